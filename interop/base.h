@@ -1,0 +1,44 @@
+/* The ground: log, error text, clock, file descriptors. Everything stands on it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_BASE_H
+#define TANDEM_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tandem/types.h"
+
+typedef enum td_log_level { TD_LOG_ERROR = 0, TD_LOG_WARN = 1, TD_LOG_INFO = 2, TD_LOG_DEBUG = 3 } td_log_level;
+
+/* Where log lines go. fn may be NULL: nowhere. One line a call, without a newline. fn may be called from any thread. */
+typedef struct td_log {
+    void (*fn)(void *user, int level, const char *text);
+    void *user;
+} td_log;
+
+void td_logf(const td_log *log, td_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Formats into `text` (bytes may be 0) and returns `status`, so that a check can end in one return. */
+tandem_status td_fail(char *text, size_t bytes, tandem_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t td_now_ns(void);
+
+/* A duplicate with close-on-exec; -1 and errno on failure. The original stays the caller's. */
+int td_fd_dup(int fd);
+/* Closes *fd if it is >= 0 and sets it to -1. */
+void td_fd_close(int *fd);
+
+/* a * b and a + b; false on overflow. */
+static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool td_add_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_overflow(a, b, out); }
+
+/* x rounded up to a multiple of a power of two. */
+static inline uint64_t td_align_up(uint64_t x, uint64_t power_of_two) { return (x + power_of_two - 1) & ~(power_of_two - 1); }
+
+#endif

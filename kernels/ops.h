@@ -1,0 +1,84 @@
+/* Operations as plans. Knows no handles; never launches, allocates, synchronises or logs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_OPS_H
+#define TANDEM_KERNELS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/plan.h"
+#include "tandem/types.h"
+
+/* A multiply-add unit whose rounding the twin reproduces when it accumulates P V (see twin.c). */
+typedef enum td_accumulator {
+    TD_ACCUMULATOR_F32 = 0,        /* plain float, key after key */
+    TD_ACCUMULATOR_ADA_MMA = 1,    /* mma.sync e4m3 of sm_89: two fused halves of k = 16, 13 fractional bits */
+    TD_ACCUMULATOR_WGMMA = 2,      /* wgmma e4m3 of sm_90: k = 32 fused, 13 fractional bits */
+    TD_ACCUMULATOR_HOPPER_MMA = 3, /* mma.sync e4m3 of sm_90: fp16 products through HMMA, then an fp32 add */
+    TD_ACCUMULATOR_BLACKWELL_MMA = 4 /* mma.sync e4m3 of sm_120: 25 fractional bits */
+} td_accumulator;
+
+/* What a plan is made for. */
+typedef struct td_target {
+    uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
+    uint32_t accumulator; /* td_accumulator of the twin; td_target_for_sm() sets the GPU's own */
+    bool dump;            /* the attention kernel also writes S, P codes and R tiles to scratch (tests only) */
+} td_target;
+
+/* Views of an attention plan, in this order. */
+enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_COUNT };
+
+/* Where the intermediates of an attention plan lie in its scratch, for tests and for `tandem attend --codes`.
+ * Offsets are UINT64_MAX where a plan has no such array. Shapes in kernels/LAYOUTS.md. */
+typedef struct td_attention_layout {
+    uint32_t q_pad, kv_pad, d_pad; /* rows padded to 128, head_dim padded to 32 */
+    uint32_t v_is_f16;             /* V codes are fp16, not E4M3 */
+    uint32_t qk_is_f16;            /* Q and K codes are fp16, not int8 */
+    uint64_t q_codes, q_scale, q_mean, k_codes, k_scale, k_mean, v_codes, v_scale, v_mean, delta_s;
+    uint64_t dump_s, dump_p, dump_r;
+} td_attention_layout;
+
+/* A target for a GPU of compute capability sm (as 90), or the CPU for 0. */
+td_target td_target_for_sm(uint32_t sm);
+
+/* Makes the plan of `op` for `target`. `op` must have passed td_attention_check().
+ * `layout` may be NULL. UNSUPPORTED with the reason in `why` when there is no kernel. */
+tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
+                                td_attention_layout *layout, char *why, size_t why_bytes);
+
+/* Checks everything about `op` but its mems: sizes, strides, enums, products in 128 bits. On ARG or UNSUPPORTED,
+ * `why` names the argument and its value. */
+tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes);
+
+/* Bytes from a view's offset to the end of its last element, for bounds checks; the shape is [batch, heads, rows, dim].
+ * UINT64_MAX when the sum overflows. */
+uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t dim);
+
+/* Bytes of one element; 0 for an unknown dtype. */
+uint32_t td_dtype_bytes(uint32_t dtype);
+
+/* The cubins (and PTX) that were built in; the table is made by kernels/cuda/CMakeLists.txt. */
+typedef struct td_cubin_entry {
+    const char *entry;
+    uint32_t registers, shared_bytes, local_bytes;
+} td_cubin_entry;
+typedef struct td_cubin {
+    uint32_t sm; /* 80, 86, 89, 90, 120; for PTX the compute_ version */
+    bool ptx;
+    const unsigned char *data;
+    size_t data_bytes;
+    const td_cubin_entry *entries;
+    uint32_t entry_count;
+} td_cubin;
+const td_cubin *td_cubins(uint32_t *count); /* count 0 where the build had no nvcc */
+
+/* The cubin for a GPU: exact, else a lower minor of the same major, else PTX; NULL and the reason if none fits. */
+const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes);
+
+/* The test oracle: attention in float64 on host pointers, straight from the formula. `lse` may be NULL.
+ * q, k, v, o point to element (0,0,0,0) of each view; the views' mem and offset are not used. */
+void td_ref_attention(const tandem_attention *op, const void *q, const void *k, const void *v, double *o, double *lse);
+
+#endif

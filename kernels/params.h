@@ -1,0 +1,140 @@
+/* Parameter blocks: one POD a kernel, read by the CUDA kernels and by their CPU twins alike.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Plain C that C++ accepts. Pointers are 8 bytes on either side; a plan leaves them 0 and relocates them.
+ * Names: bh is a (batch, head) pair, bhk a (batch, kv head) pair; rows are padded to 128, channels to 32
+ * (q_pad, kv_pad, d_pad). All layouts are drawn in kernels/LAYOUTS.md.
+ *
+ * Numbers that both sides must compute alike, in float32, round to nearest, without contraction unless fma is said:
+ *   finite(x)      x if it is finite, else 0; a row with anything else in it is "bad"
+ *   mean[c]        chunk sums over 128 rows, row after row, then over the chunks in order, then / (float)rows
+ *   y              x - mean (x where there is no smoothing)
+ *   scale          amax(|y| over the group) / qmax           (0 if amax < 2^-100)
+ *   code           clamp(rint(y * (qmax / amax)), -qmax, qmax)   (0 if amax < 2^-100)
+ *   row's scale    its group's scale, or NaN if the row is bad (for a key: bad in K or in V)
+ *   V's scale      amax over the head's keys of a channel / 448; code = e4m3(y * (448 / amax)), saturating
+ *   S              (float)dot * (q_scale * sl2) * k_scale [fma(delta, sl2, .)], sl2 = softmax scale * log2(e); -inf where masked
+ *                  evaluated as  (float)dot * ((q_scale * sl2) * k_scale)
+ *   m              running row maximum of S over tiles of 64 keys, NaN ignored; base = m, or 0 while m is -inf
+ *   P              ex2(S - base + LOG2_448), so that 448 is the largest; its code is e4m3(P), saturating
+ *                  evaluated as  ex2((S - base) + LOG2_448)
+ *   alpha          ex2(m_old - base) ;  l = l * alpha + sum P ;  O = fma(O, alpha, R), R = P codes * V codes over the tile
+ *   O              (O / l) * v_scale (+ v_mean), 0 where l is 0
+ *   lse            (base + log2(l) - LOG2_448) * ln 2 (+ q . k_mean * softmax scale), -inf where l is 0
+ */
+#ifndef TANDEM_KERNELS_PARAMS_H
+#define TANDEM_KERNELS_PARAMS_H
+
+#include <stdint.h>
+
+#define TD_TILE_ROWS 128u  /* rows of Q, K, V that one block of the prologue handles, and the padding of rows */
+#define TD_TILE_KEYS 64u   /* keys per step of the attention kernel, and per flush of the two-level accumulation */
+#define TD_LOG2_448 8.8073549220576037f
+#define TD_LOG2_E 1.4426950408889634f
+#define TD_LN_2 0.6931471805599453f
+#define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
+
+/* A tensor that a kernel reads or writes: [batch, head, row, channel], strides in elements. */
+typedef struct td_tensor {
+    void *data;
+    int64_t stride_batch, stride_head, stride_row;
+    uint32_t dtype; /* tandem_dtype */
+    uint32_t heads; /* heads of this tensor: bh = batch * heads + head */
+    uint32_t rows, dim;
+} td_tensor;
+
+/* Kernel `mean_partial`: column sums of finite(x) over each chunk of 128 rows.
+ * Grid x: bh * chunks + chunk, chunks = ceil(rows / 128). partial: f32 [bh][chunks][d_pad], channels beyond dim 0. */
+typedef struct td_params_mean_partial {
+    td_tensor x;
+    float *partial;
+    uint32_t chunks, d_pad;
+} td_params_mean_partial;
+
+/* Kernel `mean_final`: mean[bh][d_pad] from the partial sums. Grid x: bh. */
+typedef struct td_params_mean_final {
+    const float *partial;
+    float *mean;
+    uint32_t chunks, d_pad, rows, reserved;
+} td_params_mean_final;
+
+/* Kernel `amax_partial`: per chunk of 128 rows, amax[bh][chunks][d_pad] = max over rows of |finite(x) - mean|, and
+ * flag[bh][rows_pad] = NaN for a bad row, 0 for a good one and for padding. Grid x: bh * chunks + chunk.
+ * mean may be NULL; flag may be NULL (per tensor scales of Q and K use only amax). */
+typedef struct td_params_amax_partial {
+    td_tensor x;
+    const float *mean;
+    float *amax, *flag;
+    uint32_t chunks, d_pad, rows_pad, reserved;
+} td_params_amax_partial;
+
+/* Kernel `quant_qk`: codes and scales of 128 rows of Q or K. Grid x: bh * chunks + chunk.
+ *   mode 0: int8 codes, groups as in `granularity`; mode 1: fp16 codes, scale = a power of two a row, 1 unless
+ *   amax > 32768: then 2^-e * y is stored with the least e that brings amax to 32768 or below, and scale = 2^e.
+ * Padding rows get codes 0 and scale 0. Channels from dim to d_pad get code 0.
+ *   mean        [bh][d_pad] subtracted from each row, or NULL
+ *   block_mean  [bh][chunks][d_pad] (smooth Q): the kernel computes the mean of its own finite rows (sum row after row,
+ *               / number of rows of this tile that exist), subtracts it and stores it here; NULL: no
+ *   flag        [bh][rows_pad] of V's bad keys, added to the scale, or NULL
+ *   amax        [bh][chunks][d_pad] from amax_partial, for one scale a head (granularity TENSOR), or NULL
+ *   lse_mean    [bhk][d_pad]: k_mean; with lse_bias[bh][rows_pad] = sum over channels in order of x * k_mean (fma chain,
+ *               f32), of the row before smoothing; NULL: no */
+typedef struct td_params_quant_qk {
+    td_tensor x;
+    const float *mean, *flag, *amax, *lse_mean;
+    float *block_mean, *lse_bias, *scale;
+    void *codes; /* [bh][rows_pad][d_pad] */
+    uint32_t chunks, d_pad, rows_pad;
+    uint32_t mode;
+    float qmax;           /* 127 or 7 */
+    uint32_t granularity; /* tandem_granularity, not DEFAULT */
+    uint32_t is_k;        /* K's grouping, not Q's */
+    uint32_t lse_heads;   /* kv heads, for lse_mean */
+} td_params_quant_qk;
+
+/* Kernel `quant_v`: V codes, transposed. Grid x: bhk * chunks + chunk (chunks of 128 keys).
+ *   mode 0: E4M3, codes uint8 [bhk][d_pad][kv_pad], keys permuted within each 16: position 4q + r + 0 holds key
+ *           8*(r >> 1) + 2q + (r & 1), q and r in 0..3, so that the C fragment of S is the A fragment of P (KERNELS, trick 10)
+ *   mode 1: fp16, codes [bhk][d_pad][kv_pad], keys in order, scale the power of two that brings amax to <= 32768, else 1
+ * amax from amax_partial; each block reduces the chunks' maxima itself and chunk 0 writes scale[bhk][d_pad].
+ * A bad element's code is 0 (its key's flag poisons the rows that attend to it). Padding: codes 0. */
+typedef struct td_params_quant_v {
+    td_tensor x;
+    const float *mean, *amax;
+    float *scale;
+    void *codes;
+    uint32_t chunks, d_pad, kv_pad, mode;
+} td_params_quant_v;
+
+/* Kernel `delta_s` (smooth Q): delta[bh][q_blocks][kv_pad] = q_mean(block) . (finite(k) - k_mean), fma chain over channels in
+ * order from 0. Grid x: (bh * q_blocks + q_block) * chunks + chunk. k_mean may be NULL. Padding keys get 0. */
+typedef struct td_params_delta_s {
+    td_tensor k;
+    const float *q_mean, *k_mean;
+    float *delta;
+    uint32_t heads, q_blocks, chunks, d_pad, kv_pad, reserved;
+} td_params_delta_s;
+
+/* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16` (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
+ * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
+ * block 128 threads: 4 warps of 16 rows. */
+typedef struct td_params_attention {
+    const void *q_codes, *k_codes, *v_codes;
+    const float *q_scale, *k_scale, *v_scale;
+    const float *v_mean;   /* [bhk][d_pad] or NULL */
+    const float *delta;    /* [bh][q_blocks of 128][kv_pad] or NULL */
+    const float *lse_bias; /* [bh][q_pad] or NULL */
+    td_tensor o;           /* o.heads = heads, o.rows = q_len, o.dim = head_dim */
+    float *lse;            /* or NULL */
+    int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+    int32_t *dump_s;  /* [bh][q_pad][kv_pad], integer dot products; tests only, else NULL */
+    uint8_t *dump_p;  /* [bh][q_pad][kv_pad], codes of P in key order */
+    float *dump_r;    /* [bh][q_pad][kv_pad / 64][d_pad], R of each tile before it is added to O */
+    float scale;      /* softmax scale, > 0 or < 0, not multiplied by log2(e) */
+    uint32_t heads, kv_heads, kv_len, q_pad, kv_pad, d_pad;
+    uint32_t causal;
+    uint32_t accumulator; /* td_accumulator, for the twin; the GPU has its own */
+} td_params_attention;
+
+#endif

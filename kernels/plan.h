@@ -1,0 +1,83 @@
+/* A plan: what the device has to do, as data. Kernels make plans, executors run them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A plan is an ordered list of launch records plus the scratch bytes that they need. It holds no
+ * address: a record's parameter block carries zeros where pointers belong, and its relocations say
+ * which view or which place in scratch each of them means. So one plan runs on a CUDA stream, in a
+ * CUDA graph, inside a Vulkan command buffer, or on the CPU, and can be checked before it runs.
+ */
+#ifndef TANDEM_KERNELS_PLAN_H
+#define TANDEM_KERNELS_PLAN_H
+
+#include <stdint.h>
+
+enum {
+    TD_PARAM_BYTES = 256,  /* largest parameter block; every one has at most 16-byte alignment */
+    TD_MAX_RELOCS = 12,
+    TD_MAX_RANGES = 8,
+    TD_PLAN_RECORDS = 16
+};
+
+/* Where a pointer leads: into one of the job's views, or into the plan's scratch. */
+typedef enum td_base { TD_BASE_VIEW = 0, TD_BASE_SCRATCH = 1 } td_base;
+typedef enum td_reloc_kind { TD_RELOC_POINTER = 0, TD_RELOC_TENSOR_MAP = 1 } td_reloc_kind;
+
+typedef struct td_reloc {
+    uint16_t offset; /* of the 8-byte pointer within the parameter block */
+    uint8_t kind;    /* td_reloc_kind */
+    uint8_t base;    /* td_base */
+    uint32_t view;   /* which view, for TD_BASE_VIEW */
+    uint64_t addend; /* bytes from the base */
+} td_reloc;
+
+/* Bytes that a record reads or writes; executors derive barriers from these. */
+typedef struct td_range {
+    uint32_t base; /* td_base */
+    uint32_t view;
+    uint64_t begin_bytes, end_bytes;
+} td_range;
+
+/* One block of a record's grid, on the CPU. `local` is this thread's scratch, 64-byte aligned. */
+typedef struct td_block {
+    uint32_t x, y, z;
+    void *local;
+} td_block;
+typedef void (*td_cpu_fn)(const void *params, const td_block *at);
+
+/* A kernel, wherever it runs. `entry` is its name in every cubin (NULL: none on the GPU), `cpu` does the same
+ * to the same parameter block on the CPU: bit-faithfully where `entry` is set. */
+typedef struct td_kernel {
+    const char *name; /* for labels and traces */
+    const char *entry;
+    td_cpu_fn cpu;
+    uint32_t cpu_local_bytes;
+} td_kernel;
+
+typedef enum td_record_flags {
+    TD_RECORD_CLUSTER = 1,     /* needs thread-block clusters */
+    TD_RECORD_PDL = 2,         /* programmatic dependent launch */
+    TD_RECORD_TENSOR_MAPS = 4, /* has relocations of that kind */
+} td_record_flags;
+
+typedef struct td_record {
+    const td_kernel *kernel;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes; /* dynamic */
+    uint32_t registers;    /* a thread; 0 on the CPU */
+    uint32_t local_bytes;  /* a thread */
+    uint32_t flags;        /* td_record_flags */
+    uint32_t param_bytes, reloc_count, read_count, write_count;
+    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+    td_reloc relocs[TD_MAX_RELOCS];
+    td_range reads[TD_MAX_RANGES], writes[TD_MAX_RANGES];
+} td_record;
+
+typedef struct td_plan {
+    uint64_t scratch_bytes; /* 256-byte aligned start is assumed */
+    uint32_t record_count;
+    uint32_t precision; /* tandem_precision: AUTO resolved */
+    td_record records[TD_PLAN_RECORDS];
+} td_plan;
+
+#endif
