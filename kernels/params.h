@@ -11,7 +11,8 @@
  *   mean[c]        chunk sums over 128 rows, row after row, then over the chunks in order, then / (float)rows
  *   y              x - mean (x where there is no smoothing)
  *   scale          amax(|y| over the group) / qmax           (0 if amax < 2^-100)
- *   code           clamp(rint(y * (qmax / amax)), -qmax, qmax)   (0 if amax < 2^-100)
+ *   code           clamp(rint(y * (qmax / amax)), -qmax, qmax)   (0 if amax < 2^-100); a NaN (sums overflowed)
+ *                  here becomes -qmax
  *   row's scale    its group's scale, or NaN if the row is bad (for a key: bad in K or in V)
  *   V's scale      amax over the head's keys of a channel / 448; code = e4m3(y * (448 / amax)), saturating
  *   S              (float)dot * (q_scale * sl2) * k_scale [fma(delta, sl2, .)], sl2 = softmax scale * log2(e); -inf where masked
@@ -20,8 +21,10 @@
  *   P              ex2(S - base + LOG2_448), so that 448 is the largest; its code is e4m3(P), saturating
  *                  evaluated as  ex2((S - base) + LOG2_448)
  *   alpha          ex2(m_old - base) ;  l = l * alpha + sum P ;  O = fma(O, alpha, R), R = P codes * V codes over the tile
- *   O              (O / l) * v_scale (+ v_mean), 0 where l is 0
- *   lse            (base + log2(l) - LOG2_448) * ln 2 (+ q . k_mean * softmax scale), -inf where l is 0
+ *   O              ((O / l) * v_scale) + v_mean, each rounded; 0 where l is 0
+ *   lse            ((base + log2(l)) - LOG2_448) * ln 2 (+ lse_bias * softmax scale), -inf where l is 0
+ * The same P with the same offset is used by the fp16 kinds: their P code is f16(P), and their mma accumulates straight
+ * into O after O = O * alpha. l sums P before it is rounded to a code, in any order.
  */
 #ifndef TANDEM_KERNELS_PARAMS_H
 #define TANDEM_KERNELS_PARAMS_H
@@ -61,12 +64,13 @@ typedef struct td_params_mean_final {
 
 /* Kernel `amax_partial`: per chunk of 128 rows, amax[bh][chunks][d_pad] = max over rows of |finite(x) - mean|, and
  * flag[bh][rows_pad] = NaN for a bad row, 0 for a good one and for padding. Grid x: bh * chunks + chunk.
- * mean may be NULL; flag may be NULL (per tensor scales of Q and K use only amax). */
+ * mean may be NULL; flag may be NULL (per tensor scales of Q and K use only amax). Channels beyond dim get amax 0. */
 typedef struct td_params_amax_partial {
     td_tensor x;
     const float *mean;
     float *amax, *flag;
-    uint32_t chunks, d_pad, rows_pad, reserved;
+    uint32_t chunks, d_pad, rows_pad;
+    uint32_t own_mean; /* 1: subtract the chunk's own mean instead, computed as quant_qk's block_mean (smooth Q) */
 } td_params_amax_partial;
 
 /* Kernel `quant_qk`: codes and scales of 128 rows of Q or K. Grid x: bh * chunks + chunk.
@@ -77,9 +81,9 @@ typedef struct td_params_amax_partial {
  *   block_mean  [bh][chunks][d_pad] (smooth Q): the kernel computes the mean of its own finite rows (sum row after row,
  *               / number of rows of this tile that exist), subtracts it and stores it here; NULL: no
  *   flag        [bh][rows_pad] of V's bad keys, added to the scale, or NULL
- *   amax        [bh][chunks][d_pad] from amax_partial, for one scale a head (granularity TENSOR), or NULL
- *   lse_mean    [bhk][d_pad]: k_mean; with lse_bias[bh][rows_pad] = sum over channels in order of x * k_mean (fma chain,
- *               f32), of the row before smoothing; NULL: no */
+ *   amax        [bh][chunks][d_pad] from amax_partial, for one scale a head (granularity TENSOR: the largest over chunks and channels), or NULL
+ *   lse_mean    [bhk][d_pad]: k_mean; with lse_bias[bh][rows_pad] = sum over channels in order of finite(x) * k_mean
+ *               (fma chain from 0, f32), of the row before smoothing; 0 for padding rows; NULL: no */
 typedef struct td_params_quant_qk {
     td_tensor x;
     const float *mean, *flag, *amax, *lse_mean;
@@ -128,9 +132,9 @@ typedef struct td_params_attention {
     td_tensor o;           /* o.heads = heads, o.rows = q_len, o.dim = head_dim */
     float *lse;            /* or NULL */
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
-    int32_t *dump_s;  /* [bh][q_pad][kv_pad], integer dot products; tests only, else NULL */
-    uint8_t *dump_p;  /* [bh][q_pad][kv_pad], codes of P in key order */
-    float *dump_r;    /* [bh][q_pad][kv_pad / 64][d_pad], R of each tile before it is added to O */
+    int32_t *dump_s;  /* [bh][q_pad][kv_pad], dot products (attn_f16: bits of the f32 ones); tests only, else NULL */
+    uint8_t *dump_p;  /* [bh][q_pad][kv_pad], codes of P in key order; NULL where P is fp16 */
+    float *dump_r;    /* [bh][q_pad][kv_pad / 64][d_pad], R of each tile before it is added to O; NULL where P is fp16 */
     float scale;      /* softmax scale, > 0 or < 0, not multiplied by log2(e) */
     uint32_t heads, kv_heads, kv_len, q_pad, kv_pad, d_pad;
     uint32_t causal;

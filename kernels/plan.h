@@ -14,8 +14,8 @@
 
 enum {
     TD_PARAM_BYTES = 256,  /* largest parameter block; every one has at most 16-byte alignment */
-    TD_MAX_RELOCS = 12,
-    TD_MAX_RANGES = 8,
+    TD_MAX_RELOCS = 16,
+    TD_MAX_RANGES = 12,
     TD_PLAN_RECORDS = 16
 };
 
