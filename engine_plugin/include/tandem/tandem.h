@@ -1,0 +1,277 @@
+/* Tandem - CUDA networks on a Vulkan engine's own buffers, inside its own frame.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * One sentence: a session takes jobs; a job names mems (and perhaps a model), waits on a point and signals a point.
+ *
+ *     tandem_session_create()    on the engine's VkDevice (tandem/vulkan.h), or on host memory
+ *     tandem_mem_create()        share memory once, then name it by id
+ *     tandem_timeline_create()   one for each direction
+ *     tandem_submit()            a job per frame: wait {T, n}, signal {T', n}; the CPU never waits in between
+ *
+ * Every function is safe against wrong handles: an id that was destroyed, or never was, is TANDEM_ERROR_ARG. Every
+ * failure leaves one log line and tandem_error_text(), which name the argument and its value.
+ */
+#ifndef TANDEM_TANDEM_H
+#define TANDEM_TANDEM_H
+
+#include "tandem/types.h"
+
+#ifndef TANDEM_API
+#if defined(__GNUC__)
+#define TANDEM_API __attribute__((visibility("default")))
+#else
+#define TANDEM_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tandem_session tandem_session;
+typedef struct tandem_vulkan tandem_vulkan; /* tandem/vulkan.h */
+
+typedef enum tandem_log_level {
+    TANDEM_LOG_ERROR = 0,
+    TANDEM_LOG_WARN = 1,
+    TANDEM_LOG_INFO = 2,
+    TANDEM_LOG_DEBUG = 3
+} tandem_log_level;
+
+typedef enum tandem_backend { TANDEM_BACKEND_AUTO = 0, TANDEM_BACKEND_CUDA = 1, TANDEM_BACKEND_CPU = 2 } tandem_backend;
+
+/* How compute meets the renderer, best first. */
+typedef enum tandem_rung {
+    TANDEM_RUNG_INLINE = 1,   /* CUDA kernels within the engine's own command buffer */
+    TANDEM_RUNG_TIMELINE = 2, /* shared memory, exported timeline semaphores: no host in the way */
+    TANDEM_RUNG_HOST = 3,     /* shared memory, points signalled by the host */
+    TANDEM_RUNG_COPY = 4,     /* no shared memory: staging both ways */
+    TANDEM_RUNG_CPU = 5       /* no CUDA device for this engine: the CPU computes in shared memory */
+} tandem_rung;
+
+/* What a session is made from. Zero is a good default for every field but struct_bytes. */
+typedef struct tandem_session_desc {
+    uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
+    uint32_t backend;            /* tandem_backend; AUTO: CUDA where the engine's GPU has it, else the CPU, with the reason */
+    const tandem_vulkan *vulkan; /* the engine's device; NULL: host memory only */
+    void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; must not call back */
+    void *(*allocate)(void *user, size_t bytes, size_t alignment); /* host memory of the session's objects; NULL: malloc */
+    void (*release)(void *user, void *pointer);                    /* set both or neither */
+    void *user;                                                    /* for the three callbacks */
+    uint32_t cpu_threads;      /* most threads that CPU kernels use; 0: all cores */
+    uint32_t frames_in_flight; /* jobs that may be under way at once before tandem_submit() says BUSY; 0: 3; at most 64 */
+    uint64_t wait_bound_ns;    /* a wait point later than this is taken for lost: the job fails; 0: 2 s */
+    uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
+    uint32_t reserved;         /* 0 */
+    char *error_text;          /* where tandem_session_create() writes why it failed, or NULL */
+    size_t error_text_bytes;
+} tandem_session_desc;
+
+/* What a session is, and what it holds now. */
+typedef struct tandem_info {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t backend;      /* tandem_backend; never AUTO */
+    uint32_t rung;         /* tandem_rung */
+    uint32_t sm;           /* compute capability as 90 for 9.0; 0 on the CPU */
+    char rung_reason[256]; /* why not one rung higher */
+    char device[128];      /* name of the device that computes */
+    char isa[32];          /* CPU: instruction set in use; CUDA: the cubin in use */
+    uint8_t device_uuid[16];
+    uint32_t cuda_driver_version; /* as 13000; 0 on the CPU */
+    uint32_t cpu_threads;
+    uint64_t host_bytes;   /* held now, mems excluded that the engine brought */
+    uint64_t device_bytes;
+    uint64_t jobs_submitted, jobs_done, jobs_stale, jobs_cancelled, jobs_failed;
+    /* Calls of the CUDA driver since creation: after warm-up a frame adds to none of the first three. */
+    uint64_t cuda_copies, cuda_allocations, cuda_host_waits, cuda_launches;
+} tandem_info;
+
+/* The version of this library, as TANDEM_VERSION.
+ * Returns: major << 22 | minor << 12 | patch.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API uint32_t tandem_version(void);
+
+/* A status in words, for messages.
+ * Returns: a literal; "unknown status" for any other number.
+ * Owner: the library; never freed.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API const char *tandem_status_text(tandem_status status);
+
+/* Makes a session on the engine's Vulkan device, or on host memory when desc->vulkan is NULL.
+ * Returns: OK; ARG; UNSUPPORTED if the backend that was asked for is not there; NOMEM; DEVICE. *out is NULL on failure.
+ * Owner: the caller; what desc points to need only live during the call, but the Vulkan objects as long as the session.
+ * Threads: any; many sessions may live in one process.
+ * Blocks: for the set-up of the device, about 0.3 s with CUDA. */
+TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out);
+
+/* Cancels what has not begun, waits for what has, signals every point, frees everything that is left, sets *session NULL.
+ * Returns: OK; ARG if session or *session is NULL (as after a first destroy).
+ * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
+ * Threads: no other call on this session may run or follow.
+ * Blocks: for the running job, at most 2 s beyond it, also after VK_ERROR_DEVICE_LOST. */
+TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
+
+/* What the session is: backend, rung of the ladder and why not a higher one, device, bytes and jobs.
+ * Returns: OK; ARG if info is NULL or its struct_bytes is no known size.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_session_info(tandem_session *session, tandem_info *info);
+
+/* The text of the last failure of a call on this session from this thread's point of view: copied, cut to `bytes`.
+ * Returns: OK; ARG for NULL or bytes 0. Empty text when nothing failed yet.
+ * Owner: the caller's buffer.
+ * Threads: any; the last failure of all threads is meant.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_error_text(tandem_session *session, char *text, size_t bytes);
+
+/* Where a mem's bytes come from. */
+typedef enum tandem_mem_source {
+    TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
+    TANDEM_MEM_HOST = 1,   /* `host`: memory of the caller, `bytes` long; page-aligned where there is Vulkan or CUDA */
+    TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's */
+    TANDEM_MEM_VULKAN = 3  /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD */
+} tandem_mem_source;
+
+typedef struct tandem_mem_desc {
+    uint32_t struct_bytes;
+    uint32_t source;           /* tandem_mem_source */
+    uint64_t bytes;            /* of the mem */
+    void *host;                /* HOST */
+    int fd;                    /* FD */
+    uint32_t dedicated;        /* FD, VULKAN: 1 if the memory is a dedicated allocation */
+    uint64_t vulkan_memory;    /* VULKAN: the VkDeviceMemory, cast */
+    uint64_t allocation_bytes; /* FD, VULKAN: VkMemoryAllocateInfo.allocationSize */
+    uint64_t offset_bytes;     /* FD, VULKAN: where the mem begins in the allocation */
+    uint32_t vulkan_usage;     /* CREATE: VkBufferUsageFlags beyond storage and transfer */
+    uint32_t reserved;
+} tandem_mem_desc;
+
+/* Shares a block of bytes between engine and session, once; jobs then name it by id.
+ * Returns: OK; ARG; UNSUPPORTED if this rung cannot share such memory; NOMEM; DEVICE.
+ * Owner: the session owns the id; memory of HOST, FD and VULKAN stays the caller's and must outlive the mem.
+ * Threads: any.
+ * Blocks: for the driver, about 0.3 ms; not for a frame. */
+TANDEM_API tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem);
+
+/* Ends the sharing: jobs on it that have not begun are CANCELLED and signalled, a running one is waited for.
+ * Returns: OK; ARG for an unknown or destroyed mem; BUSY if a job still runs on it after 2 s (the mem then stays).
+ * Owner: takes the id back; frees what CREATE made.
+ * Threads: any.
+ * Blocks: for the running job. The engine's own use of the memory must be over. */
+TANDEM_API tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem);
+
+/* The host's address of a mem, where it has one: always on host sessions and on the CPU rung.
+ * Returns: OK; ARG; UNSUPPORTED for memory that only the GPU sees.
+ * Owner: the mem; valid until it is destroyed.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **host);
+
+/* Who makes a timeline's counter rise; nobody else ever does. */
+typedef enum tandem_signaller { TANDEM_SIGNALLER_ENGINE = 0, TANDEM_SIGNALLER_SESSION = 1 } tandem_signaller;
+
+typedef struct tandem_timeline_desc {
+    uint32_t struct_bytes;
+    uint32_t signaller;         /* tandem_signaller */
+    uint64_t initial_value;
+    uint64_t vulkan_semaphore;  /* an exportable timeline VkSemaphore of the engine's, cast; 0: the session makes one */
+} tandem_timeline_desc;
+
+/* Makes or shares a timeline. Use one for each direction: waits of jobs on the engine's, their signals on the session's.
+ * Returns: OK; ARG; UNSUPPORTED; NOMEM; DEVICE.
+ * Owner: the session owns the id and a semaphore that it made; one of the engine's stays the engine's.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc,
+                                                tandem_timeline *timeline);
+
+/* Ends a timeline. Jobs that would wait on it or signal it are CANCELLED if they have not begun, waited for if they have.
+ * Returns: OK; ARG for an unknown or destroyed one; BUSY if a job still needs it after 2 s (it then stays).
+ * Owner: takes the id back.
+ * Threads: any.
+ * Blocks: for the running job. The engine's submits on its semaphore must be over. */
+TANDEM_API tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline);
+
+/* Reads the counter.
+ * Returns: OK; ARG; DEVICE or LOST.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_value(tandem_session *session, tandem_timeline timeline, uint64_t *value);
+
+/* Signals a timeline of the engine's from the host.
+ * Returns: OK; ARG if it is the session's to signal, or value does not rise.
+ * Owner: nothing.
+ * Threads: any; the caller keeps the values rising.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline timeline, uint64_t value);
+
+/* Waits on the host until a point is reached, without ever sleeping in the driver on a value that CUDA signals.
+ * Returns: OK; ARG; BUSY when timeout_ns has passed; DEVICE or LOST.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: at most timeout_ns, which is cut to 60 s. */
+TANDEM_API tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns);
+
+/* Checks a job wholly, then queues it: nothing is computed unless everything about it is right.
+ * Returns: OK; ARG; UNSUPPORTED; NOMEM; BUSY with frames_in_flight jobs under way; DEVICE or LOST. On failure the signal
+ *          point is NOT taken: the engine must not wait for it.
+ * Owner: the job is copied; its mems must live until it has ended.
+ * Threads: any; jobs run in the order of their submission.
+ * Blocks: never on the GPU or on a point. */
+TANDEM_API tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket);
+
+/* Where a job is. Reports of the last 256 jobs are kept.
+ * Returns: OK; ARG for a ticket that never was or is too old.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_job_report *report);
+
+/* Waits on the host until a job has ended, whichever way; report may be NULL.
+ * Returns: OK once it has ended (the report says how); ARG; BUSY when timeout_ns has passed.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: at most timeout_ns, which is cut to 60 s. */
+TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns,
+                                     tandem_job_report *report);
+
+/* Gives a job up. If it has not begun it ends CANCELLED and its point is signalled; if it runs on the CPU it is stopped; on a
+ * GPU it runs out.
+ * Returns: OK if it ends CANCELLED; BUSY if it is on the GPU or has ended already; ARG.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket);
+
+/* Loads a safetensors file (F16, BF16 or F32 tensors) onto the session's device.
+ * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to the format; NOMEM; DEVICE.
+ * Owner: the session owns the model until tandem_model_destroy().
+ * Threads: any.
+ * Blocks: while it reads the file. */
+TANDEM_API tandem_status tandem_model_load(tandem_session *session, const char *path, tandem_model *model);
+
+/* Finds a tensor of a model by name, as a view that jobs can read. Shapes are padded with leading ones to four.
+ * Returns: OK; ARG for an unknown model, or a name that is not in it.
+ * Owner: the model; the view is valid until the model is destroyed.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, const char *name, tandem_view *view,
+                                             uint64_t shape[4]);
+
+/* Frees a model; as tandem_mem_destroy() for the mem behind its tensors.
+ * Returns: OK; ARG for an unknown or destroyed model; BUSY.
+ * Owner: takes the id back.
+ * Threads: any.
+ * Blocks: for a running job that reads it. */
+TANDEM_API tandem_status tandem_model_destroy(tandem_session *session, tandem_model model);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,154 @@
+/* Tandem on a Vulkan device: what to enable, whose device it is, and what to record around a job.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A frame, on the engine's side:
+ *     tandem_record_pack()      image -> token views
+ *     tandem_record_release()   hand the mems over
+ *     vkQueueSubmit             signals {engine's timeline, n}
+ *     tandem_submit             waits {engine's timeline, n}, signals {session's timeline, n}
+ *     vkQueueSubmit             waits {session's timeline, n}
+ *       tandem_record_acquire() take the mems back
+ *       tandem_record_unpack()  token view -> image
+ */
+#ifndef TANDEM_VULKAN_H
+#define TANDEM_VULKAN_H
+
+#include <vulkan/vulkan_core.h>
+
+#include "tandem/tandem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The engine's device. Every handle stays the engine's and must outlive the session. */
+struct tandem_vulkan {
+    uint32_t struct_bytes;
+    uint32_t api_version; /* VkApplicationInfo.apiVersion; at least 1.2, or 1.1 with the extensions */
+    PFN_vkGetInstanceProcAddr get_instance_proc_addr;
+    VkInstance instance;
+    VkPhysicalDevice physical_device;
+    VkDevice device;
+    uint32_t queue_family; /* the family whose queues use the shared mems */
+    uint32_t enabled_extension_count;
+    const char *const *enabled_extensions;              /* of the device, as given to vkCreateDevice */
+    const VkPhysicalDeviceFeatures2 *enabled_features;  /* as given to vkCreateDevice, chain included; NULL: all that are
+                                                           listed as required by tandem_vulkan_requirements() */
+    VkQueue queue; /* may be VK_NULL_HANDLE; else the session may submit to it between lock and unlock */
+    void (*lock_queue)(void *user);
+    void (*unlock_queue)(void *user);
+    void *user;
+};
+
+typedef enum tandem_requirement_kind {
+    TANDEM_REQUIREMENT_INSTANCE_EXTENSION = 0,
+    TANDEM_REQUIREMENT_DEVICE_EXTENSION = 1,
+    TANDEM_REQUIREMENT_FEATURE = 2
+} tandem_requirement_kind;
+
+/* One thing to enable. `required`: without it there is no session on this device; else `buys` says what it brings. */
+typedef struct tandem_requirement {
+    const char *name; /* of the extension, or of the feature's member, as "timelineSemaphore" */
+    uint32_t kind;    /* tandem_requirement_kind */
+    uint32_t required, available;
+    VkStructureType feature_struct; /* FEATURE: which struct of the chain, and where the VkBool32 is in it */
+    uint32_t feature_offset;
+    const char *buys;
+} tandem_requirement;
+
+/* Asks before vkCreateInstance (instance and physical_device NULL: instance extensions only) and before vkCreateDevice what to
+ * enable. Fills at most *count entries and sets *count to how many there are; list may be NULL.
+ * Returns: OK; ARG; BUSY if *count was too small.
+ * Owner: the caller's array; names are literals.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
+                                                    VkPhysicalDevice physical_device, uint32_t *count,
+                                                    tandem_requirement *list);
+
+/* A mem as Vulkan sees it. */
+typedef struct tandem_mem_vulkan {
+    VkBuffer buffer; /* covers the mem from offset 0; VK_NULL_HANDLE where the caller brought the memory */
+    VkDeviceMemory memory;
+    VkDeviceSize offset; /* of the mem in memory */
+    VkDeviceSize bytes;
+} tandem_mem_vulkan;
+
+/* The VkBuffer and memory behind a mem.
+ * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan.
+ * Owner: the mem; the engine must not destroy them.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tandem_mem_vulkan *out);
+
+/* The VkSemaphore behind a timeline, for the engine's submits.
+ * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan.
+ * Owner: the timeline.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timeline timeline, VkSemaphore *out);
+
+/* Records the release of a mem to the session, after the engine's last use (src) and before its submit signals the wait point.
+ * Returns: OK; ARG; UNSUPPORTED for a mem without a VkBuffer (its engine records the barrier on its own buffer).
+ * Owner: nothing; the command buffer stays the engine's.
+ * Threads: as the command buffer's.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_record_release(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
+                                               VkPipelineStageFlags src_stage, VkAccessFlags src_access);
+
+/* Records the acquisition of a mem from the session, before the engine's next use (dst), in a submit that waits for the job's
+ * signal point.
+ * Returns: OK; ARG; UNSUPPORTED as for release.
+ * Owner: nothing.
+ * Threads: as the command buffer's.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_record_acquire(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
+                                               VkPipelineStageFlags dst_stage, VkAccessFlags dst_access);
+
+/* Between images and token views. The image is cut into tiles, each a batch of the view: tile (tx, ty) starts at pixel
+ * (tx * tile_width - shift_x, ty * tile_height - shift_y) and is batch ty * tiles_x + tx, pixel (x, y) of it row
+ * y * (tile_width + 2 * halo) + x of head 0, counted from the halo's corner. Pixels outside the image repeat its edge when packed,
+ * and are not written when unpacked. */
+typedef struct tandem_pack {
+    uint32_t struct_bytes;
+    uint32_t image_count;     /* pack: 1 to 4, their channels one after the other; unpack: 1 */
+    VkImageView images[4];    /* pack: any float or normalised format, usage SAMPLED; unpack: STORAGE */
+    VkImageLayout layout;     /* pack: GENERAL or SHADER_READ_ONLY_OPTIMAL; unpack: GENERAL */
+    VkFormat format;          /* unpack: of the image, R16G16B16A16_SFLOAT or R32G32B32A32_SFLOAT */
+    uint32_t width, height;   /* of the images */
+    uint32_t tile_width, tile_height;
+    uint32_t shift_x, shift_y; /* less than the tile */
+    uint32_t halo;             /* pixels around each tile that belong to it as well; unpack: 0 */
+    uint32_t channels;         /* read or written, 4 at most an image */
+    uint32_t view_channels;    /* pack: the view's row is this long; channels beyond are written as 0 */
+    tandem_view view;          /* f16 or f32; even strides and offset for f16 */
+} tandem_pack;
+
+/* How many tiles: their product is the view's batch.
+ * Returns: OK; ARG, with the text in the session's error text.
+ * Owner: nothing.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_pack_tiles(tandem_session *session, const tandem_pack *pack, uint32_t *tiles_x,
+                                           uint32_t *tiles_y);
+
+/* Records images -> token view: one compute dispatch, binds its own pipeline and pushes its own descriptors. Reads and writes in
+ * COMPUTE_SHADER; barriers around it are the caller's.
+ * Returns: OK; ARG; UNSUPPORTED without VK_KHR_push_descriptor.
+ * Owner: nothing; the image views must live until the commands have run.
+ * Threads: as the command buffer's.
+ * Blocks: the first time, to build the pipeline. */
+TANDEM_API tandem_status tandem_record_pack(tandem_session *session, VkCommandBuffer commands, const tandem_pack *pack);
+
+/* Records token view -> image, the other way round; channels beyond `channels` are written as 1.
+ * Returns: OK; ARG; UNSUPPORTED without VK_KHR_push_descriptor.
+ * Owner: nothing.
+ * Threads: as the command buffer's.
+ * Blocks: the first time, to build the pipeline. */
+TANDEM_API tandem_status tandem_record_unpack(tandem_session *session, VkCommandBuffer commands, const tandem_pack *unpack);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
