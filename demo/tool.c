@@ -1,0 +1,162 @@
+/* `tandem`: attention on files, and what this machine can do. Made of demo/tool.c and demo/tool_*.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Linked with the objects of libtandem, not with the shared library: `attend --codes` reads the scratch of a plan.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "demo/tool.h"
+#include "tandem/tandem.h"
+
+static const char *const overview =
+    "tandem - SageAttention2 on files, and what this machine can do\n"
+    "\n"
+    "usage: tandem attend --in F.safetensors --out G.safetensors --precision 8b|4b|f16|ref [options]\n"
+    "       tandem info [--json]\n"
+    "       tandem version\n"
+    "       tandem help [attend]\n"
+    "\n"
+    "  attend   softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
+    "  info     version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why not a higher one\n"
+    "\n"
+    "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
+
+static void complain(const char *command, const char *format, va_list args)
+{
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127)
+            *c = '?';
+    fprintf(stderr, "tandem%s%s: %s\n", command ? " " : "", command ? command : "", text);
+}
+
+int tool_usage(const char *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    complain(command, format, args);
+    va_end(args);
+    return TOOL_USAGE;
+}
+
+int tool_fail(const char *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    complain(command, format, args);
+    va_end(args);
+    return TOOL_FAILED;
+}
+
+int tool_parse(const char *command, int argc, char **argv, const tool_option *options, size_t count)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        const size_t length = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        const tool_option *option = NULL;
+        for (size_t o = 0; o < count && !option; o++)
+            if (strlen(options[o].name) == length && memcmp(options[o].name, argv[i], length) == 0)
+                option = &options[o];
+        if (!option)
+            return tool_usage(command, argv[i][0] == '-' ? "unknown option \"%s\"" : "unexpected argument \"%s\"", argv[i]);
+        if (!option->value) {
+            if (equals)
+                return tool_usage(command, "%s takes no value, got \"%s\"", option->name, equals + 1);
+            *option->given = true;
+        } else if (equals) {
+            *option->value = equals + 1;
+        } else if (i + 1 < argc) {
+            *option->value = argv[++i];
+        } else {
+            return tool_usage(command, "%s needs a value", option->name);
+        }
+        if (option->value && !**option->value)
+            return tool_usage(command, "%s needs a value, got \"\"", option->name);
+    }
+    return TOOL_OK;
+}
+
+int tool_word(const char *value, const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (strcmp(value, words[i]) == 0)
+            return i;
+    return -1;
+}
+
+bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out)
+{
+    char *end = NULL;
+    errno = 0;
+    *out = strtoull(value, &end, 10);
+    return *value >= '0' && *value <= '9' && !*end && errno == 0 && *out >= least && *out <= most;
+}
+
+void tool_json_string(const char *text)
+{
+    putchar('"');
+    for (const char *c = text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            printf("\\%c", *c);
+        else if ((unsigned char)*c < 32)
+            printf("\\u%04x", (unsigned)(unsigned char)*c);
+        else
+            putchar(*c);
+    }
+    putchar('"');
+}
+
+const char *tool_backend_name(uint32_t backend)
+{
+    return backend == TANDEM_BACKEND_CUDA ? "cuda" : backend == TANDEM_BACKEND_CPU ? "cpu" : "auto";
+}
+
+const char *tool_rung_name(uint32_t rung)
+{
+    static const char *const names[] = {"none", "inline", "timeline", "host", "copy", "cpu"};
+    return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
+}
+
+static int help(int argc, char **argv)
+{
+    if (argc > 1 || (argc == 1 && strcmp(argv[0], "attend") != 0))
+        return tool_usage("help", "no help on \"%s\"", argv[argc - 1]);
+    fputs(argc ? tool_attend_help : overview, stdout);
+    return TOOL_OK;
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc < 2)
+        return tool_usage(NULL, "no command given; `tandem --help` lists them");
+    const char *command = argv[1];
+    if (strcmp(command, "attend") == 0)
+        return tool_attend(argc - 2, argv + 2);
+    if (strcmp(command, "info") == 0)
+        return tool_info(argc - 2, argv + 2);
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0)
+        return help(argc - 2, argv + 2);
+    if (strcmp(command, "version") == 0 || strcmp(command, "--version") == 0) {
+        if (argc > 2)
+            return tool_usage("version", "unexpected argument \"%s\"", argv[2]);
+        printf("tandem %u.%u.%u\n", tandem_version() >> 22, tandem_version() >> 12 & 1023, tandem_version() & 4095);
+        return TOOL_OK;
+    }
+    return tool_usage(NULL, "unknown command \"%s\"; `tandem --help` lists them", command);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    const int status = run(argc, argv);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return status ? status : tool_fail(NULL, "standard output: %s", strerror(errno));
+    return status;
+}
