@@ -1,0 +1,337 @@
+/* O = softmax(scale * Q K^T) V over quantised operands, one block of 64 query rows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys a step.
+ *
+ *   time ->   K(0) V(0)  |  S = Q K(i)   softmax   O += P V(i)  |  ...  |  O / l
+ *   copies               |  K(i+1) ---------->  V(i+1) -------> |          (with one stage: K(i+1) once S is done,
+ *                                                                           V(i+1) once P V(i) is done)
+ * A thread holds O (Dim / 2 registers), S (32) and, up to 256 bytes a row, its fragments of Q (Dim * QkBytes / 8).
+ * P never leaves registers: the C fragment of S is the A fragment of P, because V's keys are stored permuted (e4m3) or
+ * because the layouts agree anyhow (fp16).
+ */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "softmax.cuh"
+#include "tensor.cuh"
+#include "tile.cuh"
+
+namespace td {
+
+/* What one block works on. */
+struct Place {
+    int64_t bh, bhk, batch, head;
+    int row0;       /* of the block */
+    int keys;       /* that its last row may attend to */
+    int free_keys;  /* that all its rows may attend to */
+    int reach;      /* row r may attend to keys below r + reach; for all of them when not causal */
+};
+
+template <class T> __device__ __forceinline__ Place place(const td_params_attention &p)
+{
+    const int64_t tiles = (int64_t(p.o.rows) + T::rows - 1) / T::rows;
+    const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
+    Place at;
+
+    at.bh = blockIdx.x / uint32_t(tiles);
+    int tile = int(blockIdx.x % uint32_t(tiles));
+    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
+        tile = int(tiles) - 1 - tile;
+    at.batch = at.bh / p.heads;
+    at.head = at.bh % p.heads;
+    at.bhk = at.batch * p.kv_heads + at.head / (p.heads / p.kv_heads);
+    at.row0 = tile * T::rows;
+    at.reach = p.causal ? kv_len - q_len + 1 : kv_len;
+    at.keys = at.free_keys = kv_len;
+    if (p.causal) {
+        at.keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + at.reach));
+        at.free_keys = max(0, min(kv_len, at.row0 + at.reach));
+    }
+    return at;
+}
+
+template <class T> __device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p,
+                                                           const Place &at, int tile)
+{
+    const int64_t row = at.bhk * p.kv_pad + int64_t(tile) * T::keys;
+    const int t = int(threadIdx.x);
+
+    copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes, T::q_row_bytes);
+    if (t < T::keys / 4) {
+        cp_async_16(shared_address(to.k_scale + 4 * t), p.k_scale + row + 4 * t);
+    } else if (p.delta && t < T::keys / 2) {
+        const int64_t block = at.bh * (p.q_pad / TD_TILE_ROWS) + at.row0 / int(TD_TILE_ROWS);
+        const int i = t - T::keys / 4;
+
+        cp_async_16(shared_address(to.delta + 4 * i), p.delta + block * p.kv_pad + int64_t(tile) * T::keys + 4 * i);
+    }
+}
+
+template <class T> __device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_attention &p,
+                                                           const Place &at, int tile)
+{
+    const int64_t stride = int64_t(p.kv_pad) * T::pv_bytes;
+
+    copy_rows<T::dim, T::keys * T::pv_bytes, T::v_row_bytes>(
+        to.v, (const uint8_t *)p.v_codes + at.bhk * T::dim * stride + int64_t(tile) * T::keys * T::pv_bytes, stride);
+}
+
+__device__ __forceinline__ void mma_qk(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_s8(c, a, b0, b1);
+}
+__device__ __forceinline__ void mma_qk(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_f16(c, a, b0, b1);
+}
+
+template <int Bytes> struct Dot {
+    using type = int;
+};
+template <> struct Dot<2> {
+    using type = float;
+};
+
+/* P V of one tile, O = O * alpha + it. E4M3: R over the tile's 64 keys first, then one fma (two-level accumulation). */
+template <class T>
+__device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const float (&s)[8][4], const float (&alpha)[2],
+                                           uint32_t v, int lane, const td_params_attention &p, const Place &at, int row, int tile)
+{
+    if constexpr (T::pv_bytes == 1) {
+#if TD_HAVE_E4M3
+        uint32_t a[2][4];
+
+#pragma unroll
+        for (int step = 0; step < 2; step++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int j = 4 * step + 2 * (i / 2), r = 2 * (i % 2); /* n-tiles j, j + 1; row half i % 2 */
+
+                a[step][i] = uint32_t(cvt_e4m3x2(s[j][r + 1], s[j][r])) |
+                             uint32_t(cvt_e4m3x2(s[j + 1][r + 1], s[j + 1][r])) << 16;
+            }
+        if (p.dump_p)
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const int j = i / 4, e = i % 4;
+                const uint32_t word = a[j / 4][2 * (j / 2 % 2) + e / 2];
+
+                p.dump_p[(at.bh * p.q_pad + row + fragment_row(lane, e)) * p.kv_pad + tile * T::keys +
+                         fragment_column(lane, j, e)] = uint8_t(word >> (16 * (j % 2) + 8 * (e % 2)));
+            }
+#pragma unroll
+        for (int j = 0; j < T::dim / 8; j++) {
+            uint32_t b[4];
+            float r[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+
+            load_v<T>(b, v, lane, j, 0);
+            mma_e4m3(r, a[0], b[0], b[1]);
+            mma_e4m3(r, a[1], b[2], b[3]);
+            if (p.dump_r)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    p.dump_r[((at.bh * p.q_pad + row + fragment_row(lane, i)) * (p.kv_pad / TD_TILE_KEYS) + tile) * T::dim +
+                             fragment_column(lane, j, i)] = r[i];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[j][i] = __fmaf_rn(o[j][i], alpha[i / 2], r[i]);
+        }
+#endif
+    } else {
+        uint32_t a[4][4];
+
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int j = 2 * step + i / 2, r = 2 * (i % 2);
+
+                a[step][i] = cvt_f16x2(s[j][r + 1], s[j][r]);
+            }
+#pragma unroll
+        for (int j = 0; j < T::dim / 8; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[j][i] = __fmul_rn(o[j][i], alpha[i / 2]);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t b[4];
+
+                load_v<T>(b, v, lane, j, half);
+                mma_f16(o[j], a[2 * half], b[0], b[1]);
+                mma_f16(o[j], a[2 * half + 1], b[2], b[3]);
+            }
+        }
+    }
+}
+
+template <class T> __device__ __forceinline__ void attend(const td_params_attention &p)
+{
+    extern __shared__ __align__(16) uint8_t shared_bytes[];
+    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(shared_bytes);
+    const Place at = place<T>(p);
+    const int lane = int(threadIdx.x) % 32, row = at.row0 + int(threadIdx.x) / 32 * 16; /* the warp's first */
+    const int tiles = (at.keys + T::keys - 1) / T::keys;
+    const float sl2 = __fmul_rn(p.scale, TD_LOG2_E);
+    const uint8_t *q_rows = (const uint8_t *)p.q_codes + (at.bh * p.q_pad + row) * T::q_row_bytes;
+    uint32_t q[T::q_in_registers ? T::steps : 1][4];
+    float o[T::dim / 8][4], row_scale[2];
+    Softmax softmax;
+
+    if (tiles > 0) {
+        fetch_k<T>(shared.stage[0], p, at, 0);
+        cp_async_commit();
+        fetch_v<T>(shared.stage[0], p, at, 0);
+        cp_async_commit();
+    }
+    softmax.start();
+#pragma unroll
+    for (int j = 0; j < T::dim / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            o[j][i] = 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        row_scale[half] = __fmul_rn(p.q_scale[at.bh * p.q_pad + row + fragment_row(lane, 2 * half)], sl2);
+    if constexpr (T::q_in_registers)
+#pragma unroll
+        for (int step = 0; step < T::steps; step++)
+            load_q<T>(q[step], q_rows, lane, step);
+
+    for (int tile = 0; tile < tiles; tile++) {
+        typename T::Stage &now = shared.stage[tile % T::stages], &next = shared.stage[(tile + 1) % T::stages];
+        const bool more = tile + 1 < tiles;
+        typename Dot<T::qk_bytes>::type dot[8][4];
+        float s[8][4], alpha[2];
+
+        cp_async_wait<1>(); /* K(tile); V(tile) may still be on its way */
+        __syncthreads();
+        if (T::stages == 2) {
+            if (more)
+                fetch_k<T>(next, p, at, tile + 1);
+            cp_async_commit();
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                dot[j][i] = 0;
+#pragma unroll
+        for (int step = 0; step < T::steps; step++) {
+            uint32_t a[4];
+
+            if constexpr (!T::q_in_registers)
+                load_q<T>(a, q_rows, lane, step);
+#pragma unroll
+            for (int j = 0; j < 8; j += 2) {
+                uint32_t b[4];
+
+                load_k<T>(b, shared_address(now.k), lane, j, step);
+                if constexpr (T::q_in_registers) {
+                    mma_qk(dot[j], q[step], b[0], b[1]);
+                    mma_qk(dot[j + 1], q[step], b[2], b[3]);
+                } else {
+                    mma_qk(dot[j], a, b[0], b[1]);
+                    mma_qk(dot[j + 1], a, b[2], b[3]);
+                }
+            }
+        }
+        if (p.dump_s)
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const auto value = dot[i / 4][i % 4];
+                int32_t bits;
+
+                memcpy(&bits, &value, sizeof bits);
+                p.dump_s[(at.bh * p.q_pad + row + fragment_row(lane, i % 4)) * p.kv_pad + tile * T::keys +
+                         fragment_column(lane, i / 4, i % 4)] = bits;
+            }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float2 scale = *reinterpret_cast<const float2 *>(&now.k_scale[fragment_column(lane, j, 0)]);
+
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[j][i] = __fmul_rn(float(dot[j][i]), __fmul_rn(row_scale[i / 2], i % 2 ? scale.y : scale.x));
+        }
+        if (p.delta)
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const float2 delta = *reinterpret_cast<const float2 *>(&now.delta[fragment_column(lane, j, 0)]);
+
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[j][i] = __fmaf_rn(i % 2 ? delta.y : delta.x, sl2, s[j][i]);
+            }
+        if ((tile + 1) * T::keys > at.free_keys) {
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const int reach = p.causal ? row + fragment_row(lane, i % 4) + at.reach : at.reach;
+
+                if (tile * T::keys + fragment_column(lane, i / 4, i % 4) >= min(reach, int(p.kv_len)))
+                    s[i / 4][i % 4] = -CUDART_INF_F;
+            }
+        }
+        if (T::stages == 1) {
+            __syncthreads();
+            if (more)
+                fetch_k<T>(now, p, at, tile + 1);
+            cp_async_commit();
+        }
+        softmax.step(s, alpha);
+
+        cp_async_wait<1>(); /* V(tile); K(tile + 1) may still be on its way */
+        __syncthreads();
+        if (T::stages == 2) {
+            if (more)
+                fetch_v<T>(next, p, at, tile + 1);
+            cp_async_commit();
+        }
+        accumulate<T>(o, s, alpha, shared_address(now.v), lane, p, at, row, tile);
+        if (T::stages == 1) {
+            __syncthreads();
+            if (more)
+                fetch_v<T>(now, p, at, tile + 1);
+            cp_async_commit();
+        }
+    }
+    softmax.finish();
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int64_t r = row + fragment_row(lane, 2 * half);
+
+        if (r >= p.o.rows)
+            continue;
+        if (p.lse && lane % 4 == 0) {
+            float lse = softmax.lse(half);
+
+            if (p.lse_bias)
+                lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[at.bh * p.q_pad + r], p.scale));
+            p.lse[at.batch * p.lse_stride_batch + at.head * p.lse_stride_head + r * p.lse_stride_row] = lse;
+        }
+#pragma unroll
+        for (int j = 0; j < T::dim / 8; j++) {
+            const int c = fragment_column(lane, j, 0); /* channels c, c + 1: dim is even */
+            float x[2];
+
+            if (c >= int(p.o.dim))
+                continue;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                x[i] = 0.0f;
+                if (softmax.l[half] != 0.0f)
+                    x[i] = __fmul_rn(__fdiv_rn(o[j][2 * half + i], softmax.l[half]), p.v_scale[at.bhk * T::dim + c + i]);
+                if (softmax.l[half] != 0.0f && p.v_mean)
+                    x[i] = __fadd_rn(x[i], p.v_mean[at.bhk * T::dim + c + i]);
+            }
+            store_pair(p.o, at.batch, at.head, r, c, x[0], x[1]);
+        }
+    }
+}
+
+} // namespace td

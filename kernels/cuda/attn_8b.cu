@@ -1,0 +1,29 @@
+/* Attention on int8 codes of Q and K: `attn_8b_fp8` with e4m3 codes of V (sm_89 and up), `attn_8b_f16` with fp16 ones.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * S = q_scale k_scale (Qc Kc^T) [+ delta-S], exact in int32; fp8: R = Pc Vc over 64 keys, O = O alpha + R in fp32.
+ * On sm_90 mma.sync e4m3 is carried out on fp16 products, on sm_89 and sm_120 it is native.
+ * Shared bytes: TD_ATTENTION_SHARED_BYTES(1, 1 or 2, d). Registers: the build's log, one line a version in ../NOTES.md.
+ */
+#include "attention.cuh"
+
+#define TD_ATTENTION_ENTRY(name, dim, qk, pv)                                                                            \
+    extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) name##_d##dim(const __grid_constant__ td_params_attention p) \
+    {                                                                                                                    \
+        td::attend<td::Tile<dim, qk, pv>>(p);                                                                            \
+    }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+TD_ATTENTION_ENTRY(attn_8b_fp8, 32, 1, 1)
+TD_ATTENTION_ENTRY(attn_8b_fp8, 64, 1, 1)
+TD_ATTENTION_ENTRY(attn_8b_fp8, 96, 1, 1)
+TD_ATTENTION_ENTRY(attn_8b_fp8, 128, 1, 1)
+TD_ATTENTION_ENTRY(attn_8b_fp8, 256, 1, 1)
+#endif
+
+TD_ATTENTION_ENTRY(attn_8b_f16, 32, 1, 2)
+TD_ATTENTION_ENTRY(attn_8b_f16, 64, 1, 2)
+TD_ATTENTION_ENTRY(attn_8b_f16, 96, 1, 2)
+TD_ATTENTION_ENTRY(attn_8b_f16, 128, 1, 2)
+TD_ATTENTION_ENTRY(attn_8b_f16, 256, 1, 2)

@@ -1,0 +1,15 @@
+/* Attention on fp16 codes of Q, K and V with fp32 accumulation: `attn_f16`, the kernel of the precision F16.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * S = q_scale k_scale (Qc Kc^T), scales powers of two (1 unless a row is beyond 32768); P in fp16, P V straight into O.
+ * At d256 the fragments of Q come from L1 in every step: 64 registers less.
+ * Shared bytes: TD_ATTENTION_SHARED_BYTES(2, 2, d); 71680 at d256, which is more than the inline executor has.
+ */
+#include "attention.cuh"
+
+TD_ATTENTION_ENTRY(attn_f16, 32, 2, 2)
+TD_ATTENTION_ENTRY(attn_f16, 64, 2, 2)
+TD_ATTENTION_ENTRY(attn_f16, 96, 2, 2)
+TD_ATTENTION_ENTRY(attn_f16, 128, 2, 2)
+TD_ATTENTION_ENTRY(attn_f16, 256, 2, 2)

@@ -1,0 +1,9 @@
+/* All kernels of an architecture in one translation unit, hence one cubin.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "prologue.cu"
+#include "stamp.cu"
+
+#include "attn_8b.cu"
+#include "attn_f16.cu"

@@ -1,0 +1,505 @@
+/* Everything before the attention kernel: means, maxima, codes and scales of Q, K and V, and delta-S.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Formulas and array shapes: params.h. A block handles 128 rows of one head (mean_final: one head).
+ * A team of 4, 8, 16 or 32 lanes reads a row, eight channels a lane in one 16-byte load where the tensor is aligned; 128 rows
+ * take 128 / (rows at a time) passes. Codes need a row's (or a group's) maximum first: the rows are read again for them, from L1.
+ *
+ *   quant_qk   own mean (smooth Q) | rows: maximum -> group maximum | rows again: codes | scales
+ *   quant_v    maxima of all chunks -> scale a channel | 32 channels at a time: rows -> codes transposed in shared -> rows of codes
+ *
+ * All sums are made in the order that params.h names, so the CPU twin gets the same bits.
+ */
+#include <math_constants.h>
+
+#include "ptx.cuh"
+#include "tensor.cuh"
+
+namespace td {
+
+constexpr int kThreads = int(TD_BLOCK_THREADS);
+constexpr int kRows = int(TD_TILE_ROWS);
+constexpr int kMaxDim = 256;
+constexpr int kPassesAtOnce = 4;                 /* loads in flight a thread while summing columns */
+constexpr int kStageFloats = kThreads * 8 * kPassesAtOnce;
+constexpr unsigned kWarp = ~0u;
+
+/* How the 128 threads walk over rows of d_pad channels. */
+struct Walk {
+    int team, at_once, row, channel; /* lanes a row, rows a pass, this thread's row within a pass, its first channel */
+    bool reads, writes;              /* its channels are within dim, within d_pad */
+
+    __device__ __forceinline__ Walk(uint32_t dim, uint32_t d_pad)
+    {
+        team = d_pad <= 32 ? 4 : d_pad <= 64 ? 8 : d_pad <= 128 ? 16 : 32;
+        at_once = kThreads / team;
+        row = int(threadIdx.x) / team;
+        channel = int(threadIdx.x) % team * 8;
+        reads = channel < int(dim);
+        writes = channel < int(d_pad);
+    }
+
+    /* The eight channels of row r of x; zeros where there is none. */
+    template <class E> __device__ __forceinline__ void load(float (&v)[8], const E *x, int64_t stride, bool wide, int r, int rows) const
+    {
+        if (reads && r < rows) {
+            load8(v, x + r * stride + channel, wide);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] = 0.0f;
+        }
+    }
+};
+
+/* A block's share of the grid: chunk of 128 rows of a head. */
+struct Chunk {
+    int64_t bh, first;
+    int index, rows; /* rows that exist, at most 128 */
+
+    __device__ __forceinline__ Chunk(uint32_t block, uint32_t chunks, uint32_t total_rows)
+    {
+        bh = block / chunks;
+        index = int(block % chunks);
+        first = int64_t(index) * kRows;
+        rows = int(min(int64_t(kRows), int64_t(total_rows) - first));
+    }
+};
+
+/* v becomes finite; whether all of it was. */
+__device__ __forceinline__ bool make_finite(float (&v)[8])
+{
+    bool good = true;
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (!is_finite(v[i])) {
+            v[i] = 0.0f;
+            good = false;
+        }
+    return good;
+}
+
+/* Sums of finite(x) over the chunk's rows, row after row: columns threadIdx.x and threadIdx.x + 128 are this thread's. */
+template <class E>
+__device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide, const Walk &walk,
+                                            int rows, int d_pad)
+{
+    const int at_once = walk.at_once * kPassesAtOnce;
+
+    sum[0] = sum[1] = 0.0f;
+    for (int r0 = 0; r0 < rows; r0 += at_once) {
+        float v[kPassesAtOnce][8];
+
+#pragma unroll
+        for (int pass = 0; pass < kPassesAtOnce; pass++)
+            walk.load(v[pass], x, stride, wide, r0 + pass * walk.at_once + walk.row, rows);
+        __syncthreads(); /* the last round's sums are made */
+#pragma unroll
+        for (int pass = 0; pass < kPassesAtOnce; pass++) {
+            make_finite(v[pass]);
+            if (walk.writes) {
+                float4 *to = reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
+
+                to[0] = make_float4(v[pass][0], v[pass][1], v[pass][2], v[pass][3]);
+                to[1] = make_float4(v[pass][4], v[pass][5], v[pass][6], v[pass][7]);
+            }
+        }
+        __syncthreads();
+        const int n = min(at_once, rows - r0);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int c = int(threadIdx.x) + half * kThreads;
+
+            if (c < d_pad)
+#pragma unroll 8
+                for (int r = 0; r < n; r++)
+                    sum[half] = __fadd_rn(sum[half], stage[r * d_pad + c]);
+        }
+    }
+}
+
+/* What is subtracted from every row, in shared memory: the given mean, the chunk's own one, or zeros. */
+template <class E>
+__device__ __forceinline__ void prepare_mean(float *mean, float *stage, const float *given, bool own, const E *x, int64_t stride,
+                                             bool wide, const Walk &walk, const Chunk &chunk, int d_pad)
+{
+    float sum[2];
+
+    if (own)
+        column_sums(sum, stage, x, stride, wide, walk, chunk.rows, d_pad);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int c = int(threadIdx.x) + half * kThreads;
+
+        if (c < d_pad)
+            mean[c] = own ? __fdiv_rn(sum[half], float(chunk.rows)) : given ? given[chunk.bh * d_pad + c] : 0.0f;
+    }
+    __syncthreads();
+}
+
+/* The largest of a team's values, in all its lanes. */
+__device__ __forceinline__ float team_max(float x, int team)
+{
+    for (int offset = team / 2; offset; offset /= 2)
+        x = fmaxf(x, __shfl_xor_sync(kWarp, x, offset));
+    return x;
+}
+
+/* Whether `good` holds in every lane of a team. */
+__device__ __forceinline__ bool team_all(bool good, int team)
+{
+    const unsigned bad = __ballot_sync(kWarp, !good), lane = threadIdx.x % 32;
+    const unsigned mine = team == 32 ? kWarp : ((1u << team) - 1) << (lane / unsigned(team) * unsigned(team));
+
+    return !(bad & mine);
+}
+
+__device__ __forceinline__ float code_factor(float amax, float qmax)
+{
+    return amax < TD_TINY_AMAX ? 0.0f : __fdiv_rn(qmax, amax);
+}
+__device__ __forceinline__ float code_scale(float amax, float qmax)
+{
+    return amax < TD_TINY_AMAX ? 0.0f : __fdiv_rn(amax, qmax);
+}
+
+/* The least e >= 0 for which amax * 2^-e <= 32768: the exponent of an fp16 code's scale. */
+__device__ __forceinline__ int half_exponent(float amax)
+{
+    const uint32_t bits = __float_as_uint(amax);
+    const int ceiling = int(bits >> 23) - 127 + ((bits & 0x7fffffu) != 0);
+
+    return max(0, ceiling - 15);
+}
+__device__ __forceinline__ float power_of_two(int e)
+{
+    return __uint_as_float(uint32_t(127 + e) << 23);
+}
+
+/* Which rows of a chunk share a scale; see types.h. */
+__device__ __forceinline__ int group_of(int r, uint32_t granularity, bool is_k)
+{
+    switch (granularity) {
+    case TANDEM_GRANULARITY_THREAD_ADA:
+        return is_k ? r / 64 * 4 + r % 8 / 2 : r / 32 * 8 + r % 8;
+    case TANDEM_GRANULARITY_THREAD_HOPPER:
+        return is_k ? r % 8 / 2 : r / 16 * 8 + r % 8;
+    case TANDEM_GRANULARITY_TOKEN:
+        return r;
+    case TANDEM_GRANULARITY_WARP:
+        return is_k ? r / 64 : r / 32;
+    case TANDEM_GRANULARITY_BLOCK:
+        return is_k ? r / 64 : 0;
+    default:
+        return 0; /* TENSOR */
+    }
+}
+
+/* Where quant_v puts key k of its 16: position 4q + r holds key 8 (r >> 1) + 2q + (r & 1). */
+__device__ __forceinline__ int permuted(int k)
+{
+    return k % 8 / 2 * 4 + k / 8 * 2 + k % 2;
+}
+
+} // namespace td
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_partial(const __grid_constant__ td_params_mean_partial p)
+{
+    __shared__ __align__(16) float stage[td::kStageFloats];
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const td::Walk walk(p.x.dim, p.d_pad);
+    float *to = p.partial + int64_t(blockIdx.x) * p.d_pad;
+
+    td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
+        float sum[2];
+
+        td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk, chunk.rows, int(p.d_pad));
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (threadIdx.x + half * TD_BLOCK_THREADS < p.d_pad)
+                to[threadIdx.x + half * TD_BLOCK_THREADS] = sum[half];
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_final(const __grid_constant__ td_params_mean_final p)
+{
+    const float *from = p.partial + int64_t(blockIdx.x) * p.chunks * p.d_pad;
+
+    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
+        float sum = 0.0f;
+
+#pragma unroll 8
+        for (uint32_t i = 0; i < p.chunks; i++)
+            sum = __fadd_rn(sum, from[int64_t(i) * p.d_pad + c]);
+        p.mean[int64_t(blockIdx.x) * p.d_pad + c] = __fdiv_rn(sum, float(p.rows));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) amax_partial(const __grid_constant__ td_params_amax_partial p)
+{
+    __shared__ __align__(16) float stage[td::kStageFloats];
+    __shared__ float mean[td::kMaxDim];
+    __shared__ unsigned top[td::kMaxDim]; /* bits of a float that is not negative: they order like the float */
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const td::Walk walk(p.x.dim, p.d_pad);
+
+    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
+        top[c] = 0;
+    td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
+        const int64_t stride = p.x.stride_row;
+        float most[8] = {};
+
+        x += chunk.first * stride;
+        td::prepare_mean(mean, stage, p.mean, p.own_mean != 0, x, stride, wide, walk, chunk, int(p.d_pad));
+#pragma unroll 2
+        for (int r = walk.row; r < td::kRows; r += walk.at_once) {
+            float v[8];
+
+            walk.load(v, x, stride, wide, r, chunk.rows);
+            const bool good = td::team_all(td::make_finite(v), walk.team);
+            if (walk.reads && r < chunk.rows)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    most[i] = fmaxf(most[i], fabsf(__fsub_rn(v[i], mean[walk.channel + i])));
+            if (p.flag && walk.channel == 0)
+                p.flag[chunk.bh * p.rows_pad + chunk.first + r] = good ? 0.0f : CUDART_NAN_F;
+        }
+        if (walk.reads)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                atomicMax(&top[walk.channel + i], __float_as_uint(most[i]));
+    });
+    __syncthreads();
+    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
+        p.amax[int64_t(blockIdx.x) * p.d_pad + c] = __uint_as_float(top[c]);
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __grid_constant__ td_params_quant_qk p)
+{
+    __shared__ __align__(16) float stage[td::kStageFloats];
+    __shared__ float mean[td::kMaxDim];
+    __shared__ unsigned top[td::kRows]; /* maxima of the groups, as bits */
+    __shared__ bool bad[td::kRows];
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const td::Walk walk(p.x.dim, p.d_pad);
+    const int t = int(threadIdx.x);
+    const uint32_t granularity = p.mode == 1 ? uint32_t(TANDEM_GRANULARITY_TOKEN) : p.granularity;
+    const bool is_k = p.is_k != 0, whole_head = p.amax && p.mode == 0;
+    const int64_t row0 = chunk.bh * p.rows_pad + chunk.first;
+
+    top[t] = 0;
+    if (whole_head) {
+        const float *amax = p.amax + chunk.bh * p.chunks * p.d_pad;
+        float most = 0.0f;
+
+        for (int64_t i = t; i < int64_t(p.chunks) * p.d_pad; i += td::kThreads)
+            most = fmaxf(most, amax[i]);
+        most = td::team_max(most, 32);
+        __syncthreads();
+        if (t % 32 == 0)
+            atomicMax(&top[0], __float_as_uint(most));
+    }
+    td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
+        const int64_t stride = p.x.stride_row;
+
+        x += chunk.first * stride;
+        td::prepare_mean(mean, stage, p.mean, p.block_mean != nullptr, x, stride, wide, walk, chunk, int(p.d_pad));
+        if (p.block_mean)
+            for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
+                p.block_mean[int64_t(blockIdx.x) * p.d_pad + c] = mean[c];
+
+#pragma unroll 2
+        for (int r = walk.row; r < td::kRows; r += walk.at_once) {
+            float v[8], most = 0.0f;
+
+            walk.load(v, x, stride, wide, r, chunk.rows);
+            const bool good = td::team_all(td::make_finite(v), walk.team);
+            if (walk.reads && r < chunk.rows)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    most = fmaxf(most, fabsf(__fsub_rn(v[i], mean[walk.channel + i])));
+            most = td::team_max(most, walk.team);
+            if (walk.channel == 0) {
+                bad[r] = !good;
+                if (!whole_head)
+                    atomicMax(&top[td::group_of(r, granularity, is_k)], __float_as_uint(most));
+            }
+        }
+        __syncthreads();
+
+#pragma unroll 2
+        for (int r = walk.row; r < td::kRows; r += walk.at_once) {
+            const float amax = __uint_as_float(top[td::group_of(r, granularity, is_k)]);
+            const bool exists = walk.reads && r < chunk.rows;
+            float v[8];
+
+            walk.load(v, x, stride, wide, r, chunk.rows);
+            td::make_finite(v);
+            if (!walk.writes)
+                continue;
+            if (p.mode == 0) {
+                const float factor = td::code_factor(amax, p.qmax);
+                uint32_t word[2] = {0, 0};
+
+                if (exists)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        const float y = rintf(__fmul_rn(__fsub_rn(v[i], mean[walk.channel + i]), factor));
+                        const int code = int(fminf(fmaxf(y, -p.qmax), p.qmax));
+
+                        word[i / 4] |= uint32_t(code & 255) << (8 * (i % 4));
+                    }
+                *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) = make_uint2(word[0], word[1]);
+            } else {
+                const float factor = td::power_of_two(-td::half_exponent(amax));
+                uint32_t word[4] = {0, 0, 0, 0};
+
+                if (exists)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float y0 = __fmul_rn(__fsub_rn(v[2 * i], mean[walk.channel + 2 * i]), factor);
+                        const float y1 = __fmul_rn(__fsub_rn(v[2 * i + 1], mean[walk.channel + 2 * i + 1]), factor);
+
+                        word[i] = td::cvt_f16x2(y1, y0);
+                    }
+                *reinterpret_cast<uint4 *>((uint16_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) =
+                    make_uint4(word[0], word[1], word[2], word[3]);
+            }
+        }
+
+        if (p.lse_bias) { /* a thread a row: the channels in order */
+            const int64_t head = chunk.bh % p.x.heads, kv_head = head / (p.x.heads / p.lse_heads);
+            const float *k_mean = p.lse_mean + (chunk.bh / p.x.heads * p.lse_heads + kv_head) * p.d_pad;
+            float bias = 0.0f;
+
+            if (t < chunk.rows)
+                for (uint32_t c = 0; c < p.x.dim; c += 8) {
+                    float v[8];
+
+                    td::load8(v, x + t * stride + c, wide);
+                    td::make_finite(v);
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        bias = __fmaf_rn(v[i], k_mean[c + uint32_t(i)], bias);
+                }
+            p.lse_bias[row0 + t] = bias;
+        }
+    });
+
+    const float amax = __uint_as_float(top[td::group_of(t, granularity, is_k)]);
+    float scale = p.mode == 0 ? td::code_scale(amax, p.qmax) : td::power_of_two(td::half_exponent(amax));
+    if (bad[t])
+        scale = CUDART_NAN_F;
+    if (p.flag)
+        scale = __fadd_rn(scale, p.flag[row0 + t]);
+    p.scale[row0 + t] = t < chunk.rows ? scale : 0.0f;
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __grid_constant__ td_params_quant_v p)
+{
+    constexpr int slice = 32, pitch = 2 * td::kRows + 16; /* channels at a time; bytes a channel, fp16 and padding */
+    __shared__ __align__(16) uint8_t turned[slice * pitch];
+    __shared__ float factor[td::kMaxDim], mean[td::kMaxDim];
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
+    const td::Walk walk(slice, slice);
+    const int t = int(threadIdx.x), bytes = p.mode == 0 ? 1 : 2;
+
+    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
+        const float *from = p.amax + chunk.bh * p.chunks * p.d_pad + c;
+        float amax = 0.0f, scale;
+
+#pragma unroll 8
+        for (uint32_t i = 0; i < p.chunks; i++)
+            amax = fmaxf(amax, from[int64_t(i) * p.d_pad]);
+        if (p.mode == 0) {
+            scale = td::code_scale(amax, 448.0f);
+            factor[c] = td::code_factor(amax, 448.0f);
+        } else {
+            scale = td::power_of_two(td::half_exponent(amax));
+            factor[c] = td::power_of_two(-td::half_exponent(amax));
+        }
+        mean[c] = p.mean ? p.mean[chunk.bh * p.d_pad + c] : 0.0f;
+        if (chunk.index == 0)
+            p.scale[chunk.bh * p.d_pad + c] = scale;
+    }
+    td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
+        x += chunk.first * p.x.stride_row;
+        for (int c0 = 0; c0 < int(p.d_pad); c0 += slice) {
+            const int c = c0 + walk.channel;
+            float v[4][8];
+
+#pragma unroll
+            for (int pass = 0; pass < 4; pass++) {
+                const int r = pass * walk.at_once + walk.row;
+
+                if (r < chunk.rows && c < int(p.x.dim)) {
+                    td::load8(v[pass], x + r * p.x.stride_row + c, wide);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        v[pass][i] = CUDART_NAN_F; /* not finite: code 0 */
+                }
+            }
+            __syncthreads(); /* factors are there; the last slice is written */
+#pragma unroll
+            for (int pass = 0; pass < 4; pass++) {
+                const int r = pass * walk.at_once + walk.row;
+                const int at = p.mode == 0 ? r / 16 * 16 + td::permuted(r % 16) : r;
+
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const bool good = td::is_finite(v[pass][i]);
+                    const float y = __fmul_rn(__fsub_rn(v[pass][i], mean[c + i]), factor[c + i]);
+                    uint8_t *to = turned + (walk.channel + i) * pitch + at * bytes;
+
+                    if (p.mode == 1)
+                        *reinterpret_cast<uint16_t *>(to) = good ? uint16_t(td::cvt_f16x2(0.0f, y)) : uint16_t(0);
+#if TD_HAVE_E4M3
+                    else
+                        *to = good ? uint8_t(td::cvt_e4m3x2(0.0f, y)) : uint8_t(0);
+#endif
+                }
+            }
+            __syncthreads();
+            const int chunks = td::kRows * bytes / 16; /* 16-byte pieces a channel */
+            for (int i = t; i < slice * chunks; i += td::kThreads) {
+                const int channel = i / chunks, piece = i % chunks;
+                const int64_t at = ((chunk.bh * p.d_pad + c0 + channel) * p.kv_pad + chunk.first) * bytes + piece * 16;
+
+                *reinterpret_cast<uint4 *>((uint8_t *)p.codes + at) =
+                    *reinterpret_cast<const uint4 *>(turned + channel * pitch + piece * 16);
+            }
+        }
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __grid_constant__ td_params_delta_s p)
+{
+    __shared__ float q_mean[td::kMaxDim], k_mean[td::kMaxDim];
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows); /* chunk.bh counts (bh, query block) pairs */
+    const int64_t bh = chunk.bh / p.q_blocks, batch = bh / p.heads, head = bh % p.heads;
+    const int64_t bhk = batch * p.k.heads + head / (p.heads / p.k.heads);
+    const int t = int(threadIdx.x);
+    float dot = 0.0f;
+
+    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
+        q_mean[c] = p.q_mean[chunk.bh * p.d_pad + c];
+        k_mean[c] = p.k_mean ? p.k_mean[bhk * p.d_pad + c] : 0.0f;
+    }
+    __syncthreads();
+    td::with_dtype(p.k, bhk, [&](auto k, bool wide) {
+        if (t < chunk.rows)
+            for (uint32_t c = 0; c < p.k.dim; c += 8) {
+                float v[8];
+
+                td::load8(v, k + (chunk.first + t) * p.k.stride_row + c, wide);
+                td::make_finite(v);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    dot = __fmaf_rn(q_mean[c + uint32_t(i)], __fsub_rn(v[i], k_mean[c + uint32_t(i)]), dot);
+            }
+    });
+    p.delta[chunk.bh * p.kv_pad + chunk.first + t] = dot;
+}

@@ -1,0 +1,72 @@
+/* The online softmax of one warp's 16 x 64 tile of S, in base 2. See params.h for the order of the operations.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A thread owns rows g and g + 8 of its warp's 16 (half 0 and 1 of its fragments); the four threads of a quad share them.
+ * m is the same in all four, l is each thread's own sum until finish().
+ */
+#pragma once
+
+#include <math_constants.h>
+
+#include "ptx.cuh"
+
+namespace td {
+
+struct Softmax {
+    float m[2], l[2];
+
+    __device__ __forceinline__ void start()
+    {
+        m[0] = m[1] = -CUDART_INF_F;
+        l[0] = l[1] = 0.0f;
+    }
+
+    /* s becomes P; alpha is what O has to be multiplied by. fmaxf drops a NaN, so that m never is one. */
+    __device__ __forceinline__ void step(float (&s)[8][4], float (&alpha)[2])
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float old = m[half];
+            float top = old, sum = 0.0f;
+
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                top = fmaxf(top, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            const float base = top == -CUDART_INF_F ? 0.0f : top;
+            alpha[half] = ex2(__fsub_rn(old, base));
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    s[j][i] = ex2(__fadd_rn(__fsub_rn(s[j][i], base), TD_LOG2_448));
+                    sum = __fadd_rn(sum, s[j][i]);
+                }
+            m[half] = top;
+            l[half] = __fmaf_rn(l[half], alpha[half], sum);
+        }
+    }
+
+    __device__ __forceinline__ void finish()
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            l[half] += __shfl_xor_sync(~0u, l[half], 1);
+            l[half] += __shfl_xor_sync(~0u, l[half], 2);
+        }
+    }
+
+    /* Natural log of the sum of exp; -inf for a row without keys. */
+    __device__ __forceinline__ float lse(int half) const
+    {
+        const float base = m[half] == -CUDART_INF_F ? 0.0f : m[half];
+
+        if (l[half] == 0.0f)
+            return -CUDART_INF_F;
+        return __fmul_rn(__fsub_rn(__fadd_rn(base, log2f(l[half])), TD_LOG2_448), TD_LN_2);
+    }
+};
+
+} // namespace td

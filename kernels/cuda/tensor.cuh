@@ -1,0 +1,102 @@
+/* Reading and writing strided tensors of any dtype (td_tensor).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/params.h"
+#include "tandem/types.h"
+
+namespace td {
+
+__device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float to_float(__half x)
+{
+    return __half2float(x);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+__device__ __forceinline__ bool is_finite(float x)
+{
+    return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* Eight channels from p; `wide`: p is 16-byte aligned. */
+template <class E> __device__ __forceinline__ void load8(float (&x)[8], const E *p, bool wide)
+{
+    if (wide) {
+        constexpr int words = int(sizeof(E)) * 8 / 16, each = 16 / int(sizeof(E));
+
+#pragma unroll
+        for (int w = 0; w < words; w++) {
+            const uint4 bits = __ldg(reinterpret_cast<const uint4 *>(p) + w);
+            E e[each];
+
+            memcpy(e, &bits, sizeof bits);
+#pragma unroll
+            for (int i = 0; i < each; i++)
+                x[w * each + i] = to_float(e[i]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = to_float(p[i]);
+    }
+}
+
+/* Calls f with a pointer of the dtype's type to element (bh, 0, 0), and whether every eighth channel is 16-byte aligned. */
+template <class F> __device__ __forceinline__ void with_dtype(const td_tensor &x, int64_t bh, F f)
+{
+    const int64_t at = bh / x.heads * x.stride_batch + bh % x.heads * x.stride_head;
+
+    if (x.dtype == TANDEM_DTYPE_F32) {
+        const float *p = static_cast<const float *>(x.data) + at;
+        f(p, ((uint64_t)p | (uint64_t)x.stride_row * 4) % 16 == 0);
+    } else if (x.dtype == TANDEM_DTYPE_BF16) {
+        const __nv_bfloat16 *p = static_cast<const __nv_bfloat16 *>(x.data) + at;
+        f(p, ((uint64_t)p | (uint64_t)x.stride_row * 2) % 16 == 0);
+    } else {
+        const __half *p = static_cast<const __half *>(x.data) + at;
+        f(p, ((uint64_t)p | (uint64_t)x.stride_row * 2) % 16 == 0);
+    }
+}
+
+/* Writes channels c and c + 1 of a row, in one store where the address allows it. */
+__device__ __forceinline__ void store_pair(const td_tensor &o, int64_t batch, int64_t head, int64_t row, int c, float x0, float x1)
+{
+    const int64_t at = batch * o.stride_batch + head * o.stride_head + row * o.stride_row + c;
+
+    if (o.dtype == TANDEM_DTYPE_F32) {
+        float *p = static_cast<float *>(o.data) + at;
+
+        p[0] = x0;
+        p[1] = x1;
+        return;
+    }
+    uint32_t bits;
+    if (o.dtype == TANDEM_DTYPE_BF16) {
+        const __nv_bfloat162 pair = __halves2bfloat162(__float2bfloat16_rn(x0), __float2bfloat16_rn(x1));
+        memcpy(&bits, &pair, sizeof bits);
+    } else {
+        const __half2 pair = __halves2half2(__float2half_rn(x0), __float2half_rn(x1));
+        memcpy(&bits, &pair, sizeof bits);
+    }
+    uint16_t *p = static_cast<uint16_t *>(o.data) + at;
+    if ((uint64_t)p % 4 == 0) {
+        *reinterpret_cast<uint32_t *>(p) = bits;
+    } else {
+        p[0] = uint16_t(bits);
+        p[1] = uint16_t(bits >> 16);
+    }
+}
+
+} // namespace td

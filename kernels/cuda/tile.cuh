@@ -1,0 +1,101 @@
+/* Tiles of the attention kernels: their shape, their place in shared memory, their way in and out of it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A stage holds 64 keys. Rows carry 16 bytes of padding, so that the eight 16-byte rows of an ldmatrix fall into
+ * eight different bank groups:
+ *
+ *   k        64 keys     x (Dim * QkBytes + 16)      row = key,      codes of its channels
+ *   k_scale  64 floats, delta 64 floats
+ *   v        Dim channels x (64 * PvBytes + 16)      row = channel,  codes of the 64 keys (e4m3: permuted within 16)
+ */
+#pragma once
+
+#include "kernels/params.h"
+#include "ptx.cuh"
+
+namespace td {
+
+template <int Dim, int QkBytes, int PvBytes> struct Tile {
+    static constexpr int dim = Dim, qk_bytes = QkBytes, pv_bytes = PvBytes;
+    static constexpr int rows = 64, keys = int(TD_TILE_KEYS), threads = int(TD_BLOCK_THREADS);
+    static constexpr int q_row_bytes = Dim * QkBytes;
+    static constexpr int k_row_bytes = Dim * QkBytes + 16;
+    static constexpr int v_row_bytes = keys * PvBytes + 16;
+    static constexpr int steps = Dim * QkBytes / 32; /* mma steps over the channels */
+    static constexpr int stages = int(TD_ATTENTION_STAGES(unsigned(QkBytes), unsigned(PvBytes), unsigned(Dim)));
+    static constexpr bool q_in_registers = steps <= 8; /* 4 registers a step */
+
+    struct Stage {
+        alignas(16) uint8_t k[keys * k_row_bytes];
+        alignas(16) float k_scale[keys];
+        alignas(16) float delta[keys];
+        alignas(16) uint8_t v[Dim * v_row_bytes];
+    };
+    struct Shared {
+        Stage stage[stages];
+    };
+    static_assert(sizeof(Shared) == TD_ATTENTION_SHARED_BYTES(unsigned(QkBytes), unsigned(PvBytes), unsigned(Dim)),
+                  "the launch asks for another size");
+};
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return uint32_t(__cvta_generic_to_shared(p));
+}
+
+/* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many neighbouring threads share a row
+ * as its pieces of 16 bytes allow, and a thread keeps its place within the row: one address a thread, the rest are offsets. */
+template <int Rows, int Bytes, int Pitch>
+__device__ __forceinline__ void copy_rows(void *shared, const uint8_t *global, int64_t stride)
+{
+    constexpr int pieces = Bytes / 16, abreast = pieces & -pieces; /* its largest power of two */
+    constexpr int at_once = int(TD_BLOCK_THREADS) / abreast;
+    static_assert(abreast <= int(TD_BLOCK_THREADS) && Rows % at_once == 0, "every thread copies as much");
+    const int row = int(threadIdx.x) / abreast, byte = int(threadIdx.x) % abreast * 16;
+    const uint32_t to = shared_address(shared) + uint32_t(row * Pitch + byte);
+    const uint8_t *from = global + row * stride + byte;
+
+#pragma unroll
+    for (int r = 0; r < Rows; r += at_once)
+#pragma unroll
+        for (int piece = 0; piece < pieces; piece += abreast)
+            cp_async_16(to + uint32_t(r * Pitch + piece * 16), from + r * stride + piece * 16);
+}
+
+/* Where in a C fragment: element i of n-tile j. */
+__device__ __forceinline__ int fragment_row(int lane, int i)
+{
+    return lane / 4 + 8 * (i / 2);
+}
+__device__ __forceinline__ int fragment_column(int lane, int j, int i)
+{
+    return 8 * j + 2 * (lane % 4) + i % 2;
+}
+
+/* The A fragment of Q: 16 rows from `rows`, 32 bytes from byte 32 * step. */
+template <class T> __device__ __forceinline__ void load_q(uint32_t (&a)[4], const uint8_t *rows, int lane, int step)
+{
+    const uint8_t *at = rows + int64_t(lane / 4) * T::q_row_bytes + 32 * step + 4 * (lane % 4);
+
+    a[0] = ld_global(at);
+    a[1] = ld_global(at + 8 * T::q_row_bytes);
+    a[2] = ld_global(at + 16);
+    a[3] = ld_global(at + 8 * T::q_row_bytes + 16);
+}
+
+/* The B fragments of keys 8j..8j+7 (b[0], b[1]) and 8j+8..8j+15 (b[2], b[3]), 32 bytes from byte 32 * step. */
+template <class T> __device__ __forceinline__ void load_k(uint32_t (&b)[4], uint32_t k, int lane, int j, int step)
+{
+    const int key = 8 * j + 8 * (lane / 16) + lane % 8, byte = 32 * step + 16 * (lane / 8 % 2);
+
+    ldmatrix_x4(b, k + uint32_t(key * T::k_row_bytes + byte));
+}
+
+/* The B fragments of channels 8j..8j+7: 64 bytes of keys from byte 64 * half, two mma steps. */
+template <class T> __device__ __forceinline__ void load_v(uint32_t (&b)[4], uint32_t v, int lane, int j, int half)
+{
+    ldmatrix_x4(b, v + uint32_t((8 * j + lane % 8) * T::v_row_bytes + 64 * half + 16 * (lane / 8)));
+}
+
+} // namespace td
