@@ -1,0 +1,28 @@
+# The shared library, the public headers, pkg-config and the CMake package; the tool where it was built.
+# SPDX-License-Identifier: Apache-2.0
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tandem)
+set(package_in ${PROJECT_SOURCE_DIR}/engine_plugin/package)
+set(package_out ${PROJECT_BINARY_DIR}/package)
+
+install(TARGETS tandem EXPORT TandemTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET tandem_tool)
+    install(TARGETS tandem_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/interop/include/ ${PROJECT_SOURCE_DIR}/engine_plugin/include/
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(EXPORT TandemTargets NAMESPACE Tandem:: DESTINATION ${package_dir})
+configure_package_config_file(${package_in}/TandemConfig.cmake.in ${package_out}/TandemConfig.cmake
+    INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${package_out}/TandemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${package_out}/TandemConfig.cmake ${package_out}/TandemConfigVersion.cmake DESTINATION ${package_dir})
+
+# Relative, so that an installed tree can be moved.
+file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
+configure_file(${package_in}/tandem.pc.in ${package_out}/tandem.pc @ONLY)
+install(FILES ${package_out}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

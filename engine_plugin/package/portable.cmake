@@ -1,0 +1,30 @@
+# Carries in lib/ the shared libraries that the machine with the GPU may lack. Everything linked here looks in $ORIGIN/lib
+# (RUNPATH, so LD_LIBRARY_PATH goes first).
+# SPDX-License-Identifier: Apache-2.0
+set(carried)
+foreach(name cmocka jansson png16 vulkan)
+    find_library(TANDEM_CARRY_${name} ${name})
+    if(TANDEM_CARRY_${name})
+        list(APPEND carried ${TANDEM_CARRY_${name}})
+    endif()
+endforeach()
+foreach(library IN LISTS carried)
+    # libX.so is a link for the linker; programs ask for the name in its SONAME.
+    execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${library} OUTPUT_VARIABLE headers)
+    string(REGEX MATCH "SONAME +([^ \n]+)" found "${headers}")
+    set(soname ${CMAKE_MATCH_1})
+    get_filename_component(real ${library} REALPATH)
+    configure_file(${real} ${PROJECT_BINARY_DIR}/lib/${soname} COPYONLY)
+endforeach()
+
+get_property(targets DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTY BUILDSYSTEM_TARGETS)
+foreach(folder demo tests)
+    get_property(more DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} PROPERTY BUILDSYSTEM_TARGETS)
+    list(APPEND targets ${more})
+endforeach()
+foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    if(type MATCHES "EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY")
+        target_link_options(${target} PRIVATE -s -Wl,--enable-new-dtags)
+    endif()
+endforeach()
