@@ -1,0 +1,50 @@
+/* The public headers as C17: sizes are part of the ABI, and versioned structs only grow at the end.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <tandem/plugin.h>
+#include <tandem/tandem.h>
+#include <tandem/types.h>
+#include <tandem/vulkan.h>
+
+#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size")
+#define AT(type, member, bytes) _Static_assert(offsetof(type, member) == (bytes), #type "." #member " moved")
+
+SIZE(tandem_status, 4);
+SIZE(tandem_mem, 8);
+SIZE(tandem_point, 16);
+SIZE(tandem_view, 48);
+SIZE(tandem_attention, 288);
+SIZE(tandem_job, 336);
+SIZE(tandem_job_report, 40);
+SIZE(tandem_session_desc, 88);
+SIZE(tandem_info, 544);
+SIZE(tandem_mem_desc, 64);
+SIZE(tandem_timeline_desc, 24);
+SIZE(tandem_vulkan, 96);
+SIZE(tandem_requirement, 40);
+SIZE(tandem_mem_vulkan, 32);
+SIZE(tandem_pack, 136);
+SIZE(tandem_api, 240);
+AT(tandem_job, struct_bytes, 0);
+AT(tandem_job, op, 48);
+AT(tandem_job_report, struct_bytes, 0);
+AT(tandem_session_desc, struct_bytes, 0);
+AT(tandem_info, struct_bytes, 0);
+AT(tandem_mem_desc, struct_bytes, 0);
+AT(tandem_timeline_desc, struct_bytes, 0);
+AT(tandem_vulkan, struct_bytes, 0);
+AT(tandem_pack, struct_bytes, 0);
+AT(tandem_api, struct_bytes, 0);
+AT(tandem_api, version_number, 8);
+AT(tandem_api, record_unpack, 232);
+_Static_assert(TANDEM_OK == 0 && TANDEM_ERROR_BUSY == -8, "status codes are part of the ABI");
+_Static_assert(TANDEM_VERSION == 0x1000, "0.1.0");
+
+extern const size_t td_sizes_c[16];
+const size_t td_sizes_c[16] = {
+    sizeof(tandem_point),         sizeof(tandem_view),          sizeof(tandem_attention),    sizeof(tandem_job),
+    sizeof(tandem_job_report),    sizeof(tandem_session_desc),  sizeof(tandem_info),         sizeof(tandem_mem_desc),
+    sizeof(tandem_timeline_desc), sizeof(struct tandem_vulkan), sizeof(tandem_requirement),  sizeof(tandem_mem_vulkan),
+    sizeof(tandem_pack),          sizeof(tandem_api),           offsetof(tandem_info, isa),  offsetof(tandem_pack, view),
+};

@@ -1,0 +1,154 @@
+"""Reads every #include and fails where an arrow of the tower points upward, or between two rooms of one floor.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+# Room -> the rooms that it may see besides itself. The first pattern that matches a path decides its room.
+GROUND = {"types", "base"}
+SHARING = GROUND | {"vk", "cu", "wire"}
+MATH = {"types", "base", "math", "cpu", "cuda"}
+PUBLIC = {"types", "public"}
+ROOMS = [
+    ("interop/include/", "types", set()),
+    ("interop/base", "base", GROUND),
+    ("interop/vk/", "vk", GROUND | {"shaders"}),
+    ("interop/cu/", "cu", GROUND),
+    ("interop/wire/", "wire", GROUND),
+    ("kernels/cpu/", "cpu", GROUND | {"math"}),
+    ("kernels/cuda/", "cuda", GROUND | {"math"}),
+    ("kernels/model/", "model", MATH),
+    ("kernels/", "math", MATH),
+    ("engine_plugin/include/", "public", PUBLIC),
+    ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
+    ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"model", "exec"}),
+    ("engine_plugin/daemon/", "daemon", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
+    ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
+    ("shaders/", "shaders", set()),
+    ("demo/", "demo", SHARING | MATH | PUBLIC | {"model", "exec", "client", "plugin", "shaders"}),
+    ("tests/", "tests", SHARING | MATH | PUBLIC | {"model", "exec", "client", "daemon", "plugin", "shaders", "demo"}),
+]
+# Headers from outside that only these rooms may see.
+OUTSIDE = [
+    (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "demo", "tests"}),
+    (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
+    (re.compile(r"SDL"), {"demo", "tests"}),
+    (re.compile(r"imgui|backends/imgui"), {"demo"}),
+]
+# These public headers are for engines without Vulkan.
+NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
+SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
+
+
+def room_of(path):
+    for prefix, name, sees in ROOMS:
+        if path.startswith(prefix):
+            return name, sees | {name}
+    return None, set()
+
+
+def resolve(root, source, quote, name):
+    """The path of an included file from the project's root; None if it is from outside or made by the build."""
+    folders = [source.parent] if quote == '"' else []
+    for folder in folders + [root, root / "interop/include", root / "engine_plugin/include", root / "shaders"]:
+        path = (folder / name).resolve()
+        if path.is_file() and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return None
+
+
+def check(root):
+    """(files seen, includes followed, what is wrong)."""
+    root = pathlib.Path(root).resolve()
+    files = followed = 0
+    wrong = []
+    for top in ("interop", "kernels", "engine_plugin", "demo", "shaders", "tests"):
+        for source in sorted((root / top).rglob("*")):
+            if source.suffix not in SUFFIXES:
+                continue
+            here = source.relative_to(root).as_posix()
+            room, sees = room_of(here)
+            if room is None:
+                wrong.append(f"{here}: is in no room")
+                continue
+            files += 1
+            for quote, name in INCLUDE.findall(source.read_text(errors="replace")):
+                there = resolve(root, source, quote, name)
+                if there is None:
+                    for pattern, rooms in OUTSIDE:
+                        if pattern.match(name) and (room not in rooms or here in NO_VULKAN):
+                            wrong.append(f"{here}: {room} must not see <{name}>")
+                    if name.startswith(("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/")):
+                        wrong.append(f"{here}: includes {name}, which is not there")
+                    continue
+                followed += 1
+                target, _ = room_of(there)
+                if target not in sees:
+                    wrong.append(f"{here}: {room} must not see {target} ({there})")
+    return files, followed, wrong
+
+
+def prove_that_it_can_fail():
+    """A small tower that stands, then one broken arrow after the other."""
+    sound = {
+        "interop/include/tandem/types.h": "#include <stdint.h>\n",
+        "interop/base.h": '#include "tandem/types.h"\n',
+        "interop/vk/vk.h": '#include <vulkan/vulkan_core.h>\n#include "interop/base.h"\n',
+        "interop/cu/cu.h": '#include "interop/base.h"\n',
+        "kernels/plan.h": "",
+        "kernels/cpu/cpu.h": '#include "kernels/plan.h"\n',
+        "kernels/cuda/x.cuh": '#include "kernels/plan.h"\n#include <cuda_fp16.h>\n',
+        "kernels/model/lm.h": '#include "kernels/plan.h"\n',
+        "engine_plugin/include/tandem/tandem.h": '#include "tandem/types.h"\n',
+        "engine_plugin/exec/exec.h": '#include "interop/cu/cu.h"\n#include "kernels/plan.h"\n',
+        "engine_plugin/client/client.h": '#include "engine_plugin/exec/exec.h"\n#include "tandem/tandem.h"\n',
+        "engine_plugin/plugin/plugin.c": '#include "engine_plugin/client/client.h"\n',
+        "engine_plugin/daemon/daemon.h": '#include "engine_plugin/client/client.h"\n',
+        "demo/demo.h": '#include <tandem/tandem.h>\n',
+        "tests/test_a.c": '#include "demo/demo.h"\n#include "kernels/plan.h"\n',
+    }
+    broken = [
+        ("interop/base.h", '#include "kernels/plan.h"'),
+        ("interop/base.h", '#include "vk/vk.h"'),
+        ("interop/vk/vk.h", '#include "interop/cu/cu.h"'),
+        ("interop/cu/cu.h", "#include <vulkan/vulkan.h>"),
+        ("interop/cu/cu.h", "#include <cuda.h>"),
+        ("kernels/plan.h", '#include "interop/vk/vk.h"'),
+        ("kernels/plan.h", '#  include "kernels/model/lm.h"'),
+        ("kernels/cpu/cpu.h", '#include "../cuda/x.cuh"'),
+        ("kernels/cpu/cpu.h", '#include "tandem/tandem.h"'),
+        ("kernels/model/lm.h", '#include "engine_plugin/exec/exec.h"'),
+        ("engine_plugin/include/tandem/tandem.h", '#include "interop/base.h"'),
+        ("engine_plugin/include/tandem/tandem.h", "#include <vulkan/vulkan_core.h>"),
+        ("engine_plugin/exec/exec.h", '#include "engine_plugin/client/client.h"'),
+        ("engine_plugin/client/client.h", '#include "engine_plugin/daemon/daemon.h"'),
+        ("engine_plugin/plugin/plugin.c", '#include "engine_plugin/daemon/daemon.h"'),
+        ("engine_plugin/client/client.h", '#include "demo/demo.h"'),
+        ("engine_plugin/client/client.h", '#include "demo/gone.h"'),
+        ("kernels/plan.h", "#include <tandem/gone.h>"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in sound.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        assert check(root)[2] == [], check(root)[2]
+        for name, line in broken:
+            (root / name).write_text(sound[name] + line + "\n")
+            wrong = check(root)[2]
+            assert len(wrong) == 1 and wrong[0].startswith(name), (name, line, wrong)
+            (root / name).write_text(sound[name])
+    return len(broken)
+
+
+if __name__ == "__main__":
+    caught = prove_that_it_can_fail()
+    files, followed, wrong = check(pathlib.Path(__file__).resolve().parent.parent)
+    for line in wrong:
+        print(line)
+    print(f"{files} files, {followed} includes, {len(wrong)} wrong; {caught} of {caught} planted faults found")
+    sys.exit(1 if wrong or files < 10 or followed < 10 else 0)
