@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops.h"
+
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 
 /* One line on stderr, "tandem COMMAND: ..."; each returns its exit status. Control characters are shown as '?'. */
@@ -31,6 +33,50 @@ bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out
 
 /* JSON on stdout: a quoted string, with everything escaped that has to be. */
 void tool_json_string(const char *text);
+
+/* A tensor to be written. `dtype` as safetensors spells it; `data` is the list's own. */
+typedef struct tool_tensor {
+    const char *name, *dtype;
+    uint32_t rank;
+    uint64_t shape[4], bytes;
+    void *data;
+} tool_tensor;
+
+enum { TOOL_TENSORS = 16, TOOL_PAIRS = 24 };
+typedef struct tool_list {
+    uint32_t count;
+    tool_tensor tensors[TOOL_TENSORS];
+    uint32_t pair_count;
+    char keys[TOOL_PAIRS][32], values[TOOL_PAIRS][256]; /* metadata */
+} tool_list;
+
+/* Adds a tensor of that shape, uninitialised. NULL when memory is short. */
+void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
+void tool_pair(tool_list *list, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void tool_list_free(tool_list *list);
+
+/* A tensor of a file that was opened; `data` lives as long as the file. */
+typedef struct tool_input {
+    uint32_t dtype, rank; /* tandem_dtype */
+    uint64_t shape[4];
+    const void *data;
+} tool_input;
+typedef struct tool_file tool_file;
+
+/* NULL, and the reason in `why`, if the file cannot be read or does not keep to its format. */
+tool_file *tool_open(const char *path, char *why, size_t why_bytes);
+/* False, and the reason, if there is no such tensor, or it is not F16, BF16 or F32 of rank 4. */
+bool tool_find(const tool_file *file, const char *name, tool_input *out, char *why, size_t why_bytes);
+void tool_close(tool_file *file);
+/* Writes under a temporary name beside `path`, then renames. */
+bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes);
+
+/* Adds the arrays that a plan left in its scratch (`scratch`: a copy on the host) and the metadata that names the arithmetic.
+ * False when memory is short. */
+bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, const unsigned char *scratch,
+                tool_list *out);
+/* Metadata that goes with any result of a plan: precision, smoothing, granularity. */
+void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, tool_list *out);
 
 int tool_attend(int argc, char **argv);
 int tool_info(int argc, char **argv);

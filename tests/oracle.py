@@ -128,7 +128,7 @@ def e4m3_encode(x):
 
 def softmax_scale(scale, d):
     """The scale as the library holds it: a float32; 0 means 1 / sqrt(d)."""
-    return f32(scale) if scale else f32(1 / np.sqrt(f32(d)))
+    return f32(scale) if scale else f32(1 / np.sqrt(f64(d)))
 
 
 def visible(n, n_kv, causal):

@@ -1,0 +1,616 @@
+/* `tandem attend`: one attention on the tensors of a file.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs the plan that a session would run, on the same executors, so that the plan's scratch can be read afterwards.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "demo/tool.h"
+#include "engine_plugin/exec/exec.h"
+#include "kernels/cpu/cpu.h"
+#include "tandem/tandem.h"
+
+const char *const tool_attend_help =
+    "usage: tandem attend --in F.safetensors --out G.safetensors --precision 8b|4b|f16|ref [options]\n"
+    "\n"
+    "O = softmax(scale * Q K^T) V for each batch and head; head h reads head h / (H / HK) of K and V.\n"
+    "\n"
+    "  --in F           safetensors with q [B,H,N,D], k and v [B,HK,NK,D]; F16, BF16 or F32; D 32, 64, 80, 96, 128 or 256.\n"
+    "                   Other tensors in it are ignored.\n"
+    "  --out G          where the result goes: written under a temporary name, then renamed\n"
+    "  --precision P    8b   SageAttention2-8b: INT8 Q K^T, FP8 E4M3 P V (FP16 P V on sm_80 and sm_86)\n"
+    "                   4b   SageAttention2-4b: INT4 Q K^T\n"
+    "                   f16  exact, on operands rounded to fp16, float32 accumulation\n"
+    "                   ref  exact, in float64 on the CPU, straight from the formula\n"
+    "  --causal         row i attends to key j if j <= i + NK - N; a row without a key gives o = 0, lse = -inf\n"
+    "  --smooth S       any of the letters q, k, v, or none; default: k for 8b, qk for 4b, none for f16\n"
+    "  --granularity G  rows of Q and K that share a scale: tensor, block, warp, thread, thread-ada, thread-hopper, token;\n"
+    "                   default: thread, in the mapping of the device (thread-ada on the CPU)\n"
+    "  --scale X        softmax scale, not 0; default 1 / sqrt(D)\n"
+    "  --backend B      cpu, cuda, auto (default: cuda where it is there, else cpu), or twin: the CPU imitating a GPU bit by bit\n"
+    "  --sm N           the GPU that the twin imitates: 80, 86, 89, 90 (default) or 120\n"
+    "  --threads N      most CPU threads; default: all cores\n"
+    "  --codes          also write what the kernels computed with (below)\n"
+    "  --session        run through the public API (tandem_submit) instead of the executor; the same result; not with --codes\n"
+    "  --json           report in JSON on stdout\n"
+    "\n"
+    "The result:\n"
+    "  o        [B,H,N,D], q's dtype\n"
+    "  lse      [B,H,N] F32: log of the sum of exp(scale * q.k), natural log\n"
+    "  o_f64, lse_f64   with ref: the same before rounding\n"
+    "Metadata (strings): tandem, precision, backend, device, sm, causal, scale, smooth, granularity, mapping, qmax, and how codes\n"
+    "are rounded (qk_rounding, v_rounding, p_rounding).\n"
+    "\n"
+    "With --codes, as present (all arithmetic float32, to nearest even; finite(x) is x, or 0 for NaN and Inf):\n"
+    "  q_mean   [B,H,ceil(N/128),D] F32, with smooth q: of each block of 128 rows, sum of finite(q) row after row / rows in it\n"
+    "  k_mean   [B,HK,D] F32, with smooth k: finite(k) summed row after row within chunks of 128 rows, the chunks' sums added in\n"
+    "           order, / NK.  v_mean [B,HK,D]: the same of v\n"
+    "  y        (not written) = finite(x) - mean; x - 0 where there is no smoothing\n"
+    "  q_codes  [B,H,N,D] I8 = clamp(rint(y * (qmax / amax)), -qmax, qmax), amax = max |y| over the rows that share the scale\n"
+    "  k_codes  [B,HK,NK,D] I8, alike. qmax: 127 for 8b, 7 for 4b. With f16 both are F16: y / scale of the row\n"
+    "  q_scale  [B,H,N] F32 = amax / qmax, one a row (rows of a group repeat it); codes and scale are 0 if amax < 2^-100.\n"
+    "  k_scale  [B,HK,NK] F32, alike. NaN for a row with NaN or Inf in it (k_scale: in k or in v).\n"
+    "           f16: the least power of two, at least 1, that brings the row's amax to 32768 or below\n"
+    "           rows that share: block q 128, k 64; warp q 32, k 64; tensor the whole head; token one;\n"
+    "           thread-ada q {i, 8+i, 16+i, 24+i} of each 32, k {2j, 2j+1} + 8m of each 64;\n"
+    "           thread-hopper q {i, 8+i} of each 16, k {2j, 2j+1} + 8m of each 128\n"
+    "  v_codes  [B,HK,NK,D] U8, E4M3 bits of y * (448 / amax), saturating; or F16 of y / scale. NaN and Inf: code 0. Keys in order.\n"
+    "  v_scale  [B,HK,D] F32 = amax over the keys / 448; with F16 codes: the least power of two, at least 1, as above\n"
+    "  delta_s  [B,H,ceil(N/128),NK] F32, with smooth q: q_mean of the block . (finite(k) - k_mean), fma after fma from 0\n"
+    "O from the codes: S = (q_codes . k_codes) * ((q_scale * s2) * k_scale) [+ delta_s * s2], s2 = scale * log2(e);\n"
+    "P = 2^(S - m + log2 448), m the running row maximum over tiles of 64 keys (0 while it is -inf); after each tile what was summed\n"
+    "shrinks by 2^(m_old - m); l = sum of P; O = (sum of code(P) * v_codes) / l * v_scale [+ v_mean], code(P) rounded to E4M3 or\n"
+    "F16 as v_codes is. lse = (m + log2 l - log2 448) * ln 2 [+ scale * (q . k_mean) with smooth k].\n";
+
+typedef struct arguments {
+    const char *in, *out, *precision, *smooth, *granularity, *scale, *backend, *sm, *threads;
+    bool causal, codes, json, session;
+    uint32_t precision_value, backend_value, sm_value, thread_count;
+} arguments;
+
+enum { PRECISION_8B, PRECISION_4B, PRECISION_F16, PRECISION_REF };
+enum { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA, BACKEND_TWIN };
+static const char *const precision_words[] = {"8b", "4b", "f16", "ref", NULL};
+static const char *const backend_words[] = {"auto", "cpu", "cuda", "twin", NULL};
+
+typedef struct attend {
+    arguments args;
+    tandem_attention op;
+    tool_input inputs[3]; /* q, k, v */
+    tool_file *file;
+    tool_list result;
+    void *o;
+    float *lse;
+    td_plan plan;
+    td_attention_layout layout;
+    unsigned char *scratch; /* on the host, once the plan has run */
+    double ms;
+    char backend[16], device[128], sm[12], note[256];
+    char why[512];
+} attend;
+
+static double now_ms(void)
+{
+    return (double)td_now_ns() * 1e-6;
+}
+
+/* The command line, and everything of `op` that it says. */
+static int read_arguments(int argc, char **argv, arguments *a, tandem_attention *op)
+{
+    const tool_option options[] = {
+        {"--in", &a->in, NULL},           {"--out", &a->out, NULL},         {"--precision", &a->precision, NULL},
+        {"--smooth", &a->smooth, NULL},   {"--scale", &a->scale, NULL},     {"--granularity", &a->granularity, NULL},
+        {"--backend", &a->backend, NULL}, {"--sm", &a->sm, NULL},           {"--threads", &a->threads, NULL},
+        {"--causal", NULL, &a->causal},   {"--codes", NULL, &a->codes},     {"--json", NULL, &a->json},
+        {"--session", NULL, &a->session},
+    };
+    if (tool_parse("attend", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
+        return TOOL_USAGE;
+    if (!a->in || !a->out || !a->precision)
+        return tool_usage("attend", "%s is missing; `tandem help attend` explains it",
+                          !a->in ? "--in" : !a->out ? "--out" : "--precision");
+    const int precision = tool_word(a->precision, precision_words);
+    if (precision < 0)
+        return tool_usage("attend", "--precision \"%s\" is none of 8b, 4b, f16, ref", a->precision);
+    a->precision_value = (uint32_t)precision;
+    static const uint32_t precisions[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_4B, TANDEM_PRECISION_F16, TANDEM_PRECISION_F16};
+    op->precision = precisions[precision];
+
+    const int backend = a->backend ? tool_word(a->backend, backend_words) : BACKEND_AUTO;
+    if (backend < 0)
+        return tool_usage("attend", "--backend \"%s\" is none of cpu, cuda, auto, twin", a->backend);
+    a->backend_value = (uint32_t)backend;
+    static const char *const sms[] = {"80", "86", "89", "90", "120", NULL};
+    static const uint32_t sm_values[] = {80, 86, 89, 90, 120};
+    const int sm = a->sm ? tool_word(a->sm, sms) : 3;
+    if (sm < 0)
+        return tool_usage("attend", "--sm \"%s\" is none of 80, 86, 89, 90, 120", a->sm);
+    if (a->sm && backend != BACKEND_TWIN)
+        return tool_usage("attend", "--sm %s needs --backend twin", a->sm);
+    a->sm_value = sm_values[sm];
+
+    static const char *const granularities[] = {"thread", "thread-ada", "thread-hopper", "token", "warp", "block", "tensor", NULL};
+    const int granularity = a->granularity ? tool_word(a->granularity, granularities) : 0;
+    if (granularity < 0)
+        return tool_usage("attend", "--granularity \"%s\" is none of tensor, block, warp, thread, thread-ada, thread-hopper, token",
+                          a->granularity);
+    op->granularity = (uint32_t)granularity;
+
+    if (a->smooth && strcmp(a->smooth, "none") == 0) {
+        op->smooth = TANDEM_SMOOTH_NONE;
+    } else if (a->smooth) {
+        for (const char *c = a->smooth; *c; c++) {
+            const uint32_t bit = *c == 'q' ? TANDEM_SMOOTH_Q : *c == 'k' ? TANDEM_SMOOTH_K : *c == 'v' ? TANDEM_SMOOTH_V : 0;
+            if (!bit)
+                return tool_usage("attend", "--smooth \"%s\" is neither none nor made of the letters q, k, v", a->smooth);
+            op->smooth |= bit;
+        }
+    }
+    if (a->scale) {
+        char *end = NULL;
+        op->scale = strtof(a->scale, &end);
+        if (*end || end == a->scale || !isfinite(op->scale) || op->scale == 0)
+            return tool_usage("attend", "--scale \"%s\" is not a finite number other than 0", a->scale);
+    }
+    uint64_t threads = 0;
+    if (a->threads && !tool_number(a->threads, 1, 1024, &threads))
+        return tool_usage("attend", "--threads \"%s\" is not a number from 1 to 1024", a->threads);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    a->thread_count = threads ? (uint32_t)threads : cores > 0 ? (uint32_t)cores : 1;
+    op->causal = a->causal;
+    if (precision == PRECISION_REF) {
+        const char *wrong = a->codes ? "--codes" : a->session ? "--session" : a->smooth ? "--smooth" : NULL;
+        if (!wrong && a->granularity)
+            wrong = "--granularity";
+        if (!wrong && (backend == BACKEND_CUDA || backend == BACKEND_TWIN))
+            wrong = "--backend cuda or twin";
+        if (wrong)
+            return tool_usage("attend", "%s does not go with --precision ref", wrong);
+    }
+    if (a->session && (a->codes || backend == BACKEND_TWIN))
+        return tool_usage("attend", "%s does not go with --session", a->codes ? "--codes" : "--backend twin");
+    return TOOL_OK;
+}
+
+static tandem_view dense(uint32_t dtype, uint64_t heads, uint64_t rows, uint64_t dim)
+{
+    return (tandem_view){.dtype = dtype,
+                         .stride_batch = (int64_t)(heads * rows * dim),
+                         .stride_head = (int64_t)(rows * dim),
+                         .stride_row = (int64_t)dim};
+}
+
+static bool read_inputs(attend *a)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    a->file = tool_open(a->args.in, a->why, sizeof a->why);
+    if (!a->file)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (!tool_find(a->file, names[i], &a->inputs[i], a->why, sizeof a->why))
+            return false;
+    const tool_input *q = &a->inputs[0], *k = &a->inputs[1], *v = &a->inputs[2];
+    for (int i = 0; i < 3; i++)
+        for (int c = 0; c < 4; c++)
+            if (a->inputs[i].shape[c] == 0 || a->inputs[i].shape[c] > INT32_MAX) {
+                td_fail(a->why, sizeof a->why, TANDEM_ERROR_ARG, "%s: dimension %d is %llu; 1 to 2147483647 are possible", names[i],
+                        c, (unsigned long long)a->inputs[i].shape[c]);
+                return false;
+            }
+    static const char *const dims[] = {"batch", "heads", "rows", "head_dim"};
+    for (int c = 0; c < 4; c++) {
+        if (k->shape[c] != v->shape[c]) {
+            td_fail(a->why, sizeof a->why, TANDEM_ERROR_ARG, "k and v differ in %s: %llu and %llu", dims[c],
+                    (unsigned long long)k->shape[c], (unsigned long long)v->shape[c]);
+            return false;
+        }
+        if ((c == 0 || c == 3) && q->shape[c] != k->shape[c]) {
+            td_fail(a->why, sizeof a->why, TANDEM_ERROR_ARG, "q and k differ in %s: %llu and %llu", dims[c],
+                    (unsigned long long)q->shape[c], (unsigned long long)k->shape[c]);
+            return false;
+        }
+    }
+    tandem_attention *op = &a->op;
+    op->batch = (uint32_t)q->shape[0];
+    op->heads = (uint32_t)q->shape[1];
+    op->q_len = (uint32_t)q->shape[2];
+    op->head_dim = (uint32_t)q->shape[3];
+    op->kv_heads = (uint32_t)k->shape[1];
+    op->kv_len = (uint32_t)k->shape[2];
+    op->q = op->o = dense(q->dtype, op->heads, op->q_len, op->head_dim);
+    op->k = dense(k->dtype, op->kv_heads, op->kv_len, op->head_dim);
+    op->v = dense(v->dtype, op->kv_heads, op->kv_len, op->head_dim);
+    op->lse = dense(TANDEM_DTYPE_F32, op->heads, op->q_len, 1);
+    return td_attention_check(op, a->why, sizeof a->why) == TANDEM_OK;
+}
+
+static bool out_of_memory(attend *a)
+{
+    td_fail(a->why, sizeof a->why, TANDEM_ERROR_NOMEM, "out of memory");
+    return false;
+}
+
+static bool make_outputs(attend *a)
+{
+    static const char *const dtypes[] = {"", "F16", "BF16", "F32"};
+    const tandem_attention *op = &a->op;
+    a->o = tool_add(&a->result, "o", dtypes[op->o.dtype & 3], 4, op->batch, op->heads, op->q_len, op->head_dim);
+    a->lse = tool_add(&a->result, "lse", "F32", 3, op->batch, op->heads, op->q_len, 1);
+    return a->o && a->lse ? true : out_of_memory(a);
+}
+
+/* --precision ref: (batch, head) pairs shared out over threads. */
+typedef struct ref_work {
+    const attend *a;
+    double *o, *lse;
+    atomic_uint next;
+} ref_work;
+
+static void *ref_thread(void *pointer)
+{
+    ref_work *work = pointer;
+    const tandem_attention *whole = &work->a->op;
+    const uint32_t pairs = whole->batch * whole->heads;
+    for (uint32_t i; (i = atomic_fetch_add(&work->next, 1)) < pairs;) {
+        const uint32_t b = i / whole->heads, h = i % whole->heads, hk = h / (whole->heads / whole->kv_heads);
+        tandem_attention op = *whole;
+        op.batch = op.heads = op.kv_heads = 1;
+        const char *base[3];
+        const tandem_view *views[3] = {&whole->q, &whole->k, &whole->v};
+        for (int t = 0; t < 3; t++)
+            base[t] = (const char *)work->a->inputs[t].data +
+                      (int64_t)td_dtype_bytes(views[t]->dtype) *
+                          (b * views[t]->stride_batch + (t ? hk : h) * views[t]->stride_head);
+        const uint64_t row = (uint64_t)i * whole->q_len;
+        td_ref_attention(&op, base[0], base[1], base[2], work->o + row * whole->head_dim, work->lse + row);
+    }
+    return NULL;
+}
+
+/* To the nearest float, ties to odd: what is rounded from it to fewer bits is rounded as if from the double. */
+static float float_to_odd(double x)
+{
+    float f = (float)x;
+    if (!isfinite(x) || !isfinite(f) || (double)f == x)
+        return f;
+    if (fabs((double)f) > fabs(x))
+        f = nextafterf(f, 0);
+    return td_float(td_bits(f) | 1);
+}
+
+static bool run_ref(attend *a)
+{
+    const tandem_attention *op = &a->op;
+    double *o = tool_add(&a->result, "o_f64", "F64", 4, op->batch, op->heads, op->q_len, op->head_dim);
+    double *lse = tool_add(&a->result, "lse_f64", "F64", 3, op->batch, op->heads, op->q_len, 1);
+    if (!o || !lse)
+        return out_of_memory(a);
+    const double begin = now_ms();
+    ref_work work = {.a = a, .o = o, .lse = lse};
+    pthread_t threads[1024];
+    uint32_t started = 0;
+    while (started + 1 < a->args.thread_count && started + 1 < op->batch * op->heads &&
+           pthread_create(&threads[started], NULL, ref_thread, &work) == 0)
+        started++;
+    ref_thread(&work);
+    while (started)
+        pthread_join(threads[--started], NULL);
+    a->ms = now_ms() - begin;
+    const uint64_t rows = (uint64_t)op->batch * op->heads * op->q_len, count = rows * op->head_dim;
+    for (uint64_t i = 0; i < count; i++) {
+        if (op->o.dtype == TANDEM_DTYPE_F32)
+            ((float *)a->o)[i] = (float)o[i];
+        else if (op->o.dtype == TANDEM_DTYPE_BF16)
+            ((uint16_t *)a->o)[i] = td_to_bf16(float_to_odd(o[i]));
+        else
+            ((uint16_t *)a->o)[i] = td_to_f16(float_to_odd(o[i]));
+    }
+    for (uint64_t i = 0; i < rows; i++)
+        a->lse[i] = (float)lse[i];
+    snprintf(a->backend, sizeof a->backend, "cpu");
+    snprintf(a->device, sizeof a->device, "float64");
+    tool_pair(&a->result, "precision", "ref");
+    tool_pair(&a->result, "causal", "%u", op->causal);
+    tool_pair(&a->result, "scale", op->scale != 0 ? "%.9g" : "1/sqrt(head_dim)", (double)op->scale);
+    return true;
+}
+
+/* The plan on the CPU: the shipped kernels for sm 0, the twin of a GPU otherwise. */
+static bool run_cpu(attend *a, uint32_t sm)
+{
+    const td_target target = td_target_for_sm(sm);
+    if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK)
+        return false;
+    if (a->plan.scratch_bytes > SIZE_MAX - 4096)
+        return out_of_memory(a);
+    a->scratch = aligned_alloc(256, td_align_up(a->plan.scratch_bytes + 1, 256));
+    if (!a->scratch)
+        return out_of_memory(a);
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)a->inputs[0].data, (uintptr_t)a->inputs[1].data,
+                                           (uintptr_t)a->inputs[2].data, (uintptr_t)a->o, (uintptr_t)a->lse};
+    const double begin = now_ms();
+    const tandem_status status = td_exec_cpu_run(&a->plan, views, (uintptr_t)a->scratch, a->args.thread_count, NULL);
+    a->ms = now_ms() - begin;
+    if (status != TANDEM_OK) {
+        td_fail(a->why, sizeof a->why, status, "the CPU could not run the plan: %s", tandem_status_text(status));
+        return false;
+    }
+    snprintf(a->backend, sizeof a->backend, "%s", sm ? "twin" : "cpu");
+    snprintf(a->device, sizeof a->device, "%s", td_cpu_isa());
+    if (sm) {
+        snprintf(a->device, sizeof a->device, "twin of sm_%u", sm);
+        snprintf(a->sm, sizeof a->sm, "%u", sm);
+    }
+    return true;
+}
+
+typedef struct cuda_side {
+    td_cu_device *device;
+    td_stream *stream;
+    td_cu_mem mem;
+} cuda_side;
+
+static bool wait_cuda(attend *a, cuda_side *c, uint64_t sequence)
+{
+    for (uint64_t polls = 0; td_stream_completed(c->stream) < sequence; polls++) {
+        if (polls % 512 == 511 && td_stream_status(c->stream, a->why, sizeof a->why) != TANDEM_OK)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    return td_stream_status(c->stream, a->why, sizeof a->why) == TANDEM_OK;
+}
+
+/* The plan on the first CUDA device, with views and scratch in one allocation. */
+static bool run_cuda(attend *a, cuda_side *c)
+{
+    const td_log quiet = {0};
+    if (td_cu_device_open(NULL, &quiet, &c->device, a->why, sizeof a->why) != TANDEM_OK ||
+        td_stream_create(c->device, &quiet, &c->stream, a->why, sizeof a->why) != TANDEM_OK)
+        return false;
+    const td_cu_info *info = td_cu_device_info(c->device);
+    const td_target target = td_target_for_sm(info->sm);
+    if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK)
+        return false;
+    const tandem_attention *op = &a->op;
+    const uint64_t kv_rows = (uint64_t)op->batch * op->kv_heads * op->kv_len, q_rows = (uint64_t)op->batch * op->heads * op->q_len;
+    const uint64_t sizes[TD_VIEW_COUNT] = {q_rows * op->head_dim * td_dtype_bytes(op->q.dtype),
+                                           kv_rows * op->head_dim * td_dtype_bytes(op->k.dtype),
+                                           kv_rows * op->head_dim * td_dtype_bytes(op->v.dtype),
+                                           q_rows * op->head_dim * td_dtype_bytes(op->o.dtype), q_rows * sizeof(float)};
+    uint64_t offsets[TD_VIEW_COUNT], views[TD_VIEW_COUNT], total = td_align_up(a->plan.scratch_bytes + 1, 256);
+    for (int i = 0; i < TD_VIEW_COUNT; i++) {
+        offsets[i] = total;
+        total += td_align_up(sizes[i], 256);
+    }
+    if (td_cu_mem_alloc(c->device, total, &c->mem, a->why, sizeof a->why) != TANDEM_OK)
+        return false;
+    bool copied = true;
+    for (int i = 0; i < TD_VIEW_COUNT; i++) {
+        views[i] = c->mem.address + offsets[i];
+        if (i < 3)
+            copied = copied && td_cu_copy_to_device(c->device, views[i], a->inputs[i].data, sizes[i]) == TANDEM_OK;
+    }
+    uint64_t sequence = 0;
+    bool signalled = false;
+    const td_stream_submit submit = {.plan = &a->plan, .views = views, .scratch = c->mem.address, .label = "tandem attend"};
+    const double begin = now_ms();
+    if (copied && td_stream_enqueue(c->stream, &submit, &sequence, &signalled, a->why, sizeof a->why) != TANDEM_OK)
+        return false;
+    if (copied && !wait_cuda(a, c, sequence))
+        return false;
+    a->ms = now_ms() - begin;
+    uint64_t begin_ns = 0, end_ns = 0;
+    if (copied && td_stream_times(c->stream, sequence, &begin_ns, &end_ns))
+        a->ms = (double)(end_ns - begin_ns) * 1e-6;
+    copied = copied && td_cu_copy_to_host(c->device, a->o, views[TD_VIEW_O], sizes[TD_VIEW_O]) == TANDEM_OK &&
+             td_cu_copy_to_host(c->device, a->lse, views[TD_VIEW_LSE], sizes[TD_VIEW_LSE]) == TANDEM_OK;
+    if (copied && a->args.codes) {
+        a->scratch = malloc(a->plan.scratch_bytes + 1);
+        if (!a->scratch)
+            return out_of_memory(a);
+        copied = td_cu_copy_to_host(c->device, a->scratch, c->mem.address, a->plan.scratch_bytes) == TANDEM_OK;
+    }
+    if (!copied) {
+        td_fail(a->why, sizeof a->why, TANDEM_ERROR_DEVICE, "a copy to or from the CUDA device failed");
+        return false;
+    }
+    snprintf(a->backend, sizeof a->backend, "cuda");
+    snprintf(a->device, sizeof a->device, "%s", info->name);
+    snprintf(a->sm, sizeof a->sm, "%u", info->sm);
+    return true;
+}
+
+static bool try_cuda(attend *a)
+{
+    cuda_side c = {0};
+    const bool ok = run_cuda(a, &c);
+    if (c.stream)
+        td_stream_destroy(&c.stream, 2000000000);
+    if (c.mem.kind)
+        td_cu_mem_free(c.device, &c.mem);
+    td_cu_device_close(&c.device);
+    return ok;
+}
+
+/* The same job through the public API. */
+static bool run_session(attend *a)
+{
+    static const uint32_t backends[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CPU, TANDEM_BACKEND_CUDA};
+    tandem_session_desc desc = {.struct_bytes = sizeof desc,
+                                .backend = backends[a->args.backend_value],
+                                .cpu_threads = a->args.thread_count,
+                                .timing = 1,
+                                .error_text = a->why,
+                                .error_text_bytes = sizeof a->why};
+    tandem_session *session = NULL;
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .op.attention = a->op};
+    tandem_attention *op = &job.op.attention;
+    tandem_view *views[] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const uint32_t heads[] = {op->heads, op->kv_heads, op->kv_heads, op->heads, op->heads};
+    const uint32_t rows[] = {op->q_len, op->kv_len, op->kv_len, op->q_len, op->q_len};
+    uint64_t bytes[5];
+    void *host[5] = {NULL};
+    tandem_status status = tandem_session_create(&desc, &session);
+    if (status != TANDEM_OK)
+        return false;
+    for (int i = 0; i < 5 && status == TANDEM_OK; i++) {
+        bytes[i] = td_view_extent_bytes(views[i], op->batch, heads[i], rows[i], i == 4 ? 1 : op->head_dim);
+        const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .source = TANDEM_MEM_CREATE, .bytes = bytes[i], .fd = -1};
+        status = tandem_mem_create(session, &mem, &views[i]->mem);
+        if (status == TANDEM_OK)
+            status = tandem_mem_host(session, views[i]->mem, &host[i]);
+        if (status == TANDEM_OK && i < 3)
+            memcpy(host[i], a->inputs[i].data, bytes[i]);
+    }
+    tandem_ticket ticket = 0;
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_info info = {.struct_bytes = sizeof info};
+    const double begin = now_ms();
+    if (status == TANDEM_OK)
+        status = tandem_submit(session, &job, &ticket);
+    if (status == TANDEM_OK)
+        do
+            status = tandem_wait(session, ticket, UINT64_C(10000000000), &report);
+        while (status == TANDEM_ERROR_BUSY);
+    a->ms = now_ms() - begin;
+    const bool done = status == TANDEM_OK && report.state == TANDEM_JOB_DONE;
+    if (done) {
+        memcpy(a->o, host[3], bytes[3]);
+        memcpy(a->lse, host[4], bytes[4]);
+        if (report.end_ns > report.begin_ns)
+            a->ms = (double)(report.end_ns - report.begin_ns) * 1e-6;
+        tandem_session_info(session, &info);
+        snprintf(a->backend, sizeof a->backend, "%s", tool_backend_name(info.backend));
+        snprintf(a->device, sizeof a->device, "%s", info.backend == TANDEM_BACKEND_CPU ? info.isa : info.device);
+        if (info.sm)
+            snprintf(a->sm, sizeof a->sm, "%u", info.sm);
+        /* Only for the metadata: the plan that the session made. */
+        const td_target target = td_target_for_sm(info.sm);
+        td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why);
+    } else {
+        tandem_error_text(session, a->why, sizeof a->why);
+        if (!a->why[0])
+            td_fail(a->why, sizeof a->why, status, "the job ended in state %u: %s", report.state,
+                    tandem_status_text(report.status));
+    }
+    tandem_session_destroy(&session);
+    return done;
+}
+
+static bool run_plan(attend *a)
+{
+    if (a->args.session)
+        return run_session(a);
+    switch (a->args.backend_value) {
+    case BACKEND_CPU: return run_cpu(a, 0);
+    case BACKEND_TWIN: return run_cpu(a, a->args.sm_value);
+    case BACKEND_CUDA: return try_cuda(a);
+    default:
+        if (try_cuda(a))
+            return true;
+        snprintf(a->note, sizeof a->note, "%.255s", a->why);
+        a->why[0] = 0;
+        free(a->scratch);
+        a->scratch = NULL;
+        return run_cpu(a, 0);
+    }
+}
+
+static const char *pair(const attend *a, const char *key)
+{
+    for (uint32_t i = 0; i < a->result.pair_count; i++)
+        if (strcmp(a->result.keys[i], key) == 0)
+            return a->result.values[i];
+    return "";
+}
+
+static void report_text(const attend *a)
+{
+    const tandem_attention *op = &a->op;
+    printf("%s on %s (%s)", pair(a, "precision"), a->backend, a->device);
+    if (a->args.precision_value != PRECISION_REF)
+        printf(", smooth %s, scales per %s", pair(a, "smooth"), pair(a, "granularity"));
+    printf(": q [%u,%u,%u,%u], k and v [%u,%u,%u,%u], %.3f ms -> %s\n", op->batch, op->heads, op->q_len, op->head_dim, op->batch,
+           op->kv_heads, op->kv_len, op->head_dim, a->ms, a->args.out);
+    if (a->note[0])
+        printf("not on cuda: %s\n", a->note);
+}
+
+static void report_json(const attend *a)
+{
+    printf("{");
+    for (uint32_t i = 0; i < a->result.pair_count; i++) {
+        tool_json_string(a->result.keys[i]);
+        printf(": ");
+        tool_json_string(a->result.values[i]);
+        printf(", ");
+    }
+    printf("\"ms\": %.6f, \"threads\": %u, \"backend_reason\": ", a->ms, a->args.thread_count);
+    tool_json_string(a->note);
+    printf(", \"out\": ");
+    tool_json_string(a->args.out);
+    printf(", \"tensors\": {");
+    for (uint32_t i = 0; i < a->result.count; i++) {
+        const tool_tensor *t = &a->result.tensors[i];
+        printf("%s\"%s\": {\"dtype\": \"%s\", \"shape\": [", i ? ", " : "", t->name, t->dtype);
+        for (uint32_t c = 0; c < t->rank; c++)
+            printf(c ? ", %llu" : "%llu", (unsigned long long)t->shape[c]);
+        printf("]}");
+    }
+    printf("}}\n");
+}
+
+static bool compute(attend *a)
+{
+    if (!read_inputs(a) || !make_outputs(a))
+        return false;
+    tool_pair(&a->result, "tandem", "%d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
+    if (a->args.precision_value == PRECISION_REF) {
+        if (!run_ref(a))
+            return false;
+    } else {
+        if (!run_plan(a))
+            return false;
+        tool_arithmetic(&a->op, &a->plan, &a->layout, &a->result);
+        if (a->args.codes && !tool_codes(&a->op, &a->plan, &a->layout, a->scratch, &a->result))
+            return out_of_memory(a);
+    }
+    tool_pair(&a->result, "backend", "%s", a->backend);
+    tool_pair(&a->result, "device", "%s", a->device);
+    if (a->sm[0])
+        tool_pair(&a->result, "sm", "%s", a->sm);
+    return tool_save(a->args.out, &a->result, a->why, sizeof a->why);
+}
+
+int tool_attend(int argc, char **argv)
+{
+    if (argc == 1 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
+        fputs(tool_attend_help, stdout);
+        return TOOL_OK;
+    }
+    attend *a = calloc(1, sizeof *a);
+    if (!a)
+        return tool_fail("attend", "out of memory");
+    int status = read_arguments(argc, argv, &a->args, &a->op);
+    if (status == TOOL_OK) {
+        if (!compute(a))
+            status = tool_fail("attend", "%s", a->why[0] ? a->why : "failed");
+        else if (a->args.json)
+            report_json(a);
+        else
+            report_text(a);
+    }
+    tool_list_free(&a->result);
+    tool_close(a->file);
+    free(a->scratch);
+    free(a);
+    return status;
+}
