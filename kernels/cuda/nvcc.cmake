@@ -1,0 +1,20 @@
+# Compiles kernels.cu into IMAGE, ".../sm_<arch>.cubin" or ".../compute_<arch>.ptx"; what ptxas says goes to IMAGE.log.
+# SPDX-License-Identifier: Apache-2.0
+#
+# cmake -D NVCC=... -D ROOT=<project> -D IMAGE=... -P nvcc.cmake
+cmake_minimum_required(VERSION 3.25)
+get_filename_component(arch ${IMAGE} NAME_WLE)
+if(IMAGE MATCHES "\\.ptx$")
+    set(kind -ptx)
+else()
+    set(kind -cubin -Xptxas -v)
+endif()
+execute_process(
+    COMMAND ${NVCC} ${kind} -arch=${arch} -O3 -std=c++17 -Werror all-warnings -I. -Iinterop/include
+        kernels/cuda/kernels.cu -o ${IMAGE}
+    WORKING_DIRECTORY ${ROOT} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
+file(WRITE ${IMAGE}.log "${text}")
+if(result)
+    file(REMOVE ${IMAGE})
+    message(FATAL_ERROR "nvcc failed for ${arch}:\n${text}")
+endif()
