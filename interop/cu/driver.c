@@ -1,0 +1,235 @@
+/* The driver's table and a device found by its UUID.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "interop/cu/driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tandem_status status_of(td_cu_result result)
+{
+    switch (result) {
+    case TD_CU_SUCCESS:
+        return TANDEM_OK;
+    case 1: /* INVALID_VALUE */
+    case 400: /* INVALID_HANDLE */
+        return TANDEM_ERROR_ARG;
+    case TD_CU_ERROR_OUT_OF_MEMORY:
+        return TANDEM_ERROR_NOMEM;
+    case 34: case 36: case 100: case 101: /* stub library, older driver, no device, no such device */
+    case 200: case 209: case 218: case 221: case 222: case 223: /* images and PTX that the driver cannot take */
+    case 500: case 800: case 801: case 803: case 804: /* not found, permitted or supported, mismatches of driver versions */
+        return TANDEM_ERROR_UNSUPPORTED;
+    case TD_CU_ERROR_NOT_READY:
+        return TANDEM_ERROR_BUSY;
+    case 4: case 46: case 709: case 810: /* deinitialised, unavailable, context destroyed, MPS client terminated */
+        return TANDEM_ERROR_LOST;
+    default:
+        return TANDEM_ERROR_DEVICE;
+    }
+}
+
+tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, size_t why_bytes, const char *format, ...)
+{
+    const char *name = NULL;
+    char what[160];
+    va_list args;
+
+    if (result == TD_CU_SUCCESS)
+        return TANDEM_OK;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (TD_CU(device, cuGetErrorName, result, &name) || !name)
+        name = "an error without a name";
+    return td_fail(why, why_bytes, status_of(result), "%s: %s (%d)", what, name, result);
+}
+
+tandem_status td_cu_enter(td_cu_device *device, char *why, size_t why_bytes)
+{
+    return td_cu_check(device, TD_CU(device, cuCtxPushCurrent, device->context), why, why_bytes, "cuCtxPushCurrent");
+}
+
+void td_cu_leave(td_cu_device *device)
+{
+    td_cu_context popped;
+
+    TD_CU(device, cuCtxPopCurrent, &popped);
+}
+
+static tandem_status open_library(td_cu_device *device, char *why, size_t why_bytes)
+{
+    device->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!device->library)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA driver: %s", dlerror());
+#define OPTIONAL(kind, name, symbol, parameters)                                                                     \
+    *(void **)&device->table.name = dlsym(device->library, #symbol);
+#define REQUIRED(kind, name, symbol, parameters)                                                                     \
+    OPTIONAL(kind, name, symbol, parameters)                                                                         \
+    if (!device->table.name)                                                                                         \
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the CUDA driver is too old: it has no " #symbol);
+    TD_CU_FUNCTIONS(REQUIRED, OPTIONAL)
+#undef OPTIONAL
+#undef REQUIRED
+    return TANDEM_OK;
+}
+
+static void print_uuid(char *text, const uint8_t *uuid)
+{
+    for (int i = 0; i < 16; i++)
+        text += sprintf(text, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
+static td_cu_result uuid_of(td_cu_device *device, td_cu_ordinal ordinal, td_cu_uuid *uuid)
+{
+    if (device->table.cuDeviceGetUuid_v2)
+        return TD_CU(device, cuDeviceGetUuid_v2, uuid, ordinal);
+    return TD_CU(device, cuDeviceGetUuid, uuid, ordinal);
+}
+
+static tandem_status find_device(td_cu_device *device, const uint8_t *uuid, char *why, size_t why_bytes)
+{
+    char wanted[40], seen[256] = "";
+    tandem_status status;
+    int count = 0;
+
+    status = td_cu_check(device, TD_CU(device, cuDeviceGetCount, &count), why, why_bytes, "cuDeviceGetCount");
+    if (status)
+        return status;
+    if (count == 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the CUDA driver sees no device");
+    for (int i = 0; i < count; i++) {
+        size_t used = strlen(seen);
+        td_cu_ordinal ordinal;
+        td_cu_uuid found;
+
+        status = td_cu_check(device, TD_CU(device, cuDeviceGet, &ordinal, i), why, why_bytes, "cuDeviceGet(%d)", i);
+        if (!status)
+            status = td_cu_check(device, uuid_of(device, ordinal, &found), why, why_bytes, "cuDeviceGetUuid(%d)", i);
+        if (status)
+            return status;
+        if (!uuid || !memcmp(uuid, found.bytes, sizeof found.bytes)) {
+            device->ordinal = ordinal;
+            memcpy(device->info.uuid, found.bytes, sizeof found.bytes);
+            return TANDEM_OK;
+        }
+        if (used + 40 < sizeof seen) {
+            if (used)
+                seen[used++] = ' ';
+            print_uuid(seen + used, found.bytes);
+        }
+    }
+    print_uuid(wanted, uuid);
+    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA device has the UUID %s; there is %s", wanted, seen);
+}
+
+static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
+{
+    const struct {
+        int attribute;
+        const char *name;
+    } wanted[] = {{TD_CU_ATTRIBUTE_MAJOR, "major"},
+                  {TD_CU_ATTRIBUTE_MINOR, "minor"},
+                  {TD_CU_ATTRIBUTE_MULTIPROCESSORS, "multiprocessors"},
+                  {TD_CU_ATTRIBUTE_SHARED_OPTIN, "shared memory a block"}};
+    int values[4], timelines = 0, version = 0;
+    size_t memory = 0;
+    tandem_status status;
+
+    for (int i = 0; i < 4; i++) {
+        status = td_cu_check(device, TD_CU(device, cuDeviceGetAttribute, &values[i], wanted[i].attribute, device->ordinal), why,
+                             why_bytes, "cuDeviceGetAttribute(%s)", wanted[i].name);
+        if (status)
+            return status;
+    }
+    /* Unknown to drivers before 11.2: then there are none. */
+    if (TD_CU(device, cuDeviceGetAttribute, &timelines, TD_CU_ATTRIBUTE_TIMELINES, device->ordinal))
+        timelines = 0;
+    status = td_cu_check(device, TD_CU(device, cuDeviceTotalMem, &memory, device->ordinal), why, why_bytes, "cuDeviceTotalMem");
+    if (!status)
+        status = td_cu_check(device, TD_CU(device, cuDriverGetVersion, &version), why, why_bytes, "cuDriverGetVersion");
+    if (!status)
+        status = td_cu_check(device,
+                             TD_CU(device, cuDeviceGetName, device->info.name, sizeof device->info.name, device->ordinal), why,
+                             why_bytes, "cuDeviceGetName");
+    device->info.sm = (uint32_t)(values[0] * 10 + values[1]);
+    device->info.multiprocessors = (uint32_t)values[2];
+    device->shared_limit = (uint32_t)values[3];
+    device->info.timelines = timelines != 0;
+    device->info.memory_bytes = memory;
+    device->info.driver_version = (uint32_t)version;
+    return status;
+}
+
+tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why, size_t why_bytes)
+{
+    td_cu_device *device = calloc(1, sizeof *device);
+    tandem_status status;
+
+    *out = NULL;
+    if (!device)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a CUDA device");
+    if (log)
+        device->log = *log;
+    status = open_library(device, why, why_bytes);
+    if (status)
+        goto fail;
+    status = td_cu_check(device, TD_CU(device, cuInit, 0), why, why_bytes, "the CUDA driver does not start: cuInit");
+    if (status) {
+        status = TANDEM_ERROR_UNSUPPORTED;
+        goto fail;
+    }
+    status = find_device(device, uuid, why, why_bytes);
+    if (!status)
+        status = query(device, why, why_bytes);
+    if (!status)
+        status = td_cu_check(device, TD_CU(device, cuDevicePrimaryCtxRetain, &device->context, device->ordinal), why, why_bytes,
+                             "cuDevicePrimaryCtxRetain");
+    if (status)
+        goto fail;
+    *out = device;
+    return TANDEM_OK;
+fail:
+    td_cu_device_close(&device);
+    return status;
+}
+
+void td_cu_device_close(td_cu_device **pointer)
+{
+    td_cu_device *device = *pointer;
+
+    *pointer = NULL;
+    if (!device)
+        return;
+    if (device->context)
+        TD_CU(device, cuDevicePrimaryCtxRelease, device->ordinal);
+    if (device->library)
+        dlclose(device->library);
+    free(device);
+}
+
+const td_cu_info *td_cu_device_info(const td_cu_device *device)
+{
+    return &device->info;
+}
+
+td_cu_counts td_cu_device_counts(const td_cu_device *device)
+{
+    uint64_t n[5], all = 0;
+
+    for (int i = 0; i < 5; i++)
+        all += n[i] = atomic_load_explicit(&device->counts[i], memory_order_relaxed);
+    return (td_cu_counts){.copies = n[TD_CU_KIND_COPY],
+                          .allocations = n[TD_CU_KIND_ALLOCATION],
+                          .host_waits = n[TD_CU_KIND_HOST_WAIT],
+                          .launches = n[TD_CU_KIND_LAUNCH],
+                          .all = all};
+}
+
+uint64_t td_cu_device_allocated_bytes(const td_cu_device *device)
+{
+    return atomic_load_explicit(&device->allocated, memory_order_relaxed);
+}

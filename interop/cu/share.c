@@ -1,0 +1,225 @@
+/* Memory and timelines: allocated here, or imported from file descriptors that Vulkan exported.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * CUDA owns an fd once it has imported it and leaves it alone when the import fails. So a duplicate is imported, and only a
+ * failed import closes it again. What was mapped from an import is freed before the import itself: CUDA does not do that for us.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interop/cu/driver.h"
+
+enum { MEM_NONE, MEM_DEVICE, MEM_IMPORT, MEM_REGISTERED, MEM_PINNED };
+
+tandem_status td_cu_mem_alloc(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
+{
+    tandem_status status;
+
+    *out = (td_cu_mem){0};
+    if (!bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "an allocation of 0 bytes");
+    status = td_cu_enter(device, why, why_bytes);
+    if (status)
+        return status;
+    status = td_cu_check(device, TD_CU(device, cuMemAlloc, &out->address, bytes), why, why_bytes,
+                         "%llu bytes of device memory: cuMemAlloc", (unsigned long long)bytes);
+    td_cu_leave(device);
+    if (status)
+        return status;
+    out->bytes = bytes;
+    out->kind = MEM_DEVICE;
+    atomic_fetch_add_explicit(&device->allocated, bytes, memory_order_relaxed);
+    return TANDEM_OK;
+}
+
+tandem_status td_cu_mem_alloc_host(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
+{
+    tandem_status status;
+
+    *out = (td_cu_mem){0};
+    if (!bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "an allocation of 0 bytes");
+    status = td_cu_enter(device, why, why_bytes);
+    if (status)
+        return status;
+    status = td_cu_check(device, TD_CU(device, cuMemHostAlloc, &out->host, bytes, TD_CU_HOST_PORTABLE | TD_CU_HOST_MAPPED), why,
+                         why_bytes, "%llu bytes of pinned memory: cuMemHostAlloc", (unsigned long long)bytes);
+    if (!status) {
+        out->kind = MEM_PINNED;
+        out->bytes = bytes;
+        status = td_cu_check(device, TD_CU(device, cuMemHostGetDevicePointer, &out->address, out->host, 0), why, why_bytes,
+                             "cuMemHostGetDevicePointer");
+    }
+    td_cu_leave(device);
+    if (status)
+        td_cu_mem_free(device, out);
+    return status;
+}
+
+tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    tandem_status status;
+
+    *out = (td_cu_mem){0};
+    if (!host || !bytes || (uintptr_t)host % page)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "host memory %p of %llu bytes: it must start on a page", host,
+                       (unsigned long long)bytes);
+    status = td_cu_enter(device, why, why_bytes);
+    if (status)
+        return status;
+    status = td_cu_check(device, TD_CU(device, cuMemHostRegister, host, bytes, TD_CU_HOST_PORTABLE | TD_CU_HOST_MAPPED), why,
+                         why_bytes, "%llu bytes of host memory: cuMemHostRegister", (unsigned long long)bytes);
+    if (!status) {
+        *out = (td_cu_mem){.host = host, .bytes = bytes, .kind = MEM_REGISTERED};
+        status = td_cu_check(device, TD_CU(device, cuMemHostGetDevicePointer, &out->address, host, 0), why, why_bytes,
+                             "cuMemHostGetDevicePointer");
+    }
+    td_cu_leave(device);
+    if (status)
+        td_cu_mem_free(device, out);
+    return status;
+}
+
+tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated, uint64_t offset,
+                                  uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
+{
+    td_cu_memory_handle handle = {.type = TD_CU_MEMORY_OPAQUE_FD, .size = allocation_bytes};
+    td_cu_memory_buffer range = {.offset = offset, .size = bytes};
+    td_cu_external_memory external = NULL;
+    tandem_status status;
+    uint64_t end;
+
+    *out = (td_cu_mem){0};
+    if (!bytes || !td_add_u64(offset, bytes, &end) || end > allocation_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes %llu + %llu of an allocation of %llu", (unsigned long long)offset,
+                       (unsigned long long)bytes, (unsigned long long)allocation_bytes);
+    handle.flags = dedicated ? TD_CU_MEMORY_DEDICATED : 0;
+    handle.handle.fd = td_fd_dup(fd);
+    if (handle.handle.fd < 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "memory from fd %d: %s", fd, strerror(errno));
+    status = td_cu_enter(device, why, why_bytes);
+    if (status) {
+        td_fd_close(&handle.handle.fd);
+        return status;
+    }
+    status = td_cu_check(device, TD_CU(device, cuImportExternalMemory, &external, &handle), why, why_bytes,
+                         "memory from fd %d: cuImportExternalMemory", fd);
+    if (status) {
+        td_fd_close(&handle.handle.fd);
+    } else {
+        *out = (td_cu_mem){.external = external, .bytes = bytes, .kind = MEM_IMPORT};
+        status = td_cu_check(device, TD_CU(device, cuExternalMemoryGetMappedBuffer, &out->address, external, &range), why,
+                             why_bytes, "memory from fd %d: cuExternalMemoryGetMappedBuffer", fd);
+        if (status)
+            out->address = 0;
+    }
+    td_cu_leave(device);
+    if (status)
+        td_cu_mem_free(device, out);
+    return status;
+}
+
+void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem)
+{
+    char why[160];
+    tandem_status status = TANDEM_OK;
+
+    if (mem->kind == MEM_NONE)
+        return;
+    if (td_cu_enter(device, why, sizeof why)) {
+        td_logf(&device->log, TD_LOG_WARN, "memory is left behind: %s", why);
+        *mem = (td_cu_mem){0};
+        return;
+    }
+    switch (mem->kind) {
+    case MEM_DEVICE:
+        status = td_cu_check(device, TD_CU(device, cuMemFree, mem->address), why, sizeof why, "cuMemFree");
+        atomic_fetch_sub_explicit(&device->allocated, mem->bytes, memory_order_relaxed);
+        break;
+    case MEM_IMPORT:
+        if (mem->address)
+            status = td_cu_check(device, TD_CU(device, cuMemFree, mem->address), why, sizeof why, "cuMemFree of a mapping");
+        if (!status)
+            status = td_cu_check(device, TD_CU(device, cuDestroyExternalMemory, mem->external), why, sizeof why,
+                                 "cuDestroyExternalMemory");
+        break;
+    case MEM_REGISTERED:
+        status = td_cu_check(device, TD_CU(device, cuMemHostUnregister, mem->host), why, sizeof why, "cuMemHostUnregister");
+        break;
+    case MEM_PINNED:
+        status = td_cu_check(device, TD_CU(device, cuMemFreeHost, mem->host), why, sizeof why, "cuMemFreeHost");
+        break;
+    }
+    td_cu_leave(device);
+    if (status)
+        td_logf(&device->log, TD_LOG_WARN, "memory is left behind: %s", why);
+    *mem = (td_cu_mem){0};
+}
+
+tandem_status td_cu_timeline_import_fd(td_cu_device *device, int fd, td_cu_timeline *out, char *why, size_t why_bytes)
+{
+    td_cu_semaphore_handle handle = {.type = TD_CU_SEMAPHORE_TIMELINE_FD};
+    td_cu_external_semaphore external = NULL;
+    tandem_status status;
+
+    *out = (td_cu_timeline){0};
+    if (!device->info.timelines)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s has no timeline semaphores in CUDA", device->info.name);
+    handle.handle.fd = td_fd_dup(fd);
+    if (handle.handle.fd < 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a timeline from fd %d: %s", fd, strerror(errno));
+    status = td_cu_enter(device, why, why_bytes);
+    if (!status) {
+        status = td_cu_check(device, TD_CU(device, cuImportExternalSemaphore, &external, &handle), why, why_bytes,
+                             "a timeline from fd %d: cuImportExternalSemaphore", fd);
+        td_cu_leave(device);
+    }
+    if (status)
+        td_fd_close(&handle.handle.fd);
+    else
+        out->external = external;
+    return status;
+}
+
+void td_cu_timeline_free(td_cu_device *device, td_cu_timeline *timeline)
+{
+    char why[160];
+    tandem_status status;
+
+    if (!timeline->external)
+        return;
+    status = td_cu_enter(device, why, sizeof why);
+    if (!status) {
+        status = td_cu_check(device, TD_CU(device, cuDestroyExternalSemaphore, timeline->external), why, sizeof why,
+                             "cuDestroyExternalSemaphore");
+        td_cu_leave(device);
+    }
+    if (status)
+        td_logf(&device->log, TD_LOG_WARN, "a timeline is left behind: %s", why);
+    timeline->external = NULL;
+}
+
+tandem_status td_cu_copy_to_device(td_cu_device *device, uint64_t address, const void *from, uint64_t bytes)
+{
+    tandem_status status = td_cu_enter(device, NULL, 0);
+
+    if (status)
+        return status;
+    status = td_cu_check(device, TD_CU(device, cuMemcpyHtoD, address, from, bytes), NULL, 0, "cuMemcpyHtoD");
+    td_cu_leave(device);
+    return status;
+}
+
+tandem_status td_cu_copy_to_host(td_cu_device *device, void *to, uint64_t address, uint64_t bytes)
+{
+    tandem_status status = td_cu_enter(device, NULL, 0);
+
+    if (status)
+        return status;
+    status = td_cu_check(device, TD_CU(device, cuMemcpyDtoH, to, address, bytes), NULL, 0, "cuMemcpyDtoH");
+    td_cu_leave(device);
+    return status;
+}
