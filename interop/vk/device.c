@@ -1,0 +1,492 @@
+/* The engine's device: what to enable on it, what was enabled, the function table.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interop/vk/table.h"
+
+static const struct {
+    const char *name;
+    bool required;
+    const char *buys;
+} device_extensions[] = {
+    {VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, false,
+     "the timeline rung, with VK_KHR_external_semaphore_fd: CUDA uses the engine's memory without copies"},
+    {VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, false,
+     "the timeline rung, with VK_KHR_external_memory_fd: the GPU hands over between Vulkan and CUDA without the host"},
+    {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME, false,
+     "the host rung: the CPU backend and the device see the same bytes, no copies"},
+    {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, false,
+     "tandem_record_pack() and tandem_record_unpack(): images to token views and back"},
+    {VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME, false,
+     "traces and overlays that show the GPU and the host on one clock"},
+};
+
+/* One answer of a two-call enumeration; NULL with *count 0 where it fails. */
+static VkExtensionProperties *enumerate(PFN_vkEnumerateInstanceExtensionProperties of_instance,
+                                        PFN_vkEnumerateDeviceExtensionProperties of_device, VkPhysicalDevice device,
+                                        uint32_t *count)
+{
+    VkExtensionProperties *list = NULL;
+    VkResult result = VK_INCOMPLETE;
+
+    for (int tries = 0; tries < 4 && result == VK_INCOMPLETE; tries++) {
+        *count = 0;
+        result = of_device ? of_device(device, NULL, count, NULL) : of_instance(NULL, count, NULL);
+        if (result != VK_SUCCESS || *count == 0)
+            break;
+        free(list);
+        list = calloc(*count, sizeof *list);
+        if (!list)
+            break;
+        result = of_device ? of_device(device, NULL, count, list) : of_instance(NULL, count, list);
+    }
+    if (result != VK_SUCCESS || !list) {
+        free(list);
+        list = NULL;
+        *count = 0;
+    }
+    return list;
+}
+
+static bool offered(const VkExtensionProperties *list, uint32_t count, const char *name)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(list[i].extensionName, name) == 0)
+            return true;
+    return false;
+}
+
+uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                            uint32_t capacity, td_vk_requirement *list)
+{
+    PFN_vkEnumerateInstanceExtensionProperties of_instance;
+    VkExtensionProperties *extensions;
+    uint32_t extension_count = 0, count = 0;
+
+    if (!gipa || (capacity && !list))
+        return 0;
+
+#define ADD(...)                                                                                                                \
+    do {                                                                                                                        \
+        if (count < capacity)                                                                                                   \
+            list[count] = (td_vk_requirement){__VA_ARGS__};                                                                     \
+        count++;                                                                                                                \
+    } while (0)
+
+    of_instance = (PFN_vkEnumerateInstanceExtensionProperties)gipa(NULL, "vkEnumerateInstanceExtensionProperties");
+    extensions = of_instance ? enumerate(of_instance, NULL, VK_NULL_HANDLE, &extension_count) : NULL;
+    ADD(.name = VK_EXT_DEBUG_UTILS_EXTENSION_NAME, .kind = 0,
+        .available = offered(extensions, extension_count, VK_EXT_DEBUG_UTILS_EXTENSION_NAME),
+        .buys = "names and labels on what is created and recorded, for validation layers and frame debuggers");
+    free(extensions);
+
+    if (instance && physical_device) {
+        PFN_vkEnumerateDeviceExtensionProperties of_device =
+            (PFN_vkEnumerateDeviceExtensionProperties)gipa(instance, "vkEnumerateDeviceExtensionProperties");
+        PFN_vkGetPhysicalDeviceProperties get_properties =
+            (PFN_vkGetPhysicalDeviceProperties)gipa(instance, "vkGetPhysicalDeviceProperties");
+        PFN_vkGetPhysicalDeviceFeatures2 get_features =
+            (PFN_vkGetPhysicalDeviceFeatures2)gipa(instance, "vkGetPhysicalDeviceFeatures2");
+        VkPhysicalDeviceTimelineSemaphoreFeatures timeline = {
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
+        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &timeline};
+        VkPhysicalDeviceProperties properties = {0};
+        bool timeline_offered, core;
+
+        extension_count = 0;
+        extensions = of_device ? enumerate(NULL, of_device, physical_device, &extension_count) : NULL;
+        for (size_t i = 0; i < sizeof device_extensions / sizeof *device_extensions; i++)
+            ADD(.name = device_extensions[i].name, .kind = 1, .required = device_extensions[i].required,
+                .available = offered(extensions, extension_count, device_extensions[i].name),
+                .buys = device_extensions[i].buys);
+        if (get_properties)
+            get_properties(physical_device, &properties);
+        core = properties.apiVersion >= VK_API_VERSION_1_2;
+        timeline_offered = offered(extensions, extension_count, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME);
+        ADD(.name = VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, .kind = 1, .required = !core, .available = timeline_offered,
+            .buys = core ? "sessions for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
+                         : "sessions on this device: points are timeline semaphores");
+        if (get_features && properties.apiVersion >= VK_API_VERSION_1_1 && (core || timeline_offered))
+            get_features(physical_device, &features);
+        ADD(.name = "timelineSemaphore", .kind = 2, .required = true, .available = timeline.timelineSemaphore == VK_TRUE,
+            .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
+            .feature_offset = offsetof(VkPhysicalDeviceTimelineSemaphoreFeatures, timelineSemaphore),
+            .buys = "sessions on this device: points are timeline semaphores");
+        free(extensions);
+    }
+#undef ADD
+    return count;
+}
+
+static bool enabled(const td_vk_desc *desc, const char *name)
+{
+    for (uint32_t i = 0; i < desc->enabled_extension_count; i++)
+        if (strcmp(desc->enabled_extensions[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool timeline_enabled(const VkPhysicalDeviceFeatures2 *features)
+{
+    if (!features)
+        return true;
+    for (const VkBaseInStructure *s = features->pNext; s; s = s->pNext) {
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES &&
+            ((const VkPhysicalDeviceTimelineSemaphoreFeatures *)s)->timelineSemaphore)
+            return true;
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES &&
+            ((const VkPhysicalDeviceVulkan12Features *)s)->timelineSemaphore)
+            return true;
+    }
+    return false;
+}
+
+tandem_status td_vk_result(VkResult result, const char *call, char *why, size_t why_bytes)
+{
+    static const struct {
+        VkResult result;
+        const char *name;
+    } names[] = {
+#define N(r) {r, #r}
+        N(VK_NOT_READY),
+        N(VK_TIMEOUT),
+        N(VK_INCOMPLETE),
+        N(VK_ERROR_OUT_OF_HOST_MEMORY),
+        N(VK_ERROR_OUT_OF_DEVICE_MEMORY),
+        N(VK_ERROR_INITIALIZATION_FAILED),
+        N(VK_ERROR_DEVICE_LOST),
+        N(VK_ERROR_MEMORY_MAP_FAILED),
+        N(VK_ERROR_EXTENSION_NOT_PRESENT),
+        N(VK_ERROR_FEATURE_NOT_PRESENT),
+        N(VK_ERROR_TOO_MANY_OBJECTS),
+        N(VK_ERROR_FORMAT_NOT_SUPPORTED),
+        N(VK_ERROR_INVALID_EXTERNAL_HANDLE),
+        N(VK_ERROR_OUT_OF_POOL_MEMORY),
+        N(VK_ERROR_FRAGMENTATION),
+        N(VK_ERROR_INVALID_SHADER_NV),
+        N(VK_ERROR_UNKNOWN),
+#undef N
+    };
+    const char *name = "VkResult";
+    tandem_status status = TANDEM_ERROR_DEVICE;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].result == result)
+            name = names[i].name;
+    if (result == VK_ERROR_DEVICE_LOST)
+        status = TANDEM_ERROR_LOST;
+    else if (result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
+             result == VK_ERROR_TOO_MANY_OBJECTS || result == VK_ERROR_OUT_OF_POOL_MEMORY)
+        status = TANDEM_ERROR_NOMEM;
+    return td_fail(why, why_bytes, status, "%s: %s (%d)", call, name, (int)result);
+}
+
+static tandem_status check_desc(const td_vk_desc *desc, char *why, size_t why_bytes)
+{
+    if (!desc->get_instance_proc_addr)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "get_instance_proc_addr is NULL");
+    if (!desc->instance)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "instance is VK_NULL_HANDLE");
+    if (!desc->physical_device)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "physical_device is VK_NULL_HANDLE");
+    if (!desc->device)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "device is VK_NULL_HANDLE");
+    if (desc->enabled_extension_count && !desc->enabled_extensions)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "enabled_extensions is NULL, enabled_extension_count is %u",
+                       desc->enabled_extension_count);
+    for (uint32_t i = 0; i < desc->enabled_extension_count; i++)
+        if (!desc->enabled_extensions[i])
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "enabled_extensions[%u] is NULL", i);
+    if (desc->enabled_features && desc->enabled_features->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "enabled_features->sType is %d, not VkPhysicalDeviceFeatures2's",
+                       (int)desc->enabled_features->sType);
+    if (VK_API_VERSION_VARIANT(desc->api_version) != 0 || desc->api_version < VK_API_VERSION_1_1)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "api_version is %u.%u: Vulkan 1.1 is the least",
+                       VK_API_VERSION_MAJOR(desc->api_version), VK_API_VERSION_MINOR(desc->api_version));
+    if (desc->api_version < VK_API_VERSION_1_2 && !enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "api_version is 1.1 and VK_KHR_timeline_semaphore is not enabled");
+    if (!timeline_enabled(desc->enabled_features))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the feature timelineSemaphore is not enabled");
+    return TANDEM_OK;
+}
+
+static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_timeline, char *why, size_t why_bytes)
+{
+    td_vk_table *fn = &vk->fn;
+    PFN_vkGetInstanceProcAddr gipa = desc->get_instance_proc_addr;
+
+#define MISSING(name) td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the device has no vk" #name)
+#define X(name)                                                                                                                 \
+    fn->name = (PFN_vk##name)gipa(vk->instance, "vk" #name);                                                                    \
+    if (!fn->name)                                                                                                              \
+        return MISSING(name);
+    TD_VK_INSTANCE_FUNCTIONS(X)
+#undef X
+#define X(name)                                                                                                                 \
+    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name);                                                     \
+    if (!fn->name)                                                                                                              \
+        return MISSING(name);
+    TD_VK_DEVICE_FUNCTIONS(X)
+#undef X
+#define X(name)                                                                                                                 \
+    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, core_timeline ? "vk" #name : "vk" #name "KHR");                  \
+    if (!fn->name)                                                                                                              \
+        return MISSING(name);
+    TD_VK_TIMELINE_FUNCTIONS(X)
+#undef X
+#undef MISSING
+
+#define LOAD(name) ((fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name)) != NULL)
+    vk->caps.export_memory = enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) && LOAD(GetMemoryFdKHR);
+    vk->caps.export_timeline = enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME) && LOAD(GetSemaphoreFdKHR);
+    vk->caps.import_host =
+        enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) && LOAD(GetMemoryHostPointerPropertiesEXT);
+    vk->caps.push_descriptor = enabled(desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME) && LOAD(CmdPushDescriptorSetKHR);
+    vk->caps.calibrated = enabled(desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) && LOAD(GetCalibratedTimestampsEXT);
+    /* An instance extension: the loader answers only where it was enabled. */
+    vk->caps.debug_utils = gipa(vk->instance, "vkCreateDebugUtilsMessengerEXT") && LOAD(SetDebugUtilsObjectNameEXT) &&
+                           LOAD(CmdBeginDebugUtilsLabelEXT) && LOAD(CmdEndDebugUtilsLabelEXT);
+#undef LOAD
+    return TANDEM_OK;
+}
+
+static bool can_calibrate(td_vk *vk, const td_vk_desc *desc)
+{
+    PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT get =
+        (PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT)desc->get_instance_proc_addr(
+            vk->instance, "vkGetPhysicalDeviceCalibrateableTimeDomainsEXT");
+    VkTimeDomainEXT domains[16];
+    uint32_t count = 16;
+    bool device = false, monotonic = false;
+
+    if (!get || vk->timestamp_mask == 0 || get(vk->physical_device, &count, domains) < 0)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        device = device || domains[i] == VK_TIME_DOMAIN_DEVICE_EXT;
+        monotonic = monotonic || domains[i] == VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT;
+    }
+    return device && monotonic;
+}
+
+static tandem_status check_family(td_vk *vk, char *why, size_t why_bytes)
+{
+    VkQueueFamilyProperties families[64];
+    uint32_t count = 64, bits;
+
+    vk->fn.GetPhysicalDeviceQueueFamilyProperties(vk->physical_device, &count, families);
+    if (vk->queue_family >= count)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "queue_family is %u, the device has %u", vk->queue_family, count);
+    bits = families[vk->queue_family].timestampValidBits;
+    vk->timestamp_mask = bits >= 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1;
+    return TANDEM_OK;
+}
+
+static void query_properties(td_vk *vk, bool timeline_known)
+{
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
+    VkPhysicalDeviceTimelineSemaphoreProperties timeline = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_PROPERTIES};
+    VkPhysicalDeviceMaintenance3Properties maintenance = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
+    VkPhysicalDeviceIDProperties id = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES, .pNext = &maintenance};
+    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &id};
+    const VkPhysicalDeviceLimits *limits = &properties.properties.limits;
+
+    if (vk->caps.import_host) {
+        host.pNext = properties.pNext;
+        properties.pNext = &host;
+    }
+    if (timeline_known) {
+        timeline.pNext = properties.pNext;
+        properties.pNext = &timeline;
+    }
+    vk->fn.GetPhysicalDeviceProperties2(vk->physical_device, &properties);
+    vk->fn.GetPhysicalDeviceMemoryProperties(vk->physical_device, &vk->memory);
+    snprintf(vk->caps.name, sizeof vk->caps.name, "%s", properties.properties.deviceName);
+    memcpy(vk->caps.device_uuid, id.deviceUUID, sizeof vk->caps.device_uuid);
+    memcpy(vk->caps.driver_uuid, id.driverUUID, sizeof vk->caps.driver_uuid);
+    vk->caps.host_alignment = host.minImportedHostPointerAlignment;
+    vk->caps.max_storage_range = limits->maxStorageBufferRange;
+    vk->caps.timestamp_period = limits->timestampPeriod;
+    vk->storage_alignment = limits->minStorageBufferOffsetAlignment;
+    vk->max_groups[0] = limits->maxComputeWorkGroupCount[0];
+    vk->max_groups[1] = limits->maxComputeWorkGroupCount[1];
+    vk->max_timeline_difference = timeline.maxTimelineSemaphoreValueDifference;
+    vk->max_allocation_bytes = 0;
+    for (uint32_t i = 0; i < vk->memory.memoryHeapCount; i++)
+        if (vk->memory.memoryHeaps[i].size > vk->max_allocation_bytes)
+            vk->max_allocation_bytes = vk->memory.memoryHeaps[i].size;
+    if (maintenance.maxMemoryAllocationSize < vk->max_allocation_bytes)
+        vk->max_allocation_bytes = maintenance.maxMemoryAllocationSize;
+}
+
+static bool buffers_exportable(td_vk *vk)
+{
+    VkPhysicalDeviceExternalBufferInfo info = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
+        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkExternalBufferProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+
+    vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &info, &properties);
+    return properties.externalMemoryProperties.externalMemoryFeatures & VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT;
+}
+
+static bool timelines_exportable(td_vk *vk)
+{
+    VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                      .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
+    VkPhysicalDeviceExternalSemaphoreInfo info = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_SEMAPHORE_INFO,
+                                                  .pNext = &type,
+                                                  .handleType = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkExternalSemaphoreProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_SEMAPHORE_PROPERTIES};
+
+    vk->fn.GetPhysicalDeviceExternalSemaphoreProperties(vk->physical_device, &info, &properties);
+    return properties.externalSemaphoreFeatures & VK_EXTERNAL_SEMAPHORE_FEATURE_EXPORTABLE_BIT;
+}
+
+static bool driver_offers(td_vk *vk, const char *name)
+{
+    uint32_t count = 0;
+    VkExtensionProperties *list = enumerate(NULL, vk->fn.EnumerateDeviceExtensionProperties, vk->physical_device, &count);
+    bool found = offered(list, count, name);
+
+    free(list);
+    return found;
+}
+
+static void say_missing(td_vk *vk, const td_vk_desc *desc, const char *extension, bool have, const char *what)
+{
+    char *text = vk->caps.missing;
+    size_t used = strlen(text), left = sizeof vk->caps.missing - used;
+    const char *comma = used ? ", " : "";
+
+    if (have)
+        return;
+    if (enabled(desc, extension))
+        snprintf(text + used, left, "%s%s (enabled, but the driver cannot export %s)", comma, extension, what);
+    else
+        snprintf(text + used, left, "%s%s (%s)", comma, extension,
+                 driver_offers(vk, extension) ? "not enabled" : "not offered by the driver");
+}
+
+tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out, char *why, size_t why_bytes)
+{
+    VkPhysicalDeviceProperties properties;
+    tandem_status status;
+    td_vk *vk;
+
+    if (!out)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "out is NULL");
+    *out = NULL;
+    if (!desc)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "desc is NULL");
+    status = check_desc(desc, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    vk = calloc(1, sizeof *vk);
+    if (!vk)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "%zu bytes of host memory", sizeof *vk);
+    pthread_mutex_init(&vk->pipelines_lock, NULL);
+    if (log)
+        vk->log = *log;
+    vk->instance = desc->instance;
+    vk->physical_device = desc->physical_device;
+    vk->device = desc->device;
+    vk->queue_family = desc->queue_family;
+
+    status = load_table(vk, desc, desc->api_version >= VK_API_VERSION_1_2, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    vk->fn.GetPhysicalDeviceProperties(vk->physical_device, &properties);
+    if (properties.apiVersion < VK_API_VERSION_1_1) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s has Vulkan %u.%u: 1.1 is the least",
+                         properties.deviceName, VK_API_VERSION_MAJOR(properties.apiVersion),
+                         VK_API_VERSION_MINOR(properties.apiVersion));
+        goto fail;
+    }
+    status = check_family(vk, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    vk->caps.timeline = true;
+    query_properties(vk, properties.apiVersion >= VK_API_VERSION_1_2 ||
+                             enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME));
+    vk->caps.export_memory = vk->caps.export_memory && buffers_exportable(vk);
+    vk->caps.export_timeline = vk->caps.export_timeline && timelines_exportable(vk);
+    vk->caps.calibrated = vk->caps.calibrated && can_calibrate(vk, desc);
+    say_missing(vk, desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.export_memory, "buffers");
+    say_missing(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, vk->caps.export_timeline, "timeline semaphores");
+    *out = vk;
+    return TANDEM_OK;
+
+fail:
+    td_vk_close(&vk);
+    return status;
+}
+
+void td_vk_close(td_vk **vk)
+{
+    if (!vk || !*vk)
+        return;
+    td_vk_pipelines_free(*vk);
+    pthread_mutex_destroy(&(*vk)->pipelines_lock);
+    free(*vk);
+    *vk = NULL;
+}
+
+const td_vk_caps *td_vk_get_caps(const td_vk *vk)
+{
+    return vk ? &vk->caps : NULL;
+}
+
+void td_vk_name(td_vk *vk, VkObjectType type, uint64_t handle, const char *name)
+{
+    VkDebugUtilsObjectNameInfoEXT info = {.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT,
+                                          .objectType = type,
+                                          .objectHandle = handle,
+                                          .pObjectName = name};
+
+    if (vk && vk->caps.debug_utils && handle && name)
+        vk->fn.SetDebugUtilsObjectNameEXT(vk->device, &info);
+}
+
+void td_vk_label_begin(td_vk *vk, VkCommandBuffer commands, const char *name)
+{
+    VkDebugUtilsLabelEXT label = {.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_LABEL_EXT, .pLabelName = name ? name : ""};
+
+    if (vk && vk->caps.debug_utils && commands)
+        vk->fn.CmdBeginDebugUtilsLabelEXT(commands, &label);
+}
+
+void td_vk_label_end(td_vk *vk, VkCommandBuffer commands)
+{
+    if (vk && vk->caps.debug_utils && commands)
+        vk->fn.CmdEndDebugUtilsLabelEXT(commands);
+}
+
+tandem_status td_vk_calibrate(td_vk *vk, uint64_t *device_ns, uint64_t *monotonic_ns)
+{
+    VkCalibratedTimestampInfoEXT infos[2] = {
+        {.sType = VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, .timeDomain = VK_TIME_DOMAIN_DEVICE_EXT},
+        {.sType = VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, .timeDomain = VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT}};
+    uint64_t ticks[2], deviation;
+    VkResult result;
+
+    if (!vk || !device_ns || !monotonic_ns)
+        return TANDEM_ERROR_ARG;
+    if (!vk->caps.calibrated)
+        return TANDEM_ERROR_UNSUPPORTED;
+    result = vk->fn.GetCalibratedTimestampsEXT(vk->device, 2, infos, ticks, &deviation);
+    if (result != VK_SUCCESS)
+        return td_vk_result(result, "vkGetCalibratedTimestampsEXT", NULL, 0);
+    /* double would round ticks beyond 2^53 */
+    *device_ns = (uint64_t)((long double)(ticks[0] & vk->timestamp_mask) * (long double)vk->caps.timestamp_period);
+    *monotonic_ns = ticks[1];
+    return TANDEM_OK;
+}

@@ -1,0 +1,393 @@
+/* What is recorded into the engine's command buffers: barriers, pack and unpack.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "interop/vk/table.h"
+#include "shaders/pack_shared.h"
+
+static const uint32_t pack_spv[] = {
+#include "pack.spv.inc"
+};
+static const uint32_t unpack_spv[] = {
+#include "unpack.spv.inc"
+};
+static const uint32_t unpack_f32_spv[] = {
+#include "unpack_f32.spv.inc"
+};
+
+_Static_assert(sizeof(struct td_pack_push) <= 128, "every device takes 128 bytes of push constants");
+
+static VkBufferMemoryBarrier whole(const td_vk_mem *mem)
+{
+    return (VkBufferMemoryBarrier){.sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_BARRIER,
+                                   .srcQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
+                                   .dstQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
+                                   .buffer = mem->buffer,
+                                   .size = VK_WHOLE_SIZE};
+}
+
+void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags src_stage,
+                          VkAccessFlags src_access)
+{
+    VkPipelineStageFlags dst_stage = VK_PIPELINE_STAGE_HOST_BIT;
+    VkBufferMemoryBarrier barrier;
+
+    if (!vk || !commands || !mem || !mem->buffer)
+        return;
+    barrier = whole(mem);
+    barrier.srcAccessMask = src_access;
+    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_HOST_WRITE_BIT;
+    if (external) {
+        /* A release makes available; the semaphore signal that follows carries it on, so there is no stage to name. */
+        dst_stage = VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT;
+        barrier.dstAccessMask = 0;
+        barrier.srcQueueFamilyIndex = vk->queue_family;
+        barrier.dstQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
+    }
+    vk->fn.CmdPipelineBarrier(commands, src_stage ? src_stage : VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, dst_stage, 0, 0, NULL, 1,
+                              &barrier, 0, NULL);
+}
+
+void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags dst_stage,
+                          VkAccessFlags dst_access)
+{
+    VkPipelineStageFlags src_stage;
+    VkBufferMemoryBarrier barrier;
+
+    if (!vk || !commands || !mem || !mem->buffer)
+        return;
+    if (!dst_stage)
+        dst_stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    barrier = whole(mem);
+    barrier.dstAccessMask = dst_access;
+    /* The submit waits for the point at dst_stage or earlier: a barrier that begins there is chained to that wait. */
+    src_stage = dst_stage;
+    if (external) {
+        barrier.srcQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
+        barrier.dstQueueFamilyIndex = vk->queue_family;
+    } else {
+        src_stage |= VK_PIPELINE_STAGE_HOST_BIT;
+        barrier.srcAccessMask = VK_ACCESS_HOST_WRITE_BIT;
+    }
+    vk->fn.CmdPipelineBarrier(commands, src_stage, dst_stage, 0, 0, NULL, 1, &barrier, 0, NULL);
+}
+
+/* Pipelines */
+
+static void pipeline_free(td_vk *vk, td_vk_pipeline *p)
+{
+    if (p->pipeline)
+        vk->fn.DestroyPipeline(vk->device, p->pipeline, NULL);
+    if (p->layout)
+        vk->fn.DestroyPipelineLayout(vk->device, p->layout, NULL);
+    if (p->set_layout)
+        vk->fn.DestroyDescriptorSetLayout(vk->device, p->set_layout, NULL);
+    *p = (td_vk_pipeline){0};
+}
+
+void td_vk_pipelines_free(td_vk *vk)
+{
+    for (int i = 0; i < TD_VK_PROGRAM_COUNT; i++)
+        pipeline_free(vk, &vk->pipelines[i]);
+}
+
+static tandem_status pipeline_make(td_vk *vk, td_vk_program program, td_vk_pipeline *p, char *why, size_t why_bytes)
+{
+    static const struct {
+        const uint32_t *words;
+        size_t bytes;
+        const char *name;
+    } code[TD_VK_PROGRAM_COUNT] = {
+        [TD_VK_PACK] = {pack_spv, sizeof pack_spv, "tandem pack"},
+        [TD_VK_UNPACK_F16] = {unpack_spv, sizeof unpack_spv, "tandem unpack rgba16f"},
+        [TD_VK_UNPACK_F32] = {unpack_f32_spv, sizeof unpack_f32_spv, "tandem unpack rgba32f"},
+    };
+    bool pack = program == TD_VK_PACK;
+    VkDescriptorSetLayoutBinding bindings[2] = {
+        {.binding = 0,
+         .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+         .descriptorCount = 1,
+         .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT},
+        {.binding = 1,
+         .descriptorType = pack ? VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE : VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
+         .descriptorCount = pack ? 4 : 1,
+         .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT}};
+    VkDescriptorSetLayoutCreateInfo set_info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+                                                .flags = VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR,
+                                                .bindingCount = 2,
+                                                .pBindings = bindings};
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct td_pack_push)};
+    VkPipelineLayoutCreateInfo layout_info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                              .setLayoutCount = 1,
+                                              .pSetLayouts = &p->set_layout,
+                                              .pushConstantRangeCount = 1,
+                                              .pPushConstantRanges = &range};
+    VkShaderModuleCreateInfo module_info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                            .codeSize = code[program].bytes,
+                                            .pCode = code[program].words};
+    VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+                                        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                                                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                                                  .pName = "main"}};
+    const char *call = "vkCreateDescriptorSetLayout";
+    VkShaderModule module = VK_NULL_HANDLE;
+    tandem_status status = TANDEM_OK;
+    VkResult result;
+
+    result = vk->fn.CreateDescriptorSetLayout(vk->device, &set_info, NULL, &p->set_layout);
+    if (result != VK_SUCCESS) {
+        p->set_layout = VK_NULL_HANDLE;
+        goto fail;
+    }
+    call = "vkCreatePipelineLayout";
+    result = vk->fn.CreatePipelineLayout(vk->device, &layout_info, NULL, &p->layout);
+    if (result != VK_SUCCESS) {
+        p->layout = VK_NULL_HANDLE;
+        goto fail;
+    }
+    call = "vkCreateShaderModule";
+    result = vk->fn.CreateShaderModule(vk->device, &module_info, NULL, &module);
+    if (result != VK_SUCCESS) {
+        module = VK_NULL_HANDLE;
+        goto fail;
+    }
+    info.stage.module = module;
+    info.layout = p->layout;
+    call = "vkCreateComputePipelines";
+    result = vk->fn.CreateComputePipelines(vk->device, VK_NULL_HANDLE, 1, &info, NULL, &p->pipeline);
+    if (result != VK_SUCCESS) {
+        p->pipeline = VK_NULL_HANDLE;
+        goto fail;
+    }
+    td_vk_name(vk, VK_OBJECT_TYPE_PIPELINE, (uint64_t)p->pipeline, code[program].name);
+    vk->fn.DestroyShaderModule(vk->device, module, NULL);
+    return TANDEM_OK;
+
+fail:
+    status = td_vk_result(result, call, why, why_bytes);
+    if (module)
+        vk->fn.DestroyShaderModule(vk->device, module, NULL);
+    pipeline_free(vk, p);
+    return status;
+}
+
+static tandem_status pipeline_get(td_vk *vk, td_vk_program program, td_vk_pipeline *out, char *why, size_t why_bytes)
+{
+    td_vk_pipeline *p = &vk->pipelines[program];
+    tandem_status status = TANDEM_OK;
+
+    pthread_mutex_lock(&vk->pipelines_lock);
+    if (!p->pipeline)
+        status = pipeline_make(vk, program, p, why, why_bytes);
+    *out = *p;
+    pthread_mutex_unlock(&vk->pipelines_lock);
+    return status;
+}
+
+/* Pack and unpack */
+
+static tandem_status check_images(const td_vk_pack *pack, bool unpack, char *why, size_t why_bytes)
+{
+    uint32_t most = unpack ? 1 : 4;
+
+    if (pack->image_count < 1 || pack->image_count > most)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "image_count is %u, not in 1 to %u", pack->image_count, most);
+    for (uint32_t i = 0; i < pack->image_count; i++)
+        if (!pack->images[i])
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "images[%u] is VK_NULL_HANDLE", i);
+    if (pack->layout != VK_IMAGE_LAYOUT_GENERAL && (unpack || pack->layout != VK_IMAGE_LAYOUT_SHADER_READ_ONLY_OPTIMAL))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "layout is %d, not GENERAL%s", (int)pack->layout,
+                       unpack ? "" : " or SHADER_READ_ONLY_OPTIMAL");
+    if (unpack && pack->format != VK_FORMAT_R16G16B16A16_SFLOAT && pack->format != VK_FORMAT_R32G32B32A32_SFLOAT)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "format is %d, not R16G16B16A16_SFLOAT or R32G32B32A32_SFLOAT",
+                       (int)pack->format);
+    if (pack->channels < 1 || pack->channels > 4 * pack->image_count)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "channels is %u, not in 1 to %u", pack->channels, 4 * pack->image_count);
+    if (!unpack && pack->view_channels < pack->channels)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "view_channels is %u, channels is %u", pack->view_channels,
+                       pack->channels);
+    return TANDEM_OK;
+}
+
+static tandem_status check_tiles(const td_vk_pack *pack, bool unpack, char *why, size_t why_bytes)
+{
+    /* Pixel coordinates stay within an int32 whatever is added up. */
+    const uint32_t limit = 1u << 20;
+    const struct {
+        const char *name;
+        uint32_t value, least, most;
+    } all[] = {
+        {"width", pack->width, 1, limit},
+        {"height", pack->height, 1, limit},
+        {"tile_width", pack->tile_width, 1, limit},
+        {"tile_height", pack->tile_height, 1, limit},
+        {"halo", pack->halo, 0, unpack ? 0 : limit},
+        {"shift_x", pack->shift_x, 0, pack->tile_width - 1},
+        {"shift_y", pack->shift_y, 0, pack->tile_height - 1},
+        {"tiles_x", pack->tiles_x, 1, limit},
+        {"tiles_y", pack->tiles_y, 1, limit},
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value < all[i].least || all[i].value > all[i].most)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is %u, not in %u to %u", all[i].name, all[i].value, all[i].least,
+                           all[i].most);
+    if ((uint64_t)pack->tiles_x * pack->tile_width > INT32_MAX / 2 || (uint64_t)pack->tiles_y * pack->tile_height > INT32_MAX / 2)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%u x %u tiles of %u x %u are too many", pack->tiles_x, pack->tiles_y,
+                       pack->tile_width, pack->tile_height);
+    return TANDEM_OK;
+}
+
+typedef struct span {
+    uint64_t batches, rows, offset_bytes, bytes; /* bytes: of the range to bind */
+    uint32_t first_element;                      /* within that range */
+} span;
+
+/* Where the view lies in the mem: bounds, whole words, one binding. */
+static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack *pack, bool unpack, span *out, char *why,
+                               size_t why_bytes)
+{
+    uint64_t size = pack->dtype == TANDEM_DTYPE_F16 ? 2 : 4;
+    uint64_t channels = unpack ? pack->channels : pack->view_channels;
+    uint64_t batch_span, row_span, last, end, begin;
+
+    if (pack->dtype != TANDEM_DTYPE_F16 && pack->dtype != TANDEM_DTYPE_F32)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "dtype is %u, not F16 or F32", pack->dtype);
+    if (pack->stride_batch < 0 || pack->stride_row < 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "stride_%s is %" PRId64, pack->stride_batch < 0 ? "batch" : "row",
+                       pack->stride_batch < 0 ? pack->stride_batch : pack->stride_row);
+    if (size == 2 && ((pack->stride_batch | pack->stride_row) & 1 || pack->first_element & 1))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "first_element %" PRIu64 ", stride_batch %" PRId64 " and stride_row %" PRId64 " of f16 must be even",
+                       pack->first_element, pack->stride_batch, pack->stride_row);
+    out->batches = (uint64_t)pack->tiles_x * pack->tiles_y;
+    out->rows = ((uint64_t)pack->tile_width + 2 * pack->halo) * ((uint64_t)pack->tile_height + 2 * pack->halo);
+    if (!td_mul_u64(out->batches - 1, (uint64_t)pack->stride_batch, &batch_span) ||
+        !td_mul_u64(out->rows - 1, (uint64_t)pack->stride_row, &row_span) ||
+        !td_add_u64(pack->first_element, batch_span, &last) || !td_add_u64(last, row_span, &last) ||
+        !td_add_u64(last, channels, &last) || !td_mul_u64(last, size, &end) || end > UINT64_MAX - 4)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "stride_batch %" PRId64 " and stride_row %" PRId64 " overflow with %" PRIu64 " tiles of %" PRIu64 " rows",
+                       pack->stride_batch, pack->stride_row, out->batches, out->rows);
+    end = td_align_up(end, 4);
+    if (end > mem->bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "the view ends at byte %" PRIu64 ", the mem at %" PRIu64, end, mem->bytes);
+    /* Written rows must not overlap: batches one after the other, or interleaved within the rows. */
+    if (!unpack && ((out->rows > 1 && (uint64_t)pack->stride_row < channels) ||
+                    (out->batches > 1 && (uint64_t)pack->stride_batch < row_span + channels &&
+                     ((uint64_t)pack->stride_batch < channels ||
+                      (out->rows > 1 && (uint64_t)pack->stride_row < batch_span + channels)))))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "stride_batch %" PRId64 " and stride_row %" PRId64 " make rows of %" PRIu64 " channels overlap",
+                       pack->stride_batch, pack->stride_row, channels);
+    begin = pack->first_element * size;
+    out->offset_bytes = begin & ~(vk->storage_alignment - 1);
+    out->bytes = end - out->offset_bytes;
+    if (out->bytes > vk->caps.max_storage_range)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "the view spans %" PRIu64 " bytes, maxStorageBufferRange is %" PRIu64, out->bytes,
+                       vk->caps.max_storage_range);
+    out->first_element = (uint32_t)((begin - out->offset_bytes) / size);
+    return TANDEM_OK;
+}
+
+static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, bool unpack,
+                            char *why, size_t why_bytes)
+{
+    VkDescriptorBufferInfo buffer;
+    VkDescriptorImageInfo images[4];
+    VkWriteDescriptorSet writes[2];
+    td_vk_program program = TD_VK_PACK;
+    td_vk_pipeline pipeline;
+    struct td_pack_push push;
+    tandem_status status;
+    uint64_t total, groups, lines;
+    span view = {0};
+
+    if (!vk || !commands || !mem || !pack)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is NULL",
+                       !vk ? "vk" : !commands ? "commands" : !mem ? "mem" : "pack");
+    if (!vk->caps.push_descriptor)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is not enabled", VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
+    if (!mem->buffer)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the mem has no VkBuffer");
+    status = check_images(pack, unpack, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = check_tiles(pack, unpack, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = find_span(vk, mem, pack, unpack, &view, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if (!td_mul_u64(view.batches, view.rows, &total) || total > UINT32_MAX / 2)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%" PRIu64 " tiles of %" PRIu64 " rows are more than %u rows",
+                       view.batches, view.rows, UINT32_MAX / 2);
+    groups = (total + TD_PACK_GROUP - 1) / TD_PACK_GROUP;
+    lines = (groups + vk->max_groups[0] - 1) / vk->max_groups[0];
+    if (lines > vk->max_groups[1])
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%" PRIu64 " groups are more than %u x %u", groups,
+                       vk->max_groups[0], vk->max_groups[1]);
+
+    if (unpack)
+        program = pack->format == VK_FORMAT_R16G16B16A16_SFLOAT ? TD_VK_UNPACK_F16 : TD_VK_UNPACK_F32;
+    status = pipeline_get(vk, program, &pipeline, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    push = (struct td_pack_push){
+        .total = (uint32_t)total,
+        .rows = (uint32_t)view.rows,
+        .row_width = pack->tile_width + 2 * pack->halo,
+        .tiles_x = pack->tiles_x,
+        .tile_width = pack->tile_width,
+        .tile_height = pack->tile_height,
+        .shift_x = pack->shift_x + pack->halo,
+        .shift_y = pack->shift_y + pack->halo,
+        .width = pack->width,
+        .height = pack->height,
+        .image_count = pack->image_count,
+        .channels = pack->channels,
+        .view_channels = unpack ? pack->channels : pack->view_channels,
+        .half_floats = pack->dtype == TANDEM_DTYPE_F16,
+        .first_element = view.first_element,
+        /* A stride that is never stepped may be any number: it is not truncated but left out. */
+        .stride_batch = view.batches > 1 ? (uint32_t)pack->stride_batch : 0,
+        .stride_row = view.rows > 1 ? (uint32_t)pack->stride_row : 0,
+    };
+    buffer = (VkDescriptorBufferInfo){.buffer = mem->buffer, .offset = view.offset_bytes, .range = view.bytes};
+    for (uint32_t i = 0; i < 4; i++)
+        images[i] = (VkDescriptorImageInfo){.imageView = pack->images[i < pack->image_count ? i : 0],
+                                            .imageLayout = pack->layout};
+    writes[0] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+                                       .dstBinding = 0,
+                                       .descriptorCount = 1,
+                                       .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                                       .pBufferInfo = &buffer};
+    writes[1] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+                                       .dstBinding = 1,
+                                       .descriptorCount = unpack ? 1 : 4,
+                                       .descriptorType = unpack ? VK_DESCRIPTOR_TYPE_STORAGE_IMAGE
+                                                                : VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE,
+                                       .pImageInfo = images};
+
+    td_vk_label_begin(vk, commands, unpack ? "tandem unpack" : "tandem pack");
+    vk->fn.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.pipeline);
+    vk->fn.CmdPushDescriptorSetKHR(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout, 0, 2, writes);
+    vk->fn.CmdPushConstants(commands, pipeline.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
+    vk->fn.CmdDispatch(commands, (uint32_t)(lines > 1 ? vk->max_groups[0] : groups), (uint32_t)lines, 1);
+    td_vk_label_end(vk, commands);
+    return TANDEM_OK;
+}
+
+tandem_status td_vk_record_pack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, char *why,
+                                size_t why_bytes)
+{
+    return record(vk, commands, mem, pack, false, why, why_bytes);
+}
+
+tandem_status td_vk_record_unpack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, char *why,
+                                  size_t why_bytes)
+{
+    return record(vk, commands, mem, pack, true, why, why_bytes);
+}

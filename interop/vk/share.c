@@ -1,0 +1,498 @@
+/* Memory and timelines that another API or process can share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "interop/vk/table.h"
+
+static tandem_status check_size(td_vk *vk, uint64_t bytes, const td_vk_mem *out, char *why, size_t why_bytes)
+{
+    if (!vk)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
+    if (!out)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "out is NULL");
+    if (bytes == 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes is 0");
+    if (bytes > vk->max_allocation_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "bytes is %" PRIu64 ", %s allocates at most %" PRIu64, bytes,
+                       vk->caps.name, vk->max_allocation_bytes);
+    return TANDEM_OK;
+}
+
+static tandem_status check_usage(VkBufferUsageFlags usage, char *why, size_t why_bytes)
+{
+    if (usage == 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "usage is 0");
+    return TANDEM_OK;
+}
+
+static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage,
+                                   VkExternalMemoryHandleTypeFlags handles, VkBuffer *buffer, char *why, size_t why_bytes)
+{
+    VkExternalMemoryBufferCreateInfo external = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                 .handleTypes = handles};
+    VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+                               .pNext = handles ? &external : NULL,
+                               .size = bytes,
+                               .usage = usage,
+                               .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
+    VkResult result = vk->fn.CreateBuffer(vk->device, &info, NULL, buffer);
+
+    if (result != VK_SUCCESS) {
+        *buffer = VK_NULL_HANDLE;
+        return td_vk_result(result, "vkCreateBuffer", why, why_bytes);
+    }
+    return TANDEM_OK;
+}
+
+static VkMemoryRequirements requirements(td_vk *vk, VkBuffer buffer, bool *dedicated)
+{
+    VkBufferMemoryRequirementsInfo2 info = {.sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_REQUIREMENTS_INFO_2, .buffer = buffer};
+    VkMemoryDedicatedRequirements asks = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_REQUIREMENTS};
+    VkMemoryRequirements2 needs = {.sType = VK_STRUCTURE_TYPE_MEMORY_REQUIREMENTS_2, .pNext = &asks};
+
+    vk->fn.GetBufferMemoryRequirements2(vk->device, &info, &needs);
+    *dedicated = asks.requiresDedicatedAllocation || asks.prefersDedicatedAllocation;
+    return needs.memoryRequirements;
+}
+
+/* The first type among `bits` with all of `must` and, where there is one, all of `better`; -1 if none. */
+static int memory_type(const td_vk *vk, uint32_t bits, VkMemoryPropertyFlags must, VkMemoryPropertyFlags better)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        VkMemoryPropertyFlags want = pass ? must : must | better;
+
+        for (uint32_t i = 0; i < vk->memory.memoryTypeCount; i++)
+            if ((bits >> i & 1) && (vk->memory.memoryTypes[i].propertyFlags & want) == want)
+                return (int)i;
+    }
+    return -1;
+}
+
+static tandem_status allocate(td_vk *vk, const VkMemoryAllocateInfo *info, VkDeviceMemory *memory, char *why, size_t why_bytes)
+{
+    VkResult result;
+    uint64_t heap = vk->memory.memoryHeaps[vk->memory.memoryTypes[info->memoryTypeIndex].heapIndex].size;
+
+    if (info->allocationSize > heap)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes do not fit a heap of %" PRIu64,
+                       (uint64_t)info->allocationSize, heap);
+    result = vk->fn.AllocateMemory(vk->device, info, NULL, memory);
+    if (result != VK_SUCCESS) {
+        *memory = VK_NULL_HANDLE;
+        return td_vk_result(result, "vkAllocateMemory", why, why_bytes);
+    }
+    return TANDEM_OK;
+}
+
+static tandem_status bind(td_vk *vk, td_vk_mem *mem, VkDeviceMemory memory, char *why, size_t why_bytes)
+{
+    VkResult result = vk->fn.BindBufferMemory(vk->device, mem->buffer, memory, mem->offset);
+
+    if (result != VK_SUCCESS)
+        return td_vk_result(result, "vkBindBufferMemory", why, why_bytes);
+    return TANDEM_OK;
+}
+
+tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                      size_t why_bytes)
+{
+    VkPhysicalDeviceExternalBufferInfo query = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
+                                                .usage = usage,
+                                                .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkExternalBufferProperties answer = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+    VkMemoryDedicatedAllocateInfo dedicated = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
+    VkExportMemoryAllocateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+                                         .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &export};
+    td_vk_mem mem = {.bytes = bytes, .owned = true, .memfd = -1};
+    VkExternalMemoryFeatureFlags features;
+    VkMemoryRequirements needs;
+    tandem_status status;
+    int type;
+
+    status = check_size(vk, bytes, out, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = check_usage(usage, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if (!vk->caps.export_memory)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s", vk->caps.missing);
+    vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &query, &answer);
+    features = answer.externalMemoryProperties.externalMemoryFeatures;
+    if (!(features & VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s exports no buffers with usage 0x%x", vk->caps.name, usage);
+
+    status = create_buffer(vk, bytes, usage, export.handleTypes, &mem.buffer, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    needs = requirements(vk, mem.buffer, &mem.dedicated);
+    mem.dedicated = mem.dedicated || (features & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT);
+    mem.allocation_bytes = needs.size;
+    type = memory_type(vk, needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0);
+    if (type < 0) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no device-local memory type among 0x%x",
+                         needs.memoryTypeBits);
+        goto fail;
+    }
+    if (mem.dedicated) {
+        dedicated.buffer = mem.buffer;
+        export.pNext = &dedicated;
+    }
+    info.allocationSize = needs.size;
+    info.memoryTypeIndex = (uint32_t)type;
+    status = allocate(vk, &info, &mem.memory, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = bind(vk, &mem, mem.memory, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    *out = mem;
+    return TANDEM_OK;
+
+fail:
+    td_vk_mem_free(vk, &mem);
+    return status;
+}
+
+/* Imports mem->host, mem->allocation_bytes long, and puts a buffer of mem->bytes over it. */
+static tandem_status import_host(td_vk *vk, VkBufferUsageFlags usage, td_vk_mem *mem, char *why, size_t why_bytes)
+{
+    const VkExternalMemoryHandleTypeFlagBits handle = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+    VkMemoryHostPointerPropertiesEXT properties = {.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
+    VkImportMemoryHostPointerInfoEXT import = {.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,
+                                               .handleType = handle,
+                                               .pHostPointer = mem->host};
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &import};
+    VkMemoryRequirements needs;
+    tandem_status status;
+    VkResult result;
+    bool dedicated;
+    int type;
+
+    status = create_buffer(vk, mem->bytes, usage, handle, &mem->buffer, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    needs = requirements(vk, mem->buffer, &dedicated);
+    if (needs.size > mem->allocation_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s wants %" PRIu64 " bytes for a buffer over %" PRIu64,
+                       vk->caps.name, (uint64_t)needs.size, mem->allocation_bytes);
+    result = vk->fn.GetMemoryHostPointerPropertiesEXT(vk->device, handle, mem->host, &properties);
+    if (result != VK_SUCCESS)
+        return td_vk_result(result, "vkGetMemoryHostPointerPropertiesEXT", why, why_bytes);
+    /* Nothing else is flushed or invalidated: only coherent memory will do. */
+    type = memory_type(vk, needs.memoryTypeBits & properties.memoryTypeBits, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                       VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
+    if (type < 0)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no coherent memory type among 0x%x & 0x%x",
+                       needs.memoryTypeBits, properties.memoryTypeBits);
+    info.allocationSize = mem->allocation_bytes;
+    info.memoryTypeIndex = (uint32_t)type;
+    status = allocate(vk, &info, &mem->memory, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = bind(vk, mem, mem->memory, why, why_bytes);
+    return status;
+}
+
+static tandem_status no_import(char *why, size_t why_bytes)
+{
+    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "host memory cannot be imported: %s is not enabled",
+                   VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+}
+
+tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                    size_t why_bytes)
+{
+    td_vk_mem mem = {.bytes = bytes, .owned = true, .memfd = -1};
+    tandem_status status;
+    uint64_t page;
+    void *host;
+    int error;
+
+    status = check_size(vk, bytes, out, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = check_usage(usage, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if (!vk->caps.import_host)
+        return no_import(why, why_bytes);
+    page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (vk->caps.host_alignment > page)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the device imports host memory aligned to %" PRIu64
+                       " bytes, mmap aligns to %" PRIu64, vk->caps.host_alignment, page);
+    mem.allocation_bytes = td_align_up(bytes, page);
+
+    mem.memfd = memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (mem.memfd >= 0 && mem.memfd <= STDERR_FILENO) {
+        /* td_vk_mem_free() takes 0 for "none", so that a zeroed mem can be freed. */
+        int low = mem.memfd;
+
+        mem.memfd = td_fd_dup(low);
+        td_fd_close(&low);
+    }
+    if (mem.memfd < 0) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "memfd_create: %s", strerror(errno));
+        goto fail;
+    }
+    /* Pages are there from the start: a machine that is out of memory says so here and not by a SIGBUS later. */
+    error = posix_fallocate(mem.memfd, 0, (off_t)mem.allocation_bytes);
+    if (error) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "posix_fallocate of %" PRIu64 " bytes: %s", mem.allocation_bytes,
+                         strerror(error));
+        goto fail;
+    }
+    if (fcntl(mem.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "fcntl(F_ADD_SEALS): %s", strerror(errno));
+        goto fail;
+    }
+    host = mmap(NULL, mem.allocation_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mem.memfd, 0);
+    if (host == MAP_FAILED) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "mmap of %" PRIu64 " bytes: %s", mem.allocation_bytes,
+                         strerror(errno));
+        goto fail;
+    }
+    mem.host = host;
+    status = import_host(vk, usage, &mem, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    *out = mem;
+    return TANDEM_OK;
+
+fail:
+    td_vk_mem_free(vk, &mem);
+    return status;
+}
+
+tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                    size_t why_bytes)
+{
+    td_vk_mem mem = {.bytes = bytes, .allocation_bytes = bytes, .owned = true, .host = host, .memfd = -1};
+    tandem_status status;
+
+    status = check_size(vk, bytes, out, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = check_usage(usage, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if (!vk->caps.import_host)
+        return no_import(why, why_bytes);
+    if (!host)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "host is NULL");
+    /* Drivers differ in what they check: some take any pointer and round it. */
+    if ((uintptr_t)host % vk->caps.host_alignment)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "host is %p, not aligned to %" PRIu64, host, vk->caps.host_alignment);
+    if (bytes % vk->caps.host_alignment)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes is %" PRIu64 ", not a multiple of %" PRIu64, bytes,
+                       vk->caps.host_alignment);
+    status = import_host(vk, usage, &mem, why, why_bytes);
+    if (status != TANDEM_OK) {
+        td_vk_mem_free(vk, &mem);
+        return status;
+    }
+    *out = mem;
+    return TANDEM_OK;
+}
+
+tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset, uint64_t bytes,
+                             bool dedicated, td_vk_mem *out, char *why, size_t why_bytes)
+{
+    td_vk_mem mem = {.allocation_bytes = allocation_bytes, .offset = offset, .bytes = bytes, .dedicated = dedicated, .memfd = -1};
+    VkMemoryRequirements needs;
+    tandem_status status;
+    uint64_t end;
+    bool ignored;
+
+    status = check_size(vk, bytes, out, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if (!memory)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "memory is VK_NULL_HANDLE");
+    if (!td_add_u64(offset, bytes, &end) || end > allocation_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "offset %" PRIu64 " + bytes %" PRIu64 " is beyond allocation_bytes %" PRIu64,
+                       offset, bytes, allocation_bytes);
+    mem.memory = memory;
+    if (dedicated) {
+        /* Only the resource that it was allocated for may be bound to it: the engine's own. */
+        *out = mem;
+        return TANDEM_OK;
+    }
+    status = create_buffer(
+        vk, bytes,
+        VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        vk->caps.export_memory ? VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT : 0, &mem.buffer, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    needs = requirements(vk, mem.buffer, &ignored);
+    if (offset % needs.alignment) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "offset is %" PRIu64 ", not a multiple of %" PRIu64, offset,
+                         (uint64_t)needs.alignment);
+        goto fail;
+    }
+    if (needs.size > allocation_bytes - offset) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                         "a buffer of %" PRIu64 " bytes takes %" PRIu64 ", allocation_bytes leaves %" PRIu64, bytes,
+                         (uint64_t)needs.size, allocation_bytes - offset);
+        goto fail;
+    }
+    status = bind(vk, &mem, memory, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    *out = mem;
+    return TANDEM_OK;
+
+fail:
+    td_vk_mem_free(vk, &mem);
+    return status;
+}
+
+tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char *why, size_t why_bytes)
+{
+    VkMemoryGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
+                                 .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkResult result;
+
+    if (!fd)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "fd is NULL");
+    *fd = -1;
+    if (!vk)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
+    if (!mem || !mem->memory)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem has no memory");
+    if (mem->host)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem is host memory: it has no OPAQUE_FD");
+    if (!vk->caps.export_memory)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s", vk->caps.missing);
+    info.memory = mem->memory;
+    result = vk->fn.GetMemoryFdKHR(vk->device, &info, fd);
+    if (result != VK_SUCCESS) {
+        *fd = -1;
+        return td_vk_result(result, "vkGetMemoryFdKHR", why, why_bytes);
+    }
+    return TANDEM_OK;
+}
+
+void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
+{
+    if (!mem)
+        return;
+    if (vk) {
+        if (mem->buffer)
+            vk->fn.DestroyBuffer(vk->device, mem->buffer, NULL);
+        if (mem->owned && mem->memory)
+            vk->fn.FreeMemory(vk->device, mem->memory, NULL);
+    }
+    if (mem->memfd > STDERR_FILENO) {
+        if (mem->host)
+            munmap(mem->host, mem->allocation_bytes);
+        td_fd_close(&mem->memfd);
+    }
+    *mem = (td_vk_mem){0};
+}
+
+tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why, size_t why_bytes)
+{
+    VkExportSemaphoreCreateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_SEMAPHORE_CREATE_INFO,
+                                          .handleTypes = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                      .pNext = exportable ? &export : NULL,
+                                      .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
+                                      .initialValue = initial};
+    VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    VkResult result;
+
+    if (!out)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "out is NULL");
+    *out = VK_NULL_HANDLE;
+    if (!vk)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
+    if (exportable && !vk->caps.export_timeline)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s", vk->caps.missing);
+    result = vk->fn.CreateSemaphore(vk->device, &info, NULL, out);
+    if (result != VK_SUCCESS) {
+        *out = VK_NULL_HANDLE;
+        return td_vk_result(result, "vkCreateSemaphore", why, why_bytes);
+    }
+    return TANDEM_OK;
+}
+
+tandem_status td_vk_timeline_export_fd(td_vk *vk, VkSemaphore semaphore, int *fd, char *why, size_t why_bytes)
+{
+    VkSemaphoreGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_GET_FD_INFO_KHR,
+                                    .semaphore = semaphore,
+                                    .handleType = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkResult result;
+
+    if (!fd)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "fd is NULL");
+    *fd = -1;
+    if (!vk)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
+    if (!semaphore)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "semaphore is VK_NULL_HANDLE");
+    if (!vk->caps.export_timeline)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s", vk->caps.missing);
+    result = vk->fn.GetSemaphoreFdKHR(vk->device, &info, fd);
+    if (result != VK_SUCCESS) {
+        *fd = -1;
+        return td_vk_result(result, "vkGetSemaphoreFdKHR", why, why_bytes);
+    }
+    return TANDEM_OK;
+}
+
+void td_vk_timeline_destroy(td_vk *vk, VkSemaphore *semaphore)
+{
+    if (!semaphore)
+        return;
+    if (vk && *semaphore)
+        vk->fn.DestroySemaphore(vk->device, *semaphore, NULL);
+    *semaphore = VK_NULL_HANDLE;
+}
+
+tandem_status td_vk_timeline_value(td_vk *vk, VkSemaphore semaphore, uint64_t *value)
+{
+    VkResult result;
+
+    if (!vk || !semaphore || !value)
+        return TANDEM_ERROR_ARG;
+    result = vk->fn.GetSemaphoreCounterValue(vk->device, semaphore, value);
+    return result == VK_SUCCESS ? TANDEM_OK : td_vk_result(result, "vkGetSemaphoreCounterValue", NULL, 0);
+}
+
+tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t value)
+{
+    VkSemaphoreSignalInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = semaphore, .value = value};
+    tandem_status status;
+    VkResult result;
+    uint64_t now;
+
+    status = td_vk_timeline_value(vk, semaphore, &now);
+    if (status != TANDEM_OK)
+        return status;
+    if (value <= now || value - now > vk->max_timeline_difference)
+        return TANDEM_ERROR_ARG;
+    result = vk->fn.SignalSemaphore(vk->device, &info);
+    return result == VK_SUCCESS ? TANDEM_OK : td_vk_result(result, "vkSignalSemaphore", NULL, 0);
+}
+
+tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t value, uint64_t timeout_ns)
+{
+    VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                                .semaphoreCount = 1,
+                                .pSemaphores = &semaphore,
+                                .pValues = &value};
+    VkResult result;
+
+    if (!vk || !semaphore)
+        return TANDEM_ERROR_ARG;
+    result = vk->fn.WaitSemaphores(vk->device, &info, timeout_ns);
+    if (result == VK_TIMEOUT)
+        return TANDEM_ERROR_BUSY;
+    return result == VK_SUCCESS ? TANDEM_OK : td_vk_result(result, "vkWaitSemaphores", NULL, 0);
+}

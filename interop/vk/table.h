@@ -1,0 +1,103 @@
+/* What device.c, share.c and record.c share: the function table and the object behind td_vk.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_VK_TABLE_H
+#define TANDEM_VK_TABLE_H
+
+#include <pthread.h>
+
+#include "interop/vk/vk.h"
+
+/* Called through the instance. */
+#define TD_VK_INSTANCE_FUNCTIONS(X)                                                                                             \
+    X(EnumerateDeviceExtensionProperties)                                                                                       \
+    X(GetPhysicalDeviceQueueFamilyProperties)                                                                                   \
+    X(GetPhysicalDeviceMemoryProperties)                                                                                        \
+    X(GetPhysicalDeviceProperties)                                                                                              \
+    X(GetPhysicalDeviceProperties2)                                                                                             \
+    X(GetPhysicalDeviceExternalBufferProperties)                                                                                \
+    X(GetPhysicalDeviceExternalSemaphoreProperties)                                                                             \
+    X(GetDeviceProcAddr)
+
+/* Every device has them. */
+#define TD_VK_DEVICE_FUNCTIONS(X)                                                                                               \
+    X(CreateBuffer)                                                                                                             \
+    X(DestroyBuffer)                                                                                                            \
+    X(GetBufferMemoryRequirements2)                                                                                             \
+    X(AllocateMemory)                                                                                                           \
+    X(FreeMemory)                                                                                                               \
+    X(BindBufferMemory)                                                                                                         \
+    X(CreateSemaphore)                                                                                                          \
+    X(DestroySemaphore)                                                                                                         \
+    X(CreateShaderModule)                                                                                                       \
+    X(DestroyShaderModule)                                                                                                      \
+    X(CreateDescriptorSetLayout)                                                                                                \
+    X(DestroyDescriptorSetLayout)                                                                                               \
+    X(CreatePipelineLayout)                                                                                                     \
+    X(DestroyPipelineLayout)                                                                                                    \
+    X(CreateComputePipelines)                                                                                                   \
+    X(DestroyPipeline)                                                                                                          \
+    X(CmdPipelineBarrier)                                                                                                       \
+    X(CmdBindPipeline)                                                                                                          \
+    X(CmdPushConstants)                                                                                                         \
+    X(CmdDispatch)
+
+/* Core in 1.2; below it by the KHR name. */
+#define TD_VK_TIMELINE_FUNCTIONS(X)                                                                                             \
+    X(GetSemaphoreCounterValue)                                                                                                 \
+    X(WaitSemaphores)                                                                                                           \
+    X(SignalSemaphore)
+
+/* Present only where the capability of that name is. */
+#define TD_VK_OPTIONAL_FUNCTIONS(X)                                                                                             \
+    X(GetMemoryFdKHR)                                                                                                           \
+    X(GetSemaphoreFdKHR)                                                                                                        \
+    X(GetMemoryHostPointerPropertiesEXT)                                                                                        \
+    X(CmdPushDescriptorSetKHR)                                                                                                  \
+    X(GetCalibratedTimestampsEXT)                                                                                               \
+    X(SetDebugUtilsObjectNameEXT)                                                                                               \
+    X(CmdBeginDebugUtilsLabelEXT)                                                                                               \
+    X(CmdEndDebugUtilsLabelEXT)
+
+typedef struct td_vk_table {
+#define X(name) PFN_vk##name name;
+    TD_VK_INSTANCE_FUNCTIONS(X)
+    TD_VK_DEVICE_FUNCTIONS(X)
+    TD_VK_TIMELINE_FUNCTIONS(X)
+    TD_VK_OPTIONAL_FUNCTIONS(X)
+#undef X
+} td_vk_table;
+
+typedef enum td_vk_program { TD_VK_PACK = 0, TD_VK_UNPACK_F16, TD_VK_UNPACK_F32, TD_VK_PROGRAM_COUNT } td_vk_program;
+
+typedef struct td_vk_pipeline {
+    VkDescriptorSetLayout set_layout;
+    VkPipelineLayout layout;
+    VkPipeline pipeline;
+} td_vk_pipeline;
+
+struct td_vk {
+    td_vk_table fn;
+    td_log log;
+    td_vk_caps caps;
+    VkInstance instance;
+    VkPhysicalDevice physical_device;
+    VkDevice device;
+    uint32_t queue_family;
+    VkPhysicalDeviceMemoryProperties memory;
+    uint64_t max_allocation_bytes;
+    uint64_t max_timeline_difference;
+    uint64_t storage_alignment; /* minStorageBufferOffsetAlignment */
+    uint32_t max_groups[2];     /* maxComputeWorkGroupCount */
+    uint64_t timestamp_mask;    /* of timestampValidBits */
+    pthread_mutex_t pipelines_lock;
+    td_vk_pipeline pipelines[TD_VK_PROGRAM_COUNT];
+};
+
+/* The status for a failed call, and the text "vkCall: VK_RESULT". */
+tandem_status td_vk_result(VkResult result, const char *call, char *why, size_t why_bytes);
+
+void td_vk_pipelines_free(td_vk *vk);
+
+#endif
