@@ -1,0 +1,73 @@
+/* Runs plans on the host, block by block, over OpenMP threads.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_plugin/exec/exec.h"
+
+void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, void *out)
+{
+    unsigned char *params = out;
+    memcpy(params, record->params, TD_PARAM_BYTES);
+    for (uint32_t i = 0; i < record->reloc_count; i++) {
+        const td_reloc *reloc = &record->relocs[i];
+        const uint64_t base = reloc->base == TD_BASE_VIEW ? views[reloc->view] : scratch;
+        const uint64_t address = base ? base + reloc->addend : 0;
+        if (reloc->kind == TD_RELOC_POINTER)
+            memcpy(params + reloc->offset, &address, sizeof address);
+    }
+}
+
+tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
+                              const atomic_uint *cancel)
+{
+    size_t local_bytes = 64;
+    uint64_t most_blocks = 1;
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_record *record = &plan->records[i];
+        const uint64_t blocks = (uint64_t)record->grid[0] * record->grid[1] * record->grid[2];
+        if (!record->kernel->cpu)
+            return TANDEM_ERROR_UNSUPPORTED;
+        if (record->kernel->cpu_local_bytes > local_bytes)
+            local_bytes = record->kernel->cpu_local_bytes;
+        if (blocks > most_blocks)
+            most_blocks = blocks;
+    }
+    if (threads < 1)
+        threads = 1;
+    if (threads > most_blocks)
+        threads = (uint32_t)most_blocks;
+    local_bytes = (local_bytes + 63) & ~(size_t)63;
+    unsigned char *local = aligned_alloc(64, local_bytes * threads);
+    if (!local)
+        return TANDEM_ERROR_NOMEM;
+
+    atomic_bool stopped = false;
+    for (uint32_t i = 0; i < plan->record_count && !stopped; i++) {
+        const td_record *record = &plan->records[i];
+        const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
+        const uint64_t blocks = plane * record->grid[2];
+        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+        atomic_uint next_thread = 0;
+        td_exec_bind(record, views, scratch, params);
+#pragma omp parallel num_threads(threads)
+        {
+            td_block at = {.local = local + local_bytes * atomic_fetch_add(&next_thread, 1u)};
+#pragma omp for schedule(dynamic, 1)
+            for (uint64_t block = 0; block < blocks; block++) {
+                if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
+                    stopped = true;
+                    continue;
+                }
+                at.x = (uint32_t)(block % record->grid[0]);
+                at.y = (uint32_t)(block % plane / record->grid[0]);
+                at.z = (uint32_t)(block / plane);
+                record->kernel->cpu(params, &at);
+            }
+        }
+    }
+    free(local);
+    return stopped ? TANDEM_ERROR_BUSY : TANDEM_OK;
+}

@@ -1,0 +1,427 @@
+/* The prologue: means, maxima, codes and scales, to the letter of kernels/params.h. Twin of the CUDA prologue and shipped.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Every instruction set gives the same bits: no contraction, no reordered sums. The bodies are plain C, compiled twice.
+ */
+#include "kernels/cpu/cpu.h"
+
+#if TD_X86
+#include <immintrin.h>
+#endif
+
+typedef void (*body_fn)(const void *, const td_block *);
+
+static void load_row_c(float *to, const void *from, uint32_t dtype, uint32_t n)
+{
+    const uint16_t *half = from;
+    if (dtype == TANDEM_DTYPE_F32)
+        memcpy(to, from, n * sizeof *to);
+    else if (dtype == TANDEM_DTYPE_BF16)
+        for (uint32_t c = 0; c < n; c++)
+            to[c] = td_from_bf16(half[c]);
+    else
+        for (uint32_t c = 0; c < n; c++)
+            to[c] = td_from_f16(half[c]);
+}
+
+static void store_f16_c(uint16_t *to, const float *from, uint32_t n)
+{
+    for (uint32_t c = 0; c < n; c++)
+        to[c] = td_to_f16(from[c]);
+}
+
+#if TD_X86
+TD_TARGET_AVX2 static void load_row_avx2(float *to, const void *from, uint32_t dtype, uint32_t n)
+{
+    const uint16_t *half = from;
+    if (dtype == TANDEM_DTYPE_F32)
+        memcpy(to, from, n * sizeof *to);
+    else if (dtype == TANDEM_DTYPE_BF16)
+        for (uint32_t c = 0; c < n; c += 8) {
+            __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(half + c)));
+            _mm256_storeu_si256((__m256i *)(to + c), _mm256_slli_epi32(x, 16));
+        }
+    else
+        for (uint32_t c = 0; c < n; c += 8)
+            _mm256_storeu_ps(to + c, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(half + c))));
+}
+
+TD_TARGET_AVX2 static void store_f16_avx2(uint16_t *to, const float *from, uint32_t n)
+{
+    for (uint32_t c = 0; c < n; c += 8)
+        _mm_storeu_si128((__m128i *)(to + c),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(from + c), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#endif
+
+static void load_row(float *to, const void *from, uint32_t dtype, uint32_t n)
+{
+#if TD_X86
+    if (td_cpu_isa_level() >= TD_ISA_AVX2) {
+        load_row_avx2(to, from, dtype, n);
+        return;
+    }
+#endif
+    load_row_c(to, from, dtype, n);
+}
+
+static void store_f16(uint16_t *to, const float *from, uint32_t n)
+{
+#if TD_X86
+    if (td_cpu_isa_level() >= TD_ISA_AVX2) {
+        store_f16_avx2(to, from, n);
+        return;
+    }
+#endif
+    store_f16_c(to, from, n);
+}
+
+static const void *row_address(const td_tensor *x, uint32_t bh, uint32_t row)
+{
+    const int64_t i = (int64_t)(bh / x->heads) * x->stride_batch + (int64_t)(bh % x->heads) * x->stride_head +
+                      (int64_t)row * x->stride_row;
+    return (const unsigned char *)x->data + i * (x->dtype == TANDEM_DTYPE_F32 ? 4 : 2);
+}
+
+TD_INLINE bool is_finite(float x)
+{
+    return (td_bits(x) & 0x7f800000) != 0x7f800000;
+}
+
+TD_INLINE float finite_or_0(float x)
+{
+    return td_float((td_bits(x) & 0x7f800000) != 0x7f800000 ? td_bits(x) : 0);
+}
+
+/* Rows of this chunk that exist, as finite floats in tile[][d_pad], zeros behind dim; bad[] tells which were not finite. */
+TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, uint32_t bh, uint32_t chunk, uint32_t d_pad)
+{
+    const uint32_t first = chunk * TD_TILE_ROWS;
+    const uint32_t rows = x->rows - first < TD_TILE_ROWS ? x->rows - first : TD_TILE_ROWS;
+    for (uint32_t r = 0; r < rows; r++) {
+        float *row = at->tile[r];
+        load_row(row, row_address(x, bh, first + r), x->dtype, x->dim);
+        uint32_t bad = 0;
+        for (uint32_t c = 0; c < x->dim; c++)
+            bad |= (td_bits(row[c]) & 0x7f800000) == 0x7f800000;
+        if (bad)
+            for (uint32_t c = 0; c < x->dim; c++)
+                row[c] = finite_or_0(row[c]);
+        for (uint32_t c = x->dim; c < d_pad; c++)
+            row[c] = 0;
+        at->row_bad[r] = bad;
+    }
+    return rows;
+}
+
+TD_INLINE void tile_mean(td_local_prologue *at, float *mean, uint32_t rows, uint32_t d_pad)
+{
+    for (uint32_t c = 0; c < d_pad; c++)
+        mean[c] = 0;
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t c = 0; c < d_pad; c++)
+            mean[c] += at->tile[r][c];
+    for (uint32_t c = 0; c < d_pad; c++)
+        mean[c] /= (float)rows;
+}
+
+TD_INLINE void mean_partial_body(const void *params, const td_block *at)
+{
+    const td_params_mean_partial *p = params;
+    td_local_prologue *local = at->local;
+    const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, dim = p->x.dim;
+    const uint32_t first = chunk * TD_TILE_ROWS;
+    const uint32_t rows = p->x.rows - first < TD_TILE_ROWS ? p->x.rows - first : TD_TILE_ROWS;
+    float *row = local->channel, *sum = local->mean;
+    for (uint32_t c = 0; c < p->d_pad; c++)
+        sum[c] = 0;
+    for (uint32_t r = 0; r < rows; r++) {
+        load_row(row, row_address(&p->x, bh, first + r), p->x.dtype, dim);
+        for (uint32_t c = 0; c < dim; c++)
+            sum[c] += finite_or_0(row[c]);
+    }
+    memcpy(p->partial + (size_t)at->x * p->d_pad, sum, p->d_pad * sizeof *sum);
+}
+
+TD_INLINE void mean_final_body(const void *params, const td_block *at)
+{
+    const td_params_mean_final *p = params;
+    const float *partial = p->partial + (size_t)at->x * p->chunks * p->d_pad;
+    float *mean = p->mean + (size_t)at->x * p->d_pad;
+    float sum[TD_MAX_DIM];
+    for (uint32_t c = 0; c < p->d_pad; c++)
+        sum[c] = 0;
+    for (uint32_t chunk = 0; chunk < p->chunks; chunk++)
+        for (uint32_t c = 0; c < p->d_pad; c++)
+            sum[c] += partial[(size_t)chunk * p->d_pad + c];
+    for (uint32_t c = 0; c < p->d_pad; c++)
+        mean[c] = sum[c] / (float)p->rows;
+}
+
+TD_INLINE void amax_partial_body(const void *params, const td_block *at)
+{
+    const td_params_amax_partial *p = params;
+    td_local_prologue *local = at->local;
+    const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad;
+    const uint32_t rows = load_tile(local, &p->x, bh, chunk, d_pad);
+    float *mean = local->mean;
+    if (p->own_mean)
+        tile_mean(local, mean, rows, d_pad);
+    else if (p->mean)
+        memcpy(mean, p->mean + (size_t)bh * d_pad, d_pad * sizeof *mean);
+    else
+        memset(mean, 0, d_pad * sizeof *mean);
+
+    uint32_t amax[TD_MAX_DIM]; /* the bits of floats >= 0 order like the floats */
+    for (uint32_t c = 0; c < d_pad; c++)
+        amax[c] = 0;
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t c = 0; c < d_pad; c++) {
+            const int32_t a = (int32_t)(td_bits(local->tile[r][c] - mean[c]) & 0x7fffffff);
+            amax[c] = (uint32_t)(a > (int32_t)amax[c] ? a : (int32_t)amax[c]);
+        }
+    for (uint32_t c = p->x.dim; c < d_pad; c++)
+        amax[c] = 0;
+    memcpy(p->amax + (size_t)at->x * d_pad, amax, d_pad * sizeof *amax);
+    if (p->flag) {
+        float *flag = p->flag + (size_t)bh * p->rows_pad + chunk * TD_TILE_ROWS;
+        for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
+            flag[r] = r < rows && local->row_bad[r] ? NAN : 0;
+    }
+}
+
+/* Which of the chunk's groups a row belongs to, for granularities of at least one row and at most 128. */
+TD_INLINE uint32_t group_of(uint32_t row, uint32_t granularity, uint32_t is_k)
+{
+    switch (granularity) {
+    case TANDEM_GRANULARITY_THREAD_ADA: return is_k ? row / 64 * 4 + row % 8 / 2 : row / 32 * 8 + row % 8;
+    case TANDEM_GRANULARITY_THREAD_HOPPER: return is_k ? row % 8 / 2 : row / 16 * 8 + row % 8;
+    case TANDEM_GRANULARITY_TOKEN: return row;
+    case TANDEM_GRANULARITY_WARP: return is_k ? row / 64 : row / 32;
+    case TANDEM_GRANULARITY_BLOCK: return is_k ? row / 64 : 0;
+    default: return 0;
+    }
+}
+
+/* The least power of two that brings amax to 32768 or below, at least 1. */
+static float f16_scale(float amax)
+{
+    float scale = 1;
+    while (amax > 32768 && scale < 0x1p127f) {
+        amax *= 0.5f;
+        scale *= 2;
+    }
+    return scale;
+}
+
+/* v rounded to the nearest integer, ties to even, for |v| < 2^22; then within +-limit, NaN to -limit. */
+TD_INLINE float round_clamp(float v, float limit)
+{
+    v = (v + 0x1.8p23f) - 0x1.8p23f;
+    v = v > -limit ? v : -limit;
+    return v < limit ? v : limit;
+}
+
+TD_INLINE void quant_qk_body(const void *params, const td_block *at)
+{
+    const td_params_quant_qk *p = params;
+    td_local_prologue *local = at->local;
+    const uint32_t bh = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad;
+    const uint32_t rows = load_tile(local, &p->x, bh, chunk, d_pad);
+    const size_t first = (size_t)bh * p->rows_pad + (size_t)chunk * TD_TILE_ROWS;
+
+    if (p->lse_bias) {
+        const uint32_t heads_per_kv = p->x.heads / p->lse_heads;
+        const uint32_t bhk = bh / p->x.heads * p->lse_heads + bh % p->x.heads / heads_per_kv;
+        const float *mean = p->lse_mean + (size_t)bhk * d_pad;
+        for (uint32_t r = 0; r < TD_TILE_ROWS; r++) {
+            float sum = 0;
+            for (uint32_t c = 0; r < rows && c < p->x.dim; c++)
+                sum = fmaf(local->tile[r][c], mean[c], sum);
+            p->lse_bias[first + r] = sum;
+        }
+    }
+    float *mean = local->mean;
+    if (p->block_mean) {
+        tile_mean(local, mean, rows, d_pad);
+        memcpy(p->block_mean + (size_t)at->x * d_pad, mean, d_pad * sizeof *mean);
+    } else if (p->mean) {
+        memcpy(mean, p->mean + (size_t)bh * d_pad, d_pad * sizeof *mean);
+    }
+    for (uint32_t r = 0; r < rows; r++) {
+        float *row = local->tile[r];
+        if (p->block_mean || p->mean)
+            for (uint32_t c = 0; c < p->x.dim; c++)
+                row[c] -= mean[c];
+        int32_t amax = 0;
+        for (uint32_t c = 0; c < d_pad; c++) {
+            const int32_t a = (int32_t)(td_bits(row[c]) & 0x7fffffff);
+            amax = a > amax ? a : amax;
+        }
+        local->row_amax[r] = (uint32_t)amax;
+    }
+
+    float *scale = p->scale + first;
+    if (p->mode == 1) {
+        uint16_t *codes = (uint16_t *)p->codes + first * d_pad;
+        for (uint32_t r = 0; r < rows; r++) {
+            float *row = local->tile[r];
+            const float s = f16_scale(td_float(local->row_amax[r])), inverse = 1 / s;
+            if (s != 1)
+                for (uint32_t c = 0; c < d_pad; c++)
+                    row[c] *= inverse;
+            store_f16(codes + (size_t)r * d_pad, row, d_pad);
+            local->row_scale[r] = s;
+        }
+        memset(codes + (size_t)rows * d_pad, 0, (size_t)(TD_TILE_ROWS - rows) * d_pad * sizeof *codes);
+    } else {
+        int8_t *codes = (int8_t *)p->codes + first * d_pad;
+        uint32_t group_amax[TD_TILE_ROWS] = {0};
+        if (p->amax) {
+            const float *amax = p->amax + (size_t)bh * p->chunks * d_pad;
+            float head = 0;
+            for (size_t i = 0; i < (size_t)p->chunks * d_pad; i++)
+                head = amax[i] > head ? amax[i] : head;
+            group_amax[0] = td_bits(head);
+        } else {
+            for (uint32_t r = 0; r < rows; r++) {
+                uint32_t *amax = &group_amax[group_of(r, p->granularity, p->is_k)];
+                *amax = local->row_amax[r] > *amax ? local->row_amax[r] : *amax;
+            }
+        }
+        const float qmax = p->qmax;
+        for (uint32_t r = 0; r < rows; r++) {
+            const float amax = td_float(group_amax[p->amax ? 0 : group_of(r, p->granularity, p->is_k)]);
+            const float *row = local->tile[r];
+            int8_t *to = codes + (size_t)r * d_pad;
+            if (amax < TD_TINY_AMAX) {
+                memset(to, 0, d_pad);
+                local->row_scale[r] = 0;
+                continue;
+            }
+            const float inverse = qmax / amax;
+            for (uint32_t c = 0; c < d_pad; c++)
+                to[c] = (int8_t)(int32_t)round_clamp(row[c] * inverse, qmax);
+            for (uint32_t c = p->x.dim; c < d_pad; c++)
+                to[c] = 0;
+            local->row_scale[r] = amax / qmax;
+        }
+        memset(codes + (size_t)rows * d_pad, 0, (size_t)(TD_TILE_ROWS - rows) * d_pad);
+    }
+    for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
+        scale[r] = r >= rows ? 0 : local->row_bad[r] ? NAN : local->row_scale[r];
+    if (p->flag)
+        for (uint32_t r = 0; r < rows; r++)
+            scale[r] += p->flag[first + r];
+}
+
+TD_INLINE void quant_v_body(const void *params, const td_block *at)
+{
+    const td_params_quant_v *p = params;
+    td_local_prologue *local = at->local;
+    const uint32_t bhk = at->x / p->chunks, chunk = at->x % p->chunks, d_pad = p->d_pad, dim = p->x.dim;
+    const uint32_t first = chunk * TD_TILE_ROWS;
+    const uint32_t rows = p->x.rows - first < TD_TILE_ROWS ? p->x.rows - first : TD_TILE_ROWS;
+    const float *amax = p->amax + (size_t)bhk * p->chunks * d_pad;
+    float top[TD_MAX_DIM], scale[TD_MAX_DIM], *inverse = local->channel, *mean = local->mean;
+    for (uint32_t c = 0; c < d_pad; c++)
+        top[c] = 0;
+    for (uint32_t i = 0; i < p->chunks; i++)
+        for (uint32_t c = 0; c < d_pad; c++)
+            top[c] = amax[(size_t)i * d_pad + c] > top[c] ? amax[(size_t)i * d_pad + c] : top[c];
+    for (uint32_t c = 0; c < d_pad; c++) {
+        if (p->mode == 1) {
+            scale[c] = f16_scale(top[c]);
+            inverse[c] = 1 / scale[c];
+        } else {
+            scale[c] = top[c] < TD_TINY_AMAX ? 0 : top[c] / 448;
+            inverse[c] = top[c] < TD_TINY_AMAX ? 0 : 448 / top[c];
+        }
+        mean[c] = p->mean ? p->mean[(size_t)bhk * d_pad + c] : 0;
+    }
+    if (chunk == 0)
+        memcpy(p->scale + (size_t)bhk * d_pad, scale, d_pad * sizeof *scale);
+
+    const size_t stride = p->kv_pad;
+    uint16_t *codes16 = (uint16_t *)p->codes + (size_t)bhk * d_pad * stride + first;
+    uint8_t *codes8 = (uint8_t *)p->codes + (size_t)bhk * d_pad * stride + first;
+    for (uint32_t r = 0; r < TD_TILE_ROWS; r++) {
+        float *row = local->tile[r];
+        if (r >= rows) {
+            memset(row, 0, d_pad * sizeof *row);
+            memset(local->codes[r], 0, d_pad);
+            continue;
+        }
+        load_row(row, row_address(&p->x, bhk, first + r), p->x.dtype, dim);
+        for (uint32_t c = 0; c < dim; c++)
+            row[c] = is_finite(row[c]) ? (row[c] - mean[c]) * inverse[c] : 0;
+        for (uint32_t c = dim; c < d_pad; c++)
+            row[c] = 0;
+        for (uint32_t c = 0; p->mode == 0 && c < d_pad; c++) {
+            const uint32_t sign = td_bits(row[c]) >> 24 & 0x80;
+            float a = td_float(td_bits(row[c]) & 0x7fffffff);
+            a = td_round_e4m3(a < 448 ? a : 448);
+            const uint32_t small = (uint32_t)(int32_t)(a * 512), large = (td_bits(a) >> 20) - 960;
+            local->codes[r][c] = (uint8_t)(sign | (a < 0x1p-6f ? small : large));
+        }
+    }
+    if (p->mode == 1) {
+        uint16_t half[TD_MAX_DIM];
+        for (uint32_t r = 0; r < TD_TILE_ROWS; r++) {
+            store_f16(half, local->tile[r], d_pad);
+            for (uint32_t c = 0; c < d_pad; c++)
+                codes16[c * stride + r] = half[c];
+        }
+    } else {
+        for (uint32_t c = 0; c < d_pad; c++)
+            for (uint32_t position = 0; position < TD_TILE_ROWS; position++)
+                codes8[c * stride + position] = local->codes[td_v_key(position)][c];
+    }
+}
+
+TD_INLINE void delta_s_body(const void *params, const td_block *at)
+{
+    const td_params_delta_s *p = params;
+    td_local_prologue *local = at->local;
+    const uint32_t chunk = at->x % p->chunks, row = at->x / p->chunks; /* row: bh * q_blocks + q_block */
+    const uint32_t bh = row / p->q_blocks, d_pad = p->d_pad;
+    const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads);
+    const uint32_t rows = load_tile(local, &p->k, bhk, chunk, d_pad);
+    const float *q = p->q_mean + (size_t)row * d_pad;
+    const float *mean = p->k_mean ? p->k_mean + (size_t)bhk * d_pad : NULL;
+    float sum[TD_TILE_ROWS], key[TD_TILE_ROWS];
+    for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
+        sum[r] = key[r] = 0;
+    for (uint32_t c = 0; c < p->k.dim; c++) {
+        const float m = mean ? mean[c] : 0, qc = q[c];
+        for (uint32_t r = 0; r < rows; r++)
+            key[r] = local->tile[r][c] - m;
+        for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
+            sum[r] = fmaf(qc, key[r], sum[r]);
+    }
+    for (uint32_t r = rows; r < TD_TILE_ROWS; r++)
+        sum[r] = 0;
+    memcpy(p->delta + (size_t)row * p->kv_pad + chunk * TD_TILE_ROWS, sum, sizeof sum);
+}
+
+#if TD_X86
+#define TD_CLONES(name)                                                                                              \
+    static void name##_c(const void *params, const td_block *at) { name##_body(params, at); }                        \
+    TD_TARGET_AVX2 static void name##_avx2(const void *params, const td_block *at) { name##_body(params, at); }       \
+    void td_cpu_##name(const void *params, const td_block *at)                                                       \
+    {                                                                                                                \
+        const body_fn body = td_cpu_isa_level() >= TD_ISA_AVX2 ? name##_avx2 : name##_c;                             \
+        body(params, at);                                                                                            \
+    }
+#else
+#define TD_CLONES(name) \
+    void td_cpu_##name(const void *params, const td_block *at) { name##_body(params, at); }
+#endif
+
+TD_CLONES(mean_partial)
+TD_CLONES(mean_final)
+TD_CLONES(amax_partial)
+TD_CLONES(quant_qk)
+TD_CLONES(quant_v)
+TD_CLONES(delta_s)

@@ -1,0 +1,276 @@
+/* The attention kernels of the GPU, simulated to the bit: same codes, same order, same rounding of the tensor cores.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A tensor core forms every product exactly, aligns products and C to the largest exponent among them, cuts each off
+ * (towards zero) behind a fixed number of fractional bits, adds them exactly and cuts the sum off to its output format.
+ * Exponents are those of the operands added up: a product in [2, 4) is not normalised first.
+ *   mma m16n8k16 f16            25 fractional bits, all 16 products and C at once, output e8m23
+ *   wgmma e4m3 (sm_90)          13 fractional bits, all 32 at once, output e8m13
+ *   mma e4m3 of sm_89           the same in two halves of k = 16
+ *   mma e4m3 of sm_90           no such unit: the compiler emits two f16 mma (k % 4 < 2, then the rest) and a float add
+ *   mma e4m3 of sm_120          25 fractional bits, all 32 at once
+ * Proven on an H200 for the first, second and fourth (tests/mma_h200.inc); the others follow published measurements.
+ */
+#include "kernels/cpu/cpu.h"
+#include "kernels/ops.h"
+
+typedef struct product {
+    int32_t exponent;
+    int64_t mantissa; /* value = mantissa * 2^(exponent - point) */
+} product;
+
+/* Aligns, truncates and adds n products, whose mantissas have `point` fractional bits, and c. */
+static float fused_sum(const product *products, int n, int point, float c, int fraction_bits, int output_bits)
+{
+    const uint32_t bits = td_bits(c);
+    const int biased = (int)(bits >> 23 & 0xff);
+    const int c_exponent = biased ? biased - 127 : -126;
+    const int64_t c_magnitude = (int64_t)((bits & 0x7fffff) | (biased ? 0x800000u : 0));
+    if (biased == 0xff)
+        return c;
+    int top = INT32_MIN;
+    for (int i = 0; i < n; i++)
+        if (products[i].mantissa && products[i].exponent > top)
+            top = products[i].exponent;
+    if (c_magnitude && c_exponent > top)
+        top = c_exponent;
+    if (top == INT32_MIN)
+        return 0;
+
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        const int64_t m = products[i].mantissa;
+        const int shift = m ? top - products[i].exponent + point - fraction_bits : 0;
+        const int64_t a = m < 0 ? -m : m;
+        const int64_t cut = shift > 62 ? 0 : shift >= 0 ? a >> shift : a << -shift;
+        sum += m < 0 ? -cut : cut;
+    }
+    if (c_magnitude) {
+        const int shift = top - c_exponent + 23 - fraction_bits;
+        const int64_t cut = shift > 62 ? 0 : shift >= 0 ? c_magnitude >> shift : c_magnitude << -shift;
+        sum += bits >> 31 ? -cut : cut;
+    }
+    if (sum == 0)
+        return 0;
+    uint64_t a = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
+    const int excess = 64 - __builtin_clzll(a) - (output_bits + 1);
+    if (excess > 0)
+        a = a >> excess << excess;
+    const float magnitude = ldexpf((float)a, top - fraction_bits);
+    return sum < 0 ? -magnitude : magnitude;
+}
+
+static bool split_f16(uint16_t code, int32_t *mantissa, int32_t *exponent)
+{
+    const int biased = code >> 10 & 31, fraction = code & 0x3ff;
+    *exponent = biased ? biased - 15 : -14;
+    *mantissa = biased ? fraction | 0x400 : fraction;
+    if (code & 0x8000)
+        *mantissa = -*mantissa;
+    return biased != 31;
+}
+
+static bool split_e4m3(uint8_t code, int32_t *mantissa, int32_t *exponent)
+{
+    const int biased = code >> 3 & 15, fraction = code & 7;
+    *exponent = biased ? biased - 7 : -6;
+    *mantissa = biased ? fraction | 8 : fraction;
+    if (code & 0x80)
+        *mantissa = -*mantissa;
+    return (code & 0x7f) != 0x7f;
+}
+
+/* The codes of E4M3 take 4 bits when normalised, as they are in fp16. */
+static void normalise(int32_t *mantissa, int32_t *exponent)
+{
+    while (*mantissa && *mantissa > -8 && *mantissa < 8) {
+        *mantissa *= 2;
+        --*exponent;
+    }
+}
+
+float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c)
+{
+    product products[16];
+    for (int k = 0; k < 16; k++) {
+        int32_t ma, mb, ea, eb;
+        if (!split_f16(a[k], &ma, &ea) || !split_f16(b[k], &mb, &eb))
+            return NAN; /* the kernels feed no infinities */
+        products[k].mantissa = (int64_t)ma * mb;
+        products[k].exponent = ea + eb;
+    }
+    return fused_sum(products, 16, 20, c, 25, 23);
+}
+
+float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b, float c)
+{
+    product products[32];
+    for (int k = 0; k < 32; k++) {
+        int32_t ma, mb, ea, eb;
+        if (!split_e4m3(a[k], &ma, &ea) || !split_e4m3(b[k], &mb, &eb))
+            return NAN;
+        int slot = k;
+        if (accumulator == TD_ACCUMULATOR_HOPPER_MMA) {
+            normalise(&ma, &ea);
+            normalise(&mb, &eb);
+            slot = k % 4 / 2 * 16 + k / 4 * 2 + k % 2;
+        }
+        products[slot].mantissa = ma * mb;
+        products[slot].exponent = ea + eb;
+    }
+    switch (accumulator) {
+    case TD_ACCUMULATOR_ADA_MMA:
+        return fused_sum(products + 16, 16, 6, fused_sum(products, 16, 6, c, 13, 13), 13, 13);
+    case TD_ACCUMULATOR_WGMMA: return fused_sum(products, 32, 6, c, 13, 13);
+    case TD_ACCUMULATOR_HOPPER_MMA:
+        return fused_sum(products + 16, 16, 6, fused_sum(products, 16, 6, 0, 25, 23), 25, 23) + c;
+    case TD_ACCUMULATOR_BLACKWELL_MMA: return fused_sum(products, 32, 6, c, 25, 23);
+    default:
+        for (uint32_t k = 0; k < 32; k++) {
+            const uint32_t at = td_v_position(k);
+            c += td_from_e4m3(a[at]) * td_from_e4m3(b[at]);
+        }
+        return c;
+    }
+}
+
+typedef enum kind { KIND_8B_FP8, KIND_8B_F16, KIND_F16 } kind;
+
+static void attention(const td_params_attention *p, const td_block *at, kind which)
+{
+    td_local_twin *local = at->local;
+    const uint32_t q_len = p->o.rows, dim = p->o.dim, d_pad = p->d_pad;
+    const uint32_t tiles = (q_len + TD_TWIN_ROWS - 1) / TD_TWIN_ROWS;
+    const uint32_t bh = at->x / tiles, first = at->x % tiles * TD_TWIN_ROWS;
+    const uint32_t bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
+    const uint32_t rows = q_len - first < TD_TWIN_ROWS ? q_len - first : TD_TWIN_ROWS;
+    const int64_t past = (int64_t)p->kv_len - (int64_t)q_len; /* causal: row i sees keys up to i + past */
+    const float sl2 = p->scale * TD_LOG2_E;
+    const size_t v_bytes = which == KIND_8B_FP8 ? 1 : 2, code_bytes = which == KIND_F16 ? 2 : 1;
+    const unsigned char *q_codes = (const unsigned char *)p->q_codes + (size_t)bh * p->q_pad * d_pad * code_bytes;
+    const unsigned char *k_codes = (const unsigned char *)p->k_codes + (size_t)bhk * p->kv_pad * d_pad * code_bytes;
+    const unsigned char *v_codes = (const unsigned char *)p->v_codes + (size_t)bhk * p->kv_pad * d_pad * v_bytes;
+    const float *q_scale = p->q_scale + (size_t)bh * p->q_pad, *k_scale = p->k_scale + (size_t)bhk * p->kv_pad;
+    const float *v_scale = p->v_scale + (size_t)bhk * d_pad;
+
+    for (uint32_t r = 0; r < TD_TWIN_ROWS; r++) {
+        local->m[r] = -INFINITY;
+        local->l[r] = 0;
+        memset(local->o[r], 0, d_pad * sizeof local->o[r][0]);
+    }
+    int64_t keys = p->kv_len;
+    if (p->causal && (int64_t)(first + rows - 1) + past + 1 < keys)
+        keys = (int64_t)(first + rows - 1) + past + 1;
+    for (uint32_t key = 0; (int64_t)key < keys; key += TD_TILE_KEYS) {
+        for (uint32_t c = 0; c < d_pad; c++) {
+            const unsigned char *from = v_codes + ((size_t)c * p->kv_pad + key) * v_bytes;
+            memcpy(local->v[c], from, TD_TILE_KEYS * v_bytes);
+        }
+        for (uint32_t r = 0; r < rows; r++) {
+            const size_t row = (size_t)bh * p->q_pad + first + r;
+            const size_t dump = row * p->kv_pad + key;
+            float s[TD_TILE_KEYS], m = local->m[r];
+            for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
+                float dot = 0;
+                if (which == KIND_F16) {
+                    const uint16_t *a = (const uint16_t *)q_codes + (size_t)(first + r) * d_pad;
+                    const uint16_t *b = (const uint16_t *)k_codes + (size_t)(key + j) * d_pad;
+                    for (uint32_t c = 0; c < d_pad; c += 16)
+                        dot = td_twin_mma_f16(a + c, b + c, dot);
+                    if (p->dump_s)
+                        p->dump_s[dump + j] = (int32_t)td_bits(dot);
+                } else {
+                    const int8_t *a = (const int8_t *)q_codes + (size_t)(first + r) * d_pad;
+                    const int8_t *b = (const int8_t *)k_codes + (size_t)(key + j) * d_pad;
+                    int32_t sum = 0;
+                    for (uint32_t c = 0; c < d_pad; c++)
+                        sum += a[c] * b[c];
+                    dot = (float)sum;
+                    if (p->dump_s)
+                        p->dump_s[dump + j] = sum;
+                }
+                s[j] = dot * ((q_scale[first + r] * sl2) * k_scale[key + j]);
+                if (p->delta) {
+                    const size_t block = (size_t)bh * (p->q_pad / TD_TILE_ROWS) + first / TD_TILE_ROWS;
+                    s[j] = fmaf(p->delta[block * p->kv_pad + key + j], sl2, s[j]);
+                }
+                if (key + j >= p->kv_len || (p->causal && (int64_t)(key + j) > (int64_t)(first + r) + past))
+                    s[j] = -INFINITY;
+                m = s[j] > m ? s[j] : m;
+            }
+            const float base = m == -INFINITY ? 0 : m;
+            const float alpha = exp2f(local->m[r] - base);
+            float sum = 0;
+            uint8_t p8[TD_TILE_KEYS];
+            uint16_t p16[TD_TILE_KEYS];
+            for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
+                const float probability = exp2f((s[j] - base) + TD_LOG2_448);
+                sum += probability;
+                p16[j] = td_to_f16(probability);
+                p8[td_v_position(j)] = td_to_e4m3(probability);
+                if (p->dump_p)
+                    p->dump_p[dump + j] = p8[td_v_position(j)];
+            }
+            local->m[r] = m;
+            local->l[r] = local->l[r] * alpha + sum;
+            for (uint32_t c = 0; c < d_pad; c++) {
+                float *o = &local->o[r][c];
+                if (which == KIND_8B_FP8) {
+                    const uint8_t *v = (const uint8_t *)local->v[c];
+                    const float half = td_twin_mma_e4m3(p->accumulator, p8, v, 0);
+                    const float tile = td_twin_mma_e4m3(p->accumulator, p8 + 32, v + 32, half);
+                    *o = fmaf(*o, alpha, tile);
+                    if (p->dump_r)
+                        p->dump_r[(row * (p->kv_pad / TD_TILE_KEYS) + key / TD_TILE_KEYS) * d_pad + c] = tile;
+                } else {
+                    *o *= alpha;
+                    for (uint32_t j = 0; j < TD_TILE_KEYS; j += 16)
+                        *o = td_twin_mma_f16(p16 + j, local->v[c] + j, *o);
+                }
+            }
+        }
+    }
+
+    for (uint32_t r = 0; r < rows; r++) {
+        const int64_t b = bh / p->heads, h = bh % p->heads, row = first + r;
+        const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
+        const float l = local->l[r], base = local->m[r] == -INFINITY ? 0 : local->m[r];
+        for (uint32_t c = 0; c < dim; c++) {
+            float x = 0;
+            if (l != 0) {
+                x = local->o[r][c] / l * v_scale[c];
+                if (p->v_mean)
+                    x += p->v_mean[(size_t)bhk * d_pad + c];
+            }
+            if (p->o.dtype == TANDEM_DTYPE_F32)
+                ((float *)p->o.data)[at_o + c] = x;
+            else
+                ((uint16_t *)p->o.data)[at_o + c] = p->o.dtype == TANDEM_DTYPE_F16 ? td_to_f16(x) : td_to_bf16(x);
+        }
+        if (p->lse) {
+            float lse = -INFINITY;
+            if (l != 0) {
+                lse = ((base + log2f(l)) - TD_LOG2_448) * TD_LN_2;
+                if (p->lse_bias)
+                    lse += p->lse_bias[(size_t)bh * p->q_pad + (size_t)row] * p->scale;
+            }
+            p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row * p->lse_stride_row] = lse;
+        }
+    }
+}
+
+void td_twin_attn_8b_fp8(const void *params, const td_block *at)
+{
+    attention(params, at, KIND_8B_FP8);
+}
+
+void td_twin_attn_8b_f16(const void *params, const td_block *at)
+{
+    attention(params, at, KIND_8B_F16);
+}
+
+void td_twin_attn_f16(const void *params, const td_block *at)
+{
+    attention(params, at, KIND_F16);
+}

@@ -1,0 +1,608 @@
+/* Attention as a plan: checks, layout of scratch, records.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels/ops.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/params.h"
+
+enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256 };
+
+#define PROLOGUE(symbol)                                                                                             \
+    static const td_kernel kernel_##symbol = {                                                                       \
+        .name = #symbol, .entry = #symbol, .cpu = td_cpu_##symbol, .cpu_local_bytes = sizeof(td_local_prologue)}
+PROLOGUE(mean_partial);
+PROLOGUE(mean_final);
+PROLOGUE(amax_partial);
+PROLOGUE(quant_qk);
+PROLOGUE(quant_v);
+PROLOGUE(delta_s);
+
+enum { D_COUNT = 5 };
+static const uint32_t d_pads[D_COUNT] = {32, 64, 96, 128, 256};
+
+#define ATTENTION(symbol, d) \
+    {.name = #symbol, .entry = #symbol "_d" #d, .cpu = td_twin_##symbol, .cpu_local_bytes = sizeof(td_local_twin)}
+#define ATTENTIONS(symbol) \
+    {ATTENTION(symbol, 32), ATTENTION(symbol, 64), ATTENTION(symbol, 96), ATTENTION(symbol, 128), ATTENTION(symbol, 256)}
+static const td_kernel kernels_attn_8b_fp8[D_COUNT] = ATTENTIONS(attn_8b_fp8);
+static const td_kernel kernels_attn_8b_f16[D_COUNT] = ATTENTIONS(attn_8b_f16);
+static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
+static const td_kernel kernel_fast_8b = {
+    .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
+static const td_kernel kernel_fast_f16 = {
+    .name = "attn_fast_f16", .cpu = td_fast_attn_f16, .cpu_local_bytes = sizeof(td_local_fast)};
+
+__attribute__((format(printf, 4, 5))) static tandem_status refuse(tandem_status status, char *why, size_t why_bytes,
+                                                                  const char *format, ...)
+{
+    if (why && why_bytes) {
+        va_list list;
+        va_start(list, format);
+        vsnprintf(why, why_bytes, format, list);
+        va_end(list);
+    }
+    return status;
+}
+
+static uint32_t round_up(uint32_t x, uint32_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
+static uint32_t pad_dim(uint32_t dim)
+{
+    for (int i = 0; i < D_COUNT; i++)
+        if (dim <= d_pads[i])
+            return d_pads[i];
+    return 0;
+}
+
+uint32_t td_dtype_bytes(uint32_t dtype)
+{
+    switch (dtype) {
+    case TANDEM_DTYPE_F16:
+    case TANDEM_DTYPE_BF16: return 2;
+    case TANDEM_DTYPE_F32: return 4;
+    default: return 0;
+    }
+}
+
+uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t dim)
+{
+    const uint32_t bytes = td_dtype_bytes(view->dtype);
+    if (!bytes || !batch || !heads || !rows || !dim)
+        return 0;
+    if (view->stride_batch < 0 || view->stride_head < 0 || view->stride_row < 0)
+        return UINT64_MAX;
+    /* each product is below 2^95, so the sum does not overflow 128 bits */
+    unsigned __int128 n = dim;
+    n += (unsigned __int128)(batch - 1) * (uint64_t)view->stride_batch;
+    n += (unsigned __int128)(heads - 1) * (uint64_t)view->stride_head;
+    n += (unsigned __int128)(rows - 1) * (uint64_t)view->stride_row;
+    n *= bytes;
+    return n >= UINT64_MAX ? UINT64_MAX : (uint64_t)n;
+}
+
+td_target td_target_for_sm(uint32_t sm)
+{
+    td_target target = {.sm = sm, .accumulator = TD_ACCUMULATOR_F32};
+    if (sm >= 100)
+        target.accumulator = TD_ACCUMULATOR_BLACKWELL_MMA;
+    else if (sm >= 90)
+        target.accumulator = TD_ACCUMULATOR_HOPPER_MMA;
+    else if (sm >= 89)
+        target.accumulator = TD_ACCUMULATOR_ADA_MMA;
+    return target;
+}
+
+const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes)
+{
+    uint32_t count = 0;
+    const td_cubin *table = td_cubins(&count), *best = NULL;
+    for (uint32_t i = 0; i < count; i++)
+        if (!table[i].ptx && table[i].sm <= sm && table[i].sm / 10 == sm / 10 && (!best || table[i].sm > best->sm))
+            best = &table[i];
+    for (uint32_t i = 0; i < count && (!best || best->ptx); i++)
+        if (table[i].ptx && table[i].sm <= sm && (!best || table[i].sm > best->sm))
+            best = &table[i];
+    if (!best && !count)
+        refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "this build has no GPU kernels: it was made without nvcc");
+    else if (!best)
+        refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "no kernel for compute capability %" PRIu32 ".%" PRIu32, sm / 10,
+               sm % 10);
+    return best;
+}
+
+/* What td_attention_check() is at. */
+typedef struct check {
+    const tandem_attention *op;
+    char *why;
+    size_t why_bytes;
+} check;
+
+static tandem_status check_view(const check *at, const char *name, const tandem_view *view, uint32_t heads, uint32_t rows,
+                                uint32_t dim, bool written)
+{
+    const uint32_t batch = at->op->batch, bytes = td_dtype_bytes(view->dtype);
+    const struct {
+        const char *name;
+        int64_t stride;
+        uint32_t count;
+    } axes[3] = {{"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
+    if (!bytes)
+        return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
+                      "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)", name, view->dtype);
+    if (view->reserved)
+        return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes, "attention.%s.reserved is %" PRIu32 "; it must be 0", name,
+                      view->reserved);
+    if (view->offset_bytes % bytes)
+        return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
+                      "attention.%s.offset_bytes is %" PRIu64 "; it must be a multiple of the element's %" PRIu32 " bytes",
+                      name, view->offset_bytes, bytes);
+    for (int i = 0; i < 3; i++)
+        if (axes[i].stride < 0)
+            return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
+                          "attention.%s.stride_%s is %" PRId64 "; it must not be negative", name, axes[i].name,
+                          axes[i].stride);
+    const uint64_t extent = td_view_extent_bytes(view, batch, heads, rows, dim);
+    if (extent > (uint64_t)INT64_MAX || view->offset_bytes > (uint64_t)INT64_MAX - extent)
+        return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
+                      "attention.%s.stride_batch, stride_head, stride_row are %" PRId64 ", %" PRId64 ", %" PRId64
+                      "; with offset_bytes %" PRIu64 " the last element lies beyond 2^63 bytes",
+                      name, view->stride_batch, view->stride_head, view->stride_row, view->offset_bytes);
+    if (!written)
+        return TANDEM_OK;
+
+    /* Strides in rising order: each must clear what the smaller ones span. */
+    int order[3] = {0, 1, 2};
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2 - i; j++)
+            if (axes[order[j]].stride > axes[order[j + 1]].stride) {
+                const int other = order[j];
+                order[j] = order[j + 1];
+                order[j + 1] = other;
+            }
+    unsigned __int128 span = dim;
+    for (int i = 0; i < 3; i++) {
+        const int axis = order[i];
+        if (axes[axis].count < 2)
+            continue;
+        if ((unsigned __int128)axes[axis].stride < span)
+            return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
+                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself", name, axes[axis].name,
+                          axes[axis].stride);
+        span += (unsigned __int128)(axes[axis].count - 1) * (uint64_t)axes[axis].stride;
+    }
+    return TANDEM_OK;
+}
+
+tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes)
+{
+    const check at = {op, why, why_bytes};
+    const struct {
+        const char *name;
+        uint32_t value;
+    } sizes[] = {{"batch", op->batch}, {"heads", op->heads}, {"kv_heads", op->kv_heads}, {"q_len", op->q_len},
+                 {"kv_len", op->kv_len}},
+      limits[] = {{"precision", op->precision}, {"granularity", op->granularity}, {"causal", op->causal},
+                  {"reserved", op->reserved}};
+    const uint32_t highest[] = {TANDEM_PRECISION_4B, TANDEM_GRANULARITY_TENSOR, 1, 0};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (sizes[i].value == 0)
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.%s is 0; it must be at least 1", sizes[i].name);
+        if (sizes[i].value > MAX_ROWS)
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.%s is %" PRIu32 "; it must be at most %d",
+                          sizes[i].name, sizes[i].value, MAX_ROWS);
+    }
+    if (op->heads % op->kv_heads)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.heads is %" PRIu32 "; it must be a multiple of kv_heads, which is %" PRIu32, op->heads,
+                      op->kv_heads);
+    const uint32_t dim = op->head_dim;
+    if (dim != 32 && dim != 64 && dim != 80 && dim != 96 && dim != 128 && dim != 256)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.head_dim is %" PRIu32 "; it must be 32, 64, 80, 96, 128 or 256", dim);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (limits[i].value > highest[i])
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.%s is %" PRIu32 "; it must be at most %" PRIu32,
+                          limits[i].name, limits[i].value, highest[i]);
+    if (op->smooth > 15)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.smooth is %" PRIu32 "; it must be at most 15",
+                      op->smooth);
+    if ((op->smooth & TANDEM_SMOOTH_NONE) && op->smooth != TANDEM_SMOOTH_NONE)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.smooth is %" PRIu32 "; NONE (1) must not be combined with others", op->smooth);
+    if (!isfinite(op->scale))
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.scale is %f; it must be finite", (double)op->scale);
+
+    tandem_status status = check_view(&at, "q", &op->q, op->heads, op->q_len, dim, false);
+    if (status == TANDEM_OK)
+        status = check_view(&at, "k", &op->k, op->kv_heads, op->kv_len, dim, false);
+    if (status == TANDEM_OK)
+        status = check_view(&at, "v", &op->v, op->kv_heads, op->kv_len, dim, false);
+    if (status == TANDEM_OK)
+        status = check_view(&at, "o", &op->o, op->heads, op->q_len, dim, true);
+    if (status == TANDEM_OK && op->lse.dtype != TANDEM_DTYPE_NONE) {
+        if (op->lse.dtype != TANDEM_DTYPE_F32)
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                          "attention.lse.dtype is %" PRIu32 "; it must be 3 (f32), or 0 where lse is not wanted",
+                          op->lse.dtype);
+        status = check_view(&at, "lse", &op->lse, op->heads, op->q_len, 1, true);
+    }
+    if (status != TANDEM_OK)
+        return status;
+
+    /* Every grid must fit into 2^31 - 1 blocks and all of scratch into 2^63 bytes; no array has more than
+     * bh * (q blocks) * (kv rows) or bh * rows * 256 elements of 4 bytes, and there are fewer than 32. */
+    const unsigned __int128 bh = (unsigned __int128)op->batch * op->heads;
+    const uint64_t q_tiles = ((uint64_t)op->q_len + 63) / 64, q_blocks = ((uint64_t)op->q_len + 127) / 128;
+    const uint64_t chunks = ((uint64_t)op->kv_len + 127) / 128;
+    const bool deltas = (op->smooth & TANDEM_SMOOTH_Q) || (op->precision == TANDEM_PRECISION_4B && op->smooth == 0);
+    unsigned __int128 blocks = bh * (q_tiles > chunks ? q_tiles : chunks);
+    if (deltas && bh * q_blocks * chunks > blocks)
+        blocks = bh * q_blocks * chunks;
+    if (blocks > MAX_BLOCKS)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
+                      "; together they need more than %d blocks",
+                      op->batch, op->heads, op->q_len, op->kv_len, MAX_BLOCKS);
+    return TANDEM_OK;
+}
+
+/* A plan in the making. */
+typedef struct maker {
+    const tandem_attention *op;
+    td_plan *plan;
+    const td_cubin *cubin;
+    uint64_t scratch_bytes;
+    uint64_t extent_bytes[TD_VIEW_COUNT];
+    const char *missing; /* an entry that the cubin lacks */
+    bool is_gpu, overflow;
+} maker;
+
+static const uint64_t absent = UINT64_MAX;
+
+/* A place in scratch and its size; nothing if `wanted` is false. */
+typedef struct place {
+    uint64_t offset, bytes;
+} place;
+
+static place take(maker *at, bool wanted, unsigned __int128 bytes)
+{
+    if (!wanted)
+        return (place){absent, 0};
+    const place it = {at->scratch_bytes, (uint64_t)bytes};
+    const unsigned __int128 end = at->scratch_bytes + (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+    if (end > (unsigned __int128)INT64_MAX)
+        at->overflow = true;
+    else
+        at->scratch_bytes = (uint64_t)end;
+    return it;
+}
+
+static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, const void *params, uint32_t param_bytes)
+{
+    td_record *record = &at->plan->records[at->plan->record_count++];
+    memset(record, 0, sizeof *record);
+    record->kernel = kernel;
+    record->grid[0] = (uint32_t)grid;
+    record->grid[1] = record->grid[2] = 1;
+    record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
+    record->block[1] = record->block[2] = 1;
+    record->param_bytes = param_bytes;
+    memcpy(record->params, params, param_bytes);
+    if (!at->cubin)
+        return record;
+    const td_cubin_entry *found = NULL;
+    for (uint32_t i = 0; i < at->cubin->entry_count && !found; i++)
+        if (strcmp(at->cubin->entries[i].entry, kernel->entry) == 0)
+            found = &at->cubin->entries[i];
+    if (found) {
+        record->registers = found->registers;
+        record->local_bytes = found->local_bytes;
+    } else {
+        at->missing = kernel->entry;
+    }
+    return record;
+}
+
+static void add_reloc(td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
+{
+    record->relocs[record->reloc_count++] = (td_reloc){.offset = (uint16_t)offset,
+                                                       .kind = TD_RELOC_POINTER,
+                                                       .base = (uint8_t)base,
+                                                       .view = view,
+                                                       .addend = addend};
+}
+
+enum { READ = 0, WRITE = 1 };
+
+static void add_range(td_record *record, int access, td_range range)
+{
+    if (access == READ)
+        record->reads[record->read_count++] = range;
+    else
+        record->writes[record->write_count++] = range;
+}
+
+/* The pointer at `offset` of the parameters leads to a place in scratch, or stays NULL if there is none. */
+static void use_scratch(td_record *record, int access, size_t offset, place it)
+{
+    if (it.offset == absent)
+        return;
+    add_reloc(record, offset, TD_BASE_SCRATCH, 0, it.offset);
+    add_range(record, access, (td_range){TD_BASE_SCRATCH, 0, it.offset, it.offset + it.bytes});
+}
+
+static void use_view(const maker *at, td_record *record, int access, size_t offset, uint32_t view)
+{
+    if (!at->extent_bytes[view])
+        return;
+    add_reloc(record, offset, TD_BASE_VIEW, view, 0);
+    add_range(record, access, (td_range){TD_BASE_VIEW, view, 0, at->extent_bytes[view]});
+}
+
+#define AT(type, member) offsetof(td_params_##type, member)
+
+static td_tensor tensor_of(const tandem_view *view, uint32_t heads, uint32_t rows, uint32_t dim)
+{
+    return (td_tensor){.stride_batch = view->stride_batch,
+                       .stride_head = view->stride_head,
+                       .stride_row = view->stride_row,
+                       .dtype = view->dtype,
+                       .heads = heads,
+                       .rows = rows,
+                       .dim = dim};
+}
+
+/* One of Q, K, V as the prologue sees it. */
+typedef struct operand {
+    uint32_t view, rows_pad, chunks, d_pad;
+    uint64_t planes; /* batch * its heads */
+    td_tensor tensor;
+    place partial, mean, amax, flag, codes, scale;
+} operand;
+
+static void add_mean(maker *at, operand *x)
+{
+    td_record *record;
+    const td_params_mean_partial partial = {.x = x->tensor, .chunks = x->chunks, .d_pad = x->d_pad};
+    record = add_record(at, &kernel_mean_partial, x->planes * x->chunks, &partial, sizeof partial);
+    use_view(at, record, READ, AT(mean_partial, x.data), x->view);
+    use_scratch(record, WRITE, AT(mean_partial, partial), x->partial);
+
+    const td_params_mean_final final = {.chunks = x->chunks, .d_pad = x->d_pad, .rows = x->tensor.rows};
+    record = add_record(at, &kernel_mean_final, x->planes, &final, sizeof final);
+    use_scratch(record, READ, AT(mean_final, partial), x->partial);
+    use_scratch(record, WRITE, AT(mean_final, mean), x->mean);
+}
+
+static void add_amax(maker *at, const operand *x, bool own_mean)
+{
+    const td_params_amax_partial amax = {
+        .x = x->tensor, .chunks = x->chunks, .d_pad = x->d_pad, .rows_pad = x->rows_pad, .own_mean = own_mean};
+    td_record *record = add_record(at, &kernel_amax_partial, x->planes * x->chunks, &amax, sizeof amax);
+    use_view(at, record, READ, AT(amax_partial, x.data), x->view);
+    use_scratch(record, READ, AT(amax_partial, mean), x->mean);
+    use_scratch(record, WRITE, AT(amax_partial, amax), x->amax);
+    use_scratch(record, WRITE, AT(amax_partial, flag), x->flag);
+}
+
+static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows, uint32_t d_pad)
+{
+    const uint32_t dim = at->op->head_dim;
+    operand x = {.view = view, .rows_pad = round_up(rows, TD_TILE_ROWS), .d_pad = d_pad};
+    x.chunks = x.rows_pad / TD_TILE_ROWS;
+    x.planes = (uint64_t)at->op->batch * heads;
+    x.tensor = tensor_of(of, heads, rows, dim);
+    at->extent_bytes[view] = td_view_extent_bytes(of, at->op->batch, heads, rows, dim);
+    return x;
+}
+
+/* Scratch of an operand. Its sizes count elements, which are below 2^31 blocks * 128 rows * 256 channels. */
+static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag, uint32_t code_bytes, bool scale_by_row)
+{
+    const unsigned __int128 rows = (unsigned __int128)x->planes * x->rows_pad;
+    const unsigned __int128 channels = (unsigned __int128)x->planes * x->d_pad;
+    x->partial = take(at, mean, channels * x->chunks * 4);
+    x->mean = take(at, mean, channels * 4);
+    x->amax = take(at, amax, channels * x->chunks * 4);
+    x->flag = take(at, flag, rows * 4);
+    x->codes = take(at, true, rows * x->d_pad * code_bytes);
+    x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
+}
+
+tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
+                                td_attention_layout *layout, char *why, size_t why_bytes)
+{
+    maker at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
+    plan->scratch_bytes = 0;
+    plan->record_count = 0;
+    uint32_t sm = target->sm, cubins = 0;
+    td_cubins(&cubins);
+    if (at.is_gpu && cubins) {
+        at.cubin = td_cubin_for_sm(target->sm, why, why_bytes);
+        if (!at.cubin)
+            return TANDEM_ERROR_UNSUPPORTED;
+        sm = at.cubin->sm;
+    }
+    uint32_t precision = op->precision, granularity = op->granularity, smooth = op->smooth;
+    if (precision == TANDEM_PRECISION_AUTO)
+        precision = op->kv_len >= 256 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
+    if (granularity == TANDEM_GRANULARITY_DEFAULT)
+        granularity = sm == 90 ? TANDEM_GRANULARITY_THREAD_HOPPER : TANDEM_GRANULARITY_THREAD_ADA;
+    if (smooth == TANDEM_SMOOTH_DEFAULT)
+        smooth = precision == TANDEM_PRECISION_8B   ? TANDEM_SMOOTH_K
+                 : precision == TANDEM_PRECISION_4B ? TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K
+                                                    : TANDEM_SMOOTH_NONE;
+    plan->precision = precision;
+
+    const bool qk_f16 = precision == TANDEM_PRECISION_F16, v_f16 = qk_f16 || (at.is_gpu && sm < 89);
+    const bool smooth_q = smooth & TANDEM_SMOOTH_Q, smooth_k = smooth & TANDEM_SMOOTH_K, smooth_v = smooth & TANDEM_SMOOTH_V;
+    const bool tensor_scale = !qk_f16 && granularity == TANDEM_GRANULARITY_TENSOR;
+    const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE, bias = wants_lse && smooth_k;
+    const uint32_t d_pad = pad_dim(op->head_dim);
+    const float qmax = precision == TANDEM_PRECISION_4B ? 7 : 127;
+    const float scale = op->scale != 0 ? op->scale : (float)(1 / sqrt((double)op->head_dim));
+
+    operand q = make_operand(&at, TD_VIEW_Q, &op->q, op->heads, op->q_len, d_pad);
+    operand k = make_operand(&at, TD_VIEW_K, &op->k, op->kv_heads, op->kv_len, d_pad);
+    operand v = make_operand(&at, TD_VIEW_V, &op->v, op->kv_heads, op->kv_len, d_pad);
+    at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
+    at.extent_bytes[TD_VIEW_LSE] =
+        wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
+    place_operand(&at, &k, smooth_k, tensor_scale, false, qk_f16 ? 2 : 1, true);
+    place_operand(&at, &v, smooth_v, true, true, v_f16 ? 2 : 1, false);
+    place_operand(&at, &q, false, tensor_scale, false, qk_f16 ? 2 : 1, true);
+    const unsigned __int128 q_rows = (unsigned __int128)q.planes * q.rows_pad;
+    const place q_mean = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * d_pad * 4);
+    const place delta = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * k.rows_pad * 4);
+    const place lse_bias = take(&at, bias, q_rows * 4);
+    const bool dump = target->dump && at.is_gpu;
+    const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
+    const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
+    const place dump_r = take(&at, dump && !v_f16, q_rows * (k.rows_pad / TD_TILE_KEYS) * d_pad * 4);
+    if (at.overflow)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
+                      "; together they need more than 2^63 bytes of scratch",
+                      op->batch, op->heads, op->q_len, op->kv_len);
+
+    if (smooth_k)
+        add_mean(&at, &k);
+    if (smooth_v)
+        add_mean(&at, &v);
+    add_amax(&at, &v, false);
+    if (tensor_scale) {
+        add_amax(&at, &k, false);
+        add_amax(&at, &q, smooth_q);
+    }
+
+    td_record *record;
+    td_params_quant_qk quant = {.x = k.tensor,
+                                .chunks = k.chunks,
+                                .d_pad = d_pad,
+                                .rows_pad = k.rows_pad,
+                                .mode = qk_f16,
+                                .qmax = qmax,
+                                .granularity = granularity,
+                                .is_k = 1};
+    record = add_record(&at, &kernel_quant_qk, k.planes * k.chunks, &quant, sizeof quant);
+    use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_K);
+    use_scratch(record, READ, AT(quant_qk, mean), k.mean);
+    use_scratch(record, READ, AT(quant_qk, flag), v.flag);
+    use_scratch(record, READ, AT(quant_qk, amax), k.amax);
+    use_scratch(record, WRITE, AT(quant_qk, scale), k.scale);
+    use_scratch(record, WRITE, AT(quant_qk, codes), k.codes);
+
+    const td_params_quant_v quant_v = {
+        .x = v.tensor, .chunks = v.chunks, .d_pad = d_pad, .kv_pad = v.rows_pad, .mode = v_f16};
+    record = add_record(&at, &kernel_quant_v, v.planes * v.chunks, &quant_v, sizeof quant_v);
+    use_view(&at, record, READ, AT(quant_v, x.data), TD_VIEW_V);
+    use_scratch(record, READ, AT(quant_v, mean), v.mean);
+    use_scratch(record, READ, AT(quant_v, amax), v.amax);
+    use_scratch(record, WRITE, AT(quant_v, scale), v.scale);
+    use_scratch(record, WRITE, AT(quant_v, codes), v.codes);
+
+    quant.x = q.tensor;
+    quant.chunks = q.chunks;
+    quant.rows_pad = q.rows_pad;
+    quant.is_k = 0;
+    quant.lse_heads = op->kv_heads;
+    record = add_record(&at, &kernel_quant_qk, q.planes * q.chunks, &quant, sizeof quant);
+    use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_Q);
+    use_scratch(record, READ, AT(quant_qk, amax), q.amax);
+    use_scratch(record, WRITE, AT(quant_qk, block_mean), q_mean);
+    if (bias)
+        use_scratch(record, READ, AT(quant_qk, lse_mean), k.mean);
+    use_scratch(record, WRITE, AT(quant_qk, lse_bias), lse_bias);
+    use_scratch(record, WRITE, AT(quant_qk, scale), q.scale);
+    use_scratch(record, WRITE, AT(quant_qk, codes), q.codes);
+
+    if (smooth_q) {
+        const td_params_delta_s delta_s = {.k = k.tensor,
+                                           .heads = op->heads,
+                                           .q_blocks = q.chunks,
+                                           .chunks = k.chunks,
+                                           .d_pad = d_pad,
+                                           .kv_pad = k.rows_pad};
+        record = add_record(&at, &kernel_delta_s, q.planes * q.chunks * k.chunks, &delta_s, sizeof delta_s);
+        use_view(&at, record, READ, AT(delta_s, k.data), TD_VIEW_K);
+        use_scratch(record, READ, AT(delta_s, q_mean), q_mean);
+        use_scratch(record, READ, AT(delta_s, k_mean), k.mean);
+        use_scratch(record, WRITE, AT(delta_s, delta), delta);
+    }
+
+    const td_params_attention attention = {.o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
+                                           .lse_stride_batch = op->lse.stride_batch,
+                                           .lse_stride_head = op->lse.stride_head,
+                                           .lse_stride_row = op->lse.stride_row,
+                                           .scale = scale,
+                                           .heads = op->heads,
+                                           .kv_heads = op->kv_heads,
+                                           .kv_len = op->kv_len,
+                                           .q_pad = q.rows_pad,
+                                           .kv_pad = k.rows_pad,
+                                           .d_pad = d_pad,
+                                           .causal = op->causal,
+                                           .accumulator = target->accumulator};
+    int d_index = 0;
+    while (d_pads[d_index] != d_pad)
+        d_index++;
+    const td_kernel *kernel = qk_f16 ? &kernels_attn_f16[d_index]
+                              : v_f16 ? &kernels_attn_8b_f16[d_index]
+                                      : &kernels_attn_8b_fp8[d_index];
+    if (!at.is_gpu)
+        kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
+    const uint32_t tile_rows = at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
+    record = add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
+    if (at.is_gpu)
+        record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_f16 ? 2u : 1u, v_f16 ? 2u : 1u, d_pad);
+    use_scratch(record, READ, AT(attention, q_codes), q.codes);
+    use_scratch(record, READ, AT(attention, k_codes), k.codes);
+    use_scratch(record, READ, AT(attention, v_codes), v.codes);
+    use_scratch(record, READ, AT(attention, q_scale), q.scale);
+    use_scratch(record, READ, AT(attention, k_scale), k.scale);
+    use_scratch(record, READ, AT(attention, v_scale), v.scale);
+    use_scratch(record, READ, AT(attention, v_mean), v.mean);
+    use_scratch(record, READ, AT(attention, delta), delta);
+    use_scratch(record, READ, AT(attention, lse_bias), lse_bias);
+    use_view(&at, record, WRITE, AT(attention, o.data), TD_VIEW_O);
+    use_view(&at, record, WRITE, AT(attention, lse), TD_VIEW_LSE);
+    use_scratch(record, WRITE, AT(attention, dump_s), dump_s);
+    use_scratch(record, WRITE, AT(attention, dump_p), dump_p);
+    use_scratch(record, WRITE, AT(attention, dump_r), dump_r);
+
+    plan->scratch_bytes = at.scratch_bytes;
+    if (at.missing)
+        return refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "there is no kernel %s for compute capability %" PRIu32 ".%" PRIu32,
+                      at.missing, sm / 10, sm % 10);
+    if (layout)
+        *layout = (td_attention_layout){.q_pad = q.rows_pad,
+                                        .kv_pad = k.rows_pad,
+                                        .d_pad = d_pad,
+                                        .v_is_f16 = v_f16,
+                                        .qk_is_f16 = qk_f16,
+                                        .q_codes = q.codes.offset,
+                                        .q_scale = q.scale.offset,
+                                        .q_mean = q_mean.offset,
+                                        .k_codes = k.codes.offset,
+                                        .k_scale = k.scale.offset,
+                                        .k_mean = k.mean.offset,
+                                        .v_codes = v.codes.offset,
+                                        .v_scale = v.scale.offset,
+                                        .v_mean = v.mean.offset,
+                                        .delta_s = delta.offset,
+                                        .dump_s = dump_s.offset,
+                                        .dump_p = dump_p.offset,
+                                        .dump_r = dump_r.offset};
+    return TANDEM_OK;
+}
