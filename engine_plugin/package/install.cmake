@@ -5,7 +5,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tandem)
 set(package_in ${PROJECT_SOURCE_DIR}/engine_plugin/package)
 set(package_out ${PROJECT_BINARY_DIR}/package)
 
-install(TARGETS tandem EXPORT TandemTargets
+install(TARGETS tandem_library EXPORT TandemTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET tandem_tool)

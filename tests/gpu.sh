@@ -1,0 +1,257 @@
+#!/bin/sh
+# Tests, sanitizer runs, the headless demo and benches on a machine with an NVIDIA GPU, without a package registry or a display.
+# SPDX-License-Identifier: Apache-2.0
+set -u
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
+
+usage() {
+    cat <<'END'
+usage: sh tests/gpu.sh [--build DIR] [--deps DIR] [--out DIR] [--only tests|sanitize|demo|bench]
+
+  --build DIR   a tree that was built before, as by `cmake --preset gpu && cmake --build --preset gpu`;
+                default: build-gpu if there is one, else it is built for this machine's GPU alone
+  --deps DIR    .deb files (the Vulkan loader, say) to unpack privately
+  --out DIR     where summary.json, overlay.png, demo/ and results.tar.gz go; default: out-gpu
+  --only WHAT   one part of tests, sanitize, demo, bench
+Takes at most 8 minutes, plus the build. Fails if anything fails, or a GPU test is skipped although there is a GPU.
+END
+}
+
+die() {
+    printf '%s\n' "gpu.sh: $*" >&2
+    exit 1
+}
+
+build='' deps='' out=$root/out-gpu only=''
+while [ $# -gt 0 ]; do
+    option=$1
+    case $option in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    --*=*)
+        value=${option#*=}
+        option=${option%%=*}
+        ;;
+    --build | --deps | --out | --only)
+        [ $# -ge 2 ] || die "$option needs a value"
+        value=$2
+        shift
+        ;;
+    esac
+    shift
+    case $option in
+    --build) build=$value ;;
+    --deps) deps=$value ;;
+    --out) out=$value ;;
+    --only) only=$value ;;
+    *) die "unknown option $option; see --help" ;;
+    esac
+done
+case $only in
+'' | tests | sanitize | demo | bench) ;;
+*) die "--only $only: must be tests, sanitize, demo or bench" ;;
+esac
+
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+[ -n "$gpu" ] || die "no NVIDIA GPU on this machine: nvidia-smi shows none"
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+mkdir -p "$out" "$work/results/logs" || die "cannot write to $out"
+out=$(CDPATH='' cd -- "$out" && pwd -P)
+rm -rf "$out/summary.json" "$out/overlay.png" "$out/results.tar.gz" "$out/demo"
+
+# Everything from --deps goes into a folder of this run's own.
+if [ -n "$deps" ]; then
+    [ -d "$deps" ] || die "--deps $deps: no such folder"
+    command -v dpkg >/dev/null || die "--deps needs dpkg"
+    for package in "$deps"/*.deb; do
+        [ -f "$package" ] || die "--deps $deps holds no .deb files"
+        dpkg -x "$package" "$work/deps" || die "cannot unpack $package"
+    done
+    for folder in "$work"/deps/usr/lib/*-linux-gnu "$work"/deps/lib/*-linux-gnu "$work/deps/usr/lib"; do
+        [ ! -d "$folder" ] || LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    done
+    export LD_LIBRARY_PATH
+    [ ! -d "$work/deps/usr/share/vulkan/explicit_layer.d" ] || export VK_LAYER_PATH="$work/deps/usr/share/vulkan/explicit_layer.d"
+fi
+
+# The driver's own description, where a container mounts it aside.
+if [ -z "${VK_DRIVER_FILES-}${VK_ICD_FILENAMES-}" ]; then
+    icd=
+    for file in /etc/vulkan/icd.d/nvidia*.json /usr/share/vulkan/icd.d/nvidia*.json /usr/local/share/vulkan/icd.d/nvidia*.json; do
+        [ ! -f "$file" ] || icd=$file
+    done
+    aside=/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json
+    [ -n "$icd" ] || [ ! -f "$aside" ] || icd=$aside
+    # Named either way, so that no software driver beside it is picked.
+    [ -z "$icd" ] || export VK_DRIVER_FILES="$icd" VK_ICD_FILENAMES="$icd"
+fi
+
+build_here() {
+    missing=
+    for tool in cmake gcc g++ glslc nvcc pkg-config; do
+        command -v "$tool" >/dev/null 2>&1 || [ -x "/usr/local/cuda/bin/$tool" ] || missing="$missing $tool"
+    done
+    for header in vulkan/vulkan_core.h imgui/imgui.h cmocka.h jansson.h png.h cglm/cglm.h; do
+        found=
+        for folder in /usr/include /usr/local/include /usr/include/*-linux-gnu; do
+            [ ! -f "$folder/$header" ] || found=1
+        done
+        [ -n "$found" ] || missing="$missing $header"
+    done
+    [ -z "$missing" ] || die "cannot build here, missing:$missing. Build on another machine (cmake --preset gpu) and give --build DIR"
+    case $capability in
+    90 | 100 | 103 | 120) arch=${capability}a ;;
+    *) arch=$capability ;;
+    esac
+    [ "$capability" != 120 ] || arch=120
+    printf '%s\n' "gpu.sh: building build-gpu for sm_$arch"
+    { cmake -S "$root" -B "$root/build-gpu" --preset gpu "-DTANDEM_CUDA_ARCHS=$arch" &&
+        cmake --build "$root/build-gpu" --parallel "$(nproc)"; } >"$work/results/logs/build.log" 2>&1 || {
+        tail -n 60 "$work/results/logs/build.log" >&2
+        die "the build failed"
+    }
+}
+if [ -z "$build" ]; then
+    build=$root/build-gpu
+    [ -f "$build/gpu_tests.txt" ] && [ -x "$build/tandem-demo" ] || (cd "$root" && build_here) || exit 1
+fi
+[ -d "$build" ] || die "--build $build: no such folder"
+build=$(CDPATH='' cd -- "$build" && pwd -P)
+[ -f "$build/gpu_tests.txt" ] || die "$build is no tree of Tandem's: it has no gpu_tests.txt"
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+
+begin=$(date +%s)
+limit=465
+passed=0 failed=0 steps=''
+: >"$work/table"
+
+# note NAME STATUS SECONDS
+note() {
+    case $2 in
+    passed) passed=$((passed + 1)) ;;
+    skipped) ;;
+    *) failed=$((failed + 1)) ;;
+    esac
+    steps="$steps${steps:+,
+    }{\"name\": \"$1\", \"status\": \"$2\", \"seconds\": $3}"
+    printf '%-34s %-10s %4s s\n' "$1" "$2" "$3" | tee -a "$work/table"
+}
+
+# step NAME SECONDS COMMAND...: runs it with a time limit; its output goes to a log, and to the terminal if it failed.
+step() {
+    name=$1
+    most=$2
+    shift 2
+    log=$work/results/logs/$name.log
+    start=$(date +%s)
+    left=$((limit - (start - begin)))
+    if [ "$left" -lt 5 ]; then
+        note "$name" no-time 0
+        return 1
+    fi
+    [ "$most" -le "$left" ] || most=$left
+    (cd "$build" && exec timeout -k 5 "$most" "$@") >"$log" 2>&1
+    code=$?
+    case $code in
+    0) status=passed ;;
+    77) status=was-skipped ;;
+    124 | 137) status=timed-out ;;
+    *) status=failed ;;
+    esac
+    note "$name" $status $(($(date +%s) - start))
+    [ $code = 0 ] || tail -n 40 "$log"
+    return $code
+}
+
+wanted() {
+    [ -z "$only" ] || [ "$only" = "$1" ]
+}
+
+export TANDEM_EXPECT_GPU=1 TANDEM_BUILD="$build"
+printf '%s\n' "$gpu, driver $driver, sm_$capability"
+
+if wanted tests; then
+    [ -s "$build/gpu_tests.txt" ] || note tests none 0
+    while read -r program; do
+        if [ -x "$build/$program" ]; then
+            step "$program" 120 "$build/$program" </dev/null
+        else
+            note "$program" not-built 0
+        fi
+    done <"$build/gpu_tests.txt"
+fi
+
+if wanted demo; then
+    if [ -x "$build/tandem-demo" ]; then
+        step demo 120 "$build/tandem-demo" --headless --width 960 --height 540 --frames 120 --out "$out/demo"
+        for file in overlay.png report.json; do
+            [ -s "$out/demo/$file" ] || note "demo-$file" missing 0
+        done
+        if [ -s "$out/demo/report.json" ]; then
+            if grep -q '"backend": *"cuda"' "$out/demo/report.json"; then
+                note demo-on-cuda passed 0
+            else
+                note demo-on-cuda failed 0
+            fi
+            cp "$out/demo/report.json" "$work/results/"
+        fi
+        [ ! -s "$out/demo/overlay.png" ] || cp "$out/demo/overlay.png" "$out/overlay.png"
+    else
+        note demo not-built 0
+    fi
+fi
+
+if wanted bench; then
+    if [ -x "$build/test_cuda" ]; then
+        step bench-kernels 60 "$build/test_cuda" --bench && cat "$log"
+    fi
+    if [ -x "$build/tandem" ]; then
+        step info 20 "$build/tandem" info --json && cp "$log" "$work/results/info.json"
+        if "$build/tandem" --help 2>&1 | grep -q '^ *\(tandem \)*bench'; then
+            step bench 60 "$build/tandem" bench && cat "$log"
+        fi
+    else
+        note tool not-built 0
+    fi
+fi
+
+if wanted sanitize; then
+    if [ -z "$sanitizer" ]; then
+        note sanitize skipped 0
+        echo "compute-sanitizer is not installed"
+    elif [ ! -x "$build/test_cuda" ]; then
+        note sanitize not-built 0
+    else
+        step memcheck 150 "$sanitizer" --tool memcheck --leak-check full --error-exitcode 9 "$build/test_cuda" --quick
+        step racecheck 150 "$sanitizer" --tool racecheck --error-exitcode 9 "$build/test_cuda" --quick
+    fi
+fi
+
+cat >"$out/summary.json" <<END
+{
+  "gpu": "$gpu",
+  "driver": "$driver",
+  "sm": "$capability",
+  "date": "$(date -u +%Y-%m-%dT%H:%M:%SZ)",
+  "seconds": $(($(date +%s) - begin)),
+  "steps": [
+    $steps
+  ],
+  "passed": $passed,
+  "failed": $failed
+}
+END
+cp "$out/summary.json" "$work/table" "$work/results/"
+tar -C "$work" -czf "$out/results.tar.gz" results
+echo
+cat "$work/table"
+printf '%s\n' "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
