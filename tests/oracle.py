@@ -66,7 +66,8 @@ def save(path, tensors, metadata=None):
 
 def load(path):
     """-> {name: (dtype, array)}, metadata"""
-    raw = open(path, "rb").read()
+    with open(path, "rb") as f:
+        raw = f.read()
     n = struct.unpack("<Q", raw[:8])[0]
     entries = json.loads(raw[8:8 + n])
     metadata = entries.pop("__metadata__", {})
@@ -226,7 +227,7 @@ def quant_int(y, qmax, granularity, is_k):
         amax[..., rows] = np.abs(y[..., rows, :]).max((-1, -2))[..., None]
     zero = amax < TINY
     qmax = f32(qmax)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         factor = np.where(zero, f32(0), qmax / amax).astype(f32)
     codes = np.clip(np.rint(y * factor[..., None]), -qmax, qmax)
     codes = np.where(np.isnan(codes), -qmax, codes)
@@ -255,7 +256,7 @@ def quant_v(y, bad, kind):
         codes = np.ldexp(y, -e[..., None, :]).astype(np.float16)
         return np.where(bad, np.float16(0), codes), np.ldexp(f32(1), e).astype(f32)
     zero = amax < TINY
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):
         factor = np.where(zero, f32(0), f32(448) / amax).astype(f32)
     codes = e4m3_encode(y * factor[..., None, :])
     return np.where(bad, np.uint8(0), codes), np.where(zero, f32(0), amax / f32(448)).astype(f32)

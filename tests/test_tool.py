@@ -1,0 +1,525 @@
+"""`tandem` from outside: its codes bit for bit, its output against float64, its manners with bad input.
+
+SPDX-License-Identifier: Apache-2.0
+
+usage: test_tool.py BUILD_FOLDER [unittest arguments]
+"""
+import itertools
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("test_tool: numpy is missing; on Debian: apt-get install python3-numpy")
+import oracle as R
+
+TOOL = None
+FOLDER = None
+f32 = np.float32
+compared = 0
+
+
+def tool(*args, **more):
+    return subprocess.run([TOOL, *map(str, args)], capture_output=True, text=True, timeout=120, errors="replace", **more)
+
+
+def inputs(seed, b, h, hk, n, nk, d, spread=1.0):
+    r = np.random.default_rng(seed)
+    return [(spread * r.standard_normal(s)).astype(f32) for s in ((b, h, n, d), (b, hk, nk, d), (b, hk, nk, d))]
+
+
+def write(arrays, dtypes):
+    """Writes q, k, v; returns their values after the rounding to each dtype."""
+    dtypes = [dtypes] * 3 if isinstance(dtypes, str) else dtypes
+    coded = [R.encode(x, t) for x, t in zip(arrays, dtypes)]
+    R.save(FOLDER / "in.safetensors", {n: (t, x) for n, t, x in zip("qkv", dtypes, coded)})
+    return [R.decode(x, t) for x, t in zip(coded, dtypes)]
+
+
+class Done:
+    pass
+
+
+def attend(arrays, dtypes, precision, *options):
+    """Runs the tool; what it wrote, and the values that it read."""
+    done = Done()
+    done.q, done.k, done.v = write(arrays, dtypes)
+    out = FOLDER / "out.safetensors"
+    out.unlink(missing_ok=True)
+    run = tool("attend", "--in", FOLDER / "in.safetensors", "--out", out, "--precision", precision, "--json", *options)
+    if run.returncode:
+        raise AssertionError(f"{precision} {options}: exit {run.returncode}: {run.stderr}")
+    done.report = json.loads(run.stdout)
+    tensors, done.metadata = R.load(out)
+    done.dtypes = {name: t for name, (t, _) in tensors.items()}
+    done.codes = {name: x for name, (_, x) in tensors.items()}
+    done.o = R.decode(*reversed(tensors["o"]))
+    done.lse = done.codes["lse"]
+    return done
+
+
+def same_bits(a, b):
+    """Equal bit for bit; any NaN equals any other."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.kind == "f":
+        a, b = np.where(np.isnan(a), a.dtype.type(np.nan), a), np.where(np.isnan(b), b.dtype.type(np.nan), b)
+    return a.tobytes() == b.tobytes()
+
+
+ROUNDING = {"F32": 4e-4, "F16": 7e-4, "BF16": 3e-3}  # of o, on top of the few P codes that fall to the other side of a tie
+
+
+class Codes(unittest.TestCase):
+    """What --codes writes against the recomputation in numpy, and o against what follows from the codes."""
+
+    def check(self, arrays, dtypes, precision, *options, granularity="thread-ada", smooth=None, causal=False, scale=0.0,
+              v_kind="E4M3", tolerance=None):
+        global compared
+        if smooth is None:
+            smooth = {"8b": "k", "4b": "qk", "f16": ""}[precision]
+        else:
+            options += ("--smooth", smooth or "none")
+        options += ("--codes",) + (("--causal",) if causal else ()) + (("--scale", repr(scale)) if scale else ())
+        got = attend(arrays, dtypes, precision, *options)
+        want = R.quantise(got.q, got.k, got.v, precision, granularity, smooth, v_kind)
+        self.assertEqual(sorted(got.codes), sorted([*want, "o", "lse"]))
+        for name, array in want.items():
+            if not same_bits(got.codes[name], array):
+                differ = np.argwhere(np.asarray(got.codes[name] != array))
+                self.fail(f"{precision} {options}: {name} differs in {len(differ)} of {array.size}, first at {differ[:3].tolist()}")
+            compared += array.size
+        n, d = got.q.shape[2:]
+        o, lse = R.attend_codes(got.codes, n, causal, scale, d, got.q)
+        finite = np.isfinite(o)
+        self.assertTrue((np.isfinite(got.o) == finite).all(), f"{precision} {options}: NaN elsewhere in o")
+        error = R.rel_l1(np.where(finite, got.o, 0), np.where(finite, o, 0))
+        self.assertLess(error, tolerance or ROUNDING[got.dtypes["o"]], f"o of {precision} {options}")
+        self.assertTrue((np.isneginf(got.lse) == np.isneginf(lse)).all())
+        there = np.isfinite(lse)
+        self.assertTrue((np.isnan(got.lse) == np.isnan(lse)).all())
+        self.assertLess(np.abs(got.lse[there] - lse[there]).max(initial=0), 1e-3 + 2e-6 * np.abs(lse[there]).max(initial=0))
+        return got
+
+    def test_every_head_dim_and_dtype(self):
+        for d, dtype in itertools.product((32, 64, 80, 96, 128, 256), ("F16", "BF16", "F32")):
+            for precision in ("8b", "f16"):
+                self.check(inputs(d, 1, 2, 1, 65, 200, d), dtype, precision)
+
+    def test_mixed_dtypes(self):
+        got = self.check(inputs(1, 1, 2, 2, 70, 90, 64), ("BF16", "F32", "F16"), "8b")
+        self.assertEqual(got.dtypes["o"], "BF16")
+
+    def test_lengths_and_causal(self):
+        for n, nk in ((1, 1), (1, 300), (63, 63), (64, 64), (65, 65), (200, 200), (200, 65), (65, 200), (129, 1)):
+            for causal, precision in itertools.product((False, True), ("8b", "f16")):
+                self.check(inputs(n, 1, 4, 2, n, nk, 64), "F16", precision, causal=causal)
+
+    def test_granularities_and_smoothing(self):
+        x = inputs(2, 1, 2, 1, 200, 300, 64)
+        for granularity in ("tensor", "block", "warp", "thread", "thread-ada", "thread-hopper", "token"):
+            for smooth in ("", "k", "qk", "kv"):
+                got = self.check(x, "F16", "8b", "--granularity", granularity, smooth=smooth,
+                                 granularity="thread-ada" if granularity == "thread" else granularity)
+                self.assertEqual(got.metadata["smooth"], smooth or "none")
+        for smooth in ("q", "v", "qv", "qkv"):
+            self.check(x, "F16", "8b", smooth=smooth)
+
+    def test_batches_heads_scale(self):
+        for h, hk in ((6, 6), (6, 3), (6, 1)):
+            self.check(inputs(h, 2, h, hk, 130, 140, 32), "F16", "8b", smooth="qkv", scale=0.3, causal=True)
+        self.check(inputs(9, 1, 1, 1, 70, 70, 64), "F32", "8b", scale=-0.05)
+
+    def test_four_bits(self):
+        for smooth in ("", "k", "qk"):
+            for granularity in ("thread-ada", "token", "tensor"):
+                got = self.check(inputs(3, 1, 2, 2, 200, 200, 64), "F16", "4b", "--granularity", granularity, smooth=smooth,
+                                 granularity=granularity)
+                self.assertLessEqual(np.abs(got.codes["q_codes"]).max(), 7)
+                self.assertEqual(got.metadata["qmax"], "7")
+
+    def test_large_and_tiny_values(self):
+        q, k, v = inputs(4, 1, 2, 1, 100, 130, 64)
+        self.check([q * f32(1e-3), k * f32(1e6), v * f32(1e7)], "F32", "f16")
+        self.check([q * f32(1e-3), k * f32(1e6), v * f32(1e7)], "F32", "8b")
+        self.check([q * f32(1e6), k * f32(1e-6), v * f32(1e-20)], "BF16", "8b")
+        self.check([q * f32(0), k * f32(1e-38), v * f32(0)], "F32", "8b")
+        self.check([q, k, v], "F32", "f16", smooth="qkv")
+
+    def test_outliers_and_bias(self):
+        q, k, v = inputs(5, 1, 2, 1, 150, 200, 64)
+        k[..., 5] += 30
+        v += 8
+        self.check([q, k, v], "F16", "8b", smooth="kv")
+        self.check([q, k, v], "F16", "4b", smooth="qk")
+
+    def test_bad_numbers_stay_in_their_rows(self):
+        q, k, v = inputs(6, 1, 2, 2, 100, 150, 64)
+        q[0, 0, 3, 5], q[0, 1, 99, 0] = np.nan, np.inf
+        k[0, 0, 140, 1], v[0, 1, 120, 2] = -np.inf, np.nan
+        for precision in ("8b", "f16"):
+            for dtype in ("F16", "BF16", "F32"):
+                got = self.check([q, k, v], dtype, precision, causal=True)
+                rows = np.isnan(got.o).any(-1)
+                want = np.zeros_like(rows)
+                want[0, 0, [3, *range(90, 100)]] = want[0, 1, [99, *range(70, 99)]] = True
+                self.assertTrue((rows == want).all(), f"{precision} {dtype}: {np.argwhere(rows != want)[:5].tolist()}")
+
+    def test_twins(self):
+        x = inputs(7, 1, 2, 1, 130, 200, 64)
+        ran = 0
+        for sm in (80, 86, 89, 90, 120):
+            write(x, "F16")
+            probe = tool("attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "8b",
+                         "--backend", "twin", "--sm", sm)
+            if probe.returncode and "no kernel for compute capability" in probe.stderr:
+                continue  # a build with cubins for other GPUs only
+            v_kind = "F16" if sm < 89 else "E4M3"
+            for smooth in ("k", "qkv"):
+                got = self.check(x, "F16", "8b", "--backend", "twin", "--sm", sm, smooth=smooth, v_kind=v_kind, tolerance=5e-3,
+                                 granularity="thread-hopper" if sm == 90 else "thread-ada")
+                self.assertEqual((got.metadata["backend"], got.metadata["sm"]), ("twin", str(sm)))
+            self.check(x, "F16", "f16", "--backend", "twin", "--sm", sm)
+            ran += 1
+        self.assertGreater(ran, 0)
+
+
+class Accuracy(unittest.TestCase):
+    def test_f16_is_exact(self):
+        for n, d, causal in ((1, 64, False), (200, 128, True), (300, 80, False)):
+            got = attend(inputs(n, 1, 2, 1, n, n, d), "F16", "f16", *(["--causal"] if causal else []))
+            o, lse = R.exact(got.q, got.k, got.v, causal)
+            self.assertLess(R.rel_l1(got.o, o), 2e-3)
+            self.assertLess(np.abs(got.lse - lse).max(), 2e-3)
+
+    def test_eight_bits_are_eight_bits(self):
+        for n, d, causal, seed in ((256, 64, False, 1), (512, 128, False, 2), (512, 128, True, 3), (1024, 64, False, 4)):
+            got = attend(inputs(seed, 1, 2, 1, n, n, d), "F16", "8b", *(["--causal"] if causal else []))
+            o, lse = R.exact(got.q, got.k, got.v, causal)
+            error = R.rel_l1(got.o, o)
+            self.assertTrue(.005 <= error <= .05, f"n {n} d {d} causal {causal}: relative L1 {error}")
+            self.assertGreater(R.cosine(got.o, o), .998)
+            self.assertLess(np.abs(got.lse - lse).max(), .05)
+
+    def test_four_bits_are_four_bits(self):
+        got = attend(inputs(5, 1, 2, 2, 512, 512, 64), "F16", "4b")
+        o, _ = R.exact(got.q, got.k, got.v)
+        error = R.rel_l1(got.o, o)
+        self.assertTrue(.05 <= error <= .35, error)
+        self.assertEqual(got.metadata["smooth"], "qk")
+
+    def test_smoothing_k_helps_with_outlier_channels(self):
+        q, k, v = inputs(6, 1, 2, 1, 300, 300, 64)
+        k[..., ::16] += 60
+        errors = {}
+        for smooth in ("none", "k"):
+            got = attend([q, k, v], "F16", "8b", "--smooth", smooth)
+            o, lse = R.exact(got.q, got.k, got.v)
+            errors[smooth] = R.rel_l1(got.o, o)
+        self.assertLess(np.abs(got.lse - lse).max(), .1)
+        self.assertLess(errors["k"], .05)
+        self.assertGreater(errors["none"], 2 * errors["k"])
+
+    def test_ref_is_the_formula(self):
+        for n, nk, causal, scale in ((65, 200, False, 0), (200, 65, True, 0), (70, 70, True, .25), (1, 1, False, -2)):
+            options = (["--causal"] if causal else []) + (["--scale", scale] if scale else [])
+            got = attend(inputs(n, 2, 4, 2, n, nk, 80), "F32", "ref", *options)
+            o, lse = R.exact(got.q, got.k, got.v, causal, scale)
+            self.assertLess(R.rel_l1(got.codes["o_f64"], o), 1e-9)
+            self.assertTrue((got.codes["o"] == got.codes["o_f64"].astype(f32)).all())
+            there = np.isfinite(lse)
+            self.assertTrue((np.isfinite(got.codes["lse_f64"]) == there).all())
+            self.assertLess(np.abs(got.codes["lse_f64"][there] - lse[there]).max(initial=0), 1e-9 * (1 + np.abs(lse[there]).max(initial=0)))
+            self.assertTrue((got.lse[there] == got.codes["lse_f64"][there].astype(f32)).all())
+        for dtype, bits in (("F16", np.float16), ("BF16", None)):
+            got = attend(inputs(8, 1, 1, 1, 40, 50, 32), dtype, "ref")
+            want = got.codes["o_f64"].astype(bits) if bits else R.to_bf16(got.codes["o_f64"].astype(f32))
+            self.assertTrue((got.codes["o"] == want).all() if bits else (got.codes["o"] != want).mean() < .001)
+
+
+class Runs(unittest.TestCase):
+    def test_threads_do_not_change_the_result(self):
+        x = inputs(1, 1, 4, 2, 200, 200, 64)
+        results = [attend(x, "F16", "8b", "--codes", "--backend", "cpu", "--threads", t).codes for t in (1, 2, 7)]
+        for other in results[1:]:
+            for name in results[0]:
+                self.assertTrue(same_bits(results[0][name], other[name]), name)
+
+    def test_a_session_gives_the_same(self):
+        for seed, (precision, options) in enumerate((("8b", ()), ("8b", ("--causal", "--smooth", "qkv", "--granularity", "warp")),
+                                                     ("f16", ()), ("4b", ()), ("8b", ("--scale", "0.2", "--threads", "1")))):
+            x = inputs(seed, 2, 4, 2, 130, 200, 64)
+            plan = attend(x, ("F16", "BF16", "F32"), precision, "--backend", "cpu", *options)
+            session = attend(x, ("F16", "BF16", "F32"), precision, "--backend", "cpu", "--session", *options)
+            self.assertTrue(same_bits(plan.codes["o"], session.codes["o"]))
+            self.assertTrue(same_bits(plan.lse, session.lse))
+            self.assertEqual(plan.metadata, session.metadata)
+
+    def test_extra_tensors_and_metadata_are_ignored(self):
+        q, k, v = inputs(2, 1, 1, 1, 10, 10, 32)
+        R.save(FOLDER / "in.safetensors", {"a": ("I32", np.arange(3, dtype="i4")), "v": ("F32", v), "k": ("F32", k), "q": ("F32", q),
+                                           "empty": ("F32", np.zeros((0,), f32))}, {"who": "cares \" \\ \u00e9"})
+        run = tool("attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "f16")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        tensors, _ = R.load(FOLDER / "out.safetensors")
+        self.assertLess(R.rel_l1(tensors["o"][1], R.exact(q, k, v)[0]), 2e-3)
+
+    def test_result_may_replace_the_input(self):
+        x = write(inputs(3, 1, 1, 1, 10, 10, 32), "F32")
+        path = FOLDER / "in.safetensors"
+        run = tool("attend", "--in", path, "--out", path, "--precision", "f16")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertLess(R.rel_l1(R.load(path)[0]["o"][1], R.exact(*x)[0]), 2e-3)
+
+    def test_report(self):
+        got = attend(inputs(4, 1, 2, 1, 64, 64, 32), "F16", "8b", "--codes", "--backend", "cpu")
+        self.assertEqual(got.report["tensors"]["q_codes"], {"dtype": "I8", "shape": [1, 2, 64, 32]})
+        self.assertEqual(got.metadata["granularity"], "thread-ada")
+        self.assertGreater(got.report["ms"], 0)
+        for key in ("tandem", "precision", "smooth", "granularity", "mapping", "qmax", "qk_rounding", "v_rounding", "backend", "device"):
+            self.assertTrue(got.metadata[key], key)
+
+
+class Words(unittest.TestCase):
+    """The command line itself."""
+
+    def one_line(self, run, status, *words):
+        shown = f"{run.args[1:]}: exit {run.returncode}, stdout {run.stdout[:200]!r}, stderr {run.stderr[:400]!r}"
+        self.assertEqual(run.returncode, status, shown)
+        self.assertEqual(run.stderr.count("\n"), 1, shown)
+        self.assertTrue(run.stderr.startswith("tandem"), shown)
+        for word in words:
+            self.assertIn(word, run.stderr, shown)
+        self.assertEqual(run.stdout, "", shown)
+
+    def test_help_and_version(self):
+        for args in (["--help"], ["-h"], ["help"]):
+            run = tool(*args)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            self.assertIn("attend", run.stdout)
+        for args in (["help", "attend"], ["attend", "--help"]):
+            text = tool(*args).stdout
+            for name in ("q_codes", "k_codes", "v_codes", "q_scale", "k_scale", "v_scale", "q_mean", "k_mean", "v_mean", "delta_s",
+                         "lse", "o_f64", "--session", "--sm", "--threads"):
+                self.assertIn(name, text)
+            self.assertLessEqual(max(map(len, text.splitlines())), 130)
+        run = tool("version")
+        self.assertEqual(run.returncode, 0)
+        self.assertRegex(run.stdout, r"^tandem \d+\.\d+\.\d+\n$")
+
+    def test_info(self):
+        text = tool("info")
+        self.assertEqual(text.returncode, 0, text.stderr)
+        run = tool("info", "--json")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        info = json.loads(run.stdout)
+        self.assertEqual(f"tandem {info['version']}\n", tool("version").stdout)
+        self.assertIn(info["host_session"]["backend"], ("cpu", "cuda"))
+        self.assertTrue(info["cpu"]["isa"])
+        self.assertTrue(info["host_session"]["rung_reason"])
+        self.assertTrue(info["vulkan"]["requirements"])
+        self.assertIn(info["cpu"]["isa"], text.stdout)
+        for device in info["vulkan"]["devices"]:
+            self.assertTrue(device["name"] in text.stdout and device["requirements"])
+            if device["session"]["rung"]:
+                self.assertIn(device["session"]["rung"], ("inline", "timeline", "host", "copy", "cpu"))
+                self.assertTrue(device["session"]["rung_reason"])
+            for need in device["requirements"]:
+                self.assertTrue(need["required"] or need["buys"], need)
+        if not info["vulkan"]["devices"]:
+            self.assertTrue(info["vulkan"]["reason"])
+
+    def test_info_without_any_driver(self):
+        nothing = dict(os.environ, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")
+        run = tool("info", "--json", env=nothing)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        info = json.loads(run.stdout)
+        self.assertEqual(info["vulkan"]["devices"], [])
+        self.assertTrue(info["vulkan"]["reason"])
+        self.assertIn(info["host_session"]["rung"], ("cpu", "host", "timeline", "inline", "copy"))
+
+    def test_wrong_command_lines(self):
+        files = ["--in", "a", "--out", "b"]
+        whole = ["attend", *files, "--precision", "8b"]
+        table = [
+            ([], "command"), (["atend"], "atend"), (["--frob"], "--frob"), (["version", "x"], "x"), (["help", "me"], "me"),
+            (["info", "--jsn"], "--jsn"), (["info", "--json=1"], "--json"), (["info", "now"], "now"),
+            (["attend"], "--in"), (["attend", "--in", "a", "--out", "b"], "--precision"), (["attend", "--in", "a", "--precision", "8b"], "--out"),
+            (["attend", *files, "--precision"], "--precision"), (["attend", *files, "--precision", "8B"], "8B"),
+            (["attend", *files, "--precision="], "--precision"), ([*whole, "--smooth", "kx"], "kx"), ([*whole, "--smooth", "nonek"], "nonek"),
+            ([*whole, "--granularity", "row"], "row"), ([*whole, "--backend", "gpu"], "gpu"), ([*whole, "--sm", "90"], "--sm"),
+            ([*whole, "--backend", "twin", "--sm", "75"], "75"), ([*whole, "--scale", "0"], "--scale"), ([*whole, "--scale", "nan"], "nan"),
+            ([*whole, "--scale", "1e99"], "1e99"), ([*whole, "--scale", "1x"], "1x"), ([*whole, "--threads", "0"], "--threads"),
+            ([*whole, "--threads", "-1"], "-1"), ([*whole, "--threads", "99999999999999999999"], "--threads"),
+            ([*whole, "--causal=yes"], "yes"), ([*whole, "extra"], "extra"), ([*whole, "--codes", "--session"], "--codes"),
+            ([*whole, "--session", "--backend", "twin"], "twin"), (["attend", *files, "--precision", "ref", "--codes"], "--codes"),
+            (["attend", *files, "--precision", "ref", "--smooth", "k"], "--smooth"),
+            (["attend", *files, "--precision", "ref", "--backend", "cuda"], "cuda"), ([*whole, "--bad\noption"], "--bad?option"),
+        ]
+        for args, word in table:
+            self.one_line(tool(*args), 2, word)
+
+    def test_bad_files(self):
+        q, k, v = inputs(1, 1, 2, 2, 6, 7, 32)
+        good = {"q": ("F32", q), "k": ("F32", k), "v": ("F32", v)}
+        path, out = FOLDER / "bad.safetensors", FOLDER / "kept.safetensors"
+        out.write_bytes(b"as it was")
+
+        def run(precision="8b", *more):
+            return tool("attend", "--in", path, "--out", out, "--precision", precision, *more)
+
+        R.save(path, good)
+        raw = path.read_bytes()
+        size = struct.unpack("<Q", raw[:8])[0]
+        entries = json.loads(raw[8:8 + size])
+        data = raw[8 + size:]
+        files = 0
+
+        def check(content, *words):
+            nonlocal files
+            path.write_bytes(content)
+            for precision in ("8b", "ref"):
+                self.one_line(run(precision), 1, *words)
+            files += 1
+
+        for cut in (0, 1, 7, 8, 9, size // 2, size + 7, size + 8, len(raw) - 1):
+            check(raw[:cut])
+        check(raw + b"\0")
+        for lie in (0, size - 1, size + 1, len(raw), 2 ** 31, 2 ** 63, 2 ** 64 - 1):
+            check(struct.pack("<Q", lie) + raw[8:])
+        for text in (b"", b"{", b"[]", b"null", b'{"q": 3}', b'{"q": {}}', b"\xff\xfe{}", b"{" * 5000, b"[" * 100000, b'{"q":' * 3000):
+            check(struct.pack("<Q", len(text)) + text + data)
+
+        def with_q(**changes):
+            changed = json.loads(json.dumps(entries))
+            changed["q"].update(changes)
+            text = json.dumps(changed).encode()
+            return struct.pack("<Q", len(text)) + text + data
+
+        a, b = entries["q"]["data_offsets"]
+        for offsets in ([a, b + 4], [a + 4, b], [b, a], [a, 2 ** 40], [2 ** 63, 2 ** 63 + b - a], [-4, b - 4], [a], [a, b, b], "0", [a + .5, b],
+                        [2 ** 64, 2 ** 64 + b], None):
+            check(with_q(data_offsets=offsets))
+        for shape in ([1, 2, 6, 64], [1, 2, 6, 2 ** 62], [2 ** 32, 2 ** 32, 1, 1], [-1, -2, 6, 32], [], None, [1, 2, "6", 32], [1, 2, 6.5, 32]):
+            check(with_q(shape=shape))
+        for dtype in ("F33", "", None, 3, "F" * 1000):
+            check(with_q(dtype=dtype))
+        check(struct.pack("<Q", 2) + b"{}", "q")
+        for name in "qkv":
+            R.save(path, {n: t for n, t in good.items() if n != name})
+            check(path.read_bytes(), name)
+            for dtype, array in (("I32", np.zeros((1, 2, 6, 32), "i4")), ("F64", np.zeros((1, 2, 6, 32))), ("U8", np.zeros((1, 2, 6, 32), "u1"))):
+                R.save(path, dict(good, **{name: (dtype, array)}))
+                check(path.read_bytes(), name, dtype)
+            for shape in ((1, 2, 192), (2, 6, 1, 1, 32), (384,), ()):
+                R.save(path, dict(good, **{name: ("F32", np.zeros(shape, f32))}))
+                check(path.read_bytes(), name)
+
+        def shapes(qs, ks, vs, *words):
+            R.save(path, {n: ("F32", np.zeros(s, f32)) for n, s in zip("qkv", (qs, ks, vs))})
+            check(path.read_bytes(), *words)
+
+        shapes((1, 3, 6, 32), (1, 2, 7, 32), (1, 2, 7, 32), "3", "2")
+        shapes((1, 2, 6, 32), (1, 2, 7, 32), (1, 2, 8, 32), "7", "8")
+        shapes((1, 2, 6, 32), (1, 2, 7, 32), (1, 1, 7, 32), "2", "1")
+        shapes((1, 2, 6, 32), (2, 2, 7, 32), (2, 2, 7, 32), "1", "2")
+        shapes((1, 2, 6, 32), (1, 2, 7, 64), (1, 2, 7, 64), "32", "64")
+        shapes((1, 2, 6, 32), (1, 2, 7, 32), (1, 2, 7, 64), "32", "64")
+        shapes((1, 2, 6, 48), (1, 2, 7, 48), (1, 2, 7, 48), "48")
+        shapes((1, 1, 6, 512), (1, 1, 7, 512), (1, 1, 7, 512), "512")
+        shapes((1, 2, 0, 32), (1, 2, 7, 32), (1, 2, 7, 32), "q", "0")
+        shapes((1, 2, 6, 32), (1, 2, 0, 32), (1, 2, 0, 32), "k", "0")
+        self.assertGreater(files, 80)
+
+        path.unlink()
+        self.one_line(run(), 1, "bad.safetensors")
+        path.mkdir()
+        self.one_line(run(), 1, "bad.safetensors")
+        path.rmdir()
+        self.assertEqual(out.read_bytes(), b"as it was")
+        self.assertEqual([p.name for p in FOLDER.iterdir() if "kept" in p.name], ["kept.safetensors"])
+
+        R.save(path, good)
+        out = FOLDER / "no such folder" / "out.safetensors"
+        self.one_line(run(), 1, "no such folder")
+        out = FOLDER / "folder"
+        out.mkdir()
+        before = sorted(FOLDER.iterdir())
+        self.one_line(run(), 1, "folder")
+        self.assertEqual(sorted(FOLDER.iterdir()), before)
+        out.rmdir()
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w") as full:
+                run = subprocess.run([TOOL, "help", "attend"], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1))
+
+    def test_no_cuda_is_said(self):
+        run = tool("info", "--json")
+        if json.loads(run.stdout)["cuda"]["device"]:
+            return
+        write(inputs(1, 1, 1, 1, 5, 5, 32), "F32")
+        files = ("attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "8b")
+        self.one_line(tool(*files, "--backend", "cuda"), 1)
+        self.one_line(tool(*files, "--backend", "cuda", "--session"), 1)
+        done = tool(*files, "--backend", "auto", "--json")
+        self.assertEqual(done.returncode, 0)
+        self.assertTrue(json.loads(done.stdout)["backend_reason"])
+
+
+class Oracle(unittest.TestCase):
+    """The checker checked: numbers that can be worked out by hand."""
+
+    def test_e4m3(self):
+        self.assertEqual([float(R.e4m3_decode(c)) for c in (0x00, 0x01, 0x08, 0x38, 0x7e, 0xfe, 0x3a)],
+                         [0, 2.0 ** -9, 2.0 ** -6, 1, 448, -448, 1.25])
+        codes = np.array([c for c in range(256) if c & 127 != 127], np.uint8)
+        self.assertTrue((R.e4m3_encode(R.e4m3_decode(codes)) == codes).all())
+        self.assertEqual(R.e4m3_encode(f32([17, 19, 1000, -1000, 2.0 ** -10, 3 * 2.0 ** -10, 1e-30])).tolist(),
+                         [0x58, 0x5a, 0x7e, 0xfe, 0x00, 0x02, 0x00])
+
+    def test_bf16_and_fma(self):
+        self.assertEqual(R.to_bf16(f32([1, 1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8, np.inf])).tolist(), [0x3f80, 0x3f80, 0x3f82, 0x7f80])
+        e = f32(2.0 ** -12)
+        self.assertEqual(R.fma(f32(1 + e), f32(1 - e), f32(-1)), -f32(2.0 ** -24))
+        r = np.random.default_rng(0)
+        a, b, c = r.standard_normal((3, 1000)).astype(f32)
+        exact = [f32(np.longdouble(x) * np.longdouble(y) + np.longdouble(z)) for x, y, z in zip(a, b, c)]
+        self.assertTrue((R.fma(a, b, c) == exact).all())
+
+    def test_groups(self):
+        self.assertEqual(R.group_of_rows(32, "thread-ada", False)[[0, 8, 16, 24, 1]].tolist(), [0, 0, 0, 0, 1])
+        self.assertEqual(np.unique(R.group_of_rows(128, "thread-ada", False)).size, 32)
+        self.assertEqual(np.unique(R.group_of_rows(64, "thread-ada", True)).size, 4)
+        self.assertEqual(np.nonzero(R.group_of_rows(64, "thread-ada", True) == 1)[0][:4].tolist(), [2, 3, 10, 11])
+        self.assertEqual(np.unique(R.group_of_rows(64, "thread-hopper", False)).size, 32)
+        self.assertEqual((R.group_of_rows(128, "thread-hopper", True) == 0).sum(), 32)
+
+    def test_softmax_by_hand(self):
+        q, k, v = np.zeros((1, 1, 1, 32)), np.zeros((1, 1, 2, 32)), np.zeros((1, 1, 2, 32))
+        q[..., 0], k[0, 0, 1, 0], v[0, 0, 1, :] = 1, np.log(3), 1
+        o, lse = R.exact(q, k, v, False, 1.0)
+        self.assertAlmostEqual(o[0, 0, 0, 0], .75)
+        self.assertAlmostEqual(lse[0, 0, 0], np.log(4))
+        o, lse = R.exact(np.zeros((1, 1, 3, 32)), k, v + 1, True)
+        self.assertTrue((o[0, 0, 0] == 0).all() and np.isneginf(lse[0, 0, 0]) and (o[0, 0, 1] == 1).all())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: test_tool.py BUILD_FOLDER [unittest arguments]")
+    TOOL = str(pathlib.Path(sys.argv[1]).resolve() / "tandem")
+    with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder:
+        FOLDER = pathlib.Path(folder)
+        result = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], exit=False).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"test_tool: {result.testsRun} tests, {bad} failed, {compared} codes and scales bit-equal to numpy")
+    sys.exit(1 if bad or not result.testsRun else 0)
