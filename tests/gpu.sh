@@ -74,7 +74,7 @@ if [ -n "$deps" ]; then
         [ -f "$package" ] || die "--deps $deps holds no .deb files"
         dpkg -x "$package" "$work/deps" || die "cannot unpack $package"
     done
-    for folder in "$work"/deps/usr/lib/*-linux-gnu "$work"/deps/lib/*-linux-gnu "$work/deps/usr/lib"; do
+    for folder in "$work/deps/usr/lib" "$work"/deps/lib/*-linux-gnu "$work"/deps/usr/lib/*-linux-gnu; do
         [ ! -d "$folder" ] || LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     done
     export LD_LIBRARY_PATH

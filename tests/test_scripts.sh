@@ -112,4 +112,83 @@ if install 0; then fail "went on without apt-get"; fi
 grep -q 'no apt-get.* glslc libpng-dev' "$work/out" || fail "does not name what is missing"
 printf '%s\n' $all >"$work/installed"
 install 1000 || fail "needs apt-get with everything there"
+
+# A machine with a GPU of our own making, and a tree whose programs do as they are told.
+rm -rf "$work/bin"
+mkdir "$work/bin" "$work/tree"
+cat >"$work/bin/nvidia-smi" <<'END'
+#!/bin/sh
+case $1 in
+*name*) echo "GPU of straw" ;;
+*driver_version*) echo 1.2.3 ;;
+*compute_cap*) echo 9.0 ;;
+esac
+END
+cat >"$work/bin/compute-sanitizer" <<'END'
+#!/bin/sh
+echo "$*" >>"$FAKE/sanitizer"
+END
+cat >"$work/tree/test_cuda" <<'END'
+#!/bin/sh
+[ "$TANDEM_EXPECT_GPU" = 1 ] || exit 3
+echo "test_cuda $*"
+exit "$(cat "$FAKE/code")"
+END
+cat >"$work/tree/tandem-demo" <<'END'
+#!/bin/sh
+while [ $# -gt 1 ]; do
+    [ "$1" != --out ] || out=$2
+    shift
+done
+mkdir -p "$out"
+printf '{"backend": "%s"}' "$(cat "$FAKE/backend")" >"$out/report.json"
+echo picture >"$out/overlay.png"
+END
+printf '#!/bin/sh\necho "{}"\n' >"$work/tree/tandem"
+chmod +x "$work"/bin/* "$work"/tree/*
+echo test_cuda >"$work/tree/gpu_tests.txt"
+
+# gpu CODE BACKEND ARGUMENTS...: what the programs do, and how gpu.sh is called.
+gpu() {
+    echo "$1" >"$work/code"
+    echo "$2" >"$work/backend"
+    shift 2
+    FAKE=$work PATH=$work/bin:$PATH sh "$root/tests/gpu.sh" --build "$work/tree" --out "$work/gpu" "$@" >"$work/out" 2>&1
+}
+
+gpu 0 cuda || fail "gpu.sh failed where everything passes"
+tail -n 1 "$work/out" | grep -q '^7 passed, 0 failed$' || fail "gpu.sh counts wrongly"
+grep -q -- '--tool racecheck .*test_cuda --quick' "$work/sanitizer" || fail "no racecheck"
+for file in summary.json overlay.png results.tar.gz demo/report.json; do
+    [ -s "$work/gpu/$file" ] || fail "gpu.sh left no $file"
+done
+python3 -c 'import json, sys
+s = json.load(open(sys.argv[1]))
+assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 7, 0), s
+assert [x["name"] for x in s["steps"]].count("test_cuda") == 1 and all(x["seconds"] >= 0 for x in s["steps"])' \
+    "$work/gpu/summary.json" || fail "summary.json is wrong"
+tar -tzf "$work/gpu/results.tar.gz" | grep -q 'results/logs/test_cuda.log' || fail "the logs are not in results.tar.gz"
+gpu 0 cuda --only=tests || fail "--only tests failed"
+tail -n 1 "$work/out" | grep -q '^1 passed, 0 failed$' || fail "--only tests does more"
+[ ! -e "$work/gpu/overlay.png" ] || fail "an older overlay.png was left"
+if gpu 77 cuda --only tests; then fail "a skip passed although there is a GPU"; fi
+if gpu 1 cuda --only tests; then fail "a failure passed"; fi
+tail -n 1 "$work/out" | grep -q '^0 passed, 1 failed$' || fail "a failure is not counted"
+if gpu 0 cpu --only demo; then fail "the demo passed on the CPU"; fi
+if gpu 0 cuda --only nothing; then fail "--only nothing was taken"; fi
+if gpu 0 cuda --deps "$work/gpu"; then fail "--deps without .deb files was taken"; fi
+if command -v dpkg-deb >/dev/null 2>&1; then
+    mkdir -p "$work/straw/DEBIAN" "$work/straw/usr/lib/x86_64-linux-gnu" "$work/debs"
+    printf 'Package: straw\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: straw\n' \
+        >"$work/straw/DEBIAN/control"
+    echo straw >"$work/straw/usr/lib/x86_64-linux-gnu/libstraw.so.1"
+    dpkg-deb --root-owner-group -b "$work/straw" "$work/debs/straw.deb" >/dev/null
+    printf '#!/bin/sh\ngrep straw "${LD_LIBRARY_PATH%%%%:*}/libstraw.so.1"\n' >"$work/tree/test_cuda"
+    gpu 0 cuda --only tests --deps "$work/debs" || fail "what --deps holds is not found"
+fi
+echo test_gone >>"$work/tree/gpu_tests.txt"
+if gpu 0 cuda --only tests; then fail "a program that is not there passed"; fi
+printf '#!/bin/sh\nexit 9\n' >"$work/bin/nvidia-smi"
+if gpu 0 cuda; then fail "gpu.sh passed without a GPU"; fi
+grep -q 'no NVIDIA GPU' "$work/out" || fail "gpu.sh does not say that there is no GPU"
 echo "scripts are sound"
