@@ -139,11 +139,17 @@ __device__ __forceinline__ void prepare_mean(float *mean, float *stage, const fl
     __syncthreads();
 }
 
+/* Maxima of magnitudes are made of their bits: floats that are not negative order like them, and a NaN is above all. */
+__device__ __forceinline__ unsigned magnitude(float x)
+{
+    return __float_as_uint(x) & 0x7fffffffu;
+}
+
 /* The largest of a team's values, in all its lanes. */
-__device__ __forceinline__ float team_max(float x, int team)
+__device__ __forceinline__ unsigned team_max(unsigned x, int team)
 {
     for (int offset = team / 2; offset; offset /= 2)
-        x = fmaxf(x, __shfl_xor_sync(kWarp, x, offset));
+        x = max(x, __shfl_xor_sync(kWarp, x, offset));
     return x;
 }
 
@@ -165,17 +171,15 @@ __device__ __forceinline__ float code_scale(float amax, float qmax)
     return amax < TD_TINY_AMAX ? 0.0f : __fdiv_rn(amax, qmax);
 }
 
-/* The least e >= 0 for which amax * 2^-e <= 32768: the exponent of an fp16 code's scale. */
-__device__ __forceinline__ int half_exponent(float amax)
+/* The scale of fp16 codes: the least power of two that brings amax to 32768 or below, at least 1. */
+__device__ __forceinline__ float half_scale(float amax)
 {
     const uint32_t bits = __float_as_uint(amax);
     const int ceiling = int(bits >> 23) - 127 + ((bits & 0x7fffffu) != 0);
 
-    return max(0, ceiling - 15);
-}
-__device__ __forceinline__ float power_of_two(int e)
-{
-    return __uint_as_float(uint32_t(127 + e) << 23);
+    if (!(amax > 32768.0f))
+        return 1.0f;
+    return __uint_as_float(uint32_t(127 + (is_finite(amax) ? ceiling - 15 : 127)) << 23);
 }
 
 /* Which rows of a chunk share a scale; see types.h. */
@@ -241,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) amax_partial(cons
 {
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
-    __shared__ unsigned top[td::kMaxDim]; /* bits of a float that is not negative: they order like the float */
+    __shared__ unsigned top[td::kMaxDim]; /* as bits */
     const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
     const td::Walk walk(p.x.dim, p.d_pad);
 
@@ -249,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) amax_partial(cons
         top[c] = 0;
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
         const int64_t stride = p.x.stride_row;
-        float most[8] = {};
+        unsigned most[8] = {};
 
         x += chunk.first * stride;
         td::prepare_mean(mean, stage, p.mean, p.own_mean != 0, x, stride, wide, walk, chunk, int(p.d_pad));
@@ -262,14 +266,14 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) amax_partial(cons
             if (walk.reads && r < chunk.rows)
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    most[i] = fmaxf(most[i], fabsf(__fsub_rn(v[i], mean[walk.channel + i])));
+                    most[i] = max(most[i], td::magnitude(__fsub_rn(v[i], mean[walk.channel + i])));
             if (p.flag && walk.channel == 0)
                 p.flag[chunk.bh * p.rows_pad + chunk.first + r] = good ? 0.0f : CUDART_NAN_F;
         }
         if (walk.reads)
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                atomicMax(&top[walk.channel + i], __float_as_uint(most[i]));
+                atomicMax(&top[walk.channel + i], most[i]);
     });
     __syncthreads();
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
@@ -296,10 +300,10 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
 
         for (int64_t i = t; i < int64_t(p.chunks) * p.d_pad; i += td::kThreads)
             most = fmaxf(most, amax[i]);
-        most = td::team_max(most, 32);
+        const unsigned most_bits = td::team_max(__float_as_uint(most), 32);
         __syncthreads();
         if (t % 32 == 0)
-            atomicMax(&top[0], __float_as_uint(most));
+            atomicMax(&top[0], most_bits);
     }
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
         const int64_t stride = p.x.stride_row;
@@ -312,19 +316,20 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
 
 #pragma unroll 2
         for (int r = walk.row; r < td::kRows; r += walk.at_once) {
-            float v[8], most = 0.0f;
+            unsigned most = 0;
+            float v[8];
 
             walk.load(v, x, stride, wide, r, chunk.rows);
             const bool good = td::team_all(td::make_finite(v), walk.team);
             if (walk.reads && r < chunk.rows)
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    most = fmaxf(most, fabsf(__fsub_rn(v[i], mean[walk.channel + i])));
+                    most = max(most, td::magnitude(__fsub_rn(v[i], mean[walk.channel + i])));
             most = td::team_max(most, walk.team);
             if (walk.channel == 0) {
                 bad[r] = !good;
                 if (!whole_head)
-                    atomicMax(&top[td::group_of(r, granularity, is_k)], __float_as_uint(most));
+                    atomicMax(&top[td::group_of(r, granularity, is_k)], most);
             }
         }
         __syncthreads();
@@ -353,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
                     }
                 *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) = make_uint2(word[0], word[1]);
             } else {
-                const float factor = td::power_of_two(-td::half_exponent(amax));
+                const float factor = __frcp_rn(td::half_scale(amax));
                 uint32_t word[4] = {0, 0, 0, 0};
 
                 if (exists)
@@ -389,7 +394,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
     });
 
     const float amax = __uint_as_float(top[td::group_of(t, granularity, is_k)]);
-    float scale = p.mode == 0 ? td::code_scale(amax, p.qmax) : td::power_of_two(td::half_exponent(amax));
+    float scale = p.mode == 0 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
     if (bad[t])
         scale = CUDART_NAN_F;
     if (p.flag)
@@ -417,8 +422,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
             scale = td::code_scale(amax, 448.0f);
             factor[c] = td::code_factor(amax, 448.0f);
         } else {
-            scale = td::power_of_two(td::half_exponent(amax));
-            factor[c] = td::power_of_two(-td::half_exponent(amax));
+            scale = td::half_scale(amax);
+            factor[c] = __frcp_rn(td::half_scale(amax));
         }
         mean[c] = p.mean ? p.mean[chunk.bh * p.d_pad + c] : 0.0f;
         if (chunk.index == 0)
