@@ -1,0 +1,829 @@
+/* The CUDA kernels and their stream against the CPU twin, on a GPU.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * test_cuda [--quick | --bench]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
+ * --quick runs few and small cases (for compute-sanitizer), --bench prints the time of each kernel instead.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine_plugin/exec/exec.h"
+#include "kernels/cpu/cpu.h"
+#include "tests/attention_util.h"
+
+enum { THREADS = 16 };
+static const uint64_t run_limit_ns = 20000000000u;
+
+static td_cu_device *device;
+static td_stream *stream;
+static bool quick;
+
+static uint64_t wait_for(uint64_t sequence)
+{
+    const uint64_t begin = td_now_ns();
+
+    while (td_stream_completed(stream) < sequence)
+        if (td_now_ns() - begin > run_limit_ns) {
+            char why[160] = "";
+
+            td_stream_status(stream, why, sizeof why);
+            fail_msg("submit %llu does not finish: %s", (unsigned long long)sequence, why);
+        }
+    return td_now_ns() - begin;
+}
+
+static void must(tandem_status status, const char *why)
+{
+    if (status)
+        fail_msg("status %d: %s", (int)status, why);
+}
+
+/* --- A case on the GPU --- */
+
+typedef struct gpu_case {
+    td_cu_mem mems[TD_VIEW_COUNT], scratch;
+    uint64_t views[TD_VIEW_COUNT];
+    unsigned char *host_scratch;
+} gpu_case;
+
+static void upload(td_cu_mem *mem, const void *data, size_t bytes)
+{
+    char why[160];
+
+    must(td_cu_mem_alloc(device, bytes, mem, why, sizeof why), why);
+    must(td_cu_copy_to_device(device, mem->address, data, bytes), "copy");
+}
+
+static void gpu_case_free(gpu_case *it)
+{
+    for (int i = 0; i < TD_VIEW_COUNT; i++)
+        td_cu_mem_free(device, &it->mems[i]);
+    td_cu_mem_free(device, &it->scratch);
+    free(it->host_scratch);
+}
+
+/* Runs the plan of `of` on poisoned outputs and scratch. o and lse receive what the GPU wrote, guard included. */
+static void gpu_case_run(gpu_case *it, const tu_case *of, tu_tensor *o, tu_tensor *lse)
+{
+    const tu_tensor *tensors[TD_VIEW_COUNT] = {&of->q, &of->k, &of->v, o, lse};
+    const size_t scratch_bytes = of->plan.scratch_bytes + TU_GUARD_BYTES;
+    td_stream_submit submit = {.plan = &of->plan, .label = "test"};
+    uint64_t sequence;
+    bool signalled;
+    char why[256] = "";
+
+    memset(it, 0, sizeof *it);
+    tu_poison(o);
+    if (lse->data)
+        tu_poison(lse);
+    for (int i = 0; i < TD_VIEW_COUNT; i++)
+        if (tensors[i]->data) {
+            upload(&it->mems[i], tensors[i]->data, tensors[i]->bytes + TU_GUARD_BYTES);
+            it->views[i] = it->mems[i].address;
+        }
+    it->host_scratch = malloc(scratch_bytes);
+    assert_non_null(it->host_scratch);
+    memset(it->host_scratch, TU_POISON, scratch_bytes);
+    upload(&it->scratch, it->host_scratch, scratch_bytes);
+
+    submit.views = it->views;
+    submit.scratch = it->scratch.address;
+    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+    wait_for(sequence);
+    must(td_stream_status(stream, why, sizeof why), why);
+    must(td_cu_copy_to_host(device, it->host_scratch, it->scratch.address, scratch_bytes), "copy");
+    must(td_cu_copy_to_host(device, o->data, it->mems[TD_VIEW_O].address, o->bytes + TU_GUARD_BYTES), "copy");
+    if (lse->data)
+        must(td_cu_copy_to_host(device, lse->data, it->mems[TD_VIEW_LSE].address, lse->bytes + TU_GUARD_BYTES), "copy");
+    for (size_t i = 0; i < TU_GUARD_BYTES; i++)
+        assert_int_equal(it->host_scratch[of->plan.scratch_bytes + i], TU_POISON);
+}
+
+static bool same_float(float a, float b)
+{
+    return td_bits(a) == td_bits(b) || (isnan(a) && isnan(b));
+}
+
+static void same_bytes(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset, uint64_t bytes)
+{
+    if (offset == UINT64_MAX)
+        return;
+    for (uint64_t i = 0; i < bytes; i++)
+        if (gpu[offset + i] != twin[offset + i])
+            fail_msg("%s: byte %llu of %llu is %02x, the twin's %02x", what, (unsigned long long)i, (unsigned long long)bytes,
+                     gpu[offset + i], twin[offset + i]);
+}
+
+static void same_floats(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset, uint64_t count)
+{
+    if (offset == UINT64_MAX)
+        return;
+    for (uint64_t i = 0; i < count; i++) {
+        float a, b;
+
+        memcpy(&a, gpu + offset + 4 * i, 4);
+        memcpy(&b, twin + offset + 4 * i, 4);
+        if (!same_float(a, b))
+            fail_msg("%s: element %llu of %llu is %.9g, the twin's %.9g", what, (unsigned long long)i, (unsigned long long)count,
+                     (double)a, (double)b);
+    }
+}
+
+static void compare_prologue(const tu_case *it, const unsigned char *gpu)
+{
+    const td_attention_layout *at = &it->layout;
+    const unsigned char *twin = it->scratch;
+    const uint64_t bh = (uint64_t)it->op.batch * it->op.heads, bhk = (uint64_t)it->op.batch * it->op.kv_heads;
+    const uint64_t code = at->qk_is_f16 ? 2 : 1;
+
+    same_floats("k_mean", gpu, twin, at->k_mean, bhk * at->d_pad);
+    same_floats("v_mean", gpu, twin, at->v_mean, bhk * at->d_pad);
+    same_floats("q_mean", gpu, twin, at->q_mean, bh * (at->q_pad / 128) * at->d_pad);
+    same_floats("k_scale", gpu, twin, at->k_scale, bhk * at->kv_pad);
+    same_floats("q_scale", gpu, twin, at->q_scale, bh * at->q_pad);
+    same_floats("v_scale", gpu, twin, at->v_scale, bhk * at->d_pad);
+    same_bytes("k_codes", gpu, twin, at->k_codes, bhk * at->kv_pad * at->d_pad * code);
+    same_bytes("q_codes", gpu, twin, at->q_codes, bh * at->q_pad * at->d_pad * code);
+    same_bytes("v_codes", gpu, twin, at->v_codes, bhk * at->kv_pad * at->d_pad * (at->v_is_f16 ? 2 : 1));
+    same_floats("delta_s", gpu, twin, at->delta_s, bh * (at->q_pad / 128) * at->kv_pad);
+    /* Partial sums, maxima, flags and lse_bias lie between these. */
+    const uint64_t end = at->dump_s == UINT64_MAX ? it->plan.scratch_bytes : at->dump_s;
+    same_floats("scratch", gpu, twin, 0, end / 4);
+}
+
+/* Keys of the tiles that the block of row r visits. */
+static uint32_t visited(const tandem_attention *op, uint32_t r)
+{
+    int64_t keys = op->kv_len, last = r / 64 * 64 + 63;
+
+    if (last > (int64_t)op->q_len - 1)
+        last = op->q_len - 1;
+    if (op->causal && last + (int64_t)op->kv_len - op->q_len + 1 < keys)
+        keys = last + (int64_t)op->kv_len - op->q_len + 1;
+    return keys <= 0 ? 0 : (uint32_t)(keys + 63) / 64 * 64;
+}
+
+static void compare_dumps(const tu_case *it, const unsigned char *gpu)
+{
+    const td_attention_layout *at = &it->layout;
+    const unsigned char *twin = it->scratch;
+    const uint32_t heads_per_kv = it->op.heads / it->op.kv_heads, tiles = at->kv_pad / TD_TILE_KEYS;
+    const uint32_t accumulator = td_target_for_sm(td_cu_device_info(device)->sm).accumulator;
+    uint64_t codes = 0, different = 0, far = 0, wrong_r = 0, checked_r = 0;
+    bool no_codes = at->dump_p == UINT64_MAX;
+
+    if (at->dump_s == UINT64_MAX)
+        return;
+    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
+        for (uint32_t r = 0; r < it->op.q_len; r++) {
+            const uint64_t row = (uint64_t)bh * at->q_pad + r, first = row * at->kv_pad;
+            const uint32_t n = visited(&it->op, r);
+
+            if (memcmp(gpu + at->dump_s + first * 4, twin + at->dump_s + first * 4, n * 4u))
+                fail_msg("S of head %u, row %u differs from the twin's", bh, r);
+            for (uint32_t j = 0; !no_codes && j < n; j++) {
+                const int a = gpu[at->dump_p + first + j], b = twin[at->dump_p + first + j];
+
+                codes++;
+                different += a != b;
+                far += abs(a - b) > 1;
+            }
+        }
+    if (codes) {
+        if (different * 10000 > codes || far)
+            fail_msg("%llu of %llu codes of P differ, %llu by more than one", (unsigned long long)different,
+                     (unsigned long long)codes, (unsigned long long)far);
+    }
+    if (no_codes)
+        return;
+#pragma omp parallel for collapse(2) reduction(+ : wrong_r, checked_r) schedule(dynamic, 8)
+    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
+        for (uint32_t r = 0; r < it->op.q_len; r++) {
+            const uint64_t row = (uint64_t)bh * at->q_pad + r;
+            const uint32_t bhk = bh / it->op.heads * it->op.kv_heads + bh % it->op.heads / heads_per_kv;
+
+            for (uint32_t key = 0; key < visited(&it->op, r); key += TD_TILE_KEYS) {
+                uint8_t p[TD_TILE_KEYS];
+
+                for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
+                    p[td_v_position(j)] = gpu[at->dump_p + row * at->kv_pad + key + j];
+                for (uint32_t c = 0; c < at->d_pad; c += 1 + c % 3) { /* two of three channels */
+                    const uint8_t *v = gpu + at->v_codes + ((uint64_t)bhk * at->d_pad + c) * at->kv_pad + key;
+                    const float half = td_twin_mma_e4m3(accumulator, p, v, 0);
+                    const float want = td_twin_mma_e4m3(accumulator, p + 32, v + 32, half);
+                    float got;
+
+                    memcpy(&got, gpu + at->dump_r + ((row * tiles + key / TD_TILE_KEYS) * at->d_pad + c) * 4, 4);
+                    checked_r++;
+                    wrong_r += !(got == want || (isnan(got) && isnan(want)));
+                }
+            }
+        }
+    if (wrong_r)
+        fail_msg("%llu of %llu elements of R differ from the twin's accumulator", (unsigned long long)wrong_r,
+                 (unsigned long long)checked_r);
+}
+
+/* Relative L1 over what is finite in both; NaN and Inf must be at the same places. */
+static double distance(const tu_tensor *gpu, const tu_tensor *twin)
+{
+    const size_t n = (size_t)gpu->batch * gpu->heads * gpu->rows * gpu->dim;
+    double *a = tu_values(gpu), *b = tu_values(twin), l1;
+
+    for (size_t i = 0; i < n; i++) {
+        if (isfinite(a[i]) != isfinite(b[i]) || isnan(a[i]) != isnan(b[i]))
+            fail_msg("element %zu of %zu is %g, the twin's %g", i, n, a[i], b[i]);
+        if (!isfinite(a[i])) {
+            if (isinf(a[i]))
+                assert_true(a[i] == b[i]);
+            a[i] = b[i] = 0;
+        }
+    }
+    l1 = tu_relative_l1(a, b, n);
+    free(a);
+    free(b);
+    return l1;
+}
+
+static tu_tensor tensor_like(const tu_tensor *of)
+{
+    tu_tensor t = *of;
+
+    if (of->data) {
+        t.data = aligned_alloc(256, td_align_up(of->bytes + TU_GUARD_BYTES, 256));
+        assert_non_null(t.data);
+    }
+    return t;
+}
+
+/* A stride that broadcasts, a value somewhere: applied to the tensors before the case runs. */
+typedef void (*spoil_fn)(tu_case *);
+
+static void check_case(const tu_shape *shape, spoil_fn spoil)
+{
+    td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    tu_tensor o, lse, again;
+    gpu_case gpu;
+    tu_case it;
+
+    tu_case_init(&it, shape);
+    if (spoil)
+        spoil(&it);
+    target.dump = true;
+    must(tu_case_run(&it, &target, THREADS), "the twin");
+    o = tensor_like(&it.o);
+    again = tensor_like(&it.o);
+    lse = tensor_like(&it.lse);
+    gpu_case_run(&gpu, &it, &o, &lse);
+    compare_prologue(&it, gpu.host_scratch);
+    compare_dumps(&it, gpu.host_scratch);
+    assert_int_equal(tu_spoilt(&o), 0);
+    double l1 = distance(&o, &it.o);
+    if (!(l1 <= 1e-4))
+        fail_msg("O is %g from the twin's", l1);
+    if (lse.data) {
+        assert_int_equal(tu_spoilt(&lse), 0);
+        l1 = distance(&lse, &it.lse);
+        if (!(l1 <= 1e-5))
+            fail_msg("lse is %g from the twin's", l1);
+    }
+    gpu_case_free(&gpu);
+    gpu_case_run(&gpu, &it, &again, &lse);
+    assert_memory_equal(o.data, again.data, o.bytes);
+    gpu_case_free(&gpu);
+    tu_tensor_free(&o);
+    tu_tensor_free(&again);
+    tu_tensor_free(&lse);
+    tu_case_free(&it);
+}
+
+static void show(const char *name, const tu_shape *s)
+{
+    print_message("    %s: b%u h%u/%u q%u kv%u d%u causal %u precision %u smooth %u granularity %u dtypes %u%u%u%u layout %u\n",
+                  name, s->batch, s->heads, s->kv_heads, s->q_len, s->kv_len, s->head_dim, s->causal, s->precision, s->smooth,
+                  s->granularity, s->dtype_q, s->dtype_k, s->dtype_v, s->dtype_o, (unsigned)s->layout);
+}
+
+static void check(const tu_shape *shape)
+{
+    show("case", shape);
+    check_case(shape, NULL);
+}
+
+/* --- Cases --- */
+
+static const uint32_t precisions[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_4B, TANDEM_PRECISION_F16};
+
+static void test_lengths(void **state)
+{
+    static const uint32_t lengths[] = {1, 63, 64, 65, 128, 200, 1000};
+    uint64_t seed = 1;
+
+    (void)state;
+    for (size_t q = 0; q < 7; q++)
+        for (size_t k = 0; k < 7; k++) {
+            if (quick && (q + k) % 5)
+                continue;
+            if (lengths[q] == 1000 && lengths[k] == 1000 && quick)
+                continue;
+            check(&(tu_shape){.heads = 2, .q_len = lengths[q], .kv_len = lengths[k], .head_dim = 32,
+                              .precision = precisions[seed % 3], .causal = (q * 7 + k) / 3 % 2, .lse = 1, .seed = seed});
+            seed++;
+        }
+}
+
+static void test_head_dims(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
+
+    (void)state;
+    for (size_t p = 0; p < 3; p++)
+        for (size_t i = 0; i < 6; i++) {
+            if (quick && (p + i) % 3)
+                continue;
+            check(&(tu_shape){.heads = 2, .q_len = 100, .kv_len = 300, .head_dim = dims[i], .precision = precisions[p],
+                              .lse = 1, .v_bias = 2, .k_bias = 1, .seed = 100 + i});
+        }
+}
+
+static void test_causal_and_groups(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < 3; p++) {
+        check(&(tu_shape){.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 150, .head_dim = 64, .causal = 1,
+                          .precision = precisions[p], .lse = 1, .seed = 200 + p});
+        if (quick)
+            return;
+        check(&(tu_shape){.batch = 2, .heads = 4, .kv_heads = 1, .q_len = 70, .kv_len = 333, .head_dim = 64, .causal = 1,
+                          .precision = precisions[p], .lse = 1, .seed = 210 + p});
+        /* more queries than keys: the first rows see no key */
+        check(&(tu_shape){.heads = 4, .kv_heads = 4, .q_len = 333, .kv_len = 70, .head_dim = 64, .causal = 1,
+                          .precision = precisions[p], .lse = 1, .seed = 220 + p});
+    }
+}
+
+static void test_types_and_layouts(void **state)
+{
+    uint64_t seed = 300;
+
+    (void)state;
+    for (uint32_t type = 1; type <= 3; type++)
+        for (uint32_t layout = TU_DENSE; layout <= TU_BATCH_LAST; layout++) {
+            if (quick && (type + layout) % 3)
+                continue;
+            check(&(tu_shape){.batch = 2, .heads = 3, .q_len = 130, .kv_len = 270, .head_dim = layout % 2 ? 80 : 64,
+                              .dtype_q = type, .dtype_k = type % 3 + 1, .dtype_v = (type + 1) % 3 + 1, .dtype_o = type,
+                              .layout = (tu_layout)layout, .precision = precisions[seed % 3], .lse = 1, .seed = seed});
+            seed++;
+        }
+}
+
+static void test_smoothing(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 8; bits++) {
+        if (quick && bits != 7)
+            continue;
+        for (size_t p = 0; p < 3; p++)
+            check(&(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 200, .kv_len = 260, .head_dim = 64, .lse = 1,
+                              .smooth = bits ? bits * 2 : (uint32_t)TANDEM_SMOOTH_NONE, .precision = precisions[p], .k_bias = 3,
+                              .v_bias = 5, .causal = bits % 2, .scale = bits % 3 ? 0 : -0.2f, .seed = 400 + bits});
+    }
+}
+
+static void test_granularities(void **state)
+{
+    (void)state;
+    for (uint32_t g = TANDEM_GRANULARITY_DEFAULT; g <= TANDEM_GRANULARITY_TENSOR; g++) {
+        if (quick && g != TANDEM_GRANULARITY_TENSOR)
+            continue;
+        for (size_t p = 0; p < 2; p++)
+            check(&(tu_shape){.heads = 2, .q_len = 300, .kv_len = 400, .head_dim = 96, .granularity = g,
+                              .precision = precisions[p], .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K, .seed = 500 + g});
+    }
+}
+
+static void spoil_values(tu_case *it)
+{
+    tu_set(&it->q, 0, 0, 3, 5, NAN);
+    tu_set(&it->q, 0, 1, 64, 0, -INFINITY);
+    tu_set(&it->k, 0, 0, 100, 7, INFINITY);
+    tu_set(&it->v, 0, 1, 129, 31, NAN);
+}
+
+static void spoil_sizes(tu_case *it)
+{
+    for (uint32_t c = 0; c < it->op.head_dim; c++) {
+        tu_set(&it->q, 0, 0, 2, c, 1e5 * (c + 1));     /* an fp16 code needs a scale */
+        tu_set(&it->k, 0, 0, 65, c, 1e-6);
+        tu_set(&it->q, 0, 1, 7, c, 0);
+        tu_set(&it->v, 0, 1, 9, c, c % 2 ? 1e6 : 1e-7);
+    }
+    for (uint32_t r = 0; r < it->op.kv_len; r++)
+        tu_set(&it->v, 0, 0, r, 4, 0); /* a channel of zeros */
+}
+
+static void spoil_strides(tu_case *it)
+{
+    it->op.k.stride_head = 0; /* one K for all heads */
+    it->op.v.stride_row = 0;  /* one V for all keys */
+}
+
+static void test_odd_values(void **state)
+{
+    static const spoil_fn spoils[] = {spoil_values, spoil_sizes, spoil_strides};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        for (size_t p = 0; p < 3; p++) {
+            const tu_shape shape = {.heads = 2, .q_len = 140, .kv_len = 200, .head_dim = 32, .causal = p == 1,
+                                    .precision = precisions[p], .smooth = i == 1 && p == 0 ? TANDEM_SMOOTH_V : 0, .lse = 1,
+                                    .seed = 600 + i};
+
+            if (quick && p != i)
+                continue;
+            show("spoilt", &shape);
+            check_case(&shape, spoils[i]);
+        }
+}
+
+/* --- The stream and the device --- */
+
+static void test_frame_counts(void **state)
+{
+    const tu_shape shape = {.heads = 2, .q_len = 64, .kv_len = 300, .head_dim = 64, .seed = 700};
+    td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    uint64_t sequence = 0, begin_ns, end_ns, last_end = 0;
+    td_cu_counts before, after;
+    tu_tensor o, lse;
+    gpu_case gpu;
+    tu_case it;
+    bool signalled;
+    char why[160];
+
+    (void)state;
+    tu_case_init(&it, &shape);
+    must(tu_case_run(&it, &target, THREADS), "the twin");
+    o = tensor_like(&it.o);
+    lse = tensor_like(&it.lse);
+    gpu_case_run(&gpu, &it, &o, &lse); /* warms up */
+    const td_stream_submit submit = {.plan = &it.plan, .views = gpu.views, .scratch = gpu.scratch.address, .label = "frame"};
+    for (int i = 0; i < 300; i++) {
+        const uint64_t previous = sequence, start = td_now_ns();
+
+        before = td_cu_device_counts(device);
+        must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+        wait_for(sequence);
+        assert_true(td_stream_times(stream, sequence, &begin_ns, &end_ns));
+        after = td_cu_device_counts(device);
+        assert_int_equal(after.copies, before.copies);
+        assert_int_equal(after.allocations, before.allocations);
+        assert_int_equal(after.host_waits, before.host_waits);
+        assert_int_equal(after.launches - before.launches, it.plan.record_count + 2);
+        assert_int_equal(after.all - before.all, it.plan.record_count + 4); /* and the context: push, pop */
+        assert_false(signalled);                                           /* nobody asked for a signal */
+        if (previous)
+            assert_int_equal(sequence, previous + 1);
+        assert_true(begin_ns < end_ns);
+        assert_true(begin_ns > last_end);
+        last_end = end_ns;
+        /* the clocks agree within 50 us */
+        assert_true(begin_ns + 50000 > start && end_ns < td_now_ns() + 50000);
+    }
+    assert_true(td_stream_times(stream, sequence - 255, &begin_ns, &end_ns));
+    assert_false(td_stream_times(stream, sequence - 256, &begin_ns, &end_ns));
+    assert_false(td_stream_times(stream, sequence + 1, &begin_ns, &end_ns));
+    assert_false(td_stream_times(stream, 0, &begin_ns, &end_ns));
+
+    const int64_t offset = td_stream_clock_offset_ns(stream);
+    assert_true(td_stream_times(stream, sequence, &begin_ns, &end_ns));
+    td_stream_set_clock_offset_ns(stream, offset + 1000);
+    assert_true(td_stream_times(stream, sequence, &last_end, &end_ns));
+    assert_int_equal(last_end, begin_ns - 1000);
+    td_stream_set_clock_offset_ns(stream, offset);
+    gpu_case_free(&gpu);
+    tu_tensor_free(&o);
+    tu_tensor_free(&lse);
+    tu_case_free(&it);
+}
+
+static void test_refusals(void **state)
+{
+    static const td_kernel stranger = {.name = "stranger", .entry = "no_such_kernel"}, cpu_only = {.name = "cpu_only"},
+                           known = {.name = "mean_final", .entry = "mean_final"};
+    static td_plan plan;
+    const td_record record = {.kernel = &stranger, .grid = {1, 1, 1}, .block = {1, 1, 1}, .param_bytes = 16};
+    const uint64_t views[TD_VIEW_COUNT] = {0};
+    const td_stream_submit submit = {.plan = &plan, .views = views, .label = "refused"};
+    uint64_t sequence = 77, completed = td_stream_completed(stream);
+    bool signalled = true;
+    td_cu_counts before = td_cu_device_counts(device);
+    char why[256] = "";
+
+    (void)state;
+    plan.record_count = 1;
+    plan.records[0] = record;
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "no_such_kernel"));
+    plan.records[0].kernel = &cpu_only;
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "cpu_only"));
+    plan.records[0].kernel = &known;
+    plan.records[0].shared_bytes = 1 << 20;
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "1048576"));
+    plan.records[0].shared_bytes = 0;
+    plan.records[0].flags = TD_RECORD_CLUSTER;
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_false(signalled);
+    assert_int_equal(sequence, 77);
+    assert_int_equal(td_stream_completed(stream), completed);
+    assert_int_equal(td_cu_device_counts(device).launches, before.launches);
+
+    assert_null(td_cubin_for_sm(10, why, sizeof why));
+    assert_non_null(strstr(why, "1.0"));
+    assert_non_null(td_cubin_for_sm(td_cu_device_info(device)->sm, why, sizeof why));
+}
+
+static int count_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Imports of what no Vulkan device exported: refused, and nothing leaks. */
+static void refuse_fds(td_cu_device *on)
+{
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC), fds = count_fds();
+    int dead = dup(null);
+    td_cu_timeline timeline;
+    char why[256] = "";
+    td_cu_mem mem;
+
+    assert_true(null >= 0 && dead >= 0);
+    close(dead);
+    assert_int_equal(td_cu_mem_import_fd(on, dead, 4096, false, 0, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, strerror(EBADF)));
+    assert_int_equal(mem.kind, 0);
+    assert_int_equal(td_cu_timeline_import_fd(on, dead, &timeline, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_null(timeline.external);
+    assert_int_equal(td_cu_mem_import_fd(on, -1, 4096, false, 0, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_int_equal(td_cu_mem_import_fd(on, null, 4096, false, 1, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_int_equal(td_cu_mem_import_fd(on, null, 4096, false, UINT64_MAX, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_int_not_equal(td_cu_mem_import_fd(on, null, 4096, false, 0, 4096, &mem, why, sizeof why), TANDEM_OK);
+    assert_non_null(strstr(why, "CUDA_ERROR_"));
+    assert_int_equal(mem.kind, 0);
+    assert_int_not_equal(td_cu_timeline_import_fd(on, null, &timeline, why, sizeof why), TANDEM_OK);
+    assert_non_null(strstr(why, "CUDA_ERROR_"));
+    assert_int_equal(count_fds(), fds);
+    assert_true(fcntl(null, F_GETFD) >= 0);
+    close(null);
+}
+
+static void test_descriptors(void **state)
+{
+    (void)state;
+    refuse_fds(device);
+}
+
+static void test_memory(void **state)
+{
+    const uint64_t held = td_cu_device_allocated_bytes(device);
+    unsigned char bytes[300], *page, back[300];
+    td_cu_mem mem;
+    char why[160];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (unsigned char)(i * 7);
+    must(td_cu_mem_alloc(device, sizeof bytes, &mem, why, sizeof why), why);
+    assert_int_equal(td_cu_device_allocated_bytes(device), held + sizeof bytes);
+    must(td_cu_copy_to_device(device, mem.address, bytes, sizeof bytes), "copy");
+    must(td_cu_copy_to_host(device, back, mem.address, sizeof back), "copy");
+    assert_memory_equal(bytes, back, sizeof bytes);
+    td_cu_mem_free(device, &mem);
+    td_cu_mem_free(device, &mem); /* zeroed: nothing more to do */
+    assert_int_equal(td_cu_device_allocated_bytes(device), held);
+    assert_int_equal(td_cu_mem_alloc(device, 0, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_int_equal(td_cu_mem_alloc(device, UINT64_C(1) << 60, &mem, why, sizeof why), TANDEM_ERROR_NOMEM);
+    assert_int_equal(mem.kind, 0);
+
+    page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(page != MAP_FAILED);
+    memcpy(page, bytes, sizeof bytes);
+    assert_int_equal(td_cu_mem_register(device, page + 1, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    must(td_cu_mem_register(device, page, 8192, &mem, why, sizeof why), why);
+    must(td_cu_copy_to_host(device, back, mem.address, sizeof back), "copy");
+    assert_memory_equal(bytes, back, sizeof bytes);
+    td_cu_mem_free(device, &mem);
+    munmap(page, 8192);
+
+    must(td_cu_mem_alloc_host(device, 4096, &mem, why, sizeof why), why);
+    memcpy(mem.host, bytes, sizeof bytes);
+    must(td_cu_copy_to_host(device, back, mem.address, sizeof back), "copy");
+    assert_memory_equal(bytes, back, sizeof bytes);
+    td_cu_mem_free(device, &mem);
+}
+
+static void test_open_and_close(void **state)
+{
+    uint8_t foreign[16];
+    td_cu_device *other;
+    td_stream *second;
+    int fds = 0;
+    char why[256] = "";
+
+    (void)state;
+    memset(foreign, 0xab, sizeof foreign);
+    assert_int_equal(td_cu_device_open(foreign, NULL, &other, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_null(other);
+    assert_non_null(strstr(why, "abababab-abab-abab-abab-abababababab; there is "));
+    for (int i = 0; i < (quick ? 3 : 60); i++) {
+        must(td_cu_device_open(td_cu_device_info(device)->uuid, NULL, &other, why, sizeof why), why);
+        assert_memory_equal(td_cu_device_info(other)->uuid, td_cu_device_info(device)->uuid, 16);
+        if (i % 10 == 0) {
+            must(td_stream_create(other, NULL, &second, why, sizeof why), why);
+            td_stream_destroy(&second, 1000000000u);
+            assert_null(second);
+        }
+        refuse_fds(other);
+        td_cu_device_close(&other);
+        assert_null(other);
+        if (i == 0)
+            fds = count_fds();
+        else
+            assert_int_equal(count_fds(), fds);
+    }
+}
+
+/* --- Times --- */
+
+static void bench_case(const char *name, const tandem_attention *op)
+{
+    const tandem_view *views_of[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    uint64_t views[TD_VIEW_COUNT] = {0}, sequence, begin_ns, end_ns, state = 1;
+    td_cu_mem mems[TD_VIEW_COUNT] = {{0}}, scratch;
+    static td_plan plan, one;
+    double total_ms = 0;
+    bool signalled;
+    char why[256];
+
+    must(td_attention_check(op, why, sizeof why), why);
+    must(td_plan_attention(op, &target, &plan, NULL, why, sizeof why), why);
+    const size_t piece = 1 << 20;
+    uint16_t *noise = malloc(piece * 2);
+    assert_non_null(noise);
+    for (size_t i = 0; i < piece; i++)
+        noise[i] = td_to_f16((float)tu_normal(&state));
+    for (int i = 0; i < TD_VIEW_COUNT; i++) {
+        const bool kv = i == TD_VIEW_K || i == TD_VIEW_V;
+        const uint64_t bytes = td_view_extent_bytes(views_of[i], op->batch, kv ? op->kv_heads : op->heads,
+                                                    kv ? op->kv_len : op->q_len, op->head_dim);
+
+        if (!bytes)
+            continue;
+        must(td_cu_mem_alloc(device, bytes, &mems[i], why, sizeof why), why);
+        views[i] = mems[i].address;
+        for (uint64_t at = 0; at < bytes; at += piece * 2)
+            must(td_cu_copy_to_device(device, mems[i].address + at, noise, bytes - at < piece * 2 ? bytes - at : piece * 2), "copy");
+    }
+    must(td_cu_mem_alloc(device, plan.scratch_bytes, &scratch, why, sizeof why), why);
+    const double flop = 4.0 * op->batch * op->heads * op->q_len * op->kv_len * op->head_dim;
+    print_message("%s: b%u h%u q%u kv%u d%u, scratch %.1f MB\n", name, op->batch, op->heads, op->q_len, op->kv_len, op->head_dim,
+                  (double)plan.scratch_bytes / 1e6);
+    for (uint32_t i = 0; i <= plan.record_count; i++) {
+        const bool all = i == plan.record_count; /* the plan as it is */
+        const uint32_t repeats = all ? 1 : 8;
+        double best_ms = 1e9;
+
+        one.record_count = all ? plan.record_count : repeats;
+        for (uint32_t r = 0; r < one.record_count; r++)
+            one.records[r] = plan.records[all ? r : i];
+        const td_stream_submit submit = {.plan = &one, .views = views, .scratch = scratch.address, .label = name};
+        for (int round = 0; round < 5; round++) {
+            must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+            wait_for(sequence);
+            assert_true(td_stream_times(stream, sequence, &begin_ns, &end_ns));
+            const double ms = (double)(end_ns - begin_ns) / 1e6 / repeats;
+            if (ms < best_ms)
+                best_ms = ms;
+        }
+        if (all)
+            print_message("  %-22s %8.4f ms  (kernels alone %.4f)\n", "the whole plan", best_ms, total_ms);
+        else
+            print_message("  %-22s %8.4f ms", plan.records[i].kernel->entry, best_ms);
+        if (!all && i + 1 == plan.record_count)
+            print_message("  %7.1f TFLOPS", flop / best_ms / 1e9);
+        if (!all)
+            print_message("\n");
+        total_ms += best_ms;
+    }
+    must(td_stream_status(stream, why, sizeof why), why);
+    for (int i = 0; i < TD_VIEW_COUNT; i++)
+        td_cu_mem_free(device, &mems[i]);
+    td_cu_mem_free(device, &scratch);
+    free(noise);
+}
+
+static tandem_attention bench_op(uint32_t batch, uint32_t heads, uint32_t q_len, uint32_t kv_len, uint32_t dim, uint32_t precision)
+{
+    tandem_attention op = {.batch = batch, .heads = heads, .kv_heads = heads, .q_len = q_len, .kv_len = kv_len, .head_dim = dim,
+                           .precision = precision};
+    const tandem_view rows_q = {.dtype = TANDEM_DTYPE_F16, .stride_batch = (int64_t)heads * q_len * dim,
+                                .stride_head = (int64_t)q_len * dim, .stride_row = dim};
+    const tandem_view rows_k = {.dtype = TANDEM_DTYPE_F16, .stride_batch = (int64_t)heads * kv_len * dim,
+                                .stride_head = (int64_t)kv_len * dim, .stride_row = dim};
+
+    op.q = op.o = rows_q;
+    op.k = op.v = rows_k;
+    return op;
+}
+
+static void test_bench(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t batch, heads, q_len, kv_len, dim;
+    } shapes[] = {{"b4 h32 4k d64", 4, 32, 4096, 4096, 64},
+                  {"b4 h32 4k d128", 4, 32, 4096, 4096, 128},
+                  {"windows of an effect", 2025, 1, 256, 1024, 32},
+                  {"b4 h8 4k d256", 4, 8, 4096, 4096, 256}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (uint32_t f16 = 0; f16 < 2; f16++) {
+            char name[64];
+            const tandem_attention op = bench_op(shapes[i].batch, shapes[i].heads, shapes[i].q_len, shapes[i].kv_len,
+                                                 shapes[i].dim, f16 ? TANDEM_PRECISION_F16 : TANDEM_PRECISION_8B);
+
+            snprintf(name, sizeof name, "%s, %s", shapes[i].name, f16 ? "f16" : "8b");
+            bench_case(name, &op);
+        }
+}
+
+static void print_log(void *user, int level, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "log %d: %s\n", level, text);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest bench[] = {cmocka_unit_test(test_bench)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_head_dims),         cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_causal_and_groups), cmocka_unit_test(test_types_and_layouts), cmocka_unit_test(test_smoothing),
+        cmocka_unit_test(test_granularities),   cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_frame_counts),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_descriptors),       cmocka_unit_test(test_open_and_close),
+    };
+    const char *expect = getenv("TANDEM_EXPECT_GPU");
+    const td_log log = {.fn = print_log};
+    char why[512] = "";
+    tandem_status status;
+    int failures;
+
+    quick = argc > 1 && !strcmp(argv[1], "--quick");
+    status = td_cu_device_open(NULL, &log, &device, why, sizeof why);
+    if (status) {
+        fprintf(stderr, "no GPU: %s\n", why);
+        return expect && !strcmp(expect, "1") ? 1 : 77;
+    }
+    status = td_stream_create(device, &log, &stream, why, sizeof why);
+    if (status) {
+        fprintf(stderr, "no stream: %s\n", why);
+        td_cu_device_close(&device);
+        return 1;
+    }
+    print_message("%s, compute capability %u, driver %u, clock offset %lld ns\n", td_cu_device_info(device)->name,
+                  td_cu_device_info(device)->sm, td_cu_device_info(device)->driver_version,
+                  (long long)td_stream_clock_offset_ns(stream));
+    failures = argc > 1 && !strcmp(argv[1], "--bench") ? cmocka_run_group_tests(bench, NULL, NULL)
+                                                        : cmocka_run_group_tests(tests, NULL, NULL);
+    td_stream_destroy(&stream, 1000000000u);
+    if (td_cu_device_allocated_bytes(device) != 0) {
+        fprintf(stderr, "%llu bytes of device memory are left\n", (unsigned long long)td_cu_device_allocated_bytes(device));
+        failures++;
+    }
+    td_cu_device_close(&device);
+    return failures != 0;
+}
