@@ -5,7 +5,6 @@
  * Linked with the objects of libtandem, not with the shared library: `attend --codes` reads the scratch of a plan.
  */
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ static const char *const overview =
     "       tandem help [attend]\n"
     "\n"
     "  attend   softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
-    "  info     version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why not a higher one\n"
+    "  info     version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
     "\n"
     "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
 
@@ -65,7 +64,8 @@ int tool_parse(const char *command, int argc, char **argv, const tool_option *op
             if (strlen(options[o].name) == length && memcmp(options[o].name, argv[i], length) == 0)
                 option = &options[o];
         if (!option)
-            return tool_usage(command, argv[i][0] == '-' ? "unknown option \"%s\"" : "unexpected argument \"%s\"", argv[i]);
+            return tool_usage(command, argv[i][0] == '-' ? "unknown option \"%s\"" : "unexpected argument \"%s\"",
+                              argv[i]);
         if (!option->value) {
             if (equals)
                 return tool_usage(command, "%s takes no value, got \"%s\"", option->name, equals + 1);
@@ -154,7 +154,6 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN);
     const int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout))
         return status ? status : tool_fail(NULL, "standard output: %s", strerror(errno));

@@ -24,7 +24,8 @@ typedef struct tool_option {
     bool *given;        /* set for switches */
 } tool_option;
 
-/* Reads `--name value`, `--name=value` and switches. Returns TOOL_OK, or TOOL_USAGE after a line that names what is wrong. */
+/* Reads `--name value`, `--name=value` and switches. Returns TOOL_OK, or TOOL_USAGE after a line that names what is
+ * wrong. */
 int tool_parse(const char *command, int argc, char **argv, const tool_option *options, size_t count);
 
 /* Index of `value` in a NULL-terminated list; -1 if it is not there. */
@@ -51,7 +52,8 @@ typedef struct tool_list {
 } tool_list;
 
 /* Adds a tensor of that shape, uninitialised. NULL when memory is short. */
-void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
+void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c,
+               uint64_t d);
 void tool_pair(tool_list *list, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void tool_list_free(tool_list *list);
 
@@ -71,12 +73,13 @@ void tool_close(tool_file *file);
 /* Writes under a temporary name beside `path`, then renames. */
 bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes);
 
-/* Adds the arrays that a plan left in its scratch (`scratch`: a copy on the host) and the metadata that names the arithmetic.
- * False when memory is short. */
-bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, const unsigned char *scratch,
-                tool_list *out);
+/* Adds the arrays that a plan left in its scratch (`scratch`: a copy on the host) and the metadata that names the
+ * arithmetic. False when memory is short. */
+bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,
+                const unsigned char *scratch, tool_list *out);
 /* Metadata that goes with any result of a plan: precision, smoothing, granularity. */
-void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, tool_list *out);
+void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,
+                     tool_list *out);
 
 int tool_attend(int argc, char **argv);
 int tool_info(int argc, char **argv);

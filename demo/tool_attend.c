@@ -18,60 +18,8 @@
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 
-const char *const tool_attend_help =
-    "usage: tandem attend --in F.safetensors --out G.safetensors --precision 8b|4b|f16|ref [options]\n"
-    "\n"
-    "O = softmax(scale * Q K^T) V for each batch and head; head h reads head h / (H / HK) of K and V.\n"
-    "\n"
-    "  --in F           safetensors with q [B,H,N,D], k and v [B,HK,NK,D]; F16, BF16 or F32; D 32, 64, 80, 96, 128 or 256.\n"
-    "                   Other tensors in it are ignored.\n"
-    "  --out G          where the result goes: written under a temporary name, then renamed\n"
-    "  --precision P    8b   SageAttention2-8b: INT8 Q K^T, FP8 E4M3 P V (FP16 P V on sm_80 and sm_86)\n"
-    "                   4b   SageAttention2-4b: INT4 Q K^T\n"
-    "                   f16  exact, on operands rounded to fp16, float32 accumulation\n"
-    "                   ref  exact, in float64 on the CPU, straight from the formula\n"
-    "  --causal         row i attends to key j if j <= i + NK - N; a row without a key gives o = 0, lse = -inf\n"
-    "  --smooth S       any of the letters q, k, v, or none; default: k for 8b, qk for 4b, none for f16\n"
-    "  --granularity G  rows of Q and K that share a scale: tensor, block, warp, thread, thread-ada, thread-hopper, token;\n"
-    "                   default: thread, in the mapping of the device (thread-ada on the CPU)\n"
-    "  --scale X        softmax scale, not 0; default 1 / sqrt(D)\n"
-    "  --backend B      cpu, cuda, auto (default: cuda where it is there, else cpu), or twin: the CPU imitating a GPU bit by bit\n"
-    "  --sm N           the GPU that the twin imitates: 80, 86, 89, 90 (default) or 120\n"
-    "  --threads N      most CPU threads; default: all cores\n"
-    "  --codes          also write what the kernels computed with (below)\n"
-    "  --session        run through the public API (tandem_submit) instead of the executor; the same result; not with --codes\n"
-    "  --json           report in JSON on stdout\n"
-    "\n"
-    "The result:\n"
-    "  o        [B,H,N,D], q's dtype\n"
-    "  lse      [B,H,N] F32: log of the sum of exp(scale * q.k), natural log\n"
-    "  o_f64, lse_f64   with ref: the same before rounding\n"
-    "Metadata (strings): tandem, precision, backend, device, sm, causal, scale, smooth, granularity, mapping, qmax, and how codes\n"
-    "are rounded (qk_rounding, v_rounding, p_rounding).\n"
-    "\n"
-    "With --codes, as present (all arithmetic float32, to nearest even; finite(x) is x, or 0 for NaN and Inf):\n"
-    "  q_mean   [B,H,ceil(N/128),D] F32, with smooth q: of each block of 128 rows, sum of finite(q) row after row / rows in it\n"
-    "  k_mean   [B,HK,D] F32, with smooth k: finite(k) summed row after row within chunks of 128 rows, the chunks' sums added in\n"
-    "           order, / NK.  v_mean [B,HK,D]: the same of v\n"
-    "  y        (not written) = finite(x) - mean; x - 0 where there is no smoothing\n"
-    "  q_codes  [B,H,N,D] I8 = clamp(rint(y * (qmax / amax)), -qmax, qmax), amax = max |y| over the rows that share the scale\n"
-    "  k_codes  [B,HK,NK,D] I8, alike. qmax: 127 for 8b, 7 for 4b. With f16 both are F16: y / scale of the row\n"
-    "  q_scale  [B,H,N] F32 = amax / qmax, one a row (rows of a group repeat it); codes and scale are 0 if amax < 2^-100.\n"
-    "  k_scale  [B,HK,NK] F32, alike. NaN for a row with NaN or Inf in it (k_scale: in k or in v).\n"
-    "           f16: the least power of two, at least 1, that brings the row's amax to 32768 or below\n"
-    "           rows that share: block q 128, k 64; warp q 32, k 64; tensor the whole head; token one;\n"
-    "           thread-ada q {i, 8+i, 16+i, 24+i} of each 32, k {2j, 2j+1} + 8m of each 64;\n"
-    "           thread-hopper q {i, 8+i} of each 16, k {2j, 2j+1} + 8m of each 128\n"
-    "  v_codes  [B,HK,NK,D] U8, E4M3 bits of y * (448 / amax), saturating; or F16 of y / scale. NaN and Inf: code 0. Keys in order.\n"
-    "  v_scale  [B,HK,D] F32 = amax over the keys / 448; with F16 codes: the least power of two, at least 1, as above\n"
-    "  delta_s  [B,H,ceil(N/128),NK] F32, with smooth q: q_mean of the block . (finite(k) - k_mean), fma after fma from 0\n"
-    "O from the codes: S = (q_codes . k_codes) * ((q_scale * s2) * k_scale) [+ delta_s * s2], s2 = scale * log2(e);\n"
-    "P = 2^(S - m + log2 448), m the running row maximum over tiles of 64 keys (0 while it is -inf); after each tile what was summed\n"
-    "shrinks by 2^(m_old - m); l = sum of P; O = (sum of code(P) * v_codes) / l * v_scale [+ v_mean], code(P) rounded to E4M3 or\n"
-    "F16 as v_codes is. lse = (m + log2 l - log2 448) * ln 2 [+ scale * (q . k_mean) with smooth k].\n";
-
 typedef struct arguments {
-    const char *in, *out, *precision, *smooth, *granularity, *scale, *backend, *sm, *threads;
+    const char *in, *out, *precision, *smooth, *granularity, *scale, *backend, *sm, *isa, *threads;
     bool causal, codes, json, session;
     uint32_t precision_value, backend_value, sm_value, thread_count;
 } arguments;
@@ -106,22 +54,25 @@ static double now_ms(void)
 static int read_arguments(int argc, char **argv, arguments *a, tandem_attention *op)
 {
     const tool_option options[] = {
-        {"--in", &a->in, NULL},           {"--out", &a->out, NULL},         {"--precision", &a->precision, NULL},
-        {"--smooth", &a->smooth, NULL},   {"--scale", &a->scale, NULL},     {"--granularity", &a->granularity, NULL},
-        {"--backend", &a->backend, NULL}, {"--sm", &a->sm, NULL},           {"--threads", &a->threads, NULL},
-        {"--causal", NULL, &a->causal},   {"--codes", NULL, &a->codes},     {"--json", NULL, &a->json},
-        {"--session", NULL, &a->session},
+        {"--in", &a->in, NULL},           {"--out", &a->out, NULL},     {"--precision", &a->precision, NULL},
+        {"--smooth", &a->smooth, NULL},   {"--scale", &a->scale, NULL}, {"--granularity", &a->granularity, NULL},
+        {"--backend", &a->backend, NULL}, {"--sm", &a->sm, NULL},       {"--threads", &a->threads, NULL},
+        {"--causal", NULL, &a->causal},   {"--codes", NULL, &a->codes}, {"--json", NULL, &a->json},
+        {"--session", NULL, &a->session}, {"--isa", &a->isa, NULL},
     };
     if (tool_parse("attend", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!a->in || !a->out || !a->precision)
         return tool_usage("attend", "%s is missing; `tandem help attend` explains it",
-                          !a->in ? "--in" : !a->out ? "--out" : "--precision");
+                          !a->in    ? "--in"
+                          : !a->out ? "--out"
+                                    : "--precision");
     const int precision = tool_word(a->precision, precision_words);
     if (precision < 0)
         return tool_usage("attend", "--precision \"%s\" is none of 8b, 4b, f16, ref", a->precision);
     a->precision_value = (uint32_t)precision;
-    static const uint32_t precisions[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_4B, TANDEM_PRECISION_F16, TANDEM_PRECISION_F16};
+    static const uint32_t precisions[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_4B, TANDEM_PRECISION_F16,
+                                          TANDEM_PRECISION_F16};
     op->precision = precisions[precision];
 
     const int backend = a->backend ? tool_word(a->backend, backend_words) : BACKEND_AUTO;
@@ -137,20 +88,26 @@ static int read_arguments(int argc, char **argv, arguments *a, tandem_attention 
         return tool_usage("attend", "--sm %s needs --backend twin", a->sm);
     a->sm_value = sm_values[sm];
 
-    static const char *const granularities[] = {"thread", "thread-ada", "thread-hopper", "token", "warp", "block", "tensor", NULL};
+    static const char *const granularities[] = {"thread", "thread-ada", "thread-hopper", "token",
+                                                "warp",   "block",      "tensor",        NULL};
     const int granularity = a->granularity ? tool_word(a->granularity, granularities) : 0;
     if (granularity < 0)
-        return tool_usage("attend", "--granularity \"%s\" is none of tensor, block, warp, thread, thread-ada, thread-hopper, token",
-                          a->granularity);
+        return tool_usage(
+            "attend", "--granularity \"%s\" is none of tensor, block, warp, thread, thread-ada, thread-hopper, token",
+            a->granularity);
     op->granularity = (uint32_t)granularity;
 
     if (a->smooth && strcmp(a->smooth, "none") == 0) {
         op->smooth = TANDEM_SMOOTH_NONE;
     } else if (a->smooth) {
         for (const char *c = a->smooth; *c; c++) {
-            const uint32_t bit = *c == 'q' ? TANDEM_SMOOTH_Q : *c == 'k' ? TANDEM_SMOOTH_K : *c == 'v' ? TANDEM_SMOOTH_V : 0;
+            const uint32_t bit = *c == 'q'   ? TANDEM_SMOOTH_Q
+                                 : *c == 'k' ? TANDEM_SMOOTH_K
+                                 : *c == 'v' ? TANDEM_SMOOTH_V
+                                             : 0;
             if (!bit)
-                return tool_usage("attend", "--smooth \"%s\" is neither none nor made of the letters q, k, v", a->smooth);
+                return tool_usage("attend", "--smooth \"%s\" is neither none nor made of the letters q, k, v",
+                                  a->smooth);
             op->smooth |= bit;
         }
     }
@@ -160,6 +117,9 @@ static int read_arguments(int argc, char **argv, arguments *a, tandem_attention 
         if (*end || end == a->scale || !isfinite(op->scale) || op->scale == 0)
             return tool_usage("attend", "--scale \"%s\" is not a finite number other than 0", a->scale);
     }
+    static const char *const isas[] = {"c", "avx2", "avx512-vnni", NULL};
+    if (a->isa && tool_word(a->isa, isas) < 0)
+        return tool_usage("attend", "--isa \"%s\" is none of c, avx2, avx512-vnni", a->isa);
     uint64_t threads = 0;
     if (a->threads && !tool_number(a->threads, 1, 1024, &threads))
         return tool_usage("attend", "--threads \"%s\" is not a number from 1 to 1024", a->threads);
@@ -201,8 +161,9 @@ static bool read_inputs(attend *a)
     for (int i = 0; i < 3; i++)
         for (int c = 0; c < 4; c++)
             if (a->inputs[i].shape[c] == 0 || a->inputs[i].shape[c] > INT32_MAX) {
-                td_fail(a->why, sizeof a->why, TANDEM_ERROR_ARG, "%s: dimension %d is %llu; 1 to 2147483647 are possible", names[i],
-                        c, (unsigned long long)a->inputs[i].shape[c]);
+                td_fail(a->why, sizeof a->why, TANDEM_ERROR_ARG,
+                        "%s: dimension %d is %llu; 1 to 2147483647 are possible", names[i], c,
+                        (unsigned long long)a->inputs[i].shape[c]);
                 return false;
             }
     static const char *const dims[] = {"batch", "heads", "rows", "head_dim"};
@@ -380,7 +341,8 @@ static bool run_cuda(attend *a, cuda_side *c)
     if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK)
         return false;
     const tandem_attention *op = &a->op;
-    const uint64_t kv_rows = (uint64_t)op->batch * op->kv_heads * op->kv_len, q_rows = (uint64_t)op->batch * op->heads * op->q_len;
+    const uint64_t kv_rows = (uint64_t)op->batch * op->kv_heads * op->kv_len,
+                   q_rows = (uint64_t)op->batch * op->heads * op->q_len;
     const uint64_t sizes[TD_VIEW_COUNT] = {q_rows * op->head_dim * td_dtype_bytes(op->q.dtype),
                                            kv_rows * op->head_dim * td_dtype_bytes(op->k.dtype),
                                            kv_rows * op->head_dim * td_dtype_bytes(op->v.dtype),
@@ -400,7 +362,8 @@ static bool run_cuda(attend *a, cuda_side *c)
     }
     uint64_t sequence = 0;
     bool signalled = false;
-    const td_stream_submit submit = {.plan = &a->plan, .views = views, .scratch = c->mem.address, .label = "tandem attend"};
+    const td_stream_submit submit = {
+        .plan = &a->plan, .views = views, .scratch = c->mem.address, .label = "tandem attend"};
     const double begin = now_ms();
     if (copied && td_stream_enqueue(c->stream, &submit, &sequence, &signalled, a->why, sizeof a->why) != TANDEM_OK)
         return false;
@@ -463,7 +426,8 @@ static bool run_session(attend *a)
         return false;
     for (int i = 0; i < 5 && status == TANDEM_OK; i++) {
         bytes[i] = td_view_extent_bytes(views[i], op->batch, heads[i], rows[i], i == 4 ? 1 : op->head_dim);
-        const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .source = TANDEM_MEM_CREATE, .bytes = bytes[i], .fd = -1};
+        const tandem_mem_desc mem = {
+            .struct_bytes = sizeof mem, .source = TANDEM_MEM_CREATE, .bytes = bytes[i], .fd = -1};
         status = tandem_mem_create(session, &mem, &views[i]->mem);
         if (status == TANDEM_OK)
             status = tandem_mem_host(session, views[i]->mem, &host[i]);
@@ -538,8 +502,8 @@ static void report_text(const attend *a)
     printf("%s on %s (%s)", pair(a, "precision"), a->backend, a->device);
     if (a->args.precision_value != PRECISION_REF)
         printf(", smooth %s, scales per %s", pair(a, "smooth"), pair(a, "granularity"));
-    printf(": q [%u,%u,%u,%u], k and v [%u,%u,%u,%u], %.3f ms -> %s\n", op->batch, op->heads, op->q_len, op->head_dim, op->batch,
-           op->kv_heads, op->kv_len, op->head_dim, a->ms, a->args.out);
+    printf(": q [%u,%u,%u,%u], k and v [%u,%u,%u,%u], %.3f ms -> %s\n", op->batch, op->heads, op->q_len, op->head_dim,
+           op->batch, op->kv_heads, op->kv_len, op->head_dim, a->ms, a->args.out);
     if (a->note[0])
         printf("not on cuda: %s\n", a->note);
 }
@@ -570,6 +534,11 @@ static void report_json(const attend *a)
 
 static bool compute(attend *a)
 {
+    if (a->args.isa && !td_cpu_isa_force(a->args.isa)) {
+        td_fail(a->why, sizeof a->why, TANDEM_ERROR_UNSUPPORTED, "--isa %s: this CPU has no more than %s", a->args.isa,
+                td_cpu_isa());
+        return false;
+    }
     if (!read_inputs(a) || !make_outputs(a))
         return false;
     tool_pair(&a->result, "tandem", "%d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);

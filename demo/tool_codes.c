@@ -16,7 +16,8 @@ static uint64_t element_bytes(const char *dtype)
     return dtype[1] == '8' ? 1 : strcmp(dtype, "F64") == 0 ? 8 : strcmp(dtype, "F32") == 0 ? 4 : 2;
 }
 
-void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c,
+               uint64_t d)
 {
     const uint64_t shape[4] = {a, b, c, d};
     uint64_t bytes = element_bytes(dtype);
@@ -64,14 +65,16 @@ static void cut(void *to, const void *from, uint64_t element, uint64_t outer, ui
 }
 
 /* V's codes lie channel after channel; those of E4M3 have their keys permuted within each 16 (params.h, quant_v). */
-static void untangle_v(void *to, const void *from, const td_attention_layout *layout, uint64_t heads, uint64_t keys, uint64_t dim)
+static void untangle_v(void *to, const void *from, const td_attention_layout *layout, uint64_t heads, uint64_t keys,
+                       uint64_t dim)
 {
     for (uint64_t h = 0; h < heads; h++)
         for (uint64_t key = 0; key < keys; key++) {
             const uint64_t within = key % 16, quad = within % 8 / 2, r = within / 8 * 2 + within % 2;
             const uint64_t place = layout->v_is_f16 ? key : key - within + 4 * quad + r;
             for (uint64_t c = 0; c < dim; c++) {
-                const uint64_t source = (h * layout->d_pad + c) * layout->kv_pad + place, target = (h * keys + key) * dim + c;
+                const uint64_t source = (h * layout->d_pad + c) * layout->kv_pad + place,
+                               target = (h * keys + key) * dim + c;
                 if (layout->v_is_f16)
                     ((uint16_t *)to)[target] = ((const uint16_t *)from)[source];
                 else
@@ -91,15 +94,15 @@ static const td_params_quant_qk *find_quant_qk(const td_plan *plan)
 void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, tool_list *out)
 {
     static const char *const precisions[] = {"auto", "f16", "8b", "4b"};
-    static const char *const granularities[] = {"default", "thread-ada", "thread-hopper", "token", "warp", "block", "tensor"};
-    static const char *const groups[] = {
-        "default",
-        "q: rows {i, 8+i, 16+i, 24+i} of each 32; k: rows {2j, 2j+1} + 8m of each 64",
-        "q: rows {i, 8+i} of each 16; k: rows {2j, 2j+1} + 8m of each 128",
-        "q, k: every row by itself",
-        "q: 32 rows; k: 64 rows",
-        "q: 128 rows; k: 64 rows",
-        "q, k: all rows of a head"};
+    static const char *const granularities[] = {"default", "thread-ada", "thread-hopper", "token",
+                                                "warp",    "block",      "tensor"};
+    static const char *const groups[] = {"default",
+                                         "q: rows {i, 8+i, 16+i, 24+i} of each 32; k: rows {2j, 2j+1} + 8m of each 64",
+                                         "q: rows {i, 8+i} of each 16; k: rows {2j, 2j+1} + 8m of each 128",
+                                         "q, k: every row by itself",
+                                         "q: 32 rows; k: 64 rows",
+                                         "q: 128 rows; k: 64 rows",
+                                         "q, k: all rows of a head"};
     const td_params_quant_qk *quant = find_quant_qk(plan);
     const bool q = layout->q_mean != UINT64_MAX, k = layout->k_mean != UINT64_MAX, v = layout->v_mean != UINT64_MAX;
     tool_pair(out, "precision", "%s", precisions[plan->precision & 3]);
@@ -111,21 +114,24 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
         tool_pair(out, "granularity", "%s", granularities[g]);
         tool_pair(out, "mapping", "%s", groups[g]);
         tool_pair(out, "qmax", "%g", (double)quant->qmax);
-        tool_pair(out, "qk_rounding", "code = clamp(rint(y * (qmax / amax)), -qmax, qmax), scale = amax / qmax; float32, ties to even");
+        tool_pair(out, "qk_rounding",
+                  "code = clamp(rint(y * (qmax / amax)), -qmax, qmax), scale = amax / qmax; float32, ties to even");
     } else {
         tool_pair(out, "granularity", "token");
-        tool_pair(out, "qk_rounding", "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768");
+        tool_pair(out, "qk_rounding",
+                  "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768");
     }
     tool_pair(out, "v_rounding", "%s",
-              layout->v_is_f16 ? "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768"
-                               : "code = e4m3(y * (448 / amax)), saturating, ties to even; scale = amax / 448");
+              layout->v_is_f16
+                  ? "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768"
+                  : "code = e4m3(y * (448 / amax)), saturating, ties to even; scale = amax / 448");
     tool_pair(out, "p_rounding", "%s",
               layout->v_is_f16 ? "fp16(2^(S - m + log2 448)), m the running maximum over tiles of 64 keys"
                                : "e4m3(2^(S - m + log2 448)), saturating, m the running maximum over tiles of 64 keys");
 }
 
-bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, const unsigned char *scratch,
-                tool_list *out)
+bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,
+                const unsigned char *scratch, tool_list *out)
 {
     (void)plan;
     const uint64_t b = op->batch, h = op->heads, hk = op->kv_heads, n = op->q_len, nk = op->kv_len, d = op->head_dim;
@@ -150,8 +156,8 @@ bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attent
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         if (arrays[i].offset == UINT64_MAX)
             continue;
-        void *to = tool_add(out, arrays[i].name, arrays[i].dtype, arrays[i].rank, arrays[i].shape[0], arrays[i].shape[1],
-                            arrays[i].shape[2], arrays[i].shape[3]);
+        void *to = tool_add(out, arrays[i].name, arrays[i].dtype, arrays[i].rank, arrays[i].shape[0],
+                            arrays[i].shape[1], arrays[i].shape[2], arrays[i].shape[3]);
         if (!to)
             return false;
         cut(to, scratch + arrays[i].offset, element_bytes(arrays[i].dtype), arrays[i].outer, arrays[i].from_rows,

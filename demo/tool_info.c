@@ -104,8 +104,8 @@ static uint32_t available(const requirements *needs, uint32_t kind, const char *
     return count;
 }
 
-/* Every feature struct starts with sType and pNext and is shorter than FEATURE_BYTES, so a zeroed block of that size serves for
- * each of them, whatever its type. */
+/* Every feature struct starts with sType and pNext and is shorter than FEATURE_BYTES, so a zeroed block of that size
+ * serves for each of them, whatever its type. */
 static VkPhysicalDeviceFeatures2 *feature_chain(const requirements *needs, unsigned char *blocks)
 {
     uint32_t used = 1;
@@ -113,7 +113,8 @@ static VkPhysicalDeviceFeatures2 *feature_chain(const requirements *needs, unsig
     first->sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     for (uint32_t i = 0; i < needs->count; i++) {
         const tandem_requirement *r = &needs->list[i];
-        if (r->kind != TANDEM_REQUIREMENT_FEATURE || !r->available || r->feature_offset > FEATURE_BYTES - sizeof(VkBool32))
+        if (r->kind != TANDEM_REQUIREMENT_FEATURE || !r->available ||
+            r->feature_offset > FEATURE_BYTES - sizeof(VkBool32))
             continue;
         uint32_t at = 0;
         while (at < used && ((VkBaseOutStructure *)(void *)(blocks + at * FEATURE_BYTES))->sType != r->feature_struct)
@@ -144,7 +145,8 @@ static uint32_t pick_family(const vulkan_loader *vk, VkPhysicalDevice device)
     return 0;
 }
 
-static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, uint32_t instance_version, device_report *out)
+static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, uint32_t instance_version,
+                       device_report *out)
 {
     PFN_vkGetPhysicalDeviceProperties get_properties =
         (PFN_vkGetPhysicalDeviceProperties)vk->get(vk->instance, "vkGetPhysicalDeviceProperties");
@@ -178,7 +180,8 @@ static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, uint3
                                      .pNext = features,
                                      .queueCreateInfoCount = 1,
                                      .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = available(&out->needs, TANDEM_REQUIREMENT_DEVICE_EXTENSION, names),
+                                     .enabledExtensionCount =
+                                         available(&out->needs, TANDEM_REQUIREMENT_DEVICE_EXTENSION, names),
                                      .ppEnabledExtensionNames = names};
     VkDevice device = VK_NULL_HANDLE;
     const VkResult result = create(physical, &info, NULL, &device);
@@ -232,7 +235,8 @@ static void ask_vulkan(vulkan_report *out)
     const VkResult result = create(&info, NULL, &vk.instance);
     if (result != VK_SUCCESS) {
         snprintf(out->why, sizeof out->why,
-                 result == VK_ERROR_INCOMPATIBLE_DRIVER ? "no Vulkan driver is installed" : "vkCreateInstance returned %d",
+                 result == VK_ERROR_INCOMPATIBLE_DRIVER ? "no Vulkan driver is installed"
+                                                        : "vkCreateInstance returned %d",
                  (int)result);
         goto done;
     }
@@ -255,8 +259,9 @@ static void text_requirements(const requirements *needs)
 {
     for (uint32_t i = 0; i < needs->count; i++) {
         const tandem_requirement *r = &needs->list[i];
-        printf("    %-9s %-8s %-18s %s%s%s\n", r->available ? "available" : "missing", r->required ? "required" : "optional",
-               kind_names[r->kind % 3], r->name, r->buys ? ": " : "", r->buys ? r->buys : "");
+        printf("    %-9s %-8s %-18s %s%s%s\n", r->available ? "available" : "missing",
+               r->required ? "required" : "optional", kind_names[r->kind % 3], r->name, r->buys ? ": " : "",
+               r->buys ? r->buys : "");
     }
 }
 
@@ -280,7 +285,8 @@ static void print_text(const cuda_report *cuda, const session_report *host, cons
     printf("\ncpu: %s\n", td_cpu_isa());
     if (cuda->there)
         printf("cuda: %s, sm_%u, driver for CUDA %u.%u, runs %s\n", cuda->info.name, cuda->info.sm,
-               cuda->info.driver_version / 1000, cuda->info.driver_version % 1000 / 10, cuda->cubin[0] ? cuda->cubin : cuda->why);
+               cuda->info.driver_version / 1000, cuda->info.driver_version % 1000 / 10,
+               cuda->cubin[0] ? cuda->cubin : cuda->why);
     else
         printf("cuda: none: %s\n", cuda->why);
     printf("without Vulkan:\n");
@@ -315,7 +321,8 @@ static void json_requirements(const requirements *needs)
         printf("%s{", i ? ", " : "");
         json_pair("name", r->name, ", ");
         json_pair("kind", kind_names[r->kind % 3], ", ");
-        printf("\"required\": %s, \"available\": %s, ", r->required ? "true" : "false", r->available ? "true" : "false");
+        printf("\"required\": %s, \"available\": %s, ", r->required ? "true" : "false",
+               r->available ? "true" : "false");
         json_pair("buys", r->buys ? r->buys : "", "}");
     }
     printf("]");
@@ -369,8 +376,8 @@ static void print_json(const cuda_report *cuda, const session_report *host, cons
         const device_report *d = &vulkan->devices[i];
         printf("%s\n  {", i ? "," : "");
         json_pair("name", d->name, ", ");
-        printf("\"api_version\": \"%u.%u.%u\", ", VK_API_VERSION_MAJOR(d->api_version), VK_API_VERSION_MINOR(d->api_version),
-               VK_API_VERSION_PATCH(d->api_version));
+        printf("\"api_version\": \"%u.%u.%u\", ", VK_API_VERSION_MAJOR(d->api_version),
+               VK_API_VERSION_MINOR(d->api_version), VK_API_VERSION_PATCH(d->api_version));
         json_session("session", &d->session);
         printf(", ");
         json_requirements(&d->needs);
