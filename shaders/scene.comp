@@ -1,0 +1,275 @@
+// The renderer: a room path-traced with next-event estimation, and the G-buffer of what each pixel sees.
+//
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mirrors are looked through: the G-buffer describes the first surface that scatters, at the length of the whole path
+// to it, so that reflections are filtered as sharply as what they reflect. Emission seen by the camera is kept apart in
+// the G-buffer: it has no noise, and the filter never touches it.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "scene_shared.h"
+
+layout(local_size_x = 8, local_size_y = 8) in;
+
+layout(constant_id = 0) const uint SPHERES = 1;
+layout(constant_id = 1) const uint BOXES = 1;
+layout(constant_id = 2) const uint LIGHTS = 1;
+
+layout(set = 0, binding = 0, std140) uniform scene_uniform { td_scene_block scene; };
+layout(set = 0, binding = 1, rgba32f) uniform image2D radiance_image;             // rgb: mean of all samples
+layout(set = 0, binding = 2, rgba16f) uniform writeonly image2D albedo_image;     // rgb, or the emission where w is 1
+layout(set = 0, binding = 3, rgba16f) uniform writeonly image2D normal_image;     // xyz; w: distance along the path
+layout(set = 0, binding = 4, rgba32f) uniform writeonly image2D position_image;   // xyz; w: 1 where a light is seen
+
+layout(push_constant) uniform push_block { td_scene_push push; };
+
+const float PI = 3.14159265359;
+const float FAR = 1e30;
+const float EPSILON = 1e-3;
+const float INDIRECT_LIMIT = 6.0; // radiance that one bounce may bring: no fireflies, in the reference neither
+
+uint random_state;
+
+float random01()
+{
+    random_state = random_state * 747796405u + 2891336453u;
+    uint word = ((random_state >> ((random_state >> 28) + 4u)) ^ random_state) * 277803737u;
+    word = (word >> 22) ^ word;
+    return float(word >> 8) * (1.0 / 16777216.0);
+}
+
+uint mix_bits(uint x)
+{
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+struct hit_info {
+    float distance;
+    vec3 normal;
+    vec2 uv; // metres on the surface
+    uint material;
+    int light; // which one was hit, or -1
+};
+
+vec3 turn(vec3 v, float c, float s)
+{
+    return vec3(c * v.x - s * v.z, v.y, s * v.x + c * v.z);
+}
+
+vec2 plane_uv(vec3 p, vec3 n)
+{
+    vec3 a = abs(n);
+    return a.x > 0.5 ? p.zy : a.y > 0.5 ? p.xz : p.xy;
+}
+
+// Distances, or FAR. Normals and texture coordinates are worked out later, for the nearest only.
+float sphere_distance(uint i, vec3 origin, vec3 direction)
+{
+    vec4 sphere = scene.spheres[i];
+    vec3 o = origin - sphere.xyz;
+    float b = dot(o, direction);
+    float h = b * b - dot(o, o) + sphere.w * sphere.w;
+    float t = -b - sqrt(max(h, 0.0));
+    return h > 0.0 && t > EPSILON ? t : FAR;
+}
+
+float box_distance(uint i, vec3 origin, vec3 direction)
+{
+    vec4 center = scene.boxes[i].center, extent = scene.boxes[i].extent;
+    vec3 o = turn(origin - center.xyz, center.w, extent.w);
+    vec3 inverse = 1.0 / turn(direction, center.w, extent.w);
+    vec3 middle = -o * inverse;
+    vec3 reach = extent.xyz * abs(inverse);
+    vec3 near = middle - reach, far = middle + reach;
+    float enter = max(max(near.x, near.y), near.z), leave = min(min(far.x, far.y), far.z);
+    return enter < leave && enter > EPSILON ? enter : FAR;
+}
+
+hit_info trace(vec3 origin, vec3 direction)
+{
+    hit_info hit;
+    hit.light = -1;
+    // The room is a box seen from within: every ray leaves it somewhere.
+    vec3 walls = (mix(scene.room_min.xyz, scene.room_max.xyz, greaterThan(direction, vec3(0.0))) - origin) / direction;
+    hit.distance = min(min(walls.x, walls.y), walls.z);
+    int nearest = -1;
+    [[unroll]] for (uint i = 0u; i < SPHERES; i++) {
+        float t = sphere_distance(i, origin, direction);
+        nearest = t < hit.distance ? int(i) : nearest;
+        hit.distance = min(hit.distance, t);
+    }
+    [[unroll]] for (uint i = 0u; i < BOXES; i++) {
+        float t = box_distance(i, origin, direction);
+        nearest = t < hit.distance ? int(SPHERES + i) : nearest;
+        hit.distance = min(hit.distance, t);
+    }
+    [[unroll]] for (uint i = 0u; i < LIGHTS; i++) {
+        vec3 n = scene.lights[i].normal.xyz;
+        float facing = dot(direction, n);
+        float t = dot(scene.lights[i].center.xyz - origin, n) / facing;
+        vec3 p = origin + t * direction - scene.lights[i].center.xyz;
+        vec3 u = scene.lights[i].edge_u.xyz, v = scene.lights[i].edge_v.xyz;
+        bool inside = abs(dot(p, u)) <= dot(u, u) && abs(dot(p, v)) <= dot(v, v);
+        if (facing < 0.0 && t > EPSILON && t < hit.distance && inside) {
+            hit.distance = t;
+            hit.light = int(i);
+        }
+    }
+    vec3 p = origin + hit.distance * direction;
+    if (nearest < 0 || hit.light >= 0) {
+        bvec3 which = bvec3(walls.x <= walls.y && walls.x <= walls.z, walls.y < walls.x && walls.y <= walls.z,
+                            walls.z < walls.x && walls.z < walls.y);
+        uint axis = which.x ? 0u : which.y ? 1u : 2u;
+        hit.normal = -sign(direction) * vec3(which);
+        hit.material = direction[axis] > 0.0 ? scene.walls_max[axis] : scene.walls_min[axis];
+        hit.uv = plane_uv(p, hit.normal);
+    } else if (nearest < int(SPHERES)) {
+        vec4 sphere = scene.spheres[nearest];
+        hit.normal = (p - sphere.xyz) / sphere.w;
+        hit.material = scene.sphere_material[nearest].x;
+        hit.uv = plane_uv(p - sphere.xyz, hit.normal);
+    } else {
+        uint i = uint(nearest) - SPHERES;
+        vec4 center = scene.boxes[i].center, extent = scene.boxes[i].extent;
+        vec3 local = turn(p - center.xyz, center.w, extent.w);
+        vec3 share = abs(local) / extent.xyz;
+        vec3 n = share.x >= share.y && share.x >= share.z ? vec3(sign(local.x), 0.0, 0.0)
+                 : share.y >= share.z ? vec3(0.0, sign(local.y), 0.0) : vec3(0.0, 0.0, sign(local.z));
+        hit.material = scene.box_material[i].x;
+        hit.uv = plane_uv(local, n);
+        hit.normal = turn(n, center.w, -extent.w);
+    }
+    return hit;
+}
+
+bool blocked(vec3 origin, vec3 direction, float distance)
+{
+    float nearest = FAR;
+    [[unroll]] for (uint i = 0u; i < SPHERES; i++)
+        nearest = min(nearest, sphere_distance(i, origin, direction));
+    [[unroll]] for (uint i = 0u; i < BOXES; i++)
+        nearest = min(nearest, box_distance(i, origin, direction));
+    return nearest < distance;
+}
+
+vec3 surface_color(hit_info hit)
+{
+    vec4 a = scene.materials[hit.material].color_a, b = scene.materials[hit.material].color_b;
+    vec2 cell = hit.uv * b.w;
+    uint texture_kind = uint(a.w);
+    bool other = false;
+    if (texture_kind == TD_TEXTURE_CHECKER) {
+        ivec2 c = ivec2(floor(cell));
+        other = ((c.x + c.y) & 1) != 0;
+    } else if (texture_kind == TD_TEXTURE_STRIPES) {
+        other = fract(cell.x) > 0.6;
+    } else if (texture_kind == TD_TEXTURE_BRICKS) {
+        vec2 brick = vec2(cell.x * 0.5 + 0.5 * floor(cell.y) * 0.5, cell.y);
+        other = fract(brick.x) < 0.05 || fract(brick.y) < 0.1;
+    }
+    return other ? b.rgb : a.rgb;
+}
+
+bool is_mirror(hit_info hit)
+{
+    return uint(scene.materials[hit.material].color_a.w) == TD_TEXTURE_MIRROR;
+}
+
+// Light that reaches p straight from one light, chosen at random, over the surface's cosine lobe.
+vec3 direct_light(vec3 p, vec3 normal)
+{
+    uint i = min(uint(random01() * float(LIGHTS)), LIGHTS - 1u);
+    float a = 2.0 * random01() - 1.0, b = 2.0 * random01() - 1.0;
+    vec3 target = scene.lights[i].center.xyz + a * scene.lights[i].edge_u.xyz + b * scene.lights[i].edge_v.xyz;
+    vec3 to_light = target - p;
+    float squared = dot(to_light, to_light);
+    float distance = sqrt(squared);
+    vec3 direction = to_light / distance;
+    float cosine = dot(normal, direction), light_cosine = -dot(scene.lights[i].normal.xyz, direction);
+    if (cosine <= 0.0 || light_cosine <= 0.0 || blocked(p + EPSILON * normal, direction, distance - 2.0 * EPSILON))
+        return vec3(0.0);
+    float weight = cosine * light_cosine * scene.lights[i].edge_u.w * float(LIGHTS) / (PI * max(squared, 1e-4));
+    return scene.lights[i].emission.rgb * weight;
+}
+
+vec3 cosine_direction(vec3 normal)
+{
+    float phi = 2.0 * PI * random01(), z = random01();
+    float r = sqrt(z);
+    float sgn = normal.z >= 0.0 ? 1.0 : -1.0;
+    float a = -1.0 / (sgn + normal.z), b = normal.x * normal.y * a;
+    vec3 tangent = vec3(1.0 + sgn * normal.x * normal.x * a, sgn * b, -sgn * normal.x);
+    vec3 other = vec3(b, sgn + normal.y * normal.y * a, -normal.y);
+    return normalize(r * cos(phi) * tangent + r * sin(phi) * other + sqrt(1.0 - z) * normal);
+}
+
+void main()
+{
+    uvec2 pixel = gl_GlobalInvocationID.xy;
+    if (pixel.x >= push.size.x || pixel.y >= push.size.y)
+        return;
+    vec2 ndc = (vec2(pixel) + 0.5) / vec2(push.size.xy) * 2.0 - 1.0;
+    vec3 eye_direction = normalize(push.forward.xyz + ndc.x * push.right.xyz - ndc.y * push.up.xyz);
+
+    // What the camera sees, mirrors looked through.
+    vec3 origin = push.eye.xyz, direction = eye_direction, tint = vec3(1.0);
+    float path = 0.0;
+    hit_info first = trace(origin, direction);
+    path += first.distance;
+    for (int i = 0; i < 3 && first.light < 0 && is_mirror(first); i++) {
+        tint *= surface_color(first);
+        origin += first.distance * direction + EPSILON * first.normal;
+        direction = reflect(direction, first.normal);
+        first = trace(origin, direction);
+        path += first.distance;
+    }
+    bool emits = first.light >= 0;
+    vec3 emission = emits ? tint * scene.lights[max(first.light, 0)].emission.rgb : vec3(0.0);
+    vec3 albedo = emits ? vec3(0.0) : is_mirror(first) ? vec3(0.0) : tint * surface_color(first);
+    vec3 first_point = origin + first.distance * direction;
+
+    vec3 sum = vec3(0.0);
+    for (uint s = 0u; s < push.size.z; s++) {
+        random_state = mix_bits(pixel.x + mix_bits(pixel.y + mix_bits(push.size.w + s + mix_bits(push.random.x +
+                                                                                               mix_bits(push.random.y)))));
+        vec3 through = albedo, radiance = vec3(0.0);
+        hit_info hit = first;
+        vec3 p = first_point;
+        vec3 way = direction;
+        bool alive = !emits && !is_mirror(first);
+        for (uint bounce = 0u; alive; bounce++) {
+            if (is_mirror(hit)) {
+                way = reflect(way, hit.normal);
+            } else {
+                vec3 arrived = through * direct_light(p, hit.normal);
+                radiance += bounce == 0u ? arrived : min(arrived, INDIRECT_LIMIT * albedo);
+                way = cosine_direction(hit.normal);
+            }
+            if (bounce == push.random.z)
+                break;
+            vec3 from = p + EPSILON * hit.normal;
+            hit = trace(from, way);
+            p = from + hit.distance * way;
+            through *= surface_color(hit);
+            alive = hit.light < 0;
+        }
+        sum += radiance;
+    }
+    ivec2 at = ivec2(pixel);
+    vec3 mean = sum / float(push.size.z) + emission;
+    if (push.size.w > 0u) {
+        float there = float(push.size.w), added = float(push.size.z);
+        mean = (imageLoad(radiance_image, at).rgb * there + mean * added) / (there + added);
+    }
+    imageStore(radiance_image, at, vec4(mean, 1.0));
+    if (push.size.w == 0u) {
+        imageStore(albedo_image, at, vec4(emits ? emission : albedo, emits ? 1.0 : 0.0));
+        imageStore(normal_image, at, vec4(first.normal, path));
+        imageStore(position_image, at, vec4(push.eye.xyz + path * eye_direction, emits ? 1.0 : 0.0));
+    }
+}

@@ -1,0 +1,74 @@
+/* What the scene's shader and demo/scene.c agree on: a uniform block and the push constants.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Read by C and by GLSL; every member is a multiple of 16 bytes, so both lay it out alike.
+ */
+#ifndef TD_SCENE_SHARED_H
+#define TD_SCENE_SHARED_H
+
+#ifdef VULKAN
+#define TD_VEC4(name) vec4 name
+#define TD_UVEC4(name) uvec4 name
+#define TD_STRUCT
+#else
+#include <stdint.h>
+#define TD_VEC4(name) float name[4]
+#define TD_UVEC4(name) uint32_t name[4]
+#define TD_STRUCT struct
+#endif
+
+#define TD_SCENE_MATERIALS 16
+#define TD_SCENE_SPHERES 8
+#define TD_SCENE_BOXES 8
+#define TD_SCENE_LIGHTS 4
+
+#define TD_TEXTURE_PLAIN 0
+#define TD_TEXTURE_CHECKER 1
+#define TD_TEXTURE_STRIPES 2
+#define TD_TEXTURE_BRICKS 3
+#define TD_TEXTURE_MIRROR 4
+
+struct td_material {
+    TD_VEC4(color_a); /* rgb; w: TD_TEXTURE_* */
+    TD_VEC4(color_b); /* rgb of the other cells; w: cells a metre */
+};
+
+struct td_box {
+    TD_VEC4(center); /* w: cosine of its turn about y */
+    TD_VEC4(extent); /* half edges; w: sine of the turn */
+};
+
+/* A parallelogram that shines to one side. */
+struct td_light {
+    TD_VEC4(center);
+    TD_VEC4(edge_u);   /* half edges; w of u: area in square metres */
+    TD_VEC4(edge_v);
+    TD_VEC4(normal);
+    TD_VEC4(emission); /* radiance, rgb */
+};
+
+struct td_scene_block {
+    TD_VEC4(room_min);
+    TD_VEC4(room_max);
+    TD_UVEC4(counts);    /* spheres, boxes, lights: constants of the pipeline, so that its loops unroll */
+    TD_UVEC4(walls_min); /* materials of the walls at room_min: x, y (floor), z */
+    TD_UVEC4(walls_max); /* and at room_max */
+    TD_STRUCT td_material materials[TD_SCENE_MATERIALS];
+    TD_VEC4(spheres[TD_SCENE_SPHERES]); /* w: radius */
+    TD_STRUCT td_box boxes[TD_SCENE_BOXES];
+    TD_UVEC4(sphere_material[TD_SCENE_SPHERES]); /* x */
+    TD_UVEC4(box_material[TD_SCENE_BOXES]);
+    TD_STRUCT td_light lights[TD_SCENE_LIGHTS];
+};
+
+struct td_scene_push {
+    TD_VEC4(eye);
+    TD_VEC4(right);   /* scaled so that the image spans -1 to 1 */
+    TD_VEC4(up);
+    TD_VEC4(forward);
+    TD_UVEC4(size);   /* x: width, y: height, z: samples in this dispatch, w: samples that are there already */
+    TD_UVEC4(random); /* x: seed, y: stream, z: bounces */
+};
+
+#endif
