@@ -5,9 +5,8 @@
  * A block is 128 query rows of a head. For each tile of 64 keys it packs K and V once, then takes the rows by fours:
  *   S = q k   int8: vpdpbusd on q + 128 (the sum of k is taken off afterwards), vpmaddwd, or float, which is exact too
  *   P         ex2, rounded to E4M3 like on the GPU (8B, 4B), or left in float (F16)
- *   O         O * alpha + P V: vdpbf16ps, where products of E4M3 codes are exact, or float FMA
- * Packed tiles: K [d/4][64 keys][4] bytes, [d/2][64][2] int16 or [d][64] float; V [32 key pairs][d][2] bf16 or
- * [64 keys][d] float. P of four rows lies in s[][] in key order, as float or as bf16.
+ *   O         O * alpha + P V in float (vdpbf16ps, though products of E4M3 codes are exact in it, was a quarter slower)
+ * Packed tiles: K [d/4][64 keys][4] bytes, [d/2][64][2] int16 or [d][64] float; V [64 keys][d] float.
  */
 #include <stdatomic.h>
 
@@ -18,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-static const char *const isa_names[TD_ISA_COUNT] = {"c", "avx2", "avx512-vnni", "avx512-bf16"};
+static const char *const isa_names[TD_ISA_COUNT] = {"c", "avx2", "avx512-vnni"};
 static atomic_int isa_in_use = -1;
 
 static td_isa best_isa(void)
@@ -31,7 +30,7 @@ static td_isa best_isa(void)
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
         !__builtin_cpu_supports("avx512vnni"))
         return TD_ISA_AVX2;
-    return __builtin_cpu_supports("avx512bf16") ? TD_ISA_AVX512_BF16 : TD_ISA_AVX512;
+    return TD_ISA_AVX512;
 #else
     return TD_ISA_C;
 #endif
@@ -77,7 +76,7 @@ typedef struct job {
 /* 2^x for x <= 16: nearest integer by a magic number, then a polynomial on [-0.5, 0.5] (relative error 2e-7). */
 TD_INLINE float exp2_c(float x)
 {
-    x = x < -126.0f ? -126.0f : x;
+    x = td_float(td_select(x < -126.0f, 0xc2fc0000u, td_bits(x))); /* at least -126; NaN stays */
     const float shifted = x + 0x1.8p23f, f = x - (shifted - 0x1.8p23f);
     float y = 0x1.5ec866p-10f;
     y = y * f + 0x1.3cbf6p-7f;
@@ -440,42 +439,6 @@ TD_TARGET_AVX512 static void pack_k_avx512(const job *at)
     }
 }
 
-/* E4M3 in the low byte of each 16-bit lane to bf16; the seven codes below 2^-6 from a table. */
-TD_TARGET_AVX512 TD_INLINE __m512i e4m3_to_bf16(__m512i x)
-{
-    const __m512i small = _mm512_set4_epi32(0x3c603c40, 0x3c203c00, 0x3bc03b80, 0x3b000000); /* 7..0 times 2^-9 */
-    const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7f));
-    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x80)), 8);
-    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
-    const __mmask32 is_small = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
-    return _mm512_or_si512(sign, _mm512_mask_permutexvar_epi16(normal, is_small, magnitude, small));
-}
-
-/* V [32 key pairs][d][2] in bf16: a dword of codes holds the pairs q and q + 4 of its 16 keys. */
-TD_TARGET_AVX512 static void pack_v_bf16(const job *at)
-{
-    const uint32_t d_pad = at->d_pad;
-    const size_t stride = at->p->kv_pad;
-    uint32_t *to = (uint32_t *)at->local->v;
-    for (uint32_t c = 0; c < d_pad; c += 16)
-        for (uint32_t byte = 0; byte < TD_TILE_KEYS; byte += 32) {
-            __m256i x[8], y[8];
-            transpose_8x8(at->v + (size_t)c * stride + at->key + byte, stride, x);
-            transpose_8x8(at->v + (size_t)(c + 8) * stride + at->key + byte, stride, y);
-            for (uint32_t i = 0; i < 8; i++) {
-                const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(x[i]), y[i], 1);
-                const uint32_t pair = (byte + i / 4 * 16) / 2 + i % 4;
-                /* bytes a b c d: (a, b) is one pair, (c, d) the other; each byte goes to a lane of its own */
-                const __m512i ab = _mm512_or_si512(_mm512_and_si512(codes, _mm512_set1_epi32(0xff)),
-                                                   _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0xff00)), 8));
-                const __m512i cd = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi32(codes, 16), _mm512_set1_epi32(0xff)),
-                                                   _mm512_slli_epi32(_mm512_srli_epi32(codes, 24), 16));
-                _mm512_storeu_si512(to + (size_t)pair * d_pad + c, e4m3_to_bf16(ab));
-                _mm512_storeu_si512(to + (size_t)(pair + 4) * d_pad + c, e4m3_to_bf16(cd));
-            }
-        }
-}
-
 TD_TARGET_AVX512 static void pack_kv_avx512(const job *at)
 {
     if (at->is_8b)
@@ -483,17 +446,6 @@ TD_TARGET_AVX512 static void pack_kv_avx512(const job *at)
     else
         pack_k_avx2(at);
     pack_v_avx2(at);
-}
-
-TD_TARGET_AVX512 static void pack_kv_bf16(const job *at)
-{
-    if (at->is_8b) {
-        pack_k_avx512(at);
-        pack_v_bf16(at);
-    } else {
-        pack_k_avx2(at);
-        pack_v_avx2(at);
-    }
 }
 
 TD_TARGET_AVX512 TD_INLINE __m512 exp2_avx512(__m512 x)
@@ -516,8 +468,7 @@ TD_TARGET_AVX512 TD_INLINE __m512 round_e4m3_avx512(__m512 x)
 }
 
 /* One row's 64 dot products in s[0..3] become P. */
-TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, uint32_t slot, int32_t limit, __m512 *s,
-                                                   bool bf16)
+TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, uint32_t slot, int32_t limit, __m512 *s)
 {
     td_local_fast *local = at->local;
     const __m512 q_scale = _mm512_set1_ps(local->q_scale[row]), lowest = _mm512_set1_ps(-INFINITY);
@@ -544,15 +495,11 @@ TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, 
     for (int i = 0; i < 4; i++) {
         if (at->is_8b)
             s[i] = round_e4m3_avx512(s[i]);
-        if (bf16)
-            _mm256_storeu_si256((__m256i *)local->s[slot] + i,
-                                _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(s[i]), 16)));
-        else
-            _mm512_storeu_ps(local->s[slot] + 16 * i, s[i]);
+        _mm512_storeu_ps(local->s[slot] + 16 * i, s[i]);
     }
 }
 
-TD_TARGET_AVX512 TD_INLINE void qk_softmax_avx512(const job *at, uint32_t row, const int32_t *limit, bool bf16)
+TD_TARGET_AVX512 TD_INLINE void qk_softmax_avx512(const job *at, uint32_t row, const int32_t *limit)
 {
     const uint32_t d_pad = at->d_pad;
     __m512 s[4][4];
@@ -595,17 +542,7 @@ TD_TARGET_AVX512 TD_INLINE void qk_softmax_avx512(const job *at, uint32_t row, c
         }
     }
     for (uint32_t i = 0; i < 4; i++)
-        softmax_row_avx512(at, row + i, i, limit[i], s[i], bf16);
-}
-
-TD_TARGET_AVX512 TD_INLINE void finish_pv_avx512(const job *at, uint32_t row, uint32_t c, __m512 (*sum)[2])
-{
-    for (uint32_t i = 0; i < 4; i++) {
-        float *o = at->local->o + (size_t)(row + i) * at->d_pad + c;
-        const __m512 alpha = _mm512_set1_ps(at->local->alpha[i]);
-        _mm512_storeu_ps(o, _mm512_fmadd_ps(_mm512_loadu_ps(o), alpha, sum[i][0]));
-        _mm512_storeu_ps(o + 16, _mm512_fmadd_ps(_mm512_loadu_ps(o + 16), alpha, sum[i][1]));
-    }
+        softmax_row_avx512(at, row + i, i, limit[i], s[i]);
 }
 
 TD_TARGET_AVX512 TD_INLINE void pv_avx512(const job *at, uint32_t row)
@@ -624,46 +561,19 @@ TD_TARGET_AVX512 TD_INLINE void pv_avx512(const job *at, uint32_t row)
                 sum[i][1] = _mm512_fmadd_ps(x, v1, sum[i][1]);
             }
         }
-        finish_pv_avx512(at, row, c, sum);
-    }
-}
-
-TD_TARGET_BF16 TD_INLINE void pv_bf16(const job *at, uint32_t row)
-{
-    const uint32_t d_pad = at->d_pad;
-    for (uint32_t c = 0; c < d_pad; c += 32) {
-        const uint32_t *v = (const uint32_t *)at->local->v + c;
-        __m512 sum[4][2];
-        for (int i = 0; i < 4; i++)
-            sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-        for (uint32_t pair = 0; pair < TD_TILE_KEYS / 2; pair++, v += d_pad) {
-            const __m512bh v0 = (__m512bh)_mm512_loadu_si512(v), v1 = (__m512bh)_mm512_loadu_si512(v + 16);
-            for (int i = 0; i < 4; i++) {
-                int32_t two;
-                memcpy(&two, (const int32_t *)at->local->s[i] + pair, sizeof two);
-                const __m512bh x = (__m512bh)_mm512_set1_epi32(two);
-                sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, v0);
-                sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, v1);
-            }
+        for (uint32_t i = 0; i < 4; i++) {
+            float *o = at->local->o + (size_t)(row + i) * d_pad + c;
+            const __m512 alpha = _mm512_set1_ps(at->local->alpha[i]);
+            _mm512_storeu_ps(o, _mm512_fmadd_ps(_mm512_loadu_ps(o), alpha, sum[i][0]));
+            _mm512_storeu_ps(o + 16, _mm512_fmadd_ps(_mm512_loadu_ps(o + 16), alpha, sum[i][1]));
         }
-        finish_pv_avx512(at, row, c, sum);
     }
 }
 
 TD_TARGET_AVX512 static void rows_avx512(const job *at, uint32_t row, const int32_t *limit)
 {
-    qk_softmax_avx512(at, row, limit, false);
+    qk_softmax_avx512(at, row, limit);
     pv_avx512(at, row);
-}
-
-TD_TARGET_BF16 static void rows_bf16(const job *at, uint32_t row, const int32_t *limit)
-{
-    if (!at->is_8b) {
-        rows_avx512(at, row, limit);
-        return;
-    }
-    qk_softmax_avx512(at, row, limit, true);
-    pv_bf16(at, row);
 }
 #endif
 
@@ -678,7 +588,6 @@ static const isa_ops isa_table[TD_ISA_COUNT] = {
 #if TD_X86
     [TD_ISA_AVX2] = {pack_q_avx2, pack_kv_avx2, rows_avx2},
     [TD_ISA_AVX512] = {pack_q_avx512, pack_kv_avx512, rows_avx512},
-    [TD_ISA_AVX512_BF16] = {pack_q_avx512, pack_kv_bf16, rows_bf16},
 #endif
 };
 

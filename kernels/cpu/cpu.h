@@ -19,9 +19,6 @@
 #define TD_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define TD_TARGET_AVX512 \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")))
-#define TD_TARGET_BF16                                                                                               \
-    __attribute__((target(                                                                                           \
-        "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,prefer-vector-width=512")))
 #else
 #define TD_X86 0
 #endif
@@ -29,18 +26,18 @@
 
 enum { TD_MAX_DIM = 256, TD_FAST_ROWS = 128, TD_TWIN_ROWS = 64 };
 
-typedef enum td_isa { TD_ISA_C, TD_ISA_AVX2, TD_ISA_AVX512, TD_ISA_AVX512_BF16, TD_ISA_COUNT } td_isa;
+typedef enum td_isa { TD_ISA_C, TD_ISA_AVX2, TD_ISA_AVX512, TD_ISA_COUNT } td_isa;
 
 /* The instruction set in use: the best of the machine unless td_cpu_isa_force() chose another. */
 td_isa td_cpu_isa_level(void);
 const char *td_cpu_isa(void);
-/* For tests and benches. NULL: the best again. False, and nothing changes, if the machine lacks it or nobody knows it. */
+/* For tests and benches. NULL: the best again. False, and nothing changes, where it is unknown or the machine lacks it. */
 bool td_cpu_isa_force(const char *name);
 
 /* Scratch of one thread, by kernel. */
 typedef struct td_local_prologue {
-    float tile[TD_TILE_ROWS][TD_MAX_DIM];
-    uint8_t codes[TD_TILE_ROWS][TD_MAX_DIM];
+    float tile[TD_TILE_ROWS * TD_MAX_DIM]; /* [row][d_pad] */
+    uint16_t codes[TD_TILE_ROWS * TD_MAX_DIM];
     float mean[TD_MAX_DIM], channel[TD_MAX_DIM], row_scale[TD_TILE_ROWS];
     uint32_t row_amax[TD_TILE_ROWS], row_bad[TD_TILE_ROWS];
 } td_local_prologue;
@@ -141,11 +138,18 @@ TD_INLINE uint16_t td_to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* a where the condition holds, else b: as arithmetic, which compilers turn into vectors where a branch stops them. */
+TD_INLINE uint32_t td_select(bool condition, uint32_t a, uint32_t b)
+{
+    const uint32_t mask = 0u - (uint32_t)condition;
+    return (a & mask) | (b & ~mask);
+}
+
 /* x rounded to the grid of E4M3, for |x| <= 448: adding 1.5 * 2^20 times x's power of two leaves 4 significant bits. */
 TD_INLINE float td_round_e4m3(float x)
 {
-    float power = td_float(td_bits(x) & 0x7f800000);
-    float magic = (power > 0x1p-6f ? power : 0x1p-6f) * 0x1.8p20f;
+    const int32_t power = (int32_t)(td_bits(x) & 0x7f800000), least = 0x3c800000; /* 2^-6: below lie the subnormals */
+    const float magic = td_float((uint32_t)(power > least ? power : least)) * 0x1.8p20f;
     return (x + magic) - magic;
 }
 

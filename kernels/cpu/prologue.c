@@ -100,7 +100,7 @@ TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, uint32_t
     const uint32_t first = chunk * TD_TILE_ROWS;
     const uint32_t rows = x->rows - first < TD_TILE_ROWS ? x->rows - first : TD_TILE_ROWS;
     for (uint32_t r = 0; r < rows; r++) {
-        float *row = at->tile[r];
+        float *row = at->tile + (size_t)r * d_pad;
         load_row(row, row_address(x, bh, first + r), x->dtype, x->dim);
         uint32_t bad = 0;
         for (uint32_t c = 0; c < x->dim; c++)
@@ -121,7 +121,7 @@ TD_INLINE void tile_mean(td_local_prologue *at, float *mean, uint32_t rows, uint
         mean[c] = 0;
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t c = 0; c < d_pad; c++)
-            mean[c] += at->tile[r][c];
+            mean[c] += at->tile[r * d_pad + c];
     for (uint32_t c = 0; c < d_pad; c++)
         mean[c] /= (float)rows;
 }
@@ -178,7 +178,7 @@ TD_INLINE void amax_partial_body(const void *params, const td_block *at)
         amax[c] = 0;
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t c = 0; c < d_pad; c++) {
-            const int32_t a = (int32_t)(td_bits(local->tile[r][c] - mean[c]) & 0x7fffffff);
+            const int32_t a = (int32_t)(td_bits(local->tile[r * d_pad + c] - mean[c]) & 0x7fffffff);
             amax[c] = (uint32_t)(a > (int32_t)amax[c] ? a : (int32_t)amax[c]);
         }
     for (uint32_t c = p->x.dim; c < d_pad; c++)
@@ -238,7 +238,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         for (uint32_t r = 0; r < TD_TILE_ROWS; r++) {
             float sum = 0;
             for (uint32_t c = 0; r < rows && c < p->x.dim; c++)
-                sum = fmaf(local->tile[r][c], mean[c], sum);
+                sum = fmaf(local->tile[r * d_pad + c], mean[c], sum);
             p->lse_bias[first + r] = sum;
         }
     }
@@ -250,7 +250,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         memcpy(mean, p->mean + (size_t)bh * d_pad, d_pad * sizeof *mean);
     }
     for (uint32_t r = 0; r < rows; r++) {
-        float *row = local->tile[r];
+        float *row = local->tile + (size_t)r * d_pad;
         if (p->block_mean || p->mean)
             for (uint32_t c = 0; c < p->x.dim; c++)
                 row[c] -= mean[c];
@@ -266,7 +266,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
     if (p->mode == 1) {
         uint16_t *codes = (uint16_t *)p->codes + first * d_pad;
         for (uint32_t r = 0; r < rows; r++) {
-            float *row = local->tile[r];
+            float *row = local->tile + (size_t)r * d_pad;
             const float s = f16_scale(td_float(local->row_amax[r])), inverse = 1 / s;
             if (s != 1)
                 for (uint32_t c = 0; c < d_pad; c++)
@@ -293,7 +293,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         const float qmax = p->qmax;
         for (uint32_t r = 0; r < rows; r++) {
             const float amax = td_float(group_amax[p->amax ? 0 : group_of(r, p->granularity, p->is_k)]);
-            const float *row = local->tile[r];
+            const float *row = local->tile + (size_t)r * d_pad;
             int8_t *to = codes + (size_t)r * d_pad;
             if (amax < TD_TINY_AMAX) {
                 memset(to, 0, d_pad);
@@ -314,6 +314,61 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
     if (p->flag)
         for (uint32_t r = 0; r < rows; r++)
             scale[r] += p->flag[first + r];
+}
+
+/* Codes [128 keys][d_pad] to [d_pad][stride]; those of one byte permuted within each 16 keys on the way. */
+static void transpose_codes8(uint8_t *to, size_t stride, const uint8_t *from, uint32_t d_pad)
+{
+#if TD_X86 /* SSE2 is always there; four perfect shuffles of 16 rows of 16 bytes transpose them */
+    for (uint32_t key = 0; key < TD_TILE_ROWS; key += 16)
+        for (uint32_t c = 0; c < d_pad; c += 16) {
+            __m128i x[16], y[16];
+            for (uint32_t i = 0; i < 16; i++)
+                x[i] = _mm_loadu_si128((const __m128i *)(from + (size_t)(key + td_v_key(i)) * d_pad + c));
+            for (int round = 0; round < 2; round++) {
+                for (int i = 0; i < 8; i++) {
+                    y[2 * i] = _mm_unpacklo_epi8(x[i], x[i + 8]);
+                    y[2 * i + 1] = _mm_unpackhi_epi8(x[i], x[i + 8]);
+                }
+                for (int i = 0; i < 8; i++) {
+                    x[2 * i] = _mm_unpacklo_epi8(y[i], y[i + 8]);
+                    x[2 * i + 1] = _mm_unpackhi_epi8(y[i], y[i + 8]);
+                }
+            }
+            for (uint32_t i = 0; i < 16; i++)
+                _mm_storeu_si128((__m128i *)(to + (c + i) * stride + key), x[i]);
+        }
+#else
+    for (uint32_t c = 0; c < d_pad; c++)
+        for (uint32_t position = 0; position < TD_TILE_ROWS; position++)
+            to[c * stride + position] = from[(size_t)td_v_key(position) * d_pad + c];
+#endif
+}
+
+static void transpose_codes16(uint16_t *to, size_t stride, const uint16_t *from, uint32_t d_pad)
+{
+#if TD_X86
+    for (uint32_t key = 0; key < TD_TILE_ROWS; key += 8)
+        for (uint32_t c = 0; c < d_pad; c += 8) {
+            __m128i x[8], y[8];
+            for (uint32_t i = 0; i < 8; i++)
+                x[i] = _mm_loadu_si128((const __m128i *)(from + (size_t)(key + i) * d_pad + c));
+            for (int round = 0; round < 3; round++) {
+                for (int i = 0; i < 4; i++) {
+                    y[2 * i] = _mm_unpacklo_epi16(x[i], x[i + 4]);
+                    y[2 * i + 1] = _mm_unpackhi_epi16(x[i], x[i + 4]);
+                }
+                for (int i = 0; i < 8; i++)
+                    x[i] = y[i];
+            }
+            for (uint32_t i = 0; i < 8; i++)
+                _mm_storeu_si128((__m128i *)(to + (c + i) * stride + key), x[i]);
+        }
+#else
+    for (uint32_t c = 0; c < d_pad; c++)
+        for (uint32_t key = 0; key < TD_TILE_ROWS; key++)
+            to[c * stride + key] = from[(size_t)key * d_pad + c];
+#endif
 }
 
 TD_INLINE void quant_v_body(const void *params, const td_block *at)
@@ -343,41 +398,41 @@ TD_INLINE void quant_v_body(const void *params, const td_block *at)
     if (chunk == 0)
         memcpy(p->scale + (size_t)bhk * d_pad, scale, d_pad * sizeof *scale);
 
-    const size_t stride = p->kv_pad;
-    uint16_t *codes16 = (uint16_t *)p->codes + (size_t)bhk * d_pad * stride + first;
-    uint8_t *codes8 = (uint8_t *)p->codes + (size_t)bhk * d_pad * stride + first;
+    uint16_t *codes16 = local->codes;
+    uint8_t *codes8 = (uint8_t *)local->codes;
+    uint32_t wide[TD_MAX_DIM];
     for (uint32_t r = 0; r < TD_TILE_ROWS; r++) {
-        float *row = local->tile[r];
+        float *row = local->tile + (size_t)r * d_pad;
         if (r >= rows) {
             memset(row, 0, d_pad * sizeof *row);
-            memset(local->codes[r], 0, d_pad);
+        } else {
+            load_row(row, row_address(&p->x, bhk, first + r), p->x.dtype, dim);
+            for (uint32_t c = 0; c < dim; c++) {
+                const uint32_t y = td_bits((row[c] - mean[c]) * inverse[c]);
+                row[c] = td_float(td_select(is_finite(row[c]), y, 0));
+            }
+            for (uint32_t c = dim; c < d_pad; c++)
+                row[c] = 0;
+        }
+        if (p->mode == 1) {
+            store_f16(codes16 + (size_t)r * d_pad, row, d_pad);
             continue;
         }
-        load_row(row, row_address(&p->x, bhk, first + r), p->x.dtype, dim);
-        for (uint32_t c = 0; c < dim; c++)
-            row[c] = is_finite(row[c]) ? (row[c] - mean[c]) * inverse[c] : 0;
-        for (uint32_t c = dim; c < d_pad; c++)
-            row[c] = 0;
-        for (uint32_t c = 0; p->mode == 0 && c < d_pad; c++) {
+        for (uint32_t c = 0; c < d_pad; c++) {
             const uint32_t sign = td_bits(row[c]) >> 24 & 0x80;
-            float a = td_float(td_bits(row[c]) & 0x7fffffff);
-            a = td_round_e4m3(a < 448 ? a : 448);
-            const uint32_t small = (uint32_t)(int32_t)(a * 512), large = (td_bits(a) >> 20) - 960;
-            local->codes[r][c] = (uint8_t)(sign | (a < 0x1p-6f ? small : large));
+            const int32_t a = (int32_t)(td_bits(row[c]) & 0x7fffffff), most = 0x43e00000; /* 448 */
+            const float rounded = td_round_e4m3(td_float((uint32_t)(a < most ? a : most)));
+            const int32_t small = (int32_t)(rounded * 512), bits = (int32_t)td_bits(rounded);
+            wide[c] = sign | td_select(bits < 0x3c800000, (uint32_t)small, (uint32_t)(bits >> 20) - 960);
         }
-    }
-    if (p->mode == 1) {
-        uint16_t half[TD_MAX_DIM];
-        for (uint32_t r = 0; r < TD_TILE_ROWS; r++) {
-            store_f16(half, local->tile[r], d_pad);
-            for (uint32_t c = 0; c < d_pad; c++)
-                codes16[c * stride + r] = half[c];
-        }
-    } else {
         for (uint32_t c = 0; c < d_pad; c++)
-            for (uint32_t position = 0; position < TD_TILE_ROWS; position++)
-                codes8[c * stride + position] = local->codes[td_v_key(position)][c];
+            codes8[(size_t)r * d_pad + c] = (uint8_t)wide[c];
     }
+    const size_t at_codes = (size_t)bhk * d_pad * p->kv_pad + first;
+    if (p->mode == 1)
+        transpose_codes16((uint16_t *)p->codes + at_codes, p->kv_pad, codes16, d_pad);
+    else
+        transpose_codes8((uint8_t *)p->codes + at_codes, p->kv_pad, codes8, d_pad);
 }
 
 TD_INLINE void delta_s_body(const void *params, const td_block *at)
@@ -389,19 +444,18 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
     const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads);
     const uint32_t rows = load_tile(local, &p->k, bhk, chunk, d_pad);
     const float *q = p->q_mean + (size_t)row * d_pad;
-    const float *mean = p->k_mean ? p->k_mean + (size_t)bhk * d_pad : NULL;
-    float sum[TD_TILE_ROWS], key[TD_TILE_ROWS];
-    for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
-        sum[r] = key[r] = 0;
-    for (uint32_t c = 0; c < p->k.dim; c++) {
-        const float m = mean ? mean[c] : 0, qc = q[c];
-        for (uint32_t r = 0; r < rows; r++)
-            key[r] = local->tile[r][c] - m;
-        for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
-            sum[r] = fmaf(qc, key[r], sum[r]);
+    float sum[TD_TILE_ROWS], *mean = local->mean;
+    memset(mean, 0, d_pad * sizeof *mean);
+    if (p->k_mean)
+        memcpy(mean, p->k_mean + (size_t)bhk * d_pad, d_pad * sizeof *mean);
+    for (uint32_t r = 0; r < TD_TILE_ROWS; r += 8) { /* eight chains at a time hide the latency of one */
+        float chain[8] = {0};
+        for (uint32_t c = 0; c < p->k.dim; c++)
+            for (uint32_t i = 0; i < 8; i++)
+                chain[i] = fmaf(q[c], local->tile[(r + i) * d_pad + c] - mean[c], chain[i]);
+        for (uint32_t i = 0; i < 8; i++)
+            sum[r + i] = r + i < rows ? chain[i] : 0;
     }
-    for (uint32_t r = rows; r < TD_TILE_ROWS; r++)
-        sum[r] = 0;
     memcpy(p->delta + (size_t)row * p->kv_pad + chunk * TD_TILE_ROWS, sum, sizeof sum);
 }
 
