@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 Shares no code with the library: whatever `tandem attend --codes` writes can be recomputed here bit for bit.
 float32 arrays stand for what the kernels compute in float32; every sum is taken in the order that params.h gives.
 """
+
 import json
 import struct
 
@@ -12,21 +13,28 @@ import numpy as np
 
 f32, f64 = np.float32, np.float64
 LOG2_E, LN_2, LOG2_448 = f32(1.4426950408889634), f32(0.6931471805599453), f32(8.8073549220576037)
-TINY = f32(2.0 ** -100)
+TINY = f32(2.0**-100)
 CHUNK, TILE = 128, 64
 
 
 # ---------------------------------------------------------------- files
 
-DTYPES = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8"), "I8": np.dtype("i1"), "U8": np.dtype("u1"),
-          "I32": np.dtype("<i4"), "BF16": np.dtype("<u2")}
+DTYPES = {
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "I32": np.dtype("<i4"),
+    "BF16": np.dtype("<u2"),
+}
 
 
 def to_bf16(x):
     """Bits of x rounded to nearest even."""
     u = np.ascontiguousarray(x, f32).view(np.uint32).astype(np.uint64)
-    out = ((u + 0x7fff + (u >> 16 & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(x), np.uint16(0x7fc0), out)
+    out = ((u + 0x7FFF + (u >> 16 & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FC0), out)
 
 
 def from_bf16(bits):
@@ -69,12 +77,12 @@ def load(path):
     with open(path, "rb") as f:
         raw = f.read()
     n = struct.unpack("<Q", raw[:8])[0]
-    entries = json.loads(raw[8:8 + n])
+    entries = json.loads(raw[8 : 8 + n])
     metadata = entries.pop("__metadata__", {})
     tensors, used = {}, 0
     for name, e in entries.items():
         a, b = e["data_offsets"]
-        blob = raw[8 + n + a:8 + n + b]
+        blob = raw[8 + n + a : 8 + n + b]
         array = np.frombuffer(blob, DTYPES[e["dtype"]]).reshape(e["shape"])
         tensors[name] = (e["dtype"], array)
         used += b - a
@@ -85,8 +93,9 @@ def load(path):
 
 # ---------------------------------------------------------------- numbers
 
+
 def fma(a, b, c):
-    """a * b + c in float32 with one rounding: exact product in float64, the sum rounded to odd there, then to float32."""
+    """a * b + c in float32, rounded once: the product is exact in float64, the sum rounded to odd there."""
     p, c = np.asarray(a, f64) * np.asarray(b, f64), np.asarray(c, f64)
     p, c = np.broadcast_arrays(p, c)
     s = p + c
@@ -100,7 +109,7 @@ def fma(a, b, c):
 def _e4m3_table():
     codes = np.arange(256)
     e, m = codes >> 3 & 15, codes & 7
-    x = np.where(e == 0, m * 2.0 ** -9, (8 + m) * 2.0 ** (e - 10.0))
+    x = np.where(e == 0, m * 2.0**-9, (8 + m) * 2.0 ** (e - 10.0))
     x[(codes & 127) == 127] = np.nan
     return np.where(codes & 128, -x, x).astype(f32)
 
@@ -126,6 +135,7 @@ def e4m3_encode(x):
 
 
 # ---------------------------------------------------------------- exact attention
+
 
 def softmax_scale(scale, d):
     """The scale as the library holds it: a float32; 0 means 1 / sqrt(d)."""
@@ -156,6 +166,7 @@ def exact(q, k, v, causal=False, scale=0.0):
 
 # ---------------------------------------------------------------- quantisation
 
+
 def bad_rows(x):
     return ~np.isfinite(x).all(-1)
 
@@ -177,14 +188,14 @@ def head_mean(x):
     x = finite(x)
     total = np.zeros(x.shape[:-2] + x.shape[-1:], f32)
     for at in range(0, x.shape[-2], CHUNK):
-        total = total + column_sum(x[..., at:at + CHUNK, :])
+        total = total + column_sum(x[..., at : at + CHUNK, :])
     return total / f32(x.shape[-2])
 
 
 def block_mean(x):
     """[b,h,blocks,d]: the mean of each block of 128 rows (the last one: of the rows that exist)."""
     x = finite(x)
-    parts = [x[..., at:at + CHUNK, :] for at in range(0, x.shape[-2], CHUNK)]
+    parts = [x[..., at : at + CHUNK, :] for at in range(0, x.shape[-2], CHUNK)]
     return np.stack([column_sum(p) / f32(p.shape[-2]) for p in parts], -2)
 
 
@@ -215,7 +226,7 @@ def centre(x, smooth, blockwise=False):
         mean = head_mean(x)
         return x - mean[..., None, :], mean
     mean = block_mean(x)
-    return x - np.repeat(mean, CHUNK, -2)[..., :x.shape[-2], :], mean
+    return x - np.repeat(mean, CHUNK, -2)[..., : x.shape[-2], :], mean
 
 
 def quant_int(y, qmax, granularity, is_k):
@@ -293,8 +304,8 @@ def quantise(q, k, v, precision, granularity, smooth, v_kind="E4M3"):
 
 
 def attend_codes(codes, n, causal, scale, d, q=None):
-    """O and lse from the codes alone (float64 where params.h leaves the order open). Sequential in tiles of 64 keys, with
-    P rounded to what V's codes are. q: only for the lse when K was smoothed."""
+    """O and lse from the codes alone (float64 where params.h leaves the order open), in tiles of 64 keys, P rounded to
+    what V's codes are. q: only for the lse when K was smoothed."""
     qc, kc, vc = codes["q_codes"], codes["k_codes"], codes["v_codes"]
     b, h = qc.shape[:2]
     group = h // kc.shape[1]
@@ -313,14 +324,14 @@ def attend_codes(codes, n, causal, scale, d, q=None):
     o = np.zeros((b, h, n, d))
     base = np.zeros((b, h, n), f32)
     for at in range(0, kc.shape[2], TILE):
-        tile = s[..., at:at + TILE]
+        tile = s[..., at : at + TILE]
         m_new = np.fmax(m, np.fmax.reduce(tile, -1))
         base = np.where(np.isneginf(m_new), f32(0), m_new)
         alpha = np.exp2(m.astype(f64) - base)
         p = np.exp2(((tile - base[..., None]) + LOG2_448).astype(f64)).astype(f32)
         l = l * alpha + p.astype(f64).sum(-1)
         code = e4m3_decode(e4m3_encode(p)) if e4m3 else p.astype(np.float16)
-        o = o * alpha[..., None] + np.einsum("bhij,bhjd->bhid", code.astype(f64), vv[:, :, at:at + TILE])
+        o = o * alpha[..., None] + np.einsum("bhij,bhjd->bhid", code.astype(f64), vv[:, :, at : at + TILE])
         m = m_new
     with np.errstate(divide="ignore", invalid="ignore"):
         o = o / l[..., None] * v_scale[..., None, :].astype(f64)
@@ -336,6 +347,7 @@ def attend_codes(codes, n, causal, scale, d, q=None):
 
 
 # ---------------------------------------------------------------- measures
+
 
 def rel_l1(o, exact_o):
     """Sum of absolute differences over the sum of absolute values, as the paper defines it."""

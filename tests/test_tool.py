@@ -4,6 +4,7 @@ SPDX-License-Identifier: Apache-2.0
 
 usage: test_tool.py BUILD_FOLDER [unittest arguments]
 """
+
 import itertools
 import json
 import os
@@ -29,7 +30,9 @@ compared = 0
 
 
 def tool(*args, **more):
-    return subprocess.run([TOOL, *map(str, args)], capture_output=True, text=True, timeout=120, errors="replace", **more)
+    return subprocess.run(
+        [TOOL, *map(str, args)], capture_output=True, text=True, timeout=120, errors="replace", **more
+    )
 
 
 def inputs(seed, b, h, hk, n, nk, d, spread=1.0):
@@ -76,14 +79,29 @@ def same_bits(a, b):
     return a.tobytes() == b.tobytes()
 
 
-ROUNDING = {"F32": 4e-4, "F16": 7e-4, "BF16": 3e-3}  # of o, on top of the few P codes that fall to the other side of a tie
+ROUNDING = {
+    "F32": 4e-4,
+    "F16": 7e-4,
+    "BF16": 3e-3,
+}  # of o, on top of the few P codes that fall to the other side of a tie
 
 
 class Codes(unittest.TestCase):
     """What --codes writes against the recomputation in numpy, and o against what follows from the codes."""
 
-    def check(self, arrays, dtypes, precision, *options, granularity="thread-ada", smooth=None, causal=False, scale=0.0,
-              v_kind="E4M3", tolerance=None):
+    def check(
+        self,
+        arrays,
+        dtypes,
+        precision,
+        *options,
+        granularity="thread-ada",
+        smooth=None,
+        causal=False,
+        scale=0.0,
+        v_kind="E4M3",
+        tolerance=None,
+    ):
         global compared
         if smooth is None:
             smooth = {"8b": "k", "4b": "qk", "f16": ""}[precision]
@@ -96,7 +114,9 @@ class Codes(unittest.TestCase):
         for name, array in want.items():
             if not same_bits(got.codes[name], array):
                 differ = np.argwhere(np.asarray(got.codes[name] != array))
-                self.fail(f"{precision} {options}: {name} differs in {len(differ)} of {array.size}, first at {differ[:3].tolist()}")
+                self.fail(
+                    f"{precision} {options}: {name} differs in {len(differ)} of {array.size}, at {differ[:3].tolist()}"
+                )
             compared += array.size
         n, d = got.q.shape[2:]
         o, lse = R.attend_codes(got.codes, n, causal, scale, d, got.q)
@@ -107,7 +127,9 @@ class Codes(unittest.TestCase):
         self.assertTrue((np.isneginf(got.lse) == np.isneginf(lse)).all())
         there = np.isfinite(lse)
         self.assertTrue((np.isnan(got.lse) == np.isnan(lse)).all())
-        self.assertLess(np.abs(got.lse[there] - lse[there]).max(initial=0), 1e-3 + 2e-6 * np.abs(lse[there]).max(initial=0))
+        self.assertLess(
+            np.abs(got.lse[there] - lse[there]).max(initial=0), 1e-3 + 2e-6 * np.abs(lse[there]).max(initial=0)
+        )
         return got
 
     def test_every_head_dim_and_dtype(self):
@@ -128,8 +150,15 @@ class Codes(unittest.TestCase):
         x = inputs(2, 1, 2, 1, 200, 300, 64)
         for granularity in ("tensor", "block", "warp", "thread", "thread-ada", "thread-hopper", "token"):
             for smooth in ("", "k", "qk", "kv"):
-                got = self.check(x, "F16", "8b", "--granularity", granularity, smooth=smooth,
-                                 granularity="thread-ada" if granularity == "thread" else granularity)
+                got = self.check(
+                    x,
+                    "F16",
+                    "8b",
+                    "--granularity",
+                    granularity,
+                    smooth=smooth,
+                    granularity="thread-ada" if granularity == "thread" else granularity,
+                )
                 self.assertEqual(got.metadata["smooth"], smooth or "none")
         for smooth in ("q", "v", "qv", "qkv"):
             self.check(x, "F16", "8b", smooth=smooth)
@@ -142,8 +171,15 @@ class Codes(unittest.TestCase):
     def test_four_bits(self):
         for smooth in ("", "k", "qk"):
             for granularity in ("thread-ada", "token", "tensor"):
-                got = self.check(inputs(3, 1, 2, 2, 200, 200, 64), "F16", "4b", "--granularity", granularity, smooth=smooth,
-                                 granularity=granularity)
+                got = self.check(
+                    inputs(3, 1, 2, 2, 200, 200, 64),
+                    "F16",
+                    "4b",
+                    "--granularity",
+                    granularity,
+                    smooth=smooth,
+                    granularity=granularity,
+                )
                 self.assertLessEqual(np.abs(got.codes["q_codes"]).max(), 7)
                 self.assertEqual(got.metadata["qmax"], "7")
 
@@ -179,13 +215,25 @@ class Codes(unittest.TestCase):
         for isa in ("c", "avx2", "avx512-vnni"):
             x = inputs(8, 1, 4, 2, 150, 210, 80)
             write(x, "F16")
-            probe = tool("attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "f16", "--isa", isa)
+            probe = tool(
+                "attend",
+                "--in",
+                FOLDER / "in.safetensors",
+                "--out",
+                FOLDER / "out.safetensors",
+                "--precision",
+                "f16",
+                "--isa",
+                isa,
+            )
             if probe.returncode:
                 self.assertIn("this CPU has no more than", probe.stderr)
                 continue
             for precision, smooth in (("8b", "k"), ("8b", "qkv"), ("4b", "qk"), ("f16", "")):
                 for dtype in ("F16", "BF16", "F32"):
-                    got = self.check(x, dtype, precision, "--isa", isa, "--backend", "cpu", smooth=smooth, causal=dtype != "F16")
+                    got = self.check(
+                        x, dtype, precision, "--isa", isa, "--backend", "cpu", smooth=smooth, causal=dtype != "F16"
+                    )
                     self.assertEqual(got.metadata["device"], isa)
             ran.append(isa)
         self.assertIn("c", ran)
@@ -195,14 +243,36 @@ class Codes(unittest.TestCase):
         ran = 0
         for sm in (80, 86, 89, 90, 120):
             write(x, "F16")
-            probe = tool("attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "8b",
-                         "--backend", "twin", "--sm", sm)
+            probe = tool(
+                "attend",
+                "--in",
+                FOLDER / "in.safetensors",
+                "--out",
+                FOLDER / "out.safetensors",
+                "--precision",
+                "8b",
+                "--backend",
+                "twin",
+                "--sm",
+                sm,
+            )
             if probe.returncode and "no kernel for compute capability" in probe.stderr:
                 continue  # a build with cubins for other GPUs only
             v_kind = "F16" if sm < 89 else "E4M3"
             for smooth in ("k", "qkv"):
-                got = self.check(x, "F16", "8b", "--backend", "twin", "--sm", sm, smooth=smooth, v_kind=v_kind, tolerance=5e-3,
-                                 granularity="thread-hopper" if sm == 90 else "thread-ada")
+                got = self.check(
+                    x,
+                    "F16",
+                    "8b",
+                    "--backend",
+                    "twin",
+                    "--sm",
+                    sm,
+                    smooth=smooth,
+                    v_kind=v_kind,
+                    tolerance=5e-3,
+                    granularity="thread-hopper" if sm == 90 else "thread-ada",
+                )
                 self.assertEqual((got.metadata["backend"], got.metadata["sm"]), ("twin", str(sm)))
             self.check(x, "F16", "f16", "--backend", "twin", "--sm", sm)
             ran += 1
@@ -218,19 +288,24 @@ class Accuracy(unittest.TestCase):
             self.assertLess(np.abs(got.lse - lse).max(), 2e-3)
 
     def test_eight_bits_are_eight_bits(self):
-        for n, d, causal, seed in ((256, 64, False, 1), (512, 128, False, 2), (512, 128, True, 3), (1024, 64, False, 4)):
+        for n, d, causal, seed in (
+            (256, 64, False, 1),
+            (512, 128, False, 2),
+            (512, 128, True, 3),
+            (1024, 64, False, 4),
+        ):
             got = attend(inputs(seed, 1, 2, 1, n, n, d), "F16", "8b", *(["--causal"] if causal else []))
             o, lse = R.exact(got.q, got.k, got.v, causal)
             error = R.rel_l1(got.o, o)
-            self.assertTrue(.005 <= error <= .05, f"n {n} d {d} causal {causal}: relative L1 {error}")
-            self.assertGreater(R.cosine(got.o, o), .998)
-            self.assertLess(np.abs(got.lse - lse).max(), .05)
+            self.assertTrue(0.005 <= error <= 0.05, f"n {n} d {d} causal {causal}: relative L1 {error}")
+            self.assertGreater(R.cosine(got.o, o), 0.998)
+            self.assertLess(np.abs(got.lse - lse).max(), 0.05)
 
     def test_four_bits_are_four_bits(self):
         got = attend(inputs(5, 1, 2, 2, 512, 512, 64), "F16", "4b")
         o, _ = R.exact(got.q, got.k, got.v)
         error = R.rel_l1(got.o, o)
-        self.assertTrue(.05 <= error <= .35, error)
+        self.assertTrue(0.05 <= error <= 0.35, error)
         self.assertEqual(got.metadata["smooth"], "qk")
 
     def test_smoothing_k_helps_with_outlier_channels(self):
@@ -241,12 +316,12 @@ class Accuracy(unittest.TestCase):
             got = attend([q, k, v], "F16", "8b", "--smooth", smooth)
             o, lse = R.exact(got.q, got.k, got.v)
             errors[smooth] = R.rel_l1(got.o, o)
-        self.assertLess(np.abs(got.lse - lse).max(), .1)
-        self.assertLess(errors["k"], .05)
+        self.assertLess(np.abs(got.lse - lse).max(), 0.1)
+        self.assertLess(errors["k"], 0.05)
         self.assertGreater(errors["none"], 2 * errors["k"])
 
     def test_ref_is_the_formula(self):
-        for n, nk, causal, scale in ((65, 200, False, 0), (200, 65, True, 0), (70, 70, True, .25), (1, 1, False, -2)):
+        for n, nk, causal, scale in ((65, 200, False, 0), (200, 65, True, 0), (70, 70, True, 0.25), (1, 1, False, -2)):
             options = (["--causal"] if causal else []) + (["--scale", scale] if scale else [])
             got = attend(inputs(n, 2, 4, 2, n, nk, 80), "F32", "ref", *options)
             o, lse = R.exact(got.q, got.k, got.v, causal, scale)
@@ -254,12 +329,15 @@ class Accuracy(unittest.TestCase):
             self.assertTrue((got.codes["o"] == got.codes["o_f64"].astype(f32)).all())
             there = np.isfinite(lse)
             self.assertTrue((np.isfinite(got.codes["lse_f64"]) == there).all())
-            self.assertLess(np.abs(got.codes["lse_f64"][there] - lse[there]).max(initial=0), 1e-9 * (1 + np.abs(lse[there]).max(initial=0)))
+            self.assertLess(
+                np.abs(got.codes["lse_f64"][there] - lse[there]).max(initial=0),
+                1e-9 * (1 + np.abs(lse[there]).max(initial=0)),
+            )
             self.assertTrue((got.lse[there] == got.codes["lse_f64"][there].astype(f32)).all())
         for dtype, bits in (("F16", np.float16), ("BF16", None)):
             got = attend(inputs(8, 1, 1, 1, 40, 50, 32), dtype, "ref")
             want = got.codes["o_f64"].astype(bits) if bits else R.to_bf16(got.codes["o_f64"].astype(f32))
-            self.assertTrue((got.codes["o"] == want).all() if bits else (got.codes["o"] != want).mean() < .001)
+            self.assertTrue((got.codes["o"] == want).all() if bits else (got.codes["o"] != want).mean() < 0.001)
 
 
 class Runs(unittest.TestCase):
@@ -271,8 +349,15 @@ class Runs(unittest.TestCase):
                 self.assertTrue(same_bits(results[0][name], other[name]), name)
 
     def test_a_session_gives_the_same(self):
-        for seed, (precision, options) in enumerate((("8b", ()), ("8b", ("--causal", "--smooth", "qkv", "--granularity", "warp")),
-                                                     ("f16", ()), ("4b", ()), ("8b", ("--scale", "0.2", "--threads", "1")))):
+        for seed, (precision, options) in enumerate(
+            (
+                ("8b", ()),
+                ("8b", ("--causal", "--smooth", "qkv", "--granularity", "warp")),
+                ("f16", ()),
+                ("4b", ()),
+                ("8b", ("--scale", "0.2", "--threads", "1")),
+            )
+        ):
             x = inputs(seed, 2, 4, 2, 130, 200, 64)
             plan = attend(x, ("F16", "BF16", "F32"), precision, "--backend", "cpu", *options)
             session = attend(x, ("F16", "BF16", "F32"), precision, "--backend", "cpu", "--session", *options)
@@ -282,9 +367,20 @@ class Runs(unittest.TestCase):
 
     def test_extra_tensors_and_metadata_are_ignored(self):
         q, k, v = inputs(2, 1, 1, 1, 10, 10, 32)
-        R.save(FOLDER / "in.safetensors", {"a": ("I32", np.arange(3, dtype="i4")), "v": ("F32", v), "k": ("F32", k), "q": ("F32", q),
-                                           "empty": ("F32", np.zeros((0,), f32))}, {"who": "cares \" \\ \u00e9"})
-        run = tool("attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "f16")
+        R.save(
+            FOLDER / "in.safetensors",
+            {
+                "a": ("I32", np.arange(3, dtype="i4")),
+                "v": ("F32", v),
+                "k": ("F32", k),
+                "q": ("F32", q),
+                "empty": ("F32", np.zeros((0,), f32)),
+            },
+            {"who": 'cares " \\ \u00e9'},
+        )
+        run = tool(
+            "attend", "--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors", "--precision", "f16"
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         tensors, _ = R.load(FOLDER / "out.safetensors")
         self.assertLess(R.rel_l1(tensors["o"][1], R.exact(q, k, v)[0]), 2e-3)
@@ -301,7 +397,18 @@ class Runs(unittest.TestCase):
         self.assertEqual(got.report["tensors"]["q_codes"], {"dtype": "I8", "shape": [1, 2, 64, 32]})
         self.assertEqual(got.metadata["granularity"], "thread-ada")
         self.assertGreater(got.report["ms"], 0)
-        for key in ("tandem", "precision", "smooth", "granularity", "mapping", "qmax", "qk_rounding", "v_rounding", "backend", "device"):
+        for key in (
+            "tandem",
+            "precision",
+            "smooth",
+            "granularity",
+            "mapping",
+            "qmax",
+            "qk_rounding",
+            "v_rounding",
+            "backend",
+            "device",
+        ):
             self.assertTrue(got.metadata[key], key)
 
 
@@ -324,8 +431,24 @@ class Words(unittest.TestCase):
             self.assertIn("attend", run.stdout)
         for args in (["help", "attend"], ["attend", "--help"]):
             text = tool(*args).stdout
-            for name in ("q_codes", "k_codes", "v_codes", "q_scale", "k_scale", "v_scale", "q_mean", "k_mean", "v_mean", "delta_s",
-                         "lse", "o_f64", "--session", "--sm", "--isa", "--threads"):
+            for name in (
+                "q_codes",
+                "k_codes",
+                "v_codes",
+                "q_scale",
+                "k_scale",
+                "v_scale",
+                "q_mean",
+                "k_mean",
+                "v_mean",
+                "delta_s",
+                "lse",
+                "o_f64",
+                "--session",
+                "--sm",
+                "--isa",
+                "--threads",
+            ):
                 self.assertIn(name, text)
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
         run = tool("version")
@@ -367,19 +490,42 @@ class Words(unittest.TestCase):
         files = ["--in", "a", "--out", "b"]
         whole = ["attend", *files, "--precision", "8b"]
         table = [
-            ([], "command"), (["atend"], "atend"), (["--frob"], "--frob"), (["version", "x"], "x"), (["help", "me"], "me"),
-            (["info", "--jsn"], "--jsn"), (["info", "--json=1"], "--json"), (["info", "now"], "now"),
-            (["attend"], "--in"), (["attend", "--in", "a", "--out", "b"], "--precision"), (["attend", "--in", "a", "--precision", "8b"], "--out"),
-            (["attend", *files, "--precision"], "--precision"), (["attend", *files, "--precision", "8B"], "8B"),
-            (["attend", *files, "--precision="], "--precision"), ([*whole, "--smooth", "kx"], "kx"), ([*whole, "--smooth", "nonek"], "nonek"),
-            ([*whole, "--granularity", "row"], "row"), ([*whole, "--backend", "gpu"], "gpu"), ([*whole, "--isa", "sse"], "sse"), ([*whole, "--sm", "90"], "--sm"),
-            ([*whole, "--backend", "twin", "--sm", "75"], "75"), ([*whole, "--scale", "0"], "--scale"), ([*whole, "--scale", "nan"], "nan"),
-            ([*whole, "--scale", "1e99"], "1e99"), ([*whole, "--scale", "1x"], "1x"), ([*whole, "--threads", "0"], "--threads"),
-            ([*whole, "--threads", "-1"], "-1"), ([*whole, "--threads", "99999999999999999999"], "--threads"),
-            ([*whole, "--causal=yes"], "yes"), ([*whole, "extra"], "extra"), ([*whole, "--codes", "--session"], "--codes"),
-            ([*whole, "--session", "--backend", "twin"], "twin"), (["attend", *files, "--precision", "ref", "--codes"], "--codes"),
+            ([], "command"),
+            (["atend"], "atend"),
+            (["--frob"], "--frob"),
+            (["version", "x"], "x"),
+            (["help", "me"], "me"),
+            (["info", "--jsn"], "--jsn"),
+            (["info", "--json=1"], "--json"),
+            (["info", "now"], "now"),
+            (["attend"], "--in"),
+            (["attend", "--in", "a", "--out", "b"], "--precision"),
+            (["attend", "--in", "a", "--precision", "8b"], "--out"),
+            (["attend", *files, "--precision"], "--precision"),
+            (["attend", *files, "--precision", "8B"], "8B"),
+            (["attend", *files, "--precision="], "--precision"),
+            ([*whole, "--smooth", "kx"], "kx"),
+            ([*whole, "--smooth", "nonek"], "nonek"),
+            ([*whole, "--granularity", "row"], "row"),
+            ([*whole, "--backend", "gpu"], "gpu"),
+            ([*whole, "--isa", "sse"], "sse"),
+            ([*whole, "--sm", "90"], "--sm"),
+            ([*whole, "--backend", "twin", "--sm", "75"], "75"),
+            ([*whole, "--scale", "0"], "--scale"),
+            ([*whole, "--scale", "nan"], "nan"),
+            ([*whole, "--scale", "1e99"], "1e99"),
+            ([*whole, "--scale", "1x"], "1x"),
+            ([*whole, "--threads", "0"], "--threads"),
+            ([*whole, "--threads", "-1"], "-1"),
+            ([*whole, "--threads", "99999999999999999999"], "--threads"),
+            ([*whole, "--causal=yes"], "yes"),
+            ([*whole, "extra"], "extra"),
+            ([*whole, "--codes", "--session"], "--codes"),
+            ([*whole, "--session", "--backend", "twin"], "twin"),
+            (["attend", *files, "--precision", "ref", "--codes"], "--codes"),
             (["attend", *files, "--precision", "ref", "--smooth", "k"], "--smooth"),
-            (["attend", *files, "--precision", "ref", "--backend", "cuda"], "cuda"), ([*whole, "--bad\noption"], "--bad?option"),
+            (["attend", *files, "--precision", "ref", "--backend", "cuda"], "cuda"),
+            ([*whole, "--bad\noption"], "--bad?option"),
         ]
         for args, word in table:
             self.one_line(tool(*args), 2, word)
@@ -396,8 +542,8 @@ class Words(unittest.TestCase):
         R.save(path, good)
         raw = path.read_bytes()
         size = struct.unpack("<Q", raw[:8])[0]
-        entries = json.loads(raw[8:8 + size])
-        data = raw[8 + size:]
+        entries = json.loads(raw[8 : 8 + size])
+        data = raw[8 + size :]
         files = 0
 
         def check(content, *words):
@@ -410,9 +556,20 @@ class Words(unittest.TestCase):
         for cut in (0, 1, 7, 8, 9, size // 2, size + 7, size + 8, len(raw) - 1):
             check(raw[:cut])
         check(raw + b"\0")
-        for lie in (0, size - 1, size + 1, len(raw), 2 ** 31, 2 ** 63, 2 ** 64 - 1):
+        for lie in (0, size - 1, size + 1, len(raw), 2**31, 2**63, 2**64 - 1):
             check(struct.pack("<Q", lie) + raw[8:])
-        for text in (b"", b"{", b"[]", b"null", b'{"q": 3}', b'{"q": {}}', b"\xff\xfe{}", b"{" * 5000, b"[" * 100000, b'{"q":' * 3000):
+        for text in (
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b'{"q": 3}',
+            b'{"q": {}}',
+            b"\xff\xfe{}",
+            b"{" * 5000,
+            b"[" * 100000,
+            b'{"q":' * 3000,
+        ):
             check(struct.pack("<Q", len(text)) + text + data)
 
         def with_q(**changes):
@@ -422,10 +579,31 @@ class Words(unittest.TestCase):
             return struct.pack("<Q", len(text)) + text + data
 
         a, b = entries["q"]["data_offsets"]
-        for offsets in ([a, b + 4], [a + 4, b], [b, a], [a, 2 ** 40], [2 ** 63, 2 ** 63 + b - a], [-4, b - 4], [a], [a, b, b], "0", [a + .5, b],
-                        [2 ** 64, 2 ** 64 + b], None):
+        for offsets in (
+            [a, b + 4],
+            [a + 4, b],
+            [b, a],
+            [a, 2**40],
+            [2**63, 2**63 + b - a],
+            [-4, b - 4],
+            [a],
+            [a, b, b],
+            "0",
+            [a + 0.5, b],
+            [2**64, 2**64 + b],
+            None,
+        ):
             check(with_q(data_offsets=offsets))
-        for shape in ([1, 2, 6, 64], [1, 2, 6, 2 ** 62], [2 ** 32, 2 ** 32, 1, 1], [-1, -2, 6, 32], [], None, [1, 2, "6", 32], [1, 2, 6.5, 32]):
+        for shape in (
+            [1, 2, 6, 64],
+            [1, 2, 6, 2**62],
+            [2**32, 2**32, 1, 1],
+            [-1, -2, 6, 32],
+            [],
+            None,
+            [1, 2, "6", 32],
+            [1, 2, 6.5, 32],
+        ):
             check(with_q(shape=shape))
         for dtype in ("F33", "", None, 3, "F" * 1000):
             check(with_q(dtype=dtype))
@@ -433,7 +611,11 @@ class Words(unittest.TestCase):
         for name in "qkv":
             R.save(path, {n: t for n, t in good.items() if n != name})
             check(path.read_bytes(), name)
-            for dtype, array in (("I32", np.zeros((1, 2, 6, 32), "i4")), ("F64", np.zeros((1, 2, 6, 32))), ("U8", np.zeros((1, 2, 6, 32), "u1"))):
+            for dtype, array in (
+                ("I32", np.zeros((1, 2, 6, 32), "i4")),
+                ("F64", np.zeros((1, 2, 6, 32))),
+                ("U8", np.zeros((1, 2, 6, 32), "u1")),
+            ):
                 R.save(path, dict(good, **{name: (dtype, array)}))
                 check(path.read_bytes(), name, dtype)
             for shape in ((1, 2, 192), (2, 6, 1, 1, 32), (384,), ()):
@@ -495,17 +677,23 @@ class Oracle(unittest.TestCase):
     """The checker checked: numbers that can be worked out by hand."""
 
     def test_e4m3(self):
-        self.assertEqual([float(R.e4m3_decode(c)) for c in (0x00, 0x01, 0x08, 0x38, 0x7e, 0xfe, 0x3a)],
-                         [0, 2.0 ** -9, 2.0 ** -6, 1, 448, -448, 1.25])
+        self.assertEqual(
+            [float(R.e4m3_decode(c)) for c in (0x00, 0x01, 0x08, 0x38, 0x7E, 0xFE, 0x3A)],
+            [0, 2.0**-9, 2.0**-6, 1, 448, -448, 1.25],
+        )
         codes = np.array([c for c in range(256) if c & 127 != 127], np.uint8)
         self.assertTrue((R.e4m3_encode(R.e4m3_decode(codes)) == codes).all())
-        self.assertEqual(R.e4m3_encode(f32([17, 19, 1000, -1000, 2.0 ** -10, 3 * 2.0 ** -10, 1e-30])).tolist(),
-                         [0x58, 0x5a, 0x7e, 0xfe, 0x00, 0x02, 0x00])
+        self.assertEqual(
+            R.e4m3_encode(f32([17, 19, 1000, -1000, 2.0**-10, 3 * 2.0**-10, 1e-30])).tolist(),
+            [0x58, 0x5A, 0x7E, 0xFE, 0x00, 0x02, 0x00],
+        )
 
     def test_bf16_and_fma(self):
-        self.assertEqual(R.to_bf16(f32([1, 1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8, np.inf])).tolist(), [0x3f80, 0x3f80, 0x3f82, 0x7f80])
-        e = f32(2.0 ** -12)
-        self.assertEqual(R.fma(f32(1 + e), f32(1 - e), f32(-1)), -f32(2.0 ** -24))
+        self.assertEqual(
+            R.to_bf16(f32([1, 1 + 2.0**-8, 1 + 3 * 2.0**-8, np.inf])).tolist(), [0x3F80, 0x3F80, 0x3F82, 0x7F80]
+        )
+        e = f32(2.0**-12)
+        self.assertEqual(R.fma(f32(1 + e), f32(1 - e), f32(-1)), -f32(2.0**-24))
         r = np.random.default_rng(0)
         a, b, c = r.standard_normal((3, 1000)).astype(f32)
         exact = [f32(np.longdouble(x) * np.longdouble(y) + np.longdouble(z)) for x, y, z in zip(a, b, c)]
@@ -523,7 +711,7 @@ class Oracle(unittest.TestCase):
         q, k, v = np.zeros((1, 1, 1, 32)), np.zeros((1, 1, 2, 32)), np.zeros((1, 1, 2, 32))
         q[..., 0], k[0, 0, 1, 0], v[0, 0, 1, :] = 1, np.log(3), 1
         o, lse = R.exact(q, k, v, False, 1.0)
-        self.assertAlmostEqual(o[0, 0, 0, 0], .75)
+        self.assertAlmostEqual(o[0, 0, 0, 0], 0.75)
         self.assertAlmostEqual(lse[0, 0, 0], np.log(4))
         o, lse = R.exact(np.zeros((1, 1, 3, 32)), k, v + 1, True)
         self.assertTrue((o[0, 0, 0] == 0).all() and np.isneginf(lse[0, 0, 0]) and (o[0, 0, 1] == 1).all())
