@@ -1,0 +1,215 @@
+/* The session from the inside: objects behind ids, jobs under way, and who may touch what.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *   session.c  create, destroy, info, error text; memory of our own; ids
+ *   device.c   which backend, which rung, and why
+ *   mems.c     blocks of bytes, from wherever they come     timelines.c  counters and points     model.c  weights
+ *   jobs.c     submit (all checks), poll, wait, cancel      frame.c      what is recorded into the engine's commands
+ *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
+ *
+ * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
+ * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is not freed.
+ */
+#ifndef TANDEM_CLIENT_H
+#define TANDEM_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine_plugin/exec/exec.h"
+#include "interop/vk/vk.h"
+#include "tandem/vulkan.h"
+
+enum {
+    TD_WHY_BYTES = 400,
+    TD_MAX_FRAMES = 64,
+    TD_REPORTS = 256,
+    TD_MAX_GARBAGE = 64,
+};
+#define TD_CLOSE_BOUND_NS 2000000000ull /* how long a destruction waits for a running job */
+#define TD_MAX_WAIT_NS 60000000000ull
+#define TD_MAX_POINT_STEP 0x7fffffffull /* the least maxTimelineSemaphoreValueDifference that Vulkan grants */
+
+/* An id is kind:4, salt of the session:12, generation:24, slot + 1:24; a ticket has a 48-bit number instead of the last two. */
+typedef enum td_kind { TD_KIND_MEM = 1, TD_KIND_TIMELINE = 2, TD_KIND_MODEL = 3, TD_KIND_TICKET = 4 } td_kind;
+
+typedef struct td_object {
+    uint64_t id;
+    uint32_t uses;
+    bool closing;
+} td_object;
+
+typedef struct td_table {
+    td_object **slots;
+    uint32_t *generations;
+    uint32_t capacity;
+} td_table;
+
+typedef struct td_mem {
+    td_object object;
+    uint32_t source; /* tandem_mem_source */
+    bool of_model, has_vk;
+    uint64_t bytes;
+    uint64_t address; /* what the executor is given */
+    void *host;       /* where the host has it, or NULL */
+    void *block;      /* ours, of the session's allocator */
+    uint64_t block_bytes;
+    uint64_t host_share, device_share; /* what it adds to tandem_info */
+    td_vk_mem vk;
+    td_cu_mem cu;
+} td_mem;
+
+typedef struct td_timeline {
+    td_object object;
+    bool by_session, owned, imported;
+    VkSemaphore semaphore; /* VK_NULL_HANDLE: `counter` counts */
+    td_cu_timeline cu;
+    uint64_t counter;
+    uint64_t promised; /* by_session: the highest value that a job signals or has signalled */
+} td_timeline;
+
+typedef struct td_tensor_entry {
+    const char *name;
+    const char *refused; /* why no job can read it, or NULL */
+    tandem_view view;
+    uint64_t shape[4];
+} td_tensor_entry;
+
+typedef struct td_model {
+    td_object object;
+    td_mem *mem;
+    td_tensor_entry *tensors; /* the names lie behind the array */
+    uint64_t block_bytes;
+    uint32_t tensor_count;
+} td_model;
+
+typedef struct td_job {
+    uint64_t number; /* of the ticket; 0: the slot is free */
+    bool begun;      /* the executor has it */
+    bool cancelled;  /* given up before its end; ends CANCELLED when its turn to signal comes */
+    bool held;       /* the worker is at it */
+    bool has_deadline;
+    atomic_uint stop; /* the CPU executor's cancel word */
+    td_timeline *wait, *signal;
+    uint64_t wait_value, signal_value;
+    uint64_t deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
+    uint64_t stream_sequence;
+    td_mem *mems[TD_VIEW_COUNT];
+    uint64_t views[TD_VIEW_COUNT], scratch;
+    td_plan plan;
+} td_job;
+
+/* Scratch is shared by all jobs, since they run one after the other; outgrown blocks wait until no job is under way. */
+typedef struct td_scratch {
+    void *block;
+    td_cu_mem cu;
+    uint64_t address, bytes;
+} td_scratch;
+
+struct tandem_session {
+    td_log log;
+    void *(*allocate)(void *user, size_t bytes, size_t alignment);
+    void (*release)(void *user, void *pointer);
+    void *user;
+    atomic_ullong block_bytes; /* held of the allocator */
+
+    uint32_t backend, rung, threads, frames, timing, salt;
+    uint64_t wait_bound_ns;
+    bool gpu_signals; /* the `timeline` rung: the GPU waits and signals; else the worker does */
+    char rung_reason[256], device_name[128], isa[32];
+    td_vk *vk;
+    td_cu_device *cu;
+    td_stream *stream;
+    td_target target;
+    bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
+    bool stuck;      /* the stream did not end in time: what it may still use is left behind */
+
+    pthread_mutex_t lock;
+    pthread_cond_t work, watch, changed; /* for the worker, the watchdog, callers that wait */
+    bool has_lock, has_worker, has_watchdog, stopping;
+    uint64_t stop_by_ns;
+    pthread_t worker, watchdog;
+
+    char error[TD_WHY_BYTES + 64];
+    tandem_status broken; /* sticky: DEVICE or LOST */
+    bool broken_untold;   /* the watchdog has yet to log it */
+
+    td_table mems, timelines, models;
+    uint64_t mem_host_bytes, mem_device_bytes;
+
+    td_job *jobs;                 /* `frames` slots */
+    td_job *order[TD_MAX_FRAMES]; /* under way, in the order of submission */
+    uint32_t order_count;
+    uint64_t last_number;
+    tandem_job_report reports[TD_REPORTS];
+    uint64_t submitted, done, stale, cancelled, failed;
+    td_scratch scratch, garbage[TD_MAX_GARBAGE];
+    uint32_t garbage_count;
+};
+
+/* session.c: our own memory, zeroed; `bytes` again on release. NULL: none left. */
+void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment);
+void td_session_free(tandem_session *s, void *pointer, uint64_t bytes);
+
+/* Keeps the text of a failure and logs it, unless `status` is a BUSY that a caller polls for. Returns `status`. */
+tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why);
+void td_session_keep_error_locked(tandem_session *s, const char *text);
+
+/* Ids. Lookup: NULL and the reason, naming `what`, when the id is not that of a live object of this kind. */
+tandem_status td_table_add_locked(tandem_session *s, td_table *table, td_kind kind, td_object *object, char *why);
+void td_table_remove_locked(td_table *table, td_object *object);
+td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, const char *what, char *why);
+static inline td_mem *td_mem_find_locked(tandem_session *s, tandem_mem id, const char *what, char *why)
+{
+    return (td_mem *)td_table_find_locked(s, TD_KIND_MEM, id, what, why);
+}
+static inline td_timeline *td_timeline_find_locked(tandem_session *s, tandem_timeline id, const char *what, char *why)
+{
+    return (td_timeline *)td_table_find_locked(s, TD_KIND_TIMELINE, id, what, why);
+}
+void td_object_release_locked(tandem_session *s, td_object *object);
+/* Cancels the jobs that have not begun, waits for the others. OK: nobody uses it, nobody can; BUSY: it stays. */
+tandem_status td_object_close_locked(tandem_session *s, td_object *object, const char *what, char *why);
+
+/* Waits on a condition of the session's until `until_ns` at the latest. */
+void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_ns);
+void td_sleep_ns(uint64_t ns);
+static inline uint64_t td_after(uint64_t ns, uint64_t more_ns) { return ns > UINT64_MAX - more_ns ? UINT64_MAX : ns + more_ns; }
+
+/* device.c */
+tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why);
+void td_device_close(tandem_session *s);
+
+/* mems.c, timelines.c, model.c: free what the object holds; not locked; accept half-made ones. */
+void td_mem_free(tandem_session *s, td_mem *mem);
+void td_timeline_free(tandem_session *s, td_timeline *timeline);
+void td_model_free(tandem_session *s, td_model *model);
+td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why);
+/* Memory that the session's kernels can read, for weights. */
+tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
+
+tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
+/* Signals from the host; values that do not rise are left out. */
+tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
+
+/* local.c */
+tandem_status td_local_start(tandem_session *s, char *why);
+/* Ends every job, one way or another, and both threads. */
+void td_local_stop(tandem_session *s);
+tandem_job_report *td_job_report_locked(tandem_session *s, const td_job *job);
+bool td_job_state_ended(uint32_t state);
+/* Brings states up to date without waiting: jobs that the GPU has finished, deadlines that have passed. */
+void td_jobs_advance_locked(tandem_session *s);
+/* Gives up a job that has not begun. */
+void td_job_cancel_locked(tandem_session *s, td_job *job);
+/* Signals and ends the cancelled jobs whose turn it is. */
+void td_jobs_settle_locked(tandem_session *s);
+/* Hands a checked job to the stream or to the worker. */
+tandem_status td_job_start_locked(tandem_session *s, td_job *job, char *why);
+/* Drops what a job uses and frees its slot. */
+void td_job_retire_locked(tandem_session *s, td_job *job);
+tandem_status td_scratch_reserve_locked(tandem_session *s, uint64_t bytes, char *why);
+void td_scratch_free(tandem_session *s, td_scratch *scratch);
+
+#endif

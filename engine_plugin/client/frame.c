@@ -1,0 +1,217 @@
+/* What is recorded into the engine's own command buffers, and what its device has to have for that.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine_plugin/client/client.h"
+
+enum { MAX_REQUIREMENTS = 64, MAX_PIXELS = 1 << 20 };
+
+tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
+                                         VkPhysicalDevice physical_device, uint32_t *count, tandem_requirement *list)
+{
+    td_vk_requirement found[MAX_REQUIREMENTS];
+    uint32_t n, room;
+
+    if (!count || !get_instance_proc_addr)
+        return TANDEM_ERROR_ARG;
+    n = td_vk_requirements(get_instance_proc_addr, instance, physical_device, MAX_REQUIREMENTS, found);
+    room = *count;
+    *count = n;
+    if (!list)
+        return TANDEM_OK;
+    for (uint32_t i = 0; i < n && i < room && i < MAX_REQUIREMENTS; i++)
+        list[i] = (tandem_requirement){
+            .name = found[i].name,
+            .kind = found[i].kind,
+            .required = found[i].required,
+            .available = found[i].available,
+            .feature_struct = found[i].feature_struct,
+            .feature_offset = found[i].feature_offset,
+            .buys = found[i].buys,
+        };
+    return n > room ? TANDEM_ERROR_BUSY : TANDEM_OK;
+}
+
+/* Takes a mem with a VkBuffer into use; released by the caller. */
+static td_mem *use_buffer(tandem_session *s, tandem_mem id, const char *what, tandem_status *status, char *why)
+{
+    td_mem *mem;
+
+    *status = TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&s->lock);
+    mem = td_mem_find_locked(s, id, what, why);
+    if (mem && (!s->vk || !mem->has_vk || !mem->vk.buffer || mem->source == TANDEM_MEM_VULKAN)) {
+        *status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s is 0x%" PRIx64 ", which has no VkBuffer", what, id);
+        mem = NULL;
+    }
+    if (mem) {
+        mem->object.uses++;
+        *status = TANDEM_OK;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return mem;
+}
+
+static void unuse(tandem_session *s, td_mem *mem)
+{
+    if (!mem)
+        return;
+    pthread_mutex_lock(&s->lock);
+    td_object_release_locked(s, &mem->object);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static tandem_status check_commands(tandem_session *s, VkCommandBuffer commands, char *why)
+{
+    if (!s->vk)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "commands is %p, but the session has no Vulkan device",
+                       (void *)commands);
+    if (!commands)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "commands is NULL");
+    return TANDEM_OK;
+}
+
+typedef void (*record_fn)(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags stage,
+                          VkAccessFlags access);
+
+static tandem_status record_barrier(tandem_session *s, const char *call, record_fn record, VkCommandBuffer commands,
+                                    tandem_mem id, const char *stage_name, VkPipelineStageFlags stage, VkAccessFlags access)
+{
+    char why[TD_WHY_BYTES] = "";
+    td_mem *mem = NULL;
+    tandem_status status;
+
+    if (!s)
+        return TANDEM_ERROR_ARG;
+    status = check_commands(s, commands, why);
+    if (status == TANDEM_OK && !stage)
+        status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s is 0", stage_name);
+    if (status == TANDEM_OK)
+        mem = use_buffer(s, id, "mem", &status, why);
+    if (mem)
+        record(s->vk, commands, &mem->vk, s->cu != NULL, stage, access);
+    unuse(s, mem);
+    return td_session_fail(s, call, status, why);
+}
+
+tandem_status tandem_record_release(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
+                                    VkPipelineStageFlags src_stage, VkAccessFlags src_access)
+{
+    return record_barrier(session, __func__, td_vk_record_release, commands, mem, "src_stage", src_stage, src_access);
+}
+
+tandem_status tandem_record_acquire(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
+                                    VkPipelineStageFlags dst_stage, VkAccessFlags dst_access)
+{
+    return record_barrier(session, __func__, td_vk_record_acquire, commands, mem, "dst_stage", dst_stage, dst_access);
+}
+
+#define CHECK(condition, ...)                                                    \
+    do {                                                                         \
+        if (!(condition))                                                        \
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, __VA_ARGS__);    \
+    } while (0)
+
+/* The geometry alone: what tandem_pack_tiles() needs. */
+static tandem_status check_tiles(const tandem_pack *p, uint32_t *tiles_x, uint32_t *tiles_y, char *why)
+{
+    CHECK(p->struct_bytes == sizeof *p, "pack.struct_bytes is %u, not %zu", p->struct_bytes, sizeof *p);
+    CHECK(p->width && p->width <= MAX_PIXELS, "pack.width is %u", p->width);
+    CHECK(p->height && p->height <= MAX_PIXELS, "pack.height is %u", p->height);
+    CHECK(p->tile_width && p->tile_width <= MAX_PIXELS, "pack.tile_width is %u", p->tile_width);
+    CHECK(p->tile_height && p->tile_height <= MAX_PIXELS, "pack.tile_height is %u", p->tile_height);
+    CHECK(p->shift_x < p->tile_width, "pack.shift_x is %u, not less than tile_width %u", p->shift_x, p->tile_width);
+    CHECK(p->shift_y < p->tile_height, "pack.shift_y is %u, not less than tile_height %u", p->shift_y, p->tile_height);
+    *tiles_x = (p->width + p->shift_x + p->tile_width - 1) / p->tile_width;
+    *tiles_y = (p->height + p->shift_y + p->tile_height - 1) / p->tile_height;
+    CHECK((uint64_t)*tiles_x * *tiles_y <= INT32_MAX, "pack.tile_width is %u and tile_height %u: too many tiles",
+          p->tile_width, p->tile_height);
+    return TANDEM_OK;
+}
+
+/* What becomes of the view in td_vk_pack; the rest is checked where it is recorded. */
+static tandem_status check_view(const tandem_view *v, char *why)
+{
+    CHECK(v->dtype == TANDEM_DTYPE_F16 || v->dtype == TANDEM_DTYPE_F32, "pack.view.dtype is %u, neither F16 nor F32", v->dtype);
+    CHECK(!v->reserved, "pack.view.reserved is %u, not 0", v->reserved);
+    CHECK(v->offset_bytes % td_dtype_bytes(v->dtype) == 0, "pack.view.offset_bytes is %" PRIu64 ", not a multiple of %u",
+          v->offset_bytes, td_dtype_bytes(v->dtype));
+    return TANDEM_OK;
+}
+
+tandem_status tandem_pack_tiles(tandem_session *session, const tandem_pack *pack, uint32_t *tiles_x, uint32_t *tiles_y)
+{
+    char why[TD_WHY_BYTES] = "";
+    uint32_t x = 0, y = 0;
+    tandem_status status;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!pack || !tiles_x || !tiles_y)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG,
+                               !pack ? "pack is NULL" : !tiles_x ? "tiles_x is NULL" : "tiles_y is NULL");
+    status = check_tiles(pack, &x, &y, why);
+    *tiles_x = status == TANDEM_OK ? x : 0;
+    *tiles_y = status == TANDEM_OK ? y : 0;
+    return td_session_fail(session, __func__, status, why);
+}
+
+static tandem_status record_pack(tandem_session *s, const char *call, VkCommandBuffer commands, const tandem_pack *p, bool packs)
+{
+    char why[TD_WHY_BYTES] = "";
+    uint32_t tiles_x = 0, tiles_y = 0;
+    td_mem *mem = NULL;
+    tandem_status status;
+
+    if (!s)
+        return TANDEM_ERROR_ARG;
+    if (!p)
+        return td_session_fail(s, call, TANDEM_ERROR_ARG, "pack is NULL");
+    status = check_commands(s, commands, why);
+    if (status == TANDEM_OK)
+        status = check_tiles(p, &tiles_x, &tiles_y, why);
+    if (status == TANDEM_OK)
+        status = check_view(&p->view, why);
+    if (status == TANDEM_OK)
+        mem = use_buffer(s, p->view.mem, "pack.view.mem", &status, why);
+    if (mem) {
+        const td_vk_pack vk = {
+            .image_count = p->image_count,
+            .images = {p->images[0], p->images[1], p->images[2], p->images[3]},
+            .layout = p->layout,
+            .format = p->format,
+            .width = p->width,
+            .height = p->height,
+            .tile_width = p->tile_width,
+            .tile_height = p->tile_height,
+            .shift_x = p->shift_x,
+            .shift_y = p->shift_y,
+            .halo = p->halo,
+            .channels = p->channels,
+            .view_channels = packs ? p->view_channels : p->channels,
+            .tiles_x = tiles_x,
+            .tiles_y = tiles_y,
+            .dtype = p->view.dtype,
+            .first_element = p->view.offset_bytes / td_dtype_bytes(p->view.dtype),
+            .stride_batch = p->view.stride_batch,
+            .stride_row = p->view.stride_row,
+        };
+
+        status = (packs ? td_vk_record_pack : td_vk_record_unpack)(s->vk, commands, &mem->vk, &vk, why, sizeof why);
+    }
+    unuse(s, mem);
+    return td_session_fail(s, call, status, why);
+}
+
+tandem_status tandem_record_pack(tandem_session *session, VkCommandBuffer commands, const tandem_pack *pack)
+{
+    return record_pack(session, __func__, commands, pack, true);
+}
+
+tandem_status tandem_record_unpack(tandem_session *session, VkCommandBuffer commands, const tandem_pack *unpack)
+{
+    return record_pack(session, __func__, commands, unpack, false);
+}

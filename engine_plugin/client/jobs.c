@@ -1,0 +1,375 @@
+/* Jobs from the caller's side: submit with every check, poll, wait, cancel.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine_plugin/client/client.h"
+
+static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
+
+/* A view with its shape, in bytes. */
+typedef struct box {
+    const td_mem *mem;
+    uint64_t begin, end;
+    uint64_t row_bytes, stride[3], count[3]; /* dimensions of more than one element, least stride first */
+    uint32_t dimensions;
+} box;
+
+static box make_box(const td_mem *mem, const tandem_view *view, const uint32_t shape[4], uint64_t extent)
+{
+    const uint64_t element = td_dtype_bytes(view->dtype);
+    const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
+    box b = {.mem = mem, .begin = view->offset_bytes, .end = view->offset_bytes + extent, .row_bytes = shape[3] * element};
+
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t at = b.dimensions;
+
+        if (shape[i] <= 1 || !strides[i])
+            continue;
+        for (; at > 0 && b.stride[at - 1] > (uint64_t)strides[i] * element; at--) {
+            b.stride[at] = b.stride[at - 1];
+            b.count[at] = b.count[at - 1];
+        }
+        b.stride[at] = (uint64_t)strides[i] * element;
+        b.count[at] = shape[i];
+        b.dimensions++;
+    }
+    return b;
+}
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+    while (b) {
+        uint64_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* False if the views cannot share a byte: their ranges are apart, or they are interleaved, that is, modulo the greatest common
+ * divisor of their outer strides their inner parts are apart. */
+static bool overlap(const box *a, const box *b)
+{
+    if (a->mem != b->mem || a->end <= b->begin || b->end <= a->begin)
+        return false;
+    for (uint32_t inner_a = 0; inner_a <= a->dimensions; inner_a++)
+        for (uint32_t inner_b = 0; inner_b <= b->dimensions; inner_b++) {
+            uint64_t span_a = a->row_bytes, span_b = b->row_bytes, period = 0, apart;
+
+            for (uint32_t i = 0; i < a->dimensions; i++)
+                if (i < inner_a)
+                    span_a += a->stride[i] * (a->count[i] - 1);
+                else
+                    period = gcd(period, a->stride[i]);
+            for (uint32_t i = 0; i < b->dimensions; i++)
+                if (i < inner_b)
+                    span_b += b->stride[i] * (b->count[i] - 1);
+                else
+                    period = gcd(period, b->stride[i]);
+            if (!period || span_a > period || span_b > period)
+                continue;
+            apart = (b->begin % period + period - a->begin % period) % period;
+            if (apart >= span_a && period - apart >= span_b)
+                return false;
+        }
+    return true;
+}
+
+/* Puts a view's mem and address into the job. */
+static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_view *view,
+                                      const uint32_t shape[4], box *out, char *why)
+{
+    const uint32_t element = td_dtype_bytes(view->dtype);
+    const char *name = view_names[index];
+    char what[24];
+    uint64_t extent, end;
+    td_mem *mem;
+
+    snprintf(what, sizeof what, "%s.mem", name);
+    mem = td_mem_find_locked(s, view->mem, what, why);
+    if (!mem)
+        return TANDEM_ERROR_ARG;
+    if (mem->of_model && (index == TD_VIEW_O || index == TD_VIEW_LSE))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
+                       view->mem);
+    extent = td_view_extent_bytes(view, shape[0], shape[1], shape[2], shape[3]);
+    if (extent == UINT64_MAX || !td_add_u64(view->offset_bytes, extent, &end) || end > mem->bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "%s.offset_bytes is %" PRIu64 ", and its %" PRIu64 " bytes go beyond the %" PRIu64 " of mem 0x%" PRIx64,
+                       name, view->offset_bytes, extent, mem->bytes, view->mem);
+    if ((mem->address + view->offset_bytes) % element)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u", name,
+                       mem->address + view->offset_bytes, element);
+    *out = make_box(mem, view, shape, extent);
+    job->mems[index] = mem;
+    job->views[index] = mem->address + view->offset_bytes;
+    return TANDEM_OK;
+}
+
+static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const tandem_attention *op, char *why)
+{
+    const uint32_t q_shape[4] = {op->batch, op->heads, op->q_len, op->head_dim};
+    const uint32_t k_shape[4] = {op->batch, op->kv_heads, op->kv_len, op->head_dim};
+    const uint32_t lse_shape[4] = {op->batch, op->heads, op->q_len, 1};
+    const uint32_t *shapes[TD_VIEW_COUNT] = {q_shape, k_shape, k_shape, q_shape, lse_shape};
+    const tandem_view *views[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const uint32_t count = op->lse.dtype == TANDEM_DTYPE_NONE ? TD_VIEW_LSE : TD_VIEW_COUNT;
+    box boxes[TD_VIEW_COUNT];
+    tandem_status status = td_attention_check(op, why, TD_WHY_BYTES);
+
+    for (uint32_t i = 0; i < count && status == TANDEM_OK; i++)
+        status = bind_view_locked(s, job, i, views[i], shapes[i], &boxes[i], why);
+    for (uint32_t w = TD_VIEW_O; w < count && status == TANDEM_OK; w++)
+        for (uint32_t i = 0; i < w && status == TANDEM_OK; i++)
+            if (overlap(&boxes[w], &boxes[i]))
+                status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                                 "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64,
+                                 view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes, views[w]->mem);
+    return status == TANDEM_OK ? td_plan_attention(op, &s->target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
+}
+
+static tandem_status bind_points_locked(tandem_session *s, td_job *job, const tandem_job *desc, char *why)
+{
+    const tandem_point *wait = &desc->wait, *signal = &desc->signal;
+    tandem_status status;
+    uint64_t now = 0;
+
+    if (wait->timeline || wait->value) {
+        job->wait = td_timeline_find_locked(s, wait->timeline, "job.wait.timeline", why);
+        if (!job->wait)
+            return TANDEM_ERROR_ARG;
+        job->wait_value = wait->value;
+        status = td_timeline_value_locked(s, job->wait, &now);
+        if (status != TANDEM_OK)
+            return td_fail(why, TD_WHY_BYTES, status, "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s",
+                           wait->timeline, tandem_status_text(status));
+        if (job->wait->by_session && wait->value > job->wait->promised)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                           "job.wait.value is %" PRIu64 ", but the session's timeline ends at %" PRIu64 " so far", wait->value,
+                           job->wait->promised);
+        if (wait->value > now && wait->value - now > TD_MAX_POINT_STEP)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                           "job.wait.value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64, wait->value, now);
+    }
+    if (signal->timeline || signal->value) {
+        job->signal = td_timeline_find_locked(s, signal->timeline, "job.signal.timeline", why);
+        if (!job->signal)
+            return TANDEM_ERROR_ARG;
+        job->signal_value = signal->value;
+        if (!job->signal->by_session)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.signal.timeline is 0x%" PRIx64 ", which the engine signals",
+                           signal->timeline);
+        if (signal->value <= job->signal->promised)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", which an earlier job signals", signal->value,
+                           job->signal->promised);
+        if (signal->value - job->signal->promised > TD_MAX_POINT_STEP)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                           "job.signal.value is %" PRIu64 ", more than 2^31 - 1 above %" PRIu64 ", which an earlier job signals",
+                           signal->value, job->signal->promised);
+    }
+    return TANDEM_OK;
+}
+
+static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, tandem_ticket *ticket, char *why)
+{
+    const uint64_t now = td_now_ns();
+    tandem_job_report *report;
+    tandem_status status;
+    td_job *job = NULL;
+
+    if (desc->struct_bytes != sizeof *desc)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes, sizeof *desc);
+    if (desc->operation != TANDEM_OPERATION_ATTENTION)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u", desc->operation);
+    td_jobs_advance_locked(s);
+    if (s->broken)
+        return td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken));
+    report = &s->reports[(s->last_number + 1) % TD_REPORTS];
+    if (s->order_count == s->frames)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%u jobs are under way", s->order_count);
+    for (uint32_t i = 0; i < s->order_count; i++)
+        if (s->order[i]->number + TD_REPORTS == s->last_number + 1)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "the job %d before is still under way", TD_REPORTS);
+    /* Slots are taken in turn, so that all are warm after as many jobs as there are slots. */
+    for (uint32_t i = 0; i < s->frames && !job; i++)
+        if (!s->jobs[(s->last_number + i) % s->frames].number)
+            job = &s->jobs[(s->last_number + i) % s->frames];
+    job->begun = job->cancelled = job->held = false;
+    atomic_store(&job->stop, 0);
+    job->wait = job->signal = NULL;
+    memset(job->mems, 0, sizeof job->mems);
+    memset(job->views, 0, sizeof job->views);
+    job->stream_sequence = 0;
+    job->has_deadline = desc->deadline_ns != 0;
+    job->deadline_ns = td_after(now, desc->deadline_ns);
+    job->bound_ns = td_after(now, s->wait_bound_ns);
+
+    status = bind_points_locked(s, job, desc, why);
+    if (status == TANDEM_OK)
+        status = bind_attention_locked(s, job, &desc->op.attention, why);
+    if (status == TANDEM_OK)
+        status = td_scratch_reserve_locked(s, job->plan.scratch_bytes, why);
+    if (status != TANDEM_OK)
+        return status;
+    job->scratch = s->scratch.address;
+    job->number = s->last_number + 1;
+    *report = (tandem_job_report){
+        .struct_bytes = sizeof *report, .state = TANDEM_JOB_PENDING, .precision = job->plan.precision, .submit_ns = now};
+    status = td_job_start_locked(s, job, why);
+    if (status != TANDEM_OK) {
+        job->number = 0;
+        return status;
+    }
+    s->last_number++;
+    s->submitted++;
+    *ticket = (uint64_t)TD_KIND_TICKET << 60 | (uint64_t)s->salt << 48 | (s->last_number & 0xffffffffffff);
+    return TANDEM_OK;
+}
+
+tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    if (ticket)
+        *ticket = 0;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!job || !ticket)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");
+    pthread_mutex_lock(&session->lock);
+    status = submit_locked(session, job, ticket, why);
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+/* The number behind a ticket whose report is still kept; 0 and the reason otherwise. */
+static uint64_t ticket_number_locked(tandem_session *s, tandem_ticket ticket, char *why)
+{
+    const uint64_t number = ticket & 0xffffffffffff;
+
+    if (ticket >> 60 != TD_KIND_TICKET || (ticket >> 48 & 0xfff) != s->salt || !number || number > s->last_number)
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "ticket is 0x%" PRIx64 ", which is not one of this session", ticket);
+    else if (number + TD_REPORTS <= s->last_number)
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "ticket is 0x%" PRIx64 ", older than the last %d", ticket, TD_REPORTS);
+    else
+        return number;
+    return 0;
+}
+
+static tandem_status check_report(const tandem_job_report *report, char *why)
+{
+    if (report->struct_bytes == sizeof *report)
+        return TANDEM_OK;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "report.struct_bytes is %u, not %zu", report->struct_bytes,
+                   sizeof *report);
+}
+
+tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_job_report *report)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+    uint64_t number;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!report)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "report is NULL");
+    status = check_report(report, why);
+    if (status == TANDEM_OK) {
+        pthread_mutex_lock(&session->lock);
+        number = ticket_number_locked(session, ticket, why);
+        if (number) {
+            td_jobs_advance_locked(session);
+            *report = session->reports[number % TD_REPORTS];
+        } else {
+            status = TANDEM_ERROR_ARG;
+        }
+        pthread_mutex_unlock(&session->lock);
+    }
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns, tandem_job_report *report)
+{
+    const uint64_t until = td_after(td_now_ns(), timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+    uint64_t number, nap_ns = 5000;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    status = report ? check_report(report, why) : TANDEM_OK;
+    if (status != TANDEM_OK)
+        return td_session_fail(session, __func__, status, why);
+    pthread_mutex_lock(&session->lock);
+    for (;;) {
+        const tandem_job_report *kept;
+        uint64_t now = td_now_ns();
+
+        number = ticket_number_locked(session, ticket, why);
+        if (!number) {
+            status = TANDEM_ERROR_ARG;
+            break;
+        }
+        td_jobs_advance_locked(session);
+        kept = &session->reports[number % TD_REPORTS];
+        if (td_job_state_ended(kept->state)) {
+            if (report)
+                *report = *kept;
+            break;
+        }
+        if (now >= until) {
+            status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY, "ticket is 0x%" PRIx64 ": the job has not ended in time", ticket);
+            break;
+        }
+        if (session->gpu_signals) {
+            /* Nothing wakes the host when the GPU is done: look, ever less often. */
+            pthread_mutex_unlock(&session->lock);
+            td_sleep_ns(nap_ns < until - now ? nap_ns : until - now);
+            nap_ns = nap_ns < 100000 ? nap_ns * 2 : 100000;
+            pthread_mutex_lock(&session->lock);
+        } else {
+            td_cond_wait_until(session, &session->changed, until);
+        }
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    uint64_t number;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    number = ticket_number_locked(session, ticket, why);
+    if (number) {
+        td_jobs_advance_locked(session);
+        status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY, "ticket is 0x%" PRIx64 ": the job is on the GPU or has ended", ticket);
+        for (uint32_t i = 0; i < session->order_count; i++) {
+            td_job *job = session->order[i];
+
+            if (job->number != number || td_job_state_ended(td_job_report_locked(session, job)->state))
+                continue;
+            if (job->begun && session->cu)
+                break;
+            td_job_cancel_locked(session, job);
+            td_jobs_settle_locked(session);
+            status = TANDEM_OK;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}

@@ -1,0 +1,345 @@
+/* Mems: one block of bytes, known to the engine, to the executor, and where possible to the host.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine_plugin/client/client.h"
+
+enum { BLOCK_ALIGNMENT = 4096 };
+
+td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why)
+{
+    td_mem *mem = td_session_alloc(s, sizeof *mem, 64);
+
+    if (!mem) {
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a mem of %zu bytes", sizeof *mem);
+        return NULL;
+    }
+    mem->bytes = bytes;
+    mem->vk.memfd = -1;
+    return mem;
+}
+
+void td_mem_free(tandem_session *s, td_mem *mem)
+{
+    if (!s->stuck) {
+        if (s->cu)
+            td_cu_mem_free(s->cu, &mem->cu);
+        if (mem->has_vk)
+            td_vk_mem_free(s->vk, &mem->vk);
+    }
+    td_session_free(s, mem->block, mem->block_bytes);
+    td_session_free(s, mem, sizeof *mem);
+}
+
+static tandem_status use_block(tandem_session *s, td_mem *mem, char *why)
+{
+    mem->block = td_session_alloc(s, mem->bytes, BLOCK_ALIGNMENT);
+    if (!mem->block)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.bytes is %" PRIu64 ", more than the host has free",
+                       mem->bytes);
+    mem->block_bytes = mem->bytes;
+    mem->host = mem->block;
+    mem->address = (uintptr_t)mem->block;
+    return TANDEM_OK;
+}
+
+static tandem_status import_fd(tandem_session *s, td_mem *mem, int fd, uint64_t allocation_bytes, bool dedicated,
+                               uint64_t offset, char *why)
+{
+    tandem_status status =
+        td_cu_mem_import_fd(s->cu, fd, allocation_bytes, dedicated, offset, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
+
+    mem->address = mem->cu.address;
+    return status;
+}
+
+/* Exports Vulkan memory and imports it into CUDA; the fd lives only in between. */
+static tandem_status share_with_cuda(tandem_session *s, td_mem *mem, char *why)
+{
+    int fd = -1;
+    tandem_status status = td_vk_mem_export_fd(s->vk, &mem->vk, &fd, why, TD_WHY_BYTES);
+
+    if (status == TANDEM_OK)
+        status = import_fd(s, mem, fd, mem->vk.allocation_bytes, mem->vk.dedicated, mem->vk.offset, why);
+    td_fd_close(&fd);
+    return status;
+}
+
+tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why)
+{
+    tandem_status status;
+
+    if (!s->cu)
+        return use_block(s, mem, why);
+    status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
+    mem->address = mem->cu.address;
+    return status;
+}
+
+#define PLAIN_USAGE \
+    (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
+
+static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
+{
+    const VkBufferUsageFlags usage = PLAIN_USAGE | desc->vulkan_usage;
+    tandem_status status;
+
+    if (!s->vk && !s->cu)
+        return use_block(s, mem, why);
+    if (!s->vk) {
+        status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
+        mem->host = mem->cu.host;
+        mem->address = mem->cu.address;
+        mem->host_share = mem->bytes;
+        return status;
+    }
+    mem->has_vk = true;
+    if (s->cu) {
+        status = td_vk_mem_create_export(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
+        mem->device_share = mem->vk.allocation_bytes;
+        return status == TANDEM_OK ? share_with_cuda(s, mem, why) : status;
+    }
+    status = td_vk_mem_create_host(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
+    mem->host = mem->vk.host;
+    mem->address = (uintptr_t)mem->vk.host;
+    mem->host_share = mem->vk.allocation_bytes;
+    return status;
+}
+
+static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
+{
+    const uint64_t address = (uintptr_t)desc->host;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    tandem_status status = TANDEM_OK;
+
+    if (!desc->host)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is NULL");
+    if (mem->bytes > UINT64_MAX - address)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ": desc.host + bytes overflows",
+                       mem->bytes);
+    mem->host = desc->host;
+    mem->address = address;
+    if (!s->vk && !s->cu)
+        return TANDEM_OK;
+    if (s->vk && !td_vk_get_caps(s->vk)->import_host)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.source is HOST (1): VK_EXT_external_memory_host is not enabled");
+    if (s->vk && td_vk_get_caps(s->vk)->host_alignment > page)
+        page = td_vk_get_caps(s->vk)->host_alignment;
+    if (address % page)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is %p, not a multiple of %" PRIu64, desc->host, page);
+    if (mem->bytes % page)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ", not a multiple of %" PRIu64,
+                       mem->bytes, page);
+    if (s->vk) {
+        mem->has_vk = true;
+        status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
+    }
+    if (status == TANDEM_OK && s->cu) {
+        status = td_cu_mem_register(s->cu, desc->host, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
+        mem->address = mem->cu.address;
+    }
+    return status;
+}
+
+static tandem_status check_range(const tandem_mem_desc *desc, char *why)
+{
+    if (desc->dedicated > 1)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.dedicated is %u, not 0 or 1", desc->dedicated);
+    if (!desc->allocation_bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.allocation_bytes is 0");
+    if (desc->bytes > desc->allocation_bytes || desc->offset_bytes > desc->allocation_bytes - desc->bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.offset_bytes is %" PRIu64 ", and %" PRIu64 " more bytes go beyond desc.allocation_bytes %" PRIu64,
+                       desc->offset_bytes, desc->bytes, desc->allocation_bytes);
+    return TANDEM_OK;
+}
+
+static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
+{
+    tandem_status status = check_range(desc, why);
+
+    if (status != TANDEM_OK)
+        return status;
+    if (fcntl(desc->fd, F_GETFD) < 0)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d: %s", desc->fd, strerror(errno));
+    if (!s->vk || !s->cu)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
+                       s->vk ? "the CPU cannot map OPAQUE_FD memory" : "the session has no Vulkan device to share with");
+    status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, why);
+    /* A driver that refuses an fd is not broken. */
+    return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_ARG : status;
+}
+
+static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
+{
+    tandem_status status = check_range(desc, why);
+
+    if (status != TANDEM_OK)
+        return status;
+    if (!desc->vulkan_memory)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan_memory is 0");
+    if (!s->vk || !s->cu)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is VULKAN (3): %s",
+                       s->vk ? "the CPU cannot see the engine's device memory" : "the session has no Vulkan device");
+    mem->has_vk = true;
+    status = td_vk_mem_wrap(s->vk, (VkDeviceMemory)(uintptr_t)desc->vulkan_memory, desc->allocation_bytes,
+                            desc->offset_bytes, desc->bytes, desc->dedicated, &mem->vk, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
+    status = share_with_cuda(s, mem, why);
+    return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
+}
+
+static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td_mem **out, char *why)
+{
+    tandem_status status;
+    td_mem *mem;
+
+    if (desc->struct_bytes != sizeof *desc)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
+                       sizeof *desc);
+    if (desc->source > TANDEM_MEM_VULKAN)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.source is %u", desc->source);
+    if (!desc->bytes || desc->bytes > (uint64_t)INT64_MAX)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64, desc->bytes);
+    if (desc->reserved)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    mem = *out = td_mem_new(s, desc->bytes, why);
+    if (!mem)
+        return TANDEM_ERROR_NOMEM;
+    mem->source = desc->source;
+    switch (desc->source) {
+    case TANDEM_MEM_CREATE: status = make_create(s, mem, desc, why); break;
+    case TANDEM_MEM_HOST: status = make_host(s, mem, desc, why); break;
+    case TANDEM_MEM_FD: status = make_fd(s, mem, desc, why); break;
+    default: status = make_vulkan(s, mem, desc, why); break;
+    }
+    return status;
+}
+
+tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem)
+{
+    char why[TD_WHY_BYTES] = "", name[32];
+    td_mem *made = NULL;
+    tandem_status status;
+
+    if (mem)
+        *mem = 0;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!desc || !mem)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "mem is NULL" : "desc is NULL");
+    status = make_mem(session, desc, &made, why);
+    if (status == TANDEM_OK) {
+        pthread_mutex_lock(&session->lock);
+        status = td_table_add_locked(session, &session->mems, TD_KIND_MEM, &made->object, why);
+        if (status == TANDEM_OK) {
+            session->mem_host_bytes += made->host_share;
+            session->mem_device_bytes += made->device_share;
+            *mem = made->object.id;
+        }
+        pthread_mutex_unlock(&session->lock);
+    }
+    if (status != TANDEM_OK) {
+        if (made)
+            td_mem_free(session, made);
+        return td_session_fail(session, __func__, status, why);
+    }
+    if (made->has_vk && made->vk.buffer) {
+        snprintf(name, sizeof name, "tandem mem %" PRIx64, *mem & 0xffffff);
+        td_vk_name(session->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)made->vk.buffer, name);
+        if (made->vk.owned)
+            td_vk_name(session->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)made->vk.memory, name);
+    }
+    return TANDEM_OK;
+}
+
+tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_mem *found;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    found = td_mem_find_locked(session, mem, "mem", why);
+    if (found && found->of_model)
+        td_fail(why, sizeof why, status, "mem is 0x%" PRIx64 ", which belongs to a model", mem);
+    else if (found)
+        status = td_object_close_locked(session, &found->object, "mem", why);
+    if (status == TANDEM_OK) {
+        td_table_remove_locked(&session->mems, &found->object);
+        session->mem_host_bytes -= found->host_share;
+        session->mem_device_bytes -= found->device_share;
+    }
+    pthread_mutex_unlock(&session->lock);
+    if (status != TANDEM_OK)
+        return td_session_fail(session, __func__, status, why);
+    td_mem_free(session, found);
+    return TANDEM_OK;
+}
+
+tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **host)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_mem *found;
+
+    if (host)
+        *host = NULL;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!host)
+        return td_session_fail(session, __func__, status, "host is NULL");
+    pthread_mutex_lock(&session->lock);
+    found = td_mem_find_locked(session, mem, "mem", why);
+    if (found && !found->host) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which only the GPU sees", mem);
+    } else if (found) {
+        *host = found->host;
+        status = TANDEM_OK;
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tandem_mem_vulkan *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_mem *found;
+
+    if (out)
+        *out = (tandem_mem_vulkan){0};
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!out)
+        return td_session_fail(session, __func__, status, "out is NULL");
+    pthread_mutex_lock(&session->lock);
+    found = td_mem_find_locked(session, mem, "mem", why);
+    if (found && !session->vk) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", of a session without Vulkan", mem);
+    } else if (found && !found->has_vk) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which has no Vulkan memory here",
+                         mem);
+    } else if (found) {
+        *out = (tandem_mem_vulkan){
+            .buffer = found->source == TANDEM_MEM_VULKAN ? VK_NULL_HANDLE : found->vk.buffer,
+            .memory = found->vk.memory,
+            .offset = found->vk.offset,
+            .bytes = found->bytes,
+        };
+        status = TANDEM_OK;
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}

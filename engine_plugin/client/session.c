@@ -1,0 +1,440 @@
+/* Sessions: create, destroy, info, error text; the session's own memory; ids.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine_plugin/client/client.h"
+
+uint32_t tandem_version(void)
+{
+    return TANDEM_VERSION;
+}
+
+const char *tandem_status_text(tandem_status status)
+{
+    switch (status) {
+    case TANDEM_OK: return "ok";
+    case TANDEM_ERROR_ARG: return "wrong argument";
+    case TANDEM_ERROR_UNSUPPORTED: return "not supported here";
+    case TANDEM_ERROR_NOMEM: return "out of memory";
+    case TANDEM_ERROR_DEVICE: return "device error";
+    case TANDEM_ERROR_LOST: return "device or peer lost";
+    case TANDEM_ERROR_IO: return "input or output error";
+    case TANDEM_ERROR_PROTOCOL: return "malformed file or message";
+    case TANDEM_ERROR_BUSY: return "busy";
+    }
+    return "unknown status";
+}
+
+/* Memory. */
+
+void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
+{
+    void *pointer;
+
+    if (bytes > SIZE_MAX - alignment)
+        return NULL;
+    if (s->allocate)
+        pointer = s->allocate(s->user, (size_t)bytes, alignment);
+    else
+        pointer = aligned_alloc(alignment, (size_t)td_align_up(bytes, alignment));
+    if (!pointer)
+        return NULL;
+    memset(pointer, 0, (size_t)bytes);
+    atomic_fetch_add(&s->block_bytes, bytes);
+    return pointer;
+}
+
+void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
+{
+    if (!pointer)
+        return;
+    atomic_fetch_sub(&s->block_bytes, bytes);
+    if (s->release)
+        s->release(s->user, pointer);
+    else
+        free(pointer);
+}
+
+/* Failures. */
+
+void td_session_keep_error_locked(tandem_session *s, const char *text)
+{
+    snprintf(s->error, sizeof s->error, "%s", text);
+}
+
+tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why)
+{
+    char text[sizeof s->error];
+
+    if (status == TANDEM_OK)
+        return status;
+    snprintf(text, sizeof text, "%s: %s", call, why);
+    pthread_mutex_lock(&s->lock);
+    td_session_keep_error_locked(s, text);
+    pthread_mutex_unlock(&s->lock);
+    if (status != TANDEM_ERROR_BUSY)
+        td_logf(&s->log, TD_LOG_ERROR, "%s", text);
+    return status;
+}
+
+tandem_status tandem_error_text(tandem_session *session, char *text, size_t bytes)
+{
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!text || !bytes)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, text ? "bytes is 0" : "text is NULL");
+    pthread_mutex_lock(&session->lock);
+    snprintf(text, bytes, "%s", session->error);
+    pthread_mutex_unlock(&session->lock);
+    return TANDEM_OK;
+}
+
+/* Ids. */
+
+static const char *kind_name(uint64_t kind)
+{
+    static const char *const names[] = {"mem", "timeline", "model", "ticket"};
+
+    return kind >= TD_KIND_MEM && kind <= TD_KIND_TICKET ? names[kind - 1] : NULL;
+}
+
+tandem_status td_table_add_locked(tandem_session *s, td_table *table, td_kind kind, td_object *object, char *why)
+{
+    uint32_t slot = 0;
+
+    while (slot < table->capacity && table->slots[slot])
+        slot++;
+    if (slot == table->capacity) {
+        uint32_t capacity = table->capacity ? table->capacity * 2 : 16;
+        td_object **slots = td_session_alloc(s, capacity * sizeof *slots, 64);
+        uint32_t *generations = td_session_alloc(s, capacity * sizeof *generations, 64);
+
+        if (!slots || !generations || capacity > 0x800000) {
+            td_session_free(s, slots, capacity * sizeof *slots);
+            td_session_free(s, generations, capacity * sizeof *generations);
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %u ids", capacity);
+        }
+        if (table->capacity) {
+            memcpy(slots, table->slots, table->capacity * sizeof *slots);
+            memcpy(generations, table->generations, table->capacity * sizeof *generations);
+        }
+        td_session_free(s, table->slots, table->capacity * sizeof *slots);
+        td_session_free(s, table->generations, table->capacity * sizeof *generations);
+        table->slots = slots;
+        table->generations = generations;
+        table->capacity = capacity;
+    }
+    table->generations[slot] = (table->generations[slot] + 1) & 0xffffff;
+    table->slots[slot] = object;
+    object->id = (uint64_t)kind << 60 | (uint64_t)s->salt << 48 | (uint64_t)table->generations[slot] << 24 | (slot + 1);
+    return TANDEM_OK;
+}
+
+void td_table_remove_locked(td_table *table, td_object *object)
+{
+    table->slots[(object->id & 0xffffff) - 1] = NULL;
+}
+
+td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, const char *what, char *why)
+{
+    const td_table *table = kind == TD_KIND_MEM ? &s->mems : kind == TD_KIND_TIMELINE ? &s->timelines : &s->models;
+    const uint64_t slot = (id & 0xffffff) - 1;
+    const char *is = "is not one of this session";
+
+    if (!id)
+        is = "names none";
+    else if (id >> 60 != (uint64_t)kind && kind_name(id >> 60)) {
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which is a %s, not a %s", what, id,
+                kind_name(id >> 60), kind_name(kind));
+        return NULL;
+    } else if (id >> 60 == (uint64_t)kind && (id >> 48 & 0xfff) == s->salt && (id & 0xffffff) && slot < table->capacity) {
+        td_object *object = table->slots[slot];
+
+        if (object && object->id == id && !object->closing)
+            return object;
+        is = "was destroyed";
+    }
+    td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which %s", what, id, is);
+    return NULL;
+}
+
+void td_object_release_locked(tandem_session *s, td_object *object)
+{
+    object->uses--;
+    if (object->closing)
+        pthread_cond_broadcast(&s->changed);
+}
+
+tandem_status td_object_close_locked(tandem_session *s, td_object *object, const char *what, char *why)
+{
+    const uint64_t until = td_after(td_now_ns(), TD_CLOSE_BOUND_NS);
+
+    object->closing = true;
+    for (uint32_t i = 0; i < s->order_count; i++) {
+        td_job *job = s->order[i];
+        bool uses = (job->wait && &job->wait->object == object) || (job->signal && &job->signal->object == object);
+
+        for (uint32_t v = 0; v < TD_VIEW_COUNT; v++)
+            uses = uses || (job->mems[v] && &job->mems[v]->object == object);
+        if (uses && !job->begun)
+            td_job_cancel_locked(s, job);
+    }
+    td_jobs_settle_locked(s);
+    for (;;) {
+        uint64_t now = td_now_ns();
+
+        td_jobs_advance_locked(s);
+        if (!object->uses || now >= until)
+            break;
+        td_cond_wait_until(s, &s->changed, td_after(now, s->gpu_signals ? 200000 : 10000000));
+    }
+    if (!object->uses)
+        return TANDEM_OK;
+    object->closing = false;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%s is 0x%" PRIx64 ", which a job still uses after 2 s", what,
+                   object->id);
+}
+
+/* Time. */
+
+void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_ns)
+{
+    struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+
+    if (until_ns > (uint64_t)INT64_MAX)
+        pthread_cond_wait(cond, &s->lock);
+    else
+        pthread_cond_timedwait(cond, &s->lock, &t);
+}
+
+void td_sleep_ns(uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+    while (nanosleep(&t, &t) && errno == EINTR)
+        ;
+}
+
+/* Sessions. */
+
+static uint32_t core_count(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set))
+        return 1;
+    return CPU_COUNT(&set) > 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+static tandem_status check_desc(const tandem_session_desc *desc, char *why)
+{
+    const tandem_vulkan *vulkan = desc->vulkan;
+
+    if (desc->backend > TANDEM_BACKEND_CPU)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.backend is %u", desc->backend);
+    if (!desc->allocate != !desc->release)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.%s is NULL, but desc.%s is not",
+                       desc->allocate ? "release" : "allocate", desc->allocate ? "allocate" : "release");
+    if (desc->frames_in_flight > TD_MAX_FRAMES)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.frames_in_flight is %u, more than %d",
+                       desc->frames_in_flight, TD_MAX_FRAMES);
+    if (desc->timing > 1)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.timing is %u, not 0 or 1", desc->timing);
+    if (desc->reserved)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    if (!vulkan)
+        return TANDEM_OK;
+    if (vulkan->struct_bytes != sizeof *vulkan)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.struct_bytes is %u, not %zu", vulkan->struct_bytes,
+                       sizeof *vulkan);
+    if (!vulkan->get_instance_proc_addr || !vulkan->instance || !vulkan->physical_device || !vulkan->device)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL",
+                       !vulkan->get_instance_proc_addr ? "get_instance_proc_addr"
+                       : !vulkan->instance             ? "instance"
+                       : !vulkan->physical_device      ? "physical_device"
+                                                       : "device");
+    if (vulkan->enabled_extension_count && !vulkan->enabled_extensions)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.vulkan.enabled_extensions is NULL, but enabled_extension_count is %u",
+                       vulkan->enabled_extension_count);
+    if (!vulkan->lock_queue != !vulkan->unlock_queue)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL, but its twin is not",
+                       vulkan->lock_queue ? "unlock_queue" : "lock_queue");
+    return TANDEM_OK;
+}
+
+static bool make_lock(tandem_session *s)
+{
+    pthread_condattr_t monotonic;
+
+    if (pthread_mutex_init(&s->lock, NULL))
+        return false;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->work, &monotonic);
+    pthread_cond_init(&s->watch, &monotonic);
+    pthread_cond_init(&s->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    s->has_lock = true;
+    return true;
+}
+
+static void table_free(tandem_session *s, td_table *table)
+{
+    td_session_free(s, table->slots, table->capacity * sizeof *table->slots);
+    td_session_free(s, table->generations, table->capacity * sizeof *table->generations);
+}
+
+tandem_status tandem_session_destroy(tandem_session **session)
+{
+    tandem_session *s = session ? *session : NULL;
+
+    if (!s)
+        return TANDEM_ERROR_ARG;
+    if (s->has_lock)
+        td_local_stop(s);
+    for (uint32_t i = 0; i < s->mems.capacity; i++)
+        if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model)
+            td_mem_free(s, (td_mem *)s->mems.slots[i]);
+    for (uint32_t i = 0; i < s->models.capacity; i++)
+        if (s->models.slots[i])
+            td_model_free(s, (td_model *)s->models.slots[i]);
+    for (uint32_t i = 0; i < s->timelines.capacity; i++)
+        if (s->timelines.slots[i])
+            td_timeline_free(s, (td_timeline *)s->timelines.slots[i]);
+    td_scratch_free(s, &s->scratch);
+    for (uint32_t i = 0; i < s->garbage_count; i++)
+        td_scratch_free(s, &s->garbage[i]);
+    td_device_close(s);
+    td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
+    table_free(s, &s->mems);
+    table_free(s, &s->timelines);
+    table_free(s, &s->models);
+    if (s->has_lock) {
+        pthread_mutex_destroy(&s->lock);
+        pthread_cond_destroy(&s->work);
+        pthread_cond_destroy(&s->watch);
+        pthread_cond_destroy(&s->changed);
+    }
+    *session = NULL;
+    if (s->release)
+        s->release(s->user, s);
+    else
+        free(s);
+    return TANDEM_OK;
+}
+
+tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_session *s = NULL;
+    tandem_status status;
+    td_log log;
+
+    if (out)
+        *out = NULL;
+    if (!out || !desc || desc->struct_bytes != sizeof *desc)
+        return TANDEM_ERROR_ARG; /* nothing in a struct of unknown size can be trusted to say why */
+    log = (td_log){desc->log, desc->user};
+    status = check_desc(desc, why);
+    if (status != TANDEM_OK)
+        goto fail;
+    status = TANDEM_ERROR_NOMEM;
+    if (desc->allocate)
+        s = desc->allocate(desc->user, sizeof *s, 64);
+    else
+        s = aligned_alloc(64, (size_t)td_align_up(sizeof *s, 64));
+    if (!s) {
+        td_fail(why, sizeof why, status, "no host memory for a session of %zu bytes", sizeof *s);
+        goto fail;
+    }
+    memset(s, 0, sizeof *s);
+    s->log = log;
+    s->allocate = desc->allocate;
+    s->release = desc->release;
+    s->user = desc->user;
+    atomic_init(&s->block_bytes, sizeof *s);
+    s->frames = desc->frames_in_flight ? desc->frames_in_flight : 3;
+    s->timing = desc->timing;
+    s->wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : 2000000000u;
+    s->threads = core_count();
+    if (desc->cpu_threads && desc->cpu_threads < s->threads)
+        s->threads = desc->cpu_threads;
+    s->salt = (uint32_t)(((uint64_t)(uintptr_t)s >> 6 ^ td_now_ns() >> 8) * 0x9e3779b97f4a7c15ull >> 52);
+    s->jobs = td_session_alloc(s, s->frames * sizeof *s->jobs, 64);
+    if (!s->jobs || !make_lock(s)) {
+        td_fail(why, sizeof why, status, "no host memory for %u frames", s->frames);
+        goto fail;
+    }
+    status = td_device_open(s, desc, why);
+    if (status == TANDEM_OK)
+        status = td_local_start(s, why);
+    if (status != TANDEM_OK)
+        goto fail;
+    td_logf(&s->log, TD_LOG_INFO, "session on %s: %s (%s)", s->device_name, s->isa, s->rung_reason);
+    *out = s;
+    return TANDEM_OK;
+fail:
+    tandem_session_destroy(&s);
+    td_fail(desc->error_text, desc->error_text_bytes, status, "%s", why);
+    td_logf(&log, TD_LOG_ERROR, "%s: %s", __func__, why);
+    return status;
+}
+
+tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
+{
+    char why[TD_WHY_BYTES];
+    tandem_session *s = session;
+
+    if (!s)
+        return TANDEM_ERROR_ARG;
+    if (!info)
+        return td_session_fail(s, __func__, TANDEM_ERROR_ARG, "info is NULL");
+    if (info->struct_bytes != sizeof *info) {
+        td_fail(why, sizeof why, TANDEM_ERROR_ARG, "info.struct_bytes is %u, not %zu", info->struct_bytes, sizeof *info);
+        return td_session_fail(s, __func__, TANDEM_ERROR_ARG, why);
+    }
+    memset(info, 0, sizeof *info);
+    info->struct_bytes = sizeof *info;
+    info->backend = s->backend;
+    info->rung = s->rung;
+    info->cpu_threads = s->threads;
+    memcpy(info->rung_reason, s->rung_reason, sizeof info->rung_reason);
+    memcpy(info->device, s->device_name, sizeof info->device);
+    memcpy(info->isa, s->isa, sizeof info->isa);
+    if (s->vk)
+        memcpy(info->device_uuid, td_vk_get_caps(s->vk)->device_uuid, sizeof info->device_uuid);
+    if (s->cu) {
+        const td_cu_info *cu = td_cu_device_info(s->cu);
+        const td_cu_counts counts = td_cu_device_counts(s->cu);
+
+        info->sm = cu->sm;
+        info->cuda_driver_version = cu->driver_version;
+        memcpy(info->device_uuid, cu->uuid, sizeof info->device_uuid);
+        info->cuda_copies = counts.copies;
+        info->cuda_allocations = counts.allocations;
+        info->cuda_host_waits = counts.host_waits;
+        info->cuda_launches = counts.launches;
+        info->device_bytes = td_cu_device_allocated_bytes(s->cu);
+    }
+    pthread_mutex_lock(&s->lock);
+    td_jobs_advance_locked(s);
+    info->host_bytes = atomic_load(&s->block_bytes) + s->mem_host_bytes;
+    info->device_bytes += s->mem_device_bytes;
+    info->jobs_submitted = s->submitted;
+    info->jobs_done = s->done;
+    info->jobs_stale = s->stale;
+    info->jobs_cancelled = s->cancelled;
+    info->jobs_failed = s->failed;
+    pthread_mutex_unlock(&s->lock);
+    return TANDEM_OK;
+}

@@ -1,0 +1,289 @@
+/* Timelines: a Vulkan semaphore where there is a Vulkan device, else a counter; and waiting for points on the host.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "engine_plugin/client/client.h"
+
+#define WAIT_SLICE_NS 10000000u
+
+tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value)
+{
+    if (timeline->semaphore)
+        return td_vk_timeline_value(s->vk, timeline->semaphore, value);
+    *value = timeline->counter;
+    return TANDEM_OK;
+}
+
+tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value)
+{
+    uint64_t now;
+    tandem_status status = td_timeline_value_locked(s, timeline, &now);
+
+    if (status != TANDEM_OK || value <= now)
+        return status;
+    if (timeline->semaphore) {
+        status = td_vk_timeline_signal(s->vk, timeline->semaphore, value);
+    } else {
+        timeline->counter = value;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_cond_broadcast(&s->work);
+    return status;
+}
+
+void td_timeline_free(tandem_session *s, td_timeline *timeline)
+{
+    if (timeline->imported && !s->stuck)
+        td_cu_timeline_free(s->cu, &timeline->cu);
+    if (timeline->owned && timeline->semaphore && !s->stuck)
+        td_vk_timeline_destroy(s->vk, &timeline->semaphore);
+    td_session_free(s, timeline, sizeof *timeline);
+}
+
+static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc *desc, td_timeline **out, char *why)
+{
+    td_timeline *timeline;
+    tandem_status status = TANDEM_OK;
+    int fd = -1;
+
+    if (desc->struct_bytes != sizeof *desc)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
+                       sizeof *desc);
+    if (desc->signaller > TANDEM_SIGNALLER_SESSION)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.signaller is %u", desc->signaller);
+    if (desc->vulkan_semaphore && !s->vk)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.vulkan_semaphore is 0x%" PRIx64 ", but the session has no Vulkan device", desc->vulkan_semaphore);
+    timeline = *out = td_session_alloc(s, sizeof *timeline, 64);
+    if (!timeline)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a timeline of %zu bytes", sizeof *timeline);
+    timeline->by_session = desc->signaller == TANDEM_SIGNALLER_SESSION;
+    timeline->counter = timeline->promised = desc->initial_value;
+    if (!s->vk)
+        return TANDEM_OK;
+    if (desc->vulkan_semaphore) {
+        timeline->semaphore = (VkSemaphore)(uintptr_t)desc->vulkan_semaphore;
+        status = td_vk_timeline_value(s->vk, timeline->semaphore, &timeline->promised);
+        if (status != TANDEM_OK)
+            td_fail(why, TD_WHY_BYTES, status, "desc.vulkan_semaphore is 0x%" PRIx64 ", which cannot be read",
+                    desc->vulkan_semaphore);
+    } else {
+        timeline->owned = true;
+        status = td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals, &timeline->semaphore, why, TD_WHY_BYTES);
+    }
+    if (status != TANDEM_OK || !s->gpu_signals)
+        return status;
+    status = td_vk_timeline_export_fd(s->vk, timeline->semaphore, &fd, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK) {
+        status = td_cu_timeline_import_fd(s->cu, fd, &timeline->cu, why, TD_WHY_BYTES);
+        timeline->imported = status == TANDEM_OK;
+    }
+    td_fd_close(&fd);
+    return status;
+}
+
+tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc, tandem_timeline *timeline)
+{
+    char why[TD_WHY_BYTES] = "", name[40];
+    td_timeline *made = NULL;
+    tandem_status status;
+
+    if (timeline)
+        *timeline = 0;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!desc || !timeline)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "timeline is NULL" : "desc is NULL");
+    status = make_timeline(session, desc, &made, why);
+    if (status == TANDEM_OK) {
+        pthread_mutex_lock(&session->lock);
+        status = td_table_add_locked(session, &session->timelines, TD_KIND_TIMELINE, &made->object, why);
+        if (status == TANDEM_OK)
+            *timeline = made->object.id;
+        pthread_mutex_unlock(&session->lock);
+    }
+    if (status != TANDEM_OK) {
+        if (made)
+            td_timeline_free(session, made);
+        return td_session_fail(session, __func__, status, why);
+    }
+    if (made->owned) {
+        snprintf(name, sizeof name, "tandem %s timeline %" PRIx64, made->by_session ? "session's" : "engine's",
+                 *timeline & 0xffffff);
+        td_vk_name(session->vk, VK_OBJECT_TYPE_SEMAPHORE, (uint64_t)(uintptr_t)made->semaphore, name);
+    }
+    return TANDEM_OK;
+}
+
+tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_timeline *found;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    found = td_timeline_find_locked(session, timeline, "timeline", why);
+    if (found) {
+        pthread_cond_broadcast(&session->changed);
+        status = td_object_close_locked(session, &found->object, "timeline", why);
+    }
+    if (status == TANDEM_OK)
+        td_table_remove_locked(&session->timelines, &found->object);
+    pthread_mutex_unlock(&session->lock);
+    if (status != TANDEM_OK)
+        return td_session_fail(session, __func__, status, why);
+    td_timeline_free(session, found);
+    return TANDEM_OK;
+}
+
+tandem_status tandem_timeline_value(tandem_session *session, tandem_timeline timeline, uint64_t *value)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_timeline *found;
+
+    if (value)
+        *value = 0;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!value)
+        return td_session_fail(session, __func__, status, "value is NULL");
+    pthread_mutex_lock(&session->lock);
+    found = td_timeline_find_locked(session, timeline, "timeline", why);
+    if (found) {
+        status = td_timeline_value_locked(session, found, value);
+        if (status != TANDEM_OK)
+            td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", whose counter cannot be read: %s", timeline,
+                    tandem_status_text(status));
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline timeline, uint64_t value)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_timeline *found;
+    uint64_t now = 0;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    found = td_timeline_find_locked(session, timeline, "timeline", why);
+    if (found && found->by_session) {
+        td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", which only the session signals", timeline);
+    } else if (found) {
+        status = td_timeline_value_locked(session, found, &now);
+        if (status == TANDEM_OK && value <= now)
+            status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "value is %" PRIu64 ", not above the counter's %" PRIu64,
+                             value, now);
+        else if (status == TANDEM_OK && value - now > TD_MAX_POINT_STEP)
+            status = td_fail(why, sizeof why, TANDEM_ERROR_ARG,
+                             "value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64, value, now);
+        else if (status == TANDEM_OK)
+            status = td_timeline_raise_locked(session, found, value);
+        if (status != TANDEM_OK && !why[0])
+            td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", which cannot be signalled: %s", timeline,
+                    tandem_status_text(status));
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+/* The timeline is in use by the caller. One step of a wait: OK once reached, BUSY after a slice. */
+static tandem_status wait_step_locked(tandem_session *s, td_timeline *timeline, uint64_t value, uint64_t until_ns,
+                                      uint64_t *nap_ns)
+{
+    uint64_t now, counter = 0;
+    tandem_status status = td_timeline_value_locked(s, timeline, &counter);
+
+    if (status != TANDEM_OK || counter >= value)
+        return status;
+    now = td_now_ns();
+    if (now >= until_ns)
+        return TANDEM_ERROR_BUSY;
+    if (until_ns - now > WAIT_SLICE_NS)
+        until_ns = now + WAIT_SLICE_NS;
+    if (!timeline->semaphore) {
+        td_cond_wait_until(s, &s->changed, until_ns);
+        return TANDEM_ERROR_BUSY;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (timeline->by_session && s->gpu_signals) {
+        /* vkWaitSemaphores takes 10 ms to see a value that CUDA signals; looking at the counter takes microseconds. */
+        td_sleep_ns(*nap_ns < until_ns - now ? *nap_ns : until_ns - now);
+        *nap_ns = *nap_ns < 200000 ? *nap_ns * 2 : 200000;
+        status = TANDEM_ERROR_BUSY;
+    } else {
+        status = td_vk_timeline_wait(s->vk, timeline->semaphore, value, until_ns - now);
+    }
+    pthread_mutex_lock(&s->lock);
+    return status;
+}
+
+tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns)
+{
+    const uint64_t until = td_after(td_now_ns(), timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    uint64_t nap_ns = 5000;
+    td_timeline *found;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!point.timeline && !point.value)
+        return TANDEM_OK;
+    pthread_mutex_lock(&session->lock);
+    found = td_timeline_find_locked(session, point.timeline, "point.timeline", why);
+    if (found) {
+        found->object.uses++;
+        for (bool last = false; !last;) {
+            last = td_now_ns() >= until;
+            status = wait_step_locked(session, found, point.value, until, &nap_ns);
+            if (status != TANDEM_ERROR_BUSY)
+                break;
+            if (found->object.closing) {
+                status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "point.timeline is 0x%" PRIx64 ", which was destroyed",
+                                 point.timeline);
+                break;
+            }
+        }
+        td_object_release_locked(session, &found->object);
+        if (status != TANDEM_OK && !why[0])
+            td_fail(why, sizeof why, status, "point.value is %" PRIu64 ": %s", point.value,
+                    status == TANDEM_ERROR_BUSY ? "not reached in time" : tandem_status_text(status));
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timeline timeline, VkSemaphore *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_timeline *found;
+
+    if (out)
+        *out = VK_NULL_HANDLE;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!out)
+        return td_session_fail(session, __func__, status, "out is NULL");
+    pthread_mutex_lock(&session->lock);
+    found = td_timeline_find_locked(session, timeline, "timeline", why);
+    if (found && !session->vk) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "timeline is 0x%" PRIx64 ", of a session without Vulkan",
+                         timeline);
+    } else if (found) {
+        *out = found->semaphore;
+        status = TANDEM_OK;
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}

@@ -1,0 +1,46 @@
+/* The table for engines that open the library at run time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tandem/plugin.h"
+
+static const tandem_api api = {
+    .struct_bytes = sizeof api,
+    .version = TANDEM_VERSION,
+    .version_number = tandem_version,
+    .status_text = tandem_status_text,
+    .session_create = tandem_session_create,
+    .session_destroy = tandem_session_destroy,
+    .session_info = tandem_session_info,
+    .error_text = tandem_error_text,
+    .mem_create = tandem_mem_create,
+    .mem_destroy = tandem_mem_destroy,
+    .mem_host = tandem_mem_host,
+    .timeline_create = tandem_timeline_create,
+    .timeline_destroy = tandem_timeline_destroy,
+    .timeline_value = tandem_timeline_value,
+    .timeline_signal = tandem_timeline_signal,
+    .point_wait = tandem_point_wait,
+    .submit = tandem_submit,
+    .poll = tandem_poll,
+    .wait = tandem_wait,
+    .cancel = tandem_cancel,
+    .model_load = tandem_model_load,
+    .model_tensor = tandem_model_tensor,
+    .model_destroy = tandem_model_destroy,
+    .vulkan_requirements = tandem_vulkan_requirements,
+    .mem_get_vulkan = tandem_mem_get_vulkan,
+    .timeline_get_vulkan = tandem_timeline_get_vulkan,
+    .record_release = tandem_record_release,
+    .record_acquire = tandem_record_acquire,
+    .pack_tiles = tandem_pack_tiles,
+    .record_pack = tandem_record_pack,
+    .record_unpack = tandem_record_unpack,
+};
+
+const tandem_api *tandem_get_api(uint32_t version)
+{
+    const uint32_t major = version >> 22, minor = version >> 12 & 0x3ff;
+
+    return major == TANDEM_VERSION_MAJOR && minor <= TANDEM_VERSION_MINOR ? &api : NULL;
+}
