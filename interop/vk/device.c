@@ -70,11 +70,11 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
     if (!gipa || (capacity && !list))
         return 0;
 
-#define ADD(...)                                                                                                                \
-    do {                                                                                                                        \
-        if (count < capacity)                                                                                                   \
-            list[count] = (td_vk_requirement){__VA_ARGS__};                                                                     \
-        count++;                                                                                                                \
+#define ADD(...)                                                                                                       \
+    do {                                                                                                               \
+        if (count < capacity)                                                                                          \
+            list[count] = (td_vk_requirement){__VA_ARGS__};                                                            \
+        count++;                                                                                                       \
     } while (0)
 
     of_instance = (PFN_vkEnumerateInstanceExtensionProperties)gipa(NULL, "vkEnumerateInstanceExtensionProperties");
@@ -93,7 +93,8 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
             (PFN_vkGetPhysicalDeviceFeatures2)gipa(instance, "vkGetPhysicalDeviceFeatures2");
         VkPhysicalDeviceTimelineSemaphoreFeatures timeline = {
             .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
-        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &timeline};
+        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                              .pNext = &timeline};
         VkPhysicalDeviceProperties properties = {0};
         bool timeline_offered, core;
 
@@ -107,12 +108,14 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
             get_properties(physical_device, &properties);
         core = properties.apiVersion >= VK_API_VERSION_1_2;
         timeline_offered = offered(extensions, extension_count, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME);
-        ADD(.name = VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, .kind = 1, .required = !core, .available = timeline_offered,
+        ADD(.name = VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, .kind = 1, .required = !core,
+            .available = timeline_offered,
             .buys = core ? "sessions for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
                          : "sessions on this device: points are timeline semaphores");
         if (get_features && properties.apiVersion >= VK_API_VERSION_1_1 && (core || timeline_offered))
             get_features(physical_device, &features);
-        ADD(.name = "timelineSemaphore", .kind = 2, .required = true, .available = timeline.timelineSemaphore == VK_TRUE,
+        ADD(.name = "timelineSemaphore", .kind = 2, .required = true,
+            .available = timeline.timelineSemaphore == VK_TRUE,
             .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
             .feature_offset = offsetof(VkPhysicalDeviceTimelineSemaphoreFeatures, timelineSemaphore),
             .buys = "sessions on this device: points are timeline semaphores");
@@ -202,7 +205,8 @@ static tandem_status check_desc(const td_vk_desc *desc, char *why, size_t why_by
         if (!desc->enabled_extensions[i])
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "enabled_extensions[%u] is NULL", i);
     if (desc->enabled_features && desc->enabled_features->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "enabled_features->sType is %d, not VkPhysicalDeviceFeatures2's",
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "enabled_features->sType is %d, not VkPhysicalDeviceFeatures2's",
                        (int)desc->enabled_features->sType);
     if (VK_API_VERSION_VARIANT(desc->api_version) != 0 || desc->api_version < VK_API_VERSION_1_1)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "api_version is %u.%u: Vulkan 1.1 is the least",
@@ -221,21 +225,21 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
     PFN_vkGetInstanceProcAddr gipa = desc->get_instance_proc_addr;
 
 #define MISSING(name) td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the device has no vk" #name)
-#define X(name)                                                                                                                 \
-    fn->name = (PFN_vk##name)gipa(vk->instance, "vk" #name);                                                                    \
-    if (!fn->name)                                                                                                              \
+#define X(name)                                                                                                        \
+    fn->name = (PFN_vk##name)gipa(vk->instance, "vk" #name);                                                           \
+    if (!fn->name)                                                                                                     \
         return MISSING(name);
     TD_VK_INSTANCE_FUNCTIONS(X)
 #undef X
-#define X(name)                                                                                                                 \
-    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name);                                                     \
-    if (!fn->name)                                                                                                              \
+#define X(name)                                                                                                        \
+    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name);                                            \
+    if (!fn->name)                                                                                                     \
         return MISSING(name);
     TD_VK_DEVICE_FUNCTIONS(X)
 #undef X
-#define X(name)                                                                                                                 \
-    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, core_timeline ? "vk" #name : "vk" #name "KHR");                  \
-    if (!fn->name)                                                                                                              \
+#define X(name)                                                                                                        \
+    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, core_timeline ? "vk" #name : "vk" #name "KHR");         \
+    if (!fn->name)                                                                                                     \
         return MISSING(name);
     TD_VK_TIMELINE_FUNCTIONS(X)
 #undef X
@@ -247,7 +251,8 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
     vk->caps.import_host =
         enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) && LOAD(GetMemoryHostPointerPropertiesEXT);
     vk->caps.push_descriptor = enabled(desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME) && LOAD(CmdPushDescriptorSetKHR);
-    vk->caps.calibrated = enabled(desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) && LOAD(GetCalibratedTimestampsEXT);
+    vk->caps.calibrated =
+        enabled(desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) && LOAD(GetCalibratedTimestampsEXT);
     /* An instance extension: the loader answers only where it was enabled. */
     vk->caps.debug_utils = gipa(vk->instance, "vkCreateDebugUtilsMessengerEXT") && LOAD(SetDebugUtilsObjectNameEXT) &&
                            LOAD(CmdBeginDebugUtilsLabelEXT) && LOAD(CmdEndDebugUtilsLabelEXT);
@@ -280,7 +285,8 @@ static tandem_status check_family(td_vk *vk, char *why, size_t why_bytes)
 
     vk->fn.GetPhysicalDeviceQueueFamilyProperties(vk->physical_device, &count, families);
     if (vk->queue_family >= count)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "queue_family is %u, the device has %u", vk->queue_family, count);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "queue_family is %u, the device has %u", vk->queue_family,
+                       count);
     bits = families[vk->queue_family].timestampValidBits;
     vk->timestamp_mask = bits >= 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1;
     return TANDEM_OK;
@@ -328,10 +334,11 @@ static void query_properties(td_vk *vk, bool timeline_known)
 
 static bool buffers_exportable(td_vk *vk)
 {
-    VkPhysicalDeviceExternalBufferInfo info = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
-        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
-        .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkPhysicalDeviceExternalBufferInfo info = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
+                                               .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
+                                                        VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                                                        VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+                                               .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     VkExternalBufferProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
 
     vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &info, &properties);
@@ -354,7 +361,8 @@ static bool timelines_exportable(td_vk *vk)
 static bool driver_offers(td_vk *vk, const char *name)
 {
     uint32_t count = 0;
-    VkExtensionProperties *list = enumerate(NULL, vk->fn.EnumerateDeviceExtensionProperties, vk->physical_device, &count);
+    VkExtensionProperties *list =
+        enumerate(NULL, vk->fn.EnumerateDeviceExtensionProperties, vk->physical_device, &count);
     bool found = offered(list, count, name);
 
     free(list);

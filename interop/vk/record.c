@@ -29,8 +29,8 @@ static VkBufferMemoryBarrier whole(const td_vk_mem *mem)
                                    .size = VK_WHOLE_SIZE};
 }
 
-void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags src_stage,
-                          VkAccessFlags src_access)
+void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+                          VkPipelineStageFlags src_stage, VkAccessFlags src_access)
 {
     VkPipelineStageFlags dst_stage = VK_PIPELINE_STAGE_HOST_BIT;
     VkBufferMemoryBarrier barrier;
@@ -47,12 +47,12 @@ void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
         barrier.srcQueueFamilyIndex = vk->queue_family;
         barrier.dstQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
     }
-    vk->fn.CmdPipelineBarrier(commands, src_stage ? src_stage : VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, dst_stage, 0, 0, NULL, 1,
-                              &barrier, 0, NULL);
+    vk->fn.CmdPipelineBarrier(commands, src_stage ? src_stage : VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, dst_stage, 0, 0,
+                              NULL, 1, &barrier, 0, NULL);
 }
 
-void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags dst_stage,
-                          VkAccessFlags dst_access)
+void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+                          VkPipelineStageFlags dst_stage, VkAccessFlags dst_access)
 {
     VkPipelineStageFlags src_stage;
     VkBufferMemoryBarrier barrier;
@@ -205,7 +205,8 @@ static tandem_status check_images(const td_vk_pack *pack, bool unpack, char *why
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "format is %d, not R16G16B16A16_SFLOAT or R32G32B32A32_SFLOAT",
                        (int)pack->format);
     if (pack->channels < 1 || pack->channels > 4 * pack->image_count)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "channels is %u, not in 1 to %u", pack->channels, 4 * pack->image_count);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "channels is %u, not in 1 to %u", pack->channels,
+                       4 * pack->image_count);
     if (!unpack && pack->view_channels < pack->channels)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "view_channels is %u, channels is %u", pack->view_channels,
                        pack->channels);
@@ -233,11 +234,12 @@ static tandem_status check_tiles(const td_vk_pack *pack, bool unpack, char *why,
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].value < all[i].least || all[i].value > all[i].most)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is %u, not in %u to %u", all[i].name, all[i].value, all[i].least,
-                           all[i].most);
-    if ((uint64_t)pack->tiles_x * pack->tile_width > INT32_MAX / 2 || (uint64_t)pack->tiles_y * pack->tile_height > INT32_MAX / 2)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%u x %u tiles of %u x %u are too many", pack->tiles_x, pack->tiles_y,
-                       pack->tile_width, pack->tile_height);
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is %u, not in %u to %u", all[i].name, all[i].value,
+                           all[i].least, all[i].most);
+    if ((uint64_t)pack->tiles_x * pack->tile_width > INT32_MAX / 2 ||
+        (uint64_t)pack->tiles_y * pack->tile_height > INT32_MAX / 2)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%u x %u tiles of %u x %u are too many", pack->tiles_x,
+                       pack->tiles_y, pack->tile_width, pack->tile_height);
     return TANDEM_OK;
 }
 
@@ -247,8 +249,8 @@ typedef struct span {
 } span;
 
 /* Where the view lies in the mem: bounds, whole words, one binding. */
-static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack *pack, bool unpack, span *out, char *why,
-                               size_t why_bytes)
+static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack *pack, bool unpack, span *out,
+                               char *why, size_t why_bytes)
 {
     uint64_t size = pack->dtype == TANDEM_DTYPE_F16 ? 2 : 4;
     uint64_t channels = unpack ? pack->channels : pack->view_channels;
@@ -257,11 +259,13 @@ static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack
     if (pack->dtype != TANDEM_DTYPE_F16 && pack->dtype != TANDEM_DTYPE_F32)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "dtype is %u, not F16 or F32", pack->dtype);
     if (pack->stride_batch < 0 || pack->stride_row < 0)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "stride_%s is %" PRId64, pack->stride_batch < 0 ? "batch" : "row",
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "stride_%s is %" PRId64,
+                       pack->stride_batch < 0 ? "batch" : "row",
                        pack->stride_batch < 0 ? pack->stride_batch : pack->stride_row);
     if (size == 2 && ((pack->stride_batch | pack->stride_row) & 1 || pack->first_element & 1))
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                       "first_element %" PRIu64 ", stride_batch %" PRId64 " and stride_row %" PRId64 " of f16 must be even",
+                       "first_element %" PRIu64 ", stride_batch %" PRId64 " and stride_row %" PRId64
+                       " of f16 must be even",
                        pack->first_element, pack->stride_batch, pack->stride_row);
     out->batches = (uint64_t)pack->tiles_x * pack->tiles_y;
     out->rows = ((uint64_t)pack->tile_width + 2 * pack->halo) * ((uint64_t)pack->tile_height + 2 * pack->halo);
@@ -270,11 +274,13 @@ static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack
         !td_add_u64(pack->first_element, batch_span, &last) || !td_add_u64(last, row_span, &last) ||
         !td_add_u64(last, channels, &last) || !td_mul_u64(last, size, &end) || end > UINT64_MAX - 4)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                       "stride_batch %" PRId64 " and stride_row %" PRId64 " overflow with %" PRIu64 " tiles of %" PRIu64 " rows",
+                       "stride_batch %" PRId64 " and stride_row %" PRId64 " overflow with %" PRIu64 " tiles of %" PRIu64
+                       " rows",
                        pack->stride_batch, pack->stride_row, out->batches, out->rows);
     end = td_align_up(end, 4);
     if (end > mem->bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "the view ends at byte %" PRIu64 ", the mem at %" PRIu64, end, mem->bytes);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "the view ends at byte %" PRIu64 ", the mem at %" PRIu64, end,
+                       mem->bytes);
     /* Written rows must not overlap: batches one after the other, or interleaved within the rows. */
     if (!unpack && ((out->rows > 1 && (uint64_t)pack->stride_row < channels) ||
                     (out->batches > 1 && (uint64_t)pack->stride_batch < row_span + channels &&
@@ -294,8 +300,8 @@ static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack
     return TANDEM_OK;
 }
 
-static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, bool unpack,
-                            char *why, size_t why_bytes)
+static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack,
+                            bool unpack, char *why, size_t why_bytes)
 {
     VkDescriptorBufferInfo buffer;
     VkDescriptorImageInfo images[4];
@@ -307,11 +313,14 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     uint64_t total, groups, lines;
     span view = {0};
 
-    if (!vk || !commands || !mem || !pack)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is NULL",
-                       !vk ? "vk" : !commands ? "commands" : !mem ? "mem" : "pack");
+    if (!vk || !commands || !mem || !pack) {
+        const char *name = !vk ? "vk" : !commands ? "commands" : !mem ? "mem" : "pack";
+
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is NULL", name);
+    }
     if (!vk->caps.push_descriptor)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is not enabled", VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is not enabled",
+                       VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
     if (!mem->buffer)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the mem has no VkBuffer");
     status = check_images(pack, unpack, why, why_bytes);
@@ -322,8 +331,9 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     if (status != TANDEM_OK)
         return status;
     if (!td_mul_u64(view.batches, view.rows, &total) || total > UINT32_MAX / 2)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%" PRIu64 " tiles of %" PRIu64 " rows are more than %u rows",
-                       view.batches, view.rows, UINT32_MAX / 2);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "%" PRIu64 " tiles of %" PRIu64 " rows are more than %u rows", view.batches, view.rows,
+                       UINT32_MAX / 2);
     groups = (total + TD_PACK_GROUP - 1) / TD_PACK_GROUP;
     lines = (groups + vk->max_groups[0] - 1) / vk->max_groups[0];
     if (lines > vk->max_groups[1])
@@ -367,8 +377,8 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     writes[1] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
                                        .dstBinding = 1,
                                        .descriptorCount = unpack ? 1 : 4,
-                                       .descriptorType = unpack ? VK_DESCRIPTOR_TYPE_STORAGE_IMAGE
-                                                                : VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE,
+                                       .descriptorType =
+                                           unpack ? VK_DESCRIPTOR_TYPE_STORAGE_IMAGE : VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE,
                                        .pImageInfo = images};
 
     td_vk_label_begin(vk, commands, unpack ? "tandem unpack" : "tandem pack");
@@ -380,14 +390,14 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     return TANDEM_OK;
 }
 
-tandem_status td_vk_record_pack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, char *why,
-                                size_t why_bytes)
+tandem_status td_vk_record_pack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack,
+                                char *why, size_t why_bytes)
 {
     return record(vk, commands, mem, pack, false, why, why_bytes);
 }
 
-tandem_status td_vk_record_unpack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, char *why,
-                                  size_t why_bytes)
+tandem_status td_vk_record_unpack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack,
+                                  char *why, size_t why_bytes)
 {
     return record(vk, commands, mem, pack, true, why, why_bytes);
 }

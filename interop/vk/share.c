@@ -35,7 +35,8 @@ static tandem_status check_usage(VkBufferUsageFlags usage, char *why, size_t why
 }
 
 static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage,
-                                   VkExternalMemoryHandleTypeFlags handles, VkBuffer *buffer, char *why, size_t why_bytes)
+                                   VkExternalMemoryHandleTypeFlags handles, VkBuffer *buffer, char *why,
+                                   size_t why_bytes)
 {
     VkExternalMemoryBufferCreateInfo external = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
                                                  .handleTypes = handles};
@@ -55,7 +56,8 @@ static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags
 
 static VkMemoryRequirements requirements(td_vk *vk, VkBuffer buffer, bool *dedicated)
 {
-    VkBufferMemoryRequirementsInfo2 info = {.sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_REQUIREMENTS_INFO_2, .buffer = buffer};
+    VkBufferMemoryRequirementsInfo2 info = {.sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_REQUIREMENTS_INFO_2,
+                                            .buffer = buffer};
     VkMemoryDedicatedRequirements asks = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_REQUIREMENTS};
     VkMemoryRequirements2 needs = {.sType = VK_STRUCTURE_TYPE_MEMORY_REQUIREMENTS_2, .pNext = &asks};
 
@@ -77,7 +79,8 @@ static int memory_type(const td_vk *vk, uint32_t bits, VkMemoryPropertyFlags mus
     return -1;
 }
 
-static tandem_status allocate(td_vk *vk, const VkMemoryAllocateInfo *info, VkDeviceMemory *memory, char *why, size_t why_bytes)
+static tandem_status allocate(td_vk *vk, const VkMemoryAllocateInfo *info, VkDeviceMemory *memory, char *why,
+                              size_t why_bytes)
 {
     VkResult result;
     uint64_t heap = vk->memory.memoryHeaps[vk->memory.memoryTypes[info->memoryTypeIndex].heapIndex].size;
@@ -129,7 +132,8 @@ tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFl
     vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &query, &answer);
     features = answer.externalMemoryProperties.externalMemoryFeatures;
     if (!(features & VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT))
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s exports no buffers with usage 0x%x", vk->caps.name, usage);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s exports no buffers with usage 0x%x", vk->caps.name,
+                       usage);
 
     status = create_buffer(vk, bytes, usage, export.handleTypes, &mem.buffer, why, why_bytes);
     if (status != TANDEM_OK)
@@ -182,8 +186,9 @@ static tandem_status import_host(td_vk *vk, VkBufferUsageFlags usage, td_vk_mem 
         return status;
     needs = requirements(vk, mem->buffer, &dedicated);
     if (needs.size > mem->allocation_bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s wants %" PRIu64 " bytes for a buffer over %" PRIu64,
-                       vk->caps.name, (uint64_t)needs.size, mem->allocation_bytes);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "%s wants %" PRIu64 " bytes for a buffer over %" PRIu64, vk->caps.name, (uint64_t)needs.size,
+                       mem->allocation_bytes);
     result = vk->fn.GetMemoryHostPointerPropertiesEXT(vk->device, handle, mem->host, &properties);
     if (result != VK_SUCCESS)
         return td_vk_result(result, "vkGetMemoryHostPointerPropertiesEXT", why, why_bytes);
@@ -225,8 +230,9 @@ tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlag
         return no_import(why, why_bytes);
     page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (vk->caps.host_alignment > page)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the device imports host memory aligned to %" PRIu64
-                       " bytes, mmap aligns to %" PRIu64, vk->caps.host_alignment, page);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "the device imports host memory aligned to %" PRIu64 " bytes, mmap aligns to %" PRIu64,
+                       vk->caps.host_alignment, page);
     mem.allocation_bytes = td_align_up(bytes, page);
 
     mem.memfd = memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -244,8 +250,8 @@ tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlag
     /* Pages are there from the start: a machine that is out of memory says so here and not by a SIGBUS later. */
     error = posix_fallocate(mem.memfd, 0, (off_t)mem.allocation_bytes);
     if (error) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "posix_fallocate of %" PRIu64 " bytes: %s", mem.allocation_bytes,
-                         strerror(error));
+        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "posix_fallocate of %" PRIu64 " bytes: %s",
+                         mem.allocation_bytes, strerror(error));
         goto fail;
     }
     if (fcntl(mem.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
@@ -270,8 +276,8 @@ fail:
     return status;
 }
 
-tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
-                                    size_t why_bytes)
+tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out,
+                                    char *why, size_t why_bytes)
 {
     td_vk_mem mem = {.bytes = bytes, .allocation_bytes = bytes, .owned = true, .host = host, .memfd = -1};
     tandem_status status;
@@ -287,7 +293,8 @@ tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBuf
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "host is NULL");
     /* Drivers differ in what they check: some take any pointer and round it. */
     if ((uintptr_t)host % vk->caps.host_alignment)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "host is %p, not aligned to %" PRIu64, host, vk->caps.host_alignment);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "host is %p, not aligned to %" PRIu64, host,
+                       vk->caps.host_alignment);
     if (bytes % vk->caps.host_alignment)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes is %" PRIu64 ", not a multiple of %" PRIu64, bytes,
                        vk->caps.host_alignment);
@@ -300,10 +307,11 @@ tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBuf
     return TANDEM_OK;
 }
 
-tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset, uint64_t bytes,
-                             bool dedicated, td_vk_mem *out, char *why, size_t why_bytes)
+tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset,
+                             uint64_t bytes, bool dedicated, td_vk_mem *out, char *why, size_t why_bytes)
 {
-    td_vk_mem mem = {.allocation_bytes = allocation_bytes, .offset = offset, .bytes = bytes, .dedicated = dedicated, .memfd = -1};
+    td_vk_mem mem = {
+        .allocation_bytes = allocation_bytes, .offset = offset, .bytes = bytes, .dedicated = dedicated, .memfd = -1};
     VkMemoryRequirements needs;
     tandem_status status;
     uint64_t end;
@@ -315,8 +323,9 @@ tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocati
     if (!memory)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "memory is VK_NULL_HANDLE");
     if (!td_add_u64(offset, bytes, &end) || end > allocation_bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "offset %" PRIu64 " + bytes %" PRIu64 " is beyond allocation_bytes %" PRIu64,
-                       offset, bytes, allocation_bytes);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "offset %" PRIu64 " + bytes %" PRIu64 " is beyond allocation_bytes %" PRIu64, offset, bytes,
+                       allocation_bytes);
     mem.memory = memory;
     if (dedicated) {
         /* Only the resource that it was allocated for may be bound to it: the engine's own. */
@@ -396,7 +405,8 @@ void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
     *mem = (td_vk_mem){0};
 }
 
-tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why, size_t why_bytes)
+tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why,
+                                    size_t why_bytes)
 {
     VkExportSemaphoreCreateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_SEMAPHORE_CREATE_INFO,
                                           .handleTypes = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
@@ -467,7 +477,8 @@ tandem_status td_vk_timeline_value(td_vk *vk, VkSemaphore semaphore, uint64_t *v
 
 tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t value)
 {
-    VkSemaphoreSignalInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = semaphore, .value = value};
+    VkSemaphoreSignalInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = semaphore, .value = value};
     tandem_status status;
     VkResult result;
     uint64_t now;

@@ -10,54 +10,54 @@
 #include "interop/vk/vk.h"
 
 /* Called through the instance. */
-#define TD_VK_INSTANCE_FUNCTIONS(X)                                                                                             \
-    X(EnumerateDeviceExtensionProperties)                                                                                       \
-    X(GetPhysicalDeviceQueueFamilyProperties)                                                                                   \
-    X(GetPhysicalDeviceMemoryProperties)                                                                                        \
-    X(GetPhysicalDeviceProperties)                                                                                              \
-    X(GetPhysicalDeviceProperties2)                                                                                             \
-    X(GetPhysicalDeviceExternalBufferProperties)                                                                                \
-    X(GetPhysicalDeviceExternalSemaphoreProperties)                                                                             \
+#define TD_VK_INSTANCE_FUNCTIONS(X)                                                                                    \
+    X(EnumerateDeviceExtensionProperties)                                                                              \
+    X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
+    X(GetPhysicalDeviceMemoryProperties)                                                                               \
+    X(GetPhysicalDeviceProperties)                                                                                     \
+    X(GetPhysicalDeviceProperties2)                                                                                    \
+    X(GetPhysicalDeviceExternalBufferProperties)                                                                       \
+    X(GetPhysicalDeviceExternalSemaphoreProperties)                                                                    \
     X(GetDeviceProcAddr)
 
 /* Every device has them. */
-#define TD_VK_DEVICE_FUNCTIONS(X)                                                                                               \
-    X(CreateBuffer)                                                                                                             \
-    X(DestroyBuffer)                                                                                                            \
-    X(GetBufferMemoryRequirements2)                                                                                             \
-    X(AllocateMemory)                                                                                                           \
-    X(FreeMemory)                                                                                                               \
-    X(BindBufferMemory)                                                                                                         \
-    X(CreateSemaphore)                                                                                                          \
-    X(DestroySemaphore)                                                                                                         \
-    X(CreateShaderModule)                                                                                                       \
-    X(DestroyShaderModule)                                                                                                      \
-    X(CreateDescriptorSetLayout)                                                                                                \
-    X(DestroyDescriptorSetLayout)                                                                                               \
-    X(CreatePipelineLayout)                                                                                                     \
-    X(DestroyPipelineLayout)                                                                                                    \
-    X(CreateComputePipelines)                                                                                                   \
-    X(DestroyPipeline)                                                                                                          \
-    X(CmdPipelineBarrier)                                                                                                       \
-    X(CmdBindPipeline)                                                                                                          \
-    X(CmdPushConstants)                                                                                                         \
+#define TD_VK_DEVICE_FUNCTIONS(X)                                                                                      \
+    X(CreateBuffer)                                                                                                    \
+    X(DestroyBuffer)                                                                                                   \
+    X(GetBufferMemoryRequirements2)                                                                                    \
+    X(AllocateMemory)                                                                                                  \
+    X(FreeMemory)                                                                                                      \
+    X(BindBufferMemory)                                                                                                \
+    X(CreateSemaphore)                                                                                                 \
+    X(DestroySemaphore)                                                                                                \
+    X(CreateShaderModule)                                                                                              \
+    X(DestroyShaderModule)                                                                                             \
+    X(CreateDescriptorSetLayout)                                                                                       \
+    X(DestroyDescriptorSetLayout)                                                                                      \
+    X(CreatePipelineLayout)                                                                                            \
+    X(DestroyPipelineLayout)                                                                                           \
+    X(CreateComputePipelines)                                                                                          \
+    X(DestroyPipeline)                                                                                                 \
+    X(CmdPipelineBarrier)                                                                                              \
+    X(CmdBindPipeline)                                                                                                 \
+    X(CmdPushConstants)                                                                                                \
     X(CmdDispatch)
 
 /* Core in 1.2; below it by the KHR name. */
-#define TD_VK_TIMELINE_FUNCTIONS(X)                                                                                             \
-    X(GetSemaphoreCounterValue)                                                                                                 \
-    X(WaitSemaphores)                                                                                                           \
+#define TD_VK_TIMELINE_FUNCTIONS(X)                                                                                    \
+    X(GetSemaphoreCounterValue)                                                                                        \
+    X(WaitSemaphores)                                                                                                  \
     X(SignalSemaphore)
 
 /* Present only where the capability of that name is. */
-#define TD_VK_OPTIONAL_FUNCTIONS(X)                                                                                             \
-    X(GetMemoryFdKHR)                                                                                                           \
-    X(GetSemaphoreFdKHR)                                                                                                        \
-    X(GetMemoryHostPointerPropertiesEXT)                                                                                        \
-    X(CmdPushDescriptorSetKHR)                                                                                                  \
-    X(GetCalibratedTimestampsEXT)                                                                                               \
-    X(SetDebugUtilsObjectNameEXT)                                                                                               \
-    X(CmdBeginDebugUtilsLabelEXT)                                                                                               \
+#define TD_VK_OPTIONAL_FUNCTIONS(X)                                                                                    \
+    X(GetMemoryFdKHR)                                                                                                  \
+    X(GetSemaphoreFdKHR)                                                                                               \
+    X(GetMemoryHostPointerPropertiesEXT)                                                                               \
+    X(CmdPushDescriptorSetKHR)                                                                                         \
+    X(GetCalibratedTimestampsEXT)                                                                                      \
+    X(SetDebugUtilsObjectNameEXT)                                                                                      \
+    X(CmdBeginDebugUtilsLabelEXT)                                                                                      \
     X(CmdEndDebugUtilsLabelEXT)
 
 typedef struct td_vk_table {

@@ -25,17 +25,17 @@ typedef struct td_vk_desc {
 typedef struct td_vk_caps {
     char name[256];
     uint8_t device_uuid[16], driver_uuid[16];
-    bool timeline;             /* feature timelineSemaphore: without it no session on Vulkan */
-    bool export_memory;        /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
-    bool export_timeline;      /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
-    bool import_host;          /* VK_EXT_external_memory_host */
-    bool push_descriptor;      /* VK_KHR_push_descriptor */
-    bool calibrated;           /* VK_EXT_calibrated_timestamps */
-    bool debug_utils;          /* names and labels */
-    uint64_t host_alignment;   /* minImportedHostPointerAlignment */
+    bool timeline;           /* feature timelineSemaphore: without it no session on Vulkan */
+    bool export_memory;      /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
+    bool export_timeline;    /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
+    bool import_host;        /* VK_EXT_external_memory_host */
+    bool push_descriptor;    /* VK_KHR_push_descriptor */
+    bool calibrated;         /* VK_EXT_calibrated_timestamps */
+    bool debug_utils;        /* names and labels */
+    uint64_t host_alignment; /* minImportedHostPointerAlignment */
     uint64_t max_storage_range;
     float timestamp_period;
-    char missing[256];         /* which extensions or features keep it from the `timeline` rung; empty if none */
+    char missing[256]; /* which extensions or features keep it from the `timeline` rung; empty if none */
 } td_vk_caps;
 
 typedef struct td_vk td_vk;
@@ -49,7 +49,8 @@ typedef struct td_vk_requirement {
     const char *buys;
 } td_vk_requirement;
 
-/* Fills at most `capacity` entries; returns how many there are. instance or physical_device NULL: instance extensions only. */
+/* Fills at most `capacity` entries; returns how many there are. instance or physical_device NULL: instance extensions
+ * only. */
 uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
                             uint32_t capacity, td_vk_requirement *list);
 
@@ -64,43 +65,46 @@ typedef struct td_vk_mem {
     VkDeviceMemory memory;
     uint64_t allocation_bytes, offset, bytes;
     bool dedicated;
-    bool owned;  /* the VkDeviceMemory is ours to free */
-    void *host;  /* mapped address, or NULL */
-    int memfd;   /* of td_vk_mem_create_host, or -1 */
+    bool owned; /* the VkDeviceMemory is ours to free */
+    void *host; /* mapped address, or NULL */
+    int memfd;  /* of td_vk_mem_create_host; 0 or less: none */
 } td_vk_mem;
 
-/* Device-local memory, exportable as OPAQUE_FD, with the External*CreateInfo on buffer and allocation; dedicated where the driver asks. */
+/* Device-local memory, exportable as OPAQUE_FD, with the External*CreateInfo on buffer and allocation; dedicated where
+ * the driver asks. */
 tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                       size_t why_bytes);
 /* A sealed-size memfd, mapped and imported through VK_EXT_external_memory_host: host and device see the same bytes. */
 tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                     size_t why_bytes);
 /* The caller's host memory, page-aligned in address and size, imported the same way. */
-tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
-                                    size_t why_bytes);
-/* A buffer over memory of the engine's; only the buffer is ours. */
-tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset, uint64_t bytes,
-                             bool dedicated, td_vk_mem *out, char *why, size_t why_bytes);
+tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out,
+                                    char *why, size_t why_bytes);
+/* A buffer over memory of the engine's; only the buffer is ours. None over dedicated memory, which takes no other. */
+tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset,
+                             uint64_t bytes, bool dedicated, td_vk_mem *out, char *why, size_t why_bytes);
 /* An OPAQUE_FD of this memory; the caller closes it. */
 tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char *why, size_t why_bytes);
 /* Undoes any of these; accepts half-made ones; zeroes *mem. */
 void td_vk_mem_free(td_vk *vk, td_vk_mem *mem);
 
 /* Timelines. */
-tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why, size_t why_bytes);
+tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why,
+                                    size_t why_bytes);
 tandem_status td_vk_timeline_export_fd(td_vk *vk, VkSemaphore semaphore, int *fd, char *why, size_t why_bytes);
 void td_vk_timeline_destroy(td_vk *vk, VkSemaphore *semaphore);
 /* OK, LOST on VK_ERROR_DEVICE_LOST, DEVICE on any other error. */
 tandem_status td_vk_timeline_value(td_vk *vk, VkSemaphore semaphore, uint64_t *value);
+/* From the host: ARG unless the value rises. */
 tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t value);
 /* Sleeps in vkWaitSemaphores: only for values that Vulkan or the host signals. BUSY on timeout. */
 tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t value, uint64_t timeout_ns);
 
 /* Barriers over a whole mem: to another API (external: VK_QUEUE_FAMILY_EXTERNAL) or to the host (not external). */
-void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags src_stage,
-                          VkAccessFlags src_access);
-void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags dst_stage,
-                          VkAccessFlags dst_access);
+void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+                          VkPipelineStageFlags src_stage, VkAccessFlags src_access);
+void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+                          VkPipelineStageFlags dst_stage, VkAccessFlags dst_access);
 
 /* debug_utils, no-ops without it. */
 void td_vk_name(td_vk *vk, VkObjectType type, uint64_t handle, const char *name);
@@ -110,7 +114,8 @@ void td_vk_label_end(td_vk *vk, VkCommandBuffer commands);
 /* The device's clock now and CLOCK_MONOTONIC now, in ns; UNSUPPORTED without calibrated timestamps. */
 tandem_status td_vk_calibrate(td_vk *vk, uint64_t *device_ns, uint64_t *monotonic_ns);
 
-/* The pack and unpack dispatch; fields as in tandem/vulkan.h, already checked. `first_element` is the view's offset in elements. */
+/* The pack and unpack dispatch; fields as in tandem/vulkan.h, already checked. `first_element` is the view's offset in
+ * elements. */
 typedef struct td_vk_pack {
     uint32_t image_count;
     VkImageView images[4];
@@ -121,9 +126,9 @@ typedef struct td_vk_pack {
     uint64_t first_element;
     int64_t stride_batch, stride_row;
 } td_vk_pack;
-tandem_status td_vk_record_pack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, char *why,
-                                size_t why_bytes);
-tandem_status td_vk_record_unpack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack, char *why,
-                                  size_t why_bytes);
+tandem_status td_vk_record_pack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack,
+                                char *why, size_t why_bytes);
+tandem_status td_vk_record_unpack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack,
+                                  char *why, size_t why_bytes);
 
 #endif
