@@ -68,8 +68,10 @@ typedef struct tool_file tool_file;
 /* NULL, and the reason in `why`, if the file cannot be read or does not keep to its format. */
 tool_file *tool_open(const char *path, char *why, size_t why_bytes);
 /* False, and the reason, if there is no such tensor, or it is not F16, BF16 or F32 of rank 4. */
-bool tool_find(const tool_file *file, const char *name, tool_input *out, char *why, size_t why_bytes);
+bool tool_find(tool_file *file, const char *name, tool_input *out, char *why, size_t why_bytes);
 void tool_close(tool_file *file);
+/* Before the work: could the result be written there? False, and the reason, if not. */
+bool tool_can_save(const char *path, char *why, size_t why_bytes);
 /* Writes under a temporary name beside `path`, then renames. */
 bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes);
 

@@ -1,0 +1,167 @@
+/* Files of `tandem attend`: three tensors in, a list of them out.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "demo/tool.h"
+#include "interop/base.h"
+#include "kernels/model/safetensors.h"
+
+enum { MAX_INPUTS = 4 };
+
+struct tool_file {
+    td_safetensors safetensors;
+    char *path;
+    void *data[MAX_INPUTS];
+    uint32_t data_count;
+};
+
+tool_file *tool_open(const char *path, char *why, size_t why_bytes)
+{
+    char text[400];
+    tool_file *file = calloc(1, sizeof *file);
+    if (file)
+        file->path = strdup(path);
+    if (!file || !file->path) {
+        free(file);
+        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory");
+        return NULL;
+    }
+    if (td_safetensors_open(path, &file->safetensors, text, sizeof text) != TANDEM_OK) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "--in \"%s\": %s", path, text);
+        free(file->path);
+        free(file);
+        return NULL;
+    }
+    return file;
+}
+
+bool tool_find(tool_file *file, const char *name, tool_input *out, char *why, size_t why_bytes)
+{
+    char text[400];
+    const td_safetensor *tensor = td_safetensors_find(&file->safetensors, name);
+    const char *wrong = NULL;
+    if (!tensor)
+        wrong = "is missing";
+    else if (tensor->dtype == TANDEM_DTYPE_NONE)
+        wrong = "must be F16, BF16 or F32";
+    else if (tensor->dimensions != 4)
+        wrong = "must have 4 dimensions [batch, heads, rows, head_dim]";
+    if (wrong && tensor)
+        td_fail(why, why_bytes, TANDEM_ERROR_ARG, "--in \"%s\": tensor \"%s\" (%s, %u dimensions) %s", file->path, name,
+                tensor->dtype_name, tensor->dimensions, wrong);
+    else if (wrong)
+        td_fail(why, why_bytes, TANDEM_ERROR_ARG, "--in \"%s\": tensor \"%s\" %s", file->path, name, wrong);
+    if (wrong || file->data_count == MAX_INPUTS)
+        return false;
+    void *data = aligned_alloc(64, td_align_up(tensor->bytes + 1, 64));
+    if (!data) {
+        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory for tensor \"%s\" of %llu bytes", name,
+                (unsigned long long)tensor->bytes);
+        return false;
+    }
+    file->data[file->data_count++] = data;
+    if (td_safetensors_read(&file->safetensors, tensor, data, text, sizeof text) != TANDEM_OK) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "--in \"%s\": %s", file->path, text);
+        return false;
+    }
+    *out = (tool_input){.dtype = tensor->dtype, .rank = tensor->dimensions, .data = data};
+    memcpy(out->shape, tensor->shape, sizeof out->shape);
+    return true;
+}
+
+void tool_close(tool_file *file)
+{
+    if (!file)
+        return;
+    td_safetensors_close(&file->safetensors);
+    for (uint32_t i = 0; i < file->data_count; i++)
+        free(file->data[i]);
+    free(file->path);
+    free(file);
+}
+
+/* The file that `path` means, through symbolic links, so that a rename replaces it and not the link. NULL if it is no
+ * file and cannot become one. */
+static char *resolve(const char *path, char *why, size_t why_bytes)
+{
+    struct stat st;
+    if (stat(path, &st) == 0) {
+        char *real = S_ISREG(st.st_mode) ? realpath(path, NULL) : NULL;
+        if (!real)
+            td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path,
+                    S_ISREG(st.st_mode) ? strerror(errno) : "is there and is not a regular file");
+        return real;
+    }
+    return strdup(path);
+}
+
+bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes)
+{
+    char text[400] = "";
+    char *real = resolve(path, why, why_bytes), *temporary = NULL;
+    bool done = false;
+    if (!real)
+        return false;
+    const size_t length = strlen(real) + 8;
+    temporary = malloc(length);
+    if (!temporary) {
+        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory");
+        goto end;
+    }
+    snprintf(temporary, length, "%s.XXXXXX", real);
+    const int fd = mkstemp(temporary);
+    if (fd < 0) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path, strerror(errno));
+        goto end;
+    }
+    const mode_t mask = umask(0);
+    umask(mask);
+    const bool opened = fchmod(fd, 0666 & ~mask) == 0;
+    close(fd);
+    td_safetensors_item items[TOOL_TENSORS];
+    td_safetensors_text texts[TOOL_PAIRS];
+    for (uint32_t i = 0; i < list->count; i++) {
+        const tool_tensor *t = &list->tensors[i];
+        items[i] = (td_safetensors_item){.name = t->name, .dtype = t->dtype, .dimensions = t->rank, .data = t->data};
+        memcpy(items[i].shape, t->shape, sizeof t->shape);
+    }
+    for (uint32_t i = 0; i < list->pair_count; i++)
+        texts[i] = (td_safetensors_text){list->keys[i], list->values[i]};
+    done = opened && td_safetensors_write_texts(temporary, texts, list->pair_count, items, list->count, text,
+                                                sizeof text) == TANDEM_OK;
+    if (done && rename(temporary, real) != 0) {
+        snprintf(text, sizeof text, "%s", strerror(errno));
+        done = false;
+    }
+    if (!done) {
+        unlink(temporary);
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path, text[0] ? text : "could not be written");
+    }
+end:
+    free(temporary);
+    free(real);
+    return done;
+}
+
+bool tool_can_save(const char *path, char *why, size_t why_bytes)
+{
+    char *real = resolve(path, why, why_bytes);
+    if (!real)
+        return false;
+    char *slash = strrchr(real, '/');
+    if (slash)
+        slash[slash == real] = 0;
+    const bool can = access(slash ? real : ".", W_OK | X_OK) == 0;
+    if (!can)
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path, strerror(errno));
+    free(real);
+    return can;
+}
