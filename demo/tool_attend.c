@@ -26,6 +26,7 @@ typedef struct arguments {
 
 enum { PRECISION_8B, PRECISION_4B, PRECISION_F16, PRECISION_REF };
 enum { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA, BACKEND_TWIN };
+enum { LIMIT_MS = 600000 }; /* the longest that one attention may take on a device */
 static const char *const precision_words[] = {"8b", "4b", "f16", "ref", NULL};
 static const char *const backend_words[] = {"auto", "cpu", "cuda", "twin", NULL};
 
@@ -321,7 +322,12 @@ typedef struct cuda_side {
 
 static bool wait_cuda(attend *a, cuda_side *c, uint64_t sequence)
 {
+    const double begin = now_ms();
     for (uint64_t polls = 0; td_stream_completed(c->stream) < sequence; polls++) {
+        if (now_ms() - begin > LIMIT_MS) {
+            td_fail(a->why, sizeof a->why, TANDEM_ERROR_BUSY, "the GPU has not finished after %d s", LIMIT_MS / 1000);
+            return false;
+        }
         if (polls % 512 == 511 && td_stream_status(c->stream, a->why, sizeof a->why) != TANDEM_OK)
             return false;
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -443,7 +449,7 @@ static bool run_session(attend *a)
     if (status == TANDEM_OK)
         do
             status = tandem_wait(session, ticket, UINT64_C(10000000000), &report);
-        while (status == TANDEM_ERROR_BUSY);
+        while (status == TANDEM_ERROR_BUSY && now_ms() - begin < LIMIT_MS);
     a->ms = now_ms() - begin;
     const bool done = status == TANDEM_OK && report.state == TANDEM_JOB_DONE;
     if (done) {

@@ -279,7 +279,7 @@ static void print_text(const cuda_report *cuda, const session_report *host, cons
     uint32_t cubins = 0;
     const td_cubin *cubin = td_cubins(&cubins);
     printf("tandem %u.%u.%u\n", tandem_version() >> 22, tandem_version() >> 12 & 1023, tandem_version() & 4095);
-    printf("build: %s", cubins ? "CUDA kernels for" : "without CUDA kernels (no nvcc when it was built)");
+    printf("build: %s", cubins ? "CUDA kernels for" : "without CUDA kernels (made without nvcc)");
     for (uint32_t i = 0; i < cubins; i++)
         printf(cubin[i].ptx ? " PTX compute_%u" : " sm_%u", cubin[i].sm);
     printf("\ncpu: %s\n", td_cpu_isa());
