@@ -24,7 +24,7 @@ namespace td {
 
 /* What one block works on. */
 struct Place {
-    int64_t bh, bhk, batch, head;
+    uint32_t bh, bhk;
     int row0;       /* of the block */
     int keys;       /* that its last row may attend to */
     int free_keys;  /* that all its rows may attend to */
@@ -33,17 +33,15 @@ struct Place {
 
 template <class T> __device__ __forceinline__ Place place(const td_params_attention &p)
 {
-    const int64_t tiles = (int64_t(p.o.rows) + T::rows - 1) / T::rows;
+    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
     const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
     Place at;
 
-    at.bh = blockIdx.x / uint32_t(tiles);
-    int tile = int(blockIdx.x % uint32_t(tiles));
+    at.bh = blockIdx.x / tiles;
+    int tile = int(blockIdx.x % tiles);
     if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
         tile = int(tiles) - 1 - tile;
-    at.batch = at.bh / p.heads;
-    at.head = at.bh % p.heads;
-    at.bhk = at.batch * p.kv_heads + at.head / (p.heads / p.kv_heads);
+    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
     at.row0 = tile * T::rows;
     at.reach = p.causal ? kv_len - q_len + 1 : kv_len;
     at.keys = at.free_keys = kv_len;
@@ -57,17 +55,17 @@ template <class T> __device__ __forceinline__ Place place(const td_params_attent
 template <class T> __device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p,
                                                            const Place &at, int tile)
 {
-    const int64_t row = at.bhk * p.kv_pad + int64_t(tile) * T::keys;
-    const int t = int(threadIdx.x);
+    const int64_t row = int64_t(at.bhk) * p.kv_pad + tile * T::keys;
+    const int t = tid_x();
 
     copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes, T::q_row_bytes);
     if (t < T::keys / 4) {
         cp_async_16(shared_address(to.k_scale + 4 * t), p.k_scale + row + 4 * t);
     } else if (p.delta && t < T::keys / 2) {
-        const int64_t block = at.bh * (p.q_pad / TD_TILE_ROWS) + at.row0 / int(TD_TILE_ROWS);
+        const int64_t block = int64_t(at.bh) * (p.q_pad / TD_TILE_ROWS) + at.row0 / int(TD_TILE_ROWS);
         const int i = t - T::keys / 4;
 
-        cp_async_16(shared_address(to.delta + 4 * i), p.delta + block * p.kv_pad + int64_t(tile) * T::keys + 4 * i);
+        cp_async_16(shared_address(to.delta + 4 * i), p.delta + block * p.kv_pad + tile * T::keys + 4 * i);
     }
 }
 
@@ -77,7 +75,7 @@ template <class T> __device__ __forceinline__ void fetch_v(typename T::Stage &to
     const int64_t stride = int64_t(p.kv_pad) * T::pv_bytes;
 
     copy_rows<T::dim, T::keys * T::pv_bytes, T::v_row_bytes>(
-        to.v, (const uint8_t *)p.v_codes + at.bhk * T::dim * stride + int64_t(tile) * T::keys * T::pv_bytes, stride);
+        to.v, (const uint8_t *)p.v_codes + int64_t(at.bhk) * T::dim * stride + tile * T::keys * T::pv_bytes, stride);
 }
 
 __device__ __forceinline__ void mma_qk(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -120,7 +118,7 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
                 const int j = i / 4, e = i % 4;
                 const uint32_t word = a[j / 4][2 * (j / 2 % 2) + e / 2];
 
-                p.dump_p[(at.bh * p.q_pad + row + fragment_row(lane, e)) * p.kv_pad + tile * T::keys +
+                p.dump_p[(int64_t(at.bh) * p.q_pad + row + fragment_row(lane, e)) * p.kv_pad + tile * T::keys +
                          fragment_column(lane, j, e)] = uint8_t(word >> (16 * (j % 2) + 8 * (e % 2)));
             }
 #pragma unroll
@@ -134,7 +132,7 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
             if (p.dump_r)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    p.dump_r[((at.bh * p.q_pad + row + fragment_row(lane, i)) * (p.kv_pad / TD_TILE_KEYS) + tile) * T::dim +
+                    p.dump_r[((int64_t(at.bh) * p.q_pad + row + fragment_row(lane, i)) * (p.kv_pad / TD_TILE_KEYS) + tile) * T::dim +
                              fragment_column(lane, j, i)] = r[i];
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -177,7 +175,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     const int lane = int(threadIdx.x) % 32, row = at.row0 + int(threadIdx.x) / 32 * 16; /* the warp's first */
     const int tiles = (at.keys + T::keys - 1) / T::keys;
     const float sl2 = __fmul_rn(p.scale, TD_LOG2_E);
-    const uint8_t *q_rows = (const uint8_t *)p.q_codes + (at.bh * p.q_pad + row) * T::q_row_bytes;
+    const uint8_t *q_rows = (const uint8_t *)p.q_codes + (int64_t(at.bh) * p.q_pad + row) * T::q_row_bytes;
     uint32_t q[T::q_in_registers ? T::steps : 1][4];
     float o[T::dim / 8][4], row_scale[2];
     Softmax softmax;
@@ -196,12 +194,13 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
             o[j][i] = 0.0f;
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        row_scale[half] = __fmul_rn(p.q_scale[at.bh * p.q_pad + row + fragment_row(lane, 2 * half)], sl2);
+        row_scale[half] = __fmul_rn(p.q_scale[int64_t(at.bh) * p.q_pad + row + fragment_row(lane, 2 * half)], sl2);
     if constexpr (T::q_in_registers)
 #pragma unroll
         for (int step = 0; step < T::steps; step++)
             load_q<T>(q[step], q_rows, lane, step);
 
+#pragma unroll 1
     for (int tile = 0; tile < tiles; tile++) {
         typename T::Stage &now = shared.stage[tile % T::stages], &next = shared.stage[(tile + 1) % T::stages];
         const bool more = tile + 1 < tiles;
@@ -247,7 +246,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
                 int32_t bits;
 
                 memcpy(&bits, &value, sizeof bits);
-                p.dump_s[(at.bh * p.q_pad + row + fragment_row(lane, i % 4)) * p.kv_pad + tile * T::keys +
+                p.dump_s[(int64_t(at.bh) * p.q_pad + row + fragment_row(lane, i % 4)) * p.kv_pad + tile * T::keys +
                          fragment_column(lane, i / 4, i % 4)] = bits;
             }
 #pragma unroll
@@ -301,6 +300,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     }
     softmax.finish();
 
+    const int64_t batch = at.bh / p.heads, head = at.bh % p.heads;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int64_t r = row + fragment_row(lane, 2 * half);
@@ -311,8 +311,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
             float lse = softmax.lse(half);
 
             if (p.lse_bias)
-                lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[at.bh * p.q_pad + r], p.scale));
-            p.lse[at.batch * p.lse_stride_batch + at.head * p.lse_stride_head + r * p.lse_stride_row] = lse;
+                lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[int64_t(at.bh) * p.q_pad + r], p.scale));
+            p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + r * p.lse_stride_row] = lse;
         }
 #pragma unroll
         for (int j = 0; j < T::dim / 8; j++) {
@@ -325,11 +325,11 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
             for (int i = 0; i < 2; i++) {
                 x[i] = 0.0f;
                 if (softmax.l[half] != 0.0f)
-                    x[i] = __fmul_rn(__fdiv_rn(o[j][2 * half + i], softmax.l[half]), p.v_scale[at.bhk * T::dim + c + i]);
+                    x[i] = __fmul_rn(__fdiv_rn(o[j][2 * half + i], softmax.l[half]), p.v_scale[int64_t(at.bhk) * T::dim + c + i]);
                 if (softmax.l[half] != 0.0f && p.v_mean)
-                    x[i] = __fadd_rn(x[i], p.v_mean[at.bhk * T::dim + c + i]);
+                    x[i] = __fadd_rn(x[i], p.v_mean[int64_t(at.bhk) * T::dim + c + i]);
             }
-            store_pair(p.o, at.batch, at.head, r, c, x[0], x[1]);
+            store_pair(p.o, batch, head, r, c, x[0], x[1]);
         }
     }
 }

@@ -6,12 +6,14 @@
  * A team of 4, 8, 16 or 32 lanes reads a row, eight channels a lane in one 16-byte load where the tensor is aligned; 128 rows
  * take 128 / (rows at a time) passes. Codes need a row's (or a group's) maximum first: the rows are read again for them, from L1.
  *
- *   quant_qk   own mean (smooth Q) | rows: maximum -> group maximum | rows again: codes | scales
+ *   quant_qk   own mean (smooth Q) | rows: maximum -> group maximum | scales | rows again: codes
  *   quant_v    maxima of all chunks -> scale a channel | 32 channels at a time: rows -> codes transposed in shared -> rows of codes
  *
  * All sums are made in the order that params.h names, so the CPU twin gets the same bits.
  */
 #include <math_constants.h>
+
+#include <type_traits>
 
 #include "ptx.cuh"
 #include "tensor.cuh"
@@ -21,7 +23,7 @@ namespace td {
 constexpr int kThreads = int(TD_BLOCK_THREADS);
 constexpr int kRows = int(TD_TILE_ROWS);
 constexpr int kMaxDim = 256;
-constexpr int kPassesAtOnce = 4;                 /* loads in flight a thread while summing columns */
+constexpr int kPassesAtOnce = 4;                 /* loads in flight a thread; divides the number of passes of any width */
 constexpr int kStageFloats = kThreads * 8 * kPassesAtOnce;
 constexpr unsigned kWarp = ~0u;
 
@@ -40,16 +42,26 @@ struct Walk {
         writes = channel < int(d_pad);
     }
 
-    /* The eight channels of row r of x; zeros where there is none. */
-    template <class E> __device__ __forceinline__ void load(float (&v)[8], const E *x, int64_t stride, bool wide, int r, int rows) const
+    /* The eight channels of rows r, r + at_once, ... of x; zeros where there is none. One branch for all the loads, so that
+     * they are in flight together. */
+    template <class E>
+    __device__ __forceinline__ void load(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, bool wide, int r, int rows) const
     {
-        if (reads && r < rows) {
-            load8(v, x + r * stride + channel, wide);
-        } else {
+        if (wide)
+            load_all<true>(v, x, stride, r, rows);
+        else
+            load_all<false>(v, x, stride, r, rows);
+    }
+
+    template <bool Wide, class E>
+    __device__ __forceinline__ void load_all(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, int r, int rows) const
+    {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[i] = 0.0f;
-        }
+        for (int pass = 0; pass < kPassesAtOnce; pass++)
+            if (reads && r + pass * at_once < rows)
+                v[pass].template load<Wide>(x + (r + pass * at_once) * stride + channel);
+            else
+                v[pass].clear();
     }
 };
 
@@ -81,6 +93,27 @@ __device__ __forceinline__ bool make_finite(float (&v)[8])
     return good;
 }
 
+/* Calls f(r, v, good) for each of the chunk's 128 rows r that this thread has a part of: v its eight channels, made finite,
+ * zeros where there are none; whether they were finite. All lanes of a warp come along. */
+template <class E, class F>
+__device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, const Walk &walk, int rows, F f)
+{
+#pragma unroll 1
+    for (int r0 = walk.row; r0 < kRows; r0 += walk.at_once * kPassesAtOnce) {
+        Eight<E> eights[kPassesAtOnce];
+
+        walk.load(eights, x, stride, wide, r0, rows);
+#pragma unroll
+        for (int pass = 0; pass < kPassesAtOnce; pass++) {
+            float v[8];
+
+            eights[pass].convert(v);
+            const bool good = make_finite(v);
+            f(r0 + pass * walk.at_once, v, good);
+        }
+    }
+}
+
 /* Sums of finite(x) over the chunk's rows, row after row: columns threadIdx.x and threadIdx.x + 128 are this thread's. */
 template <class E>
 __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide, const Walk &walk,
@@ -90,20 +123,21 @@ __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const
 
     sum[0] = sum[1] = 0.0f;
     for (int r0 = 0; r0 < rows; r0 += at_once) {
-        float v[kPassesAtOnce][8];
+        Eight<E> eights[kPassesAtOnce];
 
-#pragma unroll
-        for (int pass = 0; pass < kPassesAtOnce; pass++)
-            walk.load(v[pass], x, stride, wide, r0 + pass * walk.at_once + walk.row, rows);
+        walk.load(eights, x, stride, wide, r0 + walk.row, rows);
         __syncthreads(); /* the last round's sums are made */
 #pragma unroll
         for (int pass = 0; pass < kPassesAtOnce; pass++) {
-            make_finite(v[pass]);
+            float v[8];
+
+            eights[pass].convert(v);
+            make_finite(v);
             if (walk.writes) {
                 float4 *to = reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
 
-                to[0] = make_float4(v[pass][0], v[pass][1], v[pass][2], v[pass][3]);
-                to[1] = make_float4(v[pass][4], v[pass][5], v[pass][6], v[pass][7]);
+                to[0] = make_float4(v[0], v[1], v[2], v[3]);
+                to[1] = make_float4(v[4], v[5], v[6], v[7]);
             }
         }
         __syncthreads();
@@ -257,19 +291,16 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) amax_partial(cons
 
         x += chunk.first * stride;
         td::prepare_mean(mean, stage, p.mean, p.own_mean != 0, x, stride, wide, walk, chunk, int(p.d_pad));
-#pragma unroll 2
-        for (int r = walk.row; r < td::kRows; r += walk.at_once) {
-            float v[8];
+        td::for_rows(x, stride, wide, walk, chunk.rows, [&](int r, const float(&v)[8], bool mine) {
+            const bool good = td::team_all(mine, walk.team);
 
-            walk.load(v, x, stride, wide, r, chunk.rows);
-            const bool good = td::team_all(td::make_finite(v), walk.team);
             if (walk.reads && r < chunk.rows)
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     most[i] = max(most[i], td::magnitude(__fsub_rn(v[i], mean[walk.channel + i])));
             if (p.flag && walk.channel == 0)
                 p.flag[chunk.bh * p.rows_pad + chunk.first + r] = good ? 0.0f : CUDART_NAN_F;
-        }
+        });
         if (walk.reads)
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -285,6 +316,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
     __shared__ unsigned top[td::kRows]; /* maxima of the groups, as bits */
+    __shared__ float factor[td::kRows]; /* that turns a row into codes */
     __shared__ bool bad[td::kRows];
     const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
     const td::Walk walk(p.x.dim, p.d_pad);
@@ -314,13 +346,10 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
             for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
                 p.block_mean[int64_t(blockIdx.x) * p.d_pad + c] = mean[c];
 
-#pragma unroll 2
-        for (int r = walk.row; r < td::kRows; r += walk.at_once) {
+        td::for_rows(x, stride, wide, walk, chunk.rows, [&](int r, const float(&v)[8], bool mine) {
+            const bool good = td::team_all(mine, walk.team);
             unsigned most = 0;
-            float v[8];
 
-            walk.load(v, x, stride, wide, r, chunk.rows);
-            const bool good = td::team_all(td::make_finite(v), walk.team);
             if (walk.reads && r < chunk.rows)
 #pragma unroll
                 for (int i = 0; i < 8; i++)
@@ -331,48 +360,51 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
                 if (!whole_head)
                     atomicMax(&top[td::group_of(r, granularity, is_k)], most);
             }
-        }
+        });
+        __syncthreads();
+        const float amax = __uint_as_float(top[td::group_of(t, granularity, is_k)]);
+        float scale = p.mode == 0 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
+
+        factor[t] = p.mode == 0 ? td::code_factor(amax, p.qmax) : __frcp_rn(scale);
+        if (bad[t])
+            scale = CUDART_NAN_F;
+        if (p.flag)
+            scale = __fadd_rn(scale, p.flag[row0 + t]);
+        p.scale[row0 + t] = t < chunk.rows ? scale : 0.0f;
         __syncthreads();
 
-#pragma unroll 2
-        for (int r = walk.row; r < td::kRows; r += walk.at_once) {
-            const float amax = __uint_as_float(top[td::group_of(r, granularity, is_k)]);
+        td::for_rows(x, stride, wide, walk, chunk.rows, [&](int r, const float(&v)[8], bool) {
             const bool exists = walk.reads && r < chunk.rows;
-            float v[8];
 
-            walk.load(v, x, stride, wide, r, chunk.rows);
-            td::make_finite(v);
             if (!walk.writes)
-                continue;
+                return;
             if (p.mode == 0) {
-                const float factor = td::code_factor(amax, p.qmax);
                 uint32_t word[2] = {0, 0};
 
                 if (exists)
 #pragma unroll
                     for (int i = 0; i < 8; i++) {
-                        const float y = rintf(__fmul_rn(__fsub_rn(v[i], mean[walk.channel + i]), factor));
+                        const float y = rintf(__fmul_rn(__fsub_rn(v[i], mean[walk.channel + i]), factor[r]));
                         const int code = int(fminf(fmaxf(y, -p.qmax), p.qmax));
 
                         word[i / 4] |= uint32_t(code & 255) << (8 * (i % 4));
                     }
                 *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) = make_uint2(word[0], word[1]);
             } else {
-                const float factor = __frcp_rn(td::half_scale(amax));
                 uint32_t word[4] = {0, 0, 0, 0};
 
                 if (exists)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const float y0 = __fmul_rn(__fsub_rn(v[2 * i], mean[walk.channel + 2 * i]), factor);
-                        const float y1 = __fmul_rn(__fsub_rn(v[2 * i + 1], mean[walk.channel + 2 * i + 1]), factor);
+                        const float y0 = __fmul_rn(__fsub_rn(v[2 * i], mean[walk.channel + 2 * i]), factor[r]);
+                        const float y1 = __fmul_rn(__fsub_rn(v[2 * i + 1], mean[walk.channel + 2 * i + 1]), factor[r]);
 
                         word[i] = td::cvt_f16x2(y1, y0);
                     }
                 *reinterpret_cast<uint4 *>((uint16_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) =
                     make_uint4(word[0], word[1], word[2], word[3]);
             }
-        }
+        });
 
         if (p.lse_bias) { /* a thread a row: the channels in order */
             const int64_t head = chunk.bh % p.x.heads, kv_head = head / (p.x.heads / p.lse_heads);
@@ -392,14 +424,6 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
             p.lse_bias[row0 + t] = bias;
         }
     });
-
-    const float amax = __uint_as_float(top[td::group_of(t, granularity, is_k)]);
-    float scale = p.mode == 0 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
-    if (bad[t])
-        scale = CUDART_NAN_F;
-    if (p.flag)
-        scale = __fadd_rn(scale, p.flag[row0 + t]);
-    p.scale[row0 + t] = t < chunk.rows ? scale : 0.0f;
 }
 
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __grid_constant__ td_params_quant_v p)
@@ -433,30 +457,22 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
         x += chunk.first * p.x.stride_row;
         for (int c0 = 0; c0 < int(p.d_pad); c0 += slice) {
             const int c = c0 + walk.channel;
-            float v[4][8];
+            td::Eight<std::remove_const_t<std::remove_pointer_t<decltype(x)>>> eights[td::kPassesAtOnce];
 
-#pragma unroll
-            for (int pass = 0; pass < 4; pass++) {
-                const int r = pass * walk.at_once + walk.row;
-
-                if (r < chunk.rows && c < int(p.x.dim)) {
-                    td::load8(v[pass], x + r * p.x.stride_row + c, wide);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        v[pass][i] = CUDART_NAN_F; /* not finite: code 0 */
-                }
-            }
+            walk.load(eights, x + c0, p.x.stride_row, wide, walk.row, c < int(p.x.dim) ? chunk.rows : 0);
             __syncthreads(); /* factors are there; the last slice is written */
 #pragma unroll
-            for (int pass = 0; pass < 4; pass++) {
+            for (int pass = 0; pass < td::kPassesAtOnce; pass++) {
                 const int r = pass * walk.at_once + walk.row;
+                const bool exists = r < chunk.rows && c < int(p.x.dim);
+                float v[8];
                 const int at = p.mode == 0 ? r / 16 * 16 + td::permuted(r % 16) : r;
 
+                eights[pass].convert(v);
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const bool good = td::is_finite(v[pass][i]);
-                    const float y = __fmul_rn(__fsub_rn(v[pass][i], mean[c + i]), factor[c + i]);
+                    const bool good = exists && td::is_finite(v[i]);
+                    const float y = __fmul_rn(__fsub_rn(v[i], mean[c + i]), factor[c + i]);
                     uint8_t *to = turned + (walk.channel + i) * pitch + at * bytes;
 
                     if (p.mode == 1)

@@ -95,6 +95,14 @@ __device__ __forceinline__ uint32_t ld_global(const void *p)
     return d;
 }
 
+/* threadIdx.x, read anew: what is computed from it is not kept in registers from one step to the next. */
+__device__ __forceinline__ int tid_x()
+{
+    int t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+
 __device__ __forceinline__ uint64_t globaltimer()
 {
     uint64_t t;

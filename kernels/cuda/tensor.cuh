@@ -30,27 +30,54 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Eight channels from p; `wide`: p is 16-byte aligned. */
-template <class E> __device__ __forceinline__ void load8(float (&x)[8], const E *p, bool wide)
-{
-    if (wide) {
-        constexpr int words = int(sizeof(E)) * 8 / 16, each = 16 / int(sizeof(E));
+/* Eight channels of a row as they lie in memory. */
+template <class E> struct Eight {
+    uint4 words[sizeof(E) * 8 / 16];
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (uint4 &word : words)
+            word = make_uint4(0, 0, 0, 0);
+    }
+
+    /* Wide: p is 16-byte aligned. */
+    template <bool Wide> __device__ __forceinline__ void load(const E *p)
+    {
+        if constexpr (Wide) {
+#pragma unroll
+            for (int i = 0; i < int(sizeof(E)) / 2; i++)
+                words[i] = __ldg(reinterpret_cast<const uint4 *>(p) + i);
+        } else {
+            E e[8];
 
 #pragma unroll
-        for (int w = 0; w < words; w++) {
-            const uint4 bits = __ldg(reinterpret_cast<const uint4 *>(p) + w);
-            E e[each];
-
-            memcpy(e, &bits, sizeof bits);
-#pragma unroll
-            for (int i = 0; i < each; i++)
-                x[w * each + i] = to_float(e[i]);
+            for (int i = 0; i < 8; i++)
+                e[i] = p[i];
+            memcpy(words, e, sizeof words);
         }
-    } else {
+    }
+
+    __device__ __forceinline__ void convert(float (&x)[8]) const
+    {
+        E e[8];
+
+        memcpy(e, words, sizeof words);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = to_float(p[i]);
+            x[i] = to_float(e[i]);
     }
+};
+
+template <class E> __device__ __forceinline__ void load8(float (&x)[8], const E *p, bool wide)
+{
+    Eight<E> eight;
+
+    if (wide)
+        eight.template load<true>(p);
+    else
+        eight.template load<false>(p);
+    eight.convert(x);
 }
 
 /* Calls f with a pointer of the dtype's type to element (bh, 0, 0), and whether every eighth channel is 16-byte aligned. */

@@ -49,10 +49,11 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 template <int Rows, int Bytes, int Pitch>
 __device__ __forceinline__ void copy_rows(void *shared, const uint8_t *global, int64_t stride)
 {
+    const int t = tid_x();
     constexpr int pieces = Bytes / 16, abreast = pieces & -pieces; /* its largest power of two */
     constexpr int at_once = int(TD_BLOCK_THREADS) / abreast;
     static_assert(abreast <= int(TD_BLOCK_THREADS) && Rows % at_once == 0, "every thread copies as much");
-    const int row = int(threadIdx.x) / abreast, byte = int(threadIdx.x) % abreast * 16;
+    const int row = t / abreast, byte = t % abreast * 16;
     const uint32_t to = shared_address(shared) + uint32_t(row * Pitch + byte);
     const uint8_t *from = global + row * stride + byte;
 
