@@ -235,6 +235,26 @@ static void test_open_says_what_is_missing(void **state)
     fault.hidden = NULL;
 }
 
+static void keep_line(void *user, int level, const char *text)
+{
+    (void)level;
+    snprintf(user, 512, "%s", text);
+}
+
+static void test_log(void **state)
+{
+    td_vk_desc desc = vku_desc(&gpu);
+    char line[512] = "";
+    td_log log = {keep_line, line};
+    td_vk *out;
+
+    (void)state;
+    assert_ok(td_vk_open(&desc, &log, &out, why, sizeof why));
+    assert_non_null(strstr(line, caps->name));
+    assert_non_null(strstr(line, caps->missing));
+    td_vk_close(&out);
+}
+
 static void test_caps(void **state)
 {
     (void)state;
@@ -1744,6 +1764,7 @@ int main(void)
         TEST(test_open_refuses),
         TEST(test_open_says_what_is_missing),
         TEST(test_caps),
+        TEST(test_log),
         TEST(test_vulkan_1_1),
         TEST(test_host_memory),
         TEST(test_import_host),

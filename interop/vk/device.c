@@ -430,6 +430,9 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     vk->caps.calibrated = vk->caps.calibrated && can_calibrate(vk, desc);
     say_missing(vk, desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.export_memory, "buffers");
     say_missing(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, vk->caps.export_timeline, "timeline semaphores");
+    td_logf(&vk->log, TD_LOG_INFO, "%s: %s%s", vk->caps.name,
+            vk->caps.missing[0] ? "no timeline rung without " : "memory and timelines can be exported",
+            vk->caps.missing);
     *out = vk;
     return TANDEM_OK;
 

@@ -51,6 +51,7 @@ static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags
         *buffer = VK_NULL_HANDLE;
         return td_vk_result(result, "vkCreateBuffer", why, why_bytes);
     }
+    td_vk_name(vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)*buffer, "tandem mem");
     return TANDEM_OK;
 }
 
@@ -429,6 +430,7 @@ tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable
         *out = VK_NULL_HANDLE;
         return td_vk_result(result, "vkCreateSemaphore", why, why_bytes);
     }
+    td_vk_name(vk, VK_OBJECT_TYPE_SEMAPHORE, (uint64_t)*out, "tandem timeline");
     return TANDEM_OK;
 }
 

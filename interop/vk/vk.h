@@ -100,7 +100,9 @@ tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t v
 /* Sleeps in vkWaitSemaphores: only for values that Vulkan or the host signals. BUSY on timeout. */
 tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t value, uint64_t timeout_ns);
 
-/* Barriers over a whole mem: to another API (external: VK_QUEUE_FAMILY_EXTERNAL) or to the host (not external). */
+/* Barriers over a whole mem: to another API (external: VK_QUEUE_FAMILY_EXTERNAL) or to the host (not external). The
+ * submit with the acquire waits for its point at dst_stage or at ALL_COMMANDS. No stage: nothing before, everything
+ * after. No-ops on a mem without a buffer. */
 void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
                           VkPipelineStageFlags src_stage, VkAccessFlags src_access);
 void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
