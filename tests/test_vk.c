@@ -571,7 +571,7 @@ static void test_wrapped_memory(void **state)
 static void test_memory_refuses(void **state)
 {
     const uint64_t huge[] = {1ull << 50, UINT64_MAX, UINT64_MAX - 4095, (uint64_t)INT64_MAX + 1};
-    int fds = vku_open_fds(), fd = 5;
+    int fds = vku_open_fds(), zero = fcntl(0, F_GETFD), fd = 5;
     td_vk_mem mem = {0};
 
     (void)state;
@@ -606,10 +606,12 @@ static void test_memory_refuses(void **state)
     td_vk_mem_free(vk, &mem);
     td_vk_mem_free(NULL, &mem);
     td_vk_mem_free(vk, &mem);
-    mem = (td_vk_mem){.memfd = memfd_create("half", MFD_CLOEXEC), .owned = true, .allocation_bytes = 4096};
+    fd = memfd_create("half", MFD_CLOEXEC);
+    mem = (td_vk_mem){.memfd = td_fd_dup(fd), .owned = true, .allocation_bytes = 4096};
+    close(fd);
     td_vk_mem_free(vk, &mem);
     assert_int_equal(vku_open_fds(), fds);
-    assert_true(fcntl(0, F_GETFD) >= 0 || isatty(0) == 0);
+    assert_int_equal(fcntl(0, F_GETFD), zero);
 }
 
 /* Timelines */
