@@ -42,10 +42,14 @@ typedef struct td_local_prologue {
     uint32_t row_amax[TD_TILE_ROWS], row_bad[TD_TILE_ROWS];
 } td_local_prologue;
 
+typedef struct td_twin_operand {
+    int16_t mantissa, exponent;
+} td_twin_operand;
+
 typedef struct td_local_twin {
     float o[TD_TWIN_ROWS][TD_MAX_DIM];
     float m[TD_TWIN_ROWS], l[TD_TWIN_ROWS];
-    uint16_t v[TD_MAX_DIM][TD_TILE_KEYS];
+    td_twin_operand q[TD_MAX_DIM], k[TD_TILE_KEYS * TD_MAX_DIM], v[TD_MAX_DIM][TD_TILE_KEYS];
 } td_local_twin;
 
 typedef struct td_local_fast {

@@ -15,13 +15,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
 
-typedef struct product {
-    int32_t exponent;
-    int64_t mantissa; /* value = mantissa * 2^(exponent - point) */
-} product;
+/* A code taken apart: mantissa * 2^(exponent - fraction bits of its format), mantissa with sign. */
+typedef td_twin_operand operand;
 
-/* Aligns, truncates and adds n products, whose mantissas have `point` fractional bits, and c. */
-static float fused_sum(const product *products, int n, int point, float c, int fraction_bits, int output_bits)
+/* Aligns, truncates and adds the products of n operands, whose mantissas have `point` fractional bits together, and c. */
+static float fused_sum(const operand *a, const operand *b, int n, int point, float c, int fraction_bits, int output_bits)
 {
     const uint32_t bits = td_bits(c);
     const int biased = (int)(bits >> 23 & 0xff);
@@ -30,9 +28,13 @@ static float fused_sum(const product *products, int n, int point, float c, int f
     if (biased == 0xff)
         return c;
     int top = INT32_MIN;
-    for (int i = 0; i < n; i++)
-        if (products[i].mantissa && products[i].exponent > top)
-            top = products[i].exponent;
+    int32_t mantissas[32], exponents[32];
+    for (int i = 0; i < n; i++) {
+        mantissas[i] = a[i].mantissa * b[i].mantissa;
+        exponents[i] = a[i].exponent + b[i].exponent;
+        if (mantissas[i] && exponents[i] > top)
+            top = exponents[i];
+    }
     if (c_magnitude && c_exponent > top)
         top = c_exponent;
     if (top == INT32_MIN)
@@ -40,10 +42,10 @@ static float fused_sum(const product *products, int n, int point, float c, int f
 
     int64_t sum = 0;
     for (int i = 0; i < n; i++) {
-        const int64_t m = products[i].mantissa;
-        const int shift = m ? top - products[i].exponent + point - fraction_bits : 0;
-        const int64_t a = m < 0 ? -m : m;
-        const int64_t cut = shift > 62 ? 0 : shift >= 0 ? a >> shift : a << -shift;
+        const int32_t m = mantissas[i];
+        const int shift = m ? top - exponents[i] + point - fraction_bits : 0;
+        const int64_t magnitude = m < 0 ? -(int64_t)m : m;
+        const int64_t cut = shift > 62 ? 0 : shift >= 0 ? magnitude >> shift : magnitude << -shift;
         sum += m < 0 ? -cut : cut;
     }
     if (c_magnitude) {
@@ -53,86 +55,80 @@ static float fused_sum(const product *products, int n, int point, float c, int f
     }
     if (sum == 0)
         return 0;
-    uint64_t a = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
-    const int excess = 64 - __builtin_clzll(a) - (output_bits + 1);
+    uint64_t magnitude = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
+    const int excess = 64 - __builtin_clzll(magnitude) - (output_bits + 1);
     if (excess > 0)
-        a = a >> excess << excess;
-    const float magnitude = ldexpf((float)a, top - fraction_bits);
-    return sum < 0 ? -magnitude : magnitude;
+        magnitude = magnitude >> excess << excess;
+    const float result = ldexpf((float)magnitude, top - fraction_bits);
+    return sum < 0 ? -result : result;
 }
 
-static bool split_f16(uint16_t code, int32_t *mantissa, int32_t *exponent)
+/* False for an infinity or a NaN. */
+static bool split_f16(uint16_t code, operand *to)
 {
     const int biased = code >> 10 & 31, fraction = code & 0x3ff;
-    *exponent = biased ? biased - 15 : -14;
-    *mantissa = biased ? fraction | 0x400 : fraction;
-    if (code & 0x8000)
-        *mantissa = -*mantissa;
+    const int magnitude = biased ? fraction | 0x400 : fraction;
+    to->exponent = (int16_t)(biased ? biased - 15 : -14);
+    to->mantissa = (int16_t)(code & 0x8000 ? -magnitude : magnitude);
     return biased != 31;
 }
 
-static bool split_e4m3(uint8_t code, int32_t *mantissa, int32_t *exponent)
+/* False for NaN. In fp16 the small codes of E4M3 are normalised, too; position k goes to the slot where the unit takes it. */
+static bool split_e4m3(uint8_t code, uint32_t accumulator, operand *to)
 {
     const int biased = code >> 3 & 15, fraction = code & 7;
-    *exponent = biased ? biased - 7 : -6;
-    *mantissa = biased ? fraction | 8 : fraction;
-    if (code & 0x80)
-        *mantissa = -*mantissa;
+    int magnitude = biased ? fraction | 8 : fraction, exponent = biased ? biased - 7 : -6;
+    while (accumulator == TD_ACCUMULATOR_HOPPER_MMA && magnitude && magnitude < 8) {
+        magnitude *= 2;
+        exponent--;
+    }
+    to->exponent = (int16_t)exponent;
+    to->mantissa = (int16_t)(code & 0x80 ? -magnitude : magnitude);
     return (code & 0x7f) != 0x7f;
 }
 
-/* The codes of E4M3 take 4 bits when normalised, as they are in fp16. */
-static void normalise(int32_t *mantissa, int32_t *exponent)
+/* Where of 32 the unit takes position k. */
+static uint32_t slot_e4m3(uint32_t k, uint32_t accumulator)
 {
-    while (*mantissa && *mantissa > -8 && *mantissa < 8) {
-        *mantissa *= 2;
-        --*exponent;
+    if (accumulator == TD_ACCUMULATOR_HOPPER_MMA)
+        return (k & ~31u) | (k % 4 / 2 * 16 + k % 32 / 4 * 2 + k % 2);
+    return accumulator == TD_ACCUMULATOR_F32 ? td_v_key(k) : k;
+}
+
+static float mma_e4m3(uint32_t accumulator, const operand *a, const operand *b, float c)
+{
+    switch (accumulator) {
+    case TD_ACCUMULATOR_ADA_MMA:
+        return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, c, 13, 13), 13, 13);
+    case TD_ACCUMULATOR_WGMMA: return fused_sum(a, b, 32, 6, c, 13, 13);
+    case TD_ACCUMULATOR_HOPPER_MMA:
+        return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, 0, 25, 23), 25, 23) + c;
+    case TD_ACCUMULATOR_BLACKWELL_MMA: return fused_sum(a, b, 32, 6, c, 25, 23);
+    default:
+        for (uint32_t k = 0; k < 32; k++)
+            c += ldexpf((float)(a[k].mantissa * b[k].mantissa), a[k].exponent + b[k].exponent - 6);
+        return c;
     }
 }
 
 float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c)
 {
-    product products[16];
-    for (int k = 0; k < 16; k++) {
-        int32_t ma, mb, ea, eb;
-        if (!split_f16(a[k], &ma, &ea) || !split_f16(b[k], &mb, &eb))
-            return NAN; /* the kernels feed no infinities */
-        products[k].mantissa = (int64_t)ma * mb;
-        products[k].exponent = ea + eb;
-    }
-    return fused_sum(products, 16, 20, c, 25, 23);
+    operand x[16], y[16];
+    bool finite = true;
+    for (int k = 0; k < 16; k++)
+        finite &= split_f16(a[k], &x[k]) & split_f16(b[k], &y[k]);
+    return finite ? fused_sum(x, y, 16, 20, c, 25, 23) : NAN; /* the kernels feed no infinities */
 }
 
 float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b, float c)
 {
-    product products[32];
-    for (int k = 0; k < 32; k++) {
-        int32_t ma, mb, ea, eb;
-        if (!split_e4m3(a[k], &ma, &ea) || !split_e4m3(b[k], &mb, &eb))
-            return NAN;
-        int slot = k;
-        if (accumulator == TD_ACCUMULATOR_HOPPER_MMA) {
-            normalise(&ma, &ea);
-            normalise(&mb, &eb);
-            slot = k % 4 / 2 * 16 + k / 4 * 2 + k % 2;
-        }
-        products[slot].mantissa = ma * mb;
-        products[slot].exponent = ea + eb;
+    operand x[32], y[32];
+    bool finite = true;
+    for (uint32_t k = 0; k < 32; k++) {
+        const uint32_t slot = slot_e4m3(k, accumulator);
+        finite &= split_e4m3(a[k], accumulator, &x[slot]) & split_e4m3(b[k], accumulator, &y[slot]);
     }
-    switch (accumulator) {
-    case TD_ACCUMULATOR_ADA_MMA:
-        return fused_sum(products + 16, 16, 6, fused_sum(products, 16, 6, c, 13, 13), 13, 13);
-    case TD_ACCUMULATOR_WGMMA: return fused_sum(products, 32, 6, c, 13, 13);
-    case TD_ACCUMULATOR_HOPPER_MMA:
-        return fused_sum(products + 16, 16, 6, fused_sum(products, 16, 6, 0, 25, 23), 25, 23) + c;
-    case TD_ACCUMULATOR_BLACKWELL_MMA: return fused_sum(products, 32, 6, c, 25, 23);
-    default:
-        for (uint32_t k = 0; k < 32; k++) {
-            const uint32_t at = td_v_position(k);
-            c += td_from_e4m3(a[at]) * td_from_e4m3(b[at]);
-        }
-        return c;
-    }
+    return finite ? mma_e4m3(accumulator, x, y, c) : NAN;
 }
 
 typedef enum kind { KIND_8B_FP8, KIND_8B_F16, KIND_F16 } kind;
@@ -163,21 +159,27 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
     if (p->causal && (int64_t)(first + rows - 1) + past + 1 < keys)
         keys = (int64_t)(first + rows - 1) + past + 1;
     for (uint32_t key = 0; (int64_t)key < keys; key += TD_TILE_KEYS) {
-        for (uint32_t c = 0; c < d_pad; c++) {
-            const unsigned char *from = v_codes + ((size_t)c * p->kv_pad + key) * v_bytes;
-            memcpy(local->v[c], from, TD_TILE_KEYS * v_bytes);
-        }
+        for (uint32_t c = 0; c < d_pad; c++)
+            for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
+                const unsigned char *code = v_codes + ((size_t)c * p->kv_pad + key + j) * v_bytes;
+                if (which == KIND_8B_FP8)
+                    split_e4m3(*code, p->accumulator, &local->v[c][slot_e4m3(j, p->accumulator)]);
+                else
+                    split_f16(*(const uint16_t *)code, &local->v[c][j]);
+            }
+        for (uint32_t i = 0; which == KIND_F16 && i < TD_TILE_KEYS * d_pad; i++)
+            split_f16(((const uint16_t *)k_codes)[(size_t)key * d_pad + i], &local->k[i]);
         for (uint32_t r = 0; r < rows; r++) {
+            for (uint32_t c = 0; which == KIND_F16 && c < d_pad; c++)
+                split_f16(((const uint16_t *)q_codes)[(size_t)(first + r) * d_pad + c], &local->q[c]);
             const size_t row = (size_t)bh * p->q_pad + first + r;
             const size_t dump = row * p->kv_pad + key;
             float s[TD_TILE_KEYS], m = local->m[r];
             for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
                 float dot = 0;
                 if (which == KIND_F16) {
-                    const uint16_t *a = (const uint16_t *)q_codes + (size_t)(first + r) * d_pad;
-                    const uint16_t *b = (const uint16_t *)k_codes + (size_t)(key + j) * d_pad;
                     for (uint32_t c = 0; c < d_pad; c += 16)
-                        dot = td_twin_mma_f16(a + c, b + c, dot);
+                        dot = fused_sum(local->q + c, local->k + j * d_pad + c, 16, 20, dot, 25, 23);
                     if (p->dump_s)
                         p->dump_s[dump + j] = (int32_t)td_bits(dot);
                 } else {
@@ -202,31 +204,33 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
             const float base = m == -INFINITY ? 0 : m;
             const float alpha = exp2f(local->m[r] - base);
             float sum = 0;
-            uint8_t p8[TD_TILE_KEYS];
-            uint16_t p16[TD_TILE_KEYS];
+            operand codes[TD_TILE_KEYS];
+            bool finite = true;
             for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
                 const float probability = exp2f((s[j] - base) + TD_LOG2_448);
+                const uint8_t code = td_to_e4m3(probability);
                 sum += probability;
-                p16[j] = td_to_f16(probability);
-                p8[td_v_position(j)] = td_to_e4m3(probability);
+                if (which == KIND_8B_FP8)
+                    finite &= split_e4m3(code, p->accumulator, &codes[slot_e4m3(td_v_position(j), p->accumulator)]);
+                else
+                    finite &= split_f16(td_to_f16(probability), &codes[j]);
                 if (p->dump_p)
-                    p->dump_p[dump + j] = p8[td_v_position(j)];
+                    p->dump_p[dump + j] = code;
             }
             local->m[r] = m;
             local->l[r] = local->l[r] * alpha + sum;
             for (uint32_t c = 0; c < d_pad; c++) {
                 float *o = &local->o[r][c];
                 if (which == KIND_8B_FP8) {
-                    const uint8_t *v = (const uint8_t *)local->v[c];
-                    const float half = td_twin_mma_e4m3(p->accumulator, p8, v, 0);
-                    const float tile = td_twin_mma_e4m3(p->accumulator, p8 + 32, v + 32, half);
+                    const float half = mma_e4m3(p->accumulator, codes, local->v[c], 0);
+                    const float tile = finite ? mma_e4m3(p->accumulator, codes + 32, local->v[c] + 32, half) : NAN;
                     *o = fmaf(*o, alpha, tile);
                     if (p->dump_r)
                         p->dump_r[(row * (p->kv_pad / TD_TILE_KEYS) + key / TD_TILE_KEYS) * d_pad + c] = tile;
                 } else {
                     *o *= alpha;
                     for (uint32_t j = 0; j < TD_TILE_KEYS; j += 16)
-                        *o = td_twin_mma_f16(p16 + j, local->v[c] + j, *o);
+                        *o = finite ? fused_sum(codes + j, local->v[c] + j, 16, 20, *o, 25, 23) : NAN;
                 }
             }
         }
