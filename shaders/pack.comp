@@ -44,7 +44,7 @@ void main()
         return;
     uint batch = token / push.rows;
     uint row = token % push.rows;
-    ivec2 pixel = clamp(token_pixel(batch, row), ivec2(0), ivec2(push.width, push.height) - 1);
+    ivec2 pixel = clamp(token_pixel(push.first_batch + batch, row), ivec2(0), ivec2(push.width, push.height) - 1);
     uint at = push.first_element + batch * push.stride_batch + row * push.stride_row;
 
     put(at, 0u, texelFetch(images[0], pixel, 0));

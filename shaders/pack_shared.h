@@ -15,8 +15,9 @@
 #define TD_PACK_GROUP 64
 
 struct td_pack_push {
-    TD_UINT total;    /* tokens of all tiles */
-    TD_UINT rows;     /* tokens of one tile */
+    TD_UINT total;       /* tokens of this dispatch */
+    TD_UINT first_batch; /* its first tile */
+    TD_UINT rows;        /* tokens of one tile */
     TD_UINT row_width; /* pixels from one line of a tile to the next, halo included */
     TD_UINT tiles_x;
     TD_UINT tile_width;
@@ -29,7 +30,7 @@ struct td_pack_push {
     TD_UINT channels;
     TD_UINT view_channels;
     TD_UINT half_floats;   /* 1: the view is f16, else f32 */
-    TD_UINT first_element; /* of the view, in the range that is bound */
+    TD_UINT first_element; /* of the first tile, in the range that is bound */
     TD_UINT stride_batch;
     TD_UINT stride_row;
 };

@@ -16,7 +16,7 @@ void main()
         return;
     uint batch = token / push.rows;
     uint row = token % push.rows;
-    ivec2 pixel = token_pixel(batch, row);
+    ivec2 pixel = token_pixel(push.first_batch + batch, row);
     if (any(lessThan(pixel, ivec2(0))) || any(greaterThanEqual(pixel, ivec2(push.width, push.height))))
         return;
     uint at = push.first_element + batch * push.stride_batch + row * push.stride_row;

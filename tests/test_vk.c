@@ -1181,6 +1181,21 @@ static void test_unpack(void **state)
     }
 }
 
+/* Views longer than maxStorageBufferRange are bound piece by piece. */
+static void test_pack_in_small_ranges(void **state)
+{
+    td_vk_caps *lowered = (td_vk_caps *)td_vk_get_caps(vk);
+    uint64_t range = lowered->max_storage_range;
+
+    if (!can_pack())
+        skip();
+    lowered->max_storage_range = 33 << 10; /* a little more than the largest tile */
+    test_pack(state);
+    test_unpack(state);
+    test_pack_many_tiles(state);
+    lowered->max_storage_range = range;
+}
+
 static void test_pack_refuses(void **state)
 {
     td_vk_pack good = {.image_count = 1,
@@ -1783,6 +1798,7 @@ int main(void)
         TEST(test_pack_normalised),
         TEST(test_pack_many_tiles),
         TEST(test_unpack),
+        TEST(test_pack_in_small_ranges),
         TEST(test_pack_refuses),
         TEST(test_pipelines_from_two_threads),
         TEST(test_failing_calls),

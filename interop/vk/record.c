@@ -244,17 +244,18 @@ static tandem_status check_tiles(const td_vk_pack *pack, bool unpack, char *why,
 }
 
 typedef struct span {
-    uint64_t batches, rows, offset_bytes, bytes; /* bytes: of the range to bind */
-    uint32_t first_element;                      /* within that range */
+    uint64_t batches, rows;
+    uint64_t batches_a_range; /* as many as one binding reaches */
+    uint64_t tile_bytes;      /* from a tile's first byte to its last */
 } span;
 
-/* Where the view lies in the mem: bounds, whole words, one binding. */
+/* Where the view lies in the mem: bounds, whole words, bindings. */
 static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack *pack, bool unpack, span *out,
                                char *why, size_t why_bytes)
 {
     uint64_t size = pack->dtype == TANDEM_DTYPE_F16 ? 2 : 4;
     uint64_t channels = unpack ? pack->channels : pack->view_channels;
-    uint64_t batch_span, row_span, last, end, begin;
+    uint64_t batch_span, row_span, last, end, most, step;
 
     if (pack->dtype != TANDEM_DTYPE_F16 && pack->dtype != TANDEM_DTYPE_F32)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "dtype is %u, not F16 or F32", pack->dtype);
@@ -289,14 +290,16 @@ static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                        "stride_batch %" PRId64 " and stride_row %" PRId64 " make rows of %" PRIu64 " channels overlap",
                        pack->stride_batch, pack->stride_row, channels);
-    begin = pack->first_element * size;
-    out->offset_bytes = begin & ~(vk->storage_alignment - 1);
-    out->bytes = end - out->offset_bytes;
-    if (out->bytes > vk->caps.max_storage_range)
+    /* A binding begins at an aligned byte before its first tile and ends with a whole word. */
+    out->tile_bytes = td_align_up((row_span + channels) * size, 4);
+    most = vk->caps.max_storage_range;
+    if (out->tile_bytes > most || most - out->tile_bytes < vk->storage_alignment)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "the view spans %" PRIu64 " bytes, maxStorageBufferRange is %" PRIu64, out->bytes,
-                       vk->caps.max_storage_range);
-    out->first_element = (uint32_t)((begin - out->offset_bytes) / size);
+                       "one tile of the view spans %" PRIu64 " bytes, maxStorageBufferRange is %" PRIu64, out->tile_bytes,
+                       most);
+    most -= out->tile_bytes + vk->storage_alignment;
+    step = (uint64_t)pack->stride_batch * size;
+    out->batches_a_range = step == 0 || most / step >= out->batches ? out->batches : most / step + 1;
     return TANDEM_OK;
 }
 
@@ -310,7 +313,7 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     td_vk_pipeline pipeline;
     struct td_pack_push push;
     tandem_status status;
-    uint64_t total, groups, lines;
+    uint64_t most_rows, size = pack && pack->dtype == TANDEM_DTYPE_F16 ? 2 : 4;
     span view = {0};
 
     if (!vk || !commands || !mem || !pack) {
@@ -330,15 +333,14 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
         status = find_span(vk, mem, pack, unpack, &view, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    if (!td_mul_u64(view.batches, view.rows, &total) || total > UINT32_MAX / 2)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "%" PRIu64 " tiles of %" PRIu64 " rows are more than %u rows", view.batches, view.rows,
-                       UINT32_MAX / 2);
-    groups = (total + TD_PACK_GROUP - 1) / TD_PACK_GROUP;
-    lines = (groups + vk->max_groups[0] - 1) / vk->max_groups[0];
-    if (lines > vk->max_groups[1])
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%" PRIu64 " groups are more than %u x %u", groups,
-                       vk->max_groups[0], vk->max_groups[1]);
+    most_rows = (uint64_t)TD_PACK_GROUP * vk->max_groups[0] * vk->max_groups[1];
+    if (most_rows > UINT32_MAX / 2)
+        most_rows = UINT32_MAX / 2;
+    if (view.rows > most_rows)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "one tile of %" PRIu64 " rows is more than %" PRIu64,
+                       view.rows, most_rows);
+    if (view.batches_a_range > most_rows / view.rows)
+        view.batches_a_range = most_rows / view.rows;
 
     if (unpack)
         program = pack->format == VK_FORMAT_R16G16B16A16_SFLOAT ? TD_VK_UNPACK_F16 : TD_VK_UNPACK_F32;
@@ -346,7 +348,6 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     if (status != TANDEM_OK)
         return status;
     push = (struct td_pack_push){
-        .total = (uint32_t)total,
         .rows = (uint32_t)view.rows,
         .row_width = pack->tile_width + 2 * pack->halo,
         .tiles_x = pack->tiles_x,
@@ -360,12 +361,11 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
         .channels = pack->channels,
         .view_channels = unpack ? pack->channels : pack->view_channels,
         .half_floats = pack->dtype == TANDEM_DTYPE_F16,
-        .first_element = view.first_element,
         /* A stride that is never stepped may be any number: it is not truncated but left out. */
         .stride_batch = view.batches > 1 ? (uint32_t)pack->stride_batch : 0,
         .stride_row = view.rows > 1 ? (uint32_t)pack->stride_row : 0,
     };
-    buffer = (VkDescriptorBufferInfo){.buffer = mem->buffer, .offset = view.offset_bytes, .range = view.bytes};
+    buffer = (VkDescriptorBufferInfo){.buffer = mem->buffer};
     for (uint32_t i = 0; i < 4; i++)
         images[i] = (VkDescriptorImageInfo){.imageView = pack->images[i < pack->image_count ? i : 0],
                                             .imageLayout = pack->layout};
@@ -383,9 +383,22 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
 
     td_vk_label_begin(vk, commands, unpack ? "tandem unpack" : "tandem pack");
     vk->fn.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.pipeline);
-    vk->fn.CmdPushDescriptorSetKHR(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout, 0, 2, writes);
-    vk->fn.CmdPushConstants(commands, pipeline.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
-    vk->fn.CmdDispatch(commands, (uint32_t)(lines > 1 ? vk->max_groups[0] : groups), (uint32_t)lines, 1);
+    for (uint64_t batch = 0; batch < view.batches; batch += view.batches_a_range) {
+        uint64_t left = view.batches - batch;
+        uint64_t batches = left < view.batches_a_range ? left : view.batches_a_range;
+        uint64_t begin = (pack->first_element + batch * (uint64_t)pack->stride_batch) * size;
+        uint64_t groups = (batches * view.rows + TD_PACK_GROUP - 1) / TD_PACK_GROUP;
+        uint64_t lines = (groups + vk->max_groups[0] - 1) / vk->max_groups[0];
+
+        buffer.offset = begin & ~(vk->storage_alignment - 1);
+        buffer.range = begin - buffer.offset + (batches - 1) * (uint64_t)pack->stride_batch * size + view.tile_bytes;
+        push.first_batch = (uint32_t)batch;
+        push.total = (uint32_t)(batches * view.rows);
+        push.first_element = (uint32_t)((begin - buffer.offset) / size);
+        vk->fn.CmdPushDescriptorSetKHR(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout, 0, 2, writes);
+        vk->fn.CmdPushConstants(commands, pipeline.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
+        vk->fn.CmdDispatch(commands, (uint32_t)(lines > 1 ? vk->max_groups[0] : groups), (uint32_t)lines, 1);
+    }
     td_vk_label_end(vk, commands);
     return TANDEM_OK;
 }
