@@ -1279,14 +1279,15 @@ static void test_pack_refuses(void **state)
     assert_fails(td_vk_record_unpack(vk, commands, &none, &good, why, sizeof why), TANDEM_ERROR_UNSUPPORTED,
                  "VkBuffer");
     {
-        /* Longer than one binding may be. */
+        /* A tile longer than one binding may be. */
         td_vk_mem long_mem = mem;
         char number[32];
 
         long_mem.bytes = UINT64_MAX / 4;
         snprintf(number, sizeof number, "%llu", (unsigned long long)caps->max_storage_range);
         bad = good;
-        bad.stride_batch = (int64_t)caps->max_storage_range + 2 - (int64_t)caps->max_storage_range % 2;
+        bad.stride_row = (int64_t)caps->max_storage_range + 2 - (int64_t)caps->max_storage_range % 2;
+        bad.stride_batch = bad.stride_row * 64;
         assert_fails(td_vk_record_pack(vk, commands, &long_mem, &bad, why, sizeof why), TANDEM_ERROR_UNSUPPORTED,
                      number);
     }
