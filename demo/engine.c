@@ -206,7 +206,7 @@ static bool enable_feature(demo_engine *e, size_t *used, VkStructureType type, u
     if (!at) {
         if (*used + FEATURE_STRUCT_BYTES > sizeof e->feature_block)
             return demo_fail("too many feature structs");
-        VkBaseOutStructure *s = (VkBaseOutStructure *)(e->feature_block + *used);
+        VkBaseOutStructure *s = (VkBaseOutStructure *)((unsigned char *)e->feature_block + *used);
         *used += FEATURE_STRUCT_BYTES;
         s->sType = type;
         s->pNext = (VkBaseOutStructure *)e->features.pNext;
@@ -314,7 +314,7 @@ bool demo_engine_device(demo_engine *e, VkSurfaceKHR surface)
            demo_vk(e, vkAllocateCommandBuffers(e->device, &allocate, &e->once), "making a command buffer");
 }
 
-void demo_engine_destroy(demo_engine *e)
+uint32_t demo_engine_destroy(demo_engine *e)
 {
     if (e->device) {
         vkDestroySampler(e->device, e->nearest, NULL);
@@ -330,7 +330,9 @@ void demo_engine_destroy(demo_engine *e)
     }
     if (e->instance)
         vkDestroyInstance(e->instance, NULL);
+    const uint32_t complaints = e->validation_messages;
     memset(e, 0, sizeof *e);
+    return complaints;
 }
 
 static bool allocate_memory(demo_engine *e, const VkMemoryRequirements *needs, VkMemoryPropertyFlags wanted,

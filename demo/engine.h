@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { DEMO_MAX_EXTENSIONS = 48, DEMO_FEATURE_BYTES = 4096, DEMO_MAX_BINDINGS = 10 };
+enum { DEMO_MAX_EXTENSIONS = 48, DEMO_FEATURE_WORDS = 512, DEMO_MAX_BINDINGS = 10 };
 
 typedef struct demo_engine {
     VkInstance instance;
@@ -31,7 +31,7 @@ typedef struct demo_engine {
     const char *extensions[DEMO_MAX_EXTENSIONS]; /* of the device, as enabled */
     uint32_t extension_count;
     VkPhysicalDeviceFeatures2 features; /* as enabled, chained into feature_block */
-    _Alignas(16) unsigned char feature_block[DEMO_FEATURE_BYTES];
+    uint64_t feature_block[DEMO_FEATURE_WORDS];
     bool calibrated, labels, swapchain, lost;
     PFN_vkGetCalibratedTimestampsEXT get_calibrated;
     PFN_vkCmdPushDescriptorSetKHR push_descriptors;
@@ -78,7 +78,8 @@ typedef struct demo_binding {
 /* Makes the instance (with what a window needs, if any), and later the device; false after one line on stderr. */
 bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, uint32_t count, bool validate);
 bool demo_engine_device(demo_engine *e, VkSurfaceKHR surface);
-void demo_engine_destroy(demo_engine *e);
+/* How many complaints the validation layer had, from first to last. */
+uint32_t demo_engine_destroy(demo_engine *e);
 
 /* One line on stderr, prefixed with the program's name; returns false. */
 bool demo_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

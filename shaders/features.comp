@@ -43,10 +43,10 @@ void main()
     float squared = dot(f0, f0) + dot(f1, f1) + dot(f2, f2) + dot(f3, f3);
     vec3 value = shines ? vec3(0.0) : radiance / max(albedo.rgb, vec3(TD_ALBEDO_FLOOR));
 
-    imageStore(feature0_image, at, f0);
-    imageStore(feature1_image, at, f1);
-    imageStore(feature2_image, at, f2);
-    imageStore(feature3_k_image, at, vec4(f3, -0.5 * squared, 0.0));
-    imageStore(feature3_q_image, at, vec4(f3, 1.0, 0.0));
+    imageStore(feature0_image, at, TD_FILTER_GAIN * f0);
+    imageStore(feature1_image, at, TD_FILTER_GAIN * f1);
+    imageStore(feature2_image, at, TD_FILTER_GAIN * f2);
+    imageStore(feature3_k_image, at, TD_FILTER_GAIN * vec4(f3, -0.5 * squared, 0.0));
+    imageStore(feature3_q_image, at, TD_FILTER_GAIN * vec4(f3, 1.0, 0.0));
     imageStore(value_image, at, vec4(min(value, vec3(TD_RADIANCE_LIMIT)), 0.0));
 }

@@ -1,0 +1,784 @@
+/* A frame: render, pack, job, unpack, composite, with up to two frames in flight.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The host never sleeps on a value that CUDA signals: on the timeline rung the consumer's submit waits for it on the GPU
+ * and the host waits for that submit's fence. On the rungs below, where one queue may carry everything, a submit that
+ * waits would hold up what comes after it: there the consumer is submitted once the job has ended.
+ */
+#include "demo/frame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shaders/filter_shared.h"
+
+const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-over (to)", "attention", "hand-over (back)",
+                                                   "unpack", "present"};
+
+static const uint64_t WAIT_NS = 10ull * 1000000000ull;
+enum { REFERENCE_CHUNK = 16, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
+enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO, KV_LEN = KV_WIDTH * KV_WIDTH };
+enum { PROBE_BYTES = (2 * Q_LEN + 2 * KV_LEN) * TOKEN_BYTES };
+
+static const VkPipelineStageFlags COMPUTE = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+
+static const uint32_t scene_words[] = {
+#include "shaders/scene.spv.inc"
+};
+static const uint32_t features_words[] = {
+#include "shaders/features.spv.inc"
+};
+static const uint32_t composite_words[] = {
+#include "shaders/composite.spv.inc"
+};
+
+typedef struct features_push {
+    float middle[4];
+    uint32_t size[2];
+} features_push;
+
+typedef struct composite_push {
+    uint32_t size[2], has_filtered, has_exact;
+} composite_push;
+
+static void sleep_ms(double ms)
+{
+    struct timespec rest = {(time_t)(ms / 1e3), 0};
+    rest.tv_nsec = (long)((ms - 1e3 * (double)rest.tv_sec) * 1e6);
+    while (nanosleep(&rest, &rest)) {
+    }
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* A frame stays noisy, with the reason in p->trouble; all that follow too where the session is of no more use. */
+static void trouble(demo_pipeline *p, tandem_status status, const char *what)
+{
+    char text[200] = "", line[sizeof p->trouble];
+    tandem_error_text(p->session, text, sizeof text);
+    const bool lost = status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_DEVICE;
+    snprintf(line, sizeof line, "%s%s: %s", lost ? "session lost, " : "", what, text[0] ? text : tandem_status_text(status));
+    if (!p->lost && strcmp(line, p->trouble) != 0)
+        demo_fail("the picture is not filtered: %s", line);
+    if (!p->lost)
+        memcpy(p->trouble, line, sizeof line);
+    p->lost = p->lost || lost;
+}
+
+static bool create_images(demo_pipeline *p, demo_slot *s)
+{
+    const VkImageUsageFlags usage = VK_IMAGE_USAGE_STORAGE_BIT | VK_IMAGE_USAGE_SAMPLED_BIT |
+                                    VK_IMAGE_USAGE_TRANSFER_SRC_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT;
+    struct {
+        demo_image *image;
+        VkFormat format;
+        const char *name;
+    } list[] = {
+        {&s->radiance, VK_FORMAT_R32G32B32A32_SFLOAT, "radiance"},
+        {&s->position, VK_FORMAT_R32G32B32A32_SFLOAT, "position"},
+        {&s->albedo, VK_FORMAT_R16G16B16A16_SFLOAT, "albedo"},
+        {&s->normal, VK_FORMAT_R16G16B16A16_SFLOAT, "normal"},
+        {&s->features[0], VK_FORMAT_R16G16B16A16_SFLOAT, "features 0"},
+        {&s->features[1], VK_FORMAT_R16G16B16A16_SFLOAT, "features 1"},
+        {&s->features[2], VK_FORMAT_R16G16B16A16_SFLOAT, "features 2"},
+        {&s->feature_k, VK_FORMAT_R16G16B16A16_SFLOAT, "features 3 of K"},
+        {&s->feature_q, VK_FORMAT_R16G16B16A16_SFLOAT, "features 3 of Q"},
+        {&s->value, VK_FORMAT_R16G16B16A16_SFLOAT, "values"},
+        {&s->filtered, VK_FORMAT_R16G16B16A16_SFLOAT, "filtered"},
+        {&s->filtered_exact, VK_FORMAT_R16G16B16A16_SFLOAT, "filtered exactly"},
+        {&s->result, VK_FORMAT_R16G16B16A16_SFLOAT, "result"},
+        {&s->result_exact, VK_FORMAT_R16G16B16A16_SFLOAT, "exact result"},
+    };
+    enum { COUNT = sizeof list / sizeof *list };
+    const demo_image *images[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        if (!demo_image_create(p->engine, list[i].format, p->options.width, p->options.height, usage, list[i].name,
+                               list[i].image))
+            return false;
+        images[i] = list[i].image;
+    }
+    return demo_image_to_general(p->engine, images, COUNT);
+}
+
+static bool create_mem(demo_pipeline *p, uint64_t bytes, tandem_mem *mem)
+{
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1};
+    char text[256] = "";
+    tandem_status status = tandem_mem_create(p->session, &desc, mem);
+    if (status == TANDEM_OK)
+        return true;
+    tandem_error_text(p->session, text, sizeof text);
+    return demo_fail("cannot share %llu bytes: %s (%s)", (unsigned long long)bytes, tandem_status_text(status), text);
+}
+
+static bool create_slot(demo_pipeline *p, demo_slot *s)
+{
+    demo_engine *e = p->engine;
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = e->family};
+    const VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                           .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                           .queryCount = DEMO_TIMESTAMPS};
+    const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    if (!demo_vk(e, vkCreateCommandPool(e->device, &pool, NULL, &s->pool), "making a command pool"))
+        return false;
+    const VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                                  .commandPool = s->pool,
+                                                  .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                                  .commandBufferCount = DEMO_COMMANDS};
+    return demo_vk(e, vkAllocateCommandBuffers(e->device, &allocate, s->commands), "making command buffers") &&
+           demo_vk(e, vkCreateQueryPool(e->device, &queries, NULL, &s->queries), "making a query pool") &&
+           demo_vk(e, vkCreateFence(e->device, &fence, NULL, &s->fence), "making a fence") && create_images(p, s) &&
+           create_mem(p, p->q_bytes + p->k_bytes + p->v_bytes, &s->tokens) && create_mem(p, 2 * p->o_bytes, &s->output) &&
+           demo_buffer_create(e, DEMO_PROBE_TILES * PROBE_BYTES, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "probe", &s->probe);
+}
+
+static bool create_session(demo_pipeline *p)
+{
+    demo_engine *e = p->engine;
+    char text[256] = "";
+    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
+                                  .api_version = VK_API_VERSION_1_2,
+                                  .get_instance_proc_addr = vkGetInstanceProcAddr,
+                                  .instance = e->instance,
+                                  .physical_device = e->physical,
+                                  .device = e->device,
+                                  .queue_family = e->family,
+                                  .enabled_extension_count = e->extension_count,
+                                  .enabled_extensions = e->extensions,
+                                  .enabled_features = &e->features};
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
+                                      .backend = p->options.backend,
+                                      .vulkan = &vulkan,
+                                      .log = p->options.log,
+                                      .user = p->options.log_user,
+                                      .cpu_threads = p->options.threads,
+                                      .frames_in_flight = 2 * DEMO_SLOTS + 2,
+                                      .timing = 1,
+                                      .error_text = text,
+                                      .error_text_bytes = sizeof text};
+    tandem_status status = tandem_session_create(&desc, &p->session);
+    if (status != TANDEM_OK)
+        return demo_fail("no session on %s: %s (%s)", e->properties.deviceName, tandem_status_text(status), text);
+    p->info.struct_bytes = sizeof p->info;
+    status = tandem_session_info(p->session, &p->info);
+    const tandem_timeline_desc from_engine = {.struct_bytes = sizeof from_engine, .signaller = TANDEM_SIGNALLER_ENGINE};
+    const tandem_timeline_desc from_session = {.struct_bytes = sizeof from_session, .signaller = TANDEM_SIGNALLER_SESSION};
+    if (status == TANDEM_OK)
+        status = tandem_timeline_create(p->session, &from_engine, &p->engine_timeline);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_create(p->session, &from_session, &p->session_timeline);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_get_vulkan(p->session, p->engine_timeline, &p->engine_semaphore);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_get_vulkan(p->session, p->session_timeline, &p->session_semaphore);
+    if (status != TANDEM_OK) {
+        tandem_error_text(p->session, text, sizeof text);
+        return demo_fail("cannot set the session up: %s (%s)", tandem_status_text(status), text);
+    }
+    return true;
+}
+
+bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options)
+{
+    static const VkDescriptorType storage = VK_DESCRIPTOR_TYPE_STORAGE_IMAGE;
+    VkDescriptorType types[DEMO_MAX_BINDINGS];
+    p->engine = e;
+    p->options = *options;
+    /* One tile more each way than the frame has: the tiles are shifted. */
+    p->max_tiles = ((options->width + 2 * TD_FILTER_TILE - 2) / TD_FILTER_TILE) *
+                   ((options->height + 2 * TD_FILTER_TILE - 2) / TD_FILTER_TILE);
+    p->q_bytes = p->o_bytes = (uint64_t)p->max_tiles * Q_LEN * TOKEN_BYTES;
+    p->k_bytes = p->v_bytes = (uint64_t)p->max_tiles * KV_LEN * TOKEN_BYTES;
+    for (int i = 0; i < DEMO_MAX_BINDINGS; i++)
+        types[i] = storage;
+    if (!demo_compute_create(e, features_words, sizeof features_words, types, 10, sizeof(features_push), NULL, 0, "features",
+                             &p->features) ||
+        !demo_compute_create(e, composite_words, sizeof composite_words, types, 6, sizeof(composite_push), NULL, 0,
+                             "composite", &p->composite) ||
+        !demo_buffer_create(e, sizeof(struct td_scene_block), VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT, false, "scene",
+                            &p->scene_block))
+        return false;
+    demo_scene_build(options->scene, p->scene_block.host);
+    types[0] = VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER;
+    if (!demo_compute_create(e, scene_words, sizeof scene_words, types, 5, sizeof(struct td_scene_push),
+                             ((struct td_scene_block *)p->scene_block.host)->counts, 3, "scene", &p->scene) ||
+        !create_session(p))
+        return false;
+    /* The CPU rung computes on the cores that render: a second frame in flight would add delay and win nothing. */
+    p->in_flight = p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
+    for (int i = 0; i < DEMO_SLOTS; i++)
+        if (!create_slot(p, &p->slots[i]))
+            return false;
+    return true;
+}
+
+void demo_pipeline_destroy(demo_pipeline *p)
+{
+    demo_engine *e = p->engine;
+    if (!e || !e->device)
+        return;
+    for (int i = 0; i < DEMO_SLOTS && !e->lost; i++)
+        if (p->slots[i].consumed)
+            vkWaitForFences(e->device, 1, &p->slots[i].fence, VK_TRUE, WAIT_NS);
+    /* Ends what runs and signals what is waited for, so that the queue empties. */
+    if (p->session)
+        for (int i = 0; i < DEMO_SLOTS; i++)
+            if (p->slots[i].begun && p->slots[i].ticket)
+                tandem_wait(p->session, p->slots[i].ticket, WAIT_NS, NULL);
+    vkDeviceWaitIdle(e->device);
+    if (p->session)
+        tandem_session_destroy(&p->session);
+    for (int i = 0; i < DEMO_SLOTS; i++) {
+        demo_slot *s = &p->slots[i];
+        demo_image *images[] = {&s->radiance, &s->albedo,    &s->normal,   &s->position,       &s->features[0],
+                                &s->features[1], &s->features[2], &s->feature_k, &s->feature_q, &s->value,
+                                &s->filtered, &s->filtered_exact, &s->result, &s->result_exact};
+        for (size_t j = 0; j < sizeof images / sizeof *images; j++)
+            demo_image_destroy(e, images[j]);
+        demo_buffer_destroy(e, &s->probe);
+        vkDestroyFence(e->device, s->fence, NULL);
+        vkDestroyQueryPool(e->device, s->queries, NULL);
+        vkDestroyCommandPool(e->device, s->pool, NULL);
+    }
+    demo_compute_destroy(e, &p->scene);
+    demo_compute_destroy(e, &p->features);
+    demo_compute_destroy(e, &p->composite);
+    demo_buffer_destroy(e, &p->scene_block);
+    memset(p, 0, sizeof *p);
+}
+
+static bool begin_commands(demo_engine *e, demo_slot *s)
+{
+    const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                            .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+    return demo_vk(e, vkBeginCommandBuffer(s->commands[s->command], &begin), "beginning a command buffer");
+}
+
+typedef struct submit_points {
+    VkSemaphore wait[2], signal[2];
+    uint64_t wait_value[2], signal_value[2];
+    uint32_t waits, signals;
+} submit_points;
+
+static bool submit_commands(demo_engine *e, demo_slot *s, const submit_points *points, VkFence fence)
+{
+    const VkPipelineStageFlags stages[2] = {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
+    const VkTimelineSemaphoreSubmitInfo values = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                                  .waitSemaphoreValueCount = points->waits,
+                                                  .pWaitSemaphoreValues = points->wait_value,
+                                                  .signalSemaphoreValueCount = points->signals,
+                                                  .pSignalSemaphoreValues = points->signal_value};
+    const VkSubmitInfo submit = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                 .pNext = &values,
+                                 .waitSemaphoreCount = points->waits,
+                                 .pWaitSemaphores = points->wait,
+                                 .pWaitDstStageMask = stages,
+                                 .commandBufferCount = 1,
+                                 .pCommandBuffers = &s->commands[s->command],
+                                 .signalSemaphoreCount = points->signals,
+                                 .pSignalSemaphores = points->signal};
+    if (!demo_vk(e, vkEndCommandBuffer(s->commands[s->command]), "ending a command buffer"))
+        return false;
+    s->command++;
+    return demo_vk(e, vkQueueSubmit(e->queue, 1, &submit, fence), "submitting");
+}
+
+/* Runs what is recorded so far, waits for it, sleeps, and goes on in the next command buffer: the stage that has not
+ * written its last timestamp yet takes so much longer. */
+static bool pause_inside(demo_engine *e, demo_slot *s, double ms, submit_points *points)
+{
+    if (ms <= 0)
+        return true;
+    if (!demo_vk(e, vkResetFences(e->device, 1, &e->once_fence), "resetting a fence") ||
+        !submit_commands(e, s, points, e->once_fence) ||
+        !demo_vk(e, vkWaitForFences(e->device, 1, &e->once_fence, VK_TRUE, WAIT_NS), "waiting for the GPU"))
+        return false;
+    memset(points, 0, sizeof *points);
+    sleep_ms(ms);
+    return begin_commands(e, s);
+}
+
+static void stamp(demo_slot *s, uint32_t query)
+{
+    vkCmdWriteTimestamp(s->commands[s->command], VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->queries, query);
+}
+
+/* From one shader's writes to the next one's reads and writes. */
+static void shader_barrier(VkCommandBuffer commands)
+{
+    demo_memory_barrier(commands, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT, COMPUTE,
+                        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+}
+
+static void record_scene(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s, double seconds, uint32_t stream,
+                         uint32_t samples, uint32_t already)
+{
+    struct td_scene_push push = {0};
+    demo_scene_camera(p->options.scene, seconds, p->options.width, p->options.height, &push);
+    push.size[0] = p->options.width;
+    push.size[1] = p->options.height;
+    push.size[2] = samples;
+    push.size[3] = already;
+    push.random[0] = p->options.seed;
+    push.random[1] = stream;
+    push.random[2] = DEMO_BOUNCES;
+    const demo_binding bindings[] = {{.buffer = &p->scene_block}, {.image = &s->radiance}, {.image = &s->albedo},
+                                     {.image = &s->normal},       {.image = &s->position}};
+    demo_compute_record(p->engine, commands, &p->scene, bindings, &push, p->options.width, p->options.height);
+}
+
+static void record_features(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    const struct td_scene_block *block = p->scene_block.host;
+    features_push push = {.size = {p->options.width, p->options.height}};
+    for (int i = 0; i < 3; i++)
+        push.middle[i] = 0.5f * (block->room_min[i] + block->room_max[i]);
+    const demo_binding bindings[] = {{.image = &s->radiance},    {.image = &s->albedo},      {.image = &s->normal},
+                                     {.image = &s->position},    {.image = &s->features[0]}, {.image = &s->features[1]},
+                                     {.image = &s->features[2]}, {.image = &s->feature_k},   {.image = &s->feature_q},
+                                     {.image = &s->value}};
+    demo_compute_record(p->engine, commands, &p->features, bindings, &push, p->options.width, p->options.height);
+}
+
+static tandem_view token_view(tandem_mem mem, uint64_t offset_bytes, uint32_t rows)
+{
+    return (tandem_view){.mem = mem,
+                         .offset_bytes = offset_bytes,
+                         .dtype = TANDEM_DTYPE_F16,
+                         .stride_batch = (int64_t)rows * TD_FILTER_HEAD_DIM,
+                         .stride_head = (int64_t)rows * TD_FILTER_HEAD_DIM,
+                         .stride_row = TD_FILTER_HEAD_DIM};
+}
+
+/* The tiles' grid moves from frame to frame, as far as no further row or column of tiles is needed for it. */
+static uint32_t shift_of(uint64_t index, uint32_t pixels, uint32_t step)
+{
+    const uint32_t spare = (TD_FILTER_TILE - pixels % TD_FILTER_TILE) % TD_FILTER_TILE;
+    return (uint32_t)(index * step % ((spare ? spare : TD_FILTER_TILE - 1) + 1));
+}
+
+static tandem_pack pack_of(demo_pipeline *p, demo_slot *s)
+{
+    return (tandem_pack){.struct_bytes = sizeof(tandem_pack),
+                         .layout = VK_IMAGE_LAYOUT_GENERAL,
+                         .width = p->options.width,
+                         .height = p->options.height,
+                         .tile_width = TD_FILTER_TILE,
+                         .tile_height = TD_FILTER_TILE,
+                         .shift_x = s->outcome.shift_x,
+                         .shift_y = s->outcome.shift_y,
+                         .view_channels = TD_FILTER_HEAD_DIM};
+}
+
+static tandem_status record_pack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    tandem_pack q = pack_of(p, s), k, v;
+    q.image_count = 4;
+    q.channels = TD_FILTER_CHANNELS;
+    for (int i = 0; i < 3; i++)
+        q.images[i] = s->features[i].view;
+    q.images[3] = s->feature_q.view;
+    k = q;
+    q.view = token_view(s->tokens, 0, Q_LEN);
+    k.images[3] = s->feature_k.view;
+    k.halo = TD_FILTER_HALO;
+    k.view = token_view(s->tokens, p->q_bytes, KV_LEN);
+    v = k;
+    v.image_count = 1;
+    v.channels = 4;
+    v.images[0] = s->value.view;
+    v.view = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN);
+    tandem_status status = tandem_pack_tiles(p->session, &q, &s->tiles_x, &s->tiles_y);
+    if (status == TANDEM_OK && s->tiles_x * s->tiles_y > p->max_tiles)
+        status = TANDEM_ERROR_ARG;
+    if (status == TANDEM_OK)
+        status = tandem_record_pack(p->session, commands, &q);
+    if (status == TANDEM_OK)
+        status = tandem_record_pack(p->session, commands, &k);
+    if (status == TANDEM_OK)
+        status = tandem_record_pack(p->session, commands, &v);
+    if (status == TANDEM_OK)
+        status = tandem_record_release(p->session, commands, s->tokens, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT);
+    if (status == TANDEM_OK)
+        status = tandem_record_release(p->session, commands, s->output, COMPUTE, VK_ACCESS_SHADER_READ_BIT);
+    return status;
+}
+
+static tandem_status submit_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth, uint64_t output_offset,
+                                tandem_ticket *ticket)
+{
+    tandem_job job = {.struct_bytes = sizeof job,
+                      .operation = TANDEM_OPERATION_ATTENTION,
+                      .wait = {p->engine_timeline, p->engine_value},
+                      .signal = {p->session_timeline, p->session_value + 1}};
+    job.op.attention = (tandem_attention){.q = token_view(s->tokens, 0, Q_LEN),
+                                          .k = token_view(s->tokens, p->q_bytes, KV_LEN),
+                                          .v = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN),
+                                          .o = token_view(s->output, output_offset, Q_LEN),
+                                          .batch = s->tiles_x * s->tiles_y,
+                                          .heads = 1,
+                                          .kv_heads = 1,
+                                          .q_len = Q_LEN,
+                                          .kv_len = KV_LEN,
+                                          .head_dim = TD_FILTER_HEAD_DIM,
+                                          .scale = TD_FILTER_SCALE,
+                                          .precision = precision,
+                                          .smooth = smooth};
+    tandem_status status = tandem_submit(p->session, &job, ticket);
+    if (status == TANDEM_OK)
+        s->done = (tandem_point){p->session_timeline, ++p->session_value};
+    return status;
+}
+
+bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *request)
+{
+    demo_engine *e = p->engine;
+    submit_points points = {0};
+    s->request = *request;
+    s->outcome = (demo_frame_result){.index = request->index};
+    s->outcome.shift_x = shift_of(request->index, p->options.width, 7);
+    s->outcome.shift_y = shift_of(request->index, p->options.height, 5);
+    s->ticket = s->exact_ticket = 0;
+    s->done = (tandem_point){0, 0};
+    s->command = 0;
+    s->slept_ms = 0;
+    s->consumed = false;
+    if (!demo_vk(e, vkResetCommandPool(e->device, s->pool, 0), "resetting a command pool") || !begin_commands(e, s))
+        return false;
+    VkCommandBuffer commands = s->commands[s->command];
+    vkCmdResetQueryPool(commands, s->queries, 0, DEMO_TIMESTAMPS);
+    stamp(s, 0);
+    demo_label(e, commands, "render");
+    demo_memory_barrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, COMPUTE, 0);
+    record_scene(p, commands, s, request->seconds, (uint32_t)request->index + 1, 1, 0);
+    demo_label(e, commands, NULL);
+    if (!pause_inside(e, s, p->options.inject_ms[DEMO_RENDER], &points))
+        return false;
+    commands = s->commands[s->command];
+    shader_barrier(commands);
+    stamp(s, 1);
+    demo_label(e, commands, "pack");
+    record_features(p, commands, s);
+    shader_barrier(commands);
+    tandem_status status = p->lost ? TANDEM_ERROR_LOST : record_pack(p, commands, s);
+    demo_label(e, commands, NULL);
+    const bool packed = status == TANDEM_OK;
+    if (!packed && !p->lost)
+        trouble(p, status, "packing");
+    if (!pause_inside(e, s, p->options.inject_ms[DEMO_PACK], &points))
+        return false;
+    stamp(s, 2);
+    if (packed) {
+        points = (submit_points){.signal = {p->engine_semaphore}, .signal_value = {++p->engine_value}, .signals = 1};
+    }
+    VkFence fence = VK_NULL_HANDLE;
+    if (p->options.inject_ms[DEMO_TO] > 0) {
+        fence = e->once_fence;
+        if (!demo_vk(e, vkResetFences(e->device, 1, &fence), "resetting a fence"))
+            return false;
+    }
+    if (!submit_commands(e, s, &points, fence))
+        return false;
+    if (fence) {
+        if (!demo_vk(e, vkWaitForFences(e->device, 1, &fence, VK_TRUE, WAIT_NS), "waiting for the GPU"))
+            return false;
+        sleep_ms(p->options.inject_ms[DEMO_TO]);
+    }
+    s->begun = true;
+    if (!packed)
+        return true;
+    s->outcome.submit_ns = now_ns();
+    status = submit_job(p, s, request->precision, request->smooth, 0, &s->ticket);
+    if (status == TANDEM_OK && request->exact)
+        status = submit_job(p, s, TANDEM_PRECISION_F16, TANDEM_SMOOTH_DEFAULT, p->o_bytes, &s->exact_ticket);
+    if (status != TANDEM_OK)
+        trouble(p, status, "submitting a job");
+    else if (!p->lost)
+        p->trouble[0] = 0;
+    return true;
+}
+
+/* Waits until a job has ended; false if it did not end well. */
+static bool job_done(demo_pipeline *p, tandem_ticket ticket)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_status status = ticket ? tandem_wait(p->session, ticket, WAIT_NS, &report) : TANDEM_ERROR_ARG;
+    if (!ticket)
+        return false;
+    if (status != TANDEM_OK || report.state != TANDEM_JOB_DONE) {
+        trouble(p, status != TANDEM_OK ? status : (tandem_status)report.status, "a job");
+        return false;
+    }
+    return true;
+}
+
+static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    tandem_mem_vulkan tokens, output;
+    if (tandem_mem_get_vulkan(p->session, s->tokens, &tokens) != TANDEM_OK ||
+        tandem_mem_get_vulkan(p->session, s->output, &output) != TANDEM_OK)
+        return;
+    for (uint32_t i = 0; i < DEMO_PROBE_TILES; i++) {
+        const uint64_t tile = s->probe_tile[i] = (uint32_t)((s->request.index * 29 + i * 83 + 11) % (s->tiles_x * s->tiles_y));
+        const VkDeviceSize at = (VkDeviceSize)i * PROBE_BYTES, q = (VkDeviceSize)Q_LEN * TOKEN_BYTES;
+        const VkDeviceSize kv = (VkDeviceSize)KV_LEN * TOKEN_BYTES;
+        const VkBufferCopy inputs[3] = {{tile * q, at, q},
+                                        {p->q_bytes + tile * kv, at + q, kv},
+                                        {p->q_bytes + p->k_bytes + tile * kv, at + q + kv, kv}};
+        const VkBufferCopy result = {tile * q, at + q + 2 * kv, q};
+        vkCmdCopyBuffer(commands, tokens.buffer, s->probe.buffer, 3, inputs);
+        vkCmdCopyBuffer(commands, output.buffer, s->probe.buffer, 1, &result);
+    }
+    demo_memory_barrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+                        VK_ACCESS_HOST_READ_BIT);
+    s->outcome.probed = true;
+}
+
+static void record_composite(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    const composite_push push = {.size = {p->options.width, p->options.height},
+                                 .has_filtered = s->outcome.denoised,
+                                 .has_exact = s->outcome.exact};
+    const demo_binding bindings[] = {{.image = &s->radiance},       {.image = &s->albedo}, {.image = &s->filtered},
+                                     {.image = &s->filtered_exact}, {.image = &s->result}, {.image = &s->result_exact}};
+    demo_compute_record(p->engine, commands, &p->composite, bindings, &push, p->options.width, p->options.height);
+}
+
+static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    const VkPipelineStageFlags stages = COMPUTE | VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const VkAccessFlags access = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
+    tandem_pack unpack = pack_of(p, s);
+    unpack.image_count = 1;
+    unpack.channels = 3;
+    unpack.format = s->filtered.format;
+    unpack.images[0] = s->filtered.view;
+    unpack.view = token_view(s->output, 0, Q_LEN);
+    tandem_status status = tandem_record_acquire(p->session, commands, s->output, stages, access);
+    if (status == TANDEM_OK)
+        status = tandem_record_acquire(p->session, commands, s->tokens, stages, access);
+    if (status == TANDEM_OK)
+        status = tandem_record_unpack(p->session, commands, &unpack);
+    if (status == TANDEM_OK && s->outcome.exact) {
+        unpack.images[0] = s->filtered_exact.view;
+        unpack.view = token_view(s->output, p->o_bytes, Q_LEN);
+        status = tandem_record_unpack(p->session, commands, &unpack);
+    }
+    return status;
+}
+
+bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *present)
+{
+    demo_engine *e = p->engine;
+    const double *inject = p->options.inject_ms;
+    submit_points points = {0};
+    /* An injected delay of attention or hand-over begins once the job has ended, on any rung. */
+    const bool host_waits = p->info.rung > TANDEM_RUNG_TIMELINE || inject[DEMO_ATTENTION] > 0 || inject[DEMO_BACK] > 0;
+    s->outcome.denoised = s->ticket && (!host_waits || job_done(p, s->ticket));
+    s->outcome.exact = s->outcome.denoised && s->exact_ticket && (!host_waits || job_done(p, s->exact_ticket));
+    if (s->outcome.denoised && inject[DEMO_ATTENTION] > 0) {
+        const uint64_t from = now_ns();
+        sleep_ms(inject[DEMO_ATTENTION]);
+        s->slept_ms = (double)(now_ns() - from) * 1e-6;
+    }
+    sleep_ms(inject[DEMO_BACK]);
+
+    if (!begin_commands(e, s))
+        return false;
+    VkCommandBuffer commands = s->commands[s->command];
+    stamp(s, 3);
+    demo_label(e, commands, "unpack");
+    if (s->outcome.denoised) {
+        points = (submit_points){.wait = {p->session_semaphore}, .wait_value = {s->done.value}, .waits = 1};
+    }
+    if (s->outcome.denoised) {
+        tandem_status status = record_unpack(p, commands, s);
+        if (status != TANDEM_OK) {
+            trouble(p, status, "unpacking");
+            s->outcome.denoised = s->outcome.exact = false;
+        }
+    }
+    demo_label(e, commands, NULL);
+    if (!pause_inside(e, s, inject[DEMO_UNPACK], &points))
+        return false;
+    commands = s->commands[s->command];
+    shader_barrier(commands);
+    stamp(s, 4);
+    demo_label(e, commands, "present");
+    record_composite(p, commands, s);
+    demo_memory_barrier(commands, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT,
+                        VK_PIPELINE_STAGE_FRAGMENT_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT);
+    if (present && present->record)
+        present->record(present->user, commands, s);
+    demo_label(e, commands, NULL);
+    if (!pause_inside(e, s, inject[DEMO_PRESENT], &points))
+        return false;
+    commands = s->commands[s->command];
+    stamp(s, 5);
+    if (s->request.probe && s->outcome.denoised)
+        record_probe_copies(p, commands, s);
+    if (present && present->wait) {
+        points.wait[points.waits] = present->wait;
+        points.wait_value[points.waits++] = 0;
+    }
+    if (present && present->signal) {
+        points.signal[points.signals] = present->signal;
+        points.signal_value[points.signals++] = 0;
+    }
+    s->consumed = demo_vk(e, vkResetFences(e->device, 1, &s->fence), "resetting a fence") &&
+                  submit_commands(e, s, &points, s->fence);
+    return s->consumed;
+}
+
+bool demo_frame_redraw(demo_pipeline *p, demo_slot *s, const demo_present *present)
+{
+    demo_engine *e = p->engine;
+    submit_points points = {0};
+    s->command = 0;
+    if (!demo_vk(e, vkResetCommandPool(e->device, s->pool, 0), "resetting a command pool") || !begin_commands(e, s))
+        return false;
+    present->record(present->user, s->commands[0], s);
+    if (present->wait) {
+        points.wait[points.waits++] = present->wait;
+    }
+    if (present->signal) {
+        points.signal[points.signals++] = present->signal;
+    }
+    return demo_vk(e, vkResetFences(e->device, 1, &s->fence), "resetting a fence") &&
+           submit_commands(e, s, &points, s->fence) &&
+           demo_vk(e, vkWaitForFences(e->device, 1, &s->fence, VK_TRUE, WAIT_NS), "waiting for the GPU");
+}
+
+/* The GPU's stamps on CLOCK_MONOTONIC. Without calibrated clocks the last stamp is taken for the moment the fence was seen. */
+static void map_clocks(demo_engine *e, const uint64_t ticks[DEMO_TIMESTAMPS], uint64_t seen_ns, uint64_t out[DEMO_TIMESTAMPS])
+{
+    uint64_t base_ticks = ticks[DEMO_TIMESTAMPS - 1], base_ns = seen_ns;
+    demo_clock_pair(e, &base_ticks, &base_ns);
+    for (int i = 0; i < DEMO_TIMESTAMPS; i++) {
+        const double ahead = (double)(int64_t)(ticks[i] - base_ticks) * (double)e->properties.limits.timestampPeriod;
+        out[i] = base_ns + (uint64_t)(int64_t)ahead;
+    }
+}
+
+static void read_probe(demo_pipeline *p, demo_slot *s)
+{
+    for (uint32_t i = 0; i < DEMO_PROBE_TILES; i++) {
+        uint16_t *q = (uint16_t *)((char *)s->probe.host + (size_t)i * PROBE_BYTES), *k = q + Q_LEN * TD_FILTER_HEAD_DIM;
+        uint16_t *v = k + KV_LEN * TD_FILTER_HEAD_DIM, *o = v + KV_LEN * TD_FILTER_HEAD_DIM;
+        const uint32_t step = Q_LEN / DEMO_PROBE_ROWS;
+        demo_probe_rows(q, k, v, o, Q_LEN, KV_LEN, TD_FILTER_HEAD_DIM, TD_FILTER_SCALE, (uint32_t)(s->request.index % step), step,
+                        p->options.inject_error, &s->outcome.accuracy);
+    }
+}
+
+bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
+{
+    demo_engine *e = p->engine;
+    uint64_t ticks[DEMO_TIMESTAMPS], gpu[DEMO_TIMESTAMPS];
+    demo_frame_result *r = &s->outcome;
+    if (!demo_vk(e, vkWaitForFences(e->device, 1, &s->fence, VK_TRUE, WAIT_NS), "waiting for a frame") ||
+        !demo_vk(e,
+                 vkGetQueryPoolResults(e->device, s->queries, 0, DEMO_TIMESTAMPS, sizeof ticks, ticks, sizeof *ticks,
+                                       VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+                 "reading timestamps"))
+        return false;
+    map_clocks(e, ticks, now_ns(), gpu);
+    s->begun = s->consumed = false;
+
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    uint64_t begin = gpu[2], end = gpu[2];
+    if (s->ticket && tandem_poll(p->session, s->ticket, &report) == TANDEM_OK) {
+        r->precision = report.precision;
+        if (report.state == TANDEM_JOB_DONE && report.begin_ns) {
+            begin = report.begin_ns;
+            end = report.end_ns + (uint64_t)(s->slept_ms * 1e6);
+        } else if (report.state != TANDEM_JOB_DONE) {
+            trouble(p, (tandem_status)report.status, "a job");
+            r->denoised = r->exact = false;
+        }
+    }
+    const uint64_t moments[DEMO_STAGES + 1] = {gpu[0], gpu[1], gpu[2], begin, end, gpu[3], gpu[4], gpu[5]};
+    for (int i = 0; i <= DEMO_STAGES; i++)
+        r->at_ns[i] = i && moments[i] < r->at_ns[i - 1] ? r->at_ns[i - 1] : moments[i];
+    for (int i = 0; i < DEMO_STAGES; i++)
+        r->stage_ms[i] = (double)(r->at_ns[i + 1] - r->at_ns[i]) * 1e-6;
+    r->frame_ms = (double)(ticks[DEMO_TIMESTAMPS - 1] - ticks[0]) * (double)e->properties.limits.timestampPeriod * 1e-6;
+    r->probed = r->probed && r->denoised;
+    if (r->probed)
+        read_probe(p, s);
+    *out = *r;
+    return true;
+}
+
+bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, uint32_t stream, float *rgba)
+{
+    demo_engine *e = p->engine;
+    demo_slot *s = &p->slots[0];
+    for (uint32_t done = 0; done < samples;) {
+        const uint32_t now = samples - done < REFERENCE_CHUNK ? samples - done : REFERENCE_CHUNK;
+        if (!demo_once_begin(e))
+            return false;
+        shader_barrier(e->once);
+        record_scene(p, e->once, s, seconds, stream, now, done);
+        if (!demo_once_end(e))
+            return false;
+        done += now;
+    }
+    return demo_image_read(e, &s->radiance, rgba);
+}
+
+static bool read_mem(demo_pipeline *p, tandem_mem mem, uint64_t offset, uint64_t bytes, uint16_t **out)
+{
+    demo_engine *e = p->engine;
+    tandem_mem_vulkan source;
+    demo_buffer staging = {0};
+    *out = malloc(bytes);
+    bool ok = *out && tandem_mem_get_vulkan(p->session, mem, &source) == TANDEM_OK &&
+              demo_buffer_create(e, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "tokens read back", &staging) &&
+              demo_once_begin(e);
+    if (ok) {
+        const VkBufferCopy copy = {offset, 0, bytes};
+        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT,
+                            VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
+        vkCmdCopyBuffer(e->once, source.buffer, staging.buffer, 1, &copy);
+        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+                            VK_ACCESS_HOST_READ_BIT);
+        ok = demo_once_end(e);
+    }
+    if (ok)
+        memcpy(*out, staging.host, bytes);
+    demo_buffer_destroy(e, &staging);
+    return ok;
+}
+
+bool demo_tokens_read(demo_pipeline *p, demo_slot *s, demo_tokens *out)
+{
+    out->batch = s->tiles_x * s->tiles_y;
+    out->q_len = Q_LEN;
+    out->kv_len = KV_LEN;
+    out->head_dim = TD_FILTER_HEAD_DIM;
+    out->scale = TD_FILTER_SCALE;
+    const uint64_t q_bytes = (uint64_t)out->batch * Q_LEN * TOKEN_BYTES, k_bytes = (uint64_t)out->batch * KV_LEN * TOKEN_BYTES;
+    return read_mem(p, s->tokens, 0, q_bytes, &out->q) && read_mem(p, s->tokens, p->q_bytes, k_bytes, &out->k) &&
+           read_mem(p, s->tokens, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
+           read_mem(p, s->output, 0, q_bytes, &out->o);
+}
+
+void demo_tokens_free(demo_tokens *t)
+{
+    free(t->q);
+    free(t->k);
+    free(t->v);
+    free(t->o);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,142 @@
+/* A frame: render, pack, job, unpack, composite, with up to two frames in flight.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *     demo_frame_begin()     render -> features -> pack, submitted; the job, submitted
+ *     demo_frame_consume()   unpack -> composite -> present, submitted; late where the host has to see the job end first
+ *     demo_frame_complete()  waits for that, reads the clocks, recomputes sampled rows
+ */
+#ifndef TANDEM_DEMO_FRAME_H
+#define TANDEM_DEMO_FRAME_H
+
+#include "demo/engine.h"
+#include "demo/probe.h"
+#include "demo/scene.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum demo_stage {
+    DEMO_RENDER,
+    DEMO_PACK,
+    DEMO_TO,
+    DEMO_ATTENTION,
+    DEMO_BACK,
+    DEMO_UNPACK,
+    DEMO_PRESENT,
+    DEMO_STAGES
+} demo_stage;
+
+enum { DEMO_SLOTS = 2, DEMO_COMMANDS = 6, DEMO_TIMESTAMPS = 6, DEMO_PROBE_TILES = 2,
+       DEMO_PROBE_ROWS = 16 };
+
+/* As in the report, and as it is asked for on the command line. */
+extern const char *const demo_stage_names[DEMO_STAGES];
+
+typedef struct demo_frame_options {
+    int scene;
+    uint32_t width, height, seed, threads;
+    uint32_t backend;           /* tandem_backend */
+    double inject_ms[DEMO_STAGES];
+    double inject_error;
+    void (*log)(void *user, int level, const char *text);
+    void *log_user;
+} demo_frame_options;
+
+/* What is asked of one frame. */
+typedef struct demo_frame_request {
+    uint64_t index;
+    double seconds;     /* on the camera's path */
+    uint32_t precision; /* tandem_precision */
+    uint32_t smooth;    /* tandem_smooth */
+    bool exact;         /* also an F16 job on the same tokens, to compare with */
+    bool probe;         /* sampled rows are to be recomputed */
+} demo_frame_request;
+
+typedef struct demo_frame_result {
+    uint64_t index;
+    uint64_t at_ns[DEMO_STAGES + 1]; /* CLOCK_MONOTONIC, where each stage begins, and the end of the last */
+    double stage_ms[DEMO_STAGES];
+    double frame_ms;                 /* by the GPU's clock alone */
+    uint64_t submit_ns;              /* of the job */
+    uint32_t precision;              /* that was used */
+    bool denoised;                   /* else the picture is the noisy one */
+    bool exact;                      /* there is an exact result to compare with */
+    uint32_t shift_x, shift_y;       /* of the tiles */
+    bool probed;
+    demo_accuracy accuracy;          /* of the sampled rows */
+} demo_frame_result;
+
+typedef struct demo_slot {
+    demo_image radiance, albedo, normal, position;
+    demo_image features[3], feature_k, feature_q, value;
+    demo_image filtered, filtered_exact, result, result_exact;
+    tandem_mem tokens, output; /* Q, K, V; and O, exact O */
+    VkCommandPool pool;
+    VkCommandBuffer commands[DEMO_COMMANDS];
+    uint32_t command;          /* the one that is being recorded */
+    VkQueryPool queries;
+    VkFence fence;
+    demo_buffer probe;
+    bool begun, consumed;
+    demo_frame_request request;
+    demo_frame_result outcome;
+    tandem_ticket ticket, exact_ticket;
+    tandem_point done;         /* the last signal that the consumer waits for */
+    uint32_t tiles_x, tiles_y, probe_tile[DEMO_PROBE_TILES];
+    double slept_ms;           /* injected into the attention */
+} demo_slot;
+
+typedef struct demo_pipeline {
+    demo_engine *engine;
+    demo_frame_options options;
+    tandem_session *session;
+    tandem_info info;
+    bool lost;            /* the session is of no more use: frames stay noisy */
+    char trouble[256];    /* why the last frame was not filtered; empty if it was */
+    tandem_timeline engine_timeline, session_timeline;
+    VkSemaphore engine_semaphore, session_semaphore;
+    uint64_t engine_value, session_value;
+    uint32_t in_flight;   /* 1 or 2 */
+    uint32_t max_tiles;
+    uint64_t q_bytes, k_bytes, v_bytes, o_bytes;
+    demo_compute scene, features, composite;
+    demo_buffer scene_block;
+    demo_slot slots[DEMO_SLOTS];
+} demo_pipeline;
+
+/* Draws into the consumer's command buffer after the composite; `wait` and `signal` are binary semaphores or null. */
+typedef struct demo_present {
+    void (*record)(void *user, VkCommandBuffer commands, demo_slot *slot);
+    void *user;
+    VkSemaphore wait, signal;
+} demo_present;
+
+/* False after one line on stderr. `pipeline` is zeroed by the caller. */
+bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options);
+void demo_pipeline_destroy(demo_pipeline *p);
+
+bool demo_frame_begin(demo_pipeline *p, demo_slot *slot, const demo_frame_request *request);
+bool demo_frame_consume(demo_pipeline *p, demo_slot *slot, const demo_present *present);
+bool demo_frame_complete(demo_pipeline *p, demo_slot *slot, demo_frame_result *out);
+
+/* Presents a finished frame again (pause, another view); the fence is waited for. */
+bool demo_frame_redraw(demo_pipeline *p, demo_slot *slot, const demo_present *present);
+
+/* The camera's picture at `seconds` with many samples; rgba is width * height * 4 floats. */
+bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, uint32_t stream, float *rgba);
+
+/* Q, K, V and O of a finished frame as the device has them, fp16; free() each. The error that was asked for is in O. */
+typedef struct demo_tokens {
+    uint16_t *q, *k, *v, *o;
+    uint32_t batch, q_len, kv_len, head_dim;
+    float scale;
+} demo_tokens;
+bool demo_tokens_read(demo_pipeline *p, demo_slot *slot, demo_tokens *out);
+void demo_tokens_free(demo_tokens *tokens);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

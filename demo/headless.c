@@ -1,0 +1,334 @@
+/* A run without a window: pictures, the report, and what the numbers in it were made from.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Quality is measured on a few frames, spread evenly and ending with the last, each against a reference of its own camera.
+ * Accuracy is measured on every row of the last frame, which is also what --dump writes.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "demo/run.h"
+#include "kernels/model/safetensors.h"
+#include "shaders/filter_shared.h"
+
+enum { DEFAULT_FRAMES = 60, JUDGED_FRAMES = 3, REFERENCE_SAMPLES = 1024, OVERLAY_WIDTH = 1280, OVERLAY_HEIGHT = 720 };
+static const double FRAMES_A_SECOND = 30.0; /* of the camera's path */
+static const uint32_t REFERENCE_STREAM = 0x40000000u;
+
+typedef struct judged {
+    uint32_t index, shift_x, shift_y;
+    bool denoised;
+    float *noisy, *result;
+} judged;
+
+typedef struct headless {
+    demo_engine *engine;
+    demo_pipeline *pipeline;
+    const demo_options *options;
+    uint32_t frames, width, height;
+    size_t picture_floats;
+    demo_timings timings;
+    demo_trace *trace;
+    judged judged[JUDGED_FRAMES];
+    uint32_t judged_count, judged_done;
+    demo_accuracy sampled;
+    demo_frame_result last;
+    float history[DEMO_HISTORY][DEMO_STAGES];
+    uint32_t history_count, not_denoised;
+    double wall_seconds;
+    demo_report report;
+} headless;
+
+bool demo_make_folder(const char *path)
+{
+    char part[4096];
+    const size_t length = strlen(path);
+    if (length >= sizeof part)
+        return demo_fail("--out: the path is longer than %zu bytes", sizeof part - 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != 0)
+            continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (mkdir(part, 0777) && errno != EEXIST)
+            return demo_fail("cannot make the folder %s: %s", part, strerror(errno));
+    }
+    struct stat info;
+    if (stat(path, &info) || !S_ISDIR(info.st_mode))
+        return demo_fail("--out %s: is no folder", path);
+    return true;
+}
+
+static bool out_path(const headless *h, const char *name, char *path, size_t bytes)
+{
+    const int length = snprintf(path, bytes, "%s/%s", h->options->out, name);
+    return (length > 0 && (size_t)length < bytes) || demo_fail("--out: the path is too long");
+}
+
+static bool write_picture(const headless *h, const char *name, const float *picture)
+{
+    char path[4200];
+    uint8_t *rgba = malloc(4 * (size_t)h->width * h->height);
+    bool ok = rgba && out_path(h, name, path, sizeof path);
+    if (ok) {
+        demo_to_bytes(picture, h->width, h->height, rgba);
+        ok = demo_png_write(path, rgba, h->width, h->height);
+    }
+    free(rgba);
+    return ok;
+}
+
+static demo_frame_request request_of(const headless *h, uint32_t index, bool exact)
+{
+    return (demo_frame_request){.index = index,
+                                .seconds = index / FRAMES_A_SECOND,
+                                .precision = h->options->precision,
+                                .smooth = TANDEM_SMOOTH_DEFAULT,
+                                .exact = exact,
+                                .probe = true};
+}
+
+static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *frame)
+{
+    if (h->judged_done == h->judged_count || h->judged[h->judged_done].index != frame->index)
+        return true;
+    judged *j = &h->judged[h->judged_done++];
+    j->shift_x = frame->shift_x;
+    j->shift_y = frame->shift_y;
+    j->denoised = frame->denoised;
+    j->noisy = malloc(h->picture_floats * sizeof(float));
+    j->result = malloc(h->picture_floats * sizeof(float));
+    if (!j->noisy || !j->result)
+        return demo_fail("out of memory");
+    return demo_image_read(h->engine, &slot->radiance, j->noisy) && demo_image_read(h->engine, &slot->result, j->result);
+}
+
+static bool complete(headless *h, demo_slot *slot)
+{
+    demo_frame_result frame;
+    if (!demo_frame_complete(h->pipeline, slot, &frame) || !demo_timings_add(&h->timings, &frame))
+        return false;
+    if (h->trace)
+        demo_trace_frame(h->trace, &frame);
+    if (h->history_count == DEMO_HISTORY)
+        memmove(h->history[0], h->history[1], sizeof h->history - sizeof h->history[0]);
+    else
+        h->history_count++;
+    for (int i = 0; i < DEMO_STAGES; i++)
+        h->history[h->history_count - 1][i] = (float)frame.stage_ms[i];
+    if (frame.probed)
+        demo_accuracy_merge(&h->sampled, &frame.accuracy);
+    h->not_denoised += !frame.denoised;
+    h->last = frame;
+    bool ok = keep_judged(h, slot, &frame);
+    if (ok && frame.index == 0) {
+        float *picture = malloc(h->picture_floats * sizeof(float));
+        ok = picture && demo_image_read(h->engine, &slot->result, picture) && write_picture(h, "first.png", picture);
+        free(picture);
+    }
+    return ok;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool render_frames(headless *h)
+{
+    demo_pipeline *p = h->pipeline;
+    demo_frame_result warm;
+    demo_frame_request request = request_of(h, 0, false);
+    /* Drivers compile shaders when they first run: one frame that nobody counts. */
+    if (!demo_frame_begin(p, &p->slots[0], &request) || !demo_frame_consume(p, &p->slots[0], NULL) ||
+        !demo_frame_complete(p, &p->slots[0], &warm))
+        return false;
+    const double start = seconds_now();
+    const uint32_t behind = p->in_flight - 1;
+    for (uint32_t i = 0; i < h->frames + 2 * behind; i++) {
+        if (i >= 2 * behind && behind && !complete(h, &p->slots[i % DEMO_SLOTS]))
+            return false;
+        if (i < h->frames) {
+            request = request_of(h, i, false);
+            if (!demo_frame_begin(p, &p->slots[i % DEMO_SLOTS], &request))
+                return false;
+        }
+        if (i >= behind && i - behind < h->frames && !demo_frame_consume(p, &p->slots[(i - behind) % DEMO_SLOTS], NULL))
+            return false;
+        if (!behind && !complete(h, &p->slots[i % DEMO_SLOTS]))
+            return false;
+    }
+    h->wall_seconds = seconds_now() - start;
+    return true;
+}
+
+static bool write_dump(const headless *h, const demo_tokens *t)
+{
+    char why[256] = "", scale[32];
+    snprintf(scale, sizeof scale, "%.9g", (double)t->scale);
+    const td_safetensors_text texts[] = {{"scale", scale}, {"precision", demo_precision_name(h->report.precision)}};
+    const td_safetensors_item items[] = {{"q", "F16", 4, {t->batch, 1, t->q_len, t->head_dim}, t->q},
+                                         {"k", "F16", 4, {t->batch, 1, t->kv_len, t->head_dim}, t->k},
+                                         {"v", "F16", 4, {t->batch, 1, t->kv_len, t->head_dim}, t->v},
+                                         {"o", "F16", 4, {t->batch, 1, t->q_len, t->head_dim}, t->o}};
+    tandem_status status = td_safetensors_write_texts(h->options->dump, texts, 2, items, 4, why, sizeof why);
+    return status == TANDEM_OK || demo_fail("cannot write %s: %s", h->options->dump, why[0] ? why : tandem_status_text(status));
+}
+
+static bool measure_accuracy(headless *h)
+{
+    demo_tokens tokens = {0};
+    demo_slot *slot = &h->pipeline->slots[(h->frames - 1) % DEMO_SLOTS];
+    h->report.precision = h->last.precision;
+    if (!h->last.denoised)
+        return !h->options->dump || demo_fail("--dump: the last frame was not filtered, there is nothing to write");
+    bool ok = demo_tokens_read(h->pipeline, slot, &tokens);
+    if (ok)
+        demo_probe_all(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len, tokens.head_dim,
+                       tokens.scale, h->options->frame.inject_error, h->options->frame.threads, &h->report.accuracy);
+    ok = ok && (!h->options->dump || write_dump(h, &tokens));
+    demo_tokens_free(&tokens);
+    return ok;
+}
+
+static bool judge(headless *h)
+{
+    demo_seams seams = {0};
+    float *reference = malloc(h->picture_floats * sizeof(float));
+    bool ok = reference != NULL;
+    for (uint32_t i = 0; ok && i < h->judged_done; i++) {
+        const judged *j = &h->judged[i];
+        ok = demo_render_reference(h->pipeline, j->index / FRAMES_A_SECOND, REFERENCE_SAMPLES, REFERENCE_STREAM + j->index,
+                                   reference);
+        if (!ok)
+            break;
+        h->report.noisy_db += demo_psnr_db(j->noisy, reference, h->width, h->height) / h->judged_done;
+        h->report.box_db += demo_best_box_db(j->noisy, reference, h->width, h->height) / h->judged_done;
+        h->report.result_db += demo_psnr_db(j->result, reference, h->width, h->height) / h->judged_done;
+        demo_seams_add(&seams, j->result, reference, h->width, h->height, TD_FILTER_TILE, j->shift_x, j->shift_y);
+        if (i + 1 == h->judged_done)
+            ok = write_picture(h, "last.png", j->result) && write_picture(h, "reference.png", reference);
+    }
+    h->report.seams_ratio = demo_seams_ratio(&seams);
+    free(reference);
+    return ok;
+}
+
+/* What a window would show at the end of this run, drawn into an image. */
+static bool write_overlay(headless *h)
+{
+    char path[4200];
+    demo_pipeline *p = h->pipeline;
+    demo_screen screen;
+    demo_frame_result frame;
+    demo_view view = {.precision = h->options->precision,
+                      .smooth = TANDEM_SMOOTH_K,
+                      .wipe = DEMO_WIPE_NOISY,
+                      .wipe_at = 0.5f,
+                      .error_map = h->last.denoised};
+    demo_overlay_data data = {.info = &p->info,
+                              .vulkan_device = h->engine->properties.deviceName,
+                              .scene = demo_scene_name(h->options->frame.scene),
+                              .notice = p->trouble[0] ? p->trouble : NULL,
+                              .width = h->width,
+                              .height = h->height,
+                              .in_flight = p->in_flight,
+                              .frames_per_second = h->frames / h->wall_seconds,
+                              .history = (const float (*)[DEMO_STAGES])h->history,
+                              .history_count = h->history_count,
+                              .precision_used = h->last.precision,
+                              .accuracy = h->report.accuracy,
+                              .frame_index = h->last.index,
+                              .denoised = h->last.denoised,
+                              .noisy_db = h->report.noisy_db,
+                              .box_db = h->report.box_db,
+                              .result_db = h->last.denoised ? h->report.result_db : 0};
+    data.frame = demo_percentiles_of(h->timings.frame_ms, h->timings.count);
+    for (int i = 0; i < DEMO_STAGES; i++)
+        data.stages[i] = demo_percentiles_of(h->timings.stage_ms[i], h->timings.count);
+    const demo_frame_request request = request_of(h, h->frames - 1, h->last.denoised);
+    bool ok = demo_screen_create(&screen, h->engine, VK_NULL_HANDLE, 0, OVERLAY_WIDTH, OVERLAY_HEIGHT) &&
+              demo_overlay_create(h->engine, screen.pass, 1);
+    if (ok) {
+        screen.view = &view;
+        screen.data = &data;
+        screen.delta_seconds = 1.0 / 60.0;
+        const demo_present present = {.record = demo_screen_record, .user = &screen};
+        ok = demo_frame_begin(p, &p->slots[0], &request) && demo_frame_consume(p, &p->slots[0], &present) &&
+             demo_frame_complete(p, &p->slots[0], &frame) && out_path(h, "overlay.png", path, sizeof path) &&
+             demo_screen_save(&screen, path);
+    }
+    demo_overlay_destroy(h->engine);
+    demo_screen_destroy(&screen);
+    return ok;
+}
+
+static void print_summary(const headless *h)
+{
+    double *ms = h->timings.frame_ms;
+    const demo_report *r = &h->report;
+    const demo_percentiles frame = demo_percentiles_of(ms, h->timings.count);
+    printf("%u frames of %ux%u, %s on %s, rung %s (%s)\n", h->frames, h->width, h->height, demo_precision_name(r->precision),
+           r->info->device, demo_rung_name(r->info->rung), r->info->rung_reason);
+    printf("frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; %.1f frames/s with everything around it\n", frame.p50, frame.p95,
+           frame.p99, h->frames / h->wall_seconds);
+    printf("accuracy of the last frame: cos %.6f, relative L1 %.5f, RMSE %.6f; relative L1 of rows sampled in all frames %.5f\n",
+           demo_accuracy_cos(&r->accuracy), demo_accuracy_rel_l1(&r->accuracy), demo_accuracy_rmse(&r->accuracy),
+           demo_accuracy_rel_l1(&h->sampled));
+    printf("PSNR over %u frames: input %.2f dB, best box filter %.2f dB, attention %.2f dB; seams %.3f\n", h->judged_done,
+           r->noisy_db, r->box_db, r->result_db, r->seams_ratio);
+    printf("files in %s\n", h->options->out);
+}
+
+int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
+{
+    char path[4200];
+    headless *h = calloc(1, sizeof *h);
+    bool ok = h != NULL;
+    if (!h) {
+        demo_fail("out of memory");
+        return 1;
+    }
+    h->engine = e;
+    h->pipeline = p;
+    h->options = o;
+    h->frames = o->frames ? o->frames : DEFAULT_FRAMES;
+    h->width = p->options.width;
+    h->height = p->options.height;
+    h->picture_floats = (size_t)4 * h->width * h->height;
+    h->judged_count = h->frames < JUDGED_FRAMES ? h->frames : JUDGED_FRAMES;
+    for (uint32_t i = 0; i < h->judged_count; i++)
+        h->judged[i].index = (uint32_t)((uint64_t)(i + 1) * h->frames / h->judged_count) - 1;
+    ok = demo_make_folder(o->out);
+    if (ok && o->trace) {
+        h->trace = demo_trace_open(o->trace, &p->info, e->properties.deviceName);
+        ok = h->trace != NULL;
+    }
+    ok = ok && render_frames(h);
+    h->report.info = &p->info;
+    h->report.timings = &h->timings;
+    h->report.frames = h->frames;
+    h->report.width = h->width;
+    h->report.height = h->height;
+    ok = ok && measure_accuracy(h) && judge(h) && out_path(h, "report.json", path, sizeof path) &&
+         demo_report_write(path, &h->report) && write_overlay(h);
+    ok = demo_trace_close(h->trace) && ok;
+    if (ok)
+        print_summary(h);
+    if (ok && h->not_denoised)
+        ok = demo_fail("%u of %u frames were not filtered: %s", h->not_denoised, h->frames, p->trouble);
+    for (uint32_t i = 0; i < h->judged_done; i++) {
+        free(h->judged[i].noisy);
+        free(h->judged[i].result);
+    }
+    demo_timings_free(&h->timings);
+    free(h);
+    return ok ? 0 : 1;
+}

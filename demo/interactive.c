@@ -1,0 +1,328 @@
+/* A run in a window.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "demo/run.h"
+
+enum { PROBE_EVERY = 4, PROBES_KEPT = 32 };
+static const double MOST_SECONDS_A_FRAME = 0.1, IDLE_SECONDS = 0.05;
+
+typedef struct interactive {
+    demo_engine *engine;
+    demo_pipeline *pipeline;
+    const demo_options *options;
+    const demo_display *display;
+    demo_screen screen;
+    demo_view view;
+    demo_overlay_data data;
+    float history[DEMO_HISTORY][DEMO_STAGES];
+    double frame_ms[DEMO_HISTORY], intervals[DEMO_HISTORY];
+    uint32_t history_count;
+    demo_accuracy probes[PROBES_KEPT];
+    uint32_t probe_count;
+    uint64_t next;       /* frame */
+    demo_slot *shown;    /* the last one that was completed */
+    double path_seconds, last_completed;
+    uint32_t screenshots;
+    char notice[512];
+    double notice_until;
+} interactive;
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void rest(double seconds)
+{
+    if (seconds <= 0)
+        return;
+    const struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&pause, NULL);
+}
+
+/* What was measured with other settings says nothing about these. */
+static void forget_accuracy(interactive *w)
+{
+    w->probe_count = 0;
+    memset(&w->data.accuracy, 0, sizeof w->data.accuracy);
+}
+
+static void on_key(interactive *w, int32_t key, bool again)
+{
+    demo_view *v = &w->view;
+    if (key == DEMO_KEY_LEFT || key == DEMO_KEY_RIGHT) {
+        v->wipe_at += key == DEMO_KEY_LEFT ? -0.02f : 0.02f;
+        v->wipe_at = v->wipe_at < 0 ? 0 : v->wipe_at > 1 ? 1 : v->wipe_at;
+    }
+    if (again)
+        return;
+    switch (key) {
+    case '1': v->precision = TANDEM_PRECISION_AUTO; break;
+    case '2': v->precision = TANDEM_PRECISION_F16; break;
+    case '3': v->precision = TANDEM_PRECISION_8B; break;
+    case 'k': v->smooth ^= TANDEM_SMOOTH_K; break;
+    case 'q': v->smooth ^= TANDEM_SMOOTH_Q; break;
+    case 'v': v->smooth ^= TANDEM_SMOOTH_V; break;
+    case 'a': v->wipe = v->wipe == DEMO_WIPE_NOISY ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY; break;
+    case 'b': v->wipe = v->wipe == DEMO_WIPE_EXACT ? DEMO_WIPE_NONE : DEMO_WIPE_EXACT; break;
+    case 'e': v->error_map = !v->error_map; break;
+    case ' ': v->paused = !v->paused; break;
+    case 'p':
+    case DEMO_KEY_F12: v->screenshot = true; break;
+    case 'h':
+    case DEMO_KEY_F1: v->help = !v->help; break;
+    case DEMO_KEY_TAB: v->hide_panel = !v->hide_panel; break;
+    case DEMO_KEY_ESCAPE:
+        if (v->help)
+            v->help = false;
+        else
+            v->quit = true;
+        break;
+    default: break;
+    }
+    if (key == '1' || key == '2' || key == '3' || key == 'k' || key == 'q' || key == 'v')
+        forget_accuracy(w);
+}
+
+static void poll_events(interactive *w)
+{
+    demo_event event;
+    while (w->display->table->poll(w->display->window, &event)) {
+        if (event.type == DEMO_EVENT_QUIT)
+            w->view.quit = true;
+        else if (event.type == DEMO_EVENT_KEY && event.down)
+            on_key(w, event.key, event.again);
+        else
+            demo_overlay_event(&event, &w->view, &w->screen.picture);
+    }
+}
+
+static void push_row(void *rows, uint32_t count, size_t bytes)
+{
+    memmove(rows, (char *)rows + bytes, (count - 1) * bytes);
+}
+
+static void learn(interactive *w, const demo_frame_result *frame, demo_slot *slot)
+{
+    double sorted[DEMO_HISTORY];
+    const double now = now_seconds();
+    if (w->history_count == DEMO_HISTORY) {
+        push_row(w->history, DEMO_HISTORY, sizeof w->history[0]);
+        push_row(w->frame_ms, DEMO_HISTORY, sizeof w->frame_ms[0]);
+        push_row(w->intervals, DEMO_HISTORY, sizeof w->intervals[0]);
+        w->history_count--;
+    }
+    const uint32_t at = w->history_count++;
+    w->frame_ms[at] = frame->frame_ms;
+    w->intervals[at] = w->last_completed > 0 ? now - w->last_completed : 0;
+    w->last_completed = now;
+    for (int i = 0; i < DEMO_STAGES; i++)
+        w->history[at][i] = (float)frame->stage_ms[i];
+    if (frame->probed) {
+        if (w->probe_count == PROBES_KEPT) {
+            push_row(w->probes, PROBES_KEPT, sizeof w->probes[0]);
+            w->probe_count--;
+        }
+        w->probes[w->probe_count++] = frame->accuracy;
+        memset(&w->data.accuracy, 0, sizeof w->data.accuracy);
+        for (uint32_t i = 0; i < w->probe_count; i++)
+            demo_accuracy_merge(&w->data.accuracy, &w->probes[i]);
+    }
+    memcpy(sorted, w->frame_ms, w->history_count * sizeof *sorted);
+    w->data.frame = demo_percentiles_of(sorted, w->history_count);
+    for (int i = 0; i < DEMO_STAGES; i++) {
+        for (uint32_t j = 0; j < w->history_count; j++)
+            sorted[j] = (double)w->history[j][i];
+        w->data.stages[i] = demo_percentiles_of(sorted, w->history_count);
+    }
+    double seconds = 0;
+    const uint32_t recent = w->history_count < 30 ? w->history_count : 30;
+    for (uint32_t j = w->history_count - recent; j < w->history_count; j++)
+        seconds += w->intervals[j];
+    w->data.frames_per_second = seconds > 0 ? recent / seconds : 0;
+    w->data.history = (const float (*)[DEMO_STAGES])w->history;
+    w->data.history_count = w->history_count;
+    w->data.precision_used = frame->precision ? frame->precision : w->data.precision_used;
+    w->data.denoised = frame->denoised;
+    w->data.has_exact = frame->exact;
+    w->data.frame_index = frame->index;
+    w->shown = slot;
+}
+
+static bool complete(interactive *w, demo_slot *slot, demo_trace *trace)
+{
+    demo_frame_result frame;
+    if (!demo_frame_complete(w->pipeline, slot, &frame))
+        return false;
+    learn(w, &frame, slot);
+    if (trace)
+        demo_trace_frame(trace, &frame);
+    return true;
+}
+
+static void set_notice(interactive *w)
+{
+    const bool fresh = now_seconds() < w->notice_until;
+    w->data.notice = w->pipeline->trouble[0] ? w->pipeline->trouble : fresh ? w->notice : NULL;
+}
+
+/* Shows a slot: its own frame if that is still to be consumed, else the same frame again. */
+static bool show(interactive *w, demo_slot *slot, bool again)
+{
+    const uint32_t index = (uint32_t)(slot - w->pipeline->slots);
+    set_notice(w);
+    if (!w->screen.image_count || !demo_screen_acquire(&w->screen, index)) {
+        if (w->screen.image_count && !w->screen.stale)
+            return false;
+        return again || demo_frame_consume(w->pipeline, slot, NULL);
+    }
+    const demo_present present = {.record = demo_screen_record,
+                                  .user = &w->screen,
+                                  .wait = w->screen.acquired[index],
+                                  .signal = w->screen.finished[w->screen.current]};
+    const bool ok = again ? demo_frame_redraw(w->pipeline, slot, &present) : demo_frame_consume(w->pipeline, slot, &present);
+    return ok && demo_screen_present(&w->screen);
+}
+
+/* Consumes and completes all that is under way. */
+static bool drain(interactive *w, demo_trace *trace)
+{
+    for (uint64_t i = w->next >= DEMO_SLOTS ? w->next - DEMO_SLOTS : 0; i < w->next; i++) {
+        demo_slot *slot = &w->pipeline->slots[i % DEMO_SLOTS];
+        if (!slot->begun)
+            continue;
+        if (!slot->consumed && !demo_frame_consume(w->pipeline, slot, NULL))
+            return false;
+        if (!complete(w, slot, trace))
+            return false;
+    }
+    return true;
+}
+
+static bool take_screenshot(interactive *w)
+{
+    char path[400];
+    demo_screen copy;
+    snprintf(path, sizeof path, "%.300s/screenshot-%03u.png", w->options->out, ++w->screenshots);
+    bool ok = demo_make_folder(w->options->out) &&
+              demo_screen_create(&copy, w->engine, VK_NULL_HANDLE, w->screen.format, w->screen.width, w->screen.height);
+    if (ok) {
+        copy.view = &w->view;
+        copy.data = &w->data;
+        copy.delta_seconds = 1.0 / 60.0;
+        const demo_present present = {.record = demo_screen_record, .user = &copy};
+        ok = demo_frame_redraw(w->pipeline, w->shown, &present) && demo_screen_save(&copy, path);
+        demo_screen_destroy(&copy);
+    }
+    snprintf(w->notice, sizeof w->notice, ok ? "saved %s" : "could not save %s", path);
+    w->notice_until = now_seconds() + 3.0;
+    return !w->engine->lost;
+}
+
+static bool step(interactive *w, demo_trace *trace, double delta)
+{
+    demo_pipeline *p = w->pipeline;
+    demo_slot *slot = &p->slots[w->next % DEMO_SLOTS];
+    const bool quantised = w->view.precision != TANDEM_PRECISION_F16;
+    const demo_frame_request request = {.index = w->next,
+                                        .seconds = w->path_seconds,
+                                        .precision = w->view.precision,
+                                        .smooth = !quantised ? TANDEM_SMOOTH_DEFAULT
+                                                  : w->view.smooth ? w->view.smooth : TANDEM_SMOOTH_NONE,
+                                        .exact = w->view.error_map || w->view.wipe == DEMO_WIPE_EXACT,
+                                        .probe = w->next % PROBE_EVERY == 0};
+    w->path_seconds += delta < MOST_SECONDS_A_FRAME ? delta : MOST_SECONDS_A_FRAME;
+    if (slot->begun && !complete(w, slot, trace))
+        return false;
+    if (!demo_frame_begin(p, slot, &request))
+        return false;
+    w->next++;
+    if (p->in_flight == 1)
+        return show(w, slot, false) && complete(w, slot, trace);
+    demo_slot *before = &p->slots[w->next % DEMO_SLOTS];
+    return !before->begun || before->consumed || show(w, before, false);
+}
+
+static bool loop(interactive *w, demo_trace *trace)
+{
+    const demo_window_table *table = w->display->table;
+    const uint32_t hz = table->refresh_hz(w->display->window);
+    const double pace = 1.0 / (hz < 30 ? 60.0 : hz);
+    double last = now_seconds(), due = last;
+    while (!w->view.quit && (!w->options->frames || w->next < w->options->frames)) {
+        uint32_t width, height;
+        poll_events(w);
+        table->size(w->display->window, &width, &height);
+        const double now = now_seconds(), delta = now - last;
+        last = now;
+        w->screen.delta_seconds = delta;
+        if (!width || !height) {
+            if (!drain(w, trace))
+                return false;
+            rest(IDLE_SECONDS);
+            continue;
+        }
+        if (w->screen.stale || width != w->screen.width || height != w->screen.height || !w->screen.image_count) {
+            if (!drain(w, trace) || !demo_screen_resize(&w->screen, width, height))
+                return false;
+            if (!w->screen.image_count)
+                rest(IDLE_SECONDS);
+        }
+        bool ok;
+        if (w->view.screenshot && w->shown) {
+            w->view.screenshot = false;
+            ok = drain(w, trace) && take_screenshot(w);
+        } else if (w->view.paused && w->shown) {
+            ok = drain(w, trace) && show(w, w->shown, true);
+        } else {
+            ok = step(w, trace, delta);
+        }
+        if (!ok)
+            return false;
+        /* FIFO does not hold back every driver. */
+        due = due + pace > now ? due + pace : now;
+        rest(due - now_seconds());
+    }
+    return drain(w, trace);
+}
+
+int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display)
+{
+    static interactive w;
+    demo_trace *trace = NULL;
+    uint32_t width, height;
+    w = (interactive){.engine = e,
+                      .pipeline = p,
+                      .options = o,
+                      .display = display,
+                      .view = {.precision = o->precision, .smooth = TANDEM_SMOOTH_K, .wipe_at = 0.5f},
+                      .data = {.info = &p->info,
+                               .vulkan_device = e->properties.deviceName,
+                               .scene = demo_scene_name(o->frame.scene),
+                               .width = p->options.width,
+                               .height = p->options.height,
+                               .in_flight = p->in_flight}};
+    display->table->size(display->window, &width, &height);
+    bool ok = demo_screen_create(&w.screen, e, display->surface, 0, width, height) &&
+              demo_overlay_create(e, w.screen.pass, DEMO_SCREEN_IMAGES);
+    if (ok && o->trace) {
+        trace = demo_trace_open(o->trace, &p->info, e->properties.deviceName);
+        ok = trace != NULL;
+    }
+    if (ok) {
+        w.screen.view = &w.view;
+        w.screen.data = &w.data;
+        ok = loop(&w, trace);
+    }
+    ok = demo_trace_close(trace) && ok;
+    demo_overlay_destroy(e);
+    demo_screen_destroy(&w.screen);
+    return ok ? 0 : 1;
+}

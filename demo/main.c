@@ -1,0 +1,114 @@
+/* tandem-demo: an engine renders a frame in Vulkan, Tandem attends to it, the engine shows the result.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "demo/run.h"
+
+static void on_log(void *user, int level, const char *text)
+{
+    const demo_options *o = user;
+    if (level <= TANDEM_LOG_WARN || o->verbose)
+        fprintf(stderr, "tandem-demo: %s\n", text);
+}
+
+/* Opens the window's part from the program's own folder; NULL with the reason in `why`. */
+static const demo_window_table *load_window(void **library, char *why, size_t why_bytes)
+{
+    char path[PATH_MAX + sizeof DEMO_WINDOW_FILE + 1];
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
+    char *slash;
+    if (length <= 0) {
+        snprintf(why, why_bytes, "/proc/self/exe cannot be read");
+        return NULL;
+    }
+    path[length] = 0;
+    slash = strrchr(path, '/');
+    strcpy(slash ? slash + 1 : path, DEMO_WINDOW_FILE);
+    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*library) {
+        snprintf(why, why_bytes, "%s", dlerror());
+        return NULL;
+    }
+    const demo_window_table *(*get)(void) = (const demo_window_table *(*)(void))dlsym(*library, DEMO_WINDOW_SYMBOL);
+    const demo_window_table *table = get ? get() : NULL;
+    if (!table || table->version != DEMO_WINDOW_VERSION) {
+        snprintf(why, why_bytes, "%.400s is of another version", path);
+        return NULL;
+    }
+    return table;
+}
+
+int main(int argc, char **argv)
+{
+    demo_options options;
+    static demo_engine engine;
+    static demo_pipeline pipeline;
+    demo_display display = {0};
+    void *library = NULL;
+    char why[512] = "";
+    int exit_status = 1;
+    const char *const *extensions = NULL;
+    uint32_t extension_count = 0;
+
+    if (!demo_options_parse(argc, argv, &options))
+        return 2;
+    if (options.help) {
+        demo_options_help();
+        return 0;
+    }
+    if (!options.headless) {
+        display.table = load_window(&library, why, sizeof why);
+        if (display.table)
+            display.window = display.table->open("Tandem", 1280, 720, why, sizeof why);
+        if (!display.window) {
+            fprintf(stderr, "tandem-demo: no window (%s): running headless\n", why);
+            options.headless = true;
+        }
+    }
+    if (!options.headless && options.dump) {
+        demo_fail("--dump: only with --headless");
+        exit_status = 2;
+        goto end;
+    }
+    if (display.window)
+        extensions = display.table->extensions(display.window, &extension_count);
+    if (!demo_engine_instance(&engine, extensions, extension_count, options.validate))
+        goto end;
+    if (display.window && !display.table->surface(display.window, engine.instance, &display.surface, why, sizeof why)) {
+        demo_fail("cannot draw on the window: %s", why);
+        goto end;
+    }
+    if (!demo_engine_device(&engine, display.surface))
+        goto end;
+    const bool gpu = engine.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
+    if (!options.frame.width)
+        options.frame.width = gpu ? 960 : 320;
+    if (!options.frame.height)
+        options.frame.height = gpu ? 540 : 180;
+    options.frame.log = on_log;
+    options.frame.log_user = &options;
+    if (!demo_pipeline_create(&pipeline, &engine, &options.frame))
+        goto end;
+    exit_status = options.headless ? demo_run_headless(&engine, &pipeline, &options)
+                                   : demo_run_window(&engine, &pipeline, &options, &display);
+end:
+    demo_pipeline_destroy(&pipeline);
+    if (display.surface)
+        vkDestroySurfaceKHR(engine.instance, display.surface, NULL);
+    const uint32_t complaints = demo_engine_destroy(&engine);
+    if (complaints) {
+        demo_fail("the validation layer had %u complaints", complaints);
+        exit_status = exit_status ? exit_status : 1;
+    }
+    if (display.window)
+        display.table->close(display.window);
+    if (library)
+        dlclose(library);
+    return exit_status;
+}

@@ -1,0 +1,182 @@
+/* The command line of tandem-demo.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "demo/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void demo_options_help(void)
+{
+    printf("tandem-demo: a room is rendered in Vulkan and denoised by attention, frame after frame\n"
+           "\n"
+           "  --headless            no window: write pictures and report.json, then end\n"
+           "  --frames N            how many frames (headless: 60; window: until it is closed)\n"
+           "  --out DIR             where files go (default: out)\n"
+           "  --scene NAME          ");
+    for (int i = 0; demo_scene_name(i); i++)
+        printf("%s%s", i ? ", " : "", demo_scene_name(i));
+    printf(" (default: %s)\n", demo_scene_name(0));
+    printf("  --mode M              precision: auto, f16, 8b (default: auto)\n"
+           "  --backend B           auto, cuda, cpu (default: auto)\n"
+           "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
+           "  --seed N              of the renderer's noise (default: 1)\n"
+           "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
+           "  --dump F.safetensors  headless: write q, k, v and o of the last frame\n"
+           "  --trace F.json        write a trace of all frames, for ui.perfetto.dev\n"
+           "  --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present\n"
+           "  --inject error:X      raise the relative L1 error of the output that is measured by X\n"
+           "  --help                this\n"
+           "\n"
+           "TANDEM_DEMO_VALIDATE=1 turns the Vulkan validation layer on, synchronisation included.\n");
+}
+
+static bool parse_u32(const char *option, const char *text, uint32_t low, uint32_t high, uint32_t *out)
+{
+    char *end;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (!*text || *text == '-' || *text == '+' || *text == ' ' || *end || errno || value < low || value > high)
+        return demo_fail("%s %s: must be a whole number from %u to %u", option, text, low, high);
+    *out = (uint32_t)value;
+    return true;
+}
+
+static bool parse_choice(const char *option, const char *text, const char *const *names, const uint32_t *values, int count,
+                         uint32_t *out)
+{
+    char list[128] = "";
+    for (int i = 0; i < count; i++) {
+        if (!strcmp(names[i], text)) {
+            *out = values[i];
+            return true;
+        }
+        strncat(list, i ? ", " : "", sizeof list - strlen(list) - 1);
+        strncat(list, names[i], sizeof list - strlen(list) - 1);
+    }
+    return demo_fail("%s %s: must be one of %s", option, text, list);
+}
+
+static bool parse_scene(const char *text, int *out)
+{
+    char list[256] = "";
+    *out = demo_scene_find(text);
+    for (int i = 0; *out < 0 && demo_scene_name(i); i++) {
+        strncat(list, i ? ", " : "", sizeof list - strlen(list) - 1);
+        strncat(list, demo_scene_name(i), sizeof list - strlen(list) - 1);
+    }
+    return *out >= 0 || demo_fail("--scene %s: must be one of %s", text, list);
+}
+
+static int find_stage(const char *name)
+{
+    static const char *const short_names[DEMO_STAGES] = {[DEMO_TO] = "to", [DEMO_BACK] = "back"};
+    static const char *const dashed[DEMO_STAGES] = {[DEMO_TO] = "hand-over-to", [DEMO_BACK] = "hand-over-back"};
+    for (int i = 0; i < DEMO_STAGES; i++)
+        if (!strcmp(name, demo_stage_names[i]) || (short_names[i] && !strcmp(name, short_names[i])) ||
+            (dashed[i] && !strcmp(name, dashed[i])))
+            return i;
+    return -1;
+}
+
+static bool parse_inject(const char *text, demo_frame_options *out)
+{
+    char name[64], *end;
+    const char *colon = strrchr(text, ':');
+    const size_t length = colon ? (size_t)(colon - text) : 0;
+    if (!colon || !length || length >= sizeof name || !colon[1])
+        return demo_fail("--inject %s: must be STAGE:MS or error:X", text);
+    memcpy(name, text, length);
+    name[length] = 0;
+    const double value = strtod(colon + 1, &end);
+    const int stage = find_stage(name);
+    const bool error = !strcmp(name, "error");
+    if (stage < 0 && !error)
+        return demo_fail("--inject %s: %s is none of render, pack, to, attention, back, unpack, present, error", text, name);
+    const double most = error ? 10.0 : 10000.0;
+    if (*end || !isfinite(value) || value < 0 || value > most)
+        return demo_fail("--inject %s: %s must be a number from 0 to %g", text, colon + 1, most);
+    if (error)
+        out->inject_error = value;
+    else
+        out->inject_ms[stage] = value;
+    return true;
+}
+
+bool demo_options_parse(int argc, char **argv, demo_options *o)
+{
+    static const char *const modes[] = {"auto", "f16", "8b"}, *const backends[] = {"auto", "cuda", "cpu"};
+    static const uint32_t mode_values[] = {TANDEM_PRECISION_AUTO, TANDEM_PRECISION_F16, TANDEM_PRECISION_8B};
+    static const uint32_t backend_values[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CUDA, TANDEM_BACKEND_CPU};
+    const char *validate = getenv("TANDEM_DEMO_VALIDATE");
+    *o = (demo_options){.out = "out", .frame = {.seed = 1}};
+    o->validate = validate && *validate && strcmp(validate, "0") != 0;
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value;
+        char option[64];
+        const char *equals = !strncmp(name, "--", 2) ? strchr(name, '=') : NULL;
+        if (equals && (size_t)(equals - name) < sizeof option) {
+            memcpy(option, name, (size_t)(equals - name));
+            option[equals - name] = 0;
+            name = option;
+        }
+        if (!strcmp(name, "--headless") || !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "--verbose")) {
+            if (equals)
+                return demo_fail("%s takes no value", name);
+            if (!strcmp(name, "--headless"))
+                o->headless = true;
+            else if (!strcmp(name, "--verbose"))
+                o->verbose = true;
+            else
+                o->help = true;
+            continue;
+        }
+        static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width", "--height",
+                                            "--seed",   "--dump", "--threads", "--inject", "--trace"};
+        bool is_known = false;
+        for (size_t j = 0; j < sizeof known / sizeof *known; j++)
+            is_known = is_known || !strcmp(name, known[j]);
+        if (!is_known)
+            return demo_fail("%s is no option; --help lists them", name);
+        if (equals)
+            value = equals + 1;
+        else if (i + 1 < argc)
+            value = argv[++i];
+        else
+            return demo_fail("%s needs a value", name);
+        if (!*value)
+            return demo_fail("%s needs a value that is not empty", name);
+        bool ok = true;
+        if (!strcmp(name, "--frames"))
+            ok = parse_u32(name, value, 1, 1000000, &o->frames);
+        else if (!strcmp(name, "--out"))
+            o->out = value;
+        else if (!strcmp(name, "--scene"))
+            ok = parse_scene(value, &o->frame.scene);
+        else if (!strcmp(name, "--mode"))
+            ok = parse_choice(name, value, modes, mode_values, 3, &o->precision);
+        else if (!strcmp(name, "--backend"))
+            ok = parse_choice(name, value, backends, backend_values, 3, &o->frame.backend);
+        else if (!strcmp(name, "--width"))
+            ok = parse_u32(name, value, 32, 4096, &o->frame.width);
+        else if (!strcmp(name, "--height"))
+            ok = parse_u32(name, value, 32, 4096, &o->frame.height);
+        else if (!strcmp(name, "--seed"))
+            ok = parse_u32(name, value, 0, UINT32_MAX, &o->frame.seed);
+        else if (!strcmp(name, "--threads"))
+            ok = parse_u32(name, value, 0, 1024, &o->frame.threads);
+        else if (!strcmp(name, "--dump"))
+            o->dump = value;
+        else if (!strcmp(name, "--trace"))
+            o->trace = value;
+        else
+            ok = parse_inject(value, &o->frame);
+        if (!ok)
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,22 @@
+/* The command line of tandem-demo.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_DEMO_OPTIONS_H
+#define TANDEM_DEMO_OPTIONS_H
+
+#include "demo/frame.h"
+
+typedef struct demo_options {
+    demo_frame_options frame; /* width and height 0: by the device */
+    bool headless, help, verbose, validate;
+    uint32_t frames; /* 0 in a window: until it is closed */
+    uint32_t precision;
+    const char *out, *dump, *trace;
+} demo_options;
+
+/* False after one line on stderr that names the option and the value. */
+bool demo_options_parse(int argc, char **argv, demo_options *out);
+void demo_options_help(void);
+
+#endif

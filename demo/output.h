@@ -1,0 +1,48 @@
+/* What the demo leaves behind: pictures, the report, the trace.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_DEMO_OUTPUT_H
+#define TANDEM_DEMO_OUTPUT_H
+
+#include "demo/frame.h"
+#include "demo/metrics.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Each writes one file; false after one line on stderr. */
+bool demo_png_write(const char *path, const uint8_t *rgba, uint32_t width, uint32_t height);
+
+/* Timings of all frames, for percentiles. */
+typedef struct demo_timings {
+    double *frame_ms, *stage_ms[DEMO_STAGES];
+    size_t count, capacity;
+} demo_timings;
+bool demo_timings_add(demo_timings *t, const demo_frame_result *frame);
+void demo_timings_free(demo_timings *t);
+
+typedef struct demo_report {
+    const tandem_info *info;
+    const demo_timings *timings;
+    uint32_t frames, width, height, precision;
+    demo_accuracy accuracy;
+    double noisy_db, box_db, result_db, seams_ratio;
+} demo_report;
+bool demo_report_write(const char *path, const demo_report *report);
+
+const char *demo_backend_name(uint32_t backend);
+const char *demo_rung_name(uint32_t rung);
+const char *demo_precision_name(uint32_t precision);
+
+/* Chrome's trace format: both APIs on CLOCK_MONOTONIC. NULL if the file cannot be written. */
+typedef struct demo_trace demo_trace;
+demo_trace *demo_trace_open(const char *path, const tandem_info *info, const char *vulkan_device);
+void demo_trace_frame(demo_trace *trace, const demo_frame_result *frame);
+bool demo_trace_close(demo_trace *trace);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+/* What is drawn over and around the picture. Knows Dear ImGui; takes plain data.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_DEMO_OVERLAY_H
+#define TANDEM_DEMO_OVERLAY_H
+
+#include "demo/frame.h"
+#include "demo/metrics.h"
+#include "demo/window.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DEMO_HISTORY = 120 };
+
+typedef enum demo_wipe { DEMO_WIPE_NONE, DEMO_WIPE_NOISY, DEMO_WIPE_EXACT } demo_wipe;
+
+/* What the keys change. */
+typedef struct demo_view {
+    uint32_t precision; /* tandem_precision */
+    uint32_t smooth;    /* tandem_smooth bits, without NONE and DEFAULT */
+    demo_wipe wipe;
+    float wipe_at; /* share of the picture's width */
+    bool error_map, paused, help, hide_panel;
+    bool screenshot, quit; /* asked for; main takes them back */
+} demo_view;
+
+typedef struct demo_overlay_data {
+    const tandem_info *info;
+    const char *vulkan_device, *scene, *notice; /* notice: NULL, or one line that matters */
+    uint32_t width, height, in_flight;
+    demo_percentiles frame, stages[DEMO_STAGES];
+    double frames_per_second; /* 0: not known */
+    const float (*history)[DEMO_STAGES]; /* ms, oldest first */
+    uint32_t history_count;
+    uint32_t precision_used;
+    demo_accuracy accuracy;
+    uint64_t frame_index;
+    bool denoised, has_exact;
+    double noisy_db, box_db, result_db; /* 0: not known */
+} demo_overlay_data;
+
+typedef struct demo_rect {
+    float x, y, width, height;
+} demo_rect;
+
+bool demo_overlay_create(demo_engine *e, VkRenderPass pass, uint32_t image_count);
+void demo_overlay_destroy(demo_engine *e);
+/* Takes an event; true if a panel wants it for itself. */
+bool demo_overlay_event(const demo_event *event, demo_view *view, const demo_rect *picture);
+/* Lays everything out for a target of width * height pixels; where the picture and the error map belong. */
+void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, uint32_t width, uint32_t height,
+                        double delta_seconds, demo_rect *picture, demo_rect *error_map);
+void demo_overlay_record(VkCommandBuffer commands);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

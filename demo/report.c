@@ -1,0 +1,94 @@
+/* The report of a headless run, and the timings that it is made from.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "demo/output.h"
+
+bool demo_timings_add(demo_timings *t, const demo_frame_result *frame)
+{
+    if (t->count == t->capacity) {
+        const size_t capacity = t->capacity ? 2 * t->capacity : 256;
+        double **arrays[DEMO_STAGES + 1] = {&t->frame_ms};
+        for (int i = 0; i < DEMO_STAGES; i++)
+            arrays[i + 1] = &t->stage_ms[i];
+        for (int i = 0; i <= DEMO_STAGES; i++) {
+            double *bigger = realloc(*arrays[i], capacity * sizeof *bigger);
+            if (!bigger)
+                return demo_fail("out of memory");
+            *arrays[i] = bigger;
+        }
+        t->capacity = capacity;
+    }
+    t->frame_ms[t->count] = frame->frame_ms;
+    for (int i = 0; i < DEMO_STAGES; i++)
+        t->stage_ms[i][t->count] = frame->stage_ms[i];
+    t->count++;
+    return true;
+}
+
+void demo_timings_free(demo_timings *t)
+{
+    free(t->frame_ms);
+    for (int i = 0; i < DEMO_STAGES; i++)
+        free(t->stage_ms[i]);
+    memset(t, 0, sizeof *t);
+}
+
+const char *demo_backend_name(uint32_t backend)
+{
+    return backend == TANDEM_BACKEND_CUDA ? "cuda" : backend == TANDEM_BACKEND_CPU ? "cpu" : "auto";
+}
+
+const char *demo_rung_name(uint32_t rung)
+{
+    static const char *const names[] = {"none", "inline", "timeline", "host", "copy", "cpu"};
+    return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
+}
+
+const char *demo_precision_name(uint32_t precision)
+{
+    static const char *const names[] = {"none", "f16", "8b", "4b"};
+    return precision < sizeof names / sizeof *names ? names[precision] : "unknown";
+}
+
+/* A number as JSON has it: no NaN, no infinity. */
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *percentiles(const double *values, size_t count)
+{
+    double *copy = malloc((count + 1) * sizeof *copy);
+    if (!copy)
+        return NULL;
+    if (count)
+        memcpy(copy, values, count * sizeof *copy);
+    const demo_percentiles p = demo_percentiles_of(copy, count);
+    free(copy);
+    return json_pack("{s:o, s:o, s:o}", "p50_ms", number(p.p50), "p95_ms", number(p.p95), "p99_ms", number(p.p99));
+}
+
+bool demo_report_write(const char *path, const demo_report *r)
+{
+    json_t *stages = json_object();
+    for (int i = 0; i < DEMO_STAGES; i++)
+        json_object_set_new(stages, demo_stage_names[i], percentiles(r->timings->stage_ms[i], r->timings->count));
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:o, s:{s:o, s:o, s:o}, s:{s:o, s:o, s:o}, s:{s:o}}",
+        "backend", demo_backend_name(r->info->backend), "rung", demo_rung_name(r->info->rung), "rung_reason",
+        r->info->rung_reason, "device", r->info->device, "frames", (int)r->frames, "width", (int)r->width, "height",
+        (int)r->height, "precision", demo_precision_name(r->precision), "frame",
+        percentiles(r->timings->frame_ms, r->timings->count), "stages", stages, "accuracy", "cos",
+        number(demo_accuracy_cos(&r->accuracy)), "rel_l1", number(demo_accuracy_rel_l1(&r->accuracy)), "rmse",
+        number(demo_accuracy_rmse(&r->accuracy)), "psnr", "noisy_db", number(r->noisy_db), "box_db", number(r->box_db),
+        "result_db", number(r->result_db), "seams", "ratio", number(r->seams_ratio));
+    const bool ok = root && !json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(root);
+    return ok || demo_fail("cannot write %s", path);
+}

@@ -1,0 +1,25 @@
+/* The two ways to run the demo.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_DEMO_RUN_H
+#define TANDEM_DEMO_RUN_H
+
+#include "demo/options.h"
+#include "demo/output.h"
+#include "demo/screen.h"
+
+/* Both return the program's exit status. */
+int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o);
+
+typedef struct demo_display {
+    const demo_window_table *table;
+    demo_window *window;
+    VkSurfaceKHR surface;
+} demo_display;
+int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, const demo_display *display);
+
+/* Makes a folder and those above it; false after one line on stderr. */
+bool demo_make_folder(const char *path);
+
+#endif
