@@ -192,6 +192,12 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
 tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
+/* Sleeps until the timeline should be looked at again. Semaphores are looked at ever less often and never slept on in the driver:
+ * vkWaitSemaphores takes 10 ms to see a value that CUDA signals, cannot be interrupted, and together with a vkSignalSemaphore of
+ * another thread it stalls the validation layers (1.3.239) for 10 s. */
+#define TD_FIRST_NAP_NS 10000u
+void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t until_ns,
+                            uint64_t *nap_ns);
 
 /* local.c */
 tandem_status td_local_start(tandem_session *s, char *why);

@@ -16,7 +16,6 @@
 
 #include "engine_plugin/client/client.h"
 
-#define SLICE_NS 10000000u          /* longest sleep of the worker in the driver: cancel and destroy are seen after it */
 #define WATCH_NS 5000000u           /* how often the watchdog looks at the GPU */
 #define WATCH_DEADLINE_NS 500000u   /* the same while a job has a deadline */
 #define STATUS_NS 100000000u        /* how long the GPU may be silent before the driver is asked for errors */
@@ -310,9 +309,10 @@ typedef struct verdict {
     tandem_status status;
 } verdict;
 
-/* Waits for the job's point, in slices, without the lock where the driver sleeps. */
 static verdict wait_for_point(tandem_session *s, td_job *job, char *line)
 {
+    uint64_t nap_ns = TD_FIRST_NAP_NS;
+
     for (;;) {
         uint64_t now = td_now_ns(), value = job->wait_value, until;
         tandem_status status = TANDEM_OK;
@@ -339,18 +339,9 @@ static verdict wait_for_point(tandem_session *s, td_job *job, char *line)
         until = job->bound_ns;
         if (job->has_deadline && job->deadline_ns < until)
             until = job->deadline_ns;
-        if (until - now > SLICE_NS)
-            until = now + SLICE_NS;
-        if (status == TANDEM_OK && wait->semaphore) {
-            wait->object.uses++;
-            pthread_mutex_unlock(&s->lock);
-            status = td_vk_timeline_wait(s->vk, wait->semaphore, job->wait_value, until - now);
-            pthread_mutex_lock(&s->lock);
-            td_object_release_locked(s, &wait->object);
-        } else if (status == TANDEM_OK) {
-            td_cond_wait_until(s, &s->work, until);
-        }
-        if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY) {
+        if (status == TANDEM_OK)
+            td_timeline_nap_locked(s, wait, &s->work, until, &nap_ns);
+        if (status != TANDEM_OK) {
             break_session(s, status, true);
             td_fail(line, TD_WHY_BYTES, s->broken, "job %" PRIu64 ": waiting for its point failed: %s", job->number,
                     tandem_status_text(s->broken));

@@ -42,8 +42,7 @@ static tandem_status use_block(tandem_session *s, td_mem *mem, char *why)
 {
     mem->block = td_session_alloc(s, mem->bytes, BLOCK_ALIGNMENT);
     if (!mem->block)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.bytes is %" PRIu64 ", more than the host has free",
-                       mem->bytes);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "bytes is %" PRIu64 ": no host memory of that size", mem->bytes);
     mem->block_bytes = mem->bytes;
     mem->host = mem->block;
     mem->address = (uintptr_t)mem->block;

@@ -7,7 +7,7 @@
 
 #include "engine_plugin/client/client.h"
 
-#define WAIT_SLICE_NS 10000000u
+#define LONGEST_NAP_NS 500000u
 
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value)
 {
@@ -24,14 +24,24 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
 
     if (status != TANDEM_OK || value <= now)
         return status;
-    if (timeline->semaphore) {
+    if (timeline->semaphore)
         status = td_vk_timeline_signal(s->vk, timeline->semaphore, value);
-    } else {
+    else
         timeline->counter = value;
-        pthread_cond_broadcast(&s->changed);
-    }
+    pthread_cond_broadcast(&s->changed);
     pthread_cond_broadcast(&s->work);
     return status;
+}
+
+void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t until_ns,
+                            uint64_t *nap_ns)
+{
+    const uint64_t now = td_now_ns();
+
+    if (timeline->semaphore && until_ns > now && until_ns - now > *nap_ns)
+        until_ns = now + *nap_ns;
+    td_cond_wait_until(s, cond, until_ns);
+    *nap_ns = *nap_ns < LONGEST_NAP_NS ? *nap_ns * 2 : LONGEST_NAP_NS;
 }
 
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
@@ -196,43 +206,12 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
     return td_session_fail(session, __func__, status, why);
 }
 
-/* The timeline is in use by the caller. One step of a wait: OK once reached, BUSY after a slice. */
-static tandem_status wait_step_locked(tandem_session *s, td_timeline *timeline, uint64_t value, uint64_t until_ns,
-                                      uint64_t *nap_ns)
-{
-    uint64_t now, counter = 0;
-    tandem_status status = td_timeline_value_locked(s, timeline, &counter);
-
-    if (status != TANDEM_OK || counter >= value)
-        return status;
-    now = td_now_ns();
-    if (now >= until_ns)
-        return TANDEM_ERROR_BUSY;
-    if (until_ns - now > WAIT_SLICE_NS)
-        until_ns = now + WAIT_SLICE_NS;
-    if (!timeline->semaphore) {
-        td_cond_wait_until(s, &s->changed, until_ns);
-        return TANDEM_ERROR_BUSY;
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (timeline->by_session && s->gpu_signals) {
-        /* vkWaitSemaphores takes 10 ms to see a value that CUDA signals; looking at the counter takes microseconds. */
-        td_sleep_ns(*nap_ns < until_ns - now ? *nap_ns : until_ns - now);
-        *nap_ns = *nap_ns < 200000 ? *nap_ns * 2 : 200000;
-        status = TANDEM_ERROR_BUSY;
-    } else {
-        status = td_vk_timeline_wait(s->vk, timeline->semaphore, value, until_ns - now);
-    }
-    pthread_mutex_lock(&s->lock);
-    return status;
-}
-
 tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns)
 {
     const uint64_t until = td_after(td_now_ns(), timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
-    uint64_t nap_ns = 5000;
+    uint64_t nap_ns = TD_FIRST_NAP_NS, value = 0;
     td_timeline *found;
 
     if (!session)
@@ -243,16 +222,20 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
     found = td_timeline_find_locked(session, point.timeline, "point.timeline", why);
     if (found) {
         found->object.uses++;
-        for (bool last = false; !last;) {
-            last = td_now_ns() >= until;
-            status = wait_step_locked(session, found, point.value, until, &nap_ns);
-            if (status != TANDEM_ERROR_BUSY)
+        for (;;) {
+            status = td_timeline_value_locked(session, found, &value);
+            if (status != TANDEM_OK || value >= point.value)
                 break;
             if (found->object.closing) {
                 status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "point.timeline is 0x%" PRIx64 ", which was destroyed",
                                  point.timeline);
                 break;
             }
+            if (td_now_ns() >= until) {
+                status = TANDEM_ERROR_BUSY;
+                break;
+            }
+            td_timeline_nap_locked(session, found, &session->changed, until, &nap_ns);
         }
         td_object_release_locked(session, &found->object);
         if (status != TANDEM_OK && !why[0])
