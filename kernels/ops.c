@@ -15,8 +15,8 @@
 
 enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256 };
 
-#define PROLOGUE(symbol)                                                                                             \
-    static const td_kernel kernel_##symbol = {                                                                       \
+#define PROLOGUE(symbol)                       \
+    static const td_kernel kernel_##symbol = { \
         .name = #symbol, .entry = #symbol, .cpu = td_cpu_##symbol, .cpu_local_bytes = sizeof(td_local_prologue)}
 PROLOGUE(mean_partial);
 PROLOGUE(mean_final);
@@ -28,10 +28,15 @@ PROLOGUE(delta_s);
 enum { D_COUNT = 5 };
 static const uint32_t d_pads[D_COUNT] = {32, 64, 96, 128, 256};
 
-#define ATTENTION(symbol, d) \
-    {.name = #symbol, .entry = #symbol "_d" #d, .cpu = td_twin_##symbol, .cpu_local_bytes = sizeof(td_local_twin)}
-#define ATTENTIONS(symbol) \
-    {ATTENTION(symbol, 32), ATTENTION(symbol, 64), ATTENTION(symbol, 96), ATTENTION(symbol, 128), ATTENTION(symbol, 256)}
+#define ATTENTION(symbol, d)                                                                                         \
+    {                                                                                                                \
+        .name = #symbol, .entry = #symbol "_d" #d, .cpu = td_twin_##symbol, .cpu_local_bytes = sizeof(td_local_twin) \
+    }
+#define ATTENTIONS(symbol)                                                                           \
+    {                                                                                                \
+        ATTENTION(symbol, 32), ATTENTION(symbol, 64), ATTENTION(symbol, 96), ATTENTION(symbol, 128), \
+            ATTENTION(symbol, 256)                                                                   \
+    }
 static const td_kernel kernels_attn_8b_fp8[D_COUNT] = ATTENTIONS(attn_8b_fp8);
 static const td_kernel kernels_attn_8b_f16[D_COUNT] = ATTENTIONS(attn_8b_f16);
 static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
@@ -116,8 +121,8 @@ const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes)
     if (!best && !count)
         refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "this build has no GPU kernels: it was made without nvcc");
     else if (!best)
-        refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "no kernel for compute capability %" PRIu32 ".%" PRIu32, sm / 10,
-               sm % 10);
+        refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "no kernel for compute capability %" PRIu32 ".%" PRIu32,
+               sm / 10, sm % 10);
     return best;
 }
 
@@ -128,24 +133,26 @@ typedef struct check {
     size_t why_bytes;
 } check;
 
-static tandem_status check_view(const check *at, const char *name, const tandem_view *view, uint32_t heads, uint32_t rows,
-                                uint32_t dim, bool written)
+static tandem_status check_view(const check *at, const char *name, const tandem_view *view, uint32_t heads,
+                                uint32_t rows, uint32_t dim, bool written)
 {
     const uint32_t batch = at->op->batch, bytes = td_dtype_bytes(view->dtype);
     const struct {
         const char *name;
         int64_t stride;
         uint32_t count;
-    } axes[3] = {{"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
+    } axes[3] = {
+        {"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
     if (!bytes)
         return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
                       "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)", name, view->dtype);
     if (view->reserved)
-        return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes, "attention.%s.reserved is %" PRIu32 "; it must be 0", name,
-                      view->reserved);
+        return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes, "attention.%s.reserved is %" PRIu32 "; it must be 0",
+                      name, view->reserved);
     if (view->offset_bytes % bytes)
         return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
-                      "attention.%s.offset_bytes is %" PRIu64 "; it must be a multiple of the element's %" PRIu32 " bytes",
+                      "attention.%s.offset_bytes is %" PRIu64 "; it must be a multiple of the element's %" PRIu32
+                      " bytes",
                       name, view->offset_bytes, bytes);
     for (int i = 0; i < 3; i++)
         if (axes[i].stride < 0)
@@ -177,8 +184,8 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
             continue;
         if ((unsigned __int128)axes[axis].stride < span)
             return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
-                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself", name, axes[axis].name,
-                          axes[axis].stride);
+                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself", name,
+                          axes[axis].name, axes[axis].stride);
         span += (unsigned __int128)(axes[axis].count - 1) * (uint64_t)axes[axis].stride;
     }
     return TANDEM_OK;
@@ -190,9 +197,14 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     const struct {
         const char *name;
         uint32_t value;
-    } sizes[] = {{"batch", op->batch}, {"heads", op->heads}, {"kv_heads", op->kv_heads}, {"q_len", op->q_len},
+    } sizes[] = {{"batch", op->batch},
+                 {"heads", op->heads},
+                 {"kv_heads", op->kv_heads},
+                 {"q_len", op->q_len},
                  {"kv_len", op->kv_len}},
-      limits[] = {{"precision", op->precision}, {"granularity", op->granularity}, {"causal", op->causal},
+      limits[] = {{"precision", op->precision},
+                  {"granularity", op->granularity},
+                  {"causal", op->causal},
                   {"reserved", op->reserved}};
     const uint32_t highest[] = {TANDEM_PRECISION_4B, TANDEM_GRANULARITY_TENSOR, 1, 0};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -288,7 +300,8 @@ static place take(maker *at, bool wanted, unsigned __int128 bytes)
     return it;
 }
 
-static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, const void *params, uint32_t param_bytes)
+static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, const void *params,
+                             uint32_t param_bytes)
 {
     td_record *record = &at->plan->records[at->plan->record_count++];
     memset(record, 0, sizeof *record);
@@ -316,11 +329,8 @@ static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, 
 
 static void add_reloc(td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
 {
-    record->relocs[record->reloc_count++] = (td_reloc){.offset = (uint16_t)offset,
-                                                       .kind = TD_RELOC_POINTER,
-                                                       .base = (uint8_t)base,
-                                                       .view = view,
-                                                       .addend = addend};
+    record->relocs[record->reloc_count++] = (td_reloc){
+        .offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend};
 }
 
 enum { READ = 0, WRITE = 1 };
@@ -396,7 +406,8 @@ static void add_amax(maker *at, const operand *x, bool own_mean)
     use_scratch(record, WRITE, AT(amax_partial, flag), x->flag);
 }
 
-static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows, uint32_t d_pad)
+static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows,
+                            uint32_t d_pad)
 {
     const uint32_t dim = at->op->head_dim;
     operand x = {.view = view, .rows_pad = round_up(rows, TD_TILE_ROWS), .d_pad = d_pad};
@@ -408,7 +419,8 @@ static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uin
 }
 
 /* Scratch of an operand. Its sizes count elements, which are below 2^31 blocks * 128 rows * 256 channels. */
-static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag, uint32_t code_bytes, bool scale_by_row)
+static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag, uint32_t code_bytes,
+                          bool scale_by_row)
 {
     const unsigned __int128 rows = (unsigned __int128)x->planes * x->rows_pad;
     const unsigned __int128 channels = (unsigned __int128)x->planes * x->d_pad;
@@ -446,7 +458,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     plan->precision = precision;
 
     const bool qk_f16 = precision == TANDEM_PRECISION_F16, v_f16 = qk_f16 || (at.is_gpu && sm < 89);
-    const bool smooth_q = smooth & TANDEM_SMOOTH_Q, smooth_k = smooth & TANDEM_SMOOTH_K, smooth_v = smooth & TANDEM_SMOOTH_V;
+    const bool smooth_q = smooth & TANDEM_SMOOTH_Q, smooth_k = smooth & TANDEM_SMOOTH_K,
+               smooth_v = smooth & TANDEM_SMOOTH_V;
     const bool tensor_scale = !qk_f16 && granularity == TANDEM_GRANULARITY_TENSOR;
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE, bias = wants_lse && smooth_k;
     const uint32_t d_pad = pad_dim(op->head_dim);
@@ -457,8 +470,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     operand k = make_operand(&at, TD_VIEW_K, &op->k, op->kv_heads, op->kv_len, d_pad);
     operand v = make_operand(&at, TD_VIEW_V, &op->v, op->kv_heads, op->kv_len, d_pad);
     at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
-    at.extent_bytes[TD_VIEW_LSE] =
-        wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
+    at.extent_bytes[TD_VIEW_LSE] = wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
     place_operand(&at, &k, smooth_k, tensor_scale, false, qk_f16 ? 2 : 1, true);
     place_operand(&at, &v, smooth_v, true, true, v_f16 ? 2 : 1, false);
     place_operand(&at, &q, false, tensor_scale, false, qk_f16 ? 2 : 1, true);
@@ -557,13 +569,14 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     int d_index = 0;
     while (d_pads[d_index] != d_pad)
         d_index++;
-    const td_kernel *kernel = qk_f16 ? &kernels_attn_f16[d_index]
+    const td_kernel *kernel = qk_f16  ? &kernels_attn_f16[d_index]
                               : v_f16 ? &kernels_attn_8b_f16[d_index]
                                       : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
     const uint32_t tile_rows = at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
-    record = add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
+    record =
+        add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
     if (at.is_gpu)
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_f16 ? 2u : 1u, v_f16 ? 2u : 1u, d_pad);
     use_scratch(record, READ, AT(attention, q_codes), q.codes);
@@ -583,8 +596,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
 
     plan->scratch_bytes = at.scratch_bytes;
     if (at.missing)
-        return refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "there is no kernel %s for compute capability %" PRIu32 ".%" PRIu32,
-                      at.missing, sm / 10, sm % 10);
+        return refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes,
+                      "there is no kernel %s for compute capability %" PRIu32 ".%" PRIu32, at.missing, sm / 10,
+                      sm % 10);
     if (layout)
         *layout = (td_attention_layout){.q_pad = q.rows_pad,
                                         .kv_pad = k.rows_pad,

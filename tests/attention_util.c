@@ -256,7 +256,8 @@ double tu_max_abs(const double *a, const double *b, size_t n)
 double tu_case_l1(const tu_case *it)
 {
     double *o = tu_values(&it->o);
-    const double l1 = tu_relative_l1(o, it->ref_o, (size_t)it->op.batch * it->op.heads * it->op.q_len * it->op.head_dim);
+    const double l1 =
+        tu_relative_l1(o, it->ref_o, (size_t)it->op.batch * it->op.heads * it->op.q_len * it->op.head_dim);
     free(o);
     return l1;
 }

@@ -23,13 +23,13 @@ static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
 static const char *const isas[] = {"c", "avx2", "avx512-vnni"};
 enum { DIMS = sizeof dims / sizeof *dims, ISAS = sizeof isas / sizeof *isas };
 
-#define assert_in(value, low, high)                                                                                  \
-    do {                                                                                                             \
-        const double in_value = (value);                                                                             \
-        if (!(in_value >= (low) && in_value <= (high))) {                                                            \
-            print_error("%s is %g, not in %g .. %g\n", #value, in_value, (double)(low), (double)(high));             \
-            fail();                                                                                                  \
-        }                                                                                                            \
+#define assert_in(value, low, high)                                                                      \
+    do {                                                                                                 \
+        const double in_value = (value);                                                                 \
+        if (!(in_value >= (low) && in_value <= (high))) {                                                \
+            print_error("%s is %g, not in %g .. %g\n", #value, in_value, (double)(low), (double)(high)); \
+            fail();                                                                                      \
+        }                                                                                                \
     } while (0)
 
 static const td_target cpu = {.sm = 0};
@@ -75,7 +75,8 @@ static void test_formats(void **state)
     assert_int_equal(td_to_e4m3(-INFINITY), 0xfe);
     assert_true(td_from_e4m3(0x7e) == 448 && td_from_e4m3(1) == 0x1p-9f && td_from_e4m3(8) == 0x1p-6f);
     for (uint32_t i = 0; i < 127; i++) {
-        const float a = td_from_e4m3((uint8_t)i), b = i < 126 ? td_from_e4m3((uint8_t)(i + 1)) : 480, middle = (a + b) / 2;
+        const float a = td_from_e4m3((uint8_t)i), b = i < 126 ? td_from_e4m3((uint8_t)(i + 1)) : 480,
+                    middle = (a + b) / 2;
         assert_true(b > a);
         assert_int_equal(td_to_e4m3(a), i);
         assert_int_equal(td_to_e4m3(-a), i | 0x80);
@@ -180,11 +181,22 @@ static void test_two_levels_beat_one(void **state)
 
 static tandem_attention good_op(void)
 {
-    const tandem_view q = {.dtype = TANDEM_DTYPE_F16, .stride_batch = 6 * 100 * 64, .stride_head = 100 * 64, .stride_row = 64};
-    const tandem_view k = {.dtype = TANDEM_DTYPE_F16, .stride_batch = 3 * 300 * 64, .stride_head = 300 * 64, .stride_row = 64};
+    const tandem_view q = {
+        .dtype = TANDEM_DTYPE_F16, .stride_batch = 6 * 100 * 64, .stride_head = 100 * 64, .stride_row = 64};
+    const tandem_view k = {
+        .dtype = TANDEM_DTYPE_F16, .stride_batch = 3 * 300 * 64, .stride_head = 300 * 64, .stride_row = 64};
     const tandem_view lse = {.dtype = TANDEM_DTYPE_F32, .stride_batch = 600, .stride_head = 100, .stride_row = 1};
-    return (tandem_attention){.q = q, .k = k, .v = k, .o = q, .lse = lse, .batch = 2, .heads = 6, .kv_heads = 3, .q_len = 100,
-                              .kv_len = 300, .head_dim = 64};
+    return (tandem_attention){.q = q,
+                              .k = k,
+                              .v = k,
+                              .o = q,
+                              .lse = lse,
+                              .batch = 2,
+                              .heads = 6,
+                              .kv_heads = 3,
+                              .q_len = 100,
+                              .kv_len = 300,
+                              .head_dim = 64};
 }
 
 static void test_check(void **state)
@@ -208,17 +220,17 @@ static void test_check(void **state)
         assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_OK);
     }
 
-#define BAD(change, text)                                                                                            \
-    do {                                                                                                             \
-        op = good_op();                                                                                              \
-        change;                                                                                                      \
-        memset(why, 0, sizeof why);                                                                                  \
-        assert_int_equal(td_attention_check(&op, NULL, 0), TANDEM_ERROR_ARG);                                        \
-        assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_ERROR_ARG);                                \
-        if (!strstr(why, text)) {                                                                                    \
-            print_error("%s: \"%s\" does not say \"%s\"\n", #change, why, text);                                     \
-            fail();                                                                                                  \
-        }                                                                                                            \
+#define BAD(change, text)                                                             \
+    do {                                                                              \
+        op = good_op();                                                               \
+        change;                                                                       \
+        memset(why, 0, sizeof why);                                                   \
+        assert_int_equal(td_attention_check(&op, NULL, 0), TANDEM_ERROR_ARG);         \
+        assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_ERROR_ARG); \
+        if (!strstr(why, text)) {                                                     \
+            print_error("%s: \"%s\" does not say \"%s\"\n", #change, why, text);      \
+            fail();                                                                   \
+        }                                                                             \
     } while (0)
     BAD(op.batch = 0, "attention.batch is 0; it must be at least 1");
     BAD(op.heads = 0, "attention.heads is 0");
@@ -314,8 +326,10 @@ static void check_plan(const td_plan *plan, const tandem_attention *op)
             memcpy(&place, record->params + reloc->offset, sizeof place);
             assert_true(place == 0);
             for (uint32_t k = 0; k < record->read_count + record->write_count; k++) {
-                const td_range *range = k < record->read_count ? &record->reads[k] : &record->writes[k - record->read_count];
-                ranges += range->base == reloc->base && range->view == reloc->view && range->begin_bytes == reloc->addend;
+                const td_range *range =
+                    k < record->read_count ? &record->reads[k] : &record->writes[k - record->read_count];
+                ranges +=
+                    range->base == reloc->base && range->view == reloc->view && range->begin_bytes == reloc->addend;
             }
             assert_int_equal(ranges, 1);
             for (uint32_t k = 0; k < r; k++)
@@ -332,7 +346,8 @@ static void check_plan(const td_plan *plan, const tandem_attention *op)
             }
             assert_int_equal(range->begin_bytes % 256, 0);
             assert_true(range->end_bytes <= plan->scratch_bytes);
-            /* what is read from scratch was written, exactly that range, by an earlier record; nothing is written twice */
+            /* what is read from scratch was written, exactly that range, by an earlier record; nothing is written twice
+             */
             int writers = 0;
             for (uint32_t j = 0; j < i; j++)
                 for (uint32_t w = 0; w < plan->records[j].write_count; w++) {
@@ -395,7 +410,8 @@ static void test_plans(void **state)
                         assert_int_equal(last->block[0], 128);
                         assert_int_equal(last->grid[0], 12 * 2);
                         assert_non_null(strstr(last->kernel->entry, op.head_dim == 32 ? "_d32" : "_d64"));
-                        assert_int_equal(strncmp(last->kernel->entry, last->kernel->name, strlen(last->kernel->name)), 0);
+                        assert_int_equal(strncmp(last->kernel->entry, last->kernel->name, strlen(last->kernel->name)),
+                                         0);
                         assert_true(last->shared_bytes > 64 * op.head_dim && last->shared_bytes <= 227 * 1024);
                         assert_int_equal(layout.dump_s != UINT64_MAX, target.dump);
                         assert_int_equal(layout.dump_r != UINT64_MAX, target.dump && !layout.v_is_f16);
@@ -439,7 +455,8 @@ static void test_ref_by_hand(void **state)
     (void)state;
     tu_case it;
     /* two heads read one kv head; q . k is 2 c and 0 for head 0, 0 and 0 for head 1 */
-    tu_case_init(&it, &(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 1, .kv_len = 2, .head_dim = 32, .scale = 0.5f, .lse = 1});
+    tu_case_init(
+        &it, &(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 1, .kv_len = 2, .head_dim = 32, .scale = 0.5f, .lse = 1});
     for (uint32_t c = 0; c < 32; c++) {
         tu_set(&it.q, 0, 0, 0, c, c == 3 ? 2 : 0);
         tu_set(&it.q, 0, 1, 0, c, 0);
@@ -600,7 +617,8 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
             mean_of(&k, 0, k.rows, k_mean, true);
             assert_memory_equal(k_mean, (const float *)(scratch + at->k_mean) + bhk * d_pad, dim * 4);
         }
-        check_codes(&k, shape->granularity, true, qmax, v.bad, (const int8_t *)(scratch + at->k_codes) + (size_t)bhk * at->kv_pad * d_pad,
+        check_codes(&k, shape->granularity, true, qmax, v.bad,
+                    (const int8_t *)(scratch + at->k_codes) + (size_t)bhk * at->kv_pad * d_pad,
                     (const float *)(scratch + at->k_scale) + bhk * at->kv_pad, at->kv_pad);
         if (smooth_v) {
             mean_of(&v, 0, v.rows, mean, true);
@@ -611,7 +629,8 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
             for (uint32_t r = 0; r < v.rows && c < dim; r++)
                 amax = fmaxf(amax, fabsf(v.y[r * dim + c]));
             if (!at->v_is_f16)
-                assert_int_equal(td_bits(((const float *)(scratch + at->v_scale))[bhk * d_pad + c]), td_bits(amax / 448));
+                assert_int_equal(td_bits(((const float *)(scratch + at->v_scale))[bhk * d_pad + c]),
+                                 td_bits(amax / 448));
             const uint8_t *codes = scratch + at->v_codes + ((size_t)bhk * d_pad + c) * at->kv_pad;
             const uint16_t *halves = (const uint16_t *)(scratch + at->v_codes) + ((size_t)bhk * d_pad + c) * at->kv_pad;
             for (uint32_t r = 0; r < at->kv_pad; r++) {
@@ -638,7 +657,8 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
                     assert_int_equal(td_bits(delta[j]), td_bits(sum));
                 }
             }
-            check_codes(&q, shape->granularity, false, qmax, NULL, (const int8_t *)(scratch + at->q_codes) + (size_t)bh * at->q_pad * d_pad,
+            check_codes(&q, shape->granularity, false, qmax, NULL,
+                        (const int8_t *)(scratch + at->q_codes) + (size_t)bh * at->q_pad * d_pad,
                         (const float *)(scratch + at->q_scale) + bh * at->q_pad, at->q_pad);
             free_plane(&q);
         }
@@ -655,16 +675,31 @@ static void test_prologue_from_the_definition(void **state)
         if (!td_cpu_isa_force(isas[isa]))
             continue;
         for (uint32_t granularity = 1; granularity <= 6; granularity++)
-            check_prologue(&(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .head_dim = granularity % 2 ? 32 : 80,
-                                       .precision = granularity % 3 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_4B,
-                                       .granularity = granularity, .dtype_q = TANDEM_DTYPE_F16, .dtype_k = TANDEM_DTYPE_BF16,
-                                       .smooth = granularity == 4 ? TANDEM_SMOOTH_NONE : TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K,
-                                       .seed = granularity, .layout = (tu_layout)(granularity % 4)},
-                           &cpu);
+            check_prologue(
+                &(tu_shape){.heads = 2,
+                            .kv_heads = 1,
+                            .q_len = 150,
+                            .kv_len = 200,
+                            .head_dim = granularity % 2 ? 32 : 80,
+                            .precision = granularity % 3 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_4B,
+                            .granularity = granularity,
+                            .dtype_q = TANDEM_DTYPE_F16,
+                            .dtype_k = TANDEM_DTYPE_BF16,
+                            .smooth = granularity == 4 ? TANDEM_SMOOTH_NONE : TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K,
+                            .seed = granularity,
+                            .layout = (tu_layout)(granularity % 4)},
+                &cpu);
         const td_target ampere = td_target_for_sm(80);
-        check_prologue(&(tu_shape){.batch = 2, .q_len = 129, .kv_len = 65, .head_dim = 64, .heads = 2, .precision = TANDEM_PRECISION_8B,
-                                   .granularity = TANDEM_GRANULARITY_THREAD_ADA, .smooth = TANDEM_SMOOTH_V | TANDEM_SMOOTH_K,
-                                   .v_bias = 3, .dtype_v = TANDEM_DTYPE_F16},
+        check_prologue(&(tu_shape){.batch = 2,
+                                   .q_len = 129,
+                                   .kv_len = 65,
+                                   .head_dim = 64,
+                                   .heads = 2,
+                                   .precision = TANDEM_PRECISION_8B,
+                                   .granularity = TANDEM_GRANULARITY_THREAD_ADA,
+                                   .smooth = TANDEM_SMOOTH_V | TANDEM_SMOOTH_K,
+                                   .v_bias = 3,
+                                   .dtype_v = TANDEM_DTYPE_F16},
                        isa ? &cpu : &ampere);
     }
     td_cpu_isa_force(NULL);
@@ -675,7 +710,8 @@ static void test_f16_scales(void **state)
 {
     (void)state;
     tu_case it;
-    tu_case_init(&it, &(tu_shape){.q_len = 70, .kv_len = 90, .head_dim = 32, .precision = TANDEM_PRECISION_F16, .scale = 1e-9f});
+    tu_case_init(
+        &it, &(tu_shape){.q_len = 70, .kv_len = 90, .head_dim = 32, .precision = TANDEM_PRECISION_F16, .scale = 1e-9f});
     for (uint32_t c = 0; c < 32; c++) {
         tu_set(&it.q, 0, 0, 1, c, 1e6 * (c + 1));
         tu_set(&it.k, 0, 0, 2, c, -40000);
@@ -707,8 +743,8 @@ static void run_and_compare(tu_case *it, const td_target *target)
     assert_int_equal(tu_case_run(it, target, 2), TANDEM_OK);
     const double l1 = tu_case_l1(it);
     if (!(l1 <= most_l1(it->plan.precision))) {
-        print_error("sm %u, precision %u, %ux%u, head_dim %u, causal %u: relative L1 %g\n", target->sm, it->plan.precision,
-                    it->op.q_len, it->op.kv_len, it->op.head_dim, it->op.causal, l1);
+        print_error("sm %u, precision %u, %ux%u, head_dim %u, causal %u: relative L1 %g\n", target->sm,
+                    it->plan.precision, it->op.q_len, it->op.kv_len, it->op.head_dim, it->op.causal, l1);
         fail();
     }
 }
@@ -722,8 +758,12 @@ static void test_lengths(void **state)
     for (uint32_t i = 0; i < 64; i++)
         for (uint32_t precision = 1; precision <= 3; precision++) {
             tu_case it;
-            tu_case_init(&it, &(tu_shape){.q_len = lengths[i / 8], .kv_len = lengths[i % 8], .head_dim = 64, .seed = i,
-                                          .precision = precision, .causal = i / 8 <= i % 8 && precision != 3 ? i % 2 : 0});
+            tu_case_init(&it, &(tu_shape){.q_len = lengths[i / 8],
+                                          .kv_len = lengths[i % 8],
+                                          .head_dim = 64,
+                                          .seed = i,
+                                          .precision = precision,
+                                          .causal = i / 8 <= i % 8 && precision != 3 ? i % 2 : 0});
             tu_case_ref(&it);
             run_and_compare(&it, &cpu);
             if (i / 8 == (i + precision) % 8) {
@@ -746,11 +786,23 @@ static void test_shapes(void **state)
         for (uint32_t layout = 0; layout < 4; layout++)
             for (uint32_t precision = 1; precision <= 2; precision++, n++) {
                 tu_case it;
-                tu_case_init(&it, &(tu_shape){.batch = 2, .heads = 4, .kv_heads = n % 3 == 0 ? 1 : n % 3 == 1 ? 2 : 4, .q_len = 67,
-                                              .kv_len = 140, .head_dim = dims[d], .precision = precision, .causal = n / 2 % 2,
-                                              .layout = (tu_layout)layout, .dtype_q = types[n % 3], .dtype_k = types[n / 3 % 3],
-                                              .dtype_v = types[n / 2 % 3], .dtype_o = types[(n + 1) / 2 % 3 == 1 ? 2 : (n + 1) / 2 % 3],
-                                              .lse = n % 2, .seed = n});
+                tu_case_init(&it, &(tu_shape){.batch = 2,
+                                              .heads = 4,
+                                              .kv_heads = n % 3 == 0   ? 1
+                                                          : n % 3 == 1 ? 2
+                                                                       : 4,
+                                              .q_len = 67,
+                                              .kv_len = 140,
+                                              .head_dim = dims[d],
+                                              .precision = precision,
+                                              .causal = n / 2 % 2,
+                                              .layout = (tu_layout)layout,
+                                              .dtype_q = types[n % 3],
+                                              .dtype_k = types[n / 3 % 3],
+                                              .dtype_v = types[n / 2 % 3],
+                                              .dtype_o = types[(n + 1) / 2 % 3 == 1 ? 2 : (n + 1) / 2 % 3],
+                                              .lse = n % 2,
+                                              .seed = n});
                 tu_case_ref(&it);
                 run_and_compare(&it, &cpu);
                 if (it.lse.data)
@@ -769,8 +821,12 @@ static void test_bf16_output(void **state)
 {
     (void)state;
     tu_case it;
-    tu_case_init(&it, &(tu_shape){.q_len = 70, .kv_len = 300, .head_dim = 80, .precision = TANDEM_PRECISION_F16,
-                                  .dtype_o = TANDEM_DTYPE_BF16, .layout = TU_GAPS});
+    tu_case_init(&it, &(tu_shape){.q_len = 70,
+                                  .kv_len = 300,
+                                  .head_dim = 80,
+                                  .precision = TANDEM_PRECISION_F16,
+                                  .dtype_o = TANDEM_DTYPE_BF16,
+                                  .layout = TU_GAPS});
     tu_case_ref(&it);
     assert_int_equal(tu_case_run(&it, &cpu, 1), TANDEM_OK);
     assert_in(tu_case_l1(&it), 2e-4, 3e-3);
@@ -786,10 +842,18 @@ static void test_causal(void **state)
     for (int i = 0; i < 7; i++)
         for (int t = 0; t < count; t++)
             for (uint32_t precision = 1; precision <= 3; precision++) {
-                const uint32_t q_len = lengths[i][0], kv_len = lengths[i][1], empty = q_len > kv_len ? q_len - kv_len : 0;
+                const uint32_t q_len = lengths[i][0], kv_len = lengths[i][1],
+                               empty = q_len > kv_len ? q_len - kv_len : 0;
                 tu_case it;
-                tu_case_init(&it, &(tu_shape){.heads = 2, .q_len = q_len, .kv_len = kv_len, .head_dim = 32, .causal = 1, .lse = 1,
-                                              .precision = precision, .seed = (uint64_t)i, .smooth = t ? 0 : TANDEM_SMOOTH_V | TANDEM_SMOOTH_K});
+                tu_case_init(&it, &(tu_shape){.heads = 2,
+                                              .q_len = q_len,
+                                              .kv_len = kv_len,
+                                              .head_dim = 32,
+                                              .causal = 1,
+                                              .lse = 1,
+                                              .precision = precision,
+                                              .seed = (uint64_t)i,
+                                              .smooth = t ? 0 : TANDEM_SMOOTH_V | TANDEM_SMOOTH_K});
                 tu_case_ref(&it);
                 assert_int_equal(tu_case_run(&it, &targets[t], 2), TANDEM_OK);
                 for (uint32_t h = 0; h < 2; h++)
@@ -805,12 +869,19 @@ static void test_causal(void **state)
 }
 
 /* Which rows are NaN is as the contract says, and the others are as if nothing had happened. */
-static void check_poisoned(uint32_t precision, uint32_t smooth, const td_target *target, int which, double value, bool causal)
+static void check_poisoned(uint32_t precision, uint32_t smooth, const td_target *target, int which, double value,
+                           bool causal)
 {
     enum { N = 150, AT = 70 };
     tu_case it;
-    tu_case_init(&it, &(tu_shape){.heads = 2, .q_len = N, .kv_len = N, .head_dim = 64, .causal = causal, .precision = precision,
-                                  .smooth = smooth, .lse = 1});
+    tu_case_init(&it, &(tu_shape){.heads = 2,
+                                  .q_len = N,
+                                  .kv_len = N,
+                                  .head_dim = 64,
+                                  .causal = causal,
+                                  .precision = precision,
+                                  .smooth = smooth,
+                                  .lse = 1});
     tu_tensor *tensors[] = {&it.q, &it.k, &it.v};
     tu_set(tensors[which], 0, 1, AT, 9, value);
     tu_case_ref(&it);
@@ -876,7 +947,8 @@ static void test_accuracy(void **state)
     td_target fp8, ampere = td_target_for_sm(80);
     const bool has_fp8 = fp8_target(&fp8);
     for (uint32_t d = 0; d < DIMS; d++) {
-        tu_shape shape = {.q_len = 130, .kv_len = d % 2 ? 256 : 500, .head_dim = dims[d], .precision = TANDEM_PRECISION_8B};
+        tu_shape shape = {
+            .q_len = 130, .kv_len = d % 2 ? 256 : 500, .head_dim = dims[d], .precision = TANDEM_PRECISION_8B};
         assert_in(l1_of(&shape, &cpu), .005, .05);
         if (d < 2) {
             assert_in(l1_of(&shape, &ampere), .003, .03);
@@ -922,7 +994,10 @@ static void test_smooth_k(void **state)
         double l1[2];
         for (int smooth = 0; smooth < 2; smooth++) {
             tu_case it;
-            tu_case_init(&it, &(tu_shape){.q_len = 128, .kv_len = 300, .head_dim = 64, .precision = precision,
+            tu_case_init(&it, &(tu_shape){.q_len = 128,
+                                          .kv_len = 300,
+                                          .head_dim = 64,
+                                          .precision = precision,
                                           .smooth = smooth ? TANDEM_SMOOTH_K : TANDEM_SMOOTH_NONE});
             for (uint32_t r = 0; r < 300; r++)
                 tu_set(&it.k, 0, 0, r, 11, tu_get(&it.k, 0, 0, r, 11) + 30);
@@ -942,7 +1017,10 @@ static void test_smooth_q(void **state)
     double l1[2];
     for (int smooth = 0; smooth < 2; smooth++) {
         tu_case it;
-        tu_case_init(&it, &(tu_shape){.q_len = 200, .kv_len = 300, .head_dim = 64, .precision = TANDEM_PRECISION_4B,
+        tu_case_init(&it, &(tu_shape){.q_len = 200,
+                                      .kv_len = 300,
+                                      .head_dim = 64,
+                                      .precision = TANDEM_PRECISION_4B,
                                       .smooth = TANDEM_SMOOTH_K | (smooth ? TANDEM_SMOOTH_Q : 0)});
         for (uint32_t r = 0; r < 200; r++)
             tu_set(&it.q, 0, 0, r, 3, tu_get(&it.q, 0, 0, r, 3) + 12);
@@ -996,8 +1074,17 @@ static void test_lse(void **state)
         for (uint32_t precision = 1; precision <= 3; precision++)
             for (uint32_t smooth = 2; smooth < 16; smooth += 2) {
                 tu_case it;
-                tu_case_init(&it, &(tu_shape){.batch = 2, .heads = 2, .kv_heads = 1, .q_len = 65, .kv_len = 130, .head_dim = 32, .lse = 1,
-                                              .precision = precision, .smooth = smooth, .k_bias = 1.5f, .layout = TU_GAPS});
+                tu_case_init(&it, &(tu_shape){.batch = 2,
+                                              .heads = 2,
+                                              .kv_heads = 1,
+                                              .q_len = 65,
+                                              .kv_len = 130,
+                                              .head_dim = 32,
+                                              .lse = 1,
+                                              .precision = precision,
+                                              .smooth = smooth,
+                                              .k_bias = 1.5f,
+                                              .layout = TU_GAPS});
                 tu_case_ref(&it);
                 assert_int_equal(tu_case_run(&it, &targets[t], 2), TANDEM_OK);
                 const double error = tu_case_lse_error(&it);
@@ -1018,9 +1105,17 @@ static void test_twin_and_fast_agree(void **state)
     for (uint32_t precision = 1; precision <= 3; precision++)
         for (uint32_t unit = TD_ACCUMULATOR_F32; unit <= TD_ACCUMULATOR_BLACKWELL_MMA; unit++, n++) {
             tu_case it;
-            tu_case_init(&it, &(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 100, .kv_len = 300, .head_dim = dims[n % DIMS], .causal = n % 2,
-                                          .precision = precision, .granularity = TANDEM_GRANULARITY_THREAD_ADA, .v_bias = 0.5f,
-                                          .seed = n, .lse = 1});
+            tu_case_init(&it, &(tu_shape){.heads = 2,
+                                          .kv_heads = 1,
+                                          .q_len = 100,
+                                          .kv_len = 300,
+                                          .head_dim = dims[n % DIMS],
+                                          .causal = n % 2,
+                                          .precision = precision,
+                                          .granularity = TANDEM_GRANULARITY_THREAD_ADA,
+                                          .v_bias = 0.5f,
+                                          .seed = n,
+                                          .lse = 1});
             fp8.accumulator = unit;
             assert_int_equal(tu_case_run(&it, &fp8, 2), TANDEM_OK);
             double *twin = tu_values(&it.o), *twin_lse = tu_values(&it.lse);
@@ -1046,7 +1141,10 @@ static void test_dumps(void **state)
     fp8.dump = true;
     fp8.accumulator = TD_ACCUMULATOR_F32;
     tu_case it;
-    tu_case_init(&it, &(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 66, .kv_len = 100, .head_dim = 32, .precision = TANDEM_PRECISION_8B});
+    tu_case_init(
+        &it,
+        &(tu_shape){
+            .heads = 2, .kv_heads = 1, .q_len = 66, .kv_len = 100, .head_dim = 32, .precision = TANDEM_PRECISION_8B});
     assert_int_equal(tu_case_run(&it, &fp8, 2), TANDEM_OK);
     const td_attention_layout *at = &it.layout;
     const unsigned char *scratch = it.scratch;
@@ -1091,9 +1189,18 @@ static void test_isas_agree(void **state)
     for (uint32_t precision = 1; precision <= 3; precision++)
         for (uint32_t d = 0; d < DIMS; d++, n++) {
             tu_case it;
-            tu_case_init(&it, &(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 131, .kv_len = 333, .head_dim = dims[d], .precision = precision,
-                                          .causal = n % 2, .dtype_q = 1 + n % 3, .dtype_k = 1 + n / 2 % 3, .dtype_v = 1 + n / 3 % 3,
-                                          .lse = 1, .seed = n});
+            tu_case_init(&it, &(tu_shape){.heads = 2,
+                                          .kv_heads = 1,
+                                          .q_len = 131,
+                                          .kv_len = 333,
+                                          .head_dim = dims[d],
+                                          .precision = precision,
+                                          .causal = n % 2,
+                                          .dtype_q = 1 + n % 3,
+                                          .dtype_k = 1 + n / 2 % 3,
+                                          .dtype_v = 1 + n / 3 % 3,
+                                          .lse = 1,
+                                          .seed = n});
             double *o[ISAS] = {NULL}, *lse[ISAS] = {NULL};
             void *scratch[ISAS] = {NULL};
             for (int i = 0; i < ISAS; i++) {
@@ -1125,8 +1232,15 @@ static void test_threads_do_not_matter(void **state)
     static const uint32_t threads[] = {1, 2, 3, 8};
     for (uint32_t precision = 1; precision <= 3; precision++) {
         tu_case it;
-        tu_case_init(&it, &(tu_shape){.batch = 2, .heads = 3, .kv_heads = 1, .q_len = 140, .kv_len = 270, .head_dim = 64, .precision = precision,
-                                      .lse = 1, .layout = TU_BY_ROW});
+        tu_case_init(&it, &(tu_shape){.batch = 2,
+                                      .heads = 3,
+                                      .kv_heads = 1,
+                                      .q_len = 140,
+                                      .kv_len = 270,
+                                      .head_dim = 64,
+                                      .precision = precision,
+                                      .lse = 1,
+                                      .layout = TU_BY_ROW});
         void *o = NULL, *scratch = NULL;
         for (int i = 0; i < 4; i++) {
             assert_int_equal(tu_case_run(&it, &cpu, threads[i]), TANDEM_OK);
@@ -1203,21 +1317,29 @@ static int bench(void)
                 if (!td_cpu_isa_force(isas[isa]))
                     continue;
                 tu_case it;
-                tu_case_init(&it, &(tu_shape){.batch = 225, .q_len = 256, .kv_len = 1024, .head_dim = 32, .precision = precision,
-                                              .dtype_q = dtype, .dtype_k = dtype, .dtype_v = dtype, .dtype_o = dtype});
+                tu_case_init(&it, &(tu_shape){.batch = 225,
+                                              .q_len = 256,
+                                              .kv_len = 1024,
+                                              .head_dim = 32,
+                                              .precision = precision,
+                                              .dtype_q = dtype,
+                                              .dtype_k = dtype,
+                                              .dtype_v = dtype,
+                                              .dtype_o = dtype});
                 if (tu_case_run(&it, &cpu, 2) != TANDEM_OK)
                     return 1;
                 const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
                                                        (uintptr_t)it.o.data, 0};
                 double wall = INFINITY, user = INFINITY;
                 for (int run = 0; run < (isa ? 7 : 2); run++) {
-                    const double wall_begin = milliseconds(CLOCK_MONOTONIC), begin = milliseconds(CLOCK_PROCESS_CPUTIME_ID);
+                    const double wall_begin = milliseconds(CLOCK_MONOTONIC),
+                                 begin = milliseconds(CLOCK_PROCESS_CPUTIME_ID);
                     td_exec_cpu_run(&it.plan, views, (uintptr_t)it.scratch, 2, NULL);
                     wall = fmin(wall, milliseconds(CLOCK_MONOTONIC) - wall_begin);
                     user = fmin(user, milliseconds(CLOCK_PROCESS_CPUTIME_ID) - begin);
                 }
-                printf("225 x 256 x 1024 x 32 %-4s %-3s %-12s wall %6.1f ms, cpu %6.1f ms:", types[dtype], precisions[precision],
-                       isas[isa], wall, user);
+                printf("225 x 256 x 1024 x 32 %-4s %-3s %-12s wall %6.1f ms, cpu %6.1f ms:", types[dtype],
+                       precisions[precision], isas[isa], wall, user);
                 for (uint32_t i = 0; i < it.plan.record_count; i++) {
                     static td_plan one;
                     double least = INFINITY;

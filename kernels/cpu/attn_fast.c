@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 
 #if TD_X86
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -23,8 +24,10 @@ static atomic_int isa_in_use = -1;
 static td_isa best_isa(void)
 {
 #if TD_X86
+    unsigned a, b, c = 0, d;
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C) || !__builtin_cpu_supports("avx2") ||
+        !__builtin_cpu_supports("fma"))
         return TD_ISA_C;
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
@@ -106,7 +109,8 @@ TD_INLINE void pack_k_float(const job *at)
     const uint16_t *half = (const uint16_t *)at->k + (size_t)at->key * d_pad;
     for (uint32_t c = 0; c < d_pad; c++)
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
-            at->local->k[c * TD_TILE_KEYS + j] = at->is_8b ? (float)code[j * d_pad + c] : td_from_f16(half[j * d_pad + c]);
+            at->local->k[c * TD_TILE_KEYS + j] =
+                at->is_8b ? (float)code[j * d_pad + c] : td_from_f16(half[j * d_pad + c]);
 }
 
 TD_INLINE void pack_v_float(const job *at)
@@ -206,7 +210,10 @@ TD_INLINE void pv_float(const job *at, uint32_t row)
 }
 
 /* What an instruction set does for a tile; `row` counts within the block, four rows at a time. */
-static void pack_q_c(const job *at) { pack_q_float(at); }
+static void pack_q_c(const job *at)
+{
+    pack_q_float(at);
+}
 static void pack_kv_c(const job *at)
 {
     pack_k_float(at);
@@ -280,7 +287,8 @@ TD_TARGET_AVX2 static void pack_k_avx2(const job *at)
                     _mm256_storeu_si256(to + TD_TILE_KEYS / 8, hi);
                 } else {
                     float *to = at->local->k + (size_t)(byte / 2 + 2 * i) * TD_TILE_KEYS + j;
-                    const __m256i lo = _mm256_packus_epi32(_mm256_and_si256(x[i], low_half), _mm256_srli_epi32(x[i], 16));
+                    const __m256i lo =
+                        _mm256_packus_epi32(_mm256_and_si256(x[i], low_half), _mm256_srli_epi32(x[i], 16));
                     const __m256i halves = _mm256_permute4x64_epi64(lo, 0xd8);
                     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
                     _mm256_storeu_ps(to + TD_TILE_KEYS, _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
@@ -304,7 +312,8 @@ TD_TARGET_AVX2 static void pack_v_avx2(const job *at)
                 if (at->is_8b) {
                     for (uint32_t b = 0; b < 4; b++) {
                         const __m256i code = _mm256_slli_epi32(x[i], (int)(24 - 8 * b));
-                        const __m256i magnitude = _mm256_and_si256(_mm256_srli_epi32(code, 4), _mm256_set1_epi32(0x07f00000));
+                        const __m256i magnitude =
+                            _mm256_and_si256(_mm256_srli_epi32(code, 4), _mm256_set1_epi32(0x07f00000));
                         const __m256 y = _mm256_mul_ps(_mm256_castsi256_ps(magnitude), unbias);
                         const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(code), _mm256_set1_ps(-0.0f));
                         const uint32_t key = td_v_key(byte + 4 * i + b);
@@ -339,7 +348,8 @@ TD_TARGET_AVX2 TD_INLINE void qk_avx2(const job *at, uint32_t row)
             for (int i = 0; i < 4; i++)
                 sum[i][0] = sum[i][1] = _mm256_setzero_si256();
             for (uint32_t c = 0; c < d_pad; c += 2, k += 2 * TD_TILE_KEYS) {
-                const __m256i k0 = _mm256_loadu_si256((const __m256i *)k), k1 = _mm256_loadu_si256((const __m256i *)k + 1);
+                const __m256i k0 = _mm256_loadu_si256((const __m256i *)k),
+                              k1 = _mm256_loadu_si256((const __m256i *)k + 1);
                 for (uint32_t i = 0; i < 4; i++) {
                     int32_t pair;
                     memcpy(&pair, q + i * d_pad + c, sizeof pair);
@@ -411,8 +421,9 @@ TD_TARGET_AVX512 static void pack_q_avx512(const job *at)
     const size_t n = (size_t)at->rows * at->d_pad;
     if (at->is_8b)
         for (size_t i = 0; i < n; i += 32)
-            _mm256_storeu_si256((__m256i *)((unsigned char *)at->local->q + i),
-                                _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(at->q + i)), _mm256_set1_epi8(-128)));
+            _mm256_storeu_si256(
+                (__m256i *)((unsigned char *)at->local->q + i),
+                _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(at->q + i)), _mm256_set1_epi8(-128)));
     else
         pack_q_avx2(at);
 }
@@ -431,7 +442,8 @@ TD_TARGET_AVX512 static void pack_k_avx512(const job *at)
             transpose_8x8(k + (size_t)(j + 8) * d_pad + c, d_pad, y);
             for (uint32_t i = 0; i < 8; i++) {
                 const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(x[i]), y[i], 1);
-                _mm512_storeu_si512((unsigned char *)at->local->k + (size_t)(c / 4 + i) * TD_TILE_KEYS * 4 + j * 4, both);
+                _mm512_storeu_si512((unsigned char *)at->local->k + (size_t)(c / 4 + i) * TD_TILE_KEYS * 4 + j * 4,
+                                    both);
                 sum = _mm512_dpbusd_epi32(sum, offset, both);
             }
         }

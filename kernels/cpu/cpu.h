@@ -18,7 +18,7 @@
 #define TD_X86 1
 #define TD_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define TD_TARGET_AVX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")))
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #else
 #define TD_X86 0
 #endif
@@ -31,7 +31,7 @@ typedef enum td_isa { TD_ISA_C, TD_ISA_AVX2, TD_ISA_AVX512, TD_ISA_COUNT } td_is
 /* The instruction set in use: the best of the machine unless td_cpu_isa_force() chose another. */
 td_isa td_cpu_isa_level(void);
 const char *td_cpu_isa(void);
-/* For tests and benches. NULL: the best again. False, and nothing changes, where it is unknown or the machine lacks it. */
+/* For tests and benches; NULL: the best again. False, and nothing changes, for a name that this machine lacks. */
 bool td_cpu_isa_force(const char *name);
 
 /* Scratch of one thread, by kernel. */

@@ -1,4 +1,4 @@
-/* The prologue: means, maxima, codes and scales, to the letter of kernels/params.h. Twin of the CUDA prologue and shipped.
+/* Means, maxima, codes, scales, to the letter of kernels/params.h: ships, and is the CUDA prologue's twin.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -94,7 +94,7 @@ TD_INLINE float finite_or_0(float x)
     return td_float((td_bits(x) & 0x7f800000) != 0x7f800000 ? td_bits(x) : 0);
 }
 
-/* Rows of this chunk that exist, as finite floats in tile[][d_pad], zeros behind dim; bad[] tells which were not finite. */
+/* The chunk's rows as finite floats in tile[][d_pad], zeros behind dim; row_bad[] tells which were not finite. */
 TD_INLINE uint32_t load_tile(td_local_prologue *at, const td_tensor *x, uint32_t bh, uint32_t chunk, uint32_t d_pad)
 {
     const uint32_t first = chunk * TD_TILE_ROWS;
@@ -460,17 +460,26 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
 }
 
 #if TD_X86
-#define TD_CLONES(name)                                                                                              \
-    static void name##_c(const void *params, const td_block *at) { name##_body(params, at); }                        \
-    TD_TARGET_AVX2 static void name##_avx2(const void *params, const td_block *at) { name##_body(params, at); }       \
-    void td_cpu_##name(const void *params, const td_block *at)                                                       \
-    {                                                                                                                \
-        const body_fn body = td_cpu_isa_level() >= TD_ISA_AVX2 ? name##_avx2 : name##_c;                             \
-        body(params, at);                                                                                            \
+#define TD_CLONES(name)                                                                  \
+    static void name##_c(const void *params, const td_block *at)                         \
+    {                                                                                    \
+        name##_body(params, at);                                                         \
+    }                                                                                    \
+    TD_TARGET_AVX2 static void name##_avx2(const void *params, const td_block *at)       \
+    {                                                                                    \
+        name##_body(params, at);                                                         \
+    }                                                                                    \
+    void td_cpu_##name(const void *params, const td_block *at)                           \
+    {                                                                                    \
+        const body_fn body = td_cpu_isa_level() >= TD_ISA_AVX2 ? name##_avx2 : name##_c; \
+        body(params, at);                                                                \
     }
 #else
-#define TD_CLONES(name) \
-    void td_cpu_##name(const void *params, const td_block *at) { name##_body(params, at); }
+#define TD_CLONES(name)                                        \
+    void td_cpu_##name(const void *params, const td_block *at) \
+    {                                                          \
+        name##_body(params, at);                               \
+    }
 #endif
 
 TD_CLONES(mean_partial)

@@ -8,7 +8,8 @@
 #include "kernels/ops.h"
 
 /* Elements of row (b, h, r) as doubles. */
-static void load_row(double *to, const void *data, const tandem_view *view, int64_t b, int64_t h, int64_t r, int64_t dim)
+static void load_row(double *to, const void *data, const tandem_view *view, int64_t b, int64_t h, int64_t r,
+                     int64_t dim)
 {
     const int64_t first = b * view->stride_batch + h * view->stride_head + r * view->stride_row;
     for (int64_t c = 0; c < dim; c++)

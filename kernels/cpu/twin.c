@@ -18,8 +18,9 @@
 /* A code taken apart: mantissa * 2^(exponent - fraction bits of its format), mantissa with sign. */
 typedef td_twin_operand operand;
 
-/* Aligns, truncates and adds the products of n operands, whose mantissas have `point` fractional bits together, and c. */
-static float fused_sum(const operand *a, const operand *b, int n, int point, float c, int fraction_bits, int output_bits)
+/* Aligns, truncates and adds c and n products, which have `point` fractional bits. */
+static float fused_sum(const operand *a, const operand *b, int n, int point, float c, int fraction_bits,
+                       int output_bits)
 {
     const uint32_t bits = td_bits(c);
     const int biased = (int)(bits >> 23 & 0xff);
@@ -73,7 +74,7 @@ static bool split_f16(uint16_t code, operand *to)
     return biased != 31;
 }
 
-/* False for NaN. In fp16 the small codes of E4M3 are normalised, too; position k goes to the slot where the unit takes it. */
+/* False for NaN. Where the unit works in fp16, E4M3's subnormals are normalised. */
 static bool split_e4m3(uint8_t code, uint32_t accumulator, operand *to)
 {
     const int biased = code >> 3 & 15, fraction = code & 7;
@@ -98,8 +99,7 @@ static uint32_t slot_e4m3(uint32_t k, uint32_t accumulator)
 static float mma_e4m3(uint32_t accumulator, const operand *a, const operand *b, float c)
 {
     switch (accumulator) {
-    case TD_ACCUMULATOR_ADA_MMA:
-        return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, c, 13, 13), 13, 13);
+    case TD_ACCUMULATOR_ADA_MMA: return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, c, 13, 13), 13, 13);
     case TD_ACCUMULATOR_WGMMA: return fused_sum(a, b, 32, 6, c, 13, 13);
     case TD_ACCUMULATOR_HOPPER_MMA:
         return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, 0, 25, 23), 25, 23) + c;
@@ -116,7 +116,7 @@ float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c)
     operand x[16], y[16];
     bool finite = true;
     for (int k = 0; k < 16; k++)
-        finite &= split_f16(a[k], &x[k]) & split_f16(b[k], &y[k]);
+        finite = split_f16(a[k], &x[k]) && split_f16(b[k], &y[k]) && finite;
     return finite ? fused_sum(x, y, 16, 20, c, 25, 23) : NAN; /* the kernels feed no infinities */
 }
 
@@ -126,7 +126,7 @@ float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b,
     bool finite = true;
     for (uint32_t k = 0; k < 32; k++) {
         const uint32_t slot = slot_e4m3(k, accumulator);
-        finite &= split_e4m3(a[k], accumulator, &x[slot]) & split_e4m3(b[k], accumulator, &y[slot]);
+        finite = split_e4m3(a[k], accumulator, &x[slot]) && split_e4m3(b[k], accumulator, &y[slot]) && finite;
     }
     return finite ? mma_e4m3(accumulator, x, y, c) : NAN;
 }
