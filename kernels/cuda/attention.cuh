@@ -28,7 +28,7 @@ struct Place {
     int row0;       /* of the block */
     int keys;       /* that its last row may attend to */
     int free_keys;  /* that all its rows may attend to */
-    int reach;      /* row r may attend to keys below r + reach; for all of them when not causal */
+    int reach;      /* causal: row r may attend to keys below r + reach */
 };
 
 template <class T> __device__ __forceinline__ Place place(const td_params_attention &p)
@@ -43,7 +43,7 @@ template <class T> __device__ __forceinline__ Place place(const td_params_attent
         tile = int(tiles) - 1 - tile;
     at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
     at.row0 = tile * T::rows;
-    at.reach = p.causal ? kv_len - q_len + 1 : kv_len;
+    at.reach = kv_len - q_len + 1;
     at.keys = at.free_keys = kv_len;
     if (p.causal) {
         at.keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + at.reach));
@@ -59,13 +59,12 @@ template <class T> __device__ __forceinline__ void fetch_k(typename T::Stage &to
     const int t = tid_x();
 
     copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes, T::q_row_bytes);
-    if (t < T::keys / 4) {
+    if (t < T::keys / 4)
         cp_async_16(shared_address(to.k_scale + 4 * t), p.k_scale + row + 4 * t);
-    } else if (p.delta && t < T::keys / 2) {
+    if (p.delta && t < T::keys / 4) {
         const int64_t block = int64_t(at.bh) * (p.q_pad / TD_TILE_ROWS) + at.row0 / int(TD_TILE_ROWS);
-        const int i = t - T::keys / 4;
 
-        cp_async_16(shared_address(to.delta + 4 * i), p.delta + block * p.kv_pad + tile * T::keys + 4 * i);
+        cp_async_16(shared_address(to.delta + 4 * t), p.delta + block * p.kv_pad + tile * T::keys + 4 * t);
     }
 }
 
@@ -94,10 +93,16 @@ template <> struct Dot<2> {
     using type = float;
 };
 
+/* The warp's first row in the dumps. */
+__device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const Place &at)
+{
+    return int64_t(at.bh) * p.q_pad + at.row0 + tid_x() / 32 * 16;
+}
+
 /* P V of one tile, O = O * alpha + it. E4M3: R over the tile's 64 keys first, then one fma (two-level accumulation). */
 template <class T>
 __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const float (&s)[8][4], const float (&alpha)[2],
-                                           uint32_t v, int lane, const td_params_attention &p, const Place &at, int row, int tile)
+                                           uint32_t v, int lane, const td_params_attention &p, const Place &at, int tile)
 {
     if constexpr (T::pv_bytes == 1) {
 #if TD_HAVE_E4M3
@@ -112,15 +117,19 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
                 a[step][i] = uint32_t(cvt_e4m3x2(s[j][r + 1], s[j][r])) |
                              uint32_t(cvt_e4m3x2(s[j + 1][r + 1], s[j + 1][r])) << 16;
             }
-        if (p.dump_p)
+        if (p.dump_p) {
+            const int thread = tid_x() % 32;
+            uint8_t *to = p.dump_p + dump_row(p, at) * p.kv_pad + tile * T::keys;
+
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 const int j = i / 4, e = i % 4;
                 const uint32_t word = a[j / 4][2 * (j / 2 % 2) + e / 2];
 
-                p.dump_p[(int64_t(at.bh) * p.q_pad + row + fragment_row(lane, e)) * p.kv_pad + tile * T::keys +
-                         fragment_column(lane, j, e)] = uint8_t(word >> (16 * (j % 2) + 8 * (e % 2)));
+                to[fragment_row(thread, e) * int64_t(p.kv_pad) + fragment_column(thread, j, e)] =
+                    uint8_t(word >> (16 * (j % 2) + 8 * (e % 2)));
             }
+        }
 #pragma unroll
         for (int j = 0; j < T::dim / 8; j++) {
             uint32_t b[4];
@@ -129,39 +138,44 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
             load_v<T>(b, v, lane, j, 0);
             mma_e4m3(r, a[0], b[0], b[1]);
             mma_e4m3(r, a[1], b[2], b[3]);
-            if (p.dump_r)
+            if (p.dump_r) {
+                const int thread = tid_x() % 32;
+
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    p.dump_r[((int64_t(at.bh) * p.q_pad + row + fragment_row(lane, i)) * (p.kv_pad / TD_TILE_KEYS) + tile) * T::dim +
-                             fragment_column(lane, j, i)] = r[i];
+                    p.dump_r[((dump_row(p, at) + fragment_row(thread, i)) * (p.kv_pad / TD_TILE_KEYS) + tile) * T::dim +
+                             fragment_column(thread, j, i)] = r[i];
+            }
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 o[j][i] = __fmaf_rn(o[j][i], alpha[i / 2], r[i]);
         }
 #endif
     } else {
-        uint32_t a[4][4];
-
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int j = 2 * step + i / 2, r = 2 * (i % 2);
-
-                a[step][i] = cvt_f16x2(s[j][r + 1], s[j][r]);
-            }
-#pragma unroll
-        for (int j = 0; j < T::dim / 8; j++) {
+        for (int j = 0; j < T::dim / 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 o[j][i] = __fmul_rn(o[j][i], alpha[i / 2]);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < 2; half++) {
+            uint32_t a[2][4];
+
+#pragma unroll
+            for (int step = 0; step < 2; step++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int j = 4 * half + 2 * step + i / 2, r = 2 * (i % 2);
+
+                    a[step][i] = cvt_f16x2(s[j][r + 1], s[j][r]);
+                }
+#pragma unroll
+            for (int j = 0; j < T::dim / 8; j++) {
                 uint32_t b[4];
 
                 load_v<T>(b, v, lane, j, half);
-                mma_f16(o[j], a[2 * half], b[0], b[1]);
-                mma_f16(o[j], a[2 * half + 1], b[2], b[3]);
+                mma_f16(o[j], a[0], b[0], b[1]);
+                mma_f16(o[j], a[1], b[2], b[3]);
             }
         }
     }
@@ -171,11 +185,15 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 {
     extern __shared__ __align__(16) uint8_t shared_bytes[];
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(shared_bytes);
-    const Place at = place<T>(p);
-    const int lane = int(threadIdx.x) % 32, row = at.row0 + int(threadIdx.x) / 32 * 16; /* the warp's first */
+    __shared__ Place at; /* out of the registers' way */
+    if (threadIdx.x == 0)
+        at = place<T>(p);
+    __syncthreads();
+    const int lane = int(threadIdx.x) % 32;
     const int tiles = (at.keys + T::keys - 1) / T::keys;
     const float sl2 = __fmul_rn(p.scale, TD_LOG2_E);
-    const uint8_t *q_rows = (const uint8_t *)p.q_codes + (int64_t(at.bh) * p.q_pad + row) * T::q_row_bytes;
+    const int64_t first = int64_t(at.bh) * p.q_pad + at.row0 + int(threadIdx.x) / 32 * 16; /* the warp's row of Q */
+    const uint8_t *q_rows = (const uint8_t *)p.q_codes + first * T::q_row_bytes;
     uint32_t q[T::q_in_registers ? T::steps : 1][4];
     float o[T::dim / 8][4], row_scale[2];
     Softmax softmax;
@@ -194,7 +212,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
             o[j][i] = 0.0f;
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        row_scale[half] = __fmul_rn(p.q_scale[int64_t(at.bh) * p.q_pad + row + fragment_row(lane, 2 * half)], sl2);
+        row_scale[half] = __fmul_rn(p.q_scale[first + fragment_row(lane, 2 * half)], sl2);
     if constexpr (T::q_in_registers)
 #pragma unroll
         for (int step = 0; step < T::steps; step++)
@@ -239,16 +257,19 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
                 }
             }
         }
-        if (p.dump_s)
+        if (p.dump_s) {
+            const int thread = tid_x() % 32;
+            int32_t *to = p.dump_s + dump_row(p, at) * p.kv_pad + tile * T::keys;
+
 #pragma unroll
             for (int i = 0; i < 32; i++) {
                 const auto value = dot[i / 4][i % 4];
                 int32_t bits;
 
                 memcpy(&bits, &value, sizeof bits);
-                p.dump_s[(int64_t(at.bh) * p.q_pad + row + fragment_row(lane, i % 4)) * p.kv_pad + tile * T::keys +
-                         fragment_column(lane, i / 4, i % 4)] = bits;
+                to[fragment_row(thread, i % 4) * int64_t(p.kv_pad) + fragment_column(thread, i / 4, i % 4)] = bits;
             }
+        }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float2 scale = *reinterpret_cast<const float2 *>(&now.k_scale[fragment_column(lane, j, 0)]);
@@ -267,11 +288,13 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
                     s[j][i] = __fmaf_rn(i % 2 ? delta.y : delta.x, sl2, s[j][i]);
             }
         if ((tile + 1) * T::keys > at.free_keys) {
+            const int thread = tid_x() % 32, first = at.row0 + tid_x() / 32 * 16 + at.reach;
+
 #pragma unroll
             for (int i = 0; i < 32; i++) {
-                const int reach = p.causal ? row + fragment_row(lane, i % 4) + at.reach : at.reach;
+                const int end = p.causal ? min(first + fragment_row(thread, i % 4), int(p.kv_len)) : int(p.kv_len);
 
-                if (tile * T::keys + fragment_column(lane, i / 4, i % 4) >= min(reach, int(p.kv_len)))
+                if (tile * T::keys + fragment_column(thread, i / 4, i % 4) >= end)
                     s[i / 4][i % 4] = -CUDART_INF_F;
             }
         }
@@ -290,7 +313,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
                 fetch_v<T>(next, p, at, tile + 1);
             cp_async_commit();
         }
-        accumulate<T>(o, s, alpha, shared_address(now.v), lane, p, at, row, tile);
+        accumulate<T>(o, s, alpha, shared_address(now.v), lane, p, at, tile);
         if (T::stages == 1) {
             __syncthreads();
             if (more)
@@ -300,6 +323,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     }
     softmax.finish();
 
+    const int row = at.row0 + tid_x() / 32 * 16;
     const int64_t batch = at.bh / p.heads, head = at.bh % p.heads;
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -8,8 +8,8 @@
  */
 #include "attention.cuh"
 
-TD_ATTENTION_ENTRY(attn_f16, 32, 2, 2, 5)
-TD_ATTENTION_ENTRY(attn_f16, 64, 2, 2, 4)
-TD_ATTENTION_ENTRY(attn_f16, 96, 2, 2, 3)
-TD_ATTENTION_ENTRY(attn_f16, 128, 2, 2, 3)
+TD_ATTENTION_ENTRY(attn_f16, 32, 2, 2, 4)
+TD_ATTENTION_ENTRY(attn_f16, 64, 2, 2, 3)
+TD_ATTENTION_ENTRY(attn_f16, 96, 2, 2, 2)
+TD_ATTENTION_ENTRY(attn_f16, 128, 2, 2, 2)
 TD_ATTENTION_ENTRY(attn_f16, 256, 2, 2, 1)
