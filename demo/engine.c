@@ -218,7 +218,7 @@ static bool enable_feature(demo_engine *e, size_t *used, VkStructureType type, u
     return true;
 }
 
-static bool gather_requirements(demo_engine *e)
+static bool gather_requirements(demo_engine *e, bool presents)
 {
     static const char *const own[] = {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
                                       VK_KHR_SWAPCHAIN_EXTENSION_NAME};
@@ -253,12 +253,13 @@ static bool gather_requirements(demo_engine *e)
     vkEnumerateDeviceExtensionProperties(e->physical, NULL, &available_count, available);
     for (uint32_t i = 0; i < available_count; i++)
         for (size_t j = 0; j < sizeof own / sizeof *own; j++)
-            if (!strcmp(available[i].extensionName, own[j]) && e->extension_count < DEMO_MAX_EXTENSIONS &&
+            if ((j != 2 || presents) && !strcmp(available[i].extensionName, own[j]) && e->extension_count < DEMO_MAX_EXTENSIONS &&
                 !has_name(e->extensions, e->extension_count, own[j]))
                 e->extensions[e->extension_count++] = own[j];
     free(available);
     e->calibrated = has_name(e->extensions, e->extension_count, own[1]);
-    e->swapchain = has_name(e->extensions, e->extension_count, own[2]);
+    if (presents && !has_name(e->extensions, e->extension_count, own[2]))
+        return demo_fail("%s lacks %s", e->properties.deviceName, own[2]);
     if (!has_name(e->extensions, e->extension_count, own[0]))
         return demo_fail("%s lacks %s, which the demo needs", e->properties.deviceName, own[0]);
     return true;
@@ -266,7 +267,7 @@ static bool gather_requirements(demo_engine *e)
 
 bool demo_engine_device(demo_engine *e, VkSurfaceKHR surface)
 {
-    if (!pick_physical(e, surface) || !gather_requirements(e))
+    if (!pick_physical(e, surface) || !gather_requirements(e, surface != VK_NULL_HANDLE))
         return false;
     const float priority = 1.0f;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,

@@ -32,7 +32,7 @@ typedef struct demo_engine {
     uint32_t extension_count;
     VkPhysicalDeviceFeatures2 features; /* as enabled, chained into feature_block */
     uint64_t feature_block[DEMO_FEATURE_WORDS];
-    bool calibrated, labels, swapchain, lost;
+    bool calibrated, labels, lost;
     PFN_vkGetCalibratedTimestampsEXT get_calibrated;
     PFN_vkCmdPushDescriptorSetKHR push_descriptors;
     PFN_vkCmdBeginDebugUtilsLabelEXT label_begin;

@@ -16,7 +16,7 @@
 #include "kernels/model/safetensors.h"
 #include "shaders/filter_shared.h"
 
-enum { DEFAULT_FRAMES = 60, JUDGED_FRAMES = 3, REFERENCE_SAMPLES = 1024, OVERLAY_WIDTH = 1280, OVERLAY_HEIGHT = 720 };
+enum { DEFAULT_FRAMES = 60, JUDGED_FRAMES = 3, OVERLAY_WIDTH = 1280, OVERLAY_HEIGHT = 720 };
 static const double FRAMES_A_SECOND = 30.0; /* of the camera's path */
 static const uint32_t REFERENCE_STREAM = 0x40000000u;
 
@@ -205,7 +205,7 @@ static bool judge(headless *h)
     bool ok = reference != NULL;
     for (uint32_t i = 0; ok && i < h->judged_done; i++) {
         const judged *j = &h->judged[i];
-        ok = demo_render_reference(h->pipeline, j->index / FRAMES_A_SECOND, REFERENCE_SAMPLES, REFERENCE_STREAM + j->index,
+        ok = demo_render_reference(h->pipeline, j->index / FRAMES_A_SECOND, h->options->samples, REFERENCE_STREAM + j->index,
                                    reference);
         if (!ok)
             break;
@@ -249,6 +249,7 @@ static bool write_overlay(headless *h)
                               .denoised = h->last.denoised,
                               .noisy_db = h->report.noisy_db,
                               .box_db = h->report.box_db,
+                              .reference_samples = h->options->samples,
                               .result_db = h->last.denoised ? h->report.result_db : 0};
     data.frame = demo_percentiles_of(h->timings.frame_ms, h->timings.count);
     for (int i = 0; i < DEMO_STAGES; i++)

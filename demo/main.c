@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,14 @@ static void on_log(void *user, int level, const char *text)
     const demo_options *o = user;
     if (level <= TANDEM_LOG_WARN || o->verbose)
         fprintf(stderr, "tandem-demo: %s\n", text);
+}
+
+/* OpenMP's threads spin while they wait unless the environment says otherwise when the program is loaded, and would keep
+ * the cores from the renderer: this starts the program again with that said. */
+static void wait_passively(char **argv)
+{
+    if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))
+        execv("/proc/self/exe", argv);
 }
 
 /* Opens the window's part from the program's own folder; NULL with the reason in `why`. */
@@ -62,6 +71,7 @@ int main(int argc, char **argv)
         demo_options_help();
         return 0;
     }
+    wait_passively(argv);
     if (!options.headless) {
         display.table = load_window(&library, why, sizeof why);
         if (display.table)

@@ -26,6 +26,7 @@ void demo_options_help(void)
            "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
            "  --seed N              of the renderer's noise (default: 1)\n"
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
+           "  --samples N           headless: a pixel, of the reference that quality is measured against (default: 1024)\n"
            "  --dump F.safetensors  headless: write q, k, v and o of the last frame\n"
            "  --trace F.json        write a trace of all frames, for ui.perfetto.dev\n"
            "  --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present\n"
@@ -113,7 +114,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
     static const uint32_t mode_values[] = {TANDEM_PRECISION_AUTO, TANDEM_PRECISION_F16, TANDEM_PRECISION_8B};
     static const uint32_t backend_values[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CUDA, TANDEM_BACKEND_CPU};
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
-    *o = (demo_options){.out = "out", .frame = {.seed = 1}};
+    *o = (demo_options){.samples = 1024, .out = "out", .frame = {.seed = 1}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value;
@@ -136,7 +137,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             continue;
         }
         static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width", "--height",
-                                            "--seed",   "--dump", "--threads", "--inject", "--trace"};
+                                            "--seed",   "--dump", "--threads", "--inject", "--trace",
+                                            "--samples"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -169,6 +171,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             ok = parse_u32(name, value, 0, UINT32_MAX, &o->frame.seed);
         else if (!strcmp(name, "--threads"))
             ok = parse_u32(name, value, 0, 1024, &o->frame.threads);
+        else if (!strcmp(name, "--samples"))
+            ok = parse_u32(name, value, 1, 1000000, &o->samples);
         else if (!strcmp(name, "--dump"))
             o->dump = value;
         else if (!strcmp(name, "--trace"))

@@ -12,6 +12,7 @@ typedef struct demo_options {
     bool headless, help, verbose, validate;
     uint32_t frames; /* 0 in a window: until it is closed */
     uint32_t precision;
+    uint32_t samples; /* of the reference */
     const char *out, *dump, *trace;
 } demo_options;
 

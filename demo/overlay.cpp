@@ -190,8 +190,8 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
 
     pen.heading("Where it runs");
     const bool cuda = d->info->backend == TANDEM_BACKEND_CUDA;
-    pen.row("Attention", format("%s, %s", cuda ? "CUDA" : "CPU", d->info->device).c_str());
-    pen.row("Kernels", cuda ? d->info->isa : format("%s, %u threads", d->info->isa, d->info->cpu_threads).c_str());
+    pen.row("Attention", cuda ? format("CUDA, %s", d->info->device).c_str() : d->info->device);
+    pen.row("Kernels", d->info->isa);
     pen.row("Renderer", d->vulkan_device);
     pen.row("Rung", sharing_text(d->info->rung));
     if (d->info->rung_reason[0])
@@ -214,7 +214,7 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
         pen.row("RMSE", "-");
     }
     if (d->result_db > 0) {
-        pen.heading("Picture against 1024 samples, PSNR");
+        pen.heading(format("PSNR of the picture, against %u samples", d->reference_samples).c_str());
         pen.row("Input", format("%.1f dB  (1 sample a pixel)", d->noisy_db).c_str());
         pen.row("Box filter", format("%.1f dB  (the best of six)", d->box_db).c_str());
         pen.row("Attention", format("%.1f dB", d->result_db).c_str(), GOOD);
@@ -454,11 +454,16 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
             const float box = map.width + 24 * unit;
             graph_width -= box + margin;
             const float x = margin + graph_width + margin;
-            list->AddRectFilled(ImVec2(x, below), ImVec2(x + box, below + tall), PANEL, 6 * unit);
-            const Pen pen = {list, unit, 0, 0, 0};
-            const std::string title = pen.fit(sans, SMALL, "Error against exact, x 20", box - 24 * unit);
-            pen.put(sans, SMALL, x + 12 * unit, below + 8 * unit, HEADING, title.c_str());
             *error_map = demo_rect{std::floor(x + 12 * unit), std::floor(below + 34 * unit), map.width, map.height};
+            /* The map is drawn beneath the overlay: the panel is a frame around it. */
+            const ImVec2 in(error_map->x, error_map->y), out(in.x + map.width, in.y + map.height);
+            list->AddRectFilled(ImVec2(x, below), ImVec2(x + box, in.y), PANEL, 6 * unit, ImDrawFlags_RoundCornersTop);
+            list->AddRectFilled(ImVec2(x, out.y), ImVec2(x + box, below + tall), PANEL, 6 * unit, ImDrawFlags_RoundCornersBottom);
+            list->AddRectFilled(ImVec2(x, in.y), ImVec2(in.x, out.y), PANEL);
+            list->AddRectFilled(ImVec2(out.x, in.y), ImVec2(x + box, out.y), PANEL);
+            const Pen pen = {list, unit, 0, 0, 0};
+            const std::string title = pen.fit(sans, SMALL, "Error against exact, \xc3\x97 20", box - 24 * unit);
+            pen.put(sans, SMALL, x + 12 * unit, below + 8 * unit, HEADING, title.c_str());
         }
         graph(list, unit, margin, below, graph_width, tall, data);
         panel(list, unit, w - panel_width - margin, margin, panel_width, h - 2 * margin, view, data);

@@ -40,6 +40,7 @@ typedef struct demo_overlay_data {
     uint64_t frame_index;
     bool denoised, has_exact;
     double noisy_db, box_db, result_db; /* 0: not known */
+    uint32_t reference_samples;
 } demo_overlay_data;
 
 typedef struct demo_rect {

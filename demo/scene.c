@@ -92,7 +92,7 @@ static void build_room(builder *b)
     const uint32_t mirror = add_material(b, TD_TEXTURE_MIRROR, silver, silver, 1.0f);
     const uint32_t white = plain(b, 0.76f, 0.75f, 0.72f), red = plain(b, 0.66f, 0.16f, 0.12f);
     const uint32_t green = plain(b, 0.24f, 0.52f, 0.22f), blue = plain(b, 0.20f, 0.30f, 0.62f);
-    const uint32_t yellow = plain(b, 0.80f, 0.60f, 0.14f);
+    const uint32_t yellow = plain(b, 0.80f, 0.60f, 0.14f), clay = plain(b, 0.64f, 0.32f, 0.20f);
 
     set_room(b, (vec3){-3.0f, 0.0f, -3.0f}, (vec3){3.0f, 2.8f, 3.4f});
     set_walls(b, red, green, tiles, white, striped, bricks);
@@ -101,7 +101,7 @@ static void build_room(builder *b)
     add_sphere(b, yellow, 0.35f, 0.86f, -0.55f, 0.24f);
     add_box(b, blue, -2.25f, 0.0f, -1.9f, 0.8f, 1.9f, 0.8f, 24.0f);
     add_box(b, white, 1.95f, 0.0f, -1.7f, 0.9f, 1.1f, 0.9f, -31.0f);
-    add_sphere(b, bricks, 1.95f, 1.52f, -1.7f, 0.42f);
+    add_sphere(b, clay, 1.95f, 1.52f, -1.7f, 0.42f);
     add_sphere(b, white, 1.55f, 0.34f, 0.55f, 0.34f);
     add_box(b, yellow, -1.75f, 0.0f, 0.45f, 0.5f, 0.5f, 0.5f, 40.0f);
     add_light(b, (vec3){0.0f, 2.79f, -0.4f}, (vec3){0.75f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.55f},
