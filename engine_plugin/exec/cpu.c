@@ -45,19 +45,20 @@ tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64
         return TANDEM_ERROR_NOMEM;
 
     atomic_bool stopped = false;
-    for (uint32_t i = 0; i < plan->record_count && !stopped; i++) {
-        const td_record *record = &plan->records[i];
-        const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
-        const uint64_t blocks = plane * record->grid[2];
-        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
-        atomic_uint next_thread = 0;
-        td_exec_bind(record, views, scratch, params);
+    atomic_uint next_thread = 0;
+    /* One team for the whole plan; the barrier behind each loop separates the records. */
 #pragma omp parallel num_threads(threads)
-        {
-            td_block at = {.local = local + local_bytes * atomic_fetch_add(&next_thread, 1u)};
+    {
+        td_block at = {.local = local + local_bytes * atomic_fetch_add(&next_thread, 1u)};
+        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+        for (uint32_t i = 0; i < plan->record_count; i++) {
+            const td_record *record = &plan->records[i];
+            const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
+            const uint64_t blocks = plane * record->grid[2];
+            td_exec_bind(record, views, scratch, params);
 #pragma omp for schedule(dynamic, 1)
             for (uint64_t block = 0; block < blocks; block++) {
-                if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
+                if (stopped || (cancel && atomic_load_explicit(cancel, memory_order_relaxed))) {
                     stopped = true;
                     continue;
                 }
