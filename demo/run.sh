@@ -9,20 +9,20 @@ usage() {
 usage: sh demo/run.sh [options]
 Installs missing Debian packages (says which, asks nothing), builds into build/, and runs the demo there.
 
-  --headless          render offscreen and write pictures and report.json; by itself where there is no display
-  --frames N          stop after N frames
-  --out DIR           where pictures and report go
-  --scene NAME        the scene
-  --mode M            precision of the attention: auto, f16 or 8b
-  --backend B         auto, cuda or cpu
-  --width W --height H
-  --seed N            of the noise
-  --threads N         most CPU threads
-  --dump F            write q, k, v and o of the last frame as safetensors
-  --trace F           write a trace for Chrome's viewer
-  --inject stage:MS, --inject error:X
-                      make a stage slower or the result worse, to see the figures move
-  --help
+  --headless            no window: write pictures and report.json, then end; by itself where there is no display
+  --frames N            how many frames (headless: 60; window: until it is closed)
+  --out DIR             where files go (default: out)
+  --scene NAME          room, gallery (default: room)
+  --mode M              precision: auto, f16, 8b (default: auto)
+  --backend B           auto, cuda, cpu (default: auto)
+  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)
+  --seed N              of the renderer's noise (default: 1)
+  --threads N           most threads that the CPU backend uses (default: all cores)
+  --dump F.safetensors  headless: write q, k, v and o of the last frame
+  --trace F.json        write a trace of all frames, for ui.perfetto.dev
+  --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present
+  --inject error:X      raise the relative L1 error of the output that is measured by X
+  --help                this
 END
 }
 

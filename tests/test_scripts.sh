@@ -3,6 +3,7 @@
 # usage: test_scripts.sh BUILD
 # SPDX-License-Identifier: Apache-2.0
 set -eu
+build=$1
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -37,6 +38,16 @@ if PATH=$work/bare "$sh" "$root/tests/gpu.sh" --no-such-option >"$work/out" 2>&1
     fail "gpu.sh took an unknown option"
 fi
 grep -q -e '--no-such-option' "$work/out" || fail "gpu.sh does not name the unknown option"
+
+# demo/run.sh can help before there is a demo, so it says the demo's options by heart.
+if [ -x "$build/tandem-demo" ]; then
+    sh "$root/demo/run.sh" --help | grep -o -e '--[a-z]*' | sort -u >"$work/script"
+    "$build/tandem-demo" --help | grep -o -e '--[a-z]*' | sort -u >"$work/program"
+    [ -s "$work/program" ] && cmp "$work/script" "$work/program" >"$work/out" 2>&1 || {
+        diff "$work/script" "$work/program" || true
+        fail "the options of demo/run.sh --help are not those of tandem-demo --help"
+    }
+fi
 
 # A machine of our own making: dpkg-query knows the packages in $work/installed, apt-get notes what it is asked for.
 cat >"$work/bin/dpkg-query" <<'END'
