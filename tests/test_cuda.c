@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * test_cuda [--quick | --bench]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
+ * What needs Vulkan too is skipped, or then fails likewise, where there is none.
  * --quick runs few and small cases (for compute-sanitizer), --bench prints the time of each kernel instead.
  */
 #include <dirent.h>
@@ -23,13 +24,14 @@
 #include "engine_plugin/exec/exec.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/attention_util.h"
+#include "tests/vk_util.h"
 
 enum { THREADS = 16 };
 static const uint64_t run_limit_ns = 20000000000u;
 
 static td_cu_device *device;
 static td_stream *stream;
-static bool quick;
+static bool quick, expected; /* TANDEM_EXPECT_GPU=1: what is missing is a failure */
 
 static uint64_t wait_for(uint64_t sequence)
 {
@@ -675,6 +677,255 @@ static void test_open_and_close(void **state)
     }
 }
 
+/* --- With Vulkan --- */
+
+static vku gpu;
+static td_vk *vk;
+
+/* A timeline in both APIs. */
+typedef struct meeting {
+    VkSemaphore vulkan;
+    td_cu_timeline cuda;
+} meeting;
+
+static meeting meeting_new(uint64_t initial)
+{
+    meeting it = {0};
+    char why[256] = "";
+    int fd = -1;
+
+    must(td_vk_timeline_create(vk, initial, true, &it.vulkan, why, sizeof why), why);
+    must(td_vk_timeline_export_fd(vk, it.vulkan, &fd, why, sizeof why), why);
+    must(td_cu_timeline_import_fd(device, fd, &it.cuda, why, sizeof why), why);
+    assert_true(fcntl(fd, F_GETFD) >= 0); /* the import took a duplicate */
+    close(fd);
+    return it;
+}
+
+static void meeting_free(meeting *it)
+{
+    td_cu_timeline_free(device, &it->cuda);
+    td_vk_timeline_destroy(vk, &it->vulkan);
+}
+
+static td_cu_mem import_mem(const td_vk_mem *mem)
+{
+    td_cu_mem it;
+    char why[256] = "";
+    int fd = -1;
+
+    must(td_vk_mem_export_fd(vk, mem, &fd, why, sizeof why), why);
+    must(td_cu_mem_import_fd(device, fd, mem->allocation_bytes, mem->dedicated, mem->offset, mem->bytes, &it, why, sizeof why), why);
+    assert_true(fcntl(fd, F_GETFD) >= 0);
+    close(fd);
+    assert_int_equal(it.bytes, mem->bytes);
+    return it;
+}
+
+/* The descriptors that stay open are the driver's own, and as many as before. */
+static void test_vulkan_leaks_nothing(void **state)
+{
+    int fds = 0;
+    char why[256] = "";
+
+    (void)state;
+    if (!vk)
+        skip();
+    for (int i = 0; i < 60; i++) {
+        meeting timeline = meeting_new((uint64_t)i);
+        td_vk_mem shared;
+        td_cu_mem mem;
+        unsigned char byte = (unsigned char)i, back = 0;
+
+        must(td_vk_mem_create_export(vk, 1 << 20, VK_BUFFER_USAGE_STORAGE_BUFFER_BIT, &shared, why, sizeof why), why);
+        mem = import_mem(&shared);
+        must(td_cu_copy_to_device(device, mem.address + 12345, &byte, 1), "copy");
+        must(td_cu_copy_to_host(device, &back, mem.address + 12345, 1), "copy");
+        assert_int_equal(byte, back);
+        td_cu_mem_free(device, &mem);
+        td_vk_mem_free(vk, &shared);
+        meeting_free(&timeline);
+        if (i == 5)
+            fds = count_fds();
+        if (i > 5)
+            assert_int_equal(count_fds(), fds);
+    }
+}
+
+/* Vulkan writes Q, K, V and signals; CUDA waits, attends, signals; Vulkan waits and reads O. All in one shared mem. */
+static void test_vulkan_frames(void **state)
+{
+    enum { FRAMES = 20, PART = 1 << 18 };
+    const tu_shape shape = {.heads = 2, .q_len = 64, .kv_len = 300, .head_dim = 64, .seed = 800};
+    td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    uint64_t sequence = 0, value = 0;
+    td_cu_counts before, after;
+    meeting in, out, done;
+    vku_buffer staging;
+    td_vk_mem shared;
+    td_cu_mem mem;
+    tu_case it;
+    bool signalled;
+    char why[256] = "";
+
+    (void)state;
+    if (!vk)
+        skip();
+    tu_case_init(&it, &shape);
+    must(tu_case_run(&it, &target, THREADS), "the twin");
+    tu_tensor o = tensor_like(&it.o);
+    in = meeting_new(0);
+    out = meeting_new(0);
+    done = meeting_new(0);
+    must(td_vk_mem_create_export(vk, 4 * PART + it.plan.scratch_bytes,
+                                 VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                                     VK_BUFFER_USAGE_TRANSFER_DST_BIT, &shared, why, sizeof why), why);
+    mem = import_mem(&shared);
+    assert_int_equal(vku_buffer_create(&gpu, 4 * PART, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &staging),
+                     VK_SUCCESS);
+    const tu_tensor *inputs[3] = {&it.q, &it.k, &it.v};
+    uint64_t views[TD_VIEW_COUNT] = {0};
+    for (uint64_t i = 0; i < 4; i++)
+        views[i] = mem.address + i * PART;
+    for (uint64_t frame = 1; frame <= FRAMES; frame++) {
+        const td_stream_submit submit = {.plan = &it.plan, .views = views, .scratch = mem.address + 4 * PART,
+                                         .wait = &in.cuda, .signal = &out.cuda, .wait_value = frame, .signal_value = frame,
+                                         .label = "frame"};
+        const VkBufferCopy all = {.size = 4 * PART}, back = {.srcOffset = 3 * PART, .dstOffset = 3 * PART, .size = PART};
+
+        memset(staging.host, TU_POISON, 4 * PART);
+        for (uint64_t i = 0; i < 3; i++)
+            memcpy((char *)staging.host + i * PART, inputs[i]->data, inputs[i]->bytes);
+        before = td_cu_device_counts(device);
+        must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+        assert_true(signalled);
+        after = td_cu_device_counts(device);
+        if (frame > 1) {
+            assert_int_equal(after.copies - before.copies, 0);
+            assert_int_equal(after.allocations - before.allocations, 0);
+            assert_int_equal(after.host_waits - before.host_waits, 0);
+            assert_int_equal(after.all - before.all, it.plan.record_count + 6); /* stamps, wait, signal, push, pop */
+        }
+        usleep(2000);
+        assert_true(td_stream_completed(stream) < sequence); /* it waits */
+        must(td_vk_timeline_value(vk, out.vulkan, &value), "value");
+        assert_int_equal(value, frame - 1);
+
+        VkCommandBuffer commands = vku_begin(&gpu);
+        if (frame > 1)
+            td_vk_record_acquire(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
+        gpu.CmdCopyBuffer(commands, staging.buffer, shared.buffer, 1, &all);
+        td_vk_record_release(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
+        assert_int_equal(vku_submit(&gpu, commands, (vku_point){0}, (vku_point){in.vulkan, frame}, VK_NULL_HANDLE), VK_SUCCESS);
+        commands = vku_begin(&gpu);
+        td_vk_record_acquire(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
+        gpu.CmdCopyBuffer(commands, shared.buffer, staging.buffer, 1, &back);
+        vku_full_barrier(&gpu, commands);
+        td_vk_record_release(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
+        assert_int_equal(vku_submit(&gpu, commands, (vku_point){out.vulkan, frame}, (vku_point){done.vulkan, frame}, VK_NULL_HANDLE),
+                         VK_SUCCESS);
+        must(td_vk_timeline_wait(vk, done.vulkan, frame, 5000000000u), "done");
+        assert_int_equal(td_stream_completed(stream), sequence); /* the stamp comes before the signal */
+        memcpy(o.data, (char *)staging.host + 3 * PART, o.bytes);
+        assert_true(distance(&o, &it.o) <= 1e-4);
+    }
+    vku_buffer_destroy(&gpu, &staging);
+    td_cu_mem_free(device, &mem);
+    td_vk_mem_free(vk, &shared);
+    meeting_free(&in);
+    meeting_free(&out);
+    meeting_free(&done);
+    tu_tensor_free(&o);
+    tu_case_free(&it);
+}
+
+static unsigned warnings;
+
+static void count_warnings(void *user, int level, const char *text)
+{
+    (void)user;
+    warnings += level <= TD_LOG_WARN && strstr(text, "left behind");
+}
+
+/* A peer that never signals: nobody blocks, the queue has an end, and a stream can be given up. */
+static void test_stuck_stream(void **state)
+{
+    static td_plan plan; /* nothing but stamps */
+    const uint64_t views[TD_VIEW_COUNT] = {0};
+    const td_log log = {.fn = count_warnings};
+    uint64_t sequence = 0, value, begin;
+    td_stream *stuck;
+    bool signalled;
+    char why[256] = "";
+
+    (void)state;
+    if (!vk)
+        skip();
+    meeting never = meeting_new(0), out = meeting_new(0);
+    const td_stream_submit waits = {.plan = &plan, .views = views, .wait = &never.cuda, .wait_value = 7};
+    must(td_stream_create(device, &log, &stuck, why, sizeof why), why);
+    begin = td_now_ns();
+    for (uint64_t i = 1;; i++) {
+        td_stream_submit submit = waits;
+
+        submit.signal = &out.cuda;
+        submit.signal_value = i;
+        const tandem_status status = td_stream_enqueue(stuck, &submit, &sequence, &signalled, why, sizeof why);
+        if (status == TANDEM_ERROR_BUSY) {
+            assert_true(i > 8 && i < 100);
+            assert_false(signalled);
+            break;
+        }
+        must(status, why);
+        assert_int_equal(sequence, i);
+    }
+    assert_true(td_now_ns() - begin < 1000000000u);
+    assert_int_equal(td_stream_completed(stuck), 0);
+    must(td_stream_status(stuck, why, sizeof why), why); /* waiting is no error */
+    must(td_vk_timeline_signal(vk, never.vulkan, 7), "signal");
+    for (begin = td_now_ns(); td_stream_completed(stuck) < sequence;)
+        assert_true(td_now_ns() - begin < run_limit_ns);
+    for (value = 0; value < sequence;) {
+        assert_true(td_now_ns() - begin < run_limit_ns);
+        must(td_vk_timeline_value(vk, out.vulkan, &value), "value");
+    }
+    assert_int_equal(value, sequence);
+
+    const td_stream_submit again = {.plan = &plan, .views = views, .wait = &never.cuda, .wait_value = 8};
+    must(td_stream_enqueue(stuck, &again, &sequence, &signalled, why, sizeof why), why);
+    warnings = 0;
+    begin = td_now_ns();
+    td_stream_destroy(&stuck, 30000000);
+    assert_null(stuck);
+    assert_true(td_now_ns() - begin < 1000000000u);
+    assert_int_equal(warnings, 1);
+    must(td_vk_timeline_signal(vk, never.vulkan, 8), "signal"); /* lets it end after all */
+    usleep(50000);
+    meeting_free(&never);
+    meeting_free(&out);
+}
+
+static bool open_vulkan(void)
+{
+    char why[256] = "";
+
+    if (vku_open(&gpu, NULL) != VKU_OK) {
+        fprintf(stderr, "no Vulkan device\n");
+        return false;
+    }
+    const td_vk_desc desc = vku_desc(&gpu);
+    if (td_vk_open(&desc, NULL, &vk, why, sizeof why)) {
+        fprintf(stderr, "no Vulkan session: %s\n", why);
+        return false;
+    }
+    if (memcmp(td_vk_get_caps(vk)->device_uuid, td_cu_device_info(device)->uuid, 16)) {
+        fprintf(stderr, "%s is not the CUDA device\n", gpu.name);
+        td_vk_close(&vk);
+        return false;
+    }
+    return true;
+}
+
 /* --- Times --- */
 
 static void bench_case(const char *name, const tandem_attention *op)
@@ -795,18 +1046,21 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_causal_and_groups), cmocka_unit_test(test_types_and_layouts), cmocka_unit_test(test_smoothing),
         cmocka_unit_test(test_granularities),   cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_frame_counts),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_descriptors),       cmocka_unit_test(test_open_and_close),
+        cmocka_unit_test(test_vulkan_leaks_nothing), cmocka_unit_test(test_vulkan_frames), cmocka_unit_test(test_stuck_stream),
     };
     const char *expect = getenv("TANDEM_EXPECT_GPU");
+    const bool times = argc > 1 && !strcmp(argv[1], "--bench");
     const td_log log = {.fn = print_log};
     char why[512] = "";
     tandem_status status;
     int failures;
 
     quick = argc > 1 && !strcmp(argv[1], "--quick");
+    expected = expect && !strcmp(expect, "1");
     status = td_cu_device_open(NULL, &log, &device, why, sizeof why);
     if (status) {
         fprintf(stderr, "no GPU: %s\n", why);
-        return expect && !strcmp(expect, "1") ? 1 : 77;
+        return expected ? 1 : 77;
     }
     status = td_stream_create(device, &log, &stream, why, sizeof why);
     if (status) {
@@ -817,8 +1071,13 @@ int main(int argc, char **argv)
     print_message("%s, compute capability %u, driver %u, clock offset %lld ns\n", td_cu_device_info(device)->name,
                   td_cu_device_info(device)->sm, td_cu_device_info(device)->driver_version,
                   (long long)td_stream_clock_offset_ns(stream));
-    failures = argc > 1 && !strcmp(argv[1], "--bench") ? cmocka_run_group_tests(bench, NULL, NULL)
-                                                        : cmocka_run_group_tests(tests, NULL, NULL);
+    const bool vulkan = !times && open_vulkan();
+    failures = times ? cmocka_run_group_tests(bench, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+    if (!times && !vulkan && expected)
+        failures++;
+    td_vk_close(&vk);
+    if (gpu.device)
+        vku_close(&gpu);
     td_stream_destroy(&stream, 1000000000u);
     if (td_cu_device_allocated_bytes(device) != 0) {
         fprintf(stderr, "%llu bytes of device memory are left\n", (unsigned long long)td_cu_device_allocated_bytes(device));
