@@ -28,7 +28,6 @@ typedef struct td_cu_uuid {
     uint8_t bytes[16];
 } td_cu_uuid;
 
-/* Of memory and of semaphores: the layouts are the same up to the size. */
 typedef struct td_cu_memory_handle {
     int type;
     union {

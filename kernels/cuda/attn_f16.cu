@@ -4,7 +4,9 @@
  *
  * S = q_scale k_scale (Qc Kc^T), scales powers of two (1 unless a row is beyond 32768); P in fp16, P V straight into O.
  * At d256 the fragments of Q come from L1 in every step: 64 registers less.
- * Shared bytes: TD_ATTENTION_SHARED_BYTES(2, 2, d); 71680 at d256, which is more than the inline executor has.
+ * Shared bytes: TD_ATTENTION_SHARED_BYTES(2, 2, d); 71168 at d256, which is more than the inline executor has.
+ * Registers on sm_90: 128, 158, 188, 228, 255 (d256 spills 16 bytes).
+ * H200, batch 4, 32 heads, 4096 x 4096: d64 2.48 ms (222 TFLOPS), d128 4.50 ms (244 TFLOPS).
  */
 #include "attention.cuh"
 
