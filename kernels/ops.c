@@ -440,7 +440,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     plan->record_count = 0;
     uint32_t sm = target->sm, cubins = 0;
     td_cubins(&cubins);
-    if (at.is_gpu && cubins) {
+    if (at.is_gpu && cubins && !target->twin) {
         at.cubin = td_cubin_for_sm(target->sm, why, why_bytes);
         if (!at.cubin)
             return TANDEM_ERROR_UNSUPPORTED;

@@ -25,6 +25,7 @@ typedef struct td_target {
     uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
     uint32_t accumulator; /* td_accumulator of the twin; td_target_for_sm() sets the GPU's own */
     bool dump;            /* the attention kernel also writes S, P codes and R tiles to scratch (tests only) */
+    bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 
 /* Views of an attention plan, in this order. */

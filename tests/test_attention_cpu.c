@@ -34,21 +34,12 @@ enum { DIMS = sizeof dims / sizeof *dims, ISAS = sizeof isas / sizeof *isas };
 
 static const td_target cpu = {.sm = 0};
 
-/* A target whose plan has FP8 V: which there are depends on the cubins of this build. */
-static bool fp8_target(td_target *target)
+/* A GPU's twin, whatever cubins this build has. */
+static td_target twin_of(uint32_t sm)
 {
-    static const uint32_t sms[] = {89, 90, 120};
-    tu_case it;
-    tu_case_init(&it, &(tu_shape){.precision = TANDEM_PRECISION_8B});
-    bool found = false;
-    for (int i = 0; i < 3 && !found; i++) {
-        char why[128];
-        *target = td_target_for_sm(sms[i]);
-        found = td_plan_attention(&it.op, target, &it.plan, &it.layout, why, sizeof why) == TANDEM_OK &&
-                !it.layout.v_is_f16;
-    }
-    tu_case_free(&it);
-    return found;
+    td_target target = td_target_for_sm(sm);
+    target.twin = true;
+    return target;
 }
 
 static size_t o_count(const tu_case *it)
@@ -385,9 +376,10 @@ static void test_plans(void **state)
                         op.lse = (tandem_view){0};
                     td_target target = td_target_for_sm(sms[s]);
                     target.dump = smooth == 2;
+                    target.twin = granularity < 3;
                     assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_OK);
                     const tandem_status status = td_plan_attention(&op, &target, &plan, &layout, why, sizeof why);
-                    if (status == TANDEM_ERROR_UNSUPPORTED && cubins) {
+                    if (status == TANDEM_ERROR_UNSUPPORTED && cubins && !target.twin) {
                         assert_true(strlen(why) > 10);
                         continue;
                     }
@@ -404,7 +396,7 @@ static void test_plans(void **state)
                     assert_int_equal(params.kv_pad, 384);
                     assert_true(fabs((double)params.scale * sqrt(op.head_dim) - 1) < 1e-6);
                     if (sms[s]) {
-                        const td_cubin *cubin = td_cubin_for_sm(sms[s], why, sizeof why);
+                        const td_cubin *cubin = target.twin ? NULL : td_cubin_for_sm(sms[s], why, sizeof why);
                         const uint32_t sm = cubin ? cubin->sm : sms[s];
                         assert_int_equal(layout.v_is_f16, used == TANDEM_PRECISION_F16 || sm < 89);
                         assert_int_equal(last->block[0], 128);
@@ -689,7 +681,7 @@ static void test_prologue_from_the_definition(void **state)
                             .seed = granularity,
                             .layout = (tu_layout)(granularity % 4)},
                 &cpu);
-        const td_target ampere = td_target_for_sm(80);
+        const td_target ampere = twin_of(80);
         check_prologue(&(tu_shape){.batch = 2,
                                    .q_len = 129,
                                    .kv_len = 65,
@@ -753,8 +745,7 @@ static void test_lengths(void **state)
 {
     (void)state;
     static const uint32_t lengths[] = {1, 63, 64, 65, 127, 128, 129, 200};
-    td_target fp8, ampere = td_target_for_sm(80);
-    const bool has_fp8 = fp8_target(&fp8);
+    const td_target fp8 = twin_of(90), ampere = twin_of(80);
     for (uint32_t i = 0; i < 64; i++)
         for (uint32_t precision = 1; precision <= 3; precision++) {
             tu_case it;
@@ -768,8 +759,7 @@ static void test_lengths(void **state)
             run_and_compare(&it, &cpu);
             if (i / 8 == (i + precision) % 8) {
                 run_and_compare(&it, &ampere);
-                if (has_fp8)
-                    run_and_compare(&it, &fp8);
+                run_and_compare(&it, &fp8);
             }
             tu_case_free(&it);
         }
@@ -779,8 +769,7 @@ static void test_shapes(void **state)
 {
     (void)state;
     static const uint32_t types[] = {TANDEM_DTYPE_F16, TANDEM_DTYPE_BF16, TANDEM_DTYPE_F32};
-    td_target fp8, ampere = td_target_for_sm(80);
-    const bool has_fp8 = fp8_target(&fp8);
+    const td_target fp8 = twin_of(90), ampere = twin_of(80);
     uint32_t n = 0;
     for (uint32_t d = 0; d < DIMS; d++)
         for (uint32_t layout = 0; layout < 4; layout++)
@@ -809,8 +798,7 @@ static void test_shapes(void **state)
                     assert_in(tu_case_lse_error(&it), 0, precision == 1 ? 2e-3 : 0.05);
                 if (layout == d % 4) {
                     run_and_compare(&it, &ampere);
-                    if (has_fp8)
-                        run_and_compare(&it, &fp8);
+                    run_and_compare(&it, &fp8);
                 }
                 tu_case_free(&it);
             }
@@ -837,8 +825,8 @@ static void test_causal(void **state)
 {
     (void)state;
     static const uint32_t lengths[][2] = {{200, 70}, {70, 200}, {130, 129}, {129, 130}, {3, 300}, {300, 3}, {64, 64}};
-    td_target targets[3] = {cpu, td_target_for_sm(80), cpu};
-    const int count = fp8_target(&targets[2]) ? 3 : 2;
+    const td_target targets[] = {cpu, twin_of(80), twin_of(90)};
+    const int count = 3;
     for (int i = 0; i < 7; i++)
         for (int t = 0; t < count; t++)
             for (uint32_t precision = 1; precision <= 3; precision++) {
@@ -908,8 +896,8 @@ static void check_poisoned(uint32_t precision, uint32_t smooth, const td_target 
 static void test_nan_stays_where_it_belongs(void **state)
 {
     (void)state;
-    td_target targets[3] = {cpu, td_target_for_sm(80), cpu};
-    const int count = fp8_target(&targets[2]) ? 3 : 2;
+    const td_target targets[] = {cpu, twin_of(80), twin_of(90)};
+    const int count = 3;
     for (int which = 0; which < 3; which++)
         for (uint32_t precision = 1; precision <= 3; precision++)
             for (int t = 0; t < count; t++) {
@@ -944,16 +932,14 @@ static double l1_of(const tu_shape *shape, const td_target *target)
 static void test_accuracy(void **state)
 {
     (void)state;
-    td_target fp8, ampere = td_target_for_sm(80);
-    const bool has_fp8 = fp8_target(&fp8);
+    const td_target fp8 = twin_of(90), ampere = twin_of(80);
     for (uint32_t d = 0; d < DIMS; d++) {
         tu_shape shape = {
             .q_len = 130, .kv_len = d % 2 ? 256 : 500, .head_dim = dims[d], .precision = TANDEM_PRECISION_8B};
         assert_in(l1_of(&shape, &cpu), .005, .05);
         if (d < 2) {
             assert_in(l1_of(&shape, &ampere), .003, .03);
-            if (has_fp8)
-                assert_in(l1_of(&shape, &fp8), .005, .05);
+            assert_in(l1_of(&shape, &fp8), .005, .05);
         }
         shape.precision = TANDEM_PRECISION_F16;
         assert_in(l1_of(&shape, &cpu), 1e-6, 2e-3);
@@ -1036,8 +1022,8 @@ static void test_smooth_q(void **state)
 static void test_smooth_v(void **state)
 {
     (void)state;
-    td_target targets[2] = {cpu, cpu};
-    const int count = fp8_target(&targets[1]) ? 2 : 1;
+    const td_target targets[] = {cpu, twin_of(90)};
+    const int count = 2;
     tu_shape shape = {.q_len = 64, .kv_len = 300, .head_dim = 64, .precision = TANDEM_PRECISION_8B};
     for (int t = 0; t < count; t++) {
         double error[2];
@@ -1068,8 +1054,8 @@ static void test_smooth_v(void **state)
 static void test_lse(void **state)
 {
     (void)state;
-    td_target targets[3] = {cpu, td_target_for_sm(80), cpu};
-    const int count = fp8_target(&targets[2]) ? 3 : 2;
+    const td_target targets[] = {cpu, twin_of(80), twin_of(90)};
+    const int count = 3;
     for (int t = 0; t < count; t++)
         for (uint32_t precision = 1; precision <= 3; precision++)
             for (uint32_t smooth = 2; smooth < 16; smooth += 2) {
@@ -1098,9 +1084,7 @@ static void test_lse(void **state)
 static void test_twin_and_fast_agree(void **state)
 {
     (void)state;
-    td_target fp8;
-    if (!fp8_target(&fp8))
-        skip();
+    td_target fp8 = twin_of(90);
     uint32_t n = 0;
     for (uint32_t precision = 1; precision <= 3; precision++)
         for (uint32_t unit = TD_ACCUMULATOR_F32; unit <= TD_ACCUMULATOR_BLACKWELL_MMA; unit++, n++) {
@@ -1135,9 +1119,7 @@ static void test_twin_and_fast_agree(void **state)
 static void test_dumps(void **state)
 {
     (void)state;
-    td_target fp8;
-    if (!fp8_target(&fp8))
-        skip();
+    td_target fp8 = twin_of(90);
     fp8.dump = true;
     fp8.accumulator = TD_ACCUMULATOR_F32;
     tu_case it;
