@@ -64,9 +64,15 @@ static void test_round_trip(void **state)
     const uint8_t u8[5] = {0, 1, 2, 254, 255};
     const int64_t i64 = -5;
     const td_safetensors_item items[] = {
-        {"weight", "F32", 2, {2, 3}, f32},      {"h", "F16", 4, {1, 2, 1, 2}, f16}, {"b\"\\\n\xc3\xa9", "BF16", 1, {2}, bf16},
-        {"ids", "I32", 1, {3}, i32},            {"u", "U8", 1, {5}, u8},            {"scalar", "I64", 0, {0}, &i64},
-        {"empty", "F32", 3, {4, 0, 7}, NULL},   {"i8", "I8", 1, {5}, u8},           {"last", "F32", 1, {1}, f32},
+        {"weight", "F32", 2, {2, 3}, f32},
+        {"h", "F16", 4, {1, 2, 1, 2}, f16},
+        {"b\"\\\n\xc3\xa9", "BF16", 1, {2}, bf16},
+        {"ids", "I32", 1, {3}, i32},
+        {"u", "U8", 1, {5}, u8},
+        {"scalar", "I64", 0, {0}, &i64},
+        {"empty", "F32", 3, {4, 0, 7}, NULL},
+        {"i8", "I8", 1, {5}, u8},
+        {"last", "F32", 1, {1}, f32},
     };
     enum { COUNT = sizeof items / sizeof *items };
     const size_t element[COUNT] = {4, 2, 2, 4, 1, 8, 4, 1, 4};
@@ -91,7 +97,8 @@ static void test_round_trip(void **state)
 
         assert_non_null(t);
         assert_string_equal(t->dtype_name, items[i].dtype);
-        assert_int_equal(t->dtype, i < 3 || i == 6 || i == 8 ? (i < 3 ? dtype[i] : TANDEM_DTYPE_F32) : TANDEM_DTYPE_NONE);
+        assert_int_equal(t->dtype,
+                         i < 3 || i == 6 || i == 8 ? (i < 3 ? dtype[i] : TANDEM_DTYPE_F32) : TANDEM_DTYPE_NONE);
         assert_int_equal(t->dimensions, items[i].dimensions);
         for (uint32_t d = 0; d < t->dimensions; d++) {
             assert_int_equal(t->shape[d], items[i].shape[d]);
@@ -115,7 +122,8 @@ static void test_round_trip(void **state)
     {
         float last = 0;
 
-        assert_int_equal(td_safetensors_read(&file, td_safetensors_find(&file, "last"), &last, why, sizeof why), TANDEM_ERROR_IO);
+        assert_int_equal(td_safetensors_read(&file, td_safetensors_find(&file, "last"), &last, why, sizeof why),
+                         TANDEM_ERROR_IO);
         assert_non_null(strstr(why, "'last'"));
     }
     td_safetensors_close(&file);
@@ -204,7 +212,8 @@ static void test_broken(void **state)
         {"{\"a\\u0000b\":" T("[1]", 0, 4) "}", RIGHT, 4, "no JSON object"},
         {"{\"\xff\":" T("[1]", 0, 4) "}", RIGHT, 4, "no JSON object"},
         {"{\"a\":" T("[1]", 0, 4) ",\"a\":" T("[1]", 4, 8) "}", RIGHT, 8, "no JSON object"},
-        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", RIGHT, 4, "no JSON object"},
+        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", RIGHT, 4,
+         "no JSON object"},
         /* entries */
         {"{\"a\":null}", RIGHT, 0, "'a': is not an object"},
         {"{\"a\":[1]}", RIGHT, 0, "'a': is not an object"},
@@ -304,12 +313,31 @@ static uint64_t next(uint64_t *state)
     return *state;
 }
 
-/* A right file, a few bytes changed, moved, cut or put in from a list of what hurts. Whatever opens must be consistent. */
+/* A right file, a few bytes changed, moved, cut or put in from a list of what hurts. Whatever opens must be consistent.
+ */
 static void test_mutations(void **state)
 {
-    static const char *const words[] = {"-1",   "0",    "9223372036854775807", "18446744073709551615", "4294967296", "1e9", "[",
-                                        "]",    "{",    "}",                   "\"",                   ",",          ":",   "null",
-                                        "F32",  "F64",  "BF16",                "shape",                "dtype",      "\\u0000", "\xc3\x28"};
+    static const char *const words[] = {"-1",
+                                        "0",
+                                        "9223372036854775807",
+                                        "18446744073709551615",
+                                        "4294967296",
+                                        "1e9",
+                                        "[",
+                                        "]",
+                                        "{",
+                                        "}",
+                                        "\"",
+                                        ",",
+                                        ":",
+                                        "null",
+                                        "F32",
+                                        "F64",
+                                        "BF16",
+                                        "shape",
+                                        "dtype",
+                                        "\\u0000",
+                                        "\xc3\x28"};
     const char *header = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":" T("[2,3]", 0, 24) ",\"b\":"
                          "{\"dtype\":\"I8\",\"shape\":[5],\"data_offsets\":[24,29]},\"c\":" T("[1,0]", 29, 29) "}";
     unsigned char right[MAX_FILE], bytes[MAX_FILE + 64], *data;

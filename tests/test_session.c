@@ -200,8 +200,22 @@ static void each_kind(void (*test)(rig *r))
 
 /* Small jobs. */
 
-enum { HEADS = 2, KV_HEADS = 1, ROWS = 48, KEYS = 40, DIM = 32, Q_SIZE = HEADS * ROWS * DIM, K_SIZE = KV_HEADS * KEYS * DIM };
-enum { K_AT = Q_SIZE, V_AT = K_AT + K_SIZE, O_AT = V_AT + K_SIZE, LSE_AT = O_AT + Q_SIZE, FLOATS = LSE_AT + HEADS * ROWS };
+enum {
+    HEADS = 2,
+    KV_HEADS = 1,
+    ROWS = 48,
+    KEYS = 40,
+    DIM = 32,
+    Q_SIZE = HEADS * ROWS * DIM,
+    K_SIZE = KV_HEADS * KEYS * DIM
+};
+enum {
+    K_AT = Q_SIZE,
+    V_AT = K_AT + K_SIZE,
+    O_AT = V_AT + K_SIZE,
+    LSE_AT = O_AT + Q_SIZE,
+    FLOATS = LSE_AT + HEADS * ROWS
+};
 #define MEM_BYTES 36864u
 _Static_assert(FLOATS * sizeof(float) <= MEM_BYTES, "the mem holds the job");
 
@@ -363,24 +377,27 @@ static void transfer(rig *r, tandem_mem mem, void *data, uint64_t bytes, bool to
     vku_buffer staging;
     void *host;
 
-    if (tandem_mem_host(r->s, mem, &host) == TANDEM_OK) {
+    if (!r->has_vk || r->info.backend == TANDEM_BACKEND_CPU) {
+        assert_int_equal(tandem_mem_host(r->s, mem, &host), TANDEM_OK);
         memcpy(to_mem ? host : data, to_mem ? data : host, bytes);
         return;
     }
     assert_int_equal(tandem_mem_get_vulkan(r->s, mem, &vulkan), TANDEM_OK);
-    assert_int_equal(vku_buffer_create(&r->vk, bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
-                                       &staging),
-                     VK_SUCCESS);
+    assert_int_equal(
+        vku_buffer_create(&r->vk, bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &staging),
+        VK_SUCCESS);
     if (to_mem)
         memcpy(staging.host, data, bytes);
     commands = vku_begin(&r->vk);
     if (to_mem) {
         r->vk.CmdCopyBuffer(commands, staging.buffer, vulkan.buffer, 1, &whole);
-        assert_int_equal(tandem_record_release(r->s, commands, mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT),
-                         TANDEM_OK);
+        assert_int_equal(
+            tandem_record_release(r->s, commands, mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT),
+            TANDEM_OK);
     } else {
-        assert_int_equal(tandem_record_acquire(r->s, commands, mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT),
-                         TANDEM_OK);
+        assert_int_equal(
+            tandem_record_acquire(r->s, commands, mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT),
+            TANDEM_OK);
         r->vk.CmdCopyBuffer(commands, vulkan.buffer, staging.buffer, 1, &whole);
         vku_full_barrier(&r->vk, commands);
     }
@@ -507,7 +524,8 @@ static void test_ladder(void **state)
 
 /* Refusals. */
 
-static void check_refusal(rig *r, unsigned before, tandem_status expected, const char *text, tandem_status got, int line)
+static void check_refusal(rig *r, unsigned before, tandem_status expected, const char *text, tandem_status got,
+                          int line)
 {
     char kept[1024] = "";
 
@@ -520,7 +538,8 @@ static void check_refusal(rig *r, unsigned before, tandem_status expected, const
     if (!strstr(kept, text))
         fail_msg("%s, line %d: '%s' does not say '%s'", kind_names[r->kind], line, kept, text);
     if (expected != TANDEM_ERROR_BUSY && (errors_of(r) != before + 1 || strcmp(r->log.last, kept)))
-        fail_msg("%s, line %d: %u log lines, the last '%s'", kind_names[r->kind], line, errors_of(r) - before, r->log.last);
+        fail_msg("%s, line %d: %u log lines, the last '%s'", kind_names[r->kind], line, errors_of(r) - before,
+                 r->log.last);
     if (expected == TANDEM_ERROR_BUSY && errors_of(r) != before)
         fail_msg("%s, line %d: BUSY was logged: '%s'", kind_names[r->kind], line, r->log.last);
 }
@@ -674,19 +693,23 @@ static void refuse_mems(rig *r)
         MEM(ARG, say("fd %d", pipes[0]), d.source = TANDEM_MEM_FD);
     }
     if (r->has_vk || r->info.backend == TANDEM_BACKEND_CUDA) {
-        MEM(ARG, say("desc.host is %p", (void *)((char *)pages + 16)), d.source = TANDEM_MEM_HOST; d.host = (char *)pages + 16);
+        MEM(ARG, say("desc.host is %p", (void *)((char *)pages + 16)), d.source = TANDEM_MEM_HOST;
+            d.host = (char *)pages + 16);
         MEM(ARG, "desc.bytes is 4095", d.source = TANDEM_MEM_HOST; d.host = pages; d.bytes = 4095);
     }
     assert_int_equal(fcntl(pipes[0], F_GETFD) >= 0, 1); /* stays the caller's */
     close(pipes[0]);
     close(pipes[1]);
     REFUSED(r, ARG, "desc is NULL", got = tandem_mem_create(r->s, NULL, &mem));
-    REFUSED(r, ARG, "mem is NULL", tandem_mem_desc d = {.struct_bytes = sizeof d}; got = tandem_mem_create(r->s, &d, NULL));
+    REFUSED(r, ARG, "mem is NULL", tandem_mem_desc d = {.struct_bytes = sizeof d};
+            got = tandem_mem_create(r->s, &d, NULL));
 
     REFUSED(r, ARG, "mem is 0x0", got = tandem_mem_destroy(r->s, 0));
     REFUSED(r, ARG, "mem is 0x4d2", got = tandem_mem_destroy(r->s, 1234));
-    REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which is a timeline, not a mem", timeline), got = tandem_mem_destroy(r->s, timeline));
-    REFUSED(r, ARG, say("mem is 0x%" PRIx64, (uint64_t)(gone ^ 1ull << 50)), got = tandem_mem_destroy(r->s, gone ^ 1ull << 50));
+    REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which is a timeline, not a mem", timeline),
+            got = tandem_mem_destroy(r->s, timeline));
+    REFUSED(r, ARG, say("mem is 0x%" PRIx64, (uint64_t)(gone ^ 1ull << 50)),
+            got = tandem_mem_destroy(r->s, gone ^ 1ull << 50));
     REFUSED(r, ARG, say("mem is 0x%" PRIx64, gone + 9), got = tandem_mem_destroy(r->s, gone + 9));
     REFUSED(r, ARG, "host is NULL", got = tandem_mem_host(r->s, gone, NULL));
     assert_int_equal(tandem_mem_destroy(r->s, gone), TANDEM_OK);
@@ -694,7 +717,8 @@ static void refuse_mems(rig *r)
     mem = new_mem(r, 4096); /* takes the slot; the old id stays dead */
     assert_true(mem != gone);
     REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which was destroyed", gone), got = tandem_mem_host(r->s, gone, &host));
-    REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which was destroyed", gone), got = tandem_mem_get_vulkan(r->s, gone, &vulkan));
+    REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which was destroyed", gone),
+            got = tandem_mem_get_vulkan(r->s, gone, &vulkan));
     REFUSED(r, ARG, "out is NULL", got = tandem_mem_get_vulkan(r->s, mem, NULL));
     if (!r->has_vk)
         REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem), got = tandem_mem_get_vulkan(r->s, mem, &vulkan));
@@ -708,7 +732,8 @@ static void refuse_mems(rig *r)
 
 static void refuse_timelines(rig *r)
 {
-    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 5), ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 5),
+                          ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
     const tandem_mem mem = new_mem(r, 4096);
     tandem_timeline made, gone = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0);
     VkSemaphore semaphore;
@@ -729,14 +754,18 @@ static void refuse_timelines(rig *r)
     REFUSED(r, ARG, "timeline is NULL", tandem_timeline_desc d = {.struct_bytes = sizeof d};
             got = tandem_timeline_create(r->s, &d, NULL));
     assert_int_equal(tandem_timeline_destroy(r->s, gone), TANDEM_OK);
-    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which was destroyed", gone), got = tandem_timeline_destroy(r->s, gone));
-    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which was destroyed", gone), got = tandem_timeline_value(r->s, gone, &value));
-    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which is a mem, not a timeline", mem), got = tandem_timeline_value(r->s, mem, &value));
+    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which was destroyed", gone),
+            got = tandem_timeline_destroy(r->s, gone));
+    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which was destroyed", gone),
+            got = tandem_timeline_value(r->s, gone, &value));
+    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which is a mem, not a timeline", mem),
+            got = tandem_timeline_value(r->s, mem, &value));
     REFUSED(r, ARG, "value is NULL", got = tandem_timeline_value(r->s, engines, NULL));
     REFUSED(r, ARG, "value is 5", got = tandem_timeline_signal(r->s, engines, 5));
     REFUSED(r, ARG, "value is 0", got = tandem_timeline_signal(r->s, engines, 0));
     REFUSED(r, ARG, say("value is %" PRIu64, UINT64_MAX), got = tandem_timeline_signal(r->s, engines, UINT64_MAX));
-    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which only the session signals", ours), got = tandem_timeline_signal(r->s, ours, 1));
+    REFUSED(r, ARG, say("timeline is 0x%" PRIx64 ", which only the session signals", ours),
+            got = tandem_timeline_signal(r->s, ours, 1));
     REFUSED(r, ARG, "timeline is 0x0", got = tandem_timeline_signal(r->s, 0, 1));
     assert_int_equal(tandem_timeline_signal(r->s, engines, 6), TANDEM_OK);
     assert_int_equal(value_of(r, engines), 6);
@@ -750,7 +779,8 @@ static void refuse_timelines(rig *r)
         assert_true(semaphore != VK_NULL_HANDLE);
         REFUSED(r, ARG, "out is NULL", got = tandem_timeline_get_vulkan(r->s, ours, NULL));
     } else {
-        REFUSED(r, UNSUPPORTED, say("timeline is 0x%" PRIx64, ours), got = tandem_timeline_get_vulkan(r->s, ours, &semaphore));
+        REFUSED(r, UNSUPPORTED, say("timeline is 0x%" PRIx64, ours),
+                got = tandem_timeline_get_vulkan(r->s, ours, &semaphore));
     }
     assert_int_equal(tandem_timeline_destroy(r->s, engines), TANDEM_OK);
     assert_int_equal(tandem_timeline_destroy(r->s, ours), TANDEM_OK);
@@ -759,7 +789,8 @@ static void refuse_timelines(rig *r)
 
 static void refuse_jobs(rig *r)
 {
-    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0), ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 4);
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                          ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 4);
     const tandem_mem mem = new_mem(r, MEM_BYTES), gone = new_mem(r, MEM_BYTES);
     tandem_job_report report = {.struct_bytes = sizeof report};
     tandem_ticket ticket;
@@ -782,7 +813,8 @@ static void refuse_jobs(rig *r)
     JOB(ARG, "job.wait.value is 2147483648", j.wait = (tandem_point){engines, 1ull << 31});
     JOB(ARG, "job.wait.value is 5", j.wait = (tandem_point){ours, 5});
     JOB(ARG, "job.signal.timeline is 0x0", j.signal.value = 1);
-    JOB(ARG, say("job.signal.timeline is 0x%" PRIx64 ", which the engine signals", engines), j.signal = (tandem_point){engines, 1});
+    JOB(ARG, say("job.signal.timeline is 0x%" PRIx64 ", which the engine signals", engines),
+        j.signal = (tandem_point){engines, 1});
     JOB(ARG, "job.signal.value is 4", j.signal = (tandem_point){ours, 4});
     JOB(ARG, "job.signal.value is 0", j.signal = (tandem_point){ours, 0});
     JOB(ARG, say("job.signal.value is %" PRIu64, UINT64_MAX), j.signal = (tandem_point){ours, UINT64_MAX});
@@ -814,8 +846,10 @@ static void refuse_jobs(rig *r)
     JOB(ARG, "v.reserved is 2", a->v.reserved = 2);
     JOB(ARG, "q.offset_bytes is 2;", a->q.offset_bytes = 2);
     JOB(ARG, say("q.offset_bytes is %u,", MEM_BYTES), a->q.offset_bytes = MEM_BYTES);
-    JOB(ARG, say("v.offset_bytes is %u,", MEM_BYTES - (unsigned)sizeof(float)), a->v.offset_bytes = MEM_BYTES - sizeof(float));
-    JOB(ARG, say("k.stride_batch, stride_head, stride_row are %d", KV_HEADS *KEYS *DIM), a->k.offset_bytes = UINT64_MAX - 3);
+    JOB(ARG, say("v.offset_bytes is %u,", MEM_BYTES - (unsigned)sizeof(float)),
+        a->v.offset_bytes = MEM_BYTES - sizeof(float));
+    JOB(ARG, say("k.stride_batch, stride_head, stride_row are %d", KV_HEADS * KEYS * DIM),
+        a->k.offset_bytes = UINT64_MAX - 3);
     JOB(ARG, "q.stride_row is -1", a->q.stride_row = -1);
     JOB(ARG, "stride_batch, stride_head, stride_row are", a->q.stride_head = INT64_MAX);
     JOB(ARG, "k.offset_bytes is 12288,", a->k.stride_row = 1 << 20);
@@ -823,7 +857,8 @@ static void refuse_jobs(rig *r)
     JOB(ARG, "o.stride_head is 31", a->o.stride_head = 31);
     JOB(ARG, "o.offset_bytes is 0: it overlaps q at 0", a->o.offset_bytes = 0);
     JOB(ARG, "o.offset_bytes is 128: it overlaps q at 0", a->o.offset_bytes = 128);
-    JOB(ARG, say("lse.offset_bytes is %zu: it overlaps o", O_AT * sizeof(float)), a->lse.offset_bytes = O_AT * sizeof(float));
+    JOB(ARG, say("lse.offset_bytes is %zu: it overlaps o", O_AT * sizeof(float)),
+        a->lse.offset_bytes = O_AT * sizeof(float));
     JOB(ARG, "lse.offset_bytes is 12288: it overlaps k at 12288", a->lse.offset_bytes = K_AT * sizeof(float));
     REFUSED(r, ARG, "job is NULL", got = tandem_submit(r->s, NULL, &ticket));
     REFUSED(r, ARG, "ticket is NULL", tandem_job j = new_job(mem); got = tandem_submit(r->s, &j, NULL));
@@ -897,7 +932,8 @@ static void refuse_rest(rig *r)
     TILES(ARG, "pack.tile_width is 1", p.width = p.height = 1 << 20; p.tile_width = p.tile_height = 1);
     REFUSED(r, ARG, "pack is NULL", got = tandem_pack_tiles(r->s, NULL, &x, &y));
     {
-        tandem_pack p = {.struct_bytes = sizeof p, .width = 20, .height = 9, .tile_width = 8, .tile_height = 4, .shift_x = 5};
+        tandem_pack p = {
+            .struct_bytes = sizeof p, .width = 20, .height = 9, .tile_width = 8, .tile_height = 4, .shift_x = 5};
 
         REFUSED(r, ARG, "tiles_y is NULL", got = tandem_pack_tiles(r->s, &p, &x, NULL));
         assert_int_equal(tandem_pack_tiles(r->s, &p, &x, &y), TANDEM_OK);
@@ -913,13 +949,21 @@ static void refuse_rest(rig *r)
         REFUSED(r, ARG, "dst_stage is 0", got = tandem_record_acquire(r->s, commands, mem, 0, 0));
         REFUSED(r, ARG, "mem is 0x5", got = tandem_record_acquire(r->s, commands, 5, stage, 0));
         REFUSED(r, ARG, "pack is NULL", got = tandem_record_pack(r->s, commands, NULL));
-#define PACK(function, expected, words, ...)                                                                                 \
-    do {                                                                                                                     \
-        tandem_pack p = {.struct_bytes = sizeof p, .image_count = 1, .images = {(VkImageView)(uintptr_t)1},                  \
-                         .layout = VK_IMAGE_LAYOUT_GENERAL, .format = VK_FORMAT_R32G32B32A32_SFLOAT, .width = 4,             \
-                         .height = 4, .tile_width = 4, .tile_height = 4, .channels = 4, .view_channels = 4,                  \
-                         .view = {.mem = mem, .dtype = TANDEM_DTYPE_F32, .stride_batch = 64, .stride_row = 4}};              \
-        REFUSED(r, expected, words, __VA_ARGS__; got = tandem_record_##function(r->s, commands, &p));                        \
+#define PACK(function, expected, words, ...)                                                                           \
+    do {                                                                                                               \
+        tandem_pack p = {.struct_bytes = sizeof p,                                                                     \
+                         .image_count = 1,                                                                             \
+                         .images = {(VkImageView)(uintptr_t)1},                                                        \
+                         .layout = VK_IMAGE_LAYOUT_GENERAL,                                                            \
+                         .format = VK_FORMAT_R32G32B32A32_SFLOAT,                                                      \
+                         .width = 4,                                                                                   \
+                         .height = 4,                                                                                  \
+                         .tile_width = 4,                                                                              \
+                         .tile_height = 4,                                                                             \
+                         .channels = 4,                                                                                \
+                         .view_channels = 4,                                                                           \
+                         .view = {.mem = mem, .dtype = TANDEM_DTYPE_F32, .stride_batch = 64, .stride_row = 4}};        \
+        REFUSED(r, expected, words, __VA_ARGS__; got = tandem_record_##function(r->s, commands, &p));                  \
     } while (0)
         PACK(pack, ARG, "pack.view.dtype is 2", p.view.dtype = TANDEM_DTYPE_BF16);
         PACK(pack, ARG, "pack.view.reserved is 1", p.view.reserved = 1);
@@ -937,7 +981,8 @@ static void refuse_rest(rig *r)
     } else {
         tandem_pack p = {.struct_bytes = sizeof p};
 
-        REFUSED(r, UNSUPPORTED, "commands is 0x10", got = tandem_record_release(r->s, (VkCommandBuffer)(uintptr_t)16, mem, 1, 0));
+        REFUSED(r, UNSUPPORTED, "commands is 0x10",
+                got = tandem_record_release(r->s, (VkCommandBuffer)(uintptr_t)16, mem, 1, 0));
         REFUSED(r, UNSUPPORTED, "commands is 0x10", got = tandem_record_pack(r->s, (VkCommandBuffer)(uintptr_t)16, &p));
     }
     assert_int_equal(tandem_mem_destroy(r->s, mem), TANDEM_OK);
@@ -1062,8 +1107,17 @@ static void caller_memory(rig *r)
     assert_ptr_equal(address, host);
     for (uint32_t i = 0; i < N * PITCH; i++)
         host[i] = (float)noise(&seed);
-    *a = (tandem_attention){.q = view, .k = view, .v = view, .o = view, .batch = 1, .heads = 1, .kv_heads = 1, .q_len = N,
-                            .kv_len = N, .head_dim = DIM, .precision = TANDEM_PRECISION_F16};
+    *a = (tandem_attention){.q = view,
+                            .k = view,
+                            .v = view,
+                            .o = view,
+                            .batch = 1,
+                            .heads = 1,
+                            .kv_heads = 1,
+                            .q_len = N,
+                            .kv_len = N,
+                            .head_dim = DIM,
+                            .precision = TANDEM_PRECISION_F16};
     a->q.mem = a->k.mem = a->v.mem = a->o.mem = mem;
     a->k.offset_bytes = DIM * sizeof(float);
     a->v.offset_bytes = 2 * DIM * sizeof(float);
@@ -1077,8 +1131,8 @@ static void caller_memory(rig *r)
         const float before = host[5];
 
         /* One channel further, and O would run into the next row's Q. */
-        REFUSED(r, ARG, "o.offset_bytes is 388: it overlaps q at 0", a->o.offset_bytes += sizeof(float); tandem_ticket ticket;
-                got = tandem_submit(r->s, &job, &ticket));
+        REFUSED(r, ARG, "o.offset_bytes is 388: it overlaps q at 0", a->o.offset_bytes += sizeof(float);
+                tandem_ticket ticket; got = tandem_submit(r->s, &job, &ticket));
         assert_true(host[5] == before);
     }
     assert_int_equal(tandem_mem_destroy(r->s, mem), TANDEM_OK);
@@ -1104,7 +1158,8 @@ static void frames(rig *r, uint32_t in_flight)
         tandem_job job;
         tandem_ticket ticket;
     } f[3];
-    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0), ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                          ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
                           done = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0);
     VkSemaphore engines_vk, ours_vk, done_vk;
     const VkBufferCopy whole = {.size = MEM_BYTES};
@@ -1118,7 +1173,8 @@ static void frames(rig *r, uint32_t in_flight)
         f[i].job = new_job(f[i].mem);
         assert_int_equal(tandem_mem_get_vulkan(r->s, f[i].mem, &f[i].vulkan), TANDEM_OK);
         assert_true(f[i].vulkan.buffer && f[i].vulkan.memory && f[i].vulkan.bytes == MEM_BYTES);
-        assert_int_equal(vku_buffer_create(&r->vk, MEM_BYTES, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        assert_int_equal(vku_buffer_create(&r->vk, MEM_BYTES,
+                                           VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
                                            &f[i].staging),
                          VK_SUCCESS);
     }
@@ -1131,9 +1187,11 @@ static void frames(rig *r, uint32_t in_flight)
             fill(f[i].staging.host, n);
             f[i].up = vku_begin(&r->vk);
             r->vk.CmdCopyBuffer(f[i].up, f[i].staging.buffer, f[i].vulkan.buffer, 1, &whole);
-            assert_int_equal(tandem_record_release(r->s, f[i].up, f[i].mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT),
+            assert_int_equal(tandem_record_release(r->s, f[i].up, f[i].mem, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                                   VK_ACCESS_TRANSFER_WRITE_BIT),
                              TANDEM_OK);
-            assert_int_equal(vku_submit(&r->vk, f[i].up, (vku_point){0}, (vku_point){engines_vk, n}, VK_NULL_HANDLE), VK_SUCCESS);
+            assert_int_equal(vku_submit(&r->vk, f[i].up, (vku_point){0}, (vku_point){engines_vk, n}, VK_NULL_HANDLE),
+                             VK_SUCCESS);
             f[i].job.wait = (tandem_point){engines, n};
             f[i].job.signal = (tandem_point){ours, n};
             f[i].ticket = submit(r, &f[i].job);
@@ -1143,11 +1201,14 @@ static void frames(rig *r, uint32_t in_flight)
             const uint32_t i = (uint32_t)(old % in_flight);
 
             f[i].down = vku_begin(&r->vk);
-            assert_int_equal(tandem_record_acquire(r->s, f[i].down, f[i].mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT),
+            assert_int_equal(tandem_record_acquire(r->s, f[i].down, f[i].mem, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                                   VK_ACCESS_TRANSFER_READ_BIT),
                              TANDEM_OK);
             r->vk.CmdCopyBuffer(f[i].down, f[i].vulkan.buffer, f[i].staging.buffer, 1, &whole);
             vku_full_barrier(&r->vk, f[i].down);
-            assert_int_equal(vku_submit(&r->vk, f[i].down, (vku_point){ours_vk, old}, (vku_point){done_vk, old}, VK_NULL_HANDLE), VK_SUCCESS);
+            assert_int_equal(
+                vku_submit(&r->vk, f[i].down, (vku_point){ours_vk, old}, (vku_point){done_vk, old}, VK_NULL_HANDLE),
+                VK_SUCCESS);
             assert_int_equal(tandem_point_wait(r->s, (tandem_point){done, old}, LONG_NS), TANDEM_OK);
             check_output(&f[i].job, f[i].staging.host, 2e-3);
             assert_int_equal(ended(r, f[i].ticket).state, TANDEM_JOB_DONE);
@@ -1231,24 +1292,56 @@ static void pack_frame(rig *r)
     }
     for (uint32_t i = 0; i < SIDE * SIDE * 4; i++)
         pixels[i] = (float)noise(&seed);
-    assert_int_equal(vku_image_create(&r->vk, VK_FORMAT_R32G32B32A32_SFLOAT, SIDE, SIDE, VK_IMAGE_USAGE_SAMPLED_BIT, &from), VK_SUCCESS);
-    assert_int_equal(vku_image_create(&r->vk, VK_FORMAT_R32G32B32A32_SFLOAT, SIDE, SIDE, VK_IMAGE_USAGE_STORAGE_BIT, &to), VK_SUCCESS);
+    assert_int_equal(
+        vku_image_create(&r->vk, VK_FORMAT_R32G32B32A32_SFLOAT, SIDE, SIDE, VK_IMAGE_USAGE_SAMPLED_BIT, &from),
+        VK_SUCCESS);
+    assert_int_equal(
+        vku_image_create(&r->vk, VK_FORMAT_R32G32B32A32_SFLOAT, SIDE, SIDE, VK_IMAGE_USAGE_STORAGE_BIT, &to),
+        VK_SUCCESS);
     assert_int_equal(vku_image_upload(&r->vk, &from, pixels, VK_IMAGE_LAYOUT_SHADER_READ_ONLY_OPTIMAL), VK_SUCCESS);
     assert_int_equal(vku_image_upload(&r->vk, &to, pixels, VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
 
-    view = (tandem_view){.mem = mem, .dtype = TANDEM_DTYPE_F32, .stride_batch = ROWS_ * DIM, .stride_head = ROWS_ * DIM, .stride_row = DIM};
-    pack = (tandem_pack){.struct_bytes = sizeof pack, .image_count = 1, .images = {from.view}, .layout = VK_IMAGE_LAYOUT_SHADER_READ_ONLY_OPTIMAL,
-                         .width = SIDE, .height = SIDE, .tile_width = TILE, .tile_height = TILE, .channels = 4, .view_channels = DIM, .view = view};
+    view = (tandem_view){.mem = mem,
+                         .dtype = TANDEM_DTYPE_F32,
+                         .stride_batch = ROWS_ * DIM,
+                         .stride_head = ROWS_ * DIM,
+                         .stride_row = DIM};
+    pack = (tandem_pack){.struct_bytes = sizeof pack,
+                         .image_count = 1,
+                         .images = {from.view},
+                         .layout = VK_IMAGE_LAYOUT_SHADER_READ_ONLY_OPTIMAL,
+                         .width = SIDE,
+                         .height = SIDE,
+                         .tile_width = TILE,
+                         .tile_height = TILE,
+                         .channels = 4,
+                         .view_channels = DIM,
+                         .view = view};
     assert_int_equal(tandem_pack_tiles(r->s, &pack, &tiles_x, &tiles_y), TANDEM_OK);
     assert_int_equal(tiles_x * tiles_y, TILES);
     commands[0] = vku_begin(&r->vk);
     assert_int_equal(tandem_record_pack(r->s, commands[0], &pack), TANDEM_OK);
-    assert_int_equal(tandem_record_release(r->s, commands[0], mem, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT), TANDEM_OK);
-    assert_int_equal(vku_submit(&r->vk, commands[0], (vku_point){0}, (vku_point){semaphores[0], 8}, VK_NULL_HANDLE), VK_SUCCESS);
+    assert_int_equal(
+        tandem_record_release(r->s, commands[0], mem, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT),
+        TANDEM_OK);
+    assert_int_equal(vku_submit(&r->vk, commands[0], (vku_point){0}, (vku_point){semaphores[0], 8}, VK_NULL_HANDLE),
+                     VK_SUCCESS);
 
-    job = (tandem_job){.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .wait = {timelines[0], 8}, .signal = {timelines[1], 8}};
-    job.op.attention = (tandem_attention){.q = view, .k = view, .v = view, .o = view, .batch = TILES, .heads = 1, .kv_heads = 1, .q_len = ROWS_,
-                                          .kv_len = ROWS_, .head_dim = DIM, .precision = TANDEM_PRECISION_F16};
+    job = (tandem_job){.struct_bytes = sizeof job,
+                       .operation = TANDEM_OPERATION_ATTENTION,
+                       .wait = {timelines[0], 8},
+                       .signal = {timelines[1], 8}};
+    job.op.attention = (tandem_attention){.q = view,
+                                          .k = view,
+                                          .v = view,
+                                          .o = view,
+                                          .batch = TILES,
+                                          .heads = 1,
+                                          .kv_heads = 1,
+                                          .q_len = ROWS_,
+                                          .kv_len = ROWS_,
+                                          .head_dim = DIM,
+                                          .precision = TANDEM_PRECISION_F16};
     job.op.attention.o.offset_bytes = VIEW * sizeof(float);
     submit(r, &job);
 
@@ -1258,16 +1351,21 @@ static void pack_frame(rig *r)
     pack.channels = 3;
     pack.view = job.op.attention.o;
     commands[1] = vku_begin(&r->vk);
-    assert_int_equal(tandem_record_acquire(r->s, commands[1], mem, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT), TANDEM_OK);
+    assert_int_equal(
+        tandem_record_acquire(r->s, commands[1], mem, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT),
+        TANDEM_OK);
     assert_int_equal(tandem_record_unpack(r->s, commands[1], &pack), TANDEM_OK);
-    assert_int_equal(vku_submit(&r->vk, commands[1], (vku_point){semaphores[1], 8}, (vku_point){semaphores[0], 9}, VK_NULL_HANDLE), VK_SUCCESS);
+    assert_int_equal(
+        vku_submit(&r->vk, commands[1], (vku_point){semaphores[1], 8}, (vku_point){semaphores[0], 9}, VK_NULL_HANDLE),
+        VK_SUCCESS);
     assert_int_equal(tandem_point_wait(r->s, (tandem_point){timelines[0], 9}, LONG_NS), TANDEM_OK);
     assert_int_equal(vku_image_readback(&r->vk, &to, result), VK_SUCCESS);
 
     for (uint32_t t = 0; t < TILES; t++)
         for (uint32_t p = 0; p < ROWS_; p++)
             for (uint32_t c = 0; c < 4; c++)
-                packed[(t * ROWS_ + p) * DIM + c] = pixels[((t / 2 * TILE + p / TILE) * SIDE + t % 2 * TILE + p % TILE) * 4 + c];
+                packed[(t * ROWS_ + p) * DIM + c] =
+                    pixels[((t / 2 * TILE + p / TILE) * SIDE + t % 2 * TILE + p % TILE) * 4 + c];
     td_ref_attention(&job.op.attention, packed, packed, packed, ref, NULL);
     for (uint32_t t = 0; t < TILES; t++)
         for (uint32_t p = 0; p < ROWS_; p++)
@@ -1276,7 +1374,8 @@ static void pack_frame(rig *r)
                 const double want = c < 3 ? ref[(t * ROWS_ + p) * DIM + c] : 1;
 
                 if (!(fabs((double)got - want) < 5e-3))
-                    fail_msg("tile %u, pixel %u, channel %u is %g, not %g (%g before)", t, p, c, (double)got, want, (double)pixels[((t / 2 * TILE + p / TILE) * SIDE + t % 2 * TILE + p % TILE) * 4 + c]);
+                    fail_msg("tile %u, pixel %u, channel %u is %g, not %g (%g before)", t, p, c, (double)got, want,
+                             (double)pixels[((t / 2 * TILE + p / TILE) * SIDE + t % 2 * TILE + p % TILE) * 4 + c]);
             }
     r->vk.FreeCommandBuffers(r->vk.device, r->vk.pool, 2, commands);
     for (uint32_t i = 0; i < 2; i++) {
@@ -1311,7 +1410,8 @@ static void sleep_ns(uint64_t ns)
 
 static void cancel_pending(rig *r)
 {
-    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0), ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                          ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
     const tandem_mem mem = new_mem(r, MEM_BYTES);
     tandem_job job = new_job(mem);
     tandem_ticket tickets[3];
@@ -1367,7 +1467,8 @@ static void cancel_pending(rig *r)
 /* Another timeline's jobs need not wait for a cancelled one's turn. */
 static void cancel_elsewhere(rig *r)
 {
-    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0), a = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                          a = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
                           b = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
     const tandem_mem mem = new_mem(r, MEM_BYTES);
     tandem_job job = new_job(mem);
@@ -1422,7 +1523,8 @@ static void test_cancel(void **state)
 
 static void deadlines(rig *r)
 {
-    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0), ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                          ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
     const tandem_mem mem = new_mem(r, MEM_BYTES);
     tandem_mem big;
     tandem_job job = new_job(mem), slow = long_job(r, &big);
@@ -1584,7 +1686,8 @@ static void reports(rig *r)
     }
     for (uint32_t i = 0; i < JOBS; i++)
         if (i < JOBS - 256)
-            REFUSED(r, ARG, say("ticket is 0x%" PRIx64 ", older", tickets[i]), got = tandem_poll(r->s, tickets[i], &report));
+            REFUSED(r, ARG, say("ticket is 0x%" PRIx64 ", older", tickets[i]),
+                    got = tandem_poll(r->s, tickets[i], &report));
         else
             assert_int_equal(report_of(r, tickets[i]).state, TANDEM_JOB_DONE);
 }
@@ -1606,8 +1709,10 @@ typedef struct scene {
 /* Three jobs that wait for 1: on mem, on the other mem, on mem. */
 static scene set_scene(rig *r)
 {
-    scene it = {.engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0), .ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
-                .mem = new_mem(r, MEM_BYTES), .other = new_mem(r, MEM_BYTES)};
+    scene it = {.engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                .ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
+                .mem = new_mem(r, MEM_BYTES),
+                .other = new_mem(r, MEM_BYTES)};
 
     for (uint64_t i = 0; i < 3; i++) {
         tandem_job job = new_job(i == 1 ? it.other : it.mem);
@@ -1844,8 +1949,11 @@ static void write_model(void)
     static float k[K_SIZE], v[K_SIZE];
     static const int64_t ids[3] = {1, 2, 3};
     const td_safetensors_item items[] = {
-        {"k", "F32", 3, {KV_HEADS, KEYS, DIM}, k}, {"ids", "I64", 1, {3}, ids}, {"v", "F32", 4, {1, KV_HEADS, KEYS, DIM}, v},
-        {"five", "F16", 5, {1, 1, 1, 1, 2}, v},    {"scalar", "BF16", 0, {0}, v},
+        {"k", "F32", 3, {KV_HEADS, KEYS, DIM}, k},
+        {"ids", "I64", 1, {3}, ids},
+        {"v", "F32", 4, {1, KV_HEADS, KEYS, DIM}, v},
+        {"five", "F16", 5, {1, 1, 1, 1, 2}, v},
+        {"scalar", "BF16", 0, {0}, v},
     };
     char why[200] = "";
     uint64_t seed = 99;
@@ -2016,10 +2124,12 @@ static void models(rig *r)
     assert_int_equal(tandem_model_tensor(r->s, model, "scalar", &view, shape), TANDEM_OK);
     assert_true(shape[0] == 1 && shape[3] == 1 && view.dtype == TANDEM_DTYPE_BF16);
     REFUSED(r, ARG, "name is 'w'", got = tandem_model_tensor(r->s, model, "w", &view, shape));
-    REFUSED(r, UNSUPPORTED, "name is 'ids', which no job can read: I64", got = tandem_model_tensor(r->s, model, "ids", &view, shape));
+    REFUSED(r, UNSUPPORTED, "name is 'ids', which no job can read: I64",
+            got = tandem_model_tensor(r->s, model, "ids", &view, shape));
     REFUSED(r, UNSUPPORTED, "name is 'five'", got = tandem_model_tensor(r->s, model, "five", &view, shape));
     assert_true(view.mem == 0 && shape[0] == 0);
-    REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which belongs to a model", k.mem), got = tandem_mem_destroy(r->s, k.mem));
+    REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which belongs to a model", k.mem),
+            got = tandem_mem_destroy(r->s, k.mem));
 
     fill(data, 4);
     transfer(r, mem, data, MEM_BYTES, true);
@@ -2028,8 +2138,10 @@ static void models(rig *r)
     assert_int_equal(ended(r, submit(r, &job)).state, TANDEM_JOB_DONE);
     transfer(r, mem, data, MEM_BYTES, false);
     assert_int_equal(td_safetensors_open(model_path, &file, why, sizeof why), TANDEM_OK);
-    assert_int_equal(td_safetensors_read(&file, td_safetensors_find(&file, "k"), data + K_AT, why, sizeof why), TANDEM_OK);
-    assert_int_equal(td_safetensors_read(&file, td_safetensors_find(&file, "v"), data + V_AT, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_safetensors_read(&file, td_safetensors_find(&file, "k"), data + K_AT, why, sizeof why),
+                     TANDEM_OK);
+    assert_int_equal(td_safetensors_read(&file, td_safetensors_find(&file, "v"), data + V_AT, why, sizeof why),
+                     TANDEM_OK);
     td_safetensors_close(&file);
     check_output(&job, data, 2e-3);
     {
@@ -2037,7 +2149,8 @@ static void models(rig *r)
 
         bad.op.attention.o = bad.op.attention.k;
         bad.op.attention.o.stride_head = bad.op.attention.o.stride_batch = ROWS * DIM;
-        REFUSED(r, ARG, say("o.mem is 0x%" PRIx64 ", which belongs to a model", k.mem), got = tandem_submit(r->s, &bad, &ticket));
+        REFUSED(r, ARG, say("o.mem is 0x%" PRIx64 ", which belongs to a model", k.mem),
+                got = tandem_submit(r->s, &bad, &ticket));
     }
     /* Destroyed under a job that waits. */
     job.wait = (tandem_point){engines, 1};
@@ -2047,8 +2160,10 @@ static void models(rig *r)
     assert_int_equal(tandem_model_destroy(r->s, model), TANDEM_OK);
     assert_int_equal(ended(r, ticket).state, gpu_signals(r) ? TANDEM_JOB_DONE : TANDEM_JOB_CANCELLED);
     REFUSED(r, ARG, say("model is 0x%" PRIx64 ", which was destroyed", model), got = tandem_model_destroy(r->s, model));
-    REFUSED(r, ARG, say("model is 0x%" PRIx64 ", which was destroyed", model), got = tandem_model_tensor(r->s, model, "k", &view, shape));
-    REFUSED(r, ARG, say("k.mem is 0x%" PRIx64 ", which was destroyed", k.mem), got = tandem_submit(r->s, &job, &ticket));
+    REFUSED(r, ARG, say("model is 0x%" PRIx64 ", which was destroyed", model),
+            got = tandem_model_tensor(r->s, model, "k", &view, shape));
+    REFUSED(r, ARG, say("k.mem is 0x%" PRIx64 ", which was destroyed", k.mem),
+            got = tandem_submit(r->s, &job, &ticket));
     assert_int_equal(tandem_model_load(r->s, model_path, &again), TANDEM_OK); /* left for the session */
     free(data);
 }
@@ -2298,7 +2413,8 @@ static void test_requirements(void **state)
     assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, NULL, NULL, &instance_count, list), TANDEM_OK);
     for (uint32_t i = 0; i < instance_count; i++)
         assert_int_equal(list[i].kind, TANDEM_REQUIREMENT_INSTANCE_EXTENSION);
-    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &count, list), TANDEM_OK);
+    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &count, list),
+                     TANDEM_OK);
     assert_true(count > 3 && count < 64);
     for (uint32_t i = 0; i < count; i++) {
         assert_true(list[i].name && list[i].name[0]);
@@ -2314,11 +2430,13 @@ static void test_requirements(void **state)
     }
     assert_true(timeline && memory && semaphore);
     small = 0;
-    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &small, NULL), TANDEM_OK);
+    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &small, NULL),
+                     TANDEM_OK);
     assert_int_equal(small, count);
     memset(list, 0, sizeof list);
     small = 2;
-    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &small, list), TANDEM_ERROR_BUSY);
+    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &small, list),
+                     TANDEM_ERROR_BUSY);
     assert_int_equal(small, count);
     assert_true(list[1].name && !list[2].name);
     assert_int_equal(tandem_vulkan_requirements(NULL, NULL, NULL, &small, list), TANDEM_ERROR_ARG);

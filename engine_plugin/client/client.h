@@ -9,7 +9,8 @@
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
- * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is not freed.
+ * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is
+ * not freed.
  */
 #ifndef TANDEM_CLIENT_H
 #define TANDEM_CLIENT_H
@@ -31,7 +32,8 @@ enum {
 #define TD_MAX_WAIT_NS 60000000000ull
 #define TD_MAX_POINT_STEP 0x7fffffffull /* the least maxTimelineSemaphoreValueDifference that Vulkan grants */
 
-/* An id is kind:4, salt of the session:12, generation:24, slot + 1:24; a ticket has a 48-bit number instead of the last two. */
+/* An id is kind:4, salt of the session:12, generation:24, slot + 1:24; a ticket has a 48-bit number instead of the last
+ * two. */
 typedef enum td_kind { TD_KIND_MEM = 1, TD_KIND_TIMELINE = 2, TD_KIND_MODEL = 3, TD_KIND_TICKET = 4 } td_kind;
 
 typedef struct td_object {
@@ -175,7 +177,10 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
 /* Waits on a condition of the session's until `until_ns` at the latest. */
 void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_ns);
 void td_sleep_ns(uint64_t ns);
-static inline uint64_t td_after(uint64_t ns, uint64_t more_ns) { return ns > UINT64_MAX - more_ns ? UINT64_MAX : ns + more_ns; }
+static inline uint64_t td_after(uint64_t ns, uint64_t more_ns)
+{
+    return ns > UINT64_MAX - more_ns ? UINT64_MAX : ns + more_ns;
+}
 
 /* device.c */
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why);
@@ -192,9 +197,9 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
 tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
-/* Sleeps until the timeline should be looked at again. Semaphores are looked at ever less often and never slept on in the driver:
- * vkWaitSemaphores takes 10 ms to see a value that CUDA signals, cannot be interrupted, and together with a vkSignalSemaphore of
- * another thread it stalls the validation layers (1.3.239) for 10 s. */
+/* Sleeps until the timeline should be looked at again. Semaphores are looked at ever less often and never slept on in
+ * the driver: vkWaitSemaphores takes 10 ms to see a value that CUDA signals, cannot be interrupted, and together with a
+ * vkSignalSemaphore of another thread it stalls the validation layers (1.3.239) for 10 s. */
 #define TD_FIRST_NAP_NS 10000u
 void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t until_ns,
                             uint64_t *nap_ns);

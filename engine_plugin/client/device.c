@@ -30,8 +30,9 @@ static tandem_status open_cuda(tandem_session *s, const tandem_vulkan *vulkan, c
     uint64_t device_ns, now_ns;
 
     if (caps && !caps->export_memory)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "'%s' cannot share its memory with CUDA: %s missing",
-                       caps->name, caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "'%s' cannot share its memory with CUDA: %s missing", caps->name,
+                       caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
     status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         status = td_stream_create(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
@@ -50,12 +51,14 @@ static tandem_status open_cuda(tandem_session *s, const tandem_vulkan *vulkan, c
     s->gpu_signals = caps && caps->export_timeline && info->timelines;
     s->rung = s->gpu_signals ? TANDEM_RUNG_TIMELINE : TANDEM_RUNG_HOST;
     if (!caps) {
-        snprintf(s->rung_reason, sizeof s->rung_reason, "timeline: the session has no Vulkan device to share semaphores with");
+        snprintf(s->rung_reason, sizeof s->rung_reason,
+                 "timeline: the session has no Vulkan device to share semaphores with");
     } else if (!caps->export_timeline) {
         snprintf(s->rung_reason, sizeof s->rung_reason, "timeline: %.200s missing",
                  caps->missing[0] ? caps->missing : "export of OPAQUE_FD timeline semaphores is");
     } else if (!info->timelines) {
-        snprintf(s->rung_reason, sizeof s->rung_reason, "timeline: CUDA on '%s' cannot import timeline semaphores", info->name);
+        snprintf(s->rung_reason, sizeof s->rung_reason, "timeline: CUDA on '%s' cannot import timeline semaphores",
+                 info->name);
     } else {
         const char *missing = NULL;
 
@@ -111,8 +114,8 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
     }
     if (caps && !caps->import_host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "the CPU cannot share memory with '%s': VK_EXT_external_memory_host is not enabled (%s)", caps->name,
-                       s->rung_reason);
+                       "the CPU cannot share memory with '%s': VK_EXT_external_memory_host is not enabled (%s)",
+                       caps->name, s->rung_reason);
     s->backend = TANDEM_BACKEND_CPU;
     s->rung = TANDEM_RUNG_CPU;
     s->target = td_target_for_sm(0);

@@ -44,7 +44,8 @@ static td_mem *use_buffer(tandem_session *s, tandem_mem id, const char *what, ta
     pthread_mutex_lock(&s->lock);
     mem = td_mem_find_locked(s, id, what, why);
     if (mem && (!s->vk || !mem->has_vk || !mem->vk.buffer || mem->source == TANDEM_MEM_VULKAN)) {
-        *status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s is 0x%" PRIx64 ", which has no VkBuffer", what, id);
+        *status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s is 0x%" PRIx64 ", which has no VkBuffer",
+                          what, id);
         mem = NULL;
     }
     if (mem) {
@@ -67,18 +68,19 @@ static void unuse(tandem_session *s, td_mem *mem)
 static tandem_status check_commands(tandem_session *s, VkCommandBuffer commands, char *why)
 {
     if (!s->vk)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "commands is %p, but the session has no Vulkan device",
-                       (void *)commands);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "commands is %p, but the session has no Vulkan device", (void *)commands);
     if (!commands)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "commands is NULL");
     return TANDEM_OK;
 }
 
-typedef void (*record_fn)(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external, VkPipelineStageFlags stage,
-                          VkAccessFlags access);
+typedef void (*record_fn)(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+                          VkPipelineStageFlags stage, VkAccessFlags access);
 
 static tandem_status record_barrier(tandem_session *s, const char *call, record_fn record, VkCommandBuffer commands,
-                                    tandem_mem id, const char *stage_name, VkPipelineStageFlags stage, VkAccessFlags access)
+                                    tandem_mem id, const char *stage_name, VkPipelineStageFlags stage,
+                                    VkAccessFlags access)
 {
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = NULL;
@@ -135,10 +137,11 @@ static tandem_status check_tiles(const tandem_pack *p, uint32_t *tiles_x, uint32
 /* What becomes of the view in td_vk_pack; the rest is checked where it is recorded. */
 static tandem_status check_view(const tandem_view *v, char *why)
 {
-    CHECK(v->dtype == TANDEM_DTYPE_F16 || v->dtype == TANDEM_DTYPE_F32, "pack.view.dtype is %u, neither F16 nor F32", v->dtype);
+    CHECK(v->dtype == TANDEM_DTYPE_F16 || v->dtype == TANDEM_DTYPE_F32, "pack.view.dtype is %u, neither F16 nor F32",
+          v->dtype);
     CHECK(!v->reserved, "pack.view.reserved is %u, not 0", v->reserved);
-    CHECK(v->offset_bytes % td_dtype_bytes(v->dtype) == 0, "pack.view.offset_bytes is %" PRIu64 ", not a multiple of %u",
-          v->offset_bytes, td_dtype_bytes(v->dtype));
+    CHECK(v->offset_bytes % td_dtype_bytes(v->dtype) == 0,
+          "pack.view.offset_bytes is %" PRIu64 ", not a multiple of %u", v->offset_bytes, td_dtype_bytes(v->dtype));
     return TANDEM_OK;
 }
 
@@ -159,7 +162,8 @@ tandem_status tandem_pack_tiles(tandem_session *session, const tandem_pack *pack
     return td_session_fail(session, __func__, status, why);
 }
 
-static tandem_status record_pack(tandem_session *s, const char *call, VkCommandBuffer commands, const tandem_pack *p, bool packs)
+static tandem_status record_pack(tandem_session *s, const char *call, VkCommandBuffer commands, const tandem_pack *p,
+                                 bool packs)
 {
     char why[TD_WHY_BYTES] = "";
     uint32_t tiles_x = 0, tiles_y = 0;

@@ -23,7 +23,8 @@ static box make_box(const td_mem *mem, const tandem_view *view, const uint32_t s
 {
     const uint64_t element = td_dtype_bytes(view->dtype);
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-    box b = {.mem = mem, .begin = view->offset_bytes, .end = view->offset_bytes + extent, .row_bytes = shape[3] * element};
+    box b = {
+        .mem = mem, .begin = view->offset_bytes, .end = view->offset_bytes + extent, .row_bytes = shape[3] * element};
 
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t at = b.dimensions;
@@ -52,8 +53,8 @@ static uint64_t gcd(uint64_t a, uint64_t b)
     return a;
 }
 
-/* False if the views cannot share a byte: their ranges are apart, or they are interleaved, that is, modulo the greatest common
- * divisor of their outer strides their inner parts are apart. */
+/* False if the views cannot share a byte: their ranges are apart, or they are interleaved, that is, modulo the greatest
+ * common divisor of their outer strides their inner parts are apart. */
 static bool overlap(const box *a, const box *b)
 {
     if (a->mem != b->mem || a->end <= b->begin || b->end <= a->begin)
@@ -101,11 +102,12 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     extent = td_view_extent_bytes(view, shape[0], shape[1], shape[2], shape[3]);
     if (extent == UINT64_MAX || !td_add_u64(view->offset_bytes, extent, &end) || end > mem->bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "%s.offset_bytes is %" PRIu64 ", and its %" PRIu64 " bytes go beyond the %" PRIu64 " of mem 0x%" PRIx64,
+                       "%s.offset_bytes is %" PRIu64 ", and its %" PRIu64 " bytes go beyond the %" PRIu64
+                       " of mem 0x%" PRIx64,
                        name, view->offset_bytes, extent, mem->bytes, view->mem);
     if ((mem->address + view->offset_bytes) % element)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u", name,
-                       mem->address + view->offset_bytes, element);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u",
+                       name, mem->address + view->offset_bytes, element);
     *out = make_box(mem, view, shape, extent);
     job->mems[index] = mem;
     job->views[index] = mem->address + view->offset_bytes;
@@ -130,7 +132,8 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
             if (overlap(&boxes[w], &boxes[i]))
                 status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                                  "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64,
-                                 view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes, views[w]->mem);
+                                 view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
+                                 views[w]->mem);
     return status == TANDEM_OK ? td_plan_attention(op, &s->target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
 }
 
@@ -147,15 +150,17 @@ static tandem_status bind_points_locked(tandem_session *s, td_job *job, const ta
         job->wait_value = wait->value;
         status = td_timeline_value_locked(s, job->wait, &now);
         if (status != TANDEM_OK)
-            return td_fail(why, TD_WHY_BYTES, status, "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s",
-                           wait->timeline, tandem_status_text(status));
+            return td_fail(why, TD_WHY_BYTES, status,
+                           "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s", wait->timeline,
+                           tandem_status_text(status));
         if (job->wait->by_session && wait->value > job->wait->promised)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                           "job.wait.value is %" PRIu64 ", but the session's timeline ends at %" PRIu64 " so far", wait->value,
-                           job->wait->promised);
+                           "job.wait.value is %" PRIu64 ", but the session's timeline ends at %" PRIu64 " so far",
+                           wait->value, job->wait->promised);
         if (wait->value > now && wait->value - now > TD_MAX_POINT_STEP)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                           "job.wait.value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64, wait->value, now);
+                           "job.wait.value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64,
+                           wait->value, now);
     }
     if (signal->timeline || signal->value) {
         job->signal = td_timeline_find_locked(s, signal->timeline, "job.signal.timeline", why);
@@ -163,15 +168,16 @@ static tandem_status bind_points_locked(tandem_session *s, td_job *job, const ta
             return TANDEM_ERROR_ARG;
         job->signal_value = signal->value;
         if (!job->signal->by_session)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.signal.timeline is 0x%" PRIx64 ", which the engine signals",
-                           signal->timeline);
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                           "job.signal.timeline is 0x%" PRIx64 ", which the engine signals", signal->timeline);
         if (signal->value <= job->signal->promised)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", which an earlier job signals", signal->value,
-                           job->signal->promised);
+                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", which an earlier job signals",
+                           signal->value, job->signal->promised);
         if (signal->value - job->signal->promised > TD_MAX_POINT_STEP)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                           "job.signal.value is %" PRIu64 ", more than 2^31 - 1 above %" PRIu64 ", which an earlier job signals",
+                           "job.signal.value is %" PRIu64 ", more than 2^31 - 1 above %" PRIu64
+                           ", which an earlier job signals",
                            signal->value, job->signal->promised);
     }
     return TANDEM_OK;
@@ -185,7 +191,8 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
     td_job *job = NULL;
 
     if (desc->struct_bytes != sizeof *desc)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes, sizeof *desc);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
+                       sizeof *desc);
     if (desc->operation != TANDEM_OPERATION_ATTENTION)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u", desc->operation);
     td_jobs_advance_locked(s);
@@ -220,8 +227,10 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
         return status;
     job->scratch = s->scratch.address;
     job->number = s->last_number + 1;
-    *report = (tandem_job_report){
-        .struct_bytes = sizeof *report, .state = TANDEM_JOB_PENDING, .precision = job->plan.precision, .submit_ns = now};
+    *report = (tandem_job_report){.struct_bytes = sizeof *report,
+                                  .state = TANDEM_JOB_PENDING,
+                                  .precision = job->plan.precision,
+                                  .submit_ns = now};
     status = td_job_start_locked(s, job, why);
     if (status != TANDEM_OK) {
         job->number = 0;
@@ -256,9 +265,11 @@ static uint64_t ticket_number_locked(tandem_session *s, tandem_ticket ticket, ch
     const uint64_t number = ticket & 0xffffffffffff;
 
     if (ticket >> 60 != TD_KIND_TICKET || (ticket >> 48 & 0xfff) != s->salt || !number || number > s->last_number)
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "ticket is 0x%" PRIx64 ", which is not one of this session", ticket);
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "ticket is 0x%" PRIx64 ", which is not one of this session",
+                ticket);
     else if (number + TD_REPORTS <= s->last_number)
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "ticket is 0x%" PRIx64 ", older than the last %d", ticket, TD_REPORTS);
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "ticket is 0x%" PRIx64 ", older than the last %d", ticket,
+                TD_REPORTS);
     else
         return number;
     return 0;
@@ -327,7 +338,8 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
             break;
         }
         if (now >= until) {
-            status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY, "ticket is 0x%" PRIx64 ": the job has not ended in time", ticket);
+            status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY,
+                             "ticket is 0x%" PRIx64 ": the job has not ended in time", ticket);
             break;
         }
         if (session->gpu_signals) {
@@ -356,7 +368,8 @@ tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket)
     number = ticket_number_locked(session, ticket, why);
     if (number) {
         td_jobs_advance_locked(session);
-        status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY, "ticket is 0x%" PRIx64 ": the job is on the GPU or has ended", ticket);
+        status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY,
+                         "ticket is 0x%" PRIx64 ": the job is on the GPU or has ended", ticket);
         for (uint32_t i = 0; i < session->order_count; i++) {
             td_job *job = session->order[i];
 

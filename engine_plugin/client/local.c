@@ -5,8 +5,9 @@
  *   rung `timeline`   submit enqueues wait, kernels and signal on the stream; the watchdog only looks
  *   other rungs       submit queues; the worker waits for the point, runs the plan, signals the point
  *
- * A job's report ends (DONE, STALE, CANCELLED, FAILED) once and for all; the job itself is retired, and its slot free, when its
- * point is signalled and nothing uses its mems any more. A STALE job of a GPU is the one case where the report ends first.
+ * A job's report ends (DONE, STALE, CANCELLED, FAILED) once and for all; the job itself is retired, and its slot free,
+ * when its point is signalled and nothing uses its mems any more. A STALE job of a GPU is the one case where the report
+ * ends first.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -118,8 +119,8 @@ void td_jobs_settle_locked(tandem_session *s)
     }
 }
 
-/* A driver error that will not go away: every job ends FAILED, and points are signalled as far as that is still possible.
- * `told`: the caller logs the cause; else the watchdog logs that it happened. */
+/* A driver error that will not go away: every job ends FAILED, and points are signalled as far as that is still
+ * possible. `told`: the caller logs the cause; else the watchdog logs that it happened. */
 static void break_session(tandem_session *s, tandem_status status, bool told)
 {
     if (!s->broken)
@@ -428,7 +429,8 @@ static void work_on(tandem_session *s, td_job *job, char *line)
     } else if (status == TANDEM_OK) {
         finish(s, job, TANDEM_JOB_DONE, TANDEM_OK);
     } else {
-        td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s", job->number, why[0] ? why : tandem_status_text(status));
+        td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s", job->number,
+                why[0] ? why : tandem_status_text(status));
         td_session_keep_error_locked(s, line);
         if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
             break_session(s, status, true);
@@ -533,7 +535,8 @@ static void *watch(void *user)
             look_at_gpu(s, now, &asked_ns, line);
         if (s->broken_untold) {
             s->broken_untold = false;
-            td_fail(line, sizeof line, s->broken, "a semaphore cannot be read any more: %s", tandem_status_text(s->broken));
+            td_fail(line, sizeof line, s->broken, "a semaphore cannot be read any more: %s",
+                    tandem_status_text(s->broken));
             td_session_keep_error_locked(s, line);
         }
         if (line[0]) {

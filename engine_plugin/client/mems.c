@@ -42,7 +42,8 @@ static tandem_status use_block(tandem_session *s, td_mem *mem, char *why)
 {
     mem->block = td_session_alloc(s, mem->bytes, BLOCK_ALIGNMENT);
     if (!mem->block)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "bytes is %" PRIu64 ": no host memory of that size", mem->bytes);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "bytes is %" PRIu64 ": no host memory of that size",
+                       mem->bytes);
     mem->block_bytes = mem->bytes;
     mem->host = mem->block;
     mem->address = (uintptr_t)mem->block;
@@ -133,7 +134,8 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     if (s->vk && td_vk_get_caps(s->vk)->host_alignment > page)
         page = td_vk_get_caps(s->vk)->host_alignment;
     if (address % page)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is %p, not a multiple of %" PRIu64, desc->host, page);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is %p, not a multiple of %" PRIu64, desc->host,
+                       page);
     if (mem->bytes % page)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ", not a multiple of %" PRIu64,
                        mem->bytes, page);
@@ -156,7 +158,8 @@ static tandem_status check_range(const tandem_mem_desc *desc, char *why)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.allocation_bytes is 0");
     if (desc->bytes > desc->allocation_bytes || desc->offset_bytes > desc->allocation_bytes - desc->bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "desc.offset_bytes is %" PRIu64 ", and %" PRIu64 " more bytes go beyond desc.allocation_bytes %" PRIu64,
+                       "desc.offset_bytes is %" PRIu64 ", and %" PRIu64
+                       " more bytes go beyond desc.allocation_bytes %" PRIu64,
                        desc->offset_bytes, desc->bytes, desc->allocation_bytes);
     return TANDEM_OK;
 }
@@ -171,7 +174,8 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d: %s", desc->fd, strerror(errno));
     if (!s->vk || !s->cu)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
-                       s->vk ? "the CPU cannot map OPAQUE_FD memory" : "the session has no Vulkan device to share with");
+                       s->vk ? "the CPU cannot map OPAQUE_FD memory"
+                             : "the session has no Vulkan device to share with");
     status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, why);
     /* A driver that refuses an fd is not broken. */
     return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_ARG : status;
@@ -302,7 +306,8 @@ tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **ho
     pthread_mutex_lock(&session->lock);
     found = td_mem_find_locked(session, mem, "mem", why);
     if (found && !found->host) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which only the GPU sees", mem);
+        status =
+            td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which only the GPU sees", mem);
     } else if (found) {
         *host = found->host;
         status = TANDEM_OK;
@@ -326,10 +331,11 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
     pthread_mutex_lock(&session->lock);
     found = td_mem_find_locked(session, mem, "mem", why);
     if (found && !session->vk) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", of a session without Vulkan", mem);
-    } else if (found && !found->has_vk) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which has no Vulkan memory here",
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", of a session without Vulkan",
                          mem);
+    } else if (found && !found->has_vk) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+                         "mem is 0x%" PRIx64 ", which has no Vulkan memory here", mem);
     } else if (found) {
         *out = (tandem_mem_vulkan){
             .buffer = found->source == TANDEM_MEM_VULKAN ? VK_NULL_HANDLE : found->vk.buffer,

@@ -50,7 +50,8 @@ static tandem_status lay_out(tandem_session *s, td_model *model, const td_safete
     model->block_bytes = file->count * sizeof *model->tensors + name_bytes;
     model->tensors = td_session_alloc(s, model->block_bytes ? model->block_bytes : 1, 64);
     if (!model->tensors)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the names of %u tensors", file->count);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the names of %u tensors",
+                       file->count);
     model->tensor_count = file->count;
     names = (char *)(model->tensors + file->count);
     for (uint32_t i = 0; i < file->count; i++) {
@@ -87,7 +88,8 @@ static tandem_status read_tensors(tandem_session *s, td_model *model, const td_s
         if (status == TANDEM_OK && !model->mem->host) {
             status = td_cu_copy_to_device(s->cu, model->mem->address + offset, to, bytes);
             if (status != TANDEM_OK)
-                td_fail(why, TD_WHY_BYTES, status, "tensor '%.80s' cannot be copied to the device", model->tensors[i].name);
+                td_fail(why, TD_WHY_BYTES, status, "tensor '%.80s' cannot be copied to the device",
+                        model->tensors[i].name);
         }
     }
     td_session_free(s, staging, most);
@@ -167,7 +169,10 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
     if (!session)
         return TANDEM_ERROR_ARG;
     if (!name || !view || !shape)
-        return td_session_fail(session, __func__, status, !name ? "name is NULL" : !view ? "view is NULL" : "shape is NULL");
+        return td_session_fail(session, __func__, status,
+                               !name   ? "name is NULL"
+                               : !view ? "view is NULL"
+                                       : "shape is NULL");
     pthread_mutex_lock(&session->lock);
     of = (td_model *)td_table_find_locked(session, TD_KIND_MODEL, model, "model", why);
     for (uint32_t i = 0; of && i < of->tensor_count && !found; i++)

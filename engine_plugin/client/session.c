@@ -156,7 +156,8 @@ td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, co
         td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which is a %s, not a %s", what, id,
                 kind_name(id >> 60), kind_name(kind));
         return NULL;
-    } else if (id >> 60 == (uint64_t)kind && (id >> 48 & 0xfff) == s->salt && (id & 0xffffff) && slot < table->capacity) {
+    } else if (id >> 60 == (uint64_t)kind && (id >> 48 & 0xfff) == s->salt && (id & 0xffffff) &&
+               slot < table->capacity) {
         td_object *object = table->slots[slot];
 
         if (object && object->id == id && !object->closing)
@@ -254,8 +255,8 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     if (!vulkan)
         return TANDEM_OK;
     if (vulkan->struct_bytes != sizeof *vulkan)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.struct_bytes is %u, not %zu", vulkan->struct_bytes,
-                       sizeof *vulkan);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.struct_bytes is %u, not %zu",
+                       vulkan->struct_bytes, sizeof *vulkan);
     if (!vulkan->get_instance_proc_addr || !vulkan->instance || !vulkan->physical_device || !vulkan->device)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL",
                        !vulkan->get_instance_proc_addr ? "get_instance_proc_addr"
@@ -400,7 +401,8 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     if (!info)
         return td_session_fail(s, __func__, TANDEM_ERROR_ARG, "info is NULL");
     if (info->struct_bytes != sizeof *info) {
-        td_fail(why, sizeof why, TANDEM_ERROR_ARG, "info.struct_bytes is %u, not %zu", info->struct_bytes, sizeof *info);
+        td_fail(why, sizeof why, TANDEM_ERROR_ARG, "info.struct_bytes is %u, not %zu", info->struct_bytes,
+                sizeof *info);
         return td_session_fail(s, __func__, TANDEM_ERROR_ARG, why);
     }
     memset(info, 0, sizeof *info);

@@ -66,10 +66,12 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.signaller is %u", desc->signaller);
     if (desc->vulkan_semaphore && !s->vk)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "desc.vulkan_semaphore is 0x%" PRIx64 ", but the session has no Vulkan device", desc->vulkan_semaphore);
+                       "desc.vulkan_semaphore is 0x%" PRIx64 ", but the session has no Vulkan device",
+                       desc->vulkan_semaphore);
     timeline = *out = td_session_alloc(s, sizeof *timeline, 64);
     if (!timeline)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a timeline of %zu bytes", sizeof *timeline);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a timeline of %zu bytes",
+                       sizeof *timeline);
     timeline->by_session = desc->signaller == TANDEM_SIGNALLER_SESSION;
     timeline->counter = timeline->promised = desc->initial_value;
     if (!s->vk)
@@ -82,7 +84,8 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
                     desc->vulkan_semaphore);
     } else {
         timeline->owned = true;
-        status = td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals, &timeline->semaphore, why, TD_WHY_BYTES);
+        status =
+            td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals, &timeline->semaphore, why, TD_WHY_BYTES);
     }
     if (status != TANDEM_OK || !s->gpu_signals)
         return status;
@@ -95,7 +98,8 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
     return status;
 }
 
-tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc, tandem_timeline *timeline)
+tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc,
+                                     tandem_timeline *timeline)
 {
     char why[TD_WHY_BYTES] = "", name[40];
     td_timeline *made = NULL;
@@ -191,8 +195,8 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
     } else if (found) {
         status = td_timeline_value_locked(session, found, &now);
         if (status == TANDEM_OK && value <= now)
-            status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "value is %" PRIu64 ", not above the counter's %" PRIu64,
-                             value, now);
+            status = td_fail(why, sizeof why, TANDEM_ERROR_ARG,
+                             "value is %" PRIu64 ", not above the counter's %" PRIu64, value, now);
         else if (status == TANDEM_OK && value - now > TD_MAX_POINT_STEP)
             status = td_fail(why, sizeof why, TANDEM_ERROR_ARG,
                              "value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64, value, now);
@@ -227,8 +231,8 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
             if (status != TANDEM_OK || value >= point.value)
                 break;
             if (found->object.closing) {
-                status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "point.timeline is 0x%" PRIx64 ", which was destroyed",
-                                 point.timeline);
+                status = td_fail(why, sizeof why, TANDEM_ERROR_ARG,
+                                 "point.timeline is 0x%" PRIx64 ", which was destroyed", point.timeline);
                 break;
             }
             if (td_now_ns() >= until) {
@@ -261,8 +265,8 @@ tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timelin
     pthread_mutex_lock(&session->lock);
     found = td_timeline_find_locked(session, timeline, "timeline", why);
     if (found && !session->vk) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "timeline is 0x%" PRIx64 ", of a session without Vulkan",
-                         timeline);
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+                         "timeline is 0x%" PRIx64 ", of a session without Vulkan", timeline);
     } else if (found) {
         *out = found->semaphore;
         status = TANDEM_OK;

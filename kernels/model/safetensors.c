@@ -46,10 +46,12 @@ static tandem_status read_at(int fd, uint64_t offset, void *to, uint64_t bytes, 
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%" PRIu64 " bytes at %" PRIu64 ": %s", bytes, offset, strerror(errno));
+            return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%" PRIu64 " bytes at %" PRIu64 ": %s", bytes, offset,
+                           strerror(errno));
         if (got == 0)
-            return td_fail(why, why_bytes, TANDEM_ERROR_IO, "the file ends at %" PRIu64 ", within %" PRIu64 " bytes at %" PRIu64,
-                           offset + done, bytes, offset);
+            return td_fail(why, why_bytes, TANDEM_ERROR_IO,
+                           "the file ends at %" PRIu64 ", within %" PRIu64 " bytes at %" PRIu64, offset + done, bytes,
+                           offset);
         done += (uint64_t)got;
     }
     return TANDEM_OK;
@@ -139,15 +141,17 @@ static tandem_status parse_tensor(const char *name, const json_t *object, uint64
     if (begin > end)
         return bad(why, why_bytes, name, "data_offsets are %" PRIu64 ", %" PRIu64 ": they fall", begin, end);
     if (end > data_bytes)
-        return bad(why, why_bytes, name, "data_offsets are %" PRIu64 ", %" PRIu64 ", but the file has %" PRIu64 " bytes of data",
-                   begin, end, data_bytes);
+        return bad(why, why_bytes, name,
+                   "data_offsets are %" PRIu64 ", %" PRIu64 ", but the file has %" PRIu64 " bytes of data", begin, end,
+                   data_bytes);
     out->dtype_name = dtypes[which].name;
     out->dtype = dtypes[which].dtype;
     out->element_bytes = dtypes[which].bytes;
     if (!product_fits(out->shape, out->dimensions, out->element_bytes, &bytes))
         return bad(why, why_bytes, name, "the product of its shape overflows");
     if (bytes != end - begin)
-        return bad(why, why_bytes, name, "its shape takes %" PRIu64 " bytes, data_offsets give %" PRIu64, bytes, end - begin);
+        return bad(why, why_bytes, name, "its shape takes %" PRIu64 " bytes, data_offsets give %" PRIu64, bytes,
+                   end - begin);
     out->offset = data_begin + begin;
     out->bytes = bytes;
     return TANDEM_OK;
@@ -160,9 +164,8 @@ static tandem_status check_metadata(const json_t *metadata, char *why, size_t wh
 
     if (!json_is_object(metadata))
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "__metadata__ is not an object");
-    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
-        if (!json_is_string(value))
-            return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "__metadata__ '%.*s' is not a string", MAX_NAME_SHOWN, key);
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) if (!json_is_string(value)) return td_fail(
+        why, why_bytes, TANDEM_ERROR_PROTOCOL, "__metadata__ '%.*s' is not a string", MAX_NAME_SHOWN, key);
     return TANDEM_OK;
 }
 
@@ -175,7 +178,8 @@ static int by_offset(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Tensors lie one after the other and leave nothing between or behind them: a byte that nobody names can hide anything. */
+/* Tensors lie one after the other and leave nothing between or behind them: a byte that nobody names can hide anything.
+ */
 static tandem_status check_cover(const td_safetensors *file, uint64_t data_begin, char *why, size_t why_bytes)
 {
     uint64_t at = data_begin;
@@ -187,17 +191,19 @@ static tandem_status check_cover(const td_safetensors *file, uint64_t data_begin
             return bad(why, why_bytes, t->name, "begins at %" PRIu64 ", within the one before, which ends at %" PRIu64,
                        t->offset - data_begin, at - data_begin);
         if (t->offset > at)
-            return bad(why, why_bytes, t->name, "begins at %" PRIu64 ", and nothing is said of the %" PRIu64 " bytes before",
+            return bad(why, why_bytes, t->name,
+                       "begins at %" PRIu64 ", and nothing is said of the %" PRIu64 " bytes before",
                        t->offset - data_begin, t->offset - at);
         at += t->bytes;
     }
     if (at != file->file_bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "the tensors end at %" PRIu64 ", the file at %" PRIu64, at,
-                       file->file_bytes);
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "the tensors end at %" PRIu64 ", the file at %" PRIu64,
+                       at, file->file_bytes);
     return TANDEM_OK;
 }
 
-static tandem_status parse_header(td_safetensors *file, const json_t *root, uint64_t data_begin, char *why, size_t why_bytes)
+static tandem_status parse_header(td_safetensors *file, const json_t *root, uint64_t data_begin, char *why,
+                                  size_t why_bytes)
 {
     const size_t entries = json_object_size(root);
     size_t name_bytes = 0;
@@ -262,13 +268,15 @@ tandem_status td_safetensors_open(const char *path, td_safetensors *out, char *w
     for (int i = PREFIX_BYTES - 1; i >= 0; i--)
         header_bytes = header_bytes << 8 | prefix[i];
     if (header_bytes > MAX_HEADER_BYTES || header_bytes > out->file_bytes - PREFIX_BYTES) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "the header's length is %" PRIu64 " in a file of %" PRIu64 " bytes",
-                         header_bytes, out->file_bytes);
+        status =
+            td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
+                    "the header's length is %" PRIu64 " in a file of %" PRIu64 " bytes", header_bytes, out->file_bytes);
         goto fail;
     }
     header = malloc(header_bytes + 1);
     if (!header) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a header of %" PRIu64 " bytes", header_bytes);
+        status =
+            td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a header of %" PRIu64 " bytes", header_bytes);
         goto fail;
     }
     status = read_at(out->fd, PREFIX_BYTES, header, header_bytes, why, why_bytes);
@@ -310,15 +318,19 @@ const td_safetensor *td_safetensors_find(const td_safetensors *file, const char 
     return NULL;
 }
 
-tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why, size_t why_bytes)
+tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why,
+                                  size_t why_bytes)
 {
     char text[200];
     tandem_status status = read_at(file->fd, tensor->offset, to, tensor->bytes, text, sizeof text);
 
-    return status == TANDEM_OK ? status : td_fail(why, why_bytes, status, "tensor '%.*s': %s", MAX_NAME_SHOWN, tensor->name, text);
+    return status == TANDEM_OK
+               ? status
+               : td_fail(why, why_bytes, status, "tensor '%.*s': %s", MAX_NAME_SHOWN, tensor->name, text);
 }
 
-static tandem_status describe(const td_safetensors_item *items, uint32_t count, json_t *root, char *why, size_t why_bytes)
+static tandem_status describe(const td_safetensors_item *items, uint32_t count, json_t *root, char *why,
+                              size_t why_bytes)
 {
     uint64_t at = 0;
 
@@ -329,10 +341,12 @@ static tandem_status describe(const td_safetensors_item *items, uint32_t count, 
         uint64_t bytes, end;
 
         if (!item->name || !strcmp(item->name, "__metadata__") || json_object_get(root, item->name))
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "items[%u].name is '%s': missing, reserved or there already", i,
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "items[%u].name is '%s': missing, reserved or there already", i,
                            item->name ? item->name : "");
         if (which < 0)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "items[%u].dtype is '%s'", i, item->dtype ? item->dtype : "");
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "items[%u].dtype is '%s'", i,
+                           item->dtype ? item->dtype : "");
         if (item->dimensions > TD_SAFETENSORS_DIMENSIONS)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "items[%u].dimensions is %u", i, item->dimensions);
         if (!product_fits(item->shape, item->dimensions, dtypes[which].bytes, &bytes) || !td_add_u64(at, bytes, &end) ||
@@ -346,7 +360,8 @@ static tandem_status describe(const td_safetensors_item *items, uint32_t count, 
         if (json_object_set_new(root, item->name,
                                 json_pack("{s:s, s:o, s:[I,I]}", "dtype", item->dtype, "shape", shape, "data_offsets",
                                           (json_int_t)at, (json_int_t)end)))
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "items[%u].name is '%s', which is not UTF-8", i, item->name);
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "items[%u].name is '%s', which is not UTF-8", i,
+                           item->name);
         at = end;
     }
     return TANDEM_OK;
@@ -372,7 +387,8 @@ static bool describe_texts(const td_safetensors_text *texts, uint32_t count, jso
     return !count || json_object_set_new(root, "__metadata__", metadata) == 0;
 }
 
-tandem_status td_safetensors_write(const char *path, const td_safetensors_item *items, uint32_t count, char *why, size_t why_bytes)
+tandem_status td_safetensors_write(const char *path, const td_safetensors_item *items, uint32_t count, char *why,
+                                   size_t why_bytes)
 {
     return td_safetensors_write_texts(path, NULL, 0, items, count, why, why_bytes);
 }

@@ -2,8 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A file is an 8-byte little-endian length, that many bytes of JSON {name: {dtype, shape, data_offsets}}, and the tensors' bytes,
- * which the offsets count from. Files are read, not mapped: one that shrinks meanwhile is an error and not a signal.
+ * A file is an 8-byte little-endian length, that many bytes of JSON {name: {dtype, shape, data_offsets}}, and the
+ * tensors' bytes, which the offsets count from. Files are read, not mapped: one that shrinks meanwhile is an error and
+ * not a signal.
  */
 #ifndef TANDEM_SAFETENSORS_H
 #define TANDEM_SAFETENSORS_H
@@ -34,15 +35,16 @@ typedef struct td_safetensors {
     char *names;
 } td_safetensors;
 
-/* Reads and checks the header. IO if the file cannot be read; PROTOCOL, naming the tensor and what is wrong with it, if it does not
- * keep to the format; NOMEM. On failure *out is empty. */
+/* Reads and checks the header. IO if the file cannot be read; PROTOCOL, naming the tensor and what is wrong with it, if
+ * it does not keep to the format; NOMEM. On failure *out is empty. */
 tandem_status td_safetensors_open(const char *path, td_safetensors *out, char *why, size_t why_bytes);
 /* Accepts empty ones. */
 void td_safetensors_close(td_safetensors *file);
 /* NULL if there is none of this name. */
 const td_safetensor *td_safetensors_find(const td_safetensors *file, const char *name);
 /* Reads a tensor's bytes; IO if the file is shorter by now. */
-tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why, size_t why_bytes);
+tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why,
+                                  size_t why_bytes);
 
 /* A tensor to write; its bytes are the product of shape and dtype. */
 typedef struct td_safetensors_item {
@@ -53,8 +55,10 @@ typedef struct td_safetensors_item {
     const void *data;
 } td_safetensors_item;
 
-/* Writes all of them, or no file: a partial one is removed. ARG for an unknown dtype, a name twice, or a shape that overflows; IO. */
-tandem_status td_safetensors_write(const char *path, const td_safetensors_item *items, uint32_t count, char *why, size_t why_bytes);
+/* Writes all of them, or no file: a partial one is removed. ARG for an unknown dtype, a name twice, or a shape that
+ * overflows; IO. */
+tandem_status td_safetensors_write(const char *path, const td_safetensors_item *items, uint32_t count, char *why,
+                                   size_t why_bytes);
 
 /* The same with metadata: strings under "__metadata__". */
 typedef struct td_safetensors_text {
