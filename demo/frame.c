@@ -18,7 +18,8 @@
 const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-over (to)", "attention", "hand-over (back)",
                                                    "unpack", "present"};
 
-static const uint64_t WAIT_NS = 10ull * 1000000000ull;
+/* A driver that compiles shaders when they first run may take seconds over a first frame. */
+static const uint64_t WAIT_NS = 60ull * 1000000000ull, WAIT_BOUND_NS = 30ull * 1000000000ull, REPORT_NS = 1000000000ull;
 enum { REFERENCE_CHUNK = 16, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
 enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO, KV_LEN = KV_WIDTH * KV_WIDTH };
 enum { PROBE_BYTES = (2 * Q_LEN + 2 * KV_LEN) * TOKEN_BYTES };
@@ -162,6 +163,7 @@ static bool create_session(demo_pipeline *p)
                                       .user = p->options.log_user,
                                       .cpu_threads = p->options.threads,
                                       .frames_in_flight = 2 * DEMO_SLOTS + 2,
+                                      .wait_bound_ns = WAIT_BOUND_NS,
                                       .timing = 1,
                                       .error_text = text,
                                       .error_text_bytes = sizeof text};
@@ -697,7 +699,8 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
 
     tandem_job_report report = {.struct_bytes = sizeof report};
     uint64_t begin = gpu[2], end = gpu[2];
-    if (s->ticket && tandem_poll(p->session, s->ticket, &report) == TANDEM_OK) {
+    /* The session may learn a moment after the GPU that the job has ended. */
+    if (s->ticket && tandem_wait(p->session, s->ticket, REPORT_NS, &report) == TANDEM_OK) {
         r->precision = report.precision;
         if (report.state == TANDEM_JOB_DONE && report.begin_ns) {
             begin = report.begin_ns;

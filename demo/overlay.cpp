@@ -168,7 +168,9 @@ void panel_timing(Pen &pen, const demo_overlay_data *d)
             const float top = pen.y + 4 * unit;
             pen.list->AddRectFilled(ImVec2(pen.x, top), ImVec2(pen.x + 12 * unit, top + 12 * unit), STAGE_COLORS[i], 2 * unit);
         }
-        pen.put(sans, SMALL, pen.x + 20 * unit, pen.y, color, total ? "whole frame" : stage_labels[i]);
+        pen.put(sans, SMALL, pen.x + 20 * unit, pen.y, color, total                            ? "whole frame"
+                : i == DEMO_BACK && d->has_exact ? "exact job, hand back"
+                                                 : stage_labels[i]);
         pen.right(mono, SMALL, first, color, ms(p.p50).c_str());
         pen.right(mono, SMALL, second, color, ms(p.p95).c_str());
         pen.right(mono, SMALL, third, color, ms(p.p99).c_str());
@@ -246,8 +248,10 @@ void graph(ImDrawList *list, float unit, float x, float y, float width, float he
     }
     if (top <= 0)
         return;
+    /* One slow frame must not flatten all others: it is cut off. */
+    top = top > 2.5 * d->frame.p50 && d->frame.p50 > 0 ? 2.5 * d->frame.p50 : top;
     const double step = grid_step(top);
-    const float axis = 62 * unit, left = x + axis, right = x + width - 12 * unit, base = y + height - 14 * unit;
+    const float axis = 72 * unit, left = x + axis, right = x + width - 12 * unit, base = y + height - 14 * unit;
     const float ceiling = y + 40 * unit, scale = (base - ceiling) / (float)(top * 1.02);
     for (double v = 0; v <= top; v += step) {
         const float line = base - (float)v * scale;
@@ -261,7 +265,8 @@ void graph(ImDrawList *list, float unit, float x, float y, float width, float he
         float bottom = base;
         const float at = left + (float)i * pitch;
         for (int j = 0; j < DEMO_STAGES; j++) {
-            const float tall = d->history[i][j] * scale;
+            float tall = d->history[i][j] * scale;
+            tall = bottom - tall < ceiling ? bottom - ceiling : tall;
             if (tall > 0)
                 list->AddRectFilled(ImVec2(at, bottom - tall), ImVec2(at + pitch - gap, bottom), STAGE_COLORS[j]);
             bottom -= tall;
@@ -317,7 +322,7 @@ void help(ImDrawList *list, float unit, float width, float height)
     constexpr int COUNT = sizeof lines / sizeof *lines;
     const float wide = 560 * unit, tall = (COUNT * 26 + 60) * unit;
     const float x = (width - wide) / 2, y = (height - tall) / 2;
-    list->AddRectFilled(ImVec2(x, y), ImVec2(x + wide, y + tall), IM_COL32(12, 14, 18, 240), 8 * unit);
+    list->AddRectFilled(ImVec2(x, y), ImVec2(x + wide, y + tall), IM_COL32(12, 14, 18, 252), 8 * unit);
     list->AddRect(ImVec2(x, y), ImVec2(x + wide, y + tall), LINE, 8 * unit, 0, unit);
     Pen pen = {list, unit, x + 22 * unit, y + 16 * unit, wide - 44 * unit};
     pen.put(sans, NORMAL, pen.x, pen.y, HEADING, "Keys");
@@ -471,8 +476,8 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
         *picture = fit_picture(0, 0, w, h, data);
         picture->y = std::floor((h - picture->height) / 2);
         if (view->error_map)
-            *error_map = demo_rect{picture->x + picture->width - std::floor(picture->width / 3), picture->y + 44 * unit,
-                                   std::floor(picture->width / 3), std::floor(picture->height / 3)};
+            *error_map = demo_rect{picture->x + picture->width - std::floor(picture->width / 3) - 8 * unit,
+                                   picture->y + 44 * unit, std::floor(picture->width / 3), std::floor(picture->height / 3)};
     }
     ImDrawList *front = ImGui::GetForegroundDrawList();
     picture_labels(front, unit, picture, view, data);
