@@ -690,7 +690,7 @@ static void refuse_mems(rig *r)
         MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD);
         MEM(UNSUPPORTED, "desc.source is VULKAN (3)", d.source = TANDEM_MEM_VULKAN; d.vulkan_memory = 16);
     } else {
-        MEM(ARG, say("fd %d", pipes[0]), d.source = TANDEM_MEM_FD);
+        MEM(ARG, say("desc.fd is %d", pipes[0]), d.source = TANDEM_MEM_FD);
     }
     if (r->has_vk || r->info.backend == TANDEM_BACKEND_CUDA) {
         MEM(ARG, say("desc.host is %p", (void *)((char *)pages + 16)), d.source = TANDEM_MEM_HOST;
@@ -1144,6 +1144,121 @@ static void test_caller_memory(void **state)
 {
     (void)state;
     each_kind(caller_memory);
+}
+
+/* Memory of the engine's: a part of an allocation that it made for export, as an fd or as a VkDeviceMemory. */
+static void engines_memory(rig *r, tandem_mem_source source)
+{
+    enum { ALLOCATION = 1 << 20, OFFSET = 1 << 16 };
+    const VkExternalMemoryBufferCreateInfo external = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                       .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    const VkBufferCreateInfo buffer_info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .pNext = &external,
+        .size = ALLOCATION,
+        .usage =
+            VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+    };
+    const VkExportMemoryAllocateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+                                               .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    const PFN_vkGetMemoryFdKHR get_fd =
+        (PFN_vkGetMemoryFdKHR)r->vk.GetDeviceProcAddr(r->vk.device, "vkGetMemoryFdKHR");
+    const VkPipelineStageFlags transfer_stage = VK_PIPELINE_STAGE_TRANSFER_BIT,
+                               none = VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT;
+    VkMemoryAllocateInfo memory_info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &export};
+    VkMemoryGetFdInfoKHR fd_info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
+                                    .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkBufferMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_BARRIER, .size = VK_WHOLE_SIZE};
+    tandem_mem_desc desc = {
+        .struct_bytes = sizeof desc, .source = source, .bytes = MEM_BYTES, .offset_bytes = OFFSET, .fd = -1};
+    const VkBufferCopy up = {.dstOffset = OFFSET, .size = MEM_BYTES}, down = {.srcOffset = OFFSET, .size = MEM_BYTES};
+    VkMemoryRequirements needs;
+    tandem_mem_vulkan vulkan;
+    VkDeviceMemory memory;
+    VkBuffer buffer;
+    VkCommandBuffer commands;
+    vku_buffer staging;
+    tandem_mem mem;
+    tandem_job job;
+    int fds;
+
+    assert_non_null(get_fd);
+    assert_int_equal(r->vk.CreateBuffer(r->vk.device, &buffer_info, NULL, &buffer), VK_SUCCESS);
+    r->vk.GetBufferMemoryRequirements(r->vk.device, buffer, &needs);
+    memory_info.allocationSize = desc.allocation_bytes = needs.size;
+    for (uint32_t i = r->vk.memory.memoryTypeCount; i-- > 0;)
+        if ((needs.memoryTypeBits >> i & 1) &&
+            (r->vk.memory.memoryTypes[i].propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT))
+            memory_info.memoryTypeIndex = i;
+    assert_int_equal(r->vk.AllocateMemory(r->vk.device, &memory_info, NULL, &memory), VK_SUCCESS);
+    assert_int_equal(r->vk.BindBufferMemory(r->vk.device, buffer, memory, 0), VK_SUCCESS);
+    fds = vku_open_fds();
+    if (source == TANDEM_MEM_FD) {
+        fd_info.memory = memory;
+        assert_int_equal(get_fd(r->vk.device, &fd_info, &desc.fd), VK_SUCCESS);
+    } else {
+        desc.vulkan_memory = (uint64_t)(uintptr_t)memory;
+    }
+    assert_int_equal(tandem_mem_create(r->s, &desc, &mem), TANDEM_OK);
+    if (source == TANDEM_MEM_FD) {
+        assert_true(fcntl(desc.fd, F_GETFD) >= 0);
+        close(desc.fd);
+        REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem), got = tandem_mem_get_vulkan(r->s, mem, &vulkan));
+    } else {
+        assert_int_equal(tandem_mem_get_vulkan(r->s, mem, &vulkan), TANDEM_OK);
+        assert_true(!vulkan.buffer && vulkan.memory == memory && vulkan.offset == OFFSET && vulkan.bytes == MEM_BYTES);
+    }
+    commands = vku_begin(&r->vk);
+    REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem),
+            got = tandem_record_release(r->s, commands, mem, transfer_stage, VK_ACCESS_TRANSFER_WRITE_BIT));
+    assert_int_equal(vku_buffer_create(&r->vk, MEM_BYTES, buffer_info.usage, &staging), VK_SUCCESS);
+    fill(staging.host, 8);
+    r->vk.CmdCopyBuffer(commands, staging.buffer, buffer, 1, &up);
+    barrier.buffer = buffer;
+    barrier.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+    barrier.srcQueueFamilyIndex = r->vk.queue_family;
+    barrier.dstQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
+    r->vk.CmdPipelineBarrier(commands, transfer_stage, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, 0, 0, NULL, 1, &barrier, 0,
+                             NULL);
+    assert_int_equal(vku_run(&r->vk, commands), VK_SUCCESS);
+    job = new_job(mem);
+    assert_int_equal(ended(r, submit(r, &job)).state, TANDEM_JOB_DONE);
+    commands = vku_begin(&r->vk);
+    barrier.srcAccessMask = 0;
+    barrier.dstAccessMask = VK_ACCESS_TRANSFER_READ_BIT;
+    barrier.srcQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
+    barrier.dstQueueFamilyIndex = r->vk.queue_family;
+    r->vk.CmdPipelineBarrier(commands, none, transfer_stage, 0, 0, NULL, 1, &barrier, 0, NULL);
+    r->vk.CmdCopyBuffer(commands, buffer, staging.buffer, 1, &down);
+    vku_full_barrier(&r->vk, commands);
+    assert_int_equal(vku_run(&r->vk, commands), VK_SUCCESS);
+    check_output(&job, staging.host, 2e-3);
+    assert_int_equal(tandem_mem_destroy(r->s, mem), TANDEM_OK);
+    vku_buffer_destroy(&r->vk, &staging);
+    assert_int_equal(vku_open_fds(), fds);
+    r->vk.DestroyBuffer(r->vk.device, buffer, NULL);
+    r->vk.FreeMemory(r->vk.device, memory, NULL); /* stayed the engine's */
+}
+
+static void test_engines_memory(void **state)
+{
+    bool ran = false;
+
+    (void)state;
+    for (rig_kind kind = ON_VULKAN; kind < KINDS; kind++) {
+        rig r;
+
+        if (!rig_open(&r, kind))
+            continue;
+        if (r.info.backend == TANDEM_BACKEND_CUDA) {
+            engines_memory(&r, TANDEM_MEM_FD);
+            engines_memory(&r, TANDEM_MEM_VULKAN);
+            ran = true;
+        }
+        rig_close(&r);
+    }
+    if (!ran)
+        skip(); /* only CUDA sees the engine's device memory */
 }
 
 /* Frames through Vulkan: the engine uploads, the session computes, the engine reads back; nobody waits in between. */
@@ -2462,14 +2577,30 @@ static int remove_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),         cmocka_unit_test(test_ladder),      cmocka_unit_test(test_create_refuses),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_compute),     cmocka_unit_test(test_caller_memory),
-        cmocka_unit_test(test_frames),        cmocka_unit_test(test_pack_frame),  cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_deadlines),     cmocka_unit_test(test_lost_wait),   cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_reports),       cmocka_unit_test(test_destroy),     cmocka_unit_test(test_waiters),
-        cmocka_unit_test(test_allocator),     cmocka_unit_test(test_accounting),  cmocka_unit_test(test_fds),
-        cmocka_unit_test(test_models),        cmocka_unit_test(test_many_sessions), cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_device_lost),   cmocka_unit_test(test_requirements),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_ladder),
+        cmocka_unit_test(test_create_refuses),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_compute),
+        cmocka_unit_test(test_caller_memory),
+        cmocka_unit_test(test_engines_memory),
+        cmocka_unit_test(test_frames),
+        cmocka_unit_test(test_pack_frame),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_lost_wait),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_destroy),
+        cmocka_unit_test(test_waiters),
+        cmocka_unit_test(test_allocator),
+        cmocka_unit_test(test_accounting),
+        cmocka_unit_test(test_fds),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_many_sessions),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_device_lost),
+        cmocka_unit_test(test_requirements),
     };
 
     if (getenv("TANDEM_TEST_FILTER"))

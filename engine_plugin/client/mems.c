@@ -166,6 +166,7 @@ static tandem_status check_range(const tandem_mem_desc *desc, char *why)
 
 static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
+    char text[TD_WHY_BYTES] = "";
     tandem_status status = check_range(desc, why);
 
     if (status != TANDEM_OK)
@@ -176,9 +177,14 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
                        s->vk ? "the CPU cannot map OPAQUE_FD memory"
                              : "the session has no Vulkan device to share with");
-    status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, why);
-    /* A driver that refuses an fd is not broken. */
-    return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_ARG : status;
+    status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
+    if (status == TANDEM_OK)
+        return status;
+    /* A driver that refuses an fd is not broken: the fd is not what it should be. */
+    if (status != TANDEM_ERROR_NOMEM && status != TANDEM_ERROR_LOST)
+        status = TANDEM_ERROR_ARG;
+    return td_fail(why, TD_WHY_BYTES, status, "desc.fd is %d, desc.allocation_bytes %" PRIu64 ": %.200s", desc->fd,
+                   desc->allocation_bytes, text);
 }
 
 static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
