@@ -288,7 +288,8 @@ static bool run_ref(attend *a)
 /* The plan on the CPU: the shipped kernels for sm 0, the twin of a GPU otherwise. */
 static bool run_cpu(attend *a, uint32_t sm)
 {
-    const td_target target = td_target_for_sm(sm);
+    td_target target = td_target_for_sm(sm);
+    target.twin = sm != 0;
     if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK)
         return false;
     if (a->plan.scratch_bytes > SIZE_MAX - 4096)

@@ -242,24 +242,7 @@ class Codes(unittest.TestCase):
 
     def test_twins(self):
         x = inputs(7, 1, 2, 1, 130, 200, 64)
-        ran = 0
         for sm in (80, 86, 89, 90, 120):
-            write(x, "F16")
-            probe = tool(
-                "attend",
-                "--in",
-                FOLDER / "in.safetensors",
-                "--out",
-                FOLDER / "out.safetensors",
-                "--precision",
-                "8b",
-                "--backend",
-                "twin",
-                "--sm",
-                sm,
-            )
-            if probe.returncode and "no kernel for compute capability" in probe.stderr:
-                continue  # a build with cubins for other GPUs only
             v_kind = "F16" if sm < 89 else "E4M3"
             for smooth in ("k", "qkv"):
                 got = self.check(
@@ -277,8 +260,6 @@ class Codes(unittest.TestCase):
                 )
                 self.assertEqual((got.metadata["backend"], got.metadata["sm"]), ("twin", str(sm)))
             self.check(x, "F16", "f16", "--backend", "twin", "--sm", sm)
-            ran += 1
-        self.assertGreater(ran, 0)
 
 
 class Cuda(Codes):
@@ -297,12 +278,6 @@ class Cuda(Codes):
     def check(self, arrays, dtypes, precision, *options, **more):
         if "--backend" in options or "--isa" in options:
             self.skipTest("about the CPU")
-        if precision == "4b":
-            write(arrays, dtypes)
-            files = ("--in", FOLDER / "in.safetensors", "--out", FOLDER / "out.safetensors")
-            probe = tool("attend", *files, "--precision", "4b", "--backend", "cuda")
-            if probe.returncode:
-                self.skipTest(probe.stderr.strip())
         if "--granularity" not in options or "thread" in options:
             more["granularity"] = self.thread
         more.setdefault("v_kind", self.v_kind)
