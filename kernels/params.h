@@ -38,16 +38,16 @@
 #define TD_LN_2 0.6931471805599453f
 #define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
 
-/* On the GPU every kernel of this file runs blocks of 128 threads (`stamp`: 1). The prologue's shared memory is static, the
- * attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those keys of
- * V's d_pad channels (padded alike); two stages where they leave room for the inline executor's 47 KB, else one.
+/* On the GPU every kernel of this file runs blocks of 128 threads (`stamp`: 1). The prologue's shared memory is static,
+ * the attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those
+ * keys of V's d_pad channels (padded alike); two stages where they leave room for the inline executor's 47 KB, else one.
  * qk_bytes, pv_bytes: 1 for int8 and e4m3 codes, 2 for fp16. */
 #define TD_BLOCK_THREADS 128u
-#define TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad)                                                              \
+#define TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad) \
     (64u * ((d_pad) * (qk_bytes) + 16u) + 2u * 64u * 4u + (d_pad) * (64u * (pv_bytes) + 16u))
-#define TD_ATTENTION_STAGES(qk_bytes, pv_bytes, d_pad)                                                                   \
+#define TD_ATTENTION_STAGES(qk_bytes, pv_bytes, d_pad) \
     (2u * TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad) <= 47u * 1024u ? 2u : 1u)
-#define TD_ATTENTION_SHARED_BYTES(qk_bytes, pv_bytes, d_pad)                                                             \
+#define TD_ATTENTION_SHARED_BYTES(qk_bytes, pv_bytes, d_pad) \
     (TD_ATTENTION_STAGES(qk_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad))
 
 /* A tensor that a kernel reads or writes: [batch, head, row, channel], strides in elements. */
@@ -153,9 +153,9 @@ typedef struct td_params_attention {
     uint32_t accumulator; /* td_accumulator, for the twin; the GPU has its own */
 } td_params_attention;
 
-/* Kernel `stamp` (GPU only, one thread; no plan holds it): marks the begin or the end of a submit in pinned host memory.
- * Begin: slot->sequence = 0, slot->begin_ns = globaltimer. End: slot->end_ns, slot->sequence, then *completed = sequence;
- * each write is visible to the host before the next. */
+/* Kernel `stamp` (GPU only, one thread; no plan holds it): marks the begin or the end of a submit in pinned host
+ * memory. Begin: slot->sequence = 0, slot->begin_ns = globaltimer. End: slot->end_ns, slot->sequence, then
+ * *completed = sequence; each write is visible to the host before the next. */
 typedef struct td_stamp {
     uint64_t sequence, begin_ns, end_ns, reserved;
 } td_stamp;

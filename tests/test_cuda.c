@@ -119,17 +119,19 @@ static bool same_float(float a, float b)
     return td_bits(a) == td_bits(b) || (isnan(a) && isnan(b));
 }
 
-static void same_bytes(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset, uint64_t bytes)
+static void same_bytes(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset,
+                       uint64_t bytes)
 {
     if (offset == UINT64_MAX)
         return;
     for (uint64_t i = 0; i < bytes; i++)
         if (gpu[offset + i] != twin[offset + i])
-            fail_msg("%s: byte %llu of %llu is %02x, the twin's %02x", what, (unsigned long long)i, (unsigned long long)bytes,
-                     gpu[offset + i], twin[offset + i]);
+            fail_msg("%s: byte %llu of %llu is %02x, the twin's %02x", what, (unsigned long long)i,
+                     (unsigned long long)bytes, gpu[offset + i], twin[offset + i]);
 }
 
-static void same_floats(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset, uint64_t count)
+static void same_floats(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset,
+                        uint64_t count)
 {
     if (offset == UINT64_MAX)
         return;
@@ -139,8 +141,8 @@ static void same_floats(const char *what, const unsigned char *gpu, const unsign
         memcpy(&a, gpu + offset + 4 * i, 4);
         memcpy(&b, twin + offset + 4 * i, 4);
         if (!same_float(a, b))
-            fail_msg("%s: element %llu of %llu is %.9g, the twin's %.9g", what, (unsigned long long)i, (unsigned long long)count,
-                     (double)a, (double)b);
+            fail_msg("%s: element %llu of %llu is %.9g, the twin's %.9g", what, (unsigned long long)i,
+                     (unsigned long long)count, (double)a, (double)b);
     }
 }
 
@@ -314,9 +316,10 @@ static void check_case(const tu_shape *shape, spoil_fn spoil)
 
 static void show(const char *name, const tu_shape *s)
 {
-    print_message("    %s: b%u h%u/%u q%u kv%u d%u causal %u precision %u smooth %u granularity %u dtypes %u%u%u%u layout %u\n",
-                  name, s->batch, s->heads, s->kv_heads, s->q_len, s->kv_len, s->head_dim, s->causal, s->precision, s->smooth,
-                  s->granularity, s->dtype_q, s->dtype_k, s->dtype_v, s->dtype_o, (unsigned)s->layout);
+    print_message(
+        "    %s: b%u h%u/%u q%u kv%u d%u causal %u precision %u smooth %u granularity %u dtypes %u%u%u%u layout %u\n",
+        name, s->batch, s->heads, s->kv_heads, s->q_len, s->kv_len, s->head_dim, s->causal, s->precision, s->smooth,
+        s->granularity, s->dtype_q, s->dtype_k, s->dtype_v, s->dtype_o, (unsigned)s->layout);
 }
 
 static void check(const tu_shape *shape)
@@ -341,8 +344,14 @@ static void test_lengths(void **state)
                 continue;
             if (lengths[q] == 1000 && lengths[k] == 1000 && quick)
                 continue;
-            check(&(tu_shape){.heads = 2, .q_len = lengths[q], .kv_len = lengths[k], .head_dim = 32,
-                              .precision = precisions[seed % 3], .causal = (q * 7 + k) / 3 % 2, .lse = 1, .seed = seed});
+            check(&(tu_shape){.heads = 2,
+                              .q_len = lengths[q],
+                              .kv_len = lengths[k],
+                              .head_dim = 32,
+                              .precision = precisions[seed % 3],
+                              .causal = (q * 7 + k) / 3 % 2,
+                              .lse = 1,
+                              .seed = seed});
             seed++;
         }
 }
@@ -356,8 +365,15 @@ static void test_head_dims(void **state)
         for (size_t i = 0; i < 6; i++) {
             if (quick && (p + i) % 3)
                 continue;
-            check(&(tu_shape){.heads = 2, .q_len = 100, .kv_len = 300, .head_dim = dims[i], .precision = precisions[p],
-                              .lse = 1, .v_bias = 2, .k_bias = 1, .seed = 100 + i});
+            check(&(tu_shape){.heads = 2,
+                              .q_len = 100,
+                              .kv_len = 300,
+                              .head_dim = dims[i],
+                              .precision = precisions[p],
+                              .lse = 1,
+                              .v_bias = 2,
+                              .k_bias = 1,
+                              .seed = 100 + i});
         }
 }
 
@@ -365,15 +381,38 @@ static void test_causal_and_groups(void **state)
 {
     (void)state;
     for (size_t p = 0; p < 3; p++) {
-        check(&(tu_shape){.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 150, .head_dim = 64, .causal = 1,
-                          .precision = precisions[p], .lse = 1, .seed = 200 + p});
+        check(&(tu_shape){.batch = 2,
+                          .heads = 6,
+                          .kv_heads = 2,
+                          .q_len = 150,
+                          .kv_len = 150,
+                          .head_dim = 64,
+                          .causal = 1,
+                          .precision = precisions[p],
+                          .lse = 1,
+                          .seed = 200 + p});
         if (quick)
             return;
-        check(&(tu_shape){.batch = 2, .heads = 4, .kv_heads = 1, .q_len = 70, .kv_len = 333, .head_dim = 64, .causal = 1,
-                          .precision = precisions[p], .lse = 1, .seed = 210 + p});
+        check(&(tu_shape){.batch = 2,
+                          .heads = 4,
+                          .kv_heads = 1,
+                          .q_len = 70,
+                          .kv_len = 333,
+                          .head_dim = 64,
+                          .causal = 1,
+                          .precision = precisions[p],
+                          .lse = 1,
+                          .seed = 210 + p});
         /* more queries than keys: the first rows see no key */
-        check(&(tu_shape){.heads = 4, .kv_heads = 4, .q_len = 333, .kv_len = 70, .head_dim = 64, .causal = 1,
-                          .precision = precisions[p], .lse = 1, .seed = 220 + p});
+        check(&(tu_shape){.heads = 4,
+                          .kv_heads = 4,
+                          .q_len = 333,
+                          .kv_len = 70,
+                          .head_dim = 64,
+                          .causal = 1,
+                          .precision = precisions[p],
+                          .lse = 1,
+                          .seed = 220 + p});
     }
 }
 
@@ -386,9 +425,19 @@ static void test_types_and_layouts(void **state)
         for (uint32_t layout = TU_DENSE; layout <= TU_BATCH_LAST; layout++) {
             if (quick && (type + layout) % 3)
                 continue;
-            check(&(tu_shape){.batch = 2, .heads = 3, .q_len = 130, .kv_len = 270, .head_dim = layout % 2 ? 80 : 64,
-                              .dtype_q = type, .dtype_k = type % 3 + 1, .dtype_v = (type + 1) % 3 + 1, .dtype_o = type,
-                              .layout = (tu_layout)layout, .precision = precisions[seed % 3], .lse = 1, .seed = seed});
+            check(&(tu_shape){.batch = 2,
+                              .heads = 3,
+                              .q_len = 130,
+                              .kv_len = 270,
+                              .head_dim = layout % 2 ? 80 : 64,
+                              .dtype_q = type,
+                              .dtype_k = type % 3 + 1,
+                              .dtype_v = (type + 1) % 3 + 1,
+                              .dtype_o = type,
+                              .layout = (tu_layout)layout,
+                              .precision = precisions[seed % 3],
+                              .lse = 1,
+                              .seed = seed});
             seed++;
         }
 }
@@ -400,9 +449,19 @@ static void test_smoothing(void **state)
         if (quick && bits != 7)
             continue;
         for (size_t p = 0; p < 3; p++)
-            check(&(tu_shape){.heads = 2, .kv_heads = 1, .q_len = 200, .kv_len = 260, .head_dim = 64, .lse = 1,
-                              .smooth = bits ? bits * 2 : (uint32_t)TANDEM_SMOOTH_NONE, .precision = precisions[p], .k_bias = 3,
-                              .v_bias = 5, .causal = bits % 2, .scale = bits % 3 ? 0 : -0.2f, .seed = 400 + bits});
+            check(&(tu_shape){.heads = 2,
+                              .kv_heads = 1,
+                              .q_len = 200,
+                              .kv_len = 260,
+                              .head_dim = 64,
+                              .lse = 1,
+                              .smooth = bits ? bits * 2 : (uint32_t)TANDEM_SMOOTH_NONE,
+                              .precision = precisions[p],
+                              .k_bias = 3,
+                              .v_bias = 5,
+                              .causal = bits % 2,
+                              .scale = bits % 3 ? 0 : -0.2f,
+                              .seed = 400 + bits});
     }
 }
 
@@ -413,8 +472,14 @@ static void test_granularities(void **state)
         if (quick && g != TANDEM_GRANULARITY_TENSOR)
             continue;
         for (size_t p = 0; p < 2; p++)
-            check(&(tu_shape){.heads = 2, .q_len = 300, .kv_len = 400, .head_dim = 96, .granularity = g,
-                              .precision = precisions[p], .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K, .seed = 500 + g});
+            check(&(tu_shape){.heads = 2,
+                              .q_len = 300,
+                              .kv_len = 400,
+                              .head_dim = 96,
+                              .granularity = g,
+                              .precision = precisions[p],
+                              .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K,
+                              .seed = 500 + g});
     }
 }
 
@@ -429,7 +494,7 @@ static void spoil_values(tu_case *it)
 static void spoil_sizes(tu_case *it)
 {
     for (uint32_t c = 0; c < it->op.head_dim; c++) {
-        tu_set(&it->q, 0, 0, 2, c, 1e5 * (c + 1));     /* an fp16 code needs a scale */
+        tu_set(&it->q, 0, 0, 2, c, 1e5 * (c + 1)); /* an fp16 code needs a scale */
         tu_set(&it->k, 0, 0, 65, c, 1e-6);
         tu_set(&it->q, 0, 1, 7, c, 0);
         tu_set(&it->v, 0, 1, 9, c, c % 2 ? 1e6 : 1e-7);
@@ -451,8 +516,14 @@ static void test_odd_values(void **state)
     (void)state;
     for (size_t i = 0; i < 3; i++)
         for (size_t p = 0; p < 3; p++) {
-            const tu_shape shape = {.heads = 2, .q_len = 140, .kv_len = 200, .head_dim = 32, .causal = p == 1,
-                                    .precision = precisions[p], .smooth = i == 1 && p == 0 ? TANDEM_SMOOTH_V : 0, .lse = 1,
+            const tu_shape shape = {.heads = 2,
+                                    .q_len = 140,
+                                    .kv_len = 200,
+                                    .head_dim = 32,
+                                    .causal = p == 1,
+                                    .precision = precisions[p],
+                                    .smooth = i == 1 && p == 0 ? TANDEM_SMOOTH_V : 0,
+                                    .lse = 1,
                                     .seed = 600 + i};
 
             if (quick && p != i)
@@ -482,7 +553,8 @@ static void test_frame_counts(void **state)
     o = tensor_like(&it.o);
     lse = tensor_like(&it.lse);
     gpu_case_run(&gpu, &it, &o, &lse); /* warms up */
-    const td_stream_submit submit = {.plan = &it.plan, .views = gpu.views, .scratch = gpu.scratch.address, .label = "frame"};
+    const td_stream_submit submit = {
+        .plan = &it.plan, .views = gpu.views, .scratch = gpu.scratch.address, .label = "frame"};
     for (int i = 0; i < 300; i++) {
         const uint64_t previous = sequence, start = td_now_ns();
 
@@ -496,7 +568,7 @@ static void test_frame_counts(void **state)
         assert_int_equal(after.host_waits, before.host_waits);
         assert_int_equal(after.launches - before.launches, it.plan.record_count + 2);
         assert_int_equal(after.all - before.all, it.plan.record_count + 4); /* and the context: push, pop */
-        assert_false(signalled);                                           /* nobody asked for a signal */
+        assert_false(signalled);                                            /* nobody asked for a signal */
         if (previous)
             assert_int_equal(sequence, previous + 1);
         assert_true(begin_ns < end_ns);
@@ -538,18 +610,22 @@ static void test_refusals(void **state)
     (void)state;
     plan.record_count = 1;
     plan.records[0] = record;
-    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                     TANDEM_ERROR_UNSUPPORTED);
     assert_non_null(strstr(why, "no_such_kernel"));
     plan.records[0].kernel = &cpu_only;
-    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                     TANDEM_ERROR_UNSUPPORTED);
     assert_non_null(strstr(why, "cpu_only"));
     plan.records[0].kernel = &known;
     plan.records[0].shared_bytes = 1 << 20;
-    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                     TANDEM_ERROR_UNSUPPORTED);
     assert_non_null(strstr(why, "1048576"));
     plan.records[0].shared_bytes = 0;
     plan.records[0].flags = TD_RECORD_CLUSTER;
-    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                     TANDEM_ERROR_UNSUPPORTED);
     assert_false(signalled);
     assert_int_equal(sequence, 77);
     assert_int_equal(td_stream_completed(stream), completed);
@@ -590,7 +666,8 @@ static void refuse_fds(td_cu_device *on)
     assert_null(timeline.external);
     assert_int_equal(td_cu_mem_import_fd(on, -1, 4096, false, 0, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
     assert_int_equal(td_cu_mem_import_fd(on, null, 4096, false, 1, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
-    assert_int_equal(td_cu_mem_import_fd(on, null, 4096, false, UINT64_MAX, 4096, &mem, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_int_equal(td_cu_mem_import_fd(on, null, 4096, false, UINT64_MAX, 4096, &mem, why, sizeof why),
+                     TANDEM_ERROR_ARG);
     assert_int_not_equal(td_cu_mem_import_fd(on, null, 4096, false, 0, 4096, &mem, why, sizeof why), TANDEM_OK);
     assert_non_null(strstr(why, "CUDA_ERROR_"));
     assert_int_equal(mem.kind, 0);
@@ -715,7 +792,9 @@ static td_cu_mem import_mem(const td_vk_mem *mem)
     int fd = -1;
 
     must(td_vk_mem_export_fd(vk, mem, &fd, why, sizeof why), why);
-    must(td_cu_mem_import_fd(device, fd, mem->allocation_bytes, mem->dedicated, mem->offset, mem->bytes, &it, why, sizeof why), why);
+    must(td_cu_mem_import_fd(device, fd, mem->allocation_bytes, mem->dedicated, mem->offset, mem->bytes, &it, why,
+                             sizeof why),
+         why);
     assert_true(fcntl(fd, F_GETFD) >= 0);
     close(fd);
     assert_int_equal(it.bytes, mem->bytes);
@@ -779,19 +858,28 @@ static void test_vulkan_frames(void **state)
     done = meeting_new(0);
     must(td_vk_mem_create_export(vk, 4 * PART + it.plan.scratch_bytes,
                                  VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
-                                     VK_BUFFER_USAGE_TRANSFER_DST_BIT, &shared, why, sizeof why), why);
+                                     VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+                                 &shared, why, sizeof why),
+         why);
     mem = import_mem(&shared);
-    assert_int_equal(vku_buffer_create(&gpu, 4 * PART, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &staging),
+    assert_int_equal(vku_buffer_create(&gpu, 4 * PART,
+                                       VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &staging),
                      VK_SUCCESS);
     const tu_tensor *inputs[3] = {&it.q, &it.k, &it.v};
     uint64_t views[TD_VIEW_COUNT] = {0};
     for (uint64_t i = 0; i < 4; i++)
         views[i] = mem.address + i * PART;
     for (uint64_t frame = 1; frame <= FRAMES; frame++) {
-        const td_stream_submit submit = {.plan = &it.plan, .views = views, .scratch = mem.address + 4 * PART,
-                                         .wait = &in.cuda, .signal = &out.cuda, .wait_value = frame, .signal_value = frame,
+        const td_stream_submit submit = {.plan = &it.plan,
+                                         .views = views,
+                                         .scratch = mem.address + 4 * PART,
+                                         .wait = &in.cuda,
+                                         .signal = &out.cuda,
+                                         .wait_value = frame,
+                                         .signal_value = frame,
                                          .label = "frame"};
-        const VkBufferCopy all = {.size = 4 * PART}, back = {.srcOffset = 3 * PART, .dstOffset = 3 * PART, .size = PART};
+        const VkBufferCopy all = {.size = 4 * PART},
+                           back = {.srcOffset = 3 * PART, .dstOffset = 3 * PART, .size = PART};
 
         memset(staging.host, TU_POISON, 4 * PART);
         for (uint64_t i = 0; i < 3; i++)
@@ -813,17 +901,20 @@ static void test_vulkan_frames(void **state)
 
         VkCommandBuffer commands = vku_begin(&gpu);
         if (frame > 1)
-            td_vk_record_acquire(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
+            td_vk_record_acquire(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                 VK_ACCESS_TRANSFER_WRITE_BIT);
         gpu.CmdCopyBuffer(commands, staging.buffer, shared.buffer, 1, &all);
         td_vk_record_release(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
-        assert_int_equal(vku_submit(&gpu, commands, (vku_point){0}, (vku_point){in.vulkan, frame}, VK_NULL_HANDLE), VK_SUCCESS);
+        assert_int_equal(vku_submit(&gpu, commands, (vku_point){0}, (vku_point){in.vulkan, frame}, VK_NULL_HANDLE),
+                         VK_SUCCESS);
         commands = vku_begin(&gpu);
         td_vk_record_acquire(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
         gpu.CmdCopyBuffer(commands, shared.buffer, staging.buffer, 1, &back);
         vku_full_barrier(&gpu, commands);
         td_vk_record_release(vk, commands, &shared, true, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
-        assert_int_equal(vku_submit(&gpu, commands, (vku_point){out.vulkan, frame}, (vku_point){done.vulkan, frame}, VK_NULL_HANDLE),
-                         VK_SUCCESS);
+        assert_int_equal(
+            vku_submit(&gpu, commands, (vku_point){out.vulkan, frame}, (vku_point){done.vulkan, frame}, VK_NULL_HANDLE),
+            VK_SUCCESS);
         must(td_vk_timeline_wait(vk, done.vulkan, frame, 5000000000u), "done");
         assert_int_equal(td_stream_completed(stream), sequence); /* the stamp comes before the signal */
         memcpy(o.data, (char *)staging.host + 3 * PART, o.bytes);
@@ -956,12 +1047,14 @@ static void bench_case(const char *name, const tandem_attention *op)
         must(td_cu_mem_alloc(device, bytes, &mems[i], why, sizeof why), why);
         views[i] = mems[i].address;
         for (uint64_t at = 0; at < bytes; at += piece * 2)
-            must(td_cu_copy_to_device(device, mems[i].address + at, noise, bytes - at < piece * 2 ? bytes - at : piece * 2), "copy");
+            must(td_cu_copy_to_device(device, mems[i].address + at, noise,
+                                      bytes - at < piece * 2 ? bytes - at : piece * 2),
+                 "copy");
     }
     must(td_cu_mem_alloc(device, plan.scratch_bytes, &scratch, why, sizeof why), why);
     const double flop = 4.0 * op->batch * op->heads * op->q_len * op->kv_len * op->head_dim;
-    print_message("%s: b%u h%u q%u kv%u d%u, scratch %.1f MB\n", name, op->batch, op->heads, op->q_len, op->kv_len, op->head_dim,
-                  (double)plan.scratch_bytes / 1e6);
+    print_message("%s: b%u h%u q%u kv%u d%u, scratch %.1f MB\n", name, op->batch, op->heads, op->q_len, op->kv_len,
+                  op->head_dim, (double)plan.scratch_bytes / 1e6);
     for (uint32_t i = 0; i <= plan.record_count; i++) {
         const bool all = i == plan.record_count; /* the plan as it is */
         const uint32_t repeats = all ? 1 : 8;
@@ -996,14 +1089,24 @@ static void bench_case(const char *name, const tandem_attention *op)
     free(noise);
 }
 
-static tandem_attention bench_op(uint32_t batch, uint32_t heads, uint32_t q_len, uint32_t kv_len, uint32_t dim, uint32_t precision)
+static tandem_attention bench_op(uint32_t batch, uint32_t heads, uint32_t q_len, uint32_t kv_len, uint32_t dim,
+                                 uint32_t precision)
 {
-    tandem_attention op = {.batch = batch, .heads = heads, .kv_heads = heads, .q_len = q_len, .kv_len = kv_len, .head_dim = dim,
+    tandem_attention op = {.batch = batch,
+                           .heads = heads,
+                           .kv_heads = heads,
+                           .q_len = q_len,
+                           .kv_len = kv_len,
+                           .head_dim = dim,
                            .precision = precision};
-    const tandem_view rows_q = {.dtype = TANDEM_DTYPE_F16, .stride_batch = (int64_t)heads * q_len * dim,
-                                .stride_head = (int64_t)q_len * dim, .stride_row = dim};
-    const tandem_view rows_k = {.dtype = TANDEM_DTYPE_F16, .stride_batch = (int64_t)heads * kv_len * dim,
-                                .stride_head = (int64_t)kv_len * dim, .stride_row = dim};
+    const tandem_view rows_q = {.dtype = TANDEM_DTYPE_F16,
+                                .stride_batch = (int64_t)heads * q_len * dim,
+                                .stride_head = (int64_t)q_len * dim,
+                                .stride_row = dim};
+    const tandem_view rows_k = {.dtype = TANDEM_DTYPE_F16,
+                                .stride_batch = (int64_t)heads * kv_len * dim,
+                                .stride_head = (int64_t)kv_len * dim,
+                                .stride_row = dim};
 
     op.q = op.o = rows_q;
     op.k = op.v = rows_k;
@@ -1042,11 +1145,21 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest bench[] = {cmocka_unit_test(test_bench)};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),          cmocka_unit_test(test_head_dims),         cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_causal_and_groups), cmocka_unit_test(test_types_and_layouts), cmocka_unit_test(test_smoothing),
-        cmocka_unit_test(test_granularities),   cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_frame_counts),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_descriptors),       cmocka_unit_test(test_open_and_close),
-        cmocka_unit_test(test_vulkan_leaks_nothing), cmocka_unit_test(test_vulkan_frames), cmocka_unit_test(test_stuck_stream),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_head_dims),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_causal_and_groups),
+        cmocka_unit_test(test_types_and_layouts),
+        cmocka_unit_test(test_smoothing),
+        cmocka_unit_test(test_granularities),
+        cmocka_unit_test(test_odd_values),
+        cmocka_unit_test(test_frame_counts),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_open_and_close),
+        cmocka_unit_test(test_vulkan_leaks_nothing),
+        cmocka_unit_test(test_vulkan_frames),
+        cmocka_unit_test(test_stuck_stream),
     };
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool times = argc > 1 && !strcmp(argv[1], "--bench");
@@ -1080,7 +1193,8 @@ int main(int argc, char **argv)
         vku_close(&gpu);
     td_stream_destroy(&stream, 1000000000u);
     if (td_cu_device_allocated_bytes(device) != 0) {
-        fprintf(stderr, "%llu bytes of device memory are left\n", (unsigned long long)td_cu_device_allocated_bytes(device));
+        fprintf(stderr, "%llu bytes of device memory are left\n",
+                (unsigned long long)td_cu_device_allocated_bytes(device));
         failures++;
     }
     td_cu_device_close(&device);

@@ -2,11 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A submit is: wait, stamp, records, stamp, signal - all on this stream and none of them waited for. The stamps are kernels of
- * one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read without the driver.
+ * A submit is: wait, stamp, records, stamp, signal - all on this stream and none of them waited for. The stamps are
+ * kernels of one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read
+ * without the driver.
  *
- * Every function of the module is loaded at creation. Left to itself the driver loads a function at its first launch, and
- * may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
+ * Every function of the module is loaded at creation. Left to itself the driver loads a function at its first launch,
+ * and may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -65,15 +66,16 @@ static uint64_t *completed_of(const td_stream *stream)
     return (uint64_t *)(slots_of(stream) + SLOTS);
 }
 
-static tandem_status launch(td_stream *stream, td_cu_function function_handle, const uint32_t grid[3], const uint32_t block[3],
-                            uint32_t shared_bytes, const void *params, size_t param_bytes, const char *name, char *why,
-                            size_t why_bytes)
+static tandem_status launch(td_stream *stream, td_cu_function function_handle, const uint32_t grid[3],
+                            const uint32_t block[3], uint32_t shared_bytes, const void *params, size_t param_bytes,
+                            const char *name, char *why, size_t why_bytes)
 {
-    void *extra[] = {TD_CU_LAUNCH_BUFFER, (void *)(uintptr_t)params, TD_CU_LAUNCH_BYTES, &param_bytes, TD_CU_LAUNCH_END};
+    void *extra[] = {TD_CU_LAUNCH_BUFFER, (void *)(uintptr_t)params, TD_CU_LAUNCH_BYTES, &param_bytes,
+                     TD_CU_LAUNCH_END};
 
     return td_cu_check(stream->device,
-                       TD_CU(stream->device, cuLaunchKernel, function_handle, grid[0], grid[1], grid[2], block[0], block[1],
-                             block[2], shared_bytes, stream->stream, NULL, extra),
+                       TD_CU(stream->device, cuLaunchKernel, function_handle, grid[0], grid[1], grid[2], block[0],
+                             block[1], block[2], shared_bytes, stream->stream, NULL, extra),
                        why, why_bytes, "launch of %s (grid %u)", name, (unsigned)grid[0]);
 }
 
@@ -96,12 +98,15 @@ static tandem_status load_image(td_stream *stream, const td_cubin *image, char *
     void *values[] = {errors, (void *)(uintptr_t)sizeof errors};
     td_cu_result result;
 
-    result = TD_CU(stream->device, cuModuleLoadDataEx, &stream->module, image->data, image->ptx ? 2 : 0, options, values);
-    return td_cu_check(stream->device, result, why, why_bytes, "the kernels for %s_%u do not load%s%s: cuModuleLoadDataEx",
-                       image->ptx ? "compute" : "sm", (unsigned)image->sm, errors[0] ? ": " : "", errors);
+    result =
+        TD_CU(stream->device, cuModuleLoadDataEx, &stream->module, image->data, image->ptx ? 2 : 0, options, values);
+    return td_cu_check(stream->device, result, why, why_bytes,
+                       "the kernels for %s_%u do not load%s%s: cuModuleLoadDataEx", image->ptx ? "compute" : "sm",
+                       (unsigned)image->sm, errors[0] ? ": " : "", errors);
 }
 
-static tandem_status load_function(td_stream *stream, const char *entry, td_cu_function *out, char *why, size_t why_bytes)
+static tandem_status load_function(td_stream *stream, const char *entry, td_cu_function *out, char *why,
+                                   size_t why_bytes)
 {
     td_cu_device *device = stream->device;
     tandem_status status;
@@ -110,7 +115,8 @@ static tandem_status load_function(td_stream *stream, const char *entry, td_cu_f
     status = td_cu_check(device, TD_CU(device, cuModuleGetFunction, out, stream->module, entry), why, why_bytes,
                          "the kernel %s: cuModuleGetFunction", entry);
     if (!status && device->table.cuFuncLoad)
-        status = td_cu_check(device, TD_CU(device, cuFuncLoad, *out), why, why_bytes, "the kernel %s: cuFuncLoad", entry);
+        status =
+            td_cu_check(device, TD_CU(device, cuFuncLoad, *out), why, why_bytes, "the kernel %s: cuFuncLoad", entry);
     if (!status) /* makes older drivers load it */
         status = td_cu_check(device, TD_CU(device, cuFuncGetAttribute, &registers, TD_CU_FUNCTION_REGISTERS, *out), why,
                              why_bytes, "the kernel %s: cuFuncGetAttribute", entry);
@@ -158,17 +164,19 @@ static tandem_status load_kernels(td_stream *stream, char *why, size_t why_bytes
 }
 
 /* The function of a record, ready for its shared memory. */
-static tandem_status find_function(td_stream *stream, const td_record *record, function **out, char *why, size_t why_bytes)
+static tandem_status find_function(td_stream *stream, const td_record *record, function **out, char *why,
+                                   size_t why_bytes)
 {
     const char *entry = record->kernel->entry;
     td_cu_device *device = stream->device;
     tandem_status status;
 
     if (!entry)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s has no GPU version", record->kernel->name);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s has no GPU version",
+                       record->kernel->name);
     if (record->flags)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)", entry,
-                       (unsigned)record->flags);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)",
+                       entry, (unsigned)record->flags);
     for (uint32_t i = 0; i < stream->function_count; i++) {
         function *f = &stream->functions[i];
 
@@ -178,18 +186,19 @@ static tandem_status find_function(td_stream *stream, const td_record *record, f
         if (record->shared_bytes <= f->shared_bytes)
             return TANDEM_OK;
         if (record->shared_bytes > device->shared_limit)
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs %u bytes of shared memory; %s has %u",
-                           entry, (unsigned)record->shared_bytes, device->info.name, (unsigned)device->shared_limit);
-        status = td_cu_check(device,
-                             TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_DYNAMIC_SHARED,
-                                   (int)record->shared_bytes),
-                             why, why_bytes, "%u bytes of shared memory for %s: cuFuncSetAttribute",
-                             (unsigned)record->shared_bytes, entry);
+            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                           "the kernel %s needs %u bytes of shared memory; %s has %u", entry,
+                           (unsigned)record->shared_bytes, device->info.name, (unsigned)device->shared_limit);
+        status = td_cu_check(
+            device,
+            TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_DYNAMIC_SHARED, (int)record->shared_bytes), why,
+            why_bytes, "%u bytes of shared memory for %s: cuFuncSetAttribute", (unsigned)record->shared_bytes, entry);
         if (!status)
             f->shared_bytes = record->shared_bytes;
         return status;
     }
-    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded", entry);
+    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded",
+                   entry);
 }
 
 /* The GPU's clock lies between the host's before the launch and after its stamp was seen: intervals, intersected. */
@@ -209,8 +218,9 @@ static tandem_status measure_clock(td_stream *stream, char *why, size_t why_byte
         while (load_word(completed_of(stream)) != i) {
             end = td_now_ns();
             if (end - begin > limit)
-                return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s did not run a kernel of one thread within %u ms",
-                               stream->device->info.name, (unsigned)(limit / 1000000));
+                return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE,
+                               "%s did not run a kernel of one thread within %u ms", stream->device->info.name,
+                               (unsigned)(limit / 1000000));
         }
         end = td_now_ns();
         gpu = (int64_t)slots_of(stream)[i].end_ns;
@@ -246,8 +256,8 @@ tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_strea
     if (status)
         goto fail;
     entered = true;
-    status = td_cu_check(device, TD_CU(device, cuStreamCreate, &stream->stream, TD_CU_STREAM_NON_BLOCKING), why, why_bytes,
-                         "cuStreamCreate");
+    status = td_cu_check(device, TD_CU(device, cuStreamCreate, &stream->stream, TD_CU_STREAM_NON_BLOCKING), why,
+                         why_bytes, "cuStreamCreate");
     if (!status)
         status = load_kernels(stream, why, why_bytes);
     if (!status)
@@ -323,15 +333,16 @@ static tandem_status enqueue_signal(td_stream *stream, const td_stream_submit *s
         return TANDEM_OK;
     semaphore = submit->signal->external;
     status = td_cu_check(stream->device,
-                         TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream), why,
-                         why_bytes, "signal of value %llu: cuSignalExternalSemaphoresAsync",
+                         TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream),
+                         why, why_bytes, "signal of value %llu: cuSignalExternalSemaphoresAsync",
                          (unsigned long long)submit->signal_value);
     *signalled = !status;
     return status;
 }
 
 /* The device's context is current. */
-static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, bool *signalled, char *why, size_t why_bytes)
+static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, bool *signalled, char *why,
+                             size_t why_bytes)
 {
     const td_plan *plan = submit->plan;
     function *functions[TD_PLAN_RECORDS];
@@ -348,9 +359,9 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
         const td_cu_semaphore_value value = {.value = submit->wait_value};
         td_cu_external_semaphore semaphore = submit->wait->external;
 
-        status = td_cu_check(device, TD_CU(device, cuWaitExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream), why,
-                             why_bytes, "wait for value %llu: cuWaitExternalSemaphoresAsync",
-                             (unsigned long long)submit->wait_value);
+        status = td_cu_check(
+            device, TD_CU(device, cuWaitExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream), why, why_bytes,
+            "wait for value %llu: cuWaitExternalSemaphoresAsync", (unsigned long long)submit->wait_value);
         if (status)
             return status;
     }
@@ -374,8 +385,8 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
     return status;
 }
 
-tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled, char *why,
-                                size_t why_bytes)
+tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
+                                char *why, size_t why_bytes)
 {
     tandem_status status;
 

@@ -14,25 +14,41 @@ static tandem_status status_of(td_cu_result result)
     switch (result) {
     case TD_CU_SUCCESS:
         return TANDEM_OK;
-    case 1: /* INVALID_VALUE */
+    case 1:   /* INVALID_VALUE */
     case 400: /* INVALID_HANDLE */
         return TANDEM_ERROR_ARG;
     case TD_CU_ERROR_OUT_OF_MEMORY:
         return TANDEM_ERROR_NOMEM;
-    case 34: case 36: case 100: case 101: /* stub library, older driver, no device, no such device */
-    case 200: case 209: case 218: case 221: case 222: case 223: /* images and PTX that the driver cannot take */
-    case 500: case 800: case 801: case 803: case 804: /* not found, permitted or supported, mismatches of driver versions */
+    case 34:  /* STUB_LIBRARY */
+    case 36:  /* CALL_REQUIRES_NEWER_DRIVER */
+    case 100: /* NO_DEVICE */
+    case 101: /* INVALID_DEVICE */
+    case 200: /* INVALID_IMAGE */
+    case 209: /* NO_BINARY_FOR_GPU */
+    case 218: /* INVALID_PTX */
+    case 221: /* JIT_COMPILER_NOT_FOUND */
+    case 222: /* UNSUPPORTED_PTX_VERSION */
+    case 223: /* JIT_COMPILATION_DISABLED */
+    case 500: /* NOT_FOUND */
+    case 800: /* NOT_PERMITTED */
+    case 801: /* NOT_SUPPORTED */
+    case 803: /* SYSTEM_DRIVER_MISMATCH */
+    case 804: /* COMPAT_NOT_SUPPORTED_ON_DEVICE */
         return TANDEM_ERROR_UNSUPPORTED;
     case TD_CU_ERROR_NOT_READY:
         return TANDEM_ERROR_BUSY;
-    case 4: case 46: case 709: case 810: /* deinitialised, unavailable, context destroyed, MPS client terminated */
+    case 4:   /* DEINITIALIZED */
+    case 46:  /* DEVICE_UNAVAILABLE */
+    case 709: /* CONTEXT_IS_DESTROYED */
+    case 810: /* MPS_CLIENT_TERMINATED */
         return TANDEM_ERROR_LOST;
     default:
         return TANDEM_ERROR_DEVICE;
     }
 }
 
-tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, size_t why_bytes, const char *format, ...)
+tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, size_t why_bytes, const char *format,
+                          ...)
 {
     const char *name = NULL;
     char what[160];
@@ -65,11 +81,10 @@ static tandem_status open_library(td_cu_device *device, char *why, size_t why_by
     device->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!device->library)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA driver: %s", dlerror());
-#define OPTIONAL(kind, name, symbol, parameters)                                                                     \
-    *(void **)&device->table.name = dlsym(device->library, #symbol);
-#define REQUIRED(kind, name, symbol, parameters)                                                                     \
-    OPTIONAL(kind, name, symbol, parameters)                                                                         \
-    if (!device->table.name)                                                                                         \
+#define OPTIONAL(kind, name, symbol, parameters) *(void **)&device->table.name = dlsym(device->library, #symbol);
+#define REQUIRED(kind, name, symbol, parameters) \
+    OPTIONAL(kind, name, symbol, parameters)     \
+    if (!device->table.name)                     \
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the CUDA driver is too old: it has no " #symbol);
     TD_CU_FUNCTIONS(REQUIRED, OPTIONAL)
 #undef OPTIONAL
@@ -123,7 +138,8 @@ static tandem_status find_device(td_cu_device *device, const uint8_t *uuid, char
         }
     }
     print_uuid(wanted, uuid);
-    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA device has the UUID %s; there is %s", wanted, seen);
+    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA device has the UUID %s; there is %s", wanted,
+                   seen);
 }
 
 static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
@@ -140,21 +156,23 @@ static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
     tandem_status status;
 
     for (int i = 0; i < 4; i++) {
-        status = td_cu_check(device, TD_CU(device, cuDeviceGetAttribute, &values[i], wanted[i].attribute, device->ordinal), why,
-                             why_bytes, "cuDeviceGetAttribute(%s)", wanted[i].name);
+        status =
+            td_cu_check(device, TD_CU(device, cuDeviceGetAttribute, &values[i], wanted[i].attribute, device->ordinal),
+                        why, why_bytes, "cuDeviceGetAttribute(%s)", wanted[i].name);
         if (status)
             return status;
     }
     /* Unknown to drivers before 11.2: then there are none. */
     if (TD_CU(device, cuDeviceGetAttribute, &timelines, TD_CU_ATTRIBUTE_TIMELINES, device->ordinal))
         timelines = 0;
-    status = td_cu_check(device, TD_CU(device, cuDeviceTotalMem, &memory, device->ordinal), why, why_bytes, "cuDeviceTotalMem");
+    status = td_cu_check(device, TD_CU(device, cuDeviceTotalMem, &memory, device->ordinal), why, why_bytes,
+                         "cuDeviceTotalMem");
     if (!status)
         status = td_cu_check(device, TD_CU(device, cuDriverGetVersion, &version), why, why_bytes, "cuDriverGetVersion");
     if (!status)
-        status = td_cu_check(device,
-                             TD_CU(device, cuDeviceGetName, device->info.name, sizeof device->info.name, device->ordinal), why,
-                             why_bytes, "cuDeviceGetName");
+        status = td_cu_check(
+            device, TD_CU(device, cuDeviceGetName, device->info.name, sizeof device->info.name, device->ordinal), why,
+            why_bytes, "cuDeviceGetName");
     device->info.sm = (uint32_t)(values[0] * 10 + values[1]);
     device->info.multiprocessors = (uint32_t)values[2];
     device->shared_limit = (uint32_t)values[3];
@@ -186,8 +204,8 @@ tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_de
     if (!status)
         status = query(device, why, why_bytes);
     if (!status)
-        status = td_cu_check(device, TD_CU(device, cuDevicePrimaryCtxRetain, &device->context, device->ordinal), why, why_bytes,
-                             "cuDevicePrimaryCtxRetain");
+        status = td_cu_check(device, TD_CU(device, cuDevicePrimaryCtxRetain, &device->context, device->ordinal), why,
+                             why_bytes, "cuDevicePrimaryCtxRetain");
     if (status)
         goto fail;
     *out = device;

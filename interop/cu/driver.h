@@ -1,8 +1,10 @@
-/* The CUDA driver API as far as it is used here: declared by ourselves, opened at run time, every call counted by its cost.
+/* The CUDA driver API as far as it is used here: declared by ourselves, opened at run time, every call counted by its
+ * cost.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Private to interop/cu and to the executors. A call is made through TD_CU(device, cuName, arguments...), which counts it.
+ * Private to interop/cu and to the executors. A call is made through TD_CU(device, cuName, arguments...), which counts
+ * it.
  */
 #ifndef TD_CU_DRIVER_H
 #define TD_CU_DRIVER_H
@@ -106,52 +108,55 @@ typedef enum td_cu_kind {
 } td_cu_kind;
 
 /* X(kind, name, symbol, parameters); X is TD_OPTIONAL for what older drivers lack. */
-#define TD_CU_FUNCTIONS(X, TD_OPTIONAL)                                                                                       \
-    X(OTHER, cuInit, cuInit, (unsigned flags))                                                                                \
-    X(OTHER, cuGetErrorName, cuGetErrorName, (td_cu_result, const char **))                                                   \
-    X(OTHER, cuDriverGetVersion, cuDriverGetVersion, (int *))                                                                 \
-    X(OTHER, cuDeviceGetCount, cuDeviceGetCount, (int *))                                                                     \
-    X(OTHER, cuDeviceGet, cuDeviceGet, (td_cu_ordinal *, int))                                                                \
-    X(OTHER, cuDeviceGetName, cuDeviceGetName, (char *, int, td_cu_ordinal))                                                  \
-    X(OTHER, cuDeviceGetUuid, cuDeviceGetUuid, (td_cu_uuid *, td_cu_ordinal))                                                 \
-    TD_OPTIONAL(OTHER, cuDeviceGetUuid_v2, cuDeviceGetUuid_v2, (td_cu_uuid *, td_cu_ordinal)) /* of a MIG slice: its own */   \
-    X(OTHER, cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, td_cu_ordinal))                                         \
-    X(OTHER, cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, td_cu_ordinal))                                                \
-    X(ALLOCATION, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (td_cu_context *, td_cu_ordinal))                       \
-    X(OTHER, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (td_cu_ordinal))                                        \
-    X(OTHER, cuCtxPushCurrent, cuCtxPushCurrent_v2, (td_cu_context))                                                          \
-    X(OTHER, cuCtxPopCurrent, cuCtxPopCurrent_v2, (td_cu_context *))                                                          \
-    X(ALLOCATION, cuMemAlloc, cuMemAlloc_v2, (td_cu_pointer *, size_t))                                                       \
-    X(ALLOCATION, cuMemFree, cuMemFree_v2, (td_cu_pointer))                                                                   \
-    X(ALLOCATION, cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                \
-    X(ALLOCATION, cuMemFreeHost, cuMemFreeHost, (void *))                                                                     \
-    X(ALLOCATION, cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t, unsigned))                                        \
-    X(ALLOCATION, cuMemHostUnregister, cuMemHostUnregister, (void *))                                                         \
-    X(OTHER, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, (td_cu_pointer *, void *, unsigned))                    \
-    X(COPY, cuMemcpyHtoD, cuMemcpyHtoD_v2, (td_cu_pointer, const void *, size_t))                                             \
-    X(COPY, cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *, td_cu_pointer, size_t))                                                   \
-    X(ALLOCATION, cuImportExternalMemory, cuImportExternalMemory, (td_cu_external_memory *, const td_cu_memory_handle *))     \
-    X(ALLOCATION, cuExternalMemoryGetMappedBuffer, cuExternalMemoryGetMappedBuffer,                                           \
-      (td_cu_pointer *, td_cu_external_memory, const td_cu_memory_buffer *))                                                  \
-    X(ALLOCATION, cuDestroyExternalMemory, cuDestroyExternalMemory, (td_cu_external_memory))                                  \
-    X(ALLOCATION, cuImportExternalSemaphore, cuImportExternalSemaphore,                                                       \
-      (td_cu_external_semaphore *, const td_cu_semaphore_handle *))                                                           \
-    X(ALLOCATION, cuDestroyExternalSemaphore, cuDestroyExternalSemaphore, (td_cu_external_semaphore))                         \
-    X(OTHER, cuWaitExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync,                                                    \
-      (const td_cu_external_semaphore *, const td_cu_semaphore_value *, unsigned, td_cu_stream))                              \
-    X(OTHER, cuSignalExternalSemaphoresAsync, cuSignalExternalSemaphoresAsync,                                                \
-      (const td_cu_external_semaphore *, const td_cu_semaphore_value *, unsigned, td_cu_stream))                              \
-    X(ALLOCATION, cuStreamCreate, cuStreamCreate, (td_cu_stream *, unsigned))                                                 \
-    X(ALLOCATION, cuStreamDestroy, cuStreamDestroy_v2, (td_cu_stream))                                                        \
-    X(OTHER, cuStreamQuery, cuStreamQuery, (td_cu_stream))                                                                    \
-    X(ALLOCATION, cuModuleLoadDataEx, cuModuleLoadDataEx, (td_cu_module *, const void *, unsigned, int *, void **))           \
-    X(ALLOCATION, cuModuleUnload, cuModuleUnload, (td_cu_module))                                                             \
-    X(ALLOCATION, cuModuleGetFunction, cuModuleGetFunction, (td_cu_function *, td_cu_module, const char *))                   \
-    X(OTHER, cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, td_cu_function))                                            \
-    X(OTHER, cuFuncSetAttribute, cuFuncSetAttribute, (td_cu_function, int, int))                                              \
-    TD_OPTIONAL(ALLOCATION, cuFuncLoad, cuFuncLoad, (td_cu_function))                                                         \
-    X(LAUNCH, cuLaunchKernel, cuLaunchKernel,                                                                                 \
-      (td_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, td_cu_stream, void **, void **))
+#define TD_CU_FUNCTIONS(X, TD_OPTIONAL)                                                                             \
+    X(OTHER, cuInit, cuInit, (unsigned flags))                                                                      \
+    X(OTHER, cuGetErrorName, cuGetErrorName, (td_cu_result, const char **))                                         \
+    X(OTHER, cuDriverGetVersion, cuDriverGetVersion, (int *))                                                       \
+    X(OTHER, cuDeviceGetCount, cuDeviceGetCount, (int *))                                                           \
+    X(OTHER, cuDeviceGet, cuDeviceGet, (td_cu_ordinal *, int))                                                      \
+    X(OTHER, cuDeviceGetName, cuDeviceGetName, (char *, int, td_cu_ordinal))                                        \
+    X(OTHER, cuDeviceGetUuid, cuDeviceGetUuid, (td_cu_uuid *, td_cu_ordinal))                                       \
+    TD_OPTIONAL(OTHER, cuDeviceGetUuid_v2, cuDeviceGetUuid_v2,                                                      \
+                (td_cu_uuid *, td_cu_ordinal)) /* of a MIG slice: its own */                                        \
+    X(OTHER, cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, td_cu_ordinal))                               \
+    X(OTHER, cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, td_cu_ordinal))                                      \
+    X(ALLOCATION, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (td_cu_context *, td_cu_ordinal))             \
+    X(OTHER, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (td_cu_ordinal))                              \
+    X(OTHER, cuCtxPushCurrent, cuCtxPushCurrent_v2, (td_cu_context))                                                \
+    X(OTHER, cuCtxPopCurrent, cuCtxPopCurrent_v2, (td_cu_context *))                                                \
+    X(ALLOCATION, cuMemAlloc, cuMemAlloc_v2, (td_cu_pointer *, size_t))                                             \
+    X(ALLOCATION, cuMemFree, cuMemFree_v2, (td_cu_pointer))                                                         \
+    X(ALLOCATION, cuMemHostAlloc, cuMemHostAlloc, (void **, size_t, unsigned))                                      \
+    X(ALLOCATION, cuMemFreeHost, cuMemFreeHost, (void *))                                                           \
+    X(ALLOCATION, cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t, unsigned))                              \
+    X(ALLOCATION, cuMemHostUnregister, cuMemHostUnregister, (void *))                                               \
+    X(OTHER, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, (td_cu_pointer *, void *, unsigned))          \
+    X(COPY, cuMemcpyHtoD, cuMemcpyHtoD_v2, (td_cu_pointer, const void *, size_t))                                   \
+    X(COPY, cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *, td_cu_pointer, size_t))                                         \
+    X(ALLOCATION, cuImportExternalMemory, cuImportExternalMemory,                                                   \
+      (td_cu_external_memory *, const td_cu_memory_handle *))                                                       \
+    X(ALLOCATION, cuExternalMemoryGetMappedBuffer, cuExternalMemoryGetMappedBuffer,                                 \
+      (td_cu_pointer *, td_cu_external_memory, const td_cu_memory_buffer *))                                        \
+    X(ALLOCATION, cuDestroyExternalMemory, cuDestroyExternalMemory, (td_cu_external_memory))                        \
+    X(ALLOCATION, cuImportExternalSemaphore, cuImportExternalSemaphore,                                             \
+      (td_cu_external_semaphore *, const td_cu_semaphore_handle *))                                                 \
+    X(ALLOCATION, cuDestroyExternalSemaphore, cuDestroyExternalSemaphore, (td_cu_external_semaphore))               \
+    X(OTHER, cuWaitExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync,                                          \
+      (const td_cu_external_semaphore *, const td_cu_semaphore_value *, unsigned, td_cu_stream))                    \
+    X(OTHER, cuSignalExternalSemaphoresAsync, cuSignalExternalSemaphoresAsync,                                      \
+      (const td_cu_external_semaphore *, const td_cu_semaphore_value *, unsigned, td_cu_stream))                    \
+    X(ALLOCATION, cuStreamCreate, cuStreamCreate, (td_cu_stream *, unsigned))                                       \
+    X(ALLOCATION, cuStreamDestroy, cuStreamDestroy_v2, (td_cu_stream))                                              \
+    X(OTHER, cuStreamQuery, cuStreamQuery, (td_cu_stream))                                                          \
+    X(ALLOCATION, cuModuleLoadDataEx, cuModuleLoadDataEx, (td_cu_module *, const void *, unsigned, int *, void **)) \
+    X(ALLOCATION, cuModuleUnload, cuModuleUnload, (td_cu_module))                                                   \
+    X(ALLOCATION, cuModuleGetFunction, cuModuleGetFunction, (td_cu_function *, td_cu_module, const char *))         \
+    X(OTHER, cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, td_cu_function))                                  \
+    X(OTHER, cuFuncSetAttribute, cuFuncSetAttribute, (td_cu_function, int, int))                                    \
+    TD_OPTIONAL(ALLOCATION, cuFuncLoad, cuFuncLoad, (td_cu_function))                                               \
+    X(LAUNCH, cuLaunchKernel, cuLaunchKernel,                                                                       \
+      (td_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, td_cu_stream, void **, \
+       void **))
 
 #define TD_CU_FIELD(kind, name, symbol, parameters) td_cu_result(*name) parameters;
 #define TD_CU_KIND(kind, name, symbol, parameters) TD_CU_KIND_##name = TD_CU_KIND_##kind,
@@ -185,7 +190,7 @@ tandem_status td_cu_enter(td_cu_device *device, char *why, size_t why_bytes);
 void td_cu_leave(td_cu_device *device);
 
 /* OK for success; else the status that fits, and "what: CUDA_ERROR_..." in `why`. */
-tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, size_t why_bytes, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, size_t why_bytes, const char *format,
+                          ...) __attribute__((format(printf, 5, 6)));
 
 #endif

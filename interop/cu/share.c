@@ -2,8 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * CUDA owns an fd once it has imported it and leaves it alone when the import fails. So a duplicate is imported, and only a
- * failed import closes it again. What was mapped from an import is freed before the import itself: CUDA does not do that for us.
+ * CUDA owns an fd once it has imported it and leaves it alone when the import fails. So a duplicate is imported, and
+ * only a failed import closes it again. What was mapped from an import is freed before the import itself: CUDA does not
+ * do that for us.
  */
 #include <errno.h>
 #include <string.h>
@@ -44,13 +45,14 @@ tandem_status td_cu_mem_alloc_host(td_cu_device *device, uint64_t bytes, td_cu_m
     status = td_cu_enter(device, why, why_bytes);
     if (status)
         return status;
-    status = td_cu_check(device, TD_CU(device, cuMemHostAlloc, &out->host, bytes, TD_CU_HOST_PORTABLE | TD_CU_HOST_MAPPED), why,
-                         why_bytes, "%llu bytes of pinned memory: cuMemHostAlloc", (unsigned long long)bytes);
+    status =
+        td_cu_check(device, TD_CU(device, cuMemHostAlloc, &out->host, bytes, TD_CU_HOST_PORTABLE | TD_CU_HOST_MAPPED),
+                    why, why_bytes, "%llu bytes of pinned memory: cuMemHostAlloc", (unsigned long long)bytes);
     if (!status) {
         out->kind = MEM_PINNED;
         out->bytes = bytes;
-        status = td_cu_check(device, TD_CU(device, cuMemHostGetDevicePointer, &out->address, out->host, 0), why, why_bytes,
-                             "cuMemHostGetDevicePointer");
+        status = td_cu_check(device, TD_CU(device, cuMemHostGetDevicePointer, &out->address, out->host, 0), why,
+                             why_bytes, "cuMemHostGetDevicePointer");
     }
     td_cu_leave(device);
     if (status)
@@ -58,7 +60,8 @@ tandem_status td_cu_mem_alloc_host(td_cu_device *device, uint64_t bytes, td_cu_m
     return status;
 }
 
-tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
+tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why,
+                                 size_t why_bytes)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     tandem_status status;
@@ -70,8 +73,8 @@ tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t byte
     status = td_cu_enter(device, why, why_bytes);
     if (status)
         return status;
-    status = td_cu_check(device, TD_CU(device, cuMemHostRegister, host, bytes, TD_CU_HOST_PORTABLE | TD_CU_HOST_MAPPED), why,
-                         why_bytes, "%llu bytes of host memory: cuMemHostRegister", (unsigned long long)bytes);
+    status = td_cu_check(device, TD_CU(device, cuMemHostRegister, host, bytes, TD_CU_HOST_PORTABLE | TD_CU_HOST_MAPPED),
+                         why, why_bytes, "%llu bytes of host memory: cuMemHostRegister", (unsigned long long)bytes);
     if (!status) {
         *out = (td_cu_mem){.host = host, .bytes = bytes, .kind = MEM_REGISTERED};
         status = td_cu_check(device, TD_CU(device, cuMemHostGetDevicePointer, &out->address, host, 0), why, why_bytes,
@@ -83,8 +86,8 @@ tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t byte
     return status;
 }
 
-tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated, uint64_t offset,
-                                  uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
+tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated,
+                                  uint64_t offset, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
 {
     td_cu_memory_handle handle = {.type = TD_CU_MEMORY_OPAQUE_FD, .size = allocation_bytes};
     td_cu_memory_buffer range = {.offset = offset, .size = bytes};
@@ -94,8 +97,8 @@ tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocat
 
     *out = (td_cu_mem){0};
     if (!bytes || !td_add_u64(offset, bytes, &end) || end > allocation_bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes %llu + %llu of an allocation of %llu", (unsigned long long)offset,
-                       (unsigned long long)bytes, (unsigned long long)allocation_bytes);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "bytes %llu + %llu of an allocation of %llu",
+                       (unsigned long long)offset, (unsigned long long)bytes, (unsigned long long)allocation_bytes);
     handle.flags = dedicated ? TD_CU_MEMORY_DEDICATED : 0;
     handle.handle.fd = td_fd_dup(fd);
     if (handle.handle.fd < 0)
@@ -111,8 +114,8 @@ tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocat
         td_fd_close(&handle.handle.fd);
     } else {
         *out = (td_cu_mem){.external = external, .bytes = bytes, .kind = MEM_IMPORT};
-        status = td_cu_check(device, TD_CU(device, cuExternalMemoryGetMappedBuffer, &out->address, external, &range), why,
-                             why_bytes, "memory from fd %d: cuExternalMemoryGetMappedBuffer", fd);
+        status = td_cu_check(device, TD_CU(device, cuExternalMemoryGetMappedBuffer, &out->address, external, &range),
+                             why, why_bytes, "memory from fd %d: cuExternalMemoryGetMappedBuffer", fd);
         if (status)
             out->address = 0;
     }
@@ -141,13 +144,15 @@ void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem)
         break;
     case MEM_IMPORT:
         if (mem->address)
-            status = td_cu_check(device, TD_CU(device, cuMemFree, mem->address), why, sizeof why, "cuMemFree of a mapping");
+            status =
+                td_cu_check(device, TD_CU(device, cuMemFree, mem->address), why, sizeof why, "cuMemFree of a mapping");
         if (!status)
             status = td_cu_check(device, TD_CU(device, cuDestroyExternalMemory, mem->external), why, sizeof why,
                                  "cuDestroyExternalMemory");
         break;
     case MEM_REGISTERED:
-        status = td_cu_check(device, TD_CU(device, cuMemHostUnregister, mem->host), why, sizeof why, "cuMemHostUnregister");
+        status =
+            td_cu_check(device, TD_CU(device, cuMemHostUnregister, mem->host), why, sizeof why, "cuMemHostUnregister");
         break;
     case MEM_PINNED:
         status = td_cu_check(device, TD_CU(device, cuMemFreeHost, mem->host), why, sizeof why, "cuMemFreeHost");
@@ -167,7 +172,8 @@ tandem_status td_cu_timeline_import_fd(td_cu_device *device, int fd, td_cu_timel
 
     *out = (td_cu_timeline){0};
     if (!device->info.timelines)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s has no timeline semaphores in CUDA", device->info.name);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s has no timeline semaphores in CUDA",
+                       device->info.name);
     handle.handle.fd = td_fd_dup(fd);
     if (handle.handle.fd < 0)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a timeline from fd %d: %s", fd, strerror(errno));

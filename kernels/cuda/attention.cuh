@@ -2,7 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys a step.
+ * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys
+ * a step.
  *
  *   time ->   K(0) V(0)  |  S = Q K(i)   softmax   O += P V(i)  |  ...  |  O / l
  *   copies               |  K(i+1) ---------->  V(i+1) -------> |          (with one stage: K(i+1) once S is done,
@@ -25,10 +26,10 @@ namespace td {
 /* What one block works on. */
 struct Place {
     uint32_t bh, bhk;
-    int row0;       /* of the block */
-    int keys;       /* that its last row may attend to */
-    int free_keys;  /* that all its rows may attend to */
-    int reach;      /* causal: row r may attend to keys below r + reach */
+    int row0;      /* of the block */
+    int keys;      /* that its last row may attend to */
+    int free_keys; /* that all its rows may attend to */
+    int reach;     /* causal: row r may attend to keys below r + reach */
 };
 
 template <class T> __device__ __forceinline__ Place place(const td_params_attention &p)
@@ -52,13 +53,14 @@ template <class T> __device__ __forceinline__ Place place(const td_params_attent
     return at;
 }
 
-template <class T> __device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p,
-                                                           const Place &at, int tile)
+template <class T>
+__device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p, const Place &at, int tile)
 {
     const int64_t row = int64_t(at.bhk) * p.kv_pad + tile * T::keys;
     const int t = tid_x();
 
-    copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes, T::q_row_bytes);
+    copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes,
+                                                       T::q_row_bytes);
     if (t < T::keys / 4)
         cp_async_16(shared_address(to.k_scale + 4 * t), p.k_scale + row + 4 * t);
     if (p.delta && t < T::keys / 4) {
@@ -68,8 +70,8 @@ template <class T> __device__ __forceinline__ void fetch_k(typename T::Stage &to
     }
 }
 
-template <class T> __device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_attention &p,
-                                                           const Place &at, int tile)
+template <class T>
+__device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_attention &p, const Place &at, int tile)
 {
     const int64_t stride = int64_t(p.kv_pad) * T::pv_bytes;
 
@@ -102,7 +104,8 @@ __device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const 
 /* P V of one tile, O = O * alpha + it. E4M3: R over the tile's 64 keys first, then one fma (two-level accumulation). */
 template <class T>
 __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const float (&s)[8][4], const float (&alpha)[2],
-                                           uint32_t v, int lane, const td_params_attention &p, const Place &at, int tile)
+                                           uint32_t v, int lane, const td_params_attention &p, const Place &at,
+                                           int tile)
 {
     if constexpr (T::pv_bytes == 1) {
 #if TD_HAVE_E4M3
@@ -349,7 +352,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
             for (int i = 0; i < 2; i++) {
                 x[i] = 0.0f;
                 if (softmax.l[half] != 0.0f)
-                    x[i] = __fmul_rn(__fdiv_rn(o[j][2 * half + i], softmax.l[half]), p.v_scale[int64_t(at.bhk) * T::dim + c + i]);
+                    x[i] = __fmul_rn(__fdiv_rn(o[j][2 * half + i], softmax.l[half]),
+                                     p.v_scale[int64_t(at.bhk) * T::dim + c + i]);
                 if (softmax.l[half] != 0.0f && p.v_mean)
                     x[i] = __fadd_rn(x[i], p.v_mean[int64_t(at.bhk) * T::dim + c + i]);
             }

@@ -17,11 +17,11 @@
 #else
 #define TD_BLOCKS(others, sm_89) others
 #endif
-#define TD_ATTENTION_ENTRY(name, dim, qk, pv, blocks)                                                                    \
-    extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, blocks)                                               \
-        name##_d##dim(const __grid_constant__ td_params_attention p)                                                     \
-    {                                                                                                                    \
-        td::attend<td::Tile<dim, qk, pv>>(p);                                                                            \
+#define TD_ATTENTION_ENTRY(name, dim, qk, pv, blocks)                      \
+    extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, blocks) \
+        name##_d##dim(const __grid_constant__ td_params_attention p)       \
+    {                                                                      \
+        td::attend<td::Tile<dim, qk, pv>>(p);                              \
     }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890

@@ -3,11 +3,12 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Formulas and array shapes: params.h. A block handles 128 rows of one head (mean_final: one head).
- * A team of 4, 8, 16 or 32 lanes reads a row, eight channels a lane in one 16-byte load where the tensor is aligned; 128 rows
- * take 128 / (rows at a time) passes. Codes need a row's (or a group's) maximum first: the rows are read again for them, from L1.
+ * A team of 4, 8, 16 or 32 lanes reads a row, eight channels a lane in one 16-byte load where the tensor is aligned;
+ * 128 rows take 128 / (rows at a time) passes. Codes need a row's (or a group's) maximum first: the rows are read again
+ * for them, from L1.
  *
  *   quant_qk   own mean (smooth Q) | rows: maximum -> group maximum | scales | rows again: codes
- *   quant_v    maxima of all chunks -> scale a channel | 32 channels at a time: rows -> codes transposed in shared -> rows of codes
+ *   quant_v    maxima of all chunks -> scales | 32 channels at a time: rows -> codes, transposed in shared -> out
  *
  * All sums are made in the order that params.h names, so the CPU twin gets the same bits.
  */
@@ -23,7 +24,7 @@ namespace td {
 constexpr int kThreads = int(TD_BLOCK_THREADS);
 constexpr int kRows = int(TD_TILE_ROWS);
 constexpr int kMaxDim = 256;
-constexpr int kPassesAtOnce = 4;                 /* loads in flight a thread; divides the number of passes of any width */
+constexpr int kPassesAtOnce = 4; /* loads in flight a thread; divides the number of passes of any width */
 constexpr int kStageFloats = kThreads * 8 * kPassesAtOnce;
 constexpr unsigned kWarp = ~0u;
 
@@ -42,10 +43,11 @@ struct Walk {
         writes = channel < int(d_pad);
     }
 
-    /* The eight channels of rows r, r + at_once, ... of x; zeros where there is none. One branch for all the loads, so that
-     * they are in flight together. */
+    /* The eight channels of rows r, r + at_once, ... of x; zeros where there is none. One branch for all the loads, so
+     * that they are in flight together. */
     template <class E>
-    __device__ __forceinline__ void load(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, bool wide, int r, int rows) const
+    __device__ __forceinline__ void load(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, bool wide, int r,
+                                         int rows) const
     {
         if (wide)
             load_all<true>(v, x, stride, r, rows);
@@ -54,7 +56,8 @@ struct Walk {
     }
 
     template <bool Wide, class E>
-    __device__ __forceinline__ void load_all(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, int r, int rows) const
+    __device__ __forceinline__ void load_all(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, int r,
+                                             int rows) const
     {
 #pragma unroll
         for (int pass = 0; pass < kPassesAtOnce; pass++)
@@ -93,8 +96,8 @@ __device__ __forceinline__ bool make_finite(float (&v)[8])
     return good;
 }
 
-/* Calls f(r, v, good) for each of the chunk's 128 rows r that this thread has a part of: v its eight channels, made finite,
- * zeros where there are none; whether they were finite. All lanes of a warp come along. */
+/* Calls f(r, v, good) for each of the chunk's 128 rows r that this thread has a part of: v its eight channels, made
+ * finite, zeros where there are none; whether they were finite. All lanes of a warp come along. */
 template <class E, class F>
 __device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, const Walk &walk, int rows, F f)
 {
@@ -114,10 +117,10 @@ __device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, 
     }
 }
 
-/* Sums of finite(x) over the chunk's rows, row after row: columns threadIdx.x and threadIdx.x + 128 are this thread's. */
+/* Sums of finite(x) over the chunk's rows, row after row: this thread's columns are threadIdx.x and threadIdx.x + 128. */
 template <class E>
-__device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide, const Walk &walk,
-                                            int rows, int d_pad)
+__device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide,
+                                            const Walk &walk, int rows, int d_pad)
 {
     const int at_once = walk.at_once * kPassesAtOnce;
 
@@ -134,7 +137,8 @@ __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const
             eights[pass].convert(v);
             make_finite(v);
             if (walk.writes) {
-                float4 *to = reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
+                float4 *to =
+                    reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
 
                 to[0] = make_float4(v[0], v[1], v[2], v[3]);
                 to[1] = make_float4(v[4], v[5], v[6], v[7]);
@@ -156,8 +160,8 @@ __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const
 
 /* What is subtracted from every row, in shared memory: the given mean, the chunk's own one, or zeros. */
 template <class E>
-__device__ __forceinline__ void prepare_mean(float *mean, float *stage, const float *given, bool own, const E *x, int64_t stride,
-                                             bool wide, const Walk &walk, const Chunk &chunk, int d_pad)
+__device__ __forceinline__ void prepare_mean(float *mean, float *stage, const float *given, bool own, const E *x,
+                                             int64_t stride, bool wide, const Walk &walk, const Chunk &chunk, int d_pad)
 {
     float sum[2];
 
@@ -243,7 +247,8 @@ __device__ __forceinline__ int permuted(int k)
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_partial(const __grid_constant__ td_params_mean_partial p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    mean_partial(const __grid_constant__ td_params_mean_partial p)
 {
     __shared__ __align__(16) float stage[td::kStageFloats];
     const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
@@ -253,7 +258,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_partial(cons
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
         float sum[2];
 
-        td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk, chunk.rows, int(p.d_pad));
+        td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk, chunk.rows,
+                        int(p.d_pad));
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (threadIdx.x + half * TD_BLOCK_THREADS < p.d_pad)
@@ -261,7 +267,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_partial(cons
     });
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_final(const __grid_constant__ td_params_mean_final p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    mean_final(const __grid_constant__ td_params_mean_final p)
 {
     const float *from = p.partial + int64_t(blockIdx.x) * p.chunks * p.d_pad;
 
@@ -275,7 +282,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) mean_final(const 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) amax_partial(const __grid_constant__ td_params_amax_partial p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    amax_partial(const __grid_constant__ td_params_amax_partial p)
 {
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
@@ -389,7 +397,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
 
                         word[i / 4] |= uint32_t(code & 255) << (8 * (i % 4));
                     }
-                *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) = make_uint2(word[0], word[1]);
+                *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) =
+                    make_uint2(word[0], word[1]);
             } else {
                 uint32_t word[4] = {0, 0, 0, 0};
 

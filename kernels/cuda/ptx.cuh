@@ -3,9 +3,12 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Fragments of mma.m16n8 (g = lane / 4, q = lane % 4; "bytes" are those of one row of A or one column of B):
- *   A  16 rows x 32 bytes   a0: row g, bytes 4q..   a1: row g + 8   a2: row g, bytes 16 + 4q..   a3: row g + 8, 16 + 4q..
- *   B  8 columns x 32 bytes b0: column g, bytes 4q..   b1: column g, bytes 16 + 4q..
- *   C  16 rows x 8 columns  c0, c1: row g, columns 2q, 2q + 1   c2, c3: row g + 8
+ *
+ *   A  16 rows x 32 bytes    a0: row g, bytes 4q..         a1: row g + 8, bytes 4q..
+ *                            a2: row g, bytes 16 + 4q..    a3: row g + 8, bytes 16 + 4q..
+ *   B  8 columns x 32 bytes  b0: column g, bytes 4q..      b1: column g, bytes 16 + 4q..
+ *   C  16 rows x 8 columns   c0, c1: row g, columns 2q and 2q + 1    c2, c3: row g + 8, likewise
+ *
  * That holds for int8 and e4m3 (k = 32) and for fp16 (k = 16) alike, so loads do not care about the type.
  */
 #pragma once
@@ -17,15 +20,15 @@ namespace td {
 __device__ __forceinline__ void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 #if __CUDA_ARCH__ >= 890
@@ -34,8 +37,8 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], u
 __device__ __forceinline__ void mma_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Two floats to e4m3, saturating to 448, NaN to 0x7f; `low` in the low byte. */

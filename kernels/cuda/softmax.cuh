@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A thread owns rows g and g + 8 of its warp's 16 (half 0 and 1 of its fragments); the four threads of a quad share them.
- * m is the same in all four, l is each thread's own sum until finish().
+ * A thread owns rows g and g + 8 of its warp's 16 (half 0 and 1 of its fragments); the four threads of a quad share
+ * them. m is the same in all four, l is each thread's own sum until finish().
  */
 #pragma once
 

@@ -80,7 +80,8 @@ template <class E> __device__ __forceinline__ void load8(float (&x)[8], const E 
     eight.convert(x);
 }
 
-/* Calls f with a pointer of the dtype's type to element (bh, 0, 0), and whether every eighth channel is 16-byte aligned. */
+/* Calls f with a pointer of the dtype's type to element (bh, 0, 0), and whether every eighth channel is 16-byte
+ * aligned. */
 template <class F> __device__ __forceinline__ void with_dtype(const td_tensor &x, int64_t bh, F f)
 {
     const int64_t at = bh / x.heads * x.stride_batch + bh % x.heads * x.stride_head;
@@ -98,7 +99,8 @@ template <class F> __device__ __forceinline__ void with_dtype(const td_tensor &x
 }
 
 /* Writes channels c and c + 1 of a row, in one store where the address allows it. */
-__device__ __forceinline__ void store_pair(const td_tensor &o, int64_t batch, int64_t head, int64_t row, int c, float x0, float x1)
+__device__ __forceinline__ void store_pair(const td_tensor &o, int64_t batch, int64_t head, int64_t row, int c,
+                                           float x0, float x1)
 {
     const int64_t at = batch * o.stride_batch + head * o.stride_head + row * o.stride_row + c;
 

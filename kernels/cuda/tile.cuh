@@ -44,8 +44,9 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return uint32_t(__cvta_generic_to_shared(p));
 }
 
-/* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many neighbouring threads share a row
- * as its pieces of 16 bytes allow, and a thread keeps its place within the row: one address a thread, the rest are offsets. */
+/* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many neighbouring threads share
+ * a row as its pieces of 16 bytes allow, and a thread keeps its place within the row: one address a thread, the rest
+ * are offsets. */
 template <int Rows, int Bytes, int Pitch>
 __device__ __forceinline__ void copy_rows(void *shared, const uint8_t *global, int64_t stride)
 {
