@@ -78,7 +78,8 @@ void td_cu_leave(td_cu_device *device)
 
 static tandem_status open_library(td_cu_device *device, char *why, size_t why_bytes)
 {
-    device->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    /* It stays loaded: the driver has threads and exit handlers of its own. */
+    device->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!device->library)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA driver: %s", dlerror());
 #define OPTIONAL(kind, name, symbol, parameters) *(void **)&device->table.name = dlsym(device->library, #symbol);

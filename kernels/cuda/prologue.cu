@@ -117,7 +117,7 @@ __device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, 
     }
 }
 
-/* Sums of finite(x) over the chunk's rows, row after row: this thread's columns are threadIdx.x and threadIdx.x + 128. */
+/* Sums of finite(x) over the chunk's rows, row after row; a thread's columns are threadIdx.x and threadIdx.x + 128. */
 template <class E>
 __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide,
                                             const Walk &walk, int rows, int d_pad)
