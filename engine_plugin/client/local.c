@@ -607,7 +607,7 @@ static void drain_gpu(tandem_session *s)
         if (!released && now - begin > DRAIN_NS) {
             released = true;
             for (uint32_t i = 0; i < s->order_count; i++)
-                if (s->order[i]->wait)
+                if (s->order[i]->wait && !s->order[i]->wait->by_session)
                     release_wait(s, s->order[i]);
         }
         pthread_mutex_unlock(&s->lock);
