@@ -216,7 +216,7 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
         !create_session(p))
         return false;
     /* The CPU rung computes on the cores that render: a second frame in flight would add delay and win nothing. */
-    p->in_flight = p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
+    p->in_flight = options->in_flight ? options->in_flight : p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
     for (int i = 0; i < DEMO_SLOTS; i++)
         if (!create_slot(p, &p->slots[i]))
             return false;

@@ -38,6 +38,7 @@ typedef struct demo_frame_options {
     int scene;
     uint32_t width, height, seed, threads;
     uint32_t backend;           /* tandem_backend */
+    uint32_t in_flight;         /* frames under way at once; 0: by the rung */
     double inject_ms[DEMO_STAGES];
     double inject_error;
     void (*log)(void *user, int level, const char *text);

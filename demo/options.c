@@ -26,6 +26,7 @@ void demo_options_help(void)
            "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
            "  --seed N              of the renderer's noise (default: 1)\n"
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
+           "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
            "  --samples N           headless: a pixel, of the reference that quality is measured against (default: 1024)\n"
            "  --dump F.safetensors  headless: write q, k, v and o of the last frame\n"
            "  --trace F.json        write a trace of all frames, for ui.perfetto.dev\n"
@@ -138,7 +139,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         }
         static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width", "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
-                                            "--samples"};
+                                            "--samples", "--in-flight"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -171,6 +172,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             ok = parse_u32(name, value, 0, UINT32_MAX, &o->frame.seed);
         else if (!strcmp(name, "--threads"))
             ok = parse_u32(name, value, 0, 1024, &o->frame.threads);
+        else if (!strcmp(name, "--in-flight"))
+            ok = parse_u32(name, value, 1, DEMO_SLOTS, &o->frame.in_flight);
         else if (!strcmp(name, "--samples"))
             ok = parse_u32(name, value, 1, 1000000, &o->samples);
         else if (!strcmp(name, "--dump"))

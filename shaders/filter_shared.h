@@ -15,7 +15,7 @@
 #define TD_FILTER_SHARED_H
 
 #define TD_FILTER_TILE 16
-#define TD_FILTER_HALO 4
+#define TD_FILTER_HALO 6
 #define TD_FILTER_HEAD_DIM 32
 #define TD_FILTER_CHANNELS 16
 #define TD_FILTER_GAIN 18.4f      /* sqrt(60 * sqrt(head_dim)): the Gaussian is exp(-60 / 2 * squared distance) */
@@ -24,7 +24,7 @@
 #define TD_FILTER_NORMAL 0.6f     /* weights of the features */
 #define TD_FILTER_POSITION 0.45f  /* per metre from the middle of the room */
 #define TD_FILTER_ALBEDO 0.4f
-#define TD_FILTER_PLACE 0.5f
+#define TD_FILTER_PLACE 0.42f
 #define TD_FILTER_SHINES 0.5f
 #define TD_FILTER_PERIOD 64.0f    /* pixels to a full turn of the angle; more than twice a tile with its halo */
 
