@@ -218,6 +218,20 @@ static bool enable_feature(demo_engine *e, size_t *used, VkStructureType type, u
     return true;
 }
 
+/* The GPU's clock can be read together with CLOCK_MONOTONIC. */
+static bool clocks_meet(demo_engine *e)
+{
+    PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT list = (PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT)
+        vkGetInstanceProcAddr(e->instance, "vkGetPhysicalDeviceCalibrateableTimeDomainsEXT");
+    VkTimeDomainEXT domains[16];
+    uint32_t count = 16, found = 0;
+    if (!list || list(e->physical, &count, domains) < 0)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        found |= domains[i] == VK_TIME_DOMAIN_DEVICE_EXT ? 1u : domains[i] == VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT ? 2u : 0u;
+    return found == 3;
+}
+
 static bool gather_requirements(demo_engine *e, bool presents)
 {
     static const char *const own[] = {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
@@ -257,7 +271,7 @@ static bool gather_requirements(demo_engine *e, bool presents)
                 !has_name(e->extensions, e->extension_count, own[j]))
                 e->extensions[e->extension_count++] = own[j];
     free(available);
-    e->calibrated = has_name(e->extensions, e->extension_count, own[1]);
+    e->calibrated = has_name(e->extensions, e->extension_count, own[1]) && clocks_meet(e);
     if (presents && !has_name(e->extensions, e->extension_count, own[2]))
         return demo_fail("%s lacks %s", e->properties.deviceName, own[2]);
     if (!has_name(e->extensions, e->extension_count, own[0]))

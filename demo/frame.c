@@ -19,7 +19,8 @@ const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-ove
                                                    "unpack", "present"};
 
 /* A driver that compiles shaders when they first run may take seconds over a first frame. */
-static const uint64_t WAIT_NS = 60ull * 1000000000ull, WAIT_BOUND_NS = 30ull * 1000000000ull, REPORT_NS = 1000000000ull;
+static const uint64_t WAIT_NS = 60ull * 1000000000ull, WAIT_BOUND_NS = 30ull * 1000000000ull, REPORT_NS = 1000000000ull,
+                      CLOSE_NS = 3ull * 1000000000ull;
 enum { REFERENCE_CHUNK = 16, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
 enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO, KV_LEN = KV_WIDTH * KV_WIDTH };
 enum { PROBE_BYTES = (2 * Q_LEN + 2 * KV_LEN) * TOKEN_BYTES };
@@ -230,12 +231,12 @@ void demo_pipeline_destroy(demo_pipeline *p)
         return;
     for (int i = 0; i < DEMO_SLOTS && !e->lost; i++)
         if (p->slots[i].consumed)
-            vkWaitForFences(e->device, 1, &p->slots[i].fence, VK_TRUE, WAIT_NS);
+            vkWaitForFences(e->device, 1, &p->slots[i].fence, VK_TRUE, CLOSE_NS);
     /* Ends what runs and signals what is waited for, so that the queue empties. */
     if (p->session)
         for (int i = 0; i < DEMO_SLOTS; i++)
             if (p->slots[i].begun && p->slots[i].ticket)
-                tandem_wait(p->session, p->slots[i].ticket, WAIT_NS, NULL);
+                tandem_wait(p->session, p->slots[i].ticket, CLOSE_NS, NULL);
     vkDeviceWaitIdle(e->device);
     if (p->session)
         tandem_session_destroy(&p->session);

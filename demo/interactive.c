@@ -250,12 +250,20 @@ static bool step(interactive *w, demo_trace *trace, double delta)
     return !before->begun || before->consumed || show(w, before, false);
 }
 
+static void set_title(interactive *w)
+{
+    char title[160];
+    snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames/s", w->data.scene,
+             w->data.denoised ? demo_precision_name(w->data.precision_used) : "not filtered", w->data.frames_per_second);
+    w->display->table->title(w->display->window, title);
+}
+
 static bool loop(interactive *w, demo_trace *trace)
 {
     const demo_window_table *table = w->display->table;
     const uint32_t hz = table->refresh_hz(w->display->window);
     const double pace = 1.0 / (hz < 30 ? 60.0 : hz);
-    double last = now_seconds(), due = last;
+    double last = now_seconds(), due = last, titled = last;
     while (!w->view.quit && (!w->options->frames || w->next < w->options->frames)) {
         uint32_t width, height;
         poll_events(w);
@@ -286,6 +294,10 @@ static bool loop(interactive *w, demo_trace *trace)
         }
         if (!ok)
             return false;
+        if (now > titled + 1.0) {
+            set_title(w);
+            titled = now;
+        }
         /* FIFO does not hold back every driver. */
         due = due + pace > now ? due + pace : now;
         rest(due - now_seconds());

@@ -131,7 +131,7 @@ const char *precision_text(uint32_t precision)
     case TANDEM_PRECISION_F16: return "16-bit float (exact)";
     case TANDEM_PRECISION_8B: return "8-bit (INT8 scores, FP8 values)";
     case TANDEM_PRECISION_4B: return "4-bit (INT4 scores, FP8 values)";
-    default: return "chosen by the library";
+    default: return "-";
     }
 }
 
@@ -200,6 +200,7 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
         pen.paragraph(("Not higher: " + std::string(d->info->rung_reason)).c_str(), DIM, 2);
 
     pen.heading("Precision");
+    pen.row("Asked for", view->precision == TANDEM_PRECISION_AUTO ? "automatic" : precision_text(view->precision));
     const bool fell_back = !d->denoised;
     pen.row("In use", fell_back ? "none: the picture is not filtered" : precision_text(d->precision_used), fell_back ? WARNING : TEXT);
     pen.row("Smoothing", d->precision_used == TANDEM_PRECISION_F16 ? "not needed at this precision"
@@ -308,7 +309,7 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
 
 void help(ImDrawList *list, float unit, float width, float height)
 {
-    static const char *const lines[][2] = {{"1  2  3", "precision: chosen by the library, 16-bit, 8-bit"},
+    static const char *const lines[][2] = {{"1  2  3", "precision: automatic, 16-bit, 8-bit"},
                                            {"K  Q  V", "smoothing of keys, queries, values on or off"},
                                            {"A", "wipe: input against result"},
                                            {"B", "wipe: exact against quantised"},
