@@ -125,7 +125,8 @@ bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, 
             (PFN_vkCreateDebugUtilsMessengerEXT)vkGetInstanceProcAddr(e->instance, "vkCreateDebugUtilsMessengerEXT");
         const VkDebugUtilsMessengerCreateInfoEXT messenger = {
             .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
-            .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+            .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
+                               VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
             .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_GENERAL_BIT_EXT,
             .pfnUserCallback = on_message,
             .pUserData = e};
@@ -146,7 +147,8 @@ static bool find_family(VkPhysicalDevice physical, VkSurfaceKHR surface, uint32_
         const VkQueueFlags wanted = VK_QUEUE_GRAPHICS_BIT | VK_QUEUE_COMPUTE_BIT;
         if ((families[i].queueFlags & wanted) != wanted || !families[i].timestampValidBits)
             continue;
-        if (surface && (vkGetPhysicalDeviceSurfaceSupportKHR(physical, i, surface, &presents) != VK_SUCCESS || !presents))
+        if (surface && (vkGetPhysicalDeviceSurfaceSupportKHR(physical, i, surface, &presents) != VK_SUCCESS ||
+                        !presents))
             continue;
         *family = i;
         return true;
@@ -228,13 +230,16 @@ static bool clocks_meet(demo_engine *e)
     if (!list || list(e->physical, &count, domains) < 0)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        found |= domains[i] == VK_TIME_DOMAIN_DEVICE_EXT ? 1u : domains[i] == VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT ? 2u : 0u;
+        found |= domains[i] == VK_TIME_DOMAIN_DEVICE_EXT            ? 1u
+                 : domains[i] == VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT ? 2u
+                                                                    : 0u;
     return found == 3;
 }
 
 static bool gather_requirements(demo_engine *e, bool presents)
 {
-    static const char *const own[] = {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
+    static const char *const own[] = {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME,
+                                      VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
                                       VK_KHR_SWAPCHAIN_EXTENSION_NAME};
     tandem_requirement list[MAX_REQUIREMENTS];
     uint32_t count = MAX_REQUIREMENTS;
@@ -267,7 +272,8 @@ static bool gather_requirements(demo_engine *e, bool presents)
     vkEnumerateDeviceExtensionProperties(e->physical, NULL, &available_count, available);
     for (uint32_t i = 0; i < available_count; i++)
         for (size_t j = 0; j < sizeof own / sizeof *own; j++)
-            if ((j != 2 || presents) && !strcmp(available[i].extensionName, own[j]) && e->extension_count < DEMO_MAX_EXTENSIONS &&
+            if ((j != 2 || presents) && !strcmp(available[i].extensionName, own[j]) &&
+                e->extension_count < DEMO_MAX_EXTENSIONS &&
                 !has_name(e->extensions, e->extension_count, own[j]))
                 e->extensions[e->extension_count++] = own[j];
     free(available);
@@ -448,7 +454,8 @@ bool demo_shader_create(demo_engine *e, const uint32_t *words, size_t bytes, VkS
     return demo_vk(e, vkCreateShaderModule(e->device, &create, NULL, out), "making a shader module");
 }
 
-bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, const VkDescriptorType *types, uint32_t count,
+bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, const VkDescriptorType *types,
+                         uint32_t count,
                          uint32_t push_bytes, const uint32_t *constants, uint32_t constant_count, const char *name,
                          demo_compute *out)
 {
@@ -482,12 +489,13 @@ bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, co
         !demo_shader_create(e, words, bytes, &module))
         return false;
     const VkSpecializationInfo special = {constant_count, entries, constant_count * sizeof(uint32_t), constants};
+    const VkPipelineShaderStageCreateInfo stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                                                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                                                   .module = module,
+                                                   .pName = "main",
+                                                   .pSpecializationInfo = &special};
     const VkComputePipelineCreateInfo pipeline = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                                                  .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                                                            .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                                                            .module = module,
-                                                            .pName = "main",
-                                                            .pSpecializationInfo = &special},
+                                                  .stage = stage,
                                                   .layout = out->layout};
     VkResult result = vkCreateComputePipelines(e->device, VK_NULL_HANDLE, 1, &pipeline, NULL, &out->pipeline);
     vkDestroyShaderModule(e->device, module, NULL);
@@ -503,7 +511,8 @@ void demo_compute_destroy(demo_engine *e, demo_compute *compute)
     memset(compute, 0, sizeof *compute);
 }
 
-void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_compute *compute, const demo_binding *bindings,
+void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_compute *compute,
+                         const demo_binding *bindings,
                          const void *push, uint32_t width, uint32_t height)
 {
     VkDescriptorImageInfo images[DEMO_MAX_BINDINGS];
@@ -547,10 +556,12 @@ bool demo_once_end(demo_engine *e)
            demo_vk(e, vkWaitForFences(e->device, 1, &e->once_fence, VK_TRUE, ONCE_TIMEOUT_NS), "waiting for the GPU");
 }
 
-void demo_memory_barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags wrote, VkPipelineStageFlags to,
+void demo_memory_barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags wrote,
+                         VkPipelineStageFlags to,
                          VkAccessFlags use)
 {
-    const VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = wrote, .dstAccessMask = use};
+    const VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = wrote,
+                                     .dstAccessMask = use};
     vkCmdPipelineBarrier(commands, from, to, 0, 1, &barrier, 0, NULL, 0, NULL);
 }
 
@@ -569,7 +580,8 @@ bool demo_image_to_general(demo_engine *e, const demo_image *const *images, uint
                                               .dstQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
                                               .image = images[i]->image,
                                               .subresourceRange = all};
-        vkCmdPipelineBarrier(e->once, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 0, NULL, 0, NULL,
+        vkCmdPipelineBarrier(e->once, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 0, NULL, 0,
+                             NULL,
                              1, &barrier);
         vkCmdClearColorImage(e->once, images[i]->image, VK_IMAGE_LAYOUT_GENERAL, &black, 1, &all);
     }
@@ -589,7 +601,8 @@ static bool read_image(demo_engine *e, const demo_image *image, uint64_t pixel_b
     demo_memory_barrier(e->once, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT,
                         VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
     vkCmdCopyImageToBuffer(e->once, image->image, VK_IMAGE_LAYOUT_GENERAL, out->buffer, 1, &copy);
-    demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+    demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                        VK_PIPELINE_STAGE_HOST_BIT,
                         VK_ACCESS_HOST_READ_BIT);
     return demo_once_end(e);
 }

@@ -1,5 +1,5 @@
-/* The engine that Tandem is plugged into: instance, device, images, buffers, pipelines. Nothing here knows Tandem but the
- * list of what to enable.
+/* The engine that Tandem is plugged into: instance, device, images, buffers, pipelines. Nothing here knows Tandem but
+ * the list of what to enable.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -96,11 +96,13 @@ void demo_buffer_destroy(demo_engine *e, demo_buffer *buffer);
 
 bool demo_shader_create(demo_engine *e, const uint32_t *words, size_t bytes, VkShaderModule *out);
 /* `constants`: specialisation constants 0, 1, ...; at most 4. */
-bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, const VkDescriptorType *types, uint32_t count,
+bool demo_compute_create(demo_engine *e, const uint32_t *words, size_t bytes, const VkDescriptorType *types,
+                         uint32_t count,
                          uint32_t push_bytes, const uint32_t *constants, uint32_t constant_count, const char *name,
                          demo_compute *out);
 void demo_compute_destroy(demo_engine *e, demo_compute *compute);
-void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_compute *compute, const demo_binding *bindings,
+void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_compute *compute,
+                         const demo_binding *bindings,
                          const void *push, uint32_t width, uint32_t height);
 
 /* A command buffer that runs at once and is waited for. */
@@ -112,7 +114,8 @@ bool demo_image_read(demo_engine *e, const demo_image *image, float *rgba);
 bool demo_image_read_bytes(demo_engine *e, const demo_image *image, uint8_t *rgba);
 bool demo_image_to_general(demo_engine *e, const demo_image *const *images, uint32_t count);
 
-void demo_memory_barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags wrote, VkPipelineStageFlags to,
+void demo_memory_barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags wrote,
+                         VkPipelineStageFlags to,
                          VkAccessFlags use);
 void demo_label(demo_engine *e, VkCommandBuffer commands, const char *name); /* NULL ends the last */
 void demo_name(demo_engine *e, VkObjectType type, uint64_t handle, const char *name);

@@ -2,9 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The host never sleeps on a value that CUDA signals: on the timeline rung the consumer's submit waits for it on the GPU
- * and the host waits for that submit's fence. On the rungs below, where one queue may carry everything, a submit that
- * waits would hold up what comes after it: there the consumer is submitted once the job has ended.
+ * The host never sleeps on a value that CUDA signals: on the timeline rung the consumer's submit waits for it on the
+ * GPU and the host waits for that submit's fence. On the rungs below, where one queue may carry everything, a submit
+ * that waits would hold up what comes after it: there the consumer is submitted once the job has ended.
  */
 #include "demo/frame.h"
 
@@ -15,14 +15,16 @@
 
 #include "shaders/filter_shared.h"
 
-const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-over (to)", "attention", "hand-over (back)",
+const char *const demo_stage_names[DEMO_STAGES] = {"render", "pack",   "hand-over (to)", "attention",
+                                                   "hand-over (back)",
                                                    "unpack", "present"};
 
 /* A driver that compiles shaders when they first run may take seconds over a first frame. */
 static const uint64_t WAIT_NS = 60ull * 1000000000ull, WAIT_BOUND_NS = 30ull * 1000000000ull, REPORT_NS = 1000000000ull,
                       CLOSE_NS = 3ull * 1000000000ull;
 enum { REFERENCE_CHUNK = 16, TOKEN_BYTES = TD_FILTER_HEAD_DIM * 2 };
-enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO, KV_LEN = KV_WIDTH * KV_WIDTH };
+enum { Q_LEN = TD_FILTER_TILE * TD_FILTER_TILE, KV_WIDTH = TD_FILTER_TILE + 2 * TD_FILTER_HALO,
+       KV_LEN = KV_WIDTH * KV_WIDTH };
 enum { PROBE_BYTES = (2 * Q_LEN + 2 * KV_LEN) * TOKEN_BYTES };
 
 static const VkPipelineStageFlags COMPUTE = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
@@ -67,7 +69,8 @@ static void trouble(demo_pipeline *p, tandem_status status, const char *what)
     char text[200] = "", line[sizeof p->trouble];
     tandem_error_text(p->session, text, sizeof text);
     const bool lost = status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_DEVICE;
-    snprintf(line, sizeof line, "%s%s: %s", lost ? "session lost, " : "", what, text[0] ? text : tandem_status_text(status));
+    snprintf(line, sizeof line, "%s%s: %s", lost ? "session lost, " : "", what,
+             text[0] ? text : tandem_status_text(status));
     if (!p->lost && strcmp(line, p->trouble) != 0)
         demo_fail("the picture is not filtered: %s", line);
     if (!p->lost)
@@ -139,8 +142,10 @@ static bool create_slot(demo_pipeline *p, demo_slot *s)
     return demo_vk(e, vkAllocateCommandBuffers(e->device, &allocate, s->commands), "making command buffers") &&
            demo_vk(e, vkCreateQueryPool(e->device, &queries, NULL, &s->queries), "making a query pool") &&
            demo_vk(e, vkCreateFence(e->device, &fence, NULL, &s->fence), "making a fence") && create_images(p, s) &&
-           create_mem(p, p->q_bytes + p->k_bytes + p->v_bytes, &s->tokens) && create_mem(p, 2 * p->o_bytes, &s->output) &&
-           demo_buffer_create(e, DEMO_PROBE_TILES * PROBE_BYTES, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "probe", &s->probe);
+           create_mem(p, p->q_bytes + p->k_bytes + p->v_bytes, &s->tokens) && create_mem(p, 2 * p->o_bytes,
+                                                                                         &s->output) &&
+           demo_buffer_create(e, DEMO_PROBE_TILES * PROBE_BYTES, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "probe",
+                              &s->probe);
 }
 
 static bool create_session(demo_pipeline *p)
@@ -174,7 +179,8 @@ static bool create_session(demo_pipeline *p)
     p->info.struct_bytes = sizeof p->info;
     status = tandem_session_info(p->session, &p->info);
     const tandem_timeline_desc from_engine = {.struct_bytes = sizeof from_engine, .signaller = TANDEM_SIGNALLER_ENGINE};
-    const tandem_timeline_desc from_session = {.struct_bytes = sizeof from_session, .signaller = TANDEM_SIGNALLER_SESSION};
+    const tandem_timeline_desc from_session = {.struct_bytes = sizeof from_session,
+                                               .signaller = TANDEM_SIGNALLER_SESSION};
     if (status == TANDEM_OK)
         status = tandem_timeline_create(p->session, &from_engine, &p->engine_timeline);
     if (status == TANDEM_OK)
@@ -203,7 +209,8 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
     p->k_bytes = p->v_bytes = (uint64_t)p->max_tiles * KV_LEN * TOKEN_BYTES;
     for (int i = 0; i < DEMO_MAX_BINDINGS; i++)
         types[i] = storage;
-    if (!demo_compute_create(e, features_words, sizeof features_words, types, 10, sizeof(features_push), NULL, 0, "features",
+    if (!demo_compute_create(e, features_words, sizeof features_words, types, 10, sizeof(features_push), NULL, 0,
+                             "features",
                              &p->features) ||
         !demo_compute_create(e, composite_words, sizeof composite_words, types, 6, sizeof(composite_push), NULL, 0,
                              "composite", &p->composite) ||
@@ -416,7 +423,8 @@ static tandem_status record_pack(demo_pipeline *p, VkCommandBuffer commands, dem
     return status;
 }
 
-static tandem_status submit_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth, uint64_t output_offset,
+static tandem_status submit_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth,
+                                uint64_t output_offset,
                                 tandem_ticket *ticket)
 {
     tandem_job job = {.struct_bytes = sizeof job,
@@ -531,7 +539,7 @@ static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo
         tandem_mem_get_vulkan(p->session, s->output, &output) != TANDEM_OK)
         return;
     for (uint32_t i = 0; i < DEMO_PROBE_TILES; i++) {
-        const uint64_t tile = s->probe_tile[i] = (uint32_t)((s->request.index * 29 + i * 83 + 11) % (s->tiles_x * s->tiles_y));
+        const uint64_t tile = (s->request.index * 29 + i * 83 + 11) % (s->tiles_x * s->tiles_y);
         const VkDeviceSize at = (VkDeviceSize)i * PROBE_BYTES, q = (VkDeviceSize)Q_LEN * TOKEN_BYTES;
         const VkDeviceSize kv = (VkDeviceSize)KV_LEN * TOKEN_BYTES;
         const VkBufferCopy inputs[3] = {{tile * q, at, q},
@@ -541,7 +549,8 @@ static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo
         vkCmdCopyBuffer(commands, tokens.buffer, s->probe.buffer, 3, inputs);
         vkCmdCopyBuffer(commands, output.buffer, s->probe.buffer, 1, &result);
     }
-    demo_memory_barrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+    demo_memory_barrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                        VK_PIPELINE_STAGE_HOST_BIT,
                         VK_ACCESS_HOST_READ_BIT);
     s->outcome.probed = true;
 }
@@ -662,8 +671,10 @@ bool demo_frame_redraw(demo_pipeline *p, demo_slot *s, const demo_present *prese
            demo_vk(e, vkWaitForFences(e->device, 1, &s->fence, VK_TRUE, WAIT_NS), "waiting for the GPU");
 }
 
-/* The GPU's stamps on CLOCK_MONOTONIC. Without calibrated clocks the last stamp is taken for the moment the fence was seen. */
-static void map_clocks(demo_engine *e, const uint64_t ticks[DEMO_TIMESTAMPS], uint64_t seen_ns, uint64_t out[DEMO_TIMESTAMPS])
+/* The GPU's stamps on CLOCK_MONOTONIC. Without calibrated clocks the last stamp is taken for the moment when the fence
+ * was seen. */
+static void map_clocks(demo_engine *e, const uint64_t ticks[DEMO_TIMESTAMPS], uint64_t seen_ns,
+                       uint64_t out[DEMO_TIMESTAMPS])
 {
     uint64_t base_ticks = ticks[DEMO_TIMESTAMPS - 1], base_ns = seen_ns;
     demo_clock_pair(e, &base_ticks, &base_ns);
@@ -676,10 +687,12 @@ static void map_clocks(demo_engine *e, const uint64_t ticks[DEMO_TIMESTAMPS], ui
 static void read_probe(demo_pipeline *p, demo_slot *s)
 {
     for (uint32_t i = 0; i < DEMO_PROBE_TILES; i++) {
-        uint16_t *q = (uint16_t *)((char *)s->probe.host + (size_t)i * PROBE_BYTES), *k = q + Q_LEN * TD_FILTER_HEAD_DIM;
+        uint16_t *q = (uint16_t *)((char *)s->probe.host + (size_t)i * PROBE_BYTES);
+        uint16_t *k = q + Q_LEN * TD_FILTER_HEAD_DIM;
         uint16_t *v = k + KV_LEN * TD_FILTER_HEAD_DIM, *o = v + KV_LEN * TD_FILTER_HEAD_DIM;
         const uint32_t step = Q_LEN / DEMO_PROBE_ROWS;
-        demo_probe_rows(q, k, v, o, Q_LEN, KV_LEN, TD_FILTER_HEAD_DIM, TD_FILTER_SCALE, (uint32_t)(s->request.index % step), step,
+        demo_probe_rows(q, k, v, o, Q_LEN, KV_LEN, TD_FILTER_HEAD_DIM, TD_FILTER_SCALE,
+                        (uint32_t)(s->request.index % step), step,
                         p->options.inject_error, &s->outcome.accuracy);
     }
 }
@@ -755,7 +768,8 @@ static bool read_mem(demo_pipeline *p, tandem_mem mem, uint64_t offset, uint64_t
         demo_memory_barrier(e->once, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT,
                             VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
         vkCmdCopyBuffer(e->once, source.buffer, staging.buffer, 1, &copy);
-        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+        demo_memory_barrier(e->once, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                            VK_PIPELINE_STAGE_HOST_BIT,
                             VK_ACCESS_HOST_READ_BIT);
         ok = demo_once_end(e);
     }
@@ -772,7 +786,8 @@ bool demo_tokens_read(demo_pipeline *p, demo_slot *s, demo_tokens *out)
     out->kv_len = KV_LEN;
     out->head_dim = TD_FILTER_HEAD_DIM;
     out->scale = TD_FILTER_SCALE;
-    const uint64_t q_bytes = (uint64_t)out->batch * Q_LEN * TOKEN_BYTES, k_bytes = (uint64_t)out->batch * KV_LEN * TOKEN_BYTES;
+    const uint64_t q_bytes = (uint64_t)out->batch * Q_LEN * TOKEN_BYTES;
+    const uint64_t k_bytes = (uint64_t)out->batch * KV_LEN * TOKEN_BYTES;
     return read_mem(p, s->tokens, 0, q_bytes, &out->q) && read_mem(p, s->tokens, p->q_bytes, k_bytes, &out->k) &&
            read_mem(p, s->tokens, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
            read_mem(p, s->output, 0, q_bytes, &out->o);

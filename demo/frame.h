@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *     demo_frame_begin()     render -> features -> pack, submitted; the job, submitted
- *     demo_frame_consume()   unpack -> composite -> present, submitted; late where the host has to see the job end first
+ *     demo_frame_consume()   unpack -> composite -> present, submitted; late where the host has to see the job end
  *     demo_frame_complete()  waits for that, reads the clocks, recomputes sampled rows
  */
 #ifndef TANDEM_DEMO_FRAME_H
@@ -85,7 +85,7 @@ typedef struct demo_slot {
     demo_frame_result outcome;
     tandem_ticket ticket, exact_ticket;
     tandem_point done;         /* the last signal that the consumer waits for */
-    uint32_t tiles_x, tiles_y, probe_tile[DEMO_PROBE_TILES];
+    uint32_t tiles_x, tiles_y;
     double slept_ms;           /* injected into the attention */
 } demo_slot;
 

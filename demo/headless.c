@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Quality is measured on a few frames, spread evenly and ending with the last, each against a reference of its own camera.
- * Accuracy is measured on every row of the last frame, which is also what --dump writes.
+ * Quality is measured on a few frames, spread evenly and ending with the last, each against a reference of its own
+ * camera. Accuracy is measured on every row of the last frame, which is also what --dump writes.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -105,7 +105,8 @@ static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *f
     j->result = malloc(h->picture_floats * sizeof(float));
     if (!j->noisy || !j->result)
         return demo_fail("out of memory");
-    return demo_image_read(h->engine, &slot->radiance, j->noisy) && demo_image_read(h->engine, &slot->result, j->result);
+    return demo_image_read(h->engine, &slot->radiance, j->noisy) && demo_image_read(h->engine, &slot->result,
+                                                                                    j->result);
 }
 
 static bool complete(headless *h, demo_slot *slot)
@@ -179,7 +180,8 @@ static bool write_dump(const headless *h, const demo_tokens *t)
                                          {"v", "F16", 4, {t->batch, 1, t->kv_len, t->head_dim}, t->v},
                                          {"o", "F16", 4, {t->batch, 1, t->q_len, t->head_dim}, t->o}};
     tandem_status status = td_safetensors_write_texts(h->options->dump, texts, 2, items, 4, why, sizeof why);
-    return status == TANDEM_OK || demo_fail("cannot write %s: %s", h->options->dump, why[0] ? why : tandem_status_text(status));
+    return status == TANDEM_OK || demo_fail("cannot write %s: %s", h->options->dump,
+                                            why[0] ? why : tandem_status_text(status));
 }
 
 static bool measure_accuracy(headless *h)
@@ -191,7 +193,8 @@ static bool measure_accuracy(headless *h)
         return !h->options->dump || demo_fail("--dump: the last frame was not filtered, there is nothing to write");
     bool ok = demo_tokens_read(h->pipeline, slot, &tokens);
     if (ok)
-        demo_probe_all(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len, tokens.head_dim,
+        demo_probe_all(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len,
+                       tokens.head_dim,
                        tokens.scale, h->options->frame.inject_error, h->options->frame.threads, &h->report.accuracy);
     ok = ok && (!h->options->dump || write_dump(h, &tokens));
     demo_tokens_free(&tokens);
@@ -205,7 +208,8 @@ static bool judge(headless *h)
     bool ok = reference != NULL;
     for (uint32_t i = 0; ok && i < h->judged_done; i++) {
         const judged *j = &h->judged[i];
-        ok = demo_render_reference(h->pipeline, j->index / FRAMES_A_SECOND, h->options->samples, REFERENCE_STREAM + j->index,
+        ok = demo_render_reference(h->pipeline, j->index / FRAMES_A_SECOND, h->options->samples,
+                                   REFERENCE_STREAM + j->index,
                                    reference);
         if (!ok)
             break;
@@ -276,14 +280,18 @@ static void print_summary(const headless *h)
     double *ms = h->timings.frame_ms;
     const demo_report *r = &h->report;
     const demo_percentiles frame = demo_percentiles_of(ms, h->timings.count);
-    printf("%u frames of %ux%u, %s on %s, rung %s (%s)\n", h->frames, h->width, h->height, demo_precision_name(r->precision),
+    printf("%u frames of %ux%u, %s on %s, rung %s (%s)\n", h->frames, h->width, h->height,
+           demo_precision_name(r->precision),
            r->info->device, demo_rung_name(r->info->rung), r->info->rung_reason);
-    printf("frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; %.1f frames/s with everything around it\n", frame.p50, frame.p95,
+    printf("frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; %.1f frames/s with everything around it\n", frame.p50,
+           frame.p95,
            frame.p99, h->frames / h->wall_seconds);
-    printf("accuracy of the last frame: cos %.6f, relative L1 %.5f, RMSE %.6f; relative L1 of rows sampled in all frames %.5f\n",
+    printf("accuracy of the last frame: cos %.6f, relative L1 %.5f, RMSE %.6f; relative L1 of rows sampled before "
+           "%.5f\n",
            demo_accuracy_cos(&r->accuracy), demo_accuracy_rel_l1(&r->accuracy), demo_accuracy_rmse(&r->accuracy),
            demo_accuracy_rel_l1(&h->sampled));
-    printf("PSNR over %u frames: input %.2f dB, best box filter %.2f dB, attention %.2f dB; seams %.3f\n", h->judged_done,
+    printf("PSNR over %u frames: input %.2f dB, best box filter %.2f dB, attention %.2f dB; seams %.3f\n",
+           h->judged_done,
            r->noisy_db, r->box_db, r->result_db, r->seams_ratio);
     printf("files in %s\n", h->options->out);
 }

@@ -187,7 +187,8 @@ static bool show(interactive *w, demo_slot *slot, bool again)
                                   .user = &w->screen,
                                   .wait = w->screen.acquired[index],
                                   .signal = w->screen.finished[w->screen.current]};
-    const bool ok = again ? demo_frame_redraw(w->pipeline, slot, &present) : demo_frame_consume(w->pipeline, slot, &present);
+    const bool ok = again ? demo_frame_redraw(w->pipeline, slot, &present) : demo_frame_consume(w->pipeline, slot,
+                                                                                                &present);
     return ok && demo_screen_present(&w->screen);
 }
 
@@ -253,8 +254,8 @@ static bool step(interactive *w, demo_trace *trace, double delta)
 static void set_title(interactive *w)
 {
     char title[160];
-    snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames/s", w->data.scene,
-             w->data.denoised ? demo_precision_name(w->data.precision_used) : "not filtered", w->data.frames_per_second);
+    const char *precision = w->data.denoised ? demo_precision_name(w->data.precision_used) : "not filtered";
+    snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames/s", w->data.scene, precision, w->data.frames_per_second);
     w->display->table->title(w->display->window, title);
 }
 

@@ -18,8 +18,8 @@ static void on_log(void *user, int level, const char *text)
         fprintf(stderr, "tandem-demo: %s\n", text);
 }
 
-/* OpenMP's threads spin while they wait unless the environment says otherwise when the program is loaded, and would keep
- * the cores from the renderer: this starts the program again with that said. */
+/* OpenMP's threads spin while they wait unless the environment says otherwise when the program is loaded, and would
+ * keep the cores from the renderer: this starts the program again with that said. */
 static void wait_passively(char **argv)
 {
     if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))

@@ -51,7 +51,8 @@ double demo_psnr_db(const float *picture, const float *reference, uint32_t width
 }
 
 /* Sums of all pixels above and to the left, one channel; edges of the picture are repeated `radius` pixels outward. */
-static double box_squares(const float *channel, const float *target, uint32_t width, uint32_t height, int radius, int tone_map)
+static double box_squares(const float *channel, const float *target, uint32_t width, uint32_t height, int radius,
+                          int tone_map)
 {
     const size_t stride = width + 2 * (size_t)radius + 1, rows = height + 2 * (size_t)radius + 1;
     double *sums = calloc(stride * rows, sizeof *sums);
@@ -130,7 +131,8 @@ void demo_seams_add(demo_seams *seams, const float *picture, const float *refere
             if (x + 1 < width)
                 add_step(seams, error_at(picture, reference, y * width + x + 1) - here, (x + 1 + shift_x) % tile == 0);
             if (y + 1 < height)
-                add_step(seams, error_at(picture, reference, (y + 1) * width + x) - here, (y + 1 + shift_y) % tile == 0);
+                add_step(seams, error_at(picture, reference, (y + 1) * width + x) - here,
+                         (y + 1 + shift_y) % tile == 0);
         }
 }
 

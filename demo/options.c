@@ -27,7 +27,7 @@ void demo_options_help(void)
            "  --seed N              of the renderer's noise (default: 1)\n"
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
            "  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)\n"
-           "  --samples N           headless: a pixel, of the reference that quality is measured against (default: 1024)\n"
+           "  --samples N           headless: samples a pixel of the reference (default: 1024)\n"
            "  --dump F.safetensors  headless: write q, k, v and o of the last frame\n"
            "  --trace F.json        write a trace of all frames, for ui.perfetto.dev\n"
            "  --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present\n"
@@ -48,7 +48,8 @@ static bool parse_u32(const char *option, const char *text, uint32_t low, uint32
     return true;
 }
 
-static bool parse_choice(const char *option, const char *text, const char *const *names, const uint32_t *values, int count,
+static bool parse_choice(const char *option, const char *text, const char *const *names, const uint32_t *values,
+                         int count,
                          uint32_t *out)
 {
     char list[128] = "";
@@ -98,7 +99,8 @@ static bool parse_inject(const char *text, demo_frame_options *out)
     const int stage = find_stage(name);
     const bool error = !strcmp(name, "error");
     if (stage < 0 && !error)
-        return demo_fail("--inject %s: %s is none of render, pack, to, attention, back, unpack, present, error", text, name);
+        return demo_fail("--inject %s: %s is none of render, pack, to, attention, back, unpack, present, error", text,
+                         name);
     const double most = error ? 10.0 : 10000.0;
     if (*end || !isfinite(value) || value < 0 || value > most)
         return demo_fail("--inject %s: %s must be a number from 0 to %g", text, colon + 1, most);
@@ -126,7 +128,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             option[equals - name] = 0;
             name = option;
         }
-        if (!strcmp(name, "--headless") || !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "--verbose")) {
+        if (!strcmp(name, "--headless") || !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name,
+                                                                                                     "--verbose")) {
             if (equals)
                 return demo_fail("%s takes no value", name);
             if (!strcmp(name, "--headless"))
@@ -137,7 +140,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
                 o->help = true;
             continue;
         }
-        static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width", "--height",
+        static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width",
+                                            "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
                                             "--samples", "--in-flight"};
         bool is_known = false;

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Everything is laid out in units of 1/720 of the height and at least one pixel, on one draw list: nothing scrolls, nothing
- * is clipped, and a screenshot looks like the window.
+ * Everything is laid out in units of 1/720 of the height and at least one pixel, on one draw list: nothing scrolls,
+ * nothing is clipped, and a screenshot looks like the window.
  */
 #include "demo/overlay.h"
 
@@ -85,7 +85,8 @@ struct Pen {
     {
         std::string shown = text;
         const float size = size_of(SMALL), line = sans->CalcTextSizeA(size, 1e9f, width, "x").y;
-        while (sans->CalcTextSizeA(size, 1e9f, width, shown.c_str()).y > line * (float)most_lines + 1 && shown.size() > 4) {
+        while (sans->CalcTextSizeA(size, 1e9f, width, shown.c_str()).y > line * (float)most_lines + 1 &&
+               shown.size() > 4) {
             shown.resize(shown.size() - 4);
             shown += "...";
         }
@@ -148,12 +149,14 @@ std::string smoothing_text(uint32_t smooth)
     for (const auto &b : bits)
         if (smooth & b.bit)
             on += (on.empty() ? "" : ", ") + std::string(b.name);
-    return on.empty() ? "off" : on + (smooth == TANDEM_SMOOTH_K ? " (the mean of the keys is removed)" : " (means are removed)");
+    if (on.empty())
+        return "off";
+    return on + (smooth == TANDEM_SMOOTH_K ? " (the mean of the keys is removed)" : " (means are removed)");
 }
 
 void panel_timing(Pen &pen, const demo_overlay_data *d)
 {
-    const float unit = pen.unit, right = pen.x + pen.width, third = right, second = right - 72 * unit, first = right - 144 * unit;
+    const float unit = pen.unit, third = pen.x + pen.width, second = third - 72 * unit, first = third - 144 * unit;
     pen.heading("Time of a frame, milliseconds");
     pen.y -= 22 * unit;
     pen.right(sans, SMALL, first, DIM, "p50");
@@ -166,7 +169,8 @@ void panel_timing(Pen &pen, const demo_overlay_data *d)
         const ImU32 color = total ? HEADING : TEXT;
         if (!total) {
             const float top = pen.y + 4 * unit;
-            pen.list->AddRectFilled(ImVec2(pen.x, top), ImVec2(pen.x + 12 * unit, top + 12 * unit), STAGE_COLORS[i], 2 * unit);
+            pen.list->AddRectFilled(ImVec2(pen.x, top), ImVec2(pen.x + 12 * unit, top + 12 * unit), STAGE_COLORS[i],
+                                    2 * unit);
         }
         pen.put(sans, SMALL, pen.x + 20 * unit, pen.y, color, total                            ? "whole frame"
                 : i == DEMO_BACK && d->has_exact ? "exact job, hand back"
@@ -185,7 +189,8 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
     Pen pen = {list, unit, x + 14 * unit, y + 10 * unit, width - 28 * unit};
     pen.put(sans, TITLE, pen.x, pen.y, TEXT, "Tandem");
     const std::string rate =
-        d->frames_per_second > 0 ? format("%.*f frames/s", d->frames_per_second < 20 ? 1 : 0, d->frames_per_second) : "";
+        d->frames_per_second > 0 ? format("%.*f frames/s", d->frames_per_second < 20 ? 1 : 0,
+                                          d->frames_per_second) : "";
     pen.y += 7 * unit;
     pen.right(sans, SMALL, pen.x + pen.width, DIM, rate.c_str());
     pen.y += 21 * unit;
@@ -202,7 +207,8 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
     pen.heading("Precision");
     pen.row("Asked for", view->precision == TANDEM_PRECISION_AUTO ? "automatic" : precision_text(view->precision));
     const bool fell_back = !d->denoised;
-    pen.row("In use", fell_back ? "none: the picture is not filtered" : precision_text(d->precision_used), fell_back ? WARNING : TEXT);
+    pen.row("In use", fell_back ? "none: the picture is not filtered" : precision_text(d->precision_used),
+            fell_back ? WARNING : TEXT);
     pen.row("Smoothing", d->precision_used == TANDEM_PRECISION_F16 ? "not needed at this precision"
                                                                    : smoothing_text(view->smooth).c_str());
 
@@ -258,7 +264,8 @@ void graph(ImDrawList *list, float unit, float x, float y, float width, float he
         const float line = base - (float)v * scale;
         const std::string label = step < 1 ? format("%.1f ms", v) : format("%.0f ms", v);
         list->AddLine(ImVec2(left, line), ImVec2(right, line), LINE, unit);
-        pen.put(sans, SMALL, left - 6 * unit - pen.measure(sans, SMALL, label.c_str()), line - 10 * unit, DIM, label.c_str());
+        pen.put(sans, SMALL, left - 6 * unit - pen.measure(sans, SMALL, label.c_str()), line - 10 * unit, DIM,
+                label.c_str());
     }
     const uint32_t columns = d->history_count > 40 ? DEMO_HISTORY : 40;
     const float pitch = (right - left) / (float)columns, gap = pitch > 4 ? 1.0f : 0.0f;
@@ -363,8 +370,10 @@ bool demo_overlay_create(demo_engine *e, VkRenderPass pass, uint32_t image_count
     io.IniFilename = nullptr;
     io.LogFilename = nullptr;
     io.BackendFlags |= ImGuiBackendFlags_RendererHasVtxOffset;
-    sans = io.Fonts->AddFontFromMemoryTTF(const_cast<unsigned char *>(tandem_font_sans), (int)tandem_font_sans_size, NORMAL, &config);
-    mono = io.Fonts->AddFontFromMemoryTTF(const_cast<unsigned char *>(tandem_font_mono), (int)tandem_font_mono_size, SMALL, &config);
+    sans = io.Fonts->AddFontFromMemoryTTF(const_cast<unsigned char *>(tandem_font_sans), (int)tandem_font_sans_size,
+                                          NORMAL, &config);
+    mono = io.Fonts->AddFontFromMemoryTTF(const_cast<unsigned char *>(tandem_font_mono), (int)tandem_font_mono_size,
+                                          SMALL, &config);
     if (!sans || !mono)
         return demo_fail("cannot read the built-in fonts");
 
@@ -464,7 +473,8 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
             /* The map is drawn beneath the overlay: the panel is a frame around it. */
             const ImVec2 in(error_map->x, error_map->y), out(in.x + map.width, in.y + map.height);
             list->AddRectFilled(ImVec2(x, below), ImVec2(x + box, in.y), PANEL, 6 * unit, ImDrawFlags_RoundCornersTop);
-            list->AddRectFilled(ImVec2(x, out.y), ImVec2(x + box, below + tall), PANEL, 6 * unit, ImDrawFlags_RoundCornersBottom);
+            list->AddRectFilled(ImVec2(x, out.y), ImVec2(x + box, below + tall), PANEL, 6 * unit,
+                                ImDrawFlags_RoundCornersBottom);
             list->AddRectFilled(ImVec2(x, in.y), ImVec2(in.x, out.y), PANEL);
             list->AddRectFilled(ImVec2(out.x, in.y), ImVec2(x + box, out.y), PANEL);
             const Pen pen = {list, unit, 0, 0, 0};
@@ -476,9 +486,10 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
     } else {
         *picture = fit_picture(0, 0, w, h, data);
         picture->y = std::floor((h - picture->height) / 2);
-        if (view->error_map)
-            *error_map = demo_rect{picture->x + picture->width - std::floor(picture->width / 3) - 8 * unit,
-                                   picture->y + 44 * unit, std::floor(picture->width / 3), std::floor(picture->height / 3)};
+        if (view->error_map) {
+            const float wide = std::floor(picture->width / 3), tall = std::floor(picture->height / 3);
+            *error_map = demo_rect{picture->x + picture->width - wide - 8 * unit, picture->y + 44 * unit, wide, tall};
+        }
     }
     ImDrawList *front = ImGui::GetForegroundDrawList();
     picture_labels(front, unit, picture, view, data);

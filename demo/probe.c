@@ -65,7 +65,8 @@ static uint32_t used_channels(const uint16_t *x, uint32_t rows, uint32_t dim)
     return used;
 }
 
-void demo_probe_rows(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t q_len, uint32_t kv_len,
+void demo_probe_rows(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t q_len,
+                     uint32_t kv_len,
                      uint32_t dim, float scale, uint32_t first, uint32_t step, double push, demo_accuracy *out)
 {
     const uint32_t dk = used_channels(k, kv_len, dim), dv = used_channels(v, kv_len, dim);
@@ -125,7 +126,8 @@ void demo_probe_rows(const uint16_t *q, const uint16_t *k, const uint16_t *v, ui
     free(keys);
 }
 
-void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch, uint32_t q_len,
+void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch,
+                    uint32_t q_len,
                     uint32_t kv_len, uint32_t dim, float scale, double push, uint32_t threads, demo_accuracy *out)
 {
     const int count = threads ? (int)threads : omp_get_max_threads();

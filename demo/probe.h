@@ -26,11 +26,13 @@ void demo_accuracy_merge(demo_accuracy *into, const demo_accuracy *from);
 /* One batch entry: rows first, first + step, ... of Q and O (fp16, `dim` channels a row), all of K and V.
  * `push` moves each element of O away from the exact value by so much of the mean magnitude of the exact values:
  * the relative L1 error rises by exactly that. `o` is changed where push is not 0. */
-void demo_probe_rows(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t q_len, uint32_t kv_len,
+void demo_probe_rows(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t q_len,
+                     uint32_t kv_len,
                      uint32_t dim, float scale, uint32_t first, uint32_t step, double push, demo_accuracy *out);
 
 /* All rows of all batch entries, on `threads` threads (0: all). */
-void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch, uint32_t q_len,
+void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch,
+                    uint32_t q_len,
                     uint32_t kv_len, uint32_t dim, float scale, double push, uint32_t threads, demo_accuracy *out);
 
 #ifdef __cplusplus

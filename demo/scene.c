@@ -71,7 +71,8 @@ static void set_room(builder *b, const vec3 low, const vec3 high)
     memcpy(b->block->room_max, high, sizeof(vec3));
 }
 
-static void set_walls(builder *b, uint32_t left, uint32_t right, uint32_t floor_, uint32_t ceiling, uint32_t back, uint32_t front)
+static void set_walls(builder *b, uint32_t left, uint32_t right, uint32_t floor_, uint32_t ceiling, uint32_t back,
+                      uint32_t front)
 {
     const uint32_t low[4] = {left, floor_, back, 0}, high[4] = {right, ceiling, front, 0};
     memcpy(b->block->walls_min, low, sizeof low);
@@ -133,8 +134,10 @@ static void build_gallery(builder *b)
     add_box(b, canvas, -1.9f, 1.1f, -3.96f, 1.7f, 1.3f, 0.06f, 0.0f);
     add_box(b, board, 2.0f, 1.1f, -3.96f, 1.3f, 1.3f, 0.06f, 0.0f);
     add_box(b, clay, 0.9f, 0.0f, 0.1f, 1.5f, 0.42f, 0.5f, -12.0f);
-    add_light(b, (vec3){-1.9f, 3.19f, -1.9f}, (vec3){0.6f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.4f}, (vec3){16.0f, 13.5f, 10.5f});
-    add_light(b, (vec3){2.0f, 3.19f, -1.0f}, (vec3){0.5f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.5f}, (vec3){10.0f, 12.0f, 15.0f});
+    add_light(b, (vec3){-1.9f, 3.19f, -1.9f}, (vec3){0.6f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.4f}, (vec3){16.0f, 13.5f,
+                                                                                                         10.5f});
+    add_light(b, (vec3){2.0f, 3.19f, -1.0f}, (vec3){0.5f, 0.0f, 0.0f}, (vec3){0.0f, 0.0f, 0.5f}, (vec3){10.0f, 12.0f,
+                                                                                                        15.0f});
 }
 
 typedef struct scene_entry {

@@ -40,13 +40,14 @@ static bool pick_format(demo_screen *s)
 
 static bool create_pass(demo_screen *s)
 {
+    const VkImageLayout final_layout = s->surface ? VK_IMAGE_LAYOUT_PRESENT_SRC_KHR : VK_IMAGE_LAYOUT_GENERAL;
     const VkAttachmentDescription color = {.format = s->format,
                                            .samples = VK_SAMPLE_COUNT_1_BIT,
                                            .loadOp = VK_ATTACHMENT_LOAD_OP_CLEAR,
                                            .storeOp = VK_ATTACHMENT_STORE_OP_STORE,
                                            .stencilLoadOp = VK_ATTACHMENT_LOAD_OP_DONT_CARE,
                                            .stencilStoreOp = VK_ATTACHMENT_STORE_OP_DONT_CARE,
-                                           .finalLayout = s->surface ? VK_IMAGE_LAYOUT_PRESENT_SRC_KHR : VK_IMAGE_LAYOUT_GENERAL};
+                                           .finalLayout = final_layout};
     const VkAttachmentReference reference = {0, VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL};
     const VkSubpassDescription subpass = {.pipelineBindPoint = VK_PIPELINE_BIND_POINT_GRAPHICS,
                                           .colorAttachmentCount = 1,
@@ -109,21 +110,26 @@ static bool create_pipeline(demo_screen *s)
                                                         .stage = VK_SHADER_STAGE_FRAGMENT_BIT,
                                                         .module = fragment,
                                                         .pName = "main"}};
-    const VkPipelineVertexInputStateCreateInfo input = {.sType = VK_STRUCTURE_TYPE_PIPELINE_VERTEX_INPUT_STATE_CREATE_INFO};
+    const VkPipelineVertexInputStateCreateInfo input = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_VERTEX_INPUT_STATE_CREATE_INFO};
     const VkPipelineInputAssemblyStateCreateInfo assembly = {
-        .sType = VK_STRUCTURE_TYPE_PIPELINE_INPUT_ASSEMBLY_STATE_CREATE_INFO, .topology = VK_PRIMITIVE_TOPOLOGY_TRIANGLE_LIST};
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_INPUT_ASSEMBLY_STATE_CREATE_INFO,
+        .topology = VK_PRIMITIVE_TOPOLOGY_TRIANGLE_LIST};
     const VkPipelineViewportStateCreateInfo viewport = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_VIEWPORT_STATE_CREATE_INFO, .viewportCount = 1, .scissorCount = 1};
     const VkPipelineRasterizationStateCreateInfo raster = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_RASTERIZATION_STATE_CREATE_INFO, .lineWidth = 1.0f};
     const VkPipelineMultisampleStateCreateInfo samples = {
-        .sType = VK_STRUCTURE_TYPE_PIPELINE_MULTISAMPLE_STATE_CREATE_INFO, .rasterizationSamples = VK_SAMPLE_COUNT_1_BIT};
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_MULTISAMPLE_STATE_CREATE_INFO,
+        .rasterizationSamples = VK_SAMPLE_COUNT_1_BIT};
     const VkPipelineColorBlendAttachmentState attachment = {.colorWriteMask = 15};
     const VkPipelineColorBlendStateCreateInfo blend = {
-        .sType = VK_STRUCTURE_TYPE_PIPELINE_COLOR_BLEND_STATE_CREATE_INFO, .attachmentCount = 1, .pAttachments = &attachment};
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_COLOR_BLEND_STATE_CREATE_INFO,
+        .attachmentCount = 1, .pAttachments = &attachment};
     const VkDynamicState dynamic_states[2] = {VK_DYNAMIC_STATE_VIEWPORT, VK_DYNAMIC_STATE_SCISSOR};
     const VkPipelineDynamicStateCreateInfo dynamic = {
-        .sType = VK_STRUCTURE_TYPE_PIPELINE_DYNAMIC_STATE_CREATE_INFO, .dynamicStateCount = 2, .pDynamicStates = dynamic_states};
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_DYNAMIC_STATE_CREATE_INFO,
+        .dynamicStateCount = 2, .pDynamicStates = dynamic_states};
     const VkGraphicsPipelineCreateInfo pipeline = {.sType = VK_STRUCTURE_TYPE_GRAPHICS_PIPELINE_CREATE_INFO,
                                                    .stageCount = 2,
                                                    .pStages = stages,
@@ -168,7 +174,8 @@ static void destroy_images(demo_screen *s)
     s->image_count = 0;
 }
 
-bool demo_screen_create(demo_screen *s, demo_engine *e, VkSurfaceKHR surface, VkFormat format, uint32_t width, uint32_t height)
+bool demo_screen_create(demo_screen *s, demo_engine *e, VkSurfaceKHR surface, VkFormat format, uint32_t width,
+                        uint32_t height)
 {
     memset(s, 0, sizeof *s);
     s->engine = e;
@@ -180,7 +187,8 @@ bool demo_screen_create(demo_screen *s, demo_engine *e, VkSurfaceKHR surface, Vk
         return false;
     if (surface)
         return demo_screen_resize(s, width, height);
-    if (!demo_image_create(e, s->format, width, height, VK_IMAGE_USAGE_COLOR_ATTACHMENT_BIT | VK_IMAGE_USAGE_TRANSFER_SRC_BIT,
+    if (!demo_image_create(e, s->format, width, height,
+                           VK_IMAGE_USAGE_COLOR_ATTACHMENT_BIT | VK_IMAGE_USAGE_TRANSFER_SRC_BIT,
                            "offscreen", &s->offscreen) ||
         !create_framebuffer(s, s->offscreen.view, &s->framebuffers[0]))
         return false;
@@ -213,7 +221,8 @@ bool demo_screen_resize(demo_screen *s, uint32_t width, uint32_t height)
     VkSurfaceCapabilitiesKHR caps;
     const VkSemaphoreCreateInfo semaphore = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO};
     if (!demo_vk(e, vkDeviceWaitIdle(e->device), "waiting for the GPU") ||
-        !demo_vk(e, vkGetPhysicalDeviceSurfaceCapabilitiesKHR(e->physical, s->surface, &caps), "asking about the surface"))
+        !demo_vk(e, vkGetPhysicalDeviceSurfaceCapabilitiesKHR(e->physical, s->surface, &caps),
+                 "asking about the surface"))
         return false;
     destroy_images(s);
     /* An acquire that was never presented leaves its semaphore signalled: new ones for a new swapchain. */
@@ -258,7 +267,8 @@ bool demo_screen_resize(demo_screen *s, uint32_t width, uint32_t height)
         vkDestroySwapchainKHR(e->device, old, NULL);
     uint32_t count = DEMO_SCREEN_IMAGES;
     if (!demo_vk(e, result, "making a swapchain") ||
-        !demo_vk(e, vkGetSwapchainImagesKHR(e->device, s->swapchain, &count, s->images), "getting the swapchain's images"))
+        !demo_vk(e, vkGetSwapchainImagesKHR(e->device, s->swapchain, &count, s->images),
+                 "getting the swapchain's images"))
         return false;
     for (uint32_t i = 0; i < count; i++) {
         const VkImageViewCreateInfo view = {.sType = VK_STRUCTURE_TYPE_IMAGE_VIEW_CREATE_INFO,
@@ -278,7 +288,8 @@ bool demo_screen_resize(demo_screen *s, uint32_t width, uint32_t height)
 bool demo_screen_acquire(demo_screen *s, uint32_t slot)
 {
     VkResult result =
-        vkAcquireNextImageKHR(s->engine->device, s->swapchain, ACQUIRE_NS, s->acquired[slot], VK_NULL_HANDLE, &s->current);
+        vkAcquireNextImageKHR(s->engine->device, s->swapchain, ACQUIRE_NS, s->acquired[slot], VK_NULL_HANDLE,
+                              &s->current);
     s->stale = s->stale || result == VK_ERROR_OUT_OF_DATE_KHR || result == VK_SUBOPTIMAL_KHR || result == VK_TIMEOUT ||
                result == VK_NOT_READY;
     if (result == VK_SUCCESS || result == VK_SUBOPTIMAL_KHR)
@@ -299,7 +310,8 @@ bool demo_screen_present(demo_screen *s)
     return result == VK_SUCCESS || s->stale || demo_vk(s->engine, result, "presenting");
 }
 
-static void draw(demo_screen *s, VkCommandBuffer commands, const demo_slot *slot, const demo_rect *rect, const view_push *push)
+static void draw(demo_screen *s, VkCommandBuffer commands, const demo_slot *slot, const demo_rect *rect,
+                 const view_push *push)
 {
     demo_engine *e = s->engine;
     const demo_view *view = s->view;

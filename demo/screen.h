@@ -33,7 +33,8 @@ typedef struct demo_screen {
 } demo_screen;
 
 /* `surface` null: offscreen, of this size and format (0: any that fits). False after one line on stderr. */
-bool demo_screen_create(demo_screen *s, demo_engine *e, VkSurfaceKHR surface, VkFormat format, uint32_t width, uint32_t height);
+bool demo_screen_create(demo_screen *s, demo_engine *e, VkSurfaceKHR surface, VkFormat format, uint32_t width,
+                        uint32_t height);
 void demo_screen_destroy(demo_screen *s);
 
 /* Fits the swapchain to the window; true with image_count 0 if there is nothing to draw on now. */

@@ -28,7 +28,8 @@ static void event(demo_trace *t, json_t *e)
 
 static void name_lane(demo_trace *t, int lane, const char *name)
 {
-    event(t, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "name", "thread_name", "ph", "M", "pid", 1, "tid", lane, "args", "name",
+    event(t, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "name", "thread_name", "ph", "M", "pid", 1, "tid", lane, "args",
+                       "name",
                        name));
 }
 
@@ -44,7 +45,8 @@ demo_trace *demo_trace_open(const char *path, const tandem_info *info, const cha
         return NULL;
     }
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", t->file);
-    event(t, json_pack("{s:s, s:s, s:i, s:{s:s}}", "name", "process_name", "ph", "M", "pid", 1, "args", "name", "tandem-demo"));
+    event(t, json_pack("{s:s, s:s, s:i, s:{s:s}}", "name", "process_name", "ph", "M", "pid", 1, "args", "name",
+                       "tandem-demo"));
     snprintf(lane, sizeof lane, "Vulkan: %s", vulkan_device);
     name_lane(t, LANE_VULKAN, lane);
     snprintf(lane, sizeof lane, "%s: %s", info->backend == TANDEM_BACKEND_CUDA ? "CUDA" : "CPU", info->device);
@@ -56,13 +58,16 @@ demo_trace *demo_trace_open(const char *path, const tandem_info *info, const cha
 void demo_trace_frame(demo_trace *t, const demo_frame_result *frame)
 {
     for (int i = 0; i < DEMO_STAGES; i++) {
-        const int lane = i == DEMO_ATTENTION ? LANE_SESSION : i == DEMO_TO || i == DEMO_BACK ? LANE_HAND_OVER : LANE_VULKAN;
-        event(t, json_pack("{s:s, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:I}}", "name", demo_stage_names[i], "cat", "frame", "ph", "X",
-                           "ts", (double)frame->at_ns[i] * 1e-3, "dur", frame->stage_ms[i] * 1e3, "pid", 1, "tid", lane, "args",
-                           "frame", (json_int_t)frame->index));
+        const bool between = i == DEMO_TO || i == DEMO_BACK;
+        const int lane = i == DEMO_ATTENTION ? LANE_SESSION : between ? LANE_HAND_OVER : LANE_VULKAN;
+        event(t, json_pack("{s:s, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:I}}", "name", demo_stage_names[i], "cat", "frame",
+                           "ph", "X",
+                           "ts", (double)frame->at_ns[i] * 1e-3, "dur", frame->stage_ms[i] * 1e3, "pid", 1, "tid", lane,
+                           "args", "frame", (json_int_t)frame->index));
     }
     if (frame->submit_ns)
-        event(t, json_pack("{s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:{s:I}}", "name", "job submitted", "cat", "frame", "ph", "i", "s",
+        event(t, json_pack("{s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:{s:I}}", "name", "job submitted", "cat", "frame",
+                           "ph", "i", "s",
                            "t", "ts", (double)frame->submit_ns * 1e-3, "pid", 1, "tid", LANE_HAND_OVER, "args", "frame",
                            (json_int_t)frame->index));
 }

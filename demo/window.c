@@ -151,7 +151,9 @@ static uint32_t window_refresh_hz(demo_window *w)
 {
     SDL_DisplayMode mode;
     const int display = SDL_GetWindowDisplayIndex(w->window);
-    return display >= 0 && !SDL_GetCurrentDisplayMode(display, &mode) && mode.refresh_rate > 0 ? (uint32_t)mode.refresh_rate : 60;
+    if (display < 0 || SDL_GetCurrentDisplayMode(display, &mode) || mode.refresh_rate <= 0)
+        return 60;
+    return (uint32_t)mode.refresh_rate;
 }
 
 static void window_title(demo_window *w, const char *title)

@@ -4,12 +4,12 @@
  *
  * A pixel's token is a place in feature space. With K = [f, -|f|^2 / 2] and Q = [f, 1],
  *     q . k = (|f_q|^2 - |f_q - f_k|^2) / 2,
- * and softmax does not notice the first term: attention is a Gaussian of the distance between features. Features have a
- * length of about 1, so that INT8 codes keep distances apart, and tokens are those times TD_FILTER_GAIN, which makes the
- * Gaussian narrow at the softmax scale that is everyone's default, 1 / sqrt(head_dim).
+ * and softmax does not notice the first term: attention is a Gaussian of the distance between features. Features have
+ * a length of about 1, so that INT8 codes keep distances apart, and tokens are those times TD_FILTER_GAIN, which makes
+ * the Gaussian narrow at the softmax scale that is everyone's default, 1 / sqrt(head_dim).
  *     image 0   normal, cos x      image 2   albedo, cos y
  *     image 1   position, sin x    image 3   sin y, shines, -|f|^2 / 2 (K) or 1 (Q), 0
- * The pixel's place is kept as an angle: that has the same length everywhere, where plain coordinates would be outliers.
+ * The pixel's place is kept as an angle: that has the same length everywhere; plain coordinates would be outliers.
  */
 #ifndef TD_FILTER_SHARED_H
 #define TD_FILTER_SHARED_H

@@ -235,8 +235,8 @@ void main()
 
     vec3 sum = vec3(0.0);
     for (uint s = 0u; s < push.size.z; s++) {
-        random_state = mix_bits(pixel.x + mix_bits(pixel.y + mix_bits(push.size.w + s + mix_bits(push.random.x +
-                                                                                               mix_bits(push.random.y)))));
+        uint stream = mix_bits(push.size.w + s + mix_bits(push.random.x + mix_bits(push.random.y)));
+        random_state = mix_bits(pixel.x + mix_bits(pixel.y + stream));
         vec3 through = albedo, radiance = vec3(0.0);
         hit_info hit = first;
         vec3 p = first_point;

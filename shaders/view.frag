@@ -20,7 +20,8 @@ layout(push_constant) uniform push_block {
 vec3 heat(float x)
 {
     x = clamp(x, 0.0, 1.0);
-    return clamp(vec3(min(2.2 * x + 0.02, 1.0), 1.9 * x * x * x + 0.35 * x * x, x < 0.4 ? 1.3 * x : max(0.52 - 1.6 * (x - 0.4),
+    return clamp(vec3(min(2.2 * x + 0.02, 1.0), 1.9 * x * x * x + 0.35 * x * x,
+                      x < 0.4 ? 1.3 * x : max(0.52 - 1.6 * (x - 0.4),
                  4.0 * (x - 0.75))), 0.0, 1.0);
 }
 

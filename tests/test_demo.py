@@ -75,7 +75,8 @@ def safetensors(path):
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            result[name] = np.frombuffer(data[begin:end], {"F16": "<f2", "F32": "<f4"}[entry["dtype"]]).reshape(entry["shape"])
+            result[name] = np.frombuffer(data[begin:end], {"F16": "<f2",
+                                                           "F32": "<f4"}[entry["dtype"]]).reshape(entry["shape"])
     return result
 
 
@@ -100,10 +101,13 @@ def finish():
 
 def check_files():
     dump, trace = os.path.join(folder, "last.safetensors"), os.path.join(folder, "trace.json")
-    out, r, _ = report("plain", "--frames", "9", "--dump", dump, "--trace", trace, "--samples", "1024", base=["--headless"])
-    check(list(r) == ["backend", "rung", "rung_reason", "device", "frames", "width", "height", "precision", "frame", "stages",
+    out, r, _ = report("plain", "--frames", "9", "--dump", dump, "--trace", trace, "--samples", "1024",
+                       base=["--headless"])
+    check(list(r) == ["backend", "rung", "rung_reason", "device", "frames", "width", "height", "precision", "frame",
+                      "stages",
                       "accuracy", "psnr", "seams"], "the report has the members that it should have")
-    check(r["backend"] in ("cuda", "cpu") and r["rung"] in ("inline", "timeline", "host", "copy", "cpu"), "backend and rung")
+    check(r["backend"] in ("cuda", "cpu") and r["rung"] in ("inline", "timeline", "host", "copy", "cpu"),
+          "backend and rung")
     check(r["rung"] == "inline" or r["rung_reason"], "the report says why the rung is not higher")
     check(r["frames"] == 9 and r["width"] >= 320 and r["height"] >= 180, "frames and size are those asked for")
     check(list(r["stages"]) == STAGES, "all stages are there")
@@ -151,18 +155,20 @@ def check_files():
 def check_errors_and_delays():
     _, plain, _ = report("quiet", "--frames", "7")
     _, again, _ = report("again", "--frames", "7")
-    check(plain["accuracy"] == again["accuracy"] or
-          all(abs(plain["accuracy"][k] - again["accuracy"][k]) < 1e-9 for k in plain["accuracy"]), "a seed gives the same frames")
+    same = all(abs(plain["accuracy"][name] - again["accuracy"][name]) < 1e-9 for name in plain["accuracy"])
+    check(same, "a seed gives the same frames")
     check(abs(plain["psnr"]["result_db"] - again["psnr"]["result_db"]) < 1e-9, "and the same quality")
     _, other, _ = report("other", "--frames", "7", "--seed", "7")
     check(abs(other["psnr"]["noisy_db"] - plain["psnr"]["noisy_db"]) > 1e-6, "another seed gives other frames")
 
     _, wrong, _ = report("error", "--frames", "7", "--inject", "error:0.05")
-    check(abs(wrong["accuracy"]["rel_l1"] - plain["accuracy"]["rel_l1"] - 0.05) < 1e-3, "error:0.05 raises the error by 0.05")
+    check(abs(wrong["accuracy"]["rel_l1"] - plain["accuracy"]["rel_l1"] - 0.05) < 1e-3,
+          "error:0.05 raises the error by 0.05")
     check(abs(wrong["psnr"]["result_db"] - plain["psnr"]["result_db"]) < 1e-9 and wrong["seams"] == plain["seams"],
           "and nothing else")
 
-    asked = {"render": "render", "pack": "pack", "hand-over (to)": "to", "attention": "attention", "hand-over (back)": "back",
+    asked = {"render": "render", "pack": "pack", "hand-over (to)": "to", "attention": "attention",
+             "hand-over (back)": "back",
              "unpack": "unpack", "present": "present"}
     for stage, name in asked.items():
         _, slow, _ = report("slow-" + name, "--frames", "7", "--inject", name + ":300")
@@ -174,20 +180,23 @@ def check_errors_and_delays():
     _, f16, _ = report("f16", "--frames", "2", "--mode", "f16")
     check(f16["precision"] == "f16" and f16["accuracy"]["rel_l1"] < 2e-3, "f16 is exact")
     _, gallery, _ = report("gallery", "--frames", "2", "--scene", "gallery", "--backend", "cpu", "--threads", "1")
-    check(gallery["backend"] == "cpu" and gallery["psnr"]["noisy_db"] != plain["psnr"]["noisy_db"], "another scene, on the CPU")
+    check(gallery["backend"] == "cpu" and gallery["psnr"]["noisy_db"] != plain["psnr"]["noisy_db"],
+          "another scene, on the CPU")
 
 
 def check_surroundings():
     _, _, errors = report("validated", "--frames", "3", environment={"TANDEM_DEMO_VALIDATE": "1"})
     check("validation" not in errors, "the validation layer is silent")
     _, _, errors = report("libraries", "--frames", "1", environment={"LD_DEBUG": "files"})
-    check("libvulkan" in errors and "SDL" not in errors and "tandem_window" not in errors, "headless does not load SDL2")
+    check("libvulkan" in errors and "SDL" not in errors and "tandem_window" not in errors,
+          "headless does not load SDL2")
     nothing = {"DISPLAY": None, "WAYLAND_DISPLAY": None, "SDL_VIDEODRIVER": None}
     _, _, errors = report("no-display", "--frames", "1", environment=nothing, base=SMALL[1:])
     check("headless" in errors, "no display: says that it runs headless")
     if shutil.which("xvfb-run") and os.path.exists(os.path.join(build, "tandem_window.so")):
         out = os.path.join(folder, "window")
-        done = subprocess.run(["xvfb-run", "-a", "-s", "-screen 0 1280x720x24", program, "--frames", "6", "--width", "160",
+        done = subprocess.run(["xvfb-run", "-a", "-s", "-screen 0 1280x720x24", program, "--frames", "6", "--width",
+                               "160",
                                "--height", "90", "--out", out], capture_output=True, text=True, timeout=120,
                               env=dict(os.environ, SDL_VIDEODRIVER="x11", TANDEM_DEMO_VALIDATE="1"))
         check(done.returncode == 0 and "validation" not in done.stderr and "headless" not in done.stderr,
@@ -199,14 +208,17 @@ def check_command_line():
             (["--scene", "cellar"], ["--scene", "cellar", "room", "gallery"]),
             (["--frames", "0"], ["--frames", "0"]), (["--frames", "many"], ["--frames", "many"]),
             (["--frames", "-3"], ["--frames", "-3"]), (["--frames"], ["--frames", "value"]),
-            (["--mode", "2b"], ["--mode", "2b", "f16", "8b"]), (["--backend", "tpu"], ["--backend", "tpu", "cuda", "cpu"]),
+            (["--mode", "2b"], ["--mode", "2b", "f16", "8b"]), (["--backend", "tpu"], ["--backend", "tpu", "cuda",
+                                                                                       "cpu"]),
             (["--width", "7"], ["--width", "7"]), (["--height", "99999"], ["--height", "99999"]),
             (["--seed", "1.5"], ["--seed", "1.5"]), (["--threads", "9999999"], ["--threads"]),
             (["--inject", "lunch:3"], ["lunch"]), (["--inject", "render"], ["--inject", "render"]),
-            (["--inject", "render:-1"], ["-1"]), (["--inject", "error:nan"], ["nan"]), (["--frobnicate"], ["--frobnicate"]),
+            (["--inject", "render:-1"], ["-1"]), (["--inject", "error:nan"], ["nan"]), (["--frobnicate"],
+                                                                                        ["--frobnicate"]),
             (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"])]:
         code, _, errors = run(["--headless"] + arguments)
-        check(code == 2 and errors.count("\n") == 1 and all(w in errors for w in words), f"{' '.join(arguments)}: {errors.strip()}")
+        check(code == 2 and errors.count("\n") == 1 and all(w in errors for w in words),
+              f"{' '.join(arguments)}: {errors.strip()}")
     code, text, _ = run(["--help"])
     check(code == 0 and "--headless" in text and "room, gallery" in text, "--help")
     file = os.path.join(folder, "file")
