@@ -10,7 +10,7 @@
 
 static float shown(float x)
 {
-    return x > 0 ? x / (1.0f + x) : 0.0f;
+    return x > 0 && isfinite(x) ? x / (1.0f + x) : 0.0f;
 }
 
 static int ascending(const void *a, const void *b)
@@ -92,8 +92,8 @@ double demo_best_box_db(const float *noisy, const float *reference, uint32_t wid
     float *mapped = plain + pixels, *target = mapped + pixels;
     for (size_t c = 0; c < 3; c++) {
         for (size_t i = 0; i < pixels; i++) {
-            plain[i] = noisy[4 * i + c];
-            mapped[i] = shown(plain[i]);
+            mapped[i] = shown(noisy[4 * i + c]);
+            plain[i] = isfinite(noisy[4 * i + c]) ? noisy[4 * i + c] : 0.0f; /* black, as shown() has it */
             target[i] = shown(reference[4 * i + c]);
         }
         for (int k = 0; k < 3; k++) {

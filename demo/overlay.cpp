@@ -231,10 +231,10 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
     panel_timing(pen, d);
 }
 
-/* A round step so that about three lines fit. */
+/* A round step so that about four lines fit. */
 double grid_step(double top)
 {
-    const double rough = top / 3, power = std::pow(10.0, std::floor(std::log10(rough)));
+    const double rough = top / 4, power = std::pow(10.0, std::floor(std::log10(rough)));
     for (double m : {1.0, 2.0, 5.0})
         if (m * power >= rough)
             return m * power;

@@ -67,6 +67,12 @@ vec2 plane_uv(vec3 p, vec3 n)
     return a.x > 0.5 ? p.zy : a.y > 0.5 ? p.xz : p.xy;
 }
 
+// No component is 0: a ray along a wall would be nowhere when it is divided by.
+vec3 tilted(vec3 direction)
+{
+    return mix(direction, vec3(1e-7), lessThan(abs(direction), vec3(1e-7)));
+}
+
 // Distances, or FAR. Normals and texture coordinates are worked out later, for the nearest only.
 float sphere_distance(uint i, vec3 origin, vec3 direction)
 {
@@ -82,7 +88,7 @@ float box_distance(uint i, vec3 origin, vec3 direction)
 {
     vec4 center = scene.boxes[i].center, extent = scene.boxes[i].extent;
     vec3 o = turn(origin - center.xyz, center.w, extent.w);
-    vec3 inverse = 1.0 / turn(direction, center.w, extent.w);
+    vec3 inverse = 1.0 / tilted(turn(direction, center.w, extent.w));
     vec3 middle = -o * inverse;
     vec3 reach = extent.xyz * abs(inverse);
     vec3 near = middle - reach, far = middle + reach;
@@ -95,6 +101,7 @@ hit_info trace(vec3 origin, vec3 direction)
     hit_info hit;
     hit.light = -1;
     // The room is a box seen from within: every ray leaves it somewhere.
+    direction = tilted(direction);
     vec3 walls = (mix(scene.room_min.xyz, scene.room_max.xyz, greaterThan(direction, vec3(0.0))) - origin) / direction;
     hit.distance = min(min(walls.x, walls.y), walls.z);
     int nearest = -1;

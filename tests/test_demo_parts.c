@@ -1,0 +1,224 @@
+/* The demo's figures: accuracy against the oracle, PSNR, box filters, seams, percentiles, the command line.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "demo/metrics.h"
+#include "demo/options.h"
+#include "demo/probe.h"
+#include "demo/scene.h"
+#include "kernels/ops.h"
+
+enum { BATCH = 3, Q_LEN = 40, KV_LEN = 70, DIM = 32, WIDTH = 48, HEIGHT = 32 };
+
+static uint32_t seed = 1;
+
+static float random_float(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8) / 8388608.0f - 1.0f;
+}
+
+/* A half of magnitude 2^-6 to 2: exponent 9 to 16. */
+static uint16_t random_half(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (uint16_t)((seed >> 16 & 0x8000u) | ((9u + (seed >> 8 & 7u)) << 10) | (seed >> 12 & 1023u));
+}
+
+typedef struct tokens {
+    uint16_t q[BATCH * Q_LEN * DIM], k[BATCH * KV_LEN * DIM], v[BATCH * KV_LEN * DIM], o[BATCH * Q_LEN * DIM];
+    double exact[BATCH * Q_LEN * DIM];
+} tokens;
+
+/* Channels from 20 on are zero in K and V, as the padding of the demo's tokens is. */
+static tokens *make_tokens(void)
+{
+    tokens *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    for (size_t i = 0; i < sizeof t->q / sizeof *t->q; i++)
+        t->q[i] = random_half();
+    for (size_t i = 0; i < sizeof t->k / sizeof *t->k; i++) {
+        t->k[i] = i % DIM < 20 ? random_half() : 0;
+        t->v[i] = i % DIM < 20 ? random_half() : 0;
+    }
+    tandem_view view = {.dtype = TANDEM_DTYPE_F16, .stride_row = DIM};
+    tandem_attention op = {.batch = BATCH, .heads = 1, .kv_heads = 1, .q_len = Q_LEN, .kv_len = KV_LEN, .head_dim = DIM};
+    op.scale = 0.5f;
+    view.stride_batch = view.stride_head = Q_LEN * DIM;
+    op.q = op.o = view;
+    view.stride_batch = view.stride_head = KV_LEN * DIM;
+    op.k = op.v = view;
+    td_ref_attention(&op, t->q, t->k, t->v, t->exact, NULL);
+    for (size_t i = 0; i < sizeof t->o / sizeof *t->o; i++)
+        t->o[i] = random_half();
+    return t;
+}
+
+static void test_probe_against_oracle(void **state)
+{
+    (void)state;
+    tokens *t = make_tokens();
+    demo_accuracy all = {0}, rows = {0}, part;
+    double error = 0, absolute = 0, dot = 0, mine = 0, exact = 0, squared = 0;
+    for (size_t i = 0; i < BATCH * Q_LEN * DIM; i++) {
+        const double o = (double)demo_half_to_float(t->o[i]), x = t->exact[i];
+        error += fabs(o - x);
+        absolute += fabs(x);
+        dot += o * x;
+        mine += o * o;
+        exact += x * x;
+        squared += (o - x) * (o - x);
+    }
+    demo_probe_all(t->q, t->k, t->v, t->o, BATCH, Q_LEN, KV_LEN, DIM, 0.5f, 0, 2, &all);
+    assert_int_equal(all.elements, BATCH * Q_LEN * DIM);
+    assert_float_equal(demo_accuracy_rel_l1(&all), error / absolute, 1e-9);
+    assert_float_equal(demo_accuracy_cos(&all), dot / sqrt(mine * exact), 1e-9);
+    assert_float_equal(demo_accuracy_rmse(&all), sqrt(squared / (BATCH * Q_LEN * DIM)), 1e-9);
+
+    /* Every fifth row, from each of the five it can begin with, is all of them. */
+    for (uint32_t b = 0; b < BATCH; b++)
+        for (uint32_t first = 0; first < 5; first++) {
+            const size_t q = (size_t)b * Q_LEN * DIM, k = (size_t)b * KV_LEN * DIM;
+            part = (demo_accuracy){0};
+            demo_probe_rows(t->q + q, t->k + k, t->v + k, t->o + q, Q_LEN, KV_LEN, DIM, 0.5f, first, 5, 0, &part);
+            assert_int_equal(part.elements, Q_LEN / 5 * DIM);
+            demo_accuracy_merge(&rows, &part);
+        }
+    assert_float_equal(demo_accuracy_rel_l1(&rows), demo_accuracy_rel_l1(&all), 1e-9);
+
+    part = (demo_accuracy){0};
+    demo_probe_all(t->q, t->k, t->v, t->o, BATCH, Q_LEN, KV_LEN, DIM, 0.5f, 0.25, 1, &part);
+    assert_float_equal(demo_accuracy_rel_l1(&part), demo_accuracy_rel_l1(&all) + 0.25, 1e-3);
+    /* What was pushed away is in O now: who measures again finds the same. */
+    rows = (demo_accuracy){0};
+    demo_probe_all(t->q, t->k, t->v, t->o, BATCH, Q_LEN, KV_LEN, DIM, 0.5f, 0, 1, &rows);
+    assert_float_equal(demo_accuracy_rel_l1(&rows), demo_accuracy_rel_l1(&part), 1e-9);
+    free(t);
+}
+
+static void test_psnr_and_box(void **state)
+{
+    (void)state;
+    float *reference = calloc(4 * WIDTH * HEIGHT, sizeof(float)), *noisy = calloc(4 * WIDTH * HEIGHT, sizeof(float));
+    assert_true(reference && noisy);
+    for (size_t i = 0; i < 4 * WIDTH * HEIGHT; i++)
+        reference[i] = noisy[i] = 1.0f;
+    assert_true(demo_psnr_db(noisy, reference, WIDTH, HEIGHT) > 150);
+    /* 1 / (1 + 1) = 0.5 against 0.25 / 0.75 = 1 / 3: the error is 1 / 6. */
+    for (size_t i = 0; i < 4 * WIDTH * HEIGHT; i++)
+        noisy[i] = 0.5f;
+    assert_float_equal(demo_psnr_db(noisy, reference, WIDTH, HEIGHT), 20 * log10(6.0), 1e-4);
+    assert_float_equal(demo_best_box_db(noisy, reference, WIDTH, HEIGHT), 20 * log10(6.0), 1e-4);
+    /* White noise falls with the area of the box: 7x7 wins, by 20 log10 7 and what the repeated edge costs. */
+    for (size_t i = 0; i < 4 * WIDTH * HEIGHT; i++)
+        noisy[i] = 1.0f + 0.05f * random_float();
+    const double gain = demo_best_box_db(noisy, reference, WIDTH, HEIGHT) - demo_psnr_db(noisy, reference, WIDTH, HEIGHT);
+    assert_true(gain > 14.5 && gain < 17.5);
+    /* A pixel that is no number is black for both. */
+    noisy[4 * (WIDTH * 7 + 9)] = NAN;
+    assert_true(demo_psnr_db(noisy, reference, WIDTH, HEIGHT) < 50);
+    assert_true(demo_best_box_db(noisy, reference, WIDTH, HEIGHT) < 60);
+    free(reference);
+    free(noisy);
+}
+
+static void test_seams(void **state)
+{
+    (void)state;
+    float *reference = calloc(4 * WIDTH * HEIGHT, sizeof(float)), *picture = calloc(4 * WIDTH * HEIGHT, sizeof(float));
+    demo_seams even = {0}, stepped = {0}, elsewhere = {0};
+    assert_true(reference && picture);
+    for (size_t i = 0; i < 4 * WIDTH * HEIGHT; i++)
+        picture[i] = 1.0f + 0.01f * random_float();
+    for (size_t i = 0; i < 4 * WIDTH * HEIGHT; i++)
+        reference[i] = 1.0f;
+    demo_seams_add(&even, picture, reference, WIDTH, HEIGHT, 16, 3, 5);
+    assert_true(demo_seams_ratio(&even) > 0.9 && demo_seams_ratio(&even) < 1.1);
+    /* Every other tile of a grid shifted by (3, 5) is brighter. */
+    for (size_t y = 0; y < HEIGHT; y++)
+        for (size_t x = 0; x < WIDTH; x++)
+            for (size_t c = 0; c < 3; c++)
+                picture[4 * (y * WIDTH + x) + c] += ((x + 3) / 16 + (y + 5) / 16) % 2 ? 0.1f : 0.0f;
+    demo_seams_add(&stepped, picture, reference, WIDTH, HEIGHT, 16, 3, 5);
+    assert_true(demo_seams_ratio(&stepped) > 3);
+    demo_seams_add(&elsewhere, picture, reference, WIDTH, HEIGHT, 16, 8, 0);
+    assert_true(demo_seams_ratio(&elsewhere) < 1);
+    free(reference);
+    free(picture);
+}
+
+static void test_percentiles(void **state)
+{
+    (void)state;
+    double values[200];
+    for (int i = 0; i < 200; i++)
+        values[i] = (double)((i * 37 + 11) % 200 + 1);
+    const demo_percentiles p = demo_percentiles_of(values, 200);
+    assert_float_equal(p.p50, 100, 0);
+    assert_float_equal(p.p95, 190, 0);
+    assert_float_equal(p.p99, 198, 0);
+    const demo_percentiles one = demo_percentiles_of(values, 1), none = demo_percentiles_of(values, 0);
+    assert_float_equal(one.p50, one.p99, 0);
+    assert_float_equal(none.p99, 0, 0);
+}
+
+static void test_options(void **state)
+{
+    (void)state;
+    demo_options o;
+    char *good[] = {"tandem-demo", "--headless", "--frames=12", "--scene", "gallery", "--mode", "8b", "--inject", "to:1.5",
+                    "--inject", "error:0.25", "--inject", "hand-over (back):3", "--seed", "4294967295"};
+    assert_true(demo_options_parse(sizeof good / sizeof *good, good, &o));
+    assert_true(o.headless && o.frames == 12 && o.precision == TANDEM_PRECISION_8B && o.frame.seed == UINT32_MAX);
+    assert_string_equal(demo_scene_name(o.frame.scene), "gallery");
+    assert_float_equal(o.frame.inject_ms[DEMO_TO], 1.5, 0);
+    assert_float_equal(o.frame.inject_ms[DEMO_BACK], 3, 0);
+    assert_float_equal(o.frame.inject_error, 0.25, 0);
+    assert_int_equal(o.samples, 1024);
+    char *bad[][3] = {{"tandem-demo", "--frames", "12x"}, {"tandem-demo", "--frames", "99999999999999999999"},
+                      {"tandem-demo", "--inject", ":5"},  {"tandem-demo", "--inject", "pack:"},
+                      {"tandem-demo", "--scene", "Room"}, {"tandem-demo", "room", "--headless"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(demo_options_parse(3, bad[i], &o));
+}
+
+static void test_scenes(void **state)
+{
+    (void)state;
+    static struct td_scene_block block;
+    int count = 0;
+    for (; demo_scene_name(count); count++) {
+        struct td_scene_push push;
+        demo_scene_build(count, &block);
+        assert_in_range(block.counts[0], 1, TD_SCENE_SPHERES);
+        assert_in_range(block.counts[1], 1, TD_SCENE_BOXES);
+        assert_in_range(block.counts[2], 1, TD_SCENE_LIGHTS);
+        for (uint32_t i = 0; i < block.counts[2]; i++)
+            assert_true(block.lights[i].normal[1] < -0.99f && block.lights[i].edge_u[3] > 0.1f);
+        for (int step = 0; step < 100; step++) {
+            demo_scene_camera(count, step * 0.5, 320, 180, &push);
+            for (int axis = 0; axis < 3; axis++)
+                assert_true(push.eye[axis] > block.room_min[axis] && push.eye[axis] < block.room_max[axis]);
+        }
+    }
+    assert_true(count >= 2);
+    assert_int_equal(demo_scene_find("nowhere"), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_seams),
+        cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
