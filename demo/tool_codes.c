@@ -64,6 +64,18 @@ static void cut(void *to, const void *from, uint64_t element, uint64_t outer, ui
                    (const char *)from + (i * from_rows + r) * from_columns * element, columns * element);
 }
 
+/* Packed int4 codes become int8 ones: two a byte, the even channel in the low half. */
+static void unpack(int8_t *to, const unsigned char *from, const td_attention_layout *layout, uint64_t outer,
+                   uint64_t from_rows, uint64_t rows, uint64_t dim)
+{
+    for (uint64_t i = 0; i < outer; i++)
+        for (uint64_t r = 0; r < rows; r++) {
+            const unsigned char *row = from + (i * from_rows + r) * TD_PACKED_ROW_BYTES(layout->d_pad);
+            for (uint64_t c = 0; c < dim; c++)
+                *to++ = (int8_t)(((row[c / 2] >> (c % 2 * 4) & 15) ^ 8) - 8);
+        }
+}
+
 /* V's codes lie channel after channel; those of E4M3 have their keys permuted within each 16 (params.h, quant_v). */
 static void untangle_v(void *to, const void *from, const td_attention_layout *layout, uint64_t heads, uint64_t keys,
                        uint64_t dim)
@@ -125,6 +137,15 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
               layout->v_is_f16
                   ? "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768"
                   : "code = e4m3(y * (448 / amax)), saturating, ties to even; scale = amax / 448");
+    const td_kernel *kernel = plan->records[plan->record_count - 1].kernel;
+    tool_pair(out, "kernel", "%s", kernel->entry ? kernel->entry : kernel->name);
+    if (kernel->entry)
+        tool_pair(out, "qk_mma", "%s",
+                  layout->qk_is_f16      ? "mma.sync m16n8k16 f16"
+                  : layout->qk_is_packed ? "mma.sync m16n8k64 s4: int4 tensor cores"
+                  : plan->precision == TANDEM_PRECISION_4B
+                      ? "mma.sync m16n8k32 s8: the int4 codes in int8 tensor cores, the same integers"
+                      : "mma.sync m16n8k32 s8");
     tool_pair(out, "p_rounding", "%s",
               layout->v_is_f16 ? "fp16(2^(S - m + log2 448)), m the running maximum over tiles of 64 keys"
                                : "e4m3(2^(S - m + log2 448)), saturating, m the running maximum over tiles of 64 keys");
@@ -160,8 +181,11 @@ bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attent
                             arrays[i].shape[1], arrays[i].shape[2], arrays[i].shape[3]);
         if (!to)
             return false;
-        cut(to, scratch + arrays[i].offset, element_bytes(arrays[i].dtype), arrays[i].outer, arrays[i].from_rows,
-            arrays[i].from_columns, arrays[i].rows, arrays[i].columns);
+        if (layout->qk_is_packed && i < 2)
+            unpack(to, scratch + arrays[i].offset, layout, arrays[i].outer, arrays[i].from_rows, arrays[i].rows, d);
+        else
+            cut(to, scratch + arrays[i].offset, element_bytes(arrays[i].dtype), arrays[i].outer, arrays[i].from_rows,
+                arrays[i].from_columns, arrays[i].rows, arrays[i].columns);
     }
     if (layout->v_codes == UINT64_MAX)
         return true;

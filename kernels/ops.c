@@ -39,6 +39,8 @@ static const uint32_t d_pads[D_COUNT] = {32, 64, 96, 128, 256};
     }
 static const td_kernel kernels_attn_8b_fp8[D_COUNT] = ATTENTIONS(attn_8b_fp8);
 static const td_kernel kernels_attn_8b_f16[D_COUNT] = ATTENTIONS(attn_8b_f16);
+static const td_kernel kernels_attn_4b_fp8[D_COUNT] = ATTENTIONS(attn_4b_fp8);
+static const td_kernel kernels_attn_4b_f16[D_COUNT] = ATTENTIONS(attn_4b_f16);
 static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
 static const td_kernel kernel_fast_8b = {
     .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
@@ -419,7 +421,7 @@ static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uin
 }
 
 /* Scratch of an operand. Its sizes count elements, which are below 2^31 blocks * 128 rows * 256 channels. */
-static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag, uint32_t code_bytes,
+static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag, uint32_t row_bytes,
                           bool scale_by_row)
 {
     const unsigned __int128 rows = (unsigned __int128)x->planes * x->rows_pad;
@@ -428,7 +430,7 @@ static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag
     x->mean = take(at, mean, channels * 4);
     x->amax = take(at, amax, channels * x->chunks * 4);
     x->flag = take(at, flag, rows * 4);
-    x->codes = take(at, true, rows * x->d_pad * code_bytes);
+    x->codes = take(at, true, rows * row_bytes);
     x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
 }
 
@@ -441,7 +443,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     uint32_t sm = target->sm, cubins = 0;
     td_cubins(&cubins);
     if (at.is_gpu && cubins && !target->twin) {
-        at.cubin = td_cubin_for_sm(target->sm, why, why_bytes);
+        at.cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
         if (!at.cubin)
             return TANDEM_ERROR_UNSUPPORTED;
         sm = at.cubin->sm;
@@ -458,11 +460,15 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     plan->precision = precision;
 
     const bool qk_f16 = precision == TANDEM_PRECISION_F16, v_f16 = qk_f16 || (at.is_gpu && sm < 89);
+    /* mma s4 is native up to sm_89; later GPUs have the same integers faster in their int8 tensor cores */
+    const bool native_int4 = (target->image ? sm : target->sm) < 90;
+    const bool packed = precision == TANDEM_PRECISION_4B && at.is_gpu && (native_int4 || target->int4);
     const bool smooth_q = smooth & TANDEM_SMOOTH_Q, smooth_k = smooth & TANDEM_SMOOTH_K,
                smooth_v = smooth & TANDEM_SMOOTH_V;
     const bool tensor_scale = !qk_f16 && granularity == TANDEM_GRANULARITY_TENSOR;
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE, bias = wants_lse && smooth_k;
     const uint32_t d_pad = pad_dim(op->head_dim);
+    const uint32_t qk_row_bytes = qk_f16 ? 2 * d_pad : packed ? TD_PACKED_ROW_BYTES(d_pad) : d_pad;
     const float qmax = precision == TANDEM_PRECISION_4B ? 7 : 127;
     const float scale = op->scale != 0 ? op->scale : (float)(1 / sqrt((double)op->head_dim));
 
@@ -471,9 +477,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     operand v = make_operand(&at, TD_VIEW_V, &op->v, op->kv_heads, op->kv_len, d_pad);
     at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
     at.extent_bytes[TD_VIEW_LSE] = wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
-    place_operand(&at, &k, smooth_k, tensor_scale, false, qk_f16 ? 2 : 1, true);
-    place_operand(&at, &v, smooth_v, true, true, v_f16 ? 2 : 1, false);
-    place_operand(&at, &q, false, tensor_scale, false, qk_f16 ? 2 : 1, true);
+    place_operand(&at, &k, smooth_k, tensor_scale, false, qk_row_bytes, true);
+    place_operand(&at, &v, smooth_v, true, true, v_f16 ? 2 * d_pad : d_pad, false);
+    place_operand(&at, &q, false, tensor_scale, false, qk_row_bytes, true);
     const unsigned __int128 q_rows = (unsigned __int128)q.planes * q.rows_pad;
     const place q_mean = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * d_pad * 4);
     const place delta = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * k.rows_pad * 4);
@@ -503,7 +509,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                 .chunks = k.chunks,
                                 .d_pad = d_pad,
                                 .rows_pad = k.rows_pad,
-                                .mode = qk_f16,
+                                .mode = packed ? 2 : qk_f16,
                                 .qmax = qmax,
                                 .granularity = granularity,
                                 .is_k = 1};
@@ -569,16 +575,17 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     int d_index = 0;
     while (d_pads[d_index] != d_pad)
         d_index++;
-    const td_kernel *kernel = qk_f16  ? &kernels_attn_f16[d_index]
-                              : v_f16 ? &kernels_attn_8b_f16[d_index]
-                                      : &kernels_attn_8b_fp8[d_index];
+    const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
+                              : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
+                              : v_f16  ? &kernels_attn_8b_f16[d_index]
+                                       : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
     const uint32_t tile_rows = at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
     record =
         add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
     if (at.is_gpu)
-        record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_f16 ? 2u : 1u, v_f16 ? 2u : 1u, d_pad);
+        record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);
     use_scratch(record, READ, AT(attention, q_codes), q.codes);
     use_scratch(record, READ, AT(attention, k_codes), k.codes);
     use_scratch(record, READ, AT(attention, v_codes), v.codes);
@@ -605,6 +612,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                         .d_pad = d_pad,
                                         .v_is_f16 = v_f16,
                                         .qk_is_f16 = qk_f16,
+                                        .qk_is_packed = packed,
                                         .q_codes = q.codes.offset,
                                         .q_scale = q.scale.offset,
                                         .q_mean = q_mean.offset,

@@ -25,6 +25,8 @@ typedef struct td_target {
     uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
     uint32_t accumulator; /* td_accumulator of the twin; td_target_for_sm() sets the GPU's own */
     bool dump;            /* the attention kernel also writes S, P codes and R tiles to scratch (tests only) */
+    bool int4;            /* 4B: packed codes and mma s4 even where that is not native, so for tests only */
+    const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 
@@ -37,6 +39,7 @@ typedef struct td_attention_layout {
     uint32_t q_pad, kv_pad, d_pad; /* rows padded to 128, head_dim padded to 32 */
     uint32_t v_is_f16;             /* V codes are fp16, not E4M3 */
     uint32_t qk_is_f16;            /* Q and K codes are fp16, not int8 */
+    uint32_t qk_is_packed;         /* they are int4, two a byte: a row has TD_PACKED_ROW_BYTES */
     uint64_t q_codes, q_scale, q_mean, k_codes, k_scale, k_mean, v_codes, v_scale, v_mean, delta_s;
     uint64_t dump_s, dump_p, dump_r;
 } td_attention_layout;

@@ -41,14 +41,16 @@
 /* On the GPU every kernel of this file runs blocks of 128 threads (`stamp`: 1). The prologue's shared memory is static,
  * the attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those
  * keys of V's d_pad channels (padded alike); two stages where they leave room for the inline executor's 47 KB, else one.
- * qk_bytes, pv_bytes: 1 for int8 and e4m3 codes, 2 for fp16. */
+ * qk_row_bytes: of a row of K codes (TD_PACKED_ROW_BYTES where packed); pv_bytes: 1 for e4m3 codes, 2 for fp16. */
 #define TD_BLOCK_THREADS 128u
-#define TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad) \
-    (64u * ((d_pad) * (qk_bytes) + 16u) + 2u * 64u * 4u + (d_pad) * (64u * (pv_bytes) + 16u))
-#define TD_ATTENTION_STAGES(qk_bytes, pv_bytes, d_pad) \
-    (2u * TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad) <= 47u * 1024u ? 2u : 1u)
-#define TD_ATTENTION_SHARED_BYTES(qk_bytes, pv_bytes, d_pad) \
-    (TD_ATTENTION_STAGES(qk_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_bytes, pv_bytes, d_pad))
+#define TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad) \
+    (64u * ((qk_row_bytes) + 16u) + 2u * 64u * 4u + (d_pad) * (64u * (pv_bytes) + 16u))
+#define TD_ATTENTION_STAGES(qk_row_bytes, pv_bytes, d_pad) \
+    (2u * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad) <= 47u * 1024u ? 2u : 1u)
+#define TD_ATTENTION_SHARED_BYTES(qk_row_bytes, pv_bytes, d_pad) \
+    (TD_ATTENTION_STAGES(qk_row_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad))
+/* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
+#define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
 
 /* A tensor that a kernel reads or writes: [batch, head, row, channel], strides in elements. */
 typedef struct td_tensor {
@@ -87,7 +89,8 @@ typedef struct td_params_amax_partial {
 
 /* Kernel `quant_qk`: codes and scales of 128 rows of Q or K. Grid x: bh * chunks + chunk.
  *   mode 0: int8 codes, groups as in `granularity`; mode 1: fp16 codes, scale = a power of two a row, 1 unless
- *   amax > 32768: then 2^-e * y is stored with the least e that brings amax to 32768 or below, and scale = 2^e.
+ *   amax > 32768: then 2^-e * y is stored with the least e that brings amax to 32768 or below, and scale = 2^e;
+ *   mode 2: the codes of mode 0 with qmax 7, packed.
  * Padding rows get codes 0 and scale 0. Channels from dim to d_pad get code 0.
  *   mean        [bh][d_pad] subtracted from each row, or NULL
  *   block_mean  [bh][chunks][d_pad] (smooth Q): the kernel computes the mean of its own finite rows (sum row after row,
@@ -100,7 +103,7 @@ typedef struct td_params_quant_qk {
     td_tensor x;
     const float *mean, *flag, *amax, *lse_mean;
     float *block_mean, *lse_bias, *scale;
-    void *codes; /* [bh][rows_pad][d_pad] */
+    void *codes; /* [bh][rows_pad][d_pad]; mode 2: [bh][rows_pad][TD_PACKED_ROW_BYTES] bytes */
     uint32_t chunks, d_pad, rows_pad;
     uint32_t mode;
     float qmax;           /* 127 or 7 */
@@ -132,7 +135,7 @@ typedef struct td_params_delta_s {
     uint32_t heads, q_blocks, chunks, d_pad, kv_pad, reserved;
 } td_params_delta_s;
 
-/* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16` (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
+/* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
  * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES. */
 typedef struct td_params_attention {

@@ -75,6 +75,8 @@ void td_cpu_quant_v(const void *params, const td_block *at);
 void td_cpu_delta_s(const void *params, const td_block *at);
 void td_twin_attn_8b_fp8(const void *params, const td_block *at);
 void td_twin_attn_8b_f16(const void *params, const td_block *at);
+void td_twin_attn_4b_fp8(const void *params, const td_block *at);
+void td_twin_attn_4b_f16(const void *params, const td_block *at);
 void td_twin_attn_f16(const void *params, const td_block *at);
 void td_fast_attn_8b(const void *params, const td_block *at);
 void td_fast_attn_f16(const void *params, const td_block *at);
@@ -93,6 +95,12 @@ TD_INLINE uint32_t td_v_position(uint32_t key)
 TD_INLINE uint32_t td_v_key(uint32_t position)
 {
     return (position & ~15u) | ((position & 12u) >> 1) | ((position & 2u) << 2) | (position & 1u);
+}
+
+/* One of the two codes of a packed byte: 0 the even channel's, 1 the odd one's. */
+TD_INLINE int32_t td_int4(uint8_t byte, uint32_t odd)
+{
+    return (int8_t)(odd ? byte : byte << 4) >> 4;
 }
 
 TD_INLINE uint32_t td_bits(float x)

@@ -276,7 +276,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         }
         memset(codes + (size_t)rows * d_pad, 0, (size_t)(TD_TILE_ROWS - rows) * d_pad * sizeof *codes);
     } else {
-        int8_t *codes = (int8_t *)p->codes + first * d_pad;
+        int8_t *codes = p->mode == 2 ? (int8_t *)local->codes : (int8_t *)p->codes + first * d_pad;
         uint32_t group_amax[TD_TILE_ROWS] = {0};
         if (p->amax) {
             const float *amax = p->amax + (size_t)bh * p->chunks * d_pad;
@@ -308,6 +308,13 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
             local->row_scale[r] = amax / qmax;
         }
         memset(codes + (size_t)rows * d_pad, 0, (size_t)(TD_TILE_ROWS - rows) * d_pad);
+        const uint32_t row_bytes = TD_PACKED_ROW_BYTES(d_pad);
+        uint8_t *packed = (uint8_t *)p->codes + first * row_bytes;
+        for (uint32_t r = 0; p->mode == 2 && r < TD_TILE_ROWS; r++, packed += row_bytes) {
+            memset(packed, 0, row_bytes);
+            for (uint32_t c = 0; c < d_pad; c++)
+                packed[c / 2] |= (uint8_t)((codes[(size_t)r * d_pad + c] & 15) << (c % 2 * 4));
+        }
     }
     for (uint32_t r = 0; r < TD_TILE_ROWS; r++)
         scale[r] = r >= rows ? 0 : local->row_bad[r] ? NAN : local->row_scale[r];

@@ -131,7 +131,25 @@ float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b,
     return finite ? mma_e4m3(accumulator, x, y, c) : NAN;
 }
 
-typedef enum kind { KIND_8B_FP8, KIND_8B_F16, KIND_F16 } kind;
+typedef enum kind { KIND_8B_FP8, KIND_8B_F16, KIND_4B_FP8, KIND_4B_F16, KIND_F16 } kind;
+
+static int32_t dot_s8(const void *a, const void *b, uint32_t n)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += ((const int8_t *)a)[i] * ((const int8_t *)b)[i];
+    return sum;
+}
+
+static int32_t dot_s4(const void *a, const void *b, uint32_t n)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t x = ((const uint8_t *)a)[i / 2], y = ((const uint8_t *)b)[i / 2];
+        sum += td_int4(x, i % 2) * td_int4(y, i % 2);
+    }
+    return sum;
+}
 
 static void attention(const td_params_attention *p, const td_block *at, kind which)
 {
@@ -143,9 +161,11 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
     const uint32_t rows = q_len - first < TD_TWIN_ROWS ? q_len - first : TD_TWIN_ROWS;
     const int64_t past = (int64_t)p->kv_len - (int64_t)q_len; /* causal: row i sees keys up to i + past */
     const float sl2 = p->scale * TD_LOG2_E;
-    const size_t v_bytes = which == KIND_8B_FP8 ? 1 : 2, code_bytes = which == KIND_F16 ? 2 : 1;
-    const unsigned char *q_codes = (const unsigned char *)p->q_codes + (size_t)bh * p->q_pad * d_pad * code_bytes;
-    const unsigned char *k_codes = (const unsigned char *)p->k_codes + (size_t)bhk * p->kv_pad * d_pad * code_bytes;
+    const bool fp8 = which == KIND_8B_FP8 || which == KIND_4B_FP8, packed = which == KIND_4B_FP8 || which == KIND_4B_F16;
+    const size_t v_bytes = fp8 ? 1 : 2;
+    const size_t qk_row_bytes = which == KIND_F16 ? 2 * d_pad : packed ? TD_PACKED_ROW_BYTES(d_pad) : d_pad;
+    const unsigned char *q_codes = (const unsigned char *)p->q_codes + (size_t)bh * p->q_pad * qk_row_bytes;
+    const unsigned char *k_codes = (const unsigned char *)p->k_codes + (size_t)bhk * p->kv_pad * qk_row_bytes;
     const unsigned char *v_codes = (const unsigned char *)p->v_codes + (size_t)bhk * p->kv_pad * d_pad * v_bytes;
     const float *q_scale = p->q_scale + (size_t)bh * p->q_pad, *k_scale = p->k_scale + (size_t)bhk * p->kv_pad;
     const float *v_scale = p->v_scale + (size_t)bhk * d_pad;
@@ -162,7 +182,7 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
         for (uint32_t c = 0; c < d_pad; c++)
             for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
                 const unsigned char *code = v_codes + ((size_t)c * p->kv_pad + key + j) * v_bytes;
-                if (which == KIND_8B_FP8)
+                if (fp8)
                     split_e4m3(*code, p->accumulator, &local->v[c][slot_e4m3(j, p->accumulator)]);
                 else
                     split_f16(*(const uint16_t *)code, &local->v[c][j]);
@@ -183,11 +203,9 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
                     if (p->dump_s)
                         p->dump_s[dump + j] = (int32_t)td_bits(dot);
                 } else {
-                    const int8_t *a = (const int8_t *)q_codes + (size_t)(first + r) * d_pad;
-                    const int8_t *b = (const int8_t *)k_codes + (size_t)(key + j) * d_pad;
-                    int32_t sum = 0;
-                    for (uint32_t c = 0; c < d_pad; c++)
-                        sum += a[c] * b[c];
+                    const unsigned char *a = q_codes + (first + r) * qk_row_bytes;
+                    const unsigned char *b = k_codes + (key + j) * qk_row_bytes;
+                    const int32_t sum = packed ? dot_s4(a, b, d_pad) : dot_s8(a, b, d_pad);
                     dot = (float)sum;
                     if (p->dump_s)
                         p->dump_s[dump + j] = sum;
@@ -210,7 +228,7 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
                 const float probability = exp2f((s[j] - base) + TD_LOG2_448);
                 const uint8_t code = td_to_e4m3(probability);
                 sum += probability;
-                if (which == KIND_8B_FP8)
+                if (fp8)
                     finite &= split_e4m3(code, p->accumulator, &codes[slot_e4m3(td_v_position(j), p->accumulator)]);
                 else
                     finite &= split_f16(td_to_f16(probability), &codes[j]);
@@ -221,7 +239,7 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
             local->l[r] = local->l[r] * alpha + sum;
             for (uint32_t c = 0; c < d_pad; c++) {
                 float *o = &local->o[r][c];
-                if (which == KIND_8B_FP8) {
+                if (fp8) {
                     const float half = mma_e4m3(p->accumulator, codes, local->v[c], 0);
                     const float tile = finite ? mma_e4m3(p->accumulator, codes + 32, local->v[c] + 32, half) : NAN;
                     *o = fmaf(*o, alpha, tile);
@@ -272,6 +290,16 @@ void td_twin_attn_8b_fp8(const void *params, const td_block *at)
 void td_twin_attn_8b_f16(const void *params, const td_block *at)
 {
     attention(params, at, KIND_8B_F16);
+}
+
+void td_twin_attn_4b_fp8(const void *params, const td_block *at)
+{
+    attention(params, at, KIND_4B_FP8);
+}
+
+void td_twin_attn_4b_f16(const void *params, const td_block *at)
+{
+    attention(params, at, KIND_4B_F16);
 }
 
 void td_twin_attn_f16(const void *params, const td_block *at)

@@ -2,13 +2,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys
+ * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim] (int4: two a byte), V codes [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys
  * a step.
  *
  *   time ->   K(0) V(0)  |  S = Q K(i)   softmax   O += P V(i)  |  ...  |  O / l
  *   copies               |  K(i+1) ---------->  V(i+1) -------> |          (with one stage: K(i+1) once S is done,
  *                                                                           V(i+1) once P V(i) is done)
- * A thread holds O (Dim / 2 registers), S (32) and, up to 256 bytes a row, its fragments of Q (Dim * QkBytes / 8).
+ * A thread holds O (Dim / 2 registers), S (32) and, up to 256 bytes a row, its fragments of Q (Dim * QkBits / 64).
  * P never leaves registers: the C fragment of S is the A fragment of P, because V's keys are stored permuted (e4m3) or
  * because the layouts agree anyhow (fp16).
  */
@@ -79,20 +79,28 @@ __device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_a
         to.v, (const uint8_t *)p.v_codes + int64_t(at.bhk) * T::dim * stride + tile * T::keys * T::pv_bytes, stride);
 }
 
-__device__ __forceinline__ void mma_qk(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    mma_s8(c, a, b0, b1);
-}
-__device__ __forceinline__ void mma_qk(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    mma_f16(c, a, b0, b1);
-}
-
-template <int Bytes> struct Dot {
+/* S = Q K^T in the tensor cores, by the bits of a code. */
+template <int Bits> struct Dot;
+template <> struct Dot<4> {
     using type = int;
+    __device__ __forceinline__ static void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        mma_s4(c, a, b0, b1);
+    }
 };
-template <> struct Dot<2> {
+template <> struct Dot<8> {
+    using type = int;
+    __device__ __forceinline__ static void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        mma_s8(c, a, b0, b1);
+    }
+};
+template <> struct Dot<16> {
     using type = float;
+    __device__ __forceinline__ static void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        mma_f16(c, a, b0, b1);
+    }
 };
 
 /* The warp's first row in the dumps. */
@@ -225,7 +233,7 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     for (int tile = 0; tile < tiles; tile++) {
         typename T::Stage &now = shared.stage[tile % T::stages], &next = shared.stage[(tile + 1) % T::stages];
         const bool more = tile + 1 < tiles;
-        typename Dot<T::qk_bytes>::type dot[8][4];
+        typename Dot<T::qk_bits>::type dot[8][4];
         float s[8][4], alpha[2];
 
         cp_async_wait<1>(); /* K(tile); V(tile) may still be on its way */
@@ -252,11 +260,11 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 
                 load_k<T>(b, shared_address(now.k), lane, j, step);
                 if constexpr (T::q_in_registers) {
-                    mma_qk(dot[j], q[step], b[0], b[1]);
-                    mma_qk(dot[j + 1], q[step], b[2], b[3]);
+                    Dot<T::qk_bits>::mma(dot[j], q[step], b[0], b[1]);
+                    Dot<T::qk_bits>::mma(dot[j + 1], q[step], b[2], b[3]);
                 } else {
-                    mma_qk(dot[j], a, b[0], b[1]);
-                    mma_qk(dot[j + 1], a, b[2], b[3]);
+                    Dot<T::qk_bits>::mma(dot[j], a, b[0], b[1]);
+                    Dot<T::qk_bits>::mma(dot[j + 1], a, b[2], b[3]);
                 }
             }
         }
@@ -363,3 +371,17 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 }
 
 } // namespace td
+
+/* blocks: how many shall fit on a multiprocessor; it bounds the registers (65536 / 128 / blocks). As many as go without
+ * spilling: on sm_89 that is one less. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
+#define TD_BLOCKS(others, sm_89) sm_89
+#else
+#define TD_BLOCKS(others, sm_89) others
+#endif
+#define TD_ATTENTION_ENTRY(name, dim, qk_bits, pv_bytes, blocks)           \
+    extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, blocks) \
+        name##_d##dim(const __grid_constant__ td_params_attention p)       \
+    {                                                                      \
+        td::attend<td::Tile<dim, qk_bits, pv_bytes>>(p);                   \
+    }

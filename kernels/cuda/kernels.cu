@@ -5,5 +5,6 @@
 #include "prologue.cu"
 #include "stamp.cu"
 
+#include "attn_4b.cu"
 #include "attn_8b.cu"
 #include "attn_f16.cu"

@@ -209,6 +209,11 @@ __device__ __forceinline__ float code_scale(float amax, float qmax)
     return amax < TD_TINY_AMAX ? 0.0f : __fdiv_rn(amax, qmax);
 }
 
+__device__ __forceinline__ int code_of(float x, float mean, float factor, float qmax)
+{
+    return int(fminf(fmaxf(rintf(__fmul_rn(__fsub_rn(x, mean), factor)), -qmax), qmax));
+}
+
 /* The scale of fp16 codes: the least power of two that brings amax to 32768 or below, at least 1. */
 __device__ __forceinline__ float half_scale(float amax)
 {
@@ -330,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
     const td::Walk walk(p.x.dim, p.d_pad);
     const int t = int(threadIdx.x);
     const uint32_t granularity = p.mode == 1 ? uint32_t(TANDEM_GRANULARITY_TOKEN) : p.granularity;
-    const bool is_k = p.is_k != 0, whole_head = p.amax && p.mode == 0;
+    const bool is_k = p.is_k != 0, whole_head = p.amax && p.mode != 1;
     const int64_t row0 = chunk.bh * p.rows_pad + chunk.first;
 
     top[t] = 0;
@@ -371,9 +376,9 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
         });
         __syncthreads();
         const float amax = __uint_as_float(top[td::group_of(t, granularity, is_k)]);
-        float scale = p.mode == 0 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
+        float scale = p.mode != 1 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
 
-        factor[t] = p.mode == 0 ? td::code_factor(amax, p.qmax) : __frcp_rn(scale);
+        factor[t] = p.mode != 1 ? td::code_factor(amax, p.qmax) : __frcp_rn(scale);
         if (bad[t])
             scale = CUDART_NAN_F;
         if (p.flag)
@@ -384,6 +389,21 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
         td::for_rows(x, stride, wide, walk, chunk.rows, [&](int r, const float(&v)[8], bool) {
             const bool exists = walk.reads && r < chunk.rows;
 
+            if (p.mode == 2) {
+                const int row_bytes = int(TD_PACKED_ROW_BYTES(p.d_pad));
+                uint8_t *to = (uint8_t *)p.codes + (row0 + r) * row_bytes;
+                uint32_t word = 0;
+
+                if (exists)
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        word |= uint32_t(td::code_of(v[i], mean[walk.channel + i], factor[r], p.qmax) & 15) << (4 * i);
+                for (int c = walk.channel; c < 2 * row_bytes; c += 8 * walk.team) { /* the second: padding */
+                    *reinterpret_cast<uint32_t *>(to + c / 2) = word;
+                    word = 0;
+                }
+                return;
+            }
             if (!walk.writes)
                 return;
             if (p.mode == 0) {
@@ -391,12 +411,9 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
 
                 if (exists)
 #pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        const float y = rintf(__fmul_rn(__fsub_rn(v[i], mean[walk.channel + i]), factor[r]));
-                        const int code = int(fminf(fmaxf(y, -p.qmax), p.qmax));
-
-                        word[i / 4] |= uint32_t(code & 255) << (8 * (i % 4));
-                    }
+                    for (int i = 0; i < 8; i++)
+                        word[i / 4] |= uint32_t(td::code_of(v[i], mean[walk.channel + i], factor[r], p.qmax) & 255)
+                                       << (8 * (i % 4));
                 *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) =
                     make_uint2(word[0], word[1]);
             } else {

@@ -9,7 +9,7 @@
  *   B  8 columns x 32 bytes  b0: column g, bytes 4q..      b1: column g, bytes 16 + 4q..
  *   C  16 rows x 8 columns   c0, c1: row g, columns 2q and 2q + 1    c2, c3: row g + 8, likewise
  *
- * That holds for int8 and e4m3 (k = 32) and for fp16 (k = 16) alike, so loads do not care about the type.
+ * That holds for int4 (k = 64), int8 and e4m3 (k = 32) and fp16 (k = 16) alike, so loads do not care about the type.
  */
 #pragma once
 
@@ -20,6 +20,14 @@ namespace td {
 __device__ __forceinline__ void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Int4, the lower channel in the lower half of a byte: native on sm_80 to sm_89, else made of many instructions. */
+__device__ __forceinline__ void mma_s4(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -5,7 +5,7 @@
  * A stage holds 64 keys. Rows carry 16 bytes of padding, so that the eight 16-byte rows of an ldmatrix fall into
  * eight different bank groups:
  *
- *   k        64 keys     x (Dim * QkBytes + 16)      row = key,      codes of its channels
+ *   k        64 keys     x (q_row_bytes + 16)        row = key,      codes of its channels
  *   k_scale  64 floats, delta 64 floats
  *   v        Dim channels x (64 * PvBytes + 16)      row = channel,  codes of the 64 keys (e4m3: permuted within 16)
  */
@@ -16,14 +16,14 @@
 
 namespace td {
 
-template <int Dim, int QkBytes, int PvBytes> struct Tile {
-    static constexpr int dim = Dim, qk_bytes = QkBytes, pv_bytes = PvBytes;
+template <int Dim, int QkBits, int PvBytes> struct Tile {
+    static constexpr int dim = Dim, qk_bits = QkBits, pv_bytes = PvBytes;
     static constexpr int rows = 64, keys = int(TD_TILE_KEYS), threads = int(TD_BLOCK_THREADS);
-    static constexpr int q_row_bytes = Dim * QkBytes;
-    static constexpr int k_row_bytes = Dim * QkBytes + 16;
+    static constexpr int q_row_bytes = QkBits == 4 ? int(TD_PACKED_ROW_BYTES(unsigned(Dim))) : Dim * QkBits / 8;
+    static constexpr int k_row_bytes = q_row_bytes + 16;
     static constexpr int v_row_bytes = keys * PvBytes + 16;
-    static constexpr int steps = Dim * QkBytes / 32; /* mma steps over the channels */
-    static constexpr int stages = int(TD_ATTENTION_STAGES(unsigned(QkBytes), unsigned(PvBytes), unsigned(Dim)));
+    static constexpr int steps = q_row_bytes / 32; /* mma steps over the channels */
+    static constexpr int stages = int(TD_ATTENTION_STAGES(unsigned(q_row_bytes), unsigned(PvBytes), unsigned(Dim)));
     static constexpr bool q_in_registers = steps <= 8; /* 4 registers a step */
 
     struct Stage {
@@ -35,7 +35,7 @@ template <int Dim, int QkBytes, int PvBytes> struct Tile {
     struct Shared {
         Stage stage[stages];
     };
-    static_assert(sizeof(Shared) == TD_ATTENTION_SHARED_BYTES(unsigned(QkBytes), unsigned(PvBytes), unsigned(Dim)),
+    static_assert(sizeof(Shared) == TD_ATTENTION_SHARED_BYTES(unsigned(q_row_bytes), unsigned(PvBytes), unsigned(Dim)),
                   "the launch asks for another size");
 };
 
