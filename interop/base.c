@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interop/base.h"
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <time.h>
@@ -16,6 +17,9 @@ void td_logf(const td_log *log, td_log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    for (char *c = text; *c; c++) /* names come from files and callers: a line stays one line */
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
     log->fn(log->user, (int)level, text);
 }
 

@@ -47,8 +47,8 @@ static const char *const kind_names[KINDS] = {"cpu", "cuda", "vulkan", "vulkan-c
 
 typedef struct logbook {
     pthread_mutex_t lock;
-    unsigned errors;
-    char last[1024];
+    unsigned errors, details;
+    char last[1024], last_detail[1024]; /* lines of level ERROR and DEBUG */
 } logbook;
 
 typedef struct rig {
@@ -66,11 +66,13 @@ static void on_log(void *user, int level, const char *text)
 {
     rig *r = user;
 
-    if (level != TANDEM_LOG_ERROR)
-        return;
     pthread_mutex_lock(&r->log.lock);
-    r->log.errors++;
-    snprintf(r->log.last, sizeof r->log.last, "%s", text);
+    r->log.errors += level == TANDEM_LOG_ERROR;
+    r->log.details += level == TANDEM_LOG_DEBUG;
+    if (level == TANDEM_LOG_ERROR)
+        snprintf(r->log.last, sizeof r->log.last, "%s", text);
+    if (level == TANDEM_LOG_DEBUG)
+        snprintf(r->log.last_detail, sizeof r->log.last_detail, "%s", text);
     pthread_mutex_unlock(&r->log.lock);
 }
 
@@ -540,8 +542,9 @@ static void check_refusal(rig *r, unsigned before, tandem_status expected, const
     if (expected != TANDEM_ERROR_BUSY && (errors_of(r) != before + 1 || strcmp(r->log.last, kept)))
         fail_msg("%s, line %d: %u log lines, the last '%s'", kind_names[r->kind], line, errors_of(r) - before,
                  r->log.last);
-    if (expected == TANDEM_ERROR_BUSY && errors_of(r) != before)
-        fail_msg("%s, line %d: BUSY was logged: '%s'", kind_names[r->kind], line, r->log.last);
+    if (expected == TANDEM_ERROR_BUSY && (errors_of(r) != before || strcmp(r->log.last_detail, kept)))
+        fail_msg("%s, line %d: BUSY was logged as '%s' and '%s'", kind_names[r->kind], line, r->log.last,
+                 r->log.last_detail);
 }
 
 #define REFUSED(r, expected, text, ...)                                         \
@@ -599,7 +602,10 @@ static void test_create_refuses(void **state)
     CREATE(ARG, "desc.backend is 3", d.backend = 3);
     CREATE(ARG, "desc.release is NULL", d.allocate = some_allocate);
     CREATE(ARG, "desc.allocate is NULL", d.release = some_release);
-    CREATE(ARG, "desc.frames_in_flight is 65", d.frames_in_flight = 65);
+    CREATE(ARG, "desc.frames_in_flight is 49", d.frames_in_flight = 49);
+    CREATE(ARG, "desc.struct_bytes is 0", d.struct_bytes = 0);
+    CREATE(ARG, say("desc.struct_bytes is %zu", sizeof d + 8), d.struct_bytes = sizeof d + 8);
+    REFUSED(&r, ARG, "out is NULL", got = tandem_session_create(&r.desc, NULL));
     CREATE(ARG, "desc.timing is 2", d.timing = 2);
     CREATE(ARG, "desc.reserved is 9", d.reserved = 9);
     if (!expect_gpu() && !r.info.sm) {
@@ -617,14 +623,23 @@ static void test_create_refuses(void **state)
         tandem_session_desc d = r.desc;
         tandem_session *s = (tandem_session *)&r;
 
-        /* Sizes that nobody knows: nothing else in the struct may be read. */
-        for (uint32_t bytes = 0; bytes < 2 * sizeof d; bytes++) {
+        /* Sizes that nobody knows: of a shorter struct nothing is read that is not there. */
+        for (uint32_t bytes = 4; bytes < sizeof d; bytes++) {
+            const bool has_log = bytes >= offsetof(tandem_session_desc, user) + sizeof d.user;
+            const unsigned before = errors_of(&r);
+            tandem_session_desc *part = malloc(bytes);
+
             d.struct_bytes = bytes;
-            if (bytes != sizeof d)
-                assert_int_equal(tandem_session_create(&d, &s), TANDEM_ERROR_ARG);
-            assert_true(bytes == sizeof d || !s);
+            memcpy(part, &d, bytes);
+            assert_int_equal(tandem_session_create(part, &s), TANDEM_ERROR_ARG);
+            assert_null(s);
+            assert_int_equal(errors_of(&r), before + has_log);
+            free(part);
         }
-        assert_int_equal(tandem_session_create(&r.desc, NULL), TANDEM_ERROR_ARG);
+        d.struct_bytes = 0x5a5a5a5a; /* nothing at all can be believed */
+        d.log = (void (*)(void *, int, const char *))(uintptr_t)0x5a5a5a5a;
+        d.error_text = (char *)(uintptr_t)0x5a5a5a5a;
+        assert_int_equal(tandem_session_create(&d, &s), TANDEM_ERROR_ARG);
         assert_int_equal(tandem_session_create(NULL, &s), TANDEM_ERROR_ARG);
         assert_int_equal(tandem_session_destroy(NULL), TANDEM_ERROR_ARG);
         assert_int_equal(tandem_session_destroy(&s), TANDEM_ERROR_ARG);
@@ -660,7 +675,7 @@ static void refuse_mems(rig *r)
     tandem_mem_vulkan vulkan;
     void *host;
     const int before = vku_open_fds();
-    int pipes[2], dead;
+    int pipes[2], dead, directory, devnull, memfd;
 
 #define MEM(expected, words, ...)                                                                            \
     do {                                                                                                     \
@@ -670,6 +685,10 @@ static void refuse_mems(rig *r)
         assert_int_equal(mem, 0);                                                                            \
     } while (0)
     assert_int_equal(pipe(pipes), 0);
+    directory = open("/tmp", O_RDONLY | O_DIRECTORY);
+    devnull = open("/dev/null", O_RDWR);
+    memfd = memfd_create("test", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(memfd, 65536), 0);
     dead = dup(pipes[0]);
     close(dead);
     MEM(ARG, "desc.struct_bytes is 3", d.struct_bytes = 3);
@@ -685,12 +704,18 @@ static void refuse_mems(rig *r)
     MEM(ARG, say("desc.offset_bytes is %" PRIu64, UINT64_MAX), d.source = TANDEM_MEM_FD; d.offset_bytes = UINT64_MAX);
     MEM(ARG, say("desc.fd is %d", dead), d.source = TANDEM_MEM_FD; d.fd = dead);
     MEM(ARG, "desc.fd is -1", d.source = TANDEM_MEM_FD; d.fd = -1);
+    MEM(ARG, say("desc.fd is %d, a pipe", pipes[0]), d.source = TANDEM_MEM_FD);
+    MEM(ARG, say("desc.fd is %d, a directory", directory), d.source = TANDEM_MEM_FD; d.fd = directory);
+    MEM(ARG, say("desc.allocation_bytes is 65537, but desc.fd %d has 65536 bytes", memfd), d.source = TANDEM_MEM_FD;
+        d.fd = memfd; d.allocation_bytes = 65537);
+    MEM(UNSUPPORTED, "desc.vulkan_usage is 0x20200", d.vulkan_usage = 0x20200);
+    MEM(NOMEM, "", d.bytes = 1ull << 50); /* more than any machine has; refused before a sanitizer's malloc objects */
     MEM(ARG, "desc.vulkan_memory is 0", d.source = TANDEM_MEM_VULKAN);
     if (!r->has_vk || r->info.backend == TANDEM_BACKEND_CPU) {
-        MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD);
+        MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD; d.fd = memfd);
         MEM(UNSUPPORTED, "desc.source is VULKAN (3)", d.source = TANDEM_MEM_VULKAN; d.vulkan_memory = 16);
     } else {
-        MEM(ARG, say("desc.fd is %d", pipes[0]), d.source = TANDEM_MEM_FD);
+        MEM(ARG, say("desc.fd is %d", devnull), d.source = TANDEM_MEM_FD; d.fd = devnull);
     }
     if (r->has_vk || r->info.backend == TANDEM_BACKEND_CUDA) {
         MEM(ARG, say("desc.host is %p", (void *)((char *)pages + 16)), d.source = TANDEM_MEM_HOST;
@@ -698,8 +723,12 @@ static void refuse_mems(rig *r)
         MEM(ARG, "desc.bytes is 4095", d.source = TANDEM_MEM_HOST; d.host = pages; d.bytes = 4095);
     }
     assert_int_equal(fcntl(pipes[0], F_GETFD) >= 0, 1); /* stays the caller's */
+    assert_int_equal(lseek(memfd, 0, SEEK_CUR), 0);
     close(pipes[0]);
     close(pipes[1]);
+    close(directory);
+    close(devnull);
+    close(memfd);
     REFUSED(r, ARG, "desc is NULL", got = tandem_mem_create(r->s, NULL, &mem));
     REFUSED(r, ARG, "mem is NULL", tandem_mem_desc d = {.struct_bytes = sizeof d};
             got = tandem_mem_create(r->s, &d, NULL));
@@ -1134,6 +1163,35 @@ static void caller_memory(rig *r)
         REFUSED(r, ARG, "o.offset_bytes is 388: it overlaps q at 0", a->o.offset_bytes += sizeof(float);
                 tandem_ticket ticket; got = tandem_submit(r->s, &job, &ticket));
         assert_true(host[5] == before);
+        a->o.offset_bytes -= sizeof(float);
+    }
+    {
+        /* The second half once more, as a mem of its own: O there, K in the whole at the same bytes. CUDA registers
+         * memory once only. */
+        const uint64_t half = bytes / 2;
+        const tandem_mem_desc again = {
+            .struct_bytes = sizeof again, .source = TANDEM_MEM_HOST, .bytes = half, .host = (char *)host + half};
+        tandem_mem other;
+        tandem_ticket ticket;
+
+        if (r->info.backend == TANDEM_BACKEND_CPU) {
+            assert_int_equal(tandem_mem_create(r->s, &again, &other), TANDEM_OK);
+            a->o.mem = other;
+            a->o.offset_bytes = 0;
+            a->q_len = 8;
+            a->k.offset_bytes = half;
+            a->kv_len = 8;
+            REFUSED(r, ARG, "o.offset_bytes is 0: it overlaps k at 32768", got = tandem_submit(r->s, &job, &ticket));
+            a->k.offset_bytes = 0;
+            assert_int_equal(ended(r, submit(r, &job)).state, TANDEM_JOB_DONE);
+            assert_int_equal(tandem_mem_destroy(r->s, other), TANDEM_OK);
+        }
+    }
+    if (r->has_vk) {
+        tandem_mem_vulkan vulkan;
+
+        assert_int_equal(tandem_mem_get_vulkan(r->s, mem, &vulkan), TANDEM_OK);
+        assert_true(vulkan.buffer && vulkan.memory && vulkan.offset == 0 && vulkan.bytes == bytes);
     }
     assert_int_equal(tandem_mem_destroy(r->s, mem), TANDEM_OK);
     host[0] = 1; /* still the caller's */
@@ -1206,13 +1264,24 @@ static void engines_memory(rig *r, tandem_mem_source source)
         REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem), got = tandem_mem_get_vulkan(r->s, mem, &vulkan));
     } else {
         assert_int_equal(tandem_mem_get_vulkan(r->s, mem, &vulkan), TANDEM_OK);
-        assert_true(!vulkan.buffer && vulkan.memory == memory && vulkan.offset == OFFSET && vulkan.bytes == MEM_BYTES);
+        assert_true(vulkan.buffer && vulkan.memory == memory && vulkan.offset == OFFSET && vulkan.bytes == MEM_BYTES);
     }
-    commands = vku_begin(&r->vk);
-    REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem),
-            got = tandem_record_release(r->s, commands, mem, transfer_stage, VK_ACCESS_TRANSFER_WRITE_BIT));
     assert_int_equal(vku_buffer_create(&r->vk, MEM_BYTES, buffer_info.usage, &staging), VK_SUCCESS);
     fill(staging.host, 8);
+    if (source == TANDEM_MEM_VULKAN) { /* the session's buffer on the same bytes */
+        float data[FLOATS];
+
+        memcpy(data, staging.host, sizeof data);
+        transfer(r, mem, data, sizeof data, true);
+        job = new_job(mem);
+        assert_int_equal(ended(r, submit(r, &job)).state, TANDEM_JOB_DONE);
+        transfer(r, mem, data, sizeof data, false);
+        check_output(&job, data, 2e-3);
+    }
+    commands = vku_begin(&r->vk);
+    if (source == TANDEM_MEM_FD)
+        REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem),
+                got = tandem_record_release(r->s, commands, mem, transfer_stage, VK_ACCESS_TRANSFER_WRITE_BIT));
     r->vk.CmdCopyBuffer(commands, staging.buffer, buffer, 1, &up);
     barrier.buffer = buffer;
     barrier.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
@@ -2283,10 +2352,35 @@ static void models(rig *r)
     free(data);
 }
 
+/* A file without a tensor, and one whose name is no line of its own. */
+static void odd_models(rig *r)
+{
+    static const char empty[] = "\2\0\0\0\0\0\0\0{}";
+    char path[] = "/tmp/tandem-empty-XXXXXX";
+    tandem_info before = {.struct_bytes = sizeof before}, after = before;
+    const int fd = mkstemp(path);
+    tandem_model model;
+
+    assert_int_equal(write(fd, empty, sizeof empty - 1), sizeof empty - 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(tandem_model_load(r->s, path, &model), TANDEM_OK);
+        assert_int_equal(tandem_model_destroy(r->s, model), TANDEM_OK);
+        assert_int_equal(tandem_session_info(r->s, i ? &after : &before), TANDEM_OK);
+    }
+    assert_int_equal(after.host_bytes, before.host_bytes);
+    assert_int_equal(after.device_bytes, before.device_bytes);
+    close(fd);
+    unlink(path);
+
+    assert_int_equal(tandem_model_load(r->s, "/two\nlines\x1b[31m", &model), TANDEM_ERROR_IO);
+    assert_non_null(strstr(r->log.last, "'/two?lines?[31m'"));
+}
+
 static void test_models(void **state)
 {
     (void)state;
     each_kind(models);
+    each_kind(odd_models);
 }
 
 /* Threads. */
@@ -2329,6 +2423,30 @@ static void test_many_sessions(void **state)
         assert_int_equal(pthread_create(&threads[i], NULL, own_session, (void *)i), 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
+}
+
+/* No session takes an id of another for its own. */
+static void test_foreign_ids(void **state)
+{
+    enum { SESSIONS = 200 };
+    const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = 64};
+    static tandem_session *sessions[SESSIONS];
+    tandem_mem mems[SESSIONS];
+    void *host;
+    rig r;
+
+    (void)state;
+    assert_true(rig_prepare(&r, ON_CPU));
+    for (uint32_t i = 0; i < SESSIONS; i++) {
+        assert_int_equal(tandem_session_create(&r.desc, &sessions[i]), TANDEM_OK);
+        assert_int_equal(tandem_mem_create(sessions[i], &mem_desc, &mems[i]), TANDEM_OK);
+    }
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        for (uint32_t k = 0; k < SESSIONS; k++)
+            assert_int_equal(tandem_mem_host(sessions[i], mems[k], &host), i == k ? TANDEM_OK : TANDEM_ERROR_ARG);
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        assert_int_equal(tandem_session_destroy(&sessions[i]), TANDEM_OK);
+    rig_close(&r);
 }
 
 /* Several threads on one session: submit, cancel, poll, create, destroy, read the info. */
@@ -2598,6 +2716,7 @@ int main(void)
         cmocka_unit_test(test_fds),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_many_sessions),
+        cmocka_unit_test(test_foreign_ids),
         cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_device_lost),
         cmocka_unit_test(test_requirements),

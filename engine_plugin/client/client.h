@@ -24,7 +24,7 @@
 
 enum {
     TD_WHY_BYTES = 400,
-    TD_MAX_FRAMES = 64,
+    TD_MAX_FRAMES = TD_STREAM_PENDING,
     TD_REPORTS = 256,
     TD_MAX_GARBAGE = 64,
 };
@@ -125,7 +125,7 @@ struct tandem_session {
     td_stream *stream;
     td_target target;
     bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
-    bool stuck;      /* the stream did not end in time: what it may still use is left behind */
+    atomic_bool stuck; /* the stream failed or did not end in time: what it may still use is left behind */
 
     pthread_mutex_t lock;
     pthread_cond_t work, watch, changed; /* for the worker, the watchdog, callers that wait */
@@ -154,7 +154,7 @@ struct tandem_session {
 void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment);
 void td_session_free(tandem_session *s, void *pointer, uint64_t bytes);
 
-/* Keeps the text of a failure and logs it, unless `status` is a BUSY that a caller polls for. Returns `status`. */
+/* Keeps the text of a failure and logs it: as an error, a BUSY that a caller may poll for as DEBUG. Returns `status`. */
 tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why);
 void td_session_keep_error_locked(tandem_session *s, const char *text);
 
@@ -197,12 +197,20 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
 tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
-/* Sleeps until the timeline should be looked at again. Semaphores are looked at ever less often and never slept on in
- * the driver: vkWaitSemaphores takes 10 ms to see a value that CUDA signals, cannot be interrupted, and together with a
- * vkSignalSemaphore of another thread it stalls the validation layers (1.3.239) for 10 s. */
-#define TD_FIRST_NAP_NS 10000u
-void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t until_ns,
-                            uint64_t *nap_ns);
+/* Sleeps until the timeline should be looked at again, in a wait since begin_ns that ends at until_ns. Semaphores are
+ * looked at ever less often and never slept on in the driver: vkWaitSemaphores takes 10 ms to see a value that CUDA
+ * signals, cannot be interrupted, and together with a vkSignalSemaphore of another thread it stalls the validation layers
+ * (1.3.239) for 10 s. */
+void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t begin_ns,
+                            uint64_t until_ns);
+/* How long to sleep between two looks at something that wakes nobody: a wait becomes at most a sixteenth longer, or as
+ * little as the kernel can sleep. */
+static inline uint64_t td_nap_ns(uint64_t waited_ns)
+{
+    const uint64_t least = 5000, most = 500000, nap = waited_ns / 16;
+
+    return nap < least ? least : nap > most ? most : nap;
+}
 
 /* local.c */
 tandem_status td_local_start(tandem_session *s, char *why);

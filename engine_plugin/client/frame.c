@@ -43,7 +43,7 @@ static td_mem *use_buffer(tandem_session *s, tandem_mem id, const char *what, ta
     *status = TANDEM_ERROR_ARG;
     pthread_mutex_lock(&s->lock);
     mem = td_mem_find_locked(s, id, what, why);
-    if (mem && (!s->vk || !mem->has_vk || !mem->vk.buffer || mem->source == TANDEM_MEM_VULKAN)) {
+    if (mem && !mem->vk.buffer) {
         *status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s is 0x%" PRIx64 ", which has no VkBuffer",
                           what, id);
         mem = NULL;

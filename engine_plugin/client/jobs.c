@@ -11,9 +11,10 @@
 
 static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
 
-/* A view with its shape, in bytes. */
+/* A view with its shape, in bytes. Two mems may name the same memory: addresses tell where one sees both, the engine's
+ * VkDeviceMemory where each import has addresses of its own. */
 typedef struct box {
-    const td_mem *mem;
+    VkDeviceMemory memory; /* VK_NULL_HANDLE: begin is an address */
     uint64_t begin, end;
     uint64_t row_bytes, stride[3], count[3]; /* dimensions of more than one element, least stride first */
     uint32_t dimensions;
@@ -23,8 +24,12 @@ static box make_box(const td_mem *mem, const tandem_view *view, const uint32_t s
 {
     const uint64_t element = td_dtype_bytes(view->dtype);
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-    box b = {
-        .mem = mem, .begin = view->offset_bytes, .end = view->offset_bytes + extent, .row_bytes = shape[3] * element};
+    const bool shared = mem->has_vk && !mem->host;
+    const uint64_t begin = (shared ? mem->vk.offset : mem->address) + view->offset_bytes;
+    box b = {.memory = shared ? mem->vk.memory : VK_NULL_HANDLE,
+             .begin = begin,
+             .end = begin + extent,
+             .row_bytes = shape[3] * element};
 
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t at = b.dimensions;
@@ -57,7 +62,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
  * common divisor of their outer strides their inner parts are apart. */
 static bool overlap(const box *a, const box *b)
 {
-    if (a->mem != b->mem || a->end <= b->begin || b->end <= a->begin)
+    if (a->memory != b->memory || a->end <= b->begin || b->end <= a->begin)
         return false;
     for (uint32_t inner_a = 0; inner_a <= a->dimensions; inner_a++)
         for (uint32_t inner_b = 0; inner_b <= b->dimensions; inner_b++) {
@@ -133,7 +138,7 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
                 status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                                  "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64,
                                  view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
-                                 views[w]->mem);
+                                 views[i]->mem);
     return status == TANDEM_OK ? td_plan_attention(op, &s->target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
 }
 
@@ -310,10 +315,11 @@ tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_
 
 tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns, tandem_job_report *report)
 {
-    const uint64_t until = td_after(td_now_ns(), timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
+    const uint64_t begin = td_now_ns();
+    const uint64_t until = td_after(begin, timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
-    uint64_t number, nap_ns = 5000;
+    uint64_t number;
 
     if (!session)
         return TANDEM_ERROR_ARG;
@@ -345,8 +351,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
         if (session->gpu_signals) {
             /* Nothing wakes the host when the GPU is done: look, ever less often. */
             pthread_mutex_unlock(&session->lock);
-            td_sleep_ns(nap_ns < until - now ? nap_ns : until - now);
-            nap_ns = nap_ns < 100000 ? nap_ns * 2 : 100000;
+            td_sleep_ns(td_nap_ns(now - begin) < until - now ? td_nap_ns(now - begin) : until - now);
             pthread_mutex_lock(&session->lock);
         } else {
             td_cond_wait_until(session, &session->changed, until);

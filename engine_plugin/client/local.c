@@ -6,8 +6,8 @@
  *   other rungs       submit queues; the worker waits for the point, runs the plan, signals the point
  *
  * A job's report ends (DONE, STALE, CANCELLED, FAILED) once and for all; the job itself is retired, and its slot free,
- * when its point is signalled and nothing uses its mems any more. A STALE job of a GPU is the one case where the report
- * ends first.
+ * when its point is signalled and nothing uses its mems any more. A STALE job is the one case where the report ends
+ * first.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -125,6 +125,7 @@ static void break_session(tandem_session *s, tandem_status status, bool told)
 {
     if (!s->broken)
         s->broken_untold = !told;
+    s->stuck = s->stuck || s->cu;
     s->broken = status == TANDEM_ERROR_LOST ? TANDEM_ERROR_LOST : TANDEM_ERROR_DEVICE;
     pthread_cond_signal(&s->watch);
     while (s->gpu_signals && s->order_count)
@@ -254,7 +255,7 @@ static const char *label_of(const td_plan *plan)
     }
 }
 
-static tandem_status enqueue(tandem_session *s, td_job *job, bool *signalled, char *why)
+static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
 {
     const td_stream_submit submit = {
         .plan = &job->plan,
@@ -266,21 +267,18 @@ static tandem_status enqueue(tandem_session *s, td_job *job, bool *signalled, ch
         .signal_value = job->signal_value,
         .label = label_of(&job->plan),
     };
+    bool signalled;
 
-    *signalled = false;
-    return td_stream_enqueue(s->stream, &submit, &job->stream_sequence, signalled, why, TD_WHY_BYTES);
+    return td_stream_enqueue(s->stream, &submit, &job->stream_sequence, &signalled, why, TD_WHY_BYTES);
 }
 
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, char *why)
 {
     tandem_status status;
-    bool signalled;
 
     if (s->gpu_signals) {
-        status = enqueue(s, job, &signalled, why);
+        status = enqueue(s, job, why);
         if (status != TANDEM_OK) {
-            if (signalled && job->signal)
-                job->signal->promised = job->signal_value;
             if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
                 break_session(s, status, true);
             return status;
@@ -312,7 +310,7 @@ typedef struct verdict {
 
 static verdict wait_for_point(tandem_session *s, td_job *job, char *line)
 {
-    uint64_t nap_ns = TD_FIRST_NAP_NS;
+    const uint64_t begin_ns = td_now_ns();
 
     for (;;) {
         uint64_t now = td_now_ns(), value = job->wait_value, until;
@@ -341,7 +339,7 @@ static verdict wait_for_point(tandem_session *s, td_job *job, char *line)
         if (job->has_deadline && job->deadline_ns < until)
             until = job->deadline_ns;
         if (status == TANDEM_OK)
-            td_timeline_nap_locked(s, wait, &s->work, until, &nap_ns);
+            td_timeline_nap_locked(s, wait, &s->work, begin_ns, until);
         if (status != TANDEM_OK) {
             break_session(s, status, true);
             td_fail(line, TD_WHY_BYTES, s->broken, "job %" PRIu64 ": waiting for its point failed: %s", job->number,
@@ -366,17 +364,15 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint64_t *begin_
 /* Without the lock; polls, since nothing wakes the host. */
 static tandem_status run_on_stream(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns, char *why)
 {
-    uint64_t asked_ns = td_now_ns(), nap_ns = 5000;
-    bool signalled;
-    tandem_status status = enqueue(s, job, &signalled, why);
+    uint64_t asked_ns = td_now_ns();
+    tandem_status status = enqueue(s, job, why);
 
     *begin_ns = asked_ns;
     while (status == TANDEM_OK && td_stream_completed(s->stream) < job->stream_sequence) {
         uint64_t now = td_now_ns();
         bool late;
 
-        td_sleep_ns(nap_ns);
-        nap_ns = nap_ns < 100000 ? nap_ns * 2 : 100000;
+        td_sleep_ns(td_nap_ns(now - *begin_ns));
         if (now - asked_ns < STATUS_NS)
             continue;
         asked_ns = now;
@@ -641,5 +637,4 @@ void td_local_stop(tandem_session *s)
         pthread_join(s->worker, NULL);
     if (s->gpu_signals)
         drain_gpu(s);
-    s->stuck = s->stuck || (s->cu && s->broken);
 }

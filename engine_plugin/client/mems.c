@@ -3,10 +3,10 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
@@ -85,12 +85,17 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why)
 
 #define PLAIN_USAGE \
     (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
+/* Those of Vulkan 1.0: the others ask for a feature, or for memory that is allocated otherwise. */
+#define ANY_USAGE ((VkBufferUsageFlags)VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT * 2 - 1)
 
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     const VkBufferUsageFlags usage = PLAIN_USAGE | desc->vulkan_usage;
     tandem_status status;
 
+    if (desc->vulkan_usage & ~ANY_USAGE)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.vulkan_usage is 0x%x: its buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
     if (!s->vk && !s->cu)
         return use_block(s, mem, why);
     if (!s->vk) {
@@ -164,15 +169,40 @@ static tandem_status check_range(const tandem_mem_desc *desc, char *why)
     return TANDEM_OK;
 }
 
+/* What can be told of an fd without a driver: nothing that was exported is a directory, a pipe or a socket, and one that
+ * knows its size (a memfd, a dma-buf) must be as long as the engine says. */
+static tandem_status check_fd(const tandem_mem_desc *desc, char *why)
+{
+    struct stat st;
+    int64_t bytes = 0;
+
+    if (fstat(desc->fd, &st))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d: %s", desc->fd, strerror(errno));
+    if (S_ISDIR(st.st_mode) || S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d, a %s and no exported memory", desc->fd,
+                       S_ISDIR(st.st_mode)    ? "directory"
+                       : S_ISFIFO(st.st_mode) ? "pipe"
+                                              : "socket");
+    if (S_ISREG(st.st_mode))
+        bytes = st.st_size;
+    else if (!S_ISCHR(st.st_mode) && !S_ISBLK(st.st_mode))
+        bytes = lseek(desc->fd, 0, SEEK_END); /* a dma-buf has no position that this could move */
+    if ((S_ISREG(st.st_mode) || bytes > 0) && (uint64_t)bytes < desc->allocation_bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.allocation_bytes is %" PRIu64 ", but desc.fd %d has %" PRId64 " bytes",
+                       desc->allocation_bytes, desc->fd, bytes);
+    return TANDEM_OK;
+}
+
 static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     char text[TD_WHY_BYTES] = "";
     tandem_status status = check_range(desc, why);
 
+    if (status == TANDEM_OK)
+        status = check_fd(desc, why);
     if (status != TANDEM_OK)
         return status;
-    if (fcntl(desc->fd, F_GETFD) < 0)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d: %s", desc->fd, strerror(errno));
     if (!s->vk || !s->cu)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
                        s->vk ? "the CPU cannot map OPAQUE_FD memory"
@@ -344,7 +374,7 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
                          "mem is 0x%" PRIx64 ", which has no Vulkan memory here", mem);
     } else if (found) {
         *out = (tandem_mem_vulkan){
-            .buffer = found->source == TANDEM_MEM_VULKAN ? VK_NULL_HANDLE : found->vk.buffer,
+            .buffer = found->vk.buffer,
             .memory = found->vk.memory,
             .offset = found->vk.offset,
             .bytes = found->bytes,

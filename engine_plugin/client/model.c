@@ -47,8 +47,8 @@ static tandem_status lay_out(tandem_session *s, td_model *model, const td_safete
 
     for (uint32_t i = 0; i < file->count; i++)
         name_bytes += strlen(file->tensors[i].name) + 1;
-    model->block_bytes = file->count * sizeof *model->tensors + name_bytes;
-    model->tensors = td_session_alloc(s, model->block_bytes ? model->block_bytes : 1, 64);
+    model->block_bytes = file->count * sizeof *model->tensors + name_bytes + 1; /* a file may have no tensor */
+    model->tensors = td_session_alloc(s, model->block_bytes, 64);
     if (!model->tensors)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the names of %u tensors",
                        file->count);

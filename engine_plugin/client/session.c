@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine_plugin/client/client.h"
 
@@ -36,6 +37,11 @@ const char *tandem_status_text(tandem_status status)
 
 /* Memory. */
 
+static uint64_t physical_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
 {
     void *pointer;
@@ -44,6 +50,8 @@ void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
         return NULL;
     if (s->allocate)
         pointer = s->allocate(s->user, (size_t)bytes, alignment);
+    else if (bytes > physical_bytes()) /* all of it is touched: an allocator that promises more does not help */
+        pointer = NULL;
     else
         pointer = aligned_alloc(alignment, (size_t)td_align_up(bytes, alignment));
     if (!pointer)
@@ -81,8 +89,7 @@ tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status
     pthread_mutex_lock(&s->lock);
     td_session_keep_error_locked(s, text);
     pthread_mutex_unlock(&s->lock);
-    if (status != TANDEM_ERROR_BUSY)
-        td_logf(&s->log, TD_LOG_ERROR, "%s", text);
+    td_logf(&s->log, status == TANDEM_ERROR_BUSY ? TD_LOG_DEBUG : TD_LOG_ERROR, "%s", text);
     return status;
 }
 
@@ -334,6 +341,25 @@ tandem_status tandem_session_destroy(tandem_session **session)
     return TANDEM_OK;
 }
 
+/* Tells the ids of one session from those of the 4095 made before and after it. */
+static atomic_uint sessions_made;
+
+/* Where a desc of a wrong size can still be answered: a size that was forgotten or that is another version's, and that
+ * covers the log's fields or the text's. */
+static tandem_status refuse_size(const tandem_session_desc *desc)
+{
+    enum { MOST_BYTES = 4096 };
+    const uint32_t bytes = desc->struct_bytes ? desc->struct_bytes : sizeof *desc;
+    char why[80];
+
+    td_fail(why, sizeof why, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes, sizeof *desc);
+    if (bytes <= MOST_BYTES && bytes >= sizeof *desc)
+        td_fail(desc->error_text, desc->error_text_bytes, TANDEM_ERROR_ARG, "%s", why);
+    if (bytes <= MOST_BYTES && bytes >= offsetof(tandem_session_desc, user) + sizeof desc->user)
+        td_logf(&(td_log){desc->log, desc->user}, TD_LOG_ERROR, "tandem_session_create: %s", why);
+    return TANDEM_ERROR_ARG;
+}
+
 tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out)
 {
     char why[TD_WHY_BYTES] = "";
@@ -343,10 +369,12 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
 
     if (out)
         *out = NULL;
-    if (!out || !desc || desc->struct_bytes != sizeof *desc)
-        return TANDEM_ERROR_ARG; /* nothing in a struct of unknown size can be trusted to say why */
+    if (!desc)
+        return TANDEM_ERROR_ARG;
+    if (desc->struct_bytes != sizeof *desc)
+        return refuse_size(desc);
     log = (td_log){desc->log, desc->user};
-    status = check_desc(desc, why);
+    status = out ? check_desc(desc, why) : td_fail(why, sizeof why, TANDEM_ERROR_ARG, "out is NULL");
     if (status != TANDEM_OK)
         goto fail;
     status = TANDEM_ERROR_NOMEM;
@@ -370,7 +398,7 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
     s->threads = core_count();
     if (desc->cpu_threads && desc->cpu_threads < s->threads)
         s->threads = desc->cpu_threads;
-    s->salt = (uint32_t)(((uint64_t)(uintptr_t)s >> 6 ^ td_now_ns() >> 8) * 0x9e3779b97f4a7c15ull >> 52);
+    s->salt = atomic_fetch_add(&sessions_made, 1) & 0xfff;
     s->jobs = td_session_alloc(s, s->frames * sizeof *s->jobs, 64);
     if (!s->jobs || !make_lock(s)) {
         td_fail(why, sizeof why, status, "no host memory for %u frames", s->frames);

@@ -7,8 +7,6 @@
 
 #include "engine_plugin/client/client.h"
 
-#define LONGEST_NAP_NS 500000u
-
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value)
 {
     if (timeline->semaphore)
@@ -33,15 +31,12 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
     return status;
 }
 
-void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t until_ns,
-                            uint64_t *nap_ns)
+void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t begin_ns,
+                            uint64_t until_ns)
 {
-    const uint64_t now = td_now_ns();
+    const uint64_t now = td_now_ns(), look_ns = now + td_nap_ns(now - begin_ns);
 
-    if (timeline->semaphore && until_ns > now && until_ns - now > *nap_ns)
-        until_ns = now + *nap_ns;
-    td_cond_wait_until(s, cond, until_ns);
-    *nap_ns = *nap_ns < LONGEST_NAP_NS ? *nap_ns * 2 : LONGEST_NAP_NS;
+    td_cond_wait_until(s, cond, timeline->semaphore && look_ns < until_ns ? look_ns : until_ns);
 }
 
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
@@ -212,10 +207,11 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
 
 tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns)
 {
-    const uint64_t until = td_after(td_now_ns(), timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
+    const uint64_t begin = td_now_ns();
+    const uint64_t until = td_after(begin, timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
-    uint64_t nap_ns = TD_FIRST_NAP_NS, value = 0;
+    uint64_t value = 0;
     td_timeline *found;
 
     if (!session)
@@ -239,7 +235,7 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
                 status = TANDEM_ERROR_BUSY;
                 break;
             }
-            td_timeline_nap_locked(session, found, &session->changed, until, &nap_ns);
+            td_timeline_nap_locked(session, found, &session->changed, begin, until);
         }
         td_object_release_locked(session, &found->object);
         if (status != TANDEM_OK && !why[0])

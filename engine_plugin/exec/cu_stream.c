@@ -22,8 +22,6 @@
 enum {
     SLOTS = 256,
     FUNCTIONS = 64,
-    /* A launch blocks the caller once about 1024 commands are pending; a submit has at most 20. */
-    MOST_PENDING = 48,
     PLAIN_SHARED_BYTES = 48 * 1024,
     CLOCK_TRIES = 20,
 };
@@ -379,11 +377,11 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
         status = launch_stamp(stream, sequence, true, why, why_bytes);
     if (status) { /* what is enqueued already is followed by the signal; the first error is the one to tell */
         enqueue_signal(stream, submit, signalled, NULL, 0);
-        return status;
+    } else {
+        status = enqueue_signal(stream, submit, signalled, why, why_bytes);
+        stream->submitted = sequence; /* its end stamp is on the stream, whatever became of the signal */
     }
-    status = enqueue_signal(stream, submit, signalled, why, why_bytes);
-    stream->submitted = sequence; /* its end stamp is on the stream, whatever became of the signal */
-    return status;
+    return status && status != TANDEM_ERROR_LOST ? TANDEM_ERROR_DEVICE : status;
 }
 
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
@@ -392,8 +390,8 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     tandem_status status;
 
     *signalled = false;
-    if (stream->submitted - td_stream_completed(stream) >= MOST_PENDING)
-        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", MOST_PENDING);
+    if (stream->submitted - td_stream_completed(stream) >= TD_STREAM_PENDING)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", TD_STREAM_PENDING);
     status = td_cu_enter(stream->device, why, why_bytes);
     if (status)
         return status;

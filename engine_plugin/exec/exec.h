@@ -16,7 +16,7 @@ void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scrat
 
 /* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, block by block.
  * Blocks until done. If *cancel becomes nonzero (cancel may be NULL) it stops within one block a thread: BUSY.
- * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED, naming the kernel, if a record has no CPU kernel. */
+ * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel. */
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
                               const atomic_uint *cancel);
 
@@ -39,8 +39,12 @@ typedef struct td_stream_submit {
     const char *label; /* of the NVTX range; a literal */
 } td_stream_submit;
 
-/* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds. On
- * failure nothing was enqueued, or what was is followed by the signal, so that the point comes; `*signalled` says which. */
+/* Submits that may be pending at once. A launch blocks the caller once about 1024 commands are; a submit has at most 20. */
+enum { TD_STREAM_PENDING = 48 };
+
+/* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds. BUSY
+ * with TD_STREAM_PENDING pending. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on the
+ * stream, followed by the signal where `*signalled` says so, so that the point comes. */
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes);
 

@@ -18,7 +18,7 @@ static const struct {
     {VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, false,
      "the timeline rung, with VK_KHR_external_memory_fd: the GPU hands over between Vulkan and CUDA without the host"},
     {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME, false,
-     "the host rung: the CPU backend and the device see the same bytes, no copies"},
+     "sessions on the CPU, where CUDA is not there: it and the device see the same bytes, no copies"},
     {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, false,
      "tandem_record_pack() and tandem_record_unpack(): images to token views and back"},
     {VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME, false,

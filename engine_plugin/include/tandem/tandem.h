@@ -10,7 +10,8 @@
  *     tandem_submit()            a job per frame: wait {T, n}, signal {T', n}; the CPU never waits in between
  *
  * Every function is safe against wrong handles: an id that was destroyed, or never was, is TANDEM_ERROR_ARG. Every
- * failure leaves one log line and tandem_error_text(), which name the argument and its value.
+ * failure leaves one log line (BUSY, which a caller may poll for, at TANDEM_LOG_DEBUG, all others at TANDEM_LOG_ERROR)
+ * and tandem_error_text(), which name the argument and its value. Without a session (NULL) there is only the status.
  */
 #ifndef TANDEM_TANDEM_H
 #define TANDEM_TANDEM_H
@@ -55,12 +56,12 @@ typedef struct tandem_session_desc {
     uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
     uint32_t backend;            /* tandem_backend; AUTO: CUDA where the engine's GPU has it, else the CPU, with the reason */
     const tandem_vulkan *vulkan; /* the engine's device; NULL: host memory only */
-    void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; must not call back */
+    void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; one line */
     void *(*allocate)(void *user, size_t bytes, size_t alignment); /* host memory of the session's objects; NULL: malloc */
     void (*release)(void *user, void *pointer);                    /* set both or neither */
-    void *user;                                                    /* for the three callbacks */
-    uint32_t cpu_threads;      /* most threads that CPU kernels use; 0: all cores */
-    uint32_t frames_in_flight; /* jobs that may be under way at once before tandem_submit() says BUSY; 0: 3; at most 64 */
+    void *user;                /* for the three callbacks; none of them may call back */
+    uint32_t cpu_threads;      /* most threads that CPU kernels use; 0, or more than there are: all cores */
+    uint32_t frames_in_flight; /* jobs that may be under way at once before tandem_submit() says BUSY; 0: 3; at most 48 */
     uint64_t wait_bound_ns;    /* a wait point later than this is taken for lost: the job fails; 0: 2 s */
     uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
     uint32_t reserved;         /* 0 */
@@ -122,10 +123,10 @@ TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
  * Blocks: never. */
 TANDEM_API tandem_status tandem_session_info(tandem_session *session, tandem_info *info);
 
-/* The text of the last failure of a call on this session from this thread's point of view: copied, cut to `bytes`.
+/* The text of the last failure on this session, of whichever thread or job it was: copied, cut to `bytes`.
  * Returns: OK; ARG for NULL or bytes 0. Empty text when nothing failed yet.
  * Owner: the caller's buffer.
- * Threads: any; the last failure of all threads is meant.
+ * Threads: any.
  * Blocks: never. */
 TANDEM_API tandem_status tandem_error_text(tandem_session *session, char *text, size_t bytes);
 
@@ -147,8 +148,8 @@ typedef struct tandem_mem_desc {
     uint64_t vulkan_memory;    /* VULKAN: the VkDeviceMemory, cast */
     uint64_t allocation_bytes; /* FD, VULKAN: VkMemoryAllocateInfo.allocationSize */
     uint64_t offset_bytes;     /* FD, VULKAN: where the mem begins in the allocation */
-    uint32_t vulkan_usage;     /* CREATE: VkBufferUsageFlags beyond storage and transfer */
-    uint32_t reserved;
+    uint32_t vulkan_usage;     /* CREATE: VkBufferUsageFlags beyond storage and transfer, of those in Vulkan 1.0 */
+    uint32_t reserved;         /* 0 */
 } tandem_mem_desc;
 
 /* Shares a block of bytes between engine and session, once; jobs then name it by id.
@@ -221,7 +222,8 @@ TANDEM_API tandem_status tandem_point_wait(tandem_session *session, tandem_point
 /* Checks a job wholly, then queues it: nothing is computed unless everything about it is right.
  * Returns: OK; ARG; UNSUPPORTED; NOMEM; BUSY with frames_in_flight jobs under way; DEVICE or LOST. On failure the signal
  *          point is NOT taken: the engine must not wait for it.
- * Owner: the job is copied; its mems must live until it has ended.
+ * Owner: the job is copied; its mems must live until it has ended (tandem_mem_destroy() sees to it). What is written must
+ *        not overlap what is read, also through two mems over the same memory; that is checked but for imported fds.
  * Threads: any; jobs run in the order of their submission.
  * Blocks: never on the GPU or on a point. */
 TANDEM_API tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket);

@@ -69,15 +69,16 @@ TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr ge
 
 /* A mem as Vulkan sees it. */
 typedef struct tandem_mem_vulkan {
-    VkBuffer buffer; /* covers the mem from offset 0; VK_NULL_HANDLE where the caller brought the memory */
+    VkBuffer buffer; /* the session's, covers the mem from offset 0; VK_NULL_HANDLE over the engine's dedicated memory,
+                        which takes no other buffer than the engine's */
     VkDeviceMemory memory;
     VkDeviceSize offset; /* of the mem in memory */
     VkDeviceSize bytes;
 } tandem_mem_vulkan;
 
 /* The VkBuffer and memory behind a mem.
- * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan.
- * Owner: the mem; the engine must not destroy them.
+ * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan, and for FD (the engine has the VkDeviceMemory) and models.
+ * Owner: the mem, memory of VULKAN apart, which stays the engine's; the engine must not destroy what is the mem's.
  * Threads: any.
  * Blocks: never. */
 TANDEM_API tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tandem_mem_vulkan *out);

@@ -23,14 +23,14 @@ extern "C" {
 #define TANDEM_VERSION ((TANDEM_VERSION_MAJOR << 22) | (TANDEM_VERSION_MINOR << 12) | TANDEM_VERSION_PATCH)
 
 /* What a call returns. Every value but TANDEM_OK leaves the objects as they were, and the cause
- * in one log line and in tandem_error_text(). */
+ * in one log line (BUSY at debug level) and in tandem_error_text(). */
 typedef enum tandem_status {
     TANDEM_OK = 0,
     TANDEM_ERROR_ARG = -1,         /* an argument is wrong; the text names it and its value */
     TANDEM_ERROR_UNSUPPORTED = -2, /* right in itself, but not on this device or build */
     TANDEM_ERROR_NOMEM = -3,       /* host or device memory is short */
     TANDEM_ERROR_DEVICE = -4,      /* the driver reported an error; the session is of no more use */
-    TANDEM_ERROR_LOST = -5,        /* the device or the peer is gone; sticky */
+    TANDEM_ERROR_LOST = -5,        /* the device or the peer is gone: sticky; of a job: its wait point never came */
     TANDEM_ERROR_IO = -6,          /* a file or a socket could not be read or written */
     TANDEM_ERROR_PROTOCOL = -7,    /* a file or a peer does not keep to its format */
     TANDEM_ERROR_BUSY = -8         /* not finished within the time given, or a queue is full */
