@@ -24,28 +24,19 @@ ivec2 token_pixel(uint batch, uint row)
 }
 
 // To half precision, nearest even. In integers, because packHalf2x16 may round either way.
-uint half_bits(float value)
+uvec4 half_bits(vec4 value)
 {
-    uint bits = floatBitsToUint(value);
-    uint sign = (bits >> 16) & 0x8000u;
-    uint magnitude = bits & 0x7fffffffu;
+    uvec4 bits = floatBitsToUint(value);
+    uvec4 magnitude = bits & 0x7fffffffu;
+    // Normal halves: rebias the exponent by 112. Others are multiples of 2^-24, the last place of 0.5.
+    uvec4 normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    precise vec4 above = uintBitsToFloat(magnitude) + 0.5;
+    uvec4 small = floatBitsToUint(above) - 0x3f000000u;
+    uvec4 rounded = mix(normal, small, lessThan(magnitude, uvec4(0x38800000u)));
 
-    if (magnitude > 0x7f800000u) // NaN
-        return sign | 0x7e00u;
-    if (magnitude >= 0x477ff000u) // 65520 and more
-        return sign | 0x7c00u;
-    if (magnitude >= 0x38800000u) // normal halves: rebias the exponent by 112
-        return sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13);
-    if (magnitude <= 0x33000000u) // 2^-25 is a tie, and 0 is even
-        return sign;
-    uint shift = 126u - (magnitude >> 23);
-    uint mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-    uint whole = mantissa >> shift;
-    uint rest = mantissa & ((1u << shift) - 1u);
-    uint tie = 1u << (shift - 1u);
-    if (rest > tie || (rest == tie && (whole & 1u) != 0u))
-        whole++;
-    return sign | whole;
+    rounded = mix(rounded, uvec4(0x7c00u), greaterThanEqual(magnitude, uvec4(0x477ff000u))); // 65520 and more
+    rounded = mix(rounded, uvec4(0x7e00u), greaterThan(magnitude, uvec4(0x7f800000u)));      // NaN
+    return rounded | ((bits >> 16) & 0x8000u);
 }
 
 // Bits of the single that equals a half, so that no driver flushes a small one.

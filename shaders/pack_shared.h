@@ -31,6 +31,7 @@ struct td_pack_push {
     TD_UINT view_channels;
     TD_UINT half_floats;   /* 1: the view is f16, else f32 */
     TD_UINT first_element; /* of the first tile, in the range that is bound */
+    TD_UINT whole_quads;   /* pack: every row begins and ends at 16 bytes */
     TD_UINT stride_batch;
     TD_UINT stride_row;
 };

@@ -29,7 +29,7 @@ void main()
             value[c] = words[at + c];
             // Drivers may truncate in imageStore; what is a half already they cannot change.
             if (IMAGE_IS_HALF)
-                value[c] = half_to_single(half_bits(uintBitsToFloat(value[c])));
+                value[c] = half_to_single(half_bits(vec4(uintBitsToFloat(value[c]))).x);
         }
     }
     imageStore(image, pixel, uintBitsToFloat(value));

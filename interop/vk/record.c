@@ -395,6 +395,9 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
         push.first_batch = (uint32_t)batch;
         push.total = (uint32_t)(batches * view.rows);
         push.first_element = (uint32_t)((begin - buffer.offset) / size);
+        push.whole_quads = ((buffer.offset | buffer.range | push.first_element * size | push.view_channels * size |
+                             push.stride_batch * size | push.stride_row * size) &
+                            15) == 0;
         vk->fn.CmdPushDescriptorSetKHR(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout, 0, 2, writes);
         vk->fn.CmdPushConstants(commands, pipeline.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
         vk->fn.CmdDispatch(commands, (uint32_t)(lines > 1 ? vk->max_groups[0] : groups), (uint32_t)lines, 1);
