@@ -150,11 +150,12 @@ struct tandem_session {
     uint32_t garbage_count;
 };
 
-/* session.c: our own memory, zeroed; `bytes` again on release. NULL: none left. */
+/* session.c: our own memory, zeroed or as it comes; `bytes` again on release. NULL: none left. */
+void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment);
 void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment);
 void td_session_free(tandem_session *s, void *pointer, uint64_t bytes);
 
-/* Keeps the text of a failure and logs it: as an error, a BUSY that a caller may poll for as DEBUG. Returns `status`. */
+/* Keeps the text of a failure and logs it: as an error, but BUSY as DEBUG: callers poll for it. Returns `status`. */
 tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why);
 void td_session_keep_error_locked(tandem_session *s, const char *text);
 
@@ -199,8 +200,8 @@ tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline,
 tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
 /* Sleeps until the timeline should be looked at again, in a wait since begin_ns that ends at until_ns. Semaphores are
  * looked at ever less often and never slept on in the driver: vkWaitSemaphores takes 10 ms to see a value that CUDA
- * signals, cannot be interrupted, and together with a vkSignalSemaphore of another thread it stalls the validation layers
- * (1.3.239) for 10 s. */
+ * signals, cannot be interrupted, and together with a vkSignalSemaphore of another thread it stalls the validation
+ * layers (1.3.239) for 10 s. */
 void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t begin_ns,
                             uint64_t until_ns);
 /* How long to sleep between two looks at something that wakes nobody: a wait becomes at most a sixteenth longer, or as

@@ -84,13 +84,36 @@ void td_job_retire_locked(tandem_session *s, td_job *job)
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Signals for a job that the GPU does not signal for, ends its report and retires it. */
-static void finish(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+static void set_broken(tandem_session *s, tandem_status status, bool told)
 {
-    if (job->signal)
-        td_timeline_raise_locked(s, job->signal, job->signal_value);
+    if (!s->broken)
+        s->broken_untold = !told;
+    s->stuck = s->stuck || s->cu;
+    s->broken = status == TANDEM_ERROR_LOST ? TANDEM_ERROR_LOST : TANDEM_ERROR_DEVICE;
+    pthread_cond_signal(&s->watch);
+    pthread_cond_broadcast(&s->work);
+}
+
+/* Ends a job's report and retires it. */
+static void retire(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+{
     end_report(s, job, state, status);
     td_job_retire_locked(s, job);
+}
+
+/* The same after a signal for a job that the GPU does not signal for. Where the point cannot come the job has failed,
+ * whatever was computed. */
+static void finish(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+{
+    const tandem_status raised =
+        job->signal ? td_timeline_raise_locked(s, job->signal, job->signal_value) : TANDEM_OK;
+
+    if (raised != TANDEM_OK) {
+        set_broken(s, raised, false);
+        state = TANDEM_JOB_FAILED;
+        status = s->broken;
+    }
+    retire(s, job, state, status);
 }
 
 void td_job_cancel_locked(tandem_session *s, td_job *job)
@@ -120,17 +143,18 @@ void td_jobs_settle_locked(tandem_session *s)
 }
 
 /* A driver error that will not go away: every job ends FAILED, and points are signalled as far as that is still
- * possible. `told`: the caller logs the cause; else the watchdog logs that it happened. */
+ * possible; a stream that still runs does so itself. `told`: the caller logs the cause; else the watchdog logs that it
+ * happened. */
 static void break_session(tandem_session *s, tandem_status status, bool told)
 {
-    if (!s->broken)
-        s->broken_untold = !told;
-    s->stuck = s->stuck || s->cu;
-    s->broken = status == TANDEM_ERROR_LOST ? TANDEM_ERROR_LOST : TANDEM_ERROR_DEVICE;
-    pthread_cond_signal(&s->watch);
-    while (s->gpu_signals && s->order_count)
-        finish(s, s->order[0], TANDEM_JOB_FAILED, s->broken);
-    pthread_cond_broadcast(&s->work);
+    bool runs;
+
+    set_broken(s, status, told);
+    if (!s->gpu_signals)
+        return;
+    runs = td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
+    while (s->order_count)
+        (runs ? retire : finish)(s, s->order[0], TANDEM_JOB_FAILED, s->broken);
 }
 
 /* The `timeline` rung: true if the job is over on the GPU and its point is signalled. */
@@ -228,7 +252,7 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, uint64_t bytes, char 
         status = td_cu_mem_alloc(s->cu, more.bytes, &more.cu, why, TD_WHY_BYTES);
         more.address = more.cu.address;
     } else {
-        more.block = td_session_alloc(s, more.bytes, SCRATCH_ALIGNMENT);
+        more.block = td_session_alloc_dirty(s, more.bytes, SCRATCH_ALIGNMENT);
         more.address = (uintptr_t)more.block;
         if (!more.block)
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %" PRIu64 " bytes of scratch",
@@ -512,6 +536,16 @@ static void calibrate(tandem_session *s)
     pthread_mutex_lock(&s->lock);
 }
 
+static void tell_broken(tandem_session *s, char *line)
+{
+    if (!s->broken_untold)
+        return;
+    s->broken_untold = false;
+    td_fail(line, TD_WHY_BYTES, s->broken, "a semaphore can be neither read nor signalled any more: %s",
+            tandem_status_text(s->broken));
+    td_session_keep_error_locked(s, line);
+}
+
 static void *watch(void *user)
 {
     tandem_session *s = user;
@@ -529,12 +563,7 @@ static void *watch(void *user)
             asked_ns = now;
         else if (s->gpu_signals)
             look_at_gpu(s, now, &asked_ns, line);
-        if (s->broken_untold) {
-            s->broken_untold = false;
-            td_fail(line, sizeof line, s->broken, "a semaphore cannot be read any more: %s",
-                    tandem_status_text(s->broken));
-            td_session_keep_error_locked(s, line);
-        }
+        tell_broken(s, line);
         if (line[0]) {
             pthread_mutex_unlock(&s->lock);
             td_logf(&s->log, TD_LOG_ERROR, "%s", line);
@@ -611,7 +640,7 @@ static void drain_gpu(tandem_session *s)
         pthread_mutex_lock(&s->lock);
     }
     left = s->order_count;
-    s->stuck = left != 0;
+    s->stuck = s->stuck || left;
     while (s->order_count)
         finish(s, s->order[0], TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
     pthread_mutex_unlock(&s->lock);
@@ -622,9 +651,12 @@ static void drain_gpu(tandem_session *s)
 
 void td_local_stop(tandem_session *s)
 {
+    const uint64_t until = td_after(td_now_ns(), TD_CLOSE_BOUND_NS);
+    char line[TD_WHY_BYTES] = "";
+
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
-    s->stop_by_ns = td_after(td_now_ns(), TD_CLOSE_BOUND_NS);
+    s->stop_by_ns = until;
     for (uint32_t i = 0; i < s->order_count; i++)
         if (!s->order[i]->begun)
             td_job_cancel_locked(s, s->order[i]);
@@ -637,4 +669,12 @@ void td_local_stop(tandem_session *s)
         pthread_join(s->worker, NULL);
     if (s->gpu_signals)
         drain_gpu(s);
+    /* What failed may run on; once the stream is idle, or dead, nothing uses anything any more. */
+    if (s->stuck && s->stream)
+        s->stuck = !td_stream_drain(s->stream, until > td_now_ns() ? until - td_now_ns() : 0);
+    pthread_mutex_lock(&s->lock);
+    tell_broken(s, line);
+    pthread_mutex_unlock(&s->lock);
+    if (line[0])
+        td_logf(&s->log, TD_LOG_ERROR, "%s", line);
 }

@@ -95,7 +95,7 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
 
     if (desc->vulkan_usage & ~ANY_USAGE)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "desc.vulkan_usage is 0x%x: its buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
+                       "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
     if (!s->vk && !s->cu)
         return use_block(s, mem, why);
     if (!s->vk) {
@@ -169,8 +169,8 @@ static tandem_status check_range(const tandem_mem_desc *desc, char *why)
     return TANDEM_OK;
 }
 
-/* What can be told of an fd without a driver: nothing that was exported is a directory, a pipe or a socket, and one that
- * knows its size (a memfd, a dma-buf) must be as long as the engine says. */
+/* What can be told of an fd without a driver: nothing that was exported is a directory, a pipe or a socket, and one
+ * that knows its size (a memfd, a dma-buf) must be as long as the engine says. */
 static tandem_status check_fd(const tandem_mem_desc *desc, char *why)
 {
     struct stat st;

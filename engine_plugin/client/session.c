@@ -42,7 +42,7 @@ static uint64_t physical_bytes(void)
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
+void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment)
 {
     void *pointer;
 
@@ -50,15 +50,20 @@ void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
         return NULL;
     if (s->allocate)
         pointer = s->allocate(s->user, (size_t)bytes, alignment);
-    else if (bytes > physical_bytes()) /* all of it is touched: an allocator that promises more does not help */
+    else if (bytes > physical_bytes()) /* all of it will be touched, whatever the allocator promises */
         pointer = NULL;
     else
         pointer = aligned_alloc(alignment, (size_t)td_align_up(bytes, alignment));
-    if (!pointer)
-        return NULL;
-    memset(pointer, 0, (size_t)bytes);
-    atomic_fetch_add(&s->block_bytes, bytes);
+    if (pointer)
+        atomic_fetch_add(&s->block_bytes, bytes);
     return pointer;
+}
+
+void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
+{
+    void *pointer = td_session_alloc_dirty(s, bytes, alignment);
+
+    return pointer ? memset(pointer, 0, (size_t)bytes) : NULL;
 }
 
 void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
@@ -282,18 +287,21 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
 
 static bool make_lock(tandem_session *s)
 {
+    pthread_cond_t *const conds[] = {&s->work, &s->watch, &s->changed};
+    enum { CONDS = sizeof conds / sizeof *conds };
     pthread_condattr_t monotonic;
+    int made = 0;
 
-    if (pthread_mutex_init(&s->lock, NULL))
+    if (pthread_condattr_init(&monotonic))
         return false;
-    pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->work, &monotonic);
-    pthread_cond_init(&s->watch, &monotonic);
-    pthread_cond_init(&s->changed, &monotonic);
+    while (made < CONDS && !pthread_cond_init(conds[made], &monotonic))
+        made++;
     pthread_condattr_destroy(&monotonic);
-    s->has_lock = true;
-    return true;
+    s->has_lock = made == CONDS && !pthread_mutex_init(&s->lock, NULL);
+    while (!s->has_lock && made > 0)
+        pthread_cond_destroy(conds[--made]);
+    return s->has_lock;
 }
 
 static void table_free(tandem_session *s, td_table *table)

@@ -29,7 +29,8 @@ typedef struct td_cu_info {
 
 /* Opens libcuda.so.1 and the device with this UUID (NULL: the first). UNSUPPORTED when there is no driver, or no such
  * device: `why` says which, and for a foreign UUID prints both. */
-tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why, size_t why_bytes);
+tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why,
+                                size_t why_bytes);
 /* Accepts NULL and half-built objects; releases the primary context. Objects made from it must be gone. */
 void td_cu_device_close(td_cu_device **device);
 const td_cu_info *td_cu_device_info(const td_cu_device *device);
@@ -50,12 +51,13 @@ typedef struct td_cu_mem {
 tandem_status td_cu_mem_alloc(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
 /* Pinned host memory, mapped for the device. */
 tandem_status td_cu_mem_alloc_host(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
-/* Memory exported as OPAQUE_FD by Vulkan: allocation_bytes is VkMemoryAllocateInfo.allocationSize, [offset, offset + bytes)
- * the range to map. `fd` is duplicated: it stays the caller's. */
-tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated, uint64_t offset,
-                                  uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
+/* Memory exported as OPAQUE_FD by Vulkan: allocation_bytes is VkMemoryAllocateInfo.allocationSize, [offset, offset +
+ * bytes) the range to map. `fd` is duplicated: it stays the caller's. */
+tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocation_bytes, bool dedicated,
+                                  uint64_t offset, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
 /* Page-aligned host memory of the caller, registered and mapped. */
-tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes);
+tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why,
+                                 size_t why_bytes);
 /* Undoes any of these, in the right order; zeroes *mem. */
 void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem);
 

@@ -2,7 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *     const tandem_api *t = ((tandem_get_api_fn)dlsym(dlopen("libtandem.so.0", RTLD_NOW), "tandem_get_api"))(TANDEM_VERSION);
+ *     tandem_get_api_fn get = (tandem_get_api_fn)dlsym(dlopen("libtandem.so.0", RTLD_NOW), "tandem_get_api");
+ *     const tandem_api *t = get(TANDEM_VERSION);
  */
 #ifndef TANDEM_PLUGIN_H
 #define TANDEM_PLUGIN_H
@@ -13,7 +14,7 @@
 extern "C" {
 #endif
 
-/* The same functions as in tandem.h and vulkan.h. New ones are added at the end: struct_bytes says how many there are. */
+/* The same functions as in tandem.h and vulkan.h. New ones come at the end: struct_bytes says how many there are. */
 typedef struct tandem_api {
     uint32_t struct_bytes;
     uint32_t version; /* TANDEM_VERSION of the library */

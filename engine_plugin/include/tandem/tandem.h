@@ -54,14 +54,14 @@ typedef enum tandem_rung {
 /* What a session is made from. Zero is a good default for every field but struct_bytes. */
 typedef struct tandem_session_desc {
     uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
-    uint32_t backend;            /* tandem_backend; AUTO: CUDA where the engine's GPU has it, else the CPU, with the reason */
+    uint32_t backend;            /* tandem_backend; AUTO: CUDA where the engine's GPU has it, else the CPU */
     const tandem_vulkan *vulkan; /* the engine's device; NULL: host memory only */
     void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; one line */
-    void *(*allocate)(void *user, size_t bytes, size_t alignment); /* host memory of the session's objects; NULL: malloc */
+    void *(*allocate)(void *user, size_t bytes, size_t alignment); /* memory of the session's objects; NULL: malloc */
     void (*release)(void *user, void *pointer);                    /* set both or neither */
     void *user;                /* for the three callbacks; none of them may call back */
     uint32_t cpu_threads;      /* most threads that CPU kernels use; 0, or more than there are: all cores */
-    uint32_t frames_in_flight; /* jobs that may be under way at once before tandem_submit() says BUSY; 0: 3; at most 48 */
+    uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 48 */
     uint64_t wait_bound_ns;    /* a wait point later than this is taken for lost: the job fails; 0: 2 s */
     uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
     uint32_t reserved;         /* 0 */
@@ -109,7 +109,8 @@ TANDEM_API const char *tandem_status_text(tandem_status status);
  * Blocks: for the set-up of the device, about 0.3 s with CUDA. */
 TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out);
 
-/* Cancels what has not begun, waits for what has, signals every point, frees everything that is left, sets *session NULL.
+/* Cancels what has not begun, waits for what has, signals every point, frees everything that is left, sets *session
+ * NULL.
  * Returns: OK; ARG if session or *session is NULL (as after a first destroy).
  * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
  * Threads: no other call on this session may run or follow.
@@ -183,7 +184,8 @@ typedef struct tandem_timeline_desc {
     uint64_t vulkan_semaphore;  /* an exportable timeline VkSemaphore of the engine's, cast; 0: the session makes one */
 } tandem_timeline_desc;
 
-/* Makes or shares a timeline. Use one for each direction: waits of jobs on the engine's, their signals on the session's.
+/* Makes or shares a timeline. Use one for each direction: waits of jobs on the engine's, their signals on the
+ * session's.
  * Returns: OK; ARG; UNSUPPORTED; NOMEM; DEVICE.
  * Owner: the session owns the id and a semaphore that it made; one of the engine's stays the engine's.
  * Threads: any.
@@ -191,7 +193,8 @@ typedef struct tandem_timeline_desc {
 TANDEM_API tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc,
                                                 tandem_timeline *timeline);
 
-/* Ends a timeline. Jobs that would wait on it or signal it are CANCELLED if they have not begun, waited for if they have.
+/* Ends a timeline. Jobs that would wait on it or signal it are CANCELLED if they have not begun, waited for if they
+ * have.
  * Returns: OK; ARG for an unknown or destroyed one; BUSY if a job still needs it after 2 s (it then stays).
  * Owner: takes the id back.
  * Threads: any.
@@ -220,10 +223,10 @@ TANDEM_API tandem_status tandem_timeline_signal(tandem_session *session, tandem_
 TANDEM_API tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns);
 
 /* Checks a job wholly, then queues it: nothing is computed unless everything about it is right.
- * Returns: OK; ARG; UNSUPPORTED; NOMEM; BUSY with frames_in_flight jobs under way; DEVICE or LOST. On failure the signal
- *          point is NOT taken: the engine must not wait for it.
- * Owner: the job is copied; its mems must live until it has ended (tandem_mem_destroy() sees to it). What is written must
- *        not overlap what is read, also through two mems over the same memory; that is checked but for imported fds.
+ * Returns: OK; ARG; UNSUPPORTED; NOMEM; BUSY with frames_in_flight jobs under way; DEVICE or LOST. On failure the
+ *          signal point is NOT taken: the engine must not wait for it.
+ * Owner: the job is copied; its mems must live until it has ended (tandem_mem_destroy() sees to it). What is written
+ *        must not overlap what is read, nor through two mems over the same memory; that is checked, but for FD.
  * Threads: any; jobs run in the order of their submission.
  * Blocks: never on the GPU or on a point. */
 TANDEM_API tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket);
@@ -243,8 +246,8 @@ TANDEM_API tandem_status tandem_poll(tandem_session *session, tandem_ticket tick
 TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns,
                                      tandem_job_report *report);
 
-/* Gives a job up. If it has not begun it ends CANCELLED and its point is signalled; if it runs on the CPU it is stopped; on a
- * GPU it runs out.
+/* Gives a job up. If it has not begun it ends CANCELLED and its point is signalled; if it runs on the CPU it is
+ * stopped; on a GPU it runs out.
  * Returns: OK if it ends CANCELLED; BUSY if it is on the GPU or has ended already; ARG.
  * Owner: nothing.
  * Threads: any.
@@ -263,8 +266,8 @@ TANDEM_API tandem_status tandem_model_load(tandem_session *session, const char *
  * Owner: the model; the view is valid until the model is destroyed.
  * Threads: any.
  * Blocks: never. */
-TANDEM_API tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, const char *name, tandem_view *view,
-                                             uint64_t shape[4]);
+TANDEM_API tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, const char *name,
+                                             tandem_view *view, uint64_t shape[4]);
 
 /* Frees a model; as tandem_mem_destroy() for the mem behind its tensors.
  * Returns: OK; ARG for an unknown or destroyed model; BUSY.

@@ -32,9 +32,9 @@ struct tandem_vulkan {
     VkDevice device;
     uint32_t queue_family; /* the family whose queues use the shared mems */
     uint32_t enabled_extension_count;
-    const char *const *enabled_extensions;              /* of the device, as given to vkCreateDevice */
-    const VkPhysicalDeviceFeatures2 *enabled_features;  /* as given to vkCreateDevice, chain included; NULL: all that are
-                                                           listed as required by tandem_vulkan_requirements() */
+    const char *const *enabled_extensions; /* of the device, as given to vkCreateDevice */
+    /* As given to vkCreateDevice, chain included; NULL: all that tandem_vulkan_requirements() lists as required. */
+    const VkPhysicalDeviceFeatures2 *enabled_features;
     VkQueue queue; /* may be VK_NULL_HANDLE; else the session may submit to it between lock and unlock */
     void (*lock_queue)(void *user);
     void (*unlock_queue)(void *user);
@@ -57,15 +57,15 @@ typedef struct tandem_requirement {
     const char *buys;
 } tandem_requirement;
 
-/* Asks before vkCreateInstance (instance and physical_device NULL: instance extensions only) and before vkCreateDevice what to
- * enable. Fills at most *count entries and sets *count to how many there are; list may be NULL.
+/* Asks before vkCreateInstance (instance and physical_device NULL: instance extensions only) and before vkCreateDevice
+ * what to enable. Fills at most *count entries and sets *count to how many there are; list may be NULL.
  * Returns: OK; ARG; BUSY if *count was too small.
  * Owner: the caller's array; names are literals.
  * Threads: any.
  * Blocks: never. */
-TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
-                                                    VkPhysicalDevice physical_device, uint32_t *count,
-                                                    tandem_requirement *list);
+TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr,
+                                                    VkInstance instance, VkPhysicalDevice physical_device,
+                                                    uint32_t *count, tandem_requirement *list);
 
 /* A mem as Vulkan sees it. */
 typedef struct tandem_mem_vulkan {
@@ -88,9 +88,11 @@ TANDEM_API tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_m
  * Owner: the timeline.
  * Threads: any.
  * Blocks: never. */
-TANDEM_API tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timeline timeline, VkSemaphore *out);
+TANDEM_API tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timeline timeline,
+                                                    VkSemaphore *out);
 
-/* Records the release of a mem to the session, after the engine's last use (src) and before its submit signals the wait point.
+/* Records the release of a mem to the session, after the engine's last use (src) and before its submit signals the wait
+ * point.
  * Returns: OK; ARG; UNSUPPORTED for a mem without a VkBuffer (its engine records the barrier on its own buffer).
  * Owner: nothing; the command buffer stays the engine's.
  * Threads: as the command buffer's.
@@ -98,8 +100,8 @@ TANDEM_API tandem_status tandem_timeline_get_vulkan(tandem_session *session, tan
 TANDEM_API tandem_status tandem_record_release(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
                                                VkPipelineStageFlags src_stage, VkAccessFlags src_access);
 
-/* Records the acquisition of a mem from the session, before the engine's next use (dst), in a submit that waits for the job's
- * signal point.
+/* Records the acquisition of a mem from the session, before the engine's next use (dst), in a submit that waits for the
+ * job's signal point.
  * Returns: OK; ARG; UNSUPPORTED as for release.
  * Owner: nothing.
  * Threads: as the command buffer's.
@@ -109,8 +111,8 @@ TANDEM_API tandem_status tandem_record_acquire(tandem_session *session, VkComman
 
 /* Between images and token views. The image is cut into tiles, each a batch of the view: tile (tx, ty) starts at pixel
  * (tx * tile_width - shift_x, ty * tile_height - shift_y) and is batch ty * tiles_x + tx, pixel (x, y) of it row
- * y * (tile_width + 2 * halo) + x of head 0, counted from the halo's corner. Pixels outside the image repeat its edge when packed,
- * and are not written when unpacked. */
+ * y * (tile_width + 2 * halo) + x of head 0, counted from the halo's corner. Pixels outside the image repeat its edge
+ * when packed, and are not written when unpacked. */
 typedef struct tandem_pack {
     uint32_t struct_bytes;
     uint32_t image_count;     /* pack: 1 to 4, their channels one after the other; unpack: 1 */
@@ -134,8 +136,8 @@ typedef struct tandem_pack {
 TANDEM_API tandem_status tandem_pack_tiles(tandem_session *session, const tandem_pack *pack, uint32_t *tiles_x,
                                            uint32_t *tiles_y);
 
-/* Records images -> token view: one compute dispatch, binds its own pipeline and pushes its own descriptors. Reads and writes in
- * COMPUTE_SHADER; barriers around it are the caller's.
+/* Records images -> token view: one compute dispatch, binds its own pipeline and pushes its own descriptors. Reads and
+ * writes in COMPUTE_SHADER; barriers around it are the caller's.
  * Returns: OK; ARG; UNSUPPORTED without VK_KHR_push_descriptor.
  * Owner: nothing; the image views must live until the commands have run.
  * Threads: as the command buffer's.
@@ -147,7 +149,8 @@ TANDEM_API tandem_status tandem_record_pack(tandem_session *session, VkCommandBu
  * Owner: nothing.
  * Threads: as the command buffer's.
  * Blocks: the first time, to build the pipeline. */
-TANDEM_API tandem_status tandem_record_unpack(tandem_session *session, VkCommandBuffer commands, const tandem_pack *unpack);
+TANDEM_API tandem_status tandem_record_unpack(tandem_session *session, VkCommandBuffer commands,
+                                              const tandem_pack *unpack);
 
 #ifdef __cplusplus
 }
