@@ -142,6 +142,20 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static bool consume_up_to(headless *h, uint32_t frames, uint32_t *consumed)
+{
+    for (; *consumed < frames && *consumed < h->frames; ++*consumed)
+        if (!demo_frame_consume(h->pipeline, &h->pipeline->slots[*consumed % DEMO_SLOTS], NULL))
+            return false;
+    return true;
+}
+
+/* Will complete() read the picture of this frame back? */
+static bool is_read_back(const headless *h, uint32_t index)
+{
+    return index == 0 || (h->judged_done < h->judged_count && h->judged[h->judged_done].index == index);
+}
+
 static bool render_frames(headless *h)
 {
     demo_pipeline *p = h->pipeline;
@@ -153,15 +167,21 @@ static bool render_frames(headless *h)
         return false;
     const double start = seconds_now();
     const uint32_t behind = p->in_flight - 1;
+    uint32_t consumed = 0;
     for (uint32_t i = 0; i < h->frames + 2 * behind; i++) {
-        if (i >= 2 * behind && behind && !complete(h, &p->slots[i % DEMO_SLOTS]))
-            return false;
+        if (i >= 2 * behind && behind) {
+            /* The next frame is wholly submitted first, lest it wait for a picture to be read back. */
+            if (is_read_back(h, i - 2 * behind) && !consume_up_to(h, i, &consumed))
+                return false;
+            if (!complete(h, &p->slots[i % DEMO_SLOTS]))
+                return false;
+        }
         if (i < h->frames) {
             request = request_of(h, i, false);
             if (!demo_frame_begin(p, &p->slots[i % DEMO_SLOTS], &request))
                 return false;
         }
-        if (i >= behind && i - behind < h->frames && !demo_frame_consume(p, &p->slots[(i - behind) % DEMO_SLOTS], NULL))
+        if (i >= behind && !consume_up_to(h, i - behind + 1, &consumed))
             return false;
         if (!behind && !complete(h, &p->slots[i % DEMO_SLOTS]))
             return false;
