@@ -17,11 +17,17 @@ static const char *const overview =
     "tandem - SageAttention2 on files, and what this machine can do\n"
     "\n"
     "usage: tandem attend --in F.safetensors --out G.safetensors --precision 8b|4b|f16|ref [options]\n"
+    "       tandem accuracy [--in F.safetensors] [--table T] [--json F] [--backend cpu|cuda] [--quick]\n"
+    "       tandem calibrate --in F.safetensors ... [--percent X] [--json PLAN]\n"
     "       tandem info [--json]\n"
+    "       tandem probe fp22 [--json F] [--backend auto|cuda|cpu] [--tiles N] [--seed N]\n"
     "       tandem version\n"
-    "       tandem help [attend]\n"
+    "       tandem help [attend|accuracy|calibrate]\n"
     "\n"
     "  attend   softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
+    "  probe    measures how many bits the tensor cores of this GPU keep when they add, beside the twin's models\n"
+    "  accuracy   the paper's tables of accuracy, on synthetic tensors or on a file's\n"
+    "  calibrate  chooses 4b or 8b for each head of some files\n"
     "  info     version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
     "\n"
     "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
@@ -126,9 +132,12 @@ const char *tool_rung_name(uint32_t rung)
 
 static int help(int argc, char **argv)
 {
-    if (argc > 1 || (argc == 1 && strcmp(argv[0], "attend") != 0))
+    static const char *const names[] = {"attend", "accuracy", "calibrate", NULL};
+    const char *const texts[] = {tool_attend_help, tool_accuracy_help, tool_calibrate_help};
+    const int which = argc == 1 ? tool_word(argv[0], names) : -1;
+    if (argc > 1 || (argc == 1 && which < 0))
         return tool_usage("help", "no help on \"%s\"", argv[argc - 1]);
-    fputs(argc ? tool_attend_help : overview, stdout);
+    fputs(argc ? texts[which] : overview, stdout);
     return TOOL_OK;
 }
 
@@ -139,6 +148,12 @@ static int run(int argc, char **argv)
     const char *command = argv[1];
     if (strcmp(command, "attend") == 0)
         return tool_attend(argc - 2, argv + 2);
+    if (strcmp(command, "probe") == 0)
+        return tool_probe(argc - 2, argv + 2);
+    if (strcmp(command, "accuracy") == 0)
+        return tool_accuracy(argc - 2, argv + 2);
+    if (strcmp(command, "calibrate") == 0)
+        return tool_calibrate(argc - 2, argv + 2);
     if (strcmp(command, "info") == 0)
         return tool_info(argc - 2, argv + 2);
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0)

@@ -83,9 +83,29 @@ bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attent
 void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,
                      tool_list *out);
 
+/* A plan on the first CUDA device. */
+typedef struct tool_cuda tool_cuda;
+typedef struct tool_ran {
+    td_plan plan;
+    td_attention_layout layout;
+    double ms; /* the kernels alone, where the device measured them */
+} tool_ran;
+/* NULL, and the reason, if there is none that can be used. */
+tool_cuda *tool_cuda_open(char *why, size_t why_bytes);
+const char *tool_cuda_name(const tool_cuda *cuda);
+uint32_t tool_cuda_sm(const tool_cuda *cuda);
+/* Runs `op`, whose views are dense and begin at 0, on copies of host memory. `lse` may be NULL where op has none;
+ * *scratch, where it is asked for, is a copy that the caller frees. */
+bool tool_cuda_run(tool_cuda *cuda, const tandem_attention *op, const void *const inputs[3], void *o, float *lse,
+                   unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes);
+void tool_cuda_close(tool_cuda *cuda);
+
+int tool_accuracy(int argc, char **argv);
+int tool_calibrate(int argc, char **argv);
 int tool_attend(int argc, char **argv);
 int tool_info(int argc, char **argv);
-extern const char *const tool_attend_help;
+int tool_probe(int argc, char **argv);
+extern const char *const tool_attend_help, *const tool_accuracy_help, *const tool_calibrate_help;
 
 /* "cpu", "cuda"; "inline", "timeline", ... */
 const char *tool_backend_name(uint32_t backend);

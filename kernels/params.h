@@ -156,6 +156,17 @@ typedef struct td_params_attention {
     uint32_t accumulator; /* td_accumulator, for the twin; the GPU has its own */
 } td_params_attention;
 
+/* Kernels `probe_wgmma_e4m3` (sm_90a), `probe_mma_e4m3` (sm_89 and up), `probe_mma_f16`: D = A B + C by one instruction of
+ * the tensor cores, for measuring how they round. Grid x: tiles. a [tile][16][k], b [tile][8][k] (column after column),
+ * c, d [tile][16][8]; k is 32 codes of e4m3 or 16 of fp16. Every warp of a block does the same, the first one writes. */
+typedef struct td_params_probe {
+    const void *a, *b;
+    const float *c;
+    float *d;
+    uint32_t accumulator; /* td_accumulator, for the twin */
+    uint32_t reserved;
+} td_params_probe;
+
 /* Kernel `stamp` (GPU only, one thread; no plan holds it): marks the begin or the end of a submit in pinned host
  * memory. Begin: slot->sequence = 0, slot->begin_ns = globaltimer. End: slot->end_ns, slot->sequence, then
  * *completed = sequence; each write is visible to the host before the next. */

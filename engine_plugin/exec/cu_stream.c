@@ -122,12 +122,13 @@ static tandem_status load_function(td_stream *stream, const char *entry, td_cu_f
     return status;
 }
 
-static tandem_status load_kernels(td_stream *stream, char *why, size_t why_bytes)
+static tandem_status load_kernels(td_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
 {
     const uint32_t sm = stream->device->info.sm;
-    const td_cubin *image = td_cubin_for_sm(sm, why, why_bytes);
     tandem_status status;
 
+    if (!image)
+        image = td_cubin_for_sm(sm, why, why_bytes);
     if (!image)
         return TANDEM_ERROR_UNSUPPORTED;
     status = load_image(stream, image, why, why_bytes);
@@ -237,6 +238,12 @@ static tandem_status measure_clock(td_stream *stream, char *why, size_t why_byte
 
 tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_stream **out, char *why, size_t why_bytes)
 {
+    return td_stream_create_image(device, NULL, log, out, why, why_bytes);
+}
+
+tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image, const td_log *log, td_stream **out,
+                                     char *why, size_t why_bytes)
+{
     td_stream *stream = calloc(1, sizeof *stream);
     bool entered = false;
     tandem_status status;
@@ -258,7 +265,7 @@ tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_strea
     status = td_cu_check(device, TD_CU(device, cuStreamCreate, &stream->stream, TD_CU_STREAM_NON_BLOCKING), why,
                          why_bytes, "cuStreamCreate");
     if (!status)
-        status = load_kernels(stream, why, why_bytes);
+        status = load_kernels(stream, image, why, why_bytes);
     if (!status)
         status = measure_clock(stream, why, why_bytes);
     if (status)
@@ -291,6 +298,17 @@ static bool drain(td_stream *stream, uint64_t timeout_ns)
         nanosleep(&nap, NULL);
     }
     return true;
+}
+
+bool td_stream_drain(td_stream *stream, uint64_t timeout_ns)
+{
+    bool drained;
+
+    if (td_cu_enter(stream->device, NULL, 0))
+        return true; /* nothing runs in a context that is gone */
+    drained = drain(stream, timeout_ns);
+    td_cu_leave(stream->device);
+    return drained;
 }
 
 void td_stream_destroy(td_stream **pointer, uint64_t timeout_ns)

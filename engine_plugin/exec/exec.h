@@ -27,6 +27,13 @@ typedef struct td_stream td_stream;
 /* Loads the cubin for the device, once. UNSUPPORTED with the reason if none fits. */
 tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_stream **out, char *why, size_t why_bytes);
 
+/* The same with kernels of the caller's choice (NULL: as above), such as PTX of an older architecture. */
+tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image, const td_log *log, td_stream **out,
+                                     char *why, size_t why_bytes);
+
+/* Whether the stream is idle, or broken for good, within timeout_ns. */
+bool td_stream_drain(td_stream *stream, uint64_t timeout_ns);
+
 /* Waits at most timeout_ns for what was submitted; what is stuck then is left behind on purpose, with one log line. */
 void td_stream_destroy(td_stream **stream, uint64_t timeout_ns);
 
@@ -39,22 +46,24 @@ typedef struct td_stream_submit {
     const char *label; /* of the NVTX range; a literal */
 } td_stream_submit;
 
-/* Submits that may be pending at once. A launch blocks the caller once about 1024 commands are; a submit has at most 20. */
+/* Submits that may be pending at once. A launch blocks the caller once about 1024 commands are; a submit has at most
+ * 20. */
 enum { TD_STREAM_PENDING = 48 };
 
-/* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds. BUSY
- * with TD_STREAM_PENDING pending. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on the
- * stream, followed by the signal where `*signalled` says so, so that the point comes. */
+/* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds.
+ * BUSY with TD_STREAM_PENDING pending. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on
+ * the stream, followed by the signal where `*signalled` says so, so that the point comes. */
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes);
 
-/* Everything up to the returned sequence number is finished on the device. Reads one word of host memory; no driver call. */
+/* Everything up to the returned sequence number is finished on the device. Reads one word; no driver call. */
 uint64_t td_stream_completed(const td_stream *stream);
 
-/* Begin and end of a finished submit in CLOCK_MONOTONIC nanoseconds; false if it is not finished or older than the last 256. */
+/* Begin and end of a finished submit in CLOCK_MONOTONIC nanoseconds; false if it is not finished or not among the last
+ * 256. */
 bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin_ns, uint64_t *end_ns);
 
-/* The GPU's globaltimer minus CLOCK_MONOTONIC, in ns: measured at creation; a caller that can calibrate better sets it. */
+/* The GPU's globaltimer minus CLOCK_MONOTONIC, in ns: measured at creation; set by who can calibrate better. */
 int64_t td_stream_clock_offset_ns(const td_stream *stream);
 void td_stream_set_clock_offset_ns(td_stream *stream, int64_t offset_ns);
 

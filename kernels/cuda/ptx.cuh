@@ -74,6 +74,42 @@ __device__ __forceinline__ float ex2(float x)
     return d;
 }
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TD_HAVE_WGMMA 1
+
+/* A: 64 rows x 32 codes, 16 rows a warp in mma's fragment; B: 8 columns x 32 codes in shared memory; c: mma's fragment. */
+__device__ __forceinline__ void wgmma_m64n8k32_e4m3(float (&c)[4], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, 1;"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+
+template <int Pending> __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(Pending) : "memory");
+}
+
+/* What threads wrote to shared memory becomes visible to wgmma. */
+__device__ __forceinline__ void fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+#else
+#define TD_HAVE_WGMMA 0
+#endif
+
 /* Four 8 x 16 byte matrices; lane l gives the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared)
 {
