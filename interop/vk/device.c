@@ -401,7 +401,10 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     vk = calloc(1, sizeof *vk);
     if (!vk)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "%zu bytes of host memory", sizeof *vk);
-    pthread_mutex_init(&vk->pipelines_lock, NULL);
+    if (pthread_mutex_init(&vk->pipelines_lock, NULL)) {
+        free(vk);
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a lock");
+    }
     if (log)
         vk->log = *log;
     vk->instance = desc->instance;
