@@ -264,9 +264,19 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     return status;
 }
 
+static void name_mem(tandem_session *s, const td_mem *mem)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "tandem mem %" PRIx64, mem->object.id & 0xffffff);
+    td_vk_name(s->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)mem->vk.buffer, name);
+    if (mem->vk.owned)
+        td_vk_name(s->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)mem->vk.memory, name);
+}
+
 tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem)
 {
-    char why[TD_WHY_BYTES] = "", name[32];
+    char why[TD_WHY_BYTES] = "";
     td_mem *made = NULL;
     tandem_status status;
 
@@ -284,21 +294,13 @@ tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *
             session->mem_host_bytes += made->host_share;
             session->mem_device_bytes += made->device_share;
             *mem = made->object.id;
+            name_mem(session, made); /* once unlocked, any thread may destroy it */
         }
         pthread_mutex_unlock(&session->lock);
     }
-    if (status != TANDEM_OK) {
-        if (made)
-            td_mem_free(session, made);
-        return td_session_fail(session, __func__, status, why);
-    }
-    if (made->has_vk && made->vk.buffer) {
-        snprintf(name, sizeof name, "tandem mem %" PRIx64, *mem & 0xffffff);
-        td_vk_name(session->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)made->vk.buffer, name);
-        if (made->vk.owned)
-            td_vk_name(session->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)made->vk.memory, name);
-    }
-    return TANDEM_OK;
+    if (status != TANDEM_OK && made)
+        td_mem_free(session, made);
+    return td_session_fail(session, __func__, status, why);
 }
 
 tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)

@@ -93,10 +93,20 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
     return status;
 }
 
+static void name_timeline(tandem_session *s, const td_timeline *timeline)
+{
+    char name[40];
+
+    snprintf(name, sizeof name, "tandem %s timeline %" PRIx64, timeline->by_session ? "session's" : "engine's",
+             timeline->object.id & 0xffffff);
+    if (timeline->owned)
+        td_vk_name(s->vk, VK_OBJECT_TYPE_SEMAPHORE, (uint64_t)(uintptr_t)timeline->semaphore, name);
+}
+
 tandem_status tandem_timeline_create(tandem_session *session, const tandem_timeline_desc *desc,
                                      tandem_timeline *timeline)
 {
-    char why[TD_WHY_BYTES] = "", name[40];
+    char why[TD_WHY_BYTES] = "";
     td_timeline *made = NULL;
     tandem_status status;
 
@@ -110,21 +120,15 @@ tandem_status tandem_timeline_create(tandem_session *session, const tandem_timel
     if (status == TANDEM_OK) {
         pthread_mutex_lock(&session->lock);
         status = td_table_add_locked(session, &session->timelines, TD_KIND_TIMELINE, &made->object, why);
-        if (status == TANDEM_OK)
+        if (status == TANDEM_OK) {
             *timeline = made->object.id;
+            name_timeline(session, made); /* once unlocked, any thread may destroy it */
+        }
         pthread_mutex_unlock(&session->lock);
     }
-    if (status != TANDEM_OK) {
-        if (made)
-            td_timeline_free(session, made);
-        return td_session_fail(session, __func__, status, why);
-    }
-    if (made->owned) {
-        snprintf(name, sizeof name, "tandem %s timeline %" PRIx64, made->by_session ? "session's" : "engine's",
-                 *timeline & 0xffffff);
-        td_vk_name(session->vk, VK_OBJECT_TYPE_SEMAPHORE, (uint64_t)(uintptr_t)made->semaphore, name);
-    }
-    return TANDEM_OK;
+    if (status != TANDEM_OK && made)
+        td_timeline_free(session, made);
+    return td_session_fail(session, __func__, status, why);
 }
 
 tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline)
