@@ -8,11 +8,13 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "interop/cu/driver.h"
 
 enum { MEM_NONE, MEM_DEVICE, MEM_IMPORT, MEM_REGISTERED, MEM_PINNED };
+static const uint64_t copy_limit_ns = 10000000000u;
 
 tandem_status td_cu_mem_alloc(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
 {
@@ -208,6 +210,20 @@ void td_cu_timeline_free(td_cu_device *device, td_cu_timeline *timeline)
     timeline->external = NULL;
 }
 
+/* cuMemcpyHtoD comes back once pageable memory is staged; the rest is done in the default stream, for which a
+ * non-blocking one does not wait. */
+static tandem_status wait_for_default_stream(td_cu_device *device)
+{
+    const struct timespec nap = {.tv_nsec = 20000};
+    const uint64_t begin = td_now_ns();
+    td_cu_result result;
+
+    while ((result = TD_CU(device, cuStreamQuery, NULL)) == TD_CU_ERROR_NOT_READY &&
+           td_now_ns() - begin < copy_limit_ns)
+        nanosleep(&nap, NULL);
+    return td_cu_check(device, result, NULL, 0, "cuStreamQuery of the default stream");
+}
+
 tandem_status td_cu_copy_to_device(td_cu_device *device, uint64_t address, const void *from, uint64_t bytes)
 {
     tandem_status status = td_cu_enter(device, NULL, 0);
@@ -215,6 +231,8 @@ tandem_status td_cu_copy_to_device(td_cu_device *device, uint64_t address, const
     if (status)
         return status;
     status = td_cu_check(device, TD_CU(device, cuMemcpyHtoD, address, from, bytes), NULL, 0, "cuMemcpyHtoD");
+    if (!status)
+        status = wait_for_default_stream(device);
     td_cu_leave(device);
     return status;
 }
