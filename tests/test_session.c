@@ -697,6 +697,11 @@ static void refuse_mems(rig *r)
     MEM(ARG, say("desc.bytes is %" PRIu64, UINT64_MAX), d.bytes = UINT64_MAX);
     MEM(ARG, "desc.reserved is 1", d.reserved = 1);
     MEM(ARG, "desc.host is NULL", d.source = TANDEM_MEM_HOST);
+    MEM(ARG, "desc.host is 0x1000, and not all", d.source = TANDEM_MEM_HOST; d.host = (void *)(uintptr_t)0x1000);
+    MEM(ARG, say("desc.host is %p, and not all of the desc.bytes %" PRIu64, (void *)pages, (uint64_t)1 << 46),
+        d.source = TANDEM_MEM_HOST; d.host = pages; d.bytes = 1ull << 46);
+    MEM(ARG, say("desc.bytes is %" PRId64, INT64_MAX), d.source = TANDEM_MEM_HOST; d.host = (void *)UINTPTR_MAX;
+        d.bytes = INT64_MAX);
     MEM(ARG, "desc.allocation_bytes is 0", d.source = TANDEM_MEM_FD; d.allocation_bytes = 0);
     MEM(ARG, "desc.dedicated is 2", d.source = TANDEM_MEM_FD; d.dedicated = 2);
     MEM(ARG, "desc.offset_bytes is 65536", d.source = TANDEM_MEM_FD; d.offset_bytes = 65536);

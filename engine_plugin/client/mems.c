@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -118,6 +119,14 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     return status;
 }
 
+/* msync() tells of holes; MS_ASYNC does nothing else. */
+static bool is_mapped(uint64_t address, uint64_t bytes, uint64_t page)
+{
+    const uint64_t begin = address / page * page, end = address + bytes;
+
+    return msync((void *)(uintptr_t)begin, end - begin, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
 static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     const uint64_t address = (uintptr_t)desc->host;
@@ -128,6 +137,10 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is NULL");
     if (mem->bytes > UINT64_MAX - address)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ": desc.host + bytes overflows",
+                       mem->bytes);
+    if (!is_mapped(address, mem->bytes, page))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.host is %p, and not all of the desc.bytes %" PRIu64 " from there are mapped", desc->host,
                        mem->bytes);
     mem->host = desc->host;
     mem->address = address;

@@ -134,7 +134,7 @@ TANDEM_API tandem_status tandem_error_text(tandem_session *session, char *text, 
 /* Where a mem's bytes come from. */
 typedef enum tandem_mem_source {
     TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
-    TANDEM_MEM_HOST = 1,   /* `host`: memory of the caller, `bytes` long; page-aligned where there is Vulkan or CUDA */
+    TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA */
     TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's */
     TANDEM_MEM_VULKAN = 3  /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD */
 } tandem_mem_source;
@@ -180,8 +180,8 @@ typedef enum tandem_signaller { TANDEM_SIGNALLER_ENGINE = 0, TANDEM_SIGNALLER_SE
 typedef struct tandem_timeline_desc {
     uint32_t struct_bytes;
     uint32_t signaller;         /* tandem_signaller */
-    uint64_t initial_value;
-    uint64_t vulkan_semaphore;  /* an exportable timeline VkSemaphore of the engine's, cast; 0: the session makes one */
+    uint64_t initial_value;    /* of one that the session makes; the engine's has its own */
+    uint64_t vulkan_semaphore; /* an exportable timeline VkSemaphore of the engine's, cast; 0: the session makes one */
 } tandem_timeline_desc;
 
 /* Makes or shares a timeline. Use one for each direction: waits of jobs on the engine's, their signals on the
