@@ -191,19 +191,6 @@ TD_INLINE void amax_partial_body(const void *params, const td_block *at)
     }
 }
 
-/* Which of the chunk's groups a row belongs to, for granularities of at least one row and at most 128. */
-TD_INLINE uint32_t group_of(uint32_t row, uint32_t granularity, uint32_t is_k)
-{
-    switch (granularity) {
-    case TANDEM_GRANULARITY_THREAD_ADA: return is_k ? row / 64 * 4 + row % 8 / 2 : row / 32 * 8 + row % 8;
-    case TANDEM_GRANULARITY_THREAD_HOPPER: return is_k ? row % 8 / 2 : row / 16 * 8 + row % 8;
-    case TANDEM_GRANULARITY_TOKEN: return row;
-    case TANDEM_GRANULARITY_WARP: return is_k ? row / 64 : row / 32;
-    case TANDEM_GRANULARITY_BLOCK: return is_k ? row / 64 : 0;
-    default: return 0;
-    }
-}
-
 /* The least power of two that brings amax to 32768 or below, at least 1. */
 static float f16_scale(float amax)
 {
@@ -286,13 +273,13 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
             group_amax[0] = td_bits(head);
         } else {
             for (uint32_t r = 0; r < rows; r++) {
-                uint32_t *amax = &group_amax[group_of(r, p->granularity, p->is_k)];
+                uint32_t *amax = &group_amax[td_row_group(r, p->granularity, p->is_k)];
                 *amax = local->row_amax[r] > *amax ? local->row_amax[r] : *amax;
             }
         }
         const float qmax = p->qmax;
         for (uint32_t r = 0; r < rows; r++) {
-            const float amax = td_float(group_amax[p->amax ? 0 : group_of(r, p->granularity, p->is_k)]);
+            const float amax = td_float(group_amax[p->amax ? 0 : td_row_group(r, p->granularity, p->is_k)]);
             const float *row = local->tile + (size_t)r * d_pad;
             int8_t *to = codes + (size_t)r * d_pad;
             if (amax < TD_TINY_AMAX) {
