@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
+ * The kernels of older architectures run, too, where the build has their PTX: the driver compiles it.
  * test_cuda [--quick | --bench]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
  * What needs Vulkan too is skipped, or then fails likewise, where there is none.
  * --quick runs few and small cases (for compute-sanitizer), --bench prints the time of each kernel instead.
@@ -23,6 +24,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/probe.h"
 #include "tests/attention_util.h"
 #include "tests/vk_util.h"
 
@@ -31,6 +33,7 @@ static const uint64_t run_limit_ns = 20000000000u;
 
 static td_cu_device *device;
 static td_stream *stream;
+static const td_cubin *image; /* what it runs; NULL: this GPU's own kernels */
 static bool quick, expected; /* TANDEM_EXPECT_GPU=1: what is missing is a failure */
 
 static uint64_t wait_for(uint64_t sequence)
@@ -51,6 +54,14 @@ static void must(tandem_status status, const char *why)
 {
     if (status)
         fail_msg("status %d: %s", (int)status, why);
+}
+
+static td_target target_here(void)
+{
+    td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+
+    target.image = image;
+    return target;
 }
 
 /* --- A case on the GPU --- */
@@ -151,7 +162,9 @@ static void compare_prologue(const tu_case *it, const unsigned char *gpu)
     const td_attention_layout *at = &it->layout;
     const unsigned char *twin = it->scratch;
     const uint64_t bh = (uint64_t)it->op.batch * it->op.heads, bhk = (uint64_t)it->op.batch * it->op.kv_heads;
-    const uint64_t code = at->qk_is_f16 ? 2 : 1;
+    const uint64_t row_bytes = at->qk_is_f16      ? 2 * at->d_pad
+                               : at->qk_is_packed ? TD_PACKED_ROW_BYTES(at->d_pad)
+                                                  : at->d_pad;
 
     same_floats("k_mean", gpu, twin, at->k_mean, bhk * at->d_pad);
     same_floats("v_mean", gpu, twin, at->v_mean, bhk * at->d_pad);
@@ -159,8 +172,8 @@ static void compare_prologue(const tu_case *it, const unsigned char *gpu)
     same_floats("k_scale", gpu, twin, at->k_scale, bhk * at->kv_pad);
     same_floats("q_scale", gpu, twin, at->q_scale, bh * at->q_pad);
     same_floats("v_scale", gpu, twin, at->v_scale, bhk * at->d_pad);
-    same_bytes("k_codes", gpu, twin, at->k_codes, bhk * at->kv_pad * at->d_pad * code);
-    same_bytes("q_codes", gpu, twin, at->q_codes, bh * at->q_pad * at->d_pad * code);
+    same_bytes("k_codes", gpu, twin, at->k_codes, bhk * at->kv_pad * row_bytes);
+    same_bytes("q_codes", gpu, twin, at->q_codes, bh * at->q_pad * row_bytes);
     same_bytes("v_codes", gpu, twin, at->v_codes, bhk * at->kv_pad * at->d_pad * (at->v_is_f16 ? 2 : 1));
     same_floats("delta_s", gpu, twin, at->delta_s, bh * (at->q_pad / 128) * at->kv_pad);
     /* Partial sums, maxima, flags and lse_bias lie between these. */
@@ -278,7 +291,7 @@ typedef void (*spoil_fn)(tu_case *);
 
 static void check_case(const tu_shape *shape, spoil_fn spoil)
 {
-    td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    td_target target = target_here();
     tu_tensor o, lse, again;
     gpu_case gpu;
     tu_case it;
@@ -531,6 +544,147 @@ static void test_odd_values(void **state)
             show("spoilt", &shape);
             check_case(&shape, spoils[i]);
         }
+}
+
+/* --- Tensor cores --- */
+
+static void compare_probe(uint32_t unit, uint32_t tiles, void *const *arrays, const td_plan *plan, bool proven)
+{
+    static const uint64_t tile_bytes[TD_PROBE_VIEWS] = {TD_PROBE_A_BYTES, TD_PROBE_B_BYTES, TD_PROBE_ELEMENTS * 4,
+                                                        TD_PROBE_ELEMENTS * 4};
+    uint64_t addresses[TD_PROBE_VIEWS], sequence, unequal = 0;
+    const uint64_t count = (uint64_t)tiles * TD_PROBE_ELEMENTS;
+    float *gpu_d = malloc(count * 4);
+    td_cu_mem mems[TD_PROBE_VIEWS];
+    bool signalled;
+    char why[256];
+
+    assert_non_null(gpu_d);
+    memset(arrays[TD_PROBE_D], TU_POISON, count * 4);
+    for (int i = 0; i < TD_PROBE_VIEWS; i++) {
+        upload(&mems[i], arrays[i], tiles * tile_bytes[i]);
+        addresses[i] = mems[i].address;
+    }
+    const td_stream_submit submit = {.plan = plan, .views = addresses, .label = "probe"};
+    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+    wait_for(sequence);
+    must(td_stream_status(stream, why, sizeof why), why);
+    must(td_cu_copy_to_host(device, gpu_d, mems[TD_PROBE_D].address, count * 4), "copy");
+    for (int i = 0; i < TD_PROBE_VIEWS; i++) {
+        td_cu_mem_free(device, &mems[i]);
+        addresses[i] = (uintptr_t)arrays[i];
+    }
+    must(td_exec_cpu_run(plan, addresses, 0, THREADS, NULL), "the twin");
+    for (uint64_t i = 0; i < count; i++) {
+        const float twin_d = ((const float *)arrays[TD_PROBE_D])[i];
+
+        if (td_bits(gpu_d[i]) != td_bits(twin_d) && unequal++ == 0)
+            print_message("    %s: tile %u, element %u is %08x, the twin's %08x\n", td_probe_name(unit),
+                          (unsigned)(i / TD_PROBE_ELEMENTS), (unsigned)(i % TD_PROBE_ELEMENTS), td_bits(gpu_d[i]),
+                          td_bits(twin_d));
+    }
+    print_message("    %s: %llu of %llu elements as the twin's\n", td_probe_name(unit),
+                  (unsigned long long)(count - unequal), (unsigned long long)count);
+    if (proven)
+        assert_int_equal(unequal, 0);
+    free(gpu_d);
+}
+
+static void test_probe(void **state)
+{
+    const uint32_t sm = td_cu_device_info(device)->sm, tiles = quick ? 64 : 4096;
+    const td_target target = target_here();
+    void *arrays[TD_PROBE_VIEWS];
+    static td_plan plan;
+    char why[256] = "";
+
+    (void)state;
+    for (int i = 0; i < TD_PROBE_VIEWS; i++) {
+        arrays[i] = malloc((size_t)tiles * TD_PROBE_A_BYTES); /* the largest */
+        assert_non_null(arrays[i]);
+    }
+    for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
+        /* The twin's fp16 unit is that of sm_90. */
+        const bool proven = unit != TD_PROBE_MMA_F16 || sm == 90;
+        const bool has = unit == TD_PROBE_WGMMA_E4M3 ? sm == 90 && !image
+                                                     : unit == TD_PROBE_MMA_F16 || (image ? image->sm : sm) >= 89;
+        const tandem_status status = td_plan_probe(unit, tiles, &target, &plan, why, sizeof why);
+
+        if (!has) {
+            assert_int_equal(status, TANDEM_ERROR_UNSUPPORTED);
+            assert_true(strlen(why) > 10);
+            continue;
+        }
+        must(status, why);
+        td_probe_fill_random(unit, tiles, 17 + unit, arrays[0], arrays[1], arrays[2]);
+        compare_probe(unit, tiles, arrays, &plan, proven);
+        must(td_plan_probe(unit, TD_PROBE_POWERS, &target, &plan, why, sizeof why), why);
+        td_probe_fill_powers(unit, arrays[0], arrays[1], arrays[2]);
+        compare_probe(unit, TD_PROBE_POWERS, arrays, &plan, proven);
+        must(td_plan_probe(unit, 1, &target, &plan, why, sizeof why), why);
+        td_probe_fill_bits(arrays[0], arrays[1], arrays[2]);
+        compare_probe(unit, 1, arrays, &plan, proven);
+    }
+    for (int i = 0; i < TD_PROBE_VIEWS; i++)
+        free(arrays[i]);
+}
+
+static td_stream *own_stream; /* of this GPU's own kernels */
+
+/* Packed int4 codes give the integers that int8 ones give, so the same bits wherever P V is computed alike. */
+static void test_int4_equals_int8(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
+    const td_cubin *older = image;
+    td_stream *of_older = stream;
+
+    (void)state;
+    if (!older || older->sm >= 90 || td_cu_device_info(device)->sm < 90)
+        skip();
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        const tu_shape shape = {.heads = 2,
+                                .kv_heads = 1,
+                                .q_len = 150,
+                                .kv_len = 280,
+                                .head_dim = dims[i],
+                                .precision = TANDEM_PRECISION_4B,
+                                .granularity = TANDEM_GRANULARITY_THREAD_ADA,
+                                .lse = 1,
+                                .seed = 800 + i};
+        tu_tensor o[2], lse[2];
+        gpu_case gpu[2];
+        tu_case it[2];
+
+        for (int packed = 0; packed < 2; packed++) {
+            td_target target;
+
+            image = packed ? older : NULL;
+            stream = packed ? of_older : own_stream;
+            target = target_here();
+            target.dump = true;
+            tu_case_init(&it[packed], &shape);
+            must(tu_case_run(&it[packed], &target, THREADS), "the twin");
+            assert_int_equal(it[packed].layout.qk_is_packed, packed);
+            o[packed] = tensor_like(&it[packed].o);
+            lse[packed] = tensor_like(&it[packed].lse);
+            gpu_case_run(&gpu[packed], &it[packed], &o[packed], &lse[packed]);
+        }
+        for (uint32_t row = 0; row < 2 * it[0].layout.q_pad; row++)
+            if (row % it[0].layout.q_pad < shape.q_len)
+                assert_memory_equal(
+                    gpu[0].host_scratch + it[0].layout.dump_s + (uint64_t)row * it[0].layout.kv_pad * 4,
+                    gpu[1].host_scratch + it[1].layout.dump_s + (uint64_t)row * it[0].layout.kv_pad * 4,
+                    (shape.kv_len + 63) / 64 * 64 * 4);
+        assert_memory_equal(lse[0].data, lse[1].data, lse[0].bytes);
+        if (it[0].layout.v_is_f16 == it[1].layout.v_is_f16)
+            assert_memory_equal(o[0].data, o[1].data, o[0].bytes);
+        for (int packed = 0; packed < 2; packed++) {
+            gpu_case_free(&gpu[packed]);
+            tu_tensor_free(&o[packed]);
+            tu_tensor_free(&lse[packed]);
+            tu_case_free(&it[packed]);
+        }
+    }
 }
 
 /* --- The stream and the device --- */
@@ -1153,12 +1307,19 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_smoothing),
         cmocka_unit_test(test_granularities),
         cmocka_unit_test(test_odd_values),
+        cmocka_unit_test(test_probe),
         cmocka_unit_test(test_frame_counts),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_descriptors),
         cmocka_unit_test(test_open_and_close),
         cmocka_unit_test(test_vulkan_leaks_nothing),
         cmocka_unit_test(test_vulkan_frames),
+    };
+    const struct CMUnitTest emulated[] = {
+        cmocka_unit_test(test_head_dims),         cmocka_unit_test(test_causal_and_groups),
+        cmocka_unit_test(test_smoothing),         cmocka_unit_test(test_granularities),
+        cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_int4_equals_int8),
     };
     const struct CMUnitTest stuck[] = {cmocka_unit_test(test_stuck_stream)}; /* leaves a stream behind: not for leak checks */
     const char *expect = getenv("TANDEM_EXPECT_GPU");
@@ -1186,6 +1347,25 @@ int main(int argc, char **argv)
                   (long long)td_stream_clock_offset_ns(stream));
     const bool vulkan = !times && open_vulkan();
     failures = times ? cmocka_run_group_tests(bench, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+    uint32_t images = 0;
+    const td_cubin *table = td_cubins(&images), *own = td_cubin_for_sm(td_cu_device_info(device)->sm, why, sizeof why);
+    own_stream = stream;
+    for (uint32_t i = 0; i < images && !times && !quick; i++) {
+        if (!table[i].ptx || table[i].sm > td_cu_device_info(device)->sm || (table + i == own && own->sm >= 90))
+            continue;
+        image = &table[i];
+        print_message("kernels of compute_%u, compiled by the driver\n", image->sm);
+        status = td_stream_create_image(device, image, &log, &stream, why, sizeof why);
+        if (status) {
+            fprintf(stderr, "compute_%u: %s\n", image->sm, why);
+            failures++;
+        } else {
+            failures += cmocka_run_group_tests_name("older kernels", emulated, NULL, NULL);
+            td_stream_destroy(&stream, 1000000000u);
+        }
+    }
+    image = NULL;
+    stream = own_stream;
     if (!times && !quick)
         failures += cmocka_run_group_tests(stuck, NULL, NULL);
     if (!times && !vulkan && expected)

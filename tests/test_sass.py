@@ -1,0 +1,204 @@
+"""What the compiler made of the kernels: registers and local memory from ptxas, tensor core instructions from cuobjdump.
+
+SPDX-License-Identifier: Apache-2.0
+
+usage: test_sass.py BUILD_FOLDER [unittest arguments]
+Exits 77 for a build without nvcc. cuobjdump is not in every toolkit; it is looked for in $CUOBJDUMP, PATH, $CUDA_HOME/bin,
+$CUDA_PATH/bin, beside the build's nvcc and in /usr/local/cuda/bin. Where it is missing, that part is skipped and the
+checks of ptxas's own log still run.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+BUILD = None
+DIMS = (32, 64, 96, 128, 256)
+
+# Registers of a thread as nvcc 13.0 gave them, by head dim. They decide how many blocks share a multiprocessor.
+REGISTERS = {
+    "80": {
+        "attn_4b_f16": (128, 164, 194, 210, 255),
+        "attn_8b_f16": (128, 164, 200, 218, 255),
+        "attn_f16": (126, 158, 200, 230, 255),
+    },
+    "86": {
+        "attn_4b_f16": (128, 162, 194, 208, 255),
+        "attn_8b_f16": (128, 162, 198, 226, 255),
+        "attn_f16": (126, 160, 192, 232, 255),
+    },
+    "89": {
+        "attn_4b_fp8": (128, 162, 166, 216, 254),
+        "attn_8b_fp8": (128, 164, 168, 222, 254),
+        "attn_8b_f16": (128, 162, 198, 226, 255),
+        "attn_f16": (126, 160, 192, 232, 255),
+    },
+    "90a": {
+        "attn_8b_fp8": (96, 128, 166, 168, 254),
+        "attn_8b_f16": (128, 164, 206, 224, 255),
+        "attn_f16": (128, 158, 188, 228, 255),
+    },
+    "120": {
+        "attn_8b_fp8": (96, 128, 168, 168, 255),
+        "attn_8b_f16": (128, 164, 196, 208, 255),
+        "attn_f16": (124, 156, 182, 222, 255),
+    },
+}
+SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
+
+INT4, INT8, F16, FP8 = "IMMA.16864.S4", "IMMA.16832.S8", "HMMA.16816.F32", "QMMA.16832.F32.E4M3"
+INT4_ARCHS, FP8_ARCHS = ("80", "86", "89"), ("89", "120")
+
+
+def cubins():
+    return {p.name[3:-6]: p for p in sorted((BUILD / "kernels/cuda").glob("sm_*.cubin"))}
+
+
+def ptxas_log(arch):
+    """{entry: (registers, bytes of stack, bytes spilt)}"""
+    found, name, stack, spilt = {}, None, 0, 0
+    for line in (BUILD / f"kernels/cuda/sm_{arch}.cubin.log").read_text().splitlines():
+        if m := re.search(r"Compiling entry function '(\w+)'", line):
+            name, stack, spilt = m[1], None, None
+        elif m := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            stack, spilt = int(m[1]), int(m[2]) + int(m[3])
+        elif m := re.search(r"Used (\d+) registers", line):
+            found[name] = (int(m[1]), stack, spilt)
+    return found
+
+
+def blocks_that_fit(registers):
+    """Blocks of 128 threads in 65536 registers, which are handed out in eights."""
+    return 65536 // (128 * ((registers + 7) // 8 * 8))
+
+
+def find_cuobjdump():
+    places = [os.environ.get("CUOBJDUMP"), shutil.which("cuobjdump")]
+    places += [f"{os.environ[v]}/bin/cuobjdump" for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
+    if m := re.search(r"^TANDEM_NVCC:\w+=(.+)$", (BUILD / "CMakeCache.txt").read_text(), re.M):
+        places.append(str(pathlib.Path(m[1]).with_name("cuobjdump")))
+    places.append("/usr/local/cuda/bin/cuobjdump")
+    return next((p for p in places if p and os.access(p, os.X_OK)), None)
+
+
+def sass(tool, cubin):
+    """{entry: {opcode with its suffixes: how often}}"""
+    done = subprocess.run([tool, "-sass", str(cubin)], capture_output=True, text=True, timeout=100)
+    if done.returncode:
+        raise AssertionError(f"{tool} -sass {cubin}: exit {done.returncode}: {done.stderr.strip()}")
+    found, now = {}, None
+    for line in done.stdout.splitlines():
+        if m := re.search(r"Function : (\w+)", line):
+            now = found.setdefault(m[1], {})
+        elif m := re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_.a-z]*)", line):
+            now[m[1]] = now.get(m[1], 0) + 1
+    return found
+
+
+def mma(opcodes):
+    """The tensor core instructions among them, cut to the part that names the shape and the types."""
+    kinds = set()
+    for op in opcodes:
+        if re.match(r"[A-Z]*MMA\.", op):
+            kinds.add(next((k for k in (INT4, INT8, F16, FP8) if op.startswith(k)), op))
+    return kinds
+
+
+class Ptxas(unittest.TestCase):
+    def test_every_architecture_has_its_kernels(self):
+        for arch in cubins():
+            if arch not in REGISTERS:
+                continue
+            want = {f"{kernel}_d{d}" for kernel in REGISTERS[arch] for d in DIMS}
+            self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
+
+    def test_attention_has_no_local_memory_up_to_128_channels(self):
+        seen = 0
+        for arch in cubins():
+            for name, (_, stack, spilt) in ptxas_log(arch).items():
+                if name.startswith("attn_") and not name.endswith("_d256"):
+                    self.assertEqual((stack, spilt), (0, 0), f"{name} on sm_{arch}")
+                    seen += 1
+        self.assertGreater(seen, 0)
+
+    def test_the_prologue_and_the_probes_have_no_local_memory(self):
+        for arch in cubins():
+            for name, (_, stack, spilt) in ptxas_log(arch).items():
+                if not name.startswith("attn_"):
+                    self.assertEqual((stack, spilt), (0, 0), f"{name} on sm_{arch}")
+
+    def test_registers_are_as_recorded(self):
+        for arch in cubins():
+            log = ptxas_log(arch)
+            for kernel, recorded in REGISTERS.get(arch, {}).items():
+                for d, most in zip(DIMS, recorded):
+                    registers = log[f"{kernel}_d{d}"][0]
+                    what = f"{kernel}_d{d} on sm_{arch}: {registers} registers, {most} recorded"
+                    self.assertLessEqual(registers, most + SLACK, what)
+                    self.assertGreaterEqual(blocks_that_fit(registers), blocks_that_fit(most), what)
+
+
+class Sass(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        tool = find_cuobjdump()
+        if not tool:
+            raise unittest.SkipTest("gpu: cuobjdump is not in this toolkit, so the instructions are not looked at")
+        cls.of = {arch: sass(tool, cubin) for arch, cubin in cubins().items()}
+        for arch, entries in cls.of.items():
+            assert len(entries) == len(ptxas_log(arch)), f"cuobjdump shows {len(entries)} kernels of sm_{arch}"
+
+    def kinds(self, arch, prefix):
+        found = {n: mma(ops) for n, ops in self.of[arch].items() if n.startswith(prefix)}
+        self.assertGreater(len(found), 0, f"{prefix} on sm_{arch}")
+        return found.items()
+
+    def test_4b_is_native_int4(self):
+        for arch in set(INT4_ARCHS) & set(self.of):
+            pv = FP8 if arch in FP8_ARCHS else F16
+            for name, kinds in self.kinds(arch, "attn_4b_"):
+                self.assertEqual(kinds, {INT4, pv}, f"{name} on sm_{arch}")
+
+    def test_int4_is_nowhere_emulated(self):
+        for arch in set(self.of) - set(INT4_ARCHS):
+            self.assertFalse([n for n in self.of[arch] if "_4b_" in n], f"sm_{arch}")
+
+    def test_8b_is_int8_and_fp8_where_there_is_fp8(self):
+        for arch in self.of:
+            for name, kinds in self.kinds(arch, "attn_8b_"):
+                pv = FP8 if "_fp8_" in name and arch in FP8_ARCHS else F16
+                self.assertEqual(kinds, {INT8, pv}, f"{name} on sm_{arch}")
+
+    def test_f16_is_f16(self):
+        for arch in self.of:
+            for name, kinds in self.kinds(arch, "attn_f16_"):
+                self.assertEqual(kinds, {F16}, f"{name} on sm_{arch}")
+
+    def test_probes_are_one_instruction_of_their_unit(self):
+        for arch, entries in self.of.items():
+            self.assertEqual(mma(entries["probe_mma_f16"]), {F16}, f"sm_{arch}")
+            if "probe_mma_e4m3" in entries:  # sm_90 has no FP8 mma.sync: two fp16 ones
+                self.assertEqual(mma(entries["probe_mma_e4m3"]), {FP8 if arch in FP8_ARCHS else F16}, f"sm_{arch}")
+        if "90a" in self.of:
+            (op,) = mma(self.of["90a"]["probe_wgmma_e4m3"])
+            self.assertRegex(op, r"^QGMMA\.64x8x32\.F32\.E4M3")
+
+    def test_no_local_memory_up_to_128_channels(self):
+        for arch, entries in self.of.items():
+            for name, ops in entries.items():
+                if name.startswith("attn_") and not name.endswith("_d256"):
+                    self.assertFalse([op for op in ops if op.startswith(("LDL", "STL"))], f"{name} on sm_{arch}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+    if not cubins():
+        print("test_sass: this build has no cubins")
+        sys.exit(77)
+    unittest.main(verbosity=2)
