@@ -227,8 +227,6 @@ void td_job_cancel_locked(tandem_session *s, td_job *job);
 void td_jobs_settle_locked(tandem_session *s);
 /* Hands a checked job to the stream or to the worker. */
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, char *why);
-/* Drops what a job uses and frees its slot. */
-void td_job_retire_locked(tandem_session *s, td_job *job);
 tandem_status td_scratch_reserve_locked(tandem_session *s, uint64_t bytes, char *why);
 void td_scratch_free(tandem_session *s, td_scratch *scratch);
 

@@ -67,7 +67,8 @@ static void drop_wait(tandem_session *s, td_job *job)
     job->wait = NULL;
 }
 
-void td_job_retire_locked(tandem_session *s, td_job *job)
+/* Drops what a job uses and frees its slot. */
+static void drop_job(tandem_session *s, td_job *job)
 {
     uint32_t at = 0;
 
@@ -98,7 +99,7 @@ static void set_broken(tandem_session *s, tandem_status status, bool told)
 static void retire(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
 {
     end_report(s, job, state, status);
-    td_job_retire_locked(s, job);
+    drop_job(s, job);
 }
 
 /* The same after a signal for a job that the GPU does not signal for. Where the point cannot come the job has failed,
@@ -193,7 +194,7 @@ void td_jobs_advance_locked(tandem_session *s)
 
     while (s->gpu_signals && s->order_count && gpu_is_done(s, s->order[0], &status)) {
         end_by_times(s, s->order[0]);
-        td_job_retire_locked(s, s->order[0]);
+        drop_job(s, s->order[0]);
     }
     if (s->gpu_signals && s->order_count && status == TANDEM_OK) {
         tandem_job_report *head = td_job_report_locked(s, s->order[0]);

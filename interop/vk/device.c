@@ -316,7 +316,6 @@ static void query_properties(td_vk *vk, bool timeline_known)
     vk->fn.GetPhysicalDeviceMemoryProperties(vk->physical_device, &vk->memory);
     snprintf(vk->caps.name, sizeof vk->caps.name, "%s", properties.properties.deviceName);
     memcpy(vk->caps.device_uuid, id.deviceUUID, sizeof vk->caps.device_uuid);
-    memcpy(vk->caps.driver_uuid, id.driverUUID, sizeof vk->caps.driver_uuid);
     vk->caps.host_alignment = host.minImportedHostPointerAlignment;
     vk->caps.max_storage_range = limits->maxStorageBufferRange;
     vk->caps.timestamp_period = limits->timestampPeriod;
@@ -425,7 +424,6 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     status = check_family(vk, why, why_bytes);
     if (status != TANDEM_OK)
         goto fail;
-    vk->caps.timeline = true;
     query_properties(vk, properties.apiVersion >= VK_API_VERSION_1_2 ||
                              enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME));
     vk->caps.export_memory = vk->caps.export_memory && buffers_exportable(vk);

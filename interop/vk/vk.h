@@ -24,8 +24,7 @@ typedef struct td_vk_desc {
 /* What the engine's device can do, as it was enabled. */
 typedef struct td_vk_caps {
     char name[256];
-    uint8_t device_uuid[16], driver_uuid[16];
-    bool timeline;           /* feature timelineSemaphore: without it no session on Vulkan */
+    uint8_t device_uuid[16];
     bool export_memory;      /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
     bool export_timeline;    /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
     bool import_host;        /* VK_EXT_external_memory_host */

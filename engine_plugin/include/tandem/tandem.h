@@ -113,6 +113,7 @@ TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, 
  * NULL.
  * Returns: OK; ARG if session or *session is NULL (as after a first destroy).
  * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
+ *        What a GPU that failed or hangs may still use is left behind, with a log line.
  * Threads: no other call on this session may run or follow.
  * Blocks: for the running job, at most 2 s beyond it, also after VK_ERROR_DEVICE_LOST. */
 TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);

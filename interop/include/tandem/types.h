@@ -135,7 +135,7 @@ typedef enum tandem_job_state {
     TANDEM_JOB_PENDING = 0,   /* waits for its point, or for its turn */
     TANDEM_JOB_RUNNING = 1,   /* on the device */
     TANDEM_JOB_DONE = 2,      /* the output is written */
-    TANDEM_JOB_STALE = 3,     /* the deadline passed; the output is not to be used */
+    TANDEM_JOB_STALE = 3,     /* the deadline passed; no output to use; its mems may be busy until its signal comes */
     TANDEM_JOB_CANCELLED = 4, /* by tandem_cancel(), or by the destruction of what it needs */
     TANDEM_JOB_FAILED = 5     /* `status` says why */
 } tandem_job_state;
