@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tests/fake_cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/params.h"
+#include "tests/faults.h"
+
+fake_cuda fake_cuda_driver = {.device_count = 1};
+
+#define INVALID_VALUE 1
+#define CALL(name, ...) static td_cu_result fake_##name(__VA_ARGS__)
+
+/* Streams: a thread that does one command after the other. */
+
+typedef enum command_kind { COMMAND_STAMP, COMMAND_WAIT, COMMAND_SIGNAL } command_kind;
+
+typedef struct command {
+    command_kind kind;
+    td_params_stamp stamp;
+    VkSemaphore semaphore;
+    uint64_t value;
+} command;
+
+enum { COMMANDS = 1024 };
+
+struct td_cu_stream_st {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    command commands[COMMANDS];
+    uint64_t head, tail;
+    bool stopping;
+};
+
+struct td_cu_external_semaphore_st {
+    VkSemaphore semaphore;
+};
+
+struct td_cu_external_memory_st {
+    unsigned char *bytes;
+    uint64_t size;
+    int mapped;
+};
+
+/* What a context holds: it goes with the last that retains it. */
+
+typedef enum object_kind { OBJECT_MEMORY, OBJECT_IMPORT, OBJECT_SEMAPHORE, OBJECT_STREAM, OBJECT_NAME } object_kind;
+
+typedef struct object {
+    object_kind kind;
+    void *pointer;
+    struct object *next;
+} object;
+
+static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
+static object *objects;
+static int retained;
+
+static void add(object_kind kind, void *pointer)
+{
+    object *o = __real_malloc(sizeof *o);
+
+    if (!o)
+        abort();
+    pthread_mutex_lock(&objects_lock);
+    *o = (object){kind, pointer, objects};
+    objects = o;
+    pthread_mutex_unlock(&objects_lock);
+    fake_cuda_driver.live++;
+}
+
+static bool take_out(object_kind kind, const void *pointer)
+{
+    object **at = &objects, *found;
+
+    pthread_mutex_lock(&objects_lock);
+    while (*at && ((*at)->kind != kind || (*at)->pointer != pointer))
+        at = &(*at)->next;
+    found = *at;
+    if (found)
+        *at = found->next;
+    pthread_mutex_unlock(&objects_lock);
+    __real_free(found);
+    fake_cuda_driver.live -= found != NULL;
+    return found != NULL;
+}
+
+static void nap(void)
+{
+    const struct timespec t = {.tv_nsec = 50000};
+
+    nanosleep(&t, NULL);
+}
+
+static bool is_stopping(td_cu_stream stream)
+{
+    bool stopping;
+
+    pthread_mutex_lock(&stream->lock);
+    stopping = stream->stopping;
+    pthread_mutex_unlock(&stream->lock);
+    return stopping;
+}
+
+/* As kernels/cuda/stamp.cu. */
+static void stamp(const td_params_stamp *p)
+{
+    if (!p->completed) {
+        __atomic_store_n(&p->slot->sequence, 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&p->slot->begin_ns, td_now_ns(), __ATOMIC_SEQ_CST);
+        return;
+    }
+    __atomic_store_n(&p->slot->end_ns, td_now_ns(), __ATOMIC_SEQ_CST);
+    __atomic_store_n(&p->slot->sequence, p->sequence, __ATOMIC_SEQ_CST);
+    __atomic_store_n(p->completed, p->sequence, __ATOMIC_SEQ_CST);
+}
+
+static void wait_for(td_cu_stream stream, const command *c)
+{
+    const td_vk_table *vk = fake_cuda_driver.vulkan;
+    uint64_t value = 0;
+
+    while (!is_stopping(stream)) {
+        if (vk->GetSemaphoreCounterValue(fake_cuda_driver.device, c->semaphore, &value) != VK_SUCCESS ||
+            value >= c->value)
+            return;
+        nap();
+    }
+}
+
+static void signal_now(const command *c)
+{
+    const VkSemaphoreSignalInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = c->semaphore, .value = c->value};
+
+    fake_cuda_driver.vulkan->SignalSemaphore(fake_cuda_driver.device, &info);
+}
+
+static void *stream_main(void *user)
+{
+    td_cu_stream stream = user;
+
+    for (;;) {
+        command c;
+
+        pthread_mutex_lock(&stream->lock);
+        while (stream->head == stream->tail && !stream->stopping)
+            pthread_cond_wait(&stream->changed, &stream->lock);
+        c = stream->commands[stream->head % COMMANDS];
+        if (stream->stopping) {
+            pthread_mutex_unlock(&stream->lock);
+            return NULL;
+        }
+        pthread_mutex_unlock(&stream->lock);
+        if (c.kind == COMMAND_STAMP)
+            stamp(&c.stamp);
+        else if (c.kind == COMMAND_WAIT)
+            wait_for(stream, &c);
+        else
+            signal_now(&c);
+        pthread_mutex_lock(&stream->lock);
+        stream->head++;
+        pthread_mutex_unlock(&stream->lock);
+    }
+}
+
+static td_cu_result enqueue(td_cu_stream stream, const command *c)
+{
+    td_cu_result result = TD_CU_SUCCESS;
+
+    pthread_mutex_lock(&stream->lock);
+    if (stream->tail - stream->head == COMMANDS)
+        result = TD_CU_ERROR_OUT_OF_MEMORY; /* the driver would block: nobody may get here */
+    else
+        stream->commands[stream->tail++ % COMMANDS] = *c;
+    pthread_cond_signal(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+    return result;
+}
+
+/* The driver. */
+
+CALL(cuInit, unsigned flags)
+{
+    return flags ? INVALID_VALUE : TD_CU_SUCCESS;
+}
+
+CALL(cuGetErrorName, td_cu_result result, const char **name)
+{
+    *name = result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : result == 719 ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_FAKE";
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDriverGetVersion, int *version)
+{
+    *version = 12000;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetCount, int *count)
+{
+    *count = fake_cuda_driver.device_count;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGet, td_cu_ordinal *ordinal, int i)
+{
+    *ordinal = i;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetName, char *name, int bytes, td_cu_ordinal ordinal)
+{
+    snprintf(name, (size_t)bytes, "fake CUDA device %d", ordinal);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetUuid, td_cu_uuid *uuid, td_cu_ordinal ordinal)
+{
+    memcpy(uuid->bytes, fake_cuda_driver.uuids[ordinal], sizeof uuid->bytes);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceGetUuid_v2, td_cu_uuid *uuid, td_cu_ordinal ordinal)
+{
+    return fake_cuDeviceGetUuid(uuid, ordinal);
+}
+
+CALL(cuDeviceGetAttribute, int *value, int attribute, td_cu_ordinal ordinal)
+{
+    (void)ordinal;
+    switch (attribute) {
+    case TD_CU_ATTRIBUTE_MULTIPROCESSORS: *value = 4; break;
+    case TD_CU_ATTRIBUTE_MAJOR: *value = 9; break;
+    case TD_CU_ATTRIBUTE_MINOR: *value = 0; break;
+    case TD_CU_ATTRIBUTE_SHARED_OPTIN: *value = 232448; break;
+    case TD_CU_ATTRIBUTE_TIMELINES: *value = fake_cuda_driver.vulkan != NULL; break;
+    default: return INVALID_VALUE;
+    }
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDeviceTotalMem, size_t *bytes, td_cu_ordinal ordinal)
+{
+    (void)ordinal;
+    *bytes = (size_t)1 << 30;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDevicePrimaryCtxRetain, td_cu_context *context, td_cu_ordinal ordinal)
+{
+    static int one;
+
+    *context = (td_cu_context)(void *)&one;
+    fake_cuda_driver.retained_ordinal = ordinal;
+    fake_cuda_driver.live++;
+    pthread_mutex_lock(&objects_lock);
+    retained++;
+    pthread_mutex_unlock(&objects_lock);
+    return TD_CU_SUCCESS;
+}
+
+static void end_stream(td_cu_stream stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    stream->stopping = true;
+    pthread_cond_signal(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+    __real_pthread_join(stream->thread, NULL);
+    pthread_cond_destroy(&stream->changed);
+    pthread_mutex_destroy(&stream->lock);
+    __real_free(stream);
+}
+
+static void end_object(object_kind kind, void *pointer)
+{
+    if (kind == OBJECT_STREAM)
+        end_stream(pointer);
+    if (kind == OBJECT_IMPORT)
+        __real_free(((td_cu_external_memory)pointer)->bytes);
+    if (kind != OBJECT_STREAM && kind != OBJECT_NAME)
+        __real_free(pointer);
+}
+
+CALL(cuDevicePrimaryCtxRelease, td_cu_ordinal ordinal)
+{
+    bool last;
+
+    (void)ordinal;
+    fake_cuda_driver.live--;
+    pthread_mutex_lock(&objects_lock);
+    last = --retained == 0;
+    pthread_mutex_unlock(&objects_lock);
+    for (object_kind kind = OBJECT_STREAM + 1; last && kind-- > OBJECT_MEMORY;) /* streams first: they use memory */
+        for (object *o = objects, *next; o; o = next) {
+            next = o->next;
+            if (o->kind != kind)
+                continue;
+            end_object(kind, o->pointer);
+            take_out(kind, o->pointer);
+            fake_cuda_driver.abandoned++;
+        }
+    while (last && objects) {
+        take_out(objects->kind, objects->pointer);
+        fake_cuda_driver.abandoned++;
+    }
+    return TD_CU_SUCCESS;
+}
+
+static _Thread_local int depth;
+
+CALL(cuCtxPushCurrent, td_cu_context context)
+{
+    depth++;
+    return context ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuCtxPopCurrent, td_cu_context *context)
+{
+    *context = NULL;
+    return depth-- > 0 ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+static td_cu_result allocate(void **out, size_t bytes)
+{
+    if (depth <= 0)
+        return 201; /* INVALID_CONTEXT */
+    *out = __real_aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!*out)
+        return TD_CU_ERROR_OUT_OF_MEMORY;
+    memset(*out, 0xa5, bytes);
+    add(OBJECT_MEMORY, *out);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemAlloc, td_cu_pointer *pointer, size_t bytes)
+{
+    void *host = NULL;
+    td_cu_result result = allocate(&host, bytes);
+
+    *pointer = (uintptr_t)host;
+    return result;
+}
+
+/* Mappings of imports are freed by the same call. */
+CALL(cuMemFree, td_cu_pointer pointer)
+{
+    td_cu_external_memory mapped = NULL;
+
+    pthread_mutex_lock(&objects_lock);
+    for (object *o = objects; o && !mapped; o = o->next) {
+        td_cu_external_memory m = o->pointer;
+
+        if (o->kind == OBJECT_IMPORT && m->mapped && pointer >= (uintptr_t)m->bytes &&
+            pointer < (uintptr_t)m->bytes + m->size)
+            mapped = m;
+    }
+    if (mapped)
+        mapped->mapped = 0;
+    pthread_mutex_unlock(&objects_lock);
+    if (mapped)
+        return TD_CU_SUCCESS;
+    if (!take_out(OBJECT_MEMORY, (void *)(uintptr_t)pointer))
+        return INVALID_VALUE;
+    __real_free((void *)(uintptr_t)pointer);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemHostAlloc, void **host, size_t bytes, unsigned flags)
+{
+    return flags & TD_CU_HOST_MAPPED ? allocate(host, bytes) : INVALID_VALUE;
+}
+
+CALL(cuMemFreeHost, void *host)
+{
+    if (!take_out(OBJECT_MEMORY, host))
+        return INVALID_VALUE;
+    __real_free(host);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemHostRegister, void *host, size_t bytes, unsigned flags)
+{
+    (void)bytes;
+    if (!host || !flags)
+        return INVALID_VALUE;
+    add(OBJECT_NAME, host);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemHostUnregister, void *host)
+{
+    return take_out(OBJECT_NAME, host) ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuMemHostGetDevicePointer, td_cu_pointer *pointer, void *host, unsigned flags)
+{
+    *pointer = (uintptr_t)host;
+    return flags ? INVALID_VALUE : TD_CU_SUCCESS;
+}
+
+CALL(cuMemcpyHtoD, td_cu_pointer to, const void *from, size_t bytes)
+{
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemcpyDtoH, void *to, td_cu_pointer from, size_t bytes)
+{
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuImportExternalMemory, td_cu_external_memory *out, const td_cu_memory_handle *handle)
+{
+    td_cu_external_memory m;
+
+    if (handle->type != TD_CU_MEMORY_OPAQUE_FD || !handle->size)
+        return INVALID_VALUE;
+    m = __real_calloc(1, sizeof *m);
+    m->size = handle->size;
+    m->bytes = __real_aligned_alloc(4096, (handle->size + 4095) & ~4095ull);
+    __real_close(handle->handle.fd); /* the driver's now */
+    add(OBJECT_IMPORT, m);
+    *out = m;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuExternalMemoryGetMappedBuffer, td_cu_pointer *pointer, td_cu_external_memory m, const td_cu_memory_buffer *range)
+{
+    if (range->offset + range->size > m->size)
+        return INVALID_VALUE;
+    *pointer = (uintptr_t)m->bytes + range->offset;
+    m->mapped = 1;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDestroyExternalMemory, td_cu_external_memory m)
+{
+    if (m->mapped || !take_out(OBJECT_IMPORT, m))
+        return INVALID_VALUE; /* leaves it, as a driver may */
+    end_object(OBJECT_IMPORT, m);
+    return TD_CU_SUCCESS;
+}
+
+int fake_cuda_semaphore_fd(VkSemaphore semaphore)
+{
+    int fd = __real_memfd_create("fake semaphore", MFD_CLOEXEC);
+
+    if (fd >= 0 && write(fd, &semaphore, sizeof semaphore) != (ssize_t)sizeof semaphore) {
+        __real_close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+CALL(cuImportExternalSemaphore, td_cu_external_semaphore *out, const td_cu_semaphore_handle *handle)
+{
+    td_cu_external_semaphore s;
+
+    if (handle->type != TD_CU_SEMAPHORE_TIMELINE_FD)
+        return INVALID_VALUE;
+    s = __real_calloc(1, sizeof *s);
+    if (pread(handle->handle.fd, &s->semaphore, sizeof s->semaphore, 0) != (ssize_t)sizeof s->semaphore) {
+        __real_free(s);
+        return INVALID_VALUE;
+    }
+    __real_close(handle->handle.fd);
+    add(OBJECT_SEMAPHORE, s);
+    *out = s;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuDestroyExternalSemaphore, td_cu_external_semaphore semaphore)
+{
+    if (!take_out(OBJECT_SEMAPHORE, semaphore))
+        return INVALID_VALUE;
+    __real_free(semaphore);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuWaitExternalSemaphoresAsync, const td_cu_external_semaphore *semaphores, const td_cu_semaphore_value *values,
+     unsigned count, td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_WAIT, .semaphore = semaphores[0]->semaphore, .value = values[0].value};
+
+    return count == 1 ? enqueue(stream, &c) : INVALID_VALUE;
+}
+
+CALL(cuSignalExternalSemaphoresAsync, const td_cu_external_semaphore *semaphores, const td_cu_semaphore_value *values,
+     unsigned count, td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_SIGNAL, .semaphore = semaphores[0]->semaphore, .value = values[0].value};
+
+    return count == 1 ? enqueue(stream, &c) : INVALID_VALUE;
+}
+
+CALL(cuStreamCreate, td_cu_stream *out, unsigned flags)
+{
+    td_cu_stream stream;
+
+    if (flags != TD_CU_STREAM_NON_BLOCKING)
+        return INVALID_VALUE;
+    stream = __real_calloc(1, sizeof *stream);
+    __real_pthread_mutex_init(&stream->lock, NULL);
+    __real_pthread_cond_init(&stream->changed, NULL);
+    if (__real_pthread_create(&stream->thread, NULL, stream_main, stream)) {
+        __real_free(stream);
+        return TD_CU_ERROR_OUT_OF_MEMORY;
+    }
+    add(OBJECT_STREAM, stream);
+    *out = stream;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuStreamDestroy, td_cu_stream stream)
+{
+    if (!take_out(OBJECT_STREAM, stream))
+        return INVALID_VALUE;
+    end_stream(stream);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuStreamQuery, td_cu_stream stream)
+{
+    bool idle;
+
+    if (!stream) /* the default one: copies are done at once */
+        return TD_CU_SUCCESS;
+    pthread_mutex_lock(&stream->lock);
+    idle = stream->head == stream->tail;
+    pthread_mutex_unlock(&stream->lock);
+    return idle ? TD_CU_SUCCESS : TD_CU_ERROR_NOT_READY;
+}
+
+CALL(cuModuleLoadDataEx, td_cu_module *module, const void *data, unsigned count, int *options, void **values)
+{
+    static int one;
+
+    (void)count;
+    (void)options;
+    (void)values;
+    if (!data)
+        return INVALID_VALUE;
+    *module = (td_cu_module)(void *)&one;
+    add(OBJECT_NAME, &one);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuModuleUnload, td_cu_module module)
+{
+    return take_out(OBJECT_NAME, module) ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+static int plain_function, stamp_function;
+
+CALL(cuModuleGetFunction, td_cu_function *function, td_cu_module module, const char *name)
+{
+    (void)module;
+    *function = (td_cu_function)(void *)(strcmp(name, "stamp") ? &plain_function : &stamp_function);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuFuncGetAttribute, int *value, int attribute, td_cu_function function)
+{
+    (void)function;
+    *value = attribute == TD_CU_FUNCTION_REGISTERS ? 32 : 0;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuFuncSetAttribute, td_cu_function function, int attribute, int value)
+{
+    (void)function;
+    return attribute == TD_CU_FUNCTION_DYNAMIC_SHARED && value > 0 ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuFuncLoad, td_cu_function function)
+{
+    return function ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuLaunchKernel, td_cu_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+     unsigned bz, unsigned shared, td_cu_stream stream, void **params, void **extra)
+{
+    command c = {.kind = COMMAND_STAMP};
+
+    (void)shared;
+    if (!gx || !gy || !gz || !bx || !by || !bz || params || !extra || extra[0] != TD_CU_LAUNCH_BUFFER)
+        return INVALID_VALUE;
+    if ((void *)function != &stamp_function)
+        return TD_CU_SUCCESS;
+    memcpy(&c.stamp, extra[1], sizeof c.stamp);
+    return enqueue(stream, &c);
+}
+
+const td_cu_table *fake_cuda_table(void)
+{
+#define ENTRY(kind, name, symbol, parameters) .name = fake_##name,
+    static const td_cu_table table = {TD_CU_FUNCTIONS(ENTRY, ENTRY)};
+#undef ENTRY
+
+    return &table;
+}

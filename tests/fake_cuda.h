@@ -1,0 +1,34 @@
+/* A CUDA driver without a GPU, for failure paths only: objects are counted, streams are threads, but no kernel computes
+ * anything save the time stamps. What passes on it says that errors are met, not that CUDA works.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_TEST_FAKE_CUDA_H
+#define TANDEM_TEST_FAKE_CUDA_H
+
+#include <stdatomic.h>
+
+#include "interop/cu/driver.h"
+#include "interop/vk/table.h"
+
+enum { FAKE_CUDA_DEVICES = 3 };
+
+typedef struct fake_cuda {
+    int device_count;
+    uint8_t uuids[FAKE_CUDA_DEVICES][16];
+    int retained_ordinal;       /* of the last primary context */
+    const td_vk_table *vulkan;  /* where the semaphores behind its timelines live */
+    VkDevice device;
+    atomic_int live;      /* contexts, memory, imports, semaphores, streams and modules that were not given back */
+    atomic_int abandoned; /* those that only the end of their context took with it */
+} fake_cuda;
+
+extern fake_cuda fake_cuda_driver;
+
+/* The driver's functions, by the names of interop/cu/driver.h. */
+const td_cu_table *fake_cuda_table(void);
+
+/* An fd that stands for a timeline semaphore, as the fake imports it: a memfd that holds the handle. */
+int fake_cuda_semaphore_fd(VkSemaphore semaphore);
+
+#endif

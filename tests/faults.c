@@ -1,0 +1,726 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tests/faults.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/fake_cuda.h"
+#include "tests/vk_util.h"
+
+static struct {
+    pthread_mutex_t lock;
+    fault_plan plan;
+    bool armed;
+    unsigned calls;
+    const char *tripped;
+    const char *looked_up[512];
+    unsigned looked_up_count;
+    int nvtx_opened, cuda_opened;
+    atomic_int vulkan, cuda, blocks, mappings, threads, wrong_closes;
+    _Atomic(fault_observer) observer;
+    unsigned disguise;
+    fault_cuda_kind cuda_kind;
+    PFN_vkGetInstanceProcAddr gipa;
+    td_vk_table vk;
+    PFN_vkEnumerateInstanceExtensionProperties enumerate_instance;
+    PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT time_domains;
+    td_cu_table cu;
+} f = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void fault_arm(const fault_plan *plan)
+{
+    pthread_mutex_lock(&f.lock);
+    f.plan = *plan;
+    f.calls = 0;
+    f.tripped = NULL;
+    f.armed = true;
+    pthread_mutex_unlock(&f.lock);
+}
+
+unsigned fault_disarm(void)
+{
+    unsigned calls;
+
+    pthread_mutex_lock(&f.lock);
+    f.armed = false;
+    calls = f.calls;
+    pthread_mutex_unlock(&f.lock);
+    return calls;
+}
+
+const char *fault_tripped(void)
+{
+    const char *tripped;
+
+    pthread_mutex_lock(&f.lock);
+    tripped = f.tripped;
+    pthread_mutex_unlock(&f.lock);
+    return tripped;
+}
+
+/* Whether this call is to fail. */
+static bool trip(fault_kind kind, const char *call)
+{
+    bool fails = false;
+
+    pthread_mutex_lock(&f.lock);
+    if (f.armed && (f.plan.kinds & kind) && (!f.plan.call || !strcmp(f.plan.call, call))) {
+        f.calls++;
+        fails = f.plan.n && (f.calls == f.plan.n || (f.plan.sticky && f.calls > f.plan.n));
+        if (fails && !f.tripped)
+            f.tripped = call;
+    }
+    pthread_mutex_unlock(&f.lock);
+    return fails;
+}
+
+void fault_observe(fault_observer observer)
+{
+    atomic_store(&f.observer, observer);
+}
+
+static void see(const char *call, const void *info, uint64_t handle)
+{
+    fault_observer observer = atomic_load(&f.observer);
+
+    if (observer)
+        observer(call, info, handle);
+}
+
+static void look_up(const char *name)
+{
+    pthread_mutex_lock(&f.lock);
+    for (unsigned i = 0; i < f.looked_up_count && name; i++)
+        if (!strcmp(f.looked_up[i], name))
+            name = NULL;
+    if (name && f.looked_up_count < sizeof f.looked_up / sizeof *f.looked_up)
+        f.looked_up[f.looked_up_count++] = name; /* a literal of libtandem's */
+    pthread_mutex_unlock(&f.lock);
+}
+
+bool fault_looked_up(const char *part_of_name)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&f.lock);
+    for (unsigned i = 0; i < f.looked_up_count; i++)
+        found = found || strstr(f.looked_up[i], part_of_name);
+    pthread_mutex_unlock(&f.lock);
+    return found;
+}
+
+int fault_opened(const char *library)
+{
+    return strstr(library, "cuda") ? f.cuda_opened : f.nvtx_opened;
+}
+
+fault_live fault_count_live(void)
+{
+    return (fault_live){.vulkan = f.vulkan,
+                        .cuda = f.cuda_kind == FAULT_REAL_CUDA ? f.cuda : fake_cuda_driver.live,
+                        .blocks = f.blocks,
+                        .mappings = f.mappings,
+                        .threads = f.threads,
+                        .fds = vku_open_fds()};
+}
+
+int fault_wrong_closes(void)
+{
+    return f.wrong_closes;
+}
+
+void fault_disguise_as(unsigned bits)
+{
+    f.disguise = bits;
+}
+
+/* The C library. */
+
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void __wrap_free(void *pointer);
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
+int __wrap_munmap(void *at, size_t bytes);
+int __wrap_memfd_create(const char *name, unsigned flags);
+int __wrap_posix_fallocate(int fd, long offset, long bytes);
+int __wrap_fcntl(int fd, int command, long argument);
+int __wrap_close(int fd);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *), void *user);
+int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes);
+int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attributes);
+void *__wrap_dlopen(const char *name, int flags);
+void *__wrap_dlsym(void *library, const char *name);
+const td_cubin *__wrap_td_cubins(uint32_t *count);
+
+static void *counted(void *pointer)
+{
+    f.blocks += pointer != NULL;
+    return pointer;
+}
+
+static bool no_memory(const char *call)
+{
+    if (!trip(FAULT_LIBC, call))
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return no_memory("malloc") ? NULL : counted(__real_malloc(bytes));
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return no_memory("calloc") ? NULL : counted(__real_calloc(count, bytes));
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return no_memory("aligned_alloc") ? NULL : counted(__real_aligned_alloc(alignment, bytes));
+}
+
+void __wrap_free(void *pointer)
+{
+    f.blocks -= pointer != NULL;
+    __real_free(pointer);
+}
+
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset)
+{
+    void *mapping = no_memory("mmap") ? MAP_FAILED : __real_mmap(at, bytes, protection, flags, fd, offset);
+
+    f.mappings += mapping != MAP_FAILED;
+    return mapping;
+}
+
+int __wrap_munmap(void *at, size_t bytes)
+{
+    const int result = __real_munmap(at, bytes);
+
+    f.mappings -= result == 0;
+    return result;
+}
+
+static bool no_fd(const char *call)
+{
+    if (!trip(FAULT_LIBC, call))
+        return false;
+    errno = EMFILE;
+    return true;
+}
+
+int __wrap_memfd_create(const char *name, unsigned flags)
+{
+    return no_fd("memfd_create") ? -1 : __real_memfd_create(name, flags);
+}
+
+int __wrap_posix_fallocate(int fd, long offset, long bytes)
+{
+    return trip(FAULT_LIBC, "posix_fallocate") ? ENOSPC : __real_posix_fallocate(fd, offset, bytes);
+}
+
+int __wrap_fcntl(int fd, int command, long argument)
+{
+    int result;
+
+    if (no_fd(command == F_DUPFD_CLOEXEC ? "fcntl(F_DUPFD_CLOEXEC)"
+              : command == F_ADD_SEALS   ? "fcntl(F_ADD_SEALS)"
+                                         : "fcntl"))
+        return -1;
+    result = __real_fcntl(fd, command, argument);
+    if (command == F_DUPFD_CLOEXEC)
+        see("dup", &result, (uint64_t)fd);
+    return result;
+}
+
+int __wrap_close(int fd)
+{
+    const int result = __real_close(fd);
+
+    see("close", NULL, (uint64_t)fd);
+    f.wrong_closes += result != 0;
+    return result;
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *), void *user)
+{
+    int result = trip(FAULT_LIBC, "pthread_create") ? EAGAIN : __real_pthread_create(thread, attributes, main, user);
+
+    f.threads += result == 0;
+    return result;
+}
+
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+    f.threads--;
+    return __real_pthread_join(thread, result);
+}
+
+int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
+{
+    return trip(FAULT_LIBC, "pthread_mutex_init") ? ENOMEM : __real_pthread_mutex_init(mutex, attributes);
+}
+
+int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attributes)
+{
+    return trip(FAULT_LIBC, "pthread_cond_init") ? ENOMEM : __real_pthread_cond_init(cond, attributes);
+}
+
+/* Vulkan. */
+
+void fault_vulkan(PFN_vkGetInstanceProcAddr gipa)
+{
+    f.gipa = gipa;
+}
+
+const td_vk_table *fault_vulkan_real(void)
+{
+    return &f.vk;
+}
+
+/* X(name, info, handle) */
+#define CREATES(X)                                                                 \
+    X(CreateBuffer, VkBufferCreateInfo, VkBuffer)                                  \
+    X(AllocateMemory, VkMemoryAllocateInfo, VkDeviceMemory)                        \
+    X(CreateShaderModule, VkShaderModuleCreateInfo, VkShaderModule)                \
+    X(CreateDescriptorSetLayout, VkDescriptorSetLayoutCreateInfo, VkDescriptorSetLayout) \
+    X(CreatePipelineLayout, VkPipelineLayoutCreateInfo, VkPipelineLayout)
+#define DESTROYS(X)                                     \
+    X(DestroyBuffer, VkBuffer)                          \
+    X(FreeMemory, VkDeviceMemory)                       \
+    X(DestroySemaphore, VkSemaphore)                    \
+    X(DestroyShaderModule, VkShaderModule)              \
+    X(DestroyDescriptorSetLayout, VkDescriptorSetLayout)\
+    X(DestroyPipelineLayout, VkPipelineLayout)          \
+    X(DestroyPipeline, VkPipeline)
+/* X(name, parameters, arguments, info, handle) */
+#define RETURNS(X)                                                                                                     \
+    X(EnumerateDeviceExtensionProperties, (VkPhysicalDevice a, const char *b, uint32_t *c, VkExtensionProperties *d),  \
+      (a, b, c, d), NULL, 0)                                                                                           \
+    X(BindBufferMemory, (VkDevice a, VkBuffer b, VkDeviceMemory c, VkDeviceSize d), (a, b, c, d), NULL, (uint64_t)d)   \
+    X(GetSemaphoreCounterValue, (VkDevice a, VkSemaphore b, uint64_t *c), (a, b, c), NULL, (uint64_t)b)                \
+    X(WaitSemaphores, (VkDevice a, const VkSemaphoreWaitInfo *b, uint64_t c), (a, b, c), b, c)                         \
+    X(SignalSemaphore, (VkDevice a, const VkSemaphoreSignalInfo *b), (a, b), b, b->value)                              \
+    X(GetMemoryFdKHR, (VkDevice a, const VkMemoryGetFdInfoKHR *b, int *c), (a, b, c), b, 0)                            \
+    X(GetMemoryHostPointerPropertiesEXT,                                                                               \
+      (VkDevice a, VkExternalMemoryHandleTypeFlagBits b, const void *c, VkMemoryHostPointerPropertiesEXT *d),          \
+      (a, b, c, d), c, (uint64_t)b)                                                                                    \
+    X(GetCalibratedTimestampsEXT,                                                                                      \
+      (VkDevice a, uint32_t b, const VkCalibratedTimestampInfoEXT *c, uint64_t *d, uint64_t *e), (a, b, c, d, e), c,   \
+      b)                                                                                                               \
+    X(SetDebugUtilsObjectNameEXT, (VkDevice a, const VkDebugUtilsObjectNameInfoEXT *b), (a, b), b, 0)
+/* Those that cannot fail and need no eye on them. */
+#define VOIDS(X)                                                                                                       \
+    X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
+    X(GetPhysicalDeviceMemoryProperties)                                                                               \
+    X(GetPhysicalDeviceProperties)                                                                                     \
+    X(GetPhysicalDeviceProperties2)                                                                                    \
+    X(GetPhysicalDeviceFeatures2)                                                                                      \
+    X(CmdBindPipeline)                                                                                                 \
+    X(CmdPushConstants)                                                                                                \
+    X(CmdPushDescriptorSetKHR)                                                                                         \
+    X(CmdDispatch)                                                                                                     \
+    X(CmdBeginDebugUtilsLabelEXT)                                                                                      \
+    X(CmdEndDebugUtilsLabelEXT)                                                                                        \
+    X(CreateDebugUtilsMessengerEXT)
+
+#define X(name, Info, Handle)                                                                                          \
+    static VKAPI_ATTR VkResult VKAPI_CALL hook_##name(VkDevice device, const Info *info,                               \
+                                                      const VkAllocationCallbacks *allocator, Handle *out)             \
+    {                                                                                                                  \
+        VkResult result;                                                                                               \
+                                                                                                                       \
+        see("vk" #name, info, 0);                                                                                      \
+        if (trip(FAULT_VULKAN, "vk" #name))                                                                            \
+            return f.plan.vulkan;                                                                                      \
+        result = f.vk.name(device, info, allocator, out);                                                              \
+        f.vulkan += result == VK_SUCCESS;                                                                              \
+        return result;                                                                                                 \
+    }
+CREATES(X)
+#undef X
+
+#define X(name, Handle)                                                                                                \
+    static VKAPI_ATTR void VKAPI_CALL hook_##name(VkDevice device, Handle handle,                                      \
+                                                  const VkAllocationCallbacks *allocator)                              \
+    {                                                                                                                  \
+        see("vk" #name, NULL, (uint64_t)handle);                                                                       \
+        f.vulkan -= handle != VK_NULL_HANDLE;                                                                          \
+        f.vk.name(device, handle, allocator);                                                                          \
+    }
+DESTROYS(X)
+#undef X
+
+#define X(name, parameters, arguments, info, handle)                                                                   \
+    static VKAPI_ATTR VkResult VKAPI_CALL hook_##name parameters                                                       \
+    {                                                                                                                  \
+        see("vk" #name, info, handle);                                                                                 \
+        return trip(FAULT_VULKAN, "vk" #name) ? f.plan.vulkan : f.vk.name arguments;                                   \
+    }
+RETURNS(X)
+#undef X
+
+static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateComputePipelines(VkDevice device, VkPipelineCache cache,
+                                                                  uint32_t count,
+                                                                  const VkComputePipelineCreateInfo *infos,
+                                                                  const VkAllocationCallbacks *allocator,
+                                                                  VkPipeline *pipelines)
+{
+    VkResult result;
+
+    see("vkCreateComputePipelines", infos, count);
+    if (trip(FAULT_VULKAN, "vkCreateComputePipelines"))
+        return f.plan.vulkan;
+    result = f.vk.CreateComputePipelines(device, cache, count, infos, allocator, pipelines);
+    f.vulkan += result == VK_SUCCESS;
+    return result;
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateSemaphore(VkDevice device, const VkSemaphoreCreateInfo *info,
+                                                           const VkAllocationCallbacks *allocator, VkSemaphore *out)
+{
+    VkSemaphoreTypeCreateInfo type;
+    VkSemaphoreCreateInfo plain = *info;
+    VkResult result;
+
+    see("vkCreateSemaphore", info, 0);
+    if (trip(FAULT_VULKAN, "vkCreateSemaphore"))
+        return f.plan.vulkan;
+    if (f.disguise & FAULT_TIMELINES) { /* without VkExportSemaphoreCreateInfo, which this device does not know */
+        type = *(const VkSemaphoreTypeCreateInfo *)info->pNext;
+        type.pNext = NULL;
+        plain.pNext = &type;
+    }
+    result = f.vk.CreateSemaphore(device, &plain, allocator, out);
+    f.vulkan += result == VK_SUCCESS;
+    return result;
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL hook_GetSemaphoreFdKHR(VkDevice device, const VkSemaphoreGetFdInfoKHR *info,
+                                                             int *fd)
+{
+    see("vkGetSemaphoreFdKHR", info, (uint64_t)info->semaphore);
+    if (trip(FAULT_VULKAN, "vkGetSemaphoreFdKHR"))
+        return f.plan.vulkan;
+    if (!(f.disguise & FAULT_TIMELINES))
+        return f.vk.GetSemaphoreFdKHR(device, info, fd);
+    *fd = fake_cuda_semaphore_fd(info->semaphore);
+    return *fd < 0 ? VK_ERROR_TOO_MANY_OBJECTS : VK_SUCCESS;
+}
+
+static VKAPI_ATTR void VKAPI_CALL hook_GetPhysicalDeviceExternalSemaphoreProperties(
+    VkPhysicalDevice device, const VkPhysicalDeviceExternalSemaphoreInfo *info, VkExternalSemaphoreProperties *answer)
+{
+    see("vkGetPhysicalDeviceExternalSemaphoreProperties", info, 0);
+    f.vk.GetPhysicalDeviceExternalSemaphoreProperties(device, info, answer);
+    if (f.disguise & FAULT_TIMELINES)
+        answer->externalSemaphoreFeatures |= VK_EXTERNAL_SEMAPHORE_FEATURE_EXPORTABLE_BIT;
+    if (f.disguise & FAULT_NO_TIMELINES)
+        answer->externalSemaphoreFeatures = 0;
+}
+
+static VKAPI_ATTR void VKAPI_CALL hook_GetPhysicalDeviceExternalBufferProperties(
+    VkPhysicalDevice device, const VkPhysicalDeviceExternalBufferInfo *info, VkExternalBufferProperties *answer)
+{
+    see("vkGetPhysicalDeviceExternalBufferProperties", info, 0);
+    f.vk.GetPhysicalDeviceExternalBufferProperties(device, info, answer);
+    if (f.disguise & FAULT_DEDICATED_ONLY)
+        answer->externalMemoryProperties.externalMemoryFeatures |= VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT;
+}
+
+static VKAPI_ATTR void VKAPI_CALL hook_GetBufferMemoryRequirements2(VkDevice device,
+                                                                    const VkBufferMemoryRequirementsInfo2 *info,
+                                                                    VkMemoryRequirements2 *needs)
+{
+    f.vk.GetBufferMemoryRequirements2(device, info, needs);
+    for (VkBaseOutStructure *s = needs->pNext; s; s = s->pNext)
+        if (s->sType == VK_STRUCTURE_TYPE_MEMORY_DEDICATED_REQUIREMENTS && (f.disguise & FAULT_WANTS_DEDICATED))
+            ((VkMemoryDedicatedRequirements *)(void *)s)->prefersDedicatedAllocation = VK_TRUE;
+    see("vkGetBufferMemoryRequirements2", needs, (uint64_t)info->buffer);
+}
+
+static VKAPI_ATTR void VKAPI_CALL hook_CmdPipelineBarrier(
+    VkCommandBuffer commands, VkPipelineStageFlags src, VkPipelineStageFlags dst, VkDependencyFlags flags,
+    uint32_t memory_count, const VkMemoryBarrier *memory, uint32_t buffer_count, const VkBufferMemoryBarrier *buffers,
+    uint32_t image_count, const VkImageMemoryBarrier *images)
+{
+    const fault_barrier barrier = {src, dst, buffer_count ? *buffers : (VkBufferMemoryBarrier){0}};
+
+    see("vkCmdPipelineBarrier", &barrier, buffer_count);
+    f.vk.CmdPipelineBarrier(commands, src, dst, flags, memory_count, memory, buffer_count, buffers, image_count,
+                            images);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL hook_enumerate_instance(const char *layer, uint32_t *count,
+                                                              VkExtensionProperties *list)
+{
+    return trip(FAULT_VULKAN, "vkEnumerateInstanceExtensionProperties") ? f.plan.vulkan
+                                                                        : f.enumerate_instance(layer, count, list);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL hook_time_domains(VkPhysicalDevice device, uint32_t *count,
+                                                        VkTimeDomainEXT *domains)
+{
+    return trip(FAULT_VULKAN, "vkGetPhysicalDeviceCalibrateableTimeDomainsEXT")
+               ? f.plan.vulkan
+               : f.time_domains(device, count, domains);
+}
+
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_GetDeviceProcAddr(VkDevice device, const char *name);
+
+/* The hook before a function, which it keeps; a name that is in no list ends the program, so that the lists stay whole. */
+static PFN_vkVoidFunction hooked(const char *name, PFN_vkVoidFunction function)
+{
+    char core[80];
+    const size_t length = strlen(name);
+
+    snprintf(core, sizeof core, "%s", name);
+    if (!strncmp(name + 2, "GetSemaphoreCounterValue", 24) || !strncmp(name + 2, "WaitSemaphores", 14) ||
+        !strncmp(name + 2, "SignalSemaphore", 15))
+        if (length > 3 && !strcmp(core + length - 3, "KHR"))
+            core[length - 3] = 0;
+#define HOOK(name)                                     \
+    if (!strcmp(core, "vk" #name)) {                   \
+        if (function)                                  \
+            f.vk.name = (PFN_vk##name)function;        \
+        return (PFN_vkVoidFunction)(void *)hook_##name; \
+    }
+#define X(name, ...) HOOK(name)
+    CREATES(X)
+    DESTROYS(X)
+    RETURNS(X)
+#undef X
+    HOOK(CreateComputePipelines)
+    HOOK(CreateSemaphore)
+    HOOK(GetSemaphoreFdKHR)
+    HOOK(GetPhysicalDeviceExternalSemaphoreProperties)
+    HOOK(GetPhysicalDeviceExternalBufferProperties)
+    HOOK(GetBufferMemoryRequirements2)
+    HOOK(CmdPipelineBarrier)
+    HOOK(GetDeviceProcAddr)
+#undef HOOK
+#define X(name)                     \
+    if (!strcmp(core, "vk" #name)) \
+        return function;
+    VOIDS(X)
+#undef X
+    if (!strcmp(name, "vkEnumerateInstanceExtensionProperties")) {
+        f.enumerate_instance = (PFN_vkEnumerateInstanceExtensionProperties)function;
+        return (PFN_vkVoidFunction)(void *)hook_enumerate_instance;
+    }
+    if (!strcmp(name, "vkGetPhysicalDeviceCalibrateableTimeDomainsEXT")) {
+        f.time_domains = (PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT)function;
+        return (PFN_vkVoidFunction)(void *)hook_time_domains;
+    }
+    fprintf(stderr, "tests/faults.c has no hook for %s\n", name);
+    abort();
+}
+
+static bool is_pretended(const char *name)
+{
+    return !strcmp(name, "vkGetSemaphoreFdKHR") && (f.disguise & FAULT_TIMELINES);
+}
+
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_GetDeviceProcAddr(VkDevice device, const char *name)
+{
+    PFN_vkVoidFunction function = f.vk.GetDeviceProcAddr(device, name);
+
+    look_up(name);
+    if ((!function && !is_pretended(name)) || trip(FAULT_VULKAN_LOOKUP, name))
+        return NULL;
+    return hooked(name, function);
+}
+
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const char *name)
+{
+    PFN_vkVoidFunction function = f.gipa(instance, name);
+
+    look_up(name);
+    if (!function || trip(FAULT_VULKAN_LOOKUP, name))
+        return NULL;
+    return hooked(name, function);
+}
+
+/* CUDA. */
+
+/* X(name, parameters, arguments, info, handle, adds): `adds` is what a success adds to the live objects. What gives
+ * something back does so even where it then reports an error, as a driver does that reports an earlier one. */
+#define CUDA(X)                                                                                                        \
+    X(cuInit, (unsigned a), (a), NULL, a, 0)                                                                           \
+    X(cuGetErrorName, (td_cu_result a, const char **b), (a, b), NULL, 0, 0)                                            \
+    X(cuDriverGetVersion, (int *a), (a), NULL, 0, 0)                                                                   \
+    X(cuDeviceGetCount, (int *a), (a), NULL, 0, 0)                                                                     \
+    X(cuDeviceGet, (td_cu_ordinal * a, int b), (a, b), NULL, (uint64_t)b, 0)                                           \
+    X(cuDeviceGetName, (char *a, int b, td_cu_ordinal c), (a, b, c), NULL, 0, 0)                                       \
+    X(cuDeviceGetUuid, (td_cu_uuid * a, td_cu_ordinal b), (a, b), NULL, 0, 0)                                          \
+    X(cuDeviceGetUuid_v2, (td_cu_uuid * a, td_cu_ordinal b), (a, b), NULL, 0, 0)                                       \
+    X(cuDeviceGetAttribute, (int *a, int b, td_cu_ordinal c), (a, b, c), NULL, (uint64_t)b, 0)                         \
+    X(cuDeviceTotalMem, (size_t * a, td_cu_ordinal b), (a, b), NULL, 0, 0)                                             \
+    X(cuDevicePrimaryCtxRetain, (td_cu_context * a, td_cu_ordinal b), (a, b), NULL, (uint64_t)b, 1)                    \
+    X(cuDevicePrimaryCtxRelease, (td_cu_ordinal a), (a), NULL, (uint64_t)a, -1)                                        \
+    X(cuCtxPushCurrent, (td_cu_context a), (a), NULL, 0, 0)                                                            \
+    X(cuCtxPopCurrent, (td_cu_context * a), (a), NULL, 0, -2)                                                          \
+    X(cuMemAlloc, (td_cu_pointer * a, size_t b), (a, b), NULL, b, 1)                                                   \
+    X(cuMemFree, (td_cu_pointer a), (a), NULL, a, -1)                                                                  \
+    X(cuMemHostAlloc, (void **a, size_t b, unsigned c), (a, b, c), NULL, b, 1)                                         \
+    X(cuMemFreeHost, (void *a), (a), NULL, 0, -1)                                                                      \
+    X(cuMemHostRegister, (void *a, size_t b, unsigned c), (a, b, c), NULL, b, 1)                                       \
+    X(cuMemHostUnregister, (void *a), (a), NULL, 0, -1)                                                                \
+    X(cuMemHostGetDevicePointer, (td_cu_pointer * a, void *b, unsigned c), (a, b, c), NULL, 0, 0)                      \
+    X(cuMemcpyHtoD, (td_cu_pointer a, const void *b, size_t c), (a, b, c), NULL, c, 0)                                 \
+    X(cuMemcpyDtoH, (void *a, td_cu_pointer b, size_t c), (a, b, c), NULL, c, 0)                                       \
+    X(cuImportExternalMemory, (td_cu_external_memory * a, const td_cu_memory_handle *b), (a, b), b, 0, 1)              \
+    X(cuExternalMemoryGetMappedBuffer,                                                                                 \
+      (td_cu_pointer * a, td_cu_external_memory b, const td_cu_memory_buffer *c), (a, b, c), c, 0, 1)                  \
+    X(cuDestroyExternalMemory, (td_cu_external_memory a), (a), NULL, 0, -1)                                            \
+    X(cuImportExternalSemaphore, (td_cu_external_semaphore * a, const td_cu_semaphore_handle *b), (a, b), b, 0, 1)     \
+    X(cuDestroyExternalSemaphore, (td_cu_external_semaphore a), (a), NULL, 0, -1)                                      \
+    X(cuWaitExternalSemaphoresAsync,                                                                                   \
+      (const td_cu_external_semaphore *a, const td_cu_semaphore_value *b, unsigned c, td_cu_stream d), (a, b, c, d),   \
+      b, (uintptr_t)d, 0)                                                                                              \
+    X(cuSignalExternalSemaphoresAsync,                                                                                 \
+      (const td_cu_external_semaphore *a, const td_cu_semaphore_value *b, unsigned c, td_cu_stream d), (a, b, c, d),   \
+      b, (uintptr_t)d, 0)                                                                                              \
+    X(cuStreamCreate, (td_cu_stream * a, unsigned b), (a, b), NULL, b, 1)                                              \
+    X(cuStreamDestroy, (td_cu_stream a), (a), NULL, (uintptr_t)a, -1)                                                  \
+    X(cuStreamQuery, (td_cu_stream a), (a), NULL, (uintptr_t)a, 0)                                                     \
+    X(cuModuleLoadDataEx, (td_cu_module * a, const void *b, unsigned c, int *d, void **e), (a, b, c, d, e), NULL, 0,   \
+      1)                                                                                                               \
+    X(cuModuleUnload, (td_cu_module a), (a), NULL, 0, -1)                                                              \
+    X(cuModuleGetFunction, (td_cu_function * a, td_cu_module b, const char *c), (a, b, c), c, 0, 0)                    \
+    X(cuFuncGetAttribute, (int *a, int b, td_cu_function c), (a, b, c), NULL, 0, 0)                                    \
+    X(cuFuncSetAttribute, (td_cu_function a, int b, int c), (a, b, c), NULL, 0, 0)                                     \
+    X(cuFuncLoad, (td_cu_function a), (a), NULL, 0, 0)                                                                 \
+    X(cuLaunchKernel,                                                                                                  \
+      (td_cu_function a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned h, unsigned i,           \
+       td_cu_stream j, void **k, void **l),                                                                            \
+      (a, b, c, d, e, g, h, i, j, k, l), NULL, (uintptr_t)j, 0)
+
+#define X(name, parameters, arguments, info, handle, adds)                                                             \
+    static td_cu_result hook_##name parameters                                                                         \
+    {                                                                                                                  \
+        const bool fails = trip(FAULT_CUDA, #name);                                                                    \
+        td_cu_result result = TD_CU_SUCCESS;                                                                           \
+                                                                                                                       \
+        see(#name, info, handle);                                                                                      \
+        if (!fails || (adds) < 0)                                                                                      \
+            result = f.cu.name arguments;                                                                              \
+        if ((!fails || (adds) == -1) && result == TD_CU_SUCCESS && (adds) > -2)                                        \
+            f.cuda += (adds);                                                                                          \
+        return fails ? f.plan.cuda : result;                                                                           \
+    }
+CUDA(X)
+#undef X
+
+void fault_cuda(fault_cuda_kind kind)
+{
+    f.cuda_kind = kind;
+    if (kind == FAULT_FAKE_CUDA)
+        f.cu = *fake_cuda_table();
+}
+
+static int the_fake;
+
+void *__wrap_dlopen(const char *name, int flags)
+{
+    const bool cuda = !strcmp(name, "libcuda.so.1");
+
+    if (cuda)
+        f.cuda_opened++;
+    else if (strstr(name, "nvToolsExt"))
+        f.nvtx_opened++;
+    /* dlerror() then is about something else, or NULL: as with a real dlopen() that somebody else's call overtakes. */
+    if (trip(FAULT_LIBC, "dlopen") || (cuda && f.cuda_kind == FAULT_NO_CUDA))
+        return __real_dlopen("/nonexistent/library.so", RTLD_NOW);
+    if (cuda && f.cuda_kind == FAULT_FAKE_CUDA)
+        return &the_fake;
+    return __real_dlopen(name, flags);
+}
+
+static void *hooked_cuda(const char *symbol, void *function)
+{
+#define REQUIRED(kind, name, of, parameters)                        \
+    if (!strcmp(symbol, #of)) {                                     \
+        if (f.cuda_kind == FAULT_REAL_CUDA)                         \
+            memcpy(&f.cu.name, &function, sizeof function);         \
+        return (void *)hook_##name;                                 \
+    }
+    TD_CU_FUNCTIONS(REQUIRED, REQUIRED)
+#undef REQUIRED
+    fprintf(stderr, "tests/faults.c has no hook for %s\n", symbol);
+    abort();
+}
+
+void *__wrap_dlsym(void *library, const char *name)
+{
+    void *function = NULL;
+
+    if (strncmp(name, "cu", 2))
+        return __real_dlsym(library, name);
+    look_up(name);
+    if (trip(FAULT_CUDA_LOOKUP, name))
+        return NULL;
+    if (f.cuda_kind == FAULT_REAL_CUDA) {
+        function = __real_dlsym(library, name);
+        if (!function)
+            return NULL;
+    }
+    return hooked_cuda(name, function);
+}
+
+/* The fake takes any kernel: an image with the names of all that plans can ask for. */
+const td_cubin *__wrap_td_cubins(uint32_t *count)
+{
+    static td_cubin_entry entries[TD_PLAN_RECORDS + 1] = {{.entry = "stamp"}};
+    static const unsigned char data[] = "not a cubin";
+    static td_cubin image = {.sm = 90, .data = data, .data_bytes = sizeof data, .entries = entries};
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool filling;
+
+    if (f.cuda_kind != FAULT_FAKE_CUDA)
+        return __real_td_cubins(count);
+    pthread_mutex_lock(&lock);
+    if (!image.entry_count && !filling) {
+        static td_plan plan;
+        const tandem_view view = {.mem = 1, .dtype = TANDEM_DTYPE_F32, .stride_row = 32};
+        const tandem_attention op = {.q = view,
+                                     .k = view,
+                                     .v = view,
+                                     .o = view,
+                                     .batch = 1,
+                                     .heads = 1,
+                                     .kv_heads = 1,
+                                     .q_len = 64,
+                                     .kv_len = 64,
+                                     .head_dim = 32,
+                                     .precision = TANDEM_PRECISION_F16};
+        td_target target;
+        char why[200];
+
+        filling = true;
+        image.entry_count = 1;
+        pthread_mutex_unlock(&lock);
+        target = td_target_for_sm(90);
+        target.twin = true;
+        if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
+            fprintf(stderr, "tests/faults.c: %s\n", why);
+            abort();
+        }
+        pthread_mutex_lock(&lock);
+        for (uint32_t i = 0; i < plan.record_count; i++)
+            entries[image.entry_count++] = (td_cubin_entry){.entry = plan.records[i].kernel->entry, .registers = 32};
+    }
+    pthread_mutex_unlock(&lock);
+    *count = 1;
+    return &image;
+}
