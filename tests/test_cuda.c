@@ -597,6 +597,7 @@ static void test_probe(void **state)
     void *arrays[TD_PROBE_VIEWS];
     static td_plan plan;
     char why[256] = "";
+    const td_cubin *runs = image ? image : td_cubin_for_sm(sm, why, sizeof why);
 
     (void)state;
     for (int i = 0; i < TD_PROBE_VIEWS; i++) {
@@ -606,8 +607,8 @@ static void test_probe(void **state)
     for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
         /* The twin's fp16 unit is that of sm_90. */
         const bool proven = unit != TD_PROBE_MMA_F16 || sm == 90;
-        const bool has = unit == TD_PROBE_WGMMA_E4M3 ? sm == 90 && !image
-                                                     : unit == TD_PROBE_MMA_F16 || (image ? image->sm : sm) >= 89;
+        const bool has = unit == TD_PROBE_WGMMA_E4M3 ? runs->sm == 90 && !runs->ptx
+                                                     : unit == TD_PROBE_MMA_F16 || runs->sm >= 89;
         const tandem_status status = td_plan_probe(unit, tiles, &target, &plan, why, sizeof why);
 
         if (!has) {
