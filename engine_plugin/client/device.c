@@ -16,7 +16,7 @@ static const char *const inline_extensions[] = {"VK_NVX_binary_import", "VK_NVX_
 static bool is_enabled(const tandem_vulkan *vulkan, const char *extension)
 {
     for (uint32_t i = 0; i < vulkan->enabled_extension_count; i++)
-        if (vulkan->enabled_extensions[i] && !strcmp(vulkan->enabled_extensions[i], extension))
+        if (!strcmp(vulkan->enabled_extensions[i], extension))
             return true;
     return false;
 }
@@ -126,8 +126,10 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
 
 void td_device_close(tandem_session *s)
 {
-    if (s->stuck)
+    if (s->stuck) {
+        td_logf(&s->log, TD_LOG_WARN, "'%s' failed: what it may still use is left behind", s->device_name);
         s->cu = NULL; /* its context cannot be released while a kernel or a wait hangs in it */
+    }
     td_stream_destroy(&s->stream, s->stuck ? 0 : TD_CLOSE_BOUND_NS);
     td_cu_device_close(&s->cu);
     td_vk_close(&s->vk);
