@@ -315,99 +315,25 @@ static bool run_cpu(attend *a, uint32_t sm)
     return true;
 }
 
-typedef struct cuda_side {
-    td_cu_device *device;
-    td_stream *stream;
-    td_cu_mem mem;
-} cuda_side;
-
-static bool wait_cuda(attend *a, cuda_side *c, uint64_t sequence)
-{
-    const double begin = now_ms();
-    for (uint64_t polls = 0; td_stream_completed(c->stream) < sequence; polls++) {
-        if (now_ms() - begin > LIMIT_MS) {
-            td_fail(a->why, sizeof a->why, TANDEM_ERROR_BUSY, "the GPU has not finished after %d s", LIMIT_MS / 1000);
-            return false;
-        }
-        if (polls % 512 == 511 && td_stream_status(c->stream, a->why, sizeof a->why) != TANDEM_OK)
-            return false;
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-    }
-    return td_stream_status(c->stream, a->why, sizeof a->why) == TANDEM_OK;
-}
-
-/* The plan on the first CUDA device, with views and scratch in one allocation. */
-static bool run_cuda(attend *a, cuda_side *c)
-{
-    const td_log quiet = {0};
-    if (td_cu_device_open(NULL, &quiet, &c->device, a->why, sizeof a->why) != TANDEM_OK ||
-        td_stream_create(c->device, &quiet, &c->stream, a->why, sizeof a->why) != TANDEM_OK)
-        return false;
-    const td_cu_info *info = td_cu_device_info(c->device);
-    const td_target target = td_target_for_sm(info->sm);
-    if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK)
-        return false;
-    const tandem_attention *op = &a->op;
-    const uint64_t kv_rows = (uint64_t)op->batch * op->kv_heads * op->kv_len,
-                   q_rows = (uint64_t)op->batch * op->heads * op->q_len;
-    const uint64_t sizes[TD_VIEW_COUNT] = {q_rows * op->head_dim * td_dtype_bytes(op->q.dtype),
-                                           kv_rows * op->head_dim * td_dtype_bytes(op->k.dtype),
-                                           kv_rows * op->head_dim * td_dtype_bytes(op->v.dtype),
-                                           q_rows * op->head_dim * td_dtype_bytes(op->o.dtype), q_rows * sizeof(float)};
-    uint64_t offsets[TD_VIEW_COUNT], views[TD_VIEW_COUNT], total = td_align_up(a->plan.scratch_bytes + 1, 256);
-    for (int i = 0; i < TD_VIEW_COUNT; i++) {
-        offsets[i] = total;
-        total += td_align_up(sizes[i], 256);
-    }
-    if (td_cu_mem_alloc(c->device, total, &c->mem, a->why, sizeof a->why) != TANDEM_OK)
-        return false;
-    bool copied = true;
-    for (int i = 0; i < TD_VIEW_COUNT; i++) {
-        views[i] = c->mem.address + offsets[i];
-        if (i < 3)
-            copied = copied && td_cu_copy_to_device(c->device, views[i], a->inputs[i].data, sizes[i]) == TANDEM_OK;
-    }
-    uint64_t sequence = 0;
-    bool signalled = false;
-    const td_stream_submit submit = {
-        .plan = &a->plan, .views = views, .scratch = c->mem.address, .label = "tandem attend"};
-    const double begin = now_ms();
-    if (copied && td_stream_enqueue(c->stream, &submit, &sequence, &signalled, a->why, sizeof a->why) != TANDEM_OK)
-        return false;
-    if (copied && !wait_cuda(a, c, sequence))
-        return false;
-    a->ms = now_ms() - begin;
-    uint64_t begin_ns = 0, end_ns = 0;
-    if (copied && td_stream_times(c->stream, sequence, &begin_ns, &end_ns))
-        a->ms = (double)(end_ns - begin_ns) * 1e-6;
-    copied = copied && td_cu_copy_to_host(c->device, a->o, views[TD_VIEW_O], sizes[TD_VIEW_O]) == TANDEM_OK &&
-             td_cu_copy_to_host(c->device, a->lse, views[TD_VIEW_LSE], sizes[TD_VIEW_LSE]) == TANDEM_OK;
-    if (copied && a->args.codes) {
-        a->scratch = malloc(a->plan.scratch_bytes + 1);
-        if (!a->scratch)
-            return out_of_memory(a);
-        copied = td_cu_copy_to_host(c->device, a->scratch, c->mem.address, a->plan.scratch_bytes) == TANDEM_OK;
-    }
-    if (!copied) {
-        td_fail(a->why, sizeof a->why, TANDEM_ERROR_DEVICE, "a copy to or from the CUDA device failed");
-        return false;
-    }
-    snprintf(a->backend, sizeof a->backend, "cuda");
-    snprintf(a->device, sizeof a->device, "%s", info->name);
-    snprintf(a->sm, sizeof a->sm, "%u", info->sm);
-    return true;
-}
-
 static bool try_cuda(attend *a)
 {
-    cuda_side c = {0};
-    const bool ok = run_cuda(a, &c);
-    if (c.stream)
-        td_stream_destroy(&c.stream, 2000000000);
-    if (c.mem.kind)
-        td_cu_mem_free(c.device, &c.mem);
-    td_cu_device_close(&c.device);
-    return ok;
+    const void *const inputs[3] = {a->inputs[0].data, a->inputs[1].data, a->inputs[2].data};
+    tool_ran ran;
+    tool_cuda *cuda = tool_cuda_open(a->why, sizeof a->why);
+    if (!cuda)
+        return false;
+    const bool done = tool_cuda_run(cuda, &a->op, inputs, a->o, a->lse, a->args.codes ? &a->scratch : NULL, &ran, a->why,
+                                    sizeof a->why);
+    if (done) {
+        a->plan = ran.plan;
+        a->layout = ran.layout;
+        a->ms = ran.ms;
+        snprintf(a->backend, sizeof a->backend, "cuda");
+        snprintf(a->device, sizeof a->device, "%s", tool_cuda_name(cuda));
+        snprintf(a->sm, sizeof a->sm, "%u", tool_cuda_sm(cuda));
+    }
+    tool_cuda_close(cuda);
+    return done;
 }
 
 /* The same job through the public API. */

@@ -74,3 +74,38 @@ const char *const tool_attend_help =
     "  l += P;  O += code(P) * v_codes, code(P) being P rounded to E4M3 or F16, as v_codes are\n"
     "  o = O / l * v_scale, + v_mean with smooth v\n"
     "  lse = (m + log2 l - log2 448) * ln 2, + scale * (q . k_mean) with smooth k\n";
+
+const char *const tool_accuracy_help =
+    "usage: tandem accuracy [--in F.safetensors] [--table T] [--json F] [--backend cpu|cuda] [--quick]\n"
+    "\n"
+    "The SageAttention2 paper's tables of accuracy, with its numbers beside ours. Each row is measured head by\n"
+    "head against float64 on the same tensors: average over the heads, and the worst head.\n"
+    "  CosSim  sum(O O') / sqrt(sum(O O) sum(O' O'))     L1  sum|O - O'| / sum|O|     RMSE  sqrt(mean((O - O')^2))\n"
+    "The tensors are synthetic (below), so the order of the rows is to be compared, not their digits.\n"
+    "\n"
+    "  --in F        q, k, v of this file instead, as `tandem attend` reads them\n"
+    "  --causal      with --in: row i attends to key j if j <= i + NK - N\n"
+    "  --table T     only this one: 4 and 17 (smoothing), 5 (INT4 with exact P V), 6 and 15 (granularity),\n"
+    "                7 and 16 (types of P and V), 10 (smooth V); of the rebuttal: ablation, two-level, v-scale,\n"
+    "                variants; normal and outliers: the size that the authors' kernel was measured at\n"
+    "  --json F      everything as JSON: order_holds says whether the rows are in the paper's order\n"
+    "  --backend B   where rows that are modes of the product (8b, 4b, f16) run: cpu (default) or cuda.\n"
+    "                All others are imitated by the CPU, the accumulator of FP8 products bit by bit\n"
+    "  --quick       fewer and smaller heads\n"
+    "  --figures F   instead of tables, the data that demo/figures.py draws, as JSON\n"
+    "\n"
+    "Synthetic tensors, d 128, rounded to fp16. Q and K: every channel has an offset that all tokens share, a sign\n"
+    "times size * exp(N(0,1)), so that its tail are the outlier channels, and on top of it N(0,1) times the norm of\n"
+    "the token, exp(0.35 N(0,1)). V: N(0,1) times the size of the channel, in some tables with an offset of 8 to 9.\n"
+    "What each table uses stands above it; demo/tool_accuracy.c has the numbers.\n";
+
+const char *const tool_calibrate_help =
+    "usage: tandem calibrate --in F.safetensors ... [--percent X] [--causal] [--json PLAN]\n"
+    "\n"
+    "Chooses a precision for every head: of each file (a layer) and head, CosSim * (1 - L1) of 4b against float64,\n"
+    "averaged over the file's batches (inputs). The lowest X % (30 by default) get 8b, all others 4b.\n"
+    "\n"
+    "  --in F ...    one file a layer, with q, k, v as `tandem attend` reads them\n"
+    "  --percent X   0 to 100\n"
+    "  --causal      row i attends to key j if j <= i + NK - N\n"
+    "  --json PLAN   the choice, with the score of every head\n";

@@ -1,0 +1,91 @@
+/* Data for demo/figures.py: codes of Q before and after smoothing, and a dot product of P and V on the 13-bit accumulator.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "demo/tool_accuracy.h"
+#include "kernels/cpu/cpu.h"
+
+/* How often each INT4 code occurs in Q: [15], -7 first. */
+static json_t *histogram(const td_head *head, uint32_t smooth)
+{
+    td_arithmetic how;
+    td_arithmetic_named("4b", &how);
+    how.smooth = smooth;
+    const size_t n = (size_t)head->q_len * head->dim;
+    float *codes = malloc(n * sizeof *codes);
+    json_t *counts = NULL;
+    if (codes && td_variant_codes(&how, head, false, codes)) {
+        size_t count[15] = {0};
+        for (size_t i = 0; i < n; i++)
+            count[(int)codes[i] + 7]++;
+        counts = json_array();
+        for (int i = 0; i < 15; i++)
+            json_array_append_new(counts, json_integer((json_int_t)count[i]));
+    }
+    free(codes);
+    return counts;
+}
+
+/* Row 0's P times channel 0 of V, summed key after key: exactly, and cut off after every 32 keys. */
+static json_t *dot_product(const td_head *head, bool smooth)
+{
+    const double scale = (double)head->scale;
+    double *s = malloc(head->kv_len * sizeof *s), m = -INFINITY, mean = 0;
+    if (!s)
+        return NULL;
+    for (uint32_t j = 0; j < head->kv_len; j++) {
+        s[j] = 0;
+        for (uint32_t c = 0; c < head->dim; c++)
+            s[j] += (double)head->q[c] * (double)head->k[(size_t)j * head->dim + c];
+        m = fmax(m, s[j] * scale);
+        mean += (double)head->v[(size_t)j * head->dim] / head->kv_len;
+    }
+    float most = 0;
+    for (uint32_t j = 0; j < head->kv_len; j++)
+        most = fmaxf(most, fabsf(head->v[(size_t)j * head->dim] - (smooth ? (float)mean : 0)));
+    json_t *exact = json_array(), *unit = json_array();
+    double sum = 0, piece = 0;
+    float cut = 0;
+    for (uint32_t j = 0; j < head->kv_len; j++) {
+        const float p = td_from_e4m3(td_to_e4m3((float)(448 * exp(s[j] * scale - m))));
+        const float x = head->v[(size_t)j * head->dim] - (smooth ? (float)mean : 0);
+        piece += (double)(p * td_from_e4m3(td_to_e4m3(x * (448 / most))));
+        if (j % 32 == 31 || j + 1 == head->kv_len) {
+            sum += piece;
+            cut = td_cut_fp22((float)((double)cut + piece));
+            piece = 0;
+            json_array_append_new(exact, json_real(sum));
+            json_array_append_new(unit, json_real((double)cut));
+        }
+    }
+    free(s);
+    return json_pack("{s:o, s:o}", "exact", exact, "fp22", unit);
+}
+
+int tool_figures(const char *path, const tool_samples *samples)
+{
+    static const tool_family family = {.name = "figures",
+                                       .q_offset = 1.6,
+                                       .k_offset = 1.2,
+                                       .spread = 1,
+                                       .shared = 0.3,
+                                       .token_spread = 0.35,
+                                       .v_offset = 8};
+    char why[256];
+    tool_samples own = {0};
+    if (!samples && !tool_samples_make(&own, &family, 1, 1, 1024, 4096, 128, 1, why, sizeof why))
+        return tool_fail("accuracy", "%s", why);
+    const td_head *head = &(samples ? samples : &own)->items[0].head;
+    json_t *figure_20 =
+        json_pack("{s:o, s:o}", "before", histogram(head, 0), "after", histogram(head, TANDEM_SMOOTH_Q));
+    json_t *figure_17 = json_pack("{s:o, s:o}", "before", dot_product(head, false), "after", dot_product(head, true));
+    json_t *root = json_pack("{s:s, s:o, s:o}", "tandem", "figures", "figure_17", figure_17, "figure_20", figure_20);
+    const bool written = root && json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
+    json_decref(root);
+    tool_samples_free(&own);
+    return written ? TOOL_OK : tool_fail("accuracy", "--figures \"%s\" could not be written", path);
+}
