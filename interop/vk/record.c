@@ -295,8 +295,8 @@ static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack
     most = vk->caps.max_storage_range;
     if (out->tile_bytes > most || most - out->tile_bytes < vk->storage_alignment)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "one tile of the view spans %" PRIu64 " bytes, maxStorageBufferRange is %" PRIu64, out->tile_bytes,
-                       most);
+                       "one tile of the view spans %" PRIu64 " bytes, maxStorageBufferRange is %" PRIu64,
+                       out->tile_bytes, most);
     most -= out->tile_bytes + vk->storage_alignment;
     step = (uint64_t)pack->stride_batch * size;
     out->batches_a_range = step == 0 || most / step >= out->batches ? out->batches : most / step + 1;
