@@ -129,8 +129,12 @@ static void wait_for(td_cu_stream stream, const command *c)
     uint64_t value = 0;
 
     while (!is_stopping(stream)) {
-        if (vk->GetSemaphoreCounterValue(fake_cuda_driver.device, c->semaphore, &value) != VK_SUCCESS ||
-            value >= c->value)
+        VkResult result;
+
+        pthread_mutex_lock(&fault_semaphores);
+        result = vk->GetSemaphoreCounterValue(fake_cuda_driver.device, c->semaphore, &value);
+        pthread_mutex_unlock(&fault_semaphores);
+        if (result != VK_SUCCESS || value >= c->value)
             return;
         nap();
     }
@@ -141,7 +145,9 @@ static void signal_now(const command *c)
     const VkSemaphoreSignalInfo info = {
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = c->semaphore, .value = c->value};
 
+    pthread_mutex_lock(&fault_semaphores);
     fake_cuda_driver.vulkan->SignalSemaphore(fake_cuda_driver.device, &info);
+    pthread_mutex_unlock(&fault_semaphores);
 }
 
 static void *stream_main(void *user)

@@ -13,6 +13,8 @@
 #include "tests/fake_cuda.h"
 #include "tests/vk_util.h"
 
+pthread_mutex_t fault_semaphores = PTHREAD_MUTEX_INITIALIZER;
+
 static struct {
     pthread_mutex_t lock;
     fault_plan plan;
@@ -364,8 +366,15 @@ DESTROYS(X)
 #define X(name, parameters, arguments, info, handle)                                                                   \
     static VKAPI_ATTR VkResult VKAPI_CALL hook_##name parameters                                                       \
     {                                                                                                                  \
+        VkResult result;                                                                                               \
+                                                                                                                       \
         see("vk" #name, info, handle);                                                                                 \
-        return trip(FAULT_VULKAN, "vk" #name) ? f.plan.vulkan : f.vk.name arguments;                                   \
+        if (trip(FAULT_VULKAN, "vk" #name))                                                                            \
+            return f.plan.vulkan;                                                                                      \
+        pthread_mutex_lock(&fault_semaphores);                                                                         \
+        result = f.vk.name arguments;                                                                                  \
+        pthread_mutex_unlock(&fault_semaphores);                                                                       \
+        return result;                                                                                                 \
     }
 RETURNS(X)
 #undef X

@@ -65,6 +65,9 @@ typedef struct fault_barrier {
 void fault_vulkan(PFN_vkGetInstanceProcAddr gipa);
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const char *name);
 const td_vk_table *fault_vulkan_real(void);
+/* Held around calls on semaphores: the validation layer (1.3.239) stalls for 10 s where one thread signals what another
+ * reads. */
+extern pthread_mutex_t fault_semaphores;
 
 /* How the device is to look: bits. */
 typedef enum fault_disguise {

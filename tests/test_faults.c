@@ -47,7 +47,7 @@ static struct {
     bool gpu; /* the real drivers */
     bool print_calls;
     vku vk;
-    bool has_vk, computes;
+    bool has_vk, computes, packs;
     vku_image from, to;
     float golden[PIXELS], zeros[PIXELS];
     float golden_view[ROWS * DIM];
@@ -69,6 +69,7 @@ typedef struct frame {
     uint64_t value;
     unsigned failures; /* calls and jobs that failed */
     bool gave_up;
+    size_t at; /* the step at which the fault struck */
     tandem_status status;
     tandem_info info;
 } frame;
@@ -233,7 +234,7 @@ static tandem_status record_pack(frame *f)
     if (!f->commands[0])
         f->commands[0] = vku_begin(&t.vk);
     assert_non_null(f->commands[0]);
-    return tandem_record_pack(f->s, f->commands[0], &pack);
+    return t.packs ? tandem_record_pack(f->s, f->commands[0], &pack) : TANDEM_OK;
 }
 
 static tandem_status record_release(frame *f)
@@ -325,7 +326,7 @@ static tandem_status record_unpack(frame *f)
 {
     const tandem_pack pack = pack_of(f, &t.to, VIEW_BYTES);
 
-    return t.has_vk ? tandem_record_unpack(f->s, f->commands[1], &pack) : TANDEM_OK;
+    return t.has_vk && t.packs ? tandem_record_unpack(f->s, f->commands[1], &pack) : TANDEM_OK;
 }
 
 static tandem_status show(frame *f)
@@ -414,8 +415,11 @@ static void run_frame(frame *f, const fault_plan *plan)
         assert_int_equal(t.vk.CreateFence(t.vk.device, &info, NULL, &f->fence), VK_SUCCESS);
     fault_arm(plan);
     for (size_t i = 0; i < STEPS; i++) {
+        const bool struck = fault_tripped() != NULL;
         tandem_status status = take(f, i);
 
+        if (!struck && fault_tripped())
+            f->at = i;
         if (status == TANDEM_OK)
             continue;
         if (!fault_tripped())
@@ -493,6 +497,8 @@ static bool may_be_done_without_here(const frame *f, const fault_plan *plan, con
                (t.on == ON_VULKAN_CPU && (!strcmp(call, "vkGetMemoryFdKHR") || !strcmp(call, "vkGetSemaphoreFdKHR"))) ||
                !strcmp(call, "vkGetSemaphoreFdKHR") ||
                (t.on > ON_VULKAN_CPU && !strcmp(call, "vkGetMemoryHostPointerPropertiesEXT"));
+    if ((plan->kinds & FAULT_LIBC) && !strcmp(call, "pthread_create")) /* a job runs on fewer threads */
+        return steps[f->at].take == compute;
     if (plan->kinds & FAULT_LIBC) /* the lists of extensions; NVTX; CUDA where the CPU will do */
         return !strcmp(call, "dlopen") || !strcmp(call, "calloc");
     if (!strcmp(call, "cuDeviceGetAttribute")) /* whether there are timelines */
@@ -655,6 +661,7 @@ static void lay_ground(ground on)
         size_t i = 0;
 
         memset(&f, 0, sizeof f);
+        t.packs = true;
         fault_arm(&none);
         for (; i < STEPS - 5; i++) {
             tandem_status status = take(&f, i);
@@ -728,6 +735,7 @@ static void all_faults(ground on)
         {"CUDA: launch failed", {.kinds = FAULT_CUDA, .cuda = 719, .sticky = true}},
         {"CUDA: function missing", {.kinds = FAULT_CUDA_LOOKUP}},
         {"C library", {.kinds = FAULT_LIBC}},
+        {"C library, from then on", {.kinds = FAULT_LIBC, .sticky = true}},
     };
     unsigned all = 0;
 
@@ -740,6 +748,8 @@ static void all_faults(ground on)
         if (!has(plans[i].plan.kinds))
             continue;
         longest_ns = 0;
+        /* Pipelines take time to build, and CUDA has no part in them. */
+        t.packs = t.computes || !(plans[i].plan.kinds & (FAULT_CUDA | FAULT_CUDA_LOOKUP));
         calls = sweep(&plans[i].plan);
         assert_true(calls > 0);
         printf("%-18s %-26s %4u calls, %5u ms, the longest call %u ms\n", ground_names[on], plans[i].name, calls,

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,34 @@ void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scrat
         if (reloc->kind == TD_RELOC_POINTER)
             memcpy(params + reloc->offset, &address, sizeof address);
     }
+}
+
+static void *pass(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* How many threads a team may have. libgomp ends the process where it cannot start one: so before a team grows, as many
+ * are started here to see whether they can be. It keeps the last team of each thread that had one. */
+static uint32_t possible_threads(uint32_t wanted)
+{
+    enum { MOST_TRIED = 1024 };
+    static _Thread_local uint32_t team = 1;
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t tried[MOST_TRIED];
+    uint32_t made = 0;
+
+    pthread_mutex_lock(&gate);
+    while (team + made < wanted && made < MOST_TRIED && !pthread_create(&tried[made], NULL, pass, &gate))
+        made++;
+    pthread_mutex_unlock(&gate);
+    for (uint32_t i = 0; i < made; i++)
+        pthread_join(tried[i], NULL);
+    pthread_mutex_destroy(&gate);
+    team = team + made < wanted ? team + made : wanted;
+    return team;
 }
 
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
@@ -39,6 +68,7 @@ tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64
         threads = 1;
     if (threads > most_blocks)
         threads = (uint32_t)most_blocks;
+    threads = possible_threads(threads);
     local_bytes = (local_bytes + 63) & ~(size_t)63;
     unsigned char *local = aligned_alloc(64, local_bytes * threads);
     if (!local)
