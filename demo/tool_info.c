@@ -23,7 +23,7 @@ typedef struct requirements {
 typedef struct cuda_report {
     bool there;
     td_cu_info info;
-    char why[256], cubin[64];
+    char why[256], cubin[64], int4[96]; /* int4: what computes the integers of 4b */
 } cuda_report;
 
 typedef struct session_report {
@@ -82,6 +82,9 @@ static void ask_cuda(cuda_report *out)
     const td_cubin *cubin = td_cubin_for_sm(out->info.sm, out->why, sizeof out->why);
     if (cubin)
         snprintf(out->cubin, sizeof out->cubin, cubin->ptx ? "PTX compute_%u" : "sm_%u", cubin->sm);
+    snprintf(out->int4, sizeof out->int4, "%s",
+             out->info.sm < 90 ? "int4 tensor cores (mma s4)"
+                               : "int8 tensor cores, the same integers: this GPU has no int4 ones");
     td_cu_device_close(&device);
 }
 
@@ -289,6 +292,8 @@ static void print_text(const cuda_report *cuda, const session_report *host, cons
                cuda->cubin[0] ? cuda->cubin : cuda->why);
     else
         printf("cuda: none: %s\n", cuda->why);
+    if (cuda->there)
+        printf("    4b: %s\n", cuda->int4);
     printf("without Vulkan:\n");
     text_session("    ", host);
     if (vulkan->why[0])
@@ -362,6 +367,7 @@ static void print_json(const cuda_report *cuda, const session_report *host, cons
         printf("\"sm\": %u, \"driver_version\": %u, \"timelines\": %s, ", cuda->info.sm, cuda->info.driver_version,
                cuda->info.timelines ? "true" : "false");
         json_pair("runs", cuda->cubin, ", ");
+        json_pair("int4", cuda->int4, ", ");
         json_pair("reason", cuda->why, "},\n ");
     } else {
         printf("{\"device\": null, ");

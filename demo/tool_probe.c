@@ -32,7 +32,7 @@ typedef struct finding {
     uint32_t kept;                         /* leading mantissa bits of C that survive with A = B = 0 */
     char bits[TD_PROBE_MANTISSA_BITS + 1]; /* '1': survives */
     float all_ones;                        /* what becomes of 1.111...1 */
-    int one_seen, all_seen;                /* the largest n at which one, or k, products of 1 change C = 2^n; -1: none */
+    int one_seen, all_seen;                /* the largest n at which one, or k, products of 1 change C = 2^n, or -1 */
     float halves[TD_PROBE_POWERS], minus[TD_PROBE_POWERS]; /* D - C */
     uint64_t elements, unequal;
     uint32_t first[4]; /* of the first unequal element: tile, element, bits from the GPU, bits of the model */
@@ -262,16 +262,17 @@ static bool write_json(const char *path, const gpu_side *gpu, const finding *fin
     }
     for (uint32_t i = 0; i < count; i++) {
         const finding *f = &findings[i];
-        json_t *unit = json_pack("{s:s, s:i, s:s, s:b, s:s}", "unit", td_probe_name(f->unit), "sm", (int)f->sm, "source",
-                                 f->measured ? "gpu" : "model", "ran", f->there, "remark", f->there ? remark(f) : f->why);
+        json_t *unit = json_pack("{s:s, s:i, s:s, s:b, s:s}", "unit", td_probe_name(f->unit), "sm", (int)f->sm,
+                                 "source", f->measured ? "gpu" : "model", "ran", f->there, "remark",
+                                 f->there ? remark(f) : f->why);
         if (f->there) {
             char ones[16];
             snprintf(ones, sizeof ones, "0x%08x", td_bits(f->all_ones));
             json_object_update_new(
                 unit, json_pack("{s:i, s:s, s:s, s:b, s:i, s:i, s:i, s:b}", "mantissa_bits_kept", (int)f->kept, "bits",
-                                f->bits, "all_ones", ones, "truncates", truncates(f), "products", (int)td_probe_k(f->unit),
-                                "one_product_seen_up_to", f->one_seen, "all_products_seen_up_to", f->all_seen, "is_fp22",
-                                is_fp22(f)));
+                                f->bits, "all_ones", ones, "truncates", truncates(f), "products",
+                                (int)td_probe_k(f->unit), "one_product_seen_up_to", f->one_seen,
+                                "all_products_seen_up_to", f->all_seen, "is_fp22", is_fp22(f)));
         }
         if (f->there && f->measured)
             json_object_update_new(unit, json_pack("{s:I, s:I, s:I}", "elements", (json_int_t)f->elements, "equal",
@@ -356,8 +357,10 @@ int tool_probe(int argc, char **argv)
 {
     static const char *const backends[] = {"auto", "cuda", "cpu", NULL};
     const char *json = NULL, *backend = NULL, *tiles_text = NULL, *seed_text = NULL;
-    const tool_option options[] = {
-        {"--json", &json, NULL}, {"--backend", &backend, NULL}, {"--tiles", &tiles_text, NULL}, {"--seed", &seed_text, NULL}};
+    const tool_option options[] = {{"--json", &json, NULL},
+                                   {"--backend", &backend, NULL},
+                                   {"--tiles", &tiles_text, NULL},
+                                   {"--seed", &seed_text, NULL}};
     uint64_t tiles = DEFAULT_TILES, seed = 1;
     if (argc < 1)
         return tool_usage("probe", "what to probe is missing; there is: fp22");

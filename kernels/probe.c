@@ -133,7 +133,8 @@ void td_probe_fill_powers(uint32_t unit, void *a, void *b, float *c)
 {
     const uint32_t k = td_probe_k(unit);
     for (uint32_t n = 0; n < TD_PROBE_POWERS; n++) {
-        unsigned char *to_a = (unsigned char *)a + n * TD_PROBE_A_BYTES, *to_b = (unsigned char *)b + n * TD_PROBE_B_BYTES;
+        unsigned char *to_a = (unsigned char *)a + n * TD_PROBE_A_BYTES;
+        unsigned char *to_b = (unsigned char *)b + n * TD_PROBE_B_BYTES;
         memset(to_a, 0, TD_PROBE_A_BYTES);
         for (uint32_t i = 0; i < k; i++)
             put(unit, to_a, TD_PROBE_ROW_ALL * k + i, 1);

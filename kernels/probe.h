@@ -35,12 +35,13 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
 
 /* What goes in. `a`, `b`, `c` have room for the tiles. */
 
-/* One tile, A = B = 0. Element i < 23 of C is 1 + 2^-(i + 1); element 23 has all 23 mantissa bits set; the rest is 0. */
+/* One tile, A = B = 0. Element i < 23 of C is 1 + 2^-(i + 1); element 23 has all mantissa bits set; the rest is 0. */
 enum { TD_PROBE_MANTISSA_BITS = 23 };
 void td_probe_fill_bits(void *a, void *b, float *c);
 /* TD_PROBE_POWERS tiles, in tile n all of C is 2^n, all of B is 1. Rows of A: one product of 1; k products of 1; one
  * of 1.5; one of -1; the others 0. */
-enum { TD_PROBE_POWERS = 32, TD_PROBE_ROW_ONE = 0, TD_PROBE_ROW_ALL = 1, TD_PROBE_ROW_HALVES = 2, TD_PROBE_ROW_MINUS = 3 };
+enum { TD_PROBE_POWERS = 32 };
+enum { TD_PROBE_ROW_ONE, TD_PROBE_ROW_ALL, TD_PROBE_ROW_HALVES, TD_PROBE_ROW_MINUS };
 void td_probe_fill_powers(uint32_t unit, void *a, void *b, float *c);
 /* Eight kinds of tiles in turn: any codes, none negative, all near 1 (with and without C), C = 0, C large, sparse A,
  * subnormal A. Neither NaN nor infinity. */

@@ -1322,7 +1322,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_odd_values),        cmocka_unit_test(test_probe),
         cmocka_unit_test(test_int4_equals_int8),
     };
-    const struct CMUnitTest stuck[] = {cmocka_unit_test(test_stuck_stream)}; /* leaves a stream behind: not for leak checks */
+    /* leaves a stream behind: not for leak checks */
+    const struct CMUnitTest stuck[] = {cmocka_unit_test(test_stuck_stream)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool times = argc > 1 && !strcmp(argv[1], "--bench");
     const td_log log = {.fn = print_log};

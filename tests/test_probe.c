@@ -77,21 +77,22 @@ static void test_what_the_units_keep(void **state)
     }
 }
 
-/* The plan's twin takes rows of A and columns of B as params.h says; the inputs hold no NaN, and units differ on them. */
+/* The plan's twin takes rows of A and columns of B as params.h says; inputs hold no NaN, and units differ on them. */
 static void test_random_tiles(void **state)
 {
     (void)state;
     static float ada[TILES * TD_PROBE_ELEMENTS];
     for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
-        const uint32_t k = td_probe_k(unit), accumulator = unit == TD_PROBE_WGMMA_E4M3
-                                                               ? (uint32_t)TD_ACCUMULATOR_WGMMA
-                                                               : (uint32_t)TD_ACCUMULATOR_HOPPER_MMA;
+        const uint32_t k = td_probe_k(unit);
+        const td_accumulator accumulator =
+            unit == TD_PROBE_WGMMA_E4M3 ? TD_ACCUMULATOR_WGMMA : TD_ACCUMULATOR_HOPPER_MMA;
         td_probe_fill_random(unit, TILES, 5, a, b, c);
         run(unit, 90, TILES);
         double error = 0, most = 0;
         for (uint32_t i = 0; i < TILES * TD_PROBE_ELEMENTS; i++) {
             const uint32_t tile = i / TD_PROBE_ELEMENTS, row = i / 8 % 16, column = i % 8;
-            const unsigned char *x = a + tile * TD_PROBE_A_BYTES + row * 32, *y = b + tile * TD_PROBE_B_BYTES + column * 32;
+            const unsigned char *x = a + tile * TD_PROBE_A_BYTES + row * 32;
+            const unsigned char *y = b + tile * TD_PROBE_B_BYTES + column * 32;
             double exact = (double)c[i], magnitude = fabs(exact);
             for (uint32_t j = 0; j < k; j++) {
                 const double product = unit == TD_PROBE_MMA_F16
@@ -108,8 +109,8 @@ static void test_random_tiles(void **state)
             error = fmax(error, fabs((double)d[i] - exact) / fmax(magnitude, 1e-30));
             most = fmax(most, magnitude);
         }
-        /* wgmma: 33 terms, each cut at 2^-13 of the largest, and so is their sum. The others: at 2^-25, of the largest or
-         * of 16 such, and a float32 sum. */
+        /* wgmma: 33 terms, each cut at 2^-13 of the largest, and so is their sum. The others: at 2^-25, of the largest
+         * or of 16 such, and a float32 sum. */
         assert_true(error < (unit == TD_PROBE_WGMMA_E4M3 ? 66 * 0x1p-13 : 40 * 0x1p-21));
         assert_true(error > 0 && most > 100);
     }
@@ -140,7 +141,8 @@ static void test_probe_refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const td_target target = twin_of(cases[i].sm);
         char why[256] = "";
-        assert_int_equal(td_plan_probe(cases[i].unit, cases[i].tiles, &target, &plan, why, sizeof why), cases[i].status);
+        assert_int_equal(td_plan_probe(cases[i].unit, cases[i].tiles, &target, &plan, why, sizeof why),
+                         cases[i].status);
         assert_non_null(strstr(why, cases[i].says));
         assert_int_equal(plan.record_count, 0);
     }

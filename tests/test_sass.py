@@ -1,11 +1,11 @@
-"""What the compiler made of the kernels: registers and local memory from ptxas, tensor core instructions from cuobjdump.
+"""What the compiler made of the kernels: registers and local memory from ptxas, instructions from cuobjdump.
 
 SPDX-License-Identifier: Apache-2.0
 
 usage: test_sass.py BUILD_FOLDER [unittest arguments]
-Exits 77 for a build without nvcc. cuobjdump is not in every toolkit; it is looked for in $CUOBJDUMP, PATH, $CUDA_HOME/bin,
-$CUDA_PATH/bin, beside the build's nvcc and in /usr/local/cuda/bin. Where it is missing, that part is skipped and the
-checks of ptxas's own log still run.
+Exits 77 for a build without nvcc. cuobjdump is not in every toolkit; it is looked for in $CUOBJDUMP, PATH,
+$CUDA_HOME/bin, $CUDA_PATH/bin, beside the build's nvcc and in /usr/local/cuda/bin. Where it is missing, that part is
+skipped and the checks of ptxas's own log still run.
 """
 
 import os

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim] (int4: two a byte), V codes [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys
- * a step.
+ * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim] (int4: two a byte), V codes [bhk][Dim][kv_pad]; 4 warps
+ * of 16 rows, 64 keys a step.
  *
  *   time ->   K(0) V(0)  |  S = Q K(i)   softmax   O += P V(i)  |  ...  |  O / l
  *   copies               |  K(i+1) ---------->  V(i+1) -------> |          (with one stage: K(i+1) once S is done,

@@ -22,7 +22,8 @@ struct ProbeTile {
         const int lane = int(threadIdx.x) % 32;
         const int64_t tile = blockIdx.x;
         const uint8_t *from_a = (const uint8_t *)p.a + (tile * kProbeRows + lane / 4) * kProbeRowBytes + 4 * (lane % 4);
-        const uint8_t *from_b = (const uint8_t *)p.b + (tile * kProbeColumns + lane / 4) * kProbeRowBytes + 4 * (lane % 4);
+        const uint8_t *from_b =
+            (const uint8_t *)p.b + (tile * kProbeColumns + lane / 4) * kProbeRowBytes + 4 * (lane % 4);
 
         a[0] = ld_global(from_a);
         a[1] = ld_global(from_a + 8 * kProbeRowBytes);

@@ -77,7 +77,7 @@ __device__ __forceinline__ float ex2(float x)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TD_HAVE_WGMMA 1
 
-/* A: 64 rows x 32 codes, 16 rows a warp in mma's fragment; B: 8 columns x 32 codes in shared memory; c: mma's fragment. */
+/* A: 64 rows x 32 codes, 16 rows a warp in mma's fragment; B: 8 columns x 32 codes in shared memory. */
 __device__ __forceinline__ void wgmma_m64n8k32_e4m3(float (&c)[4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, 1;"
