@@ -25,7 +25,7 @@ static const char *const overview =
     "       tandem help [attend|accuracy|calibrate]\n"
     "\n"
     "  attend   softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
-    "  probe    measures how many bits the tensor cores of this GPU keep when they add, beside the twin's models\n"
+    "  probe    how many bits this GPU's tensor cores keep when they add, beside the twin's models of them\n"
     "  accuracy   the paper's tables of accuracy, on synthetic tensors or on a file's\n"
     "  calibrate  chooses 4b or 8b for each head of some files\n"
     "  info     version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
