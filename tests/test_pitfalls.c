@@ -407,6 +407,7 @@ static void pitfall_01(void **state)
     mem = new_mem(desc.bytes);
     assert_imported_dup("vkGetMemoryFdKHR", "cuImportExternalMemory");
     desc.allocation_bytes = event_of("vkAllocateMemory", 0)->bytes;
+    desc.dedicated = event_of("vkAllocateMemory", 0)->dedicated;
     forget();
     new_timeline(TANDEM_SIGNALLER_SESSION);
     assert_imported_dup("vkGetSemaphoreFdKHR", "cuImportExternalSemaphore");
@@ -468,6 +469,7 @@ static void pitfall_04(void **state)
 
     info.memory = one.memory;
     desc.allocation_bytes = event_of("vkAllocateMemory", 0)->bytes;
+    desc.dedicated = event_of("vkAllocateMemory", 0)->dedicated;
     assert_int_equal(fault_vulkan_real()->GetMemoryFdKHR(w.vk.device, &info, &desc.fd), VK_SUCCESS);
     forget();
     assert_int_equal(tandem_mem_create(w.s, &desc, &part), TANDEM_OK);
