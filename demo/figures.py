@@ -4,8 +4,8 @@ SPDX-License-Identifier: Apache-2.0
 
 usage: tandem accuracy --figures DATA.json [--in QKV.safetensors] && python3 figures.py DATA.json FOLDER
 
-figure_17.png: the running sum of one row of P times one channel of V, as the 13-bit accumulator of FP8 products has it,
-divided by the exact one: V with its offset falls behind (red), V smoothed does not (blue).
+figure_17.png: what the running sum of one row of P times one channel of V loses on the 13-bit accumulator of FP8
+products, as a part of the output: much where V has an offset (red), next to nothing where V is smoothed (blue).
 figure_20.png: how often each INT4 code occurs in Q, without (red) and with smoothing (blue).
 """
 
@@ -84,17 +84,13 @@ def axes(picture, title, low, high, label):
 
 def figure_17(data, path):
     picture = Picture()
-    ratios = {
-        name: [u / e if e else 1.0 for e, u in zip(data[name]["exact"], data[name]["fp22"])]
-        for name in ("before", "after")
-    }
-    low = min(min(ratios["before"][len(ratios["before"]) // 8 :]), 0.99)
-    at = axes(picture, "p v summed in fp22 - part of the exact sum", low - 0.02, 1.02, lambda v: f"{100 * v:.1f}%")
+    low, high = min(map(min, data.values())), max(map(max, data.values()))
+    edge = 0.05 * (high - low) or 1
+    at = axes(picture, "what p v loses in fp22", low - edge, high + edge, lambda v: f"{100 * v:.1f}%")
     for name, colour in (("before", RED), ("after", BLUE)):
-        shown = [min(max(r, low - 0.02), 1.02) for r in ratios[name]]
-        wide = (WIDTH - LEFT - RIGHT) / max(1, len(shown) - 1)
-        picture.line([(LEFT + i * wide, at(r)) for i, r in enumerate(shown)], colour)
-    keys = 32 * len(ratios["before"])
+        wide = (WIDTH - LEFT - RIGHT) / max(1, len(data[name]) - 1)
+        picture.line([(LEFT + i * wide, at(x)) for i, x in enumerate(data[name])], colour)
+    keys = 32 * len(data["before"])
     picture.text(LEFT, HEIGHT - 36, "0")
     picture.text(WIDTH - RIGHT - 12 * len(f"{keys} keys"), HEIGHT - 36, f"{keys} keys")
     picture.text(LEFT + 150, HEIGHT - 36, "v as it is", RED)

@@ -14,23 +14,25 @@
 #include "demo/tool_accuracy.h"
 
 /* What the tables are measured on. */
-#define CHANNELS_AND_TOKENS                                                                                          \
-    .q_offset = 0.5, .k_offset = 2.9, .spread = 0.5, .q_outlier = 6.5, .k_outlier = 4.5, .outliers = 4, .token_spread = 0.35
+#define CHANNELS_AND_TOKENS                                                                             \
+    .q_offset = 0.5, .k_offset = 2.9, .spread = 0.5, .q_outlier = 6.5, .k_outlier = 4.5, .outliers = 4, \
+    .token_spread = 0.35
 static const tool_family family_video = {
     .name = "channel offsets and outliers in Q and K, token norms spread, a sink, V with offsets N(0,1)",
     CHANNELS_AND_TOKENS,
     .sink = 8,
     .v_normal = 1};
-static const tool_family family_long = {.name = "the same, longer, V with offsets 3 N(0,1)",
-                                        CHANNELS_AND_TOKENS,
-                                        .sink = 8,
-                                        .v_normal = 3};
-static const tool_family family_biased = {
-    .name = "the same, longer, V with an offset of 8 to 9 in every channel", CHANNELS_AND_TOKENS, .sink = 8, .v_offset = 8};
+static const tool_family family_long = {
+    .name = "the same, longer, V with offsets 3 N(0,1)", CHANNELS_AND_TOKENS, .sink = 8, .v_normal = 3};
+static const tool_family family_biased = {.name = "the same, longer, V with an offset of 8 to 9 in every channel",
+                                          CHANNELS_AND_TOKENS,
+                                          .sink = 8,
+                                          .v_offset = 8};
 static const tool_family family_flat = {.name = "Q and K of N(0,1), V with an offset of 8 to 9 in every channel",
                                         .v_offset = 8};
 static const tool_family family_normal = {.name = "N(0,1)"};
-static const tool_family family_outlier = {.name = "N(0,1), offsets of 8 in six channels of Q and K, of 10 N(0,1) in V's",
+static const tool_family family_outlier = {.name =
+                                               "N(0,1), offsets of 8 in six channels of Q and K, of 10 N(0,1) in V's",
                                            .q_outlier = 8,
                                            .k_outlier = 8,
                                            .outliers = 6,
@@ -118,13 +120,12 @@ static void make_smoothing(table *t)
         const char *name, *mode;
         uint32_t smooth;
         tool_metrics average, worst;
-    } rows[] = {
-        {"None", "4b", 0, {.8004, .3906, .2223}, {.0483, .9979, .7784}},
-        {"HadmdAttn", "hadamard", 0, {.7977, .3782, .2180}, {.0485, .9978, .7785}},
-        {"SmoothAttn", "smoothattn", 0, {.9021, .3383, .1952}, {.6449, .9262, .7204}},
-        {"Smooth K", "4b", TANDEM_SMOOTH_K, {.9807, .1493, .0743}, {.9086, .3565, .1464}},
-        {"Smooth Q", "4b", TANDEM_SMOOTH_Q, {.9830, .1250, .0712}, {.9310, .2989, .2195}},
-        {"Smooth Q+K", "4b", TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K, {.9946, .0648, .0334}, {.9671, .1956, .0779}}};
+    } rows[] = {{"None", "4b", 0, {.8004, .3906, .2223}, {.0483, .9979, .7784}},
+                {"HadmdAttn", "hadamard", 0, {.7977, .3782, .2180}, {.0485, .9978, .7785}},
+                {"SmoothAttn", "smoothattn", 0, {.9021, .3383, .1952}, {.6449, .9262, .7204}},
+                {"Smooth K", "4b", TANDEM_SMOOTH_K, {.9807, .1493, .0743}, {.9086, .3565, .1464}},
+                {"Smooth Q", "4b", TANDEM_SMOOTH_Q, {.9830, .1250, .0712}, {.9310, .2989, .2195}},
+                {"Smooth Q+K", "4b", TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K, {.9946, .0648, .0334}, {.9671, .1956, .0779}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         td_arithmetic how = named(rows[i].mode);
         how.smooth = rows[i].smooth;
@@ -157,13 +158,12 @@ static void make_granularity(table *t)
         const char *name;
         uint32_t granularity;
         tool_metrics average, worst;
-    } rows[] = {
-        {"Per token", TANDEM_GRANULARITY_TOKEN, {.9945, .0649, .0335}, {.9676, .1916, .0775}},
-        {"Per thread", TANDEM_GRANULARITY_THREAD_ADA, {.9945, .0622, .0313}, {.9672, .1932, .0776}},
-        {"Per thread, wgmma", TANDEM_GRANULARITY_THREAD_HOPPER, {0, 0, 0}, {0, 0, 0}},
-        {"Per warp", TANDEM_GRANULARITY_WARP, {.9945, .0648, .0334}, {.9671, .1956, .0779}},
-        {"Per block", TANDEM_GRANULARITY_BLOCK, {.9803, .1492, .0744}, {.9068, .3615, .1490}},
-        {"Per tensor", TANDEM_GRANULARITY_TENSOR, {.9715, .1800, .0865}, {.8585, .4687, .2261}}};
+    } rows[] = {{"Per token", TANDEM_GRANULARITY_TOKEN, {.9945, .0649, .0335}, {.9676, .1916, .0775}},
+                {"Per thread", TANDEM_GRANULARITY_THREAD_ADA, {.9945, .0622, .0313}, {.9672, .1932, .0776}},
+                {"Per thread, wgmma", TANDEM_GRANULARITY_THREAD_HOPPER, {0, 0, 0}, {0, 0, 0}},
+                {"Per warp", TANDEM_GRANULARITY_WARP, {.9945, .0648, .0334}, {.9671, .1956, .0779}},
+                {"Per block", TANDEM_GRANULARITY_BLOCK, {.9803, .1492, .0744}, {.9068, .3615, .1490}},
+                {"Per tensor", TANDEM_GRANULARITY_TENSOR, {.9715, .1800, .0865}, {.8585, .4687, .2261}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         td_arithmetic how = named("4b");
         how.granularity = rows[i].granularity;
@@ -316,9 +316,14 @@ static void make_tables(table *t, bool quick)
     static const char *const theirs = "their kernels, on an H200";
     const table tables[TABLES] = {
         {.key = "4", .also = "17", .title = "Smoothing: INT4 Q K per thread, E4M3 P V", .family = &family_video},
-        {.key = "5", .title = "INT4 Q K, P V exact (the paper: Lambada 81.5% -> 72.6%, smoothed 80.8%)", .family = &family_video},
+        {.key = "5",
+         .title = "INT4 Q K, P V exact (the paper: Lambada 81.5% -> 72.6%, smoothed 80.8%)",
+         .family = &family_video},
         {.key = "6", .also = "15", .title = "Granularity of Q and K: INT4, smooth Q+K", .family = &family_video},
-        {.key = "7", .also = "16", .title = "Types of P and V: INT4 Q K smoothed, 32-bit accumulator", .family = &family_video},
+        {.key = "7",
+         .also = "16",
+         .title = "Types of P and V: INT4 Q K smoothed, 32-bit accumulator",
+         .family = &family_video},
         {.key = "10", .title = "Smooth V: 4b on the 13-bit accumulator", .family = &family_biased},
         {.key = "ablation", .title = "Rebuttal: one technique after the other, K smoothed", .family = &family_long},
         {.key = "two-level", .title = "Rebuttal: two levels of accumulation, 8b", .family = &family_flat},
@@ -332,7 +337,8 @@ static void make_tables(table *t, bool quick)
         t[i].kv_len = kv;
         t[i].layers = layers;
         t[i].heads = heads;
-        if (t[i].family == &family_biased || t[i].family == &family_long || t[i].family == &family_flat) { /* what one level loses shows in long sums */
+        if (t[i].family == &family_biased || t[i].family == &family_long ||
+            t[i].family == &family_flat) { /* what one level loses shows in long sums */
             t[i].kv_len = 8192;
             t[i].q_len = quick ? 128 : 512;
             t[i].layers = quick ? 1 : 2;
@@ -473,8 +479,7 @@ static void judge(table *t)
     for (uint32_t i = 0; i < t->check_count; i++) {
         check *c = &t->checks[i];
         const row *worse = &t->rows[c->worse], *better = &t->rows[c->better];
-        c->held = worse->average.l1 >= c->factor * better->average.l1 &&
-                  worse->worst.l1 >= 0.9 * better->worst.l1;
+        c->held = worse->average.l1 >= c->factor * better->average.l1 && worse->worst.l1 >= 0.9 * better->worst.l1;
     }
 }
 
@@ -485,7 +490,8 @@ static json_t *number(double x)
 
 static json_t *json_metrics(tool_metrics m)
 {
-    return json_pack("{s:o, s:o, s:o}", "cosine", number(m.cosine), "relative_l1", number(m.l1), "rmse", number(m.rmse));
+    return json_pack("{s:o, s:o, s:o}", "cosine", number(m.cosine), "relative_l1", number(m.l1), "rmse",
+                     number(m.rmse));
 }
 
 static json_t *json_table(const accuracy *a, const table *t, const tool_samples *samples)
@@ -511,10 +517,10 @@ static json_t *json_table(const accuracy *a, const table *t, const tool_samples 
         json_array_append_new(checks, json_pack("{s:s, s:s, s:f, s:b}", "worse", t->rows[c->worse].name, "better",
                                                 t->rows[c->better].name, "factor", c->factor, "held", c->held));
     }
-    json_t *it = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:o, s:o}", "table", t->key, "title", t->title,
-                           "tensors", a->in ? a->in : t->family->name, "heads", (int)samples->count, "q_len",
-                           (int)h->q_len, "kv_len", (int)h->kv_len, "head_dim", (int)h->dim, "order_holds", all, "order",
-                           checks, "rows", rows);
+    json_t *it =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:o, s:o}", "table", t->key, "title", t->title, "tensors",
+                  a->in ? a->in : t->family->name, "heads", (int)samples->count, "q_len", (int)h->q_len, "kv_len",
+                  (int)h->kv_len, "head_dim", (int)h->dim, "order_holds", all, "order", checks, "rows", rows);
     if (t->also)
         json_object_set_new(it, "also", json_string(t->also));
     return it;
@@ -549,10 +555,13 @@ static int run(accuracy *a)
     }
     if (!any) {
         json_decref(json);
-        return tool_usage("accuracy", "--table \"%s\" is none of 4, 5, 6, 7, 10, 15, 16, 17, ablation, two-level, "
-                                      "v-scale, variants, normal, outliers", a->only);
+        return tool_usage("accuracy",
+                          "--table \"%s\" is none of 4, 5, 6, 7, 10, 15, 16, 17, ablation, two-level, "
+                          "v-scale, variants, normal, outliers",
+                          a->only);
     }
-    json_t *root = json_pack("{s:s, s:s, s:o}", "tandem", "accuracy", "backend", a->cuda ? "cuda" : "cpu", "tables", json);
+    json_t *root =
+        json_pack("{s:s, s:s, s:o}", "tandem", "accuracy", "backend", a->cuda ? "cuda" : "cpu", "tables", json);
     const bool written = !a->json || json_dump_file(root, a->json, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(root);
     return written ? TOOL_OK : tool_fail("accuracy", "--json \"%s\" could not be written", a->json);

@@ -12,11 +12,10 @@
  *   offsets of Q and K   sign * size * exp(spread * N(0, 1)), every channel its own: outlier channels are its tail, the
  *                        same for all tokens of the head, which is what smoothing relies on
  *   shared               part of log size that Q and K have in common
- *   outliers             so many channels, the same ones in Q and K, have offsets of q_outlier, k_outlier times a sign instead
- *   token's norm         exp(token_spread * N(0, 1))
- *   sink                 one key in 1024 lies so far along the mean of Q that its logits are that much higher
- *   V                    N(0, 1) times the channel's size, exp(v_spread * N(0, 1)); its offset is a sign times
- *                        [v_offset, v_offset + 1], or v_normal * N(0, 1) */
+ *   outliers             so many channels, the same ones in Q and K, have offsets of q_outlier, k_outlier times a sign
+ * instead token's norm         exp(token_spread * N(0, 1)) sink                 one key in 1024 lies so far along the
+ * mean of Q that its logits are that much higher V                    N(0, 1) times the channel's size, exp(v_spread *
+ * N(0, 1)); its offset is a sign times [v_offset, v_offset + 1], or v_normal * N(0, 1) */
 typedef struct tool_family {
     const char *name;
     double q_offset, k_offset, spread, shared, q_outlier, k_outlier, token_spread, sink, v_offset, v_normal, v_spread;
@@ -51,8 +50,8 @@ bool tool_samples_exact(tool_samples *samples, uint32_t threads, char *why, size
 tool_metrics tool_measure(const float *o, const double *exact, size_t n);
 
 /* One head through the plan that a session would make, on the CPU, or on the GPU that `cuda` opened. */
-bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, tool_cuda *cuda, float *o, uint32_t threads,
-                   char *why, size_t why_bytes);
+bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, tool_cuda *cuda, float *o,
+                   uint32_t threads, char *why, size_t why_bytes);
 
 /* Writes what demo/figures.py draws, measured on the first head of `samples` or (NULL) on synthetic ones. */
 int tool_figures(const char *path, const tool_samples *samples);

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Score of a head: CosSim * (1 - relative L1) of 4b against float64, averaged over the inputs (the batches of its file).
- * The lowest --percent of all heads get 8b, the others 4b.
+ * Score of a head: CosSim * (1 - relative L1) of 4b against float64, averaged over the inputs (the batches of its
+ * file). The lowest --percent of all heads get 8b, the others 4b.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -68,10 +68,10 @@ static json_t *plan_of(const scored *all, uint32_t count, char *const *files, ui
         json_t *heads = json_array();
         for (uint32_t i = 0; i < count; i++)
             if (all[i].layer == layer)
-                json_array_append_new(
-                    heads, json_pack("{s:i, s:s, s:f, s:f, s:f, s:i}", "head", (int)all[i].head, "precision",
-                                     all[i].needs_8b ? "8b" : "4b", "score", all[i].score, "cosine", all[i].cosine,
-                                     "relative_l1", all[i].l1, "inputs", (int)all[i].inputs));
+                json_array_append_new(heads,
+                                      json_pack("{s:i, s:s, s:f, s:f, s:f, s:i}", "head", (int)all[i].head, "precision",
+                                                all[i].needs_8b ? "8b" : "4b", "score", all[i].score, "cosine",
+                                                all[i].cosine, "relative_l1", all[i].l1, "inputs", (int)all[i].inputs));
         json_array_append_new(layers, json_pack("{s:s, s:o}", "file", files[layer], "heads", heads));
     }
     return json_pack("{s:s, s:f, s:o}", "tandem", "precision plan", "percent_8b", percent, "layers", layers);

@@ -1,4 +1,5 @@
-/* Data for demo/figures.py: codes of Q before and after smoothing, and a dot product of P and V on the 13-bit accumulator.
+/* Data for demo/figures.py: codes of Q before and after smoothing, and a dot product of P and V on the 13-bit
+ * accumulator.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,6 +9,7 @@
 
 #include "demo/tool_accuracy.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/ops.h"
 
 /* How often each INT4 code occurs in Q: [15], -7 first. */
 static json_t *histogram(const td_head *head, uint32_t smooth)
@@ -30,11 +32,12 @@ static json_t *histogram(const td_head *head, uint32_t smooth)
     return counts;
 }
 
-/* Row 0's P times channel 0 of V, summed key after key: exactly, and cut off after every 32 keys. */
+/* What one level of accumulation loses: the running sum of row 0's P times channel 0 of V, 32 keys at a time on the
+ * 13-bit accumulator of sm_90, taken from the exact one, as a part of the channel's output. */
 static json_t *dot_product(const td_head *head, bool smooth)
 {
     const double scale = (double)head->scale;
-    double *s = malloc(head->kv_len * sizeof *s), m = -INFINITY, mean = 0;
+    double *s = malloc(head->kv_len * sizeof *s), m = -INFINITY, mean = 0, l = 0;
     if (!s)
         return NULL;
     for (uint32_t j = 0; j < head->kv_len; j++) {
@@ -45,47 +48,51 @@ static json_t *dot_product(const td_head *head, bool smooth)
         mean += (double)head->v[(size_t)j * head->dim] / head->kv_len;
     }
     float most = 0;
-    for (uint32_t j = 0; j < head->kv_len; j++)
-        most = fmaxf(most, fabsf(head->v[(size_t)j * head->dim] - (smooth ? (float)mean : 0)));
-    json_t *exact = json_array(), *unit = json_array();
-    double sum = 0, piece = 0;
-    float cut = 0;
     for (uint32_t j = 0; j < head->kv_len; j++) {
-        const float p = td_from_e4m3(td_to_e4m3((float)(448 * exp(s[j] * scale - m))));
-        const float x = head->v[(size_t)j * head->dim] - (smooth ? (float)mean : 0);
-        piece += (double)(p * td_from_e4m3(td_to_e4m3(x * (448 / most))));
-        if (j % 32 == 31 || j + 1 == head->kv_len) {
-            sum += piece;
-            cut = td_cut_fp22((float)((double)cut + piece));
-            piece = 0;
-            json_array_append_new(exact, json_real(sum));
-            json_array_append_new(unit, json_real((double)cut));
+        l += exp(s[j] * scale - m);
+        most = fmaxf(most, fabsf(head->v[(size_t)j * head->dim] - (smooth ? (float)mean : 0)));
+    }
+    json_t *errors = json_array();
+    double exact = 0;
+    float sum = 0;
+    for (uint32_t first = 0; first < head->kv_len; first += 32) {
+        uint8_t p[32] = {0}, v[32] = {0};
+        for (uint32_t j = first; j < first + 32 && j < head->kv_len; j++) {
+            const float x = head->v[(size_t)j * head->dim] - (smooth ? (float)mean : 0);
+            p[j - first] = td_to_e4m3((float)(448 * exp(s[j] * scale - m)));
+            v[j - first] = td_to_e4m3(most > 0 ? x * (448 / most) : 0);
+            exact += (double)(td_from_e4m3(p[j - first]) * td_from_e4m3(v[j - first]));
         }
+        sum = td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA, p, v, sum);
+        json_array_append_new(errors, json_real((exact - (double)sum) * (double)most / 448 / 448 / l / mean));
     }
     free(s);
-    return json_pack("{s:o, s:o}", "exact", exact, "fp22", unit);
+    return errors;
 }
 
 int tool_figures(const char *path, const tool_samples *samples)
 {
-    static const tool_family family = {.name = "figures",
-                                       .q_offset = 1.6,
-                                       .k_offset = 1.2,
-                                       .spread = 1,
-                                       .shared = 0.3,
-                                       .token_spread = 0.35,
-                                       .v_offset = 8};
+    static const tool_family family = {
+        .name = "figure 20", .q_offset = 0.5, .spread = 0.5, .q_outlier = 6.5, .outliers = 4, .token_spread = 0.35};
+    static const tool_family flat = {.name = "figure 17", .v_offset = 8};
     char why[256];
-    tool_samples own = {0};
-    if (!samples && !tool_samples_make(&own, &family, 1, 1, 1024, 4096, 128, 1, why, sizeof why))
+    tool_samples own = {0}, long_one = {0};
+    if (!samples && (!tool_samples_make(&own, &family, 1, 1, 1024, 4096, 128, 1, why, sizeof why) ||
+                     !tool_samples_make(&long_one, &flat, 1, 1, 1, 16384, 128, 1, why, sizeof why))) {
+        tool_samples_free(&own);
+        tool_samples_free(&long_one);
         return tool_fail("accuracy", "%s", why);
+    }
     const td_head *head = &(samples ? samples : &own)->items[0].head;
+    const td_head *long_head = &(samples ? samples : &long_one)->items[0].head;
     json_t *figure_20 =
         json_pack("{s:o, s:o}", "before", histogram(head, 0), "after", histogram(head, TANDEM_SMOOTH_Q));
-    json_t *figure_17 = json_pack("{s:o, s:o}", "before", dot_product(head, false), "after", dot_product(head, true));
+    json_t *figure_17 =
+        json_pack("{s:o, s:o}", "before", dot_product(long_head, false), "after", dot_product(long_head, true));
     json_t *root = json_pack("{s:s, s:o, s:o}", "tandem", "figures", "figure_17", figure_17, "figure_20", figure_20);
     const bool written = root && json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(root);
     tool_samples_free(&own);
+    tool_samples_free(&long_one);
     return written ? TOOL_OK : tool_fail("accuracy", "--figures \"%s\" could not be written", path);
 }

@@ -154,15 +154,14 @@ bool tool_samples_read(tool_samples *to, const char *path, uint32_t layer, bool 
              q[3] <= TD_MAX_DIM && q[0] <= most && q[1] <= most && q[2] <= most && k[2] <= most;
         if (!ok)
             td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                    "--in \"%s\": q [%llu,%llu,%llu,%llu], k [%llu,%llu,%llu,%llu] do not go together (or with v)", path,
-                    (unsigned long long)q[0], (unsigned long long)q[1], (unsigned long long)q[2],
+                    "--in \"%s\": q [%llu,%llu,%llu,%llu], k [%llu,%llu,%llu,%llu] do not go together (or with v)",
+                    path, (unsigned long long)q[0], (unsigned long long)q[1], (unsigned long long)q[2],
                     (unsigned long long)q[3], (unsigned long long)k[0], (unsigned long long)k[1],
                     (unsigned long long)k[2], (unsigned long long)k[3]);
     }
     for (uint64_t b = 0; ok && b < x[0].shape[0]; b++)
         for (uint64_t h = 0; ok && h < x[0].shape[1]; h++) {
-            tool_sample *s =
-                add_sample(to, (uint32_t)x[0].shape[2], (uint32_t)x[1].shape[2], (uint32_t)x[0].shape[3]);
+            tool_sample *s = add_sample(to, (uint32_t)x[0].shape[2], (uint32_t)x[1].shape[2], (uint32_t)x[0].shape[3]);
             if (!s) {
                 td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory");
                 ok = false;
@@ -222,7 +221,9 @@ tool_metrics tool_measure(const float *o, const double *exact, size_t n)
         squares += d * d;
     }
     const bool zero = aa == 0 && bb == 0;
-    return (tool_metrics){.cosine = zero ? 1 : aa == 0 || bb == 0 ? 0 : dot / sqrt(aa) / sqrt(bb),
+    return (tool_metrics){.cosine = zero                 ? 1
+                                    : aa == 0 || bb == 0 ? 0
+                                                         : dot / sqrt(aa) / sqrt(bb),
                           .l1 = difference == 0 ? 0 : difference / size,
                           .rmse = sqrt(squares / (double)n)};
 }
@@ -233,8 +234,8 @@ uint32_t tool_cores(void)
     return cores > 0 ? cores < 1024 ? (uint32_t)cores : 1024 : 1;
 }
 
-bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, tool_cuda *cuda, float *o, uint32_t threads,
-                   char *why, size_t why_bytes)
+bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, tool_cuda *cuda, float *o,
+                   uint32_t threads, char *why, size_t why_bytes)
 {
     const tandem_view dense = {.dtype = TANDEM_DTYPE_F32, .stride_row = head->dim};
     tandem_attention op = {.q = dense,

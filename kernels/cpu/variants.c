@@ -2,9 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * All codes are kept as floats, which hold them and the sums of their products exactly: INT8 dot products stay below 2^24.
- * The 13-bit accumulator is that of kernels/cpu/twin.c, 16 columns at a time. The bodies are plain C on vectors of 16
- * floats, compiled for each instruction set with the same bits.
+ * All codes are kept as floats, which hold them and the sums of their products exactly: INT8 dot products stay below
+ * 2^24. The 13-bit accumulator is that of kernels/cpu/twin.c, 16 columns at a time. The bodies are plain C on vectors
+ * of 16 floats, compiled for each instruction set with the same bits.
  */
 #include "kernels/cpu/variants.h"
 
@@ -70,11 +70,6 @@ static int32_t exponent_of(float code, format f)
     return code == 0 ? NO_EXPONENT : exponent < f.least_exponent ? f.least_exponent : exponent;
 }
 
-float td_cut_fp22(float x)
-{
-    return td_float(td_bits(x) & ~((1u << (23 - FRACTION_BITS)) - 1));
-}
-
 bool td_arithmetic_named(const char *name, td_arithmetic *out)
 {
     const td_arithmetic four = {.qk = TD_QK_INT4,
@@ -136,8 +131,8 @@ static void *allocate(size_t elements, size_t size)
 
 static void release(work *w)
 {
-    void *const all[] = {w->q,       w->k,       w->v,     w->q_exponent, w->k_exponent, w->v_exponent,
-                         w->q_scale, w->k_scale, w->delta, w->block_scale};
+    void *const all[] = {w->q,          w->k,       w->v,       w->q_exponent, w->k_exponent,
+                         w->v_exponent, w->q_scale, w->k_scale, w->delta,      w->block_scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -399,7 +394,7 @@ TD_INLINE void multiply_unit(float *s, const float *a, const int32_t *a_exponent
             ivec total = __builtin_convertvector(sum * up, ivec);
             for (uint32_t i = first; i < first + depth; i++)
                 total += __builtin_convertvector(*(const vec *)(b + (size_t)i * n + at) * a[i] * up, ivec);
-            const ivec cut = (ivec)__builtin_convertvector(total, vec) & ~((1 << (23 - FRACTION_BITS)) - 1);
+            const ivec cut = (ivec) __builtin_convertvector(total, vec) & ~((1 << (23 - FRACTION_BITS)) - 1);
             sum = (vec)cut * down;
         }
         *(vec *)(s + at) = sum;
@@ -473,8 +468,8 @@ TD_INLINE void rows_body(const work *w, local *at, uint32_t block, float *o)
                 if (!w->qk_unit)
                     multiply_4(at->s[0] + tile, MAX_STEP, w->q + row * dim, dim, w->k + codes, dim, TILE);
                 for (uint32_t i = 0; w->qk_unit && i < 4; i++)
-                    multiply_unit(at->s[i] + tile, w->q + (row + i) * dim, w->q_exponent + (row + i) * dim, w->k + codes,
-                                  w->k_exponent + codes, dim, TILE, qk_depth);
+                    multiply_unit(at->s[i] + tile, w->q + (row + i) * dim, w->q_exponent + (row + i) * dim,
+                                  w->k + codes, w->k_exponent + codes, dim, TILE, qk_depth);
             }
             for (uint32_t i = 0; i < 4; i++)
                 softmax_row(w, at, i, (uint32_t)row + i, r + i, key);
@@ -549,14 +544,14 @@ TD_INLINE void exact_body(const work *w, double *s, uint32_t first_row, double *
 
 typedef void (*rows_fn)(const work *, local *, uint32_t, float *);
 typedef void (*exact_fn)(const work *, double *, uint32_t, double *);
-#define CLONES(suffix, target)                                                                    \
-    target static void rows_##suffix(const work *w, local *at, uint32_t block, float *o)          \
-    {                                                                                             \
-        rows_body(w, at, block, o);                                                               \
-    }                                                                                             \
-    target static void exact_##suffix(const work *w, double *s, uint32_t first_row, double *o)    \
-    {                                                                                             \
-        exact_body(w, s, first_row, o);                                                           \
+#define CLONES(suffix, target)                                                                 \
+    target static void rows_##suffix(const work *w, local *at, uint32_t block, float *o)       \
+    {                                                                                          \
+        rows_body(w, at, block, o);                                                            \
+    }                                                                                          \
+    target static void exact_##suffix(const work *w, double *s, uint32_t first_row, double *o) \
+    {                                                                                          \
+        exact_body(w, s, first_row, o);                                                        \
     }
 CLONES(c, )
 #if TD_X86

@@ -19,8 +19,8 @@ typedef enum td_qk_kind { TD_QK_F32, TD_QK_F16, TD_QK_INT8, TD_QK_INT4, TD_QK_E4
  *                two, one for each run of channels of the largest power of two that divides it */
 typedef enum td_transform { TD_TRANSFORM_NONE, TD_TRANSFORM_SMOOTH_ATTN, TD_TRANSFORM_HADAMARD } td_transform;
 
-/* P in [0, 1] is multiplied by the largest code (448, 57344, 127; 448 for F16) and rounded; V by that / amax. F32 leaves
- * both as they are. */
+/* P in [0, 1] is multiplied by the largest code (448, 57344, 127; 448 for F16) and rounded; V by that / amax. F32
+ * leaves both as they are. */
 typedef enum td_pv_kind { TD_PV_F32, TD_PV_F16, TD_PV_E4M3, TD_PV_E5M2, TD_PV_INT8 } td_pv_kind;
 
 /* What shares a scale of V: a channel of the head, 64 keys with all channels (needs two_level), the whole head. */
@@ -33,20 +33,20 @@ typedef struct td_arithmetic {
     uint32_t granularity; /* tandem_granularity, not DEFAULT; of INT8, INT4 and E4M3 */
     td_pv_kind pv;
     td_v_scale v_scale;
-    bool two_level;       /* R = P V of flush_keys keys in the unit, O = O * alpha + R in float; else O stays in the unit */
+    bool two_level; /* R = P V of flush_keys keys in the unit, O = O * alpha + R in float; else O stays in the unit */
     uint32_t flush_keys;  /* 64, 128 or 256: also the keys of one step of the online softmax; 64 without two_level */
     uint32_t accumulator; /* td_accumulator of products of 8-bit floats; the units of 25 bits count as F32 */
     uint64_t seed;        /* of the Hadamard's signs */
 } td_arithmetic;
 
-/* Named modes: 8b, 4b (as the paper has them, on the accumulator of sm_89), and the baselines sage1 (SageAttention: INT8
- * per block, smooth K, FP16 P V), smoothattn, hadamard (each before 4b without smoothing), fa3fp8 (FlashAttention-3's
- * FP8: E4M3 per block after a Hadamard, one scale for V, no second level, on the accumulator of sm_90) and fa3fp8-tensor
- * (one scale each for Q, K and V, no Hadamard). False if there is no such name. */
+/* Named modes: 8b, 4b (as the paper has them, on the accumulator of sm_89), and the baselines sage1 (SageAttention:
+ * INT8 per block, smooth K, FP16 P V), smoothattn, hadamard (each before 4b without smoothing), fa3fp8
+ * (FlashAttention-3's FP8: E4M3 per block after a Hadamard, one scale for V, no second level, on the accumulator of
+ * sm_90) and fa3fp8-tensor (one scale each for Q, K and V, no Hadamard). False if there is no such name. */
 bool td_arithmetic_named(const char *name, td_arithmetic *out);
 
 typedef struct td_head {
-    const float *q, *k, *v; /* dense: [q_len][dim], [kv_len][dim], finite */
+    const float *q, *k, *v;      /* dense: [q_len][dim], [kv_len][dim], finite */
     uint32_t q_len, kv_len, dim; /* dim: a multiple of 16, at most 256 */
     uint32_t causal;
     float scale; /* of the softmax, as in params.h */
@@ -61,8 +61,5 @@ bool td_exact_attention(const td_head *head, double *o, uint32_t threads);
 
 /* Codes of Q or K, [rows][dim], as the variant multiplies them: for histograms. */
 bool td_variant_codes(const td_arithmetic *how, const td_head *head, bool of_k, float *codes);
-
-/* x cut off (towards zero) to the 13 fractional bits that the accumulator for 8-bit floats keeps. */
-float td_cut_fp22(float x);
 
 #endif
