@@ -452,6 +452,8 @@ static VKAPI_ATTR void VKAPI_CALL hook_GetBufferMemoryRequirements2(VkDevice dev
                                                                     VkMemoryRequirements2 *needs)
 {
     f.vk.GetBufferMemoryRequirements2(device, info, needs);
+    if (f.disguise & FAULT_ROUNDS_UP)
+        needs->memoryRequirements.size = td_align_up(needs->memoryRequirements.size, 65536) + 65536;
     for (VkBaseOutStructure *s = needs->pNext; s; s = s->pNext)
         if (s->sType == VK_STRUCTURE_TYPE_MEMORY_DEDICATED_REQUIREMENTS && (f.disguise & FAULT_WANTS_DEDICATED))
             ((VkMemoryDedicatedRequirements *)(void *)s)->prefersDedicatedAllocation = VK_TRUE;
@@ -487,7 +489,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_time_domains(VkPhysicalDevice device,
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_GetDeviceProcAddr(VkDevice device, const char *name);
 
-/* The hook before a function, which it keeps; a name that is in no list ends the program, so that the lists stay whole. */
+/* The hook before a function, which it keeps. A name that is in no list ends the program: so the lists stay whole. */
 static PFN_vkVoidFunction hooked(const char *name, PFN_vkVoidFunction function)
 {
     char core[80];

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * C library: the linker's --wrap, so that only what is linked into the test program itself is met (libtandem's objects;
- * drivers and libc go their own way). Vulkan: through vkGetInstanceProcAddr. CUDA: through dlopen and dlsym; behind them
- * is the driver, or the fake of tests/fake_cuda.h.
+ * C library: the linker's --wrap, so that only what is linked into the test program itself is met: libtandem's objects,
+ * while drivers and libc go their own way. Vulkan: through vkGetInstanceProcAddr. CUDA: through dlopen and dlsym;
+ * behind them is the driver, or the fake of tests/fake_cuda.h.
  */
 #ifndef TANDEM_TEST_FAULTS_H
 #define TANDEM_TEST_FAULTS_H
@@ -75,6 +75,7 @@ typedef enum fault_disguise {
     FAULT_NO_TIMELINES = 2,  /* no semaphore is exportable */
     FAULT_WANTS_DEDICATED = 4,
     FAULT_DEDICATED_ONLY = 8,
+    FAULT_ROUNDS_UP = 16, /* allocations are larger than their buffers */
 } fault_disguise;
 void fault_disguise_as(unsigned bits);
 
