@@ -85,12 +85,14 @@ int tool_calibrate(int argc, char **argv)
     int rest_count = 0, status = TOOL_OK;
     bool causal = false, list = false;
     for (int i = 0; i < argc; i++) { /* every file after --in, up to the next option */
+        const bool joined = strncmp(argv[i], "--in=", 5) == 0;
         if (strcmp(argv[i], "--in") == 0) {
             list = true;
-        } else if (list && strncmp(argv[i], "--", 2) != 0) {
+        } else if (joined || (list && strncmp(argv[i], "--", 2) != 0)) {
+            list = true;
             if (file_count == sizeof files / sizeof *files)
                 return tool_usage("calibrate", "more than 1024 files");
-            files[file_count++] = argv[i];
+            files[file_count++] = argv[i] + (joined ? 5 : 0);
         } else {
             list = false;
             if (rest_count == sizeof rest / sizeof *rest)

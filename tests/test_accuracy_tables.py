@@ -130,7 +130,7 @@ class Files(unittest.TestCase):
         other = FOLDER / "other.safetensors"
         self.save(other, heads=2, dtype="F16")
         for percent, count in ((0, 0), (50, 3), (100, 6)):
-            run = tool("calibrate", "--in", self.path, other, "--percent", percent, "--json", plan)
+            run = tool("calibrate", f"--in={self.path}", other, "--percent", percent, "--json", plan)
             self.assertEqual(run.returncode, 0, run.stderr)
             layers = json.loads(plan.read_text())["layers"]
             self.assertEqual([len(x["heads"]) for x in layers], [4, 2])
