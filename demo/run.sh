@@ -18,7 +18,8 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)
   --seed N              of the renderer's noise (default: 1)
   --threads N           most threads that the CPU backend uses (default: all cores)
-  --samples N           headless: a pixel, of the reference that quality is measured against (default: 1024)
+  --in-flight N         frames under way at once: 1 or 2 (default: 2 on a GPU, 1 where the CPU computes)
+  --samples N           headless: samples a pixel of the reference (default: 1024)
   --dump F.safetensors  headless: write q, k, v and o of the last frame
   --trace F.json        write a trace of all frames, for ui.perfetto.dev
   --inject STAGE:MS     delay a stage: render, pack, to, attention, back, unpack, present
