@@ -24,11 +24,11 @@ static const char *const overview =
     "       tandem version\n"
     "       tandem help [attend|accuracy|calibrate]\n"
     "\n"
-    "  attend   softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
-    "  probe    how many bits this GPU's tensor cores keep when they add, beside the twin's models of them\n"
+    "  attend     softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
     "  accuracy   the paper's tables of accuracy, on synthetic tensors or on a file's\n"
     "  calibrate  chooses 4b or 8b for each head of some files\n"
-    "  info     version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
+    "  info       version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
+    "  probe      how many bits this GPU's tensor cores keep when they add, beside the twin's models of them\n"
     "\n"
     "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
 
@@ -130,14 +130,45 @@ const char *tool_rung_name(uint32_t rung)
     return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
 }
 
-static int help(int argc, char **argv)
+static int version(int argc, char **argv)
 {
-    static const char *const names[] = {"attend", "accuracy", "calibrate", NULL};
-    const char *const texts[] = {tool_attend_help, tool_accuracy_help, tool_calibrate_help};
-    const int which = argc == 1 ? tool_word(argv[0], names) : -1;
-    if (argc > 1 || (argc == 1 && which < 0))
-        return tool_usage("help", "no help on \"%s\"", argv[argc - 1]);
-    fputs(argc ? texts[which] : overview, stdout);
+    if (argc > 0)
+        return tool_usage("version", "unexpected argument \"%s\"", argv[0]);
+    printf("tandem %u.%u.%u\n", tandem_version() >> 22, tandem_version() >> 12 & 1023, tandem_version() & 4095);
+    return TOOL_OK;
+}
+
+/* Commands; `help` NULL: the overview says it all. */
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *const *help;
+} commands[] = {
+    {"attend", tool_attend, &tool_attend_help},
+    {"accuracy", tool_accuracy, &tool_accuracy_help},
+    {"calibrate", tool_calibrate, &tool_calibrate_help},
+    {"info", tool_info, NULL},
+    {"probe", tool_probe, NULL},
+    {"version", version, NULL},
+    {"--version", version, NULL},
+};
+
+static const struct command *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static bool asks_for_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static int help(const struct command *about)
+{
+    fputs(about && about->help ? *about->help : overview, stdout);
     return TOOL_OK;
 }
 
@@ -145,26 +176,18 @@ static int run(int argc, char **argv)
 {
     if (argc < 2)
         return tool_usage(NULL, "no command given; `tandem --help` lists them");
-    const char *command = argv[1];
-    if (strcmp(command, "attend") == 0)
-        return tool_attend(argc - 2, argv + 2);
-    if (strcmp(command, "probe") == 0)
-        return tool_probe(argc - 2, argv + 2);
-    if (strcmp(command, "accuracy") == 0)
-        return tool_accuracy(argc - 2, argv + 2);
-    if (strcmp(command, "calibrate") == 0)
-        return tool_calibrate(argc - 2, argv + 2);
-    if (strcmp(command, "info") == 0)
-        return tool_info(argc - 2, argv + 2);
-    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0)
-        return help(argc - 2, argv + 2);
-    if (strcmp(command, "version") == 0 || strcmp(command, "--version") == 0) {
-        if (argc > 2)
-            return tool_usage("version", "unexpected argument \"%s\"", argv[2]);
-        printf("tandem %u.%u.%u\n", tandem_version() >> 22, tandem_version() >> 12 & 1023, tandem_version() & 4095);
-        return TOOL_OK;
-    }
-    return tool_usage(NULL, "unknown command \"%s\"; `tandem --help` lists them", command);
+    const bool helps = asks_for_help(argv[1]) || strcmp(argv[1], "help") == 0;
+    if (helps && argc == 2)
+        return help(NULL);
+    const struct command *command = find(argv[helps ? 2 : 1]);
+    if (helps)
+        return command && argc == 3 ? help(command) : tool_usage("help", "no help on \"%s\"", argv[argc - 1]);
+    if (!command)
+        return tool_usage(NULL, "unknown command \"%s\"; `tandem --help` lists them", argv[1]);
+    for (int i = 2; i < argc; i++)
+        if (asks_for_help(argv[i]))
+            return help(command);
+    return command->run(argc - 2, argv + 2);
 }
 
 int main(int argc, char **argv)

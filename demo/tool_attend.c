@@ -494,10 +494,6 @@ static bool compute(attend *a)
 
 int tool_attend(int argc, char **argv)
 {
-    if (argc == 1 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-        fputs(tool_attend_help, stdout);
-        return TOOL_OK;
-    }
     attend *a = calloc(1, sizeof *a);
     if (!a)
         return tool_fail("attend", "out of memory");
