@@ -534,7 +534,7 @@ static bool job_done(demo_pipeline *p, tandem_ticket ticket)
 
 static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
-    tandem_mem_vulkan tokens, output;
+    tandem_mem_vulkan tokens = {.struct_bytes = sizeof tokens}, output = tokens;
     if (tandem_mem_get_vulkan(p->session, s->tokens, &tokens) != TANDEM_OK ||
         tandem_mem_get_vulkan(p->session, s->output, &output) != TANDEM_OK)
         return;
@@ -757,7 +757,7 @@ bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, u
 static bool read_mem(demo_pipeline *p, tandem_mem mem, uint64_t offset, uint64_t bytes, uint16_t **out)
 {
     demo_engine *e = p->engine;
-    tandem_mem_vulkan source;
+    tandem_mem_vulkan source = {.struct_bytes = sizeof source};
     demo_buffer staging = {0};
     *out = malloc(bytes);
     bool ok = *out && tandem_mem_get_vulkan(p->session, mem, &source) == TANDEM_OK &&

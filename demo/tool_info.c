@@ -91,9 +91,11 @@ static void ask_cuda(cuda_report *out)
 static bool ask_requirements(const vulkan_loader *vk, VkPhysicalDevice device, requirements *out)
 {
     out->count = MAX_REQUIREMENTS;
+    out->list[0].struct_bytes = sizeof out->list[0];
     const tandem_status status = tandem_vulkan_requirements(vk->get, vk->instance, device, &out->count, out->list);
     if (out->count > MAX_REQUIREMENTS)
         out->count = MAX_REQUIREMENTS;
+    out->list[0].struct_bytes = sizeof out->list[0];
     return status == TANDEM_OK || status == TANDEM_ERROR_BUSY;
 }
 

@@ -23,7 +23,7 @@ SIZE(tandem_mem_desc, 64);
 SIZE(tandem_timeline_desc, 24);
 SIZE(tandem_vulkan, 96);
 SIZE(tandem_requirement, 40);
-SIZE(tandem_mem_vulkan, 32);
+SIZE(tandem_mem_vulkan, 40);
 SIZE(tandem_pack, 136);
 SIZE(tandem_api, 240);
 AT(tandem_job, struct_bytes, 0);

@@ -117,7 +117,7 @@ static unsigned errors_now(void)
 
 static tandem_status ask(frame *f)
 {
-    tandem_requirement list[32];
+    tandem_requirement list[32] = {{.struct_bytes = sizeof *list}};
     uint32_t count = 32;
 
     (void)f;

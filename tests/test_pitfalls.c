@@ -397,7 +397,7 @@ static void pitfall_01(void **state)
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = 65536};
     VkMemoryGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
                                  .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
-    tandem_mem_vulkan vulkan;
+    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
     tandem_mem mem, of_fd;
     int fds, fd = -1;
 
@@ -456,7 +456,7 @@ static void pitfall_04(void **state)
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_FD, .bytes = 1000, .offset_bytes = 4096};
     VkMemoryGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
                                  .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
-    tandem_mem_vulkan one, two;
+    tandem_mem_vulkan one = {.struct_bytes = sizeof one}, two = one;
     tandem_mem mem, part;
 
     (void)state;
@@ -711,7 +711,7 @@ static void pitfall_12(void **state)
 
 static void pitfall_13(void **state)
 {
-    tandem_requirement list[32];
+    tandem_requirement list[32] = {{.struct_bytes = sizeof *list}};
     uint32_t count = 32;
 
     (void)state;
@@ -941,7 +941,7 @@ static void record_both(fault_barrier *release, fault_barrier *acquire)
 {
     const tandem_mem mem = new_mem(4096);
     VkCommandBuffer commands = vku_begin(&w.vk);
-    tandem_mem_vulkan vulkan;
+    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
 
     assert_int_equal(tandem_mem_get_vulkan(w.s, mem, &vulkan), TANDEM_OK);
     forget();
@@ -1051,7 +1051,7 @@ static void pitfall_26(void **state)
 {
     static const char *const needed[] = {"VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd",
                                          "VK_EXT_external_memory_host", "VK_KHR_push_descriptor", "timelineSemaphore"};
-    tandem_requirement list[32];
+    tandem_requirement list[32] = {{.struct_bytes = sizeof *list}};
     uint32_t count = 32;
 
     (void)state;
@@ -1093,7 +1093,7 @@ static void pitfall_31(void **state)
     VkMemoryGetFdInfoKHR info = {.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
                                  .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_FD};
-    tandem_mem_vulkan vulkan;
+    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
     tandem_mem mem;
     int fds;
 

@@ -373,7 +373,7 @@ static bool gpu_signals(const rig *r)
 /* Bytes into and out of a mem: through its host address, or by a copy on the engine's queue. */
 static void transfer(rig *r, tandem_mem mem, void *data, uint64_t bytes, bool to_mem)
 {
-    tandem_mem_vulkan vulkan;
+    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
     VkBufferCopy whole = {.size = bytes};
     VkCommandBuffer commands;
     vku_buffer staging;
@@ -672,7 +672,7 @@ static void refuse_mems(rig *r)
     void *pages = aligned_alloc(page, 4 * page);
     const tandem_timeline timeline = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0);
     tandem_mem mem, gone = new_mem(r, 4096);
-    tandem_mem_vulkan vulkan;
+    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
     void *host;
     const int before = vku_open_fds();
     int pipes[2], dead, directory, devnull, memfd;
@@ -754,6 +754,8 @@ static void refuse_mems(rig *r)
     REFUSED(r, ARG, say("mem is 0x%" PRIx64 ", which was destroyed", gone),
             got = tandem_mem_get_vulkan(r->s, gone, &vulkan));
     REFUSED(r, ARG, "out is NULL", got = tandem_mem_get_vulkan(r->s, mem, NULL));
+    REFUSED(r, ARG, "out.struct_bytes is 8",
+            got = tandem_mem_get_vulkan(r->s, mem, &(tandem_mem_vulkan){.struct_bytes = 8}));
     if (!r->has_vk)
         REFUSED(r, UNSUPPORTED, say("mem is 0x%" PRIx64, mem), got = tandem_mem_get_vulkan(r->s, mem, &vulkan));
     if (tandem_mem_host(r->s, mem, &host) != TANDEM_OK)
@@ -1193,7 +1195,7 @@ static void caller_memory(rig *r)
         }
     }
     if (r->has_vk) {
-        tandem_mem_vulkan vulkan;
+        tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
 
         assert_int_equal(tandem_mem_get_vulkan(r->s, mem, &vulkan), TANDEM_OK);
         assert_true(vulkan.buffer && vulkan.memory && vulkan.offset == 0 && vulkan.bytes == bytes);
@@ -1236,7 +1238,7 @@ static void engines_memory(rig *r, tandem_mem_source source)
         .struct_bytes = sizeof desc, .source = source, .bytes = MEM_BYTES, .offset_bytes = OFFSET, .fd = -1};
     const VkBufferCopy up = {.dstOffset = OFFSET, .size = MEM_BYTES}, down = {.srcOffset = OFFSET, .size = MEM_BYTES};
     VkMemoryRequirements needs;
-    tandem_mem_vulkan vulkan;
+    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
     VkDeviceMemory memory;
     VkBuffer buffer;
     VkCommandBuffer commands;
@@ -1359,6 +1361,7 @@ static void frames(rig *r, uint32_t in_flight)
     assert_int_equal(tandem_timeline_get_vulkan(r->s, done, &done_vk), TANDEM_OK);
     for (uint32_t i = 0; i < in_flight; i++) {
         f[i].mem = new_mem(r, MEM_BYTES);
+        f[i].vulkan.struct_bytes = sizeof f[i].vulkan;
         f[i].job = new_job(f[i].mem);
         assert_int_equal(tandem_mem_get_vulkan(r->s, f[i].mem, &f[i].vulkan), TANDEM_OK);
         assert_true(f[i].vulkan.buffer && f[i].vulkan.memory && f[i].vulkan.bytes == MEM_BYTES);
@@ -2640,7 +2643,7 @@ static void test_device_lost(void **state)
 
 static void test_requirements(void **state)
 {
-    tandem_requirement list[64];
+    tandem_requirement list[64] = {{.struct_bytes = sizeof *list}};
     uint32_t count = 64, instance_count = 64, small;
     bool timeline = false, memory = false, semaphore = false;
     rig r;
@@ -2673,6 +2676,9 @@ static void test_requirements(void **state)
     assert_int_equal(small, count);
     memset(list, 0, sizeof list);
     small = 2;
+    assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &small, list),
+                     TANDEM_ERROR_ARG); /* struct_bytes */
+    list[0].struct_bytes = sizeof *list;
     assert_int_equal(tandem_vulkan_requirements(r.vk.gipa, r.vk.instance, r.vk.physical_device, &small, list),
                      TANDEM_ERROR_BUSY);
     assert_int_equal(small, count);

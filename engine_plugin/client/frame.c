@@ -17,6 +17,8 @@ tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_
 
     if (!count || !get_instance_proc_addr)
         return TANDEM_ERROR_ARG;
+    if (list && list[0].struct_bytes != sizeof *list && *count > 0)
+        return TANDEM_ERROR_ARG;
     n = td_vk_requirements(get_instance_proc_addr, instance, physical_device, MAX_REQUIREMENTS, found);
     room = *count;
     *count = n;
@@ -24,8 +26,9 @@ tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_
         return TANDEM_OK;
     for (uint32_t i = 0; i < n && i < room && i < MAX_REQUIREMENTS; i++)
         list[i] = (tandem_requirement){
-            .name = found[i].name,
+            .struct_bytes = sizeof *list,
             .kind = found[i].kind,
+            .name = found[i].name,
             .required = found[i].required,
             .available = found[i].available,
             .feature_struct = found[i].feature_struct,

@@ -373,12 +373,15 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
     tandem_status status = TANDEM_ERROR_ARG;
     td_mem *found;
 
-    if (out)
-        *out = (tandem_mem_vulkan){0};
     if (!session)
         return TANDEM_ERROR_ARG;
     if (!out)
         return td_session_fail(session, __func__, status, "out is NULL");
+    if (out->struct_bytes != sizeof *out) {
+        td_fail(why, sizeof why, status, "out.struct_bytes is %u, not %zu", out->struct_bytes, sizeof *out);
+        return td_session_fail(session, __func__, status, why);
+    }
+    *out = (tandem_mem_vulkan){.struct_bytes = sizeof *out};
     pthread_mutex_lock(&session->lock);
     found = td_mem_find_locked(session, mem, "mem", why);
     if (found && !session->vk) {
@@ -389,6 +392,7 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
                          "mem is 0x%" PRIx64 ", which has no Vulkan memory here", mem);
     } else if (found) {
         *out = (tandem_mem_vulkan){
+            .struct_bytes = sizeof *out,
             .buffer = found->vk.buffer,
             .memory = found->vk.memory,
             .offset = found->vk.offset,

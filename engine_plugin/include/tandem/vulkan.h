@@ -49,8 +49,9 @@ typedef enum tandem_requirement_kind {
 
 /* One thing to enable. `required`: without it there is no session on this device; else `buys` says what it brings. */
 typedef struct tandem_requirement {
+    uint32_t struct_bytes; /* the caller sets that of list[0] */
+    uint32_t kind;         /* tandem_requirement_kind */
     const char *name; /* of the extension, or of the feature's member, as "timelineSemaphore" */
-    uint32_t kind;    /* tandem_requirement_kind */
     uint32_t required, available;
     VkStructureType feature_struct; /* FEATURE: which struct of the chain, and where the VkBool32 is in it */
     uint32_t feature_offset;
@@ -69,6 +70,8 @@ TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr ge
 
 /* A mem as Vulkan sees it. */
 typedef struct tandem_mem_vulkan {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t reserved;
     VkBuffer buffer; /* the session's, covers the mem from offset 0; VK_NULL_HANDLE over the engine's dedicated memory,
                         which takes no other buffer than the engine's */
     VkDeviceMemory memory;
