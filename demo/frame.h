@@ -53,6 +53,7 @@ typedef struct demo_frame_request {
     uint32_t smooth;    /* tandem_smooth */
     bool exact;         /* also an F16 job on the same tokens, to compare with */
     bool probe;         /* sampled rows are to be recomputed */
+    bool trial;         /* with probe, without exact: also an 8b job on the same tokens, whose rows are sampled too */
 } demo_frame_request;
 
 typedef struct demo_frame_result {
@@ -67,13 +68,15 @@ typedef struct demo_frame_result {
     uint32_t shift_x, shift_y;       /* of the tiles */
     bool probed;
     demo_accuracy accuracy;          /* of the sampled rows */
+    bool tried;                      /* there was a trial, and this is its accuracy on those rows */
+    demo_accuracy trial;
 } demo_frame_result;
 
 typedef struct demo_slot {
     demo_image radiance, albedo, normal, position;
     demo_image features[3], feature_k, feature_q, value;
     demo_image filtered, filtered_exact, result, result_exact;
-    tandem_mem tokens, output; /* Q, K, V; and O, exact O */
+    tandem_mem tokens, output; /* Q, K, V; and O, the second job's O */
     VkCommandPool pool;
     VkCommandBuffer commands[DEMO_COMMANDS];
     uint32_t command;          /* the one that is being recorded */
@@ -83,7 +86,7 @@ typedef struct demo_slot {
     bool begun, consumed;
     demo_frame_request request;
     demo_frame_result outcome;
-    tandem_ticket ticket, exact_ticket;
+    tandem_ticket ticket, second_ticket; /* second: exact, or the trial */
     tandem_point done;         /* the last signal that the consumer waits for */
     uint32_t tiles_x, tiles_y;
     double slept_ms;           /* injected into the attention */

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "demo/adapt.h"
 #include "demo/run.h"
 #include "kernels/model/safetensors.h"
 #include "shaders/filter_shared.h"
@@ -37,6 +38,7 @@ typedef struct headless {
     judged judged[JUDGED_FRAMES];
     uint32_t judged_count, judged_done;
     demo_accuracy sampled;
+    demo_adapt adapt;
     demo_frame_result last;
     float history[DEMO_HISTORY][DEMO_STAGES];
     uint32_t history_count, not_denoised;
@@ -85,12 +87,14 @@ static bool write_picture(const headless *h, const char *name, const float *pict
 
 static demo_frame_request request_of(const headless *h, uint32_t index, bool exact)
 {
+    const bool automatic = h->options->precision == TANDEM_PRECISION_AUTO, probe = index % PROBE_EVERY == 0;
     return (demo_frame_request){.index = index,
                                 .seconds = index / FRAMES_A_SECOND,
-                                .precision = h->options->precision,
+                                .precision = automatic ? demo_adapt_precision(&h->adapt) : h->options->precision,
                                 .smooth = TANDEM_SMOOTH_DEFAULT,
                                 .exact = exact,
-                                .probe = index % PROBE_EVERY == 0};
+                                .probe = probe,
+                                .trial = automatic && h->adapt.up && probe && !exact};
 }
 
 static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *frame)
@@ -124,6 +128,8 @@ static bool complete(headless *h, demo_slot *slot)
         h->history[h->history_count - 1][i] = (float)frame.stage_ms[i];
     if (frame.probed)
         demo_accuracy_merge(&h->sampled, &frame.accuracy);
+    if (h->options->precision == TANDEM_PRECISION_AUTO)
+        demo_adapt_frame(&h->adapt, &frame);
     h->not_denoised += !frame.denoised;
     h->last = frame;
     bool ok = keep_judged(h, slot, &frame);
@@ -248,7 +254,7 @@ static bool judge(headless *h)
 /* What a window would show at the end of this run, drawn into an image. */
 static bool write_overlay(headless *h)
 {
-    char path[4200];
+    char path[4200], why[96];
     demo_pipeline *p = h->pipeline;
     demo_screen screen;
     demo_frame_result frame;
@@ -275,6 +281,8 @@ static bool write_overlay(headless *h)
                               .box_db = h->report.box_db,
                               .reference_samples = h->options->samples,
                               .result_db = h->last.denoised ? h->report.result_db : 0};
+    demo_adapt_text(&h->adapt, why, sizeof why);
+    data.why = why;
     data.frame = demo_percentiles_of(h->timings.frame_ms, h->timings.count);
     for (int i = 0; i < DEMO_STAGES; i++)
         data.stages[i] = demo_percentiles_of(h->timings.stage_ms[i], h->timings.count);
@@ -303,6 +311,11 @@ static void print_summary(const headless *h)
     printf("%u frames of %ux%u, %s on %s, rung %s (%s)\n", h->frames, h->width, h->height,
            demo_precision_name(r->precision),
            r->info->device, demo_rung_name(r->info->rung), r->info->rung_reason);
+    if (h->options->precision == TANDEM_PRECISION_AUTO) {
+        char why[96];
+        demo_adapt_text(&h->adapt, why, sizeof why);
+        printf("precision: %s\n", why);
+    }
     printf("frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; %.1f frames/s with everything around it\n", frame.p50,
            frame.p95,
            frame.p99, h->frames / h->wall_seconds);
@@ -328,6 +341,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     h->engine = e;
     h->pipeline = p;
     h->options = o;
+    demo_adapt_init(&h->adapt, o->max_error);
     h->frames = o->frames ? o->frames : DEFAULT_FRAMES;
     h->width = p->options.width;
     h->height = p->options.height;

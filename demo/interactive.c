@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "demo/adapt.h"
 #include "demo/run.h"
 
 enum { PROBE_EVERY = 4, PROBES_KEPT = 32 };
@@ -24,6 +25,8 @@ typedef struct interactive {
     uint32_t history_count;
     demo_accuracy probes[PROBES_KEPT];
     uint32_t probe_count;
+    demo_adapt adapt;
+    char why[96];
     uint64_t next;       /* frame */
     demo_slot *shown;    /* the last one that was completed */
     double path_seconds, last_completed;
@@ -52,6 +55,13 @@ static void forget_accuracy(interactive *w)
 {
     w->probe_count = 0;
     memset(&w->data.accuracy, 0, sizeof w->data.accuracy);
+}
+
+static void start_again(interactive *w)
+{
+    forget_accuracy(w);
+    demo_adapt_init(&w->adapt, w->options->max_error);
+    demo_adapt_text(&w->adapt, w->why, sizeof w->why);
 }
 
 static void on_key(interactive *w, int32_t key, bool again)
@@ -88,7 +98,7 @@ static void on_key(interactive *w, int32_t key, bool again)
     default: break;
     }
     if (key == '1' || key == '2' || key == '3' || key == 'k' || key == 'q' || key == 'v')
-        forget_accuracy(w);
+        start_again(w);
 }
 
 static void poll_events(interactive *w)
@@ -125,6 +135,12 @@ static void learn(interactive *w, const demo_frame_result *frame, demo_slot *slo
     w->last_completed = now;
     for (int i = 0; i < DEMO_STAGES; i++)
         w->history[at][i] = (float)frame->stage_ms[i];
+    if (frame->precision && frame->precision != w->data.precision_used)
+        forget_accuracy(w);
+    if (w->view.precision == TANDEM_PRECISION_AUTO) {
+        demo_adapt_frame(&w->adapt, frame);
+        demo_adapt_text(&w->adapt, w->why, sizeof w->why);
+    }
     if (frame->probed) {
         if (w->probe_count == PROBES_KEPT) {
             push_row(w->probes, PROBES_KEPT, sizeof w->probes[0]);
@@ -231,17 +247,18 @@ static bool step(interactive *w, demo_trace *trace, double delta)
 {
     demo_pipeline *p = w->pipeline;
     demo_slot *slot = &p->slots[w->next % DEMO_SLOTS];
-    const bool quantised = w->view.precision != TANDEM_PRECISION_F16;
-    const demo_frame_request request = {.index = w->next,
-                                        .seconds = w->path_seconds,
-                                        .precision = w->view.precision,
-                                        .smooth = !quantised ? TANDEM_SMOOTH_DEFAULT
-                                                  : w->view.smooth ? w->view.smooth : TANDEM_SMOOTH_NONE,
-                                        .exact = w->view.error_map || w->view.wipe == DEMO_WIPE_EXACT,
-                                        .probe = w->next % PROBE_EVERY == 0};
-    w->path_seconds += delta < MOST_SECONDS_A_FRAME ? delta : MOST_SECONDS_A_FRAME;
+    const bool automatic = w->view.precision == TANDEM_PRECISION_AUTO, probe = w->next % PROBE_EVERY == 0;
+    const bool exact = w->view.error_map || w->view.wipe == DEMO_WIPE_EXACT;
     if (slot->begun && !complete(w, slot, trace))
         return false;
+    const demo_frame_request request = {.index = w->next,
+                                        .seconds = w->path_seconds,
+                                        .precision = automatic ? demo_adapt_precision(&w->adapt) : w->view.precision,
+                                        .smooth = w->view.smooth ? w->view.smooth : TANDEM_SMOOTH_NONE,
+                                        .exact = exact,
+                                        .probe = probe,
+                                        .trial = automatic && w->adapt.up && probe && !exact};
+    w->path_seconds += delta < MOST_SECONDS_A_FRAME ? delta : MOST_SECONDS_A_FRAME;
     if (!demo_frame_begin(p, slot, &request))
         return false;
     w->next++;
@@ -322,6 +339,8 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                                .width = p->options.width,
                                .height = p->options.height,
                                .in_flight = p->in_flight}};
+    w.data.why = w.why;
+    start_again(&w);
     display->table->size(display->window, &width, &height);
     bool ok = demo_screen_create(&w.screen, e, display->surface, 0, width, height) &&
               demo_overlay_create(e, w.screen.pass, DEMO_SCREEN_IMAGES);

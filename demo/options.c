@@ -22,6 +22,7 @@ void demo_options_help(void)
         printf("%s%s", i ? ", " : "", demo_scene_name(i));
     printf(" (default: %s)\n", demo_scene_name(0));
     printf("  --mode M              precision: auto, f16, 8b (default: auto)\n"
+           "  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
            "  --backend B           auto, cuda, cpu (default: auto)\n"
            "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
            "  --seed N              of the renderer's noise (default: 1)\n"
@@ -45,6 +46,15 @@ static bool parse_u32(const char *option, const char *text, uint32_t low, uint32
     if (!*text || *text == '-' || *text == '+' || *text == ' ' || *end || errno || value < low || value > high)
         return demo_fail("%s %s: must be a whole number from %u to %u", option, text, low, high);
     *out = (uint32_t)value;
+    return true;
+}
+
+static bool parse_error(const char *option, const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (*text == ' ' || *end || !(*out > 0 && *out <= 10))
+        return demo_fail("%s %s: must be a number above 0, at most 10", option, text);
     return true;
 }
 
@@ -117,7 +127,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
     static const uint32_t mode_values[] = {TANDEM_PRECISION_AUTO, TANDEM_PRECISION_F16, TANDEM_PRECISION_8B};
     static const uint32_t backend_values[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CUDA, TANDEM_BACKEND_CPU};
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
-    *o = (demo_options){.samples = 1024, .out = "out", .frame = {.seed = 1}};
+    *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value;
@@ -143,7 +153,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width",
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
-                                            "--samples", "--in-flight"};
+                                            "--samples", "--in-flight", "--max-error"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -180,6 +190,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             ok = parse_u32(name, value, 1, DEMO_SLOTS, &o->frame.in_flight);
         else if (!strcmp(name, "--samples"))
             ok = parse_u32(name, value, 1, 1000000, &o->samples);
+        else if (!strcmp(name, "--max-error"))
+            ok = parse_error(name, value, &o->max_error);
         else if (!strcmp(name, "--dump"))
             o->dump = value;
         else if (!strcmp(name, "--trace"))

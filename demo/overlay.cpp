@@ -205,7 +205,8 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
         pen.paragraph(("Not higher: " + std::string(d->info->rung_reason)).c_str(), DIM, 2);
 
     pen.heading("Precision");
-    pen.row("Asked for", view->precision == TANDEM_PRECISION_AUTO ? "automatic" : precision_text(view->precision));
+    const bool automatic = view->precision == TANDEM_PRECISION_AUTO;
+    pen.row(automatic ? "Automatic" : "Asked for", automatic ? d->why ? d->why : "-" : precision_text(view->precision));
     const bool fell_back = !d->denoised;
     pen.row("In use", fell_back ? "none: the picture is not filtered" : precision_text(d->precision_used),
             fell_back ? WARNING : TEXT);

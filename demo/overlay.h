@@ -36,6 +36,7 @@ typedef struct demo_overlay_data {
     const float (*history)[DEMO_STAGES]; /* ms, oldest first */
     uint32_t history_count;
     uint32_t precision_used;
+    const char *why; /* that precision, where it was chosen automatically */
     demo_accuracy accuracy;
     uint64_t frame_index;
     bool denoised, has_exact;

@@ -14,6 +14,7 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --out DIR             where files go (default: out)
   --scene NAME          room, gallery (default: room)
   --mode M              precision: auto, f16, 8b (default: auto)
+  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)
   --backend B           auto, cuda, cpu (default: auto)
   --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)
   --seed N              of the renderer's noise (default: 1)

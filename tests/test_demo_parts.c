@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "demo/adapt.h"
 #include "demo/metrics.h"
 #include "demo/options.h"
 #include "demo/probe.h"
@@ -176,7 +177,8 @@ static void test_options(void **state)
     (void)state;
     demo_options o;
     char *good[] = {"tandem-demo", "--headless", "--frames=12", "--scene", "gallery", "--mode", "8b", "--inject", "to:1.5",
-                    "--inject", "error:0.25", "--inject", "hand-over (back):3", "--seed", "4294967295"};
+                    "--inject", "error:0.25", "--inject", "hand-over (back):3", "--seed", "4294967295",
+                    "--max-error", "0.125"};
     assert_true(demo_options_parse(sizeof good / sizeof *good, good, &o));
     assert_true(o.headless && o.frames == 12 && o.precision == TANDEM_PRECISION_8B && o.frame.seed == UINT32_MAX);
     assert_string_equal(demo_scene_name(o.frame.scene), "gallery");
@@ -184,11 +186,89 @@ static void test_options(void **state)
     assert_float_equal(o.frame.inject_ms[DEMO_BACK], 3, 0);
     assert_float_equal(o.frame.inject_error, 0.25, 0);
     assert_int_equal(o.samples, 1024);
+    assert_float_equal(o.max_error, 0.125, 0);
     char *bad[][3] = {{"tandem-demo", "--frames", "12x"}, {"tandem-demo", "--frames", "99999999999999999999"},
                       {"tandem-demo", "--inject", ":5"},  {"tandem-demo", "--inject", "pack:"},
-                      {"tandem-demo", "--scene", "Room"}, {"tandem-demo", "room", "--headless"}};
+                      {"tandem-demo", "--max-error", "0"}, {"tandem-demo", "--max-error", "nan"},
+                      {"tandem-demo", "--max-error", "5%"}, {"tandem-demo", "--scene", "Room"},
+                      {"tandem-demo", "room", "--headless"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(demo_options_parse(3, bad[i], &o));
+}
+
+static uint64_t probe_noisy(demo_adapt *a, int probes, double middle, double noise)
+{
+    const uint64_t before = a->steps;
+    for (int i = 0; i < probes; i++)
+        demo_adapt_probe(a, middle + noise * (double)random_float());
+    return a->steps - before;
+}
+
+static int probes_until_step(demo_adapt *a, double error)
+{
+    for (int i = 1; i <= 1000; i++)
+        if (demo_adapt_probe(a, error))
+            return i;
+    return 0;
+}
+
+static void test_adapt(void **state)
+{
+    (void)state;
+    demo_adapt a;
+    char text[96];
+    demo_adapt_init(&a, 0.05);
+    assert_int_equal(demo_adapt_precision(&a), TANDEM_PRECISION_AUTO);
+    /* A full window, and one more. */
+    assert_int_equal(probes_until_step(&a, 0.061), DEMO_ADAPT_WINDOW + DEMO_ADAPT_UP - 1);
+    assert_int_equal(demo_adapt_precision(&a), TANDEM_PRECISION_F16);
+    demo_adapt_text(&a, text, sizeof text);
+    assert_string_equal(text, "stepped up: error 6.1 % above 5 %");
+    /* Neither just below the limit nor just above half of it is good enough to go back. */
+    assert_int_equal(probes_until_step(&a, 0.049), 0);
+    assert_int_equal(probes_until_step(&a, 0.026), 0);
+    assert_int_equal(probes_until_step(&a, 0.0), DEMO_ADAPT_DOWN);
+    assert_int_equal(demo_adapt_precision(&a), TANDEM_PRECISION_AUTO);
+    demo_adapt_text(&a, text, sizeof text);
+    assert_non_null(strstr(text, "stepped down: error "));
+    assert_non_null(strstr(text, " % below 2.5 %"));
+    assert_true(probes_until_step(&a, 0.06) > DEMO_ADAPT_UP);
+    assert_int_equal(a.steps, 3);
+
+    /* Exactly the limit is not above it, and one bad probe among good ones is not enough. */
+    demo_adapt_init(&a, 0.0625);
+    assert_int_equal(probes_until_step(&a, 0.0625), 0);
+    demo_adapt_init(&a, 0.05);
+    for (int i = 0; i < 400; i++)
+        assert_false(demo_adapt_probe(&a, i % 20 == 19 ? 0.2 : 0.01));
+
+    /* Noise around the limit: up at most once, never down. Around half the limit: never up, down at most once. */
+    demo_adapt_init(&a, 0.05);
+    assert_int_equal(probe_noisy(&a, 10000, 0.05, 0.02), 1);
+    assert_true(a.up);
+    assert_in_range(probe_noisy(&a, 10000, 0.025, 0.01), 0, 1);
+    assert_int_equal(probe_noisy(&a, 10000, 0.01, 0.01), a.up ? 1 : 0);
+    assert_false(a.up);
+    assert_int_equal(probe_noisy(&a, 10000, 0.025, 0.02), 0);
+
+    /* What is no number counts as wrong, and is forgotten in the end. */
+    demo_adapt_init(&a, 0.05);
+    assert_int_equal(probes_until_step(&a, (double)NAN), DEMO_ADAPT_WINDOW + DEMO_ADAPT_UP - 1);
+    assert_in_range(probes_until_step(&a, 0.001), DEMO_ADAPT_DOWN, 40);
+
+    /* Of a frame, only 8b counts: its own rows, or those of the trial. */
+    const demo_accuracy bad = {.error_absolute = 1, .exact_absolute = 10, .elements = 1};
+    demo_frame_result frame = {.precision = TANDEM_PRECISION_F16, .probed = true, .accuracy = bad};
+    demo_adapt_init(&a, 0.05);
+    demo_adapt_frame(&a, &frame);
+    assert_int_equal(a.probes, 0);
+    frame.precision = TANDEM_PRECISION_8B;
+    demo_adapt_frame(&a, &frame);
+    assert_float_equal(a.error, 0.1, 1e-12);
+    frame = (demo_frame_result){.precision = TANDEM_PRECISION_F16, .probed = true, .tried = true, .trial = bad};
+    frame.trial.error_absolute = 3;
+    demo_adapt_frame(&a, &frame);
+    assert_float_equal(a.error, 0.2, 1e-12);
 }
 
 static void test_scenes(void **state)
@@ -219,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_probe_against_oracle), cmocka_unit_test(test_psnr_and_box), cmocka_unit_test(test_seams),
         cmocka_unit_test(test_percentiles),          cmocka_unit_test(test_options),      cmocka_unit_test(test_scenes),
+        cmocka_unit_test(test_adapt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
