@@ -216,6 +216,8 @@ if wanted demo; then
             fi
             cp "$out/demo/report.json" "$work/results/"
         fi
+        [ -z "${TANDEM_EXPECT_VALIDATION-}" ] ||
+            TANDEM_DEMO_VALIDATE=1 step demo-validated 60 "$build/tandem-demo" --headless --frames 20 --samples 16 --out "$work/validated"
         [ ! -s "$out/demo/overlay.png" ] || cp "$out/demo/overlay.png" "$out/overlay.png"
     else
         note demo not-built 0

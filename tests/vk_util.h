@@ -79,6 +79,7 @@ typedef struct vku {
     VkCommandPool pool;
 
     bool validated; /* the layer is there */
+    bool exports_timelines;
     bool quiet;     /* errors are expected: count them, print nothing */
     VkDebugUtilsMessengerEXT messenger;
     pthread_mutex_t lock;
