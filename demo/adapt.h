@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * What decides is always the error of 8b, on sampled rows: of the picture itself, or of a second job while f16 makes
+ * What decides is always the error of 8b, on sampled rows (never an injected one): of the picture itself, or of a second job while f16 makes
  * the picture. Up is near, down is far: the error has to fall below half the limit, and to stay there for longer.
  */
 #ifndef TANDEM_DEMO_ADAPT_H

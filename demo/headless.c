@@ -128,7 +128,7 @@ static bool complete(headless *h, demo_slot *slot)
         h->history[h->history_count - 1][i] = (float)frame.stage_ms[i];
     if (frame.probed)
         demo_accuracy_merge(&h->sampled, &frame.accuracy);
-    if (h->options->precision == TANDEM_PRECISION_AUTO)
+    if (h->options->precision == TANDEM_PRECISION_AUTO && h->options->frame.inject_error == 0)
         demo_adapt_frame(&h->adapt, &frame);
     h->not_denoised += !frame.denoised;
     h->last = frame;

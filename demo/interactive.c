@@ -137,7 +137,7 @@ static void learn(interactive *w, const demo_frame_result *frame, demo_slot *slo
         w->history[at][i] = (float)frame->stage_ms[i];
     if (frame->precision && frame->precision != w->data.precision_used)
         forget_accuracy(w);
-    if (w->view.precision == TANDEM_PRECISION_AUTO) {
+    if (w->view.precision == TANDEM_PRECISION_AUTO && w->options->frame.inject_error == 0) {
         demo_adapt_frame(&w->adapt, frame);
         demo_adapt_text(&w->adapt, w->why, sizeof w->why);
     }

@@ -167,10 +167,10 @@ def check_errors_and_delays():
     check(abs(wrong["psnr"]["result_db"] - plain["psnr"]["result_db"]) < 1e-9 and wrong["seams"] == plain["seams"],
           "and nothing else")
 
-    _, stepped, _ = report("stepped", "--frames", "20", "--inject", "error:0.1")
-    check(stepped["precision"] == "f16" and list(stepped) == list(plain), "error:0.1 steps up to f16")
-    _, kept, _ = report("kept", "--frames", "20", "--inject", "error:0.1", "--max-error", "0.5")
-    check(kept["precision"] == "8b", "but not where --max-error allows it")
+    _, stepped, _ = report("stepped", "--frames", "20", "--max-error", "0.002")
+    check(stepped["precision"] == "f16" and list(stepped) == list(plain), "more than --max-error steps up to f16")
+    _, kept, _ = report("kept", "--frames", "20", "--inject", "error:0.1")
+    check(kept["precision"] == "8b", "an injected error moves the figure only")
 
     asked = {"render": "render", "pack": "pack", "hand-over (to)": "to", "attention": "attention",
              "hand-over (back)": "back",
