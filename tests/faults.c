@@ -23,7 +23,7 @@ static struct {
     const char *tripped;
     const char *looked_up[512];
     unsigned looked_up_count;
-    int nvtx_opened, cuda_opened;
+    int cuda_opened;
     atomic_int vulkan, cuda, blocks, mappings, threads, wrong_closes;
     _Atomic(fault_observer) observer;
     unsigned disguise;
@@ -117,9 +117,9 @@ bool fault_looked_up(const char *part_of_name)
     return found;
 }
 
-int fault_opened(const char *library)
+int fault_cuda_opened(void)
 {
-    return strstr(library, "cuda") ? f.cuda_opened : f.nvtx_opened;
+    return f.cuda_opened;
 }
 
 fault_live fault_count_live(void)
@@ -646,10 +646,7 @@ void *__wrap_dlopen(const char *name, int flags)
 {
     const bool cuda = !strcmp(name, "libcuda.so.1");
 
-    if (cuda)
-        f.cuda_opened++;
-    else if (strstr(name, "nvToolsExt"))
-        f.nvtx_opened++;
+    f.cuda_opened += cuda;
     /* dlerror() then is about something else, or NULL: as with a real dlopen() that somebody else's call overtakes. */
     if (trip(FAULT_LIBC, "dlopen") || (cuda && f.cuda_kind == FAULT_NO_CUDA))
         return __real_dlopen("/nonexistent/library.so", RTLD_NOW);

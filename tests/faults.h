@@ -85,8 +85,8 @@ void fault_cuda(fault_cuda_kind kind);
 
 /* Whether a function of Vulkan or CUDA was ever asked for by name, since the start of the program. */
 bool fault_looked_up(const char *part_of_name);
-/* How often dlopen() was asked for a library. */
-int fault_opened(const char *library);
+/* How often dlopen() was asked for CUDA. */
+int fault_cuda_opened(void);
 
 /* What the linker leaves us for the wrapped functions. */
 void *__real_malloc(size_t bytes);

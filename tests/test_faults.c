@@ -501,7 +501,7 @@ static bool may_be_done_without_here(const frame *f, const fault_plan *plan, con
                (t.on > ON_VULKAN_CPU && !strcmp(call, "vkGetMemoryHostPointerPropertiesEXT"));
     if ((plan->kinds & FAULT_LIBC) && !strcmp(call, "pthread_create")) /* a job runs on fewer threads */
         return steps[f->at].take == compute;
-    if (plan->kinds & FAULT_LIBC) /* the lists of extensions; NVTX; CUDA where the CPU will do */
+    if (plan->kinds & FAULT_LIBC) /* the lists of extensions; CUDA where the CPU will do */
         return !strcmp(call, "dlopen") || !strcmp(call, "calloc");
     if (!strcmp(call, "cuDeviceGetAttribute")) /* whether there are timelines */
         return true;

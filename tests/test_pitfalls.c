@@ -629,12 +629,12 @@ static void pitfall_09(void **state)
 
 static void pitfall_10(void **state)
 {
-    const int opened = fault_opened("libcuda");
+    const int opened = fault_cuda_opened();
     uint64_t before;
 
     (void)state;
     enter(ON_VULKAN_CPU);
-    assert_int_equal(fault_opened("libcuda"), opened); /* no context is paid for where none is wanted */
+    assert_int_equal(fault_cuda_opened(), opened); /* no context is paid for where none is wanted */
     leave();
 
     enter(ON_TIMELINES);

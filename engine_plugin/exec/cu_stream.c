@@ -9,7 +9,6 @@
  * Every function of the module is loaded at creation. Left to itself the driver loads a function at its first launch,
  * and may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,10 +44,34 @@ struct td_stream {
     td_cu_mem ring; /* td_stamp[SLOTS], then the number of the last finished submit */
     uint64_t submitted;
     atomic_int_fast64_t clock_offset_ns;
-    void *nvtx;
-    int (*range_push)(const char *);
-    int (*range_pop)(void);
 };
+
+/* NVTX is headers alone, of the toolkit that built the kernels; without a profiler a range costs a few nanoseconds. */
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+
+static void range_push(const char *label)
+{
+    if (label)
+        nvtxRangePushA(label);
+}
+
+static void range_pop(const char *label)
+{
+    if (label)
+        nvtxRangePop();
+}
+#else
+static void range_push(const char *label)
+{
+    (void)label;
+}
+
+static void range_pop(const char *label)
+{
+    (void)label;
+}
+#endif
 
 static uint64_t load_word(const volatile uint64_t *word)
 {
@@ -272,11 +295,6 @@ tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image
         goto fail;
     td_cu_leave(device);
 
-    stream->nvtx = dlopen("libnvToolsExt.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (stream->nvtx) {
-        *(void **)&stream->range_push = dlsym(stream->nvtx, "nvtxRangePushA");
-        *(void **)&stream->range_pop = dlsym(stream->nvtx, "nvtxRangePop");
-    }
     *out = stream;
     return TANDEM_OK;
 fail:
@@ -334,8 +352,6 @@ void td_stream_destroy(td_stream **pointer, uint64_t timeout_ns)
         td_cu_leave(stream->device);
         td_cu_mem_free(stream->device, &stream->ring);
     }
-    if (stream->nvtx)
-        dlclose(stream->nvtx);
     free(stream);
 }
 
@@ -413,11 +429,9 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     status = td_cu_enter(stream->device, why, why_bytes);
     if (status)
         return status;
-    if (stream->range_push && submit->label)
-        stream->range_push(submit->label);
+    range_push(submit->label);
     status = enqueue(stream, submit, signalled, why, why_bytes);
-    if (stream->range_pop && submit->label)
-        stream->range_pop();
+    range_pop(submit->label);
     td_cu_leave(stream->device);
     if (!status)
         *sequence = stream->submitted;
