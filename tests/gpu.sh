@@ -66,7 +66,8 @@ mkdir -p "$out" "$work/results/logs" || die "cannot write to $out"
 out=$(CDPATH='' cd -- "$out" && pwd -P)
 rm -rf "$out/summary.json" "$out/overlay.png" "$out/results.tar.gz" "$out/demo"
 
-# Everything from --deps goes into a folder of this run's own.
+# Everything from --deps goes into a folder of this run's own; the validation layer may be among it.
+layers=
 if [ -n "$deps" ]; then
     [ -d "$deps" ] || die "--deps $deps: no such folder"
     command -v dpkg >/dev/null || die "--deps needs dpkg"
@@ -78,8 +79,11 @@ if [ -n "$deps" ]; then
         [ ! -d "$folder" ] || LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     done
     export LD_LIBRARY_PATH
-    layers=$work/deps/usr/share/vulkan/explicit_layer.d
-    [ ! -d "$layers" ] || export VK_LAYER_PATH="$layers" TANDEM_EXPECT_VALIDATION=1
+    folder=$work/deps/usr/share/vulkan/explicit_layer.d
+    if [ -d "$folder" ]; then
+        layers=$folder
+        export VK_LAYER_PATH="$layers" TANDEM_EXPECT_VALIDATION=1
+    fi
 fi
 
 # The driver's own description, where a container mounts it aside.
@@ -216,7 +220,7 @@ if wanted demo; then
             fi
             cp "$out/demo/report.json" "$work/results/"
         fi
-        [ -z "${TANDEM_EXPECT_VALIDATION-}" ] ||
+        [ -z "$layers" ] ||
             TANDEM_DEMO_VALIDATE=1 step demo-validated 60 "$build/tandem-demo" --headless --frames 20 --samples 16 --out "$work/validated"
         [ ! -s "$out/demo/overlay.png" ] || cp "$out/demo/overlay.png" "$out/overlay.png"
     else

@@ -7,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Debian's layer (1.3.239) does not see what an exported timeline has come to. It takes each later signal by the host for
- * one that overtakes those before, and commands whose end was learnt from such a timeline for pending ones. */
+/* Debian's layer (1.3.239) does not see what an exported timeline has come to, and takes each later signal by the host for
+ * one that overtakes those before. */
 static bool is_the_layers_fault(const vku *v, const char *text)
 {
-    return v->exports_timelines && (strstr(text, "VUID-VkSemaphoreSignalInfo-value-03259") ||
-                                    strstr(text, "VUID-vkFreeCommandBuffers-pCommandBuffers-00047"));
+    return v->exports_timelines && strstr(text, "VUID-VkSemaphoreSignalInfo-value-03259");
 }
 
 static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
