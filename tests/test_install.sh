@@ -61,7 +61,9 @@ find_package(Tandem 0.1 REQUIRED)
 add_executable(user user.c)
 target_link_libraries(user PRIVATE Tandem::tandem)
 END
-if ! { cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$work/user/build"; } \
+# With what the build itself was made by: a machine may have ninja alone.
+generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
+if ! { cmake -G "$generator" -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$work/user/build"; } \
     >"$work/log" 2>&1; then
     cat "$work/log"
     exit 1
