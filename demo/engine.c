@@ -3,12 +3,12 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "demo/engine.h"
+#include "interop/base.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MAX_REQUIREMENTS = 64, FEATURE_STRUCT_BYTES = 256 };
 static const uint64_t ONCE_TIMEOUT_NS = 60ull * 1000000000ull;
@@ -641,13 +641,6 @@ void demo_label(demo_engine *e, VkCommandBuffer commands, const char *name)
         e->label_end(commands);
 }
 
-static uint64_t monotonic_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
 bool demo_clock_pair(demo_engine *e, uint64_t *ticks, uint64_t *host_ns)
 {
     const VkCalibratedTimestampInfoEXT infos[2] = {
@@ -659,10 +652,10 @@ bool demo_clock_pair(demo_engine *e, uint64_t *ticks, uint64_t *host_ns)
     /* The host may be interrupted between the two readings: the tightest of a few tries is kept. */
     for (int i = 0; i < 3; i++) {
         uint64_t pair[2], deviation = 0;
-        const uint64_t before = monotonic_ns();
+        const uint64_t before = td_now_ns();
         if (e->get_calibrated(e->device, 2, infos, pair, &deviation) != VK_SUCCESS)
             return false;
-        const uint64_t width = monotonic_ns() - before;
+        const uint64_t width = td_now_ns() - before;
         if (width < best) {
             best = width;
             *ticks = pair[0];

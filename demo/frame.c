@@ -7,6 +7,7 @@
  * that waits would hold up what comes after it: there the consumer is submitted once the job has ended.
  */
 #include "demo/frame.h"
+#include "interop/base.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,13 +55,6 @@ static void sleep_ms(double ms)
     rest.tv_nsec = (long)((ms - 1e3 * (double)rest.tv_sec) * 1e6);
     while (nanosleep(&rest, &rest)) {
     }
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
 /* A frame stays noisy, with the reason in p->trouble; all that follow too where the session is of no more use. */
@@ -507,7 +501,7 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
     s->begun = true;
     if (!packed)
         return true;
-    s->outcome.submit_ns = now_ns();
+    s->outcome.submit_ns = td_now_ns();
     const uint32_t smooth = request->precision == TANDEM_PRECISION_F16 ? TANDEM_SMOOTH_DEFAULT : request->smooth;
     status = submit_job(p, s, request->precision, smooth, 0, &s->ticket);
     if (status == TANDEM_OK && request->exact)
@@ -604,9 +598,9 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
     s->outcome.exact = second && s->request.exact;
     s->outcome.tried = second && !s->request.exact;
     if (s->outcome.denoised && inject[DEMO_ATTENTION] > 0) {
-        const uint64_t from = now_ns();
+        const uint64_t from = td_now_ns();
         sleep_ms(inject[DEMO_ATTENTION]);
-        s->slept_ms = (double)(now_ns() - from) * 1e-6;
+        s->slept_ms = (double)(td_now_ns() - from) * 1e-6;
     }
     sleep_ms(inject[DEMO_BACK]);
 
@@ -718,7 +712,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
                                        VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
                  "reading timestamps"))
         return false;
-    map_clocks(e, ticks, now_ns(), gpu);
+    map_clocks(e, ticks, td_now_ns(), gpu);
     s->begun = s->consumed = false;
 
     tandem_job_report report = {.struct_bytes = sizeof report};

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "demo/adapt.h"
 #include "demo/run.h"
+#include "interop/base.h"
 #include "kernels/model/safetensors.h"
 #include "shaders/filter_shared.h"
 
@@ -141,13 +141,6 @@ static bool complete(headless *h, demo_slot *slot)
     return ok;
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static bool consume_up_to(headless *h, uint32_t frames, uint32_t *consumed)
 {
     for (; *consumed < frames && *consumed < h->frames; ++*consumed)
@@ -171,7 +164,7 @@ static bool render_frames(headless *h)
     if (!demo_frame_begin(p, &p->slots[0], &request) || !demo_frame_consume(p, &p->slots[0], NULL) ||
         !demo_frame_complete(p, &p->slots[0], &warm))
         return false;
-    const double start = seconds_now();
+    const uint64_t start = td_now_ns();
     const uint32_t behind = p->in_flight - 1;
     uint32_t consumed = 0;
     for (uint32_t i = 0; i < h->frames + 2 * behind; i++) {
@@ -192,7 +185,7 @@ static bool render_frames(headless *h)
         if (!behind && !complete(h, &p->slots[i % DEMO_SLOTS]))
             return false;
     }
-    h->wall_seconds = seconds_now() - start;
+    h->wall_seconds = 1e-9 * (double)(td_now_ns() - start);
     return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "demo/adapt.h"
 #include "demo/run.h"
+#include "interop/base.h"
 
 enum { PROBE_EVERY = 4, PROBES_KEPT = 32 };
 static const double MOST_SECONDS_A_FRAME = 0.1, IDLE_SECONDS = 0.05;
@@ -37,9 +38,7 @@ typedef struct interactive {
 
 static double now_seconds(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return 1e-9 * (double)td_now_ns();
 }
 
 static void rest(double seconds)
