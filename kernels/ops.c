@@ -302,6 +302,12 @@ static place take(maker *at, bool wanted, unsigned __int128 bytes)
     return it;
 }
 
+static void add_reloc(td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
+{
+    record->relocs[record->reloc_count++] = (td_reloc){
+        .offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend};
+}
+
 static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, const void *params,
                              uint32_t param_bytes)
 {
@@ -314,6 +320,7 @@ static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, 
     record->block[1] = record->block[2] = 1;
     record->param_bytes = param_bytes;
     memcpy(record->params, params, param_bytes);
+    add_reloc(record, 0, TD_BASE_CONTROL, 0, offsetof(td_control, cancel)); /* `cancel` is each block's first member */
     if (!at->cubin)
         return record;
     const td_cubin_entry *found = NULL;
@@ -327,12 +334,6 @@ static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, 
         at->missing = kernel->entry;
     }
     return record;
-}
-
-static void add_reloc(td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
-{
-    record->relocs[record->reloc_count++] = (td_reloc){
-        .offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend};
 }
 
 enum { READ = 0, WRITE = 1 };

@@ -61,9 +61,24 @@ typedef struct td_tensor {
     uint32_t rows, dim;
 } td_tensor;
 
+/* What host and device say to each other about one job, in memory of the host's that the device can read and write.
+ * Plain loads and stores with fences only: across PCIe no compare-and-swap is atomic for both sides.
+ * Every parameter block of a plan's kernels begins with a pointer to `cancel`, or NULL: a block that finds it set
+ * returns at once.
+ *   host, giving the job up:   stale = 1; full fence; claimed == 0: the output is never written;
+ *                              else `verdict` comes within microseconds and says what the device decided
+ *   device, before it writes:  claimed = 1; full fence; verdict = stale ? TD_VERDICT_GIVEN_UP : TD_VERDICT_COMMITTED
+ * Whoever is second sees the word of the first, so never do both believe to have won. */
+typedef struct td_control {
+    uint32_t cancel, stale, claimed, verdict;
+    uint32_t reserved[12]; /* to a cache line */
+} td_control;
+enum { TD_VERDICT_NONE = 0, TD_VERDICT_COMMITTED = 1, TD_VERDICT_GIVEN_UP = 2 };
+
 /* Kernel `mean_partial`: column sums of finite(x) over each chunk of 128 rows.
  * Grid x: bh * chunks + chunk, chunks = ceil(rows / 128). partial: f32 [bh][chunks][d_pad], channels beyond dim 0. */
 typedef struct td_params_mean_partial {
+    const uint32_t *cancel;
     td_tensor x;
     float *partial;
     uint32_t chunks, d_pad;
@@ -71,6 +86,7 @@ typedef struct td_params_mean_partial {
 
 /* Kernel `mean_final`: mean[bh][d_pad] from the partial sums. Grid x: bh. */
 typedef struct td_params_mean_final {
+    const uint32_t *cancel;
     const float *partial;
     float *mean;
     uint32_t chunks, d_pad, rows, reserved;
@@ -80,6 +96,7 @@ typedef struct td_params_mean_final {
  * flag[bh][rows_pad] = NaN for a bad row, 0 for a good one and for padding. Grid x: bh * chunks + chunk.
  * mean may be NULL; flag may be NULL (per tensor scales of Q and K use only amax). Channels beyond dim get amax 0. */
 typedef struct td_params_amax_partial {
+    const uint32_t *cancel;
     td_tensor x;
     const float *mean;
     float *amax, *flag;
@@ -100,6 +117,7 @@ typedef struct td_params_amax_partial {
  *   lse_mean    [bhk][d_pad]: k_mean; with lse_bias[bh][rows_pad] = sum over channels in order of finite(x) * k_mean
  *               (fma chain from 0, f32), of the row before smoothing; 0 for padding rows; NULL: no */
 typedef struct td_params_quant_qk {
+    const uint32_t *cancel;
     td_tensor x;
     const float *mean, *flag, *amax, *lse_mean;
     float *block_mean, *lse_bias, *scale;
@@ -119,6 +137,7 @@ typedef struct td_params_quant_qk {
  * amax from amax_partial; each block reduces the chunks' maxima itself and chunk 0 writes scale[bhk][d_pad].
  * A bad element's code is 0 (its key's flag poisons the rows that attend to it). Padding: codes 0. */
 typedef struct td_params_quant_v {
+    const uint32_t *cancel;
     td_tensor x;
     const float *mean, *amax;
     float *scale;
@@ -129,6 +148,7 @@ typedef struct td_params_quant_v {
 /* Kernel `delta_s` (smooth Q): delta[bh][q_blocks][kv_pad] = q_mean(block) . (finite(k) - k_mean), fma chain over channels in
  * order from 0. Grid x: (bh * q_blocks + q_block) * chunks + chunk. k_mean may be NULL. Padding keys get 0. */
 typedef struct td_params_delta_s {
+    const uint32_t *cancel;
     td_tensor k;
     const float *q_mean, *k_mean;
     float *delta;
@@ -139,6 +159,7 @@ typedef struct td_params_delta_s {
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
  * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES. */
 typedef struct td_params_attention {
+    const uint32_t *cancel;
     const void *q_codes, *k_codes, *v_codes;
     const float *q_scale, *k_scale, *v_scale;
     const float *v_mean;   /* [bhk][d_pad] or NULL */

@@ -16,11 +16,12 @@ enum {
     TD_PARAM_BYTES = 256,  /* largest parameter block; every one has at most 16-byte alignment */
     TD_MAX_RELOCS = 16,
     TD_MAX_RANGES = 12,
-    TD_PLAN_RECORDS = 16
+    TD_PLAN_RECORDS = 24
 };
 
-/* Where a pointer leads: into one of the job's views, or into the plan's scratch. */
-typedef enum td_base { TD_BASE_VIEW = 0, TD_BASE_SCRATCH = 1 } td_base;
+/* Where a pointer leads: into one of the job's views, into the plan's scratch, or into the job's td_control (params.h),
+ * where the pointer stays NULL if the executor has none for it. */
+typedef enum td_base { TD_BASE_VIEW = 0, TD_BASE_SCRATCH = 1, TD_BASE_CONTROL = 2 } td_base;
 typedef enum td_reloc_kind { TD_RELOC_POINTER = 0, TD_RELOC_TENSOR_MAP = 1 } td_reloc_kind;
 
 typedef struct td_reloc {

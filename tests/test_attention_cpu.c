@@ -306,8 +306,11 @@ static void check_plan(const td_plan *plan, const tandem_attention *op)
         assert_true(record->write_count >= 1 && record->write_count <= TD_MAX_RANGES);
         assert_true(record->grid[0] >= 1 && record->grid[0] <= 0x7fffffff);
         assert_non_null(record->kernel->cpu);
-        /* every pointer leads to the begin of exactly one range that the record reads or writes */
-        assert_int_equal(record->reloc_count, record->read_count + record->write_count);
+        /* the first pointer leads to the cancel word, every other to the begin of exactly one range that the record
+         * reads or writes */
+        assert_int_equal(record->relocs[0].base, TD_BASE_CONTROL);
+        assert_int_equal(record->relocs[0].offset, 0);
+        assert_int_equal(record->reloc_count, 1 + record->read_count + record->write_count);
         for (uint32_t r = 0; r < record->reloc_count; r++) {
             const td_reloc *reloc = &record->relocs[r];
             uint64_t place = 1;
@@ -322,7 +325,7 @@ static void check_plan(const td_plan *plan, const tandem_attention *op)
                 ranges +=
                     range->base == reloc->base && range->view == reloc->view && range->begin_bytes == reloc->addend;
             }
-            assert_int_equal(ranges, 1);
+            assert_int_equal(ranges, reloc->base == TD_BASE_CONTROL ? 0 : 1);
             for (uint32_t k = 0; k < r; k++)
                 assert_int_not_equal(record->relocs[k].offset, reloc->offset);
         }
@@ -1266,7 +1269,7 @@ static void test_executor(void **state)
     const td_record *last = &it.plan.records[it.plan.record_count - 1];
     _Alignas(16) unsigned char bytes[TD_PARAM_BYTES];
     td_params_attention params;
-    td_exec_bind(last, views, scratch, bytes);
+    td_exec_bind(last, views, scratch, 0, bytes);
     memcpy(&params, bytes, sizeof params);
     assert_ptr_equal(params.o.data, it.o.data);
     assert_ptr_equal(params.q_codes, (unsigned char *)it.scratch + it.layout.q_codes);

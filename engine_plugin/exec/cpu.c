@@ -8,13 +8,15 @@
 
 #include "engine_plugin/exec/exec.h"
 
-void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, void *out)
+void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out)
 {
     unsigned char *params = out;
     memcpy(params, record->params, TD_PARAM_BYTES);
     for (uint32_t i = 0; i < record->reloc_count; i++) {
         const td_reloc *reloc = &record->relocs[i];
-        const uint64_t base = reloc->base == TD_BASE_VIEW ? views[reloc->view] : scratch;
+        const uint64_t base = reloc->base == TD_BASE_VIEW      ? views[reloc->view]
+                              : reloc->base == TD_BASE_CONTROL ? control
+                                                               : scratch;
         const uint64_t address = base ? base + reloc->addend : 0;
         if (reloc->kind == TD_RELOC_POINTER)
             memcpy(params + reloc->offset, &address, sizeof address);
@@ -85,7 +87,7 @@ tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64
             const td_record *record = &plan->records[i];
             const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
             const uint64_t blocks = plane * record->grid[2];
-            td_exec_bind(record, views, scratch, params);
+            td_exec_bind(record, views, scratch, 0, params);
 #pragma omp for schedule(dynamic, 1)
             for (uint64_t block = 0; block < blocks; block++) {
                 if (stopped || (cancel && atomic_load_explicit(cancel, memory_order_relaxed))) {

@@ -403,7 +403,7 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
         const td_record *record = &plan->records[i];
         _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 
-        td_exec_bind(record, submit->views, submit->scratch, params);
+        td_exec_bind(record, submit->views, submit->scratch, 0, params);
         status = launch(stream, functions[i]->handle, record->grid, record->block, record->shared_bytes, params,
                         record->param_bytes, functions[i]->entry, why, why_bytes);
     }

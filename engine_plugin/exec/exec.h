@@ -11,8 +11,9 @@
 #include "kernels/ops.h"
 
 /* Copies a record's parameter block to `out` (TD_PARAM_BYTES, 16-byte aligned) with every pointer relocation
- * resolved: `views[i]` is the address of view i's first element, 0 if the job has none. */
-void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, void *out);
+ * resolved: `views[i]` is the address of view i's first element, 0 if the job has none; `control` that of the job's
+ * td_control, 0 if it has none. */
+void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out);
 
 /* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, block by block.
  * Blocks until done. If *cancel becomes nonzero (cancel may be NULL) it stops within one block a thread: BUSY.

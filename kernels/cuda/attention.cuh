@@ -383,5 +383,6 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, blocks) \
         name##_d##dim(const __grid_constant__ td_params_attention p)       \
     {                                                                      \
-        td::attend<td::Tile<dim, qk_bits, pv_bytes>>(p);                   \
+        if (!td::cancelled(p.cancel))                                      \
+            td::attend<td::Tile<dim, qk_bits, pv_bytes>>(p);               \
     }

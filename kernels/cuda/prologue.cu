@@ -255,6 +255,8 @@ __device__ __forceinline__ int permuted(int k)
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     mean_partial(const __grid_constant__ td_params_mean_partial p)
 {
+    if (td::cancelled(p.cancel))
+        return;
     __shared__ __align__(16) float stage[td::kStageFloats];
     const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
     const td::Walk walk(p.x.dim, p.d_pad);
@@ -275,6 +277,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     mean_final(const __grid_constant__ td_params_mean_final p)
 {
+    if (td::cancelled(p.cancel))
+        return;
     const float *from = p.partial + int64_t(blockIdx.x) * p.chunks * p.d_pad;
 
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
@@ -290,6 +294,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     amax_partial(const __grid_constant__ td_params_amax_partial p)
 {
+    if (td::cancelled(p.cancel))
+        return;
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
     __shared__ unsigned top[td::kMaxDim]; /* as bits */
@@ -326,6 +332,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
 
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __grid_constant__ td_params_quant_qk p)
 {
+    if (td::cancelled(p.cancel))
+        return;
     __shared__ __align__(16) float stage[td::kStageFloats];
     __shared__ float mean[td::kMaxDim];
     __shared__ unsigned top[td::kRows]; /* maxima of the groups, as bits */
@@ -454,6 +462,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
 
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __grid_constant__ td_params_quant_v p)
 {
+    if (td::cancelled(p.cancel))
+        return;
     constexpr int slice = 32, pitch = 2 * td::kRows + 16; /* channels at a time; bytes a channel, fp16 and padding */
     __shared__ __align__(16) uint8_t turned[slice * pitch];
     __shared__ float factor[td::kMaxDim], mean[td::kMaxDim];
@@ -524,6 +534,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
 
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __grid_constant__ td_params_delta_s p)
 {
+    if (td::cancelled(p.cancel))
+        return;
     __shared__ float q_mean[td::kMaxDim], k_mean[td::kMaxDim];
     const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows); /* chunk.bh counts (bh, query block) pairs */
     const int64_t bh = chunk.bh / p.q_blocks, batch = bh / p.heads, head = bh % p.heads;

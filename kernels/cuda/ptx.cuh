@@ -17,6 +17,12 @@
 
 namespace td {
 
+/* Whether the host has given the job up; the same answer for all threads of the block, which all must ask. */
+__device__ __forceinline__ bool cancelled(const uint32_t *word)
+{
+    return word && __syncthreads_or(threadIdx.x == 0 && *(const volatile uint32_t *)word);
+}
+
 __device__ __forceinline__ void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
