@@ -549,7 +549,7 @@ static void mean_of(plane *it, uint32_t from, uint32_t to, float *mean, bool sub
             it->y[r * it->dim + c] -= mean[c];
 }
 
-static void check_codes(const plane *it, uint32_t granularity, bool is_k, float qmax, const bool *more_bad,
+static void check_codes(const plane *it, uint32_t granularity, bool is_k, float qmax, float clip, const bool *more_bad,
                         const int8_t *codes, const float *scales, uint32_t rows_pad)
 {
     for (uint32_t r = 0; r < rows_pad; r++) {
@@ -557,6 +557,7 @@ static void check_codes(const plane *it, uint32_t granularity, bool is_k, float 
         for (uint32_t s = 0; s < it->rows; s++)
             for (uint32_t c = 0; c < it->dim && same_group(r, s, granularity, is_k); c++)
                 amax = fmaxf(amax, fabsf(it->y[s * it->dim + c]));
+        amax *= clip;
         const bool tiny = amax < 0x1p-100f, exists = r < it->rows;
         if (exists && (it->bad[r] || (more_bad && more_bad[r])))
             assert_true(isnan(scales[r]));
@@ -600,6 +601,7 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
     const float qmax = it.plan.precision == TANDEM_PRECISION_4B ? 7 : 127;
     const bool smooth_q = shape->smooth & TANDEM_SMOOTH_Q, smooth_k = shape->smooth & TANDEM_SMOOTH_K,
                smooth_v = shape->smooth & TANDEM_SMOOTH_V;
+    const bool clips = qmax == 7 && smooth_q && smooth_k;
     assert_int_equal(at->q_mean != UINT64_MAX, smooth_q);
     assert_int_equal(at->delta_s != UINT64_MAX, smooth_q);
     assert_int_equal(at->k_mean != UINT64_MAX, smooth_k);
@@ -612,7 +614,7 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
             mean_of(&k, 0, k.rows, k_mean, true);
             assert_memory_equal(k_mean, (const float *)(scratch + at->k_mean) + bhk * d_pad, dim * 4);
         }
-        check_codes(&k, shape->granularity, true, qmax, v.bad,
+        check_codes(&k, shape->granularity, true, qmax, clips ? td_int4_clip(shape->granularity, dim, true) : 1, v.bad,
                     (const int8_t *)(scratch + at->k_codes) + (size_t)bhk * at->kv_pad * d_pad,
                     (const float *)(scratch + at->k_scale) + bhk * at->kv_pad, at->kv_pad);
         if (smooth_v) {
@@ -652,7 +654,8 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
                     assert_int_equal(td_bits(delta[j]), td_bits(sum));
                 }
             }
-            check_codes(&q, shape->granularity, false, qmax, NULL,
+            check_codes(&q, shape->granularity, false, qmax,
+                        clips ? td_int4_clip(shape->granularity, dim, false) : 1, NULL,
                         (const int8_t *)(scratch + at->q_codes) + (size_t)bh * at->q_pad * d_pad,
                         (const float *)(scratch + at->q_scale) + bh * at->q_pad, at->q_pad);
             free_plane(&q);
@@ -1257,13 +1260,13 @@ static void test_executor(void **state)
     const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
                                            (uintptr_t)it.o.data, 0};
     const uint64_t scratch = (uintptr_t)it.scratch;
-    atomic_uint cancel = 1;
+    td_control control = {.cancel = 1};
     tu_poison(&it.o);
-    assert_int_equal(td_exec_cpu_run(&it.plan, views, scratch, 2, &cancel), TANDEM_ERROR_BUSY);
+    assert_int_equal(td_exec_cpu_run(&it.plan, views, scratch, 2, &control), TANDEM_ERROR_BUSY);
     for (size_t i = 0; i < it.o.bytes; i++)
         assert_int_equal(((const unsigned char *)it.o.data)[i], TU_POISON);
-    cancel = 0;
-    assert_int_equal(td_exec_cpu_run(&it.plan, views, scratch, 2, &cancel), TANDEM_OK);
+    control.cancel = 0;
+    assert_int_equal(td_exec_cpu_run(&it.plan, views, scratch, 2, &control), TANDEM_OK);
     assert_false(isnan(tu_get(&it.o, 0, 0, 9, 31)));
 
     const td_record *last = &it.plan.records[it.plan.record_count - 1];

@@ -1025,13 +1025,12 @@ static void test_vulkan_frames(void **state)
     for (uint64_t i = 0; i < 4; i++)
         views[i] = mem.address + i * PART;
     for (uint64_t frame = 1; frame <= FRAMES; frame++) {
+        const td_stream_point wait = {.cu = &in.cuda, .value = frame}, signal = {.cu = &out.cuda, .value = frame};
         const td_stream_submit submit = {.plan = &it.plan,
                                          .views = views,
                                          .scratch = mem.address + 4 * PART,
-                                         .wait = &in.cuda,
-                                         .signal = &out.cuda,
-                                         .wait_value = frame,
-                                         .signal_value = frame,
+                                         .wait = &wait,
+                                         .signal = &signal,
                                          .label = "frame"};
         const VkBufferCopy all = {.size = 4 * PART},
                            back = {.srcOffset = 3 * PART, .dstOffset = 3 * PART, .size = PART};
@@ -1108,14 +1107,15 @@ static void test_stuck_stream(void **state)
     if (!vk)
         skip();
     meeting never = meeting_new(0), out = meeting_new(0);
-    const td_stream_submit waits = {.plan = &plan, .views = views, .wait = &never.cuda, .wait_value = 7};
+    const td_stream_point at7 = {.cu = &never.cuda, .value = 7}, at8 = {.cu = &never.cuda, .value = 8};
+    const td_stream_submit waits = {.plan = &plan, .views = views, .wait = &at7};
     must(td_stream_create(device, &log, &stuck, why, sizeof why), why);
     begin = td_now_ns();
     for (uint64_t i = 1;; i++) {
+        const td_stream_point signal = {.cu = &out.cuda, .value = i};
         td_stream_submit submit = waits;
 
-        submit.signal = &out.cuda;
-        submit.signal_value = i;
+        submit.signal = &signal;
         const tandem_status status = td_stream_enqueue(stuck, &submit, &sequence, &signalled, why, sizeof why);
         if (status == TANDEM_ERROR_BUSY) {
             assert_true(i > 8 && i < 100);
@@ -1137,7 +1137,7 @@ static void test_stuck_stream(void **state)
     }
     assert_int_equal(value, sequence);
 
-    const td_stream_submit again = {.plan = &plan, .views = views, .wait = &never.cuda, .wait_value = 8};
+    const td_stream_submit again = {.plan = &plan, .views = views, .wait = &at8};
     must(td_stream_enqueue(stuck, &again, &sequence, &signalled, why, sizeof why), why);
     warnings = 0;
     begin = td_now_ns();

@@ -607,7 +607,7 @@ static void test_create_refuses(void **state)
     CREATE(ARG, say("desc.struct_bytes is %zu", sizeof d + 8), d.struct_bytes = sizeof d + 8);
     REFUSED(&r, ARG, "out is NULL", got = tandem_session_create(&r.desc, NULL));
     CREATE(ARG, "desc.timing is 2", d.timing = 2);
-    CREATE(ARG, "desc.reserved is 9", d.reserved = 9);
+    CREATE(ARG, "desc.rung is 9", d.rung = 9);
     if (!expect_gpu() && !r.info.sm) {
         tandem_session_desc asked = r.desc;
         tandem_session *made;

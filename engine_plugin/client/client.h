@@ -92,7 +92,7 @@ typedef struct td_job {
     bool cancelled;  /* given up before its end; ends CANCELLED when its turn to signal comes */
     bool held;       /* the worker is at it */
     bool has_deadline;
-    atomic_uint stop; /* the CPU executor's cancel word */
+    td_control control; /* of the CPU executor */
     td_timeline *wait, *signal;
     uint64_t wait_value, signal_value;
     uint64_t deadline_ns, bound_ns; /* CLOCK_MONOTONIC */

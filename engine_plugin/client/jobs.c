@@ -214,7 +214,7 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
         if (!s->jobs[(s->last_number + i) % s->frames].number)
             job = &s->jobs[(s->last_number + i) % s->frames];
     job->begun = job->cancelled = job->held = false;
-    atomic_store(&job->stop, 0);
+    memset(&job->control, 0, sizeof job->control);
     job->wait = job->signal = NULL;
     memset(job->mems, 0, sizeof job->mems);
     memset(job->views, 0, sizeof job->views);

@@ -120,7 +120,7 @@ static void finish(tandem_session *s, td_job *job, tandem_job_state state, tande
 void td_job_cancel_locked(tandem_session *s, td_job *job)
 {
     job->cancelled = true;
-    atomic_store(&job->stop, 1);
+    __atomic_store_n(&job->control.cancel, 1, __ATOMIC_RELAXED);
     if (!job->begun) {
         drop_mems(s, job);
         drop_wait(s, job);
@@ -217,7 +217,7 @@ void td_jobs_advance_locked(tandem_session *s)
 
         if (!job->has_deadline || now < job->deadline_ns || job->cancelled)
             continue;
-        atomic_store(&job->stop, 1);
+        __atomic_store_n(&job->control.cancel, 1, __ATOMIC_RELAXED);
         end_report(s, job, TANDEM_JOB_STALE, TANDEM_OK);
     }
 }
@@ -282,14 +282,14 @@ static const char *label_of(const td_plan *plan)
 
 static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
 {
+    const td_stream_point wait = {job->wait ? &job->wait->cu : NULL, VK_NULL_HANDLE, job->wait_value},
+                          signal = {job->signal ? &job->signal->cu : NULL, VK_NULL_HANDLE, job->signal_value};
     const td_stream_submit submit = {
         .plan = &job->plan,
         .views = job->views,
         .scratch = job->scratch,
-        .wait = s->gpu_signals && job->wait ? &job->wait->cu : NULL,
-        .signal = s->gpu_signals && job->signal ? &job->signal->cu : NULL,
-        .wait_value = job->wait_value,
-        .signal_value = job->signal_value,
+        .wait = s->gpu_signals && job->wait ? &wait : NULL,
+        .signal = s->gpu_signals && job->signal ? &signal : NULL,
         .label = label_of(&job->plan),
     };
     bool signalled;
@@ -381,7 +381,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint64_t *begin_
     tandem_status status;
 
     *begin_ns = td_now_ns();
-    status = td_exec_cpu_run(&job->plan, job->views, job->scratch, s->threads, &job->stop);
+    status = td_exec_cpu_run(&job->plan, job->views, job->scratch, s->threads, &job->control);
     *end_ns = td_now_ns();
     return status;
 }

@@ -262,8 +262,8 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
                        desc->frames_in_flight, TD_MAX_FRAMES);
     if (desc->timing > 1)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.timing is %u, not 0 or 1", desc->timing);
-    if (desc->reserved)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    if (desc->rung > TANDEM_RUNG_CPU)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.rung is %u", desc->rung);
     if (!vulkan)
         return TANDEM_OK;
     if (vulkan->struct_bytes != sizeof *vulkan)

@@ -52,7 +52,7 @@ static uint32_t possible_threads(uint32_t wanted)
 }
 
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
-                              const atomic_uint *cancel)
+                              td_control *control)
 {
     size_t local_bytes = 64;
     uint64_t most_blocks = 1;
@@ -87,10 +87,10 @@ tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64
             const td_record *record = &plan->records[i];
             const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
             const uint64_t blocks = plane * record->grid[2];
-            td_exec_bind(record, views, scratch, 0, params);
+            td_exec_bind(record, views, scratch, (uintptr_t)control, params);
 #pragma omp for schedule(dynamic, 1)
             for (uint64_t block = 0; block < blocks; block++) {
-                if (stopped || (cancel && atomic_load_explicit(cancel, memory_order_relaxed))) {
+                if (stopped || (control && __atomic_load_n(&control->cancel, __ATOMIC_RELAXED))) {
                     stopped = true;
                     continue;
                 }

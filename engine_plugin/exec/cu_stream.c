@@ -358,17 +358,17 @@ void td_stream_destroy(td_stream **pointer, uint64_t timeout_ns)
 static tandem_status enqueue_signal(td_stream *stream, const td_stream_submit *submit, bool *signalled, char *why,
                                     size_t why_bytes)
 {
-    const td_cu_semaphore_value value = {.value = submit->signal_value};
+    const td_cu_semaphore_value value = {.value = submit->signal ? submit->signal->value : 0};
     td_cu_external_semaphore semaphore;
     tandem_status status;
 
     if (!submit->signal)
         return TANDEM_OK;
-    semaphore = submit->signal->external;
+    semaphore = submit->signal->cu->external;
     status = td_cu_check(stream->device,
                          TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream),
                          why, why_bytes, "signal of value %llu: cuSignalExternalSemaphoresAsync",
-                         (unsigned long long)submit->signal_value);
+                         (unsigned long long)submit->signal->value);
     *signalled = !status;
     return status;
 }
@@ -389,12 +389,12 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
             return status;
     }
     if (submit->wait) {
-        const td_cu_semaphore_value value = {.value = submit->wait_value};
-        td_cu_external_semaphore semaphore = submit->wait->external;
+        const td_cu_semaphore_value value = {.value = submit->wait->value};
+        td_cu_external_semaphore semaphore = submit->wait->cu->external;
 
         status = td_cu_check(
             device, TD_CU(device, cuWaitExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream), why, why_bytes,
-            "wait for value %llu: cuWaitExternalSemaphoresAsync", (unsigned long long)submit->wait_value);
+            "wait for value %llu: cuWaitExternalSemaphoresAsync", (unsigned long long)submit->wait->value);
         if (status)
             return status;
     }

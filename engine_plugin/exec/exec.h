@@ -8,7 +8,9 @@
 #include <stdatomic.h>
 
 #include "interop/cu/cu.h"
+#include "interop/vk/vk.h"
 #include "kernels/ops.h"
+#include "kernels/params.h"
 
 /* Copies a record's parameter block to `out` (TD_PARAM_BYTES, 16-byte aligned) with every pointer relocation
  * resolved: `views[i]` is the address of view i's first element, 0 if the job has none; `control` that of the job's
@@ -16,13 +18,16 @@
 void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out);
 
 /* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, block by block.
- * Blocks until done. If *cancel becomes nonzero (cancel may be NULL) it stops within one block a thread: BUSY.
+ * Blocks until done. If control->cancel becomes nonzero (control may be NULL) it stops within one block a thread: BUSY.
  * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel. */
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
-                              const atomic_uint *cancel);
+                              td_control *control);
 
-/* Executor `cu_stream`: a plan on one non-blocking stream of a CUDA device.
- * Threads: one caller at a time a stream; poll from any thread. */
+/* A stream: submits to a GPU, run in their order, whichever way they get there:
+ *   td_stream_create()         kernel launches on a CUDA stream          (executor `cu_stream`)
+ *   td_stream_create_graph()   CUDA graphs, one a plan and slot          (executor `cu_graph`)
+ *   td_stream_create_inline()  kernels in a Vulkan command buffer        (executor `vk_inline`, below)
+ * Threads: one caller at a time a stream; what only reads host memory (completed, times, control) from any thread. */
 typedef struct td_stream td_stream;
 
 /* Loads the cubin for the device, once. UNSUPPORTED with the reason if none fits. */
@@ -32,24 +37,46 @@ tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_strea
 tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image, const td_log *log, td_stream **out,
                                      char *why, size_t why_bytes);
 
+/* The same as td_stream_create(), but each submit is one launch of a graph that is kept by slot: while the plan of a slot
+ * keeps its shape, only parameters, semaphore values and addresses that changed are updated. */
+tandem_status td_stream_create_graph(td_cu_device *device, const td_log *log, td_stream **out, char *why,
+                                     size_t why_bytes);
+
 /* Whether the stream is idle, or broken for good, within timeout_ns. */
 bool td_stream_drain(td_stream *stream, uint64_t timeout_ns);
 
 /* Waits at most timeout_ns for what was submitted; what is stuck then is left behind on purpose, with one log line. */
 void td_stream_destroy(td_stream **stream, uint64_t timeout_ns);
 
+/* A point as the device sees it: of the two, what the stream's kind needs. */
+typedef struct td_stream_point {
+    const td_cu_timeline *cu;
+    VkSemaphore semaphore;
+    uint64_t value;
+} td_stream_point;
+
+/* Bytes to bring to the device before the records, or back after them (CUDA only; the `copy` rung). `host` is memory
+ * that CUDA knows: pinned or registered. Copies of one submit overlap with the records of others. */
+typedef struct td_stream_copy {
+    uint64_t device;
+    void *host;
+    uint64_t bytes;
+} td_stream_copy;
+
 typedef struct td_stream_submit {
     const td_plan *plan;
     const uint64_t *views; /* device addresses, TD_VIEW_* order */
     uint64_t scratch;      /* device address, 256-byte aligned */
-    const td_cu_timeline *wait, *signal; /* or NULL */
-    uint64_t wait_value, signal_value;
-    const char *label; /* of the NVTX range; a literal */
+    const td_stream_point *wait, *signal; /* or NULL */
+    const td_stream_copy *copies_in, *copies_out;
+    uint32_t copy_in_count, copy_out_count; /* at most TD_VIEW_COUNT each */
+    uint32_t slot;     /* which frame in flight, below TD_STREAM_PENDING: what is kept from frame to frame hangs there */
+    const char *label; /* of the NVTX range or debug label; a literal */
 } td_stream_submit;
 
 /* Submits that may be pending at once. A launch blocks the caller once about 1024 commands are; a submit has at most
- * 20. */
-enum { TD_STREAM_PENDING = 48 };
+ * TD_PLAN_RECORDS + 4. */
+enum { TD_STREAM_PENDING = 32 };
 
 /* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds.
  * BUSY with TD_STREAM_PENDING pending. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on
@@ -59,6 +86,16 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
 
 /* Everything up to the returned sequence number is finished on the device. Reads one word; no driver call. */
 uint64_t td_stream_completed(const td_stream *stream);
+
+/* Sleeps, without using the processor, until the device has finished `sequence`, its signal included, or the stream is
+ * broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own. Any thread; beside enqueue too. */
+tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
+
+/* The words by which a submit is given up, among the last TD_STREAM_PENDING ones; cleared when it is enqueued. */
+td_control *td_stream_control(td_stream *stream, uint64_t sequence);
+
+/* How many of the records of submit `sequence` the device has finished, as far as it tells; for reports of what hangs. */
+uint32_t td_stream_progress(const td_stream *stream, uint64_t sequence);
 
 /* Begin and end of a finished submit in CLOCK_MONOTONIC nanoseconds; false if it is not finished or not among the last
  * 256. */
@@ -70,5 +107,30 @@ void td_stream_set_clock_offset_ns(td_stream *stream, int64_t offset_ns);
 
 /* A sticky driver error of the stream's context: OK, DEVICE or LOST. One driver call. */
 tandem_status td_stream_status(td_stream *stream, char *why, size_t why_bytes);
+
+/* Executor `vk_inline`: the same cubins in the engine's own Vulkan command buffers (VK_NVX_binary_import).
+ * Device addresses are those of vkGetBufferDeviceAddress, and points Vulkan's semaphores. Creation loads every kernel of
+ * the cubin for `sm` that fits, then runs a launch with a data check; UNSUPPORTED, with the reason, if anything is odd.
+ * queue: where td_stream_enqueue() submits, within lock and unlock if they are set (VK_NULL_HANDLE: only
+ * td_inline_record() works; the self-test is then left to the first recorded job and its end is not waited for). */
+typedef struct td_inline_desc {
+    td_vk *vk;
+    uint32_t sm;
+    VkQueue queue;
+    void (*lock)(void *user);
+    void (*unlock)(void *user);
+    void *user;
+} td_inline_desc;
+tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *log, td_stream **out, char *why,
+                                      size_t why_bytes);
+
+/* Whether every record of a plan can run in a command buffer, before anything is recorded: the driver checks nothing, and
+ * a kernel that does not fit loses the device. UNSUPPORTED, naming kernel, limit and value. */
+tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes);
+
+/* Records a plan into a command buffer of the engine's, with barriers between its records and stamps around them; what
+ * comes before and after is the engine's to order. Sequence numbers are those of the stream. */
+tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer commands,
+                               uint64_t *sequence, char *why, size_t why_bytes);
 
 #endif

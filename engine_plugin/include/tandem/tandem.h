@@ -61,10 +61,10 @@ typedef struct tandem_session_desc {
     void (*release)(void *user, void *pointer);                    /* set both or neither */
     void *user;                /* for the three callbacks; none of them may call back */
     uint32_t cpu_threads;      /* most threads that CPU kernels use; 0, or more than there are: all cores */
-    uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 48 */
+    uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 32 */
     uint64_t wait_bound_ns;    /* a wait point later than this is taken for lost: the job fails; 0: 2 s */
     uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
-    uint32_t reserved;         /* 0 */
+    uint32_t rung;             /* tandem_rung: this one or UNSUPPORTED, to compare or to work around; 0: the best */
     char *error_text;          /* where tandem_session_create() writes why it failed, or NULL */
     size_t error_text_bytes;
 } tandem_session_desc;
@@ -215,6 +215,24 @@ TANDEM_API tandem_status tandem_timeline_value(tandem_session *session, tandem_t
  * Threads: any; the caller keeps the values rising.
  * Blocks: never. */
 TANDEM_API tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline timeline, uint64_t value);
+
+/* Says that the work which signals the engine's timeline up to `value` has been submitted to the device: jobs that wait
+ * for these values go to the device at once, and meet them there. A job that waits for a value beyond, and beyond the
+ * counter, is held on the host until this call, or until the value is reached: so that nothing on the device ever waits
+ * for work that may never come. Call it behind vkQueueSubmit, before or after tandem_submit().
+ * Returns: OK; ARG for an unknown timeline, or one that the session signals; DEVICE or LOST.
+ * Owner: nothing.
+ * Threads: any; a value below an earlier one changes nothing.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline timeline, uint64_t value);
+
+/* A descriptor that becomes readable when a point is reached, for poll, epoll or an event loop; an eventfd. It also becomes
+ * readable when the point can no longer come, or its timeline is destroyed: ask tandem_timeline_value() then.
+ * Returns: OK; ARG; NOMEM, also with 64 of them waiting; IO.
+ * Owner: the caller closes *fd, at any time.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_point_fd(tandem_session *session, tandem_point point, int *fd);
 
 /* Waits on the host until a point is reached, without ever sleeping in the driver on a value that CUDA signals.
  * Returns: OK; ARG; BUSY when timeout_ns has passed; DEVICE or LOST.

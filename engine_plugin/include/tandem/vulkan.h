@@ -6,10 +6,17 @@
  *     tandem_record_pack()      image -> token views
  *     tandem_record_release()   hand the mems over
  *     vkQueueSubmit             signals {engine's timeline, n}
+ *     tandem_timeline_submitted {engine's timeline, n} is on its way
  *     tandem_submit             waits {engine's timeline, n}, signals {session's timeline, n}
  *     vkQueueSubmit             waits {session's timeline, n}
  *       tandem_record_acquire() take the mems back
  *       tandem_record_unpack()  token view -> image
+ *
+ * On the inline rung all of it fits into one command buffer, and the GPU changes nothing over:
+ *     tandem_record_pack()      image -> token views
+ *     tandem_record()           the job itself
+ *     tandem_record_unpack()    token view -> image
+ *     vkQueueSubmit             as ever
  */
 #ifndef TANDEM_VULKAN_H
 #define TANDEM_VULKAN_H
@@ -111,6 +118,19 @@ TANDEM_API tandem_status tandem_record_release(tandem_session *session, VkComman
  * Blocks: never. */
 TANDEM_API tandem_status tandem_record_acquire(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
                                                VkPipelineStageFlags dst_stage, VkAccessFlags dst_access);
+
+/* Records a job into the engine's own command buffer (inline rung only; outside render passes; a queue of the session's
+ * family with compute). The job has no points and no deadline: what the engine's submit waits for and signals holds for it
+ * too. tandem_poll() tells when it has run, once the commands were submitted; they may be submitted again, or never
+ * (tandem_cancel() then gives back what it holds). Reads and writes its mems in COMPUTE_SHADER with SHADER_READ and
+ * SHADER_WRITE; barriers around it are the caller's, and tandem_record_release() and _acquire() record the right ones.
+ * Returns: OK; ARG, also for a job with a point or a deadline; UNSUPPORTED on another rung, or for a plan that does not
+ *          fit into a command buffer; NOMEM; BUSY as tandem_submit(). Nothing is recorded on failure.
+ * Owner: the job is copied; its mems must live until the commands have run for the last time.
+ * Threads: as the command buffer's; jobs recorded by several threads must be submitted to one queue.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCommandBuffer commands,
+                                       tandem_ticket *ticket);
 
 /* Between images and token views. The image is cut into tiles, each a batch of the view: tile (tx, ty) starts at pixel
  * (tx * tile_width - shift_x, ty * tile_height - shift_y) and is batch ty * tiles_x + tx, pixel (x, y) of it row

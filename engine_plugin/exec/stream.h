@@ -1,0 +1,45 @@
+/* What the kinds of td_stream share: the ring in host memory that the device writes, and the numbers of submits.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Private to engine_plugin/exec. A kind embeds td_stream as its first member, fills `ring`, `ring_address` and `ops`, and
+ * leaves everything that only reads the ring to stream.c.
+ */
+#ifndef TANDEM_EXEC_STREAM_H
+#define TANDEM_EXEC_STREAM_H
+
+#include "engine_plugin/exec/exec.h"
+
+enum { TD_STREAM_SLOTS = 256 };
+
+/* Host memory that the device sees at ring_address. */
+typedef struct td_stream_ring {
+    td_stamp stamps[TD_STREAM_SLOTS];          /* by sequence % TD_STREAM_SLOTS */
+    td_control controls[TD_STREAM_PENDING * 2]; /* by sequence % (TD_STREAM_PENDING * 2) */
+    uint64_t completed;                        /* the last finished submit */
+} td_stream_ring;
+
+typedef struct td_stream_ops {
+    /* Everything of td_stream_enqueue() but the bounds; `sequence` is the number that it gets. */
+    tandem_status (*enqueue)(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
+                             char *why, size_t why_bytes);
+    tandem_status (*wait)(td_stream *stream, uint64_t sequence);
+    tandem_status (*status)(td_stream *stream, char *why, size_t why_bytes);
+    bool (*drain)(td_stream *stream, uint64_t timeout_ns);
+    void (*destroy)(td_stream *stream, bool drained); /* not drained: frees what nothing on the device uses; frees stream */
+} td_stream_ops;
+
+struct td_stream {
+    const td_stream_ops *ops;
+    td_log log;
+    td_stream_ring *ring;
+    uint64_t ring_address;
+    uint64_t submitted;
+    atomic_int_fast64_t clock_offset_ns;
+};
+
+/* The parameters of a begin or end stamp of a submit. */
+td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool end);
+uint64_t td_stream_control_address(const td_stream *stream, uint64_t sequence);
+
+#endif
