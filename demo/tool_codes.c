@@ -95,11 +95,13 @@ static void untangle_v(void *to, const void *from, const td_attention_layout *la
         }
 }
 
-static const td_params_quant_qk *find_quant_qk(const td_plan *plan)
+static const td_params_quant_qk *find_quant_qk(const td_plan *plan, bool of_k)
 {
-    for (uint32_t i = 0; i < plan->record_count; i++)
-        if (strncmp(plan->records[i].kernel->name, "quant_qk", 8) == 0)
-            return (const void *)plan->records[i].params;
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_params_quant_qk *params = (const void *)plan->records[i].params;
+        if (strncmp(plan->records[i].kernel->name, "quant_qk", 8) == 0 && params->is_k == of_k)
+            return params;
+    }
     return NULL;
 }
 
@@ -115,19 +117,22 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
                                          "q: 32 rows; k: 64 rows",
                                          "q: 128 rows; k: 64 rows",
                                          "q, k: all rows of a head"};
-    const td_params_quant_qk *quant = find_quant_qk(plan);
+    const td_params_quant_qk *quant = find_quant_qk(plan, false), *quant_k = find_quant_qk(plan, true);
     const bool q = layout->q_mean != UINT64_MAX, k = layout->k_mean != UINT64_MAX, v = layout->v_mean != UINT64_MAX;
     tool_pair(out, "precision", "%s", precisions[plan->precision & 3]);
     tool_pair(out, "causal", "%u", op->causal);
     tool_pair(out, "scale", op->scale != 0 ? "%.9g" : "1/sqrt(head_dim)", (double)op->scale);
     tool_pair(out, "smooth", q || k || v ? "%s%s%s" : "none", q ? "q" : "", k ? "k" : "", v ? "v" : "");
-    if (!layout->qk_is_f16 && quant) {
+    if (!layout->qk_is_f16 && quant && quant_k) {
         const uint32_t g = quant->granularity < 7 ? quant->granularity : 0;
         tool_pair(out, "granularity", "%s", granularities[g]);
         tool_pair(out, "mapping", "%s", groups[g]);
         tool_pair(out, "qmax", "%g", (double)quant->qmax);
         tool_pair(out, "qk_rounding",
-                  "code = clamp(rint(y * (qmax / amax)), -qmax, qmax), scale = amax / qmax; float32, ties to even");
+                  "code = clamp(rint(y * (qmax / amax)), -qmax, qmax), scale = amax / qmax, amax = max |y| of the group"
+                  " * clip (q_clip, k_clip); float32, ties to even");
+        tool_pair(out, "q_clip", "%g", (double)quant->clip);
+        tool_pair(out, "k_clip", "%g", (double)quant_k->clip);
     } else {
         tool_pair(out, "granularity", "token");
         tool_pair(out, "qk_rounding",

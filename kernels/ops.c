@@ -435,6 +435,14 @@ static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag
     x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
 }
 
+float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k)
+{
+    static const uint32_t rows_of_q[] = {4, 4, 2, 1, 32, 128, 128}, rows_of_k[] = {16, 16, 32, 1, 64, 64, 128};
+    const uint32_t i = granularity <= TANDEM_GRANULARITY_TENSOR ? granularity : 0;
+    const uint32_t values = (is_k ? rows_of_k : rows_of_q)[i] * head_dim;
+    return values <= 64 ? 1 : values <= 256 || head_dim < 96 ? 0.8125f : 0.75f;
+}
+
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes)
 {
@@ -471,6 +479,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const uint32_t d_pad = pad_dim(op->head_dim);
     const uint32_t qk_row_bytes = qk_f16 ? 2 * d_pad : packed ? TD_PACKED_ROW_BYTES(d_pad) : d_pad;
     const float qmax = precision == TANDEM_PRECISION_4B ? 7 : 127;
+    const bool clips = precision == TANDEM_PRECISION_4B && smooth_q && smooth_k;
     const float scale = op->scale != 0 ? op->scale : (float)(1 / sqrt((double)op->head_dim));
 
     operand q = make_operand(&at, TD_VIEW_Q, &op->q, op->heads, op->q_len, d_pad);
@@ -512,6 +521,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                 .rows_pad = k.rows_pad,
                                 .mode = packed ? 2 : qk_f16,
                                 .qmax = qmax,
+                                .clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
                                 .granularity = granularity,
                                 .is_k = 1};
     record = add_record(&at, &kernel_quant_qk, k.planes * k.chunks, &quant, sizeof quant);
@@ -535,6 +545,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     quant.chunks = q.chunks;
     quant.rows_pad = q.rows_pad;
     quant.is_k = 0;
+    quant.clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1;
     quant.lse_heads = op->kv_heads;
     record = add_record(&at, &kernel_quant_qk, q.planes * q.chunks, &quant, sizeof quant);
     use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_Q);

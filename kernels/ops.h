@@ -52,6 +52,10 @@ td_target td_target_for_sm(uint32_t sm);
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes);
 
+/* Part of its group's largest magnitude that the INT4 codes of Q and K reach where both are smoothed: `clip` in
+ * params.h. */
+float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k);
+
 /* Checks everything about `op` but its mems: sizes, strides, enums, products in 128 bits. On ARG or UNSUPPORTED,
  * `why` names the argument and its value. */
 tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes);

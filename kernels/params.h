@@ -10,7 +10,11 @@
  *   finite(x)      x if it is finite, else 0; a row with anything else in it is "bad"
  *   mean[c]        chunk sums over 128 rows, row after row, then over the chunks in order, then / (float)rows
  *   y              x - mean (x where there is no smoothing)
- *   scale          amax(|y| over the group) / qmax           (0 if amax < 2^-100)
+ *   amax           of codes of Q and K: (largest |y| of the group) * clip; of V: the largest |y|
+ *   clip           1, but for INT4 codes where both Q and K are smoothed: there few y are near the largest, so those
+ *                  saturate and all others get a finer step. With n = rows of a group * head_dim: 1 for n <= 64, else
+ *                  0.8125 for n <= 256 or head_dim < 96, else 0.75. ACCURACY.md compares it with the paper's 1
+ *   scale          amax / qmax                               (0 if amax < 2^-100)
  *   code           clamp(rint(y * (qmax / amax)), -qmax, qmax)   (0 if amax < 2^-100); a NaN (sums overflowed)
  *                  here becomes -qmax
  *   row's scale    its group's scale, or NaN if the row is bad (for a key: bad in K or in V)
@@ -124,7 +128,7 @@ typedef struct td_params_quant_qk {
     void *codes; /* [bh][rows_pad][d_pad]; mode 2: [bh][rows_pad][TD_PACKED_ROW_BYTES] bytes */
     uint32_t chunks, d_pad, rows_pad;
     uint32_t mode;
-    float qmax;           /* 127 or 7 */
+    float qmax, clip;     /* 127 or 7; the head comment's */
     uint32_t granularity; /* tandem_granularity, not DEFAULT */
     uint32_t is_k;        /* K's grouping, not Q's */
     uint32_t lse_heads;   /* kv heads, for lse_mean */

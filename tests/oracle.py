@@ -229,13 +229,20 @@ def centre(x, smooth, blockwise=False):
     return x - np.repeat(mean, CHUNK, -2)[..., : x.shape[-2], :], mean
 
 
-def quant_int(y, qmax, granularity, is_k):
+def int4_clip(d, granularity, is_k):
+    """Part of the largest magnitude that INT4 codes reach where both Q and K are smoothed."""
+    rows = {"tensor": (128, 128), "token": (1, 1), "block": (128, 64), "warp": (32, 64), "thread-ada": (4, 16),
+            "thread-hopper": (2, 32)}[granularity][is_k]  # fmt: skip
+    return f32(1 if rows * d <= 64 else 0.8125 if rows * d <= 256 or d < 96 else 0.75)
+
+
+def quant_int(y, qmax, granularity, is_k, clip=f32(1)):
     """Codes int8 [b,h,n,d] and one scale a row [b,h,n]."""
     group = group_of_rows(y.shape[-2], granularity, is_k)
     amax = np.zeros(y.shape[:-1], f32)
     for g in np.unique(group):
         rows = np.nonzero(group == g)[0]
-        amax[..., rows] = np.abs(y[..., rows, :]).max((-1, -2))[..., None]
+        amax[..., rows] = np.abs(y[..., rows, :]).max((-1, -2))[..., None] * clip
     zero = amax < TINY
     qmax = f32(qmax)
     with np.errstate(all="ignore"):
@@ -286,8 +293,11 @@ def quantise(q, k, v, precision, granularity, smooth, v_kind="E4M3"):
         v_kind = "F16"
     else:
         qmax = 127 if precision == "8b" else 7
-        out["q_codes"], q_scale = quant_int(qy, qmax, granularity, False)
-        out["k_codes"], k_scale = quant_int(ky, qmax, granularity, True)
+        clips = [f32(1)] * 2
+        if precision == "4b" and "q" in smooth and "k" in smooth:
+            clips = [int4_clip(q.shape[3], granularity, is_k) for is_k in (False, True)]
+        out["q_codes"], q_scale = quant_int(qy, qmax, granularity, False, clips[0])
+        out["k_codes"], k_scale = quant_int(ky, qmax, granularity, True, clips[1])
     out["q_scale"] = np.where(bad_rows(q), f32(np.nan), q_scale)
     out["k_scale"] = np.where(bad_rows(k) | bad_rows(v), f32(np.nan), k_scale)
     out["v_codes"], out["v_scale"] = quant_v(vy, ~np.isfinite(v), v_kind)

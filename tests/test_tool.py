@@ -185,6 +185,25 @@ class Codes(unittest.TestCase):
                 self.assertLessEqual(np.abs(got.codes["q_codes"]).max(), 7)
                 self.assertEqual(got.metadata["qmax"], "7")
 
+    def test_clipped_scales_of_four_bits(self):
+        """Every step of the rule in the help, in Q and in K: a clipped group has more codes of +-7 than one."""
+        seen = set()
+        for d in (32, 64, 128, 256):
+            for granularity in ("token", "thread-ada", "thread-hopper", "warp", "block", "tensor"):
+                options = ("--granularity", granularity)
+                got = self.check(inputs(6, 1, 2, 1, 130, 140, d), "F16", "4b", *options, granularity=granularity)
+                for x in "qk":
+                    clip = float(got.metadata[f"{x}_clip"])
+                    seen.add((x, clip))
+                    self.assertEqual(clip, R.int4_clip(d, granularity, x == "k"))
+                    if granularity == "token":
+                        many = (np.abs(got.codes[f"{x}_codes"]) == 7).sum(-1).mean()
+                        self.assertGreater(many, 2 if clip < 1 else 1)
+        self.assertEqual(len(seen), 6)
+        for precision, smooth in (("8b", "qk"), ("4b", "k"), ("4b", "q"), ("4b", "")):
+            got = self.check(inputs(7, 1, 2, 1, 70, 80, 128), "F16", precision, smooth=smooth)
+            self.assertEqual((got.metadata["q_clip"], got.metadata["k_clip"]), ("1", "1"))
+
     def test_large_and_tiny_values(self):
         q, k, v = inputs(4, 1, 2, 1, 100, 130, 64)
         self.check([q * f32(1e-3), k * f32(1e6), v * f32(1e7)], "F32", "f16")
@@ -419,6 +438,8 @@ class Runs(unittest.TestCase):
             "granularity",
             "mapping",
             "qmax",
+            "q_clip",
+            "k_clip",
             "qk_rounding",
             "v_rounding",
             "backend",

@@ -279,7 +279,7 @@ TD_INLINE void quant_qk_body(const void *params, const td_block *at)
         }
         const float qmax = p->qmax;
         for (uint32_t r = 0; r < rows; r++) {
-            const float amax = td_float(group_amax[p->amax ? 0 : td_row_group(r, p->granularity, p->is_k)]);
+            const float amax = td_float(group_amax[p->amax ? 0 : td_row_group(r, p->granularity, p->is_k)]) * p->clip;
             const float *row = local->tile + (size_t)r * d_pad;
             int8_t *to = codes + (size_t)r * d_pad;
             if (amax < TD_TINY_AMAX) {

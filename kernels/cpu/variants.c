@@ -75,6 +75,7 @@ bool td_arithmetic_named(const char *name, td_arithmetic *out)
     const td_arithmetic four = {.qk = TD_QK_INT4,
                                 .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K,
                                 .granularity = TANDEM_GRANULARITY_THREAD_ADA,
+                                .clip = true,
                                 .pv = TD_PV_E4M3,
                                 .two_level = true,
                                 .flush_keys = 64,
@@ -208,10 +209,14 @@ static void hadamard(float *x, uint32_t rows, uint32_t dim, uint64_t seed)
 }
 
 /* Rounds rows to codes in place; scale[r] is what a code of row r is worth. */
-static void quantise_rows(float *x, float *scale, uint32_t rows, uint32_t dim, td_qk_kind kind, uint32_t granularity,
-                          bool is_k)
+static void quantise_rows(float *x, float *scale, uint32_t rows, uint32_t dim, const td_arithmetic *how, bool is_k)
 {
+    const td_qk_kind kind = how->qk;
+    const uint32_t granularity = how->granularity;
     const format f = qk_format(kind);
+    const uint32_t both = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K;
+    const bool clips = kind == TD_QK_INT4 && how->clip && (how->smooth & both) == both;
+    const float clip = clips ? td_int4_clip(granularity, dim, is_k) : 1;
     const float whole = granularity == TANDEM_GRANULARITY_TENSOR ? largest(x, (size_t)rows * dim, 1) : 0;
     for (uint32_t first = 0; first < rows; first += BLOCK_ROWS) {
         const uint32_t count = rows - first < BLOCK_ROWS ? rows - first : BLOCK_ROWS;
@@ -224,7 +229,7 @@ static void quantise_rows(float *x, float *scale, uint32_t rows, uint32_t dim, t
         for (uint32_t r = 0; r < count; r++) {
             float *row = x + (size_t)(first + r) * dim;
             const float most =
-                granularity == TANDEM_GRANULARITY_TENSOR ? whole : amax[td_row_group(r, granularity, is_k)];
+                (granularity == TANDEM_GRANULARITY_TENSOR ? whole : amax[td_row_group(r, granularity, is_k)]) * clip;
             scale[first + r] = 1;
             if (kind == TD_QK_F32)
                 continue;
@@ -331,8 +336,8 @@ static bool prologue(work *w)
             w->delta[(size_t)(first / BLOCK_ROWS) * w->kv_pad + key] = sum;
         }
     }
-    quantise_rows(w->q, w->q_scale, head->q_len, dim, how->qk, how->granularity, false);
-    quantise_rows(w->k, w->k_scale, head->kv_len, dim, how->qk, how->granularity, true);
+    quantise_rows(w->q, w->q_scale, head->q_len, dim, how, false);
+    quantise_rows(w->k, w->k_scale, head->kv_len, dim, how, true);
     quantise_v(w);
     return true;
 }

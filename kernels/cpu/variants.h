@@ -31,6 +31,7 @@ typedef struct td_arithmetic {
     td_transform transform;
     uint32_t smooth;      /* TANDEM_SMOOTH_Q, _K, _V, or 0 for none */
     uint32_t granularity; /* tandem_granularity, not DEFAULT; of INT8, INT4 and E4M3 */
+    bool clip;            /* INT4 scales as the product has them, td_int4_clip(); false: max / 7, as in the paper */
     td_pv_kind pv;
     td_v_scale v_scale;
     bool two_level; /* R = P V of flush_keys keys in the unit, O = O * alpha + R in float; else O stays in the unit */
@@ -39,7 +40,7 @@ typedef struct td_arithmetic {
     uint64_t seed;        /* of the Hadamard's signs */
 } td_arithmetic;
 
-/* Named modes: 8b, 4b (as the paper has them, on the accumulator of sm_89), and the baselines sage1 (SageAttention:
+/* Named modes: 8b, 4b (as the product has them, on the accumulator of sm_89), and the baselines sage1 (SageAttention:
  * INT8 per block, smooth K, FP16 P V), smoothattn, hadamard (each before 4b without smoothing), fa3fp8
  * (FlashAttention-3's FP8: E4M3 per block after a Hadamard, one scale for V, no second level, on the accumulator of
  * sm_90) and fa3fp8-tensor (one scale each for Q, K and V, no Hadamard). False if there is no such name. */

@@ -383,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __
             }
         });
         __syncthreads();
-        const float amax = __uint_as_float(top[td::group_of(t, granularity, is_k)]);
+        const float amax = __fmul_rn(__uint_as_float(top[td::group_of(t, granularity, is_k)]), p.clip);
         float scale = p.mode != 1 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
 
         factor[t] = p.mode != 1 ? td::code_factor(amax, p.qmax) : __frcp_rn(scale);
