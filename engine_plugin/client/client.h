@@ -86,8 +86,16 @@ typedef struct td_model {
     uint32_t tensor_count;
 } td_model;
 
+/* Scratch of a slot; outgrown blocks wait until no job is under way, since to free memory is to wait for the device. */
+typedef struct td_scratch {
+    void *block; /* of the session's allocator, or */
+    td_mem *mem; /* the device's */
+    uint64_t address, bytes;
+} td_scratch;
+
 typedef struct td_job {
     uint64_t number; /* of the ticket; 0: the slot is free */
+    bool recorded;   /* it is in a command buffer of the engine's: not among those in `order` */
     bool begun;      /* the executor has it */
     bool cancelled;  /* given up before its end; ends CANCELLED when its turn to signal comes */
     bool held;       /* the worker is at it */
@@ -95,19 +103,13 @@ typedef struct td_job {
     td_control control; /* of the CPU executor */
     td_timeline *wait, *signal;
     uint64_t wait_value, signal_value;
-    uint64_t deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
+    uint64_t submit_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
     uint64_t stream_sequence;
     td_mem *mems[TD_VIEW_COUNT];
-    uint64_t views[TD_VIEW_COUNT], scratch;
+    uint64_t views[TD_VIEW_COUNT];
+    td_scratch scratch; /* stays with the slot */
     td_plan plan;
 } td_job;
-
-/* Scratch is shared by all jobs, since they run one after the other; outgrown blocks wait until no job is under way. */
-typedef struct td_scratch {
-    void *block;
-    td_cu_mem cu;
-    uint64_t address, bytes;
-} td_scratch;
 
 struct tandem_session {
     td_log log;
@@ -146,7 +148,7 @@ struct tandem_session {
     uint64_t last_number;
     tandem_job_report reports[TD_REPORTS];
     uint64_t submitted, done, stale, cancelled, failed;
-    td_scratch scratch, garbage[TD_MAX_GARBAGE];
+    td_scratch garbage[TD_MAX_GARBAGE];
     uint32_t garbage_count;
 };
 
@@ -213,6 +215,12 @@ static inline uint64_t td_nap_ns(uint64_t waited_ns)
     return nap < least ? least : nap > most ? most : nap;
 }
 
+/* jobs.c: how a job begins. prepare: everything about it is checked, views and points are found, plan and scratch made,
+ * in a free slot that stays free; BUSY where there is none. accept: it is under way, its report PENDING, and what it
+ * names in use. */
+tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why);
+tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
+
 /* local.c */
 tandem_status td_local_start(tandem_session *s, char *why);
 /* Ends every job, one way or another, and both threads. */
@@ -225,9 +233,10 @@ void td_jobs_advance_locked(tandem_session *s);
 void td_job_cancel_locked(tandem_session *s, td_job *job);
 /* Signals and ends the cancelled jobs whose turn it is. */
 void td_jobs_settle_locked(tandem_session *s);
-/* Hands a checked job to the stream or to the worker. */
-tandem_status td_job_start_locked(tandem_session *s, td_job *job, char *why);
-tandem_status td_scratch_reserve_locked(tandem_session *s, uint64_t bytes, char *why);
-void td_scratch_free(tandem_session *s, td_scratch *scratch);
+/* Takes a prepared job and hands it to the stream or to the worker. */
+tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why);
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why);
+/* Ends a job's report and its use of everything: its slot is free. */
+void td_job_retire_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 
 #endif

@@ -188,13 +188,32 @@ static tandem_status bind_points_locked(tandem_session *s, td_job *job, const ta
     return TANDEM_OK;
 }
 
-static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, tandem_ticket *ticket, char *why)
+/* A free slot; they are taken in turn, so that all are warm after as many jobs as there are slots. */
+static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why)
+{
+    uint32_t busy = 0;
+
+    *out = NULL;
+    for (uint32_t i = 0; i < s->frames; i++) {
+        td_job *job = &s->jobs[(s->last_number + i) % s->frames];
+
+        if (job->number && job->number + TD_REPORTS == s->last_number + 1)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "the job %d before is still under way", TD_REPORTS);
+        busy += job->number != 0;
+        if (!job->number && !*out)
+            *out = job;
+    }
+    return *out ? TANDEM_OK : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%u jobs are under way", busy);
+}
+
+tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why)
 {
     const uint64_t now = td_now_ns();
-    tandem_job_report *report;
     tandem_status status;
-    td_job *job = NULL;
+    td_scratch scratch;
+    td_job *job;
 
+    *out = NULL;
     if (desc->struct_bytes != sizeof *desc)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
@@ -203,48 +222,52 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
     td_jobs_advance_locked(s);
     if (s->broken)
         return td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken));
-    report = &s->reports[(s->last_number + 1) % TD_REPORTS];
-    if (s->order_count == s->frames)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%u jobs are under way", s->order_count);
-    for (uint32_t i = 0; i < s->order_count; i++)
-        if (s->order[i]->number + TD_REPORTS == s->last_number + 1)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "the job %d before is still under way", TD_REPORTS);
-    /* Slots are taken in turn, so that all are warm after as many jobs as there are slots. */
-    for (uint32_t i = 0; i < s->frames && !job; i++)
-        if (!s->jobs[(s->last_number + i) % s->frames].number)
-            job = &s->jobs[(s->last_number + i) % s->frames];
-    job->begun = job->cancelled = job->held = false;
-    memset(&job->control, 0, sizeof job->control);
-    job->wait = job->signal = NULL;
-    memset(job->mems, 0, sizeof job->mems);
-    memset(job->views, 0, sizeof job->views);
-    job->stream_sequence = 0;
+    status = find_slot_locked(s, &job, why);
+    if (status != TANDEM_OK)
+        return status;
+    scratch = job->scratch;
+    memset(job, 0, offsetof(td_job, plan));
+    job->scratch = scratch;
+    job->submit_ns = now;
     job->has_deadline = desc->deadline_ns != 0;
     job->deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
-
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
         status = bind_attention_locked(s, job, &desc->op.attention, why);
     if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job->plan.scratch_bytes, why);
-    if (status != TANDEM_OK)
-        return status;
-    job->scratch = s->scratch.address;
-    job->number = s->last_number + 1;
-    *report = (tandem_job_report){.struct_bytes = sizeof *report,
-                                  .state = TANDEM_JOB_PENDING,
-                                  .precision = job->plan.precision,
-                                  .submit_ns = now};
-    status = td_job_start_locked(s, job, why);
-    if (status != TANDEM_OK) {
-        job->number = 0;
-        return status;
-    }
-    s->last_number++;
+        status = td_scratch_reserve_locked(s, job, job->plan.scratch_bytes, why);
+    if (status == TANDEM_OK)
+        *out = job;
+    return status;
+}
+
+tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
+{
+    job->number = ++s->last_number;
     s->submitted++;
-    *ticket = (uint64_t)TD_KIND_TICKET << 60 | (uint64_t)s->salt << 48 | (s->last_number & 0xffffffffffff);
-    return TANDEM_OK;
+    *td_job_report_locked(s, job) = (tandem_job_report){.struct_bytes = sizeof(tandem_job_report),
+                                                        .state = TANDEM_JOB_PENDING,
+                                                        .precision = job->plan.precision,
+                                                        .submit_ns = job->submit_ns};
+    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+        if (job->mems[i])
+            job->mems[i]->object.uses++;
+    if (job->wait)
+        job->wait->object.uses++;
+    if (job->signal) {
+        job->signal->object.uses++;
+        job->signal->promised = job->signal_value;
+    }
+    return (uint64_t)TD_KIND_TICKET << 60 | (uint64_t)s->salt << 48 | (job->number & 0xffffffffffff);
+}
+
+static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, tandem_ticket *ticket, char *why)
+{
+    td_job *job;
+    tandem_status status = td_job_prepare_locked(s, desc, &job, why);
+
+    return status == TANDEM_OK ? td_job_start_locked(s, job, ticket, why) : status;
 }
 
 tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket)

@@ -95,8 +95,7 @@ static void set_broken(tandem_session *s, tandem_status status, bool told)
     pthread_cond_broadcast(&s->work);
 }
 
-/* Ends a job's report and retires it. */
-static void retire(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+void td_job_retire_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
 {
     end_report(s, job, state, status);
     drop_job(s, job);
@@ -114,7 +113,7 @@ static void finish(tandem_session *s, td_job *job, tandem_job_state state, tande
         state = TANDEM_JOB_FAILED;
         status = s->broken;
     }
-    retire(s, job, state, status);
+    td_job_retire_locked(s, job, state, status);
 }
 
 void td_job_cancel_locked(tandem_session *s, td_job *job)
@@ -155,7 +154,7 @@ static void break_session(tandem_session *s, tandem_status status, bool told)
         return;
     runs = td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
     while (s->order_count)
-        (runs ? retire : finish)(s, s->order[0], TANDEM_JOB_FAILED, s->broken);
+        (runs ? td_job_retire_locked : finish)(s, s->order[0], TANDEM_JOB_FAILED, s->broken);
 }
 
 /* The `timeline` rung: true if the job is over on the GPU and its point is signalled. */
@@ -224,34 +223,45 @@ void td_jobs_advance_locked(tandem_session *s)
 
 /* Scratch. */
 
-void td_scratch_free(tandem_session *s, td_scratch *scratch)
+static void free_scratch(tandem_session *s, td_scratch *scratch)
 {
-    if (s->cu && !s->stuck)
-        td_cu_mem_free(s->cu, &scratch->cu);
+    if (scratch->mem) {
+        s->mem_device_bytes -= scratch->mem->device_share;
+        td_mem_free(s, scratch->mem);
+    }
     td_session_free(s, scratch->block, scratch->bytes);
     *scratch = (td_scratch){0};
 }
 
-tandem_status td_scratch_reserve_locked(tandem_session *s, uint64_t bytes, char *why)
+static void free_garbage(tandem_session *s)
+{
+    while (s->garbage_count)
+        free_scratch(s, &s->garbage[--s->garbage_count]);
+}
+
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why)
 {
     tandem_status status = TANDEM_OK;
     td_scratch more = {0};
 
     if (!s->order_count)
-        while (s->garbage_count)
-            td_scratch_free(s, &s->garbage[--s->garbage_count]);
-    if (bytes <= s->scratch.bytes)
+        free_garbage(s);
+    if (bytes <= job->scratch.bytes)
         return TANDEM_OK;
-    if (s->scratch.bytes && s->order_count && s->garbage_count == TD_MAX_GARBAGE)
+    if (job->scratch.bytes && s->order_count && s->garbage_count == TD_MAX_GARBAGE)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%d blocks of scratch are still in use", TD_MAX_GARBAGE);
     if (bytes > (uint64_t)INT64_MAX)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "the job needs %" PRIu64 " bytes of scratch", bytes);
     more.bytes = bytes > SCRATCH_LEAST_BYTES ? td_align_up(bytes, 4096) : SCRATCH_LEAST_BYTES;
-    if (s->order_count && more.bytes < s->scratch.bytes + s->scratch.bytes / 2)
-        more.bytes = td_align_up(s->scratch.bytes + s->scratch.bytes / 2, 4096); /* few outgrown blocks at a time */
-    if (s->cu) {
-        status = td_cu_mem_alloc(s->cu, more.bytes, &more.cu, why, TD_WHY_BYTES);
-        more.address = more.cu.address;
+    if (s->order_count && more.bytes < job->scratch.bytes + job->scratch.bytes / 2)
+        more.bytes = td_align_up(job->scratch.bytes + job->scratch.bytes / 2, 4096); /* few outgrown blocks at a time */
+    if (s->stream) {
+        more.mem = td_mem_new(s, more.bytes, why);
+        status = more.mem ? td_mem_make_private(s, more.mem, why) : TANDEM_ERROR_NOMEM;
+        if (more.mem) {
+            more.address = more.mem->address;
+            s->mem_device_bytes += more.mem->device_share;
+        }
     } else {
         more.block = td_session_alloc_dirty(s, more.bytes, SCRATCH_ALIGNMENT);
         more.address = (uintptr_t)more.block;
@@ -259,13 +269,15 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, uint64_t bytes, char 
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %" PRIu64 " bytes of scratch",
                              more.bytes);
     }
-    if (status != TANDEM_OK)
+    if (status != TANDEM_OK) {
+        free_scratch(s, &more);
         return status;
-    if (s->order_count && s->scratch.bytes)
-        s->garbage[s->garbage_count++] = s->scratch;
+    }
+    if (s->order_count && job->scratch.bytes)
+        s->garbage[s->garbage_count++] = job->scratch;
     else
-        td_scratch_free(s, &s->scratch);
-    s->scratch = more;
+        free_scratch(s, &job->scratch);
+    job->scratch = more;
     return TANDEM_OK;
 }
 
@@ -287,7 +299,8 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
     const td_stream_submit submit = {
         .plan = &job->plan,
         .views = job->views,
-        .scratch = job->scratch,
+        .scratch = job->scratch.address,
+        .slot = (uint32_t)(job - s->jobs),
         .wait = s->gpu_signals && job->wait ? &wait : NULL,
         .signal = s->gpu_signals && job->signal ? &signal : NULL,
         .label = label_of(&job->plan),
@@ -297,7 +310,7 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
     return td_stream_enqueue(s->stream, &submit, &job->stream_sequence, &signalled, why, TD_WHY_BYTES);
 }
 
-tandem_status td_job_start_locked(tandem_session *s, td_job *job, char *why)
+tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
 {
     tandem_status status;
 
@@ -310,15 +323,7 @@ tandem_status td_job_start_locked(tandem_session *s, td_job *job, char *why)
         }
         job->begun = true;
     }
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        if (job->mems[i])
-            job->mems[i]->object.uses++;
-    if (job->wait)
-        job->wait->object.uses++;
-    if (job->signal) {
-        job->signal->object.uses++;
-        job->signal->promised = job->signal_value;
-    }
+    *ticket = td_job_accept_locked(s, job);
     s->order[s->order_count++] = job;
     pthread_cond_signal(&s->work);
     pthread_cond_signal(&s->watch);
@@ -381,7 +386,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint64_t *begin_
     tandem_status status;
 
     *begin_ns = td_now_ns();
-    status = td_exec_cpu_run(&job->plan, job->views, job->scratch, s->threads, &job->control);
+    status = td_exec_cpu_run(&job->plan, job->views, job->scratch.address, s->threads, &job->control);
     *end_ns = td_now_ns();
     return status;
 }
@@ -678,4 +683,7 @@ void td_local_stop(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
     if (line[0])
         td_logf(&s->log, TD_LOG_ERROR, "%s", line);
+    for (uint32_t i = 0; i < s->frames; i++)
+        free_scratch(s, &s->jobs[i].scratch);
+    free_garbage(s);
 }

@@ -327,9 +327,6 @@ tandem_status tandem_session_destroy(tandem_session **session)
     for (uint32_t i = 0; i < s->timelines.capacity; i++)
         if (s->timelines.slots[i])
             td_timeline_free(s, (td_timeline *)s->timelines.slots[i]);
-    td_scratch_free(s, &s->scratch);
-    for (uint32_t i = 0; i < s->garbage_count; i++)
-        td_scratch_free(s, &s->garbage[i]);
     td_device_close(s);
     td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
     table_free(s, &s->mems);
