@@ -131,6 +131,14 @@ static void test_requirements(void **state)
         for (uint32_t j = 0; j < i; j++)
             assert_string_not_equal(list[i].name, list[j].name);
         if (list[i].kind == 2) {
+            if (strcmp(list[i].name, "bufferDeviceAddress") == 0) {
+                assert_false(list[i].required);
+                assert_int_equal(list[i].feature_struct,
+                                 VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES);
+                assert_int_equal(list[i].feature_offset,
+                                 offsetof(VkPhysicalDeviceBufferDeviceAddressFeatures, bufferDeviceAddress));
+                continue;
+            }
             feature = true;
             assert_string_equal(list[i].name, "timelineSemaphore");
             assert_true(list[i].required && list[i].available);

@@ -165,19 +165,26 @@ static vku_found create_device(vku *v, const vku_options *options)
     v->timeline.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES;
     v->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     v->features.pNext = &v->timeline;
+    v->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
+    v->timeline.pNext = &v->address;
     for (uint32_t i = 0; i < count && i < 16; i++) {
         if (!list[i].available || left_out(options, list[i].name))
             continue;
-        if (list[i].kind == 1 && !(core && strcmp(list[i].name, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME) == 0)) {
+        if (list[i].kind == 1 && !(core && (strcmp(list[i].name, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME) == 0 ||
+                                            strcmp(list[i].name, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME) == 0))) {
             v->extensions[v->extension_count++] = list[i].name;
             v->exports_timelines = v->exports_timelines ||
                                    strcmp(list[i].name, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME) == 0;
         }
         /* By offset, as an engine would that knows only the list. */
-        if (list[i].kind == 2 && list[i].feature_struct == v->timeline.sType) {
+        if (list[i].kind == 2) {
             VkBool32 on = VK_TRUE;
+            VkBaseOutStructure *s = v->features.pNext;
 
-            memcpy((char *)&v->timeline + list[i].feature_offset, &on, sizeof on);
+            while (s && s->sType != list[i].feature_struct)
+                s = s->pNext;
+            if (s)
+                memcpy((char *)s + list[i].feature_offset, &on, sizeof on);
         }
     }
     info.enabledExtensionCount = v->extension_count;

@@ -74,6 +74,7 @@ typedef struct vku {
     const char *extensions[16];
     uint32_t extension_count;
     VkPhysicalDeviceTimelineSemaphoreFeatures timeline;
+    VkPhysicalDeviceBufferDeviceAddressFeatures address;
     VkPhysicalDeviceFeatures2 features; /* its chain points into this struct: a vku stays where it is */
     VkPhysicalDeviceMemoryProperties memory;
     VkCommandPool pool;

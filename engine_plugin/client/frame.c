@@ -78,7 +78,7 @@ static tandem_status check_commands(tandem_session *s, VkCommandBuffer commands,
     return TANDEM_OK;
 }
 
-typedef void (*record_fn)(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+typedef void (*record_fn)(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
                           VkPipelineStageFlags stage, VkAccessFlags access);
 
 static tandem_status record_barrier(tandem_session *s, const char *call, record_fn record, VkCommandBuffer commands,
@@ -97,7 +97,11 @@ static tandem_status record_barrier(tandem_session *s, const char *call, record_
     if (status == TANDEM_OK)
         mem = use_buffer(s, id, "mem", &status, why);
     if (mem)
-        record(s->vk, commands, &mem->vk, s->cu != NULL, stage, access);
+        record(s->vk, commands, &mem->vk,
+               s->cu                          ? TD_VK_PEER_EXTERNAL
+               : s->rung == TANDEM_RUNG_INLINE ? TD_VK_PEER_COMPUTE
+                                              : TD_VK_PEER_HOST,
+               stage, access);
     unuse(s, mem);
     return td_session_fail(s, call, status, why);
 }

@@ -23,6 +23,10 @@ static const struct {
      "tandem_record_pack() and tandem_record_unpack(): images to token views and back"},
     {VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME, false,
      "traces and overlays that show the GPU and the host on one clock"},
+    {VK_NVX_BINARY_IMPORT_EXTENSION_NAME, false,
+     "the inline rung, with bufferDeviceAddress: CUDA kernels run within the engine's own command buffers"},
+    {VK_NVX_IMAGE_VIEW_HANDLE_EXTENSION_NAME, false,
+     "kernels on the inline rung that read and write the engine's images; none does so far"},
 };
 
 /* One answer of a two-call enumeration; NULL with *count 0 where it fails. */
@@ -93,10 +97,11 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
             (PFN_vkGetPhysicalDeviceFeatures2)gipa(instance, "vkGetPhysicalDeviceFeatures2");
         VkPhysicalDeviceTimelineSemaphoreFeatures timeline = {
             .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
-        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
-                                              .pNext = &timeline};
+        VkPhysicalDeviceBufferDeviceAddressFeatures address = {
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES};
+        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
         VkPhysicalDeviceProperties properties = {0};
-        bool timeline_offered, core;
+        bool timeline_offered, address_offered, core;
 
         extension_count = 0;
         extensions = of_device ? enumerate(NULL, of_device, physical_device, &extension_count) : NULL;
@@ -108,17 +113,29 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
             get_properties(physical_device, &properties);
         core = properties.apiVersion >= VK_API_VERSION_1_2;
         timeline_offered = offered(extensions, extension_count, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME);
-        ADD(.name = VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, .kind = 1, .required = !core,
-            .available = timeline_offered,
-            .buys = core ? "sessions for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
-                         : "sessions on this device: points are timeline semaphores");
-        if (get_features && properties.apiVersion >= VK_API_VERSION_1_1 && (core || timeline_offered))
+        ADD(.name = VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, .kind = 1, .available = timeline_offered,
+            .buys = core ? "timelineSemaphore for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
+                         : "the feature timelineSemaphore");
+        address_offered = offered(extensions, extension_count, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME);
+        ADD(.name = VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, .kind = 1, .available = address_offered,
+            .buys = core ? "the inline rung for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
+                         : "the inline rung, with VK_NVX_binary_import: kernels take addresses of buffers");
+        if (core || timeline_offered)
+            features.pNext = &timeline;
+        if (core || address_offered) {
+            address.pNext = features.pNext;
+            features.pNext = &address;
+        }
+        if (get_features && properties.apiVersion >= VK_API_VERSION_1_1)
             get_features(physical_device, &features);
-        ADD(.name = "timelineSemaphore", .kind = 2, .required = true,
-            .available = timeline.timelineSemaphore == VK_TRUE,
+        ADD(.name = "timelineSemaphore", .kind = 2, .available = timeline.timelineSemaphore == VK_TRUE,
             .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
             .feature_offset = offsetof(VkPhysicalDeviceTimelineSemaphoreFeatures, timelineSemaphore),
-            .buys = "sessions on this device: points are timeline semaphores");
+            .buys = "points that submits wait for and signal; without it the engine waits and signals on the host");
+        ADD(.name = "bufferDeviceAddress", .kind = 2, .available = address.bufferDeviceAddress == VK_TRUE,
+            .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+            .feature_offset = offsetof(VkPhysicalDeviceBufferDeviceAddressFeatures, bufferDeviceAddress),
+            .buys = "the inline rung, with VK_NVX_binary_import: kernels take addresses of buffers");
         free(extensions);
     }
 #undef ADD
@@ -133,8 +150,12 @@ static bool enabled(const td_vk_desc *desc, const char *name)
     return false;
 }
 
-static bool timeline_enabled(const VkPhysicalDeviceFeatures2 *features)
+static bool timeline_enabled(const td_vk_desc *desc)
 {
+    const VkPhysicalDeviceFeatures2 *features = desc->enabled_features;
+
+    if (desc->api_version < VK_API_VERSION_1_2 && !enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME))
+        return false;
     if (!features)
         return true;
     for (const VkBaseInStructure *s = features->pNext; s; s = s->pNext) {
@@ -143,6 +164,21 @@ static bool timeline_enabled(const VkPhysicalDeviceFeatures2 *features)
             return true;
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES &&
             ((const VkPhysicalDeviceVulkan12Features *)s)->timelineSemaphore)
+            return true;
+    }
+    return false;
+}
+
+static bool addresses_enabled(const td_vk_desc *desc)
+{
+    if (desc->api_version < VK_API_VERSION_1_2 && !enabled(desc, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME))
+        return false;
+    for (const VkBaseInStructure *s = desc->enabled_features ? desc->enabled_features->pNext : NULL; s; s = s->pNext) {
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES &&
+            ((const VkPhysicalDeviceBufferDeviceAddressFeatures *)s)->bufferDeviceAddress)
+            return true;
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES &&
+            ((const VkPhysicalDeviceVulkan12Features *)s)->bufferDeviceAddress)
             return true;
     }
     return false;
@@ -211,11 +247,6 @@ static tandem_status check_desc(const td_vk_desc *desc, char *why, size_t why_by
     if (VK_API_VERSION_VARIANT(desc->api_version) != 0 || desc->api_version < VK_API_VERSION_1_1)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "api_version is %u.%u: Vulkan 1.1 is the least",
                        VK_API_VERSION_MAJOR(desc->api_version), VK_API_VERSION_MINOR(desc->api_version));
-    if (desc->api_version < VK_API_VERSION_1_2 && !enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME))
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "api_version is 1.1 and VK_KHR_timeline_semaphore is not enabled");
-    if (!timeline_enabled(desc->enabled_features))
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the feature timelineSemaphore is not enabled");
     return TANDEM_OK;
 }
 
@@ -237,9 +268,11 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
         return MISSING(name);
     TD_VK_DEVICE_FUNCTIONS(X)
 #undef X
+    vk->caps.timeline = timeline_enabled(desc);
 #define X(name)                                                                                                        \
-    fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, core_timeline ? "vk" #name : "vk" #name "KHR");         \
-    if (!fn->name)                                                                                                     \
+    if (vk->caps.timeline)                                                                                             \
+        fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, core_timeline ? "vk" #name : "vk" #name "KHR");     \
+    if (vk->caps.timeline && !fn->name)                                                                                \
         return MISSING(name);
     TD_VK_TIMELINE_FUNCTIONS(X)
 #undef X
@@ -256,6 +289,12 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
     /* An instance extension: the loader answers only where it was enabled. */
     vk->caps.debug_utils = gipa(vk->instance, "vkCreateDebugUtilsMessengerEXT") && LOAD(SetDebugUtilsObjectNameEXT) &&
                            LOAD(CmdBeginDebugUtilsLabelEXT) && LOAD(CmdEndDebugUtilsLabelEXT);
+    if (addresses_enabled(desc))
+        fn->GetBufferDeviceAddress = (PFN_vkGetBufferDeviceAddress)fn->GetDeviceProcAddr(
+            vk->device, core_timeline ? "vkGetBufferDeviceAddress" : "vkGetBufferDeviceAddressKHR");
+    vk->caps.inline_kernels = enabled(desc, VK_NVX_BINARY_IMPORT_EXTENSION_NAME) && LOAD(CreateCuModuleNVX) &&
+                              LOAD(CreateCuFunctionNVX) && LOAD(DestroyCuModuleNVX) && LOAD(DestroyCuFunctionNVX) &&
+                              LOAD(CmdCuLaunchKernelNVX) && fn->GetBufferDeviceAddress;
 #undef LOAD
     return TANDEM_OK;
 }
@@ -289,6 +328,7 @@ static tandem_status check_family(td_vk *vk, char *why, size_t why_bytes)
                        count);
     bits = families[vk->queue_family].timestampValidBits;
     vk->timestamp_mask = bits >= 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1;
+    vk->family_computes = families[vk->queue_family].queueFlags & VK_QUEUE_COMPUTE_BIT;
     return TANDEM_OK;
 }
 
@@ -368,19 +408,46 @@ static bool driver_offers(td_vk *vk, const char *name)
     return found;
 }
 
-static void say_missing(td_vk *vk, const td_vk_desc *desc, const char *extension, bool have, const char *what)
+static void say_more(td_vk *vk, const char *what)
 {
     char *text = vk->caps.missing;
-    size_t used = strlen(text), left = sizeof vk->caps.missing - used;
-    const char *comma = used ? ", " : "";
+    const size_t used = strlen(text);
+
+    snprintf(text + used, sizeof vk->caps.missing - used, "%s%s", used ? ", " : "", what);
+}
+
+static void say_missing(td_vk *vk, const td_vk_desc *desc, const char *extension, bool have, const char *what)
+{
+    char text[128];
 
     if (have)
         return;
     if (enabled(desc, extension))
-        snprintf(text + used, left, "%s%s (enabled, but the driver cannot export %s)", comma, extension, what);
+        snprintf(text, sizeof text, "%s (enabled, but the driver cannot export %s)", extension, what);
     else
-        snprintf(text + used, left, "%s%s (%s)", comma, extension,
+        snprintf(text, sizeof text, "%s (%s)", extension,
                  driver_offers(vk, extension) ? "not enabled" : "not offered by the driver");
+    say_more(vk, text);
+}
+
+static void say_missing_inline(td_vk *vk, const td_vk_desc *desc)
+{
+    const char *extension = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
+    char *text = vk->caps.missing_inline;
+    const size_t bytes = sizeof vk->caps.missing_inline;
+
+    if (!enabled(desc, extension))
+        snprintf(text, bytes, "%s is not %s", extension,
+                 driver_offers(vk, extension) ? "enabled" : "offered by the driver");
+    else if (!addresses_enabled(desc))
+        snprintf(text, bytes, "the feature bufferDeviceAddress is not enabled");
+    else if (!vk->caps.inline_kernels)
+        snprintf(text, bytes, "%s is enabled, but the driver lacks functions of it", extension);
+    else if (!vk->caps.timeline)
+        snprintf(text, bytes, "the feature timelineSemaphore is not enabled");
+    else if (!vk->family_computes)
+        snprintf(text, bytes, "queue family %u does not compute", vk->queue_family);
+    vk->caps.inline_kernels = !text[0];
 }
 
 tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out, char *why, size_t why_bytes)
@@ -427,10 +494,15 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     query_properties(vk, properties.apiVersion >= VK_API_VERSION_1_2 ||
                              enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME));
     vk->caps.export_memory = vk->caps.export_memory && buffers_exportable(vk);
-    vk->caps.export_timeline = vk->caps.export_timeline && timelines_exportable(vk);
+    vk->caps.export_timeline = vk->caps.export_timeline && vk->caps.timeline && timelines_exportable(vk);
     vk->caps.calibrated = vk->caps.calibrated && can_calibrate(vk, desc);
     say_missing(vk, desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.export_memory, "buffers");
-    say_missing(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, vk->caps.export_timeline, "timeline semaphores");
+    if (vk->caps.timeline || !enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME))
+        say_missing(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, vk->caps.export_timeline,
+                    "timeline semaphores");
+    if (!vk->caps.timeline)
+        say_more(vk, "timelineSemaphore (not enabled)");
+    say_missing_inline(vk, desc);
     td_logf(&vk->log, TD_LOG_INFO, "%s: %s%s", vk->caps.name,
             vk->caps.missing[0] ? "no timeline rung without " : "memory and timelines can be exported",
             vk->caps.missing);

@@ -29,7 +29,7 @@ static VkBufferMemoryBarrier whole(const td_vk_mem *mem)
                                    .size = VK_WHOLE_SIZE};
 }
 
-void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
                           VkPipelineStageFlags src_stage, VkAccessFlags src_access)
 {
     VkPipelineStageFlags dst_stage = VK_PIPELINE_STAGE_HOST_BIT;
@@ -40,7 +40,10 @@ void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
     barrier = whole(mem);
     barrier.srcAccessMask = src_access;
     barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_HOST_WRITE_BIT;
-    if (external) {
+    if (peer == TD_VK_PEER_COMPUTE) {
+        dst_stage = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+        barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    } else if (peer == TD_VK_PEER_EXTERNAL) {
         /* A release makes available; the semaphore signal that follows carries it on, so there is no stage to name. */
         dst_stage = VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT;
         barrier.dstAccessMask = 0;
@@ -51,7 +54,7 @@ void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
                               NULL, 1, &barrier, 0, NULL);
 }
 
-void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
                           VkPipelineStageFlags dst_stage, VkAccessFlags dst_access)
 {
     VkPipelineStageFlags src_stage;
@@ -65,7 +68,11 @@ void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
     barrier.dstAccessMask = dst_access;
     /* The submit waits for the point at dst_stage or earlier: a barrier that begins there is chained to that wait. */
     src_stage = dst_stage;
-    if (external) {
+    if (peer == TD_VK_PEER_COMPUTE) {
+        /* Recorded kernels come before this in the same queue and have no point. */
+        src_stage |= VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+        barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
+    } else if (peer == TD_VK_PEER_EXTERNAL) {
         barrier.srcQueueFamilyIndex = VK_QUEUE_FAMILY_EXTERNAL;
         barrier.dstQueueFamilyIndex = vk->queue_family;
     } else {
@@ -73,6 +80,59 @@ void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
         barrier.srcAccessMask = VK_ACCESS_HOST_WRITE_BIT;
     }
     vk->fn.CmdPipelineBarrier(commands, src_stage, dst_stage, 0, 0, NULL, 1, &barrier, 0, NULL);
+}
+
+static void copy_whole(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *from, const td_vk_mem *to)
+{
+    const VkBufferCopy all = {.size = from->bytes};
+
+    vk->fn.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &all);
+}
+
+void td_vk_record_stage_out(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_mem *staging,
+                            VkPipelineStageFlags src_stage, VkAccessFlags src_access)
+{
+    const VkPipelineStageFlags transfer = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    VkBufferMemoryBarrier before[2], after;
+
+    if (!vk || !commands || !mem || !mem->buffer || !staging || !staging->buffer)
+        return;
+    before[0] = whole(mem);
+    before[0].srcAccessMask = src_access;
+    before[0].dstAccessMask = VK_ACCESS_TRANSFER_READ_BIT;
+    before[1] = whole(staging); /* an earlier copy from there, or to there */
+    before[1].srcAccessMask = before[1].dstAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+    vk->fn.CmdPipelineBarrier(commands, src_stage | transfer, transfer, 0, 0, NULL, 2, before, 0, NULL);
+    copy_whole(vk, commands, mem, staging);
+    after = whole(staging);
+    after.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+    after.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_HOST_WRITE_BIT;
+    vk->fn.CmdPipelineBarrier(commands, transfer, VK_PIPELINE_STAGE_HOST_BIT, 0, 0, NULL, 1, &after, 0, NULL);
+}
+
+void td_vk_record_stage_in(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_mem *staging,
+                           VkPipelineStageFlags dst_stage, VkAccessFlags dst_access)
+{
+    const VkPipelineStageFlags transfer = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    VkBufferMemoryBarrier before[2], after;
+
+    if (!vk || !commands || !mem || !mem->buffer || !staging || !staging->buffer)
+        return;
+    if (!dst_stage)
+        dst_stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    before[0] = whole(staging);
+    before[0].srcAccessMask = VK_ACCESS_HOST_WRITE_BIT;
+    before[0].dstAccessMask = VK_ACCESS_TRANSFER_READ_BIT;
+    before[1] = whole(mem);
+    before[1].srcAccessMask = before[1].dstAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+    /* Begins at dst_stage as well: there, or earlier, the submit waits for its point. */
+    vk->fn.CmdPipelineBarrier(commands, dst_stage | transfer | VK_PIPELINE_STAGE_HOST_BIT, transfer, 0, 0, NULL, 2,
+                              before, 0, NULL);
+    copy_whole(vk, commands, staging, mem);
+    after = whole(mem);
+    after.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+    after.dstAccessMask = dst_access;
+    vk->fn.CmdPipelineBarrier(commands, transfer, dst_stage, 0, 0, NULL, 1, &after, 0, NULL);
 }
 
 /* Pipelines */

@@ -34,6 +34,16 @@ static tandem_status check_usage(VkBufferUsageFlags usage, char *why, size_t why
     return TANDEM_OK;
 }
 
+tandem_status td_vk_address_memory(td_vk *vk, char *why, size_t why_bytes)
+{
+    if (!vk)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
+    if (!vk->caps.inline_kernels)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no device addresses: %s", vk->caps.missing_inline);
+    vk->addressed = true;
+    return TANDEM_OK;
+}
+
 static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage,
                                    VkExternalMemoryHandleTypeFlags handles, VkBuffer *buffer, char *why,
                                    size_t why_bytes)
@@ -43,7 +53,7 @@ static tandem_status create_buffer(td_vk *vk, uint64_t bytes, VkBufferUsageFlags
     VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                .pNext = handles ? &external : NULL,
                                .size = bytes,
-                               .usage = usage,
+                               .usage = usage | (vk->addressed ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0),
                                .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
     VkResult result = vk->fn.CreateBuffer(vk->device, &info, NULL, buffer);
 
@@ -80,15 +90,20 @@ static int memory_type(const td_vk *vk, uint32_t bits, VkMemoryPropertyFlags mus
     return -1;
 }
 
-static tandem_status allocate(td_vk *vk, const VkMemoryAllocateInfo *info, VkDeviceMemory *memory, char *why,
+static tandem_status allocate(td_vk *vk, VkMemoryAllocateInfo *info, VkDeviceMemory *memory, char *why,
                               size_t why_bytes)
 {
+    VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                       .pNext = info->pNext,
+                                       .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
     VkResult result;
     uint64_t heap = vk->memory.memoryHeaps[vk->memory.memoryTypes[info->memoryTypeIndex].heapIndex].size;
 
     if (info->allocationSize > heap)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes do not fit a heap of %" PRIu64,
                        (uint64_t)info->allocationSize, heap);
+    if (vk->addressed)
+        info->pNext = &flags;
     result = vk->fn.AllocateMemory(vk->device, info, NULL, memory);
     if (result != VK_SUCCESS) {
         *memory = VK_NULL_HANDLE;
@@ -103,7 +118,76 @@ static tandem_status bind(td_vk *vk, td_vk_mem *mem, VkDeviceMemory memory, char
 
     if (result != VK_SUCCESS)
         return td_vk_result(result, "vkBindBufferMemory", why, why_bytes);
+    if (vk->addressed) {
+        mem->address = vk->fn.GetBufferDeviceAddress(
+            vk->device, &(VkBufferDeviceAddressInfo){.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                                     .buffer = mem->buffer});
+        if (!mem->address)
+            return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "vkGetBufferDeviceAddress: 0");
+    }
     return TANDEM_OK;
+}
+
+static tandem_status create_private(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, VkMemoryPropertyFlags must,
+                                    VkMemoryPropertyFlags better, td_vk_mem *out, char *why, size_t why_bytes)
+{
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
+    td_vk_mem mem = {.bytes = bytes, .owned = true, .memfd = -1};
+    VkMemoryRequirements needs;
+    tandem_status status;
+    VkResult result;
+    bool ignored;
+    int type;
+
+    status = check_size(vk, bytes, out, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = check_usage(usage, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    status = create_buffer(vk, bytes, usage, 0, &mem.buffer, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    needs = requirements(vk, mem.buffer, &ignored);
+    mem.allocation_bytes = needs.size;
+    type = memory_type(vk, needs.memoryTypeBits, must, better);
+    if (type < 0) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no memory type with flags 0x%x among 0x%x", must,
+                         needs.memoryTypeBits);
+        goto fail;
+    }
+    info.allocationSize = needs.size;
+    info.memoryTypeIndex = (uint32_t)type;
+    status = allocate(vk, &info, &mem.memory, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = bind(vk, &mem, mem.memory, why, why_bytes);
+    if (status == TANDEM_OK && (must & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT)) {
+        result = vk->fn.MapMemory(vk->device, mem.memory, 0, VK_WHOLE_SIZE, 0, &mem.host);
+        if (result != VK_SUCCESS) {
+            mem.host = NULL;
+            status = td_vk_result(result, "vkMapMemory", why, why_bytes);
+        }
+    }
+    if (status != TANDEM_OK)
+        goto fail;
+    *out = mem;
+    return TANDEM_OK;
+
+fail:
+    td_vk_mem_free(vk, &mem);
+    return status;
+}
+
+tandem_status td_vk_mem_create_device(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                      size_t why_bytes)
+{
+    return create_private(vk, bytes, usage, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, out, why, why_bytes);
+}
+
+tandem_status td_vk_mem_create_mapped(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                      size_t why_bytes)
+{
+    return create_private(vk, bytes, usage, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                          VK_MEMORY_PROPERTY_HOST_CACHED_BIT, out, why, why_bytes);
 }
 
 tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
@@ -423,6 +507,8 @@ tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable
     *out = VK_NULL_HANDLE;
     if (!vk)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
+    if (!vk->caps.timeline)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "there are no timelines: %s", vk->caps.missing);
     if (exportable && !vk->caps.export_timeline)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s", vk->caps.missing);
     result = vk->fn.CreateSemaphore(vk->device, &info, NULL, out);

@@ -1,6 +1,8 @@
 /* What device.c, share.c and record.c share: the function table and the object behind td_vk.
  *
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * Private to interop/vk and to the executors.
  */
 #ifndef TANDEM_VK_TABLE_H
 #define TANDEM_VK_TABLE_H
@@ -28,6 +30,8 @@
     X(AllocateMemory)                                                                                                  \
     X(FreeMemory)                                                                                                      \
     X(BindBufferMemory)                                                                                                \
+    X(MapMemory)                                                                                                       \
+    X(UnmapMemory)                                                                                                     \
     X(CreateSemaphore)                                                                                                 \
     X(DestroySemaphore)                                                                                                \
     X(CreateShaderModule)                                                                                              \
@@ -41,9 +45,17 @@
     X(CmdPipelineBarrier)                                                                                              \
     X(CmdBindPipeline)                                                                                                 \
     X(CmdPushConstants)                                                                                                \
-    X(CmdDispatch)
+    X(CmdDispatch)                                                                                                     \
+    X(CmdCopyBuffer)                                                                                                   \
+    X(CreateCommandPool)                                                                                               \
+    X(DestroyCommandPool)                                                                                              \
+    X(ResetCommandPool)                                                                                                \
+    X(AllocateCommandBuffers)                                                                                          \
+    X(BeginCommandBuffer)                                                                                              \
+    X(EndCommandBuffer)                                                                                                \
+    X(QueueSubmit)
 
-/* Core in 1.2; below it by the KHR name. */
+/* Core in 1.2, below it by the KHR name; NULL without the feature. */
 #define TD_VK_TIMELINE_FUNCTIONS(X)                                                                                    \
     X(GetSemaphoreCounterValue)                                                                                        \
     X(WaitSemaphores)                                                                                                  \
@@ -56,6 +68,12 @@
     X(GetMemoryHostPointerPropertiesEXT)                                                                               \
     X(CmdPushDescriptorSetKHR)                                                                                         \
     X(GetCalibratedTimestampsEXT)                                                                                      \
+    X(GetBufferDeviceAddress)                                                                                          \
+    X(CreateCuModuleNVX)                                                                                               \
+    X(CreateCuFunctionNVX)                                                                                             \
+    X(DestroyCuModuleNVX)                                                                                              \
+    X(DestroyCuFunctionNVX)                                                                                            \
+    X(CmdCuLaunchKernelNVX)                                                                                            \
     X(SetDebugUtilsObjectNameEXT)                                                                                      \
     X(CmdBeginDebugUtilsLabelEXT)                                                                                      \
     X(CmdEndDebugUtilsLabelEXT)
@@ -85,12 +103,14 @@ struct td_vk {
     VkPhysicalDevice physical_device;
     VkDevice device;
     uint32_t queue_family;
+    bool addressed; /* td_vk_address_memory() */
     VkPhysicalDeviceMemoryProperties memory;
     uint64_t max_allocation_bytes;
     uint64_t max_timeline_difference;
     uint64_t storage_alignment; /* minStorageBufferOffsetAlignment */
     uint32_t max_groups[2];     /* maxComputeWorkGroupCount */
     uint64_t timestamp_mask;    /* of timestampValidBits */
+    bool family_computes;
     pthread_mutex_t pipelines_lock;
     td_vk_pipeline pipelines[TD_VK_PROGRAM_COUNT];
 };

@@ -18,7 +18,7 @@ typedef struct td_vk_desc {
     VkDevice device;
     uint32_t api_version, queue_family, enabled_extension_count;
     const char *const *enabled_extensions;
-    const VkPhysicalDeviceFeatures2 *enabled_features; /* NULL: all that td_vk_requirements() marks as required */
+    const VkPhysicalDeviceFeatures2 *enabled_features; /* NULL: timelineSemaphore, and no other */
 } td_vk_desc;
 
 /* What the engine's device can do, as it was enabled. */
@@ -28,13 +28,16 @@ typedef struct td_vk_caps {
     bool export_memory;      /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
     bool export_timeline;    /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
     bool import_host;        /* VK_EXT_external_memory_host */
+    bool timeline;           /* timelineSemaphore: without it td_vk_timeline_*() must not be called */
     bool push_descriptor;    /* VK_KHR_push_descriptor */
     bool calibrated;         /* VK_EXT_calibrated_timestamps */
     bool debug_utils;        /* names and labels */
+    bool inline_kernels;     /* VK_NVX_binary_import and bufferDeviceAddress, on a family that computes */
     uint64_t host_alignment; /* minImportedHostPointerAlignment */
     uint64_t max_storage_range;
     float timestamp_period;
     char missing[256]; /* which extensions or features keep it from the `timeline` rung; empty if none */
+    char missing_inline[160]; /* the same for `inline` */
 } td_vk_caps;
 
 typedef struct td_vk td_vk;
@@ -67,7 +70,18 @@ typedef struct td_vk_mem {
     bool owned; /* the VkDeviceMemory is ours to free */
     void *host; /* mapped address, or NULL */
     int memfd;  /* of td_vk_mem_create_host; 0 or less: none */
+    uint64_t address; /* of the buffer on the device, once td_vk_address_memory() was called; else 0 */
 } td_vk_mem;
+
+/* From now on every buffer over a mem has a device address (UNSUPPORTED unless caps.inline_kernels). Memory of the
+ * engine's that is wrapped must then have been allocated with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. */
+tandem_status td_vk_address_memory(td_vk *vk, char *why, size_t why_bytes);
+/* Device-local memory that nobody else shares. */
+tandem_status td_vk_mem_create_device(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                      size_t why_bytes);
+/* Memory that the host has mapped and both sides see without flushing, in the host's memory where there is such. */
+tandem_status td_vk_mem_create_mapped(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                      size_t why_bytes);
 
 /* Device-local memory, exportable as OPAQUE_FD, with the External*CreateInfo on buffer and allocation; dedicated where
  * the driver asks. */
@@ -99,13 +113,25 @@ tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t v
 /* Sleeps in vkWaitSemaphores: only for values that Vulkan or the host signals. BUSY on timeout. */
 tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t value, uint64_t timeout_ns);
 
-/* Barriers over a whole mem: to another API (external: VK_QUEUE_FAMILY_EXTERNAL) or to the host (not external). The
- * submit with the acquire waits for its point at dst_stage or at ALL_COMMANDS. No stage: nothing before, everything
- * after. No-ops on a mem without a buffer. */
-void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+/* Who uses a mem between release and acquire. */
+typedef enum td_vk_peer {
+    TD_VK_PEER_HOST = 0,
+    TD_VK_PEER_EXTERNAL = 1, /* another API: VK_QUEUE_FAMILY_EXTERNAL */
+    TD_VK_PEER_COMPUTE = 2   /* kernels in command buffers of this device: COMPUTE_SHADER, in the same queue family */
+} td_vk_peer;
+
+/* Barriers over a whole mem. The submit with the acquire waits for its point at dst_stage or at ALL_COMMANDS. No stage:
+ * nothing before, everything after. No-ops on a mem without a buffer. */
+void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
                           VkPipelineStageFlags src_stage, VkAccessFlags src_access);
-void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, bool external,
+void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
                           VkPipelineStageFlags dst_stage, VkAccessFlags dst_access);
+
+/* The same where nothing is shared: the bytes of a mem go to the host's staging memory, and come back. */
+void td_vk_record_stage_out(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_mem *staging,
+                            VkPipelineStageFlags src_stage, VkAccessFlags src_access);
+void td_vk_record_stage_in(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_mem *staging,
+                           VkPipelineStageFlags dst_stage, VkAccessFlags dst_access);
 
 /* debug_utils, no-ops without it. */
 void td_vk_name(td_vk *vk, VkObjectType type, uint64_t handle, const char *name);
