@@ -24,6 +24,8 @@ PROLOGUE(amax_partial);
 PROLOGUE(quant_qk);
 PROLOGUE(quant_v);
 PROLOGUE(delta_s);
+static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
+static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
 
 enum { D_COUNT = 5 };
 static const uint32_t d_pads[D_COUNT] = {32, 64, 96, 128, 256};
@@ -435,6 +437,36 @@ static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag
     x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
 }
 
+/* Where a plan that commits puts its output first. */
+typedef struct output {
+    place o, lse, verdict;
+} output;
+
+static void add_commit(maker *at, const output *out, const td_tensor *o, uint64_t planes)
+{
+    const tandem_view *lse = &at->op->lse;
+    td_record *record;
+    const td_params_claim claim = {0};
+    record = add_record(at, &kernel_claim, 1, &claim, sizeof claim);
+    record->block[0] = 1;
+    add_reloc(record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
+    use_scratch(record, WRITE, AT(claim, verdict), out->verdict);
+    /* No pointer leads there, but nothing is claimed before it is computed. */
+    add_range(record, READ, (td_range){TD_BASE_SCRATCH, 0, out->o.offset, out->o.offset + out->o.bytes});
+
+    const td_params_commit commit = {.o = *o,
+                                     .lse_stride_batch = lse->stride_batch,
+                                     .lse_stride_head = lse->stride_head,
+                                     .lse_stride_row = lse->stride_row};
+    record = add_record(at, &kernel_commit, planes * ((o->rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS), &commit,
+                        sizeof commit);
+    use_scratch(record, READ, AT(commit, verdict), out->verdict);
+    use_scratch(record, READ, AT(commit, from), out->o);
+    use_scratch(record, READ, AT(commit, lse_from), out->lse);
+    use_view(at, record, WRITE, AT(commit, o.data), TD_VIEW_O);
+    use_view(at, record, WRITE, AT(commit, lse), TD_VIEW_LSE);
+}
+
 float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k)
 {
     static const uint32_t rows_of_q[] = {4, 4, 2, 1, 32, 128, 128}, rows_of_k[] = {16, 16, 32, 1, 64, 64, 128};
@@ -494,6 +526,11 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const place q_mean = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * d_pad * 4);
     const place delta = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * k.rows_pad * 4);
     const place lse_bias = take(&at, bias, q_rows * 4);
+    const uint64_t o_rows = q.planes * op->q_len;
+    const output out = {
+        .o = take(&at, target->commit, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
+        .lse = take(&at, target->commit && wants_lse, (unsigned __int128)o_rows * 4),
+        .verdict = take(&at, target->commit, sizeof(uint32_t))};
     const bool dump = target->dump && at.is_gpu;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
     const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
@@ -571,7 +608,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         use_scratch(record, WRITE, AT(delta_s, delta), delta);
     }
 
-    const td_params_attention attention = {.o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
+    td_params_attention attention = {.o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
                                            .lse_stride_batch = op->lse.stride_batch,
                                            .lse_stride_head = op->lse.stride_head,
                                            .lse_stride_row = op->lse.stride_row,
@@ -584,6 +621,15 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .d_pad = d_pad,
                                            .causal = op->causal,
                                            .accumulator = target->accumulator};
+    const td_tensor o = attention.o;
+    if (target->commit) {
+        attention.o.stride_row = op->head_dim;
+        attention.o.stride_head = attention.o.stride_row * op->q_len;
+        attention.o.stride_batch = attention.o.stride_head * op->heads;
+        attention.lse_stride_row = 1;
+        attention.lse_stride_head = op->q_len;
+        attention.lse_stride_batch = attention.lse_stride_head * op->heads;
+    }
     int d_index = 0;
     while (d_pads[d_index] != d_pad)
         d_index++;
@@ -607,11 +653,18 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     use_scratch(record, READ, AT(attention, v_mean), v.mean);
     use_scratch(record, READ, AT(attention, delta), delta);
     use_scratch(record, READ, AT(attention, lse_bias), lse_bias);
-    use_view(&at, record, WRITE, AT(attention, o.data), TD_VIEW_O);
-    use_view(&at, record, WRITE, AT(attention, lse), TD_VIEW_LSE);
+    if (target->commit) {
+        use_scratch(record, WRITE, AT(attention, o.data), out.o);
+        use_scratch(record, WRITE, AT(attention, lse), out.lse);
+    } else {
+        use_view(&at, record, WRITE, AT(attention, o.data), TD_VIEW_O);
+        use_view(&at, record, WRITE, AT(attention, lse), TD_VIEW_LSE);
+    }
     use_scratch(record, WRITE, AT(attention, dump_s), dump_s);
     use_scratch(record, WRITE, AT(attention, dump_p), dump_p);
     use_scratch(record, WRITE, AT(attention, dump_r), dump_r);
+    if (target->commit)
+        add_commit(&at, &out, &o, q.planes);
 
     plan->scratch_bytes = at.scratch_bytes;
     if (at.missing)

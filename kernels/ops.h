@@ -27,6 +27,7 @@ typedef struct td_target {
     bool dump;            /* the attention kernel also writes S, P codes and R tiles to scratch (tests only) */
     bool int4;            /* 4B: packed codes and mma s4 even where that is not native, so for tests only */
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
+    bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 

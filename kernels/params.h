@@ -42,7 +42,7 @@
 #define TD_LN_2 0.6931471805599453f
 #define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
 
-/* On the GPU every kernel of this file runs blocks of 128 threads (`stamp`: 1). The prologue's shared memory is static,
+/* On the GPU every kernel of this file runs blocks of 128 threads (`stamp` and `claim`: 1). The prologue's shared memory is static,
  * the attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those
  * keys of V's d_pad channels (padded alike); two stages where they leave room for the inline executor's 47 KB, else one.
  * qk_row_bytes: of a row of K codes (TD_PACKED_ROW_BYTES where packed); pv_bytes: 1 for e4m3 codes, 2 for fp16. */
@@ -180,6 +180,26 @@ typedef struct td_params_attention {
     uint32_t causal;
     uint32_t accumulator; /* td_accumulator, for the twin; the GPU has its own */
 } td_params_attention;
+
+/* Kernel `claim` (one thread), of plans that commit: the device's side of td_control's protocol. *verdict, in scratch, is
+ * what it decided; TD_VERDICT_COMMITTED where control is NULL. It does not heed `cancel`. */
+typedef struct td_params_claim {
+    const uint32_t *cancel;
+    td_control *control; /* or NULL */
+    uint32_t *verdict;
+} td_params_claim;
+
+/* Kernel `commit`: if *verdict is TD_VERDICT_COMMITTED, copies the output from scratch to where it belongs. It does not
+ * heed `cancel` either. Grid x: bh * chunks + chunk, chunks of 128 rows. */
+typedef struct td_params_commit {
+    const uint32_t *cancel;
+    const uint32_t *verdict;
+    const void *from;      /* [bh][rows][dim] of o's type */
+    const float *lse_from; /* [bh][rows] */
+    td_tensor o;
+    float *lse; /* or NULL */
+    int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+} td_params_commit;
 
 /* Kernels `probe_wgmma_e4m3` (sm_90a), `probe_mma_e4m3` (sm_89 and up), `probe_mma_f16`: D = A B + C by one instruction of
  * the tensor cores, for measuring how they round. Grid x: tiles. a [tile][16][k], b [tile][8][k] (column after column),

@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1347,6 +1349,161 @@ static int bench(void)
     return 0;
 }
 
+/* ---- plans that commit ---- */
+
+/* Runs a case's plan on poisoned output, with the job's words. */
+static tandem_status run_committing(tu_case *it, const td_target *target, td_control *control)
+{
+    char why[256] = "";
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->q.data, (uintptr_t)it->k.data, (uintptr_t)it->v.data,
+                                           (uintptr_t)it->o.data, (uintptr_t)it->lse.data};
+    assert_int_equal(td_plan_attention(&it->op, target, &it->plan, NULL, why, sizeof why), TANDEM_OK);
+    tu_poison(&it->o);
+    if (it->lse.data)
+        tu_poison(&it->lse);
+    free(it->scratch);
+    it->scratch = aligned_alloc(256, it->plan.scratch_bytes);
+    for (size_t i = 0; i < it->plan.scratch_bytes / 4; i++) /* as an earlier job may have left it */
+        ((uint32_t *)it->scratch)[i] = TD_VERDICT_COMMITTED;
+    return td_exec_cpu_run(&it->plan, views, (uintptr_t)it->scratch, 2, control);
+}
+
+static bool is_poison(const tu_tensor *x)
+{
+    for (size_t i = 0; i < x->bytes; i++)
+        if (((const unsigned char *)x->data)[i] != TU_POISON)
+            return false;
+    return true;
+}
+
+static void test_commit(void **state)
+{
+    (void)state;
+    const td_target targets[] = {cpu, twin_of(90), twin_of(80)};
+    for (uint32_t i = 0; i < 48; i++) {
+        const tu_shape shape = {.batch = 1 + i % 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .q_len = i % 5 ? 1 + i * 7 : 256,
+                                .kv_len = 33 + i,
+                                .head_dim = dims[i % DIMS],
+                                .dtype_o = 1 + i % 3,
+                                .lse = i / 3 % 2,
+                                .layout = (tu_layout)(i / 4 % 4),
+                                .precision = i % 2 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16,
+                                .seed = i + 1};
+        td_target target = targets[i % 3];
+        td_control control = {0};
+        tu_case it;
+        tu_case_init(&it, &shape);
+        assert_int_equal(tu_case_run(&it, &target, 2), TANDEM_OK);
+        const uint32_t plain = it.plan.record_count;
+        unsigned char *o = malloc(it.o.bytes), *lse = malloc(it.lse.bytes + 1);
+        memcpy(o, it.o.data, it.o.bytes);
+        if (it.lse.data)
+            memcpy(lse, it.lse.data, it.lse.bytes);
+
+        /* The same bytes, with and without the words; nothing else is written. */
+        target.commit = true;
+        assert_int_equal(tu_case_run(&it, &target, 2), TANDEM_OK);
+        assert_memory_equal(o, it.o.data, it.o.bytes);
+        assert_int_equal(run_committing(&it, &target, &control), TANDEM_OK);
+        assert_memory_equal(o, it.o.data, it.o.bytes);
+        if (it.lse.data)
+            assert_memory_equal(lse, it.lse.data, it.lse.bytes);
+        assert_int_equal(control.claimed, 1);
+        assert_int_equal(control.verdict, TD_VERDICT_COMMITTED);
+
+        /* Only the last record writes what the engine sees; the claim waits for all that is computed. */
+        assert_int_equal(it.plan.record_count, plain + 2);
+        for (uint32_t r = 0; r + 1 < it.plan.record_count; r++)
+            for (uint32_t w = 0; w < it.plan.records[r].write_count; w++)
+                assert_int_equal(it.plan.records[r].writes[w].base, TD_BASE_SCRATCH);
+        const td_record *attention = &it.plan.records[plain - 1], *claims = &it.plan.records[plain];
+        assert_int_equal(claims->block[0] * claims->grid[0], 1);
+        assert_int_equal(claims->reads[0].begin_bytes, attention->writes[0].begin_bytes);
+        assert_int_equal(claims[1].reads[0].begin_bytes, claims->writes[0].begin_bytes);
+
+        /* Given up before, with and without the word that stops it: not a byte. */
+        for (uint32_t cancel = 0; cancel < 2; cancel++) {
+            control = (td_control){.stale = 1, .cancel = cancel};
+            assert_int_equal(run_committing(&it, &target, &control), cancel ? TANDEM_ERROR_BUSY : TANDEM_OK);
+            assert_true(is_poison(&it.o));
+            assert_true(!it.lse.data || is_poison(&it.lse));
+            assert_int_equal(control.verdict, cancel ? TD_VERDICT_NONE : TD_VERDICT_GIVEN_UP);
+        }
+        free(o);
+        free(lse);
+        tu_case_free(&it);
+    }
+}
+
+typedef struct race {
+    td_control control;
+    uint32_t round, answered, delay;
+    bool wins;
+} race;
+
+/* The host's side: gives each round's job up after a while. */
+static void *give_up(void *user)
+{
+    race *it = user;
+    for (uint32_t round = 1; round; round++) {
+        uint32_t now;
+        while ((now = __atomic_load_n(&it->round, __ATOMIC_ACQUIRE)) != round)
+            if (now == UINT32_MAX || sched_yield())
+                return NULL;
+        for (volatile uint32_t i = 0; i < it->delay; i++)
+            ;
+        __atomic_store_n(&it->control.stale, 1, __ATOMIC_SEQ_CST);
+        it->wins = !__atomic_load_n(&it->control.claimed, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&it->answered, round, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+/* Never do both win; a host that came too late reads what was decided. */
+static void test_commit_race(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 3000 };
+    const tu_shape shape = {.q_len = 4, .kv_len = 4, .head_dim = 32, .precision = TANDEM_PRECISION_F16, .lse = 1};
+    td_target target = cpu;
+    uint64_t seed = 5;
+    uint32_t committed = 0, given_up = 0;
+    race it = {0};
+    pthread_t thread;
+    tu_case of;
+    tu_case_init(&of, &shape);
+    assert_int_equal(tu_case_run(&of, &target, 1), TANDEM_OK);
+    unsigned char *o = malloc(of.o.bytes);
+    memcpy(o, of.o.data, of.o.bytes);
+    target.commit = true;
+    assert_int_equal(pthread_create(&thread, NULL, give_up, &it), 0);
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        it.control = (td_control){0};
+        it.delay = (uint32_t)(tu_random(&seed) % 20000);
+        __atomic_store_n(&it.round, round, __ATOMIC_RELEASE);
+        assert_int_equal(run_committing(&of, &target, &it.control), TANDEM_OK);
+        while (__atomic_load_n(&it.answered, __ATOMIC_ACQUIRE) != round)
+            sched_yield();
+        if (it.control.verdict == TD_VERDICT_COMMITTED) {
+            assert_false(it.wins);
+            assert_memory_equal(o, of.o.data, of.o.bytes);
+            committed++;
+        } else {
+            assert_int_equal(it.control.verdict, TD_VERDICT_GIVEN_UP);
+            assert_true(is_poison(&of.o) && is_poison(&of.lse));
+            given_up++;
+        }
+    }
+    __atomic_store_n(&it.round, UINT32_MAX, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    assert_true(committed + given_up == ROUNDS && committed && given_up);
+    free(o);
+    tu_case_free(&of);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
@@ -1376,6 +1533,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_isas_agree),
         cmocka_unit_test(test_threads_do_not_matter),
         cmocka_unit_test(test_executor),
+        cmocka_unit_test(test_commit),
+        cmocka_unit_test(test_commit_race),
     };
     return cmocka_run_group_tests_name("attention on the CPU", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "commit.cu"
 #include "probe.cu"
 #include "prologue.cu"
 #include "stamp.cu"
