@@ -34,13 +34,13 @@ static tandem_status check_usage(VkBufferUsageFlags usage, char *why, size_t why
     return TANDEM_OK;
 }
 
-tandem_status td_vk_address_memory(td_vk *vk, char *why, size_t why_bytes)
+tandem_status td_vk_address_memory(td_vk *vk, bool on, char *why, size_t why_bytes)
 {
     if (!vk)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
-    if (!vk->caps.inline_kernels)
+    if (on && !vk->caps.inline_kernels)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no device addresses: %s", vk->caps.missing_inline);
-    vk->addressed = true;
+    vk->addressed = on;
     return TANDEM_OK;
 }
 

@@ -73,9 +73,9 @@ typedef struct td_vk_mem {
     uint64_t address; /* of the buffer on the device, once td_vk_address_memory() was called; else 0 */
 } td_vk_mem;
 
-/* From now on every buffer over a mem has a device address (UNSUPPORTED unless caps.inline_kernels). Memory of the
- * engine's that is wrapped must then have been allocated with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. */
-tandem_status td_vk_address_memory(td_vk *vk, char *why, size_t why_bytes);
+/* Whether from now on every buffer over a mem has a device address (UNSUPPORTED unless caps.inline_kernels). Memory of
+ * the engine's that is wrapped must then have been allocated with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. */
+tandem_status td_vk_address_memory(td_vk *vk, bool on, char *why, size_t why_bytes);
 /* Device-local memory that nobody else shares. */
 tandem_status td_vk_mem_create_device(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                       size_t why_bytes);
