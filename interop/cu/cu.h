@@ -31,6 +31,8 @@ typedef struct td_cu_info {
  * device: `why` says which, and for a foreign UUID prints both. */
 tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why,
                                 size_t why_bytes);
+/* What td_cu_device_info() would say, without a context on the device. */
+tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *why, size_t why_bytes);
 /* Accepts NULL and half-built objects; releases the primary context. Objects made from it must be gone. */
 void td_cu_device_close(td_cu_device **device);
 const td_cu_info *td_cu_device_info(const td_cu_device *device);

@@ -183,7 +183,8 @@ static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
     return status;
 }
 
-tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why, size_t why_bytes)
+static tandem_status open_device(const uint8_t *uuid, const td_log *log, bool retain, td_cu_device **out, char *why,
+                                 size_t why_bytes)
 {
     td_cu_device *device = calloc(1, sizeof *device);
     tandem_status status;
@@ -204,7 +205,7 @@ tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_de
     status = find_device(device, uuid, why, why_bytes);
     if (!status)
         status = query(device, why, why_bytes);
-    if (!status)
+    if (!status && retain)
         status = td_cu_check(device, TD_CU(device, cuDevicePrimaryCtxRetain, &device->context, device->ordinal), why,
                              why_bytes, "cuDevicePrimaryCtxRetain");
     if (status)
@@ -212,6 +213,22 @@ tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_de
     *out = device;
     return TANDEM_OK;
 fail:
+    td_cu_device_close(&device);
+    return status;
+}
+
+tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_device **out, char *why, size_t why_bytes)
+{
+    return open_device(uuid, log, true, out, why, why_bytes);
+}
+
+tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *why, size_t why_bytes)
+{
+    td_cu_device *device;
+    tandem_status status = open_device(uuid, NULL, false, &device, why, why_bytes);
+
+    if (status == TANDEM_OK)
+        *info = device->info;
     td_cu_device_close(&device);
     return status;
 }
