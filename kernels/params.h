@@ -213,10 +213,10 @@ typedef struct td_params_probe {
 } td_params_probe;
 
 /* Kernel `stamp` (GPU only, one thread; no plan holds it): marks the begin or the end of a submit in pinned host
- * memory. Begin: slot->sequence = 0, slot->begin_ns = globaltimer. End: slot->end_ns, slot->sequence, then
- * *completed = sequence; each write is visible to the host before the next. */
+ * memory. Begin: slot->sequence = 0, slot->begin_ns = globaltimer, slot->begun = sequence. End: slot->end_ns,
+ * slot->sequence, then *completed = sequence; each write is visible to the host before the next. */
 typedef struct td_stamp {
-    uint64_t sequence, begin_ns, end_ns, reserved;
+    uint64_t sequence, begin_ns, end_ns, begun;
 } td_stamp;
 typedef struct td_params_stamp {
     td_stamp *slot;

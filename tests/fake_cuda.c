@@ -20,14 +20,30 @@ fake_cuda fake_cuda_driver = {.device_count = 1};
 
 /* Streams: a thread that does one command after the other. */
 
-typedef enum command_kind { COMMAND_STAMP, COMMAND_WAIT, COMMAND_SIGNAL } command_kind;
+typedef enum command_kind {
+    COMMAND_STAMP,
+    COMMAND_WAIT,
+    COMMAND_SIGNAL,
+    COMMAND_COPY,
+    COMMAND_RECORD,     /* of an event: now it stands at `value` */
+    COMMAND_WAIT_EVENT, /* until it stands there */
+} command_kind;
 
 typedef struct command {
     command_kind kind;
     td_params_stamp stamp;
     VkSemaphore semaphore;
     uint64_t value;
+    td_cu_event event;
+    void *to;
+    const void *from;
+    size_t bytes;
 } command;
+
+/* An event stands at the number of its last record that was reached. */
+struct td_cu_event_st {
+    atomic_uint_fast64_t recorded, reached;
+};
 
 enum { COMMANDS = 1024 };
 
@@ -50,9 +66,24 @@ struct td_cu_external_memory_st {
     int mapped;
 };
 
+/* A graph and what is made of it: its commands, one after the other. Nodes are their places, from 1. */
+enum { NODES = 64 };
+struct td_cu_graph_st {
+    command commands[NODES];
+    size_t count;
+};
+
 /* What a context holds: it goes with the last that retains it. */
 
-typedef enum object_kind { OBJECT_MEMORY, OBJECT_IMPORT, OBJECT_SEMAPHORE, OBJECT_STREAM, OBJECT_NAME } object_kind;
+typedef enum object_kind {
+    OBJECT_MEMORY,
+    OBJECT_IMPORT,
+    OBJECT_SEMAPHORE,
+    OBJECT_EVENT,
+    OBJECT_GRAPH,
+    OBJECT_STREAM,
+    OBJECT_NAME
+} object_kind;
 
 typedef struct object {
     object_kind kind;
@@ -116,6 +147,7 @@ static void stamp(const td_params_stamp *p)
     if (!p->completed) {
         __atomic_store_n(&p->slot->sequence, 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&p->slot->begin_ns, td_now_ns(), __ATOMIC_SEQ_CST);
+        __atomic_store_n(&p->slot->begun, p->sequence, __ATOMIC_SEQ_CST);
         return;
     }
     __atomic_store_n(&p->slot->end_ns, td_now_ns(), __ATOMIC_SEQ_CST);
@@ -150,6 +182,24 @@ static void signal_now(const command *c)
     pthread_mutex_unlock(&fault_semaphores);
 }
 
+static void wait_until_reached(td_cu_stream stream, const command *c)
+{
+    while (!is_stopping(stream) && c->event->reached < c->value)
+        nap();
+}
+
+static void carry_out(td_cu_stream stream, const command *c)
+{
+    switch (c->kind) {
+    case COMMAND_STAMP: stamp(&c->stamp); break;
+    case COMMAND_WAIT: wait_for(stream, c); break;
+    case COMMAND_SIGNAL: signal_now(c); break;
+    case COMMAND_COPY: memcpy(c->to, c->from, c->bytes); break;
+    case COMMAND_RECORD: c->event->reached = c->value; break;
+    case COMMAND_WAIT_EVENT: wait_until_reached(stream, c); break;
+    }
+}
+
 static void *stream_main(void *user)
 {
     td_cu_stream stream = user;
@@ -166,12 +216,7 @@ static void *stream_main(void *user)
             return NULL;
         }
         pthread_mutex_unlock(&stream->lock);
-        if (c.kind == COMMAND_STAMP)
-            stamp(&c.stamp);
-        else if (c.kind == COMMAND_WAIT)
-            wait_for(stream, &c);
-        else
-            signal_now(&c);
+        carry_out(stream, &c);
         pthread_mutex_lock(&stream->lock);
         stream->head++;
         pthread_mutex_unlock(&stream->lock);
@@ -547,6 +592,63 @@ CALL(cuStreamQuery, td_cu_stream stream)
     return idle ? TD_CU_SUCCESS : TD_CU_ERROR_NOT_READY;
 }
 
+CALL(cuEventCreate, td_cu_event *out, unsigned flags)
+{
+    if (depth <= 0 || !(flags & TD_CU_EVENT_NO_TIMING))
+        return INVALID_VALUE;
+    *out = __real_calloc(1, sizeof **out);
+    add(OBJECT_EVENT, *out);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuEventDestroy, td_cu_event event)
+{
+    if (!take_out(OBJECT_EVENT, event))
+        return INVALID_VALUE;
+    __real_free(event);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuEventRecord, td_cu_event event, td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_RECORD, .event = event, .value = event->recorded + 1};
+    const td_cu_result result = enqueue(stream, &c);
+
+    if (!result)
+        event->recorded++;
+    return result;
+}
+
+CALL(cuStreamWaitEvent, td_cu_stream stream, td_cu_event event, unsigned flags)
+{
+    const command c = {.kind = COMMAND_WAIT_EVENT, .event = event, .value = event->recorded};
+
+    return flags ? INVALID_VALUE : enqueue(stream, &c);
+}
+
+CALL(cuEventSynchronize, td_cu_event event)
+{
+    const uint64_t value = event->recorded;
+
+    while (event->reached < value)
+        nap();
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuMemcpyHtoDAsync, td_cu_pointer to, const void *from, size_t bytes, td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_COPY, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes};
+
+    return enqueue(stream, &c);
+}
+
+CALL(cuMemcpyDtoHAsync, void *to, td_cu_pointer from, size_t bytes, td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_COPY, .to = to, .from = (const void *)(uintptr_t)from, .bytes = bytes};
+
+    return enqueue(stream, &c);
+}
+
 CALL(cuModuleLoadDataEx, td_cu_module *module, const void *data, unsigned count, int *options, void **values)
 {
     static int one;
@@ -605,6 +707,160 @@ CALL(cuLaunchKernel, td_cu_function function, unsigned gx, unsigned gy, unsigned
         return TD_CU_SUCCESS;
     memcpy(&c.stamp, extra[1], sizeof c.stamp);
     return enqueue(stream, &c);
+}
+
+CALL(cuLaunchKernelEx, const td_cu_launch *launch, td_cu_function function, void **params, void **extra)
+{
+    for (unsigned i = 0; i < launch->attribute_count; i++)
+        if (launch->attributes[i].id != TD_CU_LAUNCH_OVERLAPS)
+            return INVALID_VALUE;
+    return fake_cuLaunchKernel(function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
+                               launch->block[1], launch->block[2], launch->shared_bytes, launch->stream, params, extra);
+}
+
+CALL(cuGraphCreate, td_cu_graph *out, unsigned flags)
+{
+    if (flags || depth <= 0)
+        return INVALID_VALUE;
+    *out = __real_calloc(1, sizeof **out);
+    add(OBJECT_GRAPH, *out);
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuGraphDestroy, td_cu_graph graph)
+{
+    if (!take_out(OBJECT_GRAPH, graph))
+        return INVALID_VALUE;
+    __real_free(graph);
+    return TD_CU_SUCCESS;
+}
+
+static td_cu_graph_node node_of(size_t place)
+{
+    return (td_cu_graph_node)(uintptr_t)place;
+}
+
+/* Only chains: a node depends on the one before it. */
+static td_cu_result add_node(td_cu_graph_node *node, td_cu_graph graph, const td_cu_graph_node *after, size_t count,
+                             const command *c)
+{
+    if (graph->count == NODES || count != (graph->count > 0) || (count && after[0] != node_of(graph->count)))
+        return INVALID_VALUE;
+    graph->commands[graph->count++] = *c;
+    *node = node_of(graph->count);
+    return TD_CU_SUCCESS;
+}
+
+static td_cu_result set_node(td_cu_graph graph, td_cu_graph_node node, const command *c)
+{
+    const size_t place = (uintptr_t)node;
+
+    if (!place || place > graph->count || graph->commands[place - 1].kind != c->kind)
+        return INVALID_VALUE;
+    graph->commands[place - 1] = *c;
+    return TD_CU_SUCCESS;
+}
+
+/* A kernel that computes nothing is a copy of nothing. */
+static td_cu_result kernel_command(const td_cu_kernel_node *params, command *c)
+{
+    *c = (command){.kind = COMMAND_COPY};
+    if (!params->grid[0] || !params->block[0] || params->params || params->extra[0] != TD_CU_LAUNCH_BUFFER)
+        return INVALID_VALUE;
+    if ((void *)params->function == &stamp_function) {
+        c->kind = COMMAND_STAMP;
+        memcpy(&c->stamp, params->extra[1], sizeof c->stamp);
+    }
+    return TD_CU_SUCCESS;
+}
+
+static command semaphore_command(command_kind kind, const td_cu_semaphore_node *params)
+{
+    return (command){.kind = kind, .semaphore = params->semaphores[0]->semaphore, .value = params->values[0].value};
+}
+
+CALL(cuGraphAddKernelNode, td_cu_graph_node *node, td_cu_graph graph, const td_cu_graph_node *after, size_t count,
+     const td_cu_kernel_node *params)
+{
+    command c;
+    const td_cu_result result = kernel_command(params, &c);
+
+    return result ? result : add_node(node, graph, after, count, &c);
+}
+
+CALL(cuGraphAddExternalSemaphoresWaitNode, td_cu_graph_node *node, td_cu_graph graph, const td_cu_graph_node *after,
+     size_t count, const td_cu_semaphore_node *params)
+{
+    const command c = semaphore_command(COMMAND_WAIT, params);
+
+    return add_node(node, graph, after, count, &c);
+}
+
+CALL(cuGraphAddExternalSemaphoresSignalNode, td_cu_graph_node *node, td_cu_graph graph, const td_cu_graph_node *after,
+     size_t count, const td_cu_semaphore_node *params)
+{
+    const command c = semaphore_command(COMMAND_SIGNAL, params);
+
+    return add_node(node, graph, after, count, &c);
+}
+
+/* An executable graph is a copy of the graph. */
+CALL(cuGraphInstantiateWithFlags, td_cu_graph_exec *out, td_cu_graph graph, unsigned long long flags)
+{
+    td_cu_graph copy;
+
+    if (flags)
+        return INVALID_VALUE;
+    copy = __real_calloc(1, sizeof *copy);
+    *copy = *graph;
+    add(OBJECT_GRAPH, copy);
+    *out = (td_cu_graph_exec)(void *)copy;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuGraphUpload, td_cu_graph_exec exec, td_cu_stream stream)
+{
+    return exec && stream ? TD_CU_SUCCESS : INVALID_VALUE;
+}
+
+CALL(cuGraphExecDestroy, td_cu_graph_exec exec)
+{
+    return fake_cuGraphDestroy((td_cu_graph)(void *)exec);
+}
+
+CALL(cuGraphExecKernelNodeSetParams, td_cu_graph_exec exec, td_cu_graph_node node, const td_cu_kernel_node *params)
+{
+    command c;
+    const td_cu_result result = kernel_command(params, &c);
+
+    return result ? result : set_node((td_cu_graph)(void *)exec, node, &c);
+}
+
+CALL(cuGraphExecExternalSemaphoresWaitNodeSetParams, td_cu_graph_exec exec, td_cu_graph_node node,
+     const td_cu_semaphore_node *params)
+{
+    const command c = semaphore_command(COMMAND_WAIT, params);
+
+    return set_node((td_cu_graph)(void *)exec, node, &c);
+}
+
+CALL(cuGraphExecExternalSemaphoresSignalNodeSetParams, td_cu_graph_exec exec, td_cu_graph_node node,
+     const td_cu_semaphore_node *params)
+{
+    const command c = semaphore_command(COMMAND_SIGNAL, params);
+
+    return set_node((td_cu_graph)(void *)exec, node, &c);
+}
+
+CALL(cuGraphLaunch, td_cu_graph_exec exec, td_cu_stream stream)
+{
+    const struct td_cu_graph_st *graph = (const void *)exec;
+    td_cu_result result = TD_CU_SUCCESS;
+
+    for (size_t i = 0; !result && i < graph->count; i++)
+        if (graph->commands[i].kind != COMMAND_COPY)
+            result = enqueue(stream, &graph->commands[i]);
+    return result;
 }
 
 const td_cu_table *fake_cuda_table(void)

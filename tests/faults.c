@@ -615,7 +615,36 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
     X(cuLaunchKernel,                                                                                                  \
       (td_cu_function a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned h, unsigned i,           \
        td_cu_stream j, void **k, void **l),                                                                            \
-      (a, b, c, d, e, g, h, i, j, k, l), NULL, (uintptr_t)j, 0)
+      (a, b, c, d, e, g, h, i, j, k, l), NULL, (uintptr_t)j, 0)                                                        \
+    X(cuLaunchKernelEx, (const td_cu_launch *a, td_cu_function b, void **c, void **d), (a, b, c, d), a, 0, 0)          \
+    X(cuMemcpyHtoDAsync, (td_cu_pointer a, const void *b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)         \
+    X(cuMemcpyDtoHAsync, (void *a, td_cu_pointer b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)               \
+    X(cuEventCreate, (td_cu_event * a, unsigned b), (a, b), NULL, b, 1)                                                \
+    X(cuEventDestroy, (td_cu_event a), (a), NULL, 0, -1)                                                               \
+    X(cuEventRecord, (td_cu_event a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)                                   \
+    X(cuEventSynchronize, (td_cu_event a), (a), NULL, 0, 0)                                                            \
+    X(cuStreamWaitEvent, (td_cu_stream a, td_cu_event b, unsigned c), (a, b, c), NULL, (uintptr_t)a, 0)                \
+    X(cuGraphCreate, (td_cu_graph * a, unsigned b), (a, b), NULL, 0, 1)                                                \
+    X(cuGraphDestroy, (td_cu_graph a), (a), NULL, 0, -1)                                                               \
+    X(cuGraphAddKernelNode,                                                                                            \
+      (td_cu_graph_node * a, td_cu_graph b, const td_cu_graph_node *c, size_t d, const td_cu_kernel_node *e),          \
+      (a, b, c, d, e), e, 0, 0)                                                                                        \
+    X(cuGraphAddExternalSemaphoresWaitNode,                                                                            \
+      (td_cu_graph_node * a, td_cu_graph b, const td_cu_graph_node *c, size_t d, const td_cu_semaphore_node *e),       \
+      (a, b, c, d, e), e->values, 0, 0)                                                                                \
+    X(cuGraphAddExternalSemaphoresSignalNode,                                                                          \
+      (td_cu_graph_node * a, td_cu_graph b, const td_cu_graph_node *c, size_t d, const td_cu_semaphore_node *e),       \
+      (a, b, c, d, e), e->values, 0, 0)                                                                                \
+    X(cuGraphInstantiateWithFlags, (td_cu_graph_exec * a, td_cu_graph b, unsigned long long c), (a, b, c), NULL, 0, 1) \
+    X(cuGraphUpload, (td_cu_graph_exec a, td_cu_stream b), (a, b), NULL, 0, 0)                                         \
+    X(cuGraphExecDestroy, (td_cu_graph_exec a), (a), NULL, 0, -1)                                                      \
+    X(cuGraphExecKernelNodeSetParams, (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_kernel_node *c), (a, b, c), \
+      c, 0, 0)                                                                                                         \
+    X(cuGraphExecExternalSemaphoresWaitNodeSetParams,                                                                  \
+      (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_semaphore_node *c), (a, b, c), c->values, 0, 0)             \
+    X(cuGraphExecExternalSemaphoresSignalNodeSetParams,                                                                \
+      (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_semaphore_node *c), (a, b, c), c->values, 0, 0)             \
+    X(cuGraphLaunch, (td_cu_graph_exec a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)
 
 #define X(name, parameters, arguments, info, handle, adds)                                                             \
     static td_cu_result hook_##name parameters                                                                         \

@@ -722,7 +722,7 @@ static void test_frame_counts(void **state)
         assert_int_equal(after.allocations, before.allocations);
         assert_int_equal(after.host_waits, before.host_waits);
         assert_int_equal(after.launches - before.launches, it.plan.record_count + 2);
-        assert_int_equal(after.all - before.all, it.plan.record_count + 4); /* and the context: push, pop */
+        assert_int_equal(after.all - before.all, it.plan.record_count + 5); /* and push, pop, the event */
         assert_false(signalled);                                            /* nobody asked for a signal */
         if (previous)
             assert_int_equal(sequence, previous + 1);
@@ -1046,7 +1046,8 @@ static void test_vulkan_frames(void **state)
             assert_int_equal(after.copies - before.copies, 0);
             assert_int_equal(after.allocations - before.allocations, 0);
             assert_int_equal(after.host_waits - before.host_waits, 0);
-            assert_int_equal(after.all - before.all, it.plan.record_count + 6); /* stamps, wait, signal, push, pop */
+            /* stamps, wait, signal, event, push, pop */
+            assert_int_equal(after.all - before.all, it.plan.record_count + 7);
         }
         usleep(2000);
         assert_true(td_stream_completed(stream) < sequence); /* it waits */

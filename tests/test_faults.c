@@ -479,14 +479,16 @@ static bool may_be_done_without(const char *call)
         "cuDestroyExternalMemory",
         "cuDestroyExternalSemaphore",
         "cuStreamDestroy",
+        "cuEventDestroy",
         "cuModuleUnload",
+        "cuLaunchKernelEx",
         "cuDevicePrimaryCtxRelease",
     };
 
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!strcmp(call, calls[i]))
             return true;
-    return false;
+    return !strncmp(call, "cuGraph", 7); /* then each kernel is a launch of its own */
 }
 
 /* Some only at one place, or for one kind of session. */

@@ -2,118 +2,74 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A submit is: wait, stamp, records, stamp, signal - all on this stream and none of them waited for. The stamps are
- * kernels of one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read
- * without the driver.
+ * A submit is: wait, stamp, records, stamp, signal, event - all on this stream and none of them waited for. The stamps
+ * are kernels of one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read
+ * without the driver. Who has nothing else to do sleeps on the event.
  *
- * Every function of the module is loaded at creation. Left to itself the driver loads a function at its first launch,
- * and may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
+ * A submit that copies begins on the stream `in`, if it brings bytes, and ends on `out`, if it takes some back:
+ *     in       copy n      copy n+1    copy n+2
+ *     stream               records n   records n+1  records n+2
+ *     out                              copy n       copy n+1
+ * Copies to the device wait for earlier records and copies that touch the same bytes, and for no others; so with device
+ * memory of its own for each slot all three overlap. Ends are in the order of submits.
+ *
+ * Every function of the module is loaded and every event made at creation. Left to itself the driver loads a function at
+ * its first launch, and may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "engine_plugin/exec/exec.h"
-#include "interop/cu/driver.h"
-#include "kernels/params.h"
+#include "engine_plugin/exec/cu_stream.h"
 
 enum {
-    SLOTS = 256,
-    FUNCTIONS = 64,
     PLAIN_SHARED_BYTES = 48 * 1024,
     CLOCK_TRIES = 20,
 };
 /* Bound of each spin at creation; other programs may hold the GPU for a while. */
 static const uint64_t stamp_limit_ns = 2000000000u;
 
-typedef struct function {
-    const char *entry; /* in the cubin's table */
-    td_cu_function handle;
-    uint32_t shared_bytes; /* dynamic, that it may be launched with */
-} function;
-
-struct td_stream {
-    td_cu_device *device;
-    td_log log;
-    td_cu_module module;
-    td_cu_stream stream;
-    td_cu_function stamp;
-    function functions[FUNCTIONS];
-    uint32_t function_count;
-    td_cu_mem ring; /* td_stamp[SLOTS], then the number of the last finished submit */
-    uint64_t submitted;
-    atomic_int_fast64_t clock_offset_ns;
-};
-
-/* NVTX is headers alone, of the toolkit that built the kernels; without a profiler a range costs a few nanoseconds. */
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#include <nvtx3/nvToolsExt.h>
-
-static void range_push(const char *label)
+static tandem_status launch(td_cuda_stream *stream, td_cu_stream on, td_cu_function function, const td_record *record,
+                            const void *params, char *why, size_t why_bytes)
 {
-    if (label)
-        nvtxRangePushA(label);
-}
-
-static void range_pop(const char *label)
-{
-    if (label)
-        nvtxRangePop();
-}
-#else
-static void range_push(const char *label)
-{
-    (void)label;
-}
-
-static void range_pop(const char *label)
-{
-    (void)label;
-}
-#endif
-
-static uint64_t load_word(const volatile uint64_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-static td_stamp *slots_of(const td_stream *stream)
-{
-    return stream->ring.host;
-}
-
-static uint64_t *completed_of(const td_stream *stream)
-{
-    return (uint64_t *)(slots_of(stream) + SLOTS);
-}
-
-static tandem_status launch(td_stream *stream, td_cu_function function_handle, const uint32_t grid[3],
-                            const uint32_t block[3], uint32_t shared_bytes, const void *params, size_t param_bytes,
-                            const char *name, char *why, size_t why_bytes)
-{
+    size_t param_bytes = record->param_bytes;
     void *extra[] = {TD_CU_LAUNCH_BUFFER, (void *)(uintptr_t)params, TD_CU_LAUNCH_BYTES, &param_bytes,
                      TD_CU_LAUNCH_END};
+    const uint32_t *grid = record->grid, *block = record->block;
+    td_cu_result result;
 
-    return td_cu_check(stream->device,
-                       TD_CU(stream->device, cuLaunchKernel, function_handle, grid[0], grid[1], grid[2], block[0],
-                             block[1], block[2], shared_bytes, stream->stream, NULL, extra),
-                       why, why_bytes, "launch of %s (grid %u)", name, (unsigned)grid[0]);
+    if (record->flags & TD_RECORD_PDL && stream->device->table.cuLaunchKernelEx) {
+        td_cu_launch_attribute overlaps = {.id = TD_CU_LAUNCH_OVERLAPS, .value.allowed = 1};
+        const td_cu_launch config = {.grid = {grid[0], grid[1], grid[2]},
+                                     .block = {block[0], block[1], block[2]},
+                                     .shared_bytes = record->shared_bytes,
+                                     .stream = on,
+                                     .attributes = &overlaps,
+                                     .attribute_count = 1};
+
+        result = TD_CU(stream->device, cuLaunchKernelEx, &config, function, NULL, extra);
+    } else {
+        result = TD_CU(stream->device, cuLaunchKernel, function, grid[0], grid[1], grid[2], block[0], block[1],
+                       block[2], record->shared_bytes, on, NULL, extra);
+    }
+    return td_cu_check(stream->device, result, why, why_bytes, "launch of %s (grid %u)", record->kernel->entry,
+                       (unsigned)grid[0]);
 }
 
-static tandem_status launch_stamp(td_stream *stream, uint64_t sequence, bool end, char *why, size_t why_bytes)
+static tandem_status launch_stamp(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, bool end, char *why,
+                                  size_t why_bytes)
 {
-    static const uint32_t one[3] = {1, 1, 1};
-    const td_params_stamp params = {
-        .slot = (td_stamp *)(uintptr_t)(stream->ring.address + sequence % SLOTS * sizeof(td_stamp)),
-        .completed = end ? (uint64_t *)(uintptr_t)(stream->ring.address + SLOTS * sizeof(td_stamp)) : NULL,
-        .sequence = sequence};
+    static const td_kernel kernel = {.name = "stamp", .entry = "stamp"};
+    static const td_record one = {
+        .kernel = &kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}, .param_bytes = sizeof(td_params_stamp)};
+    const td_params_stamp params = td_stream_stamp(&stream->base, sequence, end);
 
-    return launch(stream, stream->stamp, one, one, 0, &params, sizeof params, "stamp", why, why_bytes);
+    return launch(stream, on, stream->stamp, &one, &params, why, why_bytes);
 }
 
 /* Loads an image; with `ptx` the driver compiles it. */
-static tandem_status load_image(td_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
+static tandem_status load_image(td_cuda_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
 {
     char errors[512] = "";
     int options[] = {TD_CU_JIT_ERROR_LOG, TD_CU_JIT_ERROR_LOG_BYTES};
@@ -127,7 +83,7 @@ static tandem_status load_image(td_stream *stream, const td_cubin *image, char *
                        (unsigned)image->sm, errors[0] ? ": " : "", errors);
 }
 
-static tandem_status load_function(td_stream *stream, const char *entry, td_cu_function *out, char *why,
+static tandem_status load_function(td_cuda_stream *stream, const char *entry, td_cu_function *out, char *why,
                                    size_t why_bytes)
 {
     td_cu_device *device = stream->device;
@@ -145,7 +101,7 @@ static tandem_status load_function(td_stream *stream, const char *entry, td_cu_f
     return status;
 }
 
-static tandem_status load_kernels(td_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
+static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
 {
     const uint32_t sm = stream->device->info.sm;
     tandem_status status;
@@ -164,7 +120,7 @@ static tandem_status load_kernels(td_stream *stream, const td_cubin *image, char
             if (table[i].ptx && table[i].sm <= sm)
                 ptx = &table[i];
         if (ptx) {
-            td_logf(&stream->log, TD_LOG_WARN, "%s; the driver compiles PTX instead", why);
+            td_logf(&stream->base.log, TD_LOG_WARN, "%s; the driver compiles PTX instead", why);
             image = ptx;
             status = load_image(stream, image, why, why_bytes);
         }
@@ -172,12 +128,13 @@ static tandem_status load_kernels(td_stream *stream, const td_cubin *image, char
     if (!status)
         status = load_function(stream, "stamp", &stream->stamp, why, why_bytes);
     for (uint32_t i = 0; !status && i < image->entry_count; i++) {
-        function *f = &stream->functions[stream->function_count];
+        td_cuda_function *f = &stream->functions[stream->function_count];
 
         if (!strcmp(image->entries[i].entry, "stamp"))
             continue;
-        if (stream->function_count == FUNCTIONS)
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "more than %d kernels in one image", FUNCTIONS);
+        if (stream->function_count == TD_CUDA_FUNCTIONS)
+            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "more than %d kernels in one image",
+                           TD_CUDA_FUNCTIONS);
         f->entry = image->entries[i].entry;
         f->shared_bytes = PLAIN_SHARED_BYTES;
         status = load_function(stream, f->entry, &f->handle, why, why_bytes);
@@ -186,9 +143,8 @@ static tandem_status load_kernels(td_stream *stream, const td_cubin *image, char
     return status;
 }
 
-/* The function of a record, ready for its shared memory. */
-static tandem_status find_function(td_stream *stream, const td_record *record, function **out, char *why,
-                                   size_t why_bytes)
+tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
+                                  size_t why_bytes)
 {
     const char *entry = record->kernel->entry;
     td_cu_device *device = stream->device;
@@ -197,11 +153,11 @@ static tandem_status find_function(td_stream *stream, const td_record *record, f
     if (!entry)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s has no GPU version",
                        record->kernel->name);
-    if (record->flags)
+    if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (device->info.sm >= 90 ? TD_RECORD_CLUSTER : 0)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)",
                        entry, (unsigned)record->flags);
     for (uint32_t i = 0; i < stream->function_count; i++) {
-        function *f = &stream->functions[i];
+        td_cuda_function *f = &stream->functions[i];
 
         if (f->entry != entry && strcmp(f->entry, entry))
             continue;
@@ -225,7 +181,7 @@ static tandem_status find_function(td_stream *stream, const td_record *record, f
 }
 
 /* The GPU's clock lies between the host's before the launch and after its stamp was seen: intervals, intersected. */
-static tandem_status measure_clock(td_stream *stream, char *why, size_t why_bytes)
+static tandem_status measure_clock(td_cuda_stream *stream, char *why, size_t why_bytes)
 {
     int64_t low = INT64_MIN, high = INT64_MAX;
     tandem_status status;
@@ -235,10 +191,10 @@ static tandem_status measure_clock(td_stream *stream, char *why, size_t why_byte
         uint64_t end = begin;
         int64_t gpu;
 
-        status = launch_stamp(stream, i, true, why, why_bytes);
+        status = launch_stamp(stream, stream->stream, i, true, why, why_bytes);
         if (status)
             return status;
-        while (load_word(completed_of(stream)) != i) {
+        while (td_stream_completed(&stream->base) != i) {
             end = td_now_ns();
             if (end - begin > stamp_limit_ns)
                 return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE,
@@ -246,7 +202,7 @@ static tandem_status measure_clock(td_stream *stream, char *why, size_t why_byte
                                (unsigned)(stamp_limit_ns / 1000000));
         }
         end = td_now_ns();
-        gpu = (int64_t)slots_of(stream)[i].end_ns;
+        gpu = (int64_t)stream->base.ring->stamps[i].end_ns;
         if (i == 1)
             continue; /* includes what the first launch of a context costs */
         if (gpu - (int64_t)end > low)
@@ -254,9 +210,58 @@ static tandem_status measure_clock(td_stream *stream, char *why, size_t why_byte
         if (gpu - (int64_t)begin < high)
             high = gpu - (int64_t)begin;
     }
-    atomic_store(&stream->clock_offset_ns, low + (high - low) / 2);
+    atomic_store(&stream->base.clock_offset_ns, low + (high - low) / 2);
     memset(stream->ring.host, 0, stream->ring.bytes);
     return TANDEM_OK;
+}
+
+static tandem_status make_event(td_cuda_stream *stream, unsigned flags, td_cu_event *out, char *why, size_t why_bytes)
+{
+    return td_cu_check(stream->device, TD_CU(stream->device, cuEventCreate, out, flags | TD_CU_EVENT_NO_TIMING), why,
+                       why_bytes, "cuEventCreate");
+}
+
+static tandem_status make_stream(td_cuda_stream *stream, td_cu_stream *out, char *why, size_t why_bytes)
+{
+    return td_cu_check(stream->device, TD_CU(stream->device, cuStreamCreate, out, TD_CU_STREAM_NON_BLOCKING), why,
+                       why_bytes, "cuStreamCreate");
+}
+
+tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_cu_device *device,
+                           const td_cubin *image, const td_log *log, char *why, size_t why_bytes)
+{
+    tandem_status status;
+
+    stream->base.ops = ops;
+    if (log)
+        stream->base.log = *log;
+    stream->device = device;
+    status = td_cu_mem_alloc_host(device, sizeof(td_stream_ring), &stream->ring, why, why_bytes);
+    if (status)
+        return status;
+    stream->base.ring = stream->ring.host;
+    stream->base.ring_address = stream->ring.address;
+    memset(stream->ring.host, 0, stream->ring.bytes);
+    status = td_cu_enter(device, why, why_bytes);
+    if (status)
+        return status;
+    status = make_stream(stream, &stream->stream, why, why_bytes);
+    if (!status)
+        status = make_stream(stream, &stream->in, why, why_bytes);
+    if (!status)
+        status = make_stream(stream, &stream->out, why, why_bytes);
+    for (int i = 0; !status && i < TD_STREAM_PENDING; i++)
+        status = make_event(stream, TD_CU_EVENT_SLEEPS, &stream->done[i], why, why_bytes);
+    for (int i = 0; !status && i < TD_CUDA_TRACES; i++)
+        status = make_event(stream, 0, &stream->ran[i], why, why_bytes);
+    if (!status)
+        status = make_event(stream, 0, &stream->brought, why, why_bytes);
+    if (!status)
+        status = load_kernels(stream, image, why, why_bytes);
+    if (!status)
+        status = measure_clock(stream, why, why_bytes);
+    td_cu_leave(device);
+    return status;
 }
 
 tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_stream **out, char *why, size_t why_bytes)
@@ -267,96 +272,125 @@ tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_strea
 tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image, const td_log *log, td_stream **out,
                                      char *why, size_t why_bytes)
 {
-    td_stream *stream = calloc(1, sizeof *stream);
-    bool entered = false;
+    static const td_stream_ops ops = {.enqueue = td_cuda_enqueue,
+                                      .wait = td_cuda_wait,
+                                      .status = td_cuda_status,
+                                      .drain = td_cuda_drain,
+                                      .destroy = td_cuda_destroy};
+    td_cuda_stream *stream = calloc(1, sizeof *stream);
     tandem_status status;
 
     *out = NULL;
     if (!stream)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a stream");
-    stream->device = device;
-    if (log)
-        stream->log = *log;
-    status = td_cu_mem_alloc_host(device, SLOTS * sizeof(td_stamp) + 64, &stream->ring, why, why_bytes);
+    *out = &stream->base;
+    status = td_cuda_init(stream, &ops, device, image, log, why, why_bytes);
     if (status)
-        goto fail;
-    memset(stream->ring.host, 0, stream->ring.bytes);
-    status = td_cu_enter(device, why, why_bytes);
-    if (status)
-        goto fail;
-    entered = true;
-    status = td_cu_check(device, TD_CU(device, cuStreamCreate, &stream->stream, TD_CU_STREAM_NON_BLOCKING), why,
-                         why_bytes, "cuStreamCreate");
-    if (!status)
-        status = load_kernels(stream, image, why, why_bytes);
-    if (!status)
-        status = measure_clock(stream, why, why_bytes);
-    if (status)
-        goto fail;
-    td_cu_leave(device);
-
-    *out = stream;
-    return TANDEM_OK;
-fail:
-    if (entered)
-        td_cu_leave(device);
-    td_stream_destroy(&stream, stamp_limit_ns);
+        td_stream_destroy(out, stamp_limit_ns);
     return status;
 }
 
-/* Whether the stream is idle, or broken for good, within timeout_ns. */
-static bool drain(td_stream *stream, uint64_t timeout_ns)
+static bool is_busy(td_cuda_stream *stream, td_cu_stream one)
 {
-    const struct timespec nap = {.tv_nsec = 50000};
-    const uint64_t begin = td_now_ns();
-
-    while (stream->stream && TD_CU(stream->device, cuStreamQuery, stream->stream) == TD_CU_ERROR_NOT_READY) {
-        if (td_now_ns() - begin >= timeout_ns)
-            return false;
-        nanosleep(&nap, NULL);
-    }
-    return true;
+    return one && TD_CU(stream->device, cuStreamQuery, one) == TD_CU_ERROR_NOT_READY;
 }
 
-bool td_stream_drain(td_stream *stream, uint64_t timeout_ns)
+bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
 {
-    bool drained;
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+    const struct timespec nap = {.tv_nsec = 50000};
+    const uint64_t begin = td_now_ns();
+    bool busy;
 
     if (td_cu_enter(stream->device, NULL, 0))
         return true; /* nothing runs in a context that is gone */
-    drained = drain(stream, timeout_ns);
+    while ((busy = is_busy(stream, stream->in) || is_busy(stream, stream->stream) || is_busy(stream, stream->out)) &&
+           td_now_ns() - begin < timeout_ns)
+        nanosleep(&nap, NULL);
     td_cu_leave(stream->device);
-    return drained;
+    return !busy;
 }
 
-void td_stream_destroy(td_stream **pointer, uint64_t timeout_ns)
+void td_cuda_destroy(td_stream *base, bool drained)
 {
-    td_stream *stream = *pointer;
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+    td_cu_stream streams[] = {stream->stream, stream->in, stream->out};
+    const struct timespec nap = {.tv_nsec = 50000};
+    td_cu_device *device = stream->device;
     char why[160];
 
-    *pointer = NULL;
-    if (!stream)
+    if (!drained) {
+        if (!atomic_load(&stream->waiters))
+            free(stream);
         return;
-    if (td_cu_enter(stream->device, why, sizeof why)) {
-        td_logf(&stream->log, TD_LOG_WARN, "a stream is left behind: %s", why);
-    } else if (!drain(stream, timeout_ns)) {
-        td_logf(&stream->log, TD_LOG_WARN, "a stream is left behind: submit %llu of %llu is not finished after %llu ms",
-                (unsigned long long)td_stream_completed(stream) + 1, (unsigned long long)stream->submitted,
-                (unsigned long long)(timeout_ns / 1000000));
-        td_cu_leave(stream->device);
-    } else {
-        if (stream->stream)
-            TD_CU(stream->device, cuStreamDestroy, stream->stream);
-        if (stream->module)
-            TD_CU(stream->device, cuModuleUnload, stream->module);
-        td_cu_leave(stream->device);
-        td_cu_mem_free(stream->device, &stream->ring);
     }
+    while (atomic_load(&stream->waiters)) /* what they wait for has come */
+        nanosleep(&nap, NULL);
+    if (td_cu_enter(device, why, sizeof why)) {
+        td_logf(&base->log, TD_LOG_WARN, "a stream is left behind: %s", why);
+        free(stream);
+        return;
+    }
+    for (int i = 0; i < TD_STREAM_PENDING; i++)
+        if (stream->done[i])
+            TD_CU(device, cuEventDestroy, stream->done[i]);
+    for (int i = 0; i < TD_CUDA_TRACES; i++)
+        if (stream->ran[i])
+            TD_CU(device, cuEventDestroy, stream->ran[i]);
+    if (stream->brought)
+        TD_CU(device, cuEventDestroy, stream->brought);
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (streams[i])
+            TD_CU(device, cuStreamDestroy, streams[i]);
+    if (stream->module)
+        TD_CU(device, cuModuleUnload, stream->module);
+    td_cu_leave(device);
+    td_cu_mem_free(device, &stream->ring);
     free(stream);
 }
 
-static tandem_status enqueue_signal(td_stream *stream, const td_stream_submit *submit, bool *signalled, char *why,
+/* --- One submit --- */
+
+static tandem_status wait_for_event(td_cuda_stream *stream, td_cu_stream on, td_cu_event event, char *why,
                                     size_t why_bytes)
+{
+    return td_cu_check(stream->device, TD_CU(stream->device, cuStreamWaitEvent, on, event, 0), why, why_bytes,
+                       "cuStreamWaitEvent");
+}
+
+static tandem_status record_event(td_cuda_stream *stream, td_cu_event event, td_cu_stream on, char *why,
+                                  size_t why_bytes)
+{
+    return td_cu_check(stream->device, TD_CU(stream->device, cuEventRecord, event, on), why, why_bytes,
+                       "cuEventRecord");
+}
+
+tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, char *why, size_t why_bytes)
+{
+    const uint64_t at = sequence % TD_STREAM_PENDING;
+    const tandem_status status = record_event(stream, stream->done[at], on, why, why_bytes);
+
+    if (!status)
+        atomic_store_explicit(&stream->done_sequence[at], sequence, memory_order_release);
+    return status;
+}
+
+static tandem_status enqueue_wait(td_cuda_stream *stream, td_cu_stream on, const td_stream_submit *submit, char *why,
+                                  size_t why_bytes)
+{
+    const td_cu_semaphore_value value = {.value = submit->wait ? submit->wait->value : 0};
+    td_cu_external_semaphore semaphore;
+
+    if (!submit->wait)
+        return TANDEM_OK;
+    semaphore = submit->wait->cu->external;
+    return td_cu_check(stream->device,
+                       TD_CU(stream->device, cuWaitExternalSemaphoresAsync, &semaphore, &value, 1, on), why, why_bytes,
+                       "wait for value %llu: cuWaitExternalSemaphoresAsync", (unsigned long long)submit->wait->value);
+}
+
+static tandem_status enqueue_signal(td_cuda_stream *stream, td_cu_stream on, const td_stream_submit *submit,
+                                    bool *signalled, char *why, size_t why_bytes)
 {
     const td_cu_semaphore_value value = {.value = submit->signal ? submit->signal->value : 0};
     td_cu_external_semaphore semaphore;
@@ -365,115 +399,270 @@ static tandem_status enqueue_signal(td_stream *stream, const td_stream_submit *s
     if (!submit->signal)
         return TANDEM_OK;
     semaphore = submit->signal->cu->external;
-    status = td_cu_check(stream->device,
-                         TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream),
-                         why, why_bytes, "signal of value %llu: cuSignalExternalSemaphoresAsync",
-                         (unsigned long long)submit->signal->value);
+    status = td_cu_check(
+        stream->device, TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &value, 1, on), why,
+        why_bytes, "signal of value %llu: cuSignalExternalSemaphoresAsync", (unsigned long long)submit->signal->value);
     *signalled = !status;
     return status;
 }
 
-/* The device's context is current. */
-static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, bool *signalled, char *why,
-                             size_t why_bytes)
+/* --- The order of copies --- */
+
+static bool overlap(td_cuda_span a, td_cuda_span b)
 {
-    const td_plan *plan = submit->plan;
-    function *functions[TD_PLAN_RECORDS];
-    td_cu_device *device = stream->device;
+    return a.begin < b.end && b.begin < a.end;
+}
+
+static bool overlap_any(td_cuda_span a, const td_cuda_span *list)
+{
+    for (int i = 0; i < TD_VIEW_COUNT; i++)
+        if (overlap(a, list[i]))
+            return true;
+    return false;
+}
+
+static void trace_range(td_cuda_trace *trace, const td_range *range, const uint64_t *views)
+{
+    td_cuda_span *span;
+    uint64_t begin, end;
+
+    if (range->base != TD_BASE_VIEW || range->begin_bytes >= range->end_bytes)
+        return;
+    if (range->view >= TD_VIEW_COUNT) {
+        trace->everything = true;
+        return;
+    }
+    span = &trace->views[range->view];
+    begin = views[range->view] + range->begin_bytes;
+    end = views[range->view] + range->end_bytes;
+    if (span->begin == span->end)
+        *span = (td_cuda_span){begin, end};
+    if (begin < span->begin)
+        span->begin = begin;
+    if (end > span->end)
+        span->end = end;
+}
+
+static void trace_submit(td_cuda_trace *trace, const td_stream_submit *submit, uint64_t sequence)
+{
+    memset(trace, 0, sizeof *trace);
+    trace->sequence = sequence;
+    for (uint32_t i = 0; i < submit->plan->record_count; i++) {
+        const td_record *record = &submit->plan->records[i];
+
+        for (uint32_t r = 0; r < record->read_count; r++)
+            trace_range(trace, &record->reads[r], submit->views);
+        for (uint32_t r = 0; r < record->write_count; r++)
+            trace_range(trace, &record->writes[r], submit->views);
+    }
+    for (uint32_t i = 0; i < submit->copy_out_count; i++) {
+        const td_stream_copy *copy = &submit->copies_out[i];
+
+        trace->out[i] = (td_cuda_span){copy->device, copy->device + copy->bytes};
+        trace->out_host[i] = (td_cuda_span){(uintptr_t)copy->host, (uintptr_t)copy->host + copy->bytes};
+    }
+}
+
+/* Earlier submits that this one's copies or records must not overtake; 0: none. */
+typedef struct conflicts {
+    uint64_t copies_after_records, copies_after_copies, records_after_copies;
+} conflicts;
+
+/* Of what is no longer traced the oldest that is stands for all. */
+static conflicts find_conflicts(td_cuda_stream *stream, const td_stream_submit *submit, const td_cuda_trace *mine)
+{
+    const uint64_t completed = td_stream_completed(&stream->base), oldest = mine->sequence - TD_CUDA_TRACES + 1;
+    conflicts found = {0};
+
+    for (uint64_t m = mine->sequence - 1; m > completed && m + TD_CUDA_TRACES > mine->sequence; m--) {
+        const td_cuda_trace *trace = &stream->traces[m % TD_CUDA_TRACES];
+        const bool all = trace->sequence != m || trace->everything || (m == oldest && m - 1 > completed);
+        bool reads = all || mine->everything;
+
+        for (uint32_t i = 0; i < submit->copy_in_count; i++) {
+            const td_stream_copy *copy = &submit->copies_in[i];
+            const td_cuda_span device = {copy->device, copy->device + copy->bytes};
+            const td_cuda_span host = {(uintptr_t)copy->host, (uintptr_t)copy->host + copy->bytes};
+
+            if (!found.copies_after_records && (all || overlap_any(device, trace->views)))
+                found.copies_after_records = m;
+            if (!found.copies_after_copies && (all || overlap_any(device, trace->out) || overlap_any(host, trace->out_host)))
+                found.copies_after_copies = m;
+        }
+        for (int i = 0; !reads && i < TD_VIEW_COUNT; i++)
+            reads = overlap_any(mine->views[i], trace->out);
+        if (!found.records_after_copies && reads)
+            found.records_after_copies = m;
+    }
+    return found;
+}
+
+static td_cu_event done_of(td_cuda_stream *stream, uint64_t sequence)
+{
+    return stream->done[sequence % TD_STREAM_PENDING];
+}
+
+/* Behind a submit's records; where that was not recorded, behind all of it. */
+static td_cu_event ran_of(td_cuda_stream *stream, uint64_t sequence)
+{
+    const uint64_t at = sequence % TD_CUDA_TRACES;
+
+    return stream->traces[at].sequence == sequence ? stream->ran[at] : done_of(stream, sequence);
+}
+
+static tandem_status copy_in(td_cuda_stream *stream, const td_stream_submit *submit, char *why, size_t why_bytes)
+{
     tandem_status status = TANDEM_OK;
-    const uint64_t sequence = stream->submitted + 1;
 
-    for (uint32_t i = 0; i < plan->record_count; i++) {
-        status = find_function(stream, &plan->records[i], &functions[i], why, why_bytes);
-        if (status)
-            return status;
-    }
-    if (submit->wait) {
-        const td_cu_semaphore_value value = {.value = submit->wait->value};
-        td_cu_external_semaphore semaphore = submit->wait->cu->external;
+    for (uint32_t i = 0; !status && i < submit->copy_in_count; i++) {
+        const td_stream_copy *copy = &submit->copies_in[i];
 
-        status = td_cu_check(
-            device, TD_CU(device, cuWaitExternalSemaphoresAsync, &semaphore, &value, 1, stream->stream), why, why_bytes,
-            "wait for value %llu: cuWaitExternalSemaphoresAsync", (unsigned long long)submit->wait->value);
-        if (status)
-            return status;
+        if (copy->bytes)
+            status = td_cu_check(
+                stream->device,
+                TD_CU(stream->device, cuMemcpyHtoDAsync, copy->device, copy->host, copy->bytes, stream->in), why,
+                why_bytes, "%llu bytes to the device: cuMemcpyHtoDAsync", (unsigned long long)copy->bytes);
     }
-    status = launch_stamp(stream, sequence, false, why, why_bytes);
+    if (!status)
+        status = record_event(stream, stream->brought, stream->in, why, why_bytes);
+    if (!status)
+        status = wait_for_event(stream, stream->stream, stream->brought, why, why_bytes);
+    return status;
+}
+
+static tandem_status copy_out(td_cuda_stream *stream, const td_stream_submit *submit, char *why, size_t why_bytes)
+{
+    tandem_status status = TANDEM_OK;
+
+    for (uint32_t i = 0; !status && i < submit->copy_out_count; i++) {
+        const td_stream_copy *copy = &submit->copies_out[i];
+
+        if (copy->bytes)
+            status = td_cu_check(
+                stream->device,
+                TD_CU(stream->device, cuMemcpyDtoHAsync, copy->host, copy->device, copy->bytes, stream->out), why,
+                why_bytes, "%llu bytes from the device: cuMemcpyDtoHAsync", (unsigned long long)copy->bytes);
+    }
+    return status;
+}
+
+/* What comes after it on any stream comes after all that was before it on every one. */
+static void join_streams(td_cuda_stream *stream)
+{
+    td_cu_stream order[] = {stream->in, stream->stream, stream->out, stream->in, stream->stream};
+
+    for (size_t i = 0; i + 1 < sizeof order / sizeof *order; i++)
+        if (!record_event(stream, stream->brought, order[i], NULL, 0))
+            wait_for_event(stream, order[i + 1], stream->brought, NULL, 0);
+}
+
+/* From the begin stamp to the last record, on the streams that they belong to. */
+static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit *submit, uint64_t sequence,
+                                  td_cuda_function *const *functions, const td_cuda_trace *trace,
+                                  const conflicts *found, char *why, size_t why_bytes)
+{
+    const uint64_t control = td_stream_control_address(&stream->base, sequence);
+    const td_plan *plan = submit->plan;
+    tandem_status status;
+
+    status = launch_stamp(stream, submit->copy_in_count ? stream->in : stream->stream, sequence, false, why, why_bytes);
+    if (!status && submit->copy_in_count)
+        status = copy_in(stream, submit, why, why_bytes);
+    if (!status && found->records_after_copies)
+        status = wait_for_event(stream, stream->stream, done_of(stream, found->records_after_copies), why, why_bytes);
     for (uint32_t i = 0; !status && i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
         _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 
-        td_exec_bind(record, submit->views, submit->scratch, 0, params);
-        status = launch(stream, functions[i]->handle, record->grid, record->block, record->shared_bytes, params,
-                        record->param_bytes, functions[i]->entry, why, why_bytes);
+        td_exec_bind(record, submit->views, submit->scratch, control, params);
+        status = launch(stream, stream->stream, functions[i]->handle, record, params, why, why_bytes);
     }
+    if (!status && stream->copies) {
+        status = record_event(stream, stream->ran[sequence % TD_CUDA_TRACES], stream->stream, why, why_bytes);
+        if (!status)
+            stream->traces[sequence % TD_CUDA_TRACES] = *trace;
+    }
+    return status;
+}
+
+/* The device's context is current. */
+static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
+                             char *why, size_t why_bytes)
+{
+    const bool brings = submit->copy_in_count > 0, takes = submit->copy_out_count > 0;
+    td_cuda_function *functions[TD_PLAN_RECORDS];
+    tandem_status status = TANDEM_OK;
+    td_cu_stream last;
+    conflicts found = {0};
+    td_cuda_trace trace;
+
+    for (uint32_t i = 0; !status && i < submit->plan->record_count; i++)
+        status = td_cuda_function_of(stream, &submit->plan->records[i], &functions[i], why, why_bytes);
+    if (status)
+        return status;
+    stream->copies = stream->copies || brings || takes;
+    last = takes || stream->last_out > td_stream_completed(&stream->base) ? stream->out : stream->stream;
+    if (stream->copies) {
+        trace_submit(&trace, submit, sequence);
+        found = find_conflicts(stream, submit, &trace);
+    }
+    if (found.copies_after_records)
+        status = wait_for_event(stream, stream->in, ran_of(stream, found.copies_after_records), why, why_bytes);
+    if (!status && found.copies_after_copies)
+        status = wait_for_event(stream, stream->in, done_of(stream, found.copies_after_copies), why, why_bytes);
     if (!status)
-        status = launch_stamp(stream, sequence, true, why, why_bytes);
+        status = enqueue_wait(stream, brings ? stream->in : stream->stream, submit, why, why_bytes);
+    if (status)
+        return status;
+
+    status = enqueue_work(stream, submit, sequence, functions, &trace, &found, why, why_bytes);
+    if (!status && last == stream->out)
+        status = wait_for_event(stream, last, stream->ran[sequence % TD_CUDA_TRACES], why, why_bytes);
+    else if (!status && stream->last_out)
+        status = wait_for_event(stream, last, done_of(stream, stream->last_out), why, why_bytes);
+    if (!status && takes)
+        status = copy_out(stream, submit, why, why_bytes);
+    if (!status)
+        status = launch_stamp(stream, last, sequence, true, why, why_bytes);
     if (status) { /* what is enqueued already is followed by the signal; the first error is the one to tell */
-        enqueue_signal(stream, submit, signalled, NULL, 0);
+        if (stream->copies)
+            join_streams(stream);
+        enqueue_signal(stream, stream->stream, submit, signalled, NULL, 0);
     } else {
-        status = enqueue_signal(stream, submit, signalled, why, why_bytes);
-        stream->submitted = sequence; /* its end stamp is on the stream, whatever became of the signal */
+        status = enqueue_signal(stream, last, submit, signalled, why, why_bytes);
+        if (!status)
+            status = td_cuda_mark_done(stream, last, sequence, why, why_bytes);
+        stream->last_out = last == stream->out ? sequence : 0;
+        stream->base.submitted = sequence; /* its end stamp is on its way, whatever became of the signal */
     }
     return status && status != TANDEM_ERROR_LOST ? TANDEM_ERROR_DEVICE : status;
 }
 
-tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
-                                char *why, size_t why_bytes)
+tandem_status td_cuda_enqueue(td_stream *base, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
+                              char *why, size_t why_bytes)
 {
-    tandem_status status;
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+    tandem_status status = td_cu_enter(stream->device, why, why_bytes);
 
-    *signalled = false;
-    if (stream->submitted - td_stream_completed(stream) >= TD_STREAM_PENDING)
-        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", TD_STREAM_PENDING);
-    status = td_cu_enter(stream->device, why, why_bytes);
     if (status)
         return status;
-    range_push(submit->label);
-    status = enqueue(stream, submit, signalled, why, why_bytes);
-    range_pop(submit->label);
+    status = enqueue(stream, submit, sequence, signalled, why, why_bytes);
     td_cu_leave(stream->device);
-    if (!status)
-        *sequence = stream->submitted;
     return status;
 }
 
-uint64_t td_stream_completed(const td_stream *stream)
+/* --- What became of it --- */
+
+static tandem_status as_device(tandem_status status)
 {
-    return load_word(completed_of(stream));
+    return status && status != TANDEM_ERROR_LOST ? TANDEM_ERROR_DEVICE : status;
 }
 
-bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin_ns, uint64_t *end_ns)
+tandem_status td_cuda_status(td_stream *base, char *why, size_t why_bytes)
 {
-    const td_stamp *slot = &slots_of(stream)[sequence % SLOTS];
-    const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
-    uint64_t begin, end;
-
-    if (!sequence || sequence > td_stream_completed(stream) || load_word(&slot->sequence) != sequence)
-        return false;
-    begin = load_word(&slot->begin_ns);
-    end = load_word(&slot->end_ns);
-    if (load_word(&slot->sequence) != sequence) /* the slot was taken again meanwhile */
-        return false;
-    *begin_ns = begin - offset;
-    *end_ns = end - offset;
-    return true;
-}
-
-int64_t td_stream_clock_offset_ns(const td_stream *stream)
-{
-    return atomic_load_explicit(&stream->clock_offset_ns, memory_order_relaxed);
-}
-
-void td_stream_set_clock_offset_ns(td_stream *stream, int64_t offset_ns)
-{
-    atomic_store_explicit(&stream->clock_offset_ns, offset_ns, memory_order_relaxed);
-}
-
-tandem_status td_stream_status(td_stream *stream, char *why, size_t why_bytes)
-{
-    td_cu_result result;
+    td_cuda_stream *stream = (td_cuda_stream *)base;
     tandem_status status = td_cu_enter(stream->device, why, why_bytes);
+    td_cu_result result;
 
     if (status)
         return status;
@@ -481,5 +670,42 @@ tandem_status td_stream_status(td_stream *stream, char *why, size_t why_bytes)
     if (result != TD_CU_ERROR_NOT_READY)
         status = td_cu_check(stream->device, result, why, why_bytes, "the stream");
     td_cu_leave(stream->device);
-    return status && status != TANDEM_ERROR_LOST ? TANDEM_ERROR_DEVICE : status;
+    return as_device(status);
+}
+
+/* For a submit whose event could not be recorded. */
+static tandem_status poll(td_cuda_stream *stream, uint64_t sequence)
+{
+    const struct timespec nap = {.tv_nsec = 100000};
+    tandem_status status = TANDEM_OK;
+
+    while (!status && td_stream_completed(&stream->base) < sequence) {
+        nanosleep(&nap, NULL);
+        status = td_cuda_status(&stream->base, NULL, 0);
+    }
+    return status;
+}
+
+tandem_status td_cuda_wait(td_stream *base, uint64_t sequence)
+{
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+    const uint64_t recorded =
+        atomic_load_explicit(&stream->done_sequence[sequence % TD_STREAM_PENDING], memory_order_acquire);
+    tandem_status status;
+
+    if (recorded > sequence) /* so it is finished: they are used in turn */
+        return TANDEM_OK;
+    atomic_fetch_add(&stream->waiters, 1);
+    if (recorded < sequence) {
+        status = poll(stream, sequence);
+    } else {
+        status = td_cu_enter(stream->device, NULL, 0);
+        if (!status) {
+            status = td_cu_check(stream->device, TD_CU(stream->device, cuEventSynchronize, done_of(stream, sequence)),
+                                 NULL, 0, "cuEventSynchronize");
+            td_cu_leave(stream->device);
+        }
+    }
+    atomic_fetch_sub(&stream->waiters, 1);
+    return as_device(status);
 }

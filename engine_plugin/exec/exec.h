@@ -94,7 +94,9 @@ tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
 /* The words by which a submit is given up, among the last TD_STREAM_PENDING ones; cleared when it is enqueued. */
 td_control *td_stream_control(td_stream *stream, uint64_t sequence);
 
-/* How many of the records of submit `sequence` the device has finished, as far as it tells; for reports of what hangs. */
+/* Whether the device has begun submit `sequence`: its wait is over. And how many of its records are finished, as far as
+ * the device tells: none until all are. For reports of what hangs. */
+bool td_stream_begun(const td_stream *stream, uint64_t sequence);
 uint32_t td_stream_progress(const td_stream *stream, uint64_t sequence);
 
 /* Begin and end of a finished submit in CLOCK_MONOTONIC nanoseconds; false if it is not finished or not among the last
@@ -108,11 +110,12 @@ void td_stream_set_clock_offset_ns(td_stream *stream, int64_t offset_ns);
 /* A sticky driver error of the stream's context: OK, DEVICE or LOST. One driver call. */
 tandem_status td_stream_status(td_stream *stream, char *why, size_t why_bytes);
 
-/* Executor `vk_inline`: the same cubins in the engine's own Vulkan command buffers (VK_NVX_binary_import).
- * Device addresses are those of vkGetBufferDeviceAddress, and points Vulkan's semaphores. Creation loads every kernel of
- * the cubin for `sm` that fits, then runs a launch with a data check; UNSUPPORTED, with the reason, if anything is odd.
- * queue: where td_stream_enqueue() submits, within lock and unlock if they are set (VK_NULL_HANDLE: only
- * td_inline_record() works; the self-test is then left to the first recorded job and its end is not waited for). */
+/* Executor `vk_inline`: the same cubins in Vulkan command buffers (VK_NVX_binary_import).
+ * Device addresses are those of td_vk_mem.address, and points Vulkan's semaphores. Creation calls td_vk_address_memory(),
+ * loads every kernel of the cubin for `sm` that fits, then runs a small plan on `queue` with a data check, and waits for
+ * it; UNSUPPORTED, with the reason, if anything is odd, and memory is without addresses again.
+ * queue: where td_stream_enqueue() submits, within lock and unlock if they are set. Not VK_NULL_HANDLE: what was never
+ * tried on a device is not recorded for it. */
 typedef struct td_inline_desc {
     td_vk *vk;
     uint32_t sm;
@@ -129,8 +132,16 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
 tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes);
 
 /* Records a plan into a command buffer of the engine's, with barriers between its records and stamps around them; what
- * comes before and after is the engine's to order. Sequence numbers are those of the stream. */
+ * comes before and after is the engine's to order. Its number is none of the stream's sequence: recorded plans run in
+ * whatever order the engine submits them, more than once, or never. The last TD_INLINE_RECORDED are remembered. */
+enum { TD_INLINE_RECORDED = 256 };
 tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer commands,
-                               uint64_t *sequence, char *why, size_t why_bytes);
+                               uint64_t *number, char *why, size_t why_bytes);
+
+/* Whether the device has begun a recorded plan, and whether it has run, with its last times in CLOCK_MONOTONIC ns; and the
+ * words by which it is given up. No driver calls. */
+bool td_inline_begun(const td_stream *stream, uint64_t number);
+bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns);
+td_control *td_inline_control(td_stream *stream, uint64_t number);
 
 #endif

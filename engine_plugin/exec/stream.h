@@ -10,17 +10,18 @@
 
 #include "engine_plugin/exec/exec.h"
 
-enum { TD_STREAM_SLOTS = 256 };
+enum { TD_STREAM_SLOTS = 256, TD_STREAM_CONTROLS = TD_STREAM_PENDING * 2 };
 
 /* Host memory that the device sees at ring_address. */
 typedef struct td_stream_ring {
-    td_stamp stamps[TD_STREAM_SLOTS];          /* by sequence % TD_STREAM_SLOTS */
-    td_control controls[TD_STREAM_PENDING * 2]; /* by sequence % (TD_STREAM_PENDING * 2) */
-    uint64_t completed;                        /* the last finished submit */
+    td_stamp stamps[TD_STREAM_SLOTS];         /* by sequence % TD_STREAM_SLOTS */
+    td_control controls[TD_STREAM_CONTROLS];  /* by sequence % TD_STREAM_CONTROLS */
+    uint64_t completed;                       /* the last finished submit */
 } td_stream_ring;
 
 typedef struct td_stream_ops {
-    /* Everything of td_stream_enqueue() but the bounds; `sequence` is the number that it gets. */
+    /* Everything of td_stream_enqueue() but the bounds; `sequence` is the number that it gets. A failure behind the end
+     * stamp sets stream->submitted itself: the number is used. */
     tandem_status (*enqueue)(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                              char *why, size_t why_bytes);
     tandem_status (*wait)(td_stream *stream, uint64_t sequence);
@@ -35,8 +36,13 @@ struct td_stream {
     td_stream_ring *ring;
     uint64_t ring_address;
     uint64_t submitted;
+    atomic_uint_least32_t record_counts[TD_STREAM_CONTROLS]; /* of the submits, by sequence % TD_STREAM_CONTROLS */
     atomic_int_fast64_t clock_offset_ns;
 };
+
+/* The number of the next submit, with its control cleared; BUSY with TD_STREAM_PENDING pending. The caller sets
+ * stream->submitted to it once its end stamp is on its way. td_stream_enqueue() does both for its kinds. */
+tandem_status td_stream_next(td_stream *stream, const td_plan *plan, uint64_t *sequence, char *why, size_t why_bytes);
 
 /* The parameters of a begin or end stamp of a submit. */
 td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool end);

@@ -12,9 +12,10 @@
 
 typedef struct td_cu_device td_cu_device;
 
-/* Calls of the driver, by what they cost: a frame after warm-up must not copy, allocate or wait on the host. */
+/* Calls of the driver, by what they cost: a frame after warm-up must not copy, allocate or wait on the host. `sleeps` are
+ * those of helper threads in td_stream_wait(). */
 typedef struct td_cu_counts {
-    uint64_t copies, allocations, host_waits, launches, all;
+    uint64_t copies, allocations, host_waits, launches, sleeps, all;
 } td_cu_counts;
 
 typedef struct td_cu_info {

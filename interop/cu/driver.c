@@ -254,14 +254,15 @@ const td_cu_info *td_cu_device_info(const td_cu_device *device)
 
 td_cu_counts td_cu_device_counts(const td_cu_device *device)
 {
-    uint64_t n[5], all = 0;
+    uint64_t n[TD_CU_KINDS], all = 0;
 
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < TD_CU_KINDS; i++)
         all += n[i] = atomic_load_explicit(&device->counts[i], memory_order_relaxed);
     return (td_cu_counts){.copies = n[TD_CU_KIND_COPY],
                           .allocations = n[TD_CU_KIND_ALLOCATION],
                           .host_waits = n[TD_CU_KIND_HOST_WAIT],
                           .launches = n[TD_CU_KIND_LAUNCH],
+                          .sleeps = n[TD_CU_KIND_SLEEP],
                           .all = all};
 }
 

@@ -23,6 +23,9 @@ typedef struct td_cu_module_st *td_cu_module;
 typedef struct td_cu_function_st *td_cu_function;
 typedef struct td_cu_stream_st *td_cu_stream;
 typedef struct td_cu_event_st *td_cu_event;
+typedef struct td_cu_graph_st *td_cu_graph;
+typedef struct td_cu_graph_exec_st *td_cu_graph_exec;
+typedef struct td_cu_graph_node_st *td_cu_graph_node;
 typedef struct td_cu_external_memory_st *td_cu_external_memory;
 typedef struct td_cu_external_semaphore_st *td_cu_external_semaphore;
 
@@ -70,6 +73,40 @@ typedef struct td_cu_semaphore_value {
 } td_cu_semaphore_value;
 static_assert(sizeof(td_cu_semaphore_value) == 144, "CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS");
 
+/* CUlaunchConfig and CUlaunchAttribute, as far as launches here have any. */
+typedef struct td_cu_launch_attribute {
+    int id;
+    unsigned reserved;
+    union {
+        int allowed; /* TD_CU_LAUNCH_OVERLAPS */
+        unsigned char bytes[64];
+    } value;
+} td_cu_launch_attribute;
+static_assert(sizeof(td_cu_launch_attribute) == 72, "CUlaunchAttribute");
+
+typedef struct td_cu_launch {
+    unsigned grid[3], block[3], shared_bytes;
+    td_cu_stream stream;
+    td_cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} td_cu_launch;
+static_assert(sizeof(td_cu_launch) == 56, "CUlaunchConfig");
+
+/* CUDA_KERNEL_NODE_PARAMS and CUDA_EXT_SEM_SIGNAL_NODE_PARAMS, .._WAIT_NODE_PARAMS, of the functions' first versions. */
+typedef struct td_cu_kernel_node {
+    td_cu_function function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **params, **extra;
+} td_cu_kernel_node;
+static_assert(sizeof(td_cu_kernel_node) == 56, "CUDA_KERNEL_NODE_PARAMS_v1");
+
+typedef struct td_cu_semaphore_node {
+    td_cu_external_semaphore *semaphores;
+    const td_cu_semaphore_value *values;
+    unsigned count;
+} td_cu_semaphore_node;
+static_assert(sizeof(td_cu_semaphore_node) == 24, "CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1");
+
 enum {
     TD_CU_SUCCESS = 0,
     TD_CU_ERROR_OUT_OF_MEMORY = 2,
@@ -90,6 +127,9 @@ enum {
     TD_CU_HOST_PORTABLE = 1,
     TD_CU_HOST_MAPPED = 2,
     TD_CU_STREAM_NON_BLOCKING = 1,
+    TD_CU_EVENT_SLEEPS = 1, /* who waits for it sleeps until an interrupt: CU_EVENT_BLOCKING_SYNC */
+    TD_CU_EVENT_NO_TIMING = 2,
+    TD_CU_LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     TD_CU_JIT_ERROR_LOG = 5,
     TD_CU_JIT_ERROR_LOG_BYTES = 6,
 };
@@ -105,6 +145,8 @@ typedef enum td_cu_kind {
     TD_CU_KIND_ALLOCATION, /* memory, imports, modules, streams: anything that a frame must not do */
     TD_CU_KIND_HOST_WAIT,
     TD_CU_KIND_LAUNCH,
+    TD_CU_KIND_SLEEP, /* of a helper thread that has nothing else to do: no frame waits for it */
+    TD_CU_KINDS
 } td_cu_kind;
 
 /* X(kind, name, symbol, parameters); X is TD_OPTIONAL for what older drivers lack. */
@@ -156,7 +198,35 @@ typedef enum td_cu_kind {
     TD_OPTIONAL(ALLOCATION, cuFuncLoad, cuFuncLoad, (td_cu_function))                                               \
     X(LAUNCH, cuLaunchKernel, cuLaunchKernel,                                                                       \
       (td_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, td_cu_stream, void **, \
-       void **))
+       void **))                                                                                                    \
+    TD_OPTIONAL(LAUNCH, cuLaunchKernelEx, cuLaunchKernelEx, (const td_cu_launch *, td_cu_function, void **, void **))\
+    X(COPY, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (td_cu_pointer, const void *, size_t, td_cu_stream))           \
+    X(COPY, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, td_cu_pointer, size_t, td_cu_stream))                 \
+    X(ALLOCATION, cuEventCreate, cuEventCreate, (td_cu_event *, unsigned))                                          \
+    X(ALLOCATION, cuEventDestroy, cuEventDestroy_v2, (td_cu_event))                                                 \
+    X(OTHER, cuEventRecord, cuEventRecord, (td_cu_event, td_cu_stream))                                             \
+    X(SLEEP, cuEventSynchronize, cuEventSynchronize, (td_cu_event))                                                 \
+    X(OTHER, cuStreamWaitEvent, cuStreamWaitEvent, (td_cu_stream, td_cu_event, unsigned))                           \
+    TD_OPTIONAL(ALLOCATION, cuGraphCreate, cuGraphCreate, (td_cu_graph *, unsigned))                                \
+    TD_OPTIONAL(ALLOCATION, cuGraphDestroy, cuGraphDestroy, (td_cu_graph))                                          \
+    TD_OPTIONAL(ALLOCATION, cuGraphAddKernelNode, cuGraphAddKernelNode,                                             \
+                (td_cu_graph_node *, td_cu_graph, const td_cu_graph_node *, size_t, const td_cu_kernel_node *))     \
+    TD_OPTIONAL(ALLOCATION, cuGraphAddExternalSemaphoresWaitNode, cuGraphAddExternalSemaphoresWaitNode,             \
+                (td_cu_graph_node *, td_cu_graph, const td_cu_graph_node *, size_t, const td_cu_semaphore_node *))  \
+    TD_OPTIONAL(ALLOCATION, cuGraphAddExternalSemaphoresSignalNode, cuGraphAddExternalSemaphoresSignalNode,         \
+                (td_cu_graph_node *, td_cu_graph, const td_cu_graph_node *, size_t, const td_cu_semaphore_node *))  \
+    TD_OPTIONAL(ALLOCATION, cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags,                               \
+                (td_cu_graph_exec *, td_cu_graph, unsigned long long))                                              \
+    TD_OPTIONAL(ALLOCATION, cuGraphUpload, cuGraphUpload, (td_cu_graph_exec, td_cu_stream))                         \
+    TD_OPTIONAL(ALLOCATION, cuGraphExecDestroy, cuGraphExecDestroy, (td_cu_graph_exec))                             \
+    TD_OPTIONAL(OTHER, cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams,                              \
+                (td_cu_graph_exec, td_cu_graph_node, const td_cu_kernel_node *))                                    \
+    TD_OPTIONAL(OTHER, cuGraphExecExternalSemaphoresWaitNodeSetParams, cuGraphExecExternalSemaphoresWaitNodeSetParams,\
+                (td_cu_graph_exec, td_cu_graph_node, const td_cu_semaphore_node *))                                 \
+    TD_OPTIONAL(OTHER, cuGraphExecExternalSemaphoresSignalNodeSetParams,                                            \
+                cuGraphExecExternalSemaphoresSignalNodeSetParams,                                                   \
+                (td_cu_graph_exec, td_cu_graph_node, const td_cu_semaphore_node *))                                 \
+    TD_OPTIONAL(LAUNCH, cuGraphLaunch, cuGraphLaunch, (td_cu_graph_exec, td_cu_stream))
 
 #define TD_CU_FIELD(kind, name, symbol, parameters) td_cu_result(*name) parameters;
 #define TD_CU_KIND(kind, name, symbol, parameters) TD_CU_KIND_##name = TD_CU_KIND_##kind,
@@ -175,7 +245,7 @@ struct td_cu_device {
     td_cu_context context; /* the primary one, retained */
     td_cu_info info;
     uint32_t shared_limit; /* bytes of shared memory that a block may ask for */
-    atomic_uint_fast64_t counts[5], allocated;
+    atomic_uint_fast64_t counts[TD_CU_KINDS], allocated;
 };
 
 static inline void td_cu_count(td_cu_device *device, td_cu_kind kind)

@@ -13,6 +13,8 @@ extern "C" __global__ void stamp(const __grid_constant__ td_params_stamp p)
         slot->sequence = 0;
         __threadfence_system();
         slot->begin_ns = td::globaltimer();
+        __threadfence_system();
+        slot->begun = p.sequence;
         return;
     }
     slot->end_ns = td::globaltimer();

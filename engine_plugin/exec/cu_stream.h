@@ -1,0 +1,72 @@
+/* What the executors on CUDA streams share: `cu_stream` launches kernels one by one, `cu_graph` as graphs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_EXEC_CU_STREAM_H
+#define TANDEM_EXEC_CU_STREAM_H
+
+#include "engine_plugin/exec/stream.h"
+#include "interop/cu/driver.h"
+
+enum { TD_CUDA_FUNCTIONS = 64, TD_CUDA_TRACES = 8 };
+
+typedef struct td_cuda_function {
+    const char *entry; /* in the cubin's table */
+    td_cu_function handle;
+    uint32_t shared_bytes; /* dynamic, that it may be launched with */
+} td_cuda_function;
+
+typedef struct td_cuda_span {
+    uint64_t begin, end;
+} td_cuda_span;
+
+/* What a submit touches, for the order of copies against records. */
+typedef struct td_cuda_trace {
+    uint64_t sequence;
+    bool everything;                       /* more than is listed */
+    td_cuda_span views[TD_VIEW_COUNT];     /* by its records */
+    td_cuda_span out[TD_VIEW_COUNT];       /* on the device, by its copies */
+    td_cuda_span out_host[TD_VIEW_COUNT];
+} td_cuda_trace;
+
+typedef struct td_cuda_stream {
+    td_stream base;
+    td_cu_device *device;
+    td_cu_module module;
+    td_cu_stream stream, in, out; /* records; copies to the device and from it */
+    td_cu_function stamp;
+    td_cuda_function functions[TD_CUDA_FUNCTIONS];
+    uint32_t function_count;
+    td_cu_mem ring;
+
+    /* Behind the signal of a submit, by sequence % TD_STREAM_PENDING; of which submit it tells. */
+    td_cu_event done[TD_STREAM_PENDING];
+    atomic_uint_fast64_t done_sequence[TD_STREAM_PENDING];
+    atomic_uint waiters;
+
+    /* Of submits with copies, and of all after the first of them. */
+    bool copies;
+    uint64_t last_out; /* the last submit whose end is on `out`, unless `stream` waited for it since */
+    td_cu_event brought, ran[TD_CUDA_TRACES]; /* behind copies to the device; behind records, as traces */
+    td_cuda_trace traces[TD_CUDA_TRACES];     /* by sequence % TD_CUDA_TRACES */
+} td_cuda_stream;
+
+/* Fills a zeroed object of a kind that embeds td_cuda_stream; its destroy must be called whatever comes back. */
+tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_cu_device *device,
+                           const td_cubin *image, const td_log *log, char *why, size_t why_bytes);
+/* td_stream_ops, for kinds that add nothing to them. */
+tandem_status td_cuda_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
+                              char *why, size_t why_bytes);
+tandem_status td_cuda_wait(td_stream *stream, uint64_t sequence);
+tandem_status td_cuda_status(td_stream *stream, char *why, size_t why_bytes);
+bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
+void td_cuda_destroy(td_stream *stream, bool drained);
+
+/* The function of a record, ready for its shared memory; UNSUPPORTED, with the reason, if it cannot run here. */
+tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
+                                  size_t why_bytes);
+/* Records the event by which td_cuda_wait() learns of a submit. */
+tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, char *why,
+                                size_t why_bytes);
+
+#endif

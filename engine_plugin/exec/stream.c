@@ -1,0 +1,180 @@
+/* Streams of every kind: the bounds of what is pending, and what the device writes to host memory about it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A stamp at the begin and one at the end of each submit are all that is written: between two records another would cost
+ * more than a microsecond each. So of a submit that hangs one can tell whether it was begun, not how far it came.
+ */
+#include <string.h>
+
+#include "engine_plugin/exec/stream.h"
+
+/* NVTX is headers alone, of the toolkit that built the kernels; without a profiler a range costs a few nanoseconds. */
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+
+static void range_push(const char *label)
+{
+    if (label)
+        nvtxRangePushA(label);
+}
+
+static void range_pop(const char *label)
+{
+    if (label)
+        nvtxRangePop();
+}
+#else
+static void range_push(const char *label)
+{
+    (void)label;
+}
+
+static void range_pop(const char *label)
+{
+    (void)label;
+}
+#endif
+
+static uint64_t load_word(const volatile uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool end)
+{
+    const uint64_t slot =
+        stream->ring_address + offsetof(td_stream_ring, stamps) + sequence % TD_STREAM_SLOTS * sizeof(td_stamp);
+    const uint64_t completed = stream->ring_address + offsetof(td_stream_ring, completed);
+
+    return (td_params_stamp){.slot = (td_stamp *)(uintptr_t)slot,
+                             .completed = end ? (uint64_t *)(uintptr_t)completed : NULL,
+                             .sequence = sequence};
+}
+
+uint64_t td_stream_control_address(const td_stream *stream, uint64_t sequence)
+{
+    return stream->ring_address + offsetof(td_stream_ring, controls) +
+           sequence % TD_STREAM_CONTROLS * sizeof(td_control);
+}
+
+tandem_status td_stream_next(td_stream *stream, const td_plan *plan, uint64_t *sequence, char *why, size_t why_bytes)
+{
+    const uint64_t next = stream->submitted + 1;
+    uint32_t *words;
+
+    if (stream->submitted - td_stream_completed(stream) >= TD_STREAM_PENDING)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", TD_STREAM_PENDING);
+    words = (uint32_t *)td_stream_control(stream, next);
+    for (size_t i = 0; i < sizeof(td_control) / sizeof *words; i++)
+        __atomic_store_n(&words[i], 0, __ATOMIC_RELAXED);
+    atomic_store_explicit(&stream->record_counts[next % TD_STREAM_CONTROLS], plan->record_count, memory_order_relaxed);
+    *sequence = next;
+    return TANDEM_OK;
+}
+
+tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
+                                char *why, size_t why_bytes)
+{
+    tandem_status status;
+    uint64_t next;
+
+    *signalled = false;
+    if (submit->copy_in_count > TD_VIEW_COUNT || submit->copy_out_count > TD_VIEW_COUNT)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%u copies in, %u out: at most %d each",
+                       (unsigned)submit->copy_in_count, (unsigned)submit->copy_out_count, TD_VIEW_COUNT);
+    if (submit->slot >= TD_STREAM_PENDING)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)submit->slot,
+                       TD_STREAM_PENDING);
+    status = td_stream_next(stream, submit->plan, &next, why, why_bytes);
+    if (status)
+        return status;
+    range_push(submit->label);
+    status = stream->ops->enqueue(stream, submit, next, signalled, why, why_bytes);
+    range_pop(submit->label);
+    if (!status)
+        *sequence = stream->submitted = next;
+    return status;
+}
+
+uint64_t td_stream_completed(const td_stream *stream)
+{
+    return load_word(&stream->ring->completed);
+}
+
+tandem_status td_stream_wait(td_stream *stream, uint64_t sequence)
+{
+    return stream->ops->wait(stream, sequence);
+}
+
+td_control *td_stream_control(td_stream *stream, uint64_t sequence)
+{
+    return &stream->ring->controls[sequence % TD_STREAM_CONTROLS];
+}
+
+bool td_stream_begun(const td_stream *stream, uint64_t sequence)
+{
+    return load_word(&stream->ring->stamps[sequence % TD_STREAM_SLOTS].begun) >= sequence;
+}
+
+uint32_t td_stream_progress(const td_stream *stream, uint64_t sequence)
+{
+    if (sequence > td_stream_completed(stream))
+        return 0;
+    return atomic_load_explicit(&stream->record_counts[sequence % TD_STREAM_CONTROLS], memory_order_relaxed);
+}
+
+bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin_ns, uint64_t *end_ns)
+{
+    const td_stamp *slot = &stream->ring->stamps[sequence % TD_STREAM_SLOTS];
+    const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
+    uint64_t begin, end;
+
+    if (!sequence || sequence > td_stream_completed(stream) || load_word(&slot->sequence) != sequence)
+        return false;
+    begin = load_word(&slot->begin_ns);
+    end = load_word(&slot->end_ns);
+    if (load_word(&slot->sequence) != sequence) /* the slot was taken again meanwhile */
+        return false;
+    *begin_ns = begin - offset;
+    *end_ns = end - offset;
+    return true;
+}
+
+int64_t td_stream_clock_offset_ns(const td_stream *stream)
+{
+    return atomic_load_explicit(&stream->clock_offset_ns, memory_order_relaxed);
+}
+
+void td_stream_set_clock_offset_ns(td_stream *stream, int64_t offset_ns)
+{
+    atomic_store_explicit(&stream->clock_offset_ns, offset_ns, memory_order_relaxed);
+}
+
+tandem_status td_stream_status(td_stream *stream, char *why, size_t why_bytes)
+{
+    const tandem_status status = stream->ops->status(stream, why, why_bytes);
+
+    return status && status != TANDEM_ERROR_LOST ? TANDEM_ERROR_DEVICE : status;
+}
+
+bool td_stream_drain(td_stream *stream, uint64_t timeout_ns)
+{
+    return stream->ops->drain(stream, timeout_ns);
+}
+
+void td_stream_destroy(td_stream **pointer, uint64_t timeout_ns)
+{
+    td_stream *stream = *pointer;
+    bool drained;
+
+    *pointer = NULL;
+    if (!stream)
+        return;
+    drained = td_stream_drain(stream, timeout_ns);
+    if (!drained)
+        td_logf(&stream->log, TD_LOG_WARN, "a stream is left behind: submit %llu of %llu is not finished after %llu ms",
+                (unsigned long long)td_stream_completed(stream) + 1, (unsigned long long)stream->submitted,
+                (unsigned long long)(timeout_ns / 1000000));
+    stream->ops->destroy(stream, drained);
+}
