@@ -144,4 +144,8 @@ bool td_inline_begun(const td_stream *stream, uint64_t number);
 bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns);
 td_control *td_inline_control(td_stream *stream, uint64_t number);
 
+/* Copies to device memory and waits: for set-up, never in a frame. Any thread. */
+tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t offset, const void *from,
+                               uint64_t bytes, char *why, size_t why_bytes);
+
 #endif

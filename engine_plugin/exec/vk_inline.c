@@ -1,0 +1,847 @@
+/* Executor `vk_inline`: plans as CUDA kernels within Vulkan command buffers, by VK_NVX_binary_import.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A plan is: barrier, stamp, records with barriers between those that depend on each other, barrier, stamp. To Vulkan a
+ * launch is a dispatch: its accesses are shader reads and writes in COMPUTE_SHADER, and it needs the same barriers.
+ *
+ * The driver checks nothing, and a kernel that asks for more than an SM of the graphics context has takes the device
+ * with it: so every record passes check_record() before anything is recorded, and the first plan of a device, at
+ * creation, is one with known results.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_plugin/exec/stream.h"
+#include "interop/vk/table.h"
+
+enum {
+    FUNCTIONS = 96,
+    /* Measured on sm_90, driver 580: 48 KB for all blocks of an SM, of which each takes 1 KB for the driver. */
+    SHARED_BYTES = 47 * 1024,
+    LOCAL_BYTES = 12 * 1024, /* the most that was tried */
+    SM_REGISTERS = 65536,
+    WARP = 32,
+    WARP_REGISTERS = 256, /* a warp's are handed out in these steps */
+    BLOCK_THREADS = 1024,
+    GRID_YZ = 65535,
+    CLOCK_TRIES = 12,
+    BUFFERS = 2, /* a slot's last one may be pending for a moment after its stamp was seen */
+    STAGING_BYTES = 8 << 20,
+};
+#define GRID_X 0x7fffffffu
+static const uint64_t test_limit_ns = 2000000000u, upload_limit_ns = 10000000000u;
+
+typedef struct function {
+    const td_cubin_entry *entry;
+    VkCuFunctionNVX handle;
+} function;
+
+typedef struct frame {
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    uint64_t value; /* of the timeline, once the buffer is free again */
+} frame;
+
+/* Host memory that the device reads and writes: for submits, then for recorded plans by number % TD_INLINE_RECORDED. */
+typedef struct ring {
+    td_stream_ring submits;
+    td_stamp stamps[TD_INLINE_RECORDED];
+    td_control controls[TD_INLINE_RECORDED];
+    uint64_t done[TD_INLINE_RECORDED];
+} ring;
+
+typedef struct inline_stream {
+    td_stream base;
+    td_inline_desc desc;
+    td_vk *vk;
+    const td_vk_table *fn;
+    const td_cubin *cubin;
+    VkCuModuleNVX module;
+    function functions[FUNCTIONS];
+    uint32_t function_count;
+    VkCuFunctionNVX stamp;
+    td_vk_mem memory; /* of the ring */
+    ring *ring;
+    VkSemaphore timeline; /* its value is `before` + the number of the last finished submit */
+    uint64_t before;
+    atomic_int broken; /* tandem_status, sticky */
+    uint64_t recorded;
+    frame frames[TD_STREAM_PENDING][BUFFERS];
+} inline_stream;
+
+static uint64_t load_word(const volatile uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static tandem_status vk_fail(inline_stream *s, VkResult result, const char *call, char *why, size_t why_bytes)
+{
+    const tandem_status status = td_vk_result(result, call, why, why_bytes);
+
+    if (status == TANDEM_ERROR_LOST)
+        atomic_store(&s->broken, status);
+    return status;
+}
+
+/* Limits. */
+
+static const function *find_function(const inline_stream *s, const char *entry)
+{
+    for (uint32_t i = 0; i < s->function_count; i++)
+        if (s->functions[i].entry->entry == entry || !strcmp(s->functions[i].entry->entry, entry))
+            return &s->functions[i];
+    return NULL;
+}
+
+static tandem_status check_record(const inline_stream *s, const td_record *record, char *why, size_t why_bytes)
+{
+    const char *entry = record->kernel->entry;
+    const function *f = entry ? find_function(s, entry) : NULL;
+    uint64_t threads, warps, registers, shared;
+
+#define REFUSE(...) return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, __VA_ARGS__)
+    if (!entry)
+        REFUSE("the kernel %s has no GPU version", record->kernel->name);
+    if (!f)
+        REFUSE("the kernel %s is not among those of sm_%u that fit into a command buffer", entry,
+               (unsigned)s->cubin->sm);
+    if (record->flags & TD_RECORD_CLUSTER)
+        REFUSE("the kernel %s needs thread-block clusters, which a command buffer does not have", entry);
+    if (record->flags & TD_RECORD_TENSOR_MAPS)
+        REFUSE("the kernel %s needs tensor maps, which only CUDA makes", entry);
+    for (uint32_t i = 0; i < record->reloc_count; i++)
+        if (record->relocs[i].kind != TD_RELOC_POINTER)
+            REFUSE("the kernel %s needs tensor maps, which only CUDA makes", entry);
+    shared = (uint64_t)f->entry->shared_bytes + record->shared_bytes;
+    if (shared > SHARED_BYTES)
+        REFUSE("the kernel %s needs %llu bytes of shared memory; in a command buffer there are %d", entry,
+               (unsigned long long)shared, SHARED_BYTES);
+    threads = (uint64_t)record->block[0] * record->block[1] * record->block[2];
+    if (!threads || threads > BLOCK_THREADS)
+        REFUSE("the kernel %s has blocks of %llu threads; they have 1 to %d", entry, (unsigned long long)threads,
+               BLOCK_THREADS);
+    warps = (threads + WARP - 1) / WARP;
+    registers = f->entry->registers > record->registers ? f->entry->registers : record->registers;
+    registers = td_align_up(registers * WARP, WARP_REGISTERS) * warps;
+    if (!registers || registers > SM_REGISTERS)
+        REFUSE("the kernel %s needs %llu registers for %llu threads; an SM has %d", entry,
+               (unsigned long long)registers, (unsigned long long)threads, SM_REGISTERS);
+    if (f->entry->local_bytes > LOCAL_BYTES || record->local_bytes > LOCAL_BYTES)
+        REFUSE("the kernel %s needs %u bytes of local memory a thread; in a command buffer there are %d", entry,
+               (unsigned)(f->entry->local_bytes > record->local_bytes ? f->entry->local_bytes : record->local_bytes),
+               LOCAL_BYTES);
+    if (!record->grid[0] || record->grid[0] > GRID_X)
+        REFUSE("the kernel %s has a grid of %u in x; it may be 1 to %u", entry, (unsigned)record->grid[0], GRID_X);
+    for (int i = 1; i < 3; i++)
+        if (!record->grid[i] || record->grid[i] > GRID_YZ)
+            REFUSE("the kernel %s has a grid of %u in %c; it may be 1 to %d", entry, (unsigned)record->grid[i],
+                   "xyz"[i], GRID_YZ);
+    if (!record->param_bytes || record->param_bytes > TD_PARAM_BYTES)
+        REFUSE("the kernel %s has %u bytes of parameters; it may have 1 to %d", entry, (unsigned)record->param_bytes,
+               TD_PARAM_BYTES);
+#undef REFUSE
+    return TANDEM_OK;
+}
+
+tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes)
+{
+    const inline_stream *s = (const inline_stream *)stream;
+    tandem_status status = TANDEM_OK;
+
+    for (uint32_t i = 0; i < plan->record_count && status == TANDEM_OK; i++)
+        status = check_record(s, &plan->records[i], why, why_bytes);
+    return status;
+}
+
+/* Barriers. */
+
+static bool meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
+{
+    for (uint32_t i = 0; i < a_count; i++)
+        for (uint32_t j = 0; j < b_count; j++)
+            if (a[i].base == b[j].base && (a[i].base != TD_BASE_VIEW || a[i].view == b[j].view) &&
+                a[i].begin_bytes < b[j].end_bytes && b[j].begin_bytes < a[i].end_bytes)
+                return true;
+    return false;
+}
+
+typedef enum need { NEED_NOTHING = 0, NEED_ORDER = 1, NEED_DATA = 2 } need;
+
+/* What record `at` needs of records [since, at): that they are over if it writes what they read, their data too if it
+ * reads or writes what they wrote. */
+static need needs_of(const td_plan *plan, uint32_t since, uint32_t at)
+{
+    const td_record *b = &plan->records[at];
+    need found = NEED_NOTHING;
+
+    for (uint32_t i = since; i < at; i++) {
+        const td_record *a = &plan->records[i];
+
+        if (meet(a->writes, a->write_count, b->reads, b->read_count) ||
+            meet(a->writes, a->write_count, b->writes, b->write_count))
+            return NEED_DATA;
+        if (meet(a->reads, a->read_count, b->writes, b->write_count))
+            found = NEED_ORDER;
+    }
+    return found;
+}
+
+static void barrier(const inline_stream *s, VkCommandBuffer commands, need what)
+{
+    const VkMemoryBarrier data = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                  .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+                                  .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
+
+    if (what != NEED_NOTHING)
+        s->fn->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                  0, what == NEED_DATA, &data, 0, NULL, 0, NULL);
+}
+
+/* Recording. */
+
+static void launch(const inline_stream *s, VkCommandBuffer commands, VkCuFunctionNVX handle, const uint32_t grid[3],
+                   const uint32_t block[3], uint32_t shared_bytes, const void *params)
+{
+    const VkCuLaunchInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_LAUNCH_INFO_NVX,
+                                    .function = handle,
+                                    .gridDimX = grid[0],
+                                    .gridDimY = grid[1],
+                                    .gridDimZ = grid[2],
+                                    .blockDimX = block[0],
+                                    .blockDimY = block[1],
+                                    .blockDimZ = block[2],
+                                    .sharedMemBytes = shared_bytes,
+                                    .paramCount = 1,
+                                    .pParams = &params};
+
+    s->fn->CmdCuLaunchKernelNVX(commands, &info);
+}
+
+static void launch_stamp(const inline_stream *s, VkCommandBuffer commands, const td_params_stamp *params)
+{
+    static const uint32_t one[3] = {1, 1, 1};
+
+    launch(s, commands, s->stamp, one, one, 0, params);
+}
+
+/* Every record has passed check_record(). */
+static void record_plan(const inline_stream *s, const td_stream_submit *submit, uint64_t control,
+                        const td_params_stamp *begin, const td_params_stamp *end, VkCommandBuffer commands)
+{
+    const td_plan *plan = submit->plan;
+    uint32_t since = 0;
+
+    td_vk_label_begin(s->vk, commands, submit->label);
+    /* After what wrote the views, and after the last plan that used the same scratch. */
+    barrier(s, commands, NEED_DATA);
+    launch_stamp(s, commands, begin);
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_record *record = &plan->records[i];
+        const need what = needs_of(plan, since, i);
+        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+
+        if (what != NEED_NOTHING)
+            since = i;
+        barrier(s, commands, what);
+        td_exec_bind(record, submit->views, submit->scratch, control, params);
+        launch(s, commands, find_function(s, record->kernel->entry)->handle, record->grid, record->block,
+               record->shared_bytes, params);
+    }
+    barrier(s, commands, NEED_DATA);
+    launch_stamp(s, commands, end);
+    td_vk_label_end(s->vk, commands);
+}
+
+static uint64_t device_address(const inline_stream *s, const void *in_ring)
+{
+    return s->memory.address + (uint64_t)((const char *)in_ring - (const char *)s->ring);
+}
+
+tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer commands,
+                               uint64_t *number, char *why, size_t why_bytes)
+{
+    inline_stream *s = (inline_stream *)stream;
+    const uint64_t next = s->recorded + 1, slot = next % TD_INLINE_RECORDED;
+    td_params_stamp begin, end;
+    tandem_status status = atomic_load(&s->broken);
+
+    if (status != TANDEM_OK)
+        return td_fail(why, why_bytes, status, "the device failed earlier");
+    status = td_inline_check(stream, submit->plan, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    memset(&s->ring->controls[slot], 0, sizeof s->ring->controls[slot]);
+    memset(&s->ring->stamps[slot], 0, sizeof s->ring->stamps[slot]);
+    __atomic_store_n(&s->ring->done[slot], 0, __ATOMIC_RELEASE);
+    begin = end = (td_params_stamp){.slot = (td_stamp *)(uintptr_t)device_address(s, &s->ring->stamps[slot]),
+                                    .sequence = next};
+    end.completed = (uint64_t *)(uintptr_t)device_address(s, &s->ring->done[slot]);
+    record_plan(s, submit, device_address(s, &s->ring->controls[slot]), &begin, &end, commands);
+    *number = s->recorded = next;
+    return TANDEM_OK;
+}
+
+bool td_inline_begun(const td_stream *stream, uint64_t number)
+{
+    const inline_stream *s = (const inline_stream *)stream;
+
+    return load_word(&s->ring->stamps[number % TD_INLINE_RECORDED].begun) == number;
+}
+
+bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns)
+{
+    const inline_stream *s = (const inline_stream *)stream;
+    const td_stamp *stamp = &s->ring->stamps[number % TD_INLINE_RECORDED];
+    const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
+
+    if (load_word(&s->ring->done[number % TD_INLINE_RECORDED]) != number)
+        return false;
+    *begin_ns = load_word(&stamp->begin_ns) - offset;
+    *end_ns = load_word(&stamp->end_ns) - offset;
+    return true;
+}
+
+td_control *td_inline_control(td_stream *stream, uint64_t number)
+{
+    return &((inline_stream *)stream)->ring->controls[number % TD_INLINE_RECORDED];
+}
+
+/* Submitting. */
+
+/* A command buffer of the slot's that is no longer in use. */
+static tandem_status take_frame(inline_stream *s, uint32_t slot, frame **out, char *why, size_t why_bytes)
+{
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
+                                          .queueFamilyIndex = s->vk->queue_family};
+    VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                            .commandBufferCount = 1};
+    frame *f = &s->frames[slot][0];
+    uint64_t value = 0;
+    VkResult result;
+
+    for (int i = 1; i < BUFFERS; i++)
+        if (s->frames[slot][i].value < f->value)
+            f = &s->frames[slot][i];
+    if (!f->pool) {
+        result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &f->pool);
+        if (result != VK_SUCCESS) {
+            f->pool = VK_NULL_HANDLE;
+            return vk_fail(s, result, "vkCreateCommandPool", why, why_bytes);
+        }
+    }
+    if (!f->commands) {
+        allocate.commandPool = f->pool;
+        result = s->fn->AllocateCommandBuffers(s->vk->device, &allocate, &f->commands);
+        if (result != VK_SUCCESS) {
+            f->commands = NULL;
+            return vk_fail(s, result, "vkAllocateCommandBuffers", why, why_bytes);
+        }
+    }
+    if (f->value) {
+        result = s->fn->GetSemaphoreCounterValue(s->vk->device, s->timeline, &value);
+        if (result != VK_SUCCESS)
+            return vk_fail(s, result, "vkGetSemaphoreCounterValue", why, why_bytes);
+        if (value < f->value)
+            return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the commands of slot %u are still in use",
+                           (unsigned)slot);
+        result = s->fn->ResetCommandPool(s->vk->device, f->pool, 0);
+        if (result != VK_SUCCESS)
+            return vk_fail(s, result, "vkResetCommandPool", why, why_bytes);
+    }
+    *out = f;
+    return TANDEM_OK;
+}
+
+static tandem_status submit_locked(inline_stream *s, const VkSubmitInfo *info, char *why, size_t why_bytes)
+{
+    VkResult result;
+
+    if (s->desc.lock)
+        s->desc.lock(s->desc.user);
+    result = s->fn->QueueSubmit(s->desc.queue, 1, info, VK_NULL_HANDLE);
+    if (s->desc.unlock)
+        s->desc.unlock(s->desc.user);
+    return result == VK_SUCCESS ? TANDEM_OK : vk_fail(s, result, "vkQueueSubmit", why, why_bytes);
+}
+
+static tandem_status submit_frame(inline_stream *s, const td_stream_submit *submit, uint64_t sequence, frame *f,
+                                  char *why, size_t why_bytes)
+{
+    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+    const VkSemaphore signals[2] = {s->timeline, submit->signal ? submit->signal->semaphore : VK_NULL_HANDLE};
+    const uint64_t values[2] = {s->before + sequence, submit->signal ? submit->signal->value : 0};
+    const VkTimelineSemaphoreSubmitInfo points = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                                  .waitSemaphoreValueCount = submit->wait != NULL,
+                                                  .pWaitSemaphoreValues = submit->wait ? &submit->wait->value : NULL,
+                                                  .signalSemaphoreValueCount = submit->signal ? 2 : 1,
+                                                  .pSignalSemaphoreValues = values};
+    const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                               .pNext = &points,
+                               .waitSemaphoreCount = submit->wait != NULL,
+                               .pWaitSemaphores = submit->wait ? &submit->wait->semaphore : NULL,
+                               .pWaitDstStageMask = &stage,
+                               .commandBufferCount = 1,
+                               .pCommandBuffers = &f->commands,
+                               .signalSemaphoreCount = submit->signal ? 2 : 1,
+                               .pSignalSemaphores = signals};
+    const tandem_status status = submit_locked(s, &info, why, why_bytes);
+
+    if (status == TANDEM_OK)
+        f->value = values[0];
+    return status;
+}
+
+static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
+                             char *why, size_t why_bytes)
+{
+    const VkCommandBufferBeginInfo once = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                           .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+    inline_stream *s = (inline_stream *)stream;
+    const td_params_stamp begin = td_stream_stamp(stream, sequence, false),
+                          end = td_stream_stamp(stream, sequence, true);
+    tandem_status status = atomic_load(&s->broken);
+    frame *f = NULL;
+    VkResult result;
+
+    if (status != TANDEM_OK)
+        return td_fail(why, why_bytes, status, "the device failed earlier");
+    if (submit->copy_in_count || submit->copy_out_count)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "copies go through CUDA streams only");
+    status = td_inline_check(stream, submit->plan, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = take_frame(s, submit->slot, &f, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    result = s->fn->BeginCommandBuffer(f->commands, &once);
+    if (result != VK_SUCCESS)
+        return vk_fail(s, result, "vkBeginCommandBuffer", why, why_bytes);
+    f->value = f->value ? f->value : 1; /* to be reset before it is begun again; 1 has passed when it is looked at */
+    record_plan(s, submit, td_stream_control_address(stream, sequence), &begin, &end, f->commands);
+    result = s->fn->EndCommandBuffer(f->commands);
+    if (result != VK_SUCCESS)
+        return vk_fail(s, result, "vkEndCommandBuffer", why, why_bytes);
+    status = submit_frame(s, submit, sequence, f, why, why_bytes);
+    *signalled = status == TANDEM_OK && submit->signal;
+    return status;
+}
+
+static tandem_status wait_until(inline_stream *s, uint64_t sequence, uint64_t timeout_ns)
+{
+    const tandem_status broken = atomic_load(&s->broken);
+    tandem_status status;
+
+    if (broken != TANDEM_OK)
+        return broken;
+    status = td_vk_timeline_wait(s->vk, s->timeline, s->before + sequence, timeout_ns);
+    if (status == TANDEM_ERROR_LOST)
+        atomic_store(&s->broken, status);
+    return status;
+}
+
+static tandem_status wait_for(td_stream *stream, uint64_t sequence)
+{
+    tandem_status status;
+
+    do
+        status = wait_until((inline_stream *)stream, sequence, 1000000000u);
+    while (status == TANDEM_ERROR_BUSY);
+    return status;
+}
+
+static tandem_status status_of(td_stream *stream, char *why, size_t why_bytes)
+{
+    inline_stream *s = (inline_stream *)stream;
+    const tandem_status broken = atomic_load(&s->broken);
+    uint64_t value;
+    VkResult result;
+
+    if (broken != TANDEM_OK)
+        return td_fail(why, why_bytes, broken, "the device failed earlier");
+    result = s->fn->GetSemaphoreCounterValue(s->vk->device, s->timeline, &value);
+    return result == VK_SUCCESS ? TANDEM_OK : vk_fail(s, result, "vkGetSemaphoreCounterValue", why, why_bytes);
+}
+
+static bool drain(td_stream *stream, uint64_t timeout_ns)
+{
+    inline_stream *s = (inline_stream *)stream;
+
+    /* Nothing runs on a device that is lost. */
+    return !s->timeline || wait_until(s, stream->submitted, timeout_ns) != TANDEM_ERROR_BUSY;
+}
+
+static void destroy(td_stream *stream, bool drained)
+{
+    inline_stream *s = (inline_stream *)stream;
+    const VkDevice device = s->vk->device;
+
+    if (drained) {
+        for (uint32_t i = 0; i < TD_STREAM_PENDING; i++)
+            for (uint32_t j = 0; j < BUFFERS; j++)
+                if (s->frames[i][j].pool)
+                    s->fn->DestroyCommandPool(device, s->frames[i][j].pool, NULL);
+        for (uint32_t i = 0; i < s->function_count; i++)
+            s->fn->DestroyCuFunctionNVX(device, s->functions[i].handle, NULL);
+        if (s->stamp)
+            s->fn->DestroyCuFunctionNVX(device, s->stamp, NULL);
+        if (s->module)
+            s->fn->DestroyCuModuleNVX(device, s->module, NULL);
+        td_vk_timeline_destroy(s->vk, &s->timeline);
+        td_vk_mem_free(s->vk, &s->memory);
+    }
+    free(s);
+}
+
+static const td_stream_ops inline_ops = {enqueue, wait_for, status_of, drain, destroy};
+
+/* Uploads. */
+
+typedef struct upload {
+    td_vk_mem staging;
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    VkSemaphore done;
+} upload;
+
+/* One command buffer with the copies of what is in staging; waited for. */
+static tandem_status run_upload(inline_stream *s, upload *u, const td_vk_mem *to, const VkBufferCopy *copy,
+                                uint64_t value, char *why, size_t why_bytes)
+{
+    const VkMemoryBarrier written = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                     .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
+                                     .dstAccessMask = VK_ACCESS_SHADER_READ_BIT};
+    const VkCommandBufferBeginInfo once = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                           .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+    const VkTimelineSemaphoreSubmitInfo points = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                                  .signalSemaphoreValueCount = 1,
+                                                  .pSignalSemaphoreValues = &value};
+    const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                               .pNext = &points,
+                               .commandBufferCount = 1,
+                               .pCommandBuffers = &u->commands,
+                               .signalSemaphoreCount = 1,
+                               .pSignalSemaphores = &u->done};
+    tandem_status status;
+    VkResult result;
+
+    result = s->fn->ResetCommandPool(s->vk->device, u->pool, 0);
+    if (result == VK_SUCCESS)
+        result = s->fn->BeginCommandBuffer(u->commands, &once);
+    if (result == VK_SUCCESS) {
+        s->fn->CmdCopyBuffer(u->commands, u->staging.buffer, to->buffer, 1, copy);
+        s->fn->CmdPipelineBarrier(u->commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0,
+                                  1, &written, 0, NULL, 0, NULL);
+        result = s->fn->EndCommandBuffer(u->commands);
+    }
+    if (result != VK_SUCCESS)
+        return vk_fail(s, result, "recording a copy", why, why_bytes);
+    status = submit_locked(s, &info, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_vk_timeline_wait(s->vk, u->done, value, upload_limit_ns);
+    if (status == TANDEM_ERROR_BUSY)
+        return td_fail(why, why_bytes, status, "a copy to the device did not end within %u ms",
+                       (unsigned)(upload_limit_ns / 1000000));
+    return status;
+}
+
+tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t offset, const void *from,
+                               uint64_t bytes, char *why, size_t why_bytes)
+{
+    inline_stream *s = (inline_stream *)stream;
+    const uint64_t chunk = bytes < STAGING_BYTES ? bytes : STAGING_BYTES;
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .queueFamilyIndex = s->vk->queue_family};
+    VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                            .commandBufferCount = 1};
+    upload u = {0};
+    VkResult result;
+    tandem_status status;
+
+    if (!bytes)
+        return TANDEM_OK;
+    status =
+        td_vk_mem_create_mapped(s->vk, chunk, VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &u.staging, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_vk_timeline_create(s->vk, 0, false, &u.done, why, why_bytes);
+    if (status == TANDEM_OK) {
+        result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &u.pool);
+        if (result != VK_SUCCESS)
+            u.pool = VK_NULL_HANDLE;
+        allocate.commandPool = u.pool;
+        if (result == VK_SUCCESS)
+            result = s->fn->AllocateCommandBuffers(s->vk->device, &allocate, &u.commands);
+        if (result != VK_SUCCESS)
+            status = vk_fail(s, result, "making commands for a copy", why, why_bytes);
+    }
+    for (uint64_t at = 0, value = 1; at < bytes && status == TANDEM_OK; at += chunk, value++) {
+        const VkBufferCopy copy = {.dstOffset = offset + at, .size = bytes - at < chunk ? bytes - at : chunk};
+
+        memcpy(u.staging.host, (const char *)from + at, (size_t)copy.size);
+        status = run_upload(s, &u, to, &copy, value, why, why_bytes);
+    }
+    if (status == TANDEM_ERROR_BUSY) /* the device may still use all of it */
+        return TANDEM_ERROR_DEVICE;
+    if (u.pool)
+        s->fn->DestroyCommandPool(s->vk->device, u.pool, NULL);
+    td_vk_timeline_destroy(s->vk, &u.done);
+    td_vk_mem_free(s->vk, &u.staging);
+    return status;
+}
+
+/* Creation. */
+
+static tandem_status load_function(inline_stream *s, const char *entry, VkCuFunctionNVX *out, char *why,
+                                   size_t why_bytes)
+{
+    const VkCuFunctionCreateInfoNVX info = {
+        .sType = VK_STRUCTURE_TYPE_CU_FUNCTION_CREATE_INFO_NVX, .module = s->module, .pName = entry};
+    VkResult result = s->fn->CreateCuFunctionNVX(s->vk->device, &info, NULL, out);
+    char call[96];
+
+    if (result == VK_SUCCESS)
+        return TANDEM_OK;
+    *out = VK_NULL_HANDLE;
+    snprintf(call, sizeof call, "vkCreateCuFunctionNVX of %s", entry);
+    return vk_fail(s, result, call, why, why_bytes);
+}
+
+static tandem_status load_kernels(inline_stream *s, char *why, size_t why_bytes)
+{
+    const VkCuModuleCreateInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX,
+                                          .dataSize = s->cubin->data_bytes,
+                                          .pData = s->cubin->data};
+    VkResult result = s->fn->CreateCuModuleNVX(s->vk->device, &info, NULL, &s->module);
+    tandem_status status;
+
+    if (result != VK_SUCCESS) {
+        s->module = VK_NULL_HANDLE;
+        return vk_fail(s, result, "vkCreateCuModuleNVX", why, why_bytes);
+    }
+    status = load_function(s, "stamp", &s->stamp, why, why_bytes);
+    for (uint32_t i = 0; status == TANDEM_OK && i < s->cubin->entry_count; i++) {
+        const td_cubin_entry *entry = &s->cubin->entries[i];
+        function *f = &s->functions[s->function_count];
+
+        if (!strcmp(entry->entry, "stamp") || entry->shared_bytes > SHARED_BYTES || entry->local_bytes > LOCAL_BYTES)
+            continue;
+        if (s->function_count == FUNCTIONS)
+            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "more than %d kernels in one image", FUNCTIONS);
+        status = load_function(s, entry->entry, &f->handle, why, why_bytes);
+        f->entry = entry;
+        s->function_count += status == TANDEM_OK;
+    }
+    return status;
+}
+
+/* One submit at creation; it is waited for. */
+static tandem_status run(inline_stream *s, const td_stream_submit *submit, char *why, size_t why_bytes)
+{
+    uint64_t sequence = 0;
+    bool signalled;
+    tandem_status status = td_stream_enqueue(&s->base, submit, &sequence, &signalled, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
+    status = wait_until(s, sequence, test_limit_ns);
+    if (status == TANDEM_ERROR_BUSY)
+        return td_fail(why, why_bytes, status, "kernels in a command buffer did not end within %u ms",
+                       (unsigned)(test_limit_ns / 1000000));
+    if (status != TANDEM_OK)
+        return td_fail(why, why_bytes, status, "kernels in a command buffer: %s",
+                       status == TANDEM_ERROR_LOST ? "the device is lost" : "they could not be waited for");
+    if (td_stream_completed(&s->base) != sequence)
+        return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE,
+                       "kernels in a command buffer ended, but the stamp %llu says %llu", (unsigned long long)sequence,
+                       (unsigned long long)td_stream_completed(&s->base));
+    return TANDEM_OK;
+}
+
+enum { TEST_Q = 64, TEST_KV = 128, TEST_D = 64 };
+
+typedef struct test_data {
+    float q[TEST_Q * TEST_D], k[TEST_KV * TEST_D], v[TEST_KV * TEST_D], o[TEST_Q * TEST_D];
+} test_data;
+
+typedef struct self_test {
+    td_plan plan;
+    test_data host;
+    unsigned char *scratch;
+    td_vk_mem data, device_scratch;
+} self_test;
+
+static void test_views(uint64_t base, uint64_t views[TD_VIEW_COUNT])
+{
+    views[TD_VIEW_Q] = base + offsetof(test_data, q);
+    views[TD_VIEW_K] = base + offsetof(test_data, k);
+    views[TD_VIEW_V] = base + offsetof(test_data, v);
+    views[TD_VIEW_O] = base + offsetof(test_data, o);
+    views[TD_VIEW_LSE] = 0;
+}
+
+/* A small attention, several records with barriers between them, against the same records on the CPU. */
+static tandem_status run_self_test(inline_stream *s, self_test *t, char *why, size_t why_bytes)
+{
+    const tandem_view view = {.dtype = TANDEM_DTYPE_F32, .stride_row = TEST_D};
+    const tandem_attention op = {.batch = 1,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .q_len = TEST_Q,
+                                 .kv_len = TEST_KV,
+                                 .head_dim = TEST_D,
+                                 .precision = TANDEM_PRECISION_8B,
+                                 .q = view,
+                                 .k = view,
+                                 .v = view,
+                                 .o = view};
+    const VkBufferUsageFlags usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT;
+    const td_target target = td_target_for_sm(s->desc.sm);
+    uint64_t views[TD_VIEW_COUNT];
+    uint32_t state = 1;
+    float *values = t->host.q;
+    tandem_status status;
+    test_data *got;
+    double most = 0, apart = 0;
+
+    status = td_plan_attention(&op, &target, &t->plan, NULL, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_vk_mem_create_mapped(s->vk, sizeof(test_data), usage, &t->data, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_vk_mem_create_device(s->vk, t->plan.scratch_bytes, usage, &t->device_scratch, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    t->scratch = aligned_alloc(256, (size_t)td_align_up(t->plan.scratch_bytes, 256));
+    if (!t->scratch)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a test");
+    for (size_t i = 0; i < TEST_Q * TEST_D + 2 * TEST_KV * TEST_D; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (float)(state >> 16) / 32768.0f - 1.0f;
+    }
+    got = t->data.host;
+    memcpy(got, &t->host, sizeof *got);
+    memset(got->o, 0xff, sizeof got->o);
+    test_views((uintptr_t)&t->host, views);
+    status = td_exec_cpu_run(&t->plan, views, (uintptr_t)t->scratch, 1, NULL);
+    if (status != TANDEM_OK)
+        return td_fail(why, why_bytes, status, "the CPU cannot compute what the self-test should give");
+    test_views(t->data.address, views);
+    status = run(s,
+                 &(td_stream_submit){.plan = &t->plan,
+                                     .views = views,
+                                     .scratch = t->device_scratch.address,
+                                     .label = "tandem self-test"},
+                 why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    for (size_t i = 0; i < TEST_Q * TEST_D; i++) {
+        const double x = (double)t->host.o[i], y = (double)got->o[i] - x;
+
+        most = x > most ? x : -x > most ? -x : most;
+        apart = y > apart ? y : -y > apart ? -y : y == y ? apart : 1e30;
+    }
+    if (!(most > 0.01 && apart <= 0.02 * most))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "the self-test computed wrong data: %g apart where the largest is %g", apart, most);
+    return TANDEM_OK;
+}
+
+static tandem_status test_kernels(inline_stream *s, char *why, size_t why_bytes)
+{
+    self_test *t = calloc(1, sizeof *t);
+    tandem_status status;
+
+    if (!t)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a test");
+    status = run_self_test(s, t, why, why_bytes);
+    if (status != TANDEM_ERROR_BUSY) { /* else the device may still use them */
+        td_vk_mem_free(s->vk, &t->data);
+        td_vk_mem_free(s->vk, &t->device_scratch);
+    }
+    free(t->scratch);
+    free(t);
+    return status;
+}
+
+/* The GPU's clock lies between the host's before the submit and after its stamp was seen: intervals, intersected. */
+static tandem_status measure_clock(inline_stream *s, char *why, size_t why_bytes)
+{
+    static const td_plan nothing;
+    int64_t low = INT64_MIN, high = INT64_MAX;
+
+    for (int i = 0; i < CLOCK_TRIES; i++) {
+        const td_stream_submit submit = {.plan = &nothing, .label = "tandem clock"};
+        const uint64_t begin = td_now_ns();
+        const tandem_status status = run(s, &submit, why, why_bytes);
+        const uint64_t end = td_now_ns();
+        int64_t gpu;
+
+        if (status != TANDEM_OK)
+            return status;
+        gpu = (int64_t)s->ring->submits.stamps[s->base.submitted % TD_STREAM_SLOTS].end_ns;
+        low = gpu - (int64_t)end > low ? gpu - (int64_t)end : low;
+        high = gpu - (int64_t)begin < high ? gpu - (int64_t)begin : high;
+    }
+    atomic_store(&s->base.clock_offset_ns, low + (high - low) / 2);
+    return TANDEM_OK;
+}
+
+tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *log, td_stream **out, char *why,
+                                      size_t why_bytes)
+{
+    inline_stream *s = calloc(1, sizeof *s);
+    td_stream *stream = (td_stream *)s;
+    tandem_status status;
+
+    *out = NULL;
+    if (!s)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a stream");
+    s->base.ops = &inline_ops;
+    if (log)
+        s->base.log = *log;
+    s->desc = *desc;
+    s->vk = desc->vk;
+    s->fn = &desc->vk->fn;
+    atomic_init(&s->broken, TANDEM_OK);
+    status = td_vk_address_memory(s->vk, true, why, why_bytes);
+    if (status == TANDEM_OK && !desc->queue)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                         "no queue was given for the self-test and for submits");
+    if (status == TANDEM_OK) {
+        s->cubin = td_cubin_for_sm(desc->sm, why, why_bytes);
+        if (!s->cubin)
+            status = TANDEM_ERROR_UNSUPPORTED;
+        else if (s->cubin->ptx)
+            status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                             "for sm_%u there is only PTX, of which nobody knows what it will need",
+                             (unsigned)desc->sm);
+    }
+    if (status == TANDEM_OK)
+        status = td_vk_mem_create_mapped(s->vk, sizeof(ring), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT, &s->memory, why,
+                                         why_bytes);
+    if (status == TANDEM_OK) {
+        s->ring = s->memory.host;
+        memset(s->ring, 0, sizeof *s->ring);
+        s->base.ring = &s->ring->submits;
+        s->base.ring_address = device_address(s, &s->ring->submits);
+        status = td_vk_timeline_create(s->vk, 0, false, &s->timeline, why, why_bytes);
+    }
+    if (status == TANDEM_OK)
+        status = load_kernels(s, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = test_kernels(s, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = measure_clock(s, why, why_bytes);
+    if (status != TANDEM_OK)
+        goto fail;
+    s->before = s->base.submitted;
+    s->base.submitted = 0;
+    memset(s->ring, 0, sizeof *s->ring);
+    *out = stream;
+    return TANDEM_OK;
+
+fail:
+    td_vk_address_memory(s->vk, false, NULL, 0);
+    td_stream_destroy(&stream, status == TANDEM_ERROR_BUSY ? 0 : test_limit_ns);
+    return status == TANDEM_ERROR_BUSY ? TANDEM_ERROR_UNSUPPORTED : status;
+}
