@@ -21,14 +21,16 @@ static const char *const overview =
     "       tandem calibrate --in F.safetensors ... [--percent X] [--json PLAN]\n"
     "       tandem info [--json]\n"
     "       tandem probe fp22 [--json F] [--backend auto|cuda|cpu] [--tiles N] [--seed N]\n"
+    "       tandem bench handover|attention [--json F] [options]\n"
     "       tandem version\n"
-    "       tandem help [attend|accuracy|calibrate]\n"
+    "       tandem help [attend|accuracy|calibrate|bench]\n"
     "\n"
     "  attend     softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
     "  accuracy   the paper's tables of accuracy, on synthetic tensors or on a file's\n"
     "  calibrate  chooses 4b or 8b for each head of some files\n"
     "  info       version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
     "  probe      how many bits this GPU's tensor cores keep when they add, beside the twin's models of them\n"
+    "  bench      what the hand-over costs on each rung; what attention costs, beside cuDNN's\n"
     "\n"
     "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
 
@@ -149,6 +151,7 @@ static const struct command {
     {"calibrate", tool_calibrate, &tool_calibrate_help},
     {"info", tool_info, NULL},
     {"probe", tool_probe, NULL},
+    {"bench", tool_bench, &tool_bench_help},
     {"version", version, NULL},
     {"--version", version, NULL},
 };

@@ -235,7 +235,17 @@ if wanted bench; then
     if [ -x "$build/tandem" ]; then
         step info 20 "$build/tandem" info --json && cp "$log" "$work/results/info.json"
         if "$build/tandem" --help 2>&1 | grep -q '^ *\(tandem \)*bench'; then
-            step bench 60 "$build/tandem" bench && cat "$log"
+            step bench-handover 120 "$build/tandem" bench handover --json "$work/results/handover.json" && cat "$log"
+            # cuDNN, where Python's packages hold one.
+            beside=$(python3 -c 'import glob, nvidia, os
+print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join(p, "*", "lib")))))' 2>/dev/null)
+            LD_LIBRARY_PATH=$beside${beside:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH-} \
+                step bench-attention 150 "$build/tandem" bench attention --seconds 0.4 \
+                --n 256,512,1024,2048,4096,16384 --json "$work/results/attention.json" && cat "$log"
+            if python3 -c 'import torch' 2>/dev/null; then
+                step bench-peers 120 python3 "$root/tests/bench_peers.py" "$build" --json "$work/results/peers.json" &&
+                    cat "$log"
+            fi
         fi
     else
         note tool not-built 0

@@ -1,0 +1,261 @@
+/* `tandem bench`: which bench, and what they share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "demo/tool_bench.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* clang-format off */
+const char *const tool_bench_help =
+    "usage: tandem bench handover [--json F] [options]\n"
+    "       tandem bench attention [--json F] [options]\n"
+    "\n"
+    "attention: N(0,1) in fp16, dense tensors [batch, heads, n, d]. Contenders, each in turn:\n"
+    "  kernel      the attention kernel alone, on operands that are quantised already\n"
+    "  e2e         end to end, fp16 in, fp16 out: smoothing, quantisation, kernel\n"
+    "  cudnn       cuDNN's fp16 scaled dot product attention by its backend API, where libcudnn.so.9 can\n"
+    "              be opened (LD_LIBRARY_PATH): the kernel that its own heuristics put first\n"
+    "Ours run through the executor (CUDA graphs where it has them) and are timed by stamps of the GPU's\n"
+    "clock, cuDNN's are calls in a CUDA graph between two events. Small shapes: up to 20 calls one after\n"
+    "the other. Whatever fits into the L2 is rotated through tensors that do not. Medians, least, most.\n"
+    "TFLOPS = 4 batch heads n n d / time, half of it if causal. Outputs are filled with NaN before each\n"
+    "call and checked after the last: no NaN left, some rows against float64.\n"
+    "  --json F         everything as JSON\n"
+    "  --backend B      cuda (default) or cpu, which is there to try the bench\n"
+    "  --only W         large (batch 4, 32 heads) or small (batch 1; 4, 8 and 16 heads)\n"
+    "  --n LIST         sequence lengths, as 1024,4096; default: all\n"
+    "  --dim LIST       64, 128; default: both\n"
+    "  --causal C       yes, no or both (default)\n"
+    "  --precision LIST of 8b, f16, 4b; none: cuDNN alone; default: 8b,f16\n"
+    "  --rounds N       default 11\n"
+    "  --seconds X      most that a contender may take for a shape; default 1.5. At least 3 rounds\n"
+    "  --no-cudnn       without cuDNN\n"
+    "  --quick          fewer shapes, 3 rounds\n";
+/* clang-format on */
+
+int tool_bench(int argc, char **argv)
+{
+    if (argc < 1)
+        return tool_usage("bench", "no bench given: must be handover or attention");
+    if (!strcmp(argv[0], "handover"))
+        return bench_handover(argc - 1, argv + 1);
+    if (!strcmp(argv[0], "attention"))
+        return bench_attention(argc - 1, argv + 1);
+    return tool_usage("bench", "unknown bench \"%s\": must be handover or attention", argv[0]);
+}
+
+void bench_add(bench_series *s, double value)
+{
+    if (s->count == s->capacity) {
+        const size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        double *values = realloc(s->values, capacity * sizeof *values);
+        if (!values)
+            return;
+        s->values = values;
+        s->capacity = capacity;
+    }
+    s->values[s->count++] = value;
+}
+
+void bench_free(bench_series *s)
+{
+    free(s->values);
+    *s = (bench_series){0};
+}
+
+static int rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double bench_at(const bench_series *s, double p)
+{
+    double *sorted = s->count ? malloc(s->count * sizeof *sorted) : NULL;
+    if (!sorted)
+        return NAN;
+    memcpy(sorted, s->values, s->count * sizeof *sorted);
+    qsort(sorted, s->count, sizeof *sorted, rising);
+    const double rank = ceil(p * (double)s->count);
+    const double value = sorted[rank < 1 ? 0 : (size_t)rank - 1];
+    free(sorted);
+    return value;
+}
+
+json_t *bench_number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *bench_json(const bench_series *s)
+{
+    if (!s->count)
+        return json_null();
+    return json_pack("{s:o, s:o, s:o, s:o, s:I}", "median", bench_number(bench_median(s)), "min",
+                     bench_number(bench_at(s, 0)), "max", bench_number(bench_at(s, 1)), "p99",
+                     bench_number(bench_at(s, 0.99)), "count", (json_int_t)s->count);
+}
+
+void bench_expect(bench_targets *targets, double value, bool at_least, double limit, const char *format, ...)
+{
+    if (targets->count == BENCH_TARGETS)
+        return;
+    bench_target *t = &targets->items[targets->count++];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->text, sizeof t->text, format, args);
+    va_end(args);
+    t->value = value;
+    t->limit = limit;
+    t->at_least = at_least;
+}
+
+static bool is_met(const bench_target *t)
+{
+    return t->at_least ? t->value >= t->limit : t->value <= t->limit;
+}
+
+uint32_t bench_print_targets(const bench_targets *targets)
+{
+    uint32_t met = 0, missed = 0;
+    for (uint32_t i = 0; i < targets->count; i++) {
+        const bench_target *t = &targets->items[i];
+        if (isnan(t->value))
+            continue;
+        if (!met && !missed)
+            printf("\ntargets\n");
+        printf("  %-6s %s: %.4g (%s %.4g)\n", is_met(t) ? "met" : "MISSED", t->text, t->value,
+               t->at_least ? "at least" : "at most", t->limit);
+        if (is_met(t))
+            met++;
+        else
+            missed++;
+    }
+    printf("verdict: %u targets met, %u missed, %u not measured here\n", met, missed, targets->count - met - missed);
+    return missed;
+}
+
+json_t *bench_targets_json(const bench_targets *targets)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < targets->count; i++) {
+        const bench_target *t = &targets->items[i];
+        json_array_append_new(list, json_pack("{s:s, s:o, s:s, s:f, s:o}", "target", t->text, "value",
+                                              bench_number(t->value), "must_be", t->at_least ? "at least" : "at most",
+                                              "limit", t->limit, "met",
+                                              isnan(t->value) ? json_null() : json_boolean(is_met(t))));
+    }
+    return list;
+}
+
+struct bench_nvml {
+    void *library, *device;
+    int (*clock)(void *device, int kind, unsigned *mhz);
+    int (*power)(void *device, unsigned *milliwatts);
+    int (*shutdown)(void);
+    char driver[96];
+};
+
+bench_nvml *bench_nvml_open(const uint8_t *uuid)
+{
+    char text[48];
+    bench_nvml *n = calloc(1, sizeof *n);
+    if (!n)
+        return NULL;
+    n->library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    int (*init)(void) = n->library ? (int (*)(void))dlsym(n->library, "nvmlInit_v2") : NULL;
+    n->shutdown = n->library ? (int (*)(void))dlsym(n->library, "nvmlShutdown") : NULL;
+    if (!init || !n->shutdown || init() != 0) {
+        n->shutdown = NULL;
+        bench_nvml_close(n);
+        return NULL;
+    }
+    int (*find)(const char *, void **) = (int (*)(const char *, void **))dlsym(n->library, "nvmlDeviceGetHandleByUUID");
+    int (*driver)(char *, unsigned) = (int (*)(char *, unsigned))dlsym(n->library, "nvmlSystemGetDriverVersion");
+    n->clock = (int (*)(void *, int, unsigned *))dlsym(n->library, "nvmlDeviceGetClockInfo");
+    n->power = (int (*)(void *, unsigned *))dlsym(n->library, "nvmlDeviceGetPowerUsage");
+    char *at = text + sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++)
+        at += sprintf(at, "%02x%s", uuid[i], i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
+    if (!find || find(text, &n->device) != 0)
+        n->device = NULL;
+    if (!driver || driver(n->driver, sizeof n->driver) != 0)
+        n->driver[0] = 0;
+    return n;
+}
+
+void bench_nvml_close(bench_nvml *n)
+{
+    if (!n)
+        return;
+    if (n->shutdown)
+        n->shutdown();
+    if (n->library)
+        dlclose(n->library);
+    free(n);
+}
+
+bench_power bench_nvml_read(bench_nvml *n)
+{
+    enum { SM = 1, MEMORY = 2 };
+    bench_power p = {0};
+    if (!n || !n->device)
+        return p;
+    if (n->clock) {
+        n->clock(n->device, SM, &p.sm_mhz);
+        n->clock(n->device, MEMORY, &p.memory_mhz);
+    }
+    if (n->power)
+        n->power(n->device, &p.milliwatts);
+    return p;
+}
+
+const char *bench_nvml_driver(const bench_nvml *n)
+{
+    return n ? n->driver : "";
+}
+
+json_t *bench_report(const char *bench, const char *device, const char *driver)
+{
+    char date[32];
+    const time_t now = time(NULL);
+    struct tm parts;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+    return json_pack("{s:s, s:s, s:s, s:s}", "bench", bench, "device", device, "driver", driver, "date", date);
+}
+
+int bench_save(json_t *report, const char *path)
+{
+    const bool ok = report && (!path || json_dump_file(report, path, JSON_INDENT(1) | JSON_REAL_PRECISION(7)) == 0);
+    json_decref(report);
+    return ok ? TOOL_OK : tool_fail("bench", "--json \"%s\" could not be written", path ? path : "");
+}
+
+uint64_t bench_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+double bench_normal(uint64_t *state)
+{
+    const double a = ((double)(bench_random(state) >> 11) + 0.5) * 0x1p-53;
+    const double b = ((double)(bench_random(state) >> 11) + 0.5) * 0x1p-53;
+    return sqrt(-2 * log(a)) * cos(6.283185307179586 * b);
+}
+
+void bench_sleep_ns(uint64_t ns)
+{
+    struct timespec rest = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    while (nanosleep(&rest, &rest)) {
+    }
+}

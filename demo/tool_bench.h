@@ -1,0 +1,71 @@
+/* What the parts of `tandem bench` share: series of measurements, targets, the GPU's clocks, JSON.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TD_TOOL_BENCH_H
+#define TD_TOOL_BENCH_H
+
+#include <jansson.h>
+
+#include "demo/tool.h"
+
+int bench_handover(int argc, char **argv);
+int bench_attention(int argc, char **argv);
+
+/* Numbers of one quantity, in the order in which they were measured. Zeroed is empty. */
+typedef struct bench_series {
+    double *values;
+    size_t count, capacity;
+} bench_series;
+void bench_add(bench_series *s, double value); /* left out where memory is short */
+void bench_free(bench_series *s);
+/* By nearest rank, p from 0 to 1; NAN when empty. */
+double bench_at(const bench_series *s, double p);
+static inline double bench_median(const bench_series *s)
+{
+    return bench_at(s, 0.5);
+}
+/* {median, min, max, count}, or null when empty. */
+json_t *bench_json(const bench_series *s);
+/* A number as JSON has it: no NaN, no infinity. */
+json_t *bench_number(double x);
+
+/* A target: met, missed, or not measured here (value NAN). */
+typedef struct bench_target {
+    char text[160];
+    double value, limit;
+    bool at_least; /* else at most */
+} bench_target;
+enum { BENCH_TARGETS = 64 };
+typedef struct bench_targets {
+    bench_target items[BENCH_TARGETS];
+    uint32_t count;
+} bench_targets;
+void bench_expect(bench_targets *targets, double value, bool at_least, double limit, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* One line for each that was measured, and one that counts them. Returns how many were missed. */
+uint32_t bench_print_targets(const bench_targets *targets);
+json_t *bench_targets_json(const bench_targets *targets);
+
+/* NVML, where there is one: clocks and power of the GPU with this UUID (16 bytes). All calls accept NULL. */
+typedef struct bench_nvml bench_nvml;
+typedef struct bench_power {
+    uint32_t sm_mhz, memory_mhz, milliwatts; /* 0: not known */
+} bench_power;
+bench_nvml *bench_nvml_open(const uint8_t *uuid);
+void bench_nvml_close(bench_nvml *nvml);
+bench_power bench_nvml_read(bench_nvml *nvml);
+const char *bench_nvml_driver(const bench_nvml *nvml); /* "" where it is not known */
+
+/* The head of a report: what, when, on what. The caller adds the rest and saves it. */
+json_t *bench_report(const char *bench, const char *device, const char *driver);
+/* Writes and drops a report; a line on stderr and TOOL_FAILED where that fails. path NULL: only drops it. */
+int bench_save(json_t *report, const char *path);
+
+/* N(0, 1) and bits, from a state of the caller's. */
+uint64_t bench_random(uint64_t *state);
+double bench_normal(uint64_t *state);
+
+void bench_sleep_ns(uint64_t ns);
+
+#endif

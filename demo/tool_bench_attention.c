@@ -1,0 +1,758 @@
+/* `tandem bench attention`: how long attention takes, beside cuDNN's in the same process.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A shape's contenders are measured in turn, round after round: A B C A B C. Each has its output poisoned before and
+ * checked after. Where a shape is small, several calls are one submit, on tensors that do not fit into the L2 together.
+ */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "demo/tool_accuracy.h"
+#include "demo/tool_bench.h"
+#include "demo/tool_bench_cudnn.h"
+#include "engine_plugin/exec/exec.h"
+#include "interop/cu/driver.h"
+#include "kernels/cpu/cpu.h"
+#include "tandem/tandem.h"
+
+enum {
+    MOST_SHAPES = 96,
+    MOST_ROWS = 8,
+    MOST_COPIES = 20,
+    MOST_SETS = 64,
+    CHECKED_ROWS = 4,
+    BLOCK_VALUES = 1 << 22,
+    L2_ATTRIBUTE = 38,
+    LIMIT_S = 20
+};
+#pragma weak td_stream_create_graph
+#define POISON 0xffffffffu /* two NaNs of fp16 */
+
+typedef enum contender { KERNEL, END_TO_END, CUDNN } contender;
+
+typedef struct shape {
+    uint32_t batch, heads, n, dim;
+    bool causal, small;
+} shape;
+
+/* One line of a shape's table. */
+typedef struct row {
+    contender kind;
+    uint32_t precision;
+    char why[200]; /* not measured, because; empty: measured */
+    bench_series us;
+    double error; /* relative L1 of the checked rows */
+    td_plan *plan; /* `copies` calls */
+    uint32_t copies;
+    uint64_t scratch, scratch_bytes; /* of set 0; from one set to the next */
+} row;
+
+typedef struct bench {
+    const char *json;
+    bool cpu, quick;
+    uint32_t rounds;
+    double seconds; /* that one contender may take for all its rounds of a shape */
+    td_cu_device *device;
+    td_stream *stream;
+    const char *executor;
+    bench_cudnn *cudnn;
+    char no_cudnn[256];
+    bench_nvml *nvml;
+    td_target target;
+    uint64_t l2_bytes;
+    void *cuda;
+    int (*memset_d32)(uint64_t at, unsigned value, size_t count);
+    int (*copy)(uint64_t to, uint64_t from, size_t bytes);
+    int (*synchronize)(void);
+    uint16_t *block; /* N(0, 1) */
+    td_cu_mem device_block, tensors, scratch;
+    void *host_tensors, *host_scratch;
+    bench_targets targets;
+} bench;
+
+static const char *const precision_names[] = {"auto", "f16", "8b", "4b"};
+static const char *const kind_names[] = {"kernel", "end to end", "cudnn"};
+
+static bool has(const char *list, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = list; at && *at;) {
+        const char *comma = strchr(at, ',');
+        const size_t part = comma ? (size_t)(comma - at) : strlen(at);
+        if (part == length && !memcmp(at, word, length))
+            return true;
+        at = comma ? comma + 1 : NULL;
+    }
+    return !list;
+}
+
+static bool has_number(const char *list, uint32_t number)
+{
+    char word[16];
+    snprintf(word, sizeof word, "%u", (unsigned)number);
+    return has(list, word);
+}
+
+/* Every word of a list is one of `words`, or a number where there are none. */
+static bool all_known(const char *list, const char *const *words)
+{
+    char copy[256];
+    snprintf(copy, sizeof copy, "%s", list);
+    for (char *rest = copy, *word = strsep(&rest, ","); word; word = strsep(&rest, ",")) {
+        uint64_t number;
+        if (words ? tool_word(word, words) < 0 : !tool_number(word, 1, 1 << 20, &number))
+            return false;
+    }
+    return strlen(list) < sizeof copy;
+}
+
+static const char *shape_name(const shape *s, char text[64])
+{
+    snprintf(text, 64, "b%u h%-2u d%-3u n%-5u %s", (unsigned)s->batch, (unsigned)s->heads, (unsigned)s->dim,
+             (unsigned)s->n, s->causal ? "causal" : "      ");
+    return text;
+}
+
+static double tflops(const shape *s, double us)
+{
+    return 4.0 * s->batch * s->heads * s->n * s->n * s->dim / us * 1e-6 * (s->causal ? 0.5 : 1);
+}
+
+static uint64_t tensor_bytes(const shape *s)
+{
+    return td_align_up((uint64_t)s->batch * s->heads * s->n * s->dim * 2, 256);
+}
+
+static bool cuda_ok(bench *b, int result, const char *what, char *why, size_t why_bytes)
+{
+    return td_cu_check(b->device, result, why, why_bytes, "%s", what) == TANDEM_OK;
+}
+
+/* Address of tensor `i` (Q, K, V, O) of a set. */
+static uint64_t tensor_at(const bench *b, const shape *s, uint32_t set, uint32_t i)
+{
+    const uint64_t base = b->cpu ? (uint64_t)(uintptr_t)b->host_tensors : b->tensors.address;
+    return base + (4 * (uint64_t)set + i) * tensor_bytes(s);
+}
+
+/* The block, over and over, beginning elsewhere for every tensor. */
+static bool fill(bench *b, const shape *s, uint32_t sets, char *why, size_t why_bytes)
+{
+    const uint64_t whole = (uint64_t)BLOCK_VALUES * 2, bytes = tensor_bytes(s);
+    bool ok = true;
+    for (uint32_t set = 0; set < sets; set++)
+        for (uint32_t i = 0; i < 3 && ok; i++) {
+            uint64_t from = (set * 3 + i) * 1000064ull % (whole / 2);
+            for (uint64_t done = 0; done < bytes && ok;) {
+                const uint64_t now = bytes - done < whole - from ? bytes - done : whole - from;
+                const uint64_t to = tensor_at(b, s, set, i) + done;
+                if (b->cpu)
+                    memcpy((void *)(uintptr_t)to, (char *)b->block + from, now);
+                else
+                    ok = cuda_ok(b, b->copy(to, b->device_block.address + from, now), "cuMemcpyDtoD", why, why_bytes);
+                done += now;
+                from = 64 * (done / whole % 1024);
+            }
+        }
+    return ok && (b->cpu || cuda_ok(b, b->synchronize(), "cuCtxSynchronize", why, why_bytes));
+}
+
+static bool poison(bench *b, const shape *s, uint32_t sets, char *why, size_t why_bytes)
+{
+    bool ok = true;
+    for (uint32_t set = 0; set < sets && ok; set++) {
+        const uint64_t at = tensor_at(b, s, set, 3);
+        if (b->cpu)
+            memset((void *)(uintptr_t)at, 0xff, tensor_bytes(s));
+        else
+            ok = cuda_ok(b, b->memset_d32(at, POISON, tensor_bytes(s) / 4), "cuMemsetD32", why, why_bytes);
+    }
+    return ok && (b->cpu || cuda_ok(b, b->synchronize(), "cuCtxSynchronize", why, why_bytes));
+}
+
+static bool read_back(bench *b, void *to, uint64_t from, uint64_t bytes)
+{
+    if (b->cpu)
+        memcpy(to, (void *)(uintptr_t)from, bytes);
+    return b->cpu || td_cu_copy_to_host(b->device, to, from, bytes) == TANDEM_OK;
+}
+
+typedef struct reference {
+    uint32_t set, bh[CHECKED_ROWS], at[CHECKED_ROWS];
+    double *o; /* [CHECKED_ROWS][dim] */
+} reference;
+
+static void exact_row(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint32_t keys, uint32_t dim, double *o)
+{
+    double most = -INFINITY, sum = 0;
+    double *p = malloc(keys * sizeof *p);
+    memset(o, 0, dim * sizeof *o);
+    for (uint32_t j = 0; p && j < keys; j++) {
+        double dot = 0;
+        for (uint32_t c = 0; c < dim; c++)
+            dot += (double)td_from_f16(q[c]) * (double)td_from_f16(k[(size_t)j * dim + c]);
+        p[j] = dot / sqrt(dim);
+        most = p[j] > most ? p[j] : most;
+    }
+    for (uint32_t j = 0; p && j < keys; j++) {
+        p[j] = exp(p[j] - most);
+        sum += p[j];
+        for (uint32_t c = 0; c < dim; c++)
+            o[c] += p[j] * (double)td_from_f16(v[(size_t)j * dim + c]);
+    }
+    for (uint32_t c = 0; c < dim; c++)
+        o[c] /= sum;
+    free(p);
+}
+
+/* A few rows of the last set, in float64. */
+static bool make_reference(bench *b, const shape *s, uint32_t set, reference *r, char *why, size_t why_bytes)
+{
+    const size_t row_bytes = s->dim * 2u, head_bytes = row_bytes * s->n;
+    uint64_t state = s->n + s->dim;
+    uint16_t *q = malloc(row_bytes), *k = malloc(head_bytes), *v = malloc(head_bytes);
+    r->set = set;
+    r->o = malloc(CHECKED_ROWS * s->dim * sizeof *r->o);
+    bool ok = q && k && v && r->o;
+    for (uint32_t i = 0; i < CHECKED_ROWS && ok; i++) {
+        r->bh[i] = (uint32_t)(bench_random(&state) % (s->batch * s->heads));
+        r->at[i] = (uint32_t)(bench_random(&state) % s->n);
+        ok = read_back(b, q, tensor_at(b, s, set, 0) + r->bh[i] * head_bytes + r->at[i] * row_bytes, row_bytes) &&
+             read_back(b, k, tensor_at(b, s, set, 1) + r->bh[i] * head_bytes, head_bytes) &&
+             read_back(b, v, tensor_at(b, s, set, 2) + r->bh[i] * head_bytes, head_bytes);
+        if (ok)
+            exact_row(q, k, v, s->causal ? r->at[i] + 1 : s->n, s->dim, r->o + i * s->dim);
+    }
+    free(q);
+    free(k);
+    free(v);
+    if (!ok)
+        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "the reference could not be computed");
+    return ok;
+}
+
+/* No NaN left in O (all of it, or 64 pieces of 1 MiB), and the rows of the reference close enough. */
+static bool check(bench *b, const shape *s, const reference *r, row *it)
+{
+    enum { PIECE = 1 << 20, PIECES = 64 };
+    const size_t row_bytes = s->dim * 2u, head_bytes = row_bytes * s->n;
+    const uint64_t bytes = (uint64_t)s->batch * s->heads * head_bytes, o = tensor_at(b, s, r->set, 3);
+    const uint64_t step = bytes > (uint64_t)PIECE * PIECES ? bytes / PIECES & ~255ull : PIECE;
+    const double limit = it->kind == CUDNN || it->precision == TANDEM_PRECISION_F16 ? 5e-3
+                         : it->precision == TANDEM_PRECISION_8B                     ? 0.15
+                                                                                    : 0.6;
+    uint16_t *piece = malloc(PIECE);
+    double difference = 0, size = 0;
+    bool ok = piece != NULL;
+    for (uint64_t at = 0; at < bytes && ok; at += step) {
+        const uint64_t now = bytes - at < PIECE ? bytes - at : PIECE;
+        ok = read_back(b, piece, o + at, now);
+        for (uint64_t i = 0; i < now / 2 && ok; i++)
+            if ((piece[i] & 0x7fffu) > 0x7c00u) {
+                td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "element %llu of the output was not written",
+                        (unsigned long long)(at / 2 + i));
+                ok = false;
+            }
+    }
+    for (uint32_t i = 0; i < CHECKED_ROWS && ok; i++) {
+        ok = read_back(b, piece, o + r->bh[i] * head_bytes + r->at[i] * row_bytes, row_bytes);
+        for (uint32_t c = 0; c < s->dim; c++) {
+            difference += fabs((double)td_from_f16(piece[c]) - r->o[i * s->dim + c]);
+            size += fabs(r->o[i * s->dim + c]);
+        }
+    }
+    free(piece);
+    it->error = difference / size;
+    if (ok && !(it->error < limit)) {
+        td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "relative L1 error %.4g, more than %.4g", it->error, limit);
+        ok = false;
+    }
+    if (!ok && !it->why[0])
+        td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "the output could not be read");
+    return ok;
+}
+
+static bool run_plan(bench *b, const td_plan *plan, const uint64_t *views, uint64_t scratch, double *us, char *why,
+                     size_t why_bytes)
+{
+    if (b->cpu) {
+        const uint64_t begin = td_now_ns();
+        const tandem_status status = td_exec_cpu_run(plan, views, scratch, tool_cores(), NULL);
+        *us = 1e-3 * (double)(td_now_ns() - begin);
+        if (status != TANDEM_OK)
+            td_fail(why, why_bytes, status, "%s", tandem_status_text(status));
+        return status == TANDEM_OK;
+    }
+    const td_stream_submit submit = {.plan = plan, .views = views, .scratch = scratch, .label = "bench"};
+    uint64_t sequence = 0, begin_ns = 0, end_ns = 0;
+    bool signalled;
+    if (td_stream_enqueue(b->stream, &submit, &sequence, &signalled, why, why_bytes) != TANDEM_OK)
+        return false;
+    const uint64_t begin = td_now_ns();
+    while (td_stream_completed(b->stream) < sequence) {
+        if (td_now_ns() - begin > LIMIT_S * 1000000000ull || td_stream_status(b->stream, why, why_bytes) != TANDEM_OK) {
+            if (!why[0])
+                td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "not finished after %d s", LIMIT_S);
+            return false;
+        }
+        bench_sleep_ns(20000);
+    }
+    if (!td_stream_times(b->stream, sequence, &begin_ns, &end_ns)) {
+        td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "the GPU left no times");
+        return false;
+    }
+    *us = 1e-3 * (double)(end_ns - begin_ns);
+    return true;
+}
+
+static bool writes_output(const td_record *r)
+{
+    for (uint32_t i = 0; i < r->write_count; i++)
+        if (r->writes[i].base == TD_BASE_VIEW && r->writes[i].view == TD_VIEW_O)
+            return true;
+    return false;
+}
+
+/* Appends to `out` the records of `plan` that are wanted, moved to the tensors and the scratch of another set. */
+static void append(td_plan *out, const td_plan *plan, bool prologue, bool kernel, uint64_t view_bytes,
+                   uint64_t scratch_bytes)
+{
+    for (uint32_t i = 0; i < plan->record_count && out->record_count < TD_PLAN_RECORDS; i++) {
+        if (!(writes_output(&plan->records[i]) ? kernel : prologue))
+            continue;
+        td_record *r = &out->records[out->record_count++];
+        *r = plan->records[i];
+        for (uint32_t j = 0; j < r->reloc_count; j++)
+            r->relocs[j].addend += r->relocs[j].base == TD_BASE_VIEW      ? view_bytes
+                                   : r->relocs[j].base == TD_BASE_SCRATCH ? scratch_bytes
+                                                                          : 0;
+        td_range *const lists[] = {r->reads, r->writes};
+        const uint32_t counts[] = {r->read_count, r->write_count};
+        for (int l = 0; l < 2; l++)
+            for (uint32_t j = 0; j < counts[l]; j++) {
+                const uint64_t by = lists[l][j].base == TD_BASE_VIEW      ? view_bytes
+                                    : lists[l][j].base == TD_BASE_SCRATCH ? scratch_bytes
+                                                                          : 0;
+                lists[l][j].begin_bytes += by;
+                lists[l][j].end_bytes += by;
+            }
+    }
+}
+
+static bool make_plan(bench *b, const shape *s, uint32_t precision, td_plan *plan, char *why, size_t why_bytes)
+{
+    const tandem_view dense = {.dtype = TANDEM_DTYPE_F16,
+                               .stride_batch = (int64_t)s->heads * s->n * s->dim,
+                               .stride_head = (int64_t)s->n * s->dim,
+                               .stride_row = s->dim};
+    const tandem_attention op = {.q = dense,
+                                 .k = dense,
+                                 .v = dense,
+                                 .o = dense,
+                                 .batch = s->batch,
+                                 .heads = s->heads,
+                                 .kv_heads = s->heads,
+                                 .q_len = s->n,
+                                 .kv_len = s->n,
+                                 .head_dim = s->dim,
+                                 .causal = s->causal,
+                                 .precision = precision};
+    return td_attention_check(&op, why, why_bytes) == TANDEM_OK &&
+           td_plan_attention(&op, &b->target, plan, NULL, why, why_bytes) == TANDEM_OK;
+}
+
+static bool reserve(bench *b, td_cu_mem *mem, void **host, uint64_t bytes, char *why, size_t why_bytes)
+{
+    if (b->cpu) {
+        free(*host);
+        *host = aligned_alloc(256, td_align_up(bytes, 256));
+        if (!*host)
+            td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no %llu bytes", (unsigned long long)bytes);
+        return *host != NULL;
+    }
+    if (mem->bytes >= bytes)
+        return true;
+    if (mem->kind)
+        td_cu_mem_free(b->device, mem);
+    return td_cu_mem_alloc(b->device, bytes, mem, why, why_bytes) == TANDEM_OK;
+}
+
+/* Calls on the sets from `first` on; cuDNN's are on all of them. */
+static bool run_row(bench *b, const shape *s, row *it, uint32_t first, double *us)
+{
+    if (it->kind == CUDNN)
+        return bench_cudnn_run(b->cudnn, us, it->why, sizeof it->why);
+    uint64_t views[TD_VIEW_COUNT] = {0};
+    for (uint32_t i = 0; i < 4; i++)
+        views[i] = tensor_at(b, s, first, i);
+    return run_plan(b, it->plan, views, it->scratch + first * it->scratch_bytes, us, it->why, sizeof it->why);
+}
+
+/* The rows of a shape: kernel and end to end of each precision, then cuDNN. */
+static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row *rows, uint32_t *sets, char *why,
+                          size_t why_bytes)
+{
+    static const uint32_t order[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_F16, TANDEM_PRECISION_4B};
+    const uint64_t set_bytes = 4 * tensor_bytes(s);
+    uint32_t count = 0;
+    uint64_t scratch_bytes = 0;
+    td_plan *plan = malloc(sizeof *plan);
+    *sets = b->cpu ? 1 : (uint32_t)(2 * b->l2_bytes / set_bytes) + 1;
+    *sets = *sets > MOST_SETS ? MOST_SETS : *sets;
+    if (s->small && !b->cpu && *sets < MOST_COPIES)
+        *sets = MOST_COPIES;
+    for (size_t i = 0; i < sizeof order / sizeof *order && plan; i++) {
+        if (!has(precisions, precision_names[order[i]]))
+            continue;
+        for (int kind = KERNEL; kind <= END_TO_END; kind++) {
+            row *it = &rows[count++];
+            *it = (row){.kind = (contender)kind, .precision = order[i], .plan = calloc(1, sizeof *it->plan)};
+            if (!it->plan || !make_plan(b, s, order[i], plan, it->why, sizeof it->why))
+                continue;
+            uint32_t part = 0;
+            for (uint32_t r = 0; r < plan->record_count; r++)
+                part += kind == END_TO_END || writes_output(&plan->records[r]);
+            it->copies = !s->small || b->cpu || !part ? 1 : TD_PLAN_RECORDS / part;
+            it->copies = it->copies > MOST_COPIES ? MOST_COPIES : it->copies;
+            it->scratch_bytes = td_align_up(plan->scratch_bytes + 1, 256);
+            it->plan->scratch_bytes = plan->scratch_bytes + (it->copies - 1) * it->scratch_bytes;
+            for (uint32_t copy = 0; copy < it->copies; copy++)
+                append(it->plan, plan, kind == END_TO_END, true, copy * set_bytes, copy * it->scratch_bytes);
+            it->scratch = scratch_bytes;
+            if (kind == END_TO_END)
+                scratch_bytes += *sets * it->scratch_bytes;
+        }
+    }
+    free(plan);
+    if (!reserve(b, &b->tensors, &b->host_tensors, *sets * set_bytes, why, why_bytes) ||
+        !reserve(b, &b->scratch, &b->host_scratch, scratch_bytes + 256, why, why_bytes))
+        return 0;
+    for (uint32_t i = 0; i < count; i++)
+        rows[i].scratch += b->cpu ? (uint64_t)(uintptr_t)b->host_scratch : b->scratch.address;
+    if (b->cudnn) {
+        const bench_cudnn_shape like = {s->batch, s->heads, s->n, s->n, s->dim, s->causal, (float)(1 / sqrt(s->dim))};
+        bench_cudnn_tensors tensors[MOST_SETS];
+        row *it = &rows[count++];
+        *it = (row){.kind = CUDNN, .copies = s->small ? MOST_COPIES : 1};
+        for (uint32_t i = 0; i < *sets; i++)
+            tensors[i] = (bench_cudnn_tensors){tensor_at(b, s, i, 0), tensor_at(b, s, i, 1), tensor_at(b, s, i, 2),
+                                               tensor_at(b, s, i, 3)};
+        /* What is not small has the sets in turn by one call each, so as many calls as sets. */
+        it->copies = s->small ? MOST_COPIES : *sets;
+        if (bench_cudnn_prepare(b->cudnn, &like, it->why, sizeof it->why))
+            bench_cudnn_record(b->cudnn, tensors, *sets, it->copies, it->why, sizeof it->why);
+    }
+    return count;
+}
+
+static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_t sets, char *why, size_t why_bytes)
+{
+    reference r = {0};
+    double us = 0, spent[MOST_ROWS] = {0};
+    if (!fill(b, s, sets, why, why_bytes) || !make_reference(b, s, 0, &r, why, why_bytes))
+        goto end;
+    /* Once, uncounted: modules are loaded, codes are in the scratch of every set. */
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t first = 0; !rows[i].why[0] && rows[i].kind == END_TO_END && first < sets;
+             first += rows[i].copies)
+            run_row(b, s, &rows[i], first + rows[i].copies > sets ? sets - rows[i].copies : first, &us);
+    for (uint32_t round = 0; round < b->rounds; round++)
+        for (uint32_t i = 0; i < count; i++) {
+            row *it = &rows[i];
+            const uint32_t turns = it->kind == CUDNN ? 1 : sets / it->copies;
+            if (it->why[0] || (round >= 3 && spent[i] > b->seconds * 1e6) ||
+                !poison(b, s, sets, it->why, sizeof it->why) || !run_row(b, s, it, round % turns * it->copies, &us))
+                continue;
+            spent[i] += us;
+            bench_add(&it->us, us / it->copies);
+        }
+    for (uint32_t i = 0; i < count; i++)
+        if (!rows[i].why[0] && !(poison(b, s, sets, rows[i].why, sizeof rows[i].why) &&
+                                 run_row(b, s, &rows[i], 0, &us) && check(b, s, &r, &rows[i])))
+            bench_free(&rows[i].us);
+end:
+    free(r.o);
+}
+
+static const row *find_row(const row *rows, uint32_t count, contender kind, uint32_t precision)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[i].kind == kind && (kind == CUDNN || rows[i].precision == precision) && rows[i].us.count)
+            return &rows[i];
+    return NULL;
+}
+
+/* What the kernels are to reach, as a ratio to cuDNN's fp16; large shapes, 8b, kernel alone. */
+static double target_ratio(const shape *s)
+{
+    if (s->n == 16384)
+        return s->dim == 128 ? (s->causal ? 1.86 : 1.78) : (s->causal ? 1.38 : 1.58);
+    if (s->n == 4096)
+        return s->dim == 128 ? (s->causal ? 1.46 : 1.60) : (s->causal ? 1.27 : 1.36);
+    return 0;
+}
+
+static void expect(bench *b, const shape *s, const row *rows, uint32_t count)
+{
+    char name[64];
+    const row *cudnn = find_row(rows, count, CUDNN, 0), *kernel = find_row(rows, count, KERNEL, TANDEM_PRECISION_8B);
+    const row *whole = find_row(rows, count, END_TO_END, TANDEM_PRECISION_8B);
+    const row *f16 = find_row(rows, count, KERNEL, TANDEM_PRECISION_F16);
+    shape_name(s, name);
+    if (b->cpu)
+        return;
+    if (!s->small && target_ratio(s) > 0)
+        bench_expect(&b->targets, cudnn && kernel ? bench_median(&cudnn->us) / bench_median(&kernel->us) : NAN, true,
+                     target_ratio(s), "%s 8b kernel, times cuDNN fp16", name);
+    if (!s->small && s->dim == 128 && (s->n == 16384 || s->n == 4096))
+        bench_expect(&b->targets, whole && kernel ? bench_median(&kernel->us) / bench_median(&whole->us) : NAN, true,
+                     s->n == 16384 ? 0.93 : 0.80, "%s 8b end to end, of the kernel's rate", name);
+    if (!s->small && (s->n == 16384 || s->n == 4096))
+        bench_expect(&b->targets, cudnn && f16 ? bench_median(&cudnn->us) / bench_median(&f16->us) : NAN, true, 0.95,
+                     "%s f16 kernel, times cuDNN fp16", name);
+    if (s->small && s->n >= 2048)
+        bench_expect(&b->targets, cudnn && whole ? bench_median(&cudnn->us) / bench_median(&whole->us) : NAN, true, 1,
+                     "%s 8b end to end, times cuDNN fp16", name);
+}
+
+static void print_shape(const shape *s, const row *rows, uint32_t count, bench_power power)
+{
+    char name[64];
+    const row *cudnn = find_row(rows, count, CUDNN, 0);
+    printf("%s ", shape_name(s, name));
+    for (uint32_t i = 0; i < count; i++) {
+        const row *it = &rows[i];
+        const double us = bench_median(&it->us);
+        char label[32];
+        snprintf(label, sizeof label, "%s%s%s", it->kind == CUDNN ? "" : precision_names[it->precision],
+                 it->kind == CUDNN ? "" : " ", it->kind == END_TO_END ? "e2e" : kind_names[it->kind]);
+        if (!it->us.count)
+            printf("| %s - ", label);
+        else if (s->small)
+            printf("| %s %.1f us ", label, us);
+        else
+            printf("| %s %.0f TF ", label, tflops(s, us));
+        if (it->us.count && cudnn && it != cudnn)
+            printf("(%.2fx) ", bench_median(&cudnn->us) / us);
+    }
+    if (power.sm_mhz)
+        printf("| %u MHz %.0f W", (unsigned)power.sm_mhz, power.milliwatts * 1e-3);
+    printf("\n");
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[i].why[0])
+            printf("    %s %s: %s\n", rows[i].kind == CUDNN ? "" : precision_names[rows[i].precision],
+                   kind_names[rows[i].kind], rows[i].why);
+    fflush(stdout);
+}
+
+static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint32_t sets, bench_power power)
+{
+    json_t *list = json_array();
+    const row *cudnn = find_row(rows, count, CUDNN, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        const row *it = &rows[i];
+        const double us = bench_median(&it->us);
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:o, s:o}", "what", kind_names[it->kind], "precision",
+                            it->kind == CUDNN ? "f16" : precision_names[it->precision], "us", bench_json(&it->us),
+                            "tflops", bench_number(tflops(s, us)), "times_cudnn",
+                            bench_number(cudnn ? bench_median(&cudnn->us) / us : NAN), "calls", (int)it->copies,
+                            "relative_l1", it->us.count ? bench_number(it->error) : json_null(), "not_measured",
+                            it->why[0] ? json_string(it->why) : json_null()));
+    }
+    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i, s:f, s:o}", "batch", (int)s->batch, "heads",
+                     (int)s->heads, "n", (int)s->n, "d", (int)s->dim, "causal", (int)s->causal, "small", (int)s->small,
+                     "sets", (int)sets, "sm_mhz", (int)power.sm_mhz, "memory_mhz", (int)power.memory_mhz, "watts",
+                     power.milliwatts * 1e-3, "rows", list);
+}
+
+static uint32_t list_shapes(shape *out, const char *only, const char *ns, const char *dims, const char *causal,
+                            bool quick, bool cpu)
+{
+    static const uint32_t lengths[] = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, d[] = {64, 128},
+                          heads[] = {4, 8, 16};
+    uint32_t count = 0;
+    for (int small = 0; small < 2; small++)
+        for (size_t i = 0; i < 2; i++)
+            for (int c = 0; c < 2; c++)
+                for (size_t h = 0; h < (small ? 3u : 1u); h++)
+                    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+                        const uint32_t n = lengths[l];
+                        const bool in_table = small ? !c && n <= 4096 && (heads[h] < 16 || n >= 1024)
+                                                    : n >= 1024 && n != 2048;
+                        const bool in_quick = small ? h == 1 && n == 1024 : n == 4096;
+                        if (!in_table || (quick && !ns && !in_quick) || !has_number(ns, n) ||
+                            !has_number(dims, d[i]) || !has(causal, c ? "yes" : "no") ||
+                            !has(only, small ? "small" : "large") || count == MOST_SHAPES)
+                            continue;
+                        /* Batch 4 and 32 heads would keep a CPU busy for minutes. */
+                        out[count++] = (shape){small || cpu ? 1 : 4, small ? heads[h] : cpu ? 2 : 32, n, d[i], c, small};
+                    }
+    return count;
+}
+
+static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
+{
+    const td_log quiet = {0};
+    if (td_cu_device_open(NULL, &quiet, &b->device, why, why_bytes) != TANDEM_OK)
+        return false;
+    b->target = td_target_for_sm(td_cu_device_info(b->device)->sm);
+    b->executor = "cu_graph";
+    if (!td_stream_create_graph || td_stream_create_graph(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK) {
+        b->executor = "cu_stream";
+        if (td_stream_create(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK)
+            return false;
+    }
+    int l2 = 0;
+    TD_CU(b->device, cuDeviceGetAttribute, &l2, L2_ATTRIBUTE, b->device->ordinal);
+    b->l2_bytes = l2 > 0 ? (uint64_t)l2 : 64 << 20;
+    b->cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (b->cuda) {
+        b->memset_d32 = (int (*)(uint64_t, unsigned, size_t))dlsym(b->cuda, "cuMemsetD32_v2");
+        b->copy = (int (*)(uint64_t, uint64_t, size_t))dlsym(b->cuda, "cuMemcpyDtoD_v2");
+        b->synchronize = (int (*)(void))dlsym(b->cuda, "cuCtxSynchronize");
+    }
+    if (!b->memset_d32 || !b->copy || !b->synchronize) {
+        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "libcuda.so.1 lacks cuMemsetD32, cuMemcpyDtoD or cuCtxSynchronize");
+        return false;
+    }
+    b->nvml = bench_nvml_open(td_cu_device_info(b->device)->uuid);
+    if (wants_cudnn)
+        b->cudnn = bench_cudnn_open(b->device, b->no_cudnn, sizeof b->no_cudnn);
+    else
+        snprintf(b->no_cudnn, sizeof b->no_cudnn, "--no-cudnn");
+    return td_cu_mem_alloc(b->device, (uint64_t)BLOCK_VALUES * 2, &b->device_block, why, why_bytes) == TANDEM_OK &&
+           td_cu_copy_to_device(b->device, b->device_block.address, b->block, (uint64_t)BLOCK_VALUES * 2) == TANDEM_OK;
+}
+
+static void close_bench(bench *b)
+{
+    bench_cudnn_close(b->cudnn);
+    bench_nvml_close(b->nvml);
+    if (b->stream)
+        td_stream_destroy(&b->stream, 2000000000);
+    td_cu_mem *const mems[] = {&b->device_block, &b->tensors, &b->scratch};
+    for (int i = 0; i < 3 && b->device; i++)
+        if (mems[i]->kind)
+            td_cu_mem_free(b->device, mems[i]);
+    td_cu_device_close(&b->device);
+    free(b->host_tensors);
+    free(b->host_scratch);
+    free(b->block);
+}
+
+static int run_all(bench *b, const shape *shapes, uint32_t count, const char *precisions)
+{
+    char why[400] = "", driver[128] = "";
+    json_t *list = json_array();
+    uint32_t failed = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        row rows[MOST_ROWS] = {{0}};
+        uint32_t sets = 0;
+        why[0] = 0;
+        if (!b->cpu && td_cu_enter(b->device, why, sizeof why) != TANDEM_OK)
+            break;
+        const uint32_t row_count = make_rows(b, &shapes[i], precisions, rows, &sets, why, sizeof why);
+        if (row_count)
+            measure(b, &shapes[i], rows, row_count, sets, why, sizeof why);
+        if (!b->cpu)
+            td_cu_leave(b->device);
+        if (why[0]) {
+            char name[64];
+            printf("%s | %s\n", shape_name(&shapes[i], name), why);
+            failed++;
+        }
+        const bench_power power = bench_nvml_read(b->nvml);
+        if (row_count && !why[0]) {
+            print_shape(&shapes[i], rows, row_count, power);
+            expect(b, &shapes[i], rows, row_count);
+            json_array_append_new(list, shape_json(&shapes[i], rows, row_count, sets, power));
+        }
+        for (uint32_t r = 0; r < row_count; r++) {
+            failed += rows[r].why[0] != 0;
+            bench_free(&rows[r].us);
+            free(rows[r].plan);
+        }
+    }
+    const uint32_t missed = bench_print_targets(&b->targets);
+    snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
+    json_t *report = bench_report("attention", b->cpu ? "CPU" : td_cu_device_info(b->device)->name, driver);
+    json_object_set_new(report, "executor", json_string(b->executor));
+    json_object_set_new(report, "cudnn", b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
+    json_object_set_new(report, "rounds", json_integer(b->rounds));
+    json_object_set_new(report, "l2_bytes", json_integer((json_int_t)b->l2_bytes));
+    json_object_set_new(report, "shapes", list);
+    json_object_set_new(report, "targets", bench_targets_json(&b->targets));
+    json_object_set_new(report, "missed", json_integer(missed));
+    const int saved = bench_save(report, b->json);
+    if (failed)
+        return tool_fail("bench attention", "%u measurements failed", (unsigned)failed);
+    return saved;
+}
+
+int bench_attention(int argc, char **argv)
+{
+    static const char *const backends[] = {"cuda", "cpu", NULL}, *const onlys[] = {"large", "small", NULL},
+                      *const causals[] = {"yes", "no", "both", NULL}, *const modes[] = {"8b", "f16", "4b", "none", NULL};
+    const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16";
+    const char *rounds = NULL, *seconds = NULL;
+    bool no_cudnn = false;
+    bench b = {.rounds = 11, .seconds = 1.5};
+    const tool_option options[] = {{"--json", &b.json, NULL},        {"--backend", &backend, NULL},
+                                   {"--only", &only, NULL},          {"--n", &ns, NULL},
+                                   {"--dim", &dims, NULL},           {"--causal", &causal, NULL},
+                                   {"--precision", &precisions, NULL}, {"--rounds", &rounds, NULL},
+                                   {"--seconds", &seconds, NULL},    {"--no-cudnn", NULL, &no_cudnn},
+                                   {"--quick", NULL, &b.quick}};
+    const int parsed = tool_parse("bench attention", argc, argv, options, sizeof options / sizeof *options);
+    if (parsed != TOOL_OK)
+        return parsed;
+    uint64_t number = b.quick ? 3 : 11;
+    char *end = NULL;
+    if (tool_word(backend, backends) < 0)
+        return tool_usage("bench attention", "--backend \"%s\": must be cuda or cpu", backend);
+    if (only && tool_word(only, onlys) < 0)
+        return tool_usage("bench attention", "--only \"%s\": must be large or small", only);
+    if (tool_word(causal, causals) < 0)
+        return tool_usage("bench attention", "--causal \"%s\": must be yes, no or both", causal);
+    if (!all_known(precisions, modes))
+        return tool_usage("bench attention", "--precision \"%s\": must be a list of 8b, f16, 4b, or none", precisions);
+    if ((ns && !all_known(ns, NULL)) || (dims && !all_known(dims, NULL)))
+        return tool_usage("bench attention", "--n and --dim must be lists of numbers");
+    if (rounds && !tool_number(rounds, 1, 1000, &number))
+        return tool_usage("bench attention", "--rounds \"%s\": must be a number from 1 to 1000", rounds);
+    if (seconds && (b.seconds = strtod(seconds, &end), *end || !(b.seconds > 0 && b.seconds <= 60)))
+        return tool_usage("bench attention", "--seconds \"%s\": must be a number above 0, at most 60", seconds);
+    b.rounds = (uint32_t)number;
+    b.cpu = !strcmp(backend, "cpu");
+    shape shapes[MOST_SHAPES];
+    const uint32_t count =
+        list_shapes(shapes, only, ns, dims, strcmp(causal, "both") ? causal : NULL, b.quick, b.cpu);
+    if (!count)
+        return tool_usage("bench attention", "no shape of the table is left by --only, --n, --dim and --causal");
+    char why[400] = "";
+    if (b.json && !tool_can_save(b.json, why, sizeof why))
+        return tool_fail("bench attention", "%s", why);
+
+    uint64_t state = 1;
+    b.block = malloc((size_t)BLOCK_VALUES * 2);
+    for (int i = 0; b.block && i < BLOCK_VALUES; i++)
+        b.block[i] = td_to_f16((float)bench_normal(&state));
+    b.target = td_target_for_sm(0);
+    b.executor = "cpu";
+    int result;
+    if (!b.block || (!b.cpu && !open_cuda(&b, !no_cudnn, why, sizeof why))) {
+        result = tool_fail("bench attention", "%s", why[0] ? why : "out of memory");
+    } else {
+        printf("%s, driver %s, %s, cuDNN %s%.0u\n", b.cpu ? "CPU" : td_cu_device_info(b.device)->name,
+               bench_nvml_driver(b.nvml)[0] ? bench_nvml_driver(b.nvml) : "-", b.executor,
+               b.cudnn ? "" : b.no_cudnn[0] ? b.no_cudnn : "-", (unsigned)bench_cudnn_version(b.cudnn));
+        result = run_all(&b, shapes, count, precisions);
+    }
+    close_bench(&b);
+    return result;
+}
