@@ -294,12 +294,14 @@ const td_vk_table *fault_vulkan_real(void)
 #define CREATES(X)                                                                 \
     X(CreateBuffer, VkBufferCreateInfo, VkBuffer)                                  \
     X(AllocateMemory, VkMemoryAllocateInfo, VkDeviceMemory)                        \
+    X(CreateCommandPool, VkCommandPoolCreateInfo, VkCommandPool)                   \
     X(CreateShaderModule, VkShaderModuleCreateInfo, VkShaderModule)                \
     X(CreateDescriptorSetLayout, VkDescriptorSetLayoutCreateInfo, VkDescriptorSetLayout) \
     X(CreatePipelineLayout, VkPipelineLayoutCreateInfo, VkPipelineLayout)
 #define DESTROYS(X)                                     \
     X(DestroyBuffer, VkBuffer)                          \
     X(FreeMemory, VkDeviceMemory)                       \
+    X(DestroyCommandPool, VkCommandPool)                \
     X(DestroySemaphore, VkSemaphore)                    \
     X(DestroyShaderModule, VkShaderModule)              \
     X(DestroyDescriptorSetLayout, VkDescriptorSetLayout)\
@@ -310,6 +312,13 @@ const td_vk_table *fault_vulkan_real(void)
     X(EnumerateDeviceExtensionProperties, (VkPhysicalDevice a, const char *b, uint32_t *c, VkExtensionProperties *d),  \
       (a, b, c, d), NULL, 0)                                                                                           \
     X(BindBufferMemory, (VkDevice a, VkBuffer b, VkDeviceMemory c, VkDeviceSize d), (a, b, c, d), NULL, (uint64_t)d)   \
+    X(MapMemory, (VkDevice a, VkDeviceMemory b, VkDeviceSize c, VkDeviceSize d, VkMemoryMapFlags e, void **g),         \
+      (a, b, c, d, e, g), NULL, (uint64_t)b)                                                                           \
+    X(ResetCommandPool, (VkDevice a, VkCommandPool b, VkCommandPoolResetFlags c), (a, b, c), NULL, (uint64_t)b)        \
+    X(AllocateCommandBuffers, (VkDevice a, const VkCommandBufferAllocateInfo *b, VkCommandBuffer *c), (a, b, c), b, 0) \
+    X(BeginCommandBuffer, (VkCommandBuffer a, const VkCommandBufferBeginInfo *b), (a, b), b, 0)                        \
+    X(EndCommandBuffer, (VkCommandBuffer a), (a), NULL, 0)                                                             \
+    X(QueueSubmit, (VkQueue a, uint32_t b, const VkSubmitInfo *c, VkFence d), (a, b, c, d), c, b)                      \
     X(GetSemaphoreCounterValue, (VkDevice a, VkSemaphore b, uint64_t *c), (a, b, c), NULL, (uint64_t)b)                \
     X(WaitSemaphores, (VkDevice a, const VkSemaphoreWaitInfo *b, uint64_t c), (a, b, c), b, c)                         \
     X(SignalSemaphore, (VkDevice a, const VkSemaphoreSignalInfo *b), (a, b), b, b->value)                              \
@@ -328,6 +337,14 @@ const td_vk_table *fault_vulkan_real(void)
     X(GetPhysicalDeviceProperties)                                                                                     \
     X(GetPhysicalDeviceProperties2)                                                                                    \
     X(GetPhysicalDeviceFeatures2)                                                                                      \
+    X(UnmapMemory)                                                                                                     \
+    X(CmdCopyBuffer)                                                                                                   \
+    X(GetBufferDeviceAddress)                                                                                          \
+    X(CreateCuModuleNVX)                                                                                               \
+    X(CreateCuFunctionNVX)                                                                                             \
+    X(DestroyCuModuleNVX)                                                                                              \
+    X(DestroyCuFunctionNVX)                                                                                            \
+    X(CmdCuLaunchKernelNVX)                                                                                            \
     X(CmdBindPipeline)                                                                                                 \
     X(CmdPushConstants)                                                                                                \
     X(CmdPushDescriptorSetKHR)                                                                                         \

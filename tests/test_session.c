@@ -503,8 +503,9 @@ static void test_ladder(void **state)
         assert_int_equal(r.info.rung, TANDEM_RUNG_CPU);
         rig_close(&r);
     }
-    /* The CPU needs host memory that Vulkan sees. */
+    /* The CPU computes in host memory that Vulkan sees, or in what was copied. */
     if (rig_prepare(&r, ON_VULKAN_CPU)) {
+        tandem_info info = {.struct_bytes = sizeof info};
         char text[300] = "";
         const char *kept[16];
         uint32_t count = 0;
@@ -516,6 +517,12 @@ static void test_ladder(void **state)
         r.vulkan.enabled_extension_count = count;
         r.desc.error_text = text;
         r.desc.error_text_bytes = sizeof text;
+        assert_int_equal(tandem_session_create(&r.desc, &r.s), TANDEM_OK);
+        assert_int_equal(tandem_session_info(r.s, &info), TANDEM_OK);
+        assert_int_equal(info.rung, TANDEM_RUNG_COPY);
+        assert_non_null(strstr(info.rung_reason, "VK_EXT_external_memory_host"));
+        assert_int_equal(tandem_session_destroy(&r.s), TANDEM_OK);
+        r.desc.rung = TANDEM_RUNG_CPU;
         assert_int_equal(tandem_session_create(&r.desc, &r.s), TANDEM_ERROR_UNSUPPORTED);
         assert_null(r.s);
         assert_non_null(strstr(text, "VK_EXT_external_memory_host"));
@@ -661,7 +668,8 @@ static void test_create_refuses(void **state)
     {
         VkPhysicalDeviceFeatures2 none = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
 
-        BAD_VULKAN(UNSUPPORTED, "timelineSemaphore", v.enabled_features = &none);
+        BAD_VULKAN(UNSUPPORTED, "desc.rung is 2 (timeline)", v.enabled_features = &none;
+                   d.rung = TANDEM_RUNG_TIMELINE);
     }
     rig_close(&r);
 }
@@ -2670,7 +2678,7 @@ static void test_requirements(void **state)
             assert_true(list[i].feature_struct != 0 && list[i].feature_offset >= sizeof(VkBaseOutStructure));
         else
             assert_true(!strncmp(list[i].name, "VK_", 3));
-        timeline = timeline || (!strcmp(list[i].name, "timelineSemaphore") && list[i].required);
+        timeline = timeline || (!strcmp(list[i].name, "timelineSemaphore") && !list[i].required);
         memory = memory || (!strcmp(list[i].name, "VK_KHR_external_memory_fd") && !list[i].required);
         semaphore = semaphore || (!strcmp(list[i].name, "VK_KHR_external_semaphore_fd") && !list[i].required);
     }

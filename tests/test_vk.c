@@ -141,7 +141,7 @@ static void test_requirements(void **state)
             }
             feature = true;
             assert_string_equal(list[i].name, "timelineSemaphore");
-            assert_true(list[i].required && list[i].available);
+            assert_true(!list[i].required && list[i].available);
             assert_int_equal(list[i].feature_struct, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES);
             assert_int_equal(list[i].feature_offset,
                              offsetof(VkPhysicalDeviceTimelineSemaphoreFeatures, timelineSemaphore));
@@ -155,7 +155,6 @@ static void test_requirements(void **state)
 static void test_open_refuses(void **state)
 {
     const char *holes[] = {"VK_KHR_external_memory_fd", NULL};
-    VkPhysicalDeviceFeatures2 off = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
     td_vk_desc good = vku_desc(&gpu), bad;
     td_vk *out = (td_vk *)&good;
 
@@ -180,11 +179,8 @@ static void test_open_refuses(void **state)
     REFUSES((bad.enabled_extensions = holes, bad.enabled_extension_count = 2), TANDEM_ERROR_ARG,
             "enabled_extensions[1]");
     REFUSES(bad.enabled_features = (const VkPhysicalDeviceFeatures2 *)&gpu.timeline, TANDEM_ERROR_ARG, "sType");
-    REFUSES(bad.enabled_features = &off, TANDEM_ERROR_UNSUPPORTED, "timelineSemaphore");
     REFUSES(bad.api_version = 0, TANDEM_ERROR_UNSUPPORTED, "api_version");
     REFUSES(bad.api_version = VK_API_VERSION_1_0, TANDEM_ERROR_UNSUPPORTED, "1.0");
-    REFUSES((bad.api_version = VK_API_VERSION_1_1, bad.enabled_extension_count = 0), TANDEM_ERROR_UNSUPPORTED,
-            "VK_KHR_timeline_semaphore");
     fault.fails = NULL;
     fault.hidden = "vkCmdDispatch";
     REFUSES(bad.get_instance_proc_addr = fault_instance, TANDEM_ERROR_UNSUPPORTED, "vkCmdDispatch");
@@ -240,6 +236,31 @@ static void test_open_says_what_is_missing(void **state)
     assert_false(td_vk_get_caps(out)->export_memory);
     td_vk_close(&out);
     fault.hidden = NULL;
+}
+
+/* Without the feature, or the extension that it takes below 1.2, there are no timelines, and all the rest. */
+static void test_open_without_timelines(void **state)
+{
+    const VkPhysicalDeviceFeatures2 off = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+    td_vk_desc desc;
+    VkSemaphore semaphore;
+    td_vk *out;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        desc = vku_desc(&gpu);
+        if (i)
+            desc.api_version = VK_API_VERSION_1_1;
+        else
+            desc.enabled_features = &off;
+        assert_ok(td_vk_open(&desc, NULL, &out, why, sizeof why));
+        assert_false(td_vk_get_caps(out)->timeline || td_vk_get_caps(out)->export_timeline);
+        assert_true(td_vk_get_caps(out)->export_memory == caps->export_memory);
+        assert_non_null(strstr(td_vk_get_caps(out)->missing, "timelineSemaphore"));
+        assert_fails(td_vk_timeline_create(out, 0, false, &semaphore, why, sizeof why), TANDEM_ERROR_UNSUPPORTED,
+                     "timelineSemaphore");
+        td_vk_close(&out);
+    }
 }
 
 static void keep_line(void *user, int level, const char *text)
@@ -1787,6 +1808,7 @@ int main(void)
         TEST(test_requirements),
         TEST(test_open_refuses),
         TEST(test_open_says_what_is_missing),
+        TEST(test_open_without_timelines),
         TEST(test_caps),
         TEST(test_log),
         TEST(test_vulkan_1_1),

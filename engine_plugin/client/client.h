@@ -6,6 +6,7 @@
  *   device.c   which backend, which rung, and why
  *   mems.c     blocks of bytes, from wherever they come     timelines.c  counters and points     model.c  weights
  *   jobs.c     submit (all checks), poll, wait, cancel      frame.c      what is recorded into the engine's commands
+ *   stage.c    the rung `copy`: bytes of mems there and back
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
@@ -60,7 +61,17 @@ typedef struct td_mem {
     uint64_t host_share, device_share; /* what it adds to tandem_info */
     td_vk_mem vk;
     td_cu_mem cu;
+    td_vk_mem staging; /* rung `copy`: what a release fills and an acquire empties */
+    td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or memory of the same size beside it */
+    bool beside;
 } td_mem;
+
+/* A view in bytes: the rows that it has, and the dimensions of more than one element, least stride first. */
+typedef struct td_extent {
+    uint64_t bytes; /* from its first byte to behind its last */
+    uint64_t row_bytes, stride[3], count[3];
+    uint32_t dimensions;
+} td_extent;
 
 typedef struct td_timeline {
     td_object object;
@@ -107,6 +118,7 @@ typedef struct td_job {
     uint64_t stream_sequence;
     td_mem *mems[TD_VIEW_COUNT];
     uint64_t views[TD_VIEW_COUNT];
+    td_extent extents[TD_VIEW_COUNT];
     td_scratch scratch; /* stays with the slot */
     td_plan plan;
 } td_job;
@@ -220,6 +232,18 @@ static inline uint64_t td_nap_ns(uint64_t waited_ns)
  * names in use. */
 tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why);
 tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
+
+/* stage.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
+ * the job's views read to where the device, or its submit, finds it; fills views and copies of `submit`. out: takes back
+ * what the job wrote, once the device is done with it and the result is wanted. Neither under the lock. */
+typedef struct td_stage {
+    uint64_t views[TD_VIEW_COUNT];
+    td_stream_copy in[TD_VIEW_COUNT], out[TD_VIEW_COUNT];
+    bool later[TD_VIEW_COUNT]; /* taken back by td_stage_out() */
+} td_stage;
+tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why);
+tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage, td_stream_submit *submit, char *why);
+tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage *stage, char *why);
 
 /* local.c */
 tandem_status td_local_start(tandem_session *s, char *why);

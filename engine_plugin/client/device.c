@@ -11,28 +11,45 @@
 
 #define SAME_CLOCK_NS 1000000
 
-static const char *const inline_extensions[] = {"VK_NVX_binary_import", "VK_NVX_image_view_handle"};
-
-static bool is_enabled(const tandem_vulkan *vulkan, const char *extension)
+static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan, char *why)
 {
-    for (uint32_t i = 0; i < vulkan->enabled_extension_count; i++)
-        if (!strcmp(vulkan->enabled_extensions[i], extension))
-            return true;
-    return false;
+    const td_vk_desc vk = {
+        .get_instance_proc_addr = vulkan->get_instance_proc_addr,
+        .instance = vulkan->instance,
+        .physical_device = vulkan->physical_device,
+        .device = vulkan->device,
+        .api_version = vulkan->api_version,
+        .queue_family = vulkan->queue_family,
+        .enabled_extension_count = vulkan->enabled_extension_count,
+        .enabled_extensions = vulkan->enabled_extensions,
+        .enabled_features = vulkan->enabled_features,
+    };
+
+    return td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
+}
+
+/* CUDA kernels within the engine's own command buffers, without a CUDA context. */
+static tandem_status open_inline(tandem_session *s, const tandem_session_desc *desc, char *why)
+{
+    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+
+    (void)desc;
+    if (!caps)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the session has no Vulkan device");
+    if (!caps->inline_kernels)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s", caps->missing_inline);
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the inline executor is not part of this version");
 }
 
 /* CUDA on the engine's own GPU. On failure `why` says what keeps it from it, and nothing is left open. */
-static tandem_status open_cuda(tandem_session *s, const tandem_vulkan *vulkan, char *why)
+static tandem_status open_cuda(tandem_session *s, char *why)
 {
-    const td_vk_caps *caps = s->vk ? td_vk_get_caps(s->vk) : NULL;
+    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+    const td_cu_info *info;
     const td_cubin *cubin;
     tandem_status status;
     uint64_t device_ns, now_ns;
 
-    if (caps && !caps->export_memory)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "'%s' cannot share its memory with CUDA: %s missing", caps->name,
-                       caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
     status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         status = td_stream_create(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
@@ -40,36 +57,13 @@ static tandem_status open_cuda(tandem_session *s, const tandem_vulkan *vulkan, c
         td_cu_device_close(&s->cu);
         return status;
     }
-    const td_cu_info *info = td_cu_device_info(s->cu);
-
+    info = td_cu_device_info(s->cu);
     s->backend = TANDEM_BACKEND_CUDA;
     s->target = td_target_for_sm(info->sm);
     snprintf(s->device_name, sizeof s->device_name, "%s", info->name);
     cubin = td_cubin_for_sm(info->sm, why, TD_WHY_BYTES);
     if (cubin)
         snprintf(s->isa, sizeof s->isa, cubin->ptx ? "ptx compute_%u" : "sm_%u", cubin->sm);
-    s->gpu_signals = caps && caps->export_timeline && info->timelines;
-    s->rung = s->gpu_signals ? TANDEM_RUNG_TIMELINE : TANDEM_RUNG_HOST;
-    if (!caps) {
-        snprintf(s->rung_reason, sizeof s->rung_reason,
-                 "timeline: the session has no Vulkan device to share semaphores with");
-    } else if (!caps->export_timeline) {
-        snprintf(s->rung_reason, sizeof s->rung_reason, "timeline: %.200s missing",
-                 caps->missing[0] ? caps->missing : "export of OPAQUE_FD timeline semaphores is");
-    } else if (!info->timelines) {
-        snprintf(s->rung_reason, sizeof s->rung_reason, "timeline: CUDA on '%s' cannot import timeline semaphores",
-                 info->name);
-    } else {
-        const char *missing = NULL;
-
-        for (size_t i = 0; i < sizeof inline_extensions / sizeof *inline_extensions; i++)
-            if (!missing && !is_enabled(vulkan, inline_extensions[i]))
-                missing = inline_extensions[i];
-        if (missing)
-            snprintf(s->rung_reason, sizeof s->rung_reason, "inline: %s is not enabled", missing);
-        else
-            snprintf(s->rung_reason, sizeof s->rung_reason, "inline: the inline executor is not part of this version");
-    }
     if (caps && caps->calibrated && td_vk_calibrate(s->vk, &device_ns, &now_ns) == TANDEM_OK) {
         int64_t apart = (int64_t)(device_ns - now_ns) - td_stream_clock_offset_ns(s->stream);
 
@@ -80,48 +74,147 @@ static tandem_status open_cuda(tandem_session *s, const tandem_vulkan *vulkan, c
     return TANDEM_OK;
 }
 
-tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why)
+static void open_cpu(tandem_session *s)
 {
-    const tandem_vulkan *vulkan = desc->vulkan;
-    const td_vk_caps *caps = NULL;
-    tandem_status status;
-
-    if (vulkan) {
-        const td_vk_desc vk = {
-            .get_instance_proc_addr = vulkan->get_instance_proc_addr,
-            .instance = vulkan->instance,
-            .physical_device = vulkan->physical_device,
-            .device = vulkan->device,
-            .api_version = vulkan->api_version,
-            .queue_family = vulkan->queue_family,
-            .enabled_extension_count = vulkan->enabled_extension_count,
-            .enabled_extensions = vulkan->enabled_extensions,
-            .enabled_features = vulkan->enabled_features,
-        };
-
-        status = td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
-        if (status != TANDEM_OK)
-            return status;
-        caps = td_vk_get_caps(s->vk);
-    }
-    if (desc->backend != TANDEM_BACKEND_CPU) {
-        status = open_cuda(s, vulkan, why);
-        if (status == TANDEM_OK || desc->backend == TANDEM_BACKEND_CUDA)
-            return status;
-        snprintf(s->rung_reason, sizeof s->rung_reason, "no CUDA here: %.230s", why);
-    } else {
-        snprintf(s->rung_reason, sizeof s->rung_reason, "no CUDA here: the CPU was asked for");
-    }
-    if (caps && !caps->import_host)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "the CPU cannot share memory with '%s': VK_EXT_external_memory_host is not enabled (%s)",
-                       caps->name, s->rung_reason);
     s->backend = TANDEM_BACKEND_CPU;
-    s->rung = TANDEM_RUNG_CPU;
     s->target = td_target_for_sm(0);
     snprintf(s->device_name, sizeof s->device_name, "CPU, %u thread%s", s->threads, s->threads == 1 ? "" : "s");
     snprintf(s->isa, sizeof s->isa, "%s", td_cpu_isa());
+}
+
+/* The ladder: each step says whether the session can stand on it, else what is missing. */
+
+static tandem_status has_shared_memory(tandem_session *s, char *why)
+{
+    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+
+    if (!caps)
+        return TANDEM_OK;
+    if (s->cu && !caps->export_memory)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "'%.60s' cannot share its memory with CUDA: %s missing",
+                       caps->name, caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
+    if (!s->cu && !caps->import_host)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "the CPU cannot share memory with '%.60s': VK_EXT_external_memory_host is not enabled",
+                       caps->name);
     return TANDEM_OK;
+}
+
+static tandem_status has_shared_timelines(tandem_session *s, char *why)
+{
+    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+    tandem_status status;
+
+    if (!caps)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "the session has no Vulkan device to share semaphores with");
+    status = has_shared_memory(s, why);
+    if (status != TANDEM_OK)
+        return status;
+    if (!caps->export_timeline)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s missing",
+                       caps->missing[0] ? caps->missing : "export of OPAQUE_FD timeline semaphores is");
+    if (!td_cu_device_info(s->cu)->timelines)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "CUDA on '%s' cannot import timeline semaphores",
+                       td_cu_device_info(s->cu)->name);
+    return TANDEM_OK;
+}
+
+static tandem_status has_what_to_copy(tandem_session *s, char *why)
+{
+    if (s->cu || s->vk)
+        return TANDEM_OK;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the CPU and the engine are in the same memory");
+}
+
+typedef struct step {
+    tandem_rung rung;
+    const char *name;
+    bool if_asked; /* as good as the one above it: only taken when it is asked for */
+    tandem_status (*has)(tandem_session *s, char *why);
+} step;
+
+static const step with_cuda[] = {
+    {TANDEM_RUNG_TIMELINE, "timeline", false, has_shared_timelines},
+    {TANDEM_RUNG_HOST, "host", false, has_shared_memory},
+    {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
+    {0},
+};
+static const step with_cpu[] = {
+    {TANDEM_RUNG_CPU, "cpu", false, has_shared_memory},
+    {TANDEM_RUNG_HOST, "host", true, has_shared_memory},
+    {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
+    {0},
+};
+
+static const char *rung_name(uint32_t rung)
+{
+    static const char *const names[] = {"best", "inline", "timeline", "host", "copy", "cpu"};
+
+    return names[rung];
+}
+
+/* The first step that holds, or the one that is asked for. `reason`: why none above them all could be had. */
+static tandem_status take_step(tandem_session *s, const step *ladder, uint32_t asked, const char *reason, char *why)
+{
+    char text[TD_WHY_BYTES];
+
+    snprintf(s->rung_reason, sizeof s->rung_reason, "%s", reason);
+    for (const step *at = ladder; at->name; at++) {
+        tandem_status status;
+
+        if (asked ? at->rung != asked : at->if_asked)
+            continue;
+        status = at->has(s, text);
+        if (status == TANDEM_OK) {
+            s->rung = at->rung;
+            s->gpu_signals = at->rung == TANDEM_RUNG_TIMELINE;
+            return TANDEM_OK;
+        }
+        if (asked)
+            return td_fail(why, TD_WHY_BYTES, status, "desc.rung is %u (%s): %s", asked, at->name, text);
+        if (s->cu)
+            snprintf(s->rung_reason, sizeof s->rung_reason, "%s: %.240s", at->name, text);
+        else
+            snprintf(s->rung_reason, sizeof s->rung_reason, "%s: %.150s; %.80s", at->name, text, reason);
+    }
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is %u (%s): %s", asked, rung_name(asked),
+                   reason);
+}
+
+tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why)
+{
+    const bool cpu_asked = desc->backend == TANDEM_BACKEND_CPU || desc->rung == TANDEM_RUNG_CPU;
+    char reason[TD_WHY_BYTES] = "no CUDA here: the CPU was asked for", text[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_OK;
+
+    if (desc->rung == TANDEM_RUNG_CPU && desc->backend == TANDEM_BACKEND_CUDA)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.rung is 5 (cpu), but desc.backend is 1 (CUDA)");
+    if (desc->vulkan)
+        status = open_vulkan(s, desc->vulkan, why);
+    if (status != TANDEM_OK)
+        return status;
+    if (!cpu_asked && (!desc->rung || desc->rung == TANDEM_RUNG_INLINE)) {
+        status = open_inline(s, desc, text);
+        if (status == TANDEM_OK)
+            return status;
+        snprintf(reason, sizeof reason, "inline: %.300s", text);
+        if (desc->rung)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is 1 (inline): %.300s", text);
+    }
+    if (!cpu_asked) {
+        if (desc->rung)
+            snprintf(reason, sizeof reason, "the %s rung was asked for", rung_name(desc->rung));
+        status = open_cuda(s, text);
+        if (status == TANDEM_OK)
+            return take_step(s, with_cuda, desc->rung, reason, why);
+        if (desc->backend == TANDEM_BACKEND_CUDA)
+            return td_fail(why, TD_WHY_BYTES, status, "%s", text);
+        snprintf(reason, sizeof reason, "no CUDA here: %.230s", text);
+    }
+    open_cpu(s);
+    return take_step(s, with_cpu, desc->rung, reason, why);
 }
 
 void td_device_close(tandem_session *s)

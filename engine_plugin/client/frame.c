@@ -78,13 +78,12 @@ static tandem_status check_commands(tandem_session *s, VkCommandBuffer commands,
     return TANDEM_OK;
 }
 
-typedef void (*record_fn)(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
-                          VkPipelineStageFlags stage, VkAccessFlags access);
-
-static tandem_status record_barrier(tandem_session *s, const char *call, record_fn record, VkCommandBuffer commands,
-                                    tandem_mem id, const char *stage_name, VkPipelineStageFlags stage,
-                                    VkAccessFlags access)
+static tandem_status record_barrier(tandem_session *s, const char *call, bool release, VkCommandBuffer commands,
+                                    tandem_mem id, VkPipelineStageFlags stage, VkAccessFlags access)
 {
+    const td_vk_peer peer = s && s->cu                                ? TD_VK_PEER_EXTERNAL
+                            : s && s->rung == TANDEM_RUNG_INLINE ? TD_VK_PEER_COMPUTE
+                                                                 : TD_VK_PEER_HOST;
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = NULL;
     tandem_status status;
@@ -93,15 +92,14 @@ static tandem_status record_barrier(tandem_session *s, const char *call, record_
         return TANDEM_ERROR_ARG;
     status = check_commands(s, commands, why);
     if (status == TANDEM_OK && !stage)
-        status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s is 0", stage_name);
+        status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s_stage is 0", release ? "src" : "dst");
     if (status == TANDEM_OK)
         mem = use_buffer(s, id, "mem", &status, why);
-    if (mem)
-        record(s->vk, commands, &mem->vk,
-               s->cu                          ? TD_VK_PEER_EXTERNAL
-               : s->rung == TANDEM_RUNG_INLINE ? TD_VK_PEER_COMPUTE
-                                              : TD_VK_PEER_HOST,
-               stage, access);
+    if (mem && mem->staging.buffer)
+        (release ? td_vk_record_stage_out : td_vk_record_stage_in)(s->vk, commands, &mem->vk, &mem->staging, stage,
+                                                                   access);
+    else if (mem)
+        (release ? td_vk_record_release : td_vk_record_acquire)(s->vk, commands, &mem->vk, peer, stage, access);
     unuse(s, mem);
     return td_session_fail(s, call, status, why);
 }
@@ -109,13 +107,13 @@ static tandem_status record_barrier(tandem_session *s, const char *call, record_
 tandem_status tandem_record_release(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
                                     VkPipelineStageFlags src_stage, VkAccessFlags src_access)
 {
-    return record_barrier(session, __func__, td_vk_record_release, commands, mem, "src_stage", src_stage, src_access);
+    return record_barrier(session, __func__, true, commands, mem, src_stage, src_access);
 }
 
 tandem_status tandem_record_acquire(tandem_session *session, VkCommandBuffer commands, tandem_mem mem,
                                     VkPipelineStageFlags dst_stage, VkAccessFlags dst_access)
 {
-    return record_barrier(session, __func__, td_vk_record_acquire, commands, mem, "dst_stage", dst_stage, dst_access);
+    return record_barrier(session, __func__, false, commands, mem, dst_stage, dst_access);
 }
 
 #define CHECK(condition, ...)                                                    \

@@ -11,40 +11,43 @@
 
 static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
 
-/* A view with its shape, in bytes. Two mems may name the same memory: addresses tell where one sees both, the engine's
- * VkDeviceMemory where each import has addresses of its own. */
-typedef struct box {
-    VkDeviceMemory memory; /* VK_NULL_HANDLE: begin is an address */
-    uint64_t begin, end;
-    uint64_t row_bytes, stride[3], count[3]; /* dimensions of more than one element, least stride first */
-    uint32_t dimensions;
-} box;
-
-static box make_box(const td_mem *mem, const tandem_view *view, const uint32_t shape[4], uint64_t extent)
+static td_extent extent_of(const tandem_view *view, const uint32_t shape[4], uint64_t bytes)
 {
     const uint64_t element = td_dtype_bytes(view->dtype);
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-    const bool shared = mem->has_vk && !mem->host;
-    const uint64_t begin = (shared ? mem->vk.offset : mem->address) + view->offset_bytes;
-    box b = {.memory = shared ? mem->vk.memory : VK_NULL_HANDLE,
-             .begin = begin,
-             .end = begin + extent,
-             .row_bytes = shape[3] * element};
+    td_extent e = {.bytes = bytes, .row_bytes = shape[3] * element};
 
     for (uint32_t i = 0; i < 3; i++) {
-        uint32_t at = b.dimensions;
+        uint32_t at = e.dimensions;
 
         if (shape[i] <= 1 || !strides[i])
             continue;
-        for (; at > 0 && b.stride[at - 1] > (uint64_t)strides[i] * element; at--) {
-            b.stride[at] = b.stride[at - 1];
-            b.count[at] = b.count[at - 1];
+        for (; at > 0 && e.stride[at - 1] > (uint64_t)strides[i] * element; at--) {
+            e.stride[at] = e.stride[at - 1];
+            e.count[at] = e.count[at - 1];
         }
-        b.stride[at] = (uint64_t)strides[i] * element;
-        b.count[at] = shape[i];
-        b.dimensions++;
+        e.stride[at] = (uint64_t)strides[i] * element;
+        e.count[at] = shape[i];
+        e.dimensions++;
     }
-    return b;
+    return e;
+}
+
+/* Where a view is. Two mems may name the same memory: addresses tell where one sees both, the engine's VkDeviceMemory
+ * where each import has addresses of its own. */
+typedef struct box {
+    VkDeviceMemory memory; /* VK_NULL_HANDLE: begin is an address */
+    uint64_t begin, end;
+    const td_extent *extent;
+} box;
+
+static box make_box(const td_mem *mem, const tandem_view *view, const td_extent *extent)
+{
+    const bool shared = mem->has_vk && (!mem->host || mem->source == TANDEM_MEM_VULKAN);
+    const uint64_t base = shared ? mem->vk.offset : mem->host ? (uintptr_t)mem->host : mem->address;
+    const uint64_t begin = base + view->offset_bytes;
+
+    return (box){shared ? mem->vk.memory : VK_NULL_HANDLE, begin, begin + extent->bytes, extent};
 }
 
 static uint64_t gcd(uint64_t a, uint64_t b)
@@ -60,9 +63,11 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 
 /* False if the views cannot share a byte: their ranges are apart, or they are interleaved, that is, modulo the greatest
  * common divisor of their outer strides their inner parts are apart. */
-static bool overlap(const box *a, const box *b)
+static bool overlap(const box *one, const box *other)
 {
-    if (a->memory != b->memory || a->end <= b->begin || b->end <= a->begin)
+    const td_extent *a = one->extent, *b = other->extent;
+
+    if (one->memory != other->memory || one->end <= other->begin || other->end <= one->begin)
         return false;
     for (uint32_t inner_a = 0; inner_a <= a->dimensions; inner_a++)
         for (uint32_t inner_b = 0; inner_b <= b->dimensions; inner_b++) {
@@ -80,7 +85,7 @@ static bool overlap(const box *a, const box *b)
                     period = gcd(period, b->stride[i]);
             if (!period || span_a > period || span_b > period)
                 continue;
-            apart = (b->begin % period + period - a->begin % period) % period;
+            apart = (other->begin % period + period - one->begin % period) % period;
             if (apart >= span_a && period - apart >= span_b)
                 return false;
         }
@@ -113,7 +118,8 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     if ((mem->address + view->offset_bytes) % element)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u",
                        name, mem->address + view->offset_bytes, element);
-    *out = make_box(mem, view, shape, extent);
+    job->extents[index] = extent_of(view, shape, extent);
+    *out = make_box(mem, view, &job->extents[index]);
     job->mems[index] = mem;
     job->views[index] = mem->address + view->offset_bytes;
     return TANDEM_OK;

@@ -292,11 +292,11 @@ static const char *label_of(const td_plan *plan)
     }
 }
 
-static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
+static tandem_status enqueue(tandem_session *s, td_job *job, td_stage *stage, char *why)
 {
     const td_stream_point wait = {job->wait ? &job->wait->cu : NULL, VK_NULL_HANDLE, job->wait_value},
                           signal = {job->signal ? &job->signal->cu : NULL, VK_NULL_HANDLE, job->signal_value};
-    const td_stream_submit submit = {
+    td_stream_submit submit = {
         .plan = &job->plan,
         .views = job->views,
         .scratch = job->scratch.address,
@@ -305,8 +305,11 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
         .signal = s->gpu_signals && job->signal ? &signal : NULL,
         .label = label_of(&job->plan),
     };
+    tandem_status status = stage ? td_stage_in(s, job, stage, &submit, why) : TANDEM_OK;
     bool signalled;
 
+    if (status != TANDEM_OK)
+        return status;
     return td_stream_enqueue(s->stream, &submit, &job->stream_sequence, &signalled, why, TD_WHY_BYTES);
 }
 
@@ -315,7 +318,7 @@ tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket 
     tandem_status status;
 
     if (s->gpu_signals) {
-        status = enqueue(s, job, why);
+        status = enqueue(s, job, NULL, why);
         if (status != TANDEM_OK) {
             if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
                 break_session(s, status, true);
@@ -395,7 +398,8 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint64_t *begin_
 static tandem_status run_on_stream(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns, char *why)
 {
     uint64_t asked_ns = td_now_ns();
-    tandem_status status = enqueue(s, job, why);
+    td_stage stage;
+    tandem_status status = enqueue(s, job, s->rung == TANDEM_RUNG_COPY ? &stage : NULL, why);
 
     *begin_ns = asked_ns;
     while (status == TANDEM_OK && td_stream_completed(s->stream) < job->stream_sequence) {
@@ -418,6 +422,9 @@ static tandem_status run_on_stream(tandem_session *s, td_job *job, uint64_t *beg
     *end_ns = td_now_ns();
     if (status == TANDEM_OK)
         td_stream_times(s->stream, job->stream_sequence, begin_ns, end_ns);
+    if (status == TANDEM_OK && s->rung == TANDEM_RUNG_COPY && !job->cancelled &&
+        (!job->has_deadline || *end_ns <= job->deadline_ns))
+        status = td_stage_out(s, job, &stage, why);
     return status;
 }
 

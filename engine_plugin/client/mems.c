@@ -23,17 +23,21 @@ td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why)
         return NULL;
     }
     mem->bytes = bytes;
-    mem->vk.memfd = -1;
+    mem->vk.memfd = mem->staging.memfd = -1;
     return mem;
 }
 
 void td_mem_free(tandem_session *s, td_mem *mem)
 {
     if (!s->stuck) {
-        if (s->cu)
+        if (s->cu) {
             td_cu_mem_free(s->cu, &mem->cu);
-        if (mem->has_vk)
+            td_cu_mem_free(s->cu, &mem->pinned);
+        }
+        if (mem->has_vk) {
+            td_vk_mem_free(s->vk, &mem->staging);
             td_vk_mem_free(s->vk, &mem->vk);
+        }
     }
     td_session_free(s, mem->block, mem->block_bytes);
     td_session_free(s, mem, sizeof *mem);
@@ -89,6 +93,20 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why)
 /* Those of Vulkan 1.0: the others ask for a feature, or for memory that is allocated otherwise. */
 #define ANY_USAGE ((VkBufferUsageFlags)VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT * 2 - 1)
 
+/* Staging memory of the size of mem->vk, and what else the rung `copy` needs. */
+static tandem_status stage(tandem_session *s, td_mem *mem, char *why)
+{
+    tandem_status status = td_vk_mem_create_mapped(
+        s->vk, mem->bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &mem->staging, why,
+        TD_WHY_BYTES);
+
+    if (status != TANDEM_OK)
+        return status;
+    memset(mem->staging.host, 0, mem->bytes);
+    mem->host_share += mem->staging.allocation_bytes;
+    return td_stage_make(s, mem, why);
+}
+
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     const VkBufferUsageFlags usage = PLAIN_USAGE | desc->vulkan_usage;
@@ -99,6 +117,14 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
                        "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
     if (!s->vk && !s->cu)
         return use_block(s, mem, why);
+    mem->has_vk = s->vk != NULL;
+    if (s->rung == TANDEM_RUNG_COPY) {
+        if (!s->vk)
+            return td_stage_make(s, mem, why);
+        status = td_vk_mem_create_device(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
+        mem->device_share = mem->vk.allocation_bytes;
+        return status == TANDEM_OK ? stage(s, mem, why) : status;
+    }
     if (!s->vk) {
         status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
         mem->host = mem->cu.host;
@@ -106,7 +132,6 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
         mem->host_share = mem->bytes;
         return status;
     }
-    mem->has_vk = true;
     if (s->cu) {
         status = td_vk_mem_create_export(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
         mem->device_share = mem->vk.allocation_bytes;
@@ -146,7 +171,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     mem->address = address;
     if (!s->vk && !s->cu)
         return TANDEM_OK;
-    if (s->vk && !td_vk_get_caps(s->vk)->import_host)
+    if (s->vk && s->rung != TANDEM_RUNG_COPY && !td_vk_get_caps(s->vk)->import_host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.source is HOST (1): VK_EXT_external_memory_host is not enabled");
     if (s->vk && td_vk_get_caps(s->vk)->host_alignment > page)
@@ -157,6 +182,8 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     if (mem->bytes % page)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ", not a multiple of %" PRIu64,
                        mem->bytes, page);
+    if (s->rung == TANDEM_RUNG_COPY) /* seen by the host and by jobs, not by Vulkan */
+        return td_stage_make(s, mem, why);
     if (s->vk) {
         mem->has_vk = true;
         status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
@@ -216,10 +243,11 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
         status = check_fd(desc, why);
     if (status != TANDEM_OK)
         return status;
-    if (!s->vk || !s->cu)
+    if (!s->vk || !s->cu || s->rung == TANDEM_RUNG_COPY)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
-                       s->vk ? "the CPU cannot map OPAQUE_FD memory"
-                             : "the session has no Vulkan device to share with");
+                       !s->vk   ? "the session has no Vulkan device to share with"
+                       : !s->cu ? "the CPU cannot map OPAQUE_FD memory"
+                                : "on the copy rung no memory is shared, and an fd has no VkBuffer to copy from");
     status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
     if (status == TANDEM_OK)
         return status;
@@ -238,14 +266,20 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
         return status;
     if (!desc->vulkan_memory)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan_memory is 0");
-    if (!s->vk || !s->cu)
+    if (!s->vk || (!s->cu && s->rung != TANDEM_RUNG_COPY))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is VULKAN (3): %s",
                        s->vk ? "the CPU cannot see the engine's device memory" : "the session has no Vulkan device");
+    if (s->rung == TANDEM_RUNG_COPY && desc->dedicated)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.dedicated is 1: on the copy rung bytes are copied by a VkBuffer of the session's, and such "
+                       "memory takes no other than the engine's");
     mem->has_vk = true;
     status = td_vk_mem_wrap(s->vk, (VkDeviceMemory)(uintptr_t)desc->vulkan_memory, desc->allocation_bytes,
                             desc->offset_bytes, desc->bytes, desc->dedicated, &mem->vk, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
+    if (s->rung == TANDEM_RUNG_COPY)
+        return stage(s, mem, why);
     status = share_with_cuda(s, mem, why);
     return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
 }
@@ -279,12 +313,15 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
 
 static void name_mem(tandem_session *s, const td_mem *mem)
 {
-    char name[32];
+    char name[40];
 
     snprintf(name, sizeof name, "tandem mem %" PRIx64, mem->object.id & 0xffffff);
     td_vk_name(s->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)mem->vk.buffer, name);
     if (mem->vk.owned)
         td_vk_name(s->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)mem->vk.memory, name);
+    snprintf(name, sizeof name, "tandem staging %" PRIx64, mem->object.id & 0xffffff);
+    td_vk_name(s->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)mem->staging.buffer, name);
+    td_vk_name(s->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)mem->staging.memory, name);
 }
 
 tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem)

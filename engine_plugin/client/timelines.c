@@ -63,13 +63,17 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.vulkan_semaphore is 0x%" PRIx64 ", but the session has no Vulkan device",
                        desc->vulkan_semaphore);
+    if (desc->vulkan_semaphore && !td_vk_get_caps(s->vk)->timeline)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.vulkan_semaphore is 0x%" PRIx64 ", but timelineSemaphore is not enabled",
+                       desc->vulkan_semaphore);
     timeline = *out = td_session_alloc(s, sizeof *timeline, 64);
     if (!timeline)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a timeline of %zu bytes",
                        sizeof *timeline);
     timeline->by_session = desc->signaller == TANDEM_SIGNALLER_SESSION;
     timeline->counter = timeline->promised = desc->initial_value;
-    if (!s->vk)
+    if (!s->vk || !td_vk_get_caps(s->vk)->timeline)
         return TANDEM_OK;
     if (desc->vulkan_semaphore) {
         timeline->semaphore = (VkSemaphore)(uintptr_t)desc->vulkan_semaphore;
@@ -267,6 +271,9 @@ tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timelin
     if (found && !session->vk) {
         status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
                          "timeline is 0x%" PRIx64 ", of a session without Vulkan", timeline);
+    } else if (found && !found->semaphore) {
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+                         "timeline is 0x%" PRIx64 ", a counter on the host: timelineSemaphore is not enabled", timeline);
     } else if (found) {
         *out = found->semaphore;
         status = TANDEM_OK;
