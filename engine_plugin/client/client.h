@@ -6,6 +6,7 @@
  *   device.c   which backend, which rung, and why
  *   mems.c     blocks of bytes, from wherever they come     timelines.c  counters and points     model.c  weights
  *   jobs.c     submit (all checks), poll, wait, cancel      frame.c      what is recorded into the engine's commands
+ *   record.c   jobs within those commands (inline rung)
  *   stage.c    the rung `copy`: bytes of mems there and back
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
  *
@@ -102,6 +103,7 @@ typedef struct td_scratch {
     void *block; /* of the session's allocator, or */
     td_mem *mem; /* the device's */
     uint64_t address, bytes;
+    bool recorded; /* in commands that the engine may submit again: lives as long as the session */
 } td_scratch;
 
 typedef struct td_job {
@@ -244,6 +246,13 @@ typedef struct td_stage {
 tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage, td_stream_submit *submit, char *why);
 tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage *stage, char *why);
+
+/* record.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
+void td_recorded_advance_locked(tandem_session *s);
+/* Gives up a recorded job, unless it has begun: false. */
+bool td_recorded_cancel_locked(tandem_session *s, td_job *job);
+/* The same with all that use a mem, or with all (NULL). */
+void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object);
 
 /* local.c */
 tandem_status td_local_start(tandem_session *s, char *why);

@@ -1,0 +1,140 @@
+/* Jobs recorded into the engine's own command buffers: the inline rung.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Such a job is under way from tandem_record() until its end stamp is seen, which may be never: the engine submits its
+ * commands when it likes, more than once, or not at all. So it is in no order with the jobs of tandem_submit(), nobody
+ * waits for it, and whoever destroys what it uses, or the session, gives it up: its cancel word is set, and should its
+ * commands run after all, each block returns at once.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine_plugin/client/client.h"
+
+static tandem_status check_record(tandem_session *s, const tandem_job *desc, VkCommandBuffer commands, char *why)
+{
+    if (s->rung != TANDEM_RUNG_INLINE)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "the session is not on the inline rung: %.200s", s->rung_reason);
+    if (!commands)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "commands is NULL");
+    if (desc->struct_bytes != sizeof *desc)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
+                       sizeof *desc);
+    if (desc->wait.timeline || desc->wait.value)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "job.wait is {0x%" PRIx64 ", %" PRIu64 "}: what the engine's submit waits for holds for a "
+                       "recorded job too",
+                       desc->wait.timeline, desc->wait.value);
+    if (desc->signal.timeline || desc->signal.value)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "job.signal is {0x%" PRIx64 ", %" PRIu64 "}: the engine's submit signals for a recorded job",
+                       desc->signal.timeline, desc->signal.value);
+    if (desc->deadline_ns)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "job.deadline_ns is %" PRIu64 ": only the engine knows when a recorded job begins",
+                       desc->deadline_ns);
+    return TANDEM_OK;
+}
+
+static tandem_status record_locked(tandem_session *s, const tandem_job *desc, VkCommandBuffer commands,
+                                   tandem_ticket *ticket, char *why)
+{
+    uint64_t number = 0;
+    td_job *job;
+    tandem_status status = td_job_prepare_locked(s, desc, &job, why);
+
+    if (status != TANDEM_OK)
+        return status;
+    job->scratch.recorded = true;
+    status = td_inline_record(s->stream,
+                              &(td_stream_submit){.plan = &job->plan,
+                                                  .views = job->views,
+                                                  .scratch = job->scratch.address,
+                                                  .label = "tandem attention"},
+                              commands, &number, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
+    job->recorded = true;
+    job->stream_sequence = number;
+    *ticket = td_job_accept_locked(s, job);
+    return TANDEM_OK;
+}
+
+tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCommandBuffer commands,
+                            tandem_ticket *ticket)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    if (ticket)
+        *ticket = 0;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!job || !ticket)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");
+    status = check_record(session, job, commands, why);
+    if (status == TANDEM_OK) {
+        pthread_mutex_lock(&session->lock);
+        status = record_locked(session, job, commands, ticket, why);
+        pthread_mutex_unlock(&session->lock);
+    }
+    return td_session_fail(session, __func__, status, why);
+}
+
+void td_recorded_advance_locked(tandem_session *s)
+{
+    if (s->rung != TANDEM_RUNG_INLINE)
+        return;
+    for (uint32_t i = 0; i < s->frames; i++) {
+        td_job *job = &s->jobs[i];
+        uint64_t begin_ns, end_ns;
+        tandem_job_report *report;
+
+        if (!job->number || !job->recorded)
+            continue;
+        report = td_job_report_locked(s, job);
+        if (td_inline_ran(s->stream, job->stream_sequence, &begin_ns, &end_ns)) {
+            const bool given_up = td_inline_control(s->stream, job->stream_sequence)->cancel;
+
+            if (s->timing) {
+                report->begin_ns = begin_ns;
+                report->end_ns = end_ns;
+            }
+            td_job_retire_locked(s, job, given_up ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE, TANDEM_OK);
+        } else if (s->broken) {
+            td_job_retire_locked(s, job, TANDEM_JOB_FAILED, s->broken);
+        } else if (td_inline_begun(s->stream, job->stream_sequence)) {
+            report->state = TANDEM_JOB_RUNNING;
+        }
+    }
+}
+
+bool td_recorded_cancel_locked(tandem_session *s, td_job *job)
+{
+    if (td_inline_begun(s->stream, job->stream_sequence))
+        return false;
+    __atomic_store_n(&td_inline_control(s->stream, job->stream_sequence)->cancel, 1, __ATOMIC_SEQ_CST);
+    /* It may have begun meanwhile, and then ends by itself, with blocks left out: td_recorded_advance_locked(). */
+    if (!td_inline_begun(s->stream, job->stream_sequence))
+        td_job_retire_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
+    return true;
+}
+
+void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object)
+{
+    if (s->rung != TANDEM_RUNG_INLINE)
+        return;
+    for (uint32_t i = 0; i < s->frames; i++) {
+        td_job *job = &s->jobs[i];
+        bool uses = !object;
+
+        if (!job->number || !job->recorded)
+            continue;
+        for (uint32_t v = 0; v < TD_VIEW_COUNT; v++)
+            uses = uses || (job->mems[v] && &job->mems[v]->object == object);
+        if (uses)
+            td_recorded_cancel_locked(s, job);
+    }
+}
