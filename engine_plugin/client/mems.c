@@ -77,21 +77,34 @@ static tandem_status share_with_cuda(tandem_session *s, td_mem *mem, char *why)
     return status;
 }
 
+#define PLAIN_USAGE \
+    (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
+/* Those of Vulkan 1.0: the others ask for a feature, or for memory that is allocated otherwise. */
+#define ANY_USAGE ((VkBufferUsageFlags)VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT * 2 - 1)
+
+/* Memory of the inline rung's own: plain, with an address. */
+static tandem_status make_device(tandem_session *s, td_mem *mem, VkBufferUsageFlags usage, char *why)
+{
+    const tandem_status status = td_vk_mem_create_device(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
+
+    mem->has_vk = true;
+    mem->address = mem->vk.address;
+    mem->device_share = mem->vk.allocation_bytes;
+    return status;
+}
+
 tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why)
 {
     tandem_status status;
 
+    if (s->rung == TANDEM_RUNG_INLINE)
+        return make_device(s, mem, PLAIN_USAGE, why);
     if (!s->cu)
         return use_block(s, mem, why);
     status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
     mem->address = mem->cu.address;
     return status;
 }
-
-#define PLAIN_USAGE \
-    (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT)
-/* Those of Vulkan 1.0: the others ask for a feature, or for memory that is allocated otherwise. */
-#define ANY_USAGE ((VkBufferUsageFlags)VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT * 2 - 1)
 
 /* Staging memory of the size of mem->vk, and what else the rung `copy` needs. */
 static tandem_status stage(tandem_session *s, td_mem *mem, char *why)
@@ -117,6 +130,8 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
                        "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
     if (!s->vk && !s->cu)
         return use_block(s, mem, why);
+    if (s->rung == TANDEM_RUNG_INLINE)
+        return make_device(s, mem, usage, why);
     mem->has_vk = s->vk != NULL;
     if (s->rung == TANDEM_RUNG_COPY) {
         if (!s->vk)
@@ -187,6 +202,8 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     if (s->vk) {
         mem->has_vk = true;
         status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
+        if (s->rung == TANDEM_RUNG_INLINE)
+            mem->address = mem->vk.address;
     }
     if (status == TANDEM_OK && s->cu) {
         status = td_cu_mem_register(s->cu, desc->host, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
@@ -246,6 +263,7 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
     if (!s->vk || !s->cu || s->rung == TANDEM_RUNG_COPY)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
                        !s->vk   ? "the session has no Vulkan device to share with"
+                       : s->rung == TANDEM_RUNG_INLINE ? "the inline rung takes the VkDeviceMemory itself"
                        : !s->cu ? "the CPU cannot map OPAQUE_FD memory"
                                 : "on the copy rung no memory is shared, and an fd has no VkBuffer to copy from");
     status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
@@ -266,12 +284,16 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
         return status;
     if (!desc->vulkan_memory)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan_memory is 0");
-    if (!s->vk || (!s->cu && s->rung != TANDEM_RUNG_COPY))
+    if (!s->vk || s->rung == TANDEM_RUNG_CPU || (!s->stream && s->rung != TANDEM_RUNG_COPY))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is VULKAN (3): %s",
                        s->vk ? "the CPU cannot see the engine's device memory" : "the session has no Vulkan device");
     if (s->rung == TANDEM_RUNG_COPY && desc->dedicated)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.dedicated is 1: on the copy rung bytes are copied by a VkBuffer of the session's, and such "
+                       "memory takes no other than the engine's");
+    if (s->rung == TANDEM_RUNG_INLINE && desc->dedicated)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.dedicated is 1: on the inline rung the address is that of a VkBuffer of the session's, and such "
                        "memory takes no other than the engine's");
     mem->has_vk = true;
     status = td_vk_mem_wrap(s->vk, (VkDeviceMemory)(uintptr_t)desc->vulkan_memory, desc->allocation_bytes,
@@ -280,6 +302,9 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
         return status;
     if (s->rung == TANDEM_RUNG_COPY)
         return stage(s, mem, why);
+    mem->address = mem->vk.address;
+    if (s->rung == TANDEM_RUNG_INLINE)
+        return TANDEM_OK;
     status = share_with_cuda(s, mem, why);
     return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
 }

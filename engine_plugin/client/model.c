@@ -86,7 +86,10 @@ static tandem_status read_tensors(tandem_session *s, td_model *model, const td_s
             continue;
         status = td_safetensors_read(file, &file->tensors[i], to, why, TD_WHY_BYTES);
         if (status == TANDEM_OK && !model->mem->host) {
-            status = td_cu_copy_to_device(s->cu, model->mem->address + offset, to, bytes);
+            if (s->cu)
+                status = td_cu_copy_to_device(s->cu, model->mem->address + offset, to, bytes);
+            else
+                status = td_inline_upload(s->stream, &model->mem->vk, offset, to, bytes, NULL, 0);
             if (status != TANDEM_OK)
                 td_fail(why, TD_WHY_BYTES, status, "tensor '%.80s' cannot be copied to the device",
                         model->tensors[i].name);

@@ -201,6 +201,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
         if (uses && !job->begun)
             td_job_cancel_locked(s, job);
     }
+    td_recorded_cancel_all_locked(s, object);
     td_jobs_settle_locked(s);
     for (;;) {
         uint64_t now = td_now_ns();
@@ -461,6 +462,8 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
         info->cuda_launches = counts.launches;
         info->device_bytes = td_cu_device_allocated_bytes(s->cu);
     }
+    if (s->rung == TANDEM_RUNG_INLINE)
+        info->sm = s->target.sm;
     pthread_mutex_lock(&s->lock);
     td_jobs_advance_locked(s);
     info->host_bytes = atomic_load(&s->block_bytes) + s->mem_host_bytes;

@@ -137,7 +137,9 @@ typedef enum tandem_mem_source {
     TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
     TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA */
     TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's */
-    TANDEM_MEM_VULKAN = 3  /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD */
+    /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
+     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung */
+    TANDEM_MEM_VULKAN = 3
 } tandem_mem_source;
 
 typedef struct tandem_mem_desc {

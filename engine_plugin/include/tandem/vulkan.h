@@ -42,7 +42,9 @@ struct tandem_vulkan {
     const char *const *enabled_extensions; /* of the device, as given to vkCreateDevice */
     /* As given to vkCreateDevice, chain included; NULL: all that tandem_vulkan_requirements() lists as required. */
     const VkPhysicalDeviceFeatures2 *enabled_features;
-    VkQueue queue; /* may be VK_NULL_HANDLE; else the session may submit to it between lock and unlock */
+    VkQueue queue; /* of the family; else VK_NULL_HANDLE, and no inline rung: that tries itself, and submits, there */
+    /* Around each submit of the session's to the queue, from any thread, within other calls: nobody who holds this lock
+     * may call the session. NULL, both: nobody else submits to the queue during the session's calls and threads. */
     void (*lock_queue)(void *user);
     void (*unlock_queue)(void *user);
     void *user;
