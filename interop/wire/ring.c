@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "interop/wire/ring.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interop/wire/conn.h"
+
+static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "no locks in memory that a peer can write");
+static const uint64_t slice_ns = 100000000; /* the most that a peer's lie in a bell can cost */
+enum { REPORT_TRIES = 1000 };
+
+void td_bell_ring(td_bell *bell)
+{
+    atomic_fetch_add(&bell->count, 1);
+    if (atomic_load(&bell->waiters))
+        syscall(SYS_futex, &bell->count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns)
+{
+    const uint64_t ns = timeout_ns < slice_ns ? timeout_ns : slice_ns;
+    const struct timespec t = {0, (long)ns};
+
+    atomic_fetch_add(&bell->waiters, 1);
+    syscall(SYS_futex, &bell->count, FUTEX_WAIT, seen, &t, NULL, 0);
+    atomic_fetch_sub(&bell->waiters, 1);
+}
+
+static tandem_status map(int fd, uint64_t bytes, void **out, char *why, size_t why_bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    *out = p == MAP_FAILED ? NULL : p;
+    return *out ? TANDEM_OK
+                : td_fail(why, why_bytes, errno == ENOMEM ? TANDEM_ERROR_NOMEM : TANDEM_ERROR_IO,
+                          "mmap of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+}
+
+static tandem_status make(const char *name, uint64_t bytes, void **out, int *fd, char *why, size_t why_bytes)
+{
+    tandem_status status = td_slab_make(name, bytes, true, fd, why, why_bytes);
+
+    *out = NULL;
+    if (status == TANDEM_OK)
+        status = map(*fd, bytes, out, why, why_bytes);
+    if (status != TANDEM_OK)
+        td_fd_close(fd);
+    return status;
+}
+
+static tandem_status open_checked(int fd, uint64_t bytes, void **out, char *why, size_t why_bytes)
+{
+    const tandem_status status = td_slab_check(fd, bytes, true, why, why_bytes);
+
+    *out = NULL;
+    return status == TANDEM_OK ? map(fd, bytes, out, why, why_bytes) : status;
+}
+
+tandem_status td_point_make(td_point *point, uint64_t value, int *fd, char *why, size_t why_bytes)
+{
+    void *page;
+    const tandem_status status = make("tandem-point", TD_WIRE_PAGE_BYTES, &page, fd, why, why_bytes);
+
+    *point = (td_point){page, value};
+    if (status == TANDEM_OK)
+        atomic_store(&point->page->value, value);
+    return status;
+}
+
+tandem_status td_point_open(td_point *point, int fd, char *why, size_t why_bytes)
+{
+    void *page;
+    const tandem_status status = open_checked(fd, TD_WIRE_PAGE_BYTES, &page, why, why_bytes);
+
+    *point = (td_point){page, 0};
+    if (status == TANDEM_OK)
+        point->highest = atomic_load(&point->page->value);
+    return status;
+}
+
+void td_point_close(td_point *point)
+{
+    if (point->page)
+        munmap(point->page, TD_WIRE_PAGE_BYTES);
+    point->page = NULL;
+}
+
+tandem_status td_point_read(td_point *point, uint64_t *value, char *why, size_t why_bytes)
+{
+    const uint64_t now = atomic_load_explicit(&point->page->value, memory_order_acquire);
+
+    *value = point->highest;
+    if (now < point->highest)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "a timeline's counter fell from %" PRIu64 " to %" PRIu64,
+                       point->highest, now);
+    *value = point->highest = now;
+    return TANDEM_OK;
+}
+
+void td_point_raise(td_point *point, uint64_t value)
+{
+    if (value <= point->highest)
+        return;
+    point->highest = value;
+    atomic_store_explicit(&point->page->value, value, memory_order_release);
+    td_bell_ring(&point->page->bell);
+}
+
+/* How much of a wait is left; 0 at its end. */
+static uint64_t left_ns(uint64_t begin_ns, uint64_t timeout_ns)
+{
+    const uint64_t gone = td_now_ns() - begin_ns;
+
+    return gone < timeout_ns ? timeout_ns - gone : 0;
+}
+
+tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64_t timeout_ns, char *why,
+                             size_t why_bytes)
+{
+    const uint64_t begin_ns = td_now_ns();
+
+    for (bool alive = true;;) {
+        const uint32_t seen = atomic_load(&point->page->bell.count);
+        uint64_t now, left;
+        const tandem_status status = td_point_read(point, &now, why, why_bytes);
+
+        if (status != TANDEM_OK || now >= value)
+            return status;
+        if (!alive)
+            return td_fail(why, why_bytes, TANDEM_ERROR_LOST,
+                           "the peer is gone; its timeline stands at %" PRIu64 ", not %" PRIu64, now, value);
+        left = left_ns(begin_ns, timeout_ns);
+        if (!left)
+            return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "timeline stands at %" PRIu64 ", not %" PRIu64, now,
+                           value);
+        td_bell_wait(&point->page->bell, seen, left);
+        alive = socket < 0 || td_conn_alive(socket); /* then one last look: it may have signalled before it went */
+    }
+}
+
+tandem_status td_ring_make(td_ring *ring, int *fd, char *why, size_t why_bytes)
+{
+    void *area;
+    const tandem_status status = make("tandem-area", TD_WIRE_AREA_BYTES, &area, fd, why, why_bytes);
+
+    *ring = (td_ring){area, 0};
+    return status;
+}
+
+tandem_status td_ring_open(td_ring *ring, int fd, char *why, size_t why_bytes)
+{
+    void *area;
+    const tandem_status status = open_checked(fd, TD_WIRE_AREA_BYTES, &area, why, why_bytes);
+
+    *ring = (td_ring){area, 0};
+    return status;
+}
+
+void td_ring_close(td_ring *ring)
+{
+    if (ring->area)
+        munmap(ring->area, TD_WIRE_AREA_BYTES);
+    ring->area = NULL;
+}
+
+tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes)
+{
+    const uint32_t bytes = ((const td_wire_header *)message)->bytes;
+    const uint32_t head = atomic_load_explicit(&ring->area->head, memory_order_acquire);
+    _Atomic uint64_t *slot = ring->area->slots[ring->own % TD_WIRE_SLOTS];
+
+    if (bytes > TD_WIRE_SLOT_BYTES || bytes % 8)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a message of %" PRIu32 " bytes does not fit into a slot",
+                       bytes);
+    if (ring->own - head > TD_WIRE_SLOTS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "ring.head is %" PRIu32 " with ring.tail %" PRIu32, head,
+                       ring->own);
+    if (ring->own - head == TD_WIRE_SLOTS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d messages are in the ring", TD_WIRE_SLOTS);
+    for (uint32_t i = 0; i < bytes / 8; i++) {
+        uint64_t word;
+
+        memcpy(&word, (const char *)message + 8 * i, 8);
+        atomic_store_explicit(&slot[i], word, memory_order_relaxed);
+    }
+    atomic_store_explicit(&ring->area->tail, ++ring->own, memory_order_release);
+    td_bell_ring(&ring->area->to_daemon);
+    return TANDEM_OK;
+}
+
+tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, size_t why_bytes)
+{
+    const uint32_t tail = atomic_load_explicit(&ring->area->tail, memory_order_acquire);
+
+    *count = tail - ring->own;
+    if (*count <= TD_WIRE_SLOTS)
+        return TANDEM_OK;
+    *count = 0;
+    return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "ring.tail is %" PRIu32 " with ring.head %" PRIu32, tail,
+                   ring->own);
+}
+
+tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message *message, char *why, size_t why_bytes)
+{
+    _Atomic uint64_t *slot = ring->area->slots[ring->own % TD_WIRE_SLOTS];
+    uint64_t words[TD_WIRE_SLOT_BYTES / 8];
+    uint32_t count;
+    tandem_status status = td_ring_count(ring, &count, why, why_bytes);
+
+    if (status != TANDEM_OK)
+        return status;
+    if (!count)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
+    for (uint32_t i = 0; i < TD_WIRE_SLOT_BYTES / 8; i++)
+        words[i] = atomic_load_explicit(&slot[i], memory_order_relaxed);
+    atomic_store_explicit(&ring->area->head, ++ring->own, memory_order_release);
+    memcpy(message, words, sizeof words);
+    status = td_wire_check(rules, TD_WIRE_RING, message, sizeof words, 0, why, why_bytes);
+    if (status == TANDEM_OK)
+        td_wire_took(rules, TD_WIRE_RING, message);
+    return status;
+}
+
+tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char *why, size_t why_bytes)
+{
+    const uint64_t begin_ns = td_now_ns();
+
+    for (bool alive = true;;) {
+        const uint32_t seen = atomic_load(&ring->area->to_daemon.count);
+        uint32_t count;
+        uint64_t left;
+        const tandem_status status = td_ring_count(ring, &count, why, why_bytes);
+
+        if (status != TANDEM_OK || count)
+            return status;
+        if (!alive)
+            return td_fail(why, why_bytes, TANDEM_ERROR_LOST, "the peer is gone, and the ring is empty");
+        left = left_ns(begin_ns, timeout_ns);
+        if (!left)
+            return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
+        td_bell_wait(&ring->area->to_daemon, seen, left);
+        alive = socket < 0 || td_conn_alive(socket);
+    }
+}
+
+void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report)
+{
+    const uint32_t at = ticket % TD_WIRE_REPORTS;
+    td_wire_report whole = *report;
+
+    whole.ticket = (uint32_t)ticket;
+    if (report->state > TANDEM_JOB_RUNNING) {
+        /* Whoever reads the times of the job that was here before finds its word gone. */
+        const td_wire_report running = {.ticket = whole.ticket, .state = TANDEM_JOB_RUNNING};
+
+        atomic_store_explicit(&ring->area->reports[at].word, td_wire_report_pack(&running), memory_order_relaxed);
+        atomic_thread_fence(memory_order_release);
+        atomic_store_explicit(&ring->area->reports[at].begin_ns, report->begin_ns, memory_order_relaxed);
+        atomic_store_explicit(&ring->area->reports[at].end_ns, report->end_ns, memory_order_relaxed);
+    }
+    atomic_store_explicit(&ring->area->reports[at].word, td_wire_report_pack(&whole), memory_order_release);
+    if (report->state > TANDEM_JOB_RUNNING)
+        td_bell_ring(&ring->area->to_client);
+}
+
+tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_report *report, char *why,
+                                  size_t why_bytes)
+{
+    const uint32_t at = ticket % TD_WIRE_REPORTS;
+
+    for (int tries = 0; tries < REPORT_TRIES; tries++) {
+        const uint64_t word = atomic_load_explicit(&ring->area->reports[at].word, memory_order_acquire);
+        const uint32_t age = (uint32_t)ticket - (uint32_t)(word >> 32);
+        tandem_status status;
+
+        report->begin_ns = atomic_load_explicit(&ring->area->reports[at].begin_ns, memory_order_relaxed);
+        report->end_ns = atomic_load_explicit(&ring->area->reports[at].end_ns, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&ring->area->reports[at].word, memory_order_relaxed) != word)
+            continue;
+        status = td_wire_report_unpack(word, report, why, why_bytes);
+        if (status != TANDEM_OK)
+            return status;
+        if (age > INT32_MAX)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "ticket %" PRIu64 " is older than the last %d", ticket,
+                           TD_WIRE_REPORTS);
+        if (age)
+            *report = (td_wire_report){.ticket = (uint32_t)ticket};
+        else if (report->state <= TANDEM_JOB_RUNNING)
+            report->begin_ns = report->end_ns = 0;
+        return TANDEM_OK;
+    }
+    return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "report of ticket %" PRIu64 " keeps changing", ticket);
+}

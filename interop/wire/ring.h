@@ -1,0 +1,110 @@
+/* The wire's shared memory: bells, points' pages, and the area with the ring of jobs and their reports.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The peer can write every byte of it at any time. So what is read is copied first, then judged; indices are kept
+ * privately and only ever published. Either side of a ring, and each reader of a page, is one thread's at a time.
+ * Statuses: BUSY full, or nothing there, or not yet; LOST the peer is gone; PROTOCOL it lies.
+ */
+#ifndef TANDEM_RING_H
+#define TANDEM_RING_H
+
+#include <stdatomic.h>
+
+#include "interop/wire/wire.h"
+
+/* How one side sleeps until the other has done something. */
+typedef struct td_bell {
+    _Atomic uint32_t count;   /* changes with each ring */
+    _Atomic uint32_t waiters; /* how many sleep, or are about to */
+} td_bell;
+TD_WIRE_SIZE(td_bell, 8);
+
+/* Wakes whoever waits; a system call only if somebody does. */
+void td_bell_ring(td_bell *bell);
+/* Sleeps while count is still `seen` (which was read before looking), at most timeout_ns and 100 ms; may return early. */
+void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns);
+
+/* A timeline's counter in shared memory. */
+typedef struct td_page {
+    _Atomic uint64_t value;
+    td_bell bell;
+} td_page;
+TD_WIRE_SIZE(td_page, 16);
+TD_WIRE_AT(td_page, bell, 8);
+
+/* A side's view of a page: `highest` is what was seen last, or signalled last. */
+typedef struct td_point {
+    td_page *page;
+    uint64_t highest;
+} td_point;
+
+/* Makes a page, whose descriptor is the caller's; maps one that has come, after td_slab_check(). */
+tandem_status td_point_make(td_point *point, uint64_t value, int *fd, char *why, size_t why_bytes);
+tandem_status td_point_open(td_point *point, int fd, char *why, size_t why_bytes);
+void td_point_close(td_point *point);
+/* PROTOCOL: the counter fell. *value is then the highest that was seen. */
+tandem_status td_point_read(td_point *point, uint64_t *value, char *why, size_t why_bytes);
+/* Raises the counter and rings; values that do not rise are left out. For the signaller alone. */
+void td_point_raise(td_point *point, uint64_t value);
+/* BUSY after timeout_ns; LOST if `socket` (or -1) has hung up and the value has not come. */
+tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64_t timeout_ns, char *why,
+                             size_t why_bytes);
+
+typedef struct td_area {
+    _Atomic uint32_t tail; /* the client's */
+    uint32_t unused0;
+    td_bell to_daemon;
+    uint8_t unused1[48];
+    _Atomic uint32_t head; /* the daemon's */
+    uint32_t unused2;
+    td_bell to_client;
+    uint8_t unused3[TD_WIRE_SLOTS_AT - 80];
+    _Atomic uint64_t slots[TD_WIRE_SLOTS][TD_WIRE_SLOT_BYTES / 8];
+    struct {
+        _Atomic uint64_t word, begin_ns, end_ns, reserved;
+    } reports[TD_WIRE_REPORTS];
+} td_area;
+TD_WIRE_SIZE(td_area, TD_WIRE_AREA_BYTES);
+TD_WIRE_SIZE(td_area, 45056);
+TD_WIRE_AT(td_area, to_daemon, 8);
+TD_WIRE_AT(td_area, head, 64);
+TD_WIRE_AT(td_area, to_client, 72);
+TD_WIRE_AT(td_area, slots, 4096);
+TD_WIRE_AT(td_area, reports, 36864);
+
+/* One side of an area: `own` is the daemon's head, or the client's tail. */
+typedef struct td_ring {
+    td_area *area;
+    uint32_t own;
+} td_ring;
+
+/* The daemon makes an area, whose descriptor is the caller's; the client maps it, after td_slab_check(). */
+tandem_status td_ring_make(td_ring *ring, int *fd, char *why, size_t why_bytes);
+tandem_status td_ring_open(td_ring *ring, int fd, char *why, size_t why_bytes);
+void td_ring_close(td_ring *ring);
+
+/* Client: puts a message (of header.bytes) and wakes the daemon. BUSY: full. */
+tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes);
+/* Daemon: takes one message that td_wire_check() lets pass, and counts it. BUSY: empty. */
+tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message *message, char *why, size_t why_bytes);
+/* Daemon: sleeps until a message may be there. LOST: `socket` (or -1) has hung up and the ring is empty. */
+tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char *why, size_t why_bytes);
+/* Daemon: how many messages were published by now, for taking all that came before a message of the socket. PROTOCOL:
+ * more than there are slots. */
+tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, size_t why_bytes);
+
+/* Daemon: writes a job's report, whole. Rings `to_client` if the job has ended. */
+void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report);
+/* Client: reads it. PENDING for a job that the daemon has not got to; BUSY if it changed each time it was looked at; ARG
+ * for one that is older than the last 256. */
+tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_report *report, char *why,
+                                  size_t why_bytes);
+/* Client: sleeps until a report may have changed since `seen` = td_ring_seen(). */
+static inline uint32_t td_ring_seen(const td_ring *ring) { return atomic_load(&ring->area->to_client.count); }
+static inline void td_ring_sleep(td_ring *ring, uint32_t seen, uint64_t timeout_ns)
+{
+    td_bell_wait(&ring->area->to_client, seen, timeout_ns);
+}
+
+#endif

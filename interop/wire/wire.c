@@ -1,0 +1,750 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "interop/wire/wire.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_ROWS = 1 << 30 };
+
+/* What td_wire_check() is at. The checks below are true, or write why not. */
+typedef struct check {
+    const td_wire_rules *rules;
+    const char *message;
+    td_wire_road road;
+    char *why;
+    size_t why_bytes;
+} check;
+
+static bool refuse(const check *c, const char *field, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static bool refuse(const check *c, const char *field, const char *format, ...)
+{
+    char text[240];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    td_fail(c->why, c->why_bytes, TANDEM_ERROR_PROTOCOL, "%s.%s %s", c->message, field, text);
+    return false;
+}
+
+static bool number(const check *c, const char *field, uint64_t value, uint64_t least, uint64_t most)
+{
+    if (value >= least && value <= most)
+        return true;
+    if (least == most)
+        return refuse(c, field, "is %" PRIu64 ", must be %" PRIu64, value, most);
+    return refuse(c, field, "is %" PRIu64 ", must be %" PRIu64 " to %" PRIu64, value, least, most);
+}
+
+static bool zeros(const check *c, const char *field, const void *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (((const uint8_t *)bytes)[i])
+            return refuse(c, field, "has %u in byte %zu, must be 0", ((const uint8_t *)bytes)[i], i);
+    return true;
+}
+
+static bool status_word(const check *c, int32_t status)
+{
+    if (status < TANDEM_OK && status >= TANDEM_ERROR_BUSY)
+        return true;
+    return refuse(c, "status", "is %" PRId32 ", must be %d to -1", status, TANDEM_ERROR_BUSY);
+}
+
+/* How many bytes the character at `s` has; 0 if it is none that people can read. */
+static size_t character(const uint8_t *s, size_t left)
+{
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    const size_t bytes = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+    uint32_t code = bytes == 1 ? s[0] : s[0] & (0xffu >> (bytes + 1));
+
+    if (!bytes || bytes > left)
+        return 0;
+    for (size_t i = 1; i < bytes; i++) {
+        if (s[i] >> 6 != 2)
+            return 0;
+        code = code << 6 | (s[i] & 0x3f);
+    }
+    if (code < least[bytes] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+        return 0;
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) ? 0 : bytes;
+}
+
+static bool text(const check *c, const char *field, const char *chars, size_t size)
+{
+    const uint8_t *s = (const uint8_t *)chars;
+    size_t i = 0, n;
+
+    for (; i < size && s[i]; i += n) {
+        n = character(s + i, size - i);
+        if (!n)
+            return refuse(c, field, "has 0x%02x in byte %zu, which is no character", s[i], i);
+    }
+    if (i == size)
+        return refuse(c, field, "has no end within its %zu bytes", size);
+    for (; i < size; i++)
+        if (s[i])
+            return refuse(c, field, "has 0x%02x in byte %zu, behind its end", s[i], i);
+    return true;
+}
+
+static bool id(const check *c, const char *field, uint64_t value, td_wire_kind kind)
+{
+    const uint32_t slots[] = {0, c->rules->mems, c->rules->timelines, c->rules->models};
+
+    if (td_wire_id_kind(value) == (uint32_t)kind && td_wire_id_generation(value) && td_wire_id_slot(value) < slots[kind])
+        return true;
+    return refuse(c, field, "is 0x%" PRIx64 ", which cannot be the id of a %s", value,
+                  kind == TD_WIRE_KIND_MEM ? "mem" : kind == TD_WIRE_KIND_TIMELINE ? "timeline" : "model");
+}
+
+static bool point(const check *c, const char *timeline, const char *value, const tandem_point *at)
+{
+    return at->timeline ? id(c, timeline, at->timeline, TD_WIRE_KIND_TIMELINE) : number(c, value, at->value, 0, 0);
+}
+
+static uint32_t element_bytes(uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_F32 ? 4 : 2;
+}
+
+bool td_wire_view_end(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t channels,
+                      uint64_t *end_bytes)
+{
+    const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
+    const uint32_t counts[3] = {batch, heads, rows};
+    unsigned __int128 end = channels; /* in elements: three products below 2^95 do not leave 128 bits */
+
+    for (int i = 0; i < 3; i++) {
+        if (strides[i] < 0)
+            return false;
+        end += (unsigned __int128)(counts[i] ? counts[i] - 1 : 0) * (uint64_t)strides[i];
+    }
+    end = end * element_bytes(view->dtype) + view->offset_bytes;
+    if (end > INT64_MAX)
+        return false;
+    *end_bytes = (uint64_t)end;
+    return true;
+}
+
+static bool view_words(const check *c, const char *name, const tandem_view *view)
+{
+    const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
+    static const char *const names[3] = {"stride_batch", "stride_head", "stride_row"};
+    char field[48];
+
+    snprintf(field, sizeof field, "%s.mem", name);
+    if (!id(c, field, view->mem, TD_WIRE_KIND_MEM))
+        return false;
+    snprintf(field, sizeof field, "%s.dtype", name);
+    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_F32))
+        return false;
+    snprintf(field, sizeof field, "%s.reserved", name);
+    if (!number(c, field, view->reserved, 0, 0))
+        return false;
+    snprintf(field, sizeof field, "%s.offset_bytes", name);
+    if (view->offset_bytes % element_bytes(view->dtype))
+        return refuse(c, field, "is %" PRIu64 ", must be a multiple of the element's %u bytes", view->offset_bytes,
+                      element_bytes(view->dtype));
+    for (int i = 0; i < 3; i++) {
+        snprintf(field, sizeof field, "%s.%s", name, names[i]);
+        if (strides[i] < 0)
+            return refuse(c, field, "is %" PRId64 ", must not be negative", strides[i]);
+    }
+    return true;
+}
+
+static bool view(const check *c, const char *name, const tandem_view *v, uint32_t batch, uint32_t heads, uint32_t rows,
+                 uint32_t channels)
+{
+    uint64_t end = UINT64_MAX;
+
+    if (!view_words(c, name, v))
+        return false;
+    if (td_wire_view_end(v, batch, heads, rows, channels, &end) && end <= c->rules->mem_bytes)
+        return true;
+    return refuse(c, name,
+                  "with offset_bytes %" PRIu64 " and strides %" PRId64 ", %" PRId64 ", %" PRId64
+                  " ends beyond the largest allocation's %" PRIu64 " bytes",
+                  v->offset_bytes, v->stride_batch, v->stride_head, v->stride_row, c->rules->mem_bytes);
+}
+
+static bool shares(const check *c)
+{
+    return c->rules->share != TD_WIRE_SHARE_NONE || refuse(c, "header.type", "needs a share that is not NONE (0)");
+}
+
+static bool check_hello(const check *c, const void *bytes)
+{
+    const td_wire_hello *m = bytes;
+
+    /* A newer client may know what is reserved here. */
+    return number(c, "magic", m->magic, TD_WIRE_MAGIC, TD_WIRE_MAGIC) &&
+           number(c, "version_min", m->version_min, 1, m->version_max) &&
+           number(c, "share", m->share, TD_WIRE_SHARE_NONE, TD_WIRE_SHARE_OPAQUE) &&
+           number(c, "backend", m->backend, TD_WIRE_BACKEND_AUTO, TD_WIRE_BACKEND_CPU) &&
+           number(c, "frames_in_flight", m->frames_in_flight, 0, TD_WIRE_MAX_FRAMES) &&
+           number(c, "timing", m->timing, 0, 1) &&
+           number(c, "wait_bound_ns", m->wait_bound_ns, 0, TD_WIRE_MAX_WAIT_NS) &&
+           text(c, "name", m->name, sizeof m->name) &&
+           (m->version_max > TD_WIRE_VERSION || zeros(c, "reserved", m->reserved, sizeof m->reserved));
+}
+
+static bool check_welcome(const check *c, const void *bytes)
+{
+    const td_wire_welcome *m = bytes;
+
+    return number(c, "magic", m->magic, TD_WIRE_MAGIC, TD_WIRE_MAGIC) &&
+           number(c, "version", m->version, TD_WIRE_VERSION, TD_WIRE_VERSION) &&
+           number(c, "reserved0", m->reserved0, 0, 0) &&
+           (!(m->features & ~TD_WIRE_FEATURES) ||
+            refuse(c, "features", "is 0x%" PRIx64 ", not all known", m->features)) &&
+           number(c, "share", m->share, c->rules->share, c->rules->share) &&
+           number(c, "frames_in_flight", m->frames_in_flight, 1, TD_WIRE_MAX_FRAMES) &&
+           number(c, "mems", m->mems, 0, TD_WIRE_MAX_SLOTS) &&
+           number(c, "timelines", m->timelines, 0, TD_WIRE_MAX_SLOTS) &&
+           number(c, "models", m->models, 0, TD_WIRE_MAX_SLOTS) && number(c, "requests", m->requests, 1, UINT32_MAX) &&
+           number(c, "mem_bytes", m->mem_bytes, 0, INT64_MAX) &&
+           number(c, "rung", m->rung, TD_WIRE_RUNG_FIRST, TD_WIRE_RUNG_LAST) &&
+           number(c, "reserved1", m->reserved1, 0, 0) && text(c, "name", m->name, sizeof m->name) &&
+           zeros(c, "reserved", m->reserved, sizeof m->reserved);
+}
+
+static bool check_mem_create(const check *c, const void *bytes)
+{
+    const td_wire_mem_create *m = bytes;
+    const bool opaque = m->kind == TD_WIRE_MEM_OPAQUE;
+    uint64_t end;
+
+    if (!shares(c) ||
+        !number(c, "kind", m->kind, TD_WIRE_MEM_SLAB,
+                c->rules->share == TD_WIRE_SHARE_OPAQUE ? TD_WIRE_MEM_OPAQUE : TD_WIRE_MEM_SLAB) ||
+        !number(c, "dedicated", m->dedicated, 0, opaque ? 1 : 0) ||
+        !number(c, "allocation_bytes", m->allocation_bytes, 1, c->rules->mem_bytes) ||
+        !number(c, "bytes", m->bytes, 1, m->allocation_bytes) ||
+        !zeros(c, "reserved", m->reserved, sizeof m->reserved))
+        return false;
+    if (!opaque && m->allocation_bytes % TD_WIRE_PAGE_BYTES)
+        return refuse(c, "allocation_bytes", "is %" PRIu64 ", must be a multiple of %d", m->allocation_bytes,
+                      TD_WIRE_PAGE_BYTES);
+    if (!opaque && m->offset_bytes % TD_WIRE_PAGE_BYTES)
+        return refuse(c, "offset_bytes", "is %" PRIu64 ", must be a multiple of %d", m->offset_bytes,
+                      TD_WIRE_PAGE_BYTES);
+    if (!td_add_u64(m->offset_bytes, m->bytes, &end) || end > m->allocation_bytes)
+        return refuse(c, "offset_bytes", "is %" PRIu64 ": its %" PRIu64 " bytes end beyond the allocation's %" PRIu64,
+                      m->offset_bytes, m->bytes, m->allocation_bytes);
+    return true;
+}
+
+static bool check_timeline_create(const check *c, const void *bytes)
+{
+    const td_wire_timeline_create *m = bytes;
+
+    return shares(c) &&
+           number(c, "kind", m->kind,
+                  c->rules->share == TD_WIRE_SHARE_OPAQUE ? TD_WIRE_TIMELINE_OPAQUE : TD_WIRE_TIMELINE_FUTEX,
+                  TD_WIRE_TIMELINE_FUTEX) &&
+           number(c, "signaller", m->signaller, 0, 1) && zeros(c, "reserved", m->reserved, sizeof m->reserved);
+}
+
+static bool check_mem_destroy(const check *c, const void *bytes)
+{
+    return id(c, "id", ((const td_wire_object *)bytes)->id, TD_WIRE_KIND_MEM);
+}
+
+static bool check_timeline_destroy(const check *c, const void *bytes)
+{
+    return id(c, "id", ((const td_wire_object *)bytes)->id, TD_WIRE_KIND_TIMELINE);
+}
+
+static bool check_model_destroy(const check *c, const void *bytes)
+{
+    return id(c, "id", ((const td_wire_object *)bytes)->id, TD_WIRE_KIND_MODEL);
+}
+
+static bool check_done(const check *c, const void *bytes)
+{
+    const uint64_t created = ((const td_wire_object *)bytes)->id;
+    const uint32_t kind = td_wire_id_kind(created);
+
+    return !created || id(c, "id", created, kind == 2 || kind == 3 ? (td_wire_kind)kind : TD_WIRE_KIND_MEM);
+}
+
+static bool check_model_load(const check *c, const void *bytes)
+{
+    const td_wire_model_load *m = bytes;
+    const char *at = m->path;
+
+    if (!text(c, "path", m->path, sizeof m->path))
+        return false;
+    if (!*at)
+        return refuse(c, "path", "is empty");
+    for (;; at++) {
+        const size_t component = strcspn(at, "/");
+
+        if (component == 2 && at[0] == '.' && at[1] == '.')
+            return refuse(c, "path", "has a component '..'");
+        at += component;
+        if (!*at)
+            return true;
+    }
+}
+
+static bool check_model_tensor(const check *c, const void *bytes)
+{
+    const td_wire_model_tensor *m = bytes;
+
+    return id(c, "model", m->model, TD_WIRE_KIND_MODEL) && text(c, "name", m->name, sizeof m->name);
+}
+
+static bool check_tensor(const check *c, const void *bytes)
+{
+    const td_wire_tensor *m = bytes;
+    uint64_t end;
+
+    for (int i = 0; i < 4; i++)
+        if (!number(c, "shape", m->shape[i], 1, INT32_MAX))
+            return false;
+    return view_words(c, "view", &m->view) &&
+           (td_wire_view_end(&m->view, (uint32_t)m->shape[0], (uint32_t)m->shape[1], (uint32_t)m->shape[2],
+                             (uint32_t)m->shape[3], &end) ||
+            refuse(c, "view", "with offset_bytes %" PRIu64 " ends beyond 2^63 bytes", m->view.offset_bytes));
+}
+
+static bool check_info(const check *c, const void *bytes)
+{
+    const td_wire_info *m = bytes;
+
+    return number(c, "backend", m->backend, TD_WIRE_BACKEND_CUDA, TD_WIRE_BACKEND_CPU) &&
+           number(c, "rung", m->rung, TD_WIRE_RUNG_FIRST, TD_WIRE_RUNG_LAST) &&
+           text(c, "rung_reason", m->rung_reason, sizeof m->rung_reason) &&
+           text(c, "device", m->device, sizeof m->device) && text(c, "isa", m->isa, sizeof m->isa);
+}
+
+static bool check_stats(const check *c, const void *bytes)
+{
+    return number(c, "reserved", ((const td_wire_stats *)bytes)->reserved, 0, 0);
+}
+
+static bool check_stats_reply(const check *c, const void *bytes)
+{
+    const td_wire_stats_reply *m = bytes;
+
+    if (!number(c, "count", m->count, 0, TD_WIRE_ROWS) || !number(c, "reserved", m->reserved, 0, 0) ||
+        !number(c, "first", m->first, 0, UINT32_MAX - TD_WIRE_ROWS) ||
+        (m->count && !number(c, "total", m->total, m->first + m->count, UINT32_MAX)))
+        return false;
+    for (uint32_t i = 0; i < m->count; i++)
+        if (!number(c, "rows.reserved", m->rows[i].reserved, 0, 0) ||
+            !text(c, "rows.name", m->rows[i].name, sizeof m->rows[i].name))
+            return false;
+    return zeros(c, "rows", m->rows + m->count, (TD_WIRE_ROWS - m->count) * sizeof *m->rows);
+}
+
+static bool check_ticket(const check *c, const char *field, uint64_t ticket)
+{
+    return ticket < c->rules->next_ticket ||
+           refuse(c, field, "is %" PRIu64 ", but the next job is %" PRIu64, ticket, c->rules->next_ticket);
+}
+
+static bool check_error(const check *c, const void *bytes)
+{
+    const td_wire_error *m = bytes;
+
+    return status_word(c, m->status) && number(c, "reserved", m->reserved, 0, 0) &&
+           (m->header.serial ? number(c, "ticket", m->ticket, 0, 0) : check_ticket(c, "ticket", m->ticket)) &&
+           text(c, "text", m->text, sizeof m->text);
+}
+
+static bool check_reset(const check *c, const void *bytes)
+{
+    const td_wire_reset *m = bytes;
+
+    return number(c, "epoch", m->epoch, 1, UINT32_MAX) && status_word(c, m->status) &&
+           check_ticket(c, "last_ticket", m->last_ticket) && text(c, "text", m->text, sizeof m->text);
+}
+
+static bool check_bye(const check *c, const void *bytes)
+{
+    const td_wire_bye *m = bytes;
+
+    return number(c, "reason", m->reason, TD_WIRE_BYE_DONE,
+                  c->road == TD_WIRE_TO_DAEMON ? TD_WIRE_BYE_DONE : TD_WIRE_BYE_UNREAD) &&
+           number(c, "reserved", m->reserved, 0, 0);
+}
+
+static bool check_attention(const check *c, const tandem_attention *op)
+{
+    if (!number(c, "batch", op->batch, 1, MAX_ROWS) || !number(c, "heads", op->heads, 1, MAX_ROWS) ||
+        !number(c, "kv_heads", op->kv_heads, 1, op->heads) || !number(c, "q_len", op->q_len, 1, MAX_ROWS) ||
+        !number(c, "kv_len", op->kv_len, 1, MAX_ROWS) || !number(c, "head_dim", op->head_dim, 1, TD_WIRE_MAX_DIM) ||
+        !number(c, "causal", op->causal, 0, 1) ||
+        !number(c, "precision", op->precision, TANDEM_PRECISION_AUTO, TANDEM_PRECISION_4B) ||
+        !number(c, "smooth", op->smooth, 0, 15) ||
+        !number(c, "granularity", op->granularity, TANDEM_GRANULARITY_DEFAULT, TANDEM_GRANULARITY_TENSOR) ||
+        !number(c, "reserved", op->reserved, 0, 0))
+        return false;
+    if (op->heads % op->kv_heads)
+        return refuse(c, "heads", "is %" PRIu32 ", must be a multiple of kv_heads, %" PRIu32, op->heads, op->kv_heads);
+    if ((op->smooth & TANDEM_SMOOTH_NONE) && op->smooth != TANDEM_SMOOTH_NONE)
+        return refuse(c, "smooth", "is %" PRIu32 ", must not combine NONE (1)", op->smooth);
+    if (!isfinite(op->scale))
+        return refuse(c, "scale", "is %f, must be finite", (double)op->scale);
+    if (!view(c, "q", &op->q, op->batch, op->heads, op->q_len, op->head_dim) ||
+        !view(c, "k", &op->k, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
+        !view(c, "v", &op->v, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
+        !view(c, "o", &op->o, op->batch, op->heads, op->q_len, op->head_dim))
+        return false;
+    if (op->lse.dtype == TANDEM_DTYPE_NONE)
+        return zeros(c, "lse", &op->lse, sizeof op->lse);
+    return number(c, "lse.dtype", op->lse.dtype, TANDEM_DTYPE_F32, TANDEM_DTYPE_F32) &&
+           view(c, "lse", &op->lse, op->batch, op->heads, op->q_len, 1);
+}
+
+static bool check_job(const check *c, const void *bytes)
+{
+    const td_wire_job *m = bytes;
+
+    return shares(c) && number(c, "ticket", m->ticket, c->rules->next_ticket, c->rules->next_ticket) &&
+           number(c, "struct_bytes", m->job.struct_bytes, sizeof m->job, sizeof m->job) &&
+           number(c, "operation", m->job.operation, TANDEM_OPERATION_ATTENTION, TANDEM_OPERATION_ATTENTION) &&
+           point(c, "wait.timeline", "wait.value", &m->job.wait) &&
+           point(c, "signal.timeline", "signal.value", &m->job.signal) && check_attention(c, &m->job.op.attention);
+}
+
+static bool check_submitted(const check *c, const void *bytes)
+{
+    return id(c, "timeline", ((const td_wire_submitted *)bytes)->timeline, TD_WIRE_KIND_TIMELINE);
+}
+
+static bool check_cancel(const check *c, const void *bytes)
+{
+    const uint64_t ticket = ((const td_wire_cancel *)bytes)->ticket;
+
+    return (ticket || refuse(c, "ticket", "is 0")) && check_ticket(c, "ticket", ticket);
+}
+
+typedef enum serial_rule { EVENT, REQUEST, ANSWER, EITHER } serial_rule;
+
+static const struct entry {
+    const char *name;
+    uint16_t type, bytes;
+    uint8_t fds, before, after; /* the roads on which it may come before WELCOME, and behind it */
+    uint8_t serial;             /* serial_rule */
+    uint8_t feature;
+    bool (*check)(const check *c, const void *bytes);
+} entries[] = {
+    {"HELLO", TD_WIRE_HELLO, sizeof(td_wire_hello), 0, TD_WIRE_TO_DAEMON, 0, REQUEST, 0, check_hello},
+    {"PING", TD_WIRE_PING, sizeof(td_wire_header), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, 0, NULL},
+    {"INFO", TD_WIRE_INFO, sizeof(td_wire_header), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, 0, NULL},
+    {"MEM_CREATE", TD_WIRE_MEM_CREATE, sizeof(td_wire_mem_create), 1, 0, TD_WIRE_TO_DAEMON, REQUEST, 0,
+     check_mem_create},
+    {"MEM_DESTROY", TD_WIRE_MEM_DESTROY, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, 0,
+     check_mem_destroy},
+    {"TIMELINE_CREATE", TD_WIRE_TIMELINE_CREATE, sizeof(td_wire_timeline_create), 1, 0, TD_WIRE_TO_DAEMON, REQUEST, 0,
+     check_timeline_create},
+    {"TIMELINE_DESTROY", TD_WIRE_TIMELINE_DESTROY, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, 0,
+     check_timeline_destroy},
+    {"MODEL_LOAD", TD_WIRE_MODEL_LOAD, sizeof(td_wire_model_load), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, TD_WIRE_MODELS,
+     check_model_load},
+    {"MODEL_TENSOR", TD_WIRE_MODEL_TENSOR, sizeof(td_wire_model_tensor), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_MODELS, check_model_tensor},
+    {"MODEL_DESTROY", TD_WIRE_MODEL_DESTROY, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, TD_WIRE_MODELS,
+     check_model_destroy},
+    {"STATS", TD_WIRE_STATS, sizeof(td_wire_stats), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, TD_WIRE_STATISTICS, check_stats},
+    {"JOB", TD_WIRE_JOB, sizeof(td_wire_job), 0, 0, TD_WIRE_RING, EVENT, 0, check_job},
+    {"SUBMITTED", TD_WIRE_SUBMITTED, sizeof(td_wire_submitted), 0, 0, TD_WIRE_RING, EVENT, 0, check_submitted},
+    {"CANCEL", TD_WIRE_CANCEL, sizeof(td_wire_cancel), 0, 0, TD_WIRE_RING, EVENT, 0, check_cancel},
+    {"WELCOME", TD_WIRE_WELCOME, sizeof(td_wire_welcome), 1, TD_WIRE_TO_CLIENT, 0, ANSWER, 0, check_welcome},
+    {"DONE", TD_WIRE_DONE, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, 0, check_done},
+    {"ERROR", TD_WIRE_ERROR, sizeof(td_wire_error), 0, TD_WIRE_TO_CLIENT, TD_WIRE_TO_CLIENT, EITHER, 0, check_error},
+    {"INFO_REPLY", TD_WIRE_INFO_REPLY, sizeof(td_wire_info), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, 0, check_info},
+    {"TENSOR", TD_WIRE_TENSOR, sizeof(td_wire_tensor), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, TD_WIRE_MODELS, check_tensor},
+    {"STATS_REPLY", TD_WIRE_STATS_REPLY, sizeof(td_wire_stats_reply), 0, 0, TD_WIRE_TO_CLIENT, ANSWER,
+     TD_WIRE_STATISTICS, check_stats_reply},
+    {"RESET", TD_WIRE_RESET, sizeof(td_wire_reset), 0, 0, TD_WIRE_TO_CLIENT, EVENT, 0, check_reset},
+    {"BYE", TD_WIRE_BYE, sizeof(td_wire_bye), 0, TD_WIRE_TO_CLIENT, TD_WIRE_TO_CLIENT | TD_WIRE_TO_DAEMON, EVENT, 0,
+     check_bye},
+};
+
+static const struct entry *find(uint32_t type)
+{
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        if (entries[i].type == type)
+            return &entries[i];
+    return NULL;
+}
+
+static bool check_header(const check *c, const struct entry *entry, const td_wire_header *h, size_t length,
+                         uint32_t fds)
+{
+    const td_wire_rules *rules = c->rules;
+    const bool answer = h->serial && h->serial < rules->next_serial;
+
+    if (!((rules->ready ? entry->after : entry->before) & c->road))
+        return refuse(c, "header.type", "is %u, which may not come %s%s", h->type,
+                      rules->ready ? "behind WELCOME " : "before WELCOME ",
+                      c->road == TD_WIRE_RING        ? "in the ring"
+                      : c->road == TD_WIRE_TO_DAEMON ? "to the daemon"
+                                                     : "to the client");
+    if (entry->feature && !(entry->feature & rules->features))
+        return refuse(c, "header.type", "is %u, which needs feature %u", h->type, entry->feature);
+    if (!number(c, "header.bytes", h->bytes, entry->bytes, entry->bytes) ||
+        (c->road != TD_WIRE_RING && length != h->bytes &&
+         !refuse(c, "header.bytes", "is %" PRIu32 ", but %zu bytes came", h->bytes, length)) ||
+        !number(c, "header.fds", h->fds, entry->fds, entry->fds) || !number(c, "header.reserved", h->reserved, 0, 0))
+        return false;
+    if (fds != h->fds)
+        return refuse(c, "header.fds", "is %u, but %" PRIu32 " came", h->fds, fds);
+    switch ((serial_rule)entry->serial) {
+    case EVENT:
+        return number(c, "header.serial", h->serial, 0, 0);
+    case REQUEST:
+        return (h->serial && h->serial == rules->next_serial) ||
+               refuse(c, "header.serial", "is %" PRIu32 ", must be %" PRIu32, h->serial, rules->next_serial);
+    case ANSWER:
+        return answer || refuse(c, "header.serial", "is %" PRIu32 ", which is no request's", h->serial);
+    case EITHER:
+        break;
+    }
+    return !h->serial || answer || refuse(c, "header.serial", "is %" PRIu32 ", which is no request's", h->serial);
+}
+
+tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const void *bytes, size_t length,
+                            uint32_t fds, char *why, size_t why_bytes)
+{
+    check c = {rules, "message", road, why, why_bytes};
+    const td_wire_header *h = bytes;
+    const struct entry *entry;
+
+    if (length < sizeof *h) {
+        refuse(&c, "header", "needs 16 bytes, but %zu came", length);
+        return TANDEM_ERROR_PROTOCOL;
+    }
+    entry = find(h->type);
+    if (!entry) {
+        refuse(&c, "header.type", "is %u, which there is not", h->type);
+        return TANDEM_ERROR_PROTOCOL;
+    }
+    c.message = entry->name;
+    if (!check_header(&c, entry, h, length, fds))
+        return TANDEM_ERROR_PROTOCOL;
+    if (length < entry->bytes) { /* a slot that is shorter than what it holds */
+        refuse(&c, "header.bytes", "is %" PRIu32 ", but %zu bytes came", h->bytes, length);
+        return TANDEM_ERROR_PROTOCOL;
+    }
+    return !entry->check || entry->check(&c, bytes) ? TANDEM_OK : TANDEM_ERROR_PROTOCOL;
+}
+
+void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message)
+{
+    const td_wire_header *h = message;
+
+    if (road == TD_WIRE_TO_DAEMON && h->type == TD_WIRE_HELLO)
+        rules->share = ((const td_wire_hello *)message)->share;
+    if (road == TD_WIRE_TO_DAEMON && h->serial)
+        rules->next_serial++; /* used up, it is 0, which no request has */
+    if (road == TD_WIRE_RING && h->type == TD_WIRE_JOB)
+        rules->next_ticket++;
+}
+
+td_wire_rules td_wire_rules_new(void)
+{
+    return (td_wire_rules){.next_serial = 1, .next_ticket = 1};
+}
+
+void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome)
+{
+    rules->ready = true;
+    rules->share = welcome->share;
+    rules->features = welcome->features;
+    rules->mems = welcome->mems;
+    rules->timelines = welcome->timelines;
+    rules->models = welcome->models;
+    rules->mem_bytes = welcome->mem_bytes;
+}
+
+td_wire_message td_wire_new(td_wire_type type, uint32_t serial)
+{
+    const struct entry *entry = find(type);
+    td_wire_message m;
+
+    memset(&m, 0, sizeof m);
+    m.header = (td_wire_header){
+        .bytes = entry ? entry->bytes : 0, .type = (uint16_t)type, .fds = entry ? entry->fds : 0, .serial = serial};
+    if (type == TD_WIRE_HELLO) {
+        m.hello.magic = TD_WIRE_MAGIC;
+        m.hello.version_min = m.hello.version_max = TD_WIRE_VERSION;
+        m.hello.sizes = td_wire_sizes_here();
+    } else if (type == TD_WIRE_WELCOME) {
+        m.welcome.magic = TD_WIRE_MAGIC;
+        m.welcome.version = TD_WIRE_VERSION;
+        m.welcome.sizes = td_wire_sizes_here();
+    }
+    return m;
+}
+
+uint32_t td_wire_bytes(uint32_t type)
+{
+    const struct entry *entry = find(type);
+
+    return entry ? entry->bytes : 0;
+}
+
+const char *td_wire_name(uint32_t type)
+{
+    const struct entry *entry = find(type);
+
+    return entry ? entry->name : "unknown";
+}
+
+void td_wire_text(char *field, size_t bytes, const char *from)
+{
+    const uint8_t *s = (const uint8_t *)from;
+    size_t at = 0, left = strlen(from);
+
+    while (left) {
+        const size_t n = character(s, left), room = n ? n : 1;
+
+        if (at + room >= bytes)
+            break;
+        if (n)
+            memcpy(field + at, s, n);
+        else
+            field[at] = '?';
+        at += room;
+        s += room;
+        left -= room;
+    }
+    memset(field + at, 0, bytes - at);
+}
+
+/* The content of a small file up to its line end; empty if there is none. */
+static size_t read_line(const char *path, char *line, size_t bytes)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    ssize_t got = fd < 0 ? -1 : read(fd, line, bytes - 1);
+
+    if (fd >= 0)
+        close(fd);
+    line[got > 0 ? got : 0] = 0;
+    line[strcspn(line, "\n")] = 0;
+    return strlen(line);
+}
+
+static void hash(uint8_t out[16], const char *first, const char *second)
+{
+    const char *const parts[2] = {first, second};
+    unsigned __int128 h = (unsigned __int128)0x6c62272e07bb0142 << 64 | 0x62b821756295c58d;
+
+    for (int i = 0; i < 2; i++)
+        for (const char *c = parts[i]; *c; c++) {
+            h ^= (uint8_t)*c;
+            h *= (unsigned __int128)1 << 88 | 0x13b;
+        }
+    memcpy(out, &h, 16);
+}
+
+void td_wire_identify(td_wire_identity *identity)
+{
+    char line[80];
+    int digits = 0;
+
+    memset(identity->host_id, 0, sizeof identity->host_id);
+    memset(identity->boot_id, 0, sizeof identity->boot_id);
+    if (read_line("/etc/machine-id", line, sizeof line))
+        hash(identity->host_id, "tandem host 1", line);
+    read_line("/proc/sys/kernel/random/boot_id", line, sizeof line);
+    for (const char *c = line; *c && digits < 32; c++) {
+        const int digit = *c >= '0' && *c <= '9' ? *c - '0' : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10 : -1;
+
+        if (digit < 0)
+            continue;
+        identity->boot_id[digits / 2] = (uint8_t)(identity->boot_id[digits / 2] << 4 | digit);
+        digits++;
+    }
+}
+
+static bool same(const char *name, const uint8_t mine[16], const uint8_t theirs[16], char *why, size_t why_bytes)
+{
+    char hex[2][33];
+
+    if (!memcmp(mine, theirs, 16))
+        return true;
+    for (int i = 0; i < 16; i++) {
+        snprintf(hex[0] + 2 * i, 3, "%02x", mine[i]);
+        snprintf(hex[1] + 2 * i, 3, "%02x", theirs[i]);
+    }
+    td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is %s here and %s there", name, hex[0], hex[1]);
+    return false;
+}
+
+tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity *theirs, const td_wire_sizes *sizes,
+                            uint32_t share, char *why, size_t why_bytes)
+{
+    static const uint8_t none[16];
+    static const char *const names[4] = {"job_bytes", "slot_bytes", "report_bytes", "area_bytes"};
+    const bool drivers = memcmp(mine->driver_uuid, none, 16) && memcmp(theirs->driver_uuid, none, 16);
+    const td_wire_sizes sizes_here = td_wire_sizes_here();
+    const uint32_t here[4] = {sizes_here.job_bytes, sizes_here.slot_bytes, sizes_here.report_bytes,
+                              sizes_here.area_bytes};
+    const uint32_t there[4] = {sizes->job_bytes, sizes->slot_bytes, sizes->report_bytes, sizes->area_bytes};
+
+    for (int i = 0; i < 4; i++)
+        if (here[i] != there[i])
+            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is %" PRIu32 " here and %" PRIu32 " there",
+                           names[i], here[i], there[i]);
+    if (share == TD_WIRE_SHARE_NONE)
+        return TANDEM_OK;
+    if (!same("host id", mine->host_id, theirs->host_id, why, why_bytes) ||
+        !same("boot id", mine->boot_id, theirs->boot_id, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    if (share == TD_WIRE_SHARE_HOST)
+        return TANDEM_OK;
+    if (!memcmp(mine->device_uuid, none, 16))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "there is no device here");
+    if (!same("device UUID", mine->device_uuid, theirs->device_uuid, why, why_bytes) ||
+        (drivers && !same("driver UUID", mine->driver_uuid, theirs->driver_uuid, why, why_bytes)))
+        return TANDEM_ERROR_UNSUPPORTED;
+    if (mine->driver_id != theirs->driver_id || mine->driver_version != theirs->driver_version)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "driver is %" PRIu32 ", version 0x%" PRIx32 ", here and %" PRIu32 ", version 0x%" PRIx32 ", there",
+                       mine->driver_id, mine->driver_version, theirs->driver_id, theirs->driver_version);
+    return TANDEM_OK;
+}
+
+uint16_t td_wire_version(uint16_t min, uint16_t max)
+{
+    return min <= TD_WIRE_VERSION && max >= TD_WIRE_VERSION ? TD_WIRE_VERSION : 0;
+}
+
+td_wire_sizes td_wire_sizes_here(void)
+{
+    return (td_wire_sizes){sizeof(td_wire_job), TD_WIRE_SLOT_BYTES, TD_WIRE_REPORT_BYTES, TD_WIRE_AREA_BYTES};
+}
+
+uint64_t td_wire_report_pack(const td_wire_report *report)
+{
+    return (uint64_t)report->ticket << 32 | (uint64_t)(uint16_t)report->status << 16 |
+           (uint64_t)(report->precision & 0xff) << 8 | (report->state & 0xff);
+}
+
+tandem_status td_wire_report_unpack(uint64_t word, td_wire_report *report, char *why, size_t why_bytes)
+{
+    report->ticket = (uint32_t)(word >> 32);
+    report->status = (int16_t)(word >> 16);
+    report->precision = word >> 8 & 0xff;
+    report->state = word & 0xff;
+    if (report->state > TANDEM_JOB_FAILED || report->precision > TANDEM_PRECISION_4B ||
+        report->status > TANDEM_OK || report->status < TANDEM_ERROR_BUSY)
+        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
+                       "report.word is 0x%" PRIx64 ": state %" PRIu32 ", precision %" PRIu32 ", status %" PRId32, word,
+                       report->state, report->precision, report->status);
+    return TANDEM_OK;
+}

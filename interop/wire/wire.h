@@ -1,0 +1,502 @@
+/* The wire's messages, as interop/PROTOCOL.md draws them, and the checks that every one passes before it is used.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages are little-endian structs without padding, copied as they lie. Nothing here has side effects.
+ */
+#ifndef TANDEM_WIRE_H
+#define TANDEM_WIRE_H
+
+#include <assert.h>
+
+#include "interop/base.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the wire is little-endian, and its structs are copied as they lie"
+#endif
+
+enum {
+    TD_WIRE_MAGIC = 0x4d444e54,
+    TD_WIRE_VERSION = 1,
+    TD_WIRE_MAX_FDS = 1,
+    TD_WIRE_MAX_SLOTS = (1 << 24) - 1, /* of a kind of object */
+    TD_WIRE_MAX_DIM = 1024,
+    TD_WIRE_MAX_FRAMES = 32,
+    TD_WIRE_NAME_BYTES = 64,
+    TD_WIRE_PATH_BYTES = 1024,
+    TD_WIRE_TENSOR_BYTES = 256,
+    TD_WIRE_TEXT_BYTES = 400,
+    TD_WIRE_ROWS = 16,
+    TD_WIRE_PAGE_BYTES = 4096, /* slabs begin on whole pages; the size of a futex page */
+    TD_WIRE_SLOT_BYTES = 512,
+    TD_WIRE_SLOTS = 64,
+    TD_WIRE_REPORT_BYTES = 32,
+    TD_WIRE_REPORTS = 256,
+    TD_WIRE_SLOTS_AT = 4096,
+    TD_WIRE_REPORTS_AT = TD_WIRE_SLOTS_AT + TD_WIRE_SLOTS * TD_WIRE_SLOT_BYTES,
+    TD_WIRE_AREA_BYTES = TD_WIRE_REPORTS_AT + TD_WIRE_REPORTS * TD_WIRE_REPORT_BYTES,
+};
+#define TD_WIRE_MAX_WAIT_NS 60000000000ull
+
+/* What tandem/tandem.h, a floor above, calls tandem_backend and tandem_rung. */
+enum { TD_WIRE_BACKEND_AUTO = 0, TD_WIRE_BACKEND_CUDA = 1, TD_WIRE_BACKEND_CPU = 2 };
+enum { TD_WIRE_RUNG_FIRST = 1, TD_WIRE_RUNG_LAST = 5 };
+
+typedef enum td_wire_type {
+    TD_WIRE_HELLO = 1,
+    TD_WIRE_PING = 2,
+    TD_WIRE_INFO = 3,
+    TD_WIRE_MEM_CREATE = 4,
+    TD_WIRE_MEM_DESTROY = 5,
+    TD_WIRE_TIMELINE_CREATE = 6,
+    TD_WIRE_TIMELINE_DESTROY = 7,
+    TD_WIRE_MODEL_LOAD = 8,
+    TD_WIRE_MODEL_TENSOR = 9,
+    TD_WIRE_MODEL_DESTROY = 10,
+    TD_WIRE_STATS = 11,
+    TD_WIRE_JOB = 32,
+    TD_WIRE_SUBMITTED = 33,
+    TD_WIRE_CANCEL = 34,
+    TD_WIRE_WELCOME = 64,
+    TD_WIRE_DONE = 65,
+    TD_WIRE_ERROR = 66,
+    TD_WIRE_INFO_REPLY = 67,
+    TD_WIRE_TENSOR = 68,
+    TD_WIRE_STATS_REPLY = 69,
+    TD_WIRE_RESET = 70,
+    TD_WIRE_BYE = 71
+} td_wire_type;
+
+typedef enum td_wire_feature { TD_WIRE_MODELS = 1, TD_WIRE_STATISTICS = 2 } td_wire_feature;
+#define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS))
+
+typedef enum td_wire_share { TD_WIRE_SHARE_NONE = 0, TD_WIRE_SHARE_HOST = 1, TD_WIRE_SHARE_OPAQUE = 2 } td_wire_share;
+typedef enum td_wire_mem_kind { TD_WIRE_MEM_SLAB = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
+typedef enum td_wire_timeline_kind { TD_WIRE_TIMELINE_OPAQUE = 1, TD_WIRE_TIMELINE_FUTEX = 2 } td_wire_timeline_kind;
+typedef enum td_wire_reason {
+    TD_WIRE_BYE_DONE = 1,
+    TD_WIRE_BYE_STOPPING = 2,
+    TD_WIRE_BYE_FULL = 3,
+    TD_WIRE_BYE_UNREAD = 4
+} td_wire_reason;
+typedef enum td_wire_kind { TD_WIRE_KIND_MEM = 1, TD_WIRE_KIND_TIMELINE = 2, TD_WIRE_KIND_MODEL = 3 } td_wire_kind;
+
+/* An id: kind:8, generation:32 (never 0), slot + 1:24. */
+static inline uint64_t td_wire_id(td_wire_kind kind, uint32_t generation, uint32_t slot)
+{
+    return (uint64_t)kind << 56 | (uint64_t)generation << 24 | (slot + 1);
+}
+static inline uint32_t td_wire_id_kind(uint64_t id) { return (uint32_t)(id >> 56); }
+static inline uint32_t td_wire_id_generation(uint64_t id) { return (uint32_t)(id >> 24); }
+/* TD_WIRE_MAX_SLOTS or more for an id that never was one. */
+static inline uint32_t td_wire_id_slot(uint64_t id) { return (uint32_t)(id & TD_WIRE_MAX_SLOTS) - 1; }
+
+/* Each struct's size, and where each member lies. */
+#define TD_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size), #type)
+#define TD_WIRE_AT(type, member, at) static_assert(offsetof(type, member) == (at), #type "." #member)
+
+typedef struct td_wire_header {
+    uint32_t bytes;
+    uint16_t type, fds;
+    uint32_t serial, reserved;
+} td_wire_header;
+TD_WIRE_SIZE(td_wire_header, 16);
+TD_WIRE_AT(td_wire_header, type, 4);
+TD_WIRE_AT(td_wire_header, fds, 6);
+TD_WIRE_AT(td_wire_header, serial, 8);
+TD_WIRE_AT(td_wire_header, reserved, 12);
+
+typedef struct td_wire_identity {
+    uint8_t host_id[16], boot_id[16], device_uuid[16], driver_uuid[16];
+    uint32_t driver_id, driver_version;
+} td_wire_identity;
+TD_WIRE_SIZE(td_wire_identity, 72);
+TD_WIRE_AT(td_wire_identity, boot_id, 16);
+TD_WIRE_AT(td_wire_identity, device_uuid, 32);
+TD_WIRE_AT(td_wire_identity, driver_uuid, 48);
+TD_WIRE_AT(td_wire_identity, driver_id, 64);
+TD_WIRE_AT(td_wire_identity, driver_version, 68);
+
+typedef struct td_wire_sizes {
+    uint32_t job_bytes, slot_bytes, report_bytes, area_bytes;
+} td_wire_sizes;
+TD_WIRE_SIZE(td_wire_sizes, 16);
+TD_WIRE_AT(td_wire_sizes, slot_bytes, 4);
+TD_WIRE_AT(td_wire_sizes, report_bytes, 8);
+TD_WIRE_AT(td_wire_sizes, area_bytes, 12);
+
+typedef struct td_wire_hello {
+    td_wire_header header;
+    uint32_t magic;
+    uint16_t version_min, version_max;
+    uint64_t features;
+    td_wire_sizes sizes;
+    td_wire_identity identity;
+    uint32_t share;   /* td_wire_share */
+    uint32_t backend; /* tandem_backend */
+    uint32_t frames_in_flight, timing;
+    uint64_t wait_bound_ns;
+    char name[TD_WIRE_NAME_BYTES];
+    uint8_t reserved[48];
+} td_wire_hello;
+TD_WIRE_SIZE(td_wire_hello, 256);
+TD_WIRE_AT(td_wire_hello, magic, 16);
+TD_WIRE_AT(td_wire_hello, version_min, 20);
+TD_WIRE_AT(td_wire_hello, version_max, 22);
+TD_WIRE_AT(td_wire_hello, features, 24);
+TD_WIRE_AT(td_wire_hello, sizes, 32);
+TD_WIRE_AT(td_wire_hello, identity, 48);
+TD_WIRE_AT(td_wire_hello, share, 120);
+TD_WIRE_AT(td_wire_hello, backend, 124);
+TD_WIRE_AT(td_wire_hello, frames_in_flight, 128);
+TD_WIRE_AT(td_wire_hello, timing, 132);
+TD_WIRE_AT(td_wire_hello, wait_bound_ns, 136);
+TD_WIRE_AT(td_wire_hello, name, 144);
+TD_WIRE_AT(td_wire_hello, reserved, 208);
+
+typedef struct td_wire_welcome {
+    td_wire_header header;
+    uint32_t magic;
+    uint16_t version, reserved0;
+    uint64_t features;
+    td_wire_sizes sizes;
+    td_wire_identity identity;
+    uint32_t share, session, epoch, frames_in_flight;
+    uint32_t mems, timelines, models, requests;
+    uint64_t mem_bytes, quota_bytes;
+    uint32_t rung; /* tandem_rung */
+    uint32_t reserved1;
+    char name[TD_WIRE_NAME_BYTES];
+    uint8_t reserved[16];
+} td_wire_welcome;
+TD_WIRE_SIZE(td_wire_welcome, 256);
+TD_WIRE_AT(td_wire_welcome, magic, 16);
+TD_WIRE_AT(td_wire_welcome, version, 20);
+TD_WIRE_AT(td_wire_welcome, reserved0, 22);
+TD_WIRE_AT(td_wire_welcome, features, 24);
+TD_WIRE_AT(td_wire_welcome, sizes, 32);
+TD_WIRE_AT(td_wire_welcome, identity, 48);
+TD_WIRE_AT(td_wire_welcome, share, 120);
+TD_WIRE_AT(td_wire_welcome, session, 124);
+TD_WIRE_AT(td_wire_welcome, epoch, 128);
+TD_WIRE_AT(td_wire_welcome, frames_in_flight, 132);
+TD_WIRE_AT(td_wire_welcome, mems, 136);
+TD_WIRE_AT(td_wire_welcome, timelines, 140);
+TD_WIRE_AT(td_wire_welcome, models, 144);
+TD_WIRE_AT(td_wire_welcome, requests, 148);
+TD_WIRE_AT(td_wire_welcome, mem_bytes, 152);
+TD_WIRE_AT(td_wire_welcome, quota_bytes, 160);
+TD_WIRE_AT(td_wire_welcome, rung, 168);
+TD_WIRE_AT(td_wire_welcome, reserved1, 172);
+TD_WIRE_AT(td_wire_welcome, name, 176);
+TD_WIRE_AT(td_wire_welcome, reserved, 240);
+
+typedef struct td_wire_mem_create {
+    td_wire_header header;
+    uint32_t kind; /* td_wire_mem_kind */
+    uint32_t dedicated;
+    uint64_t bytes, allocation_bytes, offset_bytes, reserved[2];
+} td_wire_mem_create;
+TD_WIRE_SIZE(td_wire_mem_create, 64);
+TD_WIRE_AT(td_wire_mem_create, kind, 16);
+TD_WIRE_AT(td_wire_mem_create, dedicated, 20);
+TD_WIRE_AT(td_wire_mem_create, bytes, 24);
+TD_WIRE_AT(td_wire_mem_create, allocation_bytes, 32);
+TD_WIRE_AT(td_wire_mem_create, offset_bytes, 40);
+TD_WIRE_AT(td_wire_mem_create, reserved, 48);
+
+typedef struct td_wire_timeline_create {
+    td_wire_header header;
+    uint32_t kind;      /* td_wire_timeline_kind */
+    uint32_t signaller; /* 0: the client's side, 1: the daemon */
+    uint64_t initial_value, reserved[2];
+} td_wire_timeline_create;
+TD_WIRE_SIZE(td_wire_timeline_create, 48);
+TD_WIRE_AT(td_wire_timeline_create, kind, 16);
+TD_WIRE_AT(td_wire_timeline_create, signaller, 20);
+TD_WIRE_AT(td_wire_timeline_create, initial_value, 24);
+TD_WIRE_AT(td_wire_timeline_create, reserved, 32);
+
+/* MEM_DESTROY, TIMELINE_DESTROY, MODEL_DESTROY, DONE. */
+typedef struct td_wire_object {
+    td_wire_header header;
+    uint64_t id;
+} td_wire_object;
+TD_WIRE_SIZE(td_wire_object, 24);
+TD_WIRE_AT(td_wire_object, id, 16);
+
+typedef struct td_wire_model_load {
+    td_wire_header header;
+    char path[TD_WIRE_PATH_BYTES];
+} td_wire_model_load;
+TD_WIRE_SIZE(td_wire_model_load, 1040);
+TD_WIRE_AT(td_wire_model_load, path, 16);
+
+typedef struct td_wire_model_tensor {
+    td_wire_header header;
+    uint64_t model;
+    char name[TD_WIRE_TENSOR_BYTES];
+} td_wire_model_tensor;
+TD_WIRE_SIZE(td_wire_model_tensor, 280);
+TD_WIRE_AT(td_wire_model_tensor, model, 16);
+TD_WIRE_AT(td_wire_model_tensor, name, 24);
+
+typedef struct td_wire_tensor {
+    td_wire_header header;
+    tandem_view view;
+    uint64_t shape[4];
+} td_wire_tensor;
+TD_WIRE_SIZE(td_wire_tensor, 96);
+TD_WIRE_AT(td_wire_tensor, view, 16);
+TD_WIRE_AT(td_wire_tensor, shape, 64);
+
+typedef struct td_wire_info {
+    td_wire_header header;
+    uint32_t backend, rung, sm, cuda_driver_version, cpu_threads, epoch;
+    uint64_t host_bytes, device_bytes;
+    uint64_t jobs_submitted, jobs_done, jobs_stale, jobs_cancelled, jobs_failed;
+    uint64_t cuda_copies, cuda_allocations, cuda_host_waits, cuda_launches;
+    uint8_t device_uuid[16];
+    char rung_reason[256], device[128], isa[32];
+} td_wire_info;
+TD_WIRE_SIZE(td_wire_info, 560);
+TD_WIRE_AT(td_wire_info, backend, 16);
+TD_WIRE_AT(td_wire_info, rung, 20);
+TD_WIRE_AT(td_wire_info, sm, 24);
+TD_WIRE_AT(td_wire_info, cuda_driver_version, 28);
+TD_WIRE_AT(td_wire_info, cpu_threads, 32);
+TD_WIRE_AT(td_wire_info, epoch, 36);
+TD_WIRE_AT(td_wire_info, host_bytes, 40);
+TD_WIRE_AT(td_wire_info, device_bytes, 48);
+TD_WIRE_AT(td_wire_info, jobs_submitted, 56);
+TD_WIRE_AT(td_wire_info, jobs_done, 64);
+TD_WIRE_AT(td_wire_info, jobs_stale, 72);
+TD_WIRE_AT(td_wire_info, jobs_cancelled, 80);
+TD_WIRE_AT(td_wire_info, jobs_failed, 88);
+TD_WIRE_AT(td_wire_info, cuda_copies, 96);
+TD_WIRE_AT(td_wire_info, cuda_allocations, 104);
+TD_WIRE_AT(td_wire_info, cuda_host_waits, 112);
+TD_WIRE_AT(td_wire_info, cuda_launches, 120);
+TD_WIRE_AT(td_wire_info, device_uuid, 128);
+TD_WIRE_AT(td_wire_info, rung_reason, 144);
+TD_WIRE_AT(td_wire_info, device, 400);
+TD_WIRE_AT(td_wire_info, isa, 528);
+
+typedef struct td_wire_stats {
+    td_wire_header header;
+    uint32_t first, reserved;
+} td_wire_stats;
+TD_WIRE_SIZE(td_wire_stats, 24);
+TD_WIRE_AT(td_wire_stats, first, 16);
+TD_WIRE_AT(td_wire_stats, reserved, 20);
+
+typedef struct td_wire_row {
+    uint32_t session, pid, uid, queued, running, reserved;
+    char name[32];
+    uint64_t jobs_done, jobs_stale, jobs_cancelled, jobs_failed;
+    uint64_t gpu_ns, wait_ns, mem_bytes, model_bytes, connected_ns;
+} td_wire_row;
+TD_WIRE_SIZE(td_wire_row, 128);
+TD_WIRE_AT(td_wire_row, pid, 4);
+TD_WIRE_AT(td_wire_row, uid, 8);
+TD_WIRE_AT(td_wire_row, queued, 12);
+TD_WIRE_AT(td_wire_row, running, 16);
+TD_WIRE_AT(td_wire_row, reserved, 20);
+TD_WIRE_AT(td_wire_row, name, 24);
+TD_WIRE_AT(td_wire_row, jobs_done, 56);
+TD_WIRE_AT(td_wire_row, jobs_stale, 64);
+TD_WIRE_AT(td_wire_row, jobs_cancelled, 72);
+TD_WIRE_AT(td_wire_row, jobs_failed, 80);
+TD_WIRE_AT(td_wire_row, gpu_ns, 88);
+TD_WIRE_AT(td_wire_row, wait_ns, 96);
+TD_WIRE_AT(td_wire_row, mem_bytes, 104);
+TD_WIRE_AT(td_wire_row, model_bytes, 112);
+TD_WIRE_AT(td_wire_row, connected_ns, 120);
+
+typedef struct td_wire_stats_reply {
+    td_wire_header header;
+    uint32_t total, first, count, reserved;
+    td_wire_row rows[TD_WIRE_ROWS];
+} td_wire_stats_reply;
+TD_WIRE_SIZE(td_wire_stats_reply, 2080);
+TD_WIRE_AT(td_wire_stats_reply, total, 16);
+TD_WIRE_AT(td_wire_stats_reply, first, 20);
+TD_WIRE_AT(td_wire_stats_reply, count, 24);
+TD_WIRE_AT(td_wire_stats_reply, reserved, 28);
+TD_WIRE_AT(td_wire_stats_reply, rows, 32);
+
+typedef struct td_wire_error {
+    td_wire_header header;
+    int32_t status; /* tandem_status */
+    uint32_t reserved;
+    uint64_t ticket;
+    char text[TD_WIRE_TEXT_BYTES];
+} td_wire_error;
+TD_WIRE_SIZE(td_wire_error, 432);
+TD_WIRE_AT(td_wire_error, status, 16);
+TD_WIRE_AT(td_wire_error, reserved, 20);
+TD_WIRE_AT(td_wire_error, ticket, 24);
+TD_WIRE_AT(td_wire_error, text, 32);
+
+typedef struct td_wire_reset {
+    td_wire_header header;
+    uint32_t epoch;
+    int32_t status; /* tandem_status */
+    uint64_t last_ticket;
+    char text[240];
+} td_wire_reset;
+TD_WIRE_SIZE(td_wire_reset, 272);
+TD_WIRE_AT(td_wire_reset, epoch, 16);
+TD_WIRE_AT(td_wire_reset, status, 20);
+TD_WIRE_AT(td_wire_reset, last_ticket, 24);
+TD_WIRE_AT(td_wire_reset, text, 32);
+
+typedef struct td_wire_bye {
+    td_wire_header header;
+    uint32_t reason; /* td_wire_reason */
+    uint32_t reserved;
+} td_wire_bye;
+TD_WIRE_SIZE(td_wire_bye, 24);
+TD_WIRE_AT(td_wire_bye, reason, 16);
+TD_WIRE_AT(td_wire_bye, reserved, 20);
+
+typedef struct td_wire_job {
+    td_wire_header header;
+    uint64_t ticket, submit_ns;
+    tandem_job job;
+} td_wire_job;
+TD_WIRE_SIZE(td_wire_job, 368);
+TD_WIRE_AT(td_wire_job, ticket, 16);
+TD_WIRE_AT(td_wire_job, submit_ns, 24);
+TD_WIRE_AT(td_wire_job, job.struct_bytes, 32);
+TD_WIRE_AT(td_wire_job, job.operation, 36);
+TD_WIRE_AT(td_wire_job, job.wait.timeline, 40);
+TD_WIRE_AT(td_wire_job, job.wait.value, 48);
+TD_WIRE_AT(td_wire_job, job.signal.timeline, 56);
+TD_WIRE_AT(td_wire_job, job.signal.value, 64);
+TD_WIRE_AT(td_wire_job, job.deadline_ns, 72);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.mem, 80);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.offset_bytes, 88);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.dtype, 96);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.reserved, 100);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.stride_batch, 104);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.stride_head, 112);
+TD_WIRE_AT(td_wire_job, job.op.attention.q.stride_row, 120);
+TD_WIRE_AT(td_wire_job, job.op.attention.k, 128);
+TD_WIRE_AT(td_wire_job, job.op.attention.v, 176);
+TD_WIRE_AT(td_wire_job, job.op.attention.o, 224);
+TD_WIRE_AT(td_wire_job, job.op.attention.lse, 272);
+TD_WIRE_AT(td_wire_job, job.op.attention.batch, 320);
+TD_WIRE_AT(td_wire_job, job.op.attention.heads, 324);
+TD_WIRE_AT(td_wire_job, job.op.attention.kv_heads, 328);
+TD_WIRE_AT(td_wire_job, job.op.attention.q_len, 332);
+TD_WIRE_AT(td_wire_job, job.op.attention.kv_len, 336);
+TD_WIRE_AT(td_wire_job, job.op.attention.head_dim, 340);
+TD_WIRE_AT(td_wire_job, job.op.attention.scale, 344);
+TD_WIRE_AT(td_wire_job, job.op.attention.causal, 348);
+TD_WIRE_AT(td_wire_job, job.op.attention.precision, 352);
+TD_WIRE_AT(td_wire_job, job.op.attention.smooth, 356);
+TD_WIRE_AT(td_wire_job, job.op.attention.granularity, 360);
+TD_WIRE_AT(td_wire_job, job.op.attention.reserved, 364);
+static_assert(sizeof(td_wire_job) <= TD_WIRE_SLOT_BYTES, "a job fits into a slot");
+
+typedef struct td_wire_submitted {
+    td_wire_header header;
+    uint64_t timeline, value;
+} td_wire_submitted;
+TD_WIRE_SIZE(td_wire_submitted, 32);
+TD_WIRE_AT(td_wire_submitted, timeline, 16);
+TD_WIRE_AT(td_wire_submitted, value, 24);
+
+typedef struct td_wire_cancel {
+    td_wire_header header;
+    uint64_t ticket;
+} td_wire_cancel;
+TD_WIRE_SIZE(td_wire_cancel, 24);
+TD_WIRE_AT(td_wire_cancel, ticket, 16);
+
+/* Room for any message; td_wire_check() has been through whatever a member is read of. */
+typedef union td_wire_message {
+    td_wire_header header;
+    td_wire_hello hello;
+    td_wire_welcome welcome;
+    td_wire_mem_create mem_create;
+    td_wire_timeline_create timeline_create;
+    td_wire_object object;
+    td_wire_model_load model_load;
+    td_wire_model_tensor model_tensor;
+    td_wire_tensor tensor;
+    td_wire_info info;
+    td_wire_stats stats;
+    td_wire_stats_reply stats_reply;
+    td_wire_error error;
+    td_wire_reset reset;
+    td_wire_bye bye;
+    td_wire_job job;
+    td_wire_submitted submitted;
+    td_wire_cancel cancel;
+} td_wire_message;
+TD_WIRE_SIZE(td_wire_message, 2080);
+
+/* Which road a message came on. */
+typedef enum td_wire_road { TD_WIRE_TO_DAEMON = 1, TD_WIRE_TO_CLIENT = 2, TD_WIRE_RING = 4 } td_wire_road;
+
+/* What a receiver knows about a connection, and what it lets the peer do. Begins as td_wire_rules_new() says; filled
+ * from WELCOME on both sides; next_* rise as messages are taken. */
+typedef struct td_wire_rules {
+    bool ready;        /* WELCOME was sent, or has come */
+    uint32_t share;    /* td_wire_share */
+    uint64_t features; /* that both have */
+    uint32_t mems, timelines, models;
+    uint64_t mem_bytes;   /* the largest allocation, at most 2^63 - 1 */
+    uint32_t next_serial; /* TO_DAEMON: the one request that may come; TO_CLIENT: answers are below it */
+    uint64_t next_ticket; /* RING: the one job that may come; all others are below it */
+} td_wire_rules;
+td_wire_rules td_wire_rules_new(void);
+/* What holds from this WELCOME on. The counters stay as they are. */
+void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome);
+
+/* A new message of a type: its size, its number of descriptors, the rest 0. */
+td_wire_message td_wire_new(td_wire_type type, uint32_t serial);
+/* Its size; 0 for a type that there is not. */
+uint32_t td_wire_bytes(uint32_t type);
+/* As in PROTOCOL.md; "unknown" for a type that there is not. */
+const char *td_wire_name(uint32_t type);
+/* Copies a text into a field, cut to fit at a whole character; control characters become '?', the rest of the field 0. */
+void td_wire_text(char *field, size_t bytes, const char *text);
+
+/* Whether `length` bytes, aligned to 8, are one message that may come on this road now, with `fds` descriptors.
+ * Returns OK, or PROTOCOL and a text that names message, field and value. */
+tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const void *bytes, size_t length,
+                            uint32_t fds, char *why, size_t why_bytes);
+/* A message that passed is counted: next_serial, next_ticket. */
+void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message);
+
+/* Where a view with these dimensions ends in its mem, in bytes from the mem's begin, computed in 128 bits; false if
+ * that is beyond 2^63 - 1, or a stride is negative. */
+bool td_wire_view_end(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t channels,
+                      uint64_t *end_bytes);
+
+/* This process's host id and boot id; all else is left. */
+void td_wire_identify(td_wire_identity *identity);
+/* Whether two sides may share in this way: OK, or UNSUPPORTED with a text that names what differs, and both values.
+ * `sizes` and `theirs` are what the peer said. */
+tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity *theirs, const td_wire_sizes *sizes,
+                            uint32_t share, char *why, size_t why_bytes);
+/* The newest version that both speak, or 0. */
+uint16_t td_wire_version(uint16_t min, uint16_t max);
+/* What td_wire_hello.sizes and .welcome.sizes say here. */
+td_wire_sizes td_wire_sizes_here(void);
+
+/* A report's word: in one 64-bit value, so that it is written and read whole. */
+typedef struct td_wire_report {
+    uint32_t ticket; /* its low half */
+    uint32_t state, precision;
+    int32_t status;
+    uint64_t begin_ns, end_ns;
+} td_wire_report;
+uint64_t td_wire_report_pack(const td_wire_report *report);
+/* Returns OK, or PROTOCOL for a state, status or precision that there is not. */
+tandem_status td_wire_report_unpack(uint64_t word, td_wire_report *report, char *why, size_t why_bytes);
+
+#endif
