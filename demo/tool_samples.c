@@ -80,10 +80,11 @@ static tool_sample *add_sample(tool_samples *to, uint32_t q_len, uint32_t kv_len
     return s->q && s->k && s->v ? s : NULL;
 }
 
-bool tool_samples_make(tool_samples *to, const tool_family *f, uint32_t layers, uint32_t heads, uint32_t q_len,
+bool tool_samples_make(tool_samples *to, const tool_family *family, uint32_t layers, uint32_t heads, uint32_t q_len,
                        uint32_t kv_len, uint32_t dim, uint64_t seed, char *why, size_t why_bytes)
 {
     for (uint32_t i = 0; i < layers * heads; i++) {
+        const tool_family *f = family->hard && layers > 1 && i / heads == layers - 1 ? family->hard : family;
         uint64_t state = seed * 1000 + i;
         tool_sample *s = add_sample(to, q_len, kv_len, dim);
         if (!s) {
@@ -193,6 +194,15 @@ void tool_samples_free(tool_samples *samples)
     *samples = (tool_samples){0};
 }
 
+static double mean_magnitude(const tool_sample *s)
+{
+    const size_t n = (size_t)s->head.q_len * s->head.dim;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += fabs(s->exact[i]);
+    return sum / (double)n;
+}
+
 bool tool_samples_exact(tool_samples *samples, uint32_t threads, char *why, size_t why_bytes)
 {
     for (uint32_t i = 0; i < samples->count; i++) {
@@ -205,27 +215,56 @@ bool tool_samples_exact(tool_samples *samples, uint32_t threads, char *why, size
             return false;
         }
     }
+    for (uint32_t first = 0, next; first < samples->count; first = next) { /* a layer's samples are neighbours */
+        double sum = 0;
+        for (next = first; next < samples->count && samples->items[next].layer == samples->items[first].layer; next++)
+            sum += mean_magnitude(&samples->items[next]);
+        for (uint32_t i = first; i < next; i++)
+            samples->items[i].faint = mean_magnitude(&samples->items[i]) < 0.01 * sum / (next - first);
+    }
     return true;
+}
+
+tool_sums tool_sum(const float *o, const double *exact, size_t n)
+{
+    tool_sums s = {.count = (double)n};
+    for (size_t i = 0; i < n; i++) {
+        const double a = (double)o[i], b = exact[i], d = a - b;
+        s.dot += a * b;
+        s.mine += a * a;
+        s.exact += b * b;
+        s.difference += fabs(d);
+        s.size += fabs(b);
+        s.squares += d * d;
+    }
+    return s;
+}
+
+void tool_sums_add(tool_sums *to, const tool_sums *more)
+{
+    to->dot += more->dot;
+    to->mine += more->mine;
+    to->exact += more->exact;
+    to->difference += more->difference;
+    to->size += more->size;
+    to->squares += more->squares;
+    to->count += more->count;
+}
+
+tool_metrics tool_metrics_of(const tool_sums *s)
+{
+    const bool zero = s->mine == 0 && s->exact == 0;
+    return (tool_metrics){.cosine = zero                              ? 1
+                                    : s->mine == 0 || s->exact == 0 ? 0
+                                                                      : s->dot / sqrt(s->mine) / sqrt(s->exact),
+                          .l1 = s->difference == 0 ? 0 : s->difference / s->size,
+                          .rmse = sqrt(s->squares / s->count)};
 }
 
 tool_metrics tool_measure(const float *o, const double *exact, size_t n)
 {
-    double dot = 0, aa = 0, bb = 0, difference = 0, size = 0, squares = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double a = (double)o[i], b = exact[i], d = a - b;
-        dot += a * b;
-        aa += a * a;
-        bb += b * b;
-        difference += fabs(d);
-        size += fabs(b);
-        squares += d * d;
-    }
-    const bool zero = aa == 0 && bb == 0;
-    return (tool_metrics){.cosine = zero                 ? 1
-                                    : aa == 0 || bb == 0 ? 0
-                                                         : dot / sqrt(aa) / sqrt(bb),
-                          .l1 = difference == 0 ? 0 : difference / size,
-                          .rmse = sqrt(squares / (double)n)};
+    const tool_sums sums = tool_sum(o, exact, n);
+    return tool_metrics_of(&sums);
 }
 
 uint32_t tool_cores(void)

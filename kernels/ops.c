@@ -472,7 +472,7 @@ float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k)
     static const uint32_t rows_of_q[] = {4, 4, 2, 1, 32, 128, 128}, rows_of_k[] = {16, 16, 32, 1, 64, 64, 128};
     const uint32_t i = granularity <= TANDEM_GRANULARITY_TENSOR ? granularity : 0;
     const uint32_t values = (is_k ? rows_of_k : rows_of_q)[i] * head_dim;
-    return values <= 64 ? 1 : values <= 256 || head_dim < 96 ? 0.8125f : 0.75f;
+    return values <= 64 || head_dim < 64 ? 1 : values <= 256 || head_dim < 96 ? 0.8125f : 0.75f;
 }
 
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,

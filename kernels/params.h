@@ -12,8 +12,9 @@
  *   y              x - mean (x where there is no smoothing)
  *   amax           of codes of Q and K: (largest |y| of the group) * clip; of V: the largest |y|
  *   clip           1, but for INT4 codes where both Q and K are smoothed: there few y are near the largest, so those
- *                  saturate and all others get a finer step. With n = rows of a group * head_dim: 1 for n <= 64, else
- *                  0.8125 for n <= 256 or head_dim < 96, else 0.75. ACCURACY.md compares it with the paper's 1
+ *                  saturate and all others get a finer step. With n = rows of a group * head_dim: 1 for n <= 64 or
+ *                  head_dim < 64, else 0.8125 for n <= 256 or head_dim < 96, else 0.75. ACCURACY.md compares it with
+ *                  the paper's, which is 1
  *   scale          amax / qmax                               (0 if amax < 2^-100)
  *   code           clamp(rint(y * (qmax / amax)), -qmax, qmax)   (0 if amax < 2^-100); a NaN (sums overflowed)
  *                  here becomes -qmax

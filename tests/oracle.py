@@ -233,7 +233,7 @@ def int4_clip(d, granularity, is_k):
     """Part of the largest magnitude that INT4 codes reach where both Q and K are smoothed."""
     rows = {"tensor": (128, 128), "token": (1, 1), "block": (128, 64), "warp": (32, 64), "thread-ada": (4, 16),
             "thread-hopper": (2, 32)}[granularity][is_k]  # fmt: skip
-    return f32(1 if rows * d <= 64 else 0.8125 if rows * d <= 256 or d < 96 else 0.75)
+    return f32(1 if rows * d <= 64 or d < 64 else 0.8125 if rows * d <= 256 or d < 96 else 0.75)
 
 
 def quant_int(y, qmax, granularity, is_k, clip=f32(1)):

@@ -7,6 +7,7 @@ usage: test_accuracy_tables.py BUILD_FOLDER [unittest arguments]
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ except ImportError:
     sys.exit("test_accuracy_tables: numpy is missing; on Debian: apt-get install python3-numpy")
 import oracle as R
 
-TOOL = FOLDER = None
+BUILD = TOOL = FOLDER = None
 
 
 def tool(*args):
@@ -37,8 +38,23 @@ def report(*args):
     return {t["table"]: t for t in json.loads(path.read_text())["tables"]}, run.stdout
 
 
-def l1(table, name):
-    return next(r["average"]["relative_l1"] for r in table["rows"] if r["name"] == name)
+def l1(table, name, which="average"):
+    return next(r[which]["relative_l1"] for r in table["rows"] if r["name"] == name)
+
+
+def verdicts(table):
+    """What the figures of a report say about its order: {of the average, of the worst: the pairs out of order}."""
+    files = table["tensors"][0].endswith(".safetensors")
+    tie = 0.99 if files else 1
+    known = {r["name"] for r in table["rows"] if "paper_worst" in r}
+    average, worst = [], []
+    for one in table["order"]:
+        a, b = one["worse"], one["better"]
+        if l1(table, a) < (tie if files else one["factor"]) * l1(table, b):
+            average.append((a, b))
+        if {a, b} <= known and l1(table, a, "worst") < tie * l1(table, b, "worst"):
+            worst.append((a, b))
+    return average, worst
 
 
 class Tables(unittest.TestCase):
@@ -47,21 +63,28 @@ class Tables(unittest.TestCase):
         cls.tables, cls.text = report("--quick")
 
     def test_every_order_holds(self):
-        keys = ["4", "5", "6", "7", "10", "ablation", "two-level", "v-scale", "variants", "normal", "outliers"]
+        keys = "4 5 6 7 pv 10 ablation two-level v-scale variants normal outliers".split()
         self.assertEqual(list(self.tables), keys)
         for key, table in self.tables.items():
             self.assertTrue(table["order"], key)
-            for one in table["order"]:
-                worse, better = l1(table, one["worse"]), l1(table, one["better"])
-                self.assertEqual(one["held"], True, (key, one, worse, better))
-                self.assertGreaterEqual(worse, one["factor"] * better, (key, one))
-        self.assertNotIn("NOT held", self.text)
+            self.assertTrue(all(one["factor"] >= 1 for one in table["order"]))
+            self.assertEqual(verdicts(table), ([], []), key)
+            self.assertTrue(table["order_holds"], key)
+            self.assertIn(f"order of table {key}: holds\n", self.text)
+            if "also" in table:
+                self.assertTrue(table["worst_order_holds"], key)
+                self.assertIn(f"order of table {table['also']} (worst head): holds\n", self.text)
+        self.assertNotIn("does not hold", self.text)
 
     def test_both_sides(self):
         """What must be clearly worse is, and what must be good is good."""
         t = self.tables
-        self.assertGreater(l1(t["4"], "None"), 2 * l1(t["4"], "Smooth Q+K"))
-        self.assertGreater(l1(t["6"], "Per tensor"), 1.3 * l1(t["6"], "Per thread"))
+        self.assertGreater(l1(t["4"], "None"), 3 * l1(t["4"], "Smooth Q+K"))
+        self.assertGreater(l1(t["4"], "None", "worst"), 0.5)
+        self.assertLess(l1(t["4"], "Smooth Q+K", "worst"), 0.12)
+        self.assertGreater(l1(t["6"], "Per tensor"), 1.5 * l1(t["6"], "Per thread"))
+        self.assertGreater(l1(t["pv"], "INT8"), 3 * l1(t["pv"], "E4M3"))
+        self.assertGreater(l1(t["10"], "one level"), 4 * l1(t["10"], "one level, smooth V"))
         self.assertGreaterEqual(t["two-level"]["kv_len"], 8192)
         self.assertGreater(l1(t["two-level"], "one level"), 20 * l1(t["two-level"], "two levels, 64 keys"))
         one = next(r for r in t["two-level"]["rows"] if r["name"] == "one level")
@@ -72,9 +95,14 @@ class Tables(unittest.TestCase):
     def test_authors_settings(self):
         """4096 keys, 8 heads; fewer rows than at full size, so a little more than the bound is allowed."""
         self.assertLess(l1(self.tables["normal"], "8b"), 0.0383 * 1.03)
-        self.assertLess(l1(self.tables["normal"], "4b"), 0.215)
         self.assertLess(l1(self.tables["outliers"], "8b"), 0.0033 * 1.05)
-        self.assertLess(l1(self.tables["outliers"], "4b"), 0.012)
+        for mode in ("4b", "4b, wgmma's groups"):
+            self.assertLess(l1(self.tables["normal"], mode), 0.17 * 1.01)
+            self.assertLess(l1(self.tables["outliers"], mode), 0.004)
+        self.assertGreater(l1(self.tables["normal"], "4b, scale max / 7"), 0.2)  # what clipping is for
+        for which in ("average", "worst"):
+            for key in ("normal", "outliers", "variants"):
+                self.assertGreater(l1(self.tables[key], "4b, scale max / 7", which), l1(self.tables[key], "4b", which))
 
     def test_the_papers_numbers_stand_beside_ours(self):
         for words in ("0.3906", "0.1493", "0.5618", "98.070%", "0.0622", "The tensors differ"):
@@ -104,26 +132,45 @@ class Files(unittest.TestCase):
     def test_metrics_of_a_file(self):
         for causal in (False, True):
             more = ["--causal"] if causal else []
-            tables, _ = report("--in", self.path, "--table", "variants", *more)
+            tables, _ = report("--in", self.path, self.path, "--table", "variants", *more)
             out = FOLDER / "out.safetensors"
             run = tool("attend", "--in", self.path, "--out", out, "--precision", "8b", "--backend", "cpu", *more)
             self.assertEqual(run.returncode, 0, run.stderr)
             o = R.load(out)[0]["o"][1].astype(float)
-            each = []
+            each, all_o, all_e = [], [], []
             for b in range(2):
                 for h in range(4):
                     e, x = self.exact(b, h, causal), o[b, h]
-                    each.append((
-                        (x * e).sum() / np.sqrt((x * x).sum() * (e * e).sum()),
-                        abs(x - e).sum() / abs(e).sum(),
-                        np.sqrt(((x - e) ** 2).mean()),
-                    ))  # fmt: skip
+                    each.append((R.cosine(x, e), R.rel_l1(x, e), R.rmse(x, e)))
+                    all_o.append(x)
+                    all_e.append(e)
+            layer = np.array(all_o), np.array(all_e)
             row = next(r for r in tables["variants"]["rows"] if r["name"] == "8b")
-            self.assertEqual(tables["variants"]["heads"], 8)
-            for i, (name, worst) in enumerate((("cosine", min), ("relative_l1", max), ("rmse", max))):
-                values = [m[i] for m in each]
-                self.assertAlmostEqual(row["average"][name], np.mean(values), delta=1e-6)
-                self.assertAlmostEqual(row["worst"][name], worst(values), delta=1e-6)
+            self.assertEqual((tables["variants"]["heads"], tables["variants"]["layers"]), (16, 2))
+            names = (("cosine", min, R.cosine), ("relative_l1", max, R.rel_l1), ("rmse", max, R.rmse))
+            for i, (name, worst, of_layer) in enumerate(names):
+                self.assertAlmostEqual(row["average"][name], of_layer(*layer), delta=1e-6)
+                self.assertAlmostEqual(row["worst"][name], worst(m[i] for m in each), delta=1e-6)
+
+    def test_faint_heads(self):
+        """A head that puts out next to nothing is in the average, but its relative error is not the worst."""
+        before = report("--in", self.path, "--table", "variants")[0]["variants"]
+        self.v[:, 1] *= 1e-5  # heads 2 and 3, of which 3 is the worst
+        self.save(self.path)
+        tables, text = report("--in", self.path, "--table", "variants")
+        self.assertEqual((before["faint_heads"], tables["variants"]["faint_heads"]), (0, 4))
+        self.assertLess(l1(tables["variants"], "4b", "worst"), 0.8 * l1(before, "4b", "worst"))
+        self.assertIn("4 heads put out less than a hundredth", text)
+
+    def test_verdict_on_a_file(self):
+        """Tensors on which an order does not hold: the tool says so, and which rows."""
+        self.k[:] = np.round(self.k)  # flat: nothing to smooth
+        self.v[:] = 1 + 1e-3 * self.v
+        self.save(self.path)
+        tables, text = report("--in", self.path)
+        self.assertEqual(list(tables), "4 5 6 7 pv 10 ablation two-level v-scale variants".split())
+        failed = check_verdicts(self, tables, text)
+        self.assertIn("4", failed)
 
     def test_calibrate(self):
         plan = FOLDER / "plan.json"
@@ -169,6 +216,55 @@ class Files(unittest.TestCase):
             self.assertIn(f"tandem {name}", run.stdout)
 
 
+def check_verdicts(test, tables, text):
+    """Lines and fields agree with the figures. -> tables whose order does not hold"""
+    failed = []
+    for key, table in tables.items():
+        for pairs, prefix, name in zip(verdicts(table), ("", "worst_"), (key, f"{table.get('also')} (worst head)")):
+            if prefix and "also" not in table:
+                continue
+            test.assertEqual(table[prefix + "order_holds"], not pairs, (key, pairs))
+            line = next(x for x in text.splitlines() if x.startswith(f"  order of table {name}: "))
+            if not pairs:
+                test.assertIn(": holds", line)
+                continue
+            failed.append(name)
+            test.assertIn("does not hold on these tensors: ", line)
+            for worse, better in pairs:
+                test.assertRegex(line, re.escape(worse) + r" \d+\.\d+ < " + re.escape(better))
+            test.assertIn(table[prefix + "out_of_order"], line)
+    return failed
+
+
+class Demo(unittest.TestCase):
+    def test_tables_on_the_demos_tensors(self):
+        """What must hold there does. INT8's P does not lose there what it loses in the paper: hardly any of a row's
+        weight is below half of its step, so table 7 does not hold, and the tool says it."""
+        files = [FOLDER / f"{scene}.safetensors" for scene in ("room", "gallery")]
+        for path in files:
+            run = subprocess.run(
+                [BUILD / "tandem-demo", "--headless", "--frames", "2", "--width", "160", "--height", "90", "--samples",
+                 "4", "--scene", path.stem, "--dump", path, "--out", FOLDER / "frames"],
+                capture_output=True, text=True, timeout=100)  # fmt: skip
+            self.assertEqual(run.returncode, 0, run.stderr)
+        tables, text = report("--in", *files)
+        self.assertEqual(tables["4"]["layers"], 2)
+        failed = check_verdicts(self, tables, text)
+        for key in ("5", "6", "10", "ablation", "two-level", "variants"):
+            self.assertNotIn(key, failed)
+        for key in ("7", "pv"):
+            self.assertRegex(tables[key]["out_of_order"], r"^INT8 \S+ < E5M2 \S+$")
+        t = tables["4"]
+        for worse, better in (("None", "Smooth K"), ("HadmdAttn", "Smooth K"), ("SmoothAttn", "Smooth K"),
+                              ("Smooth K", "Smooth Q"), ("Smooth Q", "Smooth Q+K")):  # fmt: skip
+            self.assertGreater(l1(t, worse), 1.3 * l1(t, better))
+        tensors = R.load(files[0])[0]
+        q, k = (R.decode(tensors[n][1], tensors[n][0]).astype(float)[::4, 0] for n in "qk")
+        s = np.einsum("bid,bjd->bij", q, k) / np.sqrt(q.shape[2])
+        p = np.exp(s - s.max(2, keepdims=True))
+        self.assertLess(np.where(p < 1 / 254, p, 0).sum() / p.sum(), 0.01)
+
+
 class Figures(unittest.TestCase):
     def test_pictures(self):
         data = FOLDER / "figures.json"
@@ -191,7 +287,8 @@ class Figures(unittest.TestCase):
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    TOOL = str(pathlib.Path(sys.argv.pop(1)) / "tandem")
+    BUILD = pathlib.Path(sys.argv.pop(1))
+    TOOL = str(BUILD / "tandem")
     with tempfile.TemporaryDirectory() as folder:
         FOLDER = pathlib.Path(folder)
         unittest.main(verbosity=1)
