@@ -1,0 +1,321 @@
+/* Whatever a peer sends: td_wire_check() neither reads beyond it nor lets pass what breaks a promise, and a ring whose
+ * every byte is hostile yields at most what it holds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * One entry for libFuzzer (TANDEM_LIBFUZZER) and for the mutator below, which any compiler can build:
+ *     fuzz_wire CORPUS [runs]        starts from the corpus, the same each time
+ *     fuzz_wire --make CORPUS        writes the corpus: one right message of each type, and hostile rings
+ *
+ * Input: how (1 byte: 0-2 the road as it came; 3 a ring; + 4: before WELCOME, + 8: share HOST, + 16: no features, + 32:
+ * header made right, so that what is behind it is reached), descriptors (1 byte), then the message, or tail, head and
+ * slots.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "interop/wire/ring.h"
+#include "wire_util.h"
+
+enum { HOW_RING = 3, HOW_EARLY = 4, HOW_HOST = 8, HOW_PLAIN = 16, HOW_REPAIR = 32 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void broken(const char *what)
+{
+    fprintf(stderr, "fuzz_wire: broken promise: %s\n", what);
+    abort();
+}
+
+static void judge(const td_wire_rules *rules, td_wire_road road, const void *bytes, size_t length, tandem_status status,
+                  const char *why)
+{
+    const char *promise;
+
+    if (status == TANDEM_ERROR_PROTOCOL) {
+        if (!*why || strlen(why) > 399)
+            broken("a refusal without its reason");
+        return;
+    }
+    if (status != TANDEM_OK)
+        broken("another status");
+    promise = wire_promise(rules, road, bytes, length);
+    if (promise)
+        broken(promise);
+}
+
+static void check_message(td_wire_rules rules, td_wire_road road, bool repair, uint32_t fds, const uint8_t *data,
+                          size_t size)
+{
+    const size_t room = repair ? sizeof(td_wire_message) : size;
+    char why[400] = "";
+    uint8_t *copy = malloc(room ? room : 1); /* exactly as long as what came: a byte read beyond it is seen */
+    size_t length = size < room ? size : room;
+
+    if (!copy)
+        return;
+    memset(copy, 0, room);
+    if (length)
+        memcpy(copy, data, length);
+    if (repair && length >= sizeof(td_wire_header)) {
+        td_wire_header h;
+
+        memcpy(&h, copy, sizeof h);
+        h.type = wire_types[h.type % WIRE_TYPES];
+        road = wire_road(h.type);
+        h = td_wire_new((td_wire_type)h.type, road == TD_WIRE_TO_DAEMON ? rules.next_serial : 0).header;
+        if (road == TD_WIRE_TO_CLIENT && h.type != TD_WIRE_RESET && h.type != TD_WIRE_BYE)
+            h.serial = rules.next_serial - 1;
+        rules.ready = h.type != TD_WIRE_HELLO && h.type != TD_WIRE_WELCOME;
+        memcpy(copy, &h, sizeof h);
+        length = h.bytes;
+        fds = h.fds;
+    }
+    judge(&rules, road, copy, length, td_wire_check(&rules, road, copy, length, fds, why, sizeof why), why);
+    free(copy);
+}
+
+static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
+{
+    td_area *area = aligned_alloc(64, sizeof *area);
+    td_ring ring = {area, 0};
+    td_wire_message message;
+    char why[400] = "";
+    uint32_t indices[2] = {0}, taken = 0;
+    tandem_status status;
+
+    if (!area)
+        return;
+    memset((void *)area, 0, sizeof *area);
+    memcpy(indices, data, size < sizeof indices ? size : sizeof indices);
+    atomic_store(&area->tail, indices[0]);
+    ring.own = indices[1];
+    for (size_t i = 8, at = 0; i + 8 <= size && at < TD_WIRE_SLOTS * TD_WIRE_SLOT_BYTES / 8; i += 8, at++) {
+        uint64_t word;
+
+        memcpy(&word, data + i, 8);
+        atomic_store_explicit(&area->slots[at / (TD_WIRE_SLOT_BYTES / 8)][at % (TD_WIRE_SLOT_BYTES / 8)], word,
+                              memory_order_relaxed);
+    }
+    for (;;) {
+        const td_wire_rules before = rules;
+
+        status = td_ring_take(&ring, &rules, &message, why, sizeof why);
+        if (status == TANDEM_ERROR_BUSY)
+            break;
+        if (++taken > TD_WIRE_SLOTS + 1)
+            broken("more messages than slots");
+        judge(&before, TD_WIRE_RING, &message, TD_WIRE_SLOT_BYTES, status, why);
+        if (status == TANDEM_ERROR_PROTOCOL && indices[0] - indices[1] > TD_WIRE_SLOTS)
+            break;
+    }
+    if (taken == 0 && indices[0] != indices[1])
+        broken("a message that was not seen");
+    free(area);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    td_wire_rules rules = wire_rules(TD_WIRE_PING);
+    uint8_t how;
+
+    if (size < 2)
+        return 0;
+    how = data[0];
+    rules.ready = !(how & HOW_EARLY);
+    if (how & HOW_HOST)
+        rules.share = TD_WIRE_SHARE_HOST;
+    if (how & HOW_PLAIN)
+        rules.features = 0;
+    if ((how & 3) == HOW_RING)
+        check_ring(rules, data + 2, size - 2);
+    else
+        check_message(rules, (td_wire_road)(1 << (how & 3)), how & HOW_REPAIR, data[1], data + 2, size - 2);
+    return 0;
+}
+
+#ifndef TANDEM_LIBFUZZER
+enum { MAX_INPUTS = 1024, MAX_BYTES = 4096, DEFAULT_RUNS = 1000000 };
+
+typedef struct input {
+    size_t size;
+    uint8_t bytes[MAX_BYTES];
+} input;
+
+static uint64_t dice = 0x9e3779b97f4a7c15;
+
+static uint64_t roll(uint64_t below)
+{
+    dice ^= dice << 13;
+    dice ^= dice >> 7;
+    dice ^= dice << 17;
+    return dice % below;
+}
+
+/* A place in the input, rather near its begin, where the numbers are. */
+static size_t place(const input *in, size_t width)
+{
+    const size_t words = (in->size - 2) / width, near = 64 / width + 1;
+
+    return 2 + width * roll(roll(2) && words > near ? near : words ? words : 1);
+}
+
+static void mutate(input *in, const input *other)
+{
+    static const char *const pieces[] = {"../", "/..", "..", "\xc2\x9f", "\xed\xa0\x80", "\x1b["};
+    static const uint64_t edges[] = {0,    1,          2,          63,         64,        65,        127, 255,
+                                     4096, 0x7fffffff, 0x80000000, 0xffffffff, 1ull << 30, 1ull << 32, 1ull << 63,
+                                     UINT64_MAX, INT64_MAX};
+    const size_t width = (size_t)1 << roll(4);
+    size_t at, n;
+
+    switch (in->size > 10 ? roll(9) : 0) {
+    case 0: /* longer */
+        n = roll(32) + 1;
+        for (size_t i = 0; i < n && in->size < MAX_BYTES; i++)
+            in->bytes[in->size++] = (uint8_t)roll(256);
+        break;
+    case 1: /* shorter */
+        in->size -= roll(in->size - 2);
+        break;
+    case 2: /* a bit */
+        in->bytes[roll(in->size)] ^= (uint8_t)(1 << roll(8));
+        break;
+    case 3: /* a number from the edge */
+        at = place(in, width);
+        if (at + width <= in->size)
+            memcpy(in->bytes + at, &edges[roll(sizeof edges / sizeof *edges)], width);
+        break;
+    case 4: /* a number near what it was */
+        at = place(in, width);
+        if (at + width <= in->size) {
+            uint64_t value = 0;
+
+            memcpy(&value, in->bytes + at, width);
+            value += roll(17) - 8;
+            memcpy(in->bytes + at, &value, width);
+        }
+        break;
+    case 5: /* a piece of another */
+        if (other->size > 2) {
+            at = roll(other->size);
+            n = roll((other->size < in->size ? other->size : in->size) - 1) + 1;
+            if (at + n > other->size)
+                n = other->size - at;
+            if (at + n <= in->size)
+                memcpy(in->bytes + at, other->bytes + at, n);
+        }
+        break;
+    case 6: /* one byte over and over, perhaps to the end */
+        at = 2 + roll(in->size - 2);
+        n = roll(2) ? in->size - at : roll(in->size - at) + 1;
+        memset(in->bytes + at, (int)(roll(2) ? 'x' : roll(256)), n);
+        break;
+    case 7: { /* what texts should not have */
+        const char *piece = pieces[roll(sizeof pieces / sizeof *pieces)];
+
+        at = roll(2) ? 18 : 2 + roll(in->size - 2);
+        if (at + strlen(piece) <= in->size)
+            memcpy(in->bytes + at, piece, strlen(piece));
+        break;
+    }
+    default: /* how */
+        in->bytes[0] = (uint8_t)roll(64);
+    }
+}
+
+static uint32_t read_corpus(const char *folder, input *inputs)
+{
+    DIR *dir = opendir(folder);
+    uint32_t count = 0;
+
+    for (const struct dirent *e; dir && (e = readdir(dir)) && count < MAX_INPUTS;) {
+        char path[4096];
+        FILE *file;
+
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        file = e->d_name[0] == '.' ? NULL : fopen(path, "rb");
+        if (!file)
+            continue;
+        inputs[count].size = fread(inputs[count].bytes, 1, MAX_BYTES, file);
+        fclose(file);
+        count++;
+    }
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static bool write_file(const char *folder, const char *name, const void *bytes, size_t count)
+{
+    char path[4096];
+    FILE *file;
+    bool ok;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    file = fopen(path, "wb");
+    ok = file && fwrite(bytes, 1, count, file) == count;
+    return (!file || !fclose(file)) && ok;
+}
+
+static int make_corpus(const char *folder)
+{
+    static uint8_t bytes[MAX_BYTES];
+    char name[64];
+    bool ok = !mkdir(folder, 0777) || true;
+
+    for (int i = 0; i < WIRE_TYPES; i++) {
+        const td_wire_message m = wire_sample(wire_types[i]);
+        const td_wire_road road = wire_road(wire_types[i]);
+
+        bytes[0] = (uint8_t)((road == TD_WIRE_TO_DAEMON ? 0 : road == TD_WIRE_TO_CLIENT ? 1 : 2) |
+                             (wire_rules(wire_types[i]).ready ? 0 : HOW_EARLY));
+        bytes[1] = (uint8_t)m.header.fds;
+        memcpy(bytes + 2, &m, m.header.bytes);
+        snprintf(name, sizeof name, "%02d_%s", wire_types[i], td_wire_name(wire_types[i]));
+        ok = ok && write_file(folder, name, bytes, 2 + m.header.bytes);
+    }
+    for (int i = 0; i < 3; i++) { /* rings: right, too full, at the end of 32 bits */
+        static const uint32_t indices[3][2] = {{2, 0}, {65, 0}, {1, 0xffffffff}};
+        const td_wire_message m = wire_sample(TD_WIRE_JOB);
+
+        memset(bytes, 0, sizeof bytes);
+        bytes[0] = HOW_RING;
+        memcpy(bytes + 2, indices[i], 8);
+        memcpy(bytes + 10, &m, m.header.bytes);
+        memcpy(bytes + 10 + TD_WIRE_SLOT_BYTES, &m, m.header.bytes);
+        snprintf(name, sizeof name, "ring_%d", i);
+        ok = ok && write_file(folder, name, bytes, 10 + 2 * TD_WIRE_SLOT_BYTES);
+    }
+    return ok ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    static input inputs[MAX_INPUTS], in;
+    uint64_t runs = argc > 2 ? strtoull(argv[2], NULL, 10) : DEFAULT_RUNS;
+    uint32_t count;
+
+    if (argc == 3 && !strcmp(argv[1], "--make"))
+        return make_corpus(argv[2]);
+    count = argc > 1 ? read_corpus(argv[1], inputs) : 0;
+    if (!count) {
+        fprintf(stderr, "usage: fuzz_wire CORPUS [runs]\n       fuzz_wire --make CORPUS\n");
+        return 2;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        LLVMFuzzerTestOneInput(inputs[i].bytes, inputs[i].size);
+    for (uint64_t i = 0; i < runs; i++) {
+        in = inputs[roll(count)];
+        for (uint64_t n = roll(4) + 1; n; n--)
+            mutate(&in, &inputs[roll(count)]);
+        LLVMFuzzerTestOneInput(in.bytes, in.size);
+    }
+    printf("%u inputs, %llu mutations: no promise broken\n", count, (unsigned long long)runs);
+    return 0;
+}
+#endif
