@@ -26,7 +26,7 @@ BUILD = TOOL = FOLDER = None
 
 
 def tool(*args):
-    return subprocess.run([TOOL, *map(str, args)], capture_output=True, text=True, timeout=110)
+    return subprocess.run([TOOL, *map(str, args)], capture_output=True, text=True, timeout=200)
 
 
 def report(*args):
