@@ -215,6 +215,8 @@ vku_found vku_open(vku *v, const vku_options *options)
     v->library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
     if (v->library)
         v->gipa = (PFN_vkGetInstanceProcAddr)dlsym(v->library, "vkGetInstanceProcAddr");
+    if (v->gipa && options && options->wrap)
+        v->gipa = options->wrap(v->gipa);
     if (v->gipa)
         found = create_instance(v, options);
     if (found == VKU_OK)

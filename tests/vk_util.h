@@ -60,6 +60,7 @@ typedef struct vku_options {
     bool validation;        /* with synchronisation validation, where the layer is installed */
     uint32_t api_version;   /* 0: 1.2 */
     const char *without[8]; /* requirements that are left disabled */
+    PFN_vkGetInstanceProcAddr (*wrap)(PFN_vkGetInstanceProcAddr gipa); /* NULL, or what stands before all functions */
 } vku_options;
 
 typedef struct vku {

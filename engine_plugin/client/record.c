@@ -96,7 +96,7 @@ void td_recorded_advance_locked(tandem_session *s)
             continue;
         report = td_job_report_locked(s, job);
         if (td_inline_ran(s->stream, job->stream_sequence, &begin_ns, &end_ns)) {
-            const bool given_up = td_inline_control(s->stream, job->stream_sequence)->cancel;
+            const bool given_up = td_inline_cancelled(s->stream, job->stream_sequence);
 
             if (s->timing) {
                 report->begin_ns = begin_ns;
@@ -115,7 +115,7 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job)
 {
     if (td_inline_begun(s->stream, job->stream_sequence))
         return false;
-    __atomic_store_n(&td_inline_control(s->stream, job->stream_sequence)->cancel, 1, __ATOMIC_SEQ_CST);
+    td_inline_cancel(s->stream, job->stream_sequence);
     /* It may have begun meanwhile, and then ends by itself, with blocks left out: td_recorded_advance_locked(). */
     if (!td_inline_begun(s->stream, job->stream_sequence))
         td_job_retire_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);

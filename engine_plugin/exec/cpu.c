@@ -23,6 +23,13 @@ void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scrat
     }
 }
 
+void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params)
+{
+    for (uint32_t i = 0; i < record->reloc_count; i++)
+        if (record->relocs[i].base == TD_BASE_CONTROL && record->relocs[i].offset == 0)
+            memcpy(params, &word, sizeof word);
+}
+
 static void *pass(void *gate)
 {
     pthread_mutex_lock(gate);

@@ -17,6 +17,10 @@
  * td_control, 0 if it has none. */
 void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out);
 
+/* Has the blocks of a bound record look for `cancel` at `word` instead, 0: nowhere. On a GPU that must be its own memory:
+ * of host memory every block's read crosses the bus, one after the other. */
+void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params);
+
 /* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, block by block.
  * Blocks until done. If control->cancel becomes nonzero (control may be NULL) it stops within one block a thread: BUSY.
  * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel. */
@@ -38,7 +42,8 @@ tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image
                                      char *why, size_t why_bytes);
 
 /* The same as td_stream_create(), but each submit is one launch of a graph that is kept by slot: while the plan of a slot
- * keeps its shape, only parameters, semaphore values and addresses that changed are updated. */
+ * keeps its shape, only parameters, semaphore values and addresses that changed are updated. As td_stream_create() where
+ * the driver has no such graphs. */
 tandem_status td_stream_create_graph(td_cu_device *device, const td_log *log, td_stream **out, char *why,
                                      size_t why_bytes);
 
@@ -79,7 +84,8 @@ typedef struct td_stream_submit {
 enum { TD_STREAM_PENDING = 32 };
 
 /* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds.
- * BUSY with TD_STREAM_PENDING pending. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on
+ * BUSY with TD_STREAM_PENDING pending. Graphs: only a slot whose last submit is finished is used, and only without copies;
+ * else the kernels are launched one by one. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on
  * the stream, followed by the signal where `*signalled` says so, so that the point comes. */
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes);
@@ -91,8 +97,13 @@ uint64_t td_stream_completed(const td_stream *stream);
  * broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own. Any thread; beside enqueue too. */
 tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
 
-/* The words by which a submit is given up, among the last TD_STREAM_PENDING ones; cleared when it is enqueued. */
+/* What host and device say to each other about a submit, among the last TD_STREAM_PENDING ones; cleared when it is
+ * enqueued. Its `cancel` is set by td_stream_cancel() alone. */
 td_control *td_stream_control(td_stream *stream, uint64_t sequence);
+
+/* Has the records of a submit return at once, those that the device has not begun and the blocks that it has not: it then
+ * ends as any other, signal included. Does nothing to a submit that is finished. Any thread. */
+void td_stream_cancel(td_stream *stream, uint64_t sequence);
 
 /* Whether the device has begun submit `sequence`: its wait is over. And how many of its records are finished, as far as
  * the device tells: none until all are. For reports of what hangs. */
@@ -138,11 +149,12 @@ enum { TD_INLINE_RECORDED = 256 };
 tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer commands,
                                uint64_t *number, char *why, size_t why_bytes);
 
-/* Whether the device has begun a recorded plan, and whether it has run, with its last times in CLOCK_MONOTONIC ns; and the
- * words by which it is given up. No driver calls. */
+/* Whether the device has begun a recorded plan, and whether it has run, with its last times in CLOCK_MONOTONIC ns. Cancel:
+ * all blocks that it has not begun return at once, now and whenever the commands run again. No driver calls. */
 bool td_inline_begun(const td_stream *stream, uint64_t number);
 bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns);
-td_control *td_inline_control(td_stream *stream, uint64_t number);
+void td_inline_cancel(td_stream *stream, uint64_t number);
+bool td_inline_cancelled(const td_stream *stream, uint64_t number);
 
 /* Copies to device memory and waits: for set-up, never in a frame. Any thread. */
 tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t offset, const void *from,

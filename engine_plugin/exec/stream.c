@@ -112,6 +112,15 @@ td_control *td_stream_control(td_stream *stream, uint64_t sequence)
     return &stream->ring->controls[sequence % TD_STREAM_CONTROLS];
 }
 
+void td_stream_cancel(td_stream *stream, uint64_t sequence)
+{
+    if (sequence <= td_stream_completed(stream))
+        return;
+    __atomic_store_n(&td_stream_control(stream, sequence)->cancel, 1, __ATOMIC_SEQ_CST);
+    if (stream->ops->cancel)
+        stream->ops->cancel(stream, sequence);
+}
+
 bool td_stream_begun(const td_stream *stream, uint64_t sequence)
 {
     return load_word(&stream->ring->stamps[sequence % TD_STREAM_SLOTS].begun) >= sequence;

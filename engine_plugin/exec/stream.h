@@ -25,6 +25,7 @@ typedef struct td_stream_ops {
     tandem_status (*enqueue)(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                              char *why, size_t why_bytes);
     tandem_status (*wait)(td_stream *stream, uint64_t sequence);
+    void (*cancel)(td_stream *stream, uint64_t sequence); /* or NULL: blocks look at td_control's word */
     tandem_status (*status)(td_stream *stream, char *why, size_t why_bytes);
     bool (*drain)(td_stream *stream, uint64_t timeout_ns);
     void (*destroy)(td_stream *stream, bool drained); /* not drained: frees what nothing on the device uses; frees stream */

@@ -44,13 +44,16 @@ typedef struct frame {
     uint64_t value; /* of the timeline, once the buffer is free again */
 } frame;
 
-/* Host memory that the device reads and writes: for submits, then for recorded plans by number % TD_INLINE_RECORDED. */
+/* Host memory that the device writes: for submits, then for recorded plans by number % TD_INLINE_RECORDED. */
 typedef struct ring {
     td_stream_ring submits;
     td_stamp stamps[TD_INLINE_RECORDED];
-    td_control controls[TD_INLINE_RECORDED];
     uint64_t done[TD_INLINE_RECORDED];
 } ring;
+
+/* Cancel words, that each block reads: in the device's memory, since reads of the host's cross the bus one by one. Of
+ * submits by sequence % TD_STREAM_CONTROLS, then of recorded plans. */
+enum { WORDS = TD_STREAM_CONTROLS + TD_INLINE_RECORDED };
 
 typedef struct inline_stream {
     td_stream base;
@@ -64,10 +67,11 @@ typedef struct inline_stream {
     VkCuFunctionNVX stamp;
     td_vk_mem memory; /* of the ring */
     ring *ring;
+    td_vk_mem words; /* none where the host cannot map the device's memory: nothing is cancelled then */
     VkSemaphore timeline; /* its value is `before` + the number of the last finished submit */
     uint64_t before;
     atomic_int broken; /* tandem_status, sticky */
-    uint64_t recorded;
+    uint64_t recorded, cancelled[TD_INLINE_RECORDED]; /* by number: the number */
     frame frames[TD_STREAM_PENDING][BUFFERS];
 } inline_stream;
 
@@ -226,10 +230,17 @@ static void launch_stamp(const inline_stream *s, VkCommandBuffer commands, const
     launch(s, commands, s->stamp, one, one, 0, params);
 }
 
+static void set_word(const inline_stream *s, uint32_t word, uint32_t value)
+{
+    if (s->words.host)
+        __atomic_store_n((uint32_t *)s->words.host + word, value, __ATOMIC_SEQ_CST);
+}
+
 /* Every record has passed check_record(). */
-static void record_plan(const inline_stream *s, const td_stream_submit *submit, uint64_t control,
+static void record_plan(const inline_stream *s, const td_stream_submit *submit, uint64_t control, uint32_t word,
                         const td_params_stamp *begin, const td_params_stamp *end, VkCommandBuffer commands)
 {
+    const uint64_t cancel = s->words.host ? s->words.address + word * sizeof(uint32_t) : 0;
     const td_plan *plan = submit->plan;
     uint32_t since = 0;
 
@@ -246,6 +257,7 @@ static void record_plan(const inline_stream *s, const td_stream_submit *submit, 
             since = i;
         barrier(s, commands, what);
         td_exec_bind(record, submit->views, submit->scratch, control, params);
+        td_exec_bind_cancel(record, cancel, params);
         launch(s, commands, find_function(s, record->kernel->entry)->handle, record->grid, record->block,
                record->shared_bytes, params);
     }
@@ -272,13 +284,13 @@ tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit
     status = td_inline_check(stream, submit->plan, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    memset(&s->ring->controls[slot], 0, sizeof s->ring->controls[slot]);
+    set_word(s, (uint32_t)(TD_STREAM_CONTROLS + slot), 0);
     memset(&s->ring->stamps[slot], 0, sizeof s->ring->stamps[slot]);
     __atomic_store_n(&s->ring->done[slot], 0, __ATOMIC_RELEASE);
     begin = end = (td_params_stamp){.slot = (td_stamp *)(uintptr_t)device_address(s, &s->ring->stamps[slot]),
                                     .sequence = next};
     end.completed = (uint64_t *)(uintptr_t)device_address(s, &s->ring->done[slot]);
-    record_plan(s, submit, device_address(s, &s->ring->controls[slot]), &begin, &end, commands);
+    record_plan(s, submit, 0, (uint32_t)(TD_STREAM_CONTROLS + slot), &begin, &end, commands);
     *number = s->recorded = next;
     return TANDEM_OK;
 }
@@ -303,9 +315,17 @@ bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns,
     return true;
 }
 
-td_control *td_inline_control(td_stream *stream, uint64_t number)
+void td_inline_cancel(td_stream *stream, uint64_t number)
 {
-    return &((inline_stream *)stream)->ring->controls[number % TD_INLINE_RECORDED];
+    inline_stream *s = (inline_stream *)stream;
+
+    s->cancelled[number % TD_INLINE_RECORDED] = number;
+    set_word(s, (uint32_t)(TD_STREAM_CONTROLS + number % TD_INLINE_RECORDED), 1);
+}
+
+bool td_inline_cancelled(const td_stream *stream, uint64_t number)
+{
+    return ((const inline_stream *)stream)->cancelled[number % TD_INLINE_RECORDED] == number;
 }
 
 /* Submitting. */
@@ -419,7 +439,9 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
     if (result != VK_SUCCESS)
         return vk_fail(s, result, "vkBeginCommandBuffer", why, why_bytes);
     f->value = f->value ? f->value : 1; /* to be reset before it is begun again; 1 has passed when it is looked at */
-    record_plan(s, submit, td_stream_control_address(stream, sequence), &begin, &end, f->commands);
+    set_word(s, sequence % TD_STREAM_CONTROLS, 0);
+    record_plan(s, submit, td_stream_control_address(stream, sequence), sequence % TD_STREAM_CONTROLS, &begin, &end,
+                f->commands);
     result = s->fn->EndCommandBuffer(f->commands);
     if (result != VK_SUCCESS)
         return vk_fail(s, result, "vkEndCommandBuffer", why, why_bytes);
@@ -490,11 +512,18 @@ static void destroy(td_stream *stream, bool drained)
             s->fn->DestroyCuModuleNVX(device, s->module, NULL);
         td_vk_timeline_destroy(s->vk, &s->timeline);
         td_vk_mem_free(s->vk, &s->memory);
+        td_vk_mem_free(s->vk, &s->words);
     }
     free(s);
 }
 
-static const td_stream_ops inline_ops = {enqueue, wait_for, status_of, drain, destroy};
+static void cancel(td_stream *stream, uint64_t sequence)
+{
+    set_word((inline_stream *)stream, sequence % TD_STREAM_CONTROLS, 1);
+}
+
+static const td_stream_ops inline_ops = {
+    .enqueue = enqueue, .wait = wait_for, .cancel = cancel, .status = status_of, .drain = drain, .destroy = destroy};
 
 /* Uploads. */
 
@@ -698,7 +727,7 @@ static tandem_status run_self_test(inline_stream *s, self_test *t, char *why, si
     const VkBufferUsageFlags usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT;
     const td_target target = td_target_for_sm(s->desc.sm);
     uint64_t views[TD_VIEW_COUNT];
-    uint32_t state = 1;
+    uint32_t state = (uint32_t)td_now_ns(); /* other data than an earlier test may have left in the same memory */
     float *values = t->host.q;
     tandem_status status;
     test_data *got;
@@ -824,6 +853,14 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
         memset(s->ring, 0, sizeof *s->ring);
         s->base.ring = &s->ring->submits;
         s->base.ring_address = device_address(s, &s->ring->submits);
+        status = td_vk_mem_create_near(s->vk, WORDS * sizeof(uint32_t), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT, &s->words,
+                                       why, why_bytes);
+        if (status == TANDEM_ERROR_UNSUPPORTED)
+            status = TANDEM_OK;
+    }
+    if (status == TANDEM_OK) {
+        for (uint32_t i = 0; i < WORDS; i++)
+            set_word(s, i, 0);
         status = td_vk_timeline_create(s->vk, 0, false, &s->timeline, why, why_bytes);
     }
     if (status == TANDEM_OK)
@@ -843,5 +880,5 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
 fail:
     td_vk_address_memory(s->vk, false, NULL, 0);
     td_stream_destroy(&stream, status == TANDEM_ERROR_BUSY ? 0 : test_limit_ns);
-    return status == TANDEM_ERROR_BUSY ? TANDEM_ERROR_UNSUPPORTED : status;
+    return status == TANDEM_ERROR_BUSY || status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
 }

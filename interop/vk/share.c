@@ -190,6 +190,15 @@ tandem_status td_vk_mem_create_mapped(td_vk *vk, uint64_t bytes, VkBufferUsageFl
                           VK_MEMORY_PROPERTY_HOST_CACHED_BIT, out, why, why_bytes);
 }
 
+tandem_status td_vk_mem_create_near(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                    size_t why_bytes)
+{
+    return create_private(vk, bytes, usage,
+                          VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                              VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                          0, out, why, why_bytes);
+}
+
 tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                       size_t why_bytes)
 {

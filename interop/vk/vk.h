@@ -82,6 +82,10 @@ tandem_status td_vk_mem_create_device(td_vk *vk, uint64_t bytes, VkBufferUsageFl
 /* Memory that the host has mapped and both sides see without flushing, in the host's memory where there is such. */
 tandem_status td_vk_mem_create_mapped(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
                                       size_t why_bytes);
+/* The same in the device's own memory, for what the host writes and the device reads often; UNSUPPORTED where the host
+ * cannot map any. */
+tandem_status td_vk_mem_create_near(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, td_vk_mem *out, char *why,
+                                    size_t why_bytes);
 
 /* Device-local memory, exportable as OPAQUE_FD, with the External*CreateInfo on buffer and allocation; dedicated where
  * the driver asks. */

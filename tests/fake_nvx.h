@@ -1,0 +1,42 @@
+/* Vulkan as libtandem sees it on the inline rung, with hooks: calls are counted, may fail, and what is launched may be
+ * changed. Where the device lacks VK_NVX_binary_import, as lavapipe does, it seems to have it: a launch is then run on the
+ * host by the kernel's CPU twin, when its command buffer is submitted. That works because lavapipe's device addresses are
+ * the host's. What passes there says that plans, limits, barriers and failures are right, not that a GPU computes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_TEST_FAKE_NVX_H
+#define TANDEM_TEST_FAKE_NVX_H
+
+#include "interop/vk/table.h"
+#include "kernels/ops.h"
+#include "tests/vk_util.h"
+
+typedef struct fake_nvx {
+    bool real; /* the device has the extension: launches go to it */
+    /* Calls by the library and by the test alike, since they were last set to 0. */
+    unsigned launches, barriers, data_barriers, wide_barriers, submits, copies, allocations, host_waits;
+    int live; /* modules, functions, pools, semaphores, memory and buffers that were not destroyed */
+
+    const char *fail_call; /* NULL: any that can fail */
+    unsigned fail_at;      /* the n-th such call from now fails; 0: none */
+    bool failed;
+    VkResult failure;
+
+    /* What the next launches meet. */
+    unsigned skip_launch; /* the n-th launch from now is lost; 0: none */
+    bool swallow_submits; /* they succeed, and nothing ever comes of them */
+    bool backwards;       /* launches that no barrier parts run in the reverse order (host only) */
+} fake_nvx;
+
+extern fake_nvx fake_nvx_state;
+
+/* For vku_options.wrap. */
+PFN_vkGetInstanceProcAddr fake_nvx_wrap(PFN_vkGetInstanceProcAddr gipa);
+
+/* To be called before a session or stream is made: the CPU twins of all kernels that plans for sm_90 can ask for. */
+void fake_nvx_learn(void);
+/* An image with the names of all those. */
+const td_cubin *fake_nvx_cubins(uint32_t *count);
+
+#endif
