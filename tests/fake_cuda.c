@@ -818,11 +818,6 @@ CALL(cuGraphInstantiateWithFlags, td_cu_graph_exec *out, td_cu_graph graph, unsi
     return TD_CU_SUCCESS;
 }
 
-CALL(cuGraphUpload, td_cu_graph_exec exec, td_cu_stream stream)
-{
-    return exec && stream ? TD_CU_SUCCESS : INVALID_VALUE;
-}
-
 CALL(cuGraphExecDestroy, td_cu_graph_exec exec)
 {
     return fake_cuGraphDestroy((td_cu_graph)(void *)exec);

@@ -653,7 +653,6 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
       (td_cu_graph_node * a, td_cu_graph b, const td_cu_graph_node *c, size_t d, const td_cu_semaphore_node *e),       \
       (a, b, c, d, e), e->values, 0, 0)                                                                                \
     X(cuGraphInstantiateWithFlags, (td_cu_graph_exec * a, td_cu_graph b, unsigned long long c), (a, b, c), NULL, 0, 1) \
-    X(cuGraphUpload, (td_cu_graph_exec a, td_cu_stream b), (a, b), NULL, 0, 0)                                         \
     X(cuGraphExecDestroy, (td_cu_graph_exec a), (a), NULL, 0, -1)                                                      \
     X(cuGraphExecKernelNodeSetParams, (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_kernel_node *c), (a, b, c), \
       c, 0, 0)                                                                                                         \

@@ -902,8 +902,8 @@ static void pitfall_19(void **state)
 
     (void)state;
     enter(ON_TIMELINES);
-    assert_int_equal(count_of("cuStreamCreate"), 3);
-    for (unsigned n = 0; n < 3; n++)
+    assert_int_equal(count_of("cuStreamCreate"), 4);
+    for (unsigned n = 0; n < 4; n++)
         assert_int_equal(event_of("cuStreamCreate", n)->handle, TD_CU_STREAM_NON_BLOCKING);
     engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
     ours = new_timeline(TANDEM_SIGNALLER_SESSION);

@@ -13,6 +13,9 @@
  * Copies to the device wait for earlier records and copies that touch the same bytes, and for no others; so with device
  * memory of its own for each slot all three overlap. Ends are in the order of submits.
  *
+ * Blocks look for their cancel word in the device's memory: the same word in host memory made a plan of 0.10 ms take
+ * 1.00 ms on an H200, since the reads of all blocks cross the bus one by one. It is set by a copy on a fourth stream.
+ *
  * Every function of the module is loaded and every event made at creation. Left to itself the driver loads a function at
  * its first launch, and may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
  */
@@ -27,6 +30,12 @@ enum {
     PLAIN_SHARED_BYTES = 48 * 1024,
     CLOCK_TRIES = 20,
 };
+/* And what is copied to cancel words: in pinned memory, and never changed. */
+typedef struct cancel_ring {
+    td_stream_ring ring;
+    uint32_t values[2];
+} cancel_ring;
+
 /* Bound of each spin at creation; other programs may hold the GPU for a while. */
 static const uint64_t stamp_limit_ns = 2000000000u;
 
@@ -236,13 +245,16 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
     if (log)
         stream->base.log = *log;
     stream->device = device;
-    status = td_cu_mem_alloc_host(device, sizeof(td_stream_ring), &stream->ring, why, why_bytes);
+    stream->cancel_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    status = td_cu_mem_alloc_host(device, sizeof(cancel_ring), &stream->ring, why, why_bytes);
     if (status)
         return status;
     stream->base.ring = stream->ring.host;
     stream->base.ring_address = stream->ring.address;
     memset(stream->ring.host, 0, stream->ring.bytes);
-    status = td_cu_enter(device, why, why_bytes);
+    status = td_cu_mem_alloc(device, TD_CUDA_WORDS * sizeof(uint32_t), &stream->words, why, why_bytes);
+    if (!status)
+        status = td_cu_enter(device, why, why_bytes);
     if (status)
         return status;
     status = make_stream(stream, &stream->stream, why, why_bytes);
@@ -250,6 +262,13 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
         status = make_stream(stream, &stream->in, why, why_bytes);
     if (!status)
         status = make_stream(stream, &stream->out, why, why_bytes);
+    if (!status)
+        status = make_stream(stream, &stream->urgent, why, why_bytes);
+    if (!status) /* the ring is all zeros */
+        status = td_cu_check(device,
+                             TD_CU(device, cuMemcpyHtoDAsync, stream->words.address, stream->ring.host,
+                                   stream->words.bytes, stream->stream),
+                             why, why_bytes, "cancel words: cuMemcpyHtoDAsync");
     for (int i = 0; !status && i < TD_STREAM_PENDING; i++)
         status = make_event(stream, TD_CU_EVENT_SLEEPS, &stream->done[i], why, why_bytes);
     for (int i = 0; !status && i < TD_CUDA_TRACES; i++)
@@ -260,6 +279,7 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
         status = load_kernels(stream, image, why, why_bytes);
     if (!status)
         status = measure_clock(stream, why, why_bytes);
+    ((cancel_ring *)stream->ring.host)->values[1] = 1;
     td_cu_leave(device);
     return status;
 }
@@ -274,6 +294,7 @@ tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image
 {
     static const td_stream_ops ops = {.enqueue = td_cuda_enqueue,
                                       .wait = td_cuda_wait,
+                                      .cancel = td_cuda_cancel,
                                       .status = td_cuda_status,
                                       .drain = td_cuda_drain,
                                       .destroy = td_cuda_destroy};
@@ -314,7 +335,7 @@ bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
 void td_cuda_destroy(td_stream *base, bool drained)
 {
     td_cuda_stream *stream = (td_cuda_stream *)base;
-    td_cu_stream streams[] = {stream->stream, stream->in, stream->out};
+    td_cu_stream streams[] = {stream->stream, stream->in, stream->out, stream->urgent};
     const struct timespec nap = {.tv_nsec = 50000};
     td_cu_device *device = stream->device;
     char why[160];
@@ -345,6 +366,7 @@ void td_cuda_destroy(td_stream *base, bool drained)
     if (stream->module)
         TD_CU(device, cuModuleUnload, stream->module);
     td_cu_leave(device);
+    td_cu_mem_free(device, &stream->words);
     td_cu_mem_free(device, &stream->ring);
     free(stream);
 }
@@ -374,6 +396,57 @@ tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_
         atomic_store_explicit(&stream->done_sequence[at], sequence, memory_order_release);
     return status;
 }
+
+/* --- Cancel words --- */
+
+static tandem_status write_word(td_cuda_stream *stream, td_cu_stream on, uint32_t word, uint32_t value, char *why,
+                                size_t why_bytes)
+{
+    const cancel_ring *ring = stream->ring.host;
+
+    return td_cu_check(stream->device,
+                       TD_CU(stream->device, cuMemcpyHtoDAsync, stream->words.address + word * sizeof(uint32_t),
+                             &ring->values[value], sizeof(uint32_t), on),
+                       why, why_bytes, "a cancel word: cuMemcpyHtoDAsync");
+}
+
+tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t word, uint64_t sequence, uint64_t *address, char *why,
+                                size_t why_bytes)
+{
+    tandem_status status = TANDEM_OK;
+
+    *address = stream->words.address + word * sizeof(uint32_t);
+    pthread_mutex_lock(&stream->cancel_lock);
+    if (stream->word_set[word]) { /* on the same stream as what set it, and what may set it again */
+        status = write_word(stream, stream->urgent, word, 0, why, why_bytes);
+        if (!status)
+            status = record_event(stream, stream->brought, stream->urgent, why, why_bytes);
+        if (!status)
+            status = wait_for_event(stream, stream->stream, stream->brought, why, why_bytes);
+        stream->word_set[word] = status != TANDEM_OK;
+    }
+    stream->word_of[word] = status ? 0 : sequence;
+    pthread_mutex_unlock(&stream->cancel_lock);
+    return status;
+}
+
+void td_cuda_cancel(td_stream *base, uint64_t sequence)
+{
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+
+    if (td_cu_enter(stream->device, NULL, 0))
+        return;
+    pthread_mutex_lock(&stream->cancel_lock);
+    for (uint32_t word = 0; word < TD_CUDA_WORDS; word++)
+        if (stream->word_of[word] == sequence && !stream->word_set[word]) {
+            stream->word_set[word] = true;
+            write_word(stream, stream->urgent, word, 1, NULL, 0); /* without it, the submit runs to its end */
+        }
+    pthread_mutex_unlock(&stream->cancel_lock);
+    td_cu_leave(stream->device);
+}
+
+/* --- The points of a submit --- */
 
 static tandem_status enqueue_wait(td_cuda_stream *stream, td_cu_stream on, const td_stream_submit *submit, char *why,
                                   size_t why_bytes)
@@ -559,7 +632,7 @@ static void join_streams(td_cuda_stream *stream)
 /* From the begin stamp to the last record, on the streams that they belong to. */
 static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit *submit, uint64_t sequence,
                                   td_cuda_function *const *functions, const td_cuda_trace *trace,
-                                  const conflicts *found, char *why, size_t why_bytes)
+                                  const conflicts *found, uint64_t cancel, char *why, size_t why_bytes)
 {
     const uint64_t control = td_stream_control_address(&stream->base, sequence);
     const td_plan *plan = submit->plan;
@@ -575,6 +648,7 @@ static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit
         _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 
         td_exec_bind(record, submit->views, submit->scratch, control, params);
+        td_exec_bind_cancel(record, cancel, params);
         status = launch(stream, stream->stream, functions[i]->handle, record, params, why, why_bytes);
     }
     if (!status && stream->copies) {
@@ -595,9 +669,12 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
     td_cu_stream last;
     conflicts found = {0};
     td_cuda_trace trace;
+    uint64_t cancel;
 
     for (uint32_t i = 0; !status && i < submit->plan->record_count; i++)
         status = td_cuda_function_of(stream, &submit->plan->records[i], &functions[i], why, why_bytes);
+    if (!status)
+        status = td_cuda_take_word(stream, sequence % TD_STREAM_CONTROLS, sequence, &cancel, why, why_bytes);
     if (status)
         return status;
     stream->copies = stream->copies || brings || takes;
@@ -615,7 +692,7 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
     if (status)
         return status;
 
-    status = enqueue_work(stream, submit, sequence, functions, &trace, &found, why, why_bytes);
+    status = enqueue_work(stream, submit, sequence, functions, &trace, &found, cancel, why, why_bytes);
     if (!status && last == stream->out)
         status = wait_for_event(stream, last, stream->ran[sequence % TD_CUDA_TRACES], why, why_bytes);
     else if (!status && stream->last_out)

@@ -5,10 +5,17 @@
 #ifndef TANDEM_EXEC_CU_STREAM_H
 #define TANDEM_EXEC_CU_STREAM_H
 
+#include <pthread.h>
+
 #include "engine_plugin/exec/stream.h"
 #include "interop/cu/driver.h"
 
-enum { TD_CUDA_FUNCTIONS = 64, TD_CUDA_TRACES = 8 };
+enum {
+    TD_CUDA_FUNCTIONS = 64,
+    TD_CUDA_TRACES = 8,
+    /* Cancel words in the device's memory: of submits by sequence % TD_STREAM_CONTROLS, then of graphs by slot. */
+    TD_CUDA_WORDS = TD_STREAM_CONTROLS + TD_STREAM_PENDING,
+};
 
 typedef struct td_cuda_function {
     const char *entry; /* in the cubin's table */
@@ -33,11 +40,16 @@ typedef struct td_cuda_stream {
     td_stream base;
     td_cu_device *device;
     td_cu_module module;
-    td_cu_stream stream, in, out; /* records; copies to the device and from it */
+    td_cu_stream stream, in, out, urgent; /* records; copies to the device and from it; cancel words */
     td_cu_function stamp;
     td_cuda_function functions[TD_CUDA_FUNCTIONS];
     uint32_t function_count;
     td_cu_mem ring;
+
+    td_cu_mem words;
+    pthread_mutex_t cancel_lock;
+    uint64_t word_of[TD_CUDA_WORDS]; /* whose each word is */
+    bool word_set[TD_CUDA_WORDS];
 
     /* Behind the signal of a submit, by sequence % TD_STREAM_PENDING; of which submit it tells. */
     td_cu_event done[TD_STREAM_PENDING];
@@ -58,6 +70,7 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
 tandem_status td_cuda_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                               char *why, size_t why_bytes);
 tandem_status td_cuda_wait(td_stream *stream, uint64_t sequence);
+void td_cuda_cancel(td_stream *stream, uint64_t sequence);
 tandem_status td_cuda_status(td_stream *stream, char *why, size_t why_bytes);
 bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 void td_cuda_destroy(td_stream *stream, bool drained);
@@ -65,6 +78,9 @@ void td_cuda_destroy(td_stream *stream, bool drained);
 /* The function of a record, ready for its shared memory; UNSUPPORTED, with the reason, if it cannot run here. */
 tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
                                   size_t why_bytes);
+/* Takes a cancel word for a submit, cleared: its address. Whoever had it must be finished. */
+tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t word, uint64_t sequence, uint64_t *address, char *why,
+                                size_t why_bytes);
 /* Records the event by which td_cuda_wait() learns of a submit. */
 tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, char *why,
                                 size_t why_bytes);

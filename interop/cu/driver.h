@@ -217,7 +217,6 @@ typedef enum td_cu_kind {
                 (td_cu_graph_node *, td_cu_graph, const td_cu_graph_node *, size_t, const td_cu_semaphore_node *))  \
     TD_OPTIONAL(ALLOCATION, cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags,                               \
                 (td_cu_graph_exec *, td_cu_graph, unsigned long long))                                              \
-    TD_OPTIONAL(ALLOCATION, cuGraphUpload, cuGraphUpload, (td_cu_graph_exec, td_cu_stream))                         \
     TD_OPTIONAL(ALLOCATION, cuGraphExecDestroy, cuGraphExecDestroy, (td_cu_graph_exec))                             \
     TD_OPTIONAL(OTHER, cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams,                              \
                 (td_cu_graph_exec, td_cu_graph_node, const td_cu_kernel_node *))                                    \
