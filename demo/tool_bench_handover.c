@@ -1,6 +1,493 @@
-#include "demo/tool_bench.h"
+/* `tandem bench handover`: what it costs to have a payload transformed between two pieces of Vulkan work, on each rung.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * All lanes take turns, round after round, each with single frames and then with three in flight. What a lane computes is
+ * checked in every frame, by the Vulkan work behind it.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "demo/tool_bench_lanes.h"
+#include "shaders/filter_shared.h"
+
+#pragma weak td_stream_create_graph
+enum { LANES = 9, PAYLOADS = 5, LAUNCHES = 20, ROW_BYTES = 64, MOST_SINGLES = 50, MOST_FLYING = 200 };
+
+typedef struct handover {
+    bench_vk vk;
+    lane lanes[LANES];
+    payload payloads[PAYLOADS];
+    char jobs[PAYLOADS][160];
+    bench_targets targets;
+    bench_nvml *nvml;
+    uint32_t rounds, wanted; /* wanted: payloads, one bit each */
+    double round_ms; /* that a lane may take for single frames in a round, and for frames in flight */
+    bool is_cpu;
+} handover;
+
+enum { VULKAN, CUDA, PROBE, RECORDED, INLINE, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
+
+static void make_lanes(handover *h)
+{
+    static const struct {
+        const char *name;
+        lane_kind kind;
+        uint32_t rung;
+    } table[LANES] = {[VULKAN] = {"floor: Vulkan alone", LANE_VULKAN, 0},
+                      [CUDA] = {"floor: CUDA alone", LANE_CUDA, 0},
+                      [PROBE] = {"floor: bare timelines", LANE_PROBE, 0},
+                      [RECORDED] = {"inline, recorded", LANE_RECORDED, TANDEM_RUNG_INLINE},
+                      [INLINE] = {"inline, submitted", LANE_SUBMITTED, TANDEM_RUNG_INLINE},
+                      [TIMELINE] = {"timeline", LANE_SUBMITTED, TANDEM_RUNG_TIMELINE},
+                      [RUNG_HOST] = {"host", LANE_SUBMITTED, TANDEM_RUNG_HOST},
+                      [RUNG_COPY] = {"copy", LANE_SUBMITTED, TANDEM_RUNG_COPY},
+                      [RUNG_CPU] = {"cpu", LANE_SUBMITTED, TANDEM_RUNG_CPU}};
+    for (int i = 0; i < LANES; i++)
+        h->lanes[i] = (lane){.name = table[i].name, .kind = table[i].kind, .rung = table[i].rung,
+                             .probe = &h->lanes[PROBE]};
+}
+
+static tandem_view view_at(uint64_t offset, uint32_t rows, uint32_t heads)
+{
+    return (tandem_view){.offset_bytes = offset,
+                         .dtype = TANDEM_DTYPE_F16,
+                         .stride_batch = (int64_t)rows * heads * 32,
+                         .stride_head = (int64_t)rows * 32,
+                         .stride_row = 32};
+}
+
+static void make_payload(payload *p, char *text, const char *name, payload_kind kind, uint64_t bytes, uint32_t batch,
+                         uint32_t heads, uint32_t kv_heads, uint32_t kv_len, uint32_t precision, float scale)
+{
+    const uint64_t rows = bytes / ROW_BYTES, kv_bytes = (uint64_t)batch * kv_heads * kv_len * ROW_BYTES;
+    const uint32_t q_len = (uint32_t)(rows / batch / heads);
+    *p = (payload){.name = name, .job = text, .kind = kind, .bytes = bytes, .in_bytes = td_align_up(bytes + 2 * kv_bytes, 256),
+                   .out_bytes = td_align_up(bytes, 256)};
+    p->op = (tandem_attention){.q = view_at(0, q_len, heads),
+                               .k = view_at(bytes, kv_len, kv_heads),
+                               .v = view_at(bytes + kv_bytes, kv_len, kv_heads),
+                               .o = view_at(0, q_len, heads),
+                               .batch = batch,
+                               .heads = heads,
+                               .kv_heads = kv_heads,
+                               .q_len = q_len,
+                               .kv_len = kv_len,
+                               .head_dim = 32,
+                               .scale = scale,
+                               .precision = precision};
+    p->push = (struct td_bench_push){.in_vectors = (uint32_t)((bytes + 2 * kv_bytes) / 16),
+                                     .out_vectors = (uint32_t)(bytes / 16),
+                                     .k_at = (uint32_t)(bytes / 16),
+                                     .v_at = (uint32_t)((bytes + kv_bytes) / 16),
+                                     .batch = batch,
+                                     .q_len = q_len,
+                                     .kv_len = kv_len,
+                                     .scale = scale,
+                                     .tolerance = 0.08f};
+    p->in_groups = (p->push.in_vectors + TD_BENCH_GROUP - 1) / TD_BENCH_GROUP;
+    p->out_groups = (p->push.out_vectors + TD_BENCH_GROUP - 1) / TD_BENCH_GROUP;
+    p->checked_rows = 64;
+    snprintf(text, 160, "%s attention, batch %u, heads %u on %u, %u queries on %u keys, d 32",
+             precision == TANDEM_PRECISION_F16 ? "f16" : "8b", (unsigned)batch, (unsigned)heads, (unsigned)kv_heads,
+             (unsigned)q_len, (unsigned)kv_len);
+}
+
+static void make_payloads(handover *h)
+{
+    enum { TILE = TD_FILTER_TILE, SIDE = TILE + 2 * TD_FILTER_HALO, QUERIES = 4096 };
+    /* The demo's sizes with a GPU and without. */
+    const uint32_t width = h->is_cpu ? 320 : 960, height = h->is_cpu ? 180 : 540;
+    const uint32_t tiles = (width + TILE - 1) / TILE * ((height + TILE - 1) / TILE);
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } gathers[] = {{"256 KiB", 256 << 10}, {"8 MiB", 8 << 20}, {"64 MiB", 64 << 20}};
+    make_payload(&h->payloads[0], h->jobs[0], "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
+    for (int i = 0; i < 3; i++)
+        make_payload(&h->payloads[1 + i], h->jobs[1 + i], gathers[i].name, PAYLOAD_GATHER, gathers[i].bytes, 1,
+                     (uint32_t)(gathers[i].bytes / ROW_BYTES / QUERIES), 1, 32, TANDEM_PRECISION_F16, 1);
+    make_payload(&h->payloads[4], h->jobs[4], h->is_cpu ? "320x180" : "960x540", PAYLOAD_ATTENTION, (uint64_t)tiles * TILE * TILE * ROW_BYTES, tiles,
+                 1, 1, SIDE * SIDE, TANDEM_PRECISION_8B, TD_FILTER_SCALE);
+}
+
+static void measure(handover *h, const payload *p)
+{
+    uint32_t singles[LANES], flying[LANES];
+    for (int i = 0; i < LANES; i++) {
+        lane *l = &h->lanes[i];
+        lane_prepare(l, &h->vk, p);
+        /* Drivers compile and load when something first runs. */
+        const uint64_t begin = td_now_ns();
+        uint64_t second = begin;
+        for (int warm = 0; warm < 3 && !l->why[0]; warm++) {
+            second = td_now_ns();
+            lane_single(l, &h->vk, false);
+        }
+        const double ms = 1e-6 * (double)(td_now_ns() - second) + 1e-3;
+        singles[i] = (uint32_t)fmin(MOST_SINGLES, fmax(2, h->round_ms / ms));
+        flying[i] = (uint32_t)fmin(MOST_FLYING, fmax(4, h->round_ms / ms));
+    }
+    for (uint32_t round = 0; round < h->rounds; round++)
+        for (int i = 0; i < LANES; i++) {
+            lane *l = &h->lanes[i];
+            for (uint32_t n = 0; n < singles[i] && !l->why[0]; n++)
+                lane_single(l, &h->vk, true);
+            if (!l->why[0])
+                lane_pipelined(l, &h->vk, flying[i]);
+        }
+}
+
+static const char *cell(const bench_series *s, double p, char text[16])
+{
+    const double x = bench_at(s, p);
+    if (isnan(x))
+        snprintf(text, 16, "-");
+    else
+        snprintf(text, 16, fabs(x) < 100 ? "%.1f" : "%.0f", x);
+    return text;
+}
+
+static void print_payload(handover *h, const payload *p)
+{
+    char a[8][16];
+    printf("\n%s: %s\n", p->name, p->job);
+    printf("  %-22s %9s %9s %9s %9s %11s %9s %9s\n", "us", "gap in", "gap out", "round p50", "p99", "3 in flight",
+           "CPU calls", "job");
+    for (int i = 0; i < LANES; i++) {
+        const lane *l = &h->lanes[i];
+        if (!l->round_trip.count) {
+            printf("  %-22s - %.90s\n", l->name, l->why);
+            continue;
+        }
+        printf("  %-22s %9s %9s %9s %9s %11s %9s %9s%s\n", l->name, cell(&l->gap_in, 0.5, a[0]),
+               cell(&l->gap_out, 0.5, a[1]), cell(&l->round_trip, 0.5, a[2]), cell(&l->round_trip, 0.99, a[3]),
+               cell(&l->in_flight, 0.5, a[4]), cell(&l->cpu, 0.5, a[5]), cell(&l->job, 0.5, a[6]),
+               l->wrong ? " WRONG" : "");
+    }
+    fflush(stdout);
+}
+
+static json_t *lane_json(const lane *l)
+{
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "lane", l->name, "rung",
+                     l->rung ? json_string(tool_rung_name(l->rung)) : json_null(), "gap_in_us", bench_json(&l->gap_in),
+                     "gap_out_us", bench_json(&l->gap_out), "round_trip_us", bench_json(&l->round_trip),
+                     "in_flight_3_us", bench_json(&l->in_flight), "cpu_calls_us", bench_json(&l->cpu), "cpu_process_us",
+                     bench_json(&l->process_cpu), "job_us", bench_json(&l->job), "frames", (json_int_t)l->frames, "wrong",
+                     (json_int_t)l->wrong, "not_measured", l->why);
+}
+
+/* Time a frame of three in flight would take if its hand-over were Vulkan's own: Vulkan's frame, with the time of its
+ * middle replaced by the job's. */
+static double vulkan_floor(const lane *vulkan, const lane *l)
+{
+    return bench_median(&vulkan->in_flight) - bench_median(&vulkan->job) + bench_median(&l->job);
+}
+
+static void expect(handover *h, const payload *p)
+{
+    const lane *vulkan = &h->lanes[VULKAN], *probe = &h->lanes[PROBE], *timeline = &h->lanes[TIMELINE];
+    if (p->kind == PAYLOAD_EMPTY) {
+        if (h->is_cpu)
+            bench_expect(&h->targets, bench_median(&h->lanes[RUNG_CPU].round_trip), false, 130,
+                         "cpu, %s: round trip of an empty hand-over, p50 us", p->name);
+        return;
+    }
+    if (h->is_cpu)
+        return;
+    for (int i = RECORDED; i <= INLINE; i++) {
+        const lane *l = &h->lanes[i];
+        if (p->kind == PAYLOAD_ATTENTION) {
+            bench_expect(&h->targets, bench_median(&l->gap_in), false, 2, "%s, %s: gap in, us", l->name, p->name);
+            bench_expect(&h->targets, bench_median(&l->gap_out), false, 2, "%s, %s: gap out, us", l->name, p->name);
+        }
+        bench_expect(&h->targets, vulkan_floor(vulkan, l) / bench_median(&l->in_flight), true, 0.95,
+                     "%s, %s: 3 in flight, throughput by all-Vulkan's", l->name, p->name);
+    }
+    bench_expect(&h->targets,
+                 bench_median(&timeline->gap_in) + bench_median(&timeline->gap_out) - bench_median(&probe->gap_in) -
+                     bench_median(&probe->gap_out),
+                 false, 10, "timeline, %s: both gaps beyond a bare probe's, us", p->name);
+    bench_expect(&h->targets, bench_median(&probe->in_flight) / bench_median(&timeline->in_flight), true, 0.95,
+                 "timeline, %s: 3 in flight, throughput by a bare probe's", p->name);
+}
+
+static json_t *waiting(handover *h, double seconds)
+{
+    json_t *list = json_array();
+    bool any = false;
+    for (int i = INLINE; i < LANES; i++) {
+        lane *l = &h->lanes[i];
+        if (!l->session || l->why[0])
+            continue;
+        lane_prepare(l, &h->vk, &h->payloads[0]);
+        for (int by_fd = 0; by_fd < 2 && !l->why[0]; by_fd++) {
+            const char *how = by_fd ? "tandem_point_fd" : "tandem_point_wait";
+            bench_series us = {0};
+            double core = NAN;
+            if (!lane_waiting(l, &h->vk, by_fd, seconds, &us, &core)) {
+                printf("  %-22s %-18s - %s\n", l->name, how, l->why);
+            } else {
+                if (!any)
+                    printf("\nthe host learns of a point, 240 a second, us after the end\n  %-22s %-18s %9s %9s %9s %9s\n",
+                           "", "", "p50", "p99", "max", "% of core");
+                any = true;
+                printf("  %-22s %-18s %9.1f %9.1f %9.1f %9.2f\n", l->name, how, bench_median(&us), bench_at(&us, 0.99),
+                       bench_at(&us, 1), 100 * core);
+                bench_expect(&h->targets, bench_median(&us), false, 60, "%s, %s: p50 us", l->name, how);
+                bench_expect(&h->targets, bench_at(&us, 0.99), false, 150, "%s, %s: p99 us", l->name, how);
+                bench_expect(&h->targets, 100 * core, false, 3, "%s, %s: %% of a core", l->name, how);
+            }
+            json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:o}", "lane", l->name, "by", how, "latency_us",
+                                                  bench_json(&us), "core", bench_number(core)));
+            bench_free(&us);
+        }
+        lane_unprepare(l, &h->vk);
+    }
+    fflush(stdout);
+    return list;
+}
+
+/* The records of an attention plan over and over, up to LAUNCHES. */
+static bool make_long_plan(uint32_t sm, td_plan *out, char *why, size_t why_bytes)
+{
+    const tandem_view view = view_at(0, 256, 1);
+    const tandem_attention op = {.q = view, .k = view, .v = view, .o = view, .batch = 1, .heads = 1, .kv_heads = 1,
+                                 .q_len = 256, .kv_len = 256, .head_dim = 32, .precision = TANDEM_PRECISION_8B};
+    const td_target target = td_target_for_sm(sm);
+    td_plan *plan = malloc(sizeof *plan);
+    const bool good = plan && td_plan_attention(&op, &target, plan, NULL, why, why_bytes) == TANDEM_OK;
+    if (good) {
+        *out = *plan;
+        for (out->record_count = 0; out->record_count < LAUNCHES; out->record_count++)
+            out->records[out->record_count] = plan->records[out->record_count % plan->record_count];
+    }
+    free(plan);
+    return good;
+}
+
+static void wait_completed(td_stream *stream, uint64_t sequence)
+{
+    const uint64_t begin = td_now_ns();
+    while (td_stream_completed(stream) < sequence && td_now_ns() - begin < 2000000000u) {
+    }
+}
+
+/* CPU time of one enqueue, with a wait that is over and a signal whose values rise. */
+static void time_enqueue(lane *probe, td_stream *stream, const td_plan *plan, td_cu_mem *mem, bench_series *us, char *why,
+                         size_t why_bytes)
+{
+    enum { TIMES = 200 };
+    const uint64_t q = mem->address + td_align_up(plan->scratch_bytes, 256), bytes = 256 * 64;
+    const uint64_t views[TD_VIEW_COUNT] = {q, q + bytes, q + 2 * bytes, q + 3 * bytes};
+    for (uint32_t i = 0; i < TIMES; i++) {
+        const td_stream_point wait = {&probe->cu_engine, probe->engine, probe->engine_value};
+        const td_stream_point signal = {&probe->cu_done, probe->done, ++probe->done_value};
+        const td_stream_submit submit = {.plan = plan, .views = views, .scratch = mem->address, .wait = &wait,
+                                         .signal = &signal, .slot = i % LANE_SLOTS, .label = "bench"};
+        uint64_t sequence = 0;
+        bool signalled;
+        const uint64_t begin = bench_thread_cpu_ns();
+        if (td_stream_enqueue(stream, &submit, &sequence, &signalled, why, why_bytes) != TANDEM_OK)
+            return;
+        if (i >= 2 * LANE_SLOTS)
+            bench_add(us, 1e-3 * (double)(bench_thread_cpu_ns() - begin));
+        wait_completed(stream, sequence);
+    }
+}
+
+static void time_recording(handover *h, uint32_t sm, const td_plan *plan, bench_series *us, char *why, size_t why_bytes)
+{
+    enum { TIMES = 200 };
+    bench_vk *v = &h->vk;
+    const td_log quiet = {0};
+    const tandem_vulkan engine = bench_vk_engine(v);
+    const td_inline_desc desc = {v->vk, sm, v->queue, engine.lock_queue, engine.unlock_queue, v};
+    td_stream *stream = NULL;
+    bench_slot slot = {0};
+    bench_buffer buffer = {0};
+    /* What is recorded here never runs. */
+    const uint64_t views[TD_VIEW_COUNT] = {0x10000, 0x20000, 0x30000, 0x40000};
+    if (bench_buffer_make(v, 256, false, &buffer, why, why_bytes) &&
+        bench_slot_make(v, buffer.buffer, buffer.buffer, &slot, why, why_bytes) &&
+        td_stream_create_inline(&desc, &quiet, &stream, why, why_bytes) == TANDEM_OK)
+        for (uint32_t i = 0; i < TIMES; i++) {
+            const td_stream_submit submit = {.plan = plan, .views = views, .scratch = 0x100000, .label = "bench"};
+            uint64_t number;
+            if (!bench_begin(v, &slot, 1))
+                break;
+            const uint64_t begin = bench_thread_cpu_ns();
+            if (td_inline_record(stream, &submit, slot.commands[1], &number, why, why_bytes) != TANDEM_OK)
+                break;
+            if (i)
+                bench_add(us, 1e-3 * (double)(bench_thread_cpu_ns() - begin));
+            v->EndCommandBuffer(slot.commands[1]);
+        }
+    if (stream)
+        td_stream_destroy(&stream, 2000000000);
+    bench_slot_free(v, &slot);
+    bench_buffer_free(v, &buffer);
+}
+
+static json_t *enqueueing(handover *h)
+{
+    static const char *const names[] = {"stream", "graph", "recorded inline"};
+    static const double limits[] = {0, 8, 60};
+    lane *probe = &h->lanes[PROBE];
+    json_t *list = json_array();
+    td_plan *plan = malloc(sizeof *plan);
+    td_stream *graph = NULL;
+    td_cu_mem mem = {0};
+    char why[3][320] = {"", "", ""};
+    bench_series us[3] = {{0}};
+    const td_log quiet = {0};
+    if (!plan || !probe->device || !probe->stream || !probe->cu_done.external)
+        goto done;
+    const uint32_t sm = td_cu_device_info(probe->device)->sm;
+    if (!make_long_plan(sm, plan, why[0], sizeof why[0]) ||
+        td_cu_mem_alloc(probe->device, plan->scratch_bytes + (1 << 20), &mem, why[0], sizeof why[0]) != TANDEM_OK)
+        goto done;
+    time_enqueue(probe, probe->stream, plan, &mem, &us[0], why[0], sizeof why[0]);
+    if (td_stream_create_graph && td_stream_create_graph(probe->device, &quiet, &graph, why[1], sizeof why[1]) == TANDEM_OK)
+        time_enqueue(probe, graph, plan, &mem, &us[1], why[1], sizeof why[1]);
+    if (!h->lanes[RECORDED].why[0])
+        time_recording(h, sm, plan, &us[2], why[2], sizeof why[2]);
+    printf("\nCPU time to enqueue %d launches, us\n", LAUNCHES);
+    for (int i = 0; i < 3; i++) {
+        if (us[i].count)
+            printf("  %-22s p50 %.1f, p99 %.1f\n", names[i], bench_median(&us[i]), bench_at(&us[i], 0.99));
+        else
+            printf("  %-22s - %s\n", names[i], why[i]);
+        if (limits[i] > 0)
+            bench_expect(&h->targets, bench_median(&us[i]), false, limits[i], "%d launches by %s: p50 us of CPU", LAUNCHES,
+                         names[i]);
+        json_array_append_new(list, json_pack("{s:s, s:i, s:o}", "by", names[i], "launches", LAUNCHES, "cpu_us",
+                                              bench_json(&us[i])));
+        bench_free(&us[i]);
+    }
+done:
+    if (graph)
+        td_stream_destroy(&graph, 2000000000);
+    if (mem.kind)
+        td_cu_mem_free(probe->device, &mem);
+    free(plan);
+    return list;
+}
+
+static int run(handover *h, const char *json, double seconds)
+{
+    uint64_t wrong = 0;
+    uint32_t broken = 0;
+    json_t *list = json_array();
+    char driver[768];
+    const td_vk_caps *caps = td_vk_get_caps(h->vk.vk);
+    h->nvml = h->is_cpu ? NULL : bench_nvml_open(caps->device_uuid);
+    snprintf(driver, sizeof driver, "%.700s", h->vk.driver);
+    printf("%s, %s, consumer's begin by %s\n", h->vk.properties.deviceName, driver,
+           h->vk.shader_clock ? "the shader's clock" : "timestamp");
+    for (int i = 0; i < LANES; i++)
+        lane_open(&h->lanes[i], &h->vk);
+    for (int i = 0; i < PAYLOADS; i++) {
+        const payload *p = &h->payloads[i];
+        if (!(h->wanted >> i & 1))
+            continue;
+        measure(h, p);
+        print_payload(h, p);
+        expect(h, p);
+        json_t *lanes = json_array();
+        for (int l = 0; l < LANES; l++) {
+            json_array_append_new(lanes, lane_json(&h->lanes[l]));
+            wrong += h->lanes[l].wrong;
+            lane_unprepare(&h->lanes[l], &h->vk);
+        }
+        const bench_power power = bench_nvml_read(h->nvml);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:i, s:f, s:o}", "payload", p->name, "job", p->job, "bytes",
+                                              (json_int_t)p->bytes, "sm_mhz", (int)power.sm_mhz, "watts",
+                                              power.milliwatts * 1e-3, "lanes", lanes));
+    }
+    json_t *waits = seconds > 0 ? waiting(h, seconds) : json_array();
+    json_t *enqueues = enqueueing(h);
+    for (int i = 0; i < LANES; i++) {
+        /* A rung that is not there is no failure; one that is there and broke is. */
+        const lane *l = &h->lanes[i];
+        if (l->frames && l->why[0]) {
+            printf("%s: %s\n", l->name, l->why);
+            broken++;
+        }
+    }
+    const uint32_t missed = bench_print_targets(&h->targets);
+    json_t *report = bench_report("handover", h->vk.properties.deviceName, driver);
+    json_object_set_new(report, "vulkan", json_sprintf("%u.%u.%u", VK_API_VERSION_MAJOR(h->vk.properties.apiVersion),
+                                                       VK_API_VERSION_MINOR(h->vk.properties.apiVersion),
+                                                       VK_API_VERSION_PATCH(h->vk.properties.apiVersion)));
+    json_object_set_new(report, "rounds", json_integer(h->rounds));
+    json_object_set_new(report, "payloads", list);
+    json_object_set_new(report, "waiting", waits);
+    json_object_set_new(report, "enqueue", enqueues);
+    json_object_set_new(report, "targets", bench_targets_json(&h->targets));
+    json_object_set_new(report, "missed", json_integer(missed));
+    for (int i = LANES; i-- > 0;)
+        lane_close(&h->lanes[i], &h->vk);
+    bench_nvml_close(h->nvml);
+    const int saved = bench_save(report, json);
+    if (wrong || broken)
+        return tool_fail("bench handover", "%" PRIu64 " frames were wrong, %u lanes broke", wrong, (unsigned)broken);
+    return saved;
+}
+
 int bench_handover(int argc, char **argv)
 {
-    (void)argc, (void)argv;
-    return tool_fail("bench handover", "not built");
+    static const char *const words[] = {"64B", "256K", "8M", "64M", "demo", NULL};
+    const char *json = NULL, *payloads = NULL, *rounds = NULL, *budget = NULL;
+    bool quick = false, no_waits = false;
+    const tool_option options[] = {{"--json", &json, NULL},     {"--payloads", &payloads, NULL},
+                                   {"--rounds", &rounds, NULL}, {"--round-ms", &budget, NULL},
+                                   {"--quick", NULL, &quick},   {"--no-waiting", NULL, &no_waits}};
+    const int parsed = tool_parse("bench handover", argc, argv, options, sizeof options / sizeof *options);
+    uint64_t number = 0;
+    char why[400] = "";
+    if (parsed != TOOL_OK)
+        return parsed;
+    handover *h = calloc(1, sizeof *h);
+    if (!h)
+        return tool_fail("bench handover", "out of memory");
+    h->rounds = quick ? 2 : 7;
+    h->round_ms = quick ? 10 : 30;
+    int result = TOOL_OK;
+    if (rounds && !tool_number(rounds, 1, 1000, &number))
+        result = tool_usage("bench handover", "--rounds \"%s\": must be a number from 1 to 1000", rounds);
+    else if (rounds)
+        h->rounds = (uint32_t)number;
+    if (!result && budget && !tool_number(budget, 1, 10000, &number))
+        result = tool_usage("bench handover", "--round-ms \"%s\": must be a number from 1 to 10000", budget);
+    else if (budget)
+        h->round_ms = (double)number;
+    for (const char *at = payloads; !result && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        char word[16];
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
+        const int which = tool_word(word, words);
+        if (which < 0)
+            result = tool_usage("bench handover", "--payloads \"%s\": must be of 64B, 256K, 8M, 64M, demo", payloads);
+        else
+            h->wanted |= 1u << which;
+    }
+    if (!payloads)
+        h->wanted = ~0u;
+    if (!result && json && !tool_can_save(json, why, sizeof why))
+        result = tool_fail("bench handover", "%s", why);
+    if (!result && !bench_vk_open(&h->vk, why, sizeof why))
+        result = tool_fail("bench handover", "%s", why);
+    if (!result) {
+        h->is_cpu = h->vk.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+        make_lanes(h);
+        make_payloads(h);
+        result = run(h, json, no_waits ? 0 : quick ? 0.25 : 1.5);
+    }
+    bench_vk_close(&h->vk);
+    free(h);
+    return result;
 }

@@ -709,6 +709,91 @@ class Words(unittest.TestCase):
         self.assertTrue(json.loads(done.stdout)["backend_reason"])
 
 
+class Bench(unittest.TestCase):
+    """`tandem bench`: what it reports, on whatever is here, and its manners."""
+
+    def run_bench(self, *args):
+        out = FOLDER / "bench.json"
+        out.unlink(missing_ok=True)
+        run = tool("bench", *args, "--json", out)
+        self.assertEqual(run.returncode, 0, f"{args}: {run.stdout[-600:]} {run.stderr}")
+        report = json.loads(out.read_text())
+        self.assertTrue(report["device"] and report["date"])
+        self.assertTrue(run.stdout.splitlines()[-1].startswith("verdict: "), run.stdout[-300:])
+        self.assertEqual(report["missed"], sum(t["met"] is False for t in report["targets"]))
+        return report, run.stdout
+
+    def spread(self, stat):
+        self.assertLessEqual(stat["min"], stat["median"])
+        self.assertLessEqual(stat["median"], stat["p99"])
+        self.assertLessEqual(stat["p99"], stat["max"])
+        return stat["count"]
+
+    def test_handover(self):
+        if not json.loads(tool("info", "--json").stdout)["vulkan"]["devices"]:
+            self.skipTest("no Vulkan device")
+        report, text = self.run_bench("handover", "--payloads", "64B,256K", "--rounds", "2", "--round-ms", "2", "--quick")
+        self.assertEqual([p["payload"] for p in report["payloads"]], ["64 B", "256 KiB"])
+        for payload in report["payloads"]:
+            measured = []
+            for lane in payload["lanes"]:
+                self.assertEqual(lane["wrong"], 0)
+                if lane["round_trip_us"] is None:
+                    self.assertTrue(lane["not_measured"], f"{lane['lane']} is silent")
+                    continue
+                measured.append(lane["rung"])
+                self.assertGreater(lane["frames"], 4)
+                # Every frame with its times; whether the GPU began late is another matter.
+                self.assertEqual(self.spread(lane["round_trip_us"]), lane["gap_in_us"]["count"])
+                self.assertEqual(self.spread(lane["in_flight_3_us"]), 2)
+                self.assertGreater(lane["job_us"]["median"], 0)
+                self.assertGreater(lane["round_trip_us"]["median"], lane["job_us"]["median"])
+                self.assertIn(lane["lane"], text)
+            self.assertIn(None, measured, "no floor")
+            self.assertIn("cpu", measured, "the lowest rung is there on every machine")
+        waits = {(w["lane"], w["by"]) for w in report["waiting"] if w["latency_us"]}
+        self.assertIn(("cpu", "tandem_point_wait"), waits)
+
+    def test_attention(self):
+        report, text = self.run_bench("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1",
+                                      "--precision", "8b,f16,4b")
+        self.assertEqual([(s["heads"], s["n"], s["d"]) for s in report["shapes"]], [(4, 256, 64), (8, 256, 64)])
+        worst = {"8b": 0.1, "f16": 2e-3, "4b": 0.5}
+        for shape in report["shapes"]:
+            rows = {(r["precision"], r["what"]): r for r in shape["rows"]}
+            self.assertEqual(len(rows), 6)
+            for (precision, _), row in rows.items():
+                self.assertEqual(self.spread(row["us"]), 1)
+                self.assertTrue(0 < row["relative_l1"] < worst[precision], row)
+                self.assertAlmostEqual(row["tflops"], 4 * shape["heads"] * 256 * 256 * 64 / row["us"]["median"] * 1e-6)
+
+    def test_words(self):
+        for args, words in [
+            ([], ["handover", "attention"]),
+            (["lunch"], ["lunch", "handover", "attention"]),
+            (["handover", "--payloads", "64B,1G"], ["--payloads", "1G"]),
+            (["handover", "--rounds", "0"], ["--rounds", "0"]),
+            (["handover", "--round-ms", "x"], ["--round-ms", "x"]),
+            (["attention", "--backend", "tpu"], ["--backend", "tpu"]),
+            (["attention", "--n", "many"], ["--n"]),
+            (["attention", "--precision", "2b"], ["--precision", "2b"]),
+            (["attention", "--causal", "perhaps"], ["--causal", "perhaps"]),
+            (["attention", "--only", "medium"], ["--only", "medium"]),
+            (["attention", "--seconds", "-1"], ["--seconds", "-1"]),
+            (["attention", "--n", "17"], ["--n"]),
+        ]:
+            run = tool("bench", *args)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), args)
+            self.assertEqual(run.stderr.count("\n"), 1)
+            for word in words:
+                self.assertIn(word, run.stderr)
+        for bench in ("handover", "attention"):
+            run = tool("bench", bench, "--json", FOLDER / "none" / "b.json", "--quick")
+            self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)
+        text = tool("help", "bench").stdout
+        self.assertTrue("handover:" in text and "attention:" in text and max(map(len, text.splitlines())) <= 100)
+
+
 class Oracle(unittest.TestCase):
     """The checker checked: numbers that can be worked out by hand."""
 
