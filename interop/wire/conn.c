@@ -153,6 +153,7 @@ tandem_status td_listener_adopt(td_listener *listener, int fd, char *why, size_t
 tandem_status td_listener_accept(td_listener *listener, td_conn *conn, char *why, size_t why_bytes)
 {
     int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), error;
+    bool turned_away;
 
     conn->fd = -1;
     conn->queued_bytes = 0;
@@ -167,8 +168,11 @@ tandem_status td_listener_accept(td_listener *listener, td_conn *conn, char *why
     /* Left in the backlog it would be reported again and again. */
     td_fd_close(&listener->spare);
     fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    turned_away = fd >= 0;
     td_fd_close(&fd);
     listener->spare = td_fd_dup(listener->fd);
+    if (!turned_away)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "nobody waits to be accepted");
     return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "accept: %s; a client was turned away", strerror(error));
 }
 
@@ -468,14 +472,36 @@ bool td_conn_alive(int fd)
 
 enum { SEALS = F_SEAL_SHRINK, SEALS_FIXED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
+/* What this machine could still give, in bytes; UINT64_MAX if it does not say. */
+static uint64_t memory_left(void)
+{
+    const int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+    char text[1024];
+    const ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    const char *line;
+    uint64_t kib;
+
+    if (fd >= 0)
+        close(fd);
+    text[got > 0 ? got : 0] = 0;
+    line = strstr(text, "MemAvailable:");
+    return line && sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1 ? kib * 1024 : UINT64_MAX;
+}
+
 tandem_status td_slab_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes)
 {
+    uint64_t left;
     int error = 0;
 
     *fd = -1;
     if (!bytes || bytes > INT64_MAX || bytes % TD_WIRE_PAGE_BYTES)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a slab of %" PRIu64 " bytes: must be whole pages of %d", bytes,
                        TD_WIRE_PAGE_BYTES);
+    /* A memfd has no limit of its own: the kernel would kill processes to make room before it said no. */
+    left = memory_left();
+    if (bytes > left)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a slab of %" PRIu64 " bytes: %" PRIu64 " are left", bytes,
+                       left);
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0)
         error = errno;
