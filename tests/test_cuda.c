@@ -14,10 +14,15 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -34,6 +39,7 @@ static const uint64_t run_limit_ns = 20000000000u;
 static td_cu_device *device;
 static td_stream *stream;
 static const td_cubin *image; /* what it runs; NULL: this GPU's own kernels */
+static bool graphs;          /* `stream` is of td_stream_create_graph() */
 static bool quick, expected; /* TANDEM_EXPECT_GPU=1: what is missing is a failure */
 
 static uint64_t wait_for(uint64_t sequence)
@@ -721,8 +727,9 @@ static void test_frame_counts(void **state)
         assert_int_equal(after.copies, before.copies);
         assert_int_equal(after.allocations, before.allocations);
         assert_int_equal(after.host_waits, before.host_waits);
-        assert_int_equal(after.launches - before.launches, it.plan.record_count + 2);
-        assert_int_equal(after.all - before.all, it.plan.record_count + 5); /* and push, pop, the event */
+        /* And push, pop, the event; of a graph the stamps are set. */
+        assert_int_equal(after.launches - before.launches, graphs ? 1 : it.plan.record_count + 2);
+        assert_int_equal(after.all - before.all, graphs ? 6 : it.plan.record_count + 5);
         assert_false(signalled);                                            /* nobody asked for a signal */
         if (previous)
             assert_int_equal(sequence, previous + 1);
@@ -1046,8 +1053,8 @@ static void test_vulkan_frames(void **state)
             assert_int_equal(after.copies - before.copies, 0);
             assert_int_equal(after.allocations - before.allocations, 0);
             assert_int_equal(after.host_waits - before.host_waits, 0);
-            /* stamps, wait, signal, event, push, pop */
-            assert_int_equal(after.all - before.all, it.plan.record_count + 7);
+            /* stamps, wait, signal, event, push, pop; and the launch of a graph */
+            assert_int_equal(after.all - before.all, graphs ? 8 : it.plan.record_count + 7);
         }
         usleep(2000);
         assert_true(td_stream_completed(stream) < sequence); /* it waits */
@@ -1085,6 +1092,350 @@ static void test_vulkan_frames(void **state)
     tu_case_free(&it);
 }
 
+/* --- What is new in each frame --- */
+
+enum { REPLAY_SHAPES = 3, REPLAY_SETS = 2 };
+
+static void check_values(const tu_tensor *got, const tu_tensor *want, int frame)
+{
+    const double l1 = distance(got, want);
+
+    if (!(l1 <= 1e-4))
+        fail_msg("frame %d: O is %g from the twin's", frame, l1);
+}
+
+/* Fresh data in the same buffers, shapes and addresses that change, with and without points: nothing may be left of an
+ * earlier frame. */
+static void test_replay(void **state)
+{
+    static const tu_shape shapes[REPLAY_SHAPES] = {
+        {.heads = 2, .q_len = 64, .kv_len = 300, .head_dim = 64},
+        {.heads = 2, .q_len = 130, .kv_len = 200, .head_dim = 32, .causal = 1, .precision = TANDEM_PRECISION_F16},
+        {.heads = 3, .q_len = 64, .kv_len = 300, .head_dim = 64, .precision = TANDEM_PRECISION_4B},
+    };
+    const size_t view_bytes = 1 << 18, scratch_bytes = 1 << 23;
+    const int frames = quick ? 12 : 50;
+    td_cu_mem views_of[REPLAY_SETS][TD_VIEW_COUNT], scratch[REPLAY_SETS];
+    uint64_t random = 99, value = 0;
+    meeting in = {0}, out = {0};
+    char why[256] = "";
+
+    (void)state;
+    for (int set = 0; set < REPLAY_SETS; set++) {
+        for (int i = 0; i < TD_VIEW_COUNT; i++)
+            must(td_cu_mem_alloc(device, view_bytes, &views_of[set][i], why, sizeof why), why);
+        must(td_cu_mem_alloc(device, scratch_bytes, &scratch[set], why, sizeof why), why);
+    }
+    if (vk) {
+        in = meeting_new(0);
+        out = meeting_new(0);
+    }
+    for (int frame = 0; frame < frames; frame++) {
+        tu_shape shape = shapes[frame < frames / 2 ? 0 : (int)(tu_random(&random) % REPLAY_SHAPES)];
+        const int set = frame < frames / 4 ? 0 : (int)(tu_random(&random) % REPLAY_SETS);
+        const bool meets = vk && tu_random(&random) % 2;
+        const td_target target = target_here();
+        const td_stream_point wait = {.cu = &in.cuda, .value = value + 1 + tu_random(&random) % 5},
+                              signal = {.cu = &out.cuda, .value = wait.value};
+        td_stream_submit submit = {.scratch = scratch[set].address, .slot = (uint32_t)frame % 2};
+        uint64_t views[TD_VIEW_COUNT] = {0}, sequence;
+        bool signalled;
+        tu_tensor o;
+        tu_case it;
+
+        shape.seed = 5000 + (uint64_t)frame;
+        shape.lse = 1;
+        tu_case_init(&it, &shape);
+        must(tu_case_run(&it, &target, THREADS), "the twin");
+        assert_true(it.plan.scratch_bytes <= scratch_bytes);
+        o = tensor_like(&it.o);
+        tu_poison(&o);
+        const tu_tensor *tensors[TD_VIEW_COUNT] = {&it.q, &it.k, &it.v, &o, &it.lse};
+        for (int i = 0; i < TD_VIEW_COUNT; i++) {
+            assert_true(tensors[i]->bytes + TU_GUARD_BYTES <= view_bytes);
+            views[i] = views_of[set][i].address;
+            must(td_cu_copy_to_device(device, views[i], tensors[i]->data, tensors[i]->bytes + TU_GUARD_BYTES), "copy");
+        }
+        submit.plan = &it.plan;
+        submit.views = views;
+        if (meets) {
+            submit.wait = &wait;
+            submit.signal = &signal;
+        }
+        must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+        assert_int_equal(signalled, meets);
+        if (meets) {
+            usleep(1000);
+            assert_false(td_stream_begun(stream, sequence));
+            assert_int_equal(td_stream_progress(stream, sequence), 0);
+            must(td_vk_timeline_signal(vk, in.vulkan, wait.value), "signal");
+        }
+        must(td_stream_wait(stream, sequence), "wait");
+        assert_true(td_stream_begun(stream, sequence));
+        assert_int_equal(td_stream_completed(stream), sequence);
+        assert_int_equal(td_stream_progress(stream, sequence), it.plan.record_count);
+        if (meets) {
+            must(td_vk_timeline_value(vk, out.vulkan, &value), "value");
+            assert_int_equal(value, signal.value);
+        }
+        must(td_cu_copy_to_host(device, o.data, views[TD_VIEW_O], o.bytes + TU_GUARD_BYTES), "copy");
+        assert_int_equal(tu_spoilt(&o), 0);
+        check_values(&o, &it.o, frame);
+        tu_tensor_free(&o);
+        tu_case_free(&it);
+    }
+    for (int set = 0; set < REPLAY_SETS; set++) {
+        for (int i = 0; i < TD_VIEW_COUNT; i++)
+            td_cu_mem_free(device, &views_of[set][i]);
+        td_cu_mem_free(device, &scratch[set]);
+    }
+    if (vk) {
+        meeting_free(&in);
+        meeting_free(&out);
+    }
+}
+
+/* A submit that is given up while it waits writes nothing; the next of its slot does. */
+static void test_cancel(void **state)
+{
+    const tu_shape shape = {.heads = 2, .q_len = 64, .kv_len = 300, .head_dim = 64, .seed = 900};
+    const td_target target = target_here();
+    uint64_t sequence, value = 0, begin;
+    bool signalled;
+    char why[256] = "";
+    tu_tensor o, lse;
+    gpu_case on_gpu;
+    tu_case it;
+
+    (void)state;
+    if (!vk)
+        skip();
+    tu_case_init(&it, &shape);
+    must(tu_case_run(&it, &target, THREADS), "the twin");
+    o = tensor_like(&it.o);
+    lse = tensor_like(&it.lse);
+    gpu_case_run(&on_gpu, &it, &o, &lse);
+    meeting in = meeting_new(0), out = meeting_new(0);
+    for (uint64_t frame = 1; frame <= 10; frame++) {
+        const bool cancelled = frame % 3 != 0;
+        const td_stream_point wait = {.cu = &in.cuda, .value = frame}, signal = {.cu = &out.cuda, .value = frame};
+        const td_stream_submit submit = {.plan = &it.plan,
+                                         .views = on_gpu.views,
+                                         .scratch = on_gpu.scratch.address,
+                                         .wait = &wait,
+                                         .signal = &signal};
+
+        tu_poison(&o);
+        must(td_cu_copy_to_device(device, on_gpu.views[TD_VIEW_O], o.data, o.bytes), "copy");
+        must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+        assert_int_equal(td_stream_control(stream, sequence)->cancel, 0);
+        if (cancelled) {
+            td_stream_cancel(stream, sequence);
+            assert_int_equal(td_stream_control(stream, sequence)->cancel, 1);
+            usleep(3000);
+        }
+        must(td_vk_timeline_signal(vk, in.vulkan, frame), "signal");
+        must(td_stream_wait(stream, sequence), "wait");
+        for (begin = td_now_ns(); value < frame;) { /* whatever became of it */
+            assert_true(td_now_ns() - begin < run_limit_ns);
+            must(td_vk_timeline_value(vk, out.vulkan, &value), "value");
+        }
+        must(td_cu_copy_to_host(device, o.data, on_gpu.views[TD_VIEW_O], o.bytes), "copy");
+        if (!cancelled)
+            check_values(&o, &it.o, (int)frame);
+        for (size_t i = 0; cancelled && i < o.bytes; i++)
+            assert_int_equal(((unsigned char *)o.data)[i], TU_POISON);
+        td_stream_cancel(stream, sequence); /* too late: nothing happens */
+    }
+    meeting_free(&in);
+    meeting_free(&out);
+    gpu_case_free(&on_gpu);
+    tu_tensor_free(&o);
+    tu_tensor_free(&lse);
+    tu_case_free(&it);
+}
+
+/* Inputs from the host and outputs to it, three in flight, in device memory of one each or of all. */
+static void test_copies(void **state)
+{
+    enum { SLOTS = 3, CASES = 5, PART = 1 << 18 };
+    const td_target target = target_here();
+    const int frames = quick ? 12 : 60;
+    td_cu_mem memory[SLOTS], host[SLOTS], scratch;
+    uint64_t sequences[SLOTS] = {0};
+    int case_of[SLOTS] = {0};
+    tu_case cases[CASES];
+    td_stream *own; /* once a stream has copied, it launches no graphs */
+    char why[256] = "";
+
+    (void)state;
+    must((graphs ? td_stream_create_graph : td_stream_create)(device, NULL, &own, why, sizeof why), why);
+    for (int i = 0; i < CASES; i++) {
+        const tu_shape shape = {.heads = 2, .q_len = 64, .kv_len = 300, .head_dim = 64, .seed = 950 + (uint64_t)i};
+
+        tu_case_init(&cases[i], &shape);
+        must(tu_case_run(&cases[i], &target, THREADS), "the twin");
+        assert_true(cases[i].k.bytes <= PART);
+    }
+    must(td_cu_mem_alloc(device, cases[0].plan.scratch_bytes, &scratch, why, sizeof why), why);
+    for (int i = 0; i < SLOTS; i++) {
+        must(td_cu_mem_alloc(device, 4 * PART, &memory[i], why, sizeof why), why);
+        must(td_cu_mem_alloc_host(device, 4 * PART, &host[i], why, sizeof why), why);
+    }
+    for (int frame = 0; frame < 2 * frames + SLOTS; frame++) {
+        const int slot = frame % SLOTS, number = frame % CASES;
+        const uint64_t address = memory[frame < frames ? 0 : slot].address;
+        const tu_case *it = &cases[number];
+        const tu_tensor *inputs[3] = {&it->q, &it->k, &it->v};
+        td_stream_copy in[3], out = {address + 3 * PART, (char *)host[slot].host + 3 * PART, it->o.bytes};
+        uint64_t views[TD_VIEW_COUNT] = {address, address + PART, address + 2 * PART, address + 3 * PART};
+        const td_stream_submit submit = {.plan = &it->plan,
+                                         .views = views,
+                                         .scratch = scratch.address,
+                                         .copies_in = in,
+                                         .copies_out = &out,
+                                         .copy_in_count = 3,
+                                         .copy_out_count = 1,
+                                         .slot = (uint32_t)slot};
+        bool signalled;
+
+        if (sequences[slot]) {
+            tu_tensor o = cases[case_of[slot]].o;
+
+            must(td_stream_wait(own, sequences[slot]), "wait");
+            o.data = (char *)host[slot].host + 3 * PART;
+            check_values(&o, &cases[case_of[slot]].o, frame - SLOTS);
+        }
+        if (frame >= 2 * frames)
+            continue;
+        case_of[slot] = number;
+        memset((char *)host[slot].host + 3 * PART, TU_POISON, PART);
+        for (int i = 0; i < 3; i++) {
+            memcpy((char *)host[slot].host + i * PART, inputs[i]->data, inputs[i]->bytes);
+            in[i] = (td_stream_copy){address + (uint64_t)i * PART, (char *)host[slot].host + i * PART, inputs[i]->bytes};
+        }
+        must(td_stream_enqueue(own, &submit, &sequences[slot], &signalled, why, sizeof why), why);
+    }
+    td_stream_destroy(&own, 1000000000u);
+    for (int i = 0; i < SLOTS; i++) {
+        td_cu_mem_free(device, &memory[i]);
+        td_cu_mem_free(device, &host[i]);
+    }
+    td_cu_mem_free(device, &scratch);
+    for (int i = 0; i < CASES; i++)
+        tu_case_free(&cases[i]);
+}
+
+/* --- A peer that dies --- */
+
+static int pass_fd(int socket, int *fd, bool sends)
+{
+    char byte = 0, control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    if (sends) {
+        memcpy(CMSG_DATA(header), fd, sizeof *fd);
+        return sendmsg(socket, &message, 0) == 1 ? 0 : -1;
+    }
+    if (recvmsg(socket, &message, 0) != 1 || !CMSG_FIRSTHDR(&message))
+        return -1;
+    memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof *fd);
+    return 0;
+}
+
+/* The other process: owns a timeline, gives it away, and waits for its end. */
+static int be_peer(int socket)
+{
+    VkSemaphore timeline;
+    char why[256] = "";
+    int fd;
+
+    if (vku_open(&gpu, NULL) != VKU_OK)
+        return 1;
+    const td_vk_desc desc = vku_desc(&gpu);
+    if (td_vk_open(&desc, NULL, &vk, why, sizeof why) || td_vk_timeline_create(vk, 0, true, &timeline, why, sizeof why) ||
+        td_vk_timeline_export_fd(vk, timeline, &fd, why, sizeof why) || pass_fd(socket, &fd, true)) {
+        fprintf(stderr, "the peer: %s\n", why);
+        return 1;
+    }
+    sleep(60);
+    return 1;
+}
+
+/* The stream goes on waiting, without an error, until somebody else who holds the timeline signals it. */
+static void test_peer_dies(void **state)
+{
+    static const td_plan nothing;
+    const uint64_t views[TD_VIEW_COUNT] = {0};
+    const VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                            .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
+    const VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    VkSemaphore mine = VK_NULL_HANDLE;
+    PFN_vkImportSemaphoreFdKHR import;
+    int sockets[2], fd = -1, ended;
+    td_cu_timeline theirs;
+    char why[256] = "", number[12];
+    uint64_t sequence, value = 99, begin;
+    td_stream *own;
+    bool signalled;
+    pid_t peer;
+
+    (void)state;
+    if (!vk)
+        skip();
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    snprintf(number, sizeof number, "%d", sockets[1]);
+    fflush(NULL);
+    peer = fork();
+    assert_true(peer >= 0);
+    if (!peer) {
+        execl("/proc/self/exe", "test_cuda", "--peer", number, (char *)NULL);
+        _exit(127);
+    }
+    close(sockets[1]);
+    assert_int_equal(pass_fd(sockets[0], &fd, false), 0);
+    must(td_cu_timeline_import_fd(device, fd, &theirs, why, sizeof why), why);
+    must((graphs ? td_stream_create_graph : td_stream_create)(device, NULL, &own, why, sizeof why), why);
+    const td_stream_point wait = {.cu = &theirs, .value = 7};
+    const td_stream_submit submit = {.plan = &nothing, .views = views, .wait = &wait};
+    must(td_stream_enqueue(own, &submit, &sequence, &signalled, why, sizeof why), why);
+    usleep(20000);
+    assert_int_equal(td_stream_completed(own), 0);
+    assert_int_equal(kill(peer, SIGKILL), 0);
+    assert_int_equal(waitpid(peer, &ended, 0), peer);
+    usleep(300000);
+    must(td_stream_status(own, why, sizeof why), why);
+    assert_false(td_stream_begun(own, sequence));
+    assert_false(td_stream_drain(own, 0));
+
+    import = (PFN_vkImportSemaphoreFdKHR)gpu.GetDeviceProcAddr(gpu.device, "vkImportSemaphoreFdKHR");
+    assert_non_null(import);
+    assert_int_equal(gpu.CreateSemaphore(gpu.device, &info, NULL, &mine), VK_SUCCESS);
+    const VkImportSemaphoreFdInfoKHR from = {.sType = VK_STRUCTURE_TYPE_IMPORT_SEMAPHORE_FD_INFO_KHR,
+                                             .semaphore = mine,
+                                             .handleType = VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT,
+                                             .fd = fd};
+    assert_int_equal(import(gpu.device, &from), VK_SUCCESS); /* the fd is its own now */
+    must(td_vk_timeline_value(vk, mine, &value), "value");
+    assert_int_equal(value, 0);
+    begin = td_now_ns();
+    must(td_vk_timeline_signal(vk, mine, 7), "signal");
+    must(td_stream_wait(own, sequence), "wait");
+    print_message("    %.0f us after the timeline of a peer that died was signalled for it, the stream was free\n",
+                  (double)(td_now_ns() - begin) / 1e3);
+    assert_int_equal(td_stream_completed(own), sequence);
+    td_stream_destroy(&own, 1000000000u);
+    td_cu_timeline_free(device, &theirs);
+    gpu.DestroySemaphore(gpu.device, mine, NULL);
+    close(sockets[0]);
+}
+
 static unsigned warnings;
 
 static void count_warnings(void *user, int level, const char *text)
@@ -1110,7 +1461,7 @@ static void test_stuck_stream(void **state)
     meeting never = meeting_new(0), out = meeting_new(0);
     const td_stream_point at7 = {.cu = &never.cuda, .value = 7}, at8 = {.cu = &never.cuda, .value = 8};
     const td_stream_submit waits = {.plan = &plan, .views = views, .wait = &at7};
-    must(td_stream_create(device, &log, &stuck, why, sizeof why), why);
+    must((graphs ? td_stream_create_graph : td_stream_create)(device, &log, &stuck, why, sizeof why), why);
     begin = td_now_ns();
     for (uint64_t i = 1;; i++) {
         const td_stream_point signal = {.cu = &out.cuda, .value = i};
@@ -1291,6 +1642,234 @@ static void test_bench(void **state)
         }
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static double part_of(double *values, int count, double part)
+{
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return values[(int)((count - 1) * part)];
+}
+
+/* What a frame costs the thread that submits it: 20 records that compute nothing to speak of. */
+static void test_bench_enqueue(void **state)
+{
+    enum { RECORDS = 20, FRAMES = 500 };
+    const tu_shape shape = {.heads = 1, .q_len = 64, .kv_len = 64, .head_dim = 64, .seed = 1};
+    const td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    static double plain_us[FRAMES], pending_us[FRAMES], gpu_us[FRAMES];
+    uint64_t sequence = 0, value = 0, begin, begin_ns, end_ns, views[TD_VIEW_COUNT] = {0};
+    td_cu_mem mems[TD_VIEW_COUNT] = {{0}}, scratch;
+    static td_plan plan;
+    td_stream *own;
+    bool signalled;
+    char why[256];
+    tu_case it;
+
+    (void)state;
+    tu_case_init(&it, &shape);
+    must(td_plan_attention(&it.op, &target, &plan, NULL, why, sizeof why), why);
+    tu_case_free(&it);
+    for (uint32_t i = plan.record_count; i < RECORDS; i++)
+        plan.records[i] = plan.records[i % plan.record_count];
+    plan.record_count = RECORDS;
+    for (int i = 0; i < TD_VIEW_COUNT; i++) {
+        must(td_cu_mem_alloc(device, 1 << 16, &mems[i], why, sizeof why), why);
+        views[i] = mems[i].address;
+    }
+    must(td_cu_mem_alloc(device, plan.scratch_bytes, &scratch, why, sizeof why), why);
+    for (int kind = 0; kind < 2; kind++) {
+        meeting in = {0}, out = {0};
+
+        must((kind ? td_stream_create_graph : td_stream_create)(device, NULL, &own, why, sizeof why), why);
+        if (vk) {
+            in = meeting_new(0);
+            out = meeting_new(0);
+        }
+        value = 0;
+        for (int frame = -50; frame < FRAMES; frame++) {
+            const td_stream_point wait = {.cu = &in.cuda, .value = ++value}, signal = {.cu = &out.cuda, .value = value};
+            const td_stream_submit submit = {.plan = &plan,
+                                             .views = views,
+                                             .scratch = scratch.address,
+                                             .wait = vk ? &wait : NULL,
+                                             .signal = vk ? &signal : NULL,
+                                             .slot = (uint32_t)value % 3};
+            const bool pends = vk && frame % 2;
+
+            if (vk && !pends)
+                must(td_vk_timeline_signal(vk, in.vulkan, value), "signal");
+            begin = td_now_ns();
+            must(td_stream_enqueue(own, &submit, &sequence, &signalled, why, sizeof why), why);
+            if (frame >= 0)
+                (pends ? pending_us : plain_us)[frame / 2] = (double)(td_now_ns() - begin) / 1e3;
+            if (pends)
+                must(td_vk_timeline_signal(vk, in.vulkan, value), "signal");
+            while (td_stream_completed(own) < sequence)
+                assert_true(td_now_ns() - begin < run_limit_ns);
+            assert_true(td_stream_times(own, sequence, &begin_ns, &end_ns));
+            if (frame >= 0)
+                gpu_us[frame] = (double)(end_ns - begin_ns) / 1e3;
+        }
+        print_message("%s, %d records%s: enqueue p50 %.1f p99 %.1f us (wait still open: %.1f, %.1f); %.1f us on the GPU\n",
+                      kind ? "graph" : "launches", RECORDS, vk ? ", wait and signal" : "", part_of(plain_us, FRAMES / 2, .5),
+                      part_of(plain_us, FRAMES / 2, .99), vk ? part_of(pending_us, FRAMES / 2, .5) : 0,
+                      vk ? part_of(pending_us, FRAMES / 2, .99) : 0, part_of(gpu_us, FRAMES, .5));
+        td_stream_destroy(&own, 1000000000u);
+        if (vk) {
+            meeting_free(&in);
+            meeting_free(&out);
+        }
+    }
+    for (int i = 0; i < TD_VIEW_COUNT; i++)
+        td_cu_mem_free(device, &mems[i]);
+    td_cu_mem_free(device, &scratch);
+}
+
+/* One thread spins and so knows when a submit was finished; the other one sleeps. */
+typedef struct sleeper {
+    td_stream *stream;
+    uint64_t count;
+    atomic_uint_fast64_t submitted;
+    uint64_t *woken_ns;
+    double cpu_ns;
+} sleeper;
+
+static void *sleep_on(void *user)
+{
+    struct timespec begin, end;
+    sleeper *it = user;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+    for (uint64_t i = 1; i <= it->count; i++) {
+        while (atomic_load_explicit(&it->submitted, memory_order_acquire) < i)
+            usleep(300);
+        td_stream_wait(it->stream, i);
+        it->woken_ns[i] = td_now_ns();
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    it->cpu_ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+    return NULL;
+}
+
+static void test_bench_wait(void **state)
+{
+    enum { SUBMITS = 720, RATE = 240 };
+    const tandem_attention op = bench_op(1, 8, 4096, 4096, 64, TANDEM_PRECISION_8B);
+    const td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    static uint64_t woken_ns[SUBMITS + 1], done_ns[SUBMITS + 1];
+    static double late_us[SUBMITS];
+    td_cu_mem mem, scratch;
+    static td_plan plan;
+    td_stream *own;
+    bool signalled;
+    char why[256];
+    uint64_t next;
+
+    (void)state;
+    must(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why), why);
+    must(td_cu_mem_alloc(device, 4 << 22, &mem, why, sizeof why), why);
+    must(td_cu_mem_alloc(device, plan.scratch_bytes, &scratch, why, sizeof why), why);
+    const uint64_t views[TD_VIEW_COUNT] = {mem.address, mem.address + (1 << 22), mem.address + (2 << 22),
+                                           mem.address + (3 << 22)};
+    for (int kind = 0; kind < 2; kind++) {
+        pthread_t thread;
+
+        must((kind ? td_stream_create_graph : td_stream_create)(device, NULL, &own, why, sizeof why), why);
+        sleeper it = {.stream = own, .count = SUBMITS, .woken_ns = woken_ns};
+        assert_int_equal(pthread_create(&thread, NULL, sleep_on, &it), 0);
+        next = td_now_ns();
+        for (uint64_t i = 1; i <= SUBMITS; i++) {
+            const td_stream_submit submit = {.plan = &plan, .views = views, .scratch = scratch.address};
+            uint64_t sequence;
+
+            next += 1000000000u / RATE;
+            while (td_now_ns() < next)
+                usleep(100);
+            must(td_stream_enqueue(own, &submit, &sequence, &signalled, why, sizeof why), why);
+            atomic_store_explicit(&it.submitted, sequence, memory_order_release);
+            while (td_stream_completed(own) < sequence)
+                ;
+            done_ns[i] = td_now_ns();
+        }
+        pthread_join(thread, NULL);
+        for (int i = 0; i < SUBMITS; i++)
+            late_us[i] = woken_ns[i + 1] > done_ns[i + 1] ? (double)(woken_ns[i + 1] - done_ns[i + 1]) / 1e3 : 0;
+        print_message("%s: woken p50 %.1f p90 %.1f p99 %.1f us after the end of a submit, %d a second, %.2f %% of a core\n",
+                      kind ? "graph" : "launches", part_of(late_us, SUBMITS, .5), part_of(late_us, SUBMITS, .9),
+                      part_of(late_us, SUBMITS, .99), RATE, it.cpu_ns / ((double)SUBMITS / RATE * 1e9) * 100);
+        td_stream_destroy(&own, 1000000000u);
+    }
+    td_cu_mem_free(device, &mem);
+    td_cu_mem_free(device, &scratch);
+}
+
+/* 8 MiB each way and a kernel or two between, alone and three in flight. */
+static void test_bench_copies(void **state)
+{
+    enum { SLOTS = 3, FRAMES = 60, MIB = 1 << 20 };
+    const tandem_attention op = bench_op(1, 16, 4096, 4096, 64, TANDEM_PRECISION_8B);
+    const td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
+    td_cu_mem memory[SLOTS], host[SLOTS], scratch;
+    static td_plan plan;
+    td_stream *own;
+    bool signalled;
+    char why[256];
+
+    (void)state;
+    must(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why), why);
+    must(td_stream_create(device, NULL, &own, why, sizeof why), why);
+    must(td_cu_mem_alloc(device, plan.scratch_bytes, &scratch, why, sizeof why), why);
+    for (int i = 0; i < SLOTS; i++) {
+        must(td_cu_mem_alloc(device, 32 * MIB, &memory[i], why, sizeof why), why);
+        must(td_cu_mem_alloc_host(device, 32 * MIB, &host[i], why, sizeof why), why);
+        memset(host[i].host, 0, 32 * MIB);
+    }
+    for (int variant = 0; variant < 3; variant++) {
+        const int flight = variant ? SLOTS : 1;
+        uint64_t sequences[SLOTS] = {0}, begin = 0;
+
+        for (int frame = -6; frame < FRAMES; frame++) {
+            const int slot = (frame + 6) % flight;
+            const uint64_t address = memory[variant == 2 ? slot : 0].address;
+            const uint64_t views[TD_VIEW_COUNT] = {address, address + 8 * MIB, address + 16 * MIB, address + 24 * MIB};
+            const td_stream_copy in = {address, host[slot].host, 24 * MIB},
+                                 out = {address + 24 * MIB, (char *)host[slot].host + 24 * MIB, 8 * MIB};
+            const td_stream_submit submit = {.plan = &plan,
+                                             .views = views,
+                                             .scratch = scratch.address,
+                                             .copies_in = &in,
+                                             .copies_out = &out,
+                                             .copy_in_count = 1,
+                                             .copy_out_count = 1,
+                                             .slot = (uint32_t)slot};
+
+            if (sequences[slot])
+                must(td_stream_wait(own, sequences[slot]), "wait");
+            if (frame == 0)
+                begin = td_now_ns();
+            must(td_stream_enqueue(own, &submit, &sequences[slot], &signalled, why, sizeof why), why);
+        }
+        for (int slot = 0; slot < flight; slot++)
+            must(td_stream_wait(own, sequences[slot]), "wait");
+        print_message("24 MiB in, 8 MiB out, %s: %.0f us a frame\n",
+                      variant == 0   ? "one by one"
+                      : variant == 1 ? "three in flight in the same memory"
+                                     : "three in flight in memory of their own",
+                      (double)(td_now_ns() - begin) / FRAMES / 1e3);
+    }
+    td_stream_destroy(&own, 1000000000u);
+    for (int i = 0; i < SLOTS; i++) {
+        td_cu_mem_free(device, &memory[i]);
+        td_cu_mem_free(device, &host[i]);
+    }
+    td_cu_mem_free(device, &scratch);
+}
+
 static void print_log(void *user, int level, const char *text)
 {
     (void)user;
@@ -1299,7 +1878,8 @@ static void print_log(void *user, int level, const char *text)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest bench[] = {cmocka_unit_test(test_bench)};
+    const struct CMUnitTest bench[] = {cmocka_unit_test(test_bench_enqueue), cmocka_unit_test(test_bench_wait),
+                                       cmocka_unit_test(test_bench_copies), cmocka_unit_test(test_bench)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_head_dims),
@@ -1310,13 +1890,17 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_granularities),
         cmocka_unit_test(test_odd_values),
         cmocka_unit_test(test_probe),
-        cmocka_unit_test(test_frame_counts),
-        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_descriptors),
         cmocka_unit_test(test_open_and_close),
         cmocka_unit_test(test_vulkan_leaks_nothing),
-        cmocka_unit_test(test_vulkan_frames),
     };
+    /* Of each kind of stream. */
+    const struct CMUnitTest streams[] = {
+        cmocka_unit_test(test_frame_counts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_vulkan_frames),
+        cmocka_unit_test(test_replay),       cmocka_unit_test(test_cancel),   cmocka_unit_test(test_copies),
+    };
+    /* Starts another process, which sanitizers do not follow. */
+    const struct CMUnitTest peers[] = {cmocka_unit_test(test_peer_dies)};
     const struct CMUnitTest emulated[] = {
         cmocka_unit_test(test_head_dims),         cmocka_unit_test(test_causal_and_groups),
         cmocka_unit_test(test_smoothing),         cmocka_unit_test(test_granularities),
@@ -1332,6 +1916,8 @@ int main(int argc, char **argv)
     tandem_status status;
     int failures;
 
+    if (argc > 2 && !strcmp(argv[1], "--peer"))
+        return be_peer(atoi(argv[2]));
     quick = argc > 1 && !strcmp(argv[1], "--quick");
     expected = expect && !strcmp(expect, "1");
     status = td_cu_device_open(NULL, &log, &device, why, sizeof why);
@@ -1348,11 +1934,28 @@ int main(int argc, char **argv)
     print_message("%s, compute capability %u, driver %u, clock offset %lld ns\n", td_cu_device_info(device)->name,
                   td_cu_device_info(device)->sm, td_cu_device_info(device)->driver_version,
                   (long long)td_stream_clock_offset_ns(stream));
-    const bool vulkan = !times && open_vulkan();
+    const bool vulkan = open_vulkan();
     failures = times ? cmocka_run_group_tests(bench, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+    own_stream = stream;
+    for (int kind = 0; kind < 2 && !times; kind++) {
+        graphs = kind;
+        if (graphs)
+            status = td_stream_create_graph(device, &log, &stream, why, sizeof why);
+        if (status) {
+            fprintf(stderr, "no stream of graphs: %s\n", why);
+            failures++;
+            break;
+        }
+        failures += cmocka_run_group_tests_name(graphs ? "graphs" : "launches", streams, NULL, NULL);
+        if (!quick)
+            failures += cmocka_run_group_tests_name(graphs ? "graphs" : "launches", peers, NULL, NULL);
+        if (graphs)
+            td_stream_destroy(&stream, 1000000000u);
+    }
+    graphs = false;
+    stream = own_stream;
     uint32_t images = 0;
     const td_cubin *table = td_cubins(&images), *own = td_cubin_for_sm(td_cu_device_info(device)->sm, why, sizeof why);
-    own_stream = stream;
     for (uint32_t i = 0; i < images && !times && !quick; i++) {
         if (!table[i].ptx || table[i].sm > td_cu_device_info(device)->sm || (table + i == own && own->sm >= 90))
             continue;
@@ -1369,8 +1972,10 @@ int main(int argc, char **argv)
     }
     image = NULL;
     stream = own_stream;
-    if (!times && !quick)
+    for (int kind = 0; kind < 2 && !times && !quick; kind++) {
+        graphs = kind;
         failures += cmocka_run_group_tests(stuck, NULL, NULL);
+    }
     if (!times && !vulkan && expected)
         failures++;
     td_vk_close(&vk);
