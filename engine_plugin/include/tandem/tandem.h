@@ -42,12 +42,14 @@ typedef enum tandem_log_level {
 
 typedef enum tandem_backend { TANDEM_BACKEND_AUTO = 0, TANDEM_BACKEND_CUDA = 1, TANDEM_BACKEND_CPU = 2 } tandem_backend;
 
-/* How compute meets the renderer, best first. */
+/* How compute meets the renderer, best first. Who computes is the backend: CUDA on the first four, the CPU on `cpu`, on
+ * `copy` where it shares no memory with the device, and on `host` where that is asked for, which then is `cpu` by another
+ * name. */
 typedef enum tandem_rung {
     TANDEM_RUNG_INLINE = 1,   /* CUDA kernels within the engine's own command buffer */
     TANDEM_RUNG_TIMELINE = 2, /* shared memory, exported timeline semaphores: no host in the way */
     TANDEM_RUNG_HOST = 3,     /* shared memory, points signalled by the host */
-    TANDEM_RUNG_COPY = 4,     /* no shared memory: staging both ways */
+    TANDEM_RUNG_COPY = 4,     /* no shared memory: bytes are copied both ways, points signalled by the host */
     TANDEM_RUNG_CPU = 5       /* no CUDA device for this engine: the CPU computes in shared memory */
 } tandem_rung;
 
@@ -64,7 +66,8 @@ typedef struct tandem_session_desc {
     uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 32 */
     uint64_t wait_bound_ns;    /* a wait point later than this is taken for lost: the job fails; 0: 2 s */
     uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
-    uint32_t rung;             /* tandem_rung: this one or UNSUPPORTED, to compare or to work around; 0: the best */
+    uint32_t rung;             /* tandem_rung: this one or UNSUPPORTED, to compare or to work around; 0: the best; CPU
+                                  computes on the CPU whatever there is */
     char *error_text;          /* where tandem_session_create() writes why it failed, or NULL */
     size_t error_text_bytes;
 } tandem_session_desc;
@@ -103,7 +106,8 @@ TANDEM_API uint32_t tandem_version(void);
 TANDEM_API const char *tandem_status_text(tandem_status status);
 
 /* Makes a session on the engine's Vulkan device, or on host memory when desc->vulkan is NULL.
- * Returns: OK; ARG; UNSUPPORTED if the backend that was asked for is not there; NOMEM; DEVICE. *out is NULL on failure.
+ * Returns: OK; ARG; UNSUPPORTED if the backend or the rung that was asked for is not there; NOMEM; DEVICE. *out is NULL
+ *          on failure.
  * Owner: the caller; what desc points to need only live during the call, but the Vulkan objects as long as the session.
  * Threads: any; many sessions may live in one process.
  * Blocks: for the set-up of the device, about 0.3 s with CUDA. */
@@ -135,10 +139,13 @@ TANDEM_API tandem_status tandem_error_text(tandem_session *session, char *text, 
 /* Where a mem's bytes come from. */
 typedef enum tandem_mem_source {
     TANDEM_MEM_CREATE = 0, /* the session makes memory that both sides can use: with Vulkan also a VkBuffer on it */
-    TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA */
-    TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's */
+    TANDEM_MEM_HOST = 1,   /* `host`: mapped memory, `bytes` long; both whole pages where there is Vulkan or CUDA; on the
+                              copy rung it has no VkBuffer: the host fills and reads it itself */
+    TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's; not on the
+                              copy rung */
     /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
-     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung */
+     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. On the
+     * copy rung not a dedicated allocation */
     TANDEM_MEM_VULKAN = 3
 } tandem_mem_source;
 
@@ -170,7 +177,8 @@ TANDEM_API tandem_status tandem_mem_create(tandem_session *session, const tandem
  * Blocks: for the running job. The engine's own use of the memory must be over. */
 TANDEM_API tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem);
 
-/* The host's address of a mem, where it has one: always on host sessions and on the CPU rung.
+/* The host's address of a mem, where it has one: always on host sessions, on the CPU rung and on the copy rung (there it
+ * is what jobs see: the bytes of the last release, and what jobs wrote since; an acquire brings them to the VkBuffer).
  * Returns: OK; ARG; UNSUPPORTED for memory that only the GPU sees.
  * Owner: the mem; valid until it is destroyed.
  * Threads: any.

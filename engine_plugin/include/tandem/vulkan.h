@@ -32,7 +32,7 @@ extern "C" {
 /* The engine's device. Every handle stays the engine's and must outlive the session. */
 struct tandem_vulkan {
     uint32_t struct_bytes;
-    uint32_t api_version; /* VkApplicationInfo.apiVersion; at least 1.2, or 1.1 with the extensions */
+    uint32_t api_version; /* VkApplicationInfo.apiVersion; at least 1.1 */
     PFN_vkGetInstanceProcAddr get_instance_proc_addr;
     VkInstance instance;
     VkPhysicalDevice physical_device;
@@ -40,7 +40,7 @@ struct tandem_vulkan {
     uint32_t queue_family; /* the family whose queues use the shared mems */
     uint32_t enabled_extension_count;
     const char *const *enabled_extensions; /* of the device, as given to vkCreateDevice */
-    /* As given to vkCreateDevice, chain included; NULL: all that tandem_vulkan_requirements() lists as required. */
+    /* As given to vkCreateDevice, chain included; NULL: timelineSemaphore, and no other. */
     const VkPhysicalDeviceFeatures2 *enabled_features;
     VkQueue queue; /* of the family; else VK_NULL_HANDLE, and no inline rung: that tries itself, and submits, there */
     /* Around each submit of the session's to the queue, from any thread, within other calls: nobody who holds this lock
@@ -96,7 +96,9 @@ typedef struct tandem_mem_vulkan {
 TANDEM_API tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tandem_mem_vulkan *out);
 
 /* The VkSemaphore behind a timeline, for the engine's submits.
- * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan.
+ * Returns: OK; ARG; UNSUPPORTED on a session without Vulkan, and on a device without timelineSemaphore: there the engine
+ *          calls tandem_timeline_signal() when its fence says so, and waits with tandem_point_wait() or tandem_point_fd()
+ *          before it submits what needs the result.
  * Owner: the timeline.
  * Threads: any.
  * Blocks: never. */
@@ -104,7 +106,7 @@ TANDEM_API tandem_status tandem_timeline_get_vulkan(tandem_session *session, tan
                                                     VkSemaphore *out);
 
 /* Records the release of a mem to the session, after the engine's last use (src) and before its submit signals the wait
- * point.
+ * point. On the copy rung the whole mem is copied to the host's memory by this: not within a render pass.
  * Returns: OK; ARG; UNSUPPORTED for a mem without a VkBuffer (its engine records the barrier on its own buffer).
  * Owner: nothing; the command buffer stays the engine's.
  * Threads: as the command buffer's.
@@ -113,7 +115,8 @@ TANDEM_API tandem_status tandem_record_release(tandem_session *session, VkComman
                                                VkPipelineStageFlags src_stage, VkAccessFlags src_access);
 
 /* Records the acquisition of a mem from the session, before the engine's next use (dst), in a submit that waits for the
- * job's signal point.
+ * job's signal point. On the copy rung the whole mem is copied back by this, also what no job wrote: release each mem that
+ * you acquire.
  * Returns: OK; ARG; UNSUPPORTED as for release.
  * Owner: nothing.
  * Threads: as the command buffer's.
