@@ -25,7 +25,7 @@ SIZE(tandem_vulkan, 96);
 SIZE(tandem_requirement, 40);
 SIZE(tandem_mem_vulkan, 40);
 SIZE(tandem_pack, 136);
-SIZE(tandem_api, 240);
+SIZE(tandem_api, 264);
 AT(tandem_job, struct_bytes, 0);
 AT(tandem_job, op, 48);
 AT(tandem_job_report, struct_bytes, 0);
@@ -38,6 +38,7 @@ AT(tandem_pack, struct_bytes, 0);
 AT(tandem_api, struct_bytes, 0);
 AT(tandem_api, version_number, 8);
 AT(tandem_api, record_unpack, 232);
+AT(tandem_api, record, 256);
 _Static_assert(TANDEM_OK == 0 && TANDEM_ERROR_BUSY == -8, "status codes are part of the ABI");
 _Static_assert(TANDEM_VERSION == 0x1000, "0.1.0");
 

@@ -480,6 +480,7 @@ static bool may_be_done_without(const char *call)
         "cuDestroyExternalSemaphore",
         "cuStreamDestroy",
         "cuEventDestroy",
+        "cuEventSynchronize", /* a helper looks instead */
         "cuModuleUnload",
         "cuLaunchKernelEx",
         "cuDevicePrimaryCtxRelease",

@@ -85,7 +85,7 @@ static void exports_are_the_api(void **state)
         "tandem_point_wait", "tandem_submit", "tandem_poll", "tandem_wait", "tandem_cancel", "tandem_model_load",
         "tandem_model_tensor", "tandem_model_destroy", "tandem_vulkan_requirements", "tandem_mem_get_vulkan",
         "tandem_timeline_get_vulkan", "tandem_record_release", "tandem_record_acquire", "tandem_pack_tiles",
-        "tandem_record_pack", "tandem_record_unpack",
+        "tandem_record_pack", "tandem_record_unpack", "tandem_timeline_submitted", "tandem_point_fd", "tandem_record",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

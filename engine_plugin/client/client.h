@@ -29,6 +29,7 @@ enum {
     TD_MAX_FRAMES = TD_STREAM_PENDING,
     TD_REPORTS = 256,
     TD_MAX_GARBAGE = 64,
+    TD_POINT_FDS = 64,
 };
 #define TD_CLOSE_BOUND_NS 2000000000ull /* how long a destruction waits for a running job */
 #define TD_MAX_WAIT_NS 60000000000ull
@@ -80,7 +81,8 @@ typedef struct td_timeline {
     VkSemaphore semaphore; /* VK_NULL_HANDLE: `counter` counts */
     td_cu_timeline cu;
     uint64_t counter;
-    uint64_t promised; /* by_session: the highest value that a job signals or has signalled */
+    uint64_t promised;  /* by_session: the highest value that a job signals or has signalled */
+    uint64_t submitted; /* else: up to which value the engine has announced its submits */
 } td_timeline;
 
 typedef struct td_tensor_entry {
@@ -110,10 +112,17 @@ typedef struct td_job {
     uint64_t number; /* of the ticket; 0: the slot is free */
     bool recorded;   /* it is in a command buffer of the engine's: not among those in `order` */
     bool begun;      /* the executor has it */
-    bool cancelled;  /* given up before its end; ends CANCELLED when its turn to signal comes */
-    bool held;       /* the worker is at it */
+    bool at_work;    /* the worker is at it */
     bool has_deadline;
+    bool commits;    /* its plan claims the output before it is written */
+    bool told;       /* that its wait is out of bounds */
+    /* asked: it is to be given up, so as to end in end_state; given_up: it will, once its turn to signal comes or the
+     * executor is through with it; committed: too late, it ends DONE. Neither of the two: the executor is deciding. */
+    bool asked, given_up, committed;
+    tandem_job_state end_state;
+    tandem_status end_status;
     td_control control; /* of the CPU executor */
+    td_control *words;  /* of the executor that has it; NULL before */
     td_timeline *wait, *signal;
     uint64_t wait_value, signal_value;
     uint64_t submit_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
@@ -125,6 +134,16 @@ typedef struct td_job {
     td_plan plan;
 } td_job;
 
+/* An eventfd of tandem_point_fd(), a duplicate of the caller's. */
+typedef struct td_point_fd {
+    td_timeline *timeline;
+    uint64_t value, since_ns;
+    int fd;
+} td_point_fd;
+
+/* local.c: what a thread that may sleep in the driver for good shares with the session's destruction. */
+typedef struct td_sleeper td_sleeper;
+
 struct tandem_session {
     td_log log;
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
@@ -134,7 +153,8 @@ struct tandem_session {
 
     uint32_t backend, rung, threads, frames, timing, salt;
     uint64_t wait_bound_ns;
-    bool gpu_signals; /* the `timeline` rung: the GPU waits and signals; else the worker does */
+    bool gpu_signals; /* the GPU waits and signals; else the host does */
+    bool ahead;       /* jobs go to the GPU before those in front of them have ended; else the worker does one by one */
     char rung_reason[256], device_name[128], isa[32];
     td_vk *vk;
     td_cu_device *cu;
@@ -146,12 +166,16 @@ struct tandem_session {
     pthread_mutex_t lock;
     pthread_cond_t work, watch, changed; /* for the worker, the watchdog, callers that wait */
     bool has_lock, has_worker, has_watchdog, stopping;
-    uint64_t stop_by_ns;
     pthread_t worker, watchdog;
+    td_sleeper *sleeper;
+    uint64_t watch_until_ns; /* when the watchdog looks by itself */
 
     char error[TD_WHY_BYTES + 64];
+    char untold[TD_WHY_BYTES]; /* a line that the watchdog has yet to log */
     tandem_status broken; /* sticky: DEVICE or LOST */
     bool broken_untold;   /* the watchdog has yet to log it */
+    bool runs_on;         /* broken, but the GPU is not: its signals come */
+    uint64_t broken_ns;
 
     td_table mems, timelines, models;
     uint64_t mem_host_bytes, mem_device_bytes;
@@ -164,6 +188,8 @@ struct tandem_session {
     uint64_t submitted, done, stale, cancelled, failed;
     td_scratch garbage[TD_MAX_GARBAGE];
     uint32_t garbage_count;
+    td_point_fd point_fds[TD_POINT_FDS];
+    uint32_t point_fd_count;
 };
 
 /* session.c: our own memory, zeroed or as it comes; `bytes` again on release. NULL: none left. */
@@ -214,8 +240,13 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
 tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
-/* Sleeps until the timeline should be looked at again, in a wait since begin_ns that ends at until_ns. Semaphores are
- * looked at ever less often and never slept on in the driver: vkWaitSemaphores takes 10 ms to see a value that CUDA
+/* Feeds the eventfds of points that are reached, or of a session that is broken; and of all points of a timeline that is
+ * at its end, or of all timelines (NULL). */
+void td_points_notify_locked(tandem_session *s);
+void td_points_end_locked(tandem_session *s, const td_timeline *timeline);
+/* Sleeps until the timeline should be looked at again, in a wait since begin_ns that ends at until_ns. What the session
+ * signals wakes `changed` and `work`, and so does what is signalled from the host. An engine's semaphores are looked at
+ * ever less often and never slept on in the driver: vkWaitSemaphores takes 10 ms to see a value that CUDA
  * signals, cannot be interrupted, and together with a vkSignalSemaphore of another thread it stalls the validation
  * layers (1.3.239) for 10 s. */
 void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t begin_ns,
@@ -262,9 +293,11 @@ tandem_job_report *td_job_report_locked(tandem_session *s, const td_job *job);
 bool td_job_state_ended(uint32_t state);
 /* Brings states up to date without waiting: jobs that the GPU has finished, deadlines that have passed. */
 void td_jobs_advance_locked(tandem_session *s);
-/* Gives up a job that has not begun. */
+/* Gives a job up, wherever it is: true if it is, or was before; false if its output is already its own (`committed`), or
+ * if the executor is just deciding: td_jobs_advance_locked() asks again. */
+bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 void td_job_cancel_locked(tandem_session *s, td_job *job);
-/* Signals and ends the cancelled jobs whose turn it is. */
+/* Signals and ends the jobs that were given up before they began, and whose turn it is. */
 void td_jobs_settle_locked(tandem_session *s);
 /* Takes a prepared job and hands it to the stream or to the worker. */
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why);

@@ -9,6 +9,12 @@
 
 #include "engine_plugin/client/client.h"
 
+/* A job's end wakes who waits for it; looked at all the same, against a driver that does not. */
+#define JOB_LOOK_NS 50000000u
+/* How long an executor may take to decide whether it or a cancellation was first, and how often it is asked. */
+#define MOST_DECIDING_NS 5000000u
+#define DECIDING_NS 20000u
+
 static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
 
 static td_extent extent_of(const tandem_view *view, const uint32_t shape[4], uint64_t bytes)
@@ -133,6 +139,7 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
     const uint32_t *shapes[TD_VIEW_COUNT] = {q_shape, k_shape, k_shape, q_shape, lse_shape};
     const tandem_view *views[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
     const uint32_t count = op->lse.dtype == TANDEM_DTYPE_NONE ? TD_VIEW_LSE : TD_VIEW_COUNT;
+    td_target target = s->target;
     box boxes[TD_VIEW_COUNT];
     tandem_status status = td_attention_check(op, why, TD_WHY_BYTES);
 
@@ -145,7 +152,8 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
                                  "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64,
                                  view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
                                  views[i]->mem);
-    return status == TANDEM_OK ? td_plan_attention(op, &s->target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
+    target.commit = job->commits;
+    return status == TANDEM_OK ? td_plan_attention(op, &target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
 }
 
 static tandem_status bind_points_locked(tandem_session *s, td_job *job, const tandem_job *desc, char *why)
@@ -235,7 +243,7 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     memset(job, 0, offsetof(td_job, plan));
     job->scratch = scratch;
     job->submit_ns = now;
-    job->has_deadline = desc->deadline_ns != 0;
+    job->has_deadline = job->commits = desc->deadline_ns != 0;
     job->deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
@@ -342,6 +350,15 @@ tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_
     return td_session_fail(session, __func__, status, why);
 }
 
+/* Nothing wakes the host when the engine's commands have run. */
+static bool is_recorded_locked(const tandem_session *s, uint64_t number)
+{
+    for (uint32_t i = 0; i < s->frames; i++)
+        if (s->jobs[i].number == number)
+            return s->jobs[i].recorded;
+    return false;
+}
+
 tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns, tandem_job_report *report)
 {
     const uint64_t begin = td_now_ns();
@@ -358,7 +375,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
     pthread_mutex_lock(&session->lock);
     for (;;) {
         const tandem_job_report *kept;
-        uint64_t now = td_now_ns();
+        uint64_t now = td_now_ns(), look;
 
         number = ticket_number_locked(session, ticket, why);
         if (!number) {
@@ -377,46 +394,60 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
                              "ticket is 0x%" PRIx64 ": the job has not ended in time", ticket);
             break;
         }
-        if (session->gpu_signals) {
-            /* Nothing wakes the host when the GPU is done: look, ever less often. */
-            pthread_mutex_unlock(&session->lock);
-            td_sleep_ns(td_nap_ns(now - begin) < until - now ? td_nap_ns(now - begin) : until - now);
-            pthread_mutex_lock(&session->lock);
-        } else {
-            td_cond_wait_until(session, &session->changed, until);
-        }
+        look = now + (is_recorded_locked(session, number) ? td_nap_ns(now - begin) : JOB_LOOK_NS);
+        td_cond_wait_until(session, &session->changed, look < until ? look : until);
     }
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }
 
+/* OK if it ends CANCELLED; BUSY and `open` while the executor decides. */
+static tandem_status cancel_locked(tandem_session *s, uint64_t number, bool *open)
+{
+    *open = false;
+    for (uint32_t i = 0; i < s->frames; i++) {
+        td_job *job = &s->jobs[i];
+
+        if (job->number != number || td_job_state_ended(td_job_report_locked(s, job)->state))
+            continue;
+        if (job->recorded)
+            return td_recorded_cancel_locked(s, job) ? TANDEM_OK : TANDEM_ERROR_BUSY;
+        if (td_job_give_up_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK)) {
+            const bool ends_so = job->end_state == TANDEM_JOB_CANCELLED;
+
+            td_jobs_advance_locked(s);
+            return ends_so ? TANDEM_OK : TANDEM_ERROR_BUSY;
+        }
+        *open = !job->committed;
+        break;
+    }
+    return TANDEM_ERROR_BUSY;
+}
+
 tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket)
 {
+    const uint64_t begin = td_now_ns();
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
+    bool open = true;
     uint64_t number;
 
     if (!session)
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     number = ticket_number_locked(session, ticket, why);
-    if (number) {
+    if (number)
         td_jobs_advance_locked(session);
-        status = td_fail(why, sizeof why, TANDEM_ERROR_BUSY,
-                         "ticket is 0x%" PRIx64 ": the job is on the GPU or has ended", ticket);
-        for (uint32_t i = 0; i < session->order_count; i++) {
-            td_job *job = session->order[i];
-
-            if (job->number != number || td_job_state_ended(td_job_report_locked(session, job)->state))
-                continue;
-            if (job->begun && session->cu)
-                break;
-            td_job_cancel_locked(session, job);
-            td_jobs_settle_locked(session);
-            status = TANDEM_OK;
+    while (number && open) {
+        status = cancel_locked(session, number, &open);
+        if (!open || td_now_ns() - begin > MOST_DECIDING_NS)
             break;
-        }
+        pthread_mutex_unlock(&session->lock);
+        td_sleep_ns(DECIDING_NS);
+        pthread_mutex_lock(&session->lock);
     }
+    if (status == TANDEM_ERROR_BUSY)
+        td_fail(why, sizeof why, status, "ticket is 0x%" PRIx64 ": the job is writing its output or has ended", ticket);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }

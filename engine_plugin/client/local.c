@@ -2,28 +2,75 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   rung `timeline`   submit enqueues wait, kernels and signal on the stream; the watchdog only looks
- *   other rungs       submit queues; the worker waits for the point, runs the plan, signals the point
+ *   on a stream   a job goes to the GPU as soon as its wait can be met there: at once, or held on the host until then. The
+ *                 waiter sleeps until the GPU is through with the oldest one. The GPU signals, or else the waiter does
+ *   else          (the CPU, the rung `copy`) the worker waits for a job's point, runs its plan, and signals its point
+ *
+ * In both the watchdog gives up what is late, and in both jobs keep their order: nothing overtakes a job that is held.
  *
  * A job's report ends (DONE, STALE, CANCELLED, FAILED) once and for all; the job itself is retired, and its slot free,
- * when its point is signalled and nothing uses its mems any more. A STALE job is the one case where the report ends
- * first.
+ * when its point is signalled and nothing uses its mems any more. The report of a job that is given up because it is too
+ * late (STALE, FAILED) ends first.
  */
+#define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "engine_plugin/client/client.h"
 
-#define WATCH_NS 5000000u           /* how often the watchdog looks at the GPU */
-#define WATCH_DEADLINE_NS 500000u   /* the same while a job has a deadline */
-#define STATUS_NS 100000000u        /* how long the GPU may be silent before the driver is asked for errors */
+#define STATUS_NS 100000000u   /* how often the driver is asked for errors while jobs are under way */
+#define CLAIM_SPIN_NS 10000u   /* a device that has claimed decides within a few microseconds */
+#define CLAIM_LOOK_NS 20000u   /* else it is looked at again so much later */
+#define UNWAITED_LOOK_NS 1000000u /* how often the GPU is looked at when the driver cannot wait for it */
+#define HELD_LOOK_NS 50000u    /* how often a value is looked at that an engine did not announce, */
+#define HELD_EAGER_NS 100000000u /* for so long; then with td_nap_ns() */
 #define CALIBRATE_NS 1000000000u
-#define DRAIN_NS 500000000u         /* what jobs on the GPU get at the end before their waits are released by force */
+#define BROKEN_NS 20000000u    /* how long the GPU's own signals are waited for when the driver says that it failed */
+#define DRAIN_NS 1000000000u   /* what jobs on the GPU get at the end before their waits are released by force */
 #define SCRATCH_LEAST_BYTES 65536u
 #define SCRATCH_ALIGNMENT 256u
+
+/* What a thread that sleeps in the driver shares with the session's destruction. */
+struct td_sleeper {
+    pthread_mutex_t lock;
+    pthread_cond_t awake;
+    bool sleeps, left_behind;
+};
+
+static td_sleeper *make_sleeper(void)
+{
+    td_sleeper *sleeper = calloc(1, sizeof *sleeper);
+    pthread_condattr_t monotonic;
+    bool made = false;
+
+    if (sleeper && !pthread_condattr_init(&monotonic)) {
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        made = !pthread_cond_init(&sleeper->awake, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+    }
+    if (made && pthread_mutex_init(&sleeper->lock, NULL)) {
+        pthread_cond_destroy(&sleeper->awake);
+        made = false;
+    }
+    if (made)
+        return sleeper;
+    free(sleeper);
+    return NULL;
+}
+
+static void free_sleeper(td_sleeper *sleeper)
+{
+    if (!sleeper)
+        return;
+    pthread_mutex_destroy(&sleeper->lock);
+    pthread_cond_destroy(&sleeper->awake);
+    free(sleeper);
+}
 
 bool td_job_state_ended(uint32_t state)
 {
@@ -89,10 +136,11 @@ static void set_broken(tandem_session *s, tandem_status status, bool told)
 {
     if (!s->broken)
         s->broken_untold = !told;
-    s->stuck = s->stuck || s->cu;
+    s->stuck = s->stuck || s->stream;
     s->broken = status == TANDEM_ERROR_LOST ? TANDEM_ERROR_LOST : TANDEM_ERROR_DEVICE;
     pthread_cond_signal(&s->watch);
     pthread_cond_broadcast(&s->work);
+    pthread_cond_broadcast(&s->changed);
 }
 
 void td_job_retire_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
@@ -116,15 +164,72 @@ static void finish(tandem_session *s, td_job *job, tandem_job_state state, tande
     td_job_retire_locked(s, job, state, status);
 }
 
-void td_job_cancel_locked(tandem_session *s, td_job *job)
+/* Giving up. */
+
+typedef enum claim { CLAIM_WON, CLAIM_LOST, CLAIM_OPEN } claim;
+
+/* The host's side of td_control's protocol, against an executor that has the job. */
+static claim claim_for_host(const td_job *job)
 {
-    job->cancelled = true;
-    __atomic_store_n(&job->control.cancel, 1, __ATOMIC_RELAXED);
-    if (!job->begun) {
+    td_control *words = job->words;
+
+    if (!words) /* it is just being handed over */
+        return CLAIM_OPEN;
+    if (job->commits) {
+        const uint64_t begin = td_now_ns();
+        uint32_t verdict;
+
+        __atomic_store_n(&words->stale, 1, __ATOMIC_SEQ_CST);
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&words->claimed, __ATOMIC_SEQ_CST)) {
+            do
+                verdict = __atomic_load_n(&words->verdict, __ATOMIC_ACQUIRE);
+            while (verdict == TD_VERDICT_NONE && td_now_ns() - begin < CLAIM_SPIN_NS);
+            if (verdict != TD_VERDICT_GIVEN_UP)
+                return verdict == TD_VERDICT_NONE ? CLAIM_OPEN : CLAIM_LOST;
+        }
+    }
+    __atomic_store_n(&words->cancel, 1, __ATOMIC_RELAXED);
+    return CLAIM_WON;
+}
+
+static bool is_open(const td_job *job)
+{
+    return job->asked && !job->given_up && !job->committed;
+}
+
+bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+{
+    if (job->given_up || job->committed)
+        return job->given_up;
+    if (!job->asked) { /* the first reason holds */
+        job->asked = true;
+        job->end_state = state;
+        job->end_status = status;
+    }
+    if (job->begun) {
+        const claim answer = claim_for_host(job);
+
+        job->committed = answer == CLAIM_LOST;
+        if (answer == CLAIM_OPEN)
+            pthread_cond_signal(&s->watch);
+        if (answer != CLAIM_WON)
+            return false;
+    }
+    job->given_up = true;
+    if (job->end_state != TANDEM_JOB_CANCELLED)
+        end_report(s, job, job->end_state, job->end_status);
+    if (!job->begun && !job->at_work) {
         drop_mems(s, job);
         drop_wait(s, job);
     }
     pthread_cond_broadcast(&s->work);
+    return true;
+}
+
+void td_job_cancel_locked(tandem_session *s, td_job *job)
+{
+    td_job_give_up_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
 }
 
 void td_jobs_settle_locked(tandem_session *s)
@@ -135,90 +240,79 @@ void td_jobs_settle_locked(tandem_session *s)
 
         for (uint32_t e = 0; e < i; e++)
             first = first && (!job->signal || s->order[e]->signal != job->signal);
-        if (job->cancelled && !job->begun && !job->held && first)
-            finish(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
+        if (job->given_up && !job->begun && !job->at_work && first)
+            finish(s, job, job->end_state, job->end_status);
         else
             i++;
     }
 }
 
-/* A driver error that will not go away: every job ends FAILED, and points are signalled as far as that is still
- * possible; a stream that still runs does so itself. `told`: the caller logs the cause; else the watchdog logs that it
- * happened. */
-static void break_session(tandem_session *s, tandem_status status, bool told)
+/* The executor is through with a job. */
+static bool was_given_up(const td_job *job)
 {
-    bool runs;
-
-    set_broken(s, status, told);
-    if (!s->gpu_signals)
-        return;
-    runs = td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
-    while (s->order_count)
-        (runs ? td_job_retire_locked : finish)(s, s->order[0], TANDEM_JOB_FAILED, s->broken);
+    return job->given_up || (is_open(job) && job->words &&
+                             __atomic_load_n(&job->words->verdict, __ATOMIC_ACQUIRE) == TD_VERDICT_GIVEN_UP);
 }
 
-/* The `timeline` rung: true if the job is over on the GPU and its point is signalled. */
-static bool gpu_is_done(tandem_session *s, const td_job *job, tandem_status *status)
+static void end_job(tandem_session *s, td_job *job, tandem_status status)
+{
+    tandem_job_state state = status == TANDEM_OK ? TANDEM_JOB_DONE : TANDEM_JOB_FAILED;
+
+    if (was_given_up(job)) {
+        state = job->end_state;
+        status = job->end_status;
+    }
+    (s->gpu_signals ? td_job_retire_locked : finish)(s, job, state, status);
+}
+
+/* The engine does not serve a wait that is on the GPU, and never will: it is dead, or this session ends. */
+static bool release_wait(tandem_session *s, td_job *job)
 {
     uint64_t value = 0;
 
-    if (td_stream_completed(s->stream) < job->stream_sequence)
+    if (!job->begun || !s->gpu_signals || !job->wait || job->wait->by_session)
         return false;
-    if (!job->signal)
-        return true;
-    *status = td_timeline_value_locked(s, job->signal, &value);
-    return *status == TANDEM_OK && value >= job->signal_value;
+    if (td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
+        return false;
+    td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+    return td_timeline_raise_locked(s, job->wait, job->wait_value) == TANDEM_OK;
 }
 
-static void end_by_times(tandem_session *s, td_job *job)
+/* The points of jobs that a broken session's GPU has: what was on its way when it broke may still come, once. */
+static void settle_broken(tandem_session *s)
 {
-    tandem_job_report *report = td_job_report_locked(s, job);
-    uint64_t begin = 0, end = 0;
-    bool known = td_stream_times(s->stream, job->stream_sequence, &begin, &end);
+    while (s->ahead && s->order_count) {
+        td_job *job = s->order[0];
+        uint64_t value = 0;
+        bool comes = job->begun && s->runs_on;
 
-    if (known && s->timing) {
-        report->begin_ns = begin;
-        report->end_ns = end;
-    }
-    if (job->has_deadline && (known ? end : td_now_ns()) > job->deadline_ns)
-        end_report(s, job, TANDEM_JOB_STALE, TANDEM_OK);
-    else
-        end_report(s, job, TANDEM_JOB_DONE, TANDEM_OK);
-}
-
-void td_jobs_advance_locked(tandem_session *s)
-{
-    tandem_status status = TANDEM_OK;
-    uint64_t now, value;
-
-    while (s->gpu_signals && s->order_count && gpu_is_done(s, s->order[0], &status)) {
-        end_by_times(s, s->order[0]);
-        drop_job(s, s->order[0]);
-    }
-    if (s->gpu_signals && s->order_count && status == TANDEM_OK) {
-        tandem_job_report *head = td_job_report_locked(s, s->order[0]);
-
-        if (head->state == TANDEM_JOB_PENDING) {
-            value = s->order[0]->wait_value;
-            if (s->order[0]->wait)
-                status = td_timeline_value_locked(s, s->order[0]->wait, &value);
-            if (status == TANDEM_OK && value >= s->order[0]->wait_value)
-                head->state = TANDEM_JOB_RUNNING;
+        if (job->begun && s->gpu_signals && !s->runs_on && job->signal &&
+            td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK) {
+            comes = value >= job->signal_value;
+            if (!comes && td_now_ns() - s->broken_ns < BROKEN_NS)
+                break;
         }
+        (comes ? td_job_retire_locked : finish)(s, job, TANDEM_JOB_FAILED, s->broken);
     }
-    if (status != TANDEM_OK)
-        break_session(s, status, false);
-    if (!s->order_count)
-        return;
-    now = td_now_ns();
-    for (uint32_t i = 0; i < s->order_count; i++) {
-        td_job *job = s->order[i];
+}
 
-        if (!job->has_deadline || now < job->deadline_ns || job->cancelled)
-            continue;
-        __atomic_store_n(&job->control.cancel, 1, __ATOMIC_RELAXED);
-        end_report(s, job, TANDEM_JOB_STALE, TANDEM_OK);
+/* A driver error that will not go away: every job ends FAILED, and points are signalled as far as that is still
+ * possible. Where the GPU signals, it goes on doing so if only a semaphore cannot be read. Jobs of the worker are left to
+ * it. */
+static void break_session(tandem_session *s, tandem_status status, bool told)
+{
+    if (!s->broken) {
+        s->broken_ns = td_now_ns();
+        s->runs_on = s->ahead && s->gpu_signals && td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
     }
+    set_broken(s, status, told);
+    for (uint32_t i = 0; i < s->order_count && s->ahead; i++) {
+        if (s->broken == TANDEM_ERROR_LOST)
+            release_wait(s, s->order[i]);
+        end_report(s, s->order[i], TANDEM_JOB_FAILED, s->broken);
+    }
+    settle_broken(s);
+    td_points_notify_locked(s);
 }
 
 /* Scratch. */
@@ -235,25 +329,33 @@ static void free_scratch(tandem_session *s, td_scratch *scratch)
 
 static void free_garbage(tandem_session *s)
 {
-    while (s->garbage_count)
-        free_scratch(s, &s->garbage[--s->garbage_count]);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < s->garbage_count; i++)
+        if (s->garbage[i].recorded && !s->stopping)
+            s->garbage[kept++] = s->garbage[i];
+        else
+            free_scratch(s, &s->garbage[i]);
+    s->garbage_count = kept;
 }
 
 tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why)
 {
     tandem_status status = TANDEM_OK;
     td_scratch more = {0};
+    bool keep;
 
     if (!s->order_count)
         free_garbage(s);
     if (bytes <= job->scratch.bytes)
         return TANDEM_OK;
-    if (job->scratch.bytes && s->order_count && s->garbage_count == TD_MAX_GARBAGE)
+    keep = job->scratch.bytes && (s->order_count || job->scratch.recorded);
+    if (keep && s->garbage_count == TD_MAX_GARBAGE)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%d blocks of scratch are still in use", TD_MAX_GARBAGE);
     if (bytes > (uint64_t)INT64_MAX)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "the job needs %" PRIu64 " bytes of scratch", bytes);
     more.bytes = bytes > SCRATCH_LEAST_BYTES ? td_align_up(bytes, 4096) : SCRATCH_LEAST_BYTES;
-    if (s->order_count && more.bytes < job->scratch.bytes + job->scratch.bytes / 2)
+    if (keep && more.bytes < job->scratch.bytes + job->scratch.bytes / 2)
         more.bytes = td_align_up(job->scratch.bytes + job->scratch.bytes / 2, 4096); /* few outgrown blocks at a time */
     if (s->stream) {
         more.mem = td_mem_new(s, more.bytes, why);
@@ -273,7 +375,7 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t
         free_scratch(s, &more);
         return status;
     }
-    if (s->order_count && job->scratch.bytes)
+    if (keep)
         s->garbage[s->garbage_count++] = job->scratch;
     else
         free_scratch(s, &job->scratch);
@@ -281,7 +383,7 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t
     return TANDEM_OK;
 }
 
-/* Start. */
+/* On a stream. */
 
 static const char *label_of(const td_plan *plan)
 {
@@ -294,8 +396,10 @@ static const char *label_of(const td_plan *plan)
 
 static tandem_status enqueue(tandem_session *s, td_job *job, td_stage *stage, char *why)
 {
-    const td_stream_point wait = {job->wait ? &job->wait->cu : NULL, VK_NULL_HANDLE, job->wait_value},
-                          signal = {job->signal ? &job->signal->cu : NULL, VK_NULL_HANDLE, job->signal_value};
+    const td_stream_point wait = {job->wait ? &job->wait->cu : NULL, job->wait ? job->wait->semaphore : VK_NULL_HANDLE,
+                                  job->wait_value},
+                          signal = {job->signal ? &job->signal->cu : NULL,
+                                    job->signal ? job->signal->semaphore : VK_NULL_HANDLE, job->signal_value};
     td_stream_submit submit = {
         .plan = &job->plan,
         .views = job->views,
@@ -313,35 +417,239 @@ static tandem_status enqueue(tandem_session *s, td_job *job, td_stage *stage, ch
     return td_stream_enqueue(s->stream, &submit, &job->stream_sequence, &signalled, why, TD_WHY_BYTES);
 }
 
+/* Hands a job to the GPU. */
+static tandem_status begin(tandem_session *s, td_job *job, char *why)
+{
+    const tandem_status status = enqueue(s, job, NULL, why);
+
+    if (status != TANDEM_OK)
+        return status;
+    job->begun = true;
+    job->words = td_stream_control(s->stream, job->stream_sequence);
+    pthread_cond_signal(&s->work);
+    return TANDEM_OK;
+}
+
+/* Whether a job's wait can be met on the GPU, or is over: the engine says that what signals it is submitted, or it is
+ * reached. What a job of the session's signals is signalled by a job before it. */
+static bool may_begin(tandem_session *s, const td_job *job, tandem_status *status)
+{
+    uint64_t value = 0;
+
+    if (!job->wait || job->wait->by_session || (s->gpu_signals && job->wait->submitted >= job->wait_value))
+        return true;
+    *status = td_timeline_value_locked(s, job->wait, &value);
+    return *status == TANDEM_OK && value >= job->wait_value;
+}
+
+/* Hands over what is held, as far as it may go. */
+static void feed(tandem_session *s)
+{
+    tandem_status status = TANDEM_OK;
+
+    td_jobs_settle_locked(s);
+    for (uint32_t i = 0; i < s->order_count && status == TANDEM_OK;) {
+        td_job *job = s->order[i];
+        char why[TD_WHY_BYTES] = "";
+
+        if (!job->begun) {
+            if (job->given_up || !may_begin(s, job, &status))
+                break;
+            status = begin(s, job, why);
+        }
+        if (status == TANDEM_OK) {
+            i++;
+        } else if (status == TANDEM_ERROR_UNSUPPORTED || status == TANDEM_ERROR_NOMEM || status == TANDEM_ERROR_ARG) {
+            td_fail(s->untold, sizeof s->untold, status, "job %" PRIu64 ": %s", job->number, why);
+            td_session_keep_error_locked(s, s->untold);
+            td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, status);
+            td_jobs_settle_locked(s);
+            pthread_cond_signal(&s->watch);
+            status = TANDEM_OK;
+        }
+    }
+    if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
+        break_session(s, status, false);
+}
+
+/* True if the job is over on the GPU and, where the GPU signals, its point is signalled. */
+static bool gpu_is_done(tandem_session *s, const td_job *job, tandem_status *status)
+{
+    uint64_t value = 0;
+
+    if (td_stream_completed(s->stream) < job->stream_sequence)
+        return false;
+    if (!job->signal || !s->gpu_signals)
+        return true;
+    *status = td_timeline_value_locked(s, job->signal, &value);
+    return *status == TANDEM_OK && value >= job->signal_value;
+}
+
+static void note_times(tandem_session *s, const td_job *job)
+{
+    tandem_job_report *report = td_job_report_locked(s, job);
+
+    if (s->timing)
+        td_stream_times(s->stream, job->stream_sequence, &report->begin_ns, &report->end_ns);
+}
+
+static void advance_stream(tandem_session *s)
+{
+    tandem_status status = TANDEM_OK;
+
+    while (s->order_count && s->order[0]->begun && gpu_is_done(s, s->order[0], &status)) {
+        note_times(s, s->order[0]);
+        end_job(s, s->order[0], TANDEM_OK);
+    }
+    if (s->order_count && s->order[0]->begun && td_stream_begun(s->stream, s->order[0]->stream_sequence)) {
+        tandem_job_report *head = td_job_report_locked(s, s->order[0]);
+
+        if (head->state == TANDEM_JOB_PENDING)
+            head->state = TANDEM_JOB_RUNNING;
+    }
+    if (status != TANDEM_OK)
+        break_session(s, status, false);
+}
+
+void td_jobs_advance_locked(tandem_session *s)
+{
+    td_recorded_advance_locked(s);
+    if (s->broken)
+        settle_broken(s);
+    else if (s->ahead)
+        advance_stream(s);
+    for (uint32_t i = 0; i < s->order_count; i++) {
+        td_job *job = s->order[i];
+
+        if (is_open(job) || (job->has_deadline && !job->given_up && !job->committed && td_now_ns() >= job->deadline_ns))
+            td_job_give_up_locked(s, job, TANDEM_JOB_STALE, TANDEM_OK);
+    }
+    if (s->ahead && !s->broken)
+        feed(s);
+    else
+        td_jobs_settle_locked(s);
+}
+
+/* When the watchdog has to look at a job that was just accepted. */
+static uint64_t first_look_ns(const tandem_session *s, const td_job *job)
+{
+    uint64_t at = s->stream ? job->submit_ns + STATUS_NS : UINT64_MAX;
+
+    if (s->ahead && !job->begun)
+        at = 0;
+    return job->has_deadline && job->deadline_ns < at ? job->deadline_ns : at;
+}
+
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
 {
-    tandem_status status;
+    const bool last_begun = !s->order_count || s->order[s->order_count - 1]->begun;
+    tandem_status status = TANDEM_OK;
 
-    if (s->gpu_signals) {
-        status = enqueue(s, job, NULL, why);
-        if (status != TANDEM_OK) {
-            if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
-                break_session(s, status, true);
-            return status;
-        }
-        job->begun = true;
-    }
+    if (s->ahead && last_begun && may_begin(s, job, &status))
+        status = begin(s, job, why);
+    else if (status != TANDEM_OK)
+        td_fail(why, TD_WHY_BYTES, status, "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s",
+                job->wait->object.id, tandem_status_text(status));
+    if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
+        break_session(s, status, true);
+    if (status != TANDEM_OK)
+        return status;
     *ticket = td_job_accept_locked(s, job);
     s->order[s->order_count++] = job;
-    pthread_cond_signal(&s->work);
-    pthread_cond_signal(&s->watch);
+    if (!s->ahead)
+        pthread_cond_signal(&s->work);
+    if (first_look_ns(s, job) < s->watch_until_ns)
+        pthread_cond_signal(&s->watch);
     return TANDEM_OK;
+}
+
+/* Sleeps until the GPU is through with `sequence`: called and, if true, left with the lock held. False: the session has
+ * gone meanwhile, and so must the thread. */
+static bool sleep_in_driver(tandem_session *s, uint64_t sequence, tandem_status *status)
+{
+    td_sleeper *sleeper = s->sleeper;
+    td_stream *stream = s->stream;
+    bool left_behind;
+
+    pthread_mutex_lock(&sleeper->lock);
+    sleeper->sleeps = true;
+    pthread_mutex_unlock(&sleeper->lock);
+    pthread_mutex_unlock(&s->lock);
+    *status = td_stream_wait(stream, sequence);
+    pthread_mutex_lock(&sleeper->lock);
+    sleeper->sleeps = false;
+    left_behind = sleeper->left_behind;
+    pthread_cond_signal(&sleeper->awake);
+    pthread_mutex_unlock(&sleeper->lock);
+    if (left_behind)
+        free_sleeper(sleeper);
+    else
+        pthread_mutex_lock(&s->lock);
+    return !left_behind;
+}
+
+static void prepare_thread(const char *name)
+{
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* 50 us else */
+    prctl(PR_SET_NAME, name, 0ul, 0ul, 0ul);
+}
+
+/* Whether the driver knows of an error. */
+static void ask_gpu(tandem_session *s, char *line)
+{
+    char why[TD_WHY_BYTES] = "";
+    const tandem_status status = td_stream_status(s->stream, why, sizeof why);
+
+    if (status == TANDEM_OK)
+        return;
+    td_fail(line, TD_WHY_BYTES, status, "the GPU failed: %.300s", why[0] ? why : tandem_status_text(status));
+    td_session_keep_error_locked(s, line);
+    break_session(s, status, true);
+}
+
+static void *wait_for_gpu(void *user)
+{
+    tandem_session *s = user;
+
+    prepare_thread("tandem waiter");
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping || s->order_count) {
+        const td_job *job = s->order_count ? s->order[0] : NULL;
+        tandem_status status;
+        uint64_t number;
+
+        if (!job || !job->begun) {
+            pthread_cond_wait(&s->work, &s->lock);
+            continue;
+        }
+        number = job->number;
+        if (!sleep_in_driver(s, job->stream_sequence, &status))
+            return NULL;
+        td_jobs_advance_locked(s);
+        td_points_notify_locked(s);
+        if (!s->order_count || s->order[0]->number != number)
+            continue;
+        if (status != TANDEM_OK && !s->broken) /* it failed, or cannot be waited for */
+            ask_gpu(s, s->untold);
+        td_cond_wait_until(s, &s->work, td_now_ns() + (status == TANDEM_OK ? CLAIM_LOOK_NS : UNWAITED_LOOK_NS));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
 }
 
 /* The worker. */
 
-typedef struct verdict {
-    bool run;
-    tandem_job_state state;
-    tandem_status status;
-} verdict;
+static bool cannot_wait(tandem_session *s, td_job *job, tandem_status status, char *line)
+{
+    break_session(s, status, true);
+    td_fail(line, TD_WHY_BYTES, s->broken, "job %" PRIu64 ": waiting for its point failed: %s", job->number,
+            tandem_status_text(s->broken));
+    td_session_keep_error_locked(s, line);
+    return td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, s->broken);
+}
 
-static verdict wait_for_point(tandem_session *s, td_job *job, char *line)
+/* False: it was given up. */
+static bool wait_for_point(tandem_session *s, td_job *job, char *line)
 {
     const uint64_t begin_ns = td_now_ns();
 
@@ -350,131 +658,118 @@ static verdict wait_for_point(tandem_session *s, td_job *job, char *line)
         tandem_status status = TANDEM_OK;
         td_timeline *wait = job->wait;
 
-        if (job->cancelled || s->stopping)
-            return (verdict){.state = TANDEM_JOB_CANCELLED};
-        if (s->broken)
-            return (verdict){.state = TANDEM_JOB_FAILED, .status = s->broken};
-        if (job->has_deadline && now >= job->deadline_ns)
-            return (verdict){.state = TANDEM_JOB_STALE};
+        if (!job->given_up && s->stopping)
+            td_job_give_up_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
+        if (!job->given_up && s->broken)
+            td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, s->broken);
+        if (!job->given_up && job->has_deadline && now >= job->deadline_ns)
+            td_job_give_up_locked(s, job, TANDEM_JOB_STALE, TANDEM_OK);
+        if (job->given_up)
+            return false;
         if (wait)
             status = td_timeline_value_locked(s, wait, &value);
         if (status == TANDEM_OK && value >= job->wait_value)
-            return (verdict){.run = true};
+            return true;
         if (status == TANDEM_OK && now >= job->bound_ns) {
             td_fail(line, TD_WHY_BYTES, TANDEM_ERROR_LOST,
                     "job %" PRIu64 ": wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64
-                    " ms; the counter is %" PRIu64,
+                    " ms; the counter is %" PRIu64 ", and the engine signals it",
                     job->number, wait->object.id, job->wait_value, s->wait_bound_ns / 1000000, value);
             td_session_keep_error_locked(s, line);
-            return (verdict){.state = TANDEM_JOB_FAILED, .status = TANDEM_ERROR_LOST};
+            td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+            return false;
         }
+        if (status != TANDEM_OK)
+            return !cannot_wait(s, job, status, line);
         until = job->bound_ns;
         if (job->has_deadline && job->deadline_ns < until)
             until = job->deadline_ns;
-        if (status == TANDEM_OK)
-            td_timeline_nap_locked(s, wait, &s->work, begin_ns, until);
-        if (status != TANDEM_OK) {
-            break_session(s, status, true);
-            td_fail(line, TD_WHY_BYTES, s->broken, "job %" PRIu64 ": waiting for its point failed: %s", job->number,
-                    tandem_status_text(s->broken));
-            td_session_keep_error_locked(s, line);
-            return (verdict){.state = TANDEM_JOB_FAILED, .status = s->broken};
-        }
+        td_timeline_nap_locked(s, wait, &s->work, begin_ns, until);
     }
 }
 
-/* Without the lock. */
+/* Called and left with the lock held. */
 static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns)
 {
     tandem_status status;
 
+    job->words = &job->control;
+    pthread_mutex_unlock(&s->lock);
     *begin_ns = td_now_ns();
     status = td_exec_cpu_run(&job->plan, job->views, job->scratch.address, s->threads, &job->control);
     *end_ns = td_now_ns();
-    return status;
+    pthread_mutex_lock(&s->lock);
+    return status == TANDEM_ERROR_BUSY && job->given_up ? TANDEM_OK : status; /* it was told to stop */
 }
 
-/* Without the lock; polls, since nothing wakes the host. */
-static tandem_status run_on_stream(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns, char *why)
+/* The rung `copy`; as run_on_cpu(), and false as sleep_in_driver(). */
+static bool run_on_stream(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns, tandem_status *status,
+                          char *why)
 {
-    uint64_t asked_ns = td_now_ns();
     td_stage stage;
-    tandem_status status = enqueue(s, job, s->rung == TANDEM_RUNG_COPY ? &stage : NULL, why);
 
-    *begin_ns = asked_ns;
-    while (status == TANDEM_OK && td_stream_completed(s->stream) < job->stream_sequence) {
-        uint64_t now = td_now_ns();
-        bool late;
-
-        td_sleep_ns(td_nap_ns(now - *begin_ns));
-        if (now - asked_ns < STATUS_NS)
-            continue;
-        asked_ns = now;
-        status = td_stream_status(s->stream, why, TD_WHY_BYTES);
-        pthread_mutex_lock(&s->lock);
-        late = s->stopping && now > s->stop_by_ns;
-        if (late)
-            s->stuck = true;
-        pthread_mutex_unlock(&s->lock);
-        if (late)
-            status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "the GPU did not end the job in time");
+    pthread_mutex_unlock(&s->lock);
+    *begin_ns = td_now_ns();
+    *status = enqueue(s, job, &stage, why);
+    pthread_mutex_lock(&s->lock);
+    if (*status == TANDEM_OK) {
+        job->words = td_stream_control(s->stream, job->stream_sequence);
+        if (is_open(job))
+            pthread_cond_signal(&s->watch);
+        if (!sleep_in_driver(s, job->stream_sequence, status))
+            return false;
     }
     *end_ns = td_now_ns();
-    if (status == TANDEM_OK)
+    if (*status == TANDEM_OK)
         td_stream_times(s->stream, job->stream_sequence, begin_ns, end_ns);
-    if (status == TANDEM_OK && s->rung == TANDEM_RUNG_COPY && !job->cancelled &&
-        (!job->has_deadline || *end_ns <= job->deadline_ns))
-        status = td_stage_out(s, job, &stage, why);
-    return status;
+    if (*status == TANDEM_OK && !was_given_up(job)) {
+        pthread_mutex_unlock(&s->lock);
+        *status = td_stage_out(s, job, &stage, why);
+        pthread_mutex_lock(&s->lock);
+    }
+    return true;
 }
 
-static void work_on(tandem_session *s, td_job *job, char *line)
+/* False as sleep_in_driver(). */
+static bool work_on(tandem_session *s, td_job *job, char *line)
 {
     tandem_job_report *report = td_job_report_locked(s, job);
     char why[TD_WHY_BYTES] = "";
     uint64_t begin_ns, end_ns;
     tandem_status status;
-    verdict v;
 
-    job->held = true;
-    v = wait_for_point(s, job, line);
-    if (!v.run) {
-        finish(s, job, v.state, v.status);
-        return;
+    job->at_work = true;
+    if (!wait_for_point(s, job, line)) {
+        finish(s, job, job->end_state, job->end_status);
+        return true;
     }
     job->begun = true;
     if (report->state == TANDEM_JOB_PENDING)
         report->state = TANDEM_JOB_RUNNING;
-    pthread_mutex_unlock(&s->lock);
-    if (s->cu)
-        status = run_on_stream(s, job, &begin_ns, &end_ns, why);
-    else
+    if (!s->stream)
         status = run_on_cpu(s, job, &begin_ns, &end_ns);
-    pthread_mutex_lock(&s->lock);
+    else if (!run_on_stream(s, job, &begin_ns, &end_ns, &status, why))
+        return false;
     if (s->timing) {
         report->begin_ns = begin_ns;
         report->end_ns = end_ns;
     }
-    if (job->cancelled) {
-        finish(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
-    } else if (status == TANDEM_ERROR_BUSY || (status == TANDEM_OK && job->has_deadline && end_ns > job->deadline_ns)) {
-        finish(s, job, TANDEM_JOB_STALE, TANDEM_OK);
-    } else if (status == TANDEM_OK) {
-        finish(s, job, TANDEM_JOB_DONE, TANDEM_OK);
-    } else {
+    if (status != TANDEM_OK) {
         td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s", job->number,
                 why[0] ? why : tandem_status_text(status));
         td_session_keep_error_locked(s, line);
         if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
             break_session(s, status, true);
-        finish(s, job, TANDEM_JOB_FAILED, status);
     }
+    end_job(s, job, status);
+    return true;
 }
 
 static void *work(void *user)
 {
     tandem_session *s = user;
 
+    prepare_thread("tandem worker");
     pthread_mutex_lock(&s->lock);
     for (;;) {
         char line[TD_WHY_BYTES] = "";
@@ -486,7 +781,8 @@ static void *work(void *user)
             pthread_cond_wait(&s->work, &s->lock);
             continue;
         }
-        work_on(s, s->order[0], line);
+        if (!work_on(s, s->order[0], line))
+            return NULL;
         if (line[0]) {
             pthread_mutex_unlock(&s->lock);
             td_logf(&s->log, TD_LOG_ERROR, "%s", line);
@@ -499,43 +795,33 @@ static void *work(void *user)
 
 /* The watchdog. */
 
-/* Lets go of a wait on the GPU that the engine does not serve. */
-static void release_wait(tandem_session *s, td_job *job)
+/* On a stream: the first job whose wait is out of bounds, once; held or on the GPU. */
+static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
 {
-    td_timeline_raise_locked(s, job->wait, job->wait_value);
-    end_report(s, job, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
-}
-
-/* The `timeline` rung: the first job whose point is out of bounds, or a driver error after a long silence. */
-static void look_at_gpu(tandem_session *s, uint64_t now, uint64_t *asked_ns, char *line)
-{
-    char why[TD_WHY_BYTES] = "";
-    tandem_status status;
     uint64_t value = 0;
 
     for (uint32_t i = 0; i < s->order_count; i++) {
         td_job *job = s->order[i];
+        char where[120];
 
-        if (!job->wait || job->wait->by_session || now < job->bound_ns)
+        if (!job->wait || job->wait->by_session || job->told || now < job->bound_ns)
             continue;
         if (td_timeline_value_locked(s, job->wait, &value) != TANDEM_OK || value >= job->wait_value)
             continue;
+        job->told = true;
+        if (job->begun)
+            snprintf(where, sizeof where, "on the GPU as submit %" PRIu64 ", %u of its %u records finished",
+                     job->stream_sequence, td_stream_progress(s->stream, job->stream_sequence), job->plan.record_count);
+        else
+            snprintf(where, sizeof where, "held on the host");
         td_fail(line, TD_WHY_BYTES, TANDEM_ERROR_LOST,
                 "job %" PRIu64 ": wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64
-                " ms; the counter was %" PRIu64 ", the wait is released by force",
-                job->number, job->wait->object.id, job->wait_value, s->wait_bound_ns / 1000000, value);
+                " ms; the counter is %" PRIu64 ", the engine signals it and has announced %" PRIu64 "; the job is %s",
+                job->number, job->wait->object.id, job->wait_value, s->wait_bound_ns / 1000000, value,
+                job->wait->submitted, where);
         td_session_keep_error_locked(s, line);
-        release_wait(s, job);
+        td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
         return;
-    }
-    if (now - *asked_ns < STATUS_NS)
-        return;
-    *asked_ns = now;
-    status = td_stream_status(s->stream, why, sizeof why);
-    if (status != TANDEM_OK) {
-        td_fail(line, TD_WHY_BYTES, status, "the GPU failed: %.300s", why[0] ? why : tandem_status_text(status));
-        td_session_keep_error_locked(s, line);
-        break_session(s, status, true);
     }
 }
 
@@ -551,32 +837,80 @@ static void calibrate(tandem_session *s)
 
 static void tell_broken(tandem_session *s, char *line)
 {
-    if (!s->broken_untold)
-        return;
-    s->broken_untold = false;
-    td_fail(line, TD_WHY_BYTES, s->broken, "a semaphore can be neither read nor signalled any more: %s",
-            tandem_status_text(s->broken));
-    td_session_keep_error_locked(s, line);
+    if (s->broken_untold) {
+        s->broken_untold = false;
+        td_fail(line, TD_WHY_BYTES, s->broken, "a semaphore can be neither read nor signalled any more: %s",
+                tandem_status_text(s->broken));
+        td_session_keep_error_locked(s, line);
+    } else if (s->untold[0]) {
+        snprintf(line, TD_WHY_BYTES, "%s", s->untold);
+        s->untold[0] = 0;
+    }
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* When to look again at a value that wakes nobody, waited for since `since_ns`. */
+static uint64_t next_value_look(uint64_t now, uint64_t since_ns)
+{
+    const uint64_t nap = td_nap_ns(now - since_ns);
+
+    return now + (now - since_ns < HELD_EAGER_NS ? sooner(nap, HELD_LOOK_NS) : nap);
+}
+
+static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
+{
+    uint64_t next = !s->stream || !s->order_count ? UINT64_MAX
+                    : s->broken                   ? now + UNWAITED_LOOK_NS
+                                                  : asked_ns + STATUS_NS;
+    bool held = false;
+
+    for (uint32_t i = 0; i < s->order_count; i++) {
+        const td_job *job = s->order[i];
+
+        if (is_open(job))
+            next = sooner(next, now + CLAIM_LOOK_NS);
+        else if (job->has_deadline && !job->given_up && !job->committed)
+            next = sooner(next, job->deadline_ns);
+        if (s->ahead && job->wait && !job->wait->by_session && !job->told && now < job->bound_ns)
+            next = sooner(next, job->bound_ns);
+        if (s->ahead && !held && !job->begun && job->wait && job->wait->semaphore && !job->given_up)
+            next = sooner(next, next_value_look(now, job->submit_ns));
+        held = held || !job->begun;
+    }
+    for (uint32_t i = 0; i < s->point_fd_count; i++)
+        if (s->point_fds[i].timeline->semaphore && !s->point_fds[i].timeline->by_session)
+            next = sooner(next, next_value_look(now, s->point_fds[i].since_ns));
+    return next;
 }
 
 static void *watch(void *user)
 {
     tandem_session *s = user;
-    uint64_t asked_ns = 0, calibrated_ns = 0;
+    uint64_t asked_ns = UINT64_MAX, calibrated_ns = 0; /* the driver is asked once jobs have been under way for a while */
 
+    prepare_thread("tandem watch");
     pthread_mutex_lock(&s->lock);
     while (!s->stopping) {
-        uint64_t now, next = UINT64_MAX;
         char line[TD_WHY_BYTES] = "";
-        bool deadline = false;
+        uint64_t now;
 
         td_jobs_advance_locked(s);
+        td_points_notify_locked(s);
         now = td_now_ns();
-        if (!s->order_count)
+        if (!s->order_count || asked_ns == UINT64_MAX) {
+            asked_ns = s->order_count ? now : UINT64_MAX;
+        } else if (s->stream && now - asked_ns >= STATUS_NS && !s->broken) {
             asked_ns = now;
-        else if (s->gpu_signals)
-            look_at_gpu(s, now, &asked_ns, line);
-        tell_broken(s, line);
+            ask_gpu(s, line);
+        }
+        if (!line[0] && s->ahead)
+            look_at_bounds(s, now, line);
+        if (!line[0])
+            tell_broken(s, line);
         if (line[0]) {
             pthread_mutex_unlock(&s->lock);
             td_logf(&s->log, TD_LOG_ERROR, "%s", line);
@@ -587,18 +921,9 @@ static void *watch(void *user)
             calibrated_ns = now;
             calibrate(s);
         }
-        for (uint32_t i = 0; i < s->order_count; i++) {
-            const td_job *job = s->order[i];
-
-            if (!job->has_deadline || td_job_state_ended(td_job_report_locked(s, job)->state))
-                continue;
-            deadline = true;
-            next = job->deadline_ns < next ? job->deadline_ns : next;
-        }
-        if (s->gpu_signals && s->order_count)
-            next = now + (deadline ? WATCH_DEADLINE_NS : WATCH_NS);
+        s->watch_until_ns = next_look(s, now, asked_ns);
         if (!s->stopping)
-            td_cond_wait_until(s, &s->watch, next);
+            td_cond_wait_until(s, &s->watch, s->watch_until_ns);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -620,56 +945,72 @@ static bool start_thread(pthread_t *thread, void *(*main)(void *), tandem_sessio
 
 tandem_status td_local_start(tandem_session *s, char *why)
 {
+    s->ahead = s->stream && s->rung != TANDEM_RUNG_COPY;
+    s->sleeper = make_sleeper();
+    if (!s->sleeper)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a thread");
     s->has_watchdog = start_thread(&s->watchdog, watch, s);
-    if (s->has_watchdog && !s->gpu_signals)
-        s->has_worker = start_thread(&s->worker, work, s);
-    if (!s->has_watchdog || (!s->gpu_signals && !s->has_worker))
+    s->has_worker = s->has_watchdog && start_thread(&s->worker, s->ahead ? wait_for_gpu : work, s);
+    if (!s->has_worker)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no thread could be started");
     return TANDEM_OK;
 }
 
 /* Jobs on the GPU get a while, then their waits are released, then they are left behind. */
-static void drain_gpu(tandem_session *s)
+static void drain(tandem_session *s, uint64_t until)
 {
-    const uint64_t begin = td_now_ns();
-    bool released = false;
-    uint32_t left;
+    const uint64_t begin_ns = td_now_ns();
 
-    pthread_mutex_lock(&s->lock);
-    for (;;) {
+    while (s->order_count) {
         uint64_t now = td_now_ns();
 
         td_jobs_advance_locked(s);
-        if (!s->order_count || now - begin > TD_CLOSE_BOUND_NS)
-            break;
-        if (!released && now - begin > DRAIN_NS) {
-            released = true;
-            for (uint32_t i = 0; i < s->order_count; i++)
-                if (s->order[i]->wait && !s->order[i]->wait->by_session)
-                    release_wait(s, s->order[i]);
+        for (uint32_t i = 0; i < s->order_count; i++) {
+            const td_job *job = s->order[i];
+
+            if ((now - begin_ns > DRAIN_NS || now > job->bound_ns) && release_wait(s, s->order[i]))
+                td_fail(s->untold, sizeof s->untold, TANDEM_ERROR_LOST,
+                        "job %" PRIu64 ": its wait point {0x%" PRIx64 ", %" PRIu64
+                        "} was announced and did not come: it is released by force",
+                        job->number, job->wait->object.id, job->wait_value);
         }
-        pthread_mutex_unlock(&s->lock);
-        td_sleep_ns(50000);
-        pthread_mutex_lock(&s->lock);
+        if (!s->order_count || now >= until)
+            break;
+        td_cond_wait_until(s, &s->changed, now + 1000000);
     }
-    left = s->order_count;
-    s->stuck = s->stuck || left;
-    while (s->order_count)
-        finish(s, s->order[0], TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
-    pthread_mutex_unlock(&s->lock);
-    if (left)
-        td_logf(&s->log, TD_LOG_ERROR, "%u job%s did not end on the GPU within 2 s; what they use is left behind", left,
-                left == 1 ? "" : "s");
+}
+
+/* Takes the worker back; false: it is still in the driver and was left there. */
+static bool join_worker(tandem_session *s, uint64_t until_ns)
+{
+    const struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    td_sleeper *sleeper = s->sleeper;
+    bool left_behind;
+
+    pthread_mutex_lock(&sleeper->lock);
+    while (sleeper->sleeps && td_now_ns() < until_ns)
+        pthread_cond_timedwait(&sleeper->awake, &sleeper->lock, &t);
+    left_behind = sleeper->left_behind = sleeper->sleeps;
+    pthread_mutex_unlock(&sleeper->lock);
+    if (left_behind) {
+        pthread_detach(s->worker);
+        s->sleeper = NULL; /* the thread's own now */
+    } else {
+        pthread_join(s->worker, NULL);
+    }
+    return !left_behind;
 }
 
 void td_local_stop(tandem_session *s)
 {
     const uint64_t until = td_after(td_now_ns(), TD_CLOSE_BOUND_NS);
     char line[TD_WHY_BYTES] = "";
+    bool joined = true;
+    uint32_t left;
 
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
-    s->stop_by_ns = until;
+    td_recorded_cancel_all_locked(s, NULL);
     for (uint32_t i = 0; i < s->order_count; i++)
         if (!s->order[i]->begun)
             td_job_cancel_locked(s, s->order[i]);
@@ -678,14 +1019,30 @@ void td_local_stop(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
     if (s->has_watchdog)
         pthread_join(s->watchdog, NULL);
+    pthread_mutex_lock(&s->lock);
+    if (s->stream)
+        drain(s, until);
+    left = s->order_count;
+    while (s->ahead && s->order_count) /* those of the worker are its own until it is gone */
+        finish(s, s->order[0], TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
     if (s->has_worker)
-        pthread_join(s->worker, NULL);
-    if (s->gpu_signals)
-        drain_gpu(s);
+        joined = join_worker(s, until);
+    pthread_mutex_lock(&s->lock);
+    left = s->ahead ? left : s->order_count;
+    s->stuck = s->stuck || left || !joined;
+    while (s->order_count)
+        finish(s, s->order[0], TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+    pthread_mutex_unlock(&s->lock);
+    if (left)
+        td_logf(&s->log, TD_LOG_ERROR, "%u job%s did not end on the GPU within 2 s; what they use is left behind", left,
+                left == 1 ? "" : "s");
     /* What failed may run on; once the stream is idle, or dead, nothing uses anything any more. */
-    if (s->stuck && s->stream)
+    if (s->stuck && s->stream && joined)
         s->stuck = !td_stream_drain(s->stream, until > td_now_ns() ? until - td_now_ns() : 0);
     pthread_mutex_lock(&s->lock);
+    td_points_end_locked(s, NULL);
     tell_broken(s, line);
     pthread_mutex_unlock(&s->lock);
     if (line[0])
@@ -693,4 +1050,5 @@ void td_local_stop(tandem_session *s)
     for (uint32_t i = 0; i < s->frames; i++)
         free_scratch(s, &s->jobs[i].scratch);
     free_garbage(s);
+    free_sleeper(s->sleeper);
 }

@@ -2,10 +2,16 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
 
 #include "engine_plugin/client/client.h"
+
+/* How often a point is looked at although its signal wakes who waits: against a driver that does not. */
+#define SIGNAL_LOOK_NS 50000000u
 
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value)
 {
@@ -28,15 +34,53 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
         timeline->counter = value;
     pthread_cond_broadcast(&s->changed);
     pthread_cond_broadcast(&s->work);
+    td_points_notify_locked(s);
     return status;
 }
 
 void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthread_cond_t *cond, uint64_t begin_ns,
                             uint64_t until_ns)
 {
-    const uint64_t now = td_now_ns(), look_ns = now + td_nap_ns(now - begin_ns);
+    const uint64_t now = td_now_ns();
+    const uint64_t look_ns = now + (timeline->by_session ? SIGNAL_LOOK_NS : td_nap_ns(now - begin_ns));
 
     td_cond_wait_until(s, cond, timeline->semaphore && look_ns < until_ns ? look_ns : until_ns);
+}
+
+static void feed_fd(tandem_session *s, uint32_t index)
+{
+    td_point_fd *at = &s->point_fds[index];
+
+    eventfd_write(at->fd, 1);
+    td_fd_close(&at->fd);
+    *at = s->point_fds[--s->point_fd_count];
+}
+
+void td_points_notify_locked(tandem_session *s)
+{
+    td_timeline *last = NULL;
+    tandem_status status = TANDEM_OK;
+    uint64_t value = 0;
+
+    for (uint32_t i = 0; i < s->point_fd_count;) {
+        const td_point_fd *at = &s->point_fds[i];
+
+        if (at->timeline != last)
+            status = td_timeline_value_locked(s, last = at->timeline, &value);
+        if (s->broken || status != TANDEM_OK || value >= at->value)
+            feed_fd(s, i);
+        else
+            i++;
+    }
+}
+
+void td_points_end_locked(tandem_session *s, const td_timeline *timeline)
+{
+    for (uint32_t i = 0; i < s->point_fd_count;)
+        if (!timeline || s->point_fds[i].timeline == timeline)
+            feed_fd(s, i);
+        else
+            i++;
 }
 
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
@@ -84,9 +128,10 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
     } else {
         timeline->owned = true;
         status =
-            td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals, &timeline->semaphore, why, TD_WHY_BYTES);
+            td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals && s->cu, &timeline->semaphore, why,
+                                  TD_WHY_BYTES);
     }
-    if (status != TANDEM_OK || !s->gpu_signals)
+    if (status != TANDEM_OK || !s->gpu_signals || !s->cu)
         return status;
     status = td_vk_timeline_export_fd(s->vk, timeline->semaphore, &fd, why, TD_WHY_BYTES);
     if (status == TANDEM_OK) {
@@ -149,8 +194,10 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
         pthread_cond_broadcast(&session->changed);
         status = td_object_close_locked(session, &found->object, "timeline", why);
     }
-    if (status == TANDEM_OK)
+    if (status == TANDEM_OK) {
+        td_points_end_locked(session, found);
         td_table_remove_locked(&session->timelines, &found->object);
+    }
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
@@ -208,7 +255,85 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
         if (status != TANDEM_OK && !why[0])
             td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", which cannot be signalled: %s", timeline,
                     tandem_status_text(status));
+        td_jobs_advance_locked(session);
     }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline timeline, uint64_t value)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_timeline *found;
+
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    found = td_timeline_find_locked(session, timeline, "timeline", why);
+    if (found && found->by_session) {
+        td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", which only the session signals", timeline);
+    } else if (found) {
+        if (value > found->submitted)
+            found->submitted = value;
+        td_jobs_advance_locked(session);
+        status = session->broken;
+        if (status != TANDEM_OK)
+            td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ": the device failed earlier", timeline);
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}
+
+/* The caller's eventfd, and the session's duplicate of it unless the point is reached. */
+static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeline, uint64_t value, int *fd, char *why)
+{
+    uint64_t now = 0;
+    bool reached = !timeline;
+    int ours = -1;
+
+    if (timeline) {
+        const tandem_status status = td_timeline_value_locked(s, timeline, &now);
+
+        reached = status != TANDEM_OK || s->broken || now >= value;
+    }
+    if (!reached && s->point_fd_count == TD_POINT_FDS)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%d descriptors wait for points already", TD_POINT_FDS);
+    *fd = eventfd(reached, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (*fd >= 0 && !reached)
+        ours = td_fd_dup(*fd);
+    if (*fd < 0 || (!reached && ours < 0)) {
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no descriptor for point.value %" PRIu64 ": %s", value,
+                strerror(errno));
+        td_fd_close(fd);
+        return TANDEM_ERROR_IO;
+    }
+    if (reached)
+        return TANDEM_OK;
+    s->point_fds[s->point_fd_count++] = (td_point_fd){timeline, value, td_now_ns(), ours};
+    if (timeline->semaphore && !timeline->by_session)
+        pthread_cond_signal(&s->watch);
+    return TANDEM_OK;
+}
+
+tandem_status tandem_point_fd(tandem_session *session, tandem_point point, int *fd)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    const bool none = !point.timeline && !point.value;
+    td_timeline *found = NULL;
+
+    if (fd)
+        *fd = -1;
+    if (!session)
+        return TANDEM_ERROR_ARG;
+    if (!fd)
+        return td_session_fail(session, __func__, status, "fd is NULL");
+    pthread_mutex_lock(&session->lock);
+    if (!none)
+        found = td_timeline_find_locked(session, point.timeline, "point.timeline", why);
+    if (found || none)
+        status = make_point_fd_locked(session, found, point.value, fd, why);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }

@@ -36,6 +36,9 @@ static const tandem_api api = {
     .pack_tiles = tandem_pack_tiles,
     .record_pack = tandem_record_pack,
     .record_unpack = tandem_record_unpack,
+    .timeline_submitted = tandem_timeline_submitted,
+    .point_fd = tandem_point_fd,
+    .record = tandem_record,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

@@ -48,6 +48,9 @@ typedef struct tandem_api {
     tandem_status (*pack_tiles)(tandem_session *, const tandem_pack *, uint32_t *, uint32_t *);
     tandem_status (*record_pack)(tandem_session *, VkCommandBuffer, const tandem_pack *);
     tandem_status (*record_unpack)(tandem_session *, VkCommandBuffer, const tandem_pack *);
+    tandem_status (*timeline_submitted)(tandem_session *, tandem_timeline, uint64_t);
+    tandem_status (*point_fd)(tandem_session *, tandem_point, int *);
+    tandem_status (*record)(tandem_session *, const tandem_job *, VkCommandBuffer, tandem_ticket *);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);
