@@ -45,7 +45,7 @@ enum { SCM_MAX = 253, MESSAGES = 1000000, KILLS = 25, CONNECTS = 10000 };
 static char why[400];
 static const size_t why_bytes = sizeof why;
 
-/* Futexes are the only system calls that interop/wire makes by syscall(): the linker brings them here. */
+/* Futexes are the only system calls that interop/wire makes by syscall(): the linker brings them here, poll() too. */
 static atomic_int futex_calls;
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
@@ -62,6 +62,18 @@ long __wrap_syscall(long number, ...)
     if (number == SYS_futex)
         futex_calls++;
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* What happens while it is asked whether a peer still lives. */
+static void (*while_asked)(void);
+int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout);
+
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
+{
+    if (while_asked)
+        while_asked();
+    return __real_poll(fds, count, timeout);
 }
 
 static int count_fds(void)
@@ -1227,6 +1239,7 @@ static void test_kinds(void **state)
         assert_int_equal(ftruncate(fd, 2 << 20), 0);
         assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
         assert_int_equal(td_slab_check(fd, 2 << 20, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+        assert_non_null(strstr(why, "no memfd"));
         close(fd);
     }
 
@@ -1606,6 +1619,7 @@ static void test_bounds(void **state)
     (void)state;
     open_rings(&daemon, &client);
     for (int i = 0; i < 4; i++) {
+        assert_int_equal(atomic_load(&client.area->to_daemon.waiters), i < 2 ? 0 : UINT32_MAX);
         if (i == 1)
             atomic_store(&client.area->to_daemon.waiters, UINT32_MAX); /* from one that died, or lies */
         if (i == 2)
@@ -1654,6 +1668,47 @@ static void test_bounds(void **state)
     assert_int_equal(td_ring_open(&client, fd, why, why_bytes), TANDEM_OK);
     td_ring_close(&client);
     close(fd);
+}
+
+static td_ring last_ring;
+static td_point last_point;
+static td_conn last_peer;
+
+static void act_and_die(void)
+{
+    const td_wire_message job = numbered_job(WIRE_TICKET);
+
+    while_asked = NULL;
+    assert_int_equal(td_ring_put(&last_ring, &job, why, why_bytes), TANDEM_OK);
+    td_point_raise(&last_point, 1);
+    td_conn_close(&last_peer);
+}
+
+/* A peer that signals, or puts a job, and dies at once: what it did counts. */
+static void test_last_acts(void **state)
+{
+    static td_conn conn;
+    td_ring daemon;
+    td_point point;
+    int fd;
+
+    (void)state;
+    for (int ring = 0; ring < 2; ring++) {
+        make_pair(&last_peer, &conn);
+        open_rings(&daemon, &last_ring);
+        assert_int_equal(td_point_make(&last_point, 0, &fd, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_point_open(&point, fd, why, why_bytes), TANDEM_OK);
+        close(fd);
+        while_asked = act_and_die;
+        assert_int_equal(ring ? td_ring_await(&daemon, conn.fd, 10000000000, why, why_bytes)
+                              : td_point_await(&point, 1, conn.fd, 10000000000, why, why_bytes),
+                         TANDEM_OK);
+        assert_int_equal(td_point_await(&point, 2, conn.fd, 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
+        td_point_close(&point);
+        td_point_close(&last_point);
+        close_rings(&daemon, &last_ring);
+        td_conn_close(&conn);
+    }
 }
 
 /* Across processes: each value wakes who waits for it; what was signalled in the last moment is seen; a death too. */
@@ -1768,13 +1823,16 @@ static void test_reports_are_whole(void **state)
     static reporter w;
     td_ring client;
     pthread_t thread;
-    uint32_t done = 0, old = 0;
+    uint32_t done = 0, old = 0, turn = 0;
 
     (void)state;
     open_rings(&w.daemon, &client);
     assert_int_equal(pthread_create(&thread, NULL, keep_reporting, &w), 0);
+    while (atomic_load(&w.last) < 300)
+        sched_yield();
     for (const uint64_t begin = td_now_ns(); td_now_ns() - begin < 300000000 || !done;) {
-        const uint64_t t = atomic_load(&w.last) + done % 2; /* the last, or the one that is being written */
+        /* The last, the one that is being written, the oldest that are kept. */
+        const uint64_t t = atomic_load(&w.last) + (uint64_t[]){0, 1, (uint64_t)-255, (uint64_t)-254}[turn++ % 4];
         td_wire_report r;
         const tandem_status status = td_ring_read_report(&client, t, &r, why, why_bytes);
 
@@ -1908,6 +1966,7 @@ int main(void)
         TEST(test_killed_producer),
         TEST(test_system_calls),
         TEST(test_bounds),
+        TEST(test_last_acts),
         TEST(test_points_of_two_processes),
         TEST(test_reports),
         TEST(test_reports_are_whole),
