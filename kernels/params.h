@@ -214,15 +214,18 @@ typedef struct td_params_probe {
 } td_params_probe;
 
 /* Kernel `stamp` (GPU only, one thread; no plan holds it): marks the begin or the end of a submit in pinned host
- * memory. Begin: slot->sequence = 0, slot->begin_ns = globaltimer, slot->begun = sequence. End: slot->end_ns,
- * slot->sequence, then *completed = sequence; each write is visible to the host before the next. */
+ * memory. Begin: {slot->begin_ns = globaltimer, slot->begun = sequence} in one write; end: {slot->end_ns, slot->sequence}
+ * likewise, then *completed = sequence, visible to the host after it. No write waits for another but that: a fence that
+ * reaches the host costs a microsecond, within the hand-over. */
 typedef struct td_stamp {
-    uint64_t sequence, begin_ns, end_ns, begun;
+    uint64_t begin_ns, begun;
+    uint64_t end_ns, sequence;
 } td_stamp;
 typedef struct td_params_stamp {
-    td_stamp *slot;
-    uint64_t *completed; /* NULL: a begin */
+    td_stamp *slot;      /* 16-byte aligned */
+    uint64_t *completed; /* or NULL */
     uint64_t sequence;
+    uint32_t end, reserved;
 } td_params_stamp;
 
 #endif

@@ -144,15 +144,15 @@ static bool is_stopping(td_cu_stream stream)
 /* As kernels/cuda/stamp.cu. */
 static void stamp(const td_params_stamp *p)
 {
-    if (!p->completed) {
-        __atomic_store_n(&p->slot->sequence, 0, __ATOMIC_SEQ_CST);
+    if (!p->end) {
         __atomic_store_n(&p->slot->begin_ns, td_now_ns(), __ATOMIC_SEQ_CST);
         __atomic_store_n(&p->slot->begun, p->sequence, __ATOMIC_SEQ_CST);
         return;
     }
     __atomic_store_n(&p->slot->end_ns, td_now_ns(), __ATOMIC_SEQ_CST);
     __atomic_store_n(&p->slot->sequence, p->sequence, __ATOMIC_SEQ_CST);
-    __atomic_store_n(p->completed, p->sequence, __ATOMIC_SEQ_CST);
+    if (p->completed)
+        __atomic_store_n(p->completed, p->sequence, __ATOMIC_SEQ_CST);
 }
 
 static void wait_for(td_cu_stream stream, const command *c)

@@ -28,17 +28,58 @@ static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan,
     return td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
 }
 
+/* Whether the device's clock in Vulkan is the one that stamps are taken from. */
+static void compare_clocks(tandem_session *s)
+{
+    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+    uint64_t device_ns, now_ns;
+
+    if (caps && caps->calibrated && td_vk_calibrate(s->vk, &device_ns, &now_ns) == TANDEM_OK) {
+        int64_t apart = (int64_t)(device_ns - now_ns) - td_stream_clock_offset_ns(s->stream);
+
+        s->same_clock = apart > -SAME_CLOCK_NS && apart < SAME_CLOCK_NS;
+        td_logf(&s->log, TD_LOG_DEBUG, "Vulkan's clock and CUDA's are %" PRId64 " ns apart: %s", apart,
+                s->same_clock ? "one clock" : "two clocks");
+    }
+}
+
 /* CUDA kernels within the engine's own command buffers, without a CUDA context. */
 static tandem_status open_inline(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
     const td_vk_caps *caps = td_vk_get_caps(s->vk);
+    const tandem_vulkan *vulkan = desc->vulkan;
+    const td_cubin *cubin;
+    td_cu_info info;
+    tandem_status status;
 
-    (void)desc;
     if (!caps)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the session has no Vulkan device");
     if (!caps->inline_kernels)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s", caps->missing_inline);
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the inline executor is not part of this version");
+    if (!vulkan->queue)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "no queue was given for the self-test and for submits");
+    status = td_cu_device_query(caps->device_uuid, &info, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = td_stream_create_inline(&(td_inline_desc){.vk = s->vk,
+                                                           .sm = info.sm,
+                                                           .queue = vulkan->queue,
+                                                           .lock = vulkan->lock_queue,
+                                                           .unlock = vulkan->unlock_queue,
+                                                           .user = vulkan->user},
+                                         &s->log, &s->stream, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
+    s->backend = TANDEM_BACKEND_CUDA;
+    s->rung = TANDEM_RUNG_INLINE;
+    s->gpu_signals = true;
+    s->target = td_target_for_sm(info.sm);
+    snprintf(s->device_name, sizeof s->device_name, "%s", info.name);
+    cubin = td_cubin_for_sm(info.sm, why, TD_WHY_BYTES);
+    if (cubin)
+        snprintf(s->isa, sizeof s->isa, "sm_%u", cubin->sm);
+    compare_clocks(s);
+    return TANDEM_OK;
 }
 
 /* CUDA on the engine's own GPU. On failure `why` says what keeps it from it, and nothing is left open. */
@@ -48,7 +89,6 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     const td_cu_info *info;
     const td_cubin *cubin;
     tandem_status status;
-    uint64_t device_ns, now_ns;
 
     status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
@@ -64,13 +104,7 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     cubin = td_cubin_for_sm(info->sm, why, TD_WHY_BYTES);
     if (cubin)
         snprintf(s->isa, sizeof s->isa, cubin->ptx ? "ptx compute_%u" : "sm_%u", cubin->sm);
-    if (caps && caps->calibrated && td_vk_calibrate(s->vk, &device_ns, &now_ns) == TANDEM_OK) {
-        int64_t apart = (int64_t)(device_ns - now_ns) - td_stream_clock_offset_ns(s->stream);
-
-        s->same_clock = apart > -SAME_CLOCK_NS && apart < SAME_CLOCK_NS;
-        td_logf(&s->log, TD_LOG_DEBUG, "Vulkan's clock and CUDA's are %" PRId64 " ns apart: %s", apart,
-                s->same_clock ? "one clock" : "two clocks");
-    }
+    compare_clocks(s);
     return TANDEM_OK;
 }
 

@@ -49,7 +49,8 @@ td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool
 
     return (td_params_stamp){.slot = (td_stamp *)(uintptr_t)slot,
                              .completed = end ? (uint64_t *)(uintptr_t)completed : NULL,
-                             .sequence = sequence};
+                             .sequence = sequence,
+                             .end = end};
 }
 
 uint64_t td_stream_control_address(const td_stream *stream, uint64_t sequence)
@@ -139,11 +140,12 @@ bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin
     const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
     uint64_t begin, end;
 
-    if (!sequence || sequence > td_stream_completed(stream) || load_word(&slot->sequence) != sequence)
+    if (!sequence || sequence > td_stream_completed(stream) || load_word(&slot->sequence) != sequence ||
+        load_word(&slot->begun) != sequence)
         return false;
     begin = load_word(&slot->begin_ns);
     end = load_word(&slot->end_ns);
-    if (load_word(&slot->sequence) != sequence) /* the slot was taken again meanwhile */
+    if (load_word(&slot->sequence) != sequence || load_word(&slot->begun) != sequence) /* it was taken again meanwhile */
         return false;
     *begin_ns = begin - offset;
     *end_ns = end - offset;

@@ -163,4 +163,10 @@ __device__ __forceinline__ uint64_t globaltimer()
     return t;
 }
 
+/* Two words in one write, whoever looks: 16-byte aligned. */
+__device__ __forceinline__ void st_sys_v2_u64(uint64_t *at, uint64_t a, uint64_t b)
+{
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" : : "l"(at), "l"(a), "l"(b) : "memory");
+}
+
 } // namespace td

@@ -7,19 +7,9 @@
 
 extern "C" __global__ void stamp(const __grid_constant__ td_params_stamp p)
 {
-    volatile td_stamp *slot = p.slot;
-
-    if (!p.completed) {
-        slot->sequence = 0;
-        __threadfence_system();
-        slot->begin_ns = td::globaltimer();
-        __threadfence_system();
-        slot->begun = p.sequence;
+    td::st_sys_v2_u64(p.end ? &p.slot->end_ns : &p.slot->begin_ns, td::globaltimer(), p.sequence);
+    if (!p.completed)
         return;
-    }
-    slot->end_ns = td::globaltimer();
-    __threadfence_system();
-    slot->sequence = p.sequence;
     __threadfence_system();
     *(volatile uint64_t *)p.completed = p.sequence;
 }
