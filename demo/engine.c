@@ -303,6 +303,7 @@ bool demo_engine_device(demo_engine *e, VkSurfaceKHR surface)
     if (!demo_vk(e, vkCreateDevice(e->physical, &create, NULL, &e->device), "making the Vulkan device"))
         return false;
     vkGetDeviceQueue(e->device, e->family, 0, &e->queue);
+    pthread_mutex_init(&e->queue_lock, NULL);
     e->push_descriptors =
         (PFN_vkCmdPushDescriptorSetKHR)vkGetDeviceProcAddr(e->device, "vkCmdPushDescriptorSetKHR");
     e->get_calibrated =
@@ -538,6 +539,16 @@ void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_co
     vkCmdDispatch(commands, (width + 7) / 8, (height + 7) / 8, 1);
 }
 
+void demo_queue_lock(demo_engine *e)
+{
+    pthread_mutex_lock(&e->queue_lock);
+}
+
+void demo_queue_unlock(demo_engine *e)
+{
+    pthread_mutex_unlock(&e->queue_lock);
+}
+
 bool demo_once_begin(demo_engine *e)
 {
     const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
@@ -550,9 +561,13 @@ bool demo_once_end(demo_engine *e)
     const VkSubmitInfo submit = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
                                  .commandBufferCount = 1,
                                  .pCommandBuffers = &e->once};
-    return demo_vk(e, vkEndCommandBuffer(e->once), "ending a command buffer") &&
-           demo_vk(e, vkResetFences(e->device, 1, &e->once_fence), "resetting a fence") &&
-           demo_vk(e, vkQueueSubmit(e->queue, 1, &submit, e->once_fence), "submitting") &&
+    if (!demo_vk(e, vkEndCommandBuffer(e->once), "ending a command buffer") ||
+        !demo_vk(e, vkResetFences(e->device, 1, &e->once_fence), "resetting a fence"))
+        return false;
+    demo_queue_lock(e);
+    const VkResult result = vkQueueSubmit(e->queue, 1, &submit, e->once_fence);
+    demo_queue_unlock(e);
+    return demo_vk(e, result, "submitting") &&
            demo_vk(e, vkWaitForFences(e->device, 1, &e->once_fence, VK_TRUE, ONCE_TIMEOUT_NS), "waiting for the GPU");
 }
 

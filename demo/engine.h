@@ -6,6 +6,7 @@
 #ifndef TANDEM_DEMO_ENGINE_H
 #define TANDEM_DEMO_ENGINE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,6 +26,7 @@ typedef struct demo_engine {
     VkPhysicalDevice physical;
     VkDevice device;
     VkQueue queue;
+    pthread_mutex_t queue_lock; /* around each use of it: a session may submit to it, too */
     uint32_t family;
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;
@@ -106,6 +108,8 @@ void demo_compute_record(demo_engine *e, VkCommandBuffer commands, const demo_co
                          const void *push, uint32_t width, uint32_t height);
 
 /* A command buffer that runs at once and is waited for. */
+void demo_queue_lock(demo_engine *e);
+void demo_queue_unlock(demo_engine *e);
 bool demo_once_begin(demo_engine *e);
 bool demo_once_end(demo_engine *e);
 

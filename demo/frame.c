@@ -58,18 +58,18 @@ static void sleep_ms(double ms)
 }
 
 /* A frame stays noisy, with the reason in p->trouble; all that follow too where the session is of no more use. */
-static void trouble(demo_pipeline *p, tandem_status status, const char *what)
+static void trouble(demo_pipeline *p, demo_station *station, tandem_status status, const char *what)
 {
     char text[200] = "", line[sizeof p->trouble];
-    tandem_error_text(p->session, text, sizeof text);
+    tandem_error_text(station->session, text, sizeof text);
     const bool lost = status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_DEVICE;
     snprintf(line, sizeof line, "%s%s: %s", lost ? "session lost, " : "", what,
              text[0] ? text : tandem_status_text(status));
-    if (!p->lost && strcmp(line, p->trouble) != 0)
+    if (!station->lost && strcmp(line, p->trouble) != 0)
         demo_fail("the picture is not filtered: %s", line);
-    if (!p->lost)
+    if (!station->lost)
         memcpy(p->trouble, line, sizeof line);
-    p->lost = p->lost || lost;
+    station->lost = station->lost || lost;
 }
 
 static bool create_images(demo_pipeline *p, demo_slot *s)
@@ -107,17 +107,6 @@ static bool create_images(demo_pipeline *p, demo_slot *s)
     return demo_image_to_general(p->engine, images, COUNT);
 }
 
-static bool create_mem(demo_pipeline *p, uint64_t bytes, tandem_mem *mem)
-{
-    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1};
-    char text[256] = "";
-    tandem_status status = tandem_mem_create(p->session, &desc, mem);
-    if (status == TANDEM_OK)
-        return true;
-    tandem_error_text(p->session, text, sizeof text);
-    return demo_fail("cannot share %llu bytes: %s (%s)", (unsigned long long)bytes, tandem_status_text(status), text);
-}
-
 static bool create_slot(demo_pipeline *p, demo_slot *s)
 {
     demo_engine *e = p->engine;
@@ -136,16 +125,37 @@ static bool create_slot(demo_pipeline *p, demo_slot *s)
     return demo_vk(e, vkAllocateCommandBuffers(e->device, &allocate, s->commands), "making command buffers") &&
            demo_vk(e, vkCreateQueryPool(e->device, &queries, NULL, &s->queries), "making a query pool") &&
            demo_vk(e, vkCreateFence(e->device, &fence, NULL, &s->fence), "making a fence") && create_images(p, s) &&
-           create_mem(p, p->q_bytes + p->k_bytes + p->v_bytes, &s->tokens) && create_mem(p, 2 * p->o_bytes,
-                                                                                         &s->output) &&
            demo_buffer_create(e, DEMO_PROBE_TILES * PROBE_BYTES, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "probe",
                               &s->probe);
 }
 
-static bool create_session(demo_pipeline *p)
+static tandem_status create_mem(const demo_station *st, uint64_t bytes, tandem_mem *mem)
+{
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1};
+    return tandem_mem_create(st->session, &desc, mem);
+}
+
+static void lock_queue(void *user)
+{
+    demo_queue_lock(user);
+}
+
+static void unlock_queue(void *user)
+{
+    demo_queue_unlock(user);
+}
+
+static void on_log(void *user, int level, const char *text)
+{
+    demo_pipeline *p = user;
+    if (p->options.log && !p->trying)
+        p->options.log(p->options.log_user, level, text);
+}
+
+/* On failure `text` says why, and the station is empty. */
+static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, char *text, size_t bytes)
 {
     demo_engine *e = p->engine;
-    char text[256] = "";
     const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
                                   .api_version = VK_API_VERSION_1_2,
                                   .get_instance_proc_addr = vkGetInstanceProcAddr,
@@ -155,47 +165,119 @@ static bool create_session(demo_pipeline *p)
                                   .queue_family = e->family,
                                   .enabled_extension_count = e->extension_count,
                                   .enabled_extensions = e->extensions,
-                                  .enabled_features = &e->features};
+                                  .enabled_features = &e->features,
+                                  .queue = e->queue,
+                                  .lock_queue = lock_queue,
+                                  .unlock_queue = unlock_queue,
+                                  .user = e};
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                       .backend = p->options.backend,
                                       .vulkan = &vulkan,
-                                      .log = p->options.log,
-                                      .user = p->options.log_user,
+                                      .log = on_log,
+                                      .user = p,
                                       .cpu_threads = p->options.threads,
                                       .frames_in_flight = 2 * DEMO_SLOTS + 2,
                                       .wait_bound_ns = WAIT_BOUND_NS,
                                       .timing = 1,
+                                      .rung = rung,
                                       .error_text = text,
-                                      .error_text_bytes = sizeof text};
-    tandem_status status = tandem_session_create(&desc, &p->session);
-    if (status != TANDEM_OK)
-        return demo_fail("no session on %s: %s (%s)", e->properties.deviceName, tandem_status_text(status), text);
-    p->info.struct_bytes = sizeof p->info;
-    status = tandem_session_info(p->session, &p->info);
+                                      .error_text_bytes = bytes};
     const tandem_timeline_desc from_engine = {.struct_bytes = sizeof from_engine, .signaller = TANDEM_SIGNALLER_ENGINE};
     const tandem_timeline_desc from_session = {.struct_bytes = sizeof from_session,
                                                .signaller = TANDEM_SIGNALLER_SESSION};
-    if (status == TANDEM_OK)
-        status = tandem_timeline_create(p->session, &from_engine, &p->engine_timeline);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_create(p->session, &from_session, &p->session_timeline);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_get_vulkan(p->session, p->engine_timeline, &p->engine_semaphore);
-    if (status == TANDEM_OK)
-        status = tandem_timeline_get_vulkan(p->session, p->session_timeline, &p->session_semaphore);
+    memset(st, 0, sizeof *st);
+    text[0] = 0;
+    tandem_status status = tandem_session_create(&desc, &st->session);
     if (status != TANDEM_OK) {
-        tandem_error_text(p->session, text, sizeof text);
-        return demo_fail("cannot set the session up: %s (%s)", tandem_status_text(status), text);
+        if (!text[0])
+            snprintf(text, bytes, "%s", tandem_status_text(status));
+        return false;
     }
-    return true;
+    st->info.struct_bytes = sizeof st->info;
+    status = tandem_session_info(st->session, &st->info);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_create(st->session, &from_engine, &st->engine_timeline);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_create(st->session, &from_session, &st->session_timeline);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_get_vulkan(st->session, st->engine_timeline, &st->engine_semaphore);
+    if (status == TANDEM_OK)
+        status = tandem_timeline_get_vulkan(st->session, st->session_timeline, &st->session_semaphore);
+    for (int i = 0; i < DEMO_SLOTS && status == TANDEM_OK; i++) {
+        status = create_mem(st, p->q_bytes + p->k_bytes + p->v_bytes, &st->tokens[i]);
+        if (status == TANDEM_OK)
+            status = create_mem(st, 2 * p->o_bytes, &st->output[i]);
+    }
+    if (status != TANDEM_OK) {
+        tandem_error_text(st->session, text, bytes);
+        tandem_session_destroy(&st->session);
+        memset(st, 0, sizeof *st);
+    }
+    return status == TANDEM_OK;
+}
+
+/* A session that no frame uses any more. */
+static void retire(demo_pipeline *p, demo_station *st)
+{
+    if (st != p->station && !st->frames && st->session) {
+        tandem_session_destroy(&st->session);
+        memset(st, 0, sizeof *st);
+    }
+}
+
+static void leave_station(demo_pipeline *p, demo_slot *s)
+{
+    demo_station *st = s->station;
+    s->station = NULL;
+    if (st) {
+        st->frames--;
+        retire(p, st);
+    }
+}
+
+static const char *rung_name(uint32_t rung)
+{
+    static const char *const names[] = {"best", "inline", "timeline", "host", "copy", "cpu"};
+    return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
+}
+
+demo_switch demo_pipeline_step_down(demo_pipeline *p, char *text, size_t bytes)
+{
+    demo_station *now = p->station, *next = &p->stations[now == &p->stations[0]];
+    char why[400] = "";
+    bool found = false;
+    if (next->session)
+        return DEMO_SWITCH_LATER;
+    for (uint32_t i = 0; i < TANDEM_RUNG_CPU - 1 && !found; i++) {
+        const uint32_t rung = (now->info.rung + i) % TANDEM_RUNG_CPU + 1;
+        p->trying = true;
+        found = create_station(p, next, rung, why, sizeof why) && next->info.rung == rung;
+        p->trying = false;
+        if (!found && next->session) {
+            tandem_session_destroy(&next->session);
+            memset(next, 0, sizeof *next);
+        }
+    }
+    if (!found) {
+        snprintf(text, bytes, "no other rung than %s here: %.200s", rung_name(now->info.rung), why);
+        return DEMO_SWITCH_FAILED;
+    }
+    p->station = next;
+    p->info = next->info;
+    p->trouble[0] = 0;
+    retire(p, now);
+    snprintf(text, bytes, "rung %s", rung_name(p->info.rung));
+    return DEMO_SWITCHED;
 }
 
 bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options)
 {
     static const VkDescriptorType storage = VK_DESCRIPTOR_TYPE_STORAGE_IMAGE;
     VkDescriptorType types[DEMO_MAX_BINDINGS];
+    char why[400] = "";
     p->engine = e;
     p->options = *options;
+    p->station = &p->stations[0];
     /* One tile more each way than the frame has: the tiles are shifted. */
     p->max_tiles = ((options->width + 2 * TD_FILTER_TILE - 2) / TD_FILTER_TILE) *
                    ((options->height + 2 * TD_FILTER_TILE - 2) / TD_FILTER_TILE);
@@ -214,14 +296,18 @@ bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_opt
     demo_scene_build(options->scene, p->scene_block.host);
     types[0] = VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER;
     if (!demo_compute_create(e, scene_words, sizeof scene_words, types, 5, sizeof(struct td_scene_push),
-                             ((struct td_scene_block *)p->scene_block.host)->counts, 3, "scene", &p->scene) ||
-        !create_session(p))
+                             ((struct td_scene_block *)p->scene_block.host)->counts, 3, "scene", &p->scene))
         return false;
+    if (!create_station(p, p->station, options->rung, why, sizeof why))
+        return demo_fail("no session on %s: %s", e->properties.deviceName, why);
+    p->info = p->station->info;
     /* The CPU rung computes on the cores that render: a second frame in flight would add delay and win nothing. */
     p->in_flight = options->in_flight ? options->in_flight : p->info.rung == TANDEM_RUNG_CPU ? 1 : DEMO_SLOTS;
-    for (int i = 0; i < DEMO_SLOTS; i++)
+    for (uint32_t i = 0; i < DEMO_SLOTS; i++) {
+        p->slots[i].index = i;
         if (!create_slot(p, &p->slots[i]))
             return false;
+    }
     return true;
 }
 
@@ -234,13 +320,15 @@ void demo_pipeline_destroy(demo_pipeline *p)
         if (p->slots[i].consumed)
             vkWaitForFences(e->device, 1, &p->slots[i].fence, VK_TRUE, CLOSE_NS);
     /* Ends what runs and signals what is waited for, so that the queue empties. */
-    if (p->session)
-        for (int i = 0; i < DEMO_SLOTS; i++)
-            if (p->slots[i].begun && p->slots[i].ticket)
-                tandem_wait(p->session, p->slots[i].ticket, CLOSE_NS, NULL);
+    for (int i = 0; i < DEMO_SLOTS; i++) {
+        const demo_slot *s = &p->slots[i];
+        if (s->begun && s->ticket && s->station && !s->recording)
+            tandem_wait(s->station->session, s->ticket, CLOSE_NS, NULL);
+    }
     vkDeviceWaitIdle(e->device);
-    if (p->session)
-        tandem_session_destroy(&p->session);
+    for (int i = 0; i < 2; i++)
+        if (p->stations[i].session)
+            tandem_session_destroy(&p->stations[i].session);
     for (int i = 0; i < DEMO_SLOTS; i++) {
         demo_slot *s = &p->slots[i];
         demo_image *images[] = {&s->radiance, &s->albedo,    &s->normal,   &s->position,       &s->features[0],
@@ -293,7 +381,10 @@ static bool submit_commands(demo_engine *e, demo_slot *s, const submit_points *p
     if (!demo_vk(e, vkEndCommandBuffer(s->commands[s->command]), "ending a command buffer"))
         return false;
     s->command++;
-    return demo_vk(e, vkQueueSubmit(e->queue, 1, &submit, fence), "submitting");
+    demo_queue_lock(e);
+    const VkResult result = vkQueueSubmit(e->queue, 1, &submit, fence);
+    demo_queue_unlock(e);
+    return demo_vk(e, result, "submitting");
 }
 
 /* Runs what is recorded so far, waits for it, sleeps, and goes on in the next command buffer: the stage that has not
@@ -311,9 +402,12 @@ static bool pause_inside(demo_engine *e, demo_slot *s, double ms, submit_points 
     return begin_commands(e, s);
 }
 
-static void stamp(demo_slot *s, uint32_t query)
+/* `top`: when the commands before it let those behind begin, rather than when they have ended. */
+static void stamp(demo_slot *s, uint32_t query, bool top)
 {
-    vkCmdWriteTimestamp(s->commands[s->command], VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->queries, query);
+    vkCmdWriteTimestamp(s->commands[s->command],
+                        top ? VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT : VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->queries,
+                        query);
 }
 
 /* From one shader's writes to the next one's reads and writes. */
@@ -401,30 +495,32 @@ static tandem_status record_pack(demo_pipeline *p, VkCommandBuffer commands, dem
     v.channels = 4;
     v.images[0] = s->value.view;
     v.view = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN);
-    tandem_status status = tandem_pack_tiles(p->session, &q, &s->tiles_x, &s->tiles_y);
+    tandem_session *session = s->station->session;
+    tandem_status status = tandem_pack_tiles(session, &q, &s->tiles_x, &s->tiles_y);
     if (status == TANDEM_OK && s->tiles_x * s->tiles_y > p->max_tiles)
         status = TANDEM_ERROR_ARG;
     if (status == TANDEM_OK)
-        status = tandem_record_pack(p->session, commands, &q);
+        status = tandem_record_pack(session, commands, &q);
     if (status == TANDEM_OK)
-        status = tandem_record_pack(p->session, commands, &k);
+        status = tandem_record_pack(session, commands, &k);
     if (status == TANDEM_OK)
-        status = tandem_record_pack(p->session, commands, &v);
-    if (status == TANDEM_OK)
-        status = tandem_record_release(p->session, commands, s->tokens, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT);
-    if (status == TANDEM_OK)
-        status = tandem_record_release(p->session, commands, s->output, COMPUTE, VK_ACCESS_SHADER_READ_BIT);
+        status = tandem_record_pack(session, commands, &v);
     return status;
 }
 
-static tandem_status submit_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth,
-                                uint64_t output_offset,
-                                tandem_ticket *ticket)
+static tandem_status record_release(VkCommandBuffer commands, demo_slot *s)
 {
-    tandem_job job = {.struct_bytes = sizeof job,
-                      .operation = TANDEM_OPERATION_ATTENTION,
-                      .wait = {p->engine_timeline, p->engine_value},
-                      .signal = {p->session_timeline, p->session_value + 1}};
+    tandem_session *session = s->station->session;
+    const tandem_status status =
+        tandem_record_release(session, commands, s->tokens, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT);
+    return status ? status : tandem_record_release(session, commands, s->output, COMPUTE, VK_ACCESS_SHADER_READ_BIT);
+}
+
+static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth, uint64_t output_offset,
+                             tandem_ticket *ticket)
+{
+    demo_station *st = s->station;
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
     job.op.attention = (tandem_attention){.q = token_view(s->tokens, 0, Q_LEN),
                                           .k = token_view(s->tokens, p->q_bytes, KV_LEN),
                                           .v = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN),
@@ -438,30 +534,62 @@ static tandem_status submit_job(demo_pipeline *p, demo_slot *s, uint32_t precisi
                                           .scale = TD_FILTER_SCALE,
                                           .precision = precision,
                                           .smooth = smooth};
-    tandem_status status = tandem_submit(p->session, &job, ticket);
+    if (s->recording)
+        return tandem_record(st->session, &job, s->commands[s->command], ticket);
+    job.wait = (tandem_point){st->engine_timeline, st->engine_value};
+    job.signal = (tandem_point){st->session_timeline, st->session_value + 1};
+    const tandem_status status = tandem_submit(st->session, &job, ticket);
     if (status == TANDEM_OK)
-        s->done = (tandem_point){p->session_timeline, ++p->session_value};
+        s->done = (tandem_point){st->session_timeline, ++st->session_value};
     return status;
+}
+
+/* The frame's job, and the second one on the same tokens if there is one. */
+static void give_jobs(demo_pipeline *p, demo_slot *s)
+{
+    const demo_frame_request *r = &s->request;
+    const uint32_t smooth = r->precision == TANDEM_PRECISION_F16 ? TANDEM_SMOOTH_DEFAULT : r->smooth;
+    s->outcome.submit_ns = td_now_ns();
+    tandem_status status = one_job(p, s, r->precision, smooth, 0, &s->ticket);
+    if (status == TANDEM_OK && r->exact)
+        status = one_job(p, s, TANDEM_PRECISION_F16, TANDEM_SMOOTH_DEFAULT, p->o_bytes, &s->second_ticket);
+    else if (status == TANDEM_OK && r->trial)
+        status = one_job(p, s, TANDEM_PRECISION_8B, r->smooth, p->o_bytes, &s->second_ticket);
+    if (status != TANDEM_OK)
+        trouble(p, s->station, status, s->recording ? "recording a job" : "submitting a job");
+    else if (!s->station->lost)
+        p->trouble[0] = 0;
+}
+
+bool demo_frame_at_once(const demo_slot *s)
+{
+    return s->recording;
 }
 
 bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *request)
 {
     demo_engine *e = p->engine;
+    demo_station *st = p->station;
     submit_points points = {0};
+    leave_station(p, s);
+    s->station = st;
+    s->tokens = st->tokens[s->index];
+    s->output = st->output[s->index];
+    st->frames++;
     s->request = *request;
-    s->outcome = (demo_frame_result){.index = request->index};
+    s->outcome = (demo_frame_result){.index = request->index, .rung = st->info.rung};
     s->outcome.shift_x = shift_of(request->index, p->options.width, 7);
     s->outcome.shift_y = shift_of(request->index, p->options.height, 5);
     s->ticket = s->second_ticket = 0;
     s->done = (tandem_point){0, 0};
     s->command = 0;
     s->slept_ms = 0;
-    s->consumed = false;
+    s->consumed = s->recording = false;
     if (!demo_vk(e, vkResetCommandPool(e->device, s->pool, 0), "resetting a command pool") || !begin_commands(e, s))
         return false;
     VkCommandBuffer commands = s->commands[s->command];
     vkCmdResetQueryPool(commands, s->queries, 0, DEMO_TIMESTAMPS);
-    stamp(s, 0);
+    stamp(s, 0, false);
     demo_label(e, commands, "render");
     demo_memory_barrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, COMPUTE, 0);
     record_scene(p, commands, s, request->seconds, (uint32_t)request->index + 1, 1, 0);
@@ -470,21 +598,32 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
         return false;
     commands = s->commands[s->command];
     shader_barrier(commands);
-    stamp(s, 1);
+    stamp(s, 1, false);
     demo_label(e, commands, "pack");
     record_features(p, commands, s);
     shader_barrier(commands);
-    tandem_status status = p->lost ? TANDEM_ERROR_LOST : record_pack(p, commands, s);
+    tandem_status status = st->lost ? TANDEM_ERROR_LOST : record_pack(p, commands, s);
     demo_label(e, commands, NULL);
-    const bool packed = status == TANDEM_OK;
-    if (!packed && !p->lost)
-        trouble(p, status, "packing");
     if (!pause_inside(e, s, p->options.inject_ms[DEMO_PACK], &points))
         return false;
-    stamp(s, 2);
-    if (packed) {
-        points = (submit_points){.signal = {p->engine_semaphore}, .signal_value = {++p->engine_value}, .signals = 1};
+    stamp(s, 2, false);
+    if (status == TANDEM_OK)
+        status = record_release(s->commands[s->command], s);
+    const bool packed = status == TANDEM_OK;
+    if (!packed && !st->lost)
+        trouble(p, st, status, "packing");
+    s->begun = true;
+    if (packed && st->info.rung == TANDEM_RUNG_INLINE) {
+        s->recording = true;
+        if (!pause_inside(e, s, p->options.inject_ms[DEMO_TO], &points))
+            return false;
+        demo_label(e, s->commands[s->command], "attention");
+        give_jobs(p, s);
+        demo_label(e, s->commands[s->command], NULL);
+        return true;
     }
+    if (packed)
+        points = (submit_points){.signal = {st->engine_semaphore}, .signal_value = {++st->engine_value}, .signals = 1};
     VkFence fence = VK_NULL_HANDLE;
     if (p->options.inject_ms[DEMO_TO] > 0) {
         fence = e->once_fence;
@@ -498,32 +637,24 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
             return false;
         sleep_ms(p->options.inject_ms[DEMO_TO]);
     }
-    s->begun = true;
     if (!packed)
         return true;
-    s->outcome.submit_ns = td_now_ns();
-    const uint32_t smooth = request->precision == TANDEM_PRECISION_F16 ? TANDEM_SMOOTH_DEFAULT : request->smooth;
-    status = submit_job(p, s, request->precision, smooth, 0, &s->ticket);
-    if (status == TANDEM_OK && request->exact)
-        status = submit_job(p, s, TANDEM_PRECISION_F16, TANDEM_SMOOTH_DEFAULT, p->o_bytes, &s->second_ticket);
-    else if (status == TANDEM_OK && request->trial)
-        status = submit_job(p, s, TANDEM_PRECISION_8B, request->smooth, p->o_bytes, &s->second_ticket);
+    status = tandem_timeline_submitted(st->session, st->engine_timeline, st->engine_value);
     if (status != TANDEM_OK)
-        trouble(p, status, "submitting a job");
-    else if (!p->lost)
-        p->trouble[0] = 0;
+        trouble(p, st, status, "announcing a submit");
+    give_jobs(p, s);
     return true;
 }
 
 /* Waits until a job has ended; false if it did not end well. */
-static bool job_done(demo_pipeline *p, tandem_ticket ticket)
+static bool job_done(demo_pipeline *p, demo_slot *s, tandem_ticket ticket)
 {
     tandem_job_report report = {.struct_bytes = sizeof report};
-    tandem_status status = ticket ? tandem_wait(p->session, ticket, WAIT_NS, &report) : TANDEM_ERROR_ARG;
+    tandem_status status = ticket ? tandem_wait(s->station->session, ticket, WAIT_NS, &report) : TANDEM_ERROR_ARG;
     if (!ticket)
         return false;
     if (status != TANDEM_OK || report.state != TANDEM_JOB_DONE) {
-        trouble(p, status != TANDEM_OK ? status : (tandem_status)report.status, "a job");
+        trouble(p, s->station, status != TANDEM_OK ? status : (tandem_status)report.status, "a job");
         return false;
     }
     return true;
@@ -532,8 +663,8 @@ static bool job_done(demo_pipeline *p, tandem_ticket ticket)
 static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
     tandem_mem_vulkan tokens = {.struct_bytes = sizeof tokens}, output = tokens;
-    if (tandem_mem_get_vulkan(p->session, s->tokens, &tokens) != TANDEM_OK ||
-        tandem_mem_get_vulkan(p->session, s->output, &output) != TANDEM_OK)
+    if (tandem_mem_get_vulkan(s->station->session, s->tokens, &tokens) != TANDEM_OK ||
+        tandem_mem_get_vulkan(s->station->session, s->output, &output) != TANDEM_OK)
         return;
     for (uint32_t i = 0; i < DEMO_PROBE_TILES; i++) {
         const uint64_t tile = (s->request.index * 29 + i * 83 + 11) % (s->tiles_x * s->tiles_y);
@@ -563,25 +694,29 @@ static void record_composite(demo_pipeline *p, VkCommandBuffer commands, demo_sl
     demo_compute_record(p->engine, commands, &p->composite, bindings, &push, p->options.width, p->options.height);
 }
 
-static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+static tandem_status record_acquire(VkCommandBuffer commands, demo_slot *s)
 {
     const VkPipelineStageFlags stages = COMPUTE | VK_PIPELINE_STAGE_TRANSFER_BIT;
     const VkAccessFlags access = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
+    tandem_session *session = s->station->session;
+    const tandem_status status = tandem_record_acquire(session, commands, s->output, stages, access);
+    return status ? status : tandem_record_acquire(session, commands, s->tokens, stages, access);
+}
+
+static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
+{
+    tandem_session *session = s->station->session;
     tandem_pack unpack = pack_of(p, s);
     unpack.image_count = 1;
     unpack.channels = 3;
     unpack.format = s->filtered.format;
     unpack.images[0] = s->filtered.view;
     unpack.view = token_view(s->output, 0, Q_LEN);
-    tandem_status status = tandem_record_acquire(p->session, commands, s->output, stages, access);
-    if (status == TANDEM_OK)
-        status = tandem_record_acquire(p->session, commands, s->tokens, stages, access);
-    if (status == TANDEM_OK)
-        status = tandem_record_unpack(p->session, commands, &unpack);
+    tandem_status status = tandem_record_unpack(session, commands, &unpack);
     if (status == TANDEM_OK && s->outcome.exact) {
         unpack.images[0] = s->filtered_exact.view;
         unpack.view = token_view(s->output, p->o_bytes, Q_LEN);
-        status = tandem_record_unpack(p->session, commands, &unpack);
+        status = tandem_record_unpack(session, commands, &unpack);
     }
     return status;
 }
@@ -591,12 +726,17 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
     demo_engine *e = p->engine;
     const double *inject = p->options.inject_ms;
     submit_points points = {0};
+    const bool inject_job = inject[DEMO_ATTENTION] > 0 || inject[DEMO_BACK] > 0;
     /* An injected delay of attention or hand-over begins once the job has ended, on any rung. */
-    const bool host_waits = p->info.rung > TANDEM_RUNG_TIMELINE || inject[DEMO_ATTENTION] > 0 || inject[DEMO_BACK] > 0;
-    s->outcome.denoised = s->ticket && (!host_waits || job_done(p, s->ticket));
-    const bool second = s->outcome.denoised && s->second_ticket && (!host_waits || job_done(p, s->second_ticket));
+    const bool host_waits = !s->recording && (s->station->info.rung > TANDEM_RUNG_TIMELINE || inject_job);
+    const bool goes_on = s->recording;
+    s->outcome.denoised = s->ticket && (!host_waits || job_done(p, s, s->ticket));
+    const bool second = s->outcome.denoised && s->second_ticket && (!host_waits || job_done(p, s, s->second_ticket));
     s->outcome.exact = second && s->request.exact;
     s->outcome.tried = second && !s->request.exact;
+    s->recording = false;
+    if (goes_on && inject_job && !pause_inside(e, s, 1e-3, &points))
+        return false;
     if (s->outcome.denoised && inject[DEMO_ATTENTION] > 0) {
         const uint64_t from = td_now_ns();
         sleep_ms(inject[DEMO_ATTENTION]);
@@ -604,19 +744,26 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
     }
     sleep_ms(inject[DEMO_BACK]);
 
-    if (!begin_commands(e, s))
+    if (!goes_on && !begin_commands(e, s))
         return false;
     VkCommandBuffer commands = s->commands[s->command];
-    stamp(s, 3);
+    if (s->outcome.denoised) {
+        if (!goes_on)
+            points =
+                (submit_points){.wait = {s->station->session_semaphore}, .wait_value = {s->done.value}, .waits = 1};
+        const tandem_status status = record_acquire(commands, s);
+        if (status != TANDEM_OK) {
+            trouble(p, s->station, status, "taking the tokens back");
+            s->outcome.denoised = s->outcome.exact = s->outcome.tried = false;
+        }
+    }
+    stamp(s, 3, true);
     demo_label(e, commands, "unpack");
     if (s->outcome.denoised) {
-        points = (submit_points){.wait = {p->session_semaphore}, .wait_value = {s->done.value}, .waits = 1};
-    }
-    if (s->outcome.denoised) {
-        tandem_status status = record_unpack(p, commands, s);
+        const tandem_status status = record_unpack(p, commands, s);
         if (status != TANDEM_OK) {
-            trouble(p, status, "unpacking");
-            s->outcome.denoised = s->outcome.exact = false;
+            trouble(p, s->station, status, "unpacking");
+            s->outcome.denoised = s->outcome.exact = s->outcome.tried = false;
         }
     }
     demo_label(e, commands, NULL);
@@ -624,7 +771,7 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
         return false;
     commands = s->commands[s->command];
     shader_barrier(commands);
-    stamp(s, 4);
+    stamp(s, 4, false);
     demo_label(e, commands, "present");
     record_composite(p, commands, s);
     demo_memory_barrier(commands, COMPUTE, VK_ACCESS_SHADER_WRITE_BIT,
@@ -636,7 +783,7 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
     if (!pause_inside(e, s, inject[DEMO_PRESENT], &points))
         return false;
     commands = s->commands[s->command];
-    stamp(s, 5);
+    stamp(s, 5, false);
     if (s->request.probe && s->outcome.denoised)
         record_probe_copies(p, commands, s);
     if (present && present->wait) {
@@ -718,13 +865,17 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     tandem_job_report report = {.struct_bytes = sizeof report};
     uint64_t begin = gpu[2], end = gpu[2];
     /* The session may learn a moment after the GPU that the job has ended. */
-    if (s->ticket && tandem_wait(p->session, s->ticket, REPORT_NS, &report) == TANDEM_OK) {
+    if (s->ticket && tandem_wait(s->station->session, s->ticket, REPORT_NS, &report) == TANDEM_OK) {
         r->precision = report.precision;
         if (report.state == TANDEM_JOB_DONE && report.begin_ns) {
+            const uint64_t took = report.end_ns - report.begin_ns + (uint64_t)(s->slept_ms * 1e6);
             begin = report.begin_ns;
-            end = report.end_ns + (uint64_t)(s->slept_ms * 1e6);
+            /* Both clocks are exact by themselves, but apart by a microsecond or so: the job lies between its stamps. */
+            if (gpu[2] + took <= gpu[3])
+                begin = begin < gpu[2] ? gpu[2] : begin + took > gpu[3] ? gpu[3] - took : begin;
+            end = begin + took;
         } else if (report.state != TANDEM_JOB_DONE) {
-            trouble(p, (tandem_status)report.status, "a job");
+            trouble(p, s->station, (tandem_status)report.status, "a job");
             r->denoised = r->exact = false;
         }
     }
@@ -736,7 +887,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     r->frame_ms = (double)(ticks[DEMO_TIMESTAMPS - 1] - ticks[0]) * (double)e->properties.limits.timestampPeriod * 1e-6;
     r->probed = r->probed && r->denoised;
     report = (tandem_job_report){.struct_bytes = sizeof report};
-    r->tried = r->tried && r->probed && tandem_wait(p->session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
+    r->tried = r->tried && r->probed && tandem_wait(s->station->session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
                report.state == TANDEM_JOB_DONE;
     if (r->probed)
         read_probe(p, s);
@@ -761,13 +912,13 @@ bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, u
     return demo_image_read(e, &s->radiance, rgba);
 }
 
-static bool read_mem(demo_pipeline *p, tandem_mem mem, uint64_t offset, uint64_t bytes, uint16_t **out)
+static bool read_mem(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint64_t offset, uint64_t bytes, uint16_t **out)
 {
     demo_engine *e = p->engine;
     tandem_mem_vulkan source = {.struct_bytes = sizeof source};
     demo_buffer staging = {0};
     *out = malloc(bytes);
-    bool ok = *out && tandem_mem_get_vulkan(p->session, mem, &source) == TANDEM_OK &&
+    bool ok = *out && tandem_mem_get_vulkan(s->station->session, mem, &source) == TANDEM_OK &&
               demo_buffer_create(e, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, true, "tokens read back", &staging) &&
               demo_once_begin(e);
     if (ok) {
@@ -795,9 +946,9 @@ bool demo_tokens_read(demo_pipeline *p, demo_slot *s, demo_tokens *out)
     out->scale = TD_FILTER_SCALE;
     const uint64_t q_bytes = (uint64_t)out->batch * Q_LEN * TOKEN_BYTES;
     const uint64_t k_bytes = (uint64_t)out->batch * KV_LEN * TOKEN_BYTES;
-    return read_mem(p, s->tokens, 0, q_bytes, &out->q) && read_mem(p, s->tokens, p->q_bytes, k_bytes, &out->k) &&
-           read_mem(p, s->tokens, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
-           read_mem(p, s->output, 0, q_bytes, &out->o);
+    return read_mem(p, s, s->tokens, 0, q_bytes, &out->q) && read_mem(p, s, s->tokens, p->q_bytes, k_bytes, &out->k) &&
+           read_mem(p, s, s->tokens, p->q_bytes + p->k_bytes, k_bytes, &out->v) &&
+           read_mem(p, s, s->output, 0, q_bytes, &out->o);
 }
 
 void demo_tokens_free(demo_tokens *t)

@@ -5,6 +5,9 @@
  *     demo_frame_begin()     render -> features -> pack, submitted; the job, submitted
  *     demo_frame_consume()   unpack -> composite -> present, submitted; late where the host has to see the job end
  *     demo_frame_complete()  waits for that, reads the clocks, recomputes sampled rows
+ *
+ * On the inline rung the job is recorded between pack and unpack, and all of it is one submit, that of consume: there
+ * consume follows begin at once.
  */
 #ifndef TANDEM_DEMO_FRAME_H
 #define TANDEM_DEMO_FRAME_H
@@ -28,7 +31,7 @@ typedef enum demo_stage {
     DEMO_STAGES
 } demo_stage;
 
-enum { DEMO_SLOTS = 2, DEMO_COMMANDS = 6, DEMO_TIMESTAMPS = 6, DEMO_PROBE_TILES = 2,
+enum { DEMO_SLOTS = 2, DEMO_COMMANDS = 8, DEMO_TIMESTAMPS = 6, DEMO_PROBE_TILES = 2,
        DEMO_PROBE_ROWS = 16 };
 
 /* As in the report, and as it is asked for on the command line. */
@@ -38,6 +41,7 @@ typedef struct demo_frame_options {
     int scene;
     uint32_t width, height, seed, threads;
     uint32_t backend;           /* tandem_backend */
+    uint32_t rung;              /* tandem_rung; 0: the best */
     uint32_t in_flight;         /* frames under way at once; 0: by the rung */
     double inject_ms[DEMO_STAGES];
     double inject_error;
@@ -63,6 +67,7 @@ typedef struct demo_frame_result {
     double frame_ms;                 /* by the GPU's clock alone */
     uint64_t submit_ns;              /* of the job */
     uint32_t precision;              /* that was used */
+    uint32_t rung;                   /* tandem_rung */
     bool denoised;                   /* else the picture is the noisy one */
     bool exact;                      /* there is an exact result to compare with */
     uint32_t shift_x, shift_y;       /* of the tiles */
@@ -72,11 +77,25 @@ typedef struct demo_frame_result {
     demo_accuracy trial;
 } demo_frame_result;
 
+/* A session, and what frames need of it. */
+typedef struct demo_station {
+    tandem_session *session;
+    tandem_info info;
+    bool lost; /* of no more use: its frames stay noisy */
+    tandem_timeline engine_timeline, session_timeline;
+    VkSemaphore engine_semaphore, session_semaphore;
+    uint64_t engine_value, session_value;
+    tandem_mem tokens[DEMO_SLOTS], output[DEMO_SLOTS]; /* Q, K, V; and O, the second job's O */
+    uint32_t frames; /* under way on it */
+} demo_station;
+
 typedef struct demo_slot {
     demo_image radiance, albedo, normal, position;
     demo_image features[3], feature_k, feature_q, value;
     demo_image filtered, filtered_exact, result, result_exact;
-    tandem_mem tokens, output; /* Q, K, V; and O, the second job's O */
+    uint32_t index;
+    demo_station *station; /* of its frame */
+    tandem_mem tokens, output;
     VkCommandPool pool;
     VkCommandBuffer commands[DEMO_COMMANDS];
     uint32_t command;          /* the one that is being recorded */
@@ -84,6 +103,7 @@ typedef struct demo_slot {
     VkFence fence;
     demo_buffer probe;
     bool begun, consumed;
+    bool recording; /* the commands of begin go on in consume */
     demo_frame_request request;
     demo_frame_result outcome;
     tandem_ticket ticket, second_ticket; /* second: exact, or the trial */
@@ -95,13 +115,10 @@ typedef struct demo_slot {
 typedef struct demo_pipeline {
     demo_engine *engine;
     demo_frame_options options;
-    tandem_session *session;
-    tandem_info info;
-    bool lost;            /* the session is of no more use: frames stay noisy */
+    demo_station stations[2], *station; /* station: of the frames that begin now; the other: empty, or ending its frames */
+    bool trying;          /* rungs that may not be there: what their sessions log is no news */
+    tandem_info info;     /* of the station */
     char trouble[256];    /* why the last frame was not filtered; empty if it was */
-    tandem_timeline engine_timeline, session_timeline;
-    VkSemaphore engine_semaphore, session_semaphore;
-    uint64_t engine_value, session_value;
     uint32_t in_flight;   /* 1 or 2 */
     uint32_t max_tiles;
     uint64_t q_bytes, k_bytes, v_bytes, o_bytes;
@@ -120,6 +137,15 @@ typedef struct demo_present {
 /* False after one line on stderr. `pipeline` is zeroed by the caller. */
 bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options);
 void demo_pipeline_destroy(demo_pipeline *p);
+
+/* Makes a session on the next rung down that this machine has, behind the lowest on the best one, for the frames that begin
+ * from now on; those under way end on their own session. `text`: what it came to, in a few words. LATER: frames of the
+ * session before are still under way. */
+typedef enum demo_switch { DEMO_SWITCHED, DEMO_SWITCH_LATER, DEMO_SWITCH_FAILED } demo_switch;
+demo_switch demo_pipeline_step_down(demo_pipeline *p, char *text, size_t bytes);
+
+/* Whether consume has to follow begin at once, since the frame is one submit. */
+bool demo_frame_at_once(const demo_slot *slot);
 
 bool demo_frame_begin(demo_pipeline *p, demo_slot *slot, const demo_frame_request *request);
 bool demo_frame_consume(demo_pipeline *p, demo_slot *slot, const demo_present *present);

@@ -44,6 +44,8 @@ typedef struct headless {
     uint32_t history_count, not_denoised;
     double wall_seconds;
     demo_report report;
+    demo_stay stays[DEMO_STAYS];
+    uint32_t stay_count;
 } headless;
 
 bool demo_make_folder(const char *path)
@@ -113,10 +115,45 @@ static bool keep_judged(headless *h, demo_slot *slot, const demo_frame_result *f
                                                                                     j->result);
 }
 
+/* With --ladder: every row of every frame against float64, and each frame where it belongs. */
+static bool keep_stay(headless *h, demo_slot *slot, const demo_frame_result *frame)
+{
+    demo_stay *s = h->stay_count ? &h->stays[h->stay_count - 1] : NULL;
+    demo_tokens tokens = {0};
+    demo_accuracy accuracy = {0};
+    if (frame->index + 1 != h->timings.count)
+        return demo_fail("--ladder: frame %u came as number %zu", (unsigned)frame->index, h->timings.count - 1);
+    if (!s || s->rung != frame->rung) {
+        if (h->stay_count == DEMO_STAYS)
+            return demo_fail("--ladder: more than %d steps", DEMO_STAYS);
+        s = &h->stays[h->stay_count++];
+        *s = (demo_stay){.rung = frame->rung, .first = (uint32_t)frame->index};
+        snprintf(s->device, sizeof s->device, "%s", slot->station->info.device);
+    }
+    s->frames++;
+    if (!frame->denoised) {
+        s->not_filtered++;
+        return true;
+    }
+    const bool ok = demo_tokens_read(h->pipeline, slot, &tokens);
+    if (ok)
+        demo_probe_all(tokens.q, tokens.k, tokens.v, tokens.o, tokens.batch, tokens.q_len, tokens.kv_len,
+                       tokens.head_dim, tokens.scale, h->options->frame.inject_error, h->options->frame.threads,
+                       &accuracy);
+    demo_tokens_free(&tokens);
+    const double error = demo_accuracy_rel_l1(&accuracy);
+    s->worst_rel_l1 = error > s->worst_rel_l1 || error != error ? error : s->worst_rel_l1;
+    return ok && (error <= h->options->max_error ||
+                  demo_fail("--ladder: frame %u on the rung %s: relative L1 error %.4g, more than --max-error %.4g",
+                            (unsigned)frame->index, demo_rung_name(frame->rung), error, h->options->max_error));
+}
+
 static bool complete(headless *h, demo_slot *slot)
 {
     demo_frame_result frame;
     if (!demo_frame_complete(h->pipeline, slot, &frame) || !demo_timings_add(&h->timings, &frame))
+        return false;
+    if (h->options->ladder && !keep_stay(h, slot, &frame))
         return false;
     if (h->trace)
         demo_trace_frame(h->trace, &frame);
@@ -143,10 +180,30 @@ static bool complete(headless *h, demo_slot *slot)
 
 static bool consume_up_to(headless *h, uint32_t frames, uint32_t *consumed)
 {
-    for (; *consumed < frames && *consumed < h->frames; ++*consumed)
-        if (!demo_frame_consume(h->pipeline, &h->pipeline->slots[*consumed % DEMO_SLOTS], NULL))
+    for (; *consumed < frames && *consumed < h->frames; ++*consumed) {
+        demo_slot *slot = &h->pipeline->slots[*consumed % DEMO_SLOTS];
+        if (!slot->consumed && !demo_frame_consume(h->pipeline, slot, NULL))
             return false;
+    }
     return true;
+}
+
+static bool begin(headless *h, uint32_t index, uint32_t *consumed)
+{
+    demo_pipeline *p = h->pipeline;
+    demo_slot *slot = &p->slots[index % DEMO_SLOTS];
+    const demo_frame_request request = request_of(h, index, false);
+    char text[300];
+    if (h->options->ladder && index && index % h->options->ladder == 0) {
+        const demo_switch outcome = demo_pipeline_step_down(p, text, sizeof text);
+        if (outcome != DEMO_SWITCHED)
+            return demo_fail("--ladder: %s", outcome == DEMO_SWITCH_LATER ? "the step before is not over" : text);
+    }
+    if (!demo_frame_begin(p, slot, &request))
+        return false;
+    /* A frame that is one submit is not to wait for the next one; what was begun before it goes first. */
+    return !demo_frame_at_once(slot) ||
+           (consume_up_to(h, index, consumed) && demo_frame_consume(p, slot, NULL));
 }
 
 /* Will complete() read the picture of this frame back? */
@@ -170,16 +227,13 @@ static bool render_frames(headless *h)
     for (uint32_t i = 0; i < h->frames + 2 * behind; i++) {
         if (i >= 2 * behind && behind) {
             /* The next frame is wholly submitted first, lest it wait for a picture to be read back. */
-            if (is_read_back(h, i - 2 * behind) && !consume_up_to(h, i, &consumed))
+            if ((h->options->ladder || is_read_back(h, i - 2 * behind)) && !consume_up_to(h, i, &consumed))
                 return false;
             if (!complete(h, &p->slots[i % DEMO_SLOTS]))
                 return false;
         }
-        if (i < h->frames) {
-            request = request_of(h, i, false);
-            if (!demo_frame_begin(p, &p->slots[i % DEMO_SLOTS], &request))
-                return false;
-        }
+        if (i < h->frames && !begin(h, i, &consumed))
+            return false;
         if (i >= behind && !consume_up_to(h, i - behind + 1, &consumed))
             return false;
         if (!behind && !complete(h, &p->slots[i % DEMO_SLOTS]))
@@ -319,6 +373,21 @@ static void print_summary(const headless *h)
     printf("PSNR over %u frames: input %.2f dB, best box filter %.2f dB, attention %.2f dB; seams %.3f\n",
            h->judged_done,
            r->noisy_db, r->box_db, r->result_db, r->seams_ratio);
+    for (uint32_t i = 0; i < h->stay_count; i++) {
+        const demo_stay *s = &h->stays[i];
+        demo_percentiles of[DEMO_STAGES + 1];
+        for (int j = 0; j <= DEMO_STAGES; j++) {
+            double *copy = malloc((s->frames + 1) * sizeof *copy);
+            if (copy)
+                memcpy(copy, (j < DEMO_STAGES ? h->timings.stage_ms[j] : h->timings.frame_ms) + s->first,
+                       s->frames * sizeof *copy);
+            of[j] = copy ? demo_percentiles_of(copy, s->frames) : (demo_percentiles){0};
+            free(copy);
+        }
+        printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, attention %.3f ms, worst relative L1 %.5f\n",
+               demo_rung_name(s->rung), (unsigned)s->first, (unsigned)(s->first + s->frames - 1), of[DEMO_STAGES].p50,
+               1e3 * of[DEMO_TO].p50, 1e3 * of[DEMO_BACK].p50, of[DEMO_ATTENTION].p50, s->worst_rel_l1);
+    }
     printf("files in %s\n", h->options->out);
 }
 
@@ -353,6 +422,8 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
     h->report.frames = h->frames;
     h->report.width = h->width;
     h->report.height = h->height;
+    h->report.stays = h->stays;
+    h->report.stay_count = h->stay_count;
     ok = ok && measure_accuracy(h) && judge(h) && out_path(h, "report.json", path, sizeof path) &&
          demo_report_write(path, &h->report) && write_overlay(h);
     ok = demo_trace_close(h->trace) && ok;

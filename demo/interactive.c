@@ -34,6 +34,8 @@ typedef struct interactive {
     uint32_t screenshots;
     char notice[512];
     double notice_until;
+    bool step_down;  /* asked for */
+    uint32_t rung;   /* of the frames that were learnt from */
 } interactive;
 
 static double now_seconds(void)
@@ -82,6 +84,7 @@ static void on_key(interactive *w, int32_t key, bool again)
     case 'a': v->wipe = v->wipe == DEMO_WIPE_NOISY ? DEMO_WIPE_NONE : DEMO_WIPE_NOISY; break;
     case 'b': v->wipe = v->wipe == DEMO_WIPE_EXACT ? DEMO_WIPE_NONE : DEMO_WIPE_EXACT; break;
     case 'e': v->error_map = !v->error_map; break;
+    case 'l': w->step_down = true; break;
     case ' ': v->paused = !v->paused; break;
     case 'p':
     case DEMO_KEY_F12: v->screenshot = true; break;
@@ -122,6 +125,10 @@ static void learn(interactive *w, const demo_frame_result *frame, demo_slot *slo
 {
     double sorted[DEMO_HISTORY];
     const double now = now_seconds();
+    /* The figures are those of one rung. */
+    if (frame->rung != w->rung)
+        w->history_count = 0;
+    w->rung = frame->rung;
     if (w->history_count == DEMO_HISTORY) {
         push_row(w->history, DEMO_HISTORY, sizeof w->history[0]);
         push_row(w->frame_ms, DEMO_HISTORY, sizeof w->frame_ms[0]);
@@ -242,6 +249,16 @@ static bool take_screenshot(interactive *w)
     return !w->engine->lost;
 }
 
+/* The next frame is the first one on the next rung; those under way end on theirs. */
+static void step_down(interactive *w)
+{
+    const demo_switch outcome = demo_pipeline_step_down(w->pipeline, w->notice, sizeof w->notice);
+    if (outcome == DEMO_SWITCH_LATER)
+        return;
+    w->step_down = false;
+    w->notice_until = now_seconds() + (outcome == DEMO_SWITCHED ? 1.5 : 4.0);
+}
+
 static bool step(interactive *w, demo_trace *trace, double delta)
 {
     demo_pipeline *p = w->pipeline;
@@ -250,6 +267,8 @@ static bool step(interactive *w, demo_trace *trace, double delta)
     const bool exact = w->view.error_map || w->view.wipe == DEMO_WIPE_EXACT;
     if (slot->begun && !complete(w, slot, trace))
         return false;
+    if (w->step_down)
+        step_down(w);
     const demo_frame_request request = {.index = w->next,
                                         .seconds = w->path_seconds,
                                         .precision = automatic ? demo_adapt_precision(&w->adapt) : w->view.precision,
@@ -264,7 +283,9 @@ static bool step(interactive *w, demo_trace *trace, double delta)
     if (p->in_flight == 1)
         return show(w, slot, false) && complete(w, slot, trace);
     demo_slot *before = &p->slots[w->next % DEMO_SLOTS];
-    return !before->begun || before->consumed || show(w, before, false);
+    if (before->begun && !before->consumed && !show(w, before, false))
+        return false;
+    return !demo_frame_at_once(slot) || show(w, slot, false);
 }
 
 static void set_title(interactive *w)

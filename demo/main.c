@@ -81,8 +81,8 @@ int main(int argc, char **argv)
             options.headless = true;
         }
     }
-    if (!options.headless && options.dump) {
-        demo_fail("--dump: only with --headless");
+    if (!options.headless && (options.dump || options.ladder)) {
+        demo_fail("%s: only with --headless", options.dump ? "--dump" : "--ladder");
         exit_status = 2;
         goto end;
     }

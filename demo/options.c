@@ -24,6 +24,8 @@ void demo_options_help(void)
     printf("  --mode M              precision: auto, f16, 8b (default: auto)\n"
            "  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
            "  --backend B           auto, cuda, cpu (default: auto)\n"
+           "  --rung R              how compute meets the renderer: auto (the best), inline, timeline, host, copy, cpu\n"
+           "  --ladder N            headless: one rung down every N frames; every row of every frame is checked\n"
            "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
            "  --seed N              of the renderer's noise (default: 1)\n"
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"
@@ -126,6 +128,9 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
     static const char *const modes[] = {"auto", "f16", "8b"}, *const backends[] = {"auto", "cuda", "cpu"};
     static const uint32_t mode_values[] = {TANDEM_PRECISION_AUTO, TANDEM_PRECISION_F16, TANDEM_PRECISION_8B};
     static const uint32_t backend_values[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CUDA, TANDEM_BACKEND_CPU};
+    static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu"};
+    static const uint32_t rung_values[] = {0, TANDEM_RUNG_INLINE, TANDEM_RUNG_TIMELINE, TANDEM_RUNG_HOST, TANDEM_RUNG_COPY,
+                                           TANDEM_RUNG_CPU};
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
     *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;
@@ -153,7 +158,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         static const char *const known[] = {"--frames", "--out",  "--scene",   "--mode", "--backend", "--width",
                                             "--height",
                                             "--seed",   "--dump", "--threads", "--inject", "--trace",
-                                            "--samples", "--in-flight", "--max-error"};
+                                            "--samples", "--in-flight", "--max-error", "--rung", "--ladder"};
         bool is_known = false;
         for (size_t j = 0; j < sizeof known / sizeof *known; j++)
             is_known = is_known || !strcmp(name, known[j]);
@@ -178,6 +183,10 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
             ok = parse_choice(name, value, modes, mode_values, 3, &o->precision);
         else if (!strcmp(name, "--backend"))
             ok = parse_choice(name, value, backends, backend_values, 3, &o->frame.backend);
+        else if (!strcmp(name, "--rung"))
+            ok = parse_choice(name, value, rungs, rung_values, 6, &o->frame.rung);
+        else if (!strcmp(name, "--ladder"))
+            ok = parse_u32(name, value, 2, 1000000, &o->ladder);
         else if (!strcmp(name, "--width"))
             ok = parse_u32(name, value, 32, 4096, &o->frame.width);
         else if (!strcmp(name, "--height"))

@@ -18,10 +18,19 @@ bool demo_png_write(const char *path, const uint8_t *rgba, uint32_t width, uint3
 /* Timings of all frames, for percentiles. */
 typedef struct demo_timings {
     double *frame_ms, *stage_ms[DEMO_STAGES];
+    uint32_t *rungs;
     size_t count, capacity;
 } demo_timings;
 bool demo_timings_add(demo_timings *t, const demo_frame_result *frame);
 void demo_timings_free(demo_timings *t);
+
+/* A stay on one rung, with --ladder. */
+typedef struct demo_stay {
+    uint32_t rung, first, frames, not_filtered;
+    double worst_rel_l1; /* of its frames, every row */
+    char device[128];
+} demo_stay;
+enum { DEMO_STAYS = 64 };
 
 typedef struct demo_report {
     const tandem_info *info;
@@ -29,6 +38,8 @@ typedef struct demo_report {
     uint32_t frames, width, height, precision;
     demo_accuracy accuracy;
     double noisy_db, box_db, result_db, seams_ratio;
+    const demo_stay *stays;
+    uint32_t stay_count;
 } demo_report;
 bool demo_report_write(const char *path, const demo_report *report);
 

@@ -118,12 +118,37 @@ std::string ms(double value)
 const char *sharing_text(uint32_t rung)
 {
     switch (rung) {
-    case TANDEM_RUNG_INLINE: return "inline: within the engine's commands";
-    case TANDEM_RUNG_TIMELINE: return "timeline: GPU to GPU, no host between";
-    case TANDEM_RUNG_HOST: return "host: shared memory, host signals";
-    case TANDEM_RUNG_COPY: return "copy: copied there and back";
-    default: return "cpu: shared memory, CPU computes";
+    case TANDEM_RUNG_INLINE: return "Inline: CUDA kernels within the engine's own commands, one submit a frame";
+    case TANDEM_RUNG_TIMELINE: return "Timeline: shared memory, the GPU waits and signals";
+    case TANDEM_RUNG_HOST: return "Host: shared memory, the host signals";
+    case TANDEM_RUNG_COPY: return "Copy: copied there and back";
+    default: return "Cpu: shared memory, the CPU computes";
     }
+}
+
+/* All rungs in a row, the one in use on a plate. */
+void ladder(Pen &pen, uint32_t current)
+{
+    static const char *const names[] = {"inline", "timeline", "host", "copy", "cpu"};
+    const float unit = pen.unit;
+    float x = pen.x + 104 * unit;
+    pen.put(sans, SMALL, pen.x, pen.y, DIM, "Rung");
+    for (uint32_t i = 0; i < 5; i++) {
+        const float wide = pen.measure(sans, SMALL, names[i]);
+        const bool here = i + 1 == current;
+        if (here)
+            pen.list->AddRectFilled(ImVec2(std::floor(x - 5 * unit), pen.y - unit),
+                                    ImVec2(std::floor(x + wide + 5 * unit), pen.y + 18 * unit), HEADING, 4 * unit);
+        pen.put(sans, SMALL, x, pen.y, here ? PANEL : DIM, names[i]);
+        x += wide + 15 * unit;
+    }
+    pen.y += 20 * unit;
+}
+
+std::string gap(double milliseconds)
+{
+    const double us = 1e3 * milliseconds;
+    return us < 10 ? format("%.1f \xc2\xb5s", us) : us < 1000 ? format("%.0f \xc2\xb5s", us) : format("%.1f ms", milliseconds);
 }
 
 const char *precision_text(uint32_t precision)
@@ -197,12 +222,15 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
 
     pen.heading("Where it runs");
     const bool cuda = d->info->backend == TANDEM_BACKEND_CUDA;
-    pen.row("Attention", cuda ? format("CUDA, %s", d->info->device).c_str() : d->info->device);
-    pen.row("Kernels", d->info->isa);
+    pen.row("Attention", format(cuda ? "CUDA, %s, %s" : "%s, %s", d->info->device, d->info->isa).c_str());
     pen.row("Renderer", d->vulkan_device);
-    pen.row("Rung", sharing_text(d->info->rung));
+    ladder(pen, d->info->rung);
+    pen.row("Hand-over", format("%s there, %s back", gap(d->stages[DEMO_TO].p50).c_str(),
+                                gap(d->stages[DEMO_BACK].p50).c_str()).c_str(), GOOD);
+    std::string how = sharing_text(d->info->rung);
     if (d->info->rung_reason[0])
-        pen.paragraph(("Not higher: " + std::string(d->info->rung_reason)).c_str(), DIM, 2);
+        how += std::string("; not higher: ") + d->info->rung_reason;
+    pen.paragraph(how.c_str(), DIM, 2);
 
     pen.heading("Precision");
     const bool automatic = view->precision == TANDEM_PRECISION_AUTO;
@@ -312,7 +340,7 @@ void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo
     else if (view->paused)
         chip(list, unit, p->x + inset, bottom, false, "paused: space goes on");
     if (!d->notice)
-        chip(list, unit, right, bottom, true, "H: help");
+        chip(list, unit, right, bottom, true, "L: next rung   H: help");
 }
 
 void help(ImDrawList *list, float unit, float width, float height)
@@ -323,6 +351,7 @@ void help(ImDrawList *list, float unit, float width, float height)
                                            {"B", "wipe: exact against quantised"},
                                            {"mouse, left, right", "move the wipe"},
                                            {"E", "map of the error against exact"},
+                                           {"L", "one rung down; from the lowest to the best"},
                                            {"space", "pause"},
                                            {"P or F12", "screenshot (PNG, in the output folder)"},
                                            {"Tab", "figures on or off"},

@@ -22,8 +22,13 @@ bool demo_timings_add(demo_timings *t, const demo_frame_result *frame)
                 return demo_fail("out of memory");
             *arrays[i] = bigger;
         }
+        uint32_t *rungs = realloc(t->rungs, capacity * sizeof *rungs);
+        if (!rungs)
+            return demo_fail("out of memory");
+        t->rungs = rungs;
         t->capacity = capacity;
     }
+    t->rungs[t->count] = frame->rung;
     t->frame_ms[t->count] = frame->frame_ms;
     for (int i = 0; i < DEMO_STAGES; i++)
         t->stage_ms[i][t->count] = frame->stage_ms[i];
@@ -34,6 +39,7 @@ bool demo_timings_add(demo_timings *t, const demo_frame_result *frame)
 void demo_timings_free(demo_timings *t)
 {
     free(t->frame_ms);
+    free(t->rungs);
     for (int i = 0; i < DEMO_STAGES; i++)
         free(t->stage_ms[i]);
     memset(t, 0, sizeof *t);
@@ -74,6 +80,24 @@ static json_t *percentiles(const double *values, size_t count)
     return json_pack("{s:o, s:o, s:o}", "p50_ms", number(p.p50), "p95_ms", number(p.p95), "p99_ms", number(p.p99));
 }
 
+static json_t *stays(const demo_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->stay_count; i++) {
+        const demo_stay *s = &r->stays[i];
+        const demo_timings *t = r->timings;
+        json_t *all = json_object();
+        json_object_set_new(all, "frame", percentiles(t->frame_ms + s->first, s->frames));
+        for (int j = 0; j < DEMO_STAGES; j++)
+            json_object_set_new(all, demo_stage_names[j], percentiles(t->stage_ms[j] + s->first, s->frames));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "rung", demo_rung_name(s->rung),
+                                              "device", s->device, "first", (int)s->first, "frames", (int)s->frames,
+                                              "not_filtered", (int)s->not_filtered, "worst_rel_l1",
+                                              number(s->worst_rel_l1), "ms", all));
+    }
+    return list;
+}
+
 bool demo_report_write(const char *path, const demo_report *r)
 {
     json_t *stages = json_object();
@@ -88,6 +112,8 @@ bool demo_report_write(const char *path, const demo_report *r)
         number(demo_accuracy_cos(&r->accuracy)), "rel_l1", number(demo_accuracy_rel_l1(&r->accuracy)), "rmse",
         number(demo_accuracy_rmse(&r->accuracy)), "psnr", "noisy_db", number(r->noisy_db), "box_db", number(r->box_db),
         "result_db", number(r->result_db), "seams", "ratio", number(r->seams_ratio));
+    if (r->stay_count)
+        json_object_set_new(root, "ladder", stays(r));
     const bool ok = root && !json_dump_file(root, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(root);
     return ok || demo_fail("cannot write %s", path);

@@ -305,7 +305,9 @@ bool demo_screen_present(demo_screen *s)
                                       .swapchainCount = 1,
                                       .pSwapchains = &s->swapchain,
                                       .pImageIndices = &s->current};
+    demo_queue_lock(s->engine);
     VkResult result = vkQueuePresentKHR(s->engine->queue, &present);
+    demo_queue_unlock(s->engine);
     s->stale = s->stale || result == VK_ERROR_OUT_OF_DATE_KHR || result == VK_SUBOPTIMAL_KHR;
     return result == VK_SUCCESS || s->stale || demo_vk(s->engine, result, "presenting");
 }

@@ -29,7 +29,6 @@ enum {
     L2_ATTRIBUTE = 38,
     LIMIT_S = 20
 };
-#pragma weak td_stream_create_graph
 #define POISON 0xffffffffu /* two NaNs of fp16 */
 
 typedef enum contender { KERNEL, END_TO_END, CUDNN } contender;
@@ -602,7 +601,7 @@ static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
         return false;
     b->target = td_target_for_sm(td_cu_device_info(b->device)->sm);
     b->executor = "cu_graph";
-    if (!td_stream_create_graph || td_stream_create_graph(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK) {
+    if (td_stream_create_graph(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK) {
         b->executor = "cu_stream";
         if (td_stream_create(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK)
             return false;

@@ -14,7 +14,6 @@
 #include "demo/tool_bench_lanes.h"
 #include "shaders/filter_shared.h"
 
-#pragma weak td_stream_create_graph
 enum { LANES = 9, PAYLOADS = 5, LAUNCHES = 20, ROW_BYTES = 64, MOST_SINGLES = 50, MOST_FLYING = 200 };
 
 typedef struct handover {
@@ -352,7 +351,7 @@ static json_t *enqueueing(handover *h)
         td_cu_mem_alloc(probe->device, plan->scratch_bytes + (1 << 20), &mem, why[0], sizeof why[0]) != TANDEM_OK)
         goto done;
     time_enqueue(probe, probe->stream, plan, &mem, &us[0], why[0], sizeof why[0]);
-    if (td_stream_create_graph && td_stream_create_graph(probe->device, &quiet, &graph, why[1], sizeof why[1]) == TANDEM_OK)
+    if (td_stream_create_graph(probe->device, &quiet, &graph, why[1], sizeof why[1]) == TANDEM_OK)
         time_enqueue(probe, graph, plan, &mem, &us[1], why[1], sizeof why[1]);
     if (!h->lanes[RECORDED].why[0])
         time_recording(h, sm, plan, &us[2], why[2], sizeof why[2]);

@@ -17,8 +17,6 @@
 
 #include "engine_plugin/client/client.h"
 
-#pragma weak tandem_timeline_submitted
-#pragma weak tandem_point_fd
 #define WAIT_NS 20000000000ull
 #define LOOK_NS 2000000000ull
 
@@ -420,9 +418,8 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s)
         tandem_job job = job_of(l, s);
         job.wait = (tandem_point){l->engine_timeline, l->engine_value};
         job.signal = (tandem_point){l->session_timeline, s->signal_value = ++l->done_value};
-        good = (!tandem_timeline_submitted ||
-                ok(l, tandem_timeline_submitted(l->session, l->engine_timeline, l->engine_value),
-                   "tandem_timeline_submitted")) &&
+        good = ok(l, tandem_timeline_submitted(l->session, l->engine_timeline, l->engine_value),
+                  "tandem_timeline_submitted") &&
                ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit");
     } else if (l->kind == LANE_PROBE) {
         const td_stream_point wait = {&l->cu_engine, l->engine, l->engine_value};
@@ -647,8 +644,6 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
             return false;
         if (by_fd) {
             int fd = -1;
-            if (!tandem_point_fd)
-                return false;
             if (!ok(l, tandem_point_fd(l->session, point, &fd), "tandem_point_fd"))
                 return false;
             struct pollfd waiting = {.fd = fd, .events = POLLIN};

@@ -189,6 +189,30 @@ def check_errors_and_delays():
           "another scene, on the CPU")
 
 
+def check_ladder():
+    """Down the ladder while frames are under way: none is lost, and every row of each is right."""
+    for name, more, environment in (("ladder", [], None),
+                                    ("ladder-2", ["--in-flight", "2", "--seed", "3"], {"TANDEM_DEMO_VALIDATE": "1"})):
+        _, r, errors = report(name, "--frames", "22", "--ladder", "5", *more, environment=environment)
+        stays = r["ladder"]
+        print("      " + ", ".join(f"{s['rung']} {s['ms']['frame']['p50_ms']:.1f} ms, {s['worst_rel_l1']:.4f}"
+                                   for s in stays))
+        check([s["frames"] for s in stays] == [5, 5, 5, 5, 2] and
+              [s["first"] for s in stays] == [0, 5, 10, 15, 20], f"{name}: a step every five frames")
+        check(all(s["not_filtered"] == 0 and 1e-4 < s["worst_rel_l1"] < 0.05 for s in stays),
+              f"{name}: every row of every frame is right")
+        rungs = [s["rung"] for s in stays]
+        check(all(a != b for a, b in zip(rungs, rungs[1:])) and rungs[0] == stays[0]["rung"], f"{name}: {rungs}")
+        check({"host", "copy", "cpu"} <= set(rungs), f"{name}: the rungs that every machine has")
+        check(not errors, f"{name}: nothing to complain about: {errors.strip()[:200]}")
+    for rung in ("host", "copy", "cpu"):
+        _, r, _ = report("on-" + rung, "--frames", "2", "--rung", rung)
+        check(r["rung"] == rung and r["accuracy"]["rel_l1"] < 0.05, f"--rung {rung}")
+    if not os.path.exists("/dev/nvidiactl"):
+        code, _, errors = run(SMALL + ["--rung", "inline", "--out", folder])
+        check(code == 1 and "inline" in errors, f"no inline rung: {errors.strip()[:200]}")
+
+
 def check_surroundings():
     _, _, errors = report("validated", "--frames", "3", environment={"TANDEM_DEMO_VALIDATE": "1"})
     check("validation" not in errors, "the validation layer is silent")
@@ -220,6 +244,8 @@ def check_command_line():
             (["--inject", "lunch:3"], ["lunch"]), (["--inject", "render"], ["--inject", "render"]),
             (["--inject", "render:-1"], ["-1"]), (["--inject", "error:nan"], ["nan"]), (["--frobnicate"],
                                                                                         ["--frobnicate"]),
+            (["--rung", "sofa"], ["--rung", "sofa", "inline", "timeline", "host", "copy", "cpu"]),
+            (["--ladder", "1"], ["--ladder", "1"]),
             (["--out", ""], ["--out"]), (["--headless=yes"], ["--headless"])]:
         code, _, errors = run(["--headless"] + arguments)
         check(code == 2 and errors.count("\n") == 1 and all(w in errors for w in words),
@@ -239,5 +265,6 @@ def check_command_line():
 check_command_line()
 check_files()
 check_errors_and_delays()
+check_ladder()
 check_surroundings()
 finish()
