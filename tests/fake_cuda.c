@@ -626,6 +626,11 @@ CALL(cuStreamWaitEvent, td_cu_stream stream, td_cu_event event, unsigned flags)
     return flags ? INVALID_VALUE : enqueue(stream, &c);
 }
 
+CALL(cuEventQuery, td_cu_event event)
+{
+    return event->reached < event->recorded ? TD_CU_ERROR_NOT_READY : TD_CU_SUCCESS;
+}
+
 CALL(cuEventSynchronize, td_cu_event event)
 {
     const uint64_t value = event->recorded;

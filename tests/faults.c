@@ -639,6 +639,7 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
     X(cuEventCreate, (td_cu_event * a, unsigned b), (a, b), NULL, b, 1)                                                \
     X(cuEventDestroy, (td_cu_event a), (a), NULL, 0, -1)                                                               \
     X(cuEventRecord, (td_cu_event a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)                                   \
+    X(cuEventQuery, (td_cu_event a), (a), NULL, 0, 0)                                                                  \
     X(cuEventSynchronize, (td_cu_event a), (a), NULL, 0, 0)                                                            \
     X(cuStreamWaitEvent, (td_cu_stream a, td_cu_event b, unsigned c), (a, b, c), NULL, (uintptr_t)a, 0)                \
     X(cuGraphCreate, (td_cu_graph * a, unsigned b), (a, b), NULL, 0, 1)                                                \

@@ -15,8 +15,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -1734,7 +1735,7 @@ static void test_bench_enqueue(void **state)
 typedef struct sleeper {
     td_stream *stream;
     uint64_t count;
-    atomic_uint_fast64_t submitted;
+    sem_t submitted;
     uint64_t *woken_ns;
     double cpu_ns;
 } sleeper;
@@ -1746,8 +1747,7 @@ static void *sleep_on(void *user)
 
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
     for (uint64_t i = 1; i <= it->count; i++) {
-        while (atomic_load_explicit(&it->submitted, memory_order_acquire) < i)
-            usleep(300);
+        sem_wait(&it->submitted);
         td_stream_wait(it->stream, i);
         it->woken_ns[i] = td_now_ns();
     }
@@ -1759,7 +1759,7 @@ static void *sleep_on(void *user)
 static void test_bench_wait(void **state)
 {
     enum { SUBMITS = 720, RATE = 240 };
-    const tandem_attention op = bench_op(1, 8, 4096, 4096, 64, TANDEM_PRECISION_8B);
+    const tandem_attention op = bench_op(1, 8, 8192, 8192, 64, TANDEM_PRECISION_8B);
     const td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
     static uint64_t woken_ns[SUBMITS + 1], done_ns[SUBMITS + 1];
     static double late_us[SUBMITS];
@@ -1772,15 +1772,16 @@ static void test_bench_wait(void **state)
 
     (void)state;
     must(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why), why);
-    must(td_cu_mem_alloc(device, 4 << 22, &mem, why, sizeof why), why);
+    must(td_cu_mem_alloc(device, 4 << 23, &mem, why, sizeof why), why);
     must(td_cu_mem_alloc(device, plan.scratch_bytes, &scratch, why, sizeof why), why);
-    const uint64_t views[TD_VIEW_COUNT] = {mem.address, mem.address + (1 << 22), mem.address + (2 << 22),
-                                           mem.address + (3 << 22)};
+    const uint64_t views[TD_VIEW_COUNT] = {mem.address, mem.address + (1 << 23), mem.address + (2 << 23),
+                                           mem.address + (3 << 23)};
     for (int kind = 0; kind < 2; kind++) {
         pthread_t thread;
 
         must((kind ? td_stream_create_graph : td_stream_create)(device, NULL, &own, why, sizeof why), why);
         sleeper it = {.stream = own, .count = SUBMITS, .woken_ns = woken_ns};
+        assert_int_equal(sem_init(&it.submitted, 0, 0), 0);
         assert_int_equal(pthread_create(&thread, NULL, sleep_on, &it), 0);
         next = td_now_ns();
         for (uint64_t i = 1; i <= SUBMITS; i++) {
@@ -1791,12 +1792,13 @@ static void test_bench_wait(void **state)
             while (td_now_ns() < next)
                 usleep(100);
             must(td_stream_enqueue(own, &submit, &sequence, &signalled, why, sizeof why), why);
-            atomic_store_explicit(&it.submitted, sequence, memory_order_release);
+            sem_post(&it.submitted);
             while (td_stream_completed(own) < sequence)
                 ;
             done_ns[i] = td_now_ns();
         }
         pthread_join(thread, NULL);
+        sem_destroy(&it.submitted);
         for (int i = 0; i < SUBMITS; i++)
             late_us[i] = woken_ns[i + 1] > done_ns[i + 1] ? (double)(woken_ns[i + 1] - done_ns[i + 1]) / 1e3 : 0;
         print_message("%s: woken p50 %.1f p90 %.1f p99 %.1f us after the end of a submit, %d a second, %.2f %% of a core\n",

@@ -481,6 +481,7 @@ static bool may_be_done_without(const char *call)
         "cuStreamDestroy",
         "cuEventDestroy",
         "cuEventSynchronize", /* a helper looks instead */
+        "cuEventQuery",
         "cuModuleUnload",
         "cuLaunchKernelEx",
         "cuDevicePrimaryCtxRelease",

@@ -4,7 +4,14 @@
  *
  * A submit is: wait, stamp, records, stamp, signal, event - all on this stream and none of them waited for. The stamps
  * are kernels of one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read
- * without the driver. Who has nothing else to do sleeps on the event.
+ * without the driver.
+ *
+ * Who waits for a submit sleeps until shortly before it is expected, then looks at the stamp between naps of 10 us, and
+ * sleeps on the event (cuEventSynchronize, an interrupt) once it is 2 ms overdue. On an H200 in a virtual machine, 240
+ * submits of 1.4 ms a second, woken p50 and p99 after the end: so 21 and 95 us for 1.8 % of a core; by the event alone 98
+ * and 390 us for 0.9 %. Where the owner of a timeline that the stream waits for is killed, the stream goes on waiting and
+ * reports no error (cuStreamQuery: NOT_READY); whoever imports the same fd into a Vulkan device of its own can
+ * vkSignalSemaphore it, and it goes on within 15 us.
  *
  * A submit that copies begins on the stream `in`, if it brings bytes, and ends on `out`, if it takes some back:
  *     in       copy n      copy n+1    copy n+2
@@ -22,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "engine_plugin/exec/cu_stream.h"
@@ -30,6 +38,10 @@ enum {
     PLAIN_SHARED_BYTES = 48 * 1024,
     CLOCK_TRIES = 20,
 };
+
+/* Of td_cuda_wait(): how long before the expected end naps begin, how short they are, how long after it they go on, and
+ * what is no guess at a frame any more. */
+static const uint64_t lead_ns = 150000, shortest_nap_ns = 10000, overdue_ns = 2000000, longest_guess_ns = 100000000;
 /* And what is copied to cancel words: in pinned memory, and never changed. */
 typedef struct cancel_ring {
     td_stream_ring ring;
@@ -763,8 +775,62 @@ static tandem_status poll(td_cuda_stream *stream, uint64_t sequence)
     return status;
 }
 
+/* Sleeps until about when the submit should be finished, as the one before came after that before it, then looks at the
+ * ring between short naps, until it is finished or overdue. */
+static void nap_until(td_cuda_stream *stream, uint64_t sequence)
+{
+    const uint64_t last = atomic_load_explicit(&stream->last_end, memory_order_relaxed);
+    const uint64_t interval = atomic_load_explicit(&stream->interval, memory_order_relaxed);
+    const uint64_t begin = td_now_ns();
+    uint64_t from = last + interval, now = begin;
+
+    from = from > begin + lead_ns && from < begin + longest_guess_ns ? from - lead_ns : begin;
+    while (td_stream_completed(&stream->base) < sequence) {
+        uint64_t nap_ns = from > now ? from - now : (now - from) / 8;
+        struct timespec nap;
+
+        if (now > from + overdue_ns)
+            return;
+        if (nap_ns < shortest_nap_ns)
+            nap_ns = shortest_nap_ns;
+        nap = (struct timespec){.tv_sec = (time_t)(nap_ns / 1000000000u), .tv_nsec = (long)(nap_ns % 1000000000u)};
+        nanosleep(&nap, NULL);
+        now = td_now_ns();
+    }
+}
+
+static void learn_end(td_cuda_stream *stream)
+{
+    const uint64_t now = td_now_ns(), last = atomic_exchange_explicit(&stream->last_end, now, memory_order_relaxed);
+    const uint64_t old = atomic_load_explicit(&stream->interval, memory_order_relaxed);
+
+    if (now > last && now - last < longest_guess_ns)
+        atomic_store_explicit(&stream->interval, old ? old - old / 8 + (now - last) / 8 : now - last,
+                              memory_order_relaxed);
+}
+
+static tandem_status wait_for_done(td_cuda_stream *stream, uint64_t sequence)
+{
+    td_cu_device *device = stream->device;
+    tandem_status status = td_cu_enter(device, NULL, 0);
+    td_cu_result result = TD_CU_ERROR_NOT_READY;
+
+    if (status)
+        return status;
+    /* The signal comes right behind the stamp. */
+    for (int tries = 0; result == TD_CU_ERROR_NOT_READY && td_stream_completed(&stream->base) >= sequence && tries < 50;
+         tries++)
+        result = TD_CU(device, cuEventQuery, done_of(stream, sequence));
+    if (result == TD_CU_ERROR_NOT_READY)
+        result = TD_CU(device, cuEventSynchronize, done_of(stream, sequence));
+    status = td_cu_check(device, result, NULL, 0, "cuEventSynchronize");
+    td_cu_leave(device);
+    return status;
+}
+
 tandem_status td_cuda_wait(td_stream *base, uint64_t sequence)
 {
+    static _Thread_local bool precise;
     td_cuda_stream *stream = (td_cuda_stream *)base;
     const uint64_t recorded =
         atomic_load_explicit(&stream->done_sequence[sequence % TD_STREAM_PENDING], memory_order_acquire);
@@ -772,16 +838,17 @@ tandem_status td_cuda_wait(td_stream *base, uint64_t sequence)
 
     if (recorded > sequence) /* so it is finished: they are used in turn */
         return TANDEM_OK;
+    if (!precise) { /* by default naps are 50 us longer */
+        prctl(PR_SET_TIMERSLACK, 1000ul);
+        precise = true;
+    }
     atomic_fetch_add(&stream->waiters, 1);
     if (recorded < sequence) {
         status = poll(stream, sequence);
     } else {
-        status = td_cu_enter(stream->device, NULL, 0);
-        if (!status) {
-            status = td_cu_check(stream->device, TD_CU(stream->device, cuEventSynchronize, done_of(stream, sequence)),
-                                 NULL, 0, "cuEventSynchronize");
-            td_cu_leave(stream->device);
-        }
+        nap_until(stream, sequence);
+        status = wait_for_done(stream, sequence);
+        learn_end(stream);
     }
     atomic_fetch_sub(&stream->waiters, 1);
     return as_device(status);

@@ -55,6 +55,7 @@ typedef struct td_cuda_stream {
     td_cu_event done[TD_STREAM_PENDING];
     atomic_uint_fast64_t done_sequence[TD_STREAM_PENDING];
     atomic_uint waiters;
+    atomic_uint_fast64_t last_end, interval; /* of submits that were waited for, in ns, for guessing the next */
 
     /* Of submits with copies, and of all after the first of them. */
     bool copies;

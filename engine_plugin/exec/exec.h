@@ -93,8 +93,9 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
 /* Everything up to the returned sequence number is finished on the device. Reads one word; no driver call. */
 uint64_t td_stream_completed(const td_stream *stream);
 
-/* Sleeps, without using the processor, until the device has finished `sequence`, its signal included, or the stream is
- * broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own. Any thread; beside enqueue too. */
+/* Sleeps, with next to no use of the processor, until the device has finished `sequence`, its signal included, or the
+ * stream is broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own, whose timer slack it may set. Any
+ * thread; beside enqueue too. */
 tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
 
 /* What host and device say to each other about a submit, among the last TD_STREAM_PENDING ones; cleared when it is

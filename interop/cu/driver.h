@@ -205,6 +205,7 @@ typedef enum td_cu_kind {
     X(ALLOCATION, cuEventCreate, cuEventCreate, (td_cu_event *, unsigned))                                          \
     X(ALLOCATION, cuEventDestroy, cuEventDestroy_v2, (td_cu_event))                                                 \
     X(OTHER, cuEventRecord, cuEventRecord, (td_cu_event, td_cu_stream))                                             \
+    X(OTHER, cuEventQuery, cuEventQuery, (td_cu_event))                                                             \
     X(SLEEP, cuEventSynchronize, cuEventSynchronize, (td_cu_event))                                                 \
     X(OTHER, cuStreamWaitEvent, cuStreamWaitEvent, (td_cu_stream, td_cu_event, unsigned))                           \
     TD_OPTIONAL(ALLOCATION, cuGraphCreate, cuGraphCreate, (td_cu_graph *, unsigned))                                \
