@@ -275,12 +275,13 @@ TANDEM_API tandem_status tandem_poll(tandem_session *session, tandem_ticket tick
 TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns,
                                      tandem_job_report *report);
 
-/* Gives a job up. If it has not begun it ends CANCELLED and its point is signalled; if it runs on the CPU it is
- * stopped; on a GPU it runs out.
- * Returns: OK if it ends CANCELLED; BUSY if it is on the GPU or has ended already; ARG.
+/* Gives a job up. If it has not begun it ends CANCELLED and its point is signalled in its turn; if it runs, blocks that
+ * have not begun are left out, and it ends CANCELLED when its point comes. Of a job with a deadline nothing is written
+ * then; the output of one without may be written in part.
+ * Returns: OK if it ends CANCELLED; BUSY if it is writing its output or has ended already; ARG.
  * Owner: nothing.
  * Threads: any.
- * Blocks: never. */
+ * Blocks: for microseconds, while the device decides. */
 TANDEM_API tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket);
 
 /* Loads a safetensors file (F16, BF16 or F32 tensors) onto the session's device.

@@ -122,7 +122,7 @@ typedef struct tandem_job {
     uint32_t operation;    /* tandem_operation */
     tandem_point wait;     /* the views that are read are ready */
     tandem_point signal;   /* signalled exactly once, whatever becomes of the job */
-    uint64_t deadline_ns;  /* 0: none; else nanoseconds from tandem_submit() after which the result is STALE */
+    uint64_t deadline_ns;  /* 0: none; else nanoseconds from tandem_submit(): it ends DONE, wholly written, or STALE */
     union {
         tandem_attention attention;
     } op;
@@ -135,9 +135,9 @@ typedef enum tandem_job_state {
     TANDEM_JOB_PENDING = 0,   /* waits for its point, or for its turn */
     TANDEM_JOB_RUNNING = 1,   /* on the device */
     TANDEM_JOB_DONE = 2,      /* the output is written */
-    TANDEM_JOB_STALE = 3,     /* the deadline passed; no output to use; its mems may be busy until its signal comes */
+    TANDEM_JOB_STALE = 3,     /* the deadline passed: nothing was or will be written; its mems are read until its signal */
     TANDEM_JOB_CANCELLED = 4, /* by tandem_cancel(), or by the destruction of what it needs */
-    TANDEM_JOB_FAILED = 5     /* `status` says why */
+    TANDEM_JOB_FAILED = 5     /* `status` says why; its mems may be busy until its signal comes */
 } tandem_job_state;
 
 typedef struct tandem_job_report {
