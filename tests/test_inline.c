@@ -784,6 +784,763 @@ static int close_all(void **state)
     return 0;
 }
 
+/* --- Sessions --- */
+
+enum { FRAMES = 3, ROWS = 64, DIM = 32, ELEMENTS = ROWS * DIM };
+
+typedef struct frame_data {
+    float q[ELEMENTS], k[ELEMENTS], v[ELEMENTS], o[ELEMENTS];
+} frame_data;
+
+typedef struct lane {
+    vku_buffer in, out; /* frame_data */
+    VkCommandPool pool;
+    VkCommandBuffer commands[3];
+    VkFence fence;
+    tandem_mem mem;
+    tandem_ticket ticket;
+    frame_data wanted;
+} lane;
+
+static struct {
+    tandem_session *s;
+    tandem_info info;
+    char text[400], log[1024];
+    int locked; /* by the session: never twice */
+    unsigned locks;
+    tandem_timeline engines, ours;
+    VkSemaphore engines_semaphore, our_semaphore;
+    lane lanes[FRAMES];
+} w;
+
+static void on_log(void *user, int level, const char *text)
+{
+    (void)user;
+    if (level == TANDEM_LOG_ERROR)
+        snprintf(w.log, sizeof w.log, "%s", text);
+}
+
+static void lock_queue(void *user)
+{
+    assert_ptr_equal(user, &w);
+    assert_int_equal(__atomic_fetch_add(&w.locked, 1, __ATOMIC_SEQ_CST), 0);
+    __atomic_fetch_add(&w.locks, 1, __ATOMIC_SEQ_CST);
+}
+
+static void unlock_queue(void *user)
+{
+    (void)user;
+    assert_int_equal(__atomic_fetch_sub(&w.locked, 1, __ATOMIC_SEQ_CST), 1);
+}
+
+static tandem_status create_session(vku *on, uint32_t rung, bool queue)
+{
+    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
+                                  .api_version = on->api_version,
+                                  .get_instance_proc_addr = on->gipa,
+                                  .instance = on->instance,
+                                  .physical_device = on->physical_device,
+                                  .device = on->device,
+                                  .queue_family = on->queue_family,
+                                  .enabled_extension_count = on->extension_count,
+                                  .enabled_extensions = on->extensions,
+                                  .enabled_features = &on->features,
+                                  .queue = queue ? on->queue : VK_NULL_HANDLE,
+                                  .lock_queue = lock_queue,
+                                  .unlock_queue = unlock_queue,
+                                  .user = &w};
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
+                                      .vulkan = &vulkan,
+                                      .log = on_log,
+                                      .cpu_threads = 2,
+                                      .timing = 1,
+                                      .rung = rung,
+                                      .frames_in_flight = FRAMES,
+                                      .error_text = w.text,
+                                      .error_text_bytes = sizeof w.text};
+    tandem_status status;
+
+    w.text[0] = w.log[0] = 0;
+    w.s = NULL;
+    status = tandem_session_create(&desc, &w.s);
+    w.info.struct_bytes = sizeof w.info;
+    if (w.s)
+        assert_int_equal(tandem_session_info(w.s, &w.info), TANDEM_OK);
+    return status;
+}
+
+#define OK(call)                                                                             \
+    do {                                                                                     \
+        const tandem_status status_ = (call);                                                \
+        if (status_ != TANDEM_OK)                                                            \
+            fail_msg("%s: %s (%s)", #call, tandem_status_text(status_), w.log);              \
+    } while (0)
+
+static tandem_mem new_mem(uint64_t bytes)
+{
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = bytes, .fd = -1};
+    tandem_mem mem = 0;
+
+    OK(tandem_mem_create(w.s, &desc, &mem));
+    return mem;
+}
+
+static void enter(void)
+{
+    const tandem_timeline_desc engines = {.struct_bytes = sizeof engines, .signaller = TANDEM_SIGNALLER_ENGINE},
+                               ours = {.struct_bytes = sizeof ours, .signaller = TANDEM_SIGNALLER_SESSION};
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                          .queueFamilyIndex = gpu.queue_family};
+    const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+
+    memset(&w, 0, sizeof w);
+    if (create_session(&gpu, 0, true) != TANDEM_OK)
+        fail_msg("%s", w.text);
+    if (w.info.rung != TANDEM_RUNG_INLINE)
+        fail_msg("rung %u: %s", w.info.rung, w.info.rung_reason);
+    assert_string_equal(w.info.rung_reason, "");
+    assert_int_equal(w.info.sm, sm);
+    OK(tandem_timeline_create(w.s, &engines, &w.engines));
+    OK(tandem_timeline_create(w.s, &ours, &w.ours));
+    OK(tandem_timeline_get_vulkan(w.s, w.engines, &w.engines_semaphore));
+    OK(tandem_timeline_get_vulkan(w.s, w.ours, &w.our_semaphore));
+    for (int i = 0; i < FRAMES; i++) {
+        lane *l = &w.lanes[i];
+        VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                            .commandBufferCount = 3};
+
+        l->mem = new_mem(sizeof(frame_data));
+        assert_int_equal(vku_buffer_create(&gpu, sizeof(frame_data), VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &l->in), 0);
+        assert_int_equal(vku_buffer_create(&gpu, sizeof(frame_data), VK_BUFFER_USAGE_TRANSFER_DST_BIT, &l->out), 0);
+        assert_int_equal(gpu.CreateCommandPool(gpu.device, &pool, NULL, &l->pool), 0);
+        info.commandPool = l->pool;
+        assert_int_equal(gpu.AllocateCommandBuffers(gpu.device, &info, l->commands), 0);
+        assert_int_equal(gpu.CreateFence(gpu.device, &fence, NULL, &l->fence), 0);
+    }
+}
+
+static void leave(void)
+{
+    gpu.DeviceWaitIdle(gpu.device);
+    OK(tandem_session_destroy(&w.s));
+    for (int i = 0; i < FRAMES; i++) {
+        lane *l = &w.lanes[i];
+
+        vku_buffer_destroy(&gpu, &l->in);
+        vku_buffer_destroy(&gpu, &l->out);
+        if (l->pool)
+            gpu.DestroyCommandPool(gpu.device, l->pool, NULL);
+        if (l->fence)
+            gpu.DestroyFence(gpu.device, l->fence, NULL);
+    }
+    assert_int_equal(w.locked, 0);
+    assert_true(w.locks > 0);
+    must(td_vk_address_memory(vk, true, why, sizeof why));
+}
+
+static tandem_job job_on(tandem_mem mem)
+{
+    const tandem_view view = {.mem = mem, .dtype = TANDEM_DTYPE_F32, .stride_row = DIM};
+    tandem_job job = {.struct_bytes = sizeof job,
+                      .operation = TANDEM_OPERATION_ATTENTION,
+                      .op.attention = {.q = view, .k = view, .v = view, .o = view, .batch = 1, .heads = 1, .kv_heads = 1,
+                                       .q_len = ROWS, .kv_len = ROWS, .head_dim = DIM,
+                                       .precision = TANDEM_PRECISION_F16}};
+
+    job.op.attention.k.offset_bytes = offsetof(frame_data, k);
+    job.op.attention.v.offset_bytes = offsetof(frame_data, v);
+    job.op.attention.o.offset_bytes = offsetof(frame_data, o);
+    return job;
+}
+
+/* New data each frame, and what must come of it. */
+static void fill(lane *l, uint64_t seed)
+{
+    frame_data *data = l->in.host;
+    tandem_job job = job_on(1);
+    static double o[ELEMENTS];
+
+    for (size_t i = 0; i < ELEMENTS; i++) {
+        data->q[i] = (float)tu_normal(&seed);
+        data->k[i] = (float)tu_normal(&seed);
+        data->v[i] = (float)tu_normal(&seed);
+        data->o[i] = NAN;
+    }
+    td_ref_attention(&job.op.attention, data->q, data->k, data->v, o, NULL);
+    for (size_t i = 0; i < ELEMENTS; i++)
+        l->wanted.o[i] = (float)o[i];
+    memset(l->out.host, 0xff, sizeof(frame_data));
+}
+
+static void check_lane(lane *l, uint64_t frame)
+{
+    const frame_data *data = l->out.host;
+
+    for (size_t i = 0; i < ELEMENTS; i++)
+        if (!(fabsf(data->o[i] - l->wanted.o[i]) < 0.02f))
+            fail_msg("frame %llu: element %zu is %f, not %f", (unsigned long long)frame, i, (double)data->o[i],
+                     (double)l->wanted.o[i]);
+}
+
+static void begin_commands(VkCommandBuffer commands)
+{
+    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+
+    assert_int_equal(gpu.BeginCommandBuffer(commands, &info), VK_SUCCESS);
+}
+
+static void record_copies(lane *l, VkCommandBuffer first, VkCommandBuffer last, bool in)
+{
+    const VkBufferCopy whole = {.size = sizeof(frame_data)};
+    tandem_mem_vulkan mem = {.struct_bytes = sizeof mem};
+
+    (void)last;
+    OK(tandem_mem_get_vulkan(w.s, l->mem, &mem));
+    if (in) {
+        OK(tandem_record_acquire(w.s, first, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
+        gpu.CmdCopyBuffer(first, l->in.buffer, mem.buffer, 1, &whole);
+        OK(tandem_record_release(w.s, first, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
+    } else {
+        OK(tandem_record_acquire(w.s, last, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
+        gpu.CmdCopyBuffer(last, mem.buffer, l->out.buffer, 1, &whole);
+        OK(tandem_record_release(w.s, last, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
+        vku_full_barrier(&gpu, last);
+    }
+}
+
+static void submit_lane(lane *l, uint32_t first, uint32_t count, vku_point wait, vku_point signal, VkFence fence)
+{
+    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    const VkTimelineSemaphoreSubmitInfo points = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                                  .waitSemaphoreValueCount = wait.semaphore ? 1 : 0,
+                                                  .pWaitSemaphoreValues = &wait.value,
+                                                  .signalSemaphoreValueCount = signal.semaphore ? 1 : 0,
+                                                  .pSignalSemaphoreValues = &signal.value};
+    const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                               .pNext = &points,
+                               .waitSemaphoreCount = wait.semaphore ? 1 : 0,
+                               .pWaitSemaphores = &wait.semaphore,
+                               .pWaitDstStageMask = &stage,
+                               .commandBufferCount = count,
+                               .pCommandBuffers = l->commands + first,
+                               .signalSemaphoreCount = signal.semaphore ? 1 : 0,
+                               .pSignalSemaphores = &signal.semaphore};
+
+    lock_queue(&w);
+    assert_int_equal(gpu.QueueSubmit(gpu.queue, 1, &info, fence), VK_SUCCESS);
+    unlock_queue(&w);
+}
+
+static void wait_lane(lane *l)
+{
+    const VkFence fence = l->fence;
+
+    assert_int_equal(gpu.WaitForFences(gpu.device, 1, &fence, VK_TRUE, LIMIT_NS), VK_SUCCESS);
+    gpu.DestroyFence(gpu.device, l->fence, NULL);
+    assert_int_equal(gpu.CreateFence(gpu.device, &(VkFenceCreateInfo){.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO},
+                                     NULL, &l->fence),
+                     VK_SUCCESS);
+}
+
+static tandem_job_report report_of(tandem_ticket ticket)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+
+    OK(tandem_poll(w.s, ticket, &report));
+    return report;
+}
+
+static uint64_t frames_here(void)
+{
+    return F.real ? 300 : 45;
+}
+
+static void check_done(const lane *l)
+{
+    const tandem_job_report report = report_of(l->ticket);
+
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+    assert_true(report.submit_ns && report.begin_ns && report.begin_ns <= report.end_ns);
+}
+
+/* tandem_record() among the engine's own commands: of three buffers in one submit, or all in one buffer, which the fake
+ * cannot run in their order. */
+static void record_frames(bool one_buffer)
+{
+    enum { WARM = 12 };
+
+    enter();
+    for (uint64_t frame = 0; frame < frames_here() + FRAMES; frame++) {
+        lane *l = &w.lanes[frame % FRAMES];
+        const tandem_job job = job_on(l->mem);
+
+        if (frame >= FRAMES) {
+            wait_lane(l);
+            check_lane(l, frame - FRAMES);
+            check_done(l);
+        }
+        if (frame >= frames_here())
+            continue;
+        if (frame == WARM)
+            F.allocations = F.copies = F.host_waits = F.submits = 0;
+        fill(l, frame + 1);
+        begin_commands(l->commands[0]);
+        if (!one_buffer)
+            for (int i = 1; i < 3; i++)
+                begin_commands(l->commands[i]);
+        record_copies(l, l->commands[0], NULL, true);
+        OK(tandem_record(w.s, &job, l->commands[one_buffer ? 0 : 1], &l->ticket));
+        record_copies(l, NULL, l->commands[one_buffer ? 0 : 2], false);
+        for (int i = 0; i < (one_buffer ? 1 : 3); i++)
+            assert_int_equal(gpu.EndCommandBuffer(l->commands[i]), VK_SUCCESS);
+        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_PENDING);
+        submit_lane(l, 0, one_buffer ? 1 : 3, (vku_point){0}, (vku_point){0}, l->fence);
+    }
+    /* of the session: its copies are the test's, two a frame */
+    assert_int_equal(F.allocations, 0);
+    assert_int_equal(F.host_waits, 0);
+    assert_int_equal(F.copies, 2 * (frames_here() - WARM));
+    assert_int_equal(F.submits, frames_here() - WARM);
+    OK(tandem_session_info(w.s, &w.info));
+    assert_int_equal(w.info.jobs_done, frames_here());
+    leave();
+}
+
+static void test_record_frames(void **state)
+{
+    (void)state;
+    record_frames(false);
+    if (F.real)
+        record_frames(true);
+}
+
+static void test_submit_frames(void **state)
+{
+    enum { WARM = 12 };
+
+    (void)state;
+    enter();
+    for (uint64_t frame = 0; frame < frames_here() + FRAMES; frame++) {
+        lane *l = &w.lanes[frame % FRAMES];
+        tandem_job job = job_on(l->mem);
+        tandem_status status;
+
+        if (frame >= FRAMES) {
+            wait_lane(l);
+            check_lane(l, frame - FRAMES);
+            OK(tandem_wait(w.s, l->ticket, LIMIT_NS, NULL));
+            check_done(l);
+        }
+        if (frame >= frames_here())
+            continue;
+        if (frame == WARM)
+            F.allocations = F.copies = 0;
+        fill(l, frame + 1);
+        begin_commands(l->commands[0]);
+        record_copies(l, l->commands[0], NULL, true);
+        assert_int_equal(gpu.EndCommandBuffer(l->commands[0]), VK_SUCCESS);
+        submit_lane(l, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, frame + 1}, VK_NULL_HANDLE);
+        OK(tandem_timeline_submitted(w.s, w.engines, frame + 1));
+        job.wait = (tandem_point){w.engines, frame + 1};
+        job.signal = (tandem_point){w.ours, frame + 1};
+        while ((status = tandem_submit(w.s, &job, &l->ticket)) == TANDEM_ERROR_BUSY)
+            ;
+        OK(status);
+        begin_commands(l->commands[2]);
+        record_copies(l, NULL, l->commands[2], false);
+        assert_int_equal(gpu.EndCommandBuffer(l->commands[2]), VK_SUCCESS);
+        submit_lane(l, 2, 1, (vku_point){w.our_semaphore, frame + 1}, (vku_point){0}, l->fence);
+    }
+    assert_int_equal(F.allocations, 0);
+    assert_int_equal(F.copies, 2 * (frames_here() - WARM));
+    OK(tandem_session_info(w.s, &w.info));
+    assert_int_equal(w.info.jobs_done, frames_here());
+    leave();
+}
+
+/* Image -> tokens -> attention -> tokens -> image. */
+static void test_pack_and_unpack(void **state)
+{
+    enum { SIZE = 16, TILE = 8, TILES = 4, TOKENS = TILE * TILE };
+    static float texels[SIZE][SIZE][4], tokens[TILES][TOKENS][DIM], got[SIZE][SIZE][4];
+    static double o[TILES][TOKENS][DIM];
+    const tandem_view view = {.dtype = TANDEM_DTYPE_F32, .stride_row = DIM, .stride_batch = TOKENS * DIM};
+    tandem_attention op = {.q = view, .k = view, .v = view, .o = view, .batch = TILES, .heads = 1, .kv_heads = 1,
+                           .q_len = TOKENS, .kv_len = TOKENS, .head_dim = DIM, .precision = TANDEM_PRECISION_F16};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
+    tandem_pack pack = {.struct_bytes = sizeof pack, .image_count = 1, .layout = VK_IMAGE_LAYOUT_GENERAL,
+                        .format = VK_FORMAT_R32G32B32A32_SFLOAT, .width = SIZE, .height = SIZE, .tile_width = TILE,
+                        .tile_height = TILE, .channels = 4, .view_channels = DIM},
+                unpack;
+    const VkPipelineStageFlags compute = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+    vku_image from, to;
+    tandem_mem mem;
+    uint64_t seed = 77;
+    lane *l;
+
+    (void)state;
+    enter();
+    l = &w.lanes[0];
+    for (int y = 0; y < SIZE; y++)
+        for (int x = 0; x < SIZE; x++)
+            for (int c = 0; c < 4; c++) {
+                texels[y][x][c] = (float)tu_normal(&seed);
+                tokens[y / TILE * 2 + x / TILE][y % TILE * TILE + x % TILE][c] = texels[y][x][c];
+            }
+    td_ref_attention(&op, tokens, tokens, tokens, &o[0][0][0], NULL);
+    assert_int_equal(vku_image_create(&gpu, pack.format, SIZE, SIZE, VK_IMAGE_USAGE_SAMPLED_BIT, &from), VK_SUCCESS);
+    assert_int_equal(vku_image_create(&gpu, pack.format, SIZE, SIZE, VK_IMAGE_USAGE_STORAGE_BIT, &to), VK_SUCCESS);
+    assert_int_equal(vku_image_upload(&gpu, &from, texels, VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
+    assert_int_equal(vku_image_upload(&gpu, &to, texels, VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
+    mem = new_mem(2 * sizeof tokens);
+    op.q.mem = op.k.mem = op.v.mem = op.o.mem = mem;
+    op.o.offset_bytes = sizeof tokens;
+    job.op.attention = op;
+    unpack = pack;
+    pack.images[0] = from.view;
+    pack.view = op.q;
+    unpack.images[0] = to.view;
+    unpack.view = op.o;
+    for (int one_buffer = 0; one_buffer <= F.real; one_buffer++) {
+        VkCommandBuffer commands[3];
+
+        for (int i = 0; i < 3; i++) {
+            commands[i] = l->commands[one_buffer ? 0 : i];
+            if (!i || !one_buffer)
+                begin_commands(commands[i]);
+        }
+        OK(tandem_record_acquire(w.s, commands[0], mem, compute, VK_ACCESS_SHADER_WRITE_BIT));
+        OK(tandem_record_pack(w.s, commands[0], &pack));
+        OK(tandem_record_release(w.s, commands[0], mem, compute, VK_ACCESS_SHADER_WRITE_BIT));
+        OK(tandem_record(w.s, &job, commands[1], &l->ticket));
+        OK(tandem_record_acquire(w.s, commands[2], mem, compute, VK_ACCESS_SHADER_READ_BIT));
+        OK(tandem_record_unpack(w.s, commands[2], &unpack));
+        for (int i = 0; i < (one_buffer ? 1 : 3); i++)
+            assert_int_equal(gpu.EndCommandBuffer(commands[i]), VK_SUCCESS);
+        submit_lane(l, 0, one_buffer ? 1 : 3, (vku_point){0}, (vku_point){0}, l->fence);
+        wait_lane(l);
+        check_done(l);
+        memset(got, 0xff, sizeof got);
+        assert_int_equal(vku_image_readback(&gpu, &to, got), VK_SUCCESS);
+        for (int y = 0; y < SIZE; y++)
+            for (int x = 0; x < SIZE; x++)
+                for (int c = 0; c < 4; c++)
+                    assert_true(fabs((double)got[y][x][c] -
+                                     o[y / TILE * 2 + x / TILE][y % TILE * TILE + x % TILE][c]) < 0.02);
+        assert_int_equal(vku_image_upload(&gpu, &to, texels, VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
+    }
+    vku_image_destroy(&gpu, &from);
+    vku_image_destroy(&gpu, &to);
+    leave();
+}
+
+static void refuses(tandem_job job, VkCommandBuffer commands, tandem_status wanted, const char *text)
+{
+    tandem_ticket ticket = 1;
+
+    F.launches = F.barriers = 0;
+    assert_int_equal(tandem_record(w.s, &job, commands, &ticket), wanted);
+    assert_int_equal(ticket | F.launches | F.barriers, 0);
+    if (!strstr(w.log, text))
+        fail_msg("'%s' does not say '%s'", w.log, text);
+}
+
+static void test_record_refuses(void **state)
+{
+    tandem_job good, bad;
+    tandem_ticket ticket = 1;
+    VkCommandBuffer commands;
+
+    (void)state;
+    enter();
+    commands = w.lanes[0].commands[0];
+    good = job_on(w.lanes[0].mem);
+    begin_commands(commands);
+    bad = good;
+    bad.wait = (tandem_point){w.engines, 1};
+    refuses(bad, commands, TANDEM_ERROR_ARG, "job.wait");
+    bad = good;
+    bad.signal = (tandem_point){w.ours, 1};
+    refuses(bad, commands, TANDEM_ERROR_ARG, "job.signal");
+    bad = good;
+    bad.deadline_ns = 1000000;
+    refuses(bad, commands, TANDEM_ERROR_ARG, "job.deadline_ns is 1000000");
+    refuses(good, NULL, TANDEM_ERROR_ARG, "commands is NULL");
+    bad = good;
+    bad.struct_bytes = 8;
+    refuses(bad, commands, TANDEM_ERROR_ARG, "job.struct_bytes is 8");
+    bad = good;
+    bad.op.attention.q.mem = 12345;
+    refuses(bad, commands, TANDEM_ERROR_ARG, "q.mem");
+    /* right in itself, but too large for a command buffer */
+    bad = job_on(new_mem(4 * ROWS * 256 * 4));
+    bad.op.attention.head_dim = 256;
+    bad.op.attention.q.stride_row = bad.op.attention.k.stride_row = bad.op.attention.v.stride_row =
+        bad.op.attention.o.stride_row = 256;
+    bad.op.attention.o.offset_bytes = 3 * ROWS * 256 * 4;
+    refuses(bad, commands, TANDEM_ERROR_UNSUPPORTED, "attn_f16_d256");
+    assert_int_equal(tandem_submit(w.s, &bad, &ticket), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(w.log, "attn_f16_d256"));
+    assert_int_equal(tandem_record(NULL, &good, commands, &ticket), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_record(w.s, NULL, commands, &ticket), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_record(w.s, &good, commands, NULL), TANDEM_ERROR_ARG);
+    /* and none of it took a slot */
+    for (int i = 0; i < FRAMES; i++)
+        OK(tandem_record(w.s, &good, commands, &ticket));
+    assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
+    leave();
+}
+
+/* Commands that are submitted later, again, or never. */
+static void test_recorded_jobs(void **state)
+{
+    tandem_ticket tickets[FRAMES], more;
+    VkCommandBuffer commands;
+    tandem_job job;
+    lane *l;
+
+    (void)state;
+    enter();
+    l = &w.lanes[0];
+    job = job_on(l->mem);
+    commands = l->commands[0];
+    for (int round = 0; round < 2; round++) {
+        begin_commands(commands);
+        for (int i = 0; i < FRAMES; i++)
+            OK(tandem_record(w.s, &job, commands, &tickets[i]));
+        assert_int_equal(tandem_record(w.s, &job, commands, &more), TANDEM_ERROR_BUSY);
+        assert_int_equal(tandem_wait(w.s, tickets[0], 1000000, NULL), TANDEM_ERROR_BUSY);
+        assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
+        for (int i = 0; i < FRAMES; i++) {
+            assert_int_equal(report_of(tickets[i]).state, TANDEM_JOB_PENDING);
+            if (round == 0)
+                OK(tandem_cancel(w.s, tickets[i]));
+        }
+        if (round == 1) /* with what they use */
+            OK(tandem_mem_destroy(w.s, l->mem));
+        for (int i = 0; i < FRAMES; i++)
+            assert_int_equal(report_of(tickets[i]).state, TANDEM_JOB_CANCELLED);
+    }
+    /* given up, and submitted after all: nothing is written */
+    l->mem = new_mem(sizeof(frame_data));
+    job = job_on(l->mem);
+    for (int cancelled = 1; cancelled >= 0; cancelled--) {
+        fill(l, 99 + (uint64_t)cancelled);
+        for (int i = 0; i < 3; i++)
+            begin_commands(l->commands[i]);
+        record_copies(l, l->commands[0], NULL, true);
+        OK(tandem_record(w.s, &job, l->commands[1], &l->ticket));
+        record_copies(l, NULL, l->commands[2], false);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(gpu.EndCommandBuffer(l->commands[i]), VK_SUCCESS);
+        if (cancelled) {
+            OK(tandem_cancel(w.s, l->ticket));
+            assert_int_equal(tandem_cancel(w.s, l->ticket), TANDEM_ERROR_BUSY);
+        }
+        submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
+        wait_lane(l);
+        assert_int_equal(report_of(l->ticket).state, cancelled ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE);
+        if (cancelled)
+            for (size_t i = 0; i < ELEMENTS; i++)
+                assert_true(isnan(((frame_data *)l->out.host)->o[i]));
+        else
+            check_lane(l, 1);
+    }
+    /* once more, with new data, after other jobs that needed more scratch */
+    job.op.attention.smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K | TANDEM_SMOOTH_V;
+    job.op.attention.precision = TANDEM_PRECISION_8B;
+    for (int i = 1; i < 3; i++) {
+        lane *other = &w.lanes[i];
+        tandem_job larger = job_on(new_mem(4 * 4096 * DIM * 4));
+        const uint32_t rows = 2048u * (uint32_t)i;
+
+        larger.op.attention.q_len = larger.op.attention.kv_len = rows;
+        larger.op.attention.k.offset_bytes = rows * DIM * 4;
+        larger.op.attention.v.offset_bytes = 2 * rows * DIM * 4;
+        larger.op.attention.o.offset_bytes = 3 * rows * DIM * 4;
+        for (int j = 0; j < FRAMES; j++) {
+            begin_commands(other->commands[0]);
+            OK(tandem_record(w.s, &larger, other->commands[0], &more));
+            assert_int_equal(gpu.EndCommandBuffer(other->commands[0]), VK_SUCCESS);
+            OK(tandem_cancel(w.s, more));
+        }
+    }
+    fill(l, 1234);
+    submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
+    wait_lane(l);
+    check_lane(l, 2);
+    assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_DONE);
+    leave();
+}
+
+/* Memory from elsewhere, and weights. */
+static void test_memory(void **state)
+{
+    static const char header[] = "{\"k\":{\"dtype\":\"F32\",\"shape\":[1,1,64,32],\"data_offsets\":[0,8192]}}";
+    const VkMemoryAllocateFlagsInfo address = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                               .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    const VkExportMemoryAllocateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+                                               .pNext = &address,
+                                               .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                 .pNext = td_vk_get_caps(vk)->export_memory ? (const void *)&export : &address,
+                                 .allocationSize = 1 << 20};
+    tandem_mem_desc desc = {.struct_bytes = sizeof desc, .fd = -1};
+    char path[] = "/tmp/tandem-inline-XXXXXX";
+    const uint64_t header_bytes = sizeof header - 1;
+    VkDeviceMemory memory = VK_NULL_HANDLE;
+    tandem_model model = 0;
+    tandem_mem engines, host, mems[2];
+    uint64_t shape[4];
+    tandem_view k;
+    frame_data *data;
+    void *pages = NULL;
+    FILE *file;
+
+    (void)state;
+    enter();
+    for (uint32_t i = 0; i < gpu.memory.memoryTypeCount && !memory; i++) {
+        info.memoryTypeIndex = i;
+        if (gpu.memory.memoryTypes[i].propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
+            assert_int_equal(gpu.AllocateMemory(gpu.device, &info, NULL, &memory), VK_SUCCESS);
+    }
+    desc.source = TANDEM_MEM_VULKAN;
+    desc.vulkan_memory = (uint64_t)(uintptr_t)memory;
+    desc.allocation_bytes = info.allocationSize;
+    desc.offset_bytes = 65536;
+    desc.bytes = sizeof(frame_data);
+    desc.dedicated = 1;
+    assert_int_equal(tandem_mem_create(w.s, &desc, &engines), TANDEM_ERROR_UNSUPPORTED);
+    desc.dedicated = 0;
+    OK(tandem_mem_create(w.s, &desc, &engines));
+    assert_int_equal(posix_memalign(&pages, 65536, 65536), 0);
+    data = pages;
+    OK(tandem_mem_create(w.s,
+                         &(tandem_mem_desc){.struct_bytes = sizeof desc, .source = TANDEM_MEM_HOST, .host = pages,
+                                            .bytes = 65536, .fd = -1},
+                         &host));
+    mems[0] = w.lanes[0].mem;
+    mems[1] = engines;
+    for (int i = 0; i < 2; i++) {
+        lane *l = &w.lanes[0];
+        const tandem_job job = job_on(mems[i]);
+
+        l->mem = mems[i];
+        fill(l, 5 + (uint64_t)i);
+        for (int j = 0; j < 3; j++)
+            begin_commands(l->commands[j]);
+        record_copies(l, l->commands[0], NULL, true);
+        OK(tandem_record(w.s, &job, l->commands[1], &l->ticket));
+        record_copies(l, NULL, l->commands[2], false);
+        for (int j = 0; j < 3; j++)
+            assert_int_equal(gpu.EndCommandBuffer(l->commands[j]), VK_SUCCESS);
+        submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
+        wait_lane(l);
+        check_lane(l, (uint64_t)i);
+    }
+    /* K and V are a model's, Q and O in the host's memory */
+    fill(&w.lanes[0], 42);
+    memcpy(data, w.lanes[0].in.host, sizeof *data);
+    memcpy(data->v, data->k, sizeof data->v);
+    file = fdopen(mkstemp(path), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(&header_bytes, 8, 1, file), 1);
+    assert_int_equal(fwrite(header, header_bytes, 1, file), 1);
+    assert_int_equal(fwrite(data->k, sizeof data->k, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    OK(tandem_model_load(w.s, path, &model));
+    remove(path);
+    OK(tandem_model_tensor(w.s, model, "k", &k, shape));
+    {
+        tandem_job job = job_on(host);
+        static double o[ELEMENTS];
+
+        td_ref_attention(&job.op.attention, data->q, data->k, data->v, o, NULL);
+        job.op.attention.k = job.op.attention.v = k;
+        OK(tandem_submit(w.s, &job, &w.lanes[0].ticket));
+        OK(tandem_wait(w.s, w.lanes[0].ticket, LIMIT_NS, NULL));
+        check_done(&w.lanes[0]);
+        for (size_t i = 0; i < ELEMENTS; i++)
+            assert_true(fabs((double)data->o[i] - o[i]) < 0.02);
+    }
+    OK(tandem_model_destroy(w.s, model));
+    OK(tandem_mem_destroy(w.s, engines));
+    OK(tandem_mem_destroy(w.s, host));
+    w.lanes[0].mem = mems[0];
+    leave();
+    free(pages);
+    gpu.FreeMemory(gpu.device, memory, NULL);
+}
+
+/* What keeps a session from the rung, and what it says about it. */
+static void demoted(vku *on, bool queue, const char *reason)
+{
+    memset(&w, 0, sizeof w);
+    assert_int_equal(create_session(on, TANDEM_RUNG_INLINE, queue), TANDEM_ERROR_UNSUPPORTED);
+    if (!strstr(w.text, reason))
+        fail_msg("'%s' does not say '%s'", w.text, reason);
+    if (!F.real)
+        return; /* there is no rung below with CUDA */
+    assert_int_equal(create_session(on, 0, queue), TANDEM_OK);
+    assert_int_equal(w.info.rung, TANDEM_RUNG_TIMELINE);
+    if (!strstr(w.info.rung_reason, reason) || !strstr(w.info.rung_reason, "inline"))
+        fail_msg("'%s' does not say '%s'", w.info.rung_reason, reason);
+    OK(tandem_session_destroy(&w.s));
+}
+
+static void test_demotion(void **state)
+{
+    const vku_options options = {.wrap = fake_nvx_wrap, .without = {"VK_NVX_binary_import"}},
+                      no_address = {.wrap = fake_nvx_wrap, .without = {"bufferDeviceAddress"}};
+    static vku other;
+    tandem_ticket ticket;
+    tandem_job job;
+
+    (void)state;
+    demoted(&gpu, false, "no queue");
+    F.skip_launch = 7;
+    memset(&w, 0, sizeof w);
+    assert_int_equal(create_session(&gpu, TANDEM_RUNG_INLINE, true), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(w.text, "wrong data"));
+    F.skip_launch = 0;
+    /* on any other rung nothing can be recorded */
+    assert_int_equal(create_session(&gpu, F.real ? TANDEM_RUNG_TIMELINE : TANDEM_RUNG_CPU, true), TANDEM_OK);
+    job = job_on(1);
+    assert_int_equal(tandem_record(w.s, &job, (VkCommandBuffer)(uintptr_t)&w, &ticket), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(w.log, "not on the inline rung"));
+    OK(tandem_session_destroy(&w.s));
+    assert_int_equal(vku_open(&other, &options), VKU_OK);
+    demoted(&other, true, "VK_NVX_binary_import is not enabled");
+    vku_close(&other);
+    assert_int_equal(vku_open(&other, &no_address), VKU_OK);
+    demoted(&other, true, "bufferDeviceAddress");
+    vku_close(&other);
+}
+
+/* The device is gone: everything ends, and says so. */
+static void test_lost(void **state)
+{
+    tandem_ticket recorded, ticket;
+    tandem_job job;
+
+    (void)state;
+    enter();
+    job = job_on(w.lanes[0].mem);
+    begin_commands(w.lanes[0].commands[0]);
+    OK(tandem_record(w.s, &job, w.lanes[0].commands[0], &recorded));
+    assert_int_equal(gpu.EndCommandBuffer(w.lanes[0].commands[0]), VK_SUCCESS);
+    F.fail_call = "vkQueueSubmit";
+    F.fail_at = 1;
+    F.failure = VK_ERROR_DEVICE_LOST;
+    assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_LOST);
+    F.fail_call = NULL;
+    assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_LOST);
+    assert_int_equal(tandem_record(w.s, &job, w.lanes[0].commands[0], &ticket), TANDEM_ERROR_LOST);
+    assert_int_equal(report_of(recorded).state, TANDEM_JOB_FAILED);
+    leave();
+}
+
 /* --- Measurements --- */
 
 static int by_size(const void *a, const void *b)
@@ -1000,6 +1757,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_what_demotes),
         cmocka_unit_test(test_failing_calls),
         cmocka_unit_test(test_failing_submits),
+        cmocka_unit_test(test_record_frames),
+        cmocka_unit_test(test_submit_frames),
+        cmocka_unit_test(test_pack_and_unpack),
+        cmocka_unit_test(test_record_refuses),
+        cmocka_unit_test(test_recorded_jobs),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_demotion),
+        cmocka_unit_test(test_lost),
     };
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     const vku_options options = {.wrap = fake_nvx_wrap};
