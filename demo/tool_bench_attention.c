@@ -46,7 +46,7 @@ typedef struct row {
     bench_series us;
     double error; /* relative L1 of the checked rows */
     td_plan *plan; /* `copies` calls */
-    uint32_t copies;
+    uint32_t copies, slot; /* slot: of the stream, so that each plan keeps a graph of its own */
     uint64_t scratch, scratch_bytes; /* of set 0; from one set to the next */
 } row;
 
@@ -275,8 +275,8 @@ static bool check(bench *b, const shape *s, const reference *r, row *it)
     return ok;
 }
 
-static bool run_plan(bench *b, const td_plan *plan, const uint64_t *views, uint64_t scratch, double *us, char *why,
-                     size_t why_bytes)
+static bool run_plan(bench *b, const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t slot, double *us,
+                     char *why, size_t why_bytes)
 {
     if (b->cpu) {
         const uint64_t begin = td_now_ns();
@@ -286,7 +286,7 @@ static bool run_plan(bench *b, const td_plan *plan, const uint64_t *views, uint6
             td_fail(why, why_bytes, status, "%s", tandem_status_text(status));
         return status == TANDEM_OK;
     }
-    const td_stream_submit submit = {.plan = plan, .views = views, .scratch = scratch, .label = "bench"};
+    const td_stream_submit submit = {.plan = plan, .views = views, .scratch = scratch, .slot = slot, .label = "bench"};
     uint64_t sequence = 0, begin_ns = 0, end_ns = 0;
     bool signalled;
     if (td_stream_enqueue(b->stream, &submit, &sequence, &signalled, why, why_bytes) != TANDEM_OK)
@@ -388,7 +388,7 @@ static bool run_row(bench *b, const shape *s, row *it, uint32_t first, double *u
     uint64_t views[TD_VIEW_COUNT] = {0};
     for (uint32_t i = 0; i < 4; i++)
         views[i] = tensor_at(b, s, first, i);
-    return run_plan(b, it->plan, views, it->scratch + first * it->scratch_bytes, us, it->why, sizeof it->why);
+    return run_plan(b, it->plan, views, it->scratch + first * it->scratch_bytes, it->slot, us, it->why, sizeof it->why);
 }
 
 /* The rows of a shape: kernel and end to end of each precision, then cuDNN. */
@@ -408,8 +408,9 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
         if (!has(precisions, precision_names[order[i]]))
             continue;
         for (int kind = KERNEL; kind <= END_TO_END; kind++) {
-            row *it = &rows[count++];
-            *it = (row){.kind = (contender)kind, .precision = order[i], .plan = calloc(1, sizeof *it->plan)};
+            row *it = &rows[count];
+            *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count, .plan = calloc(1, sizeof *it->plan)};
+            count++;
             if (!it->plan || !make_plan(b, s, order[i], plan, it->why, sizeof it->why))
                 continue;
             uint32_t part = 0;
