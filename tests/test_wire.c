@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #include "interop/wire/conn.h"
+#include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
 #include "wire_util.h"
 
@@ -582,6 +583,52 @@ static void test_ids_and_reports(void **state)
             }
 }
 
+/* Ids find what they were given for, until it is removed, and never again. */
+static void test_id_table(void **state)
+{
+    enum { SLOTS = 5, STEPS = 2000 };
+    static int objects[STEPS];
+    static uint64_t given[STEPS]; /* the id of each object, and whether it still has it */
+    static bool alive[STEPS];
+    td_ids_slot slots[SLOTS];
+    uint64_t dice = 12345;
+    td_ids ids;
+    uint32_t count = 0;
+
+    (void)state;
+    td_ids_begin(&ids, TD_WIRE_KIND_TIMELINE, slots, SLOTS);
+    for (int i = 0; i < STEPS; i++) {
+        given[i] = td_ids_add(&ids, &objects[i]);
+        assert_int_equal(given[i] != 0, count < SLOTS);
+        alive[i] = given[i] != 0;
+        count += alive[i];
+        for (int k = i > 40 ? i - 40 : 0; k < i; k++)
+            assert_true(given[k] != given[i] || !given[k]);
+        dice = dice * 6364136223846793005u + 1442695040888963407u;
+        for (int k = i > 20 ? i - 20 : 0; dice >> 62 && k <= i; k++) {
+            assert_ptr_equal(td_ids_find(&ids, given[k]), alive[k] ? &objects[k] : NULL);
+            if ((dice >> (k % 32) & 3) == 0) {
+                assert_ptr_equal(td_ids_remove(&ids, given[k]), alive[k] ? &objects[k] : NULL);
+                count -= alive[k];
+                alive[k] = false;
+            }
+        }
+        assert_int_equal(ids.count, count);
+    }
+    td_ids_begin(&ids, TD_WIRE_KIND_TIMELINE, slots, SLOTS);
+    slots[0].generation = UINT32_MAX;
+    given[0] = td_ids_add(&ids, objects);
+    assert_int_equal(td_wire_id_slot(given[0]), 0);
+    assert_null(td_ids_find(&ids, given[0] ^ 3ull << 56)); /* of another kind */
+    assert_null(td_ids_find(&ids, given[0] + SLOTS));
+    assert_null(td_ids_find(&ids, 0));
+    assert_null(td_ids_find(&ids, 2ull << 56 | 1ull << 24 | 2)); /* a slot that is free */
+    assert_ptr_equal(td_ids_remove(&ids, given[0]), objects);
+    for (int i = 0; i < SLOTS; i++) /* the generations of slot 0 are used up */
+        assert_int_equal(td_ids_add(&ids, objects) != 0, i < SLOTS - 1);
+    assert_int_equal(td_ids_add(&ids, NULL), 0);
+}
+
 static void test_texts(void **state)
 {
     /* What comes in, what the field of 8 bytes holds. */
@@ -1129,6 +1176,60 @@ static void test_last_words(void **state)
     assert_string_equal(got.error.text, error.error.text);
     assert_int_equal(recv_one(&client, TD_WIRE_ERROR, &got, &fd), TANDEM_ERROR_LOST);
     td_conn_close(&client);
+}
+
+/* A client that dies and leaves its socket to a child: the socket does not tell, the process does. */
+static void test_process(void **state)
+{
+    static td_conn server;
+    td_listener listener;
+    struct pollfd p = {-1, POLLIN, 0};
+    char path[64];
+    int hold[2], ready[2], status;
+    pid_t client, child;
+    char byte;
+
+    (void)state;
+    make_path(path, "process");
+    forget_path(path);
+    assert_int_equal(td_listener_open(&listener, path, why, why_bytes), TANDEM_OK);
+    assert_int_equal(pipe2(hold, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    client = fork();
+    if (client == 0) {
+        static td_conn conn;
+
+        if (td_conn_connect(&conn, path, NULL, 0))
+            _exit(1);
+        child = fork();
+        if (child < 0 || (child == 0 && write(ready[1], "", 1) != 1))
+            _exit(1);
+        close(hold[1]);
+        _exit(read(hold[0], &byte, 1) != 0); /* the client is killed here, its child goes on to the end */
+    }
+    for (tandem_status s = TANDEM_ERROR_BUSY; s == TANDEM_ERROR_BUSY;) {
+        s = td_listener_accept(&listener, &server, why, why_bytes);
+        assert_true(s == TANDEM_OK || s == TANDEM_ERROR_BUSY);
+    }
+    assert_int_equal(server.pid, client);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    p.fd = td_conn_process(&server);
+    assert_true(p.fd >= 0 && fcntl(p.fd, F_GETFD) & FD_CLOEXEC);
+    assert_int_equal(poll(&p, 1, 0), 0);
+    assert_int_equal(kill(client, SIGKILL), 0);
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    assert_int_equal(waitpid(client, &status, 0), client);
+    assert_true(td_conn_alive(server.fd)); /* the child has it */
+    close(p.fd);
+    for (int i = 0; i < 2; i++) {
+        close(hold[i]);
+        close(ready[i]);
+    }
+    for (const uint64_t begin = td_now_ns(); td_conn_alive(server.fd);)
+        assert_true(td_now_ns() - begin < 10000000000);
+    td_conn_close(&server);
+    td_listener_close(&listener);
+    forget_path(path);
 }
 
 static void test_many_connects(void **state)
@@ -1946,6 +2047,7 @@ int main(void)
         TEST(test_job_layout),
         TEST(test_view_end),
         TEST(test_ids_and_reports),
+        TEST(test_id_table),
         TEST(test_texts),
         TEST(test_identity),
         TEST(test_listen),
@@ -1957,6 +2059,7 @@ int main(void)
         TEST(test_no_descriptors_left),
         TEST(test_unread),
         TEST(test_last_words),
+        TEST(test_process),
         TEST(test_many_connects),
         TEST(test_kinds),
         TEST(test_ring),

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
 #include <time.h>
@@ -20,6 +21,9 @@
 
 #ifndef SCM_PIDFD
 #define SCM_PIDFD 0x04
+#endif
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
 #endif
 
 /* Room for what the kernel may add on its own; a peer that fills it with descriptors gets them closed. */
@@ -470,6 +474,17 @@ bool td_conn_alive(int fd)
     return poll(&p, 1, 0) <= 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
+int td_conn_process(const td_conn *conn)
+{
+    int fd = -1;
+    socklen_t size = sizeof fd;
+
+    if (!getsockopt(conn->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &size))
+        return fd;
+    /* Before Linux 6.5; the number may already be another's, if the peer is dead: then the socket tells. */
+    return td_conn_alive(conn->fd) ? (int)syscall(SYS_pidfd_open, conn->pid, 0) : -1;
+}
+
 enum { SEALS = F_SEAL_SHRINK, SEALS_FIXED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 /* What this machine could still give, in bytes; UINT64_MAX if it does not say. */
@@ -557,8 +572,12 @@ tandem_status td_opaque_check(int fd, char *why, size_t why_bytes)
 
     if (flags < 0 || fstat(fd, &st) || fstatfs(fd, &fs))
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor cannot be looked at: %s", strerror(errno));
-    if (!(flags & O_PATH) && (S_ISCHR(st.st_mode) || !(st.st_mode & S_IFMT) ||
-                              (S_ISREG(st.st_mode) && (unsigned long)fs.f_type == TMPFS_MAGIC)))
+    /* NVIDIA exports its device file, Mesa's drivers dma-bufs, lavapipe memfds; no driver what a disk or a peer serves. */
+    if (!(flags & O_PATH) &&
+        (S_ISCHR(st.st_mode) || !(st.st_mode & S_IFMT) ||
+         (S_ISREG(st.st_mode) &&
+          ((unsigned long)fs.f_type == TMPFS_MAGIC || (unsigned long)fs.f_type == DMA_BUF_MAGIC ||
+           (unsigned long)fs.f_type == ANON_INODE_FS_MAGIC))))
         return TANDEM_OK;
     return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
                    "descriptor is nothing that a driver exports: mode 0%o on a file system of type 0x%lx, flags 0%o",

@@ -64,6 +64,10 @@ tandem_status td_conn_wait(td_conn *conn, uint64_t timeout_ns, char *why, size_t
 /* False once the peer has closed its end, though there may still be something to take. */
 bool td_conn_alive(int fd);
 
+/* A descriptor that becomes readable when the peer's process ends; the caller's, -1 if there is none to be had. A process
+ * may leave its socket to a child, which then holds it open. */
+int td_conn_process(const td_conn *conn);
+
 /* A memfd of so many bytes (whole pages), allocated and sealed as PROTOCOL.md says; `fixed`: against growing too. */
 tandem_status td_slab_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes);
 /* Whether a descriptor is such a slab of exactly so many bytes: PROTOCOL if not. Then it may be mapped. */

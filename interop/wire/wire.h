@@ -442,7 +442,8 @@ TD_WIRE_SIZE(td_wire_message, 2080);
 typedef enum td_wire_road { TD_WIRE_TO_DAEMON = 1, TD_WIRE_TO_CLIENT = 2, TD_WIRE_RING = 4 } td_wire_road;
 
 /* What a receiver knows about a connection, and what it lets the peer do. Begins as td_wire_rules_new() says; filled
- * from WELCOME on both sides; next_* rise as messages are taken. */
+ * from WELCOME on both sides; next_* rise as messages are taken, and as the client sends them: it calls td_wire_took() for
+ * its own requests and jobs. */
 typedef struct td_wire_rules {
     bool ready;        /* WELCOME was sent, or has come */
     uint32_t share;    /* td_wire_share */
