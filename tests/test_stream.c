@@ -188,6 +188,50 @@ static void test_refusals(void **state)
     close_stream();
 }
 
+static unsigned overlapping;
+
+static void see_launch(const char *call, const void *info, uint64_t handle)
+{
+    const td_cu_launch *launch = info;
+
+    (void)handle;
+    if (strcmp(call, "cuLaunchKernelEx"))
+        return;
+    overlapping++;
+    assert_int_equal(launch->attribute_count, 1);
+    assert_int_equal(launch->attributes[0].id, TD_CU_LAUNCH_OVERLAPS);
+    assert_int_equal(launch->attributes[0].value.allowed, 1);
+}
+
+/* Launch features: those that this kind and GPU have are used, the others refused. */
+static void test_flags(void **state)
+{
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+    td_plan flagged = plan;
+
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        td_stream_submit submit = {.plan = &flagged, .views = views, .scratch = 4096};
+        uint64_t sequence;
+        bool signalled;
+        char why[256] = "";
+
+        open_stream(kind);
+        flagged.records[0].flags = TD_RECORD_CLUSTER;
+        flagged.records[1].flags = flagged.records[2].flags = TD_RECORD_PDL;
+        overlapping = 0;
+        fault_observe(see_launch);
+        must(td_stream_wait(stream, submit_plan(&flagged, views, 0)), "wait");
+        fault_observe(NULL);
+        assert_int_equal(overlapping, kind ? 0 : 2); /* in a graph one follows the other */
+        flagged.records[0].flags = TD_RECORD_TENSOR_MAPS;
+        assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                         TANDEM_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(why, "flags 4"));
+        close_stream();
+    }
+}
+
 /* --- Copies --- */
 
 typedef struct copying {
@@ -403,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_graphs_are_kept),
         cmocka_unit_test(test_pending),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_flags),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_copies_by_way_of_the_host),
         cmocka_unit_test(test_faults),
