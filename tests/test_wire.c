@@ -1664,7 +1664,7 @@ static void test_killed_producer(void **state)
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         begin = td_now_ns();
         assert_int_equal(td_ring_await(&daemon, socket, 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
-        assert_true(td_now_ns() - begin < 1000000000);
+        assert_true(td_now_ns() - begin < 5000000000);
         close(socket);
         td_ring_close(&daemon);
     }
@@ -1729,14 +1729,18 @@ static void test_bounds(void **state)
             td_bell_ring(&client.area->to_daemon);
         begin = td_now_ns();
         assert_int_equal(td_ring_await(&daemon, -1, 30000000, why, why_bytes), TANDEM_ERROR_BUSY);
-        assert_in_range(td_now_ns() - begin, 30000000, 2000000000);
+        assert_in_range(td_now_ns() - begin, 30000000, 5000000000);
     }
     begin = td_now_ns();
     td_ring_sleep(&client, td_ring_seen(&client), UINT64_MAX); /* a slice at most */
-    assert_in_range(td_now_ns() - begin, 50000000, 2000000000);
-    begin = td_now_ns();
-    td_ring_sleep(&client, td_ring_seen(&client) + 1, UINT64_MAX);
-    assert_true(td_now_ns() - begin < 50000000);
+    assert_in_range(td_now_ns() - begin, 50000000, 5000000000);
+    value = UINT64_MAX; /* not at all where something has changed since it looked: the best of ten, on a busy machine */
+    for (int i = 0; i < 10; i++) {
+        begin = td_now_ns();
+        td_ring_sleep(&client, td_ring_seen(&client) + 1, UINT64_MAX);
+        value = td_now_ns() - begin < value ? td_now_ns() - begin : value;
+    }
+    assert_true(value < 50000000);
     close_rings(&daemon, &client);
 
     assert_int_equal(td_point_make(&mine, 5, &fd, why, why_bytes), TANDEM_OK);
@@ -1745,7 +1749,7 @@ static void test_bounds(void **state)
     assert_int_equal(theirs.highest, 5);
     begin = td_now_ns();
     assert_int_equal(td_point_await(&theirs, 6, -1, 20000000, why, why_bytes), TANDEM_ERROR_BUSY);
-    assert_in_range(td_now_ns() - begin, 20000000, 2000000000);
+    assert_in_range(td_now_ns() - begin, 20000000, 5000000000);
     td_point_raise(&mine, 4); /* does not rise: left out */
     assert_int_equal(td_point_read(&theirs, &value, why, why_bytes), TANDEM_OK);
     assert_int_equal(value, 5);
@@ -1853,7 +1857,7 @@ static void test_points_of_two_processes(void **state)
     assert_int_equal(td_point_await(&pong, ROUNDS + 1, sockets[0], 10000000000, why, why_bytes), TANDEM_OK);
     begin = td_now_ns();
     assert_int_equal(td_point_await(&pong, ROUNDS + 2, sockets[0], 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
-    assert_true(td_now_ns() - begin < 1000000000);
+    assert_true(td_now_ns() - begin < 5000000000);
     close(sockets[0]);
     close(fds[0]);
     close(fds[1]);
