@@ -27,9 +27,6 @@
 #include "tandem/vulkan.h"
 #include "tests/vk_util.h"
 
-#pragma weak tandem_timeline_submitted
-#pragma weak tandem_point_fd
-
 #define LONG_NS 30000000000ull
 #define MEMORY_FD "VK_KHR_external_memory_fd"
 #define SEMAPHORE_FD "VK_KHR_external_semaphore_fd"
@@ -51,6 +48,7 @@ typedef struct ground {
     uint32_t backend, asked;
     tandem_rung cuda, cpu;
     const char *reason_cuda, *reason_cpu;
+    bool same; /* for the session as another one: frames will do */
 } ground;
 
 static const ground grounds[] = {
@@ -65,28 +63,31 @@ static const ground grounds[] = {
      .cuda = TANDEM_RUNG_HOST, .cpu = TANDEM_RUNG_HOST, .reason_cuda = "asked", .reason_cpu = "asked"},
     {.name = "copy on the CPU, forced", .backend = TANDEM_BACKEND_CPU, .asked = TANDEM_RUNG_COPY,
      .cuda = TANDEM_RUNG_COPY, .cpu = TANDEM_RUNG_COPY, .reason_cuda = "asked", .reason_cpu = "asked"},
-    {.name = "no semaphores", .without = {INLINE_KERNELS, SEMAPHORE_FD}, .cuda = TANDEM_RUNG_HOST,
+    {.name = "no semaphores", .same = true, .without = {INLINE_KERNELS, SEMAPHORE_FD}, .cuda = TANDEM_RUNG_HOST,
      .cpu = TANDEM_RUNG_CPU, .reason_cuda = "timeline: " SEMAPHORE_FD, .reason_cpu = "CUDA"},
-    {.name = "semaphores not said", .without = {INLINE_KERNELS}, .unsaid = {SEMAPHORE_FD}, .cuda = TANDEM_RUNG_HOST,
+    {.name = "semaphores not said", .same = true, .without = {INLINE_KERNELS}, .unsaid = {SEMAPHORE_FD}, .cuda =
+     TANDEM_RUNG_HOST,
      .cpu = TANDEM_RUNG_CPU, .reason_cuda = "timeline: " SEMAPHORE_FD, .reason_cpu = "CUDA"},
-    {.name = "semaphores hidden", .without = {INLINE_KERNELS}, .hidden = {"vkGetSemaphoreFdKHR"},
+    {.name = "semaphores hidden", .same = true, .without = {INLINE_KERNELS}, .hidden = {"vkGetSemaphoreFdKHR"},
      .disguises = HIDES_FUNCTIONS, .cuda = TANDEM_RUNG_HOST, .cpu = TANDEM_RUNG_CPU,
      .reason_cuda = "timeline: " SEMAPHORE_FD, .reason_cpu = "CUDA"},
-    {.name = "timelines not exported", .without = {INLINE_KERNELS}, .disguises = NO_TIMELINE_EXPORT,
+    {.name = "timelines not exported", .same = true, .without = {INLINE_KERNELS}, .disguises = NO_TIMELINE_EXPORT,
      .cuda = TANDEM_RUNG_HOST, .cpu = TANDEM_RUNG_CPU, .reason_cuda = "timeline: " SEMAPHORE_FD, .reason_cpu = "CUDA"},
-    {.name = "no timelines", .without = {INLINE_KERNELS, TIMELINE_FEATURE}, .cuda = TANDEM_RUNG_HOST,
+    {.name = "no timelines", .same = true, .without = {INLINE_KERNELS, TIMELINE_FEATURE}, .cuda = TANDEM_RUNG_HOST,
      .cpu = TANDEM_RUNG_CPU, .reason_cuda = "timeline: " TIMELINE_FEATURE, .reason_cpu = "CUDA"},
     /* As stock Godot makes it. */
     {.name = "memory alone", .without = {INLINE_KERNELS, SEMAPHORE_FD, TIMELINE_FEATURE, MEMORY_HOST},
      .cuda = TANDEM_RUNG_HOST, .cpu = TANDEM_RUNG_COPY, .reason_cuda = TIMELINE_FEATURE, .reason_cpu = MEMORY_HOST},
-    {.name = "no memory", .without = {INLINE_KERNELS, MEMORY_FD}, .cuda = TANDEM_RUNG_COPY, .cpu = TANDEM_RUNG_CPU,
+    {.name = "no memory", .same = true, .without = {INLINE_KERNELS, MEMORY_FD}, .cuda = TANDEM_RUNG_COPY, .cpu =
+     TANDEM_RUNG_CPU,
      .reason_cuda = MEMORY_FD, .reason_cpu = "CUDA"},
-    {.name = "memory not said", .without = {INLINE_KERNELS}, .unsaid = {MEMORY_FD, MEMORY_HOST},
+    {.name = "memory not said", .same = true, .without = {INLINE_KERNELS}, .unsaid = {MEMORY_FD, MEMORY_HOST},
      .cuda = TANDEM_RUNG_COPY, .cpu = TANDEM_RUNG_COPY, .reason_cuda = MEMORY_FD, .reason_cpu = MEMORY_HOST},
-    {.name = "memory hidden", .without = {INLINE_KERNELS},
+    {.name = "memory hidden", .same = true, .without = {INLINE_KERNELS},
      .hidden = {"vkGetMemoryFdKHR", "vkGetMemoryHostPointerPropertiesEXT"}, .disguises = HIDES_FUNCTIONS,
      .cuda = TANDEM_RUNG_COPY, .cpu = TANDEM_RUNG_COPY, .reason_cuda = MEMORY_FD, .reason_cpu = MEMORY_HOST},
-    {.name = "memory not exported", .without = {INLINE_KERNELS, MEMORY_HOST}, .disguises = NO_BUFFER_EXPORT,
+    {.name = "memory not exported", .same = true, .without = {INLINE_KERNELS, MEMORY_HOST}, .disguises =
+     NO_BUFFER_EXPORT,
      .cuda = TANDEM_RUNG_COPY, .cpu = TANDEM_RUNG_COPY, .reason_cuda = MEMORY_FD, .reason_cpu = MEMORY_HOST},
     {.name = "nothing at all", .without = {INLINE_KERNELS, MEMORY_FD, SEMAPHORE_FD, MEMORY_HOST, TIMELINE_FEATURE},
      .cuda = TANDEM_RUNG_COPY, .cpu = TANDEM_RUNG_COPY, .reason_cuda = MEMORY_FD, .reason_cpu = MEMORY_HOST},
@@ -261,10 +262,13 @@ static void close_rig(rig *r)
 /* Whether CUDA has the device at all: what a session comes to that asks for nothing but CUDA and copies. */
 static bool has_cuda(rig *r)
 {
+    static int known = -1;
     tandem_session_desc desc = r->desc;
     tandem_session *s;
     tandem_status status;
 
+    if (known >= 0)
+        return known;
     desc.backend = TANDEM_BACKEND_CUDA;
     desc.rung = TANDEM_RUNG_COPY;
     desc.log = NULL;
@@ -275,7 +279,8 @@ static bool has_cuda(rig *r)
         assert_int_equal(status, TANDEM_ERROR_UNSUPPORTED);
     if (expect_gpu())
         assert_int_equal(status, TANDEM_OK);
-    return status == TANDEM_OK;
+    known = status == TANDEM_OK;
+    return known;
 }
 
 /* False where this ground's rung cannot be had here, which was then refused as it must be. */
@@ -599,6 +604,21 @@ static void pass_fence(rig *r, VkFence *fence)
     *fence = VK_NULL_HANDLE;
 }
 
+/* To be submitted again and again; the layer's old version does not learn from an exported timeline that they are done. */
+static VkCommandBuffer begin_commands(rig *r)
+{
+    const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                              .commandPool = r->vk.pool,
+                                              .commandBufferCount = 1};
+    const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                            .flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
+    VkCommandBuffer commands;
+
+    assert_int_equal(r->vk.AllocateCommandBuffers(r->vk.device, &info, &commands), VK_SUCCESS);
+    assert_int_equal(r->vk.BeginCommandBuffer(commands, &begin), VK_SUCCESS);
+    return commands;
+}
+
 /* The commands of a slot are recorded once and submitted each frame. */
 static void make_slot(rig *r, slot *f, const tandem_attention *views, const uint64_t bytes[2])
 {
@@ -621,7 +641,7 @@ static void make_slot(rig *r, slot *f, const tandem_attention *views, const uint
     for (int i = 0; i < 5; i++)
         if (list[i]->mem)
             list[i]->mem = f->mems[list[i]->mem - 1];
-    f->up_commands = vku_begin(&r->vk);
+    f->up_commands = begin_commands(r);
     for (int m = 0; m < 2 && bytes[m]; m++) {
         const VkBufferCopy all = {.size = bytes[m]};
 
@@ -630,7 +650,7 @@ static void make_slot(rig *r, slot *f, const tandem_attention *views, const uint
             tandem_record_release(r->s, f->up_commands, f->mems[m], transfer, VK_ACCESS_TRANSFER_WRITE_BIT), TANDEM_OK);
     }
     assert_int_equal(r->vk.EndCommandBuffer(f->up_commands), VK_SUCCESS);
-    f->down_commands = vku_begin(&r->vk);
+    f->down_commands = begin_commands(r);
     for (int m = 0; m < 2 && bytes[m]; m++) {
         const VkBufferCopy all = {.size = bytes[m]};
 
@@ -664,7 +684,7 @@ static void frame_up(rig *r, slot *f, tandem_timeline engines, uint64_t n)
     f->value = n;
     f->up_fence = r->semaphores ? VK_NULL_HANDLE : new_fence(r);
     queue(r, f->up_commands, none, signal, f->up_fence);
-    if (r->semaphores && tandem_timeline_submitted)
+    if (r->semaphores)
         assert_int_equal(tandem_timeline_submitted(r->s, engines, n), TANDEM_OK);
 }
 
@@ -684,7 +704,7 @@ static void frame_down(rig *r, slot *f, tandem_timeline ours)
     const vku_point none = {0}, wait = {semaphore_of(r, ours), f->value};
     struct pollfd reached = {.events = POLLIN};
 
-    if (!r->semaphores && (f->value % 2 || !tandem_point_fd)) {
+    if (!r->semaphores && f->value % 2) {
         assert_int_equal(tandem_point_wait(r->s, (tandem_point){ours, f->value}, LONG_NS), TANDEM_OK);
     } else if (!r->semaphores) {
         assert_int_equal(tandem_point_fd(r->s, (tandem_point){ours, f->value}, &reached.fd), TANDEM_OK);
@@ -904,7 +924,7 @@ static void test_chain(void **state)
     for (int g = 0; g < GROUNDS; g++) {
         rig r;
 
-        if (!open_rig(&r, &grounds[g]))
+        if (grounds[g].same || !open_rig(&r, &grounds[g]))
             continue;
         chain(&r);
         assert_int_equal(r.errors, 0);
@@ -1225,9 +1245,9 @@ static void test_in_flight(void **state)
         int fds = 0;
         rig r;
 
-        if (!open_rig(&r, &grounds[g]))
+        if (grounds[g].same || !open_rig(&r, &grounds[g]))
             continue;
-        for (int turn = 0; turn < 4; turn++) {
+        for (int turn = 0; turn < 3; turn++) {
             if (turn == 1)
                 fds = vku_open_fds();
             if (!r.s)
