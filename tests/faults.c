@@ -151,6 +151,7 @@ void __wrap_free(void *pointer);
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
 int __wrap_munmap(void *at, size_t bytes);
 int __wrap_memfd_create(const char *name, unsigned flags);
+int __wrap_eventfd(unsigned value, int flags);
 int __wrap_posix_fallocate(int fd, long offset, long bytes);
 int __wrap_fcntl(int fd, int command, long argument);
 int __wrap_close(int fd);
@@ -224,6 +225,11 @@ static bool no_fd(const char *call)
 int __wrap_memfd_create(const char *name, unsigned flags)
 {
     return no_fd("memfd_create") ? -1 : __real_memfd_create(name, flags);
+}
+
+int __wrap_eventfd(unsigned value, int flags)
+{
+    return no_fd("eventfd") ? -1 : __real_eventfd(value, flags);
 }
 
 int __wrap_posix_fallocate(int fd, long offset, long bytes)
@@ -765,7 +771,7 @@ const td_cubin *__wrap_td_cubins(uint32_t *count)
         image.entry_count = 1;
         pthread_mutex_unlock(&lock);
         target = td_target_for_sm(90);
-        target.twin = true;
+        target.twin = target.commit = true;
         if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
             fprintf(stderr, "tests/faults.c: %s\n", why);
             abort();

@@ -96,6 +96,7 @@ void __real_free(void *pointer);
 void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
 int __real_munmap(void *at, size_t bytes);
 int __real_memfd_create(const char *name, unsigned flags);
+int __real_eventfd(unsigned value, int flags);
 int __real_posix_fallocate(int fd, long offset, long bytes);
 int __real_fcntl(int fd, int command, ...);
 int __real_close(int fd);

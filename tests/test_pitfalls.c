@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1207,6 +1208,223 @@ static void all_are_counted(void **state)
             fail_msg("pitfall %d is accounted for %u times", n, times[n]);
 }
 
+/* What goes to the GPU, when, and what a frame costs there. */
+
+static uint64_t value_of(tandem_timeline timeline)
+{
+    uint64_t value;
+
+    assert_int_equal(tandem_timeline_value(w.s, timeline, &value), TANDEM_OK);
+    return value;
+}
+
+/* Nothing waits on the GPU for what the engine has not announced, and nothing overtakes what is held. */
+static void held_on_the_host(void **state)
+{
+    tandem_timeline engines, ours;
+    tandem_ticket tickets[4];
+    tandem_job job;
+    tandem_mem mem;
+
+    (void)state;
+    enter(ON_TIMELINES);
+    engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    mem = new_mem(MEM_BYTES);
+    run_frame(mem, engines, ours, 1);
+    forget();
+    for (uint64_t i = 0; i < 3; i++) {
+        job = new_job(mem, i == 1 ? (tandem_point){0} : (tandem_point){engines, 2 + i}, (tandem_point){ours, 2 + i});
+        tickets[i] = submit(&job);
+    }
+    sleep_ms(5);
+    assert_int_equal(count_of("cuLaunchKernel"), 0);
+    assert_int_equal(count_of("cuWaitExternalSemaphoresAsync"), 0);
+    /* From within the call, as far as it announces. */
+    assert_int_equal(tandem_timeline_submitted(w.s, engines, 2), TANDEM_OK);
+    assert_int_equal(count_of("cuWaitExternalSemaphoresAsync"), 1);
+    assert_int_equal(event_of("cuWaitExternalSemaphoresAsync", 0)->bytes, 2);
+    assert_int_equal(count_of("cuSignalExternalSemaphoresAsync"), 2);
+    sleep_ms(5);
+    assert_int_equal(value_of(ours), 1);
+    assert_int_equal(state_of(tickets[0]).state, TANDEM_JOB_PENDING);
+    assert_int_equal(tandem_timeline_signal(w.s, engines, 2), TANDEM_OK);
+    assert_int_equal(ended(tickets[0]).state, TANDEM_JOB_DONE);
+    assert_int_equal(ended(tickets[1]).state, TANDEM_JOB_DONE);
+    assert_int_equal(count_of("cuWaitExternalSemaphoresAsync"), 1);
+    /* The third is noticed. */
+    assert_int_equal(tandem_timeline_signal(w.s, engines, 4), TANDEM_OK);
+    assert_int_equal(ended(tickets[2]).state, TANDEM_JOB_DONE);
+    assert_int_equal(value_of(ours), 4);
+    /* Announced before: at once. */
+    forget();
+    assert_int_equal(tandem_timeline_submitted(w.s, engines, 100), TANDEM_OK);
+    job = new_job(mem, (tandem_point){engines, 100}, (tandem_point){ours, 5});
+    tickets[3] = submit(&job);
+    assert_int_equal(count_of("cuWaitExternalSemaphoresAsync"), 1);
+    assert_int_equal(tandem_timeline_signal(w.s, engines, 100), TANDEM_OK);
+    assert_int_equal(ended(tickets[3]).state, TANDEM_JOB_DONE);
+    leave();
+}
+
+static char log_text[1000];
+static unsigned log_lines;
+
+static void keep_log(void *user, int level, const char *text)
+{
+    (void)user;
+    if (level == TANDEM_LOG_ERROR) {
+        log_lines++;
+        snprintf(log_text, sizeof log_text, "%s", text);
+    }
+}
+
+/* A job that is with the GPU is given up by its words, and the GPU signals for it, once its wait is over. */
+static void given_up_on_the_gpu(void **state)
+{
+    tandem_timeline engines, ours;
+    tandem_ticket late, cancelled, lost;
+    tandem_job job;
+    tandem_mem mem;
+    uint64_t begin;
+
+    (void)state;
+    if (!prepare(ON_TIMELINES))
+        skip();
+    w.desc.wait_bound_ns = 60 * MS;
+    w.desc.log = keep_log;
+    log_lines = 0;
+    assert_int_equal(create(), TANDEM_OK);
+    engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    mem = new_mem(MEM_BYTES);
+    assert_int_equal(tandem_timeline_submitted(w.s, engines, 3), TANDEM_OK);
+    begin = td_now_ns();
+    job = new_job(mem, (tandem_point){engines, 1}, (tandem_point){ours, 1});
+    job.deadline_ns = 20 * MS;
+    late = submit(&job);
+    job = new_job(mem, (tandem_point){engines, 2}, (tandem_point){ours, 2});
+    cancelled = submit(&job);
+    job = new_job(mem, (tandem_point){engines, 3}, (tandem_point){ours, 3});
+    lost = submit(&job);
+    assert_int_equal(tandem_cancel(w.s, cancelled), TANDEM_OK);
+    assert_int_equal(ended(late).state, TANDEM_JOB_STALE);
+    assert_in_range(td_now_ns() - begin, 20 * MS, 60 * MS);
+    assert_int_equal(state_of(cancelled).state, TANDEM_JOB_PENDING); /* until its point comes */
+    assert_int_equal(ended(lost).state, TANDEM_JOB_FAILED);
+    assert_int_equal(ended(lost).status, TANDEM_ERROR_LOST);
+    assert_in_range(td_now_ns() - begin, 60 * MS, 3000 * MS);
+    sleep_ms(30);
+    assert_int_equal(value_of(ours), 0);
+    assert_int_equal(value_of(engines), 0); /* nobody forced it */
+    assert_int_equal(log_lines, 3);         /* each wait is told of once */
+    assert_non_null(strstr(log_text, "announced 3"));
+    assert_non_null(strstr(log_text, "on the GPU as submit 3, 0 of its"));
+    for (uint64_t i = 1; i <= 3; i++) {
+        assert_int_equal(tandem_timeline_signal(w.s, engines, i), TANDEM_OK);
+        assert_int_equal(tandem_point_wait(w.s, (tandem_point){ours, i}, LONG_NS), TANDEM_OK);
+    }
+    assert_int_equal(ended(cancelled).state, TANDEM_JOB_CANCELLED);
+    assert_int_equal(ended(late).state, TANDEM_JOB_STALE);
+    /* The session goes while an announced wait is out of bounds: now it is released. */
+    assert_int_equal(tandem_timeline_submitted(w.s, engines, 4), TANDEM_OK);
+    job = new_job(mem, (tandem_point){engines, 4}, (tandem_point){ours, 4});
+    submit(&job);
+    begin = td_now_ns();
+    assert_int_equal(tandem_session_destroy(&w.s), TANDEM_OK);
+    assert_in_range(td_now_ns() - begin, 30 * MS, 2500 * MS);
+    assert_non_null(strstr(log_text, "released by force"));
+    leave();
+}
+
+static atomic_uint allocated;
+
+static void *count_allocate(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    atomic_fetch_add(&allocated, 1);
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void just_release(void *user, void *pointer)
+{
+    (void)user;
+    free(pointer);
+}
+
+/* After as many frames as there are slots: no allocation, no copy, no wait on the host, nothing made or mapped. */
+static void frames_cost_nothing(void **state)
+{
+    static const char *const may[] = {"vkGetSemaphoreCounterValue",
+                                      "vkSignalSemaphore", /* the test's own */
+                                      "vkGetCalibratedTimestampsEXT",
+                                      "cuCtxPushCurrent",
+                                      "cuCtxPopCurrent",
+                                      "cuLaunchKernel",
+                                      "cuLaunchKernelEx",
+                                      "cuWaitExternalSemaphoresAsync",
+                                      "cuSignalExternalSemaphoresAsync",
+                                      "cuEventRecord",
+                                      "cuEventQuery",
+                                      "cuEventSynchronize", /* the waiter's */
+                                      "cuStreamQuery",
+                                      "cuStreamWaitEvent",
+                                      "cuGraphLaunch",
+                                      "cuGraphExecKernelNodeSetParams",
+                                      "cuGraphExecExternalSemaphoresSignalNodeSetParams",
+                                      "cuGraphExecExternalSemaphoresWaitNodeSetParams"};
+    enum { WARM = 6, FRAMES = 30 };
+    tandem_timeline engines, ours;
+    unsigned before;
+    tandem_mem mem;
+
+    (void)state;
+    if (!prepare(ON_TIMELINES))
+        skip();
+    w.desc.allocate = count_allocate;
+    w.desc.release = just_release;
+    assert_int_equal(create(), TANDEM_OK);
+    engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    mem = new_mem(MEM_BYTES);
+    for (uint64_t n = 1; n <= WARM + FRAMES; n++) {
+        tandem_job job = new_job(mem, (tandem_point){engines, n}, (tandem_point){ours, n});
+        tandem_ticket ticket;
+
+        if (n == WARM + 1) {
+            forget();
+            before = atomic_load(&allocated);
+            assert_int_equal(tandem_session_info(w.s, &w.info), TANDEM_OK);
+        }
+        if (n % 2)
+            job.deadline_ns = LONG_NS;
+        assert_int_equal(tandem_timeline_submitted(w.s, engines, n), TANDEM_OK);
+        ticket = submit(&job);
+        assert_int_equal(tandem_timeline_signal(w.s, engines, n), TANDEM_OK);
+        assert_int_equal(ended(ticket).state, TANDEM_JOB_DONE);
+    }
+    for (unsigned i = 0; i < seen.count; i++) {
+        bool fine = false;
+
+        for (size_t k = 0; k < sizeof may / sizeof *may; k++)
+            fine = fine || !strcmp(seen.list[i].call, may[k]);
+        if (!fine)
+            fail_msg("a frame calls %s", seen.list[i].call);
+    }
+    assert_true(seen.count > 3 * FRAMES);
+    assert_int_equal(atomic_load(&allocated), before);
+    {
+        tandem_info after = {.struct_bytes = sizeof after};
+
+        assert_int_equal(tandem_session_info(w.s, &after), TANDEM_OK);
+        assert_int_equal(after.cuda_copies, w.info.cuda_copies);
+        assert_int_equal(after.cuda_allocations, w.info.cuda_allocations);
+        assert_int_equal(after.cuda_host_waits, w.info.cuda_host_waits);
+        assert_int_equal(after.host_bytes, w.info.host_bytes);
+    }
+    leave();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1214,6 +1432,9 @@ int main(void)
         PITFALLS(X)
 #undef X
         cmocka_unit_test(all_are_counted),
+        cmocka_unit_test(held_on_the_host),
+        cmocka_unit_test(given_up_on_the_gpu),
+        cmocka_unit_test(frames_cost_nothing),
     };
     const char *gpu = getenv("TANDEM_EXPECT_GPU");
 

@@ -293,9 +293,13 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     int ours = -1;
 
     if (timeline) {
-        const tandem_status status = td_timeline_value_locked(s, timeline, &now);
+        const tandem_status status = s->broken ? s->broken : td_timeline_value_locked(s, timeline, &now);
 
-        reached = status != TANDEM_OK || s->broken || now >= value;
+        if (status != TANDEM_OK)
+            return td_fail(why, TD_WHY_BYTES, status,
+                           "point.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s", timeline->object.id,
+                           tandem_status_text(status));
+        reached = now >= value;
     }
     if (!reached && s->point_fd_count == TD_POINT_FDS)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%d descriptors wait for points already", TD_POINT_FDS);
@@ -303,7 +307,7 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     if (*fd >= 0 && !reached)
         ours = td_fd_dup(*fd);
     if (*fd < 0 || (!reached && ours < 0)) {
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no descriptor for point.value %" PRIu64 ": %s", value,
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no eventfd for point.value %" PRIu64 ": %s", value,
                 strerror(errno));
         td_fd_close(fd);
         return TANDEM_ERROR_IO;

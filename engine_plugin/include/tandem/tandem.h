@@ -238,7 +238,7 @@ TANDEM_API tandem_status tandem_timeline_submitted(tandem_session *session, tand
 
 /* A descriptor that becomes readable when a point is reached, for poll, epoll or an event loop; an eventfd. It also becomes
  * readable when the point can no longer come, or its timeline is destroyed: ask tandem_timeline_value() then.
- * Returns: OK; ARG; NOMEM, also with 64 of them waiting; IO.
+ * Returns: OK; ARG; NOMEM with 64 of them waiting; IO; DEVICE or LOST.
  * Owner: the caller closes *fd, at any time.
  * Threads: any.
  * Blocks: never. */
