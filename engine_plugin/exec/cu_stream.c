@@ -164,11 +164,26 @@ static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *image,
     return status;
 }
 
+/* By where the name is before what it is: a plan has it at the same place each time. */
+static td_cuda_function *find_function(td_cuda_stream *stream, const char *entry)
+{
+    for (uint32_t i = 0; i < stream->function_count; i++)
+        if (stream->functions[i].asked == entry && !strcmp(stream->functions[i].entry, entry))
+            return &stream->functions[i];
+    for (uint32_t i = 0; i < stream->function_count; i++)
+        if (!strcmp(stream->functions[i].entry, entry)) {
+            stream->functions[i].asked = entry;
+            return &stream->functions[i];
+        }
+    return NULL;
+}
+
 tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
                                   size_t why_bytes)
 {
     const char *entry = record->kernel->entry;
     td_cu_device *device = stream->device;
+    td_cuda_function *f;
     tandem_status status;
 
     if (!entry)
@@ -177,28 +192,24 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
     if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (device->info.sm >= 90 ? TD_RECORD_CLUSTER : 0)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)",
                        entry, (unsigned)record->flags);
-    for (uint32_t i = 0; i < stream->function_count; i++) {
-        td_cuda_function *f = &stream->functions[i];
-
-        if (f->entry != entry && strcmp(f->entry, entry))
-            continue;
-        *out = f;
-        if (record->shared_bytes <= f->shared_bytes)
-            return TANDEM_OK;
-        if (record->shared_bytes > device->shared_limit)
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                           "the kernel %s needs %u bytes of shared memory; %s has %u", entry,
-                           (unsigned)record->shared_bytes, device->info.name, (unsigned)device->shared_limit);
-        status = td_cu_check(
-            device,
-            TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_DYNAMIC_SHARED, (int)record->shared_bytes), why,
-            why_bytes, "%u bytes of shared memory for %s: cuFuncSetAttribute", (unsigned)record->shared_bytes, entry);
-        if (!status)
-            f->shared_bytes = record->shared_bytes;
-        return status;
-    }
-    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded",
-                   entry);
+    f = find_function(stream, entry);
+    if (!f)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded",
+                       entry);
+    *out = f;
+    if (record->shared_bytes <= f->shared_bytes)
+        return TANDEM_OK;
+    if (record->shared_bytes > device->shared_limit)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "the kernel %s needs %u bytes of shared memory; %s has %u", entry,
+                       (unsigned)record->shared_bytes, device->info.name, (unsigned)device->shared_limit);
+    status = td_cu_check(
+        device,
+        TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_DYNAMIC_SHARED, (int)record->shared_bytes), why,
+        why_bytes, "%u bytes of shared memory for %s: cuFuncSetAttribute", (unsigned)record->shared_bytes, entry);
+    if (!status)
+        f->shared_bytes = record->shared_bytes;
+    return status;
 }
 
 /* The GPU's clock lies between the host's before the launch and after its stamp was seen: intervals, intersected. */

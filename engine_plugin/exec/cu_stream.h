@@ -19,6 +19,7 @@ enum {
 
 typedef struct td_cuda_function {
     const char *entry; /* in the cubin's table */
+    const char *asked; /* the same name, where plans have it */
     td_cu_function handle;
     uint32_t shared_bytes; /* dynamic, that it may be launched with */
 } td_cuda_function;
