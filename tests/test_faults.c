@@ -38,11 +38,13 @@ typedef enum ground {
     ON_CUDA,            /* pinned memory, CUDA */
     ON_VULKAN_CUDA,     /* Vulkan and CUDA, points signalled by the host */
     ON_TIMELINES,       /* Vulkan and CUDA, points signalled by the GPU */
+    ON_COPY,            /* Vulkan and CUDA, nothing shared */
     ON_AUTO,            /* as ON_CUDA, but the CPU will do */
     GROUNDS
 } ground;
 static const char *const ground_names[GROUNDS] = {"host memory",    "Vulkan and CPU", "CUDA",
-                                                  "Vulkan and CUDA", "timelines",      "CUDA if it can be"};
+                                                  "Vulkan and CUDA", "timelines",      "copies",
+                                                  "CUDA if it can be"};
 
 static struct {
     ground on;
@@ -151,6 +153,7 @@ static tandem_status create(frame *f)
         .backend = t.on == ON_HOST || t.on == ON_VULKAN_CPU ? TANDEM_BACKEND_CPU
                    : t.on == ON_AUTO                        ? TANDEM_BACKEND_AUTO
                                                             : TANDEM_BACKEND_CUDA,
+        .rung = t.on == ON_COPY ? TANDEM_RUNG_COPY : 0,
         .vulkan = t.has_vk ? &vulkan : NULL,
         .log = on_log,
         .cpu_threads = 2,
@@ -533,6 +536,8 @@ static bool may_be_done_without_here(const frame *f, const fault_plan *plan, con
         return !strcmp(call, "dlopen") || !strcmp(call, "calloc");
     if (!strcmp(call, "cuDeviceGetAttribute")) /* whether there are timelines */
         return true;
+    if (t.on == ON_COPY && (!strcmp(call, "cuMemHostRegister") || !strcmp(call, "cuMemHostGetDevicePointer")))
+        return true; /* pinned memory beside it, then */
     if (!strcmp(call, "vkGetSemaphoreCounterValue") && f->had_fd) /* its descriptor becomes readable */
         return true;
     return t.on == ON_AUTO && f->info.backend == TANDEM_BACKEND_CPU;
@@ -652,7 +657,8 @@ static void lay_ground(ground on)
     frame f;
 
     t.on = on;
-    t.has_vk = on == ON_VULKAN_CPU || on == ON_VULKAN_CUDA || on == ON_TIMELINES;
+    t.has_vk = on == ON_VULKAN_CPU || on == ON_VULKAN_CUDA || on == ON_TIMELINES ||
+               on == ON_COPY;
     t.computes = t.gpu || on == ON_HOST || on == ON_VULKAN_CPU;
     fault_cuda(on < ON_CUDA ? FAULT_NO_CUDA : t.gpu ? FAULT_REAL_CUDA : FAULT_FAKE_CUDA);
     fault_disguise_as(on == ON_VULKAN_CUDA             ? FAULT_NO_TIMELINES
@@ -702,6 +708,7 @@ static void lay_ground(ground on)
                 fail_msg("%s: %s: %d, %s", ground_names[on], steps[i].name, status, t.last);
         }
         assert_int_equal(f.info.rung, on == ON_TIMELINES ? TANDEM_RUNG_TIMELINE
+                                      : on == ON_COPY    ? TANDEM_RUNG_COPY
                                       : on < ON_CUDA     ? TANDEM_RUNG_CPU
                                                          : TANDEM_RUNG_HOST);
         t.computes = t.gpu || on < ON_CUDA;
@@ -804,6 +811,7 @@ GROUND(faults_on_vulkan_cpu, ON_VULKAN_CPU)
 GROUND(faults_on_cuda, ON_CUDA)
 GROUND(faults_on_vulkan_cuda, ON_VULKAN_CUDA)
 GROUND(faults_on_timelines, ON_TIMELINES)
+GROUND(faults_on_copies, ON_COPY)
 GROUND(faults_on_auto, ON_AUTO)
 
 int main(int argc, char **argv)
@@ -811,7 +819,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults_on_host),        cmocka_unit_test(faults_on_vulkan_cpu),
         cmocka_unit_test(faults_on_cuda),        cmocka_unit_test(faults_on_vulkan_cuda),
-        cmocka_unit_test(faults_on_timelines),   cmocka_unit_test(faults_on_auto),
+        cmocka_unit_test(faults_on_timelines),   cmocka_unit_test(faults_on_copies),
+        cmocka_unit_test(faults_on_auto),
     };
     const char *gpu = getenv("TANDEM_EXPECT_GPU");
     int failed;

@@ -513,8 +513,8 @@ static void check(const rig *r, const char *what, const tandem_attention *a, con
     for (int m = 0; m < 2; m++)
         for (uint64_t at = 0; at < bytes[m]; at += sizeof(float))
             if (!is_written(marks[m], at) && memcmp(got[m] + at, want[m] + at, sizeof(float)))
-                fail_msg("%s, %s: byte %" PRIu64 " of mem %d, which is not the job's, was changed", r->on->name, what, at,
-                         m);
+                fail_msg("%s, %s: byte %" PRIu64 " of mem %d, which is not the job's, was changed", r->on->name, what,
+                         at, m);
     free(marks[0]);
     free(marks[1]);
 }
@@ -604,7 +604,7 @@ static void pass_fence(rig *r, VkFence *fence)
     *fence = VK_NULL_HANDLE;
 }
 
-/* To be submitted again and again; the layer's old version does not learn from an exported timeline that they are done. */
+/* To be submitted again and again; the layer's old version does not learn from exported timelines that they are done. */
 static VkCommandBuffer begin_commands(rig *r)
 {
     const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
@@ -864,7 +864,7 @@ static const ground *ground_named(const char *name)
     return NULL;
 }
 
-/* A job reads what the one before it wrote, and the engine sees neither in between; then the engine's own bytes again. */
+/* A job reads what the one before it wrote, and the engine sees neither in between; then its own bytes again. */
 static void chain(rig *r)
 {
     const shape sh = {2, 64, 48, 32, TANDEM_PRECISION_F16, 0, ONE_MEM};
@@ -1281,7 +1281,8 @@ static void test_accounts(void **state)
         assert_int_equal(tandem_session_info(r.s, &with), TANDEM_OK);
         if (r.info.rung == TANDEM_RUNG_COPY) {
             assert_true(with.host_bytes >= before.host_bytes + BYTES);
-            assert_true(with.device_bytes >= before.device_bytes + BYTES * (r.info.backend == TANDEM_BACKEND_CUDA ? 2 : 1));
+            assert_true(with.device_bytes >=
+                        before.device_bytes + BYTES * (r.info.backend == TANDEM_BACKEND_CUDA ? 2 : 1));
         }
         assert_int_equal(tandem_mem_destroy(r.s, mem), TANDEM_OK);
         assert_int_equal(tandem_session_info(r.s, &after), TANDEM_OK);

@@ -277,6 +277,8 @@ typedef struct td_stage {
 tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage, td_stream_submit *submit, char *why);
 tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage *stage, char *why);
+/* Looks ever less often until the stream has come to `sequence`. */
+tandem_status td_stage_wait(tandem_session *s, uint64_t sequence, uint64_t bound_ns, char *why);
 
 /* record.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
 void td_recorded_advance_locked(tandem_session *s);

@@ -125,8 +125,9 @@ static tandem_status has_shared_memory(tandem_session *s, char *why)
     if (!caps)
         return TANDEM_OK;
     if (s->cu && !caps->export_memory)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "'%.60s' cannot share its memory with CUDA: %s missing",
-                       caps->name, caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "'%.60s' cannot share its memory with CUDA: %s missing", caps->name,
+                       caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
     if (!s->cu && !caps->import_host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "the CPU cannot share memory with '%.60s': VK_EXT_external_memory_host is not enabled",

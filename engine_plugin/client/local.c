@@ -718,6 +718,11 @@ static bool run_on_stream(tandem_session *s, td_job *job, uint64_t *begin_ns, ui
             pthread_cond_signal(&s->watch);
         if (!sleep_in_driver(s, job->stream_sequence, status))
             return false;
+        if (*status != TANDEM_OK) { /* it failed, or cannot be waited for */
+            pthread_mutex_unlock(&s->lock);
+            *status = td_stage_wait(s, job->stream_sequence, TD_MAX_WAIT_NS, why);
+            pthread_mutex_lock(&s->lock);
+        }
     }
     *end_ns = td_now_ns();
     if (*status == TANDEM_OK)

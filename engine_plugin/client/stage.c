@@ -194,16 +194,16 @@ tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage,
     return status;
 }
 
-/* Sleeps until the stream has come to `sequence`, ever longer. */
-static tandem_status wait_for(tandem_session *s, uint64_t sequence, char *why)
+tandem_status td_stage_wait(tandem_session *s, uint64_t sequence, uint64_t bound_ns, char *why)
 {
     const uint64_t begin = td_now_ns();
 
     while (td_stream_completed(s->stream) < sequence) {
         const uint64_t waited = td_now_ns() - begin;
 
-        if (waited > TD_CLOSE_BOUND_NS)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "the GPU did not end a copy in time");
+        if (waited > bound_ns)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "the GPU is not through with submit %llu in time",
+                           (unsigned long long)sequence);
         if (waited > 100000000u && td_stream_status(s->stream, why, TD_WHY_BYTES) != TANDEM_OK)
             return TANDEM_ERROR_DEVICE;
         td_sleep_ns(td_nap_ns(waited));
@@ -231,7 +231,7 @@ tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage 
         for (uint32_t p = 0; p < pieces && status == TANDEM_OK; p++) {
             const uint64_t at = p ? ends[p - 1] : r.begin;
 
-            status = wait_for(s, sequences[p], why);
+            status = td_stage_wait(s, sequences[p], TD_CLOSE_BOUND_NS, why);
             if (status == TANDEM_OK && r.mem->beside && !has_gaps(&job->extents[i]))
                 memcpy((char *)r.mem->host + at, (const char *)r.mem->pinned.host + at, ends[p] - at);
         }
