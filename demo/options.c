@@ -25,7 +25,7 @@ void demo_options_help(void)
            "  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
            "  --backend B           auto, cuda, cpu (default: auto)\n"
            "  --rung R              how compute meets the renderer: auto (the best), inline, timeline, host, copy, cpu\n"
-           "  --ladder N            headless: one rung down every N frames; every row of every frame is checked\n"
+           "  --ladder N            headless: one rung down every N frames; every frame is checked\n"
            "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
            "  --seed N              of the renderer's noise (default: 1)\n"
            "  --threads N           most threads that the CPU backend uses (default: all cores)\n"

@@ -27,7 +27,7 @@ void demo_timings_free(demo_timings *t);
 /* A stay on one rung, with --ladder. */
 typedef struct demo_stay {
     uint32_t rung, first, frames, not_filtered;
-    double worst_rel_l1; /* of its frames, every row */
+    double worst_rel_l1; /* of its frames */
     char device[128];
 } demo_stay;
 enum { DEMO_STAYS = 64 };

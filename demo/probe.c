@@ -130,12 +130,20 @@ void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uin
                     uint32_t q_len,
                     uint32_t kv_len, uint32_t dim, float scale, double push, uint32_t threads, demo_accuracy *out)
 {
+    demo_probe_some(q, k, v, o, batch, q_len, kv_len, dim, scale, 0, 1, push, threads, out);
+}
+
+void demo_probe_some(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch,
+                     uint32_t q_len, uint32_t kv_len, uint32_t dim, float scale, uint32_t first, uint32_t step,
+                     double push, uint32_t threads, demo_accuracy *out)
+{
     const int count = threads ? (int)threads : omp_get_max_threads();
 #pragma omp parallel for schedule(dynamic) num_threads(count)
     for (uint32_t b = 0; b < batch; b++) {
         const size_t at_q = (size_t)b * q_len * dim, at_k = (size_t)b * kv_len * dim;
         demo_accuracy part = {0};
-        demo_probe_rows(q + at_q, k + at_k, v + at_k, o + at_q, q_len, kv_len, dim, scale, 0, 1, push, &part);
+        demo_probe_rows(q + at_q, k + at_k, v + at_k, o + at_q, q_len, kv_len, dim, scale, first, step, push,
+                        &part);
 #pragma omp critical
         demo_accuracy_merge(out, &part);
     }

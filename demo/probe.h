@@ -30,7 +30,12 @@ void demo_probe_rows(const uint16_t *q, const uint16_t *k, const uint16_t *v, ui
                      uint32_t kv_len,
                      uint32_t dim, float scale, uint32_t first, uint32_t step, double push, demo_accuracy *out);
 
-/* All rows of all batch entries, on `threads` threads (0: all). */
+/* Rows first, first + step, ... of all batch entries, on `threads` threads (0: all). */
+void demo_probe_some(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch,
+                     uint32_t q_len, uint32_t kv_len, uint32_t dim, float scale, uint32_t first, uint32_t step,
+                     double push, uint32_t threads, demo_accuracy *out);
+
+/* All rows. */
 void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch,
                     uint32_t q_len,
                     uint32_t kv_len, uint32_t dim, float scale, double push, uint32_t threads, demo_accuracy *out);
