@@ -7,7 +7,8 @@
  * Between jobs the staging memory alone holds a mem's bytes, whoever wrote them last: the engine, the host or a job. So
  * no job trusts what an earlier one left on the device; each brings what its views read, and takes back what it wrote.
  * CUDA copies from staging memory that it can register, else through pinned memory beside it, piece by piece, so that
- * the processor copies one piece while the GPU copies another.
+ * the processor copies one piece while the GPU copies another. (An H200 with driver 580 registers cached memory of
+ * Vulkan's: 55 GB/s each way; a memcpy there makes 6.5. It refuses what is device-local.)
  */
 #include <string.h>
 
