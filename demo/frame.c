@@ -694,13 +694,10 @@ static void record_composite(demo_pipeline *p, VkCommandBuffer commands, demo_sl
     demo_compute_record(p->engine, commands, &p->composite, bindings, &push, p->options.width, p->options.height);
 }
 
-static tandem_status record_acquire(VkCommandBuffer commands, demo_slot *s)
+static tandem_status record_acquire(VkCommandBuffer commands, demo_slot *s, tandem_mem mem)
 {
-    const VkPipelineStageFlags stages = COMPUTE | VK_PIPELINE_STAGE_TRANSFER_BIT;
-    const VkAccessFlags access = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
-    tandem_session *session = s->station->session;
-    const tandem_status status = tandem_record_acquire(session, commands, s->output, stages, access);
-    return status ? status : tandem_record_acquire(session, commands, s->tokens, stages, access);
+    return tandem_record_acquire(s->station->session, commands, mem, COMPUTE | VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                 VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT);
 }
 
 static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
@@ -751,16 +748,19 @@ bool demo_frame_consume(demo_pipeline *p, demo_slot *s, const demo_present *pres
         if (!goes_on)
             points =
                 (submit_points){.wait = {s->station->session_semaphore}, .wait_value = {s->done.value}, .waits = 1};
-        const tandem_status status = record_acquire(commands, s);
+        const tandem_status status = record_acquire(commands, s, s->output);
         if (status != TANDEM_OK) {
-            trouble(p, s->station, status, "taking the tokens back");
+            trouble(p, s->station, status, "taking the output back");
             s->outcome.denoised = s->outcome.exact = s->outcome.tried = false;
         }
     }
     stamp(s, 3, true);
     demo_label(e, commands, "unpack");
     if (s->outcome.denoised) {
-        const tandem_status status = record_unpack(p, commands, s);
+        tandem_status status = record_unpack(p, commands, s);
+        /* Behind what waits for the output: nobody reads them but the probe. */
+        if (status == TANDEM_OK)
+            status = record_acquire(commands, s, s->tokens);
         if (status != TANDEM_OK) {
             trouble(p, s->station, status, "unpacking");
             s->outcome.denoised = s->outcome.exact = s->outcome.tried = false;

@@ -245,6 +245,29 @@ static bool render_frames(headless *h)
     return true;
 }
 
+static double median(const double *values, const demo_stay *s)
+{
+    double *copy = malloc((s->frames + 1) * sizeof *copy);
+    if (!copy)
+        return 0;
+    memcpy(copy, values + s->first, s->frames * sizeof *copy);
+    const double p50 = demo_percentiles_of(copy, s->frames).p50;
+    free(copy);
+    return p50;
+}
+
+/* While the timings are still in the order of the frames. */
+static void sum_up_stays(headless *h)
+{
+    for (uint32_t i = 0; i < h->stay_count; i++) {
+        demo_stay *s = &h->stays[i];
+        s->frame_ms = median(h->timings.frame_ms, s);
+        s->to_ms = median(h->timings.stage_ms[DEMO_TO], s);
+        s->back_ms = median(h->timings.stage_ms[DEMO_BACK], s);
+        s->attention_ms = median(h->timings.stage_ms[DEMO_ATTENTION], s);
+    }
+}
+
 static bool write_dump(const headless *h, const demo_tokens *t)
 {
     char why[256] = "", scale[32];
@@ -332,9 +355,11 @@ static bool write_overlay(headless *h)
                               .result_db = h->last.denoised ? h->report.result_db : 0};
     demo_adapt_text(&h->adapt, why, sizeof why);
     data.why = why;
-    data.frame = demo_percentiles_of(h->timings.frame_ms, h->timings.count);
+    /* Of the last rung alone. */
+    const size_t first = h->stay_count ? h->stays[h->stay_count - 1].first : 0, count = h->timings.count - first;
+    data.frame = demo_percentiles_of(h->timings.frame_ms + first, count);
     for (int i = 0; i < DEMO_STAGES; i++)
-        data.stages[i] = demo_percentiles_of(h->timings.stage_ms[i], h->timings.count);
+        data.stages[i] = demo_percentiles_of(h->timings.stage_ms[i] + first, count);
     const demo_frame_request request = request_of(h, h->frames - 1, h->last.denoised);
     bool ok = demo_screen_create(&screen, h->engine, VK_NULL_HANDLE, 0, OVERLAY_WIDTH, OVERLAY_HEIGHT) &&
               demo_overlay_create(h->engine, screen.pass, 1);
@@ -377,18 +402,9 @@ static void print_summary(const headless *h)
            r->noisy_db, r->box_db, r->result_db, r->seams_ratio);
     for (uint32_t i = 0; i < h->stay_count; i++) {
         const demo_stay *s = &h->stays[i];
-        demo_percentiles of[DEMO_STAGES + 1];
-        for (int j = 0; j <= DEMO_STAGES; j++) {
-            double *copy = malloc((s->frames + 1) * sizeof *copy);
-            if (copy)
-                memcpy(copy, (j < DEMO_STAGES ? h->timings.stage_ms[j] : h->timings.frame_ms) + s->first,
-                       s->frames * sizeof *copy);
-            of[j] = copy ? demo_percentiles_of(copy, s->frames) : (demo_percentiles){0};
-            free(copy);
-        }
         printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, attention %.3f ms, worst relative L1 %.5f\n",
-               demo_rung_name(s->rung), (unsigned)s->first, (unsigned)(s->first + s->frames - 1), of[DEMO_STAGES].p50,
-               1e3 * of[DEMO_TO].p50, 1e3 * of[DEMO_BACK].p50, of[DEMO_ATTENTION].p50, s->worst_rel_l1);
+               demo_rung_name(s->rung), (unsigned)s->first, (unsigned)(s->first + s->frames - 1), s->frame_ms,
+               1e3 * s->to_ms, 1e3 * s->back_ms, s->attention_ms, s->worst_rel_l1);
     }
     printf("files in %s\n", h->options->out);
 }
@@ -419,6 +435,7 @@ int demo_run_headless(demo_engine *e, demo_pipeline *p, const demo_options *o)
         ok = h->trace != NULL;
     }
     ok = ok && render_frames(h);
+    sum_up_stays(h);
     h->report.info = &p->info;
     h->report.timings = &h->timings;
     h->report.frames = h->frames;

@@ -28,6 +28,7 @@ void demo_timings_free(demo_timings *t);
 typedef struct demo_stay {
     uint32_t rung, first, frames, not_filtered;
     double worst_rel_l1; /* of its frames */
+    double frame_ms, to_ms, back_ms, attention_ms; /* p50 */
     char device[128];
 } demo_stay;
 enum { DEMO_STAYS = 64 };

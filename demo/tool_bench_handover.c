@@ -2,12 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Lanes take turns, round after round, each with single frames and then with three in flight. What a lane computes is
+ * All lanes take turns, round after round, each with single frames and then with three in flight. What a lane computes is
  * checked in every frame, by the Vulkan work behind it.
- *
- * There are two shifts. First those without a CUDA context, as an engine on the inline rung has none: where there is one,
- * even idle, the driver divides the GPU's time, and the same kernels run slower in Vulkan. Vulkan's floor is in both, so
- * that everybody sees what the contexts cost it.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +14,7 @@
 #include "demo/tool_bench_lanes.h"
 #include "shaders/filter_shared.h"
 
-enum { LANES = 10, PAYLOADS = 5, LAUNCHES = 20, ROW_BYTES = 64, MOST_SINGLES = 50, MOST_FLYING = 200 };
+enum { LANES = 9, PAYLOADS = 5, LAUNCHES = 20, ROW_BYTES = 64, MOST_SINGLES = 50, MOST_FLYING = 200 };
 
 /* What a lane did on a payload. */
 typedef struct figures {
@@ -41,8 +37,7 @@ typedef struct handover {
     bool is_cpu;
 } handover;
 
-enum { VULKAN, RECORDED, INLINE, VULKAN_BESIDE, PROBE, CUDA, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
-enum { FIRST_SHIFT = VULKAN_BESIDE }; /* lanes below: without CUDA contexts */
+enum { VULKAN, PROBE, CUDA, RECORDED, INLINE, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
 
 static void make_lanes(handover *h)
 {
@@ -51,7 +46,6 @@ static void make_lanes(handover *h)
         lane_kind kind;
         uint32_t rung;
     } table[LANES] = {[VULKAN] = {"floor: Vulkan alone", LANE_VULKAN, 0},
-                      [VULKAN_BESIDE] = {"Vulkan beside CUDA", LANE_VULKAN, 0},
                       [PROBE] = {"floor: bare timelines", LANE_PROBE, 0},
                       [CUDA] = {"floor: CUDA alone", LANE_CUDA, 0}, /* on the buffers of the one before */
                       [RECORDED] = {"inline, recorded", LANE_RECORDED, TANDEM_RUNG_INLINE},
@@ -137,11 +131,11 @@ static void take_figures(lane *l, figures *f)
     l->gap_in = l->gap_out = l->round_trip = l->in_flight = l->cpu = l->process_cpu = l->job = (bench_series){0};
 }
 
-static void measure(handover *h, uint32_t payload_index, int first, int end)
+static void measure(handover *h, uint32_t payload_index)
 {
     const payload *p = &h->payloads[payload_index];
     uint32_t singles[LANES], flying[LANES];
-    for (int i = first; i < end; i++) {
+    for (int i = 0; i < LANES; i++) {
         lane *l = &h->lanes[i];
         lane_prepare(l, &h->vk, p);
         /* Drivers compile and load when something first runs. */
@@ -156,14 +150,14 @@ static void measure(handover *h, uint32_t payload_index, int first, int end)
         flying[i] = (uint32_t)fmin(MOST_FLYING, fmax(4, h->round_ms / ms));
     }
     for (uint32_t round = 0; round < h->rounds; round++)
-        for (int i = first; i < end; i++) {
+        for (int i = 0; i < LANES; i++) {
             lane *l = &h->lanes[i];
             for (uint32_t n = 0; n < singles[i] && !l->why[0]; n++)
                 lane_single(l, &h->vk, true);
             if (!l->why[0])
                 lane_pipelined(l, &h->vk, flying[i]);
         }
-    for (int i = first; i < end; i++) {
+    for (int i = 0; i < LANES; i++) {
         take_figures(&h->lanes[i], &h->figures[payload_index][i]);
         lane_unprepare(&h->lanes[i], &h->vk);
     }
@@ -245,9 +239,10 @@ static void expect(handover *h, uint32_t index)
                  "timeline, %s: 3 in flight, throughput by a bare probe's", p->name);
 }
 
-static void waiting(handover *h, double seconds, int first, int end, json_t *list)
+static json_t *waiting(handover *h, double seconds)
 {
-    for (int i = first; i < end; i++) {
+    json_t *list = json_array();
+    for (int i = 0; i < LANES && seconds > 0; i++) {
         lane *l = &h->lanes[i];
         if (!l->session || l->why[0] || l->kind != LANE_SUBMITTED)
             continue;
@@ -269,6 +264,7 @@ static void waiting(handover *h, double seconds, int first, int end, json_t *lis
         }
         lane_unprepare(l, &h->vk);
     }
+    return list;
 }
 
 static void print_waiting(const json_t *list)
@@ -374,7 +370,6 @@ static void time_recording(handover *h, uint32_t sm, const td_plan *plan, bench_
 
 enum { BY_STREAM, BY_GRAPH, BY_RECORDING };
 
-/* In the first shift: recording. */
 static void enqueue_recorded(handover *h)
 {
     figures *f = &h->enqueue[BY_RECORDING];
@@ -386,7 +381,6 @@ static void enqueue_recorded(handover *h)
     free(plan);
 }
 
-/* In the second: streams and graphs. */
 static void enqueue_on_cuda(handover *h)
 {
     lane *probe = &h->lanes[PROBE];
@@ -434,42 +428,24 @@ static json_t *enqueueing(handover *h)
     return list;
 }
 
-/* All payloads on the lanes of a shift, which exist only for it. */
-static void run_shift(handover *h, int first, int end, double seconds, json_t *waits)
-{
-    for (int i = first; i < end; i++)
-        lane_open(&h->lanes[i], &h->vk);
-    for (uint32_t i = 0; i < PAYLOADS; i++)
-        if (h->wanted >> i & 1)
-            measure(h, i, first, end);
-    if (first < FIRST_SHIFT)
-        enqueue_recorded(h);
-    else
-        enqueue_on_cuda(h);
-    if (seconds > 0)
-        waiting(h, seconds, first, end, waits);
-    for (int i = end; i-- > first;)
-        lane_close(&h->lanes[i], &h->vk);
-}
-
 static int run(handover *h, const char *json, double seconds)
 {
     uint64_t wrong = 0;
     uint32_t broken = 0;
-    json_t *list = json_array(), *waits = json_array();
+    json_t *list = json_array();
     char driver[768];
     const td_vk_caps *caps = td_vk_get_caps(h->vk.vk);
     h->nvml = h->is_cpu ? NULL : bench_nvml_open(caps->device_uuid);
     snprintf(driver, sizeof driver, "%.700s", h->vk.driver);
     printf("%s, %s, consumer's begin by %s\n", h->vk.properties.deviceName, driver,
            h->vk.shader_clock ? "the shader's clock" : "timestamp");
-    run_shift(h, 0, FIRST_SHIFT, seconds, waits);
-    run_shift(h, FIRST_SHIFT, LANES, seconds, waits);
-    const bench_power power = bench_nvml_read(h->nvml);
+    for (int i = 0; i < LANES; i++)
+        lane_open(&h->lanes[i], &h->vk);
     for (uint32_t i = 0; i < PAYLOADS; i++) {
         const payload *p = &h->payloads[i];
         if (!(h->wanted >> i & 1))
             continue;
+        measure(h, i);
         print_payload(h, i);
         expect(h, i);
         json_t *lanes = json_array();
@@ -490,7 +466,11 @@ static int run(handover *h, const char *json, double seconds)
         json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:o}", "payload", p->name, "job", p->job, "bytes",
                                               (json_int_t)p->bytes, "lanes", lanes));
     }
+    const bench_power power = bench_nvml_read(h->nvml);
+    json_t *waits = waiting(h, seconds);
     print_waiting(waits);
+    enqueue_recorded(h);
+    enqueue_on_cuda(h);
     json_t *enqueues = enqueueing(h);
     const uint32_t missed = bench_print_targets(&h->targets);
     json_t *report = bench_report("handover", h->vk.properties.deviceName, driver);
@@ -505,6 +485,8 @@ static int run(handover *h, const char *json, double seconds)
     json_object_set_new(report, "enqueue", enqueues);
     json_object_set_new(report, "targets", bench_targets_json(&h->targets));
     json_object_set_new(report, "missed", json_integer(missed));
+    for (int i = LANES; i-- > 0;)
+        lane_close(&h->lanes[i], &h->vk);
     bench_nvml_close(h->nvml);
     const int saved = bench_save(report, json);
     if (wrong || broken)

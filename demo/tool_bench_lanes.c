@@ -272,11 +272,46 @@ static void record_producer(lane *l, bench_vk *v, lane_slot *s)
     bench_stamp(v, &s->gpu, 0, false);
 }
 
-static void record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
+typedef enum turn { TURN_OVER, TURN_BACK_OUT, TURN_BACK_IN } turn;
+
+/* Gives both mems away, or takes one back. */
+static bool record_turn(lane *l, bench_vk *v, lane_slot *s, uint32_t which, turn what)
+{
+    const bool back = what != TURN_OVER;
+    const int first = what == TURN_BACK_OUT ? 1 : 0, end = what == TURN_BACK_IN ? 1 : 2;
+    const bool empty = l->payload->kind == PAYLOAD_EMPTY;
+    const VkPipelineStageFlags stage = empty ? TRANSFER : COMPUTE;
+    const VkAccessFlags write = empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT;
+    const VkAccessFlags use = empty ? VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT
+                                    : VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    VkCommandBuffer commands = s->gpu.commands[which];
+    if (l->session) {
+        const tandem_mem mems[2] = {s->mem_in, s->mem_out};
+        for (int i = first; i < end; i++)
+            if (!ok(l,
+                    back ? tandem_record_acquire(l->session, commands, mems[i], stage, use)
+                         : tandem_record_release(l->session, commands, mems[i], stage, write),
+                    back ? "tandem_record_acquire" : "tandem_record_release"))
+                return false;
+        return true;
+    }
+    const td_vk_mem *const mems[2] = {&s->vk_in, &s->vk_out};
+    for (int i = first; i < end; i++)
+        if (back)
+            td_vk_record_acquire(v->vk, commands, mems[i], TD_VK_PEER_EXTERNAL, stage, use);
+        else
+            td_vk_record_release(v->vk, commands, mems[i], TD_VK_PEER_EXTERNAL, stage, write);
+    return true;
+}
+
+/* Takes the output back, checks it; the inputs come back behind that. */
+static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
 {
     const payload *p = l->payload;
     struct td_bench_push push = p->push;
     push.frame = s->frame;
+    if (l->kind != LANE_VULKAN && !record_turn(l, v, s, which, TURN_BACK_OUT))
+        return false;
     bench_stamp(v, &s->gpu, which, true);
     if (p->kind == PAYLOAD_EMPTY) {
         const VkBufferCopy copy = {0, offsetof(bench_result, bytes), 64};
@@ -287,39 +322,15 @@ static void record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
         bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_COPY, &push, p->out_groups);
     } else {
         bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_FINITE, &push, p->out_groups);
-        bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_ROWS, &push, p->checked_rows);
     }
+    if (l->kind != LANE_VULKAN && !record_turn(l, v, s, which, TURN_BACK_IN))
+        return false;
+    if (l->kind != LANE_VULKAN && p->kind == PAYLOAD_ATTENTION)
+        bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_ROWS, &push, p->checked_rows);
     bench_stamp(v, &s->gpu, which, false);
     bench_barrier(v, &s->gpu, which, p->kind == PAYLOAD_EMPTY ? TRANSFER : COMPUTE,
                   p->kind == PAYLOAD_EMPTY ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT, HOST,
                   VK_ACCESS_HOST_READ_BIT);
-}
-
-/* Gives both mems away, or takes them back. */
-static bool record_turn(lane *l, bench_vk *v, lane_slot *s, uint32_t which, bool back)
-{
-    const bool empty = l->payload->kind == PAYLOAD_EMPTY;
-    const VkPipelineStageFlags stage = empty ? TRANSFER : COMPUTE;
-    const VkAccessFlags write = empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT;
-    const VkAccessFlags use = empty ? VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT
-                                    : VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-    VkCommandBuffer commands = s->gpu.commands[which];
-    if (l->session) {
-        const tandem_mem mems[2] = {s->mem_in, s->mem_out};
-        for (int i = 0; i < 2; i++)
-            if (!ok(l,
-                    back ? tandem_record_acquire(l->session, commands, mems[i], stage, use)
-                         : tandem_record_release(l->session, commands, mems[i], stage, write),
-                    back ? "tandem_record_acquire" : "tandem_record_release"))
-                return false;
-        return true;
-    }
-    const td_vk_mem *const mems[2] = {&s->vk_in, &s->vk_out};
-    for (int i = 0; i < 2; i++)
-        if (back)
-            td_vk_record_acquire(v->vk, commands, mems[i], TD_VK_PEER_EXTERNAL, stage, use);
-        else
-            td_vk_record_release(v->vk, commands, mems[i], TD_VK_PEER_EXTERNAL, stage, write);
     return true;
 }
 
@@ -395,17 +406,17 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s)
         bench_barrier(v, &s->gpu, 0, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_READ_BIT : VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-    } else if (!record_turn(l, v, s, 0, false)) {
+    } else if (!record_turn(l, v, s, 0, TURN_OVER)) {
         return false;
     }
     if (l->kind == LANE_RECORDED) {
         const tandem_job job = job_of(l, s);
-        if (!ok(l, tandem_record(l->session, &job, s->gpu.commands[0], &s->ticket), "tandem_record") ||
-            !record_turn(l, v, s, 0, true))
+        if (!ok(l, tandem_record(l->session, &job, s->gpu.commands[0], &s->ticket), "tandem_record"))
             return false;
     }
     if (l->kind == LANE_VULKAN || l->kind == LANE_RECORDED) {
-        record_consumer(l, v, s, 0);
+        if (!record_consumer(l, v, s, 0))
+            return false;
         good = bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){0}, true);
     } else {
         good = bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){l->engine, ++l->engine_value}, false);
@@ -443,9 +454,8 @@ static bool consume(lane *l, bench_vk *v, lane_slot *s)
                           "tandem_point_wait"))
         return false;
     const uint64_t cpu = bench_thread_cpu_ns();
-    if (!bench_begin(v, &s->gpu, 1) || !record_turn(l, v, s, 1, true))
+    if (!bench_begin(v, &s->gpu, 1) || !record_consumer(l, v, s, 1))
         return false;
-    record_consumer(l, v, s, 1);
     if (!bench_submit(v, &s->gpu, 1, (bench_signal){l->done, s->signal_value}, (bench_signal){0}, true)) {
         td_fail(l->why, sizeof l->why, TANDEM_ERROR_DEVICE, "vkQueueSubmit failed");
         return false;
@@ -552,7 +562,7 @@ static bool cuda_alone(lane *l, bench_vk *v, bool counted)
     if (!bench_begin(v, &s->gpu, 0))
         return false;
     record_producer(p, v, s);
-    record_turn(p, v, s, 0, false);
+    record_turn(p, v, s, 0, TURN_OVER);
     if (!bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){0}, true) ||
         v->WaitForFences(v->device, 1, &s->gpu.fence, VK_TRUE, WAIT_NS) != VK_SUCCESS)
         return false;
@@ -563,9 +573,8 @@ static bool cuda_alone(lane *l, bench_vk *v, bool counted)
     if (!spin(l, p, s->sequence))
         return false;
     const uint64_t to = td_now_ns();
-    if (!bench_begin(v, &s->gpu, 1) || !record_turn(p, v, s, 1, true))
+    if (!bench_begin(v, &s->gpu, 1) || !record_consumer(p, v, s, 1))
         return false;
-    record_consumer(p, v, s, 1);
     if (!bench_submit(v, &s->gpu, 1, (bench_signal){0}, (bench_signal){0}, true) || !bench_finish(v, &s->gpu, stamps))
         return false;
     const bool good = check_result(p, s);
