@@ -44,6 +44,17 @@ static const td_kernel kernels_attn_8b_f16[D_COUNT] = ATTENTIONS(attn_8b_f16);
 static const td_kernel kernels_attn_4b_fp8[D_COUNT] = ATTENTIONS(attn_4b_fp8);
 static const td_kernel kernels_attn_4b_f16[D_COUNT] = ATTENTIONS(attn_4b_f16);
 static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
+#define WGMMA(symbol, d)                                                             \
+    {                                                                                \
+        .name = #symbol, .entry = #symbol "_d" #d, .cpu = td_twin_attn_8b_wgmma,     \
+        .cpu_local_bytes = sizeof(td_local_twin)                                     \
+    }
+/* The same channels but 256: O and R are too many registers there. */
+static const td_kernel kernels_attn_8b_wgmma[D_COUNT - 1] = {WGMMA(attn_8b_wgmma, 32), WGMMA(attn_8b_wgmma, 64),
+                                                             WGMMA(attn_8b_wgmma, 96), WGMMA(attn_8b_wgmma, 128)};
+static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT - 1] = {
+    WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
+    WGMMA(attn_8b_wgmma_dump, 128)};
 static const td_kernel kernel_fast_8b = {
     .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
 static const td_kernel kernel_fast_f16 = {
@@ -109,6 +120,13 @@ td_target td_target_for_sm(uint32_t sm)
         target.accumulator = TD_ACCUMULATOR_HOPPER_MMA;
     else if (sm >= 89)
         target.accumulator = TD_ACCUMULATOR_ADA_MMA;
+    return target;
+}
+
+td_target td_target_for_stream(uint32_t sm)
+{
+    td_target target = td_target_for_sm(sm);
+    target.shared_bytes = sm >= 100 ? 99u * 1024u : sm >= 90 ? 227u * 1024u : 0;
     return target;
 }
 
@@ -531,10 +549,16 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         .o = take(&at, target->commit, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
         .lse = take(&at, target->commit && wants_lse, (unsigned __int128)o_rows * 4),
         .verdict = take(&at, target->commit, sizeof(uint32_t))};
+    /* wgmma: one scale for what a thread has of a step's keys, maxima before scales (so none below zero), no delta-S */
+    const bool one_scale =
+        granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
+    const bool wgmma = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
+                       scale > 0 && target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad);
+    const uint32_t step_keys = wgmma ? TD_HOPPER_KEYS : TD_TILE_KEYS;
     const bool dump = target->dump && at.is_gpu;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
     const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
-    const place dump_r = take(&at, dump && !v_f16, q_rows * (k.rows_pad / TD_TILE_KEYS) * d_pad * 4);
+    const place dump_r = take(&at, dump && !v_f16, q_rows * (k.rows_pad / step_keys) * d_pad * 4);
     if (at.overflow)
         return refuse(TANDEM_ERROR_ARG, why, why_bytes,
                       "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
@@ -620,7 +644,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .kv_pad = k.rows_pad,
                                            .d_pad = d_pad,
                                            .causal = op->causal,
-                                           .accumulator = target->accumulator};
+                                           .accumulator = wgmma ? TD_ACCUMULATOR_WGMMA : target->accumulator};
     const td_tensor o = attention.o;
     if (target->commit) {
         attention.o.stride_row = op->head_dim;
@@ -636,14 +660,19 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
+                              : wgmma  ? (dump ? &kernels_attn_8b_wgmma_dump[d_index] : &kernels_attn_8b_wgmma[d_index])
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
-    const uint32_t tile_rows = at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
+    const uint32_t tile_rows = wgmma ? TD_HOPPER_ROWS : at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
     record =
         add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
-    if (at.is_gpu)
+    if (wgmma) {
+        record->shared_bytes = TD_HOPPER_SHARED_BYTES(d_pad);
+        record->block[0] = TD_HOPPER_THREADS;
+    } else if (at.is_gpu) {
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);
+    }
     use_scratch(record, READ, AT(attention, q_codes), q.codes);
     use_scratch(record, READ, AT(attention, k_codes), k.codes);
     use_scratch(record, READ, AT(attention, v_codes), v.codes);
@@ -677,6 +706,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                         .d_pad = d_pad,
                                         .v_is_f16 = v_f16,
                                         .qk_is_f16 = qk_f16,
+                                        .step_keys = step_keys,
                                         .qk_is_packed = packed,
                                         .q_codes = q.codes.offset,
                                         .q_scale = q.scale.offset,

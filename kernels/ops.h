@@ -28,6 +28,7 @@ typedef struct td_target {
     bool int4;            /* 4B: packed codes and mma s4 even where that is not native, so for tests only */
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
+    uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 
@@ -40,13 +41,17 @@ typedef struct td_attention_layout {
     uint32_t q_pad, kv_pad, d_pad; /* rows padded to 128, head_dim padded to 32 */
     uint32_t v_is_f16;             /* V codes are fp16, not E4M3 */
     uint32_t qk_is_f16;            /* Q and K codes are fp16, not int8 */
+    uint32_t step_keys;            /* keys that R adds up before it goes to O: 64, or TD_HOPPER_KEYS */
     uint32_t qk_is_packed;         /* they are int4, two a byte: a row has TD_PACKED_ROW_BYTES */
     uint64_t q_codes, q_scale, q_mean, k_codes, k_scale, k_mean, v_codes, v_scale, v_mean, delta_s;
     uint64_t dump_s, dump_p, dump_r;
 } td_attention_layout;
 
-/* A target for a GPU of compute capability sm (as 90), or the CPU for 0. */
+/* A target for a GPU of compute capability sm (as 90), or the CPU for 0. Its plans suit every executor. */
 td_target td_target_for_sm(uint32_t sm);
+
+/* The same for a CUDA stream, whose blocks get more shared memory. */
+td_target td_target_for_stream(uint32_t sm);
 
 /* Makes the plan of `op` for `target`. `op` must have passed td_attention_check().
  * `layout` may be NULL. UNSUPPORTED with the reason in `why` when there is no kernel. */

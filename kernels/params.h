@@ -28,6 +28,13 @@
  *   alpha          ex2(m_old - base) ;  l = l * alpha + sum P ;  O = fma(O, alpha, R), R = P codes * V codes over the tile
  *   O              ((O / l) * v_scale) + v_mean, each rounded; 0 where l is 0
  *   lse            ((base + log2(l)) - LOG2_448) * ln 2 (+ lse_bias * softmax scale), -inf where l is 0
+ * attn_8b_wgmma does some of that in another order; per row, after each 64 keys, with top = base - LOG2_448:
+ *   here           the largest (float)dot * c of the 64 keys, c = (q_scale * sl2) * k_scale
+ *   top            if here > top + LOG2_448: next = here - (LOG2_448 - HEADROOM_LOG2), what is added up (O, l, R) is
+ *                  multiplied by ex2(top - next), top = next; else it stays. It begins as -inf
+ *   P              ex2(fma((float)dot, c, -top)), never above 448; its code is 0 where masked, NaN for a bad key
+ *   R              P codes * V codes over 128 keys, and l's part with V codes of 1; then O += R, l += its part
+ *   O, lse         (O * (1 / l)) * v_scale + v_mean; (top + log2(l)) * ln 2
  * The same P with the same offset is used by the fp16 kinds: their P code is f16(P), and their mma accumulates straight
  * into O after O = O * alpha. l sums P before it is rounded to a code, in any order.
  */
@@ -54,6 +61,19 @@
     (2u * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad) <= 47u * 1024u ? 2u : 1u)
 #define TD_ATTENTION_SHARED_BYTES(qk_row_bytes, pv_bytes, d_pad) \
     (TD_ATTENTION_STAGES(qk_row_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad))
+/* attn_8b_wgmma: 128 rows a block, 128 keys a step, two warpgroups of 64 rows and one that fetches. A row of K or Q has
+ * 32, 64 or 128 bytes in shared memory, which holds three stages of K, V with eight channels of ones, and scales; then Q,
+ * V's scales and means for each warpgroup, and barriers. */
+#define TD_HOPPER_ROWS 128u
+#define TD_HOPPER_KEYS 128u
+#define TD_HOPPER_THREADS 384u
+#define TD_HEADROOM_LOG2 4.0f
+#define TD_HOPPER_ROW_BYTES(d_pad) ((d_pad) <= 32u ? 32u : (d_pad) <= 64u ? 64u : 128u)
+#define TD_HOPPER_STAGE_BYTES(d_pad) (128u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) + 8u) * 128u + 1024u)
+#define TD_HOPPER_SHARED_BYTES(d_pad)                                                                   \
+    (3u * TD_HOPPER_STAGE_BYTES(d_pad) + 128u * TD_HOPPER_ROW_BYTES(d_pad) +                            \
+     (4u * 4u * (d_pad) + 1023u) / 1024u * 1024u + 1024u)
+
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
 
@@ -162,7 +182,10 @@ typedef struct td_params_delta_s {
 
 /* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
- * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES. */
+ * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES.
+ * `attn_8b_wgmma` (sm_90a, no _d256): blocks of TD_HOPPER_ROWS rows and TD_HOPPER_THREADS threads, TD_HOPPER_SHARED_BYTES;
+ * scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they are bad. Writes
+ * dumps only as `attn_8b_wgmma_dump`. */
 typedef struct td_params_attention {
     const uint32_t *cancel;
     const void *q_codes, *k_codes, *v_codes;
@@ -175,7 +198,7 @@ typedef struct td_params_attention {
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
     int32_t *dump_s;  /* [bh][q_pad][kv_pad], dot products (attn_f16: bits of the f32 ones); tests only, else NULL */
     uint8_t *dump_p;  /* [bh][q_pad][kv_pad], codes of P in key order; NULL where P is fp16 */
-    float *dump_r;    /* [bh][q_pad][kv_pad / 64][d_pad], R of each tile before it is added to O; NULL where P is fp16 */
+    float *dump_r;    /* [bh][q_pad][kv_pad / 64 or 128][d_pad], R of each step before it is added to O; NULL where P is fp16 */
     float scale;      /* softmax scale, > 0 or < 0, not multiplied by log2(e) */
     uint32_t heads, kv_heads, kv_len, q_pad, kv_pad, d_pad;
     uint32_t causal;

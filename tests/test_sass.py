@@ -48,6 +48,9 @@ REGISTERS = {
         "attn_f16": (124, 156, 182, 222, 255),
     },
 }
+# Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute 240.
+WGMMA_DIMS = (32, 64, 96, 128)
+WGMMA = {"attn_8b_wgmma": 168, "attn_8b_wgmma_dump": 168}
 SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
 
 INT4, INT8, F16, FP8 = "IMMA.16864.S4", "IMMA.16832.S8", "HMMA.16816.F32", "QMMA.16832.F32.E4M3"
@@ -114,13 +117,15 @@ class Ptxas(unittest.TestCase):
             if arch not in REGISTERS:
                 continue
             want = {f"{kernel}_d{d}" for kernel in REGISTERS[arch] for d in DIMS}
+            if arch == "90a":
+                want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA_DIMS}
             self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
 
     def test_attention_has_no_local_memory_up_to_128_channels(self):
         seen = 0
         for arch in cubins():
             for name, (_, stack, spilt) in ptxas_log(arch).items():
-                if name.startswith("attn_") and not name.endswith("_d256"):
+                if name.startswith("attn_") and not name.endswith("_d256") and "_dump_" not in name:
                     self.assertEqual((stack, spilt), (0, 0), f"{name} on sm_{arch}")
                     seen += 1
         self.assertGreater(seen, 0)
@@ -140,6 +145,17 @@ class Ptxas(unittest.TestCase):
                     what = f"{kernel}_d{d} on sm_{arch}: {registers} registers, {most} recorded"
                     self.assertLessEqual(registers, most + SLACK, what)
                     self.assertGreaterEqual(blocks_that_fit(registers), blocks_that_fit(most), what)
+
+
+    def test_wgmma_is_not_serialised(self):
+        """ptxas says so (C7510 and the like) where it waits for each wgmma, and then all the overlap is gone."""
+        for arch in set(cubins()) & {"90a"}:
+            log = (BUILD / f"kernels/cuda/sm_{arch}.cubin.log").read_text()
+            self.assertNotIn("serialized", log)
+            self.assertNotIn("setmaxnreg", log)
+            for kernel, most in WGMMA.items():
+                for d in WGMMA_DIMS:
+                    self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
 
 
 class Sass(unittest.TestCase):
@@ -170,6 +186,11 @@ class Sass(unittest.TestCase):
     def test_8b_is_int8_and_fp8_where_there_is_fp8(self):
         for arch in self.of:
             for name, kinds in self.kinds(arch, "attn_8b_"):
+                if "_wgmma_" in name:
+                    d = int(name.rpartition("_d")[2])
+                    shapes = {"IGMMA.64x64x32.S8.S8", f"QGMMA.64x{d + 8}x32.F32.E4M3.E4M3"}
+                    self.assertEqual(kinds, shapes, f"{name} on sm_{arch}")
+                    continue
                 pv = FP8 if "_fp8_" in name and arch in FP8_ARCHS else F16
                 self.assertEqual(kinds, {INT8, pv}, f"{name} on sm_{arch}")
 
@@ -190,7 +211,7 @@ class Sass(unittest.TestCase):
     def test_no_local_memory_up_to_128_channels(self):
         for arch, entries in self.of.items():
             for name, ops in entries.items():
-                if name.startswith("attn_") and not name.endswith("_d256"):
+                if name.startswith("attn_") and not name.endswith("_d256") and "_dump_" not in name:
                     self.assertFalse([op for op in ops if op.startswith(("LDL", "STL"))], f"{name} on sm_{arch}")
 
 

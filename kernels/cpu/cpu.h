@@ -48,7 +48,8 @@ typedef struct td_twin_operand {
 
 typedef struct td_local_twin {
     float o[TD_TWIN_ROWS][TD_MAX_DIM];
-    float m[TD_TWIN_ROWS], l[TD_TWIN_ROWS];
+    float r[TD_TWIN_ROWS][TD_MAX_DIM];
+    float m[TD_TWIN_ROWS], l[TD_TWIN_ROWS], r_sum[TD_TWIN_ROWS];
     td_twin_operand q[TD_MAX_DIM], k[TD_TILE_KEYS * TD_MAX_DIM], v[TD_MAX_DIM][TD_TILE_KEYS];
 } td_local_twin;
 
@@ -76,6 +77,7 @@ void td_cpu_delta_s(const void *params, const td_block *at);
 void td_cpu_claim(const void *params, const td_block *at);
 void td_cpu_commit(const void *params, const td_block *at);
 void td_twin_attn_8b_fp8(const void *params, const td_block *at);
+void td_twin_attn_8b_wgmma(const void *params, const td_block *at);
 void td_twin_attn_8b_f16(const void *params, const td_block *at);
 void td_twin_attn_4b_fp8(const void *params, const td_block *at);
 void td_twin_attn_4b_f16(const void *params, const td_block *at);

@@ -282,6 +282,138 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
     }
 }
 
+/* What a row of attn_8b_wgmma has added up, with another base. */
+static void rebase(td_local_twin *local, uint32_t r, float here, uint32_t d_pad)
+{
+    if (!(here > local->m[r] + TD_LOG2_448))
+        return;
+    const float next = here - (TD_LOG2_448 - TD_HEADROOM_LOG2), alpha = exp2f(local->m[r] - next);
+    local->m[r] = next;
+    local->l[r] *= alpha;
+    local->r_sum[r] *= alpha;
+    for (uint32_t c = 0; c < d_pad; c++) {
+        local->o[r][c] *= alpha;
+        local->r[r][c] *= alpha;
+    }
+}
+
+/* 64 rows of attn_8b_wgmma, from row `first`; m is its `top`. */
+static void attention_wgmma(const td_params_attention *p, td_local_twin *local, uint32_t bh, uint32_t first)
+{
+    const uint32_t q_len = p->o.rows, dim = p->o.dim, d_pad = p->d_pad;
+    const uint32_t bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
+    const uint32_t rows = q_len - first < TD_TWIN_ROWS ? q_len - first : TD_TWIN_ROWS;
+    const int64_t past = (int64_t)p->kv_len - (int64_t)q_len; /* causal: row i sees keys up to i + past */
+    const float sl2 = p->scale * TD_LOG2_E;
+    const uint8_t *q_codes = (const uint8_t *)p->q_codes + (size_t)bh * p->q_pad * d_pad;
+    const uint8_t *k_codes = (const uint8_t *)p->k_codes + (size_t)bhk * p->kv_pad * d_pad;
+    const uint8_t *v_codes = (const uint8_t *)p->v_codes + (size_t)bhk * p->kv_pad * d_pad;
+    const float *q_scale = p->q_scale + (size_t)bh * p->q_pad, *k_scale = p->k_scale + (size_t)bhk * p->kv_pad;
+    const float *v_scale = p->v_scale + (size_t)bhk * d_pad;
+    int64_t keys = p->kv_len;
+    if (p->causal && (int64_t)(first + rows - 1) + past + 1 < keys)
+        keys = (int64_t)(first + rows - 1) + past + 1;
+
+    for (uint32_t r = 0; r < TD_TWIN_ROWS; r++) {
+        local->m[r] = -INFINITY;
+        local->l[r] = local->r_sum[r] = 0;
+        memset(local->o[r], 0, d_pad * sizeof local->o[r][0]);
+        memset(local->r[r], 0, d_pad * sizeof local->r[r][0]);
+    }
+    for (uint32_t key = 0; (int64_t)key < keys; key += TD_TILE_KEYS) {
+        const bool again = key % TD_HOPPER_KEYS == 0; /* R starts from 0 */
+        operand ones[TD_TILE_KEYS];
+        for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
+            split_e4m3(0x38, TD_ACCUMULATOR_WGMMA, &ones[j]);
+            for (uint32_t c = 0; c < d_pad; c++)
+                split_e4m3(v_codes[(size_t)c * p->kv_pad + key + j], TD_ACCUMULATOR_WGMMA, &local->v[c][j]);
+        }
+        for (uint32_t r = 0; r < rows; r++) {
+            const size_t row = (size_t)bh * p->q_pad + first + r, dump = row * p->kv_pad + key;
+            int32_t s[TD_TILE_KEYS];
+            float by[TD_TILE_KEYS], here = -INFINITY;
+            bool masked[TD_TILE_KEYS];
+            for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
+                s[j] = dot_s8(q_codes + (size_t)(first + r) * d_pad, k_codes + (size_t)(key + j) * d_pad, d_pad);
+                by[j] = (q_scale[first + r] * sl2) * k_scale[key + j];
+                masked[j] = key + j >= p->kv_len || (p->causal && (int64_t)(key + j) > (int64_t)(first + r) + past);
+                const float value = (float)s[j] * by[j];
+                if (!masked[j] && value > here)
+                    here = value;
+                if (p->dump_s)
+                    p->dump_s[dump + j] = s[j];
+            }
+            rebase(local, r, here, d_pad);
+            if (again) { /* O += R of the 128 keys before */
+                for (uint32_t c = 0; c < d_pad && key; c++) {
+                    if (p->dump_r)
+                        p->dump_r[(row * (p->kv_pad / TD_HOPPER_KEYS) + key / TD_HOPPER_KEYS - 1) * d_pad + c] =
+                            local->r[r][c];
+                    local->o[r][c] += local->r[r][c];
+                    local->r[r][c] = 0;
+                }
+                local->l[r] += local->r_sum[r];
+                local->r_sum[r] = 0;
+            }
+            operand codes[TD_TILE_KEYS];
+            bool finite = true;
+            for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
+                const float probability = exp2f(fmaf((float)s[j], by[j], -local->m[r]));
+                const uint8_t code = masked[j] ? 0 : td_to_e4m3(probability);
+                finite &= split_e4m3(code, TD_ACCUMULATOR_WGMMA, &codes[td_v_position(j)]);
+                if (p->dump_p)
+                    p->dump_p[dump + j] = code;
+            }
+            for (uint32_t c = 0; c <= d_pad; c++) { /* the last: the channel of ones */
+                const operand *v = c < d_pad ? local->v[c] : ones;
+                float *sum = c < d_pad ? &local->r[r][c] : &local->r_sum[r];
+                for (uint32_t k = 0; k < TD_TILE_KEYS; k += 32)
+                    *sum = finite ? mma_e4m3(TD_ACCUMULATOR_WGMMA, codes + k, v + k, *sum) : NAN;
+            }
+        }
+    }
+
+    for (uint32_t r = 0; r < rows; r++) {
+        const int64_t b = bh / p->heads, h = bh % p->heads, row = first + r;
+        const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
+        const float l = local->l[r] + local->r_sum[r], part = 1 / l;
+        if (p->dump_r && keys > 0)
+            memcpy(p->dump_r + (((size_t)bh * p->q_pad + (size_t)row) * (p->kv_pad / TD_HOPPER_KEYS) +
+                                (size_t)(keys - 1) / TD_HOPPER_KEYS) *
+                                   d_pad,
+                   local->r[r], d_pad * sizeof local->r[r][0]);
+        for (uint32_t c = 0; c < dim; c++) {
+            float x = 0;
+            if (l != 0) {
+                x = (local->o[r][c] + local->r[r][c]) * part * v_scale[c];
+                if (p->v_mean)
+                    x += p->v_mean[(size_t)bhk * d_pad + c];
+            }
+            if (p->o.dtype == TANDEM_DTYPE_F32)
+                ((float *)p->o.data)[at_o + c] = x;
+            else
+                ((uint16_t *)p->o.data)[at_o + c] = p->o.dtype == TANDEM_DTYPE_F16 ? td_to_f16(x) : td_to_bf16(x);
+        }
+        if (p->lse) {
+            float lse = -INFINITY;
+            if (l != 0) {
+                lse = (local->m[r] + log2f(l)) * TD_LN_2;
+                if (p->lse_bias)
+                    lse += p->lse_bias[(size_t)bh * p->q_pad + (size_t)row] * p->scale;
+            }
+            p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row * p->lse_stride_row] = lse;
+        }
+    }
+}
+
+void td_twin_attn_8b_wgmma(const void *params, const td_block *at)
+{
+    const td_params_attention *p = params;
+    const uint32_t tiles = (p->o.rows + TD_HOPPER_ROWS - 1) / TD_HOPPER_ROWS, first = at->x % tiles * TD_HOPPER_ROWS;
+    for (uint32_t row = first; row < first + TD_HOPPER_ROWS && row < p->o.rows; row += TD_TWIN_ROWS)
+        attention_wgmma(p, at->local, at->x / tiles, row);
+}
+
 void td_twin_attn_8b_fp8(const void *params, const td_block *at)
 {
     attention(params, at, KIND_8B_FP8);

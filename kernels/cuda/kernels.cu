@@ -9,4 +9,5 @@
 
 #include "attn_4b.cu"
 #include "attn_8b.cu"
+#include "attn_8b_wgmma.cu"
 #include "attn_f16.cu"

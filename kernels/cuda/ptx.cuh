@@ -112,6 +112,133 @@ __device__ __forceinline__ void fence_proxy_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
+
+/* Operand lists: TD_D_n names registers %0 to %n-1, TD_X_n(c, x) are n elements of x with the constraint c. */
+#define TD_D_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define TD_D_32 TD_D_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TD_D_48 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define TD_D_64 TD_D_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TD_D_20 TD_D_16 ",%16,%17,%18,%19"
+#define TD_D_36 TD_D_32 ",%32,%33,%34,%35"
+#define TD_D_52 TD_D_48 ",%48,%49,%50,%51"
+#define TD_D_68 TD_D_64 ",%64,%65,%66,%67"
+#define TD_X_AT(c, x, i) c((x)[i]), c((x)[i + 1]), c((x)[i + 2]), c((x)[i + 3])
+#define TD_X_16_AT(c, x, i) TD_X_AT(c, x, i), TD_X_AT(c, x, i + 4), TD_X_AT(c, x, i + 8), TD_X_AT(c, x, i + 12)
+#define TD_X_16(c, x) TD_X_16_AT(c, x, 0)
+#define TD_X_32(c, x) TD_X_16(c, x), TD_X_16_AT(c, x, 16)
+#define TD_X_48(c, x) TD_X_32(c, x), TD_X_16_AT(c, x, 32)
+#define TD_X_64(c, x) TD_X_48(c, x), TD_X_16_AT(c, x, 48)
+#define TD_X_20(c, x) TD_X_16(c, x), TD_X_AT(c, x, 16)
+#define TD_X_36(c, x) TD_X_32(c, x), TD_X_AT(c, x, 32)
+#define TD_X_52(c, x) TD_X_48(c, x), TD_X_AT(c, x, 48)
+#define TD_X_68(c, x) TD_X_64(c, x), TD_X_AT(c, x, 64)
+
+/* C = A B^T [+ C] of 64 x n, k = 32: int8, A and B in shared memory (descriptors). `count` = n / 2 registers;
+ * `a` and `b` are the numbers of the operands behind them. */
+#define TD_WGMMA_S8(n, count, a, b)                                                                                   \
+    template <bool Add>                                                                                               \
+    __device__ __forceinline__ void wgmma_s8(int (&c)[count], uint64_t a_shared, uint64_t b_shared)                   \
+    {                                                                                                                 \
+        if constexpr (Add)                                                                                            \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.s32.s8.s8 {" TD_D_##count "}, %" #a ", %" #b     \
+                         ", 1;"                                                                                       \
+                         : TD_X_##count("+r", c)                                                                      \
+                         : "l"(a_shared), "l"(b_shared)                                                               \
+                         : "memory");                                                                                 \
+        else                                                                                                          \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.s32.s8.s8 {" TD_D_##count "}, %" #a ", %" #b     \
+                         ", 0;"                                                                                       \
+                         : TD_X_##count("=r", c)                                                                      \
+                         : "l"(a_shared), "l"(b_shared)                                                               \
+                         : "memory");                                                                                 \
+    }
+TD_WGMMA_S8(64, 32, 32, 33)
+
+/* The same of e4m3, A in registers: a warp's 16 rows as mma's fragment, at operands a0 to a3. */
+#define TD_WGMMA_E4M3(n, count, a0, a1, a2, a3, b)                                                                    \
+    template <bool Add>                                                                                               \
+    __device__ __forceinline__ void wgmma_e4m3(float (&c)[count], const uint32_t (&a)[4], uint64_t b_shared)          \
+    {                                                                                                                 \
+        if constexpr (Add)                                                                                            \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" TD_D_##count "}, {%" #a0        \
+                         ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b                                                         \
+                         ", 1, 1, 1;"                                                                                 \
+                         : TD_X_##count("+f", c)                                                                      \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                  \
+                         : "memory");                                                                                 \
+        else                                                                                                          \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" TD_D_##count "}, {%" #a0        \
+                         ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b                                                         \
+                         ", 0, 1, 1;"                                                                                 \
+                         : TD_X_##count("=f", c)                                                                      \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                  \
+                         : "memory");                                                                                 \
+    }
+TD_WGMMA_E4M3(40, 20, 20, 21, 22, 23, 24)
+TD_WGMMA_E4M3(72, 36, 36, 37, 38, 39, 40)
+TD_WGMMA_E4M3(104, 52, 52, 53, 54, 55, 56)
+TD_WGMMA_E4M3(136, 68, 68, 69, 70, 71, 72)
+
+/* Registers that wgmma writes: nothing that reads them is moved above this. */
+template <class E, int N> __device__ __forceinline__ void wgmma_hold(E (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if constexpr (sizeof(E) == 4 && E(0.5) != E(0))
+            asm volatile("" : "+f"(x[i]) : : "memory");
+        else
+            asm volatile("" : "+r"(x[i]) : : "memory");
+}
+
+template <int Registers> __device__ __forceinline__ void setmaxnreg_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(Registers));
+}
+
+template <int Registers> __device__ __forceinline__ void setmaxnreg_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(Registers));
+}
+
+/* True in one lane of the warp. */
+__device__ __forceinline__ bool elect_sync()
+{
+    uint32_t mine;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(mine));
+    return mine;
+}
+
+/* mbarriers: `barrier` is an address in shared memory. */
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* A barrier of some warps of the block. */
+template <int Threads> __device__ __forceinline__ void bar_sync(uint32_t id)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(id), "n"(Threads) : "memory");
+}
+
+template <int Threads> __device__ __forceinline__ void bar_arrive(uint32_t id)
+{
+    asm volatile("bar.arrive %0, %1;" : : "r"(id), "n"(Threads) : "memory");
+}
 #else
 #define TD_HAVE_WGMMA 0
 #endif

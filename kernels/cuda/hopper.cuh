@@ -1,0 +1,616 @@
+/* O = softmax(scale * Q K^T) V on Hopper: int8 Q K^T and e4m3 P V by wgmma.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad], keys permuted as the A
+ * fragment of P wants them. A block is two warpgroups of 64 rows and one that fetches. A step takes 128 keys in two
+ * halves, so that one half is in the tensor cores while the other is in the exponential (i: step; 0, 1: halves):
+ *
+ *   fetching   V(i) K(i+1) -> a ring of stages, mbarriers full and empty
+ *   tensor     S1 = Q K1(i), R += P1 V1(i-1) |        | R = P0 V0(i), S0 = Q K0(i+1) |              | S1 = ...
+ *   threads    P0 = ex2 S0 ------------------| O += R | P1 = ex2 S1 -----------------| check S0, S1 |
+ *
+ * The warpgroups take turns at the exponentials. Registers of a thread at Dim 128: O 64, R 68, S 64, P 16 of 240.
+ *
+ * The tensor cores keep 13 fractional bits, so R adds up 128 keys only and O, in fp32, takes the rest (two-level
+ * accumulation). P's sum is one more column of P V, a channel of ones: the denominator adds up the very codes that the
+ * numerator has, rounded alike.
+ * A row's base follows its maximum late: when it is set, P is at most 448 / 2^TD_HEADROOM_LOG2, and it stays until a P
+ * would pass 448. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
+ */
+#pragma once
+
+#include <math_constants.h>
+
+#include "tensor.cuh"
+#include "tile.cuh"
+
+#if TD_HAVE_WGMMA
+
+namespace td {
+
+constexpr float kBaseLog2 = TD_LOG2_448 - TD_HEADROOM_LOG2;
+
+template <int Dim, bool Dump> struct HopperTile {
+    static constexpr int dim = Dim, groups = 2, rows = int(TD_HOPPER_ROWS), threads = int(TD_HOPPER_THREADS);
+    static constexpr int keys = int(TD_HOPPER_KEYS), stages = 3;
+    static constexpr bool dump = Dump;
+    static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(unsigned(Dim))); /* bytes of a row of Q or K */
+    static constexpr int columns = Dim + 8; /* of P V: the channels, and eight times P's sum */
+
+    struct Stage {
+        alignas(1024) uint8_t k[keys * qk_row];
+        alignas(1024) uint8_t v[columns * keys];
+        alignas(1024) float k_scale[keys];
+    };
+    struct Shared {
+        Stage stage[stages];
+        alignas(1024) uint8_t q[rows * qk_row];
+        float v_scale[groups][Dim], v_mean[groups][Dim];
+        alignas(1024) uint64_t full[stages];
+        uint64_t empty[stages];
+    };
+    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(unsigned(Dim)), "the launch asks for another size");
+};
+
+/* Where byte `at` of a tile of rows of Row bytes lies: 16-byte pieces are exchanged, so that 8 rows meet 8 banks. */
+template <int Row> __device__ __forceinline__ uint32_t swizzled(uint32_t at)
+{
+    return at ^ (at >> 7 & (Row / 16 - 1)) << 4;
+}
+
+/* What wgmma wants to know of a tile of rows of Row bytes in shared memory, rows one group of 8 after another: the low
+ * word is its address in 16 bytes, and one for a distance that these layouts do not have. */
+__device__ __forceinline__ uint32_t tile_word(const void *tile)
+{
+    return 1u << 16 | shared_address(tile) >> 4;
+}
+template <int Row> __device__ __forceinline__ uint64_t descriptor(uint32_t word)
+{
+    constexpr uint32_t swizzle = Row == 128 ? 1 : Row == 64 ? 2 : 3;
+
+    return uint64_t(swizzle << 30 | 8 * Row >> 4) << 32 | word;
+}
+
+struct RingPlace {
+    uint32_t stage, parity;
+
+    template <int Stages> __device__ __forceinline__ void next()
+    {
+        if (++stage == Stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ void wait_for(const uint64_t &barrier, uint32_t parity)
+{
+    while (!mbarrier_try_wait(shared_address(&barrier), parity)) {
+    }
+}
+
+/* All of the warp are done with a stage. One lane says so: 32 arrivals would be 32 atomic operations. */
+__device__ __forceinline__ void warp_arrive(uint64_t &barrier)
+{
+    __syncwarp();
+    if (elect_sync())
+        mbarrier_arrive(shared_address(&barrier));
+}
+
+/* Starts copying Rows rows of Bytes bytes into swizzled rows of Row bytes, by 128 threads: as many neighbours share a
+ * row as its pieces of 16 bytes allow. Eight rows further the swizzle is the same, so a thread needs few addresses. */
+template <int Rows, int Bytes, int Row>
+__device__ __forceinline__ void copy_swizzled(void *shared, const uint8_t *global, int64_t stride, int t)
+{
+    constexpr int pieces = Bytes / 16, abreast = pieces & -pieces, at_once = 128 / abreast; /* a power of two; rows */
+    static_assert(Rows % at_once == 0 && at_once % 8 == 0, "every thread copies as much");
+    const int row = t / abreast, byte = t % abreast * 16;
+    const uint8_t *from = global + row * stride + byte;
+    const int64_t further = at_once * stride;
+
+#pragma unroll
+    for (int r = 0; r < Rows; r += at_once) {
+#pragma unroll
+        for (int piece = 0; piece < pieces; piece += abreast)
+            cp_async_16(shared_address(shared) + swizzled<Row>(uint32_t(row * Row + byte + piece * 16)) +
+                            uint32_t(r * Row),
+                        from + piece * 16);
+        from += further;
+    }
+}
+
+/* A block's share of the work. */
+struct HopperPlace {
+    int64_t bh, bhk;
+    int row0, steps;
+    int free_keys; /* that all its rows may attend to */
+};
+
+/* A consumer's registers; rows g and g + 8 of its warp's 16. */
+template <class T> struct Consumer {
+    static constexpr int kHalf = T::keys / 2, kPieces = kHalf / 16;
+    static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1; /* stand for S: a key out of reach, a bad one */
+
+    int s[2][kHalf / 2];
+    uint32_t p[2][kHalf / 32][4];
+    float r[T::columns / 2], o[T::dim / 2];
+    float l[2], top[2], scale[2], row_scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
+
+    /* S of a half of the keys; q and k are tile_word()s. */
+    template <int Half> __device__ __forceinline__ void issue_qk(uint32_t q, uint32_t k)
+    {
+        k += Half * kHalf * T::qk_row / 16;
+        wgmma_fence();
+        wgmma_s8<false>(s[Half], descriptor<T::qk_row>(q), descriptor<T::qk_row>(k));
+#pragma unroll
+        for (int step = 1; step < T::dim / 32; step++)
+            wgmma_s8<true>(s[Half], descriptor<T::qk_row>(q + 2 * step), descriptor<T::qk_row>(k + 2 * step));
+        wgmma_commit();
+    }
+
+    /* R = P V of the first half, R += P V of the second. */
+    template <int Half> __device__ __forceinline__ void issue_pv(uint32_t v)
+    {
+        v += Half * kHalf / 16;
+#pragma unroll
+        for (int step = 0; step < kHalf / 32; step++)
+            wgmma_hold(p[Half][step]);
+        wgmma_fence();
+        wgmma_e4m3<Half != 0>(r, p[Half][0], descriptor<T::keys>(v));
+#pragma unroll
+        for (int step = 1; step < kHalf / 32; step++)
+            wgmma_e4m3<true>(r, p[Half][step], descriptor<T::keys>(v + 2 * step));
+        wgmma_commit();
+    }
+
+    /* Replaces what the mask hides and what bad keys poison. */
+    template <int Half>
+    __device__ __forceinline__ void mask(const float *k_scale, int lane, int first_key, int end, int reach)
+    {
+#pragma unroll
+        for (int i = 0; i < kHalf / 2; i++) {
+            const int column = Half * kHalf + fragment_column(lane, i / 4, i % 4);
+            const float key_scale = k_scale[column];
+
+            if (key_scale != key_scale)
+                s[Half][i] = kBad;
+            if (first_key + column >= min(end, reach + fragment_row(lane, i % 4)))
+                s[Half][i] = kMasked;
+        }
+    }
+
+    __device__ __forceinline__ void set_scale(float key_scale)
+    {
+        scale[0] = __fmul_rn(row_scale[0], key_scale);
+        scale[1] = __fmul_rn(row_scale[1], key_scale);
+    }
+
+    /* Whether P of a half would pass 448 somewhere in the warp; `here` are the thread's maxima. */
+    template <int Half> __device__ __forceinline__ bool exceeds(float (&here)[2])
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            int part[2] = {kMasked, kMasked};
+
+#pragma unroll
+            for (int i = 0; i < kHalf / 4; i++)
+                part[i / 2 % 2] = max(part[i / 2 % 2], s[Half][i / 2 * 4 + 2 * row + i % 2]);
+            const int most = max(part[0], part[1]);
+            here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
+        }
+        return __any_sync(~0u, here[0] > __fadd_rn(top[0], TD_LOG2_448) || here[1] > __fadd_rn(top[1], TD_LOG2_448));
+    }
+
+    /* Gives rows another base, and all that has been added up so far with it. */
+    __device__ __forceinline__ void rebase(float (&here)[2])
+    {
+        float alpha[2];
+
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 1));
+            here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 2));
+            const float next =
+                here[row] > __fadd_rn(top[row], TD_LOG2_448) ? __fsub_rn(here[row], kBaseLog2) : top[row];
+            alpha[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
+            top[row] = next;
+            l[row] = __fmul_rn(l[row], alpha[row]);
+        }
+        wgmma_wait<0>();
+        wgmma_hold(r);
+#pragma unroll
+        for (int i = 0; i < T::dim / 2; i++)
+            o[i] = __fmul_rn(o[i], alpha[i % 4 / 2]);
+#pragma unroll
+        for (int i = 0; i < T::columns / 2; i++)
+            r[i] = __fmul_rn(r[i], alpha[i % 4 / 2]);
+    }
+
+    /* P of pieces Begin to End - 1 of a half, 16 keys each. */
+    template <int Half, int Begin, int End> __device__ __forceinline__ void exponentials()
+    {
+#pragma unroll
+        for (int piece = Begin; piece < End; piece++) {
+            float e[8];
+
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                e[i] = ex2(__fmaf_rn(float(s[Half][8 * piece + i]), scale[i % 4 / 2], -top[i % 4 / 2]));
+#pragma unroll
+            for (int row = 0; row < 2; row++)
+                p[Half][piece / 2][2 * (piece % 2) + row] =
+                    uint32_t(cvt_e4m3x2(e[2 * row + 1], e[2 * row])) |
+                    uint32_t(cvt_e4m3x2(e[2 * row + 5], e[2 * row + 4])) << 16;
+        }
+    }
+
+    /* Codes of what was masked: 0, or NaN for a bad key. */
+    template <int Half> __device__ __forceinline__ void correct()
+    {
+#pragma unroll
+        for (int i = 0; i < kHalf / 2; i++) {
+            const int byte = 16 * (i / 4 % 2) + 8 * (i % 2);
+            uint32_t &word = p[Half][i / 16][2 * (i / 8 % 2) + i % 4 / 2];
+
+            if (s[Half][i] <= kBad)
+                word = (word & ~(255u << byte)) | (s[Half][i] == kBad ? 127u << byte : 0u);
+        }
+    }
+
+    /* O += R: the second level of the accumulation. */
+    __device__ __forceinline__ void flush()
+    {
+        wgmma_hold(r); /* so that all of it lives from one step to the next, in the registers where wgmma wants it */
+#pragma unroll
+        for (int i = 0; i < T::dim / 2; i++)
+            o[i] = __fadd_rn(o[i], r[i]);
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            l[row] = __fadd_rn(l[row], r[T::dim / 2 + 2 * row]);
+    }
+};
+
+/* For tests: S and codes of P of a half, R of a step. `row` is the warp's in [bh][q_pad]. */
+template <class T, int Half>
+__device__ __forceinline__ void dump_s(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
+                                       int key)
+{
+#pragma unroll
+    for (int i = 0; i < T::keys / 4; i++)
+        p.dump_s[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Half * T::keys / 2 +
+                 fragment_column(lane, i / 4, i % 4)] = c.s[Half][i];
+}
+template <class T, int Half>
+__device__ __forceinline__ void dump_p(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
+                                       int key)
+{
+#pragma unroll
+    for (int i = 0; i < T::keys / 4; i++)
+        p.dump_p[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Half * T::keys / 2 +
+                 fragment_column(lane, i / 4, i % 4)] =
+            uint8_t(c.p[Half][i / 16][2 * (i / 8 % 2) + i % 4 / 2] >> (16 * (i / 4 % 2) + 8 * (i % 2)));
+}
+template <class T>
+__device__ __forceinline__ void dump_r(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
+                                       int step)
+{
+#pragma unroll
+    for (int i = 0; i < T::dim / 2; i++)
+        p.dump_r[((row + fragment_row(lane, i % 4)) * (p.kv_pad / T::keys) + step) * T::dim +
+                 fragment_column(lane, i / 4, i % 4)] = c.r[i];
+}
+
+/* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. */
+template <class T>
+__device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
+{
+    const int t = int(threadIdx.x) % 128;
+    const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
+    const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim - T::keys;
+    const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
+    RingPlace place = {0, 1};
+    uint32_t before = 0;
+
+#pragma unroll 1
+    for (int fetch = 0; fetch <= at.steps; fetch++) {
+        typename T::Stage &to = shared.stage[place.stage];
+
+        wait_for(shared.empty[place.stage], place.parity);
+        if (fetch < at.steps) {
+            copy_swizzled<T::keys, T::dim, T::qk_row>(to.k, k, T::dim, t);
+            if (t < T::keys / 4)
+                cp_async_16(shared_address(to.k_scale + 4 * t), k_scale + 4 * t);
+        }
+        if (fetch > 0)
+            copy_swizzled<T::dim, T::keys, T::keys>(to.v, v, p.kv_pad, t);
+        cp_async_commit();
+        if (fetch > 0) { /* the fetch before this one is there */
+            cp_async_wait<1>();
+            fence_proxy_async();
+            warp_arrive(shared.full[before]);
+        }
+        before = place.stage;
+        place.next<T::stages>();
+        k += T::keys * T::dim;
+        k_scale += T::keys;
+        v += T::keys;
+    }
+    cp_async_wait<0>();
+    fence_proxy_async();
+    warp_arrive(shared.full[before]);
+}
+
+__device__ __forceinline__ void write_lse(const td_params_attention &p, int64_t bh, int64_t row, int lane, float top,
+                                          float l)
+{
+    if (!p.lse || lane % 4 != 0 || row >= p.o.rows)
+        return;
+    float lse = -CUDART_INF_F;
+    if (l != 0.0f) {
+        lse = __fmul_rn(__fadd_rn(top, log2f(l)), TD_LN_2);
+        if (p.lse_bias)
+            lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[bh * p.q_pad + row], p.scale));
+    }
+    p.lse[bh / p.heads * p.lse_stride_batch + bh % p.heads * p.lse_stride_head + row * p.lse_stride_row] = lse;
+}
+
+__device__ __forceinline__ void store2(float *to, float x0, float x1, bool)
+{
+    to[0] = x0;
+    to[1] = x1;
+}
+__device__ __forceinline__ void store2(__half *to, float x0, float x1, bool wide)
+{
+    const __half2 pair = __floats2half2_rn(x0, x1);
+
+    if (wide) {
+        *reinterpret_cast<__half2 *>(to) = pair;
+    } else {
+        to[0] = pair.x;
+        to[1] = pair.y;
+    }
+}
+__device__ __forceinline__ void store2(__nv_bfloat16 *to, float x0, float x1, bool wide)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
+
+    if (wide) {
+        *reinterpret_cast<__nv_bfloat162 *>(to) = pair;
+    } else {
+        to[0] = pair.x;
+        to[1] = pair.y;
+    }
+}
+
+template <class T, class E>
+__device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh, const float *v_scale,
+                                        const float *v_mean, int row0, int lane, const Consumer<T> &c)
+{
+    E *to = static_cast<E *>(p.o.data) + bh / p.heads * p.o.stride_batch + bh % p.heads * p.o.stride_head +
+            (row0 + lane / 4) * p.o.stride_row + 2 * (lane % 4);
+    const int rows = int(p.o.rows) - row0 - lane / 4; /* of this thread: 0 and 8, if below */
+    const bool wide = (reinterpret_cast<uint64_t>(to) % 4 | uint64_t(p.o.stride_row) % 2) == 0;
+    const float part[2] = {c.l[0] != 0.0f ? __frcp_rn(c.l[0]) : 0.0f, c.l[1] != 0.0f ? __frcp_rn(c.l[1]) : 0.0f};
+
+#pragma unroll
+    for (int j = 0; j < T::dim / 8; j++) {
+        if (8 * j >= int(p.o.dim))
+            break;
+        const float2 scale = *reinterpret_cast<const float2 *>(v_scale + 2 * (lane % 4) + 8 * j);
+        const float2 mean = *reinterpret_cast<const float2 *>(v_mean + 2 * (lane % 4) + 8 * j);
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float x0 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half], part[half]), scale.x);
+            const float x1 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half + 1], part[half]), scale.y);
+
+            if (8 * half < rows)
+                store2(to + 8 * half * p.o.stride_row + 8 * j, c.l[half] != 0.0f ? __fadd_rn(x0, mean.x) : 0.0f,
+                       c.l[half] != 0.0f ? __fadd_rn(x1, mean.y) : 0.0f, wide);
+        }
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
+{
+    const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
+    const int group_row = at.row0 + 64 * group, row0 = group_row + 16 * warp;
+    const int reach = p.causal ? row0 + int(p.kv_len) - int(p.o.rows) + 1 : int(p.kv_len);
+    const int64_t q_row = at.bh * p.q_pad + group_row, dump_row = q_row + 16 * warp;
+    const uint32_t q_tile = tile_word(shared.q) + uint32_t(group * 64 * T::qk_row / 16);
+    const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
+    constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
+    /* Warpgroups take turns at the exponentials: side by side they share that unit, and then leave it idle together. */
+    const uint32_t my_turn = 3 + group, next_turn = 4 - group;
+    Consumer<T> c;
+
+    copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
+                                         (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
+    for (int i = thread; i < T::dim; i += 128) {
+        shared.v_scale[group][i] = p.v_scale[at.bhk * T::dim + i];
+        shared.v_mean[group][i] = p.v_mean ? p.v_mean[at.bhk * T::dim + i] : 0.0f;
+    }
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        c.row_scale[row] =
+            __fmul_rn(p.q_scale[q_row + 16 * warp + fragment_row(lane, 2 * row)], __fmul_rn(p.scale, TD_LOG2_E));
+        c.top[row] = -CUDART_INF_F;
+        c.l[row] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < T::dim / 2; i++)
+        c.o[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < T::columns / 2; i++)
+        c.r[i] = 0.0f;
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_proxy_async();
+    bar_sync<128>(1 + group);
+    if (at.steps > 0 && group == 1)
+        bar_arrive<256>(next_turn);
+
+    if (at.steps > 0) {
+        RingPlace now = {0, 0}, next = {0, 0};
+        float here[2], key_scale;
+        bool odd; /* keys of the step are masked or bad */
+
+        /* The scale of a thread's keys, and whether all of the warp's have the same, as they do unless one is bad. */
+        const auto look = [&](const float *k_scale, int step) {
+            const float2 low = *reinterpret_cast<const float2 *>(k_scale + 2 * lane);
+            const float2 high = *reinterpret_cast<const float2 *>(k_scale + 64 + 2 * lane);
+
+            key_scale = low.x;
+            const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
+            return !__all_sync(~0u, same) || (step + 1) * T::keys > at.free_keys;
+        };
+        const auto mask_low = [&](const float *k_scale, int step) {
+            key_scale = -CUDART_INF_F;
+            for (int key = 2 * (lane % 4); key < T::keys; key += 8)
+                key_scale = fmaxf(key_scale, fmaxf(k_scale[key], k_scale[key + 1]));
+            c.template mask<0>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
+        };
+
+        next.next<T::stages>();
+        wait_for(shared.full[0], 0);
+        c.template issue_qk<0>(q_tile, k_tile);
+        wgmma_wait<0>();
+        wgmma_hold(c.s[0]);
+        if (T::dump)
+            dump_s<T, 0>(p, c, dump_row, lane, 0);
+        odd = look(shared.stage[0].k_scale, 0);
+        if (odd)
+            mask_low(shared.stage[0].k_scale, 0);
+        c.set_scale(key_scale);
+        c.template exceeds<0>(here);
+        c.rebase(here);
+        c.template issue_qk<1>(q_tile, k_tile);
+
+#pragma unroll 1
+        for (int step = 0; step < at.steps; step++) {
+            const bool more = step + 1 < at.steps; /* else the products of K below are of stale codes, and not used */
+            const uint32_t k_next = k_tile + next.stage * stage_words, v_next = v_tile + next.stage * stage_words;
+            const float *k_scale = shared.stage[now.stage].k_scale, *k_scale_next = shared.stage[next.stage].k_scale;
+
+            wait_for(shared.full[next.stage], next.parity);
+            bar_sync<256>(my_turn);
+            c.template exponentials<0, 0, Consumer<T>::kPieces / 2>();
+            wgmma_wait<0>(); /* S1, and R of the step before */
+            wgmma_hold(c.s[1]);
+            if (T::dump) {
+                dump_s<T, 1>(p, c, dump_row, lane, step * T::keys);
+                if (step > 0)
+                    dump_r<T>(p, c, dump_row, lane, step - 1);
+            }
+            c.flush();
+            c.template exponentials<0, Consumer<T>::kPieces / 2, Consumer<T>::kPieces>();
+            bar_arrive<256>(next_turn);
+            if (__builtin_expect(odd, 0)) {
+                c.template correct<0>();
+                c.template mask<1>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
+            }
+            c.template issue_pv<0>(v_next);
+            c.template issue_qk<0>(q_tile, k_next);
+            warp_arrive(shared.empty[now.stage]);
+            if (T::dump)
+                dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
+            if (__builtin_expect(c.template exceeds<1>(here), 0))
+                c.rebase(here);
+
+            bar_sync<256>(my_turn);
+            c.template exponentials<1, 0, Consumer<T>::kPieces>();
+            const bool odd_next = look(k_scale_next, step + 1);
+            wgmma_wait<0>(); /* S0 of the next step */
+            wgmma_hold(c.s[0]);
+            bar_arrive<256>(next_turn);
+            if (__builtin_expect(odd, 0))
+                c.template correct<1>();
+            if (T::dump) {
+                dump_p<T, 1>(p, c, dump_row, lane, step * T::keys);
+                if (more)
+                    dump_s<T, 0>(p, c, dump_row, lane, (step + 1) * T::keys);
+            }
+            odd = odd_next;
+            if (__builtin_expect(odd && more, 0))
+                mask_low(k_scale_next, step + 1);
+            c.set_scale(key_scale);
+            c.template issue_qk<1>(q_tile, k_next);
+            c.template issue_pv<1>(v_next);
+            if (__builtin_expect(c.template exceeds<0>(here) && more, 0))
+                c.rebase(here);
+            now = next;
+            next.next<T::stages>();
+        }
+        wgmma_wait<0>();
+        wgmma_hold(c.r);
+        if (T::dump)
+            dump_r<T>(p, c, dump_row, lane, at.steps - 1);
+        c.flush();
+    }
+
+#pragma unroll
+    for (int row = 0; row < 2; row++)
+        write_lse(p, at.bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
+    if (p.o.dtype == TANDEM_DTYPE_F32)
+        write_o<T, float>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
+    else if (p.o.dtype == TANDEM_DTYPE_F16)
+        write_o<T, __half>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
+    else
+        write_o<T, __nv_bfloat16>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
+    if (at.steps > 0 && group == 0)
+        bar_sync<256>(my_turn); /* the last turn that was passed: a barrier must not be left half full */
+}
+
+template <class T> __device__ __forceinline__ void attend_hopper(const td_params_attention &p)
+{
+    extern __shared__ __align__(1024) uint8_t hopper_bytes[];
+    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
+    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
+    const int q_len = int(p.o.rows), kv_len = int(p.kv_len), reach = kv_len - q_len + 1;
+    HopperPlace at;
+
+    at.bh = blockIdx.x / tiles;
+    int tile = int(blockIdx.x % tiles);
+    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
+        tile = int(tiles) - 1 - tile;
+    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
+    at.row0 = tile * T::rows;
+    int keys = kv_len;
+    at.free_keys = kv_len;
+    if (p.causal) {
+        keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + reach));
+        at.free_keys = max(0, min(kv_len, at.row0 + reach));
+    }
+    at.steps = (keys + T::keys - 1) / T::keys;
+
+    if (threadIdx.x < T::stages) {
+        mbarrier_init(shared_address(&shared.full[threadIdx.x]), 4);
+        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), 4 * T::groups);
+    }
+    constexpr int words = 8 * T::keys / 4; /* the eight rows of ones */
+    for (int i = int(threadIdx.x); i < T::stages * words; i += T::threads)
+        *reinterpret_cast<uint32_t *>(shared.stage[i / words].v + T::dim * T::keys + i % words * 4) = 0x38383838u;
+    fence_proxy_async();
+    __syncthreads();
+    if (threadIdx.x >= 128 * T::groups) {
+        setmaxnreg_dec<24>();
+        produce<T>(shared, p, at);
+    } else {
+        setmaxnreg_inc<240>();
+        consume<T>(shared, p, at);
+    }
+}
+
+} // namespace td
+
+#define TD_HOPPER_ENTRY(name, dim, dump)                               \
+    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS, 1) \
+        name##_d##dim(const __grid_constant__ td_params_attention p)   \
+    {                                                                  \
+        if (!td::cancelled(p.cancel))                                  \
+            td::attend_hopper<td::HopperTile<dim, dump>>(p);           \
+    }
+#endif
