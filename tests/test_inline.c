@@ -1767,7 +1767,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_lost),
     };
     const char *expect = getenv("TANDEM_EXPECT_GPU");
-    const vku_options options = {.wrap = fake_nvx_wrap};
+    const bool bench = argc > 1 && !strcmp(argv[1], "--bench");
+    const vku_options options = {.wrap = fake_nvx_wrap, .validation = !bench};
     td_cu_info info = {0};
     td_vk_desc desc;
     int failed;
@@ -1789,11 +1790,16 @@ int main(int argc, char **argv)
         return 1;
     }
     sm = info.sm;
-    if (argc > 1 && !strcmp(argv[1], "--bench"))
+    if (bench)
         failed = cmocka_run_group_tests(measurements, open_all, close_all);
     else
         failed = cmocka_run_group_tests(tests, open_all, close_all);
     td_vk_close(&vk);
+    if (gpu.errors) {
+        fprintf(stderr, "%u errors of the validation layer\n", gpu.errors);
+        failed++;
+    }
+    gpu.quiet = true; /* about what test_what_demotes() left behind */
     vku_close(&gpu);
     return failed != 0;
 }

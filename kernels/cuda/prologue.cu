@@ -25,7 +25,10 @@ constexpr int kThreads = int(TD_BLOCK_THREADS);
 constexpr int kRows = int(TD_TILE_ROWS);
 constexpr int kMaxDim = 256;
 constexpr int kPassesAtOnce = 4; /* loads in flight a thread; divides the number of passes of any width */
-constexpr int kStageFloats = kThreads * 8 * kPassesAtOnce;
+/* Passes whose rows are summed together: 4 KB, for in a command buffer an SM has 48 KB for all its blocks. */
+constexpr int kStagePasses = 1;
+constexpr int kStageFloats = kThreads * 8 * kStagePasses;
+static_assert(kPassesAtOnce % kStagePasses == 0, "what is loaded at once is staged in whole parts");
 constexpr unsigned kWarp = ~0u;
 
 /* How the 128 threads walk over rows of d_pad channels. */
@@ -122,38 +125,41 @@ template <class E>
 __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide,
                                             const Walk &walk, int rows, int d_pad)
 {
-    const int at_once = walk.at_once * kPassesAtOnce;
+    const int at_once = walk.at_once * kPassesAtOnce, staged = walk.at_once * kStagePasses;
 
     sum[0] = sum[1] = 0.0f;
     for (int r0 = 0; r0 < rows; r0 += at_once) {
         Eight<E> eights[kPassesAtOnce];
 
         walk.load(eights, x, stride, wide, r0 + walk.row, rows);
-        __syncthreads(); /* the last round's sums are made */
 #pragma unroll
-        for (int pass = 0; pass < kPassesAtOnce; pass++) {
-            float v[8];
+        for (int first = 0; first < kPassesAtOnce; first += kStagePasses) {
+            __syncthreads(); /* the last round's sums are made */
+#pragma unroll
+            for (int pass = 0; pass < kStagePasses; pass++) {
+                float v[8];
 
-            eights[pass].convert(v);
-            make_finite(v);
-            if (walk.writes) {
-                float4 *to =
-                    reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
+                eights[first + pass].convert(v);
+                make_finite(v);
+                if (walk.writes) {
+                    float4 *to =
+                        reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
 
-                to[0] = make_float4(v[0], v[1], v[2], v[3]);
-                to[1] = make_float4(v[4], v[5], v[6], v[7]);
+                    to[0] = make_float4(v[0], v[1], v[2], v[3]);
+                    to[1] = make_float4(v[4], v[5], v[6], v[7]);
+                }
             }
-        }
-        __syncthreads();
-        const int n = min(at_once, rows - r0);
+            __syncthreads();
+            const int n = min(staged, rows - r0 - first * walk.at_once);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int c = int(threadIdx.x) + half * kThreads;
+            for (int half = 0; half < 2; half++) {
+                const int c = int(threadIdx.x) + half * kThreads;
 
-            if (c < d_pad)
+                if (c < d_pad)
 #pragma unroll 8
-                for (int r = 0; r < n; r++)
-                    sum[half] = __fadd_rn(sum[half], stage[r * d_pad + c]);
+                    for (int r = 0; r < n; r++)
+                        sum[half] = __fadd_rn(sum[half], stage[r * d_pad + c]);
+            }
         }
     }
 }
