@@ -8,7 +8,7 @@
  * points, the numbers of its stamps and the parameters that changed are set anew. A kernel looks for its cancel word at
  * the slot's place, so that it need not change either. Else the slot's graph is made again.
  *
- * On an H200, with a wait, a signal and 20 records: 6.3 us of CPU to enqueue, against 67 us for a launch each.
+ * On an H200, with a wait, a signal and 20 records: 6.7 us of CPU to enqueue, against 80 us for a launch each.
  *
  * What cannot go this way - copies, a slot whose last submit is not finished, a graph that the driver refuses - is
  * launched kernel by kernel, on the same stream.

@@ -56,7 +56,9 @@ typedef struct td_cuda_stream {
     td_cu_event done[TD_STREAM_PENDING];
     atomic_uint_fast64_t done_sequence[TD_STREAM_PENDING];
     atomic_uint waiters;
-    atomic_uint_fast64_t last_end, interval; /* of submits that were waited for, in ns, for guessing the next */
+    /* Of submits that were waited for, in ns, for guessing the next: when the last was finished and due, how long after
+     * the one before, and how long after it was waited for. */
+    atomic_uint_fast64_t last_end, due, interval, duration;
 
     /* Of submits with copies, and of all after the first of them. */
     bool copies;
