@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "demo/tool.h"
 #include "tandem/tandem.h"
@@ -175,6 +176,14 @@ static int help(const struct command *about)
     return TOOL_OK;
 }
 
+/* OpenMP's threads spin while they wait unless the environment says otherwise when the program is loaded, and would
+ * keep the cores from whoever is measured: this starts the program again with that said. */
+static void wait_passively(char **argv)
+{
+    if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))
+        execv("/proc/self/exe", argv);
+}
+
 static int run(int argc, char **argv)
 {
     if (argc < 2)
@@ -190,6 +199,8 @@ static int run(int argc, char **argv)
     for (int i = 2; i < argc; i++)
         if (asks_for_help(argv[i]))
             return help(command);
+    if (command->run == tool_bench)
+        wait_passively(argv);
     return command->run(argc - 2, argv + 2);
 }
 

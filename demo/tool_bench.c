@@ -24,7 +24,7 @@ const char *const tool_bench_help =
     "  floor: CUDA alone       the same on a stream, the host spins until they have run\n"
     "  inline, recorded        tandem_record() in the engine's own command buffer, one submit\n"
     "  inline, submitted       tandem_submit() on the engine's queue; the other rungs likewise\n"
-    "Payloads: 64 B (one row; no dispatch, only copies of 64 bytes). 256 KiB, 8 MiB, 64 MiB: an f16\n"
+    "Payloads: 64 B (one row; no dispatch, no stamps, only its bytes). 256 KiB, 8 MiB, 64 MiB: an f16\n"
     "attention that is a gather: Q's rows are Hadamard codes of random indices, K the codes, so O's row\n"
     "is exactly the row of V that Q names; every element is checked in every frame. demo: its own 8b job,\n"
     "960x540 (320x180 without a GPU) on random tensors; in every frame all of O is checked to be finite,\n"

@@ -420,15 +420,14 @@ bool bench_begin(bench_vk *v, bench_slot *s, uint32_t which)
                                             .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
     if (v->BeginCommandBuffer(s->commands[which], &begin) != VK_SUCCESS)
         return false;
-    if (!which) {
-        s->stamp_count = 0;
-        v->CmdResetQueryPool(s->commands[0], s->queries, 0, BENCH_STAMPS);
-    }
+    s->stamp_count = which ? s->stamp_count : 0;
     return true;
 }
 
 void bench_stamp(bench_vk *v, bench_slot *s, uint32_t which, bool top)
 {
+    if (!s->stamp_count)
+        v->CmdResetQueryPool(s->commands[which], s->queries, 0, BENCH_STAMPS);
     v->CmdWriteTimestamp(s->commands[which],
                          top ? VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT : VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->queries,
                          s->stamp_count++);
@@ -481,8 +480,8 @@ bool bench_submit(bench_vk *v, bench_slot *s, uint32_t which, bench_signal wait,
 bool bench_finish(bench_vk *v, bench_slot *s, uint64_t stamps[BENCH_STAMPS])
 {
     if (v->WaitForFences(v->device, 1, &s->fence, VK_TRUE, WAIT_NS) != VK_SUCCESS ||
-        v->GetQueryPoolResults(v->device, s->queries, 0, s->stamp_count, s->stamp_count * sizeof *stamps, stamps,
-                               sizeof *stamps, VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
+        (s->stamp_count && v->GetQueryPoolResults(v->device, s->queries, 0, s->stamp_count, s->stamp_count * sizeof *stamps, stamps,
+                               sizeof *stamps, VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS))
         return false;
     /* Not by doubles: a tick of 1 ns since 1970 has more than 53 bits. */
     for (uint32_t i = 0; i < s->stamp_count && v->properties.limits.timestampPeriod != 1.0f; i++)

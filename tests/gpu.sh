@@ -220,6 +220,7 @@ if wanted demo; then
             fi
             cp "$out/demo/report.json" "$work/results/"
         fi
+        step demo-ladder 60 "$build/tandem-demo" --headless --frames 25 --ladder 5 --samples 16 --out "$work/ladder"
         [ -z "$layers" ] ||
             TANDEM_DEMO_VALIDATE=1 step demo-validated 60 "$build/tandem-demo" --headless --frames 20 --samples 16 --out "$work/validated"
         [ ! -s "$out/demo/overlay.png" ] || cp "$out/demo/overlay.png" "$out/overlay.png"

@@ -169,14 +169,14 @@ gpu() {
 }
 
 gpu 0 cuda || fail "gpu.sh failed where everything passes"
-tail -n 1 "$work/out" | grep -q '^9 passed, 0 failed$' || fail "gpu.sh counts wrongly"
+tail -n 1 "$work/out" | grep -q '^10 passed, 0 failed$' || fail "gpu.sh counts wrongly"
 grep -q -- '--tool racecheck .*test_cuda --quick' "$work/sanitizer" || fail "no racecheck"
 for file in summary.json overlay.png results.tar.gz demo/report.json; do
     [ -s "$work/gpu/$file" ] || fail "gpu.sh left no $file"
 done
 python3 -c 'import json, sys
 s = json.load(open(sys.argv[1]))
-assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 9, 0), s
+assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 10, 0), s
 assert [x["name"] for x in s["steps"]].count("test_cuda") == 1 and all(x["seconds"] >= 0 for x in s["steps"])' \
     "$work/gpu/summary.json" || fail "summary.json is wrong"
 tar -tzf "$work/gpu/results.tar.gz" | grep -q 'results/logs/test_cuda.log' || fail "the logs are not in results.tar.gz"

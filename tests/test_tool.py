@@ -744,10 +744,14 @@ class Bench(unittest.TestCase):
                 measured.append(lane["rung"])
                 self.assertGreater(lane["frames"], 4)
                 # Every frame with its times; whether the GPU began late is another matter.
-                self.assertEqual(self.spread(lane["round_trip_us"]), lane["gap_in_us"]["count"])
+                if payload["bytes"] > 64:
+                    self.assertEqual(self.spread(lane["round_trip_us"]), lane["gap_in_us"]["count"])
+                    self.assertEqual(lane["gap_in_us"]["count"], lane["gap_out_us"]["count"])
                 self.assertEqual(self.spread(lane["in_flight_3_us"]), 2)
-                self.assertGreater(lane["job_us"]["median"], 0)
-                self.assertGreater(lane["round_trip_us"]["median"], lane["job_us"]["median"])
+                if lane["job_us"]:
+                    self.assertGreater(lane["job_us"]["median"], 0)
+                    self.assertGreater(lane["round_trip_us"]["median"], lane["job_us"]["median"])
+                self.assertTrue(lane["job_us"] or payload["bytes"] == 64)
                 self.assertIn(lane["lane"], text)
             self.assertIn(None, measured, "no floor")
             self.assertIn("cpu", measured, "the lowest rung is there on every machine")
