@@ -182,24 +182,26 @@ static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const td
     if (!status && slot->waits_for) {
         const td_cu_semaphore_node node = {&slot->waits_for, &waits, 1};
 
-        status = td_cu_check(device, TD_CU(device, cuGraphAddExternalSemaphoresWaitNode, &slot->wait, slot->graph, last, 0, &node),
-                             why, why_bytes, "cuGraphAddExternalSemaphoresWaitNode");
+        status = td_cu_check(
+            device, TD_CU(device, cuGraphAddExternalSemaphoresWaitNode, &slot->wait, slot->graph, last, 0, &node), why,
+            why_bytes, "cuGraphAddExternalSemaphoresWaitNode");
         last = &slot->wait;
     }
     for (uint32_t i = 0; !status && i < slot->count; i++) {
         kernel_call call;
 
         status = td_cu_check(device,
-                             TD_CU(device, cuGraphAddKernelNode, &slot->kernels[i].node, slot->graph, last, last != NULL,
-                                   kernel_of(&slot->kernels[i], &call)),
+                             TD_CU(device, cuGraphAddKernelNode, &slot->kernels[i].node, slot->graph, last,
+                                   last != NULL, kernel_of(&slot->kernels[i], &call)),
                              why, why_bytes, "cuGraphAddKernelNode");
         last = &slot->kernels[i].node;
     }
     if (!status && slot->signals) {
         const td_cu_semaphore_node node = {&slot->signals, &signals, 1};
 
-        status = td_cu_check(device, TD_CU(device, cuGraphAddExternalSemaphoresSignalNode, &slot->signal, slot->graph, last, 1, &node),
-                             why, why_bytes, "cuGraphAddExternalSemaphoresSignalNode");
+        status = td_cu_check(
+            device, TD_CU(device, cuGraphAddExternalSemaphoresSignalNode, &slot->signal, slot->graph, last, 1, &node),
+            why, why_bytes, "cuGraphAddExternalSemaphoresSignalNode");
     }
     if (!status)
         status = td_cu_check(device, TD_CU(device, cuGraphInstantiateWithFlags, &slot->exec, slot->graph, 0), why,
@@ -225,9 +227,9 @@ static tandem_status update_graph(graph_stream *stream, graph_slot *slot, const 
         const td_cu_semaphore_value value = {.value = submit->wait->value};
         const td_cu_semaphore_node node = {&slot->waits_for, &value, 1};
 
-        status = td_cu_check(device,
-                             TD_CU(device, cuGraphExecExternalSemaphoresWaitNodeSetParams, slot->exec, slot->wait, &node),
-                             why, why_bytes, "cuGraphExecExternalSemaphoresWaitNodeSetParams");
+        status = td_cu_check(
+            device, TD_CU(device, cuGraphExecExternalSemaphoresWaitNodeSetParams, slot->exec, slot->wait, &node), why,
+            why_bytes, "cuGraphExecExternalSemaphoresWaitNodeSetParams");
     }
     for (uint32_t i = 0; !status && i < slot->count; i++) {
         const kernel_node *from = &wanted->kernels[i];
@@ -246,8 +248,8 @@ static tandem_status update_graph(graph_stream *stream, graph_slot *slot, const 
         const td_cu_semaphore_node node = {&slot->signals, &value, 1};
 
         status = td_cu_check(
-            device, TD_CU(device, cuGraphExecExternalSemaphoresSignalNodeSetParams, slot->exec, slot->signal, &node), why,
-            why_bytes, "cuGraphExecExternalSemaphoresSignalNodeSetParams");
+            device, TD_CU(device, cuGraphExecExternalSemaphoresSignalNodeSetParams, slot->exec, slot->signal, &node),
+            why, why_bytes, "cuGraphExecExternalSemaphoresSignalNodeSetParams");
     }
     if (status)
         clear_slot(stream, slot); /* half of it is new */

@@ -8,10 +8,12 @@
  *
  * Who waits for a submit sleeps until shortly before it is expected, then looks at the stamp between naps of 10 us, and
  * sleeps on the event (cuEventSynchronize, an interrupt) once it is 2 ms overdue. On an H200 in a virtual machine, 240
- * submits of 1.4 ms a second, woken p50 and p99 after the end: so 25 and 62-88 us for 1.8 % of a core; by the event alone
- * 98 and 390 us for 0.9 %. Where the owner of a timeline that the stream waits for is killed, the stream goes on waiting and
- * reports no error (cuStreamQuery: NOT_READY); whoever imports the same fd into a Vulkan device of its own can
- * vkSignalSemaphore it, and it goes on within 40 us.
+ * submits of 1.4 ms a second, woken p50 and p99 after the end: so 25 and 62-88 us for 1.8 % of a core; by the event
+ * alone 98 and 390 us for 0.9 %.
+ *
+ * Where the owner of a timeline that the stream waits for is killed, the stream goes on waiting and reports no error
+ * (cuStreamQuery: NOT_READY); whoever imports the same fd into a Vulkan device of its own can vkSignalSemaphore it, and
+ * it goes on within 40 us.
  *
  * A submit that copies begins on the stream `in`, if it brings bytes, and ends on `out`, if it takes some back:
  *     in       copy n      copy n+1    copy n+2
@@ -582,7 +584,8 @@ static conflicts find_conflicts(td_cuda_stream *stream, const td_stream_submit *
 
             if (!found.copies_after_records && (all || overlap_any(device, trace->views)))
                 found.copies_after_records = m;
-            if (!found.copies_after_copies && (all || overlap_any(device, trace->out) || overlap_any(host, trace->out_host)))
+            if (!found.copies_after_copies &&
+                (all || overlap_any(device, trace->out) || overlap_any(host, trace->out_host)))
                 found.copies_after_copies = m;
         }
         for (int i = 0; !reads && i < TD_VIEW_COUNT; i++)
