@@ -237,7 +237,7 @@ static bool prepare(ground on)
             .enabled_extension_count = w.vk.extension_count,
             .enabled_extensions = extensions,
             .enabled_features = &w.vk.features,
-            .queue = w.vk.queue,
+            .queue = w.gpu ? VK_NULL_HANDLE : w.vk.queue, /* without one there is no inline rung */
             .lock_queue = lock_queue,
             .unlock_queue = lock_queue,
         };

@@ -2,7 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * TANDEM_EXPECT_GPU=1: a machine with a GPU; then the `timeline` rung must be there.
+ * TANDEM_EXPECT_GPU=1: a machine with a GPU; then the `timeline` rung must be there. --bench prints how soon the host
+ * learns of what the device did, instead.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "interop/base.h"
@@ -42,9 +44,10 @@ typedef enum rig_kind {
     ON_VULKAN,       /* whatever is best there */
     ON_VULKAN_CPU,   /* the CPU in memory shared with Vulkan */
     ON_VULKAN_HALF,  /* Vulkan without exported semaphores */
+    ON_TIMELINE,     /* the rung `timeline` and no other */
     KINDS
 } rig_kind;
-static const char *const kind_names[KINDS] = {"cpu", "cuda", "vulkan", "vulkan-cpu", "vulkan-half"};
+static const char *const kind_names[KINDS] = {"cpu", "cuda", "vulkan", "vulkan-cpu", "vulkan-half", "timeline"};
 
 typedef struct logbook {
     pthread_mutex_t lock;
@@ -111,10 +114,12 @@ static void describe_vulkan(rig *r)
     };
 }
 
+static bool validates = true;
+
 /* Everything but the session. False where this machine has not what it takes. */
 static bool rig_prepare(rig *r, rig_kind kind)
 {
-    vku_options options = {.validation = true};
+    vku_options options = {.validation = validates};
 
     memset(r, 0, sizeof *r);
     pthread_mutex_init(&r->log.lock, NULL);
@@ -129,6 +134,10 @@ static bool rig_prepare(rig *r, rig_kind kind)
         .timing = 1,
         .wait_bound_ns = DEFAULT_BOUND_NS,
     };
+    if (kind == ON_TIMELINE)
+        r->desc.rung = TANDEM_RUNG_TIMELINE;
+    if (kind == ON_VULKAN_HALF && expect_gpu())
+        r->desc.rung = TANDEM_RUNG_HOST; /* the inline rung needs no exported semaphores */
     if (getenv("TANDEM_TEST_THREADS"))
         r->desc.cpu_threads = (uint32_t)atoi(getenv("TANDEM_TEST_THREADS"));
     if (kind == ON_CPU || kind == ON_CUDA)
@@ -169,7 +178,7 @@ static bool rig_start(rig *r)
     r->desc.error_text_bytes = sizeof text;
     status = tandem_session_create(&r->desc, &r->s);
     r->desc.error_text = NULL;
-    if (status == TANDEM_ERROR_UNSUPPORTED && r->kind == ON_CUDA && !expect_gpu()) {
+    if (status == TANDEM_ERROR_UNSUPPORTED && (r->kind == ON_CUDA || r->kind == ON_TIMELINE) && !expect_gpu()) {
         rig_close(r);
         return false;
     }
@@ -488,10 +497,8 @@ static void test_ladder(void **state)
     rig_close(&r);
 
     if (rig_open(&r, ON_VULKAN)) {
-        if (expect_gpu())
-            assert_int_equal(r.info.rung, TANDEM_RUNG_TIMELINE);
-        assert_true(r.info.rung == TANDEM_RUNG_TIMELINE || r.info.rung == TANDEM_RUNG_CPU);
-        assert_true(r.info.rung_reason[0]);
+        assert_true(r.info.rung <= TANDEM_RUNG_TIMELINE || (r.info.rung == TANDEM_RUNG_CPU && !expect_gpu()));
+        assert_true(r.info.rung == TANDEM_RUNG_INLINE || r.info.rung_reason[0]);
         if (r.info.rung == TANDEM_RUNG_TIMELINE)
             assert_non_null(strstr(r.info.rung_reason, "inline"));
         rig_close(&r);
@@ -499,7 +506,7 @@ static void test_ladder(void **state)
     if (rig_open(&r, ON_VULKAN_HALF)) {
         assert_true(r.info.rung == TANDEM_RUNG_HOST || r.info.rung == TANDEM_RUNG_CPU);
         assert_true(!expect_gpu() || r.info.rung == TANDEM_RUNG_HOST);
-        if (r.info.rung == TANDEM_RUNG_HOST)
+        if (r.info.rung == TANDEM_RUNG_HOST && !r.desc.rung)
             assert_non_null(strstr(r.info.rung_reason, "VK_KHR_external_semaphore_fd"));
         rig_close(&r);
     }
@@ -731,6 +738,8 @@ static void refuse_mems(rig *r)
     if (!r->has_vk || r->info.backend == TANDEM_BACKEND_CPU) {
         MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD; d.fd = memfd);
         MEM(UNSUPPORTED, "desc.source is VULKAN (3)", d.source = TANDEM_MEM_VULKAN; d.vulkan_memory = 16);
+    } else if (r->info.rung == TANDEM_RUNG_INLINE) {
+        MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD; d.fd = devnull);
     } else {
         MEM(ARG, say("desc.fd is %d", devnull), d.source = TANDEM_MEM_FD; d.fd = devnull);
     }
@@ -1236,7 +1245,10 @@ static void engines_memory(rig *r, tandem_mem_source source)
         .usage =
             VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
     };
+    const VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                             .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
     const VkExportMemoryAllocateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+                                               .pNext = r->info.rung == TANDEM_RUNG_INLINE ? &flags : NULL,
                                                .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     const PFN_vkGetMemoryFdKHR get_fd =
         (PFN_vkGetMemoryFdKHR)r->vk.GetDeviceProcAddr(r->vk.device, "vkGetMemoryFdKHR");
@@ -1339,7 +1351,8 @@ static void test_engines_memory(void **state)
         if (!rig_open(&r, kind))
             continue;
         if (r.info.backend == TANDEM_BACKEND_CUDA) {
-            engines_memory(&r, TANDEM_MEM_FD);
+            if (r.info.rung != TANDEM_RUNG_INLINE)
+                engines_memory(&r, TANDEM_MEM_FD);
             engines_memory(&r, TANDEM_MEM_VULKAN);
             ran = true;
         }
@@ -1457,7 +1470,8 @@ static void test_frames(void **state)
             if (!rig_prepare(&r, kind))
                 continue;
             r.desc.frames_in_flight = in_flight;
-            assert_true(rig_start(&r));
+            if (!rig_start(&r))
+                continue;
             frames(&r, in_flight);
             rig_close(&r);
             ran = true;
@@ -1908,6 +1922,7 @@ static void point_fds(rig *r)
     }
     close(fds[0]);
     close(fds[1]);
+    assert_true(value_of(r, engines) == 7); /* behind the closing of ours */
     before = vku_open_fds();
     /* A job's, one of them given back by the caller before it comes. */
     for (uint64_t n = 1; n <= 20; n++) {
@@ -2435,7 +2450,7 @@ static void test_allocator(void **state)
         } it;
         int calls;
 
-        if (kind == ON_CUDA || kind == ON_VULKAN_HALF || !rig_prepare(&it.r, kind))
+        if (kind == ON_CUDA || kind == ON_VULKAN_HALF || kind == ON_TIMELINE || !rig_prepare(&it.r, kind))
             continue;
         memset(&it.l, 0, sizeof it.l);
         it.r.desc.allocate = count_allocate;
@@ -2948,8 +2963,134 @@ static int remove_model(void **state)
     return unlink(model_path);
 }
 
-int main(void)
+/* --bench: how soon the host learns of what the GPU did, and what that costs. */
+
+static int by_size(const void *a, const void *b)
 {
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double cpu_seconds(int who)
+{
+    struct rusage usage;
+
+    getrusage(who, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+typedef enum lesson { BY_WAIT, BY_POINT, BY_FD, BY_AWAKE, BY_UNANNOUNCED, BY_DEADLINE, LESSONS } lesson;
+
+static void bench_lesson(rig *r, lesson how)
+{
+    static const char *const names[LESSONS] = {"tandem_wait", "tandem_point_wait", "tandem_point_fd and poll",
+                                               "tandem_point_fd, a caller that stays awake",
+                                               "an unannounced value until the job begins",
+                                               "a deadline until STALE"};
+    enum { N = 480, WARM = 40 };
+    const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),
+                          ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
+    tandem_mem big = 0;
+    tandem_job job = how == BY_DEADLINE ? long_job(r, &big) : new_job(new_mem(r, MEM_BYTES));
+    PFN_vkSignalSemaphore signal = NULL;
+    VkSemaphore semaphore = VK_NULL_HANDLE;
+    double us[N], cpu = 0, own = 0, begin_s = 0;
+    uint64_t next = td_now_ns();
+    uint32_t count = 0;
+
+    if (r->has_vk) {
+        assert_int_equal(tandem_timeline_get_vulkan(r->s, engines, &semaphore), TANDEM_OK);
+        signal = (PFN_vkSignalSemaphore)r->vk.GetDeviceProcAddr(r->vk.device, "vkSignalSemaphore");
+    }
+    if (how == BY_UNANNOUNCED && !signal)
+        return;
+    for (uint64_t n = 1; n <= N + WARM; n++) {
+        struct pollfd fd = {.fd = -1, .events = POLLIN};
+        tandem_job_report report = {.struct_bytes = sizeof report};
+        uint64_t now, from = 0;
+        tandem_ticket ticket;
+
+        if (n == WARM + 1) {
+            cpu = cpu_seconds(RUSAGE_SELF);
+            own = cpu_seconds(RUSAGE_THREAD);
+            begin_s = (double)td_now_ns() * 1e-9;
+        }
+        now = td_now_ns();
+        next = next + 1000000000u / 240 > now ? next + 1000000000u / 240 : now;
+        sleep_ns(next - now);
+        job.signal = (tandem_point){ours, n};
+        if (how == BY_UNANNOUNCED)
+            job.wait = (tandem_point){engines, n};
+        job.deadline_ns = how == BY_DEADLINE ? 300000 : 0;
+        from = td_now_ns() + job.deadline_ns;
+        ticket = submit(r, &job);
+        if (how == BY_UNANNOUNCED) {
+            const VkSemaphoreSignalInfo info = {
+                .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = semaphore, .value = n};
+
+            sleep_ns(1500000);
+            from = td_now_ns();
+            assert_int_equal(signal(r->vk.device, &info), VK_SUCCESS);
+        }
+        if (how == BY_FD || how == BY_AWAKE) {
+            assert_int_equal(tandem_point_fd(r->s, job.signal, &fd.fd), TANDEM_OK);
+            while (how == BY_AWAKE && !poll(&fd, 1, 0))
+                ;
+            assert_int_equal(poll(&fd, 1, 2000), 1);
+        } else if (how == BY_POINT) {
+            assert_int_equal(tandem_point_wait(r->s, job.signal, LONG_NS), TANDEM_OK);
+        } else {
+            assert_int_equal(tandem_wait(r->s, ticket, LONG_NS, NULL), TANDEM_OK);
+        }
+        now = td_now_ns();
+        if (fd.fd >= 0)
+            close(fd.fd);
+        assert_int_equal(tandem_wait(r->s, ticket, LONG_NS, &report), TANDEM_OK);
+        if (how == BY_UNANNOUNCED)
+            now = report.begin_ns;
+        else if (how != BY_DEADLINE)
+            from = report.end_ns;
+        if (n > WARM)
+            us[count++] = (double)(int64_t)(now - from) * 1e-3;
+        assert_int_equal(tandem_point_wait(r->s, job.signal, LONG_NS), TANDEM_OK);
+    }
+    cpu = cpu_seconds(RUSAGE_SELF) - cpu;
+    own = cpu_seconds(RUSAGE_THREAD) - own;
+    begin_s = (double)td_now_ns() * 1e-9 - begin_s;
+    qsort(us, count, sizeof *us, by_size);
+    printf("%-10s rung %u, %-42s p50 %7.1f us, p99 %7.1f us; helpers %.1f %%, caller %.1f %% of a core\n",
+           kind_names[r->kind], r->info.rung, names[how], us[count / 2], us[count * 99 / 100],
+           (cpu - own) / begin_s * 100, own / begin_s * 100);
+}
+
+static void bench_each(rig *r)
+{
+    for (lesson how = 0; how < LESSONS; how++)
+        bench_lesson(r, how);
+}
+
+static int bench(const char *only)
+{
+    validates = false;
+    for (rig_kind kind = ON_CUDA; kind < KINDS; kind++) {
+        rig r;
+
+        if (kind == ON_VULKAN_CPU || (only && strcmp(only, kind_names[kind])) || !rig_prepare(&r, kind))
+            continue;
+        if (!rig_start(&r))
+            continue;
+        bench_each(&r);
+        rig_close(&r);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "--bench"))
+        return bench(argc > 2 ? argv[2] : NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_ladder),

@@ -543,9 +543,10 @@ static uint64_t first_look_ns(const tandem_session *s, const td_job *job)
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
 {
     const bool last_begun = !s->order_count || s->order[s->order_count - 1]->begun;
+    const bool late = job->has_deadline && td_now_ns() >= job->deadline_ns;
     tandem_status status = TANDEM_OK;
 
-    if (s->ahead && last_begun && may_begin(s, job, &status))
+    if (s->ahead && last_begun && !late && may_begin(s, job, &status))
         status = begin(s, job, why);
     else if (status != TANDEM_OK)
         td_fail(why, TD_WHY_BYTES, status, "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s",
@@ -556,6 +557,8 @@ tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket 
         return status;
     *ticket = td_job_accept_locked(s, job);
     s->order[s->order_count++] = job;
+    if (late)
+        td_jobs_advance_locked(s);
     if (!s->ahead)
         pthread_cond_signal(&s->work);
     if (first_look_ns(s, job) < s->watch_until_ns)
