@@ -356,7 +356,6 @@ void bench_buffer_free(bench_vk *v, bench_buffer *b)
 bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char *why, size_t why_bytes)
 {
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                          .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
                                           .queueFamilyIndex = v->family};
     const VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                            .queryType = VK_QUERY_TYPE_TIMESTAMP,
@@ -418,7 +417,8 @@ bool bench_begin(bench_vk *v, bench_slot *s, uint32_t which)
 {
     const VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                             .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-    if (v->BeginCommandBuffer(s->commands[which], &begin) != VK_SUCCESS)
+    if (v->ResetCommandPool(v->device, s->pools[which], 0) != VK_SUCCESS ||
+        v->BeginCommandBuffer(s->commands[which], &begin) != VK_SUCCESS)
         return false;
     s->stamp_count = which ? s->stamp_count : 0;
     return true;
