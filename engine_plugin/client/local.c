@@ -180,7 +180,6 @@ static claim claim_for_host(const td_job *job)
         uint32_t verdict;
 
         __atomic_store_n(&words->stale, 1, __ATOMIC_SEQ_CST);
-        __atomic_thread_fence(__ATOMIC_SEQ_CST);
         if (__atomic_load_n(&words->claimed, __ATOMIC_SEQ_CST)) {
             do
                 verdict = __atomic_load_n(&words->verdict, __ATOMIC_ACQUIRE);
