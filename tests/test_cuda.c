@@ -351,6 +351,48 @@ static void check_case(const tu_shape *shape, spoil_fn spoil)
     tu_case_free(&it);
 }
 
+/* Plans that commit write the same bytes, whatever the type and the layout. */
+static void test_commit(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 12; i++) {
+        const tu_shape shape = {.batch = 1 + i % 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .q_len = i % 5 ? 1 + i * 29 : 256,
+                                .kv_len = 64 + i,
+                                .head_dim = i % 3 ? 64 : 80,
+                                .dtype_o = 1 + i % 3,
+                                .lse = i % 2,
+                                .layout = (tu_layout)(i % 4),
+                                .precision = i % 2 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16,
+                                .seed = i + 1};
+        td_target target = target_here();
+        tu_tensor o[2], lse[2];
+        gpu_case gpu;
+        char why[200];
+        tu_case it;
+
+        tu_case_init(&it, &shape);
+        for (int commits = 0; commits < 2; commits++) {
+            o[commits] = tensor_like(&it.o);
+            lse[commits] = tensor_like(&it.lse);
+            target.commit = commits;
+            must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why), why);
+            gpu_case_run(&gpu, &it, &o[commits], &lse[commits]);
+            gpu_case_free(&gpu);
+        }
+        assert_memory_equal(o[0].data, o[1].data, o[0].bytes + TU_GUARD_BYTES);
+        if (lse[0].data)
+            assert_memory_equal(lse[0].data, lse[1].data, lse[0].bytes + TU_GUARD_BYTES);
+        for (int commits = 0; commits < 2; commits++) {
+            tu_tensor_free(&o[commits]);
+            tu_tensor_free(&lse[commits]);
+        }
+        tu_case_free(&it);
+    }
+}
+
 static void show(const char *name, const tu_shape *s)
 {
     print_message(
@@ -1907,6 +1949,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_types_and_layouts),
         cmocka_unit_test(test_smoothing),
         cmocka_unit_test(test_granularities),
+        cmocka_unit_test(test_commit),
         cmocka_unit_test(test_odd_values),
         cmocka_unit_test(test_probe),
         cmocka_unit_test(test_descriptors),
