@@ -529,7 +529,8 @@ static bool may_be_done_without_here(const frame *f, const fault_plan *plan, con
     if (plan->kinds & FAULT_VULKAN_LOOKUP) /* the requirements ask too, and a rung lower will do */
         return !strcmp(call, "vkGetPhysicalDeviceFeatures2") || !strcmp(call, "vkGetPhysicalDeviceProperties") ||
                !strcmp(call, "vkGetMemoryFdKHR") || !strcmp(call, "vkGetSemaphoreFdKHR") ||
-               !strcmp(call, "vkGetMemoryHostPointerPropertiesEXT") || !strcmp(call, "vkGetBufferDeviceAddress");
+               !strcmp(call, "vkGetMemoryHostPointerPropertiesEXT") || !strcmp(call, "vkGetBufferDeviceAddress") ||
+               strstr(call, "NVX");
     if ((plan->kinds & FAULT_LIBC) && !strcmp(call, "pthread_create")) /* a job runs on fewer threads */
         return steps[f->at].take == compute;
     if (plan->kinds & FAULT_LIBC) /* the lists of extensions; CUDA where the CPU will do */

@@ -87,6 +87,8 @@ void td_timeline_free(tandem_session *s, td_timeline *timeline)
 {
     if (timeline->imported && !s->stuck)
         td_cu_timeline_free(s->cu, &timeline->cu);
+    if (s->rung == TANDEM_RUNG_INLINE && s->stream && !s->stuck)
+        td_inline_settle(s->stream);
     if (timeline->owned && timeline->semaphore && !s->stuck)
         td_vk_timeline_destroy(s->vk, &timeline->semaphore);
     td_session_free(s, timeline, sizeof *timeline);

@@ -157,6 +157,10 @@ bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns,
 void td_inline_cancel(td_stream *stream, uint64_t number);
 bool td_inline_cancelled(const td_stream *stream, uint64_t number);
 
+/* Waits, at most for microseconds, until Vulkan too knows that what has completed is over, so that what it used may be
+ * destroyed: stamps are written shortly before that. Any thread. */
+void td_inline_settle(td_stream *stream);
+
 /* Copies to device memory and waits: for set-up, never in a frame. Any thread. */
 tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t offset, const void *from,
                                uint64_t bytes, char *why, size_t why_bytes);
