@@ -232,7 +232,7 @@ TANDEM_API tandem_status tandem_timeline_signal(tandem_session *session, tandem_
  * for work that may never come. Call it behind vkQueueSubmit, before or after tandem_submit().
  * Returns: OK; ARG for an unknown timeline, or one that the session signals; DEVICE or LOST.
  * Owner: nothing.
- * Threads: any; a value below an earlier one changes nothing.
+ * Threads: any, but not within the engine's lock of tandem_vulkan.queue; a value below an earlier one changes nothing.
  * Blocks: never. */
 TANDEM_API tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline timeline, uint64_t value);
 

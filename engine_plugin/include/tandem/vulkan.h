@@ -45,7 +45,7 @@ struct tandem_vulkan {
     VkQueue queue; /* of the family; else VK_NULL_HANDLE, and no inline rung: that tries itself, and submits, there */
     /* Around each submit of the session's to the queue, from any thread, within other calls: nobody who holds this lock
      * may call the session. NULL, both: nobody else submits to the queue during the session's calls and threads. */
-    void (*lock_queue)(void *user);
+    void (*lock_queue)(void *user); /* from any thread, the session's own included; no tandem call may be made within */
     void (*unlock_queue)(void *user);
     void *user;
 };
