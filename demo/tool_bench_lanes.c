@@ -649,6 +649,7 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
     if (!lane_single(l, v, false))
         return false;
     const uint64_t cpu = bench_process_cpu_ns(), begin = td_now_ns();
+    uint64_t submits = 0;
     for (uint64_t i = 0; i < count; i++) {
         tandem_job job = job_of(l, s);
         tandem_job_report report = {.struct_bytes = sizeof report};
@@ -658,8 +659,10 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
         if (due > now)
             bench_sleep_ns(due - now);
         job.signal = point;
+        const uint64_t before = bench_thread_cpu_ns();
         if (!ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit"))
             return false;
+        submits += bench_thread_cpu_ns() - before;
         if (by_fd) {
             int fd = -1;
             if (!ok(l, tandem_point_fd(l->session, point, &fd), "tandem_point_fd"))
@@ -679,6 +682,6 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
             return false;
         bench_add(us, us_between(report.end_ns, seen));
     }
-    *core = (double)(bench_process_cpu_ns() - cpu) / (double)(td_now_ns() - begin);
+    *core = (double)(bench_process_cpu_ns() - cpu - submits) / (double)(td_now_ns() - begin);
     return true;
 }
