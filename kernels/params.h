@@ -50,8 +50,8 @@
 #define TD_LN_2 0.6931471805599453f
 #define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
 
-/* On the GPU every kernel of this file runs blocks of 128 threads (`stamp` and `claim`: 1). The prologue's shared memory is static,
- * the attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those
+/* On the GPU every kernel of this file runs blocks of 128 threads (`stamp` and `claim`: 1). The prologue's shared
+ * memory is static, the attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those
  * keys of V's d_pad channels (padded alike); two stages where they leave room for the inline executor's 47 KB, else one.
  * qk_row_bytes: of a row of K codes (TD_PACKED_ROW_BYTES where packed); pv_bytes: 1 for e4m3 codes, 2 for fp16. */
 #define TD_BLOCK_THREADS 128u

@@ -1802,7 +1802,7 @@ static void test_deadlines(void **state)
 
 /* Held jobs, and points as descriptors. */
 
-/* An engine that says what it has submitted: jobs go on, and in their order, whether it says so before, after or never. */
+/* An engine says what it has submitted before, after or never: jobs go on, and in their order. */
 static void announced(rig *r)
 {
     const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0),

@@ -2,15 +2,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   on a stream   a job goes to the GPU as soon as its wait can be met there: at once, or held on the host until then. The
+ *   on a stream   a job goes to the GPU as soon as its wait can be met there, and is held on the host until then. The
  *                 waiter sleeps until the GPU is through with the oldest one. The GPU signals, or else the waiter does
  *   else          (the CPU, the rung `copy`) the worker waits for a job's point, runs its plan, and signals its point
  *
  * In both the watchdog gives up what is late, and in both jobs keep their order: nothing overtakes a job that is held.
  *
  * A job's report ends (DONE, STALE, CANCELLED, FAILED) once and for all; the job itself is retired, and its slot free,
- * when its point is signalled and nothing uses its mems any more. The report of a job that is given up because it is too
- * late (STALE, FAILED) ends first.
+ * when its point is signalled and nothing uses its mems any more. The report of a job that is given up because it is
+ * too late (STALE, FAILED) ends first.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -897,7 +897,7 @@ static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
 static void *watch(void *user)
 {
     tandem_session *s = user;
-    uint64_t asked_ns = UINT64_MAX, calibrated_ns = 0; /* the driver is asked once jobs have been under way for a while */
+    uint64_t asked_ns = UINT64_MAX, calibrated_ns = 0; /* the driver is asked once jobs have been there for a while */
 
     prepare_thread("tandem watch");
     pthread_mutex_lock(&s->lock);
