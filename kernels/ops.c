@@ -24,6 +24,8 @@ PROLOGUE(amax_partial);
 PROLOGUE(quant_qk);
 PROLOGUE(quant_v);
 PROLOGUE(delta_s);
+PROLOGUE(stats);
+PROLOGUE(quantise);
 static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
 static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
 
@@ -455,6 +457,62 @@ static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag
     x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
 }
 
+/* The prologue as two records; what they need beyond the operands is in `quantise`. False where the grid is too large. */
+static bool add_fused(maker *at, const operand *q, const operand *k, const operand *v, td_params_quantise *quantise,
+                      place q_mean, place lse_bias)
+{
+    const uint32_t tiles = TD_FUSED_TILES(k->d_pad), sets = (k->chunks + tiles - 1) / tiles;
+    const uint64_t kv_sets = k->planes * sets, q_tiles = q->planes * q->chunks;
+    /* As many sets a block as leave some blocks for every multiprocessor: each block adds up its head's chunks. */
+    quantise->sets = (uint16_t)(kv_sets < 2048 ? 1 : kv_sets < 8192 ? kv_sets / 1024 : 8);
+    if (quantise->sets > sets)
+        quantise->sets = (uint16_t)sets;
+    quantise->kv_planes = (uint32_t)k->planes;
+    quantise->kv_blocks = (sets + quantise->sets - 1) / quantise->sets;
+    quantise->q_tiles = (uint32_t)q_tiles;
+    const uint64_t grid = 2 * k->planes * quantise->kv_blocks + (q_tiles + tiles - 1) / tiles;
+    if (grid > MAX_BLOCKS || 2 * k->planes * k->chunks > MAX_BLOCKS)
+        return false;
+
+    const td_params_stats stats = {.k = k->tensor,
+                                   .v = v->tensor,
+                                   .planes = (uint32_t)k->planes,
+                                   .chunks = k->chunks,
+                                   .d_pad = k->d_pad};
+    const bool smooth_k = k->partial.offset != absent;
+    const uint64_t stats_grid = (k->planes * k->chunks + tiles - 1) / tiles;
+    td_record *record = add_record(at, &kernel_stats, stats_grid << smooth_k, &stats, sizeof stats);
+    record->block[0] = TD_FUSED_THREADS;
+    record->shared_bytes = TD_FUSED_SHARED_BYTES;
+    if (smooth_k)
+        use_view(at, record, READ, AT(stats, k.data), TD_VIEW_K);
+    use_view(at, record, READ, AT(stats, v.data), TD_VIEW_V);
+    use_scratch(record, WRITE, AT(stats, partial), k->partial);
+    use_scratch(record, WRITE, AT(stats, amax), v->amax);
+    use_scratch(record, WRITE, AT(stats, flag), v->flag);
+
+    record = add_record(at, &kernel_quantise, grid, quantise, sizeof *quantise);
+    record->block[0] = TD_FUSED_THREADS;
+    record->shared_bytes = TD_FUSED_SHARED_BYTES;
+    record->flags = TD_RECORD_PDL;
+    use_view(at, record, READ, AT(quantise, q), TD_VIEW_Q);
+    use_view(at, record, READ, AT(quantise, k), TD_VIEW_K);
+    use_view(at, record, READ, AT(quantise, v), TD_VIEW_V);
+    use_scratch(record, READ, AT(quantise, partial), k->partial);
+    use_scratch(record, READ, AT(quantise, amax), v->amax);
+    use_scratch(record, READ, AT(quantise, flag), v->flag);
+    use_scratch(record, WRITE, AT(quantise, q_scale), q->scale);
+    use_scratch(record, WRITE, AT(quantise, k_scale), k->scale);
+    use_scratch(record, WRITE, AT(quantise, v_scale), v->scale);
+    use_scratch(record, WRITE, AT(quantise, q_mean), q_mean);
+    use_scratch(record, WRITE, AT(quantise, k_mean), k->mean);
+    use_scratch(record, WRITE, AT(quantise, lse_bias), lse_bias);
+    use_scratch(record, WRITE, AT(quantise, q_codes), q->codes);
+    use_scratch(record, WRITE, AT(quantise, k_codes), k->codes);
+    use_scratch(record, WRITE, AT(quantise, v_codes), v->codes);
+    return true;
+}
+
 /* Where a plan that commits puts its output first. */
 typedef struct output {
     place o, lse, verdict;
@@ -565,58 +623,81 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                       "; together they need more than 2^63 bytes of scratch",
                       op->batch, op->heads, op->q_len, op->kv_len);
 
-    if (smooth_k)
-        add_mean(&at, &k);
-    if (smooth_v)
-        add_mean(&at, &v);
-    add_amax(&at, &v, false);
-    if (tensor_scale) {
-        add_amax(&at, &k, false);
-        add_amax(&at, &q, smooth_q);
-    }
-
     td_record *record;
-    td_params_quant_qk quant = {.x = k.tensor,
-                                .chunks = k.chunks,
-                                .d_pad = d_pad,
-                                .rows_pad = k.rows_pad,
-                                .mode = packed ? 2 : qk_f16,
-                                .qmax = qmax,
-                                .clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
-                                .granularity = granularity,
-                                .is_k = 1};
-    record = add_record(&at, &kernel_quant_qk, k.planes * k.chunks, &quant, sizeof quant);
-    use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_K);
-    use_scratch(record, READ, AT(quant_qk, mean), k.mean);
-    use_scratch(record, READ, AT(quant_qk, flag), v.flag);
-    use_scratch(record, READ, AT(quant_qk, amax), k.amax);
-    use_scratch(record, WRITE, AT(quant_qk, scale), k.scale);
-    use_scratch(record, WRITE, AT(quant_qk, codes), k.codes);
+    td_params_quantise quantise = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},
+                                   .k_strides = {op->k.stride_batch, op->k.stride_head, op->k.stride_row},
+                                   .v_strides = {op->v.stride_batch, op->v.stride_head, op->v.stride_row},
+                                   .heads = op->heads,
+                                   .kv_heads = op->kv_heads,
+                                   .q_len = op->q_len,
+                                   .kv_len = op->kv_len,
+                                   .dim = (uint16_t)op->head_dim,
+                                   .d_pad = (uint16_t)d_pad,
+                                   .q_dtype = (uint8_t)op->q.dtype,
+                                   .k_dtype = (uint8_t)op->k.dtype,
+                                   .v_dtype = (uint8_t)op->v.dtype,
+                                   .mode = packed ? 2 : 0,
+                                   .qmax = qmax,
+                                   .q_clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1,
+                                   .k_clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
+                                   .granularity = (uint16_t)granularity};
+    const bool fused = at.is_gpu && !v_f16 && !smooth_v && !tensor_scale && d_pad <= 128 &&
+                       op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
+                       op->v.dtype != TANDEM_DTYPE_F32 &&
+                       add_fused(&at, &q, &k, &v, &quantise, q_mean, lse_bias);
+    if (!fused) {
+        if (smooth_k)
+            add_mean(&at, &k);
+        if (smooth_v)
+            add_mean(&at, &v);
+        add_amax(&at, &v, false);
+        if (tensor_scale) {
+            add_amax(&at, &k, false);
+            add_amax(&at, &q, smooth_q);
+        }
 
-    const td_params_quant_v quant_v = {
-        .x = v.tensor, .chunks = v.chunks, .d_pad = d_pad, .kv_pad = v.rows_pad, .mode = v_f16};
-    record = add_record(&at, &kernel_quant_v, v.planes * v.chunks, &quant_v, sizeof quant_v);
-    use_view(&at, record, READ, AT(quant_v, x.data), TD_VIEW_V);
-    use_scratch(record, READ, AT(quant_v, mean), v.mean);
-    use_scratch(record, READ, AT(quant_v, amax), v.amax);
-    use_scratch(record, WRITE, AT(quant_v, scale), v.scale);
-    use_scratch(record, WRITE, AT(quant_v, codes), v.codes);
+        td_params_quant_qk quant = {.x = k.tensor,
+                                    .chunks = k.chunks,
+                                    .d_pad = d_pad,
+                                    .rows_pad = k.rows_pad,
+                                    .mode = packed ? 2 : qk_f16,
+                                    .qmax = qmax,
+                                    .clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
+                                    .granularity = granularity,
+                                    .is_k = 1};
+        record = add_record(&at, &kernel_quant_qk, k.planes * k.chunks, &quant, sizeof quant);
+        use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_K);
+        use_scratch(record, READ, AT(quant_qk, mean), k.mean);
+        use_scratch(record, READ, AT(quant_qk, flag), v.flag);
+        use_scratch(record, READ, AT(quant_qk, amax), k.amax);
+        use_scratch(record, WRITE, AT(quant_qk, scale), k.scale);
+        use_scratch(record, WRITE, AT(quant_qk, codes), k.codes);
 
-    quant.x = q.tensor;
-    quant.chunks = q.chunks;
-    quant.rows_pad = q.rows_pad;
-    quant.is_k = 0;
-    quant.clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1;
-    quant.lse_heads = op->kv_heads;
-    record = add_record(&at, &kernel_quant_qk, q.planes * q.chunks, &quant, sizeof quant);
-    use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_Q);
-    use_scratch(record, READ, AT(quant_qk, amax), q.amax);
-    use_scratch(record, WRITE, AT(quant_qk, block_mean), q_mean);
-    if (bias)
-        use_scratch(record, READ, AT(quant_qk, lse_mean), k.mean);
-    use_scratch(record, WRITE, AT(quant_qk, lse_bias), lse_bias);
-    use_scratch(record, WRITE, AT(quant_qk, scale), q.scale);
-    use_scratch(record, WRITE, AT(quant_qk, codes), q.codes);
+        const td_params_quant_v quant_v = {
+            .x = v.tensor, .chunks = v.chunks, .d_pad = d_pad, .kv_pad = v.rows_pad, .mode = v_f16};
+        record = add_record(&at, &kernel_quant_v, v.planes * v.chunks, &quant_v, sizeof quant_v);
+        use_view(&at, record, READ, AT(quant_v, x.data), TD_VIEW_V);
+        use_scratch(record, READ, AT(quant_v, mean), v.mean);
+        use_scratch(record, READ, AT(quant_v, amax), v.amax);
+        use_scratch(record, WRITE, AT(quant_v, scale), v.scale);
+        use_scratch(record, WRITE, AT(quant_v, codes), v.codes);
+
+        quant.x = q.tensor;
+        quant.chunks = q.chunks;
+        quant.rows_pad = q.rows_pad;
+        quant.is_k = 0;
+        quant.clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1;
+        quant.lse_heads = op->kv_heads;
+        record = add_record(&at, &kernel_quant_qk, q.planes * q.chunks, &quant, sizeof quant);
+        use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_Q);
+        use_scratch(record, READ, AT(quant_qk, amax), q.amax);
+        use_scratch(record, WRITE, AT(quant_qk, block_mean), q_mean);
+        if (bias)
+            use_scratch(record, READ, AT(quant_qk, lse_mean), k.mean);
+        use_scratch(record, WRITE, AT(quant_qk, lse_bias), lse_bias);
+        use_scratch(record, WRITE, AT(quant_qk, scale), q.scale);
+        use_scratch(record, WRITE, AT(quant_qk, codes), q.codes);
+    }
 
     if (smooth_q) {
         const td_params_delta_s delta_s = {.k = k.tensor,
@@ -624,8 +705,10 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .q_blocks = q.chunks,
                                            .chunks = k.chunks,
                                            .d_pad = d_pad,
-                                           .kv_pad = k.rows_pad};
-        record = add_record(&at, &kernel_delta_s, q.planes * q.chunks * k.chunks, &delta_s, sizeof delta_s);
+                                           .kv_pad = k.rows_pad,
+                                           .each = at.is_gpu ? TD_DELTA_BLOCKS : 1};
+        const uint64_t groups = (q.chunks + delta_s.each - 1) / delta_s.each;
+        record = add_record(&at, &kernel_delta_s, q.planes * groups * k.chunks, &delta_s, sizeof delta_s);
         use_view(&at, record, READ, AT(delta_s, k.data), TD_VIEW_K);
         use_scratch(record, READ, AT(delta_s, q_mean), q_mean);
         use_scratch(record, READ, AT(delta_s, k_mean), k.mean);

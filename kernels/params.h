@@ -171,14 +171,56 @@ typedef struct td_params_quant_v {
 } td_params_quant_v;
 
 /* Kernel `delta_s` (smooth Q): delta[bh][q_blocks][kv_pad] = q_mean(block) . (finite(k) - k_mean), fma chain over channels in
- * order from 0. Grid x: (bh * q_blocks + q_block) * chunks + chunk. k_mean may be NULL. Padding keys get 0. */
+ * order from 0. Grid x: (bh * groups + group) * chunks + chunk, a group being `each` query blocks, at most TD_DELTA_BLOCKS;
+ * groups = ceil(q_blocks / each). k_mean may be NULL. Padding keys get 0. */
+#define TD_DELTA_BLOCKS 16u
 typedef struct td_params_delta_s {
     const uint32_t *cancel;
     td_tensor k;
     const float *q_mean, *k_mean;
     float *delta;
-    uint32_t heads, q_blocks, chunks, d_pad, kv_pad, reserved;
+    uint32_t heads, q_blocks, chunks, d_pad, kv_pad, each;
 } td_params_delta_s;
+
+/* Kernels `stats` and `quantise`: the whole prologue in two launches, of fp16 or bf16 tensors with d_pad up to 128, for int8
+ * or packed int4 codes of Q and K with scales of at most 128 rows, and e4m3 codes of V that is not smoothed. Every array is
+ * as the kernels above make it. A set is TD_FUSED_TILES(d_pad) tiles of 128 rows, as many as a block's registers hold.
+ *
+ * `stats`: column sums of K (partial NULL: none), and maxima and flags of V, a set of chunks a block, counted over all
+ * heads. Grid x: ceil(planes * chunks / tiles a set), twice that with `partial`: block 2i takes K's chunks, 2i + 1 V's. */
+#define TD_FUSED_TILES(d_pad) ((d_pad) <= 32u ? 4u : (d_pad) <= 64u ? 2u : 1u)
+#define TD_FUSED_THREADS 512u
+#define TD_FUSED_SHARED_BYTES (16u * 1024u) /* dynamic */
+typedef struct td_params_stats {
+    const uint32_t *cancel;
+    td_tensor k, v;
+    float *partial;     /* as mean_partial's */
+    float *amax, *flag; /* as amax_partial's */
+    uint32_t planes, chunks, d_pad, reserved;
+} td_params_stats;
+
+/* `quantise`: codes and scales of Q, K and V. Grid x, in this order:
+ *   2 * kv_planes * kv_blocks   block 2i of K, 2i + 1 of V: `sets` sets of one head, the last head first, since its rows are
+ *                               what `stats` has read last; kv_blocks = ceil(kv chunks / (tiles a set * sets))
+ *   ceil(q_tiles / tiles a set) a set of Q's tiles, counted over all heads
+ * Each block of K and V (and of Q for lse_bias) adds up its head's partial sums, or takes the largest of its maxima,
+ * itself; who has chunk 0 writes k_mean and v_scale. */
+typedef struct td_params_quantise {
+    const uint32_t *cancel;
+    const void *q, *k, *v;
+    int64_t q_strides[3], k_strides[3], v_strides[3]; /* batch, head, row; in elements */
+    const float *partial, *amax, *flag;               /* of `stats`; partial NULL: K is not smoothed */
+    float *q_scale, *k_scale, *v_scale;
+    float *q_mean, *k_mean, *lse_bias; /* q_mean or NULL (smooth Q); lse_bias or NULL, as quant_qk's */
+    void *q_codes, *k_codes, *v_codes;
+    uint32_t heads, kv_heads, q_len, kv_len;
+    uint16_t dim, d_pad;
+    uint8_t q_dtype, k_dtype, v_dtype; /* tandem_dtype */
+    uint8_t mode;                      /* of quant_qk: 0 or 2 */
+    float qmax, q_clip, k_clip;
+    uint16_t granularity, sets;
+    uint32_t kv_planes, kv_blocks, q_tiles; /* q_tiles: of all heads */
+} td_params_quantise;
 
 /* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.

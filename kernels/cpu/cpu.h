@@ -74,6 +74,8 @@ void td_cpu_amax_partial(const void *params, const td_block *at);
 void td_cpu_quant_qk(const void *params, const td_block *at);
 void td_cpu_quant_v(const void *params, const td_block *at);
 void td_cpu_delta_s(const void *params, const td_block *at);
+void td_cpu_stats(const void *params, const td_block *at);
+void td_cpu_quantise(const void *params, const td_block *at);
 void td_cpu_claim(const void *params, const td_block *at);
 void td_cpu_commit(const void *params, const td_block *at);
 void td_twin_attn_8b_fp8(const void *params, const td_block *at);

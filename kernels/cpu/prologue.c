@@ -433,24 +433,27 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
 {
     const td_params_delta_s *p = params;
     td_local_prologue *local = at->local;
-    const uint32_t chunk = at->x % p->chunks, row = at->x / p->chunks; /* row: bh * q_blocks + q_block */
-    const uint32_t bh = row / p->q_blocks, d_pad = p->d_pad;
-    const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads);
+    const uint32_t groups = (p->q_blocks + p->each - 1) / p->each;
+    const uint32_t chunk = at->x % p->chunks, bh = at->x / p->chunks / groups, first = at->x / p->chunks % groups * p->each;
+    const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads), d_pad = p->d_pad;
     const uint32_t rows = load_tile(local, &p->k, bhk, chunk, d_pad);
-    const float *q = p->q_mean + (size_t)row * d_pad;
     float sum[TD_TILE_ROWS], *mean = local->mean;
     memset(mean, 0, d_pad * sizeof *mean);
     if (p->k_mean)
         memcpy(mean, p->k_mean + (size_t)bhk * d_pad, d_pad * sizeof *mean);
-    for (uint32_t r = 0; r < TD_TILE_ROWS; r += 8) { /* eight chains at a time hide the latency of one */
-        float chain[8] = {0};
-        for (uint32_t c = 0; c < p->k.dim; c++)
+    for (uint32_t block = first; block < first + p->each && block < p->q_blocks; block++) {
+        const size_t row = (size_t)bh * p->q_blocks + block;
+        const float *q = p->q_mean + row * d_pad;
+        for (uint32_t r = 0; r < TD_TILE_ROWS; r += 8) { /* eight chains at a time hide the latency of one */
+            float chain[8] = {0};
+            for (uint32_t c = 0; c < p->k.dim; c++)
+                for (uint32_t i = 0; i < 8; i++)
+                    chain[i] = fmaf(q[c], local->tile[(r + i) * d_pad + c] - mean[c], chain[i]);
             for (uint32_t i = 0; i < 8; i++)
-                chain[i] = fmaf(q[c], local->tile[(r + i) * d_pad + c] - mean[c], chain[i]);
-        for (uint32_t i = 0; i < 8; i++)
-            sum[r + i] = r + i < rows ? chain[i] : 0;
+                sum[r + i] = r + i < rows ? chain[i] : 0;
+        }
+        memcpy(p->delta + row * p->kv_pad + chunk * TD_TILE_ROWS, sum, sizeof sum);
     }
-    memcpy(p->delta + (size_t)row * p->kv_pad + chunk * TD_TILE_ROWS, sum, sizeof sum);
 }
 
 #if TD_X86
@@ -482,3 +485,119 @@ TD_CLONES(amax_partial)
 TD_CLONES(quant_qk)
 TD_CLONES(quant_v)
 TD_CLONES(delta_s)
+
+void td_cpu_stats(const void *params, const td_block *at)
+{
+    const td_params_stats *p = params;
+    const bool is_k = p->partial && at->x % 2 == 0;
+    const uint32_t each = TD_FUSED_TILES(p->d_pad);
+    const uint32_t first = (p->partial ? at->x / 2 : at->x) * each, all = p->planes * p->chunks;
+    const td_params_mean_partial mean = {.x = p->k, .partial = p->partial, .chunks = p->chunks, .d_pad = p->d_pad};
+    const td_params_amax_partial amax = {.x = p->v,
+                                         .amax = p->amax,
+                                         .flag = p->flag,
+                                         .chunks = p->chunks,
+                                         .d_pad = p->d_pad,
+                                         .rows_pad = p->chunks * TD_TILE_ROWS};
+    td_block one = *at;
+    for (one.x = first; one.x < first + each && one.x < all; one.x++)
+        if (is_k)
+            td_cpu_mean_partial(&mean, &one);
+        else
+            td_cpu_amax_partial(&amax, &one);
+}
+
+/* A head's mean, as mean_final makes it. */
+static void head_mean(const td_params_quantise *p, uint32_t bhk, uint32_t chunks, float *mean)
+{
+    const td_params_mean_final final = {.partial = p->partial + (size_t)bhk * chunks * p->d_pad,
+                                        .mean = mean,
+                                        .chunks = chunks,
+                                        .d_pad = p->d_pad,
+                                        .rows = p->kv_len};
+    td_cpu_mean_final(&final, &(td_block){0});
+}
+
+/* A tile of Q or K: quant_qk on the head alone, which then has number 0. */
+static void quantise_tile(const td_params_quantise *p, bool is_k, uint32_t bh, uint32_t chunk, const float *mean,
+                          const td_block *at)
+{
+    const int64_t *strides = is_k ? p->k_strides : p->q_strides;
+    const uint32_t heads = is_k ? p->kv_heads : p->heads, rows = is_k ? p->kv_len : p->q_len;
+    const uint32_t chunks = (rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS, rows_pad = chunks * TD_TILE_ROWS;
+    const size_t row = (size_t)bh * rows_pad;
+    const uint32_t row_bytes = p->mode == 2 ? TD_PACKED_ROW_BYTES((uint32_t)p->d_pad) : p->d_pad;
+    const int64_t first = bh / heads * strides[0] + bh % heads * strides[1];
+    const uint16_t *data = is_k ? p->k : p->q;
+    td_params_quant_qk one = {.x = {.data = (void *)(uintptr_t)(data + first),
+                                    .stride_row = strides[2],
+                                    .dtype = is_k ? p->k_dtype : p->q_dtype,
+                                    .heads = 1,
+                                    .rows = rows,
+                                    .dim = p->dim},
+                              .scale = (is_k ? p->k_scale : p->q_scale) + row,
+                              .codes = (uint8_t *)(is_k ? p->k_codes : p->q_codes) + row * row_bytes,
+                              .chunks = chunks,
+                              .d_pad = p->d_pad,
+                              .rows_pad = rows_pad,
+                              .mode = p->mode,
+                              .qmax = p->qmax,
+                              .clip = is_k ? p->k_clip : p->q_clip,
+                              .granularity = p->granularity,
+                              .is_k = is_k,
+                              .lse_heads = 1};
+    if (is_k) {
+        one.mean = p->partial ? mean : NULL;
+        one.flag = p->flag + row;
+    } else {
+        one.block_mean = p->q_mean ? p->q_mean + (size_t)bh * chunks * p->d_pad : NULL;
+        one.lse_mean = mean;
+        one.lse_bias = p->lse_bias ? p->lse_bias + row : NULL;
+    }
+    td_cpu_quant_qk(&one, &(td_block){.x = chunk, .local = at->local});
+}
+
+void td_cpu_quantise(const void *params, const td_block *at)
+{
+    const td_params_quantise *p = params;
+    const uint32_t blocks = p->kv_planes * p->kv_blocks, each = TD_FUSED_TILES(p->d_pad);
+    const uint32_t chunks = (p->kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    float mean[TD_MAX_DIM];
+    if (at->x >= 2 * blocks) {
+        const uint32_t first = (at->x - 2 * blocks) * each, q_chunks = (p->q_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+        for (uint32_t tile = first; tile < first + each && tile < p->q_tiles; tile++) {
+            const uint32_t bh = tile / q_chunks;
+            if (p->lse_bias)
+                head_mean(p, bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads), chunks, mean);
+            quantise_tile(p, false, bh, tile % q_chunks, mean, at);
+        }
+        return;
+    }
+    const uint32_t block = blocks - 1 - at->x / 2, bhk = block / p->kv_blocks;
+    const uint32_t first = block % p->kv_blocks * p->sets * each;
+    const bool is_k = at->x % 2 == 0;
+    if (is_k && p->partial) {
+        head_mean(p, bhk, chunks, mean);
+        if (first == 0)
+            memcpy(p->k_mean + (size_t)bhk * p->d_pad, mean, p->d_pad * sizeof *mean);
+    }
+    const td_params_quant_v v = {.x = {.data = (void *)(uintptr_t)p->v,
+                                       .stride_batch = p->v_strides[0],
+                                       .stride_head = p->v_strides[1],
+                                       .stride_row = p->v_strides[2],
+                                       .dtype = p->v_dtype,
+                                       .heads = p->kv_heads,
+                                       .rows = p->kv_len,
+                                       .dim = p->dim},
+                                 .amax = p->amax,
+                                 .scale = p->v_scale,
+                                 .codes = p->v_codes,
+                                 .chunks = chunks,
+                                 .d_pad = p->d_pad,
+                                 .kv_pad = chunks * TD_TILE_ROWS};
+    for (uint32_t tile = first; tile < first + p->sets * each && tile < chunks; tile++)
+        if (is_k)
+            quantise_tile(p, true, bhk, tile, mean, at);
+        else
+            td_cpu_quant_v(&v, &(td_block){.x = bhk * chunks + tile, .local = at->local});
+}

@@ -5,6 +5,7 @@
 #include "commit.cu"
 #include "probe.cu"
 #include "prologue.cu"
+#include "fused.cu" /* needs prologue.cu */
 #include "stamp.cu"
 
 #include "attn_4b.cu"

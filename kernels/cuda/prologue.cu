@@ -542,29 +542,49 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __g
 {
     if (td::cancelled(p.cancel))
         return;
-    __shared__ float q_mean[td::kMaxDim], k_mean[td::kMaxDim];
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows); /* chunk.bh counts (bh, query block) pairs */
-    const int64_t bh = chunk.bh / p.q_blocks, batch = bh / p.heads, head = bh % p.heads;
+    constexpr int most = int(TD_DELTA_BLOCKS), slice = 64; /* query blocks; channels at a time */
+    __shared__ __align__(16) float q_mean[slice][most];
+    __shared__ float k_mean[slice];
+    const uint32_t groups = (p.q_blocks + p.each - 1) / p.each;
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows); /* chunk.bh counts (bh, group of query blocks) pairs */
+    const int64_t bh = chunk.bh / groups, batch = bh / p.heads, head = bh % p.heads;
     const int64_t bhk = batch * p.k.heads + head / (p.heads / p.k.heads);
+    const uint32_t first = uint32_t(chunk.bh % groups) * p.each, blocks = min(p.each, p.q_blocks - first);
     const int t = int(threadIdx.x);
-    float dot = 0.0f;
+    float dot[most] = {};
 
-    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS) {
-        q_mean[c] = p.q_mean[chunk.bh * p.d_pad + c];
-        k_mean[c] = p.k_mean ? p.k_mean[bhk * p.d_pad + c] : 0.0f;
-    }
-    __syncthreads();
     td::with_dtype(p.k, bhk, [&](auto k, bool wide) {
-        if (t < chunk.rows)
-            for (uint32_t c = 0; c < p.k.dim; c += 8) {
-                float v[8];
+        for (uint32_t c0 = 0; c0 < p.k.dim; c0 += slice) {
+            const uint32_t channels = min(p.k.dim - c0, uint32_t(slice));
 
-                td::load8(v, k + (chunk.first + t) * p.k.stride_row + c, wide);
-                td::make_finite(v);
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    dot = __fmaf_rn(q_mean[c + uint32_t(i)], __fsub_rn(v[i], k_mean[c + uint32_t(i)]), dot);
+            __syncthreads();
+            for (uint32_t i = threadIdx.x; i < most * channels; i += TD_BLOCK_THREADS) {
+                const uint32_t block = i / channels, c = i % channels;
+
+                q_mean[c][block] = block < blocks ? p.q_mean[(bh * p.q_blocks + first + block) * p.d_pad + c0 + c] : 0.0f;
             }
+            for (uint32_t c = threadIdx.x; c < channels; c += TD_BLOCK_THREADS)
+                k_mean[c] = p.k_mean ? p.k_mean[bhk * p.d_pad + c0 + c] : 0.0f;
+            __syncthreads();
+            if (t < chunk.rows)
+                for (uint32_t c = 0; c < channels; c += 8) {
+                    float v[8];
+
+                    td::load8(v, k + (chunk.first + t) * p.k.stride_row + c0 + c, wide);
+                    td::make_finite(v);
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        const float y = __fsub_rn(v[i], k_mean[c + uint32_t(i)]);
+
+#pragma unroll
+                        for (int block = 0; block < most; block++)
+                            dot[block] = __fmaf_rn(q_mean[c + uint32_t(i)][block], y, dot[block]);
+                    }
+                }
+        }
     });
-    p.delta[chunk.bh * p.kv_pad + chunk.first + t] = dot;
+#pragma unroll
+    for (int block = 0; block < most; block++)
+        if (uint32_t(block) < blocks)
+            p.delta[(bh * p.q_blocks + first + uint32_t(block)) * p.kv_pad + chunk.first + t] = dot[block];
 }

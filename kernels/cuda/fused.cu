@@ -1,0 +1,771 @@
+/* The prologue in two launches: `stats` reads K and V, `quantise` reads Q, K and V and writes all codes and scales.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prologue.cu, whose functions for
+ * groups and scales it uses. A block has a set of tiles in registers: each thread eight channels of four rows, as they
+ * lie in memory, so that 32 KB of loads are under way at once and a step over them is few instructions: at small sizes
+ * what counts is the time of one block, and that is the latency of loads and of fetching instructions.
+ *
+ *   stats, K        rows to shared memory, half a set at a time | a thread a channel: the rows one after the other
+ *   stats, V        maxima of magnitudes as integers
+ *   quantise, Q, K  [mean] | maxima of rows, of groups | scales | codes
+ *   quantise, V     factors | the four keys of a word of codes are one thread's: [channel][key] in shared memory | out
+ *
+ * Values that are not finite are rare: maxima and a look at the exponents show whether there is one, and only then is it
+ * looked for. Shared memory of both: TD_FUSED_SHARED_BYTES, in turn sums or maxima of chunks, rows, V's codes.
+ */
+#include <math_constants.h>
+
+#include <type_traits>
+
+#include "dependent.cuh"
+#include "ptx.cuh"
+#include "tensor.cuh"
+
+namespace td {
+
+/* The word that says that the job is given up; to be asked for early and looked at late. */
+__device__ __forceinline__ uint32_t cancel_word(const uint32_t *word)
+{
+    return word ? *(const volatile uint32_t *)word : 0;
+}
+
+/* Of each value in a word of memory: whether it is finite, how large. */
+template <class E> struct Words;
+template <> struct Words<__half> {
+    static constexpr uint32_t exponent = 0x7c007c00u, one = 0x04000400u, top = 0x80008000u;
+};
+template <> struct Words<__nv_bfloat16> {
+    static constexpr uint32_t exponent = 0x7f807f80u, one = 0x00800080u, top = 0x80008000u;
+};
+
+/* The top bit of every value that is not finite. */
+template <class E> __device__ __forceinline__ uint32_t not_finite(uint32_t word)
+{
+    return ((word & Words<E>::exponent) + Words<E>::one) & Words<E>::top;
+}
+
+/* Those become 0. Whether there was none. */
+template <class E, int N> __device__ __forceinline__ bool clean(uint32_t (&words)[N])
+{
+    uint32_t found = 0;
+
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        found |= (words[i] & Words<E>::exponent) + Words<E>::one;
+    if (!(found & Words<E>::top))
+        return true;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        words[i] &= ~((not_finite<E>(words[i]) >> 15) * 0xffffu);
+    return false;
+}
+
+__device__ __forceinline__ uint32_t max_magnitude(uint32_t most, uint32_t word)
+{
+    return __vmaxu2(most, word & 0x7fff7fffu);
+}
+
+/* Eight channels of a row, as they lie in memory. */
+template <class E> struct Vector {
+    static constexpr int count = 4;
+    uint32_t words[count];
+
+    template <bool Wide> __device__ __forceinline__ void load(const E *p, bool exists)
+    {
+        if (!exists) {
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                words[i] = 0;
+        } else if constexpr (Wide) {
+            const uint4 four = __ldg(reinterpret_cast<const uint4 *>(p));
+
+            words[0] = four.x;
+            words[1] = four.y;
+            words[2] = four.z;
+            words[3] = four.w;
+        } else {
+            E e[8];
+
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                e[i] = p[i];
+            memcpy(words, e, sizeof words);
+        }
+    }
+
+    __device__ __forceinline__ float at(int i) const /* i is known when this is compiled */
+    {
+        if constexpr (std::is_same_v<E, __half>)
+            return __half2float(__ushort_as_half(uint16_t(words[i / 2] >> (i % 2 * 16))));
+        else
+            return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
+    }
+};
+
+/* What was computed from these words is not kept. */
+template <int N> __device__ __forceinline__ void forget(uint32_t (&words)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(words[i]));
+}
+
+/* Lanes that share a row: eight channels each. */
+__device__ __forceinline__ int lanes_of(uint32_t d_pad)
+{
+    return d_pad <= 32 ? 4 : d_pad <= 64 ? 8 : d_pad <= 128 ? 16 : 32;
+}
+
+/* Calls f with a pointer of the dtype's type, which is not float32. */
+template <class F> __device__ __forceinline__ void as_dtype(const void *x, uint32_t dtype, F f)
+{
+    if (dtype == TANDEM_DTYPE_BF16)
+        f(static_cast<const __nv_bfloat16 *>(x));
+    else
+        f(static_cast<const __half *>(x));
+}
+
+/* Whether every eighth channel of every row is 16-byte aligned. */
+template <class E> __device__ __forceinline__ bool is_wide(const E *x, const int64_t (&strides)[3])
+{
+    return ((uint64_t)x | (uint64_t)(strides[0] | strides[1] | strides[2]) * sizeof(E)) % 16 == 0;
+}
+
+constexpr int kVectors = 4; /* a thread's, of a set */
+constexpr int kMostRows = 512; /* of a set */
+
+struct FusedShared {
+    alignas(16) float mean[256]; /* [channel], or of each tile */
+    unsigned top[kMostRows]; /* maxima as bits: of the groups of each tile; of V's channels */
+    float factor[kMostRows]; /* that turns a row, or a channel of V, into codes */
+    alignas(16) uint8_t bad[kMostRows];
+    int64_t base[4]; /* of the set's tiles, in elements */
+    int rows[4];     /* that exist */
+};
+
+/* How a block's threads lie over a set. */
+struct Team {
+    int lanes, at_once, row, channel; /* at_once: rows that have a vector of each thread; row: this thread's among them */
+    bool reads, writes;
+
+    __device__ __forceinline__ Team(uint32_t dim, uint32_t d_pad)
+    {
+        lanes = lanes_of(d_pad);
+        at_once = int(TD_FUSED_THREADS) / lanes;
+        row = int(threadIdx.x) / lanes;
+        channel = int(threadIdx.x) % lanes * 8;
+        reads = channel < int(dim);
+        writes = channel < int(d_pad);
+    }
+};
+
+/* Brings chunks from .. of an array [chunk][d_pad], as many as the stage holds, and returns how many those are. All threads
+ * call it; it begins and ends with a barrier. */
+__device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, uint32_t from, uint32_t chunks, uint32_t d_pad)
+{
+    const uint32_t count = min(chunks - from, TD_FUSED_SHARED_BYTES / (d_pad * 4));
+    const float *source = array + int64_t(from) * d_pad;
+
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x * 4; i < count * d_pad; i += TD_FUSED_THREADS * 4)
+        cp_async_16(uint32_t(__cvta_generic_to_shared(stage)) + i * 4, source + i);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    return count;
+}
+
+/* A head's sums of chunks, added in order, / rows: in shared memory, and where `to` is not NULL. Ends with a barrier. */
+__device__ __forceinline__ void head_mean(float *mean, uint8_t *stage, const float *partial, uint32_t bhk, uint32_t chunks,
+                                          uint32_t d_pad, uint32_t rows, float *to)
+{
+    const float *values = reinterpret_cast<const float *>(stage);
+    const uint32_t c = threadIdx.x;
+    float sum = 0.0f;
+
+    for (uint32_t from = 0, count; from < chunks; from += count) {
+        count = bring(stage, partial + int64_t(bhk) * chunks * d_pad, from, chunks, d_pad);
+        if (c < d_pad)
+#pragma unroll 8
+            for (uint32_t i = 0; i < count; i++)
+                sum = __fadd_rn(sum, values[i * d_pad + c]);
+    }
+    if (c < d_pad) {
+        sum = __fdiv_rn(sum, float(rows));
+        mean[c] = sum;
+        if (to)
+            to[int64_t(bhk) * d_pad + c] = sum;
+    }
+    __syncthreads();
+}
+
+/* Q or K as a block sees it. */
+struct Part {
+    int64_t strides[3];
+    uint32_t heads, len, chunks, dim;
+    float *scale, *block_mean;
+    const float *flag;
+    void *codes;
+    float clip;
+    bool is_k;
+};
+
+/* Where a set's tiles are, for all threads; tiles first .. of all heads, of which those below `end` exist. */
+__device__ __forceinline__ void find_tiles(FusedShared &shared, const Part &part, uint32_t first, uint32_t end, uint32_t d_pad)
+{
+    const uint32_t t = threadIdx.x, tile = first + t, bh = tile / part.chunks, row = tile % part.chunks * TD_TILE_ROWS;
+
+    if (t >= TD_FUSED_TILES(d_pad))
+        return;
+    shared.base[t] = bh / part.heads * part.strides[0] + bh % part.heads * part.strides[1] + row * part.strides[2];
+    shared.rows[t] = tile < end ? int(min(TD_TILE_ROWS, part.len - row)) : 0;
+}
+
+/* A thread's vectors of a set, all under way when it returns; the bits of those that exist. */
+template <class E>
+__device__ __forceinline__ uint32_t load_set(Vector<E> (&to)[kVectors], const FusedShared &shared, const E *x,
+                                             const int64_t (&strides)[3], const Team &team)
+{
+    const int per_tile = int(TD_TILE_ROWS) / team.at_once;
+    const int64_t step = team.at_once * strides[2];
+    const bool wide = is_wide(x, strides);
+    const E *from[kVectors];
+    uint32_t exists = 0;
+
+#pragma unroll
+    for (int i = 0; i < kVectors; i++) {
+        const int tile = i / per_tile, row = i % per_tile * team.at_once + team.row;
+
+        from[i] = i & (per_tile - 1) ? from[i ? i - 1 : 0] + step
+                                     : x + shared.base[tile] + team.row * strides[2] + team.channel;
+        exists |= uint32_t(team.reads && row < shared.rows[tile]) << i;
+    }
+    if (wide)
+#pragma unroll
+        for (int i = 0; i < kVectors; i++)
+            to[i].template load<true>(from[i], exists >> i & 1);
+    else
+#pragma unroll
+        for (int i = 0; i < kVectors; i++)
+            to[i].template load<false>(from[i], exists >> i & 1);
+    return exists;
+}
+
+/* What is not finite becomes 0; the bits of the vectors where there was some. */
+template <class E> __device__ __forceinline__ uint32_t clean_set(Vector<E> (&kept)[kVectors])
+{
+    uint32_t found = 0, bad = 0;
+
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+#pragma unroll
+        for (int w = 0; w < Vector<E>::count; w++)
+            found |= (kept[i].words[w] & Words<E>::exponent) + Words<E>::one;
+    if (found & Words<E>::top)
+#pragma unroll
+        for (int i = 0; i < kVectors; i++)
+            bad |= uint32_t(!clean<E>(kept[i].words)) << i;
+    return bad;
+}
+
+/* Sums of each tile's rows, one after the other; calls done(tile, channel, sum), a thread a channel. */
+template <class E, class Done>
+__device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const Vector<E> (&kept)[kVectors], Done done)
+{
+    constexpr int vectors = kVectors / 2; /* fit into the stage */
+    const int columns = team.lanes * 8, rows = vectors * team.at_once; /* of half a set */
+    const int segment = min(rows, int(TD_TILE_ROWS)), c = int(threadIdx.x) % columns, s = int(threadIdx.x) / columns;
+    E *values = reinterpret_cast<E *>(stage);
+    float sum = 0.0f;
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (half)
+            __syncthreads();
+#pragma unroll
+        for (int i = 0; i < vectors; i++) {
+            const uint32_t(&x)[4] = kept[half * vectors + i].words;
+
+            *reinterpret_cast<uint4 *>(values + (i * team.at_once + team.row) * columns + team.channel) =
+                make_uint4(x[0], x[1], x[2], x[3]);
+        }
+        __syncthreads();
+        if (s * segment < rows) {
+            const E *from = values + s * segment * columns + c;
+
+#pragma unroll 1
+            for (int r = 0; r < segment; r += 16, from += 16 * columns) {
+                E v[16];
+
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+                    v[i] = from[i * columns];
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+                    sum = __fadd_rn(sum, to_float(v[i]));
+            }
+            if ((half + 1) * rows % int(TD_TILE_ROWS) == 0) {
+                done(half * rows / int(TD_TILE_ROWS) + s, c, sum);
+                sum = 0.0f;
+            }
+        }
+    }
+}
+
+/* Sums of columns of a set of K, or maxima and flags of one of V. */
+template <class E>
+__device__ __forceinline__ void stats_of_set(const td_params_stats &p, const Part &part, bool is_k, const E *x, uint32_t first,
+                                             uint32_t end, uint32_t gone, FusedShared &shared, uint8_t *stage)
+{
+    const Team team(part.dim, p.d_pad);
+    const int t = int(threadIdx.x), per_tile = int(TD_TILE_ROWS) / team.at_once;
+    Vector<E> kept[kVectors];
+
+    find_tiles(shared, part, first, end, p.d_pad);
+    __syncthreads();
+    load_set(kept, shared, x, part.strides, team);
+    for (int i = t; i < kMostRows; i += int(TD_FUSED_THREADS)) {
+        shared.top[i] = 0;
+        shared.bad[i] = 0;
+    }
+    if (__syncthreads_or(int(gone)))
+        return;
+    const uint32_t bad = clean_set(kept);
+    if (is_k) {
+        sum_rows(stage, team, kept, [&](int tile, int c, float sum) {
+            if (first + uint32_t(tile) < end && c < int(p.d_pad))
+                p.partial[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum;
+        });
+        return;
+    }
+    Vector<E> most;
+#pragma unroll
+    for (int w = 0; w < Vector<E>::count; w++)
+        most.words[w] = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; i++) {
+#pragma unroll
+        for (int w = 0; w < Vector<E>::count; w++)
+            most.words[w] = max_magnitude(most.words[w], kept[i].words[w]);
+        if ((i + 1) % per_tile)
+            continue;
+#pragma unroll 1
+        for (int offset = 16; offset >= team.lanes; offset /= 2)
+#pragma unroll
+            for (int w = 0; w < Vector<E>::count; w++)
+                most.words[w] = max_magnitude(most.words[w], __shfl_xor_sync(~0u, most.words[w], offset));
+        if (t % 32 < team.lanes && team.reads)
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                atomicMax(&shared.top[i / per_tile * int(p.d_pad) + team.channel + c], __float_as_uint(most.at(c)));
+#pragma unroll
+        for (int w = 0; w < Vector<E>::count; w++)
+            most.words[w] = 0;
+    }
+    if (bad)
+#pragma unroll 1
+        for (int i = 0; i < kVectors; i++)
+            if (bad >> i & 1)
+                shared.bad[i * team.at_once + team.row] = 1;
+    __syncthreads();
+    const int tiles = int(min(end - first, TD_FUSED_TILES(p.d_pad)));
+    for (int i = t; i < tiles * int(p.d_pad); i += int(TD_FUSED_THREADS))
+        p.amax[int64_t(first) * p.d_pad + i] = __uint_as_float(shared.top[i]);
+    for (int i = t; i < tiles * int(TD_TILE_ROWS); i += int(TD_FUSED_THREADS))
+        p.flag[int64_t(first) * TD_TILE_ROWS + i] = shared.bad[i] ? CUDART_NAN_F : 0.0f;
+}
+
+/* A set of Q or K, tiles first .. of all heads, those below `end`. With Mean they are smoothed. `ready` is called by all
+ * threads once the loads are under way; it ends with a barrier and true, or false if the job is given up. */
+template <bool Mean, class E, class Ready>
+__device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
+                                             uint32_t end, FusedShared &shared, uint8_t *stage, Ready ready)
+{
+    const Team team(p.dim, p.d_pad);
+    const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS), set_rows = kVectors * team.at_once;
+    const int per_tile = int(TD_TILE_ROWS) / team.at_once;
+    const int64_t row0 = int64_t(first) * TD_TILE_ROWS;
+    const int mean_step = Mean && part.block_mean ? int(p.d_pad) : 0; /* from tile to tile */
+    Vector<E> kept[kVectors];
+
+    find_tiles(shared, part, first, end, p.d_pad);
+    __syncthreads();
+    const uint32_t exists = load_set(kept, shared, x, part.strides, team);
+    for (int i = t; i < kMostRows; i += threads) {
+        shared.top[i] = 0;
+        shared.bad[i] = 0;
+    }
+    if (!ready())
+        return false;
+    const uint32_t bad = clean_set(kept);
+    if (Mean && part.block_mean) {
+        sum_rows(stage, team, kept, [&](int tile, int c, float sum) {
+            if (shared.rows[tile] && c < int(p.d_pad)) {
+                sum = __fdiv_rn(sum, float(shared.rows[tile]));
+                shared.mean[tile * int(p.d_pad) + c] = sum;
+                part.block_mean[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum;
+            }
+        });
+        __syncthreads();
+    }
+
+    const auto largest_of = [&](const Vector<E> &v, int i) {
+        const float *mean = shared.mean + i / per_tile * mean_step + team.channel;
+        unsigned most = 0;
+
+        if constexpr (!Mean) {
+            Vector<E> top;
+
+            top.words[0] = 0;
+#pragma unroll
+            for (int w = 0; w < Vector<E>::count; w++)
+                top.words[0] = max_magnitude(top.words[0], v.words[w]);
+            most = __float_as_uint(fmaxf(top.at(0), top.at(1)));
+        } else if (exists >> i & 1) {
+            float largest = 0.0f;
+
+#pragma unroll
+            for (int c = 0; c < 8; c++) {
+                const float y = __fsub_rn(v.at(c), mean[c]);
+
+                if constexpr (std::is_same_v<E, __half>) /* never NaN: sums of 2^30 of them are finite */
+                    largest = fmaxf(largest, fabsf(y));
+                else
+                    most = max(most, magnitude(y));
+            }
+            if constexpr (std::is_same_v<E, __half>)
+                most = __float_as_uint(largest);
+        }
+        return most;
+    };
+    const auto tell = [&](unsigned most, int i) {
+        const int r = i * team.at_once + team.row;
+
+        if (team.channel == 0)
+            atomicMax(&shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)], most);
+    };
+    unsigned most[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+        most[i] = largest_of(kept[i], i);
+#pragma unroll 1
+    for (int offset = team.lanes / 2; offset; offset /= 2)
+#pragma unroll
+        for (int i = 0; i < kVectors; i++)
+            most[i] = max(most[i], __shfl_xor_sync(~0u, most[i], offset));
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+        tell(most[i], i);
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+        forget(kept[i].words); /* else 64 differences are kept, in more registers than there are */
+    if (bad)
+#pragma unroll 1
+        for (int i = 0; i < kVectors; i++)
+            if (bad >> i & 1)
+                shared.bad[i * team.at_once + team.row] = 1;
+    __syncthreads();
+    for (int r = t; r < set_rows; r += threads) {
+        const unsigned top = shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)];
+        const float amax = __fmul_rn(__uint_as_float(top), part.clip);
+        float scale = code_scale(amax, p.qmax);
+
+        shared.factor[r] = code_factor(amax, p.qmax);
+        if (shared.bad[r])
+            scale = CUDART_NAN_F;
+        if (first + uint32_t(r) / TD_TILE_ROWS < end) {
+            if (part.flag)
+                scale = __fadd_rn(scale, part.flag[row0 + r]);
+            part.scale[row0 + r] = r % int(TD_TILE_ROWS) < shared.rows[r / int(TD_TILE_ROWS)] ? scale : 0.0f;
+        }
+    }
+    __syncthreads();
+
+    const auto put = [&](const Vector<E> &v, int i) {
+        const int r = i * team.at_once + team.row;
+        const float *mean = shared.mean + i / per_tile * mean_step + team.channel, factor = shared.factor[r];
+        const bool has = exists >> i & 1;
+        uint32_t code[8];
+
+        if (first + uint32_t(r) / TD_TILE_ROWS >= end)
+            return;
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            const float y = Mean ? __fsub_rn(v.at(c), mean[c]) : v.at(c);
+            const float within = fminf(fmaxf(__fmul_rn(y, factor), -p.qmax), p.qmax);
+
+            code[c] = __float_as_uint(__fadd_rn(within, 12582912.0f)); /* 1.5 * 2^23: its last bits are the integer */
+        }
+        if (p.mode == 2) {
+            const int row_bytes = int(TD_PACKED_ROW_BYTES(uint32_t(p.d_pad)));
+            uint8_t *to = (uint8_t *)part.codes + (row0 + r) * row_bytes;
+            uint32_t word = 0;
+
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                word |= (code[c] & 15) << (4 * c);
+            word = has ? word : 0;
+            for (int c = team.channel; c < 2 * row_bytes; c += 8 * team.lanes) { /* the second: padding */
+                *reinterpret_cast<uint32_t *>(to + c / 2) = word;
+                word = 0;
+            }
+        } else if (team.writes) {
+            uint2 word;
+
+            word.x = __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+            word.y = __byte_perm(__byte_perm(code[4], code[5], 0x0040), __byte_perm(code[6], code[7], 0x0040), 0x5410);
+            *reinterpret_cast<uint2 *>((uint8_t *)part.codes + (row0 + r) * p.d_pad + team.channel) =
+                has ? word : make_uint2(0, 0);
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+        put(kept[i], i);
+    return true;
+}
+
+/* lse_bias of a set of Q: a thread a row, the channels in order. */
+template <class E>
+__device__ __forceinline__ void bias_of_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
+                                            uint32_t end, FusedShared &shared, uint8_t *stage)
+{
+    const uint32_t t = threadIdx.x, chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+
+    for (uint32_t tile = first; tile < end; tile++) {
+        const uint32_t bh = tile / part.chunks, head = bh % p.heads, row = tile % part.chunks * TD_TILE_ROWS + t;
+
+        head_mean(shared.mean, stage, p.partial, bh / p.heads * p.kv_heads + head / (p.heads / p.kv_heads), chunks, p.d_pad,
+                  p.kv_len, nullptr);
+        if (t >= TD_TILE_ROWS)
+            continue;
+        const E *from = x + bh / p.heads * part.strides[0] + head * part.strides[1] + row * part.strides[2];
+        float bias = 0.0f;
+        for (uint32_t c = 0; row < part.len && c < p.dim; c++) {
+            const float v = to_float(from[c]);
+
+            bias = __fmaf_rn(is_finite(v) ? v : 0.0f, shared.mean[c], bias);
+        }
+        p.lse_bias[int64_t(tile) * TD_TILE_ROWS + t] = bias;
+    }
+}
+
+/* Scales of a head's V, its chunks' maxima being known; ends with a barrier. shared.top is all zeros. */
+__device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32_t bhk, uint32_t chunks, bool writes,
+                                             FusedShared &shared, uint8_t *stage)
+{
+    const uint32_t t = threadIdx.x, parts = TD_FUSED_THREADS / p.d_pad, c = t % p.d_pad;
+    const float *values = reinterpret_cast<const float *>(stage);
+    float most = 0.0f;
+
+    for (uint32_t from = 0, count; from < chunks; from += count) {
+        count = bring(stage, p.amax + int64_t(bhk) * chunks * p.d_pad, from, chunks, p.d_pad);
+        if (t < parts * p.d_pad)
+#pragma unroll 8
+            for (uint32_t i = t / p.d_pad; i < count; i += parts)
+                most = fmaxf(most, values[i * p.d_pad + c]);
+    }
+    if (t < parts * p.d_pad)
+        atomicMax(&shared.top[c], __float_as_uint(most));
+    __syncthreads();
+    if (t < p.d_pad) {
+        const float amax = __uint_as_float(shared.top[t]);
+
+        shared.factor[t] = code_factor(amax, 448.0f);
+        if (writes)
+            p.v_scale[int64_t(bhk) * p.d_pad + t] = code_scale(amax, 448.0f);
+    }
+    __syncthreads();
+}
+
+#if TD_HAVE_E4M3
+/* A set of V: keys first .. of a head whose first element is at `head`. Word w of a channel of the stage holds keys
+ * 16 (w / 4) + 2 (w % 4) + {0, 1, 8, 9}; it lies at w ^ (channel / 8 * (32 / lanes)), so that neither way meets a bank twice. */
+template <class E, class Ready>
+__device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, const E *head, int64_t stride, uint32_t bhk,
+                                                  uint32_t first, bool wide, FusedShared &shared, uint8_t *stage,
+                                                  Ready ready)
+{
+    constexpr int keys[4] = {0, 1, 8, 9};
+    const Team team(p.dim, p.d_pad);
+    const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS), set_rows = kVectors * team.at_once;
+    const int twist = 32 / team.lanes;
+    const uint32_t key = first + uint32_t(team.row / 4 * 16 + team.row % 4 * 2);
+    const E *from = head + key * stride + team.channel;
+    Vector<E> kept[kVectors];
+
+    if (wide)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            kept[i].template load<true>(from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
+    else
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            kept[i].template load<false>(from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
+    if (!ready())
+        return false;
+    clean_set(kept);
+    if (team.writes) {
+        uint32_t *to = reinterpret_cast<uint32_t *>(stage) + team.channel * (set_rows / 4) +
+                       (team.row ^ (team.channel / 8 * twist));
+
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            const float factor = shared.factor[team.channel + c];
+            const uint32_t low = cvt_e4m3x2(__fmul_rn(kept[1].at(c), factor), __fmul_rn(kept[0].at(c), factor));
+            const uint32_t high = cvt_e4m3x2(__fmul_rn(kept[3].at(c), factor), __fmul_rn(kept[2].at(c), factor));
+
+            to[c * (set_rows / 4)] = __byte_perm(low, high, 0x5410);
+        }
+    }
+    __syncthreads();
+    const uint32_t kv_pad = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS * TD_TILE_ROWS;
+    const int pieces = set_rows / 16, shift = __ffs(pieces) - 1; /* of 16 keys, a power of two */
+    uint8_t *codes = (uint8_t *)p.v_codes + int64_t(bhk) * p.d_pad * kv_pad + first;
+#pragma unroll 2
+    for (int i = t; i < int(p.d_pad) << shift; i += threads) {
+        const int channel = i >> shift, piece = i & (pieces - 1), swap = channel / 8 * twist;
+
+        if (first + uint32_t(piece) * 16 >= kv_pad)
+            continue;
+        uint4 x = reinterpret_cast<const uint4 *>(stage)[channel * pieces + (piece ^ swap >> 2)];
+        if (swap & 1)
+            x = make_uint4(x.y, x.x, x.w, x.z);
+        if (swap & 2)
+            x = make_uint4(x.z, x.w, x.x, x.y);
+        *reinterpret_cast<uint4 *>(codes + int64_t(channel) * kv_pad + piece * 16) = x;
+    }
+    return true;
+}
+#endif
+
+/* Some sets of a head of K, or one of Q: two versions, so that what differs stays in constant memory. */
+template <bool is_k>
+__device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_t block, uint32_t gone, FusedShared &shared,
+                                            uint8_t *stage)
+{
+    const uint32_t each = TD_FUSED_TILES(p.d_pad), kv_chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    const uint32_t bhk = is_k ? block / p.kv_blocks : 0, tile0 = is_k ? block % p.kv_blocks * p.sets * each : block * each;
+    const uint32_t limit = is_k ? kv_chunks : p.q_tiles, to = min(tile0 + (is_k ? p.sets : 1) * each, limit);
+    const bool smooth = is_k ? p.partial != nullptr : p.q_mean != nullptr;
+    Part part;
+
+    part.is_k = is_k;
+    for (int i = 0; i < 3; i++)
+        part.strides[i] = is_k ? p.k_strides[i] : p.q_strides[i];
+    part.heads = is_k ? p.kv_heads : p.heads;
+    part.len = is_k ? p.kv_len : p.q_len;
+    part.dim = p.dim;
+    part.chunks = (part.len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    part.scale = is_k ? p.k_scale : p.q_scale;
+    part.block_mean = is_k ? nullptr : p.q_mean;
+    part.flag = is_k ? p.flag : nullptr;
+    part.codes = is_k ? p.k_codes : p.q_codes;
+    part.clip = is_k ? p.k_clip : p.q_clip;
+
+    as_dtype(is_k ? p.k : p.q, is_k ? p.k_dtype : p.q_dtype, [&](auto x) {
+        for (uint32_t tile = tile0; tile < to; tile += each) {
+            const auto ready = [&]() {
+                if (tile != tile0)
+                    return true;
+                const bool stop = __syncthreads_or(int(gone));
+
+                if (is_k) {
+                    wait_for_previous();
+                    if (p.partial && !stop)
+                        head_mean(shared.mean, stage, p.partial, bhk, kv_chunks, p.d_pad, p.kv_len,
+                                  tile == 0 ? p.k_mean : nullptr);
+                }
+                return !stop;
+            };
+            const uint32_t first = bhk * kv_chunks + tile, end = bhk * kv_chunks + limit;
+
+            if (tile != tile0)
+                __syncthreads(); /* what the last set left in shared memory is used */
+            if (smooth ? !quantise_set<true>(p, part, x, first, end, shared, stage, ready)
+                       : !quantise_set<false>(p, part, x, first, end, shared, stage, ready))
+                return;
+        }
+        if (!is_k && p.lse_bias) {
+            wait_for_previous();
+            bias_of_set(p, part, x, tile0, to, shared, stage);
+        }
+    });
+}
+
+__device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t block, uint32_t gone,
+                                           FusedShared &shared, uint8_t *stage)
+{
+#if TD_HAVE_E4M3
+    const uint32_t bhk = block / p.kv_blocks, chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    const uint32_t each = TD_FUSED_TILES(p.d_pad), from = block % p.kv_blocks * p.sets * each;
+    const uint32_t to = min(from + p.sets * each, chunks);
+
+    for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_FUSED_THREADS)
+        shared.top[c] = 0;
+    as_dtype(p.v, p.v_dtype, [&](auto v) {
+        const auto *head = v + bhk / p.kv_heads * p.v_strides[0] + bhk % p.kv_heads * p.v_strides[1];
+        const bool wide = is_wide(v, p.v_strides);
+
+        for (uint32_t tile = from; tile < to; tile += each) {
+            const auto ready = [&]() {
+                if (tile != from) {
+                    __syncthreads(); /* the last set's codes have left */
+                    return true;
+                }
+                const bool stop = __syncthreads_or(int(gone));
+
+                wait_for_previous();
+                if (!stop)
+                    factors_of_v(p, bhk, chunks, tile == 0, shared, stage);
+                return !stop;
+            };
+
+            if (!quantise_set_of_v(p, head, p.v_strides[2], bhk, tile * TD_TILE_ROWS, wide, shared, stage, ready))
+                return;
+        }
+    });
+#endif
+}
+
+} // namespace td
+
+extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __grid_constant__ td_params_stats p)
+{
+    extern __shared__ __align__(16) uint8_t stage[];
+    __shared__ td::FusedShared shared;
+    const uint32_t gone = td::cancel_word(p.cancel), block = p.partial ? blockIdx.x / 2 : blockIdx.x;
+    const bool is_k = p.partial && blockIdx.x % 2 == 0;
+    const td_tensor &x = is_k ? p.k : p.v;
+    td::Part part;
+
+    td::launch_dependents();
+    part.strides[0] = x.stride_batch;
+    part.strides[1] = x.stride_head;
+    part.strides[2] = x.stride_row;
+    part.heads = x.heads;
+    part.len = x.rows;
+    part.dim = x.dim;
+    part.chunks = p.chunks;
+    td::as_dtype(x.data, x.dtype, [&](auto data) {
+        td::stats_of_set(p, part, is_k, data, block * TD_FUSED_TILES(p.d_pad), p.planes * p.chunks, gone, shared, stage);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) quantise(const __grid_constant__ td_params_quantise p)
+{
+    extern __shared__ __align__(16) uint8_t stage[];
+    __shared__ td::FusedShared shared;
+    const uint32_t gone = td::cancel_word(p.cancel), kv = p.kv_planes * p.kv_blocks;
+    const bool is_q = blockIdx.x >= 2 * kv;
+
+    td::launch_dependents();
+    if (!is_q && blockIdx.x % 2)
+        td::block_of_v(p, kv - 1 - blockIdx.x / 2, gone, shared, stage);
+    else if (is_q)
+        td::block_of_qk<false>(p, blockIdx.x - 2 * kv, gone, shared, stage);
+    else
+        td::block_of_qk<true>(p, kv - 1 - blockIdx.x / 2, gone, shared, stage);
+}
