@@ -516,8 +516,8 @@ static tandem_status record_release(VkCommandBuffer commands, demo_slot *s)
     return status ? status : tandem_record_release(session, commands, s->output, COMPUTE, VK_ACCESS_SHADER_READ_BIT);
 }
 
-static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth, uint64_t output_offset,
-                             tandem_ticket *ticket)
+static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision, uint32_t smooth,
+                             uint64_t output_offset, tandem_ticket *ticket)
 {
     demo_station *st = s->station;
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
@@ -870,7 +870,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
         if (report.state == TANDEM_JOB_DONE && report.begin_ns) {
             const uint64_t took = report.end_ns - report.begin_ns + (uint64_t)(s->slept_ms * 1e6);
             begin = report.begin_ns;
-            /* Both clocks are exact by themselves, but apart by a microsecond or so: the job lies between its stamps. */
+            /* Each clock is exact by itself, but they are a microsecond apart: the job lies between its stamps. */
             if (gpu[2] + took <= gpu[3])
                 begin = begin < gpu[2] ? gpu[2] : begin + took > gpu[3] ? gpu[3] - took : begin;
             end = begin + took;
@@ -887,7 +887,8 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     r->frame_ms = (double)(ticks[DEMO_TIMESTAMPS - 1] - ticks[0]) * (double)e->properties.limits.timestampPeriod * 1e-6;
     r->probed = r->probed && r->denoised;
     report = (tandem_job_report){.struct_bytes = sizeof report};
-    r->tried = r->tried && r->probed && tandem_wait(s->station->session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
+    r->tried = r->tried && r->probed &&
+               tandem_wait(s->station->session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
                report.state == TANDEM_JOB_DONE;
     if (r->probed)
         read_probe(p, s);
@@ -912,7 +913,8 @@ bool demo_render_reference(demo_pipeline *p, double seconds, uint32_t samples, u
     return demo_image_read(e, &s->radiance, rgba);
 }
 
-static bool read_mem(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint64_t offset, uint64_t bytes, uint16_t **out)
+static bool read_mem(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint64_t offset, uint64_t bytes,
+                     uint16_t **out)
 {
     demo_engine *e = p->engine;
     tandem_mem_vulkan source = {.struct_bytes = sizeof source};

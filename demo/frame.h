@@ -115,7 +115,8 @@ typedef struct demo_slot {
 typedef struct demo_pipeline {
     demo_engine *engine;
     demo_frame_options options;
-    demo_station stations[2], *station; /* station: of the frames that begin now; the other: empty, or ending its frames */
+    demo_station stations[2];
+    demo_station *station; /* of the frames that begin now; the other one is empty, or ending its frames */
     bool trying;          /* rungs that may not be there: what their sessions log is no news */
     tandem_info info;     /* of the station */
     char trouble[256];    /* why the last frame was not filtered; empty if it was */
@@ -138,9 +139,9 @@ typedef struct demo_present {
 bool demo_pipeline_create(demo_pipeline *p, demo_engine *e, const demo_frame_options *options);
 void demo_pipeline_destroy(demo_pipeline *p);
 
-/* Makes a session on the next rung down that this machine has, behind the lowest on the best one, for the frames that begin
- * from now on; those under way end on their own session. `text`: what it came to, in a few words. LATER: frames of the
- * session before are still under way. */
+/* Makes a session on the next rung down that this machine has, behind the lowest on the best one, for the frames that
+ * begin from now on; those under way end on their own session. `text`: what it came to, in a few words. LATER: frames
+ * of the session before are still under way. */
 typedef enum demo_switch { DEMO_SWITCHED, DEMO_SWITCH_LATER, DEMO_SWITCH_FAILED } demo_switch;
 demo_switch demo_pipeline_step_down(demo_pipeline *p, char *text, size_t bytes);
 

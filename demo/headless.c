@@ -402,7 +402,8 @@ static void print_summary(const headless *h)
            r->noisy_db, r->box_db, r->result_db, r->seams_ratio);
     for (uint32_t i = 0; i < h->stay_count; i++) {
         const demo_stay *s = &h->stays[i];
-        printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, attention %.3f ms, worst relative L1 %.5f\n",
+        printf("%-8s frames %u to %u: frame %.3f ms, hand-over %.1f + %.1f us, attention %.3f ms, "
+               "worst relative L1 %.5f\n",
                demo_rung_name(s->rung), (unsigned)s->first, (unsigned)(s->first + s->frames - 1), s->frame_ms,
                1e3 * s->to_ms, 1e3 * s->back_ms, s->attention_ms, s->worst_rel_l1);
     }

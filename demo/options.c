@@ -24,7 +24,7 @@ void demo_options_help(void)
     printf("  --mode M              precision: auto, f16, 8b (default: auto)\n"
            "  --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)\n"
            "  --backend B           auto, cuda, cpu (default: auto)\n"
-           "  --rung R              how compute meets the renderer: auto (the best), inline, timeline, host, copy, cpu\n"
+           "  --rung R              how compute meets the renderer: auto (best), inline, timeline, host, copy, cpu\n"
            "  --ladder N            headless: one rung down every N frames; every frame is checked\n"
            "  --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)\n"
            "  --seed N              of the renderer's noise (default: 1)\n"
@@ -129,8 +129,8 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
     static const uint32_t mode_values[] = {TANDEM_PRECISION_AUTO, TANDEM_PRECISION_F16, TANDEM_PRECISION_8B};
     static const uint32_t backend_values[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CUDA, TANDEM_BACKEND_CPU};
     static const char *const rungs[] = {"auto", "inline", "timeline", "host", "copy", "cpu"};
-    static const uint32_t rung_values[] = {0, TANDEM_RUNG_INLINE, TANDEM_RUNG_TIMELINE, TANDEM_RUNG_HOST, TANDEM_RUNG_COPY,
-                                           TANDEM_RUNG_CPU};
+    static const uint32_t rung_values[] = {0,                TANDEM_RUNG_INLINE, TANDEM_RUNG_TIMELINE,
+                                           TANDEM_RUNG_HOST, TANDEM_RUNG_COPY,   TANDEM_RUNG_CPU};
     const char *validate = getenv("TANDEM_DEMO_VALIDATE");
     *o = (demo_options){.samples = 1024, .max_error = 0.05, .out = "out", .frame = {.seed = 1}};
     o->validate = validate && *validate && strcmp(validate, "0") != 0;

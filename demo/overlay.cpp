@@ -148,7 +148,9 @@ void ladder(Pen &pen, uint32_t current)
 std::string gap(double milliseconds)
 {
     const double us = 1e3 * milliseconds;
-    return us < 10 ? format("%.1f \xc2\xb5s", us) : us < 1000 ? format("%.0f \xc2\xb5s", us) : format("%.1f ms", milliseconds);
+    if (us >= 1000)
+        return format("%.1f ms", milliseconds);
+    return us < 10 ? format("%.1f \xc2\xb5s", us) : format("%.0f \xc2\xb5s", us);
 }
 
 const char *precision_text(uint32_t precision)

@@ -16,7 +16,7 @@ Installs missing Debian packages (says which, asks nothing), builds into build/,
   --mode M              precision: auto, f16, 8b (default: auto)
   --max-error X         auto: relative L1 error of 8b above which f16 is used (default: 0.05)
   --backend B           auto, cuda, cpu (default: auto)
-  --rung R              how compute meets the renderer: auto (the best), inline, timeline, host, copy, cpu
+  --rung R              how compute meets the renderer: auto (best), inline, timeline, host, copy, cpu
   --ladder N            headless: one rung down every N frames; every frame is checked
   --width W --height H  size of a frame (default: 960x540 on a GPU, 320x180 without)
   --seed N              of the renderer's noise (default: 1)

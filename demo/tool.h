@@ -106,7 +106,8 @@ int tool_attend(int argc, char **argv);
 int tool_info(int argc, char **argv);
 int tool_probe(int argc, char **argv);
 int tool_bench(int argc, char **argv);
-extern const char *const tool_attend_help, *const tool_accuracy_help, *const tool_calibrate_help, *const tool_bench_help;
+extern const char *const tool_attend_help, *const tool_accuracy_help, *const tool_calibrate_help;
+extern const char *const tool_bench_help;
 
 /* "cpu", "cuda"; "inline", "timeline", ... */
 const char *tool_backend_name(uint32_t backend);

@@ -267,7 +267,8 @@ static bool check(bench *b, const shape *s, const reference *r, row *it)
     free(piece);
     it->error = difference / size;
     if (ok && !(it->error < limit)) {
-        td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "relative L1 error %.4g, more than %.4g", it->error, limit);
+        td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "relative L1 error %.4g, more than %.4g", it->error,
+                limit);
         ok = false;
     }
     if (!ok && !it->why[0])
@@ -409,7 +410,8 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
             continue;
         for (int kind = KERNEL; kind <= END_TO_END; kind++) {
             row *it = &rows[count];
-            *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count, .plan = calloc(1, sizeof *it->plan)};
+            *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count};
+            it->plan = calloc(1, sizeof *it->plan);
             count++;
             if (!it->plan || !make_plan(b, s, order[i], plan, it->why, sizeof it->why))
                 continue;
@@ -590,7 +592,12 @@ static uint32_t list_shapes(shape *out, const char *only, const char *ns, const 
                             !has(only, small ? "small" : "large") || count == MOST_SHAPES)
                             continue;
                         /* Batch 4 and 32 heads would keep a CPU busy for minutes. */
-                        out[count++] = (shape){small || cpu ? 1 : 4, small ? heads[h] : cpu ? 2 : 32, n, d[i], c, small};
+                        out[count++] = (shape){.batch = small || cpu ? 1 : 4,
+                                               .heads = small ? heads[h] : cpu ? 2 : 32,
+                                               .n = n,
+                                               .dim = d[i],
+                                               .causal = c,
+                                               .small = small};
                     }
     return count;
 }
@@ -617,7 +624,8 @@ static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
         b->synchronize = (int (*)(void))dlsym(b->cuda, "cuCtxSynchronize");
     }
     if (!b->memset_d32 || !b->copy || !b->synchronize) {
-        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "libcuda.so.1 lacks cuMemsetD32, cuMemcpyDtoD or cuCtxSynchronize");
+        td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                "libcuda.so.1 lacks cuMemsetD32, cuMemcpyDtoD or cuCtxSynchronize");
         return false;
     }
     b->nvml = bench_nvml_open(td_cu_device_info(b->device)->uuid);
@@ -682,7 +690,8 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
     snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
     json_t *report = bench_report("attention", b->cpu ? "CPU" : td_cu_device_info(b->device)->name, driver);
     json_object_set_new(report, "executor", json_string(b->executor));
-    json_object_set_new(report, "cudnn", b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
+    json_object_set_new(report, "cudnn",
+                        b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
     json_object_set_new(report, "rounds", json_integer(b->rounds));
     json_object_set_new(report, "l2_bytes", json_integer((json_int_t)b->l2_bytes));
     json_object_set_new(report, "shapes", list);
@@ -697,7 +706,8 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
 int bench_attention(int argc, char **argv)
 {
     static const char *const backends[] = {"cuda", "cpu", NULL}, *const onlys[] = {"large", "small", NULL},
-                      *const causals[] = {"yes", "no", "both", NULL}, *const modes[] = {"8b", "f16", "4b", "none", NULL};
+                      *const causals[] = {"yes", "no", "both", NULL},
+                      *const modes[] = {"8b", "f16", "4b", "none", NULL};
     const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16";
     const char *rounds = NULL, *seconds = NULL;
     bool no_cudnn = false;

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * All lanes take turns, round after round, each with single frames and then with three in flight. What a lane computes is
- * checked in every frame, by the Vulkan work behind it.
+ * All lanes take turns, round after round, each with single frames and then with three in flight. What a lane computes
+ * is checked in every frame, by the Vulkan work behind it.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -73,7 +73,11 @@ static void make_payload(payload *p, char *text, const char *name, payload_kind 
 {
     const uint64_t rows = bytes / ROW_BYTES, kv_bytes = (uint64_t)batch * kv_heads * kv_len * ROW_BYTES;
     const uint32_t q_len = (uint32_t)(rows / batch / heads);
-    *p = (payload){.name = name, .job = text, .kind = kind, .bytes = bytes, .in_bytes = td_align_up(bytes + 2 * kv_bytes, 256),
+    *p = (payload){.name = name,
+                   .job = text,
+                   .kind = kind,
+                   .bytes = bytes,
+                   .in_bytes = td_align_up(bytes + 2 * kv_bytes, 256),
                    .out_bytes = td_align_up(bytes, 256)};
     p->op = (tandem_attention){.q = view_at(0, q_len, heads),
                                .k = view_at(bytes, kv_len, kv_heads),
@@ -118,8 +122,9 @@ static void make_payloads(handover *h)
     for (int i = 0; i < 3; i++)
         make_payload(&h->payloads[1 + i], h->jobs[1 + i], gathers[i].name, PAYLOAD_GATHER, gathers[i].bytes, 1,
                      (uint32_t)(gathers[i].bytes / ROW_BYTES / QUERIES), 1, 32, TANDEM_PRECISION_F16, 1);
-    make_payload(&h->payloads[4], h->jobs[4], h->is_cpu ? "320x180" : "960x540", PAYLOAD_ATTENTION, (uint64_t)tiles * TILE * TILE * ROW_BYTES, tiles,
-                 1, 1, SIDE * SIDE, TANDEM_PRECISION_8B, TD_FILTER_SCALE);
+    make_payload(&h->payloads[4], h->jobs[4], h->is_cpu ? "320x180" : "960x540", PAYLOAD_ATTENTION,
+                 (uint64_t)tiles * TILE * TILE * ROW_BYTES, tiles, 1, 1, SIDE * SIDE, TANDEM_PRECISION_8B,
+                 TD_FILTER_SCALE);
 }
 
 /* Takes what a lane has measured, and leaves it empty. */
@@ -199,8 +204,8 @@ static json_t *lane_json(const lane *l, const figures *f)
                      l->rung ? json_string(tool_rung_name(l->rung)) : json_null(), "gap_in_us", bench_json(&f->gap_in),
                      "gap_out_us", bench_json(&f->gap_out), "round_trip_us", bench_json(&f->round_trip),
                      "in_flight_3_us", bench_json(&f->in_flight), "cpu_calls_us", bench_json(&f->cpu), "cpu_process_us",
-                     bench_json(&f->process_cpu), "job_us", bench_json(&f->job), "frames", (json_int_t)f->frames, "wrong",
-                     (json_int_t)f->wrong, "not_measured", f->why);
+                     bench_json(&f->process_cpu), "job_us", bench_json(&f->job), "frames", (json_int_t)f->frames,
+                     "wrong", (json_int_t)f->wrong, "not_measured", f->why);
 }
 
 /* Time a frame of three in flight would take if its hand-over were Vulkan's own: Vulkan's frame, with the time of its
@@ -272,8 +277,8 @@ static void print_waiting(const json_t *list)
     size_t i;
     json_t *it;
     if (json_array_size(list))
-        printf("\nthe host learns of a point, 240 a second, us after the end\n  %-22s %-18s %9s %9s %9s %9s\n", "", "", "p50",
-               "p99", "max", "% of core");
+        printf("\nthe host learns of a point, 240 a second, us after the end\n  %-22s %-18s %9s %9s %9s %9s\n", "", "",
+               "p50", "p99", "max", "% of core");
     json_array_foreach(list, i, it) {
         const json_t *us = json_object_get(it, "latency_us");
         printf("  %-22s %-18s ", json_string_value(json_object_get(it, "lane")),
@@ -313,8 +318,8 @@ static void wait_completed(td_stream *stream, uint64_t sequence)
 }
 
 /* CPU time of one enqueue, with a wait that is over and a signal whose values rise. */
-static void time_enqueue(lane *probe, td_stream *stream, const td_plan *plan, td_cu_mem *mem, bench_series *us, char *why,
-                         size_t why_bytes)
+static void time_enqueue(lane *probe, td_stream *stream, const td_plan *plan, td_cu_mem *mem, bench_series *us,
+                         char *why, size_t why_bytes)
 {
     enum { TIMES = 200 };
     const uint64_t q = mem->address + td_align_up(plan->scratch_bytes, 256), bytes = 256 * 64;
@@ -419,8 +424,8 @@ static json_t *enqueueing(handover *h)
         else
             printf("  %-22s - %.90s\n", names[i], f->why);
         if (limits[i] > 0)
-            bench_expect(&h->targets, bench_median(&f->cpu), false, limits[i], "%d launches by %s: p50 us of CPU", LAUNCHES,
-                         names[i]);
+            bench_expect(&h->targets, bench_median(&f->cpu), false, limits[i], "%d launches by %s: p50 us of CPU",
+                         LAUNCHES, names[i]);
         json_array_append_new(list, json_pack("{s:s, s:i, s:o}", "by", names[i], "launches", LAUNCHES, "cpu_us",
                                               bench_json(&f->cpu)));
         bench_free(&f->cpu);
@@ -458,8 +463,8 @@ static int run(handover *h, const char *json, double seconds)
                 printf("%s: %s\n", h->lanes[l].name, f->why);
                 broken++;
             }
-            bench_series *const all[] = {&f->gap_in, &f->gap_out, &f->round_trip, &f->in_flight, &f->cpu, &f->process_cpu,
-                                         &f->job};
+            bench_series *const all[] = {&f->gap_in, &f->gap_out,     &f->round_trip, &f->in_flight,
+                                         &f->cpu,    &f->process_cpu, &f->job};
             for (size_t j = 0; j < sizeof all / sizeof *all; j++)
                 bench_free(all[j]);
         }

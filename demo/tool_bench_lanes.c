@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * A frame's stamps are nanoseconds of the device's clock. A job's begin and end come from its report, which has them on
- * CLOCK_MONOTONIC: they go back to the GPU's clock by the offset that the session's stream used, where that clock is also
- * the one of Vulkan's timestamps; else by a pair of readings of both clocks.
+ * CLOCK_MONOTONIC: they go back to the GPU's clock by the offset that the session's stream used, where that clock is
+ * also the one of Vulkan's timestamps; else by a pair of readings of both clocks.
  */
 #include "demo/tool_bench_lanes.h"
 
@@ -341,7 +341,8 @@ static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
 
 static tandem_job job_of(lane *l, lane_slot *s)
 {
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .op.attention = l->payload->op};
+    tandem_job job = {
+        .struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .op.attention = l->payload->op};
     tandem_view *const in[3] = {&job.op.attention.q, &job.op.attention.k, &job.op.attention.v};
     for (int i = 0; i < 3; i++)
         in[i]->mem = s->mem_in;

@@ -79,8 +79,9 @@ bool lane_single(lane *l, bench_vk *v, bool counted);
 /* `frames` frames with three in flight. */
 bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames);
 
-/* Latency with which the host learns of a point, 240 points a second, after the GPU's end: by tandem_point_wait(), or by
- * tandem_point_fd() and poll(). Microseconds; `core`: CPU time of the process without that of tandem_submit(), by wall time. */
+/* Latency with which the host learns of a point, 240 points a second, after the GPU's end: by tandem_point_wait(), or
+ * by tandem_point_fd() and poll(). Microseconds; `core`: CPU time of the process without that of tandem_submit(), by
+ * wall time. */
 bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series *us, double *core);
 
 uint64_t bench_thread_cpu_ns(void);

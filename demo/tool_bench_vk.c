@@ -137,7 +137,8 @@ static bool pick_device(bench_vk *v, char *why, size_t why_bytes)
         return false;
     }
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
-    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &driver};
+    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                              .pNext = &driver};
     v->GetPhysicalDeviceProperties2(v->physical, &properties);
     snprintf(v->driver, sizeof v->driver, "%s %s", driver.driverName, driver.driverInfo);
     v->GetPhysicalDeviceMemoryProperties(v->physical, &v->memory);
@@ -198,7 +199,8 @@ static bool make_device(bench_vk *v, char *why, size_t why_bytes)
         else if (r->available && v->extension_count < BENCH_EXTENSIONS)
             v->extensions[v->extension_count++] = r->name;
     }
-    VkPhysicalDeviceShaderClockFeaturesKHR clock = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR};
+    VkPhysicalDeviceShaderClockFeaturesKHR clock = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR};
     VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &clock};
     const bool clocks = has_extension(v, VK_KHR_SHADER_CLOCK_EXTENSION_NAME) && v->extension_count < BENCH_EXTENSIONS;
     if (clocks)
@@ -264,13 +266,13 @@ static bool make_pipelines(bench_vk *v, char *why, size_t why_bytes)
     for (uint32_t mode = 0; mode < TD_BENCH_MODES && ok; mode++) {
         const VkSpecializationMapEntry entry = {0, 0, sizeof mode};
         const VkSpecializationInfo special = {1, &entry, sizeof mode, &mode};
-        const VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                                                  .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                                                            .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                                                            .module = module,
-                                                            .pName = "main",
-                                                            .pSpecializationInfo = &special},
-                                                  .layout = v->layout};
+        const VkPipelineShaderStageCreateInfo stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                                                       .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                                                       .module = module,
+                                                       .pName = "main",
+                                                       .pSpecializationInfo = &special};
+        const VkComputePipelineCreateInfo info = {
+            .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, .stage = stage, .layout = v->layout};
         ok = say(why, why_bytes,
                  v->CreateComputePipelines(v->device, VK_NULL_HANDLE, 1, &info, NULL, &v->pipelines[mode]),
                  "vkCreateComputePipelines");
@@ -319,7 +321,8 @@ void bench_vk_close(bench_vk *v)
 bool bench_buffer_make(bench_vk *v, uint64_t bytes, bool host, bench_buffer *out, char *why, size_t why_bytes)
 {
     const VkMemoryPropertyFlags wanted =
-        host ? VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+        host ? VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                   VK_MEMORY_PROPERTY_HOST_CACHED_BIT
              : VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                      .size = bytes,
@@ -480,8 +483,9 @@ bool bench_submit(bench_vk *v, bench_slot *s, uint32_t which, bench_signal wait,
 bool bench_finish(bench_vk *v, bench_slot *s, uint64_t stamps[BENCH_STAMPS])
 {
     if (v->WaitForFences(v->device, 1, &s->fence, VK_TRUE, WAIT_NS) != VK_SUCCESS ||
-        (s->stamp_count && v->GetQueryPoolResults(v->device, s->queries, 0, s->stamp_count, s->stamp_count * sizeof *stamps, stamps,
-                               sizeof *stamps, VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS))
+        (s->stamp_count &&
+         v->GetQueryPoolResults(v->device, s->queries, 0, s->stamp_count, s->stamp_count * sizeof *stamps, stamps,
+                                sizeof *stamps, VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS))
         return false;
     /* Not by doubles: a tick of 1 ns since 1970 has more than 53 bits. */
     for (uint32_t i = 0; i < s->stamp_count && v->properties.limits.timestampPeriod != 1.0f; i++)

@@ -22,8 +22,8 @@
     X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(CreateShaderModule) X(DestroyShaderModule)                  \
     X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout) X(CreatePipelineLayout) X(DestroyPipelineLayout)        \
     X(CreateComputePipelines) X(DestroyPipeline) X(CreateDescriptorPool) X(DestroyDescriptorPool)                      \
-    X(AllocateDescriptorSets) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)                       \
-    X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer) X(CreateQueryPool)        \
+    X(AllocateDescriptorSets) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool) X(ResetCommandPool)   \
+    X(AllocateCommandBuffers) X(BeginCommandBuffer) X(EndCommandBuffer) X(CreateQueryPool)                             \
     X(DestroyQueryPool) X(GetQueryPoolResults) X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences)          \
     X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X(AllocateMemory) X(FreeMemory)                    \
     X(BindBufferMemory) X(MapMemory) X(QueueSubmit) X(CmdBindPipeline) X(CmdBindDescriptorSets) X(CmdPushConstants)    \
