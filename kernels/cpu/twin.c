@@ -343,7 +343,6 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
                 if (p->dump_s)
                     p->dump_s[dump + j] = s[j];
             }
-            rebase(local, r, here, d_pad);
             if (again) { /* O += R of the 128 keys before */
                 for (uint32_t c = 0; c < d_pad && key; c++) {
                     if (p->dump_r)
@@ -355,6 +354,7 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
                 local->l[r] += local->r_sum[r];
                 local->r_sum[r] = 0;
             }
+            rebase(local, r, here, d_pad);
             operand codes[TD_TILE_KEYS];
             bool finite = true;
             for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {

@@ -7,10 +7,12 @@
  * halves, so that one half is in the tensor cores while the other is in the exponential (i: step; 0, 1: halves):
  *
  *   fetching   V(i) K(i+1) -> a ring of stages, mbarriers full and empty
- *   tensor     S1 = Q K1(i), R += P1 V1(i-1) |        | R = P0 V0(i), S0 = Q K0(i+1) |              | S1 = ...
- *   threads    P0 = ex2 S0 ------------------| O += R | P1 = ex2 S1 -----------------| check S0, S1 |
+ *   tensor     S1 = Q K1(i), R += P1 V1(i-1) |        | R = P0 V0(i), S0 = Q K0(i+1) |          | S1 = Q K1(i+1) ...
+ *   threads    P0 = ex2 S0 ------------------| O += R | P1 = ex2 S1 ----------------------------| P0 = ex2 S0 ...
  *
- * The warpgroups take turns at the exponentials. Registers of a thread at Dim 128: O 64, R 68, S 64, P 16 of 240.
+ * P is computed before it is known whether its base fits, and again if it did not: so the maxima of S and the vote lie
+ * in the exponentials' shadow. The warpgroups take turns at the exponentials. Registers of a thread at Dim 128: O 64,
+ * R 68, S 64, P 16 of 240.
  *
  * The tensor cores keep 13 fractional bits, so R adds up 128 keys only and O, in fp32, takes the rest (two-level
  * accumulation). P's sum is one more column of P V, a channel of ones: the denominator adds up the very codes that the
@@ -186,8 +188,8 @@ template <class T> struct Consumer {
         scale[1] = __fmul_rn(row_scale[1], key_scale);
     }
 
-    /* Whether P of a half would pass 448 somewhere in the warp; `here` are the thread's maxima. */
-    template <int Half> __device__ __forceinline__ bool exceeds(float (&here)[2])
+    /* Whether P of a half would pass 448 in this thread; `here` are its maxima. */
+    template <int Half> __device__ __forceinline__ bool exceeds(float (&here)[2]) const
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
@@ -199,7 +201,7 @@ template <class T> struct Consumer {
             const int most = max(part[0], part[1]);
             here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
         }
-        return __any_sync(~0u, here[0] > __fadd_rn(top[0], TD_LOG2_448) || here[1] > __fadd_rn(top[1], TD_LOG2_448));
+        return here[0] > __fadd_rn(top[0], TD_LOG2_448) || here[1] > __fadd_rn(top[1], TD_LOG2_448);
     }
 
     /* Gives rows another base, and all that has been added up so far with it. */
@@ -227,16 +229,21 @@ template <class T> struct Consumer {
             r[i] = __fmul_rn(r[i], alpha[i % 4 / 2]);
     }
 
-    /* P of pieces Begin to End - 1 of a half, 16 keys each. */
-    template <int Half, int Begin, int End> __device__ __forceinline__ void exponentials()
+    /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` converts S, which is exact, by another instruction:
+     * else the compiler keeps the floats of the first try for the second, where it lacks the registers. */
+    template <int Half, int Begin, int End, bool Again = false> __device__ __forceinline__ void exponentials()
     {
 #pragma unroll
         for (int piece = Begin; piece < End; piece++) {
             float e[8];
 
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                e[i] = ex2(__fmaf_rn(float(s[Half][8 * piece + i]), scale[i % 4 / 2], -top[i % 4 / 2]));
+            for (int i = 0; i < 8; i++) {
+                const int value = s[Half][8 * piece + i];
+
+                e[i] = ex2(__fmaf_rn(Again ? __int2float_rz(value) : __int2float_rn(value), scale[i % 4 / 2],
+                                     -top[i % 4 / 2]));
+            }
 #pragma unroll
             for (int row = 0; row < 2; row++)
                 p[Half][piece / 2][2 * (piece % 2) + row] =
@@ -474,16 +481,18 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.template mask<0>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
         };
 
+        const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
+
         next.next<T::stages>();
+        odd = look(first_scale, 0);
         wait_for(shared.full[0], 0);
         c.template issue_qk<0>(q_tile, k_tile);
         wgmma_wait<0>();
         wgmma_hold(c.s[0]);
         if (T::dump)
             dump_s<T, 0>(p, c, dump_row, lane, 0);
-        odd = look(shared.stage[0].k_scale, 0);
         if (odd)
-            mask_low(shared.stage[0].k_scale, 0);
+            mask_low(first_scale, 0);
         c.set_scale(key_scale);
         c.template exceeds<0>(here);
         c.rebase(here);
@@ -495,8 +504,9 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             const uint32_t k_next = k_tile + next.stage * stage_words, v_next = v_tile + next.stage * stage_words;
             const float *k_scale = shared.stage[now.stage].k_scale, *k_scale_next = shared.stage[next.stage].k_scale;
 
-            wait_for(shared.full[next.stage], next.parity);
+            const bool fetched = mbarrier_try_wait(shared_address(&shared.full[next.stage]), next.parity);
             bar_sync<256>(my_turn);
+            bool over = c.template exceeds<0>(here);
             c.template exponentials<0, 0, Consumer<T>::kPieces / 2>();
             wgmma_wait<0>(); /* S1, and R of the step before */
             wgmma_hold(c.s[1]);
@@ -508,26 +518,37 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.flush();
             c.template exponentials<0, Consumer<T>::kPieces / 2, Consumer<T>::kPieces>();
             bar_arrive<256>(next_turn);
-            if (__builtin_expect(odd, 0)) {
-                c.template correct<0>();
-                c.template mask<1>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
+            if (__builtin_expect(__any_sync(~0u, over), 0)) {
+                c.rebase(here);
+                c.template exponentials<0, 0, Consumer<T>::kPieces, true>();
             }
+            if (__builtin_expect(odd, 0))
+                c.template correct<0>();
+            if (!fetched)
+                wait_for(shared.full[next.stage], next.parity);
             c.template issue_pv<0>(v_next);
             c.template issue_qk<0>(q_tile, k_next);
+            if (__builtin_expect(odd, 0)) /* (a branch also keeps what follows from being mixed with the products) */
+                c.template mask<1>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
             warp_arrive(shared.empty[now.stage]);
             if (T::dump)
                 dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
-            if (__builtin_expect(c.template exceeds<1>(here), 0))
-                c.rebase(here);
 
             bar_sync<256>(my_turn);
+            over = c.template exceeds<1>(here);
             c.template exponentials<1, 0, Consumer<T>::kPieces>();
-            const bool odd_next = look(k_scale_next, step + 1);
-            wgmma_wait<0>(); /* S0 of the next step */
-            wgmma_hold(c.s[0]);
             bar_arrive<256>(next_turn);
+            const bool odd_next = look(k_scale_next, step + 1);
+            if (__builtin_expect(__any_sync(~0u, over), 0)) {
+                c.rebase(here);
+                c.template exponentials<1, 0, Consumer<T>::kPieces, true>();
+            }
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
+            c.template issue_qk<1>(q_tile, k_next);
+            c.template issue_pv<1>(v_next);
+            wgmma_wait<2>(); /* S0 of the next step */
+            wgmma_hold(c.s[0]);
             if (T::dump) {
                 dump_p<T, 1>(p, c, dump_row, lane, step * T::keys);
                 if (more)
@@ -537,10 +558,6 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (__builtin_expect(odd && more, 0))
                 mask_low(k_scale_next, step + 1);
             c.set_scale(key_scale);
-            c.template issue_qk<1>(q_tile, k_next);
-            c.template issue_pv<1>(v_next);
-            if (__builtin_expect(c.template exceeds<0>(here) && more, 0))
-                c.rebase(here);
             now = next;
             next.next<T::stages>();
         }
