@@ -26,3 +26,8 @@ file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefi
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
 configure_file(${package_in}/tandem.pc.in ${package_out}/tandem.pc @ONLY)
 install(FILES ${package_out}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The daemon, with units for the user's service manager.
+install(TARGETS tandemd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+configure_file(${package_in}/tandemd.service.in ${package_out}/tandemd.service @ONLY)
+install(FILES ${package_out}/tandemd.service ${package_in}/tandemd.socket DESTINATION lib/systemd/user)

@@ -1,0 +1,186 @@
+/* The configuration file: `key = value` lines.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+const char td_config_help[] =
+    "  backend = auto          auto, cuda or cpu; auto takes the CPU where there is no CUDA device     (at start)\n"
+    "  threads = 0             most threads that CPU kernels use; 0: all cores                         (at start)\n"
+    "  metrics = 0             loopback port of the Prometheus metrics; 0: none                        (at start)\n"
+    "  log = info              error, warn, info or debug\n"
+    "  clients = 32            sessions at a time, 1 to 48\n"
+    "  mems = 1024             of a client, and so on; what it has stays as it is when these change\n"
+    "  timelines = 256\n"
+    "  models = 32\n"
+    "  mem_bytes = 4G          the largest mem; K, M and G are powers of 1024\n"
+    "  client_bytes = 8G       all mems of a client together\n"
+    "  total_bytes = 32G       all mems of all clients together\n"
+    "  model_bytes = 32G       all models together\n"
+    "  share_window_us = 8000  how much compute one client may be ahead of another by earlier deadlines\n"
+    "  model_dir = PATH        models may be loaded from beneath it; up to 8 lines\n"
+    "  allow_uid = N           this user may connect too; up to 16 lines\n";
+
+td_config td_config_default(void)
+{
+    return (td_config){
+        .clients = 32,
+        .mems = 1024,
+        .timelines = 256,
+        .models = 32,
+        .log_level = TD_LOG_INFO,
+        .mem_bytes = 4ull << 30,
+        .client_bytes = 8ull << 30,
+        .total_bytes = 32ull << 30,
+        .model_bytes = 32ull << 30,
+        .share_window_ns = 8000000,
+    };
+}
+
+typedef struct key {
+    const char *name;
+    size_t at;
+    bool wide; /* 64 bits, with K, M, G */
+    uint64_t least, most;
+    const char *words[5]; /* instead of numbers */
+} key;
+
+#define AT(member) offsetof(td_config, member)
+static const key keys[] = {
+    {"backend", AT(backend), false, 0, 2, {"auto", "cuda", "cpu"}},
+    {"threads", AT(threads), false, 0, 4096, {0}},
+    {"metrics", AT(metrics_port), false, 0, 65535, {0}},
+    {"log", AT(log_level), false, 0, 3, {"error", "warn", "info", "debug"}},
+    {"clients", AT(clients), false, 1, TD_MAX_CLIENTS, {0}},
+    {"mems", AT(mems), false, 1, 16384, {0}},
+    {"timelines", AT(timelines), false, 1, 16384, {0}},
+    {"models", AT(models), false, 1, 1024, {0}},
+    {"mem_bytes", AT(mem_bytes), true, 4096, 1ull << 46, {0}},
+    {"client_bytes", AT(client_bytes), true, 4096, 1ull << 46, {0}},
+    {"total_bytes", AT(total_bytes), true, 4096, 1ull << 46, {0}},
+    {"model_bytes", AT(model_bytes), true, 0, 1ull << 46, {0}},
+    {"share_window_us", AT(share_window_ns), true, 0, 10000000, {0}},
+};
+
+static bool number_of(const char *text, bool wide, uint64_t *out)
+{
+    static const char units[] = "KMG";
+    const char *unit;
+    char *end;
+
+    if (!isdigit((unsigned char)*text))
+        return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (errno)
+        return false;
+    unit = wide && *end ? strchr(units, *end) : NULL;
+    if (unit) {
+        const uint64_t factor = 1ull << 10 * (unit - units + 1);
+
+        end++;
+        if (!td_mul_u64(*out, factor, out))
+            return false;
+    }
+    return !*end;
+}
+
+static tandem_status set_key(td_config *config, const key *k, const char *value, char *why, size_t why_bytes)
+{
+    uint64_t number = UINT64_MAX;
+
+    for (uint64_t i = 0; k->words[0] && k->words[i]; i++)
+        if (!strcmp(k->words[i], value))
+            number = i;
+    if (k->words[0] ? number == UINT64_MAX : !number_of(value, k->wide, &number))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is '%.80s', must be %s", k->name, value,
+                       k->words[0] ? "one of its words" : "a number");
+    if (number < k->least || number > k->most)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is %" PRIu64 ", must be %" PRIu64 " to %" PRIu64, k->name,
+                       number, k->least, k->most);
+    if (k->at == AT(share_window_ns))
+        number *= 1000;
+    if (k->wide)
+        memcpy((char *)config + k->at, &number, sizeof number);
+    else
+        memcpy((char *)config + k->at, &(uint32_t){(uint32_t)number}, sizeof(uint32_t));
+    return TANDEM_OK;
+}
+
+static tandem_status set(td_config *config, const char *name, const char *value, char *why, size_t why_bytes)
+{
+    uint64_t number;
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(keys[i].name, name))
+            return set_key(config, &keys[i], value, why, why_bytes);
+    if (!strcmp(name, "model_dir")) {
+        if (value[0] != '/' || strlen(value) >= sizeof config->model_dirs[0])
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "model_dir is '%.80s', must be an absolute path of at most %zu bytes",
+                           value, sizeof config->model_dirs[0] - 1);
+        if (config->model_dir_count == TD_MAX_MODEL_DIRS)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "model_dir is there more than %d times", TD_MAX_MODEL_DIRS);
+        snprintf(config->model_dirs[config->model_dir_count++], sizeof config->model_dirs[0], "%s", value);
+        return TANDEM_OK;
+    }
+    if (!strcmp(name, "allow_uid")) {
+        if (!number_of(value, false, &number) || number >= UINT32_MAX)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "allow_uid is '%.80s', must be a user's number", value);
+        if (config->allow_count == TD_MAX_ALLOWED)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "allow_uid is there more than %d times", TD_MAX_ALLOWED);
+        config->allow[config->allow_count++] = (uint32_t)number;
+        return TANDEM_OK;
+    }
+    return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "'%.80s' is no key: see tandemd --help", name);
+}
+
+/* Without the blanks on both sides. */
+static char *trim(char *text)
+{
+    char *end = text + strlen(text);
+
+    while (end > text && isspace((unsigned char)end[-1]))
+        *--end = 0;
+    while (isspace((unsigned char)*text))
+        text++;
+    return text;
+}
+
+tandem_status td_config_read(const char *path, td_config *config, char *why, size_t why_bytes)
+{
+    td_config made = td_config_default();
+    tandem_status status = TANDEM_OK;
+    FILE *file = fopen(path, "re");
+    char line[1024], text[200];
+
+    if (!file)
+        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(errno));
+    for (uint32_t number = 1; status == TANDEM_OK && fgets(line, sizeof line, file); number++) {
+        char *name = trim(line), *value;
+
+        if (!*name || *name == '#')
+            continue;
+        value = strchr(name, '=');
+        if (!value) {
+            status = td_fail(text, sizeof text, TANDEM_ERROR_ARG, "'%.80s' has no '='", name);
+        } else {
+            *value++ = 0;
+            status = set(&made, trim(name), trim(value), text, sizeof text);
+        }
+        if (status != TANDEM_OK)
+            td_fail(why, why_bytes, status, "%s, line %u: %s", path, number, text);
+    }
+    if (status == TANDEM_OK && ferror(file))
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s cannot be read", path);
+    fclose(file);
+    if (status == TANDEM_OK)
+        *config = made;
+    return status;
+}

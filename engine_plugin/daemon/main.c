@@ -1,0 +1,254 @@
+/* tandemd: the command line, and everything that must happen before the broker is confined.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+uint32_t td_say_level = TD_LOG_INFO;
+static bool to_journal;
+
+void td_say(td_log_level level, const char *format, ...)
+{
+    static const char *const words[] = {"error: ", "warning: ", "", ""};
+    static const int priorities[] = {3, 4, 6, 7};
+    char line[TD_TEXT_BYTES + 200];
+    va_list list;
+
+    if ((uint32_t)level > td_say_level)
+        return;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    if (to_journal)
+        dprintf(STDERR_FILENO, "<%d>%s\n", priorities[level], line);
+    else
+        dprintf(STDERR_FILENO, "tandemd: %s%s\n", words[level], line);
+}
+
+static void help(void)
+{
+    printf("usage: tandemd [--socket PATH] [--config FILE]\n"
+           "Computes for many engines: they share memory with it over a Unix socket and go on when it fails. Stays in the\n"
+           "foreground until SIGTERM, which lets running jobs end (at most 2 s); SIGHUP reads the configuration again.\n"
+           "\n"
+           "  --socket PATH   where to listen: $XDG_RUNTIME_DIR/tandem-0 if not given, mode 0600 (0666 with allow_uid: who\n"
+           "                  may connect is asked of the kernel). A socket from the service manager (LISTEN_FDS) goes first\n"
+           "  --config FILE   $XDG_CONFIG_HOME/tandem/tandemd.conf if not given and there\n"
+           "  --help, --version\n"
+           "\n"
+           "The configuration has lines `key = value`; these are the defaults. Lines with # in front are comments:\n%s"
+           "\n"
+           "What has neither a deadline nor a point to wait for or to signal is background: it runs when nothing else can.\n"
+           "Exit status: 0 after SIGTERM; 1 if it cannot begin; 2 for a wrong command line.\n",
+           td_config_help);
+}
+
+typedef struct options {
+    const char *socket, *config;
+    char socket_path[TD_CONN_PATH_BYTES], config_path[4096];
+} options;
+
+/* -1: go on; else the exit status. */
+static int read_options(options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char **to = !strcmp(argv[i], "--socket") ? &o->socket : !strcmp(argv[i], "--config") ? &o->config : NULL;
+
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            help();
+            return 0;
+        }
+        if (!strcmp(argv[i], "--version")) {
+            printf("tandemd %d.%d.%d\n", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
+            return 0;
+        }
+        if (!to || i + 1 == argc) {
+            fprintf(stderr, "tandemd: %s '%s'; see tandemd --help\n", to ? "a value is missing behind" : "unknown option",
+                    argv[i]);
+            return 2;
+        }
+        *to = argv[++i];
+    }
+    return -1;
+}
+
+static bool find_paths(options *o, bool inherits)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR"), *home = getenv("HOME"), *xdg = getenv("XDG_CONFIG_HOME");
+    int length = 0;
+
+    if (!o->socket && !inherits) {
+        if (!runtime || !*runtime) {
+            td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is not set: give --socket");
+            return false;
+        }
+        length = snprintf(o->socket_path, sizeof o->socket_path, "%s/tandem-0", runtime);
+        if (length >= (int)sizeof o->socket_path) {
+            td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is '%.80s': too long for a socket", runtime);
+            return false;
+        }
+        o->socket = o->socket_path;
+    }
+    if (o->config)
+        return true;
+    if (xdg && *xdg)
+        length = snprintf(o->config_path, sizeof o->config_path, "%s/tandem/tandemd.conf", xdg);
+    else if (home && *home)
+        length = snprintf(o->config_path, sizeof o->config_path, "%s/.config/tandem/tandemd.conf", home);
+    else
+        return true;
+    if (length < (int)sizeof o->config_path && !access(o->config_path, R_OK))
+        o->config = o->config_path;
+    return true;
+}
+
+/* Whether the service manager hands over a socket, which is descriptor 3. */
+static bool inherits_socket(void)
+{
+    const char *pid = getenv("LISTEN_PID"), *fds = getenv("LISTEN_FDS");
+
+    return pid && fds && strtol(pid, NULL, 10) == (long)getpid() && strtol(fds, NULL, 10) >= 1;
+}
+
+static tandem_status listen_somewhere(td_broker *b, const options *o, bool inherits, char *why, size_t why_bytes)
+{
+    tandem_status status;
+
+    if (inherits) {
+        status = td_listener_adopt(&b->listener, 3, why, why_bytes);
+        close(3);
+        return status;
+    }
+    status = td_listener_open(&b->listener, o->socket, why, why_bytes);
+    if (status == TANDEM_OK && b->config.allow_count && chmod(o->socket, 0666)) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", o->socket, strerror(errno));
+        td_listener_close(&b->listener);
+    }
+    return status;
+}
+
+/* The service manager's ear, or -1. */
+static int notify_socket(void)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    const size_t length = path ? strlen(path) : 0;
+    int fd;
+
+    if (!length || length >= sizeof to.sun_path || (path[0] != '/' && path[0] != '@'))
+        return -1;
+    memcpy(to.sun_path, path, length);
+    if (path[0] == '@')
+        to.sun_path[0] = 0;
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)))
+        td_fd_close(&fd);
+    return fd;
+}
+
+static uint64_t watchdog_ns(void)
+{
+    const char *pid = getenv("WATCHDOG_PID"), *us = getenv("WATCHDOG_USEC");
+
+    if (!us || (pid && strtol(pid, NULL, 10) != (long)getpid()))
+        return 0;
+    return strtoull(us, NULL, 10) * 1000;
+}
+
+static void raise_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static int take_signals(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static int be_worker(char **argv)
+{
+    struct stat st;
+
+    if (fstat(3, &st) || !S_ISSOCK(st.st_mode) || fstat(4, &st)) {
+        fprintf(stderr, "tandemd: --worker is for the daemon itself\n");
+        return 2;
+    }
+    fcntl(3, F_SETFD, FD_CLOEXEC);
+    return td_worker_main(3, 4, (uint32_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10));
+}
+
+int main(int argc, char **argv)
+{
+    static td_broker b;
+    static options o;
+    char why[TD_TEXT_BYTES] = "";
+    const bool inherits = inherits_socket();
+    int result;
+
+    to_journal = getenv("JOURNAL_STREAM") != NULL;
+    if (argc == 4 && !strcmp(argv[1], "--worker"))
+        return be_worker(argv);
+    result = read_options(&o, argc, argv);
+    if (result >= 0)
+        return result;
+    if (!find_paths(&o, inherits))
+        return 1;
+    b.config = td_config_default();
+    b.listener = (td_listener){-1, -1, -1, ""};
+    b.metrics = b.signals = b.nursery = b.notify = -1;
+    if (o.config && td_config_read(o.config, &b.config, why, sizeof why) != TANDEM_OK) {
+        td_say(TD_LOG_ERROR, "%s", why);
+        return 1;
+    }
+    td_say_level = b.config.log_level;
+    raise_limit();
+    td_confine_process();
+    b.signals = take_signals();
+    b.nursery = td_nursery_start(&b.config, o.config);
+    result = 1;
+    if (b.signals < 0 || b.nursery < 0) {
+        td_say(TD_LOG_ERROR, "cannot begin: %s", strerror(errno));
+    } else if (listen_somewhere(&b, &o, inherits, why, sizeof why) != TANDEM_OK) {
+        td_say(TD_LOG_ERROR, "%s", why);
+    } else if (b.config.metrics_port && (b.metrics = td_metrics_listen(b.config.metrics_port, why, sizeof why)) < 0) {
+        td_say(TD_LOG_ERROR, "%s", why);
+        td_listener_close(&b.listener);
+    } else {
+        b.notify = notify_socket();
+        b.watchdog_ns = watchdog_ns();
+        td_say(TD_LOG_INFO, "listening at %s", inherits ? "the service manager's socket" : o.socket);
+        result = td_broker_run(&b);
+    }
+    td_fd_close(&b.nursery); /* it ends, and the worker with it */
+    td_fd_close(&b.signals);
+    td_fd_close(&b.metrics);
+    td_fd_close(&b.notify);
+    return result;
+}

@@ -1,0 +1,276 @@
+/* The nursery: a small process that starts workers and opens files for the broker, which can do neither itself.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+tandem_status td_pass(int to, const void *message, size_t bytes, const int *fds, uint32_t fd_count)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control = {0};
+    struct iovec part = {(void *)(uintptr_t)message, bytes};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
+    ssize_t sent;
+
+    if (fd_count) {
+        struct cmsghdr *c;
+
+        m.msg_control = control.bytes;
+        m.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, fd_count * sizeof(int));
+    }
+    do
+        sent = sendmsg(to, &m, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent == (ssize_t)bytes)
+        return TANDEM_OK;
+    return sent < 0 && (errno == EAGAIN || errno == ENOBUFS) ? TANDEM_ERROR_BUSY : TANDEM_ERROR_LOST;
+}
+
+tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2])
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    struct iovec part = {message, bytes};
+    struct msghdr m = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    uint32_t count = 0;
+    ssize_t got;
+
+    fds[0] = fds[1] = -1;
+    do
+        got = recvmsg(from, &m, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
+        return got < 0 && errno == EAGAIN ? TANDEM_ERROR_BUSY : TANDEM_ERROR_LOST;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
+        for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len &&
+                           count < 2;
+             i++)
+            memcpy(&fds[count++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+    if ((size_t)got == bytes && !(m.msg_flags & MSG_TRUNC))
+        return TANDEM_OK;
+    td_fd_close(&fds[0]);
+    td_fd_close(&fds[1]);
+    return TANDEM_ERROR_PROTOCOL;
+}
+
+typedef struct nursery {
+    int broker, signals;
+    td_config config;
+    const char *config_path;
+} nursery;
+
+/* A worker is this program again, with memory of its own. */
+static void become_worker(const nursery *n, int socket, int desk)
+{
+    char backend[16], threads[16];
+    char *const argv[] = {(char *)"tandemd-worker", (char *)"--worker", backend, threads, NULL};
+    sigset_t none;
+
+    snprintf(backend, sizeof backend, "%u", n->config.backend);
+    snprintf(threads, sizeof threads, "%u", n->config.threads);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0ul, 0ul, 0ul);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    /* Not onto one another. */
+    socket = fcntl(socket, F_DUPFD_CLOEXEC, 10);
+    desk = fcntl(desk, F_DUPFD_CLOEXEC, 10);
+    if (socket >= 0 && desk >= 0 && dup2(socket, 3) == 3 && dup2(desk, 4) == 4)
+        execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
+static void spawn(nursery *n, td_nurse *m, const int fds[2])
+{
+    const pid_t before = getpid(), pid = fork();
+
+    if (!pid) {
+        if (getppid() != before)
+            _exit(127);
+        become_worker(n, fds[0], fds[1]);
+    }
+    m->kind = TD_NURSE_SPAWNED;
+    m->pid = pid;
+    m->status = pid > 0 ? TANDEM_OK : TANDEM_ERROR_NOMEM;
+    if (pid < 0)
+        snprintf(m->text, sizeof m->text, "fork: %s", strerror(errno));
+    td_pass(n->broker, m, sizeof *m, NULL, 0);
+}
+
+/* Beneath the first model directory that has it, whatever links lie on the way; a regular file. */
+static int open_beneath(const nursery *n, const char *path, char *why, size_t why_bytes)
+{
+    const struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK,
+                                 .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    int error = ENOENT;
+
+    for (uint32_t i = 0; i < n->config.model_dir_count; i++) {
+        const char *dir = n->config.model_dirs[i], *below = path;
+        const size_t length = strlen(dir);
+        struct stat st;
+        int at, fd;
+
+        if (path[0] == '/') { /* a client may know where they are */
+            if (strncmp(path, dir, length) || path[length] != '/')
+                continue;
+            below = path + length;
+        }
+        below += strspn(below, "/");
+        at = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (at < 0)
+            continue;
+        fd = (int)syscall(SYS_openat2, at, below, &how, sizeof how);
+        if (fd < 0)
+            error = errno;
+        close(at);
+        if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode))
+            return fd;
+        if (fd >= 0)
+            error = EISDIR;
+        td_fd_close(&fd);
+    }
+    td_fail(why, why_bytes, TANDEM_ERROR_IO, "path is '%.200s': %s, beneath %u model director%s", path, strerror(error),
+            n->config.model_dir_count, n->config.model_dir_count == 1 ? "y" : "ies");
+    return -1;
+}
+
+static void look_at_children(nursery *n)
+{
+    struct signalfd_siginfo info;
+    td_nurse m = {.kind = TD_NURSE_ENDED};
+
+    while (read(n->signals, &info, sizeof info) == sizeof info)
+        ;
+    while ((m.pid = waitpid(-1, &m.status, WNOHANG)) > 0)
+        td_pass(n->broker, &m, sizeof m, NULL, 0);
+}
+
+static void answer(nursery *n, td_nurse *m, const int fds[2])
+{
+    char why[TD_TEXT_BYTES] = "";
+    int fd;
+
+    m->text[sizeof m->text - 1] = 0;
+    switch ((td_nurse_kind)m->kind) {
+    case TD_NURSE_SPAWN:
+        spawn(n, m, fds);
+        break;
+    case TD_NURSE_KILL:
+        if (m->pid > 0)
+            kill(m->pid, SIGKILL); /* a child of ours that nobody else waits for: the number is still its own */
+        break;
+    case TD_NURSE_OPEN:
+        fd = open_beneath(n, m->text, why, sizeof why);
+        m->kind = TD_NURSE_OPENED;
+        m->status = fd >= 0 ? TANDEM_OK : TANDEM_ERROR_IO;
+        if (fd < 0)
+            snprintf(m->text, sizeof m->text, "%s", why);
+        td_pass(n->broker, m, sizeof *m, &fd, fd >= 0);
+        td_fd_close(&fd);
+        break;
+    case TD_NURSE_CONFIG:
+        m->status = n->config_path ? td_config_read(n->config_path, &n->config, why, sizeof why) : TANDEM_OK;
+        snprintf(m->text, sizeof m->text, "%s", why);
+        m->config = n->config;
+        td_pass(n->broker, m, sizeof *m, NULL, 0);
+        break;
+    default:
+        break;
+    }
+}
+
+static int run(nursery *n)
+{
+    static td_nurse m;
+
+    for (;;) {
+        struct pollfd p[2] = {{n->broker, POLLIN, 0}, {n->signals, POLLIN, 0}};
+        int fds[2];
+        tandem_status status;
+
+        if (poll(p, 2, -1) < 0 && errno != EINTR)
+            return 1;
+        if (p[1].revents)
+            look_at_children(n);
+        if (!p[0].revents)
+            continue;
+        status = td_fetch(n->broker, &m, sizeof m, fds);
+        if (status == TANDEM_OK)
+            answer(n, &m, fds);
+        td_fd_close(&fds[0]);
+        td_fd_close(&fds[1]);
+        if (status == TANDEM_ERROR_LOST)
+            return 0; /* and workers with us */
+    }
+}
+
+int td_nursery_start(const td_config *config, const char *config_path)
+{
+    const pid_t before = getpid();
+    int ends[2];
+    sigset_t set;
+    pid_t pid;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
+        return -1;
+    pid = fork();
+    if (pid) {
+        close(ends[1]);
+        if (pid < 0)
+            td_fd_close(&ends[0]);
+        else
+            fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK);
+        return ends[0];
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0ul, 0ul, 0ul);
+    if (getppid() != before)
+        _exit(1);
+    /* Nothing of the broker's but the way to it: not the socket that a service manager hands over. */
+    if (ends[1] != 3)
+        dup2(ends[1], 3);
+    fcntl(3, F_SETFD, FD_CLOEXEC);
+    syscall(SYS_close_range, 4u, ~0u, 0u);
+    /* What the terminal sends to all of us is the broker's to answer. */
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    {
+        static nursery n;
+
+        n = (nursery){.broker = 3, .config = *config, .config_path = config_path};
+        n.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+        prctl(PR_SET_NAME, "tandemd-nursery", 0ul, 0ul, 0ul);
+        _exit(n.signals < 0 ? 1 : run(&n));
+    }
+}

@@ -1,0 +1,1639 @@
+/* tandemd as a process, and clients that speak its wire: results, faults, limits, operation.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "interop/wire/conn.h"
+#include "interop/wire/ring.h"
+#include "kernels/model/safetensors.h"
+#include "tandem/tandem.h"
+
+#define MS 1000000ull
+#define PATIENCE (20000 * MS) /* under sanitizers, on a machine that does other things too */
+
+static char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
+static pid_t daemon_pid;
+
+static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
+
+/* The daemon. */
+
+static void write_config(const char *text)
+{
+    FILE *file = fopen(config_path, "w");
+
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void show_log(void)
+{
+    FILE *file = fopen(log_path, "r");
+    char line[1000];
+
+    while (file && fgets(line, sizeof line, file))
+        print_message("  %s", line);
+    if (file)
+        fclose(file);
+}
+
+static void exec_daemon(void)
+{
+    const int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(log, STDERR_FILENO);
+    execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
+    _exit(127);
+}
+
+static bool has_logged(const char *text)
+{
+    static char all[1 << 20];
+    const int fd = open(log_path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd < 0 ? 0 : read(fd, all, sizeof all - 1);
+
+    all[got > 0 ? got : 0] = 0;
+    if (fd >= 0)
+        close(fd);
+    return strstr(all, text) != NULL;
+}
+
+static void await_log(const char *text)
+{
+    const uint64_t begin = td_now_ns();
+
+    while (!has_logged(text)) {
+        if (td_now_ns() - begin > PATIENCE) {
+            show_log();
+            fail_msg("'%s' was not logged", text);
+        }
+        sleep_ms(5);
+    }
+}
+
+static void start_daemon(const char *config)
+{
+    write_config(config);
+    unlink(log_path);
+    daemon_pid = fork();
+    assert_true(daemon_pid >= 0);
+    if (!daemon_pid)
+        exec_daemon();
+    await_log("computes on");
+}
+
+/* The exit status; -1 if it does not end in time. */
+static int end_daemon(int signal_number, uint64_t within_ns)
+{
+    const uint64_t begin = td_now_ns();
+    int status = 0;
+
+    if (signal_number)
+        kill(daemon_pid, signal_number);
+    while (waitpid(daemon_pid, &status, WNOHANG) == 0) {
+        if (td_now_ns() - begin > within_ns) {
+            kill(daemon_pid, SIGKILL);
+            waitpid(daemon_pid, &status, 0);
+            daemon_pid = 0;
+            return -1;
+        }
+        sleep_ms(2);
+    }
+    daemon_pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+static pid_t parent_of(pid_t pid, char *name, size_t name_bytes)
+{
+    char path[64], text[400];
+    const char *end;
+    pid_t parent = -1;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    file = fopen(path, "re");
+    if (!file)
+        return -1;
+    if (fgets(text, sizeof text, file) && (end = strrchr(text, ')'))) {
+        const char *begin = strchr(text, '(') + 1;
+        char state;
+
+        snprintf(name, name_bytes, "%.*s", (int)(end - begin), begin);
+        if (sscanf(end + 1, " %c %d", &state, &parent) != 2 || state == 'Z')
+            parent = -1;
+    }
+    fclose(file);
+    return parent;
+}
+
+/* The daemon's worker, or 0. */
+static pid_t find_worker(void)
+{
+    DIR *dir = opendir("/proc");
+    struct dirent *e;
+    pid_t found = 0;
+
+    while (dir && (e = readdir(dir))) {
+        const pid_t pid = (pid_t)atoi(e->d_name);
+        char name[64], above[64];
+
+        if (pid > 0 && parent_of(pid, name, sizeof name) > 0 && !strcmp(name, "tandemd-worker") &&
+            parent_of(parent_of(pid, name, sizeof name), above, sizeof above) == daemon_pid)
+            found = pid;
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static pid_t await_worker(pid_t other_than)
+{
+    const uint64_t begin = td_now_ns();
+    pid_t pid;
+
+    while (!(pid = find_worker()) || pid == other_than) {
+        assert_true(td_now_ns() - begin < PATIENCE);
+        sleep_ms(2);
+    }
+    return pid;
+}
+
+/* -1 where only root may see it: the broker lets nobody look into itself. */
+static int count_fds(pid_t pid)
+{
+    char path[64];
+    struct dirent *e;
+    int count = 0;
+    DIR *dir;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    dir = opendir(path);
+    if (!dir && errno == EACCES && geteuid())
+        return -1;
+    assert_non_null(dir);
+    while ((e = readdir(dir)))
+        count += e->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+/* Memory of a process, as "VmRSS", or "RssShmem" for what it shares. */
+static long memory_kib(pid_t pid, const char *what)
+{
+    char path[64], line[200];
+    long kib = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    file = fopen(path, "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        if (!strncmp(line, what, strlen(what)) && line[strlen(what)] == ':')
+            kib = atol(line + strlen(what) + 1);
+    fclose(file);
+    return kib;
+}
+
+/* A client. */
+
+typedef struct client {
+    td_conn conn;
+    td_wire_rules rules;
+    td_wire_welcome welcome;
+    td_ring ring;
+    uint64_t last_ticket;
+    td_wire_message event; /* the last one: RESET, ERROR of a job, BYE */
+    uint32_t resets, job_errors, byes;
+} client;
+
+static tandem_status client_connect(client *c)
+{
+    const uint64_t begin = td_now_ns();
+    char why[300] = "";
+    tandem_status status;
+
+    memset(c, 0, sizeof *c);
+    c->rules = td_wire_rules_new();
+    do {
+        status = td_conn_connect(&c->conn, socket_path, why, sizeof why);
+        if (status == TANDEM_ERROR_BUSY)
+            sleep_ms(1);
+    } while (status == TANDEM_ERROR_BUSY && td_now_ns() - begin < PATIENCE);
+    return status;
+}
+
+static tandem_status client_take(client *c, td_wire_message *m, int *fd, uint64_t timeout_ns)
+{
+    char why[300] = "";
+    tandem_status status = td_conn_wait(&c->conn, timeout_ns, why, sizeof why);
+
+    *fd = -1;
+    if (status != TANDEM_OK)
+        return status;
+    status = td_conn_recv(&c->conn, &c->rules, TD_WIRE_TO_CLIENT, m, fd, why, sizeof why);
+    if (status == TANDEM_ERROR_PROTOCOL)
+        fail_msg("the daemon lies: %s", why);
+    return status;
+}
+
+static void note_event(client *c, const td_wire_message *m)
+{
+    c->event = *m;
+    c->resets += m->header.type == TD_WIRE_RESET;
+    c->byes += m->header.type == TD_WIRE_BYE;
+    c->job_errors += m->header.type == TD_WIRE_ERROR && m->error.ticket;
+}
+
+/* Events that are there. LOST once the daemon has closed. */
+static tandem_status client_events(client *c, uint64_t timeout_ns)
+{
+    td_wire_message m;
+    int fd;
+    tandem_status status;
+
+    while ((status = client_take(c, &m, &fd, timeout_ns)) == TANDEM_OK) {
+        note_event(c, &m);
+        timeout_ns = 0;
+    }
+    return status;
+}
+
+static tandem_status client_ask(client *c, td_wire_message *m, const int *fd, td_wire_message *answer, int *answer_fd)
+{
+    char why[300] = "";
+    tandem_status status = td_conn_send(&c->conn, m, fd, why, sizeof why);
+    int ignored;
+
+    if (status != TANDEM_OK)
+        return status;
+    td_wire_took(&c->rules, TD_WIRE_TO_DAEMON, m);
+    for (;;) {
+        status = client_take(c, answer, answer_fd ? answer_fd : &ignored, PATIENCE);
+        if (status != TANDEM_OK)
+            return status;
+        if (answer->header.serial == m->header.serial)
+            return TANDEM_OK;
+        note_event(c, answer);
+        if (answer->header.type == TD_WIRE_ERROR && !answer->error.ticket)
+            return TANDEM_ERROR_LOST;
+    }
+}
+
+static td_wire_message hello(uint32_t share, const char *name)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_HELLO, 1);
+
+    m.hello.magic = TD_WIRE_MAGIC;
+    m.hello.version_min = m.hello.version_max = TD_WIRE_VERSION;
+    m.hello.features = TD_WIRE_FEATURES;
+    m.hello.sizes = td_wire_sizes_here();
+    td_wire_identify(&m.hello.identity);
+    m.hello.share = share;
+    m.hello.timing = 1;
+    m.hello.frames_in_flight = 8;
+    m.hello.wait_bound_ns = 10000 * MS;
+    td_wire_text(m.hello.name, sizeof m.hello.name, name);
+    return m;
+}
+
+static tandem_status client_hello(client *c, td_wire_message *m)
+{
+    td_wire_message answer;
+    char why[300] = "";
+    tandem_status status;
+    int fd = -1;
+
+    status = client_ask(c, m, NULL, &answer, &fd);
+    if (status != TANDEM_OK || answer.header.type != TD_WIRE_WELCOME) {
+        if (c->event.header.type == TD_WIRE_ERROR)
+            print_message("  no WELCOME: %s\n", c->event.error.text);
+        return TANDEM_ERROR_LOST;
+    }
+    c->welcome = answer.welcome;
+    td_wire_rules_welcome(&c->rules, &answer.welcome);
+    status = td_ring_open(&c->ring, fd, why, sizeof why);
+    td_fd_close(&fd);
+    return status;
+}
+
+static void client_open(client *c, const char *name)
+{
+    td_wire_message m = hello(TD_WIRE_SHARE_HOST, name);
+
+    assert_int_equal(client_connect(c), TANDEM_OK);
+    assert_int_equal(client_hello(c, &m), TANDEM_OK);
+}
+
+static void client_close(client *c)
+{
+    td_ring_close(&c->ring);
+    td_conn_close(&c->conn);
+}
+
+/* The id; 0 and c->event for an ERROR. */
+static uint64_t client_create(client *c, td_wire_message *m, int fd)
+{
+    td_wire_message answer;
+
+    m->header.serial = c->rules.next_serial;
+    if (client_ask(c, m, fd >= 0 ? &fd : NULL, &answer, NULL) != TANDEM_OK)
+        return 0;
+    if (answer.header.type == TD_WIRE_DONE)
+        return answer.object.id;
+    c->event = answer;
+    return 0;
+}
+
+/* ERROR's status, or OK. */
+static tandem_status client_object(client *c, td_wire_type type, uint64_t id)
+{
+    td_wire_message m = td_wire_new(type, c->rules.next_serial), answer;
+
+    if (type != TD_WIRE_PING)
+        m.object.id = id;
+    if (client_ask(c, &m, NULL, &answer, NULL) != TANDEM_OK)
+        return TANDEM_ERROR_LOST;
+    c->event = answer;
+    return answer.header.type == TD_WIRE_ERROR ? answer.error.status : TANDEM_OK;
+}
+
+static uint64_t client_mem(client *c, int fd, uint64_t bytes, uint64_t allocation_bytes)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_MEM_CREATE, 0);
+
+    m.mem_create.kind = TD_WIRE_MEM_SLAB;
+    m.mem_create.bytes = bytes;
+    m.mem_create.allocation_bytes = allocation_bytes;
+    return client_create(c, &m, fd);
+}
+
+static uint64_t client_timeline(client *c, td_point *point, bool by_daemon, uint64_t value)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_TIMELINE_CREATE, 0);
+    char why[300] = "";
+    uint64_t id;
+    int fd = -1;
+
+    assert_int_equal(td_point_make(point, value, &fd, why, sizeof why), TANDEM_OK);
+    m.timeline_create.kind = TD_WIRE_TIMELINE_FUTEX;
+    m.timeline_create.signaller = by_daemon;
+    m.timeline_create.initial_value = value;
+    id = client_create(c, &m, fd);
+    td_fd_close(&fd);
+    return id;
+}
+
+static tandem_status client_put(client *c, td_wire_message *m)
+{
+    char why[300] = "";
+    const tandem_status status = td_ring_put(&c->ring, m, why, sizeof why);
+
+    if (status == TANDEM_OK)
+        td_wire_took(&c->rules, TD_WIRE_RING, m);
+    return status;
+}
+
+static uint64_t client_job(client *c, const tandem_job *job)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_JOB, 0);
+
+    m.job.ticket = c->rules.next_ticket;
+    m.job.submit_ns = td_now_ns();
+    m.job.job = *job;
+    assert_int_equal(client_put(c, &m), TANDEM_OK);
+    c->last_ticket = m.job.ticket;
+    return m.job.ticket;
+}
+
+static td_wire_report client_report(client *c, uint64_t ticket, uint64_t timeout_ns)
+{
+    const uint64_t begin = td_now_ns();
+    td_wire_report r = {0};
+    char why[300] = "";
+
+    for (;;) {
+        const uint32_t seen = td_ring_seen(&c->ring);
+
+        assert_int_equal(td_ring_read_report(&c->ring, ticket, &r, why, sizeof why), TANDEM_OK);
+        if (r.state > TANDEM_JOB_RUNNING || td_now_ns() - begin > timeout_ns)
+            return r;
+        td_ring_sleep(&c->ring, seen, 50 * MS);
+    }
+}
+
+static uint64_t point_value(td_point *point)
+{
+    return atomic_load(&point->page->value);
+}
+
+static bool await_point(td_point *point, uint64_t value)
+{
+    char why[300] = "";
+
+    return td_point_await(point, value, -1, PATIENCE, why, sizeof why) == TANDEM_OK;
+}
+
+/* Work: q, k, v and o in one slab, and what a session in this process makes of it. */
+
+typedef struct shape {
+    uint32_t heads, rows, keys, dim, precision;
+} shape;
+static const shape small = {2, 64, 96, 32, TANDEM_PRECISION_F16};
+static const shape eight = {2, 130, 300, 64, TANDEM_PRECISION_8B};
+static const shape large = {8, 2048, 2048, 64, TANDEM_PRECISION_F16}; /* takes a while */
+
+typedef struct task {
+    shape of;
+    uint64_t q_bytes, k_bytes, o_at, bytes;
+    int fd;
+    float *data;
+    uint64_t mem;
+} task;
+
+static void task_make(task *t, const shape *of, uint32_t seed)
+{
+    char why[300] = "";
+    uint64_t s = seed * 2654435761u + 12345;
+
+    t->of = *of;
+    t->q_bytes = 4ull * of->heads * of->rows * of->dim;
+    t->k_bytes = 4ull * of->heads * of->keys * of->dim;
+    t->o_at = t->q_bytes + 2 * t->k_bytes;
+    t->bytes = td_align_up(t->o_at + t->q_bytes, 4096);
+    assert_int_equal(td_slab_make("tandem-test-slab", t->bytes, false, &t->fd, why, sizeof why), TANDEM_OK);
+    t->data = mmap(NULL, t->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
+    assert_true(t->data != MAP_FAILED);
+    for (uint64_t i = 0; i < t->o_at / 4; i++) {
+        s = s * 6364136223846793005u + 1442695040888963407u;
+        t->data[i] = (float)(int32_t)(s >> 32) / 1e9f;
+    }
+}
+
+static void task_free(task *t)
+{
+    munmap(t->data, t->bytes);
+    td_fd_close(&t->fd);
+}
+
+static void task_share(task *t, client *c)
+{
+    t->mem = client_mem(c, t->fd, t->bytes, t->bytes);
+    assert_true(t->mem != 0);
+}
+
+static tandem_job job_of(const task *t)
+{
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
+    tandem_view q = {.mem = t->mem, .dtype = TANDEM_DTYPE_F32, .stride_row = t->of.dim}, k = q, v, o;
+
+    q.stride_head = (int64_t)t->of.rows * t->of.dim;
+    q.stride_batch = q.stride_head * t->of.heads;
+    o = q;
+    o.offset_bytes = t->o_at;
+    k.stride_head = (int64_t)t->of.keys * t->of.dim;
+    k.stride_batch = k.stride_head * t->of.heads;
+    k.offset_bytes = t->q_bytes;
+    v = k;
+    v.offset_bytes += t->k_bytes;
+    job.op.attention = (tandem_attention){.q = q, .k = k, .v = v, .o = o, .batch = 1, .heads = t->of.heads,
+                                          .kv_heads = t->of.heads, .q_len = t->of.rows, .kv_len = t->of.keys,
+                                          .head_dim = t->of.dim, .precision = t->of.precision};
+    return job;
+}
+
+static void clear_output(task *t)
+{
+    memset((char *)t->data + t->o_at, 0xa5, t->q_bytes);
+}
+
+static bool is_untouched(const task *t)
+{
+    const unsigned char *o = (const unsigned char *)t->data + t->o_at;
+
+    for (uint64_t i = 0; i < t->q_bytes; i++)
+        if (o[i] != 0xa5)
+            return false;
+    return true;
+}
+
+/* The output of the same job in this process, which the caller frees. */
+static void *in_process(const task *t)
+{
+    tandem_session *session;
+    tandem_mem mem;
+    tandem_ticket ticket;
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    void *host, *output = malloc(t->q_bytes);
+    tandem_job job = job_of(t);
+
+    assert_int_equal(tandem_session_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
+                                                                  .backend = TANDEM_BACKEND_CPU},
+                                           &session),
+                     TANDEM_OK);
+    assert_int_equal(tandem_mem_create(session,
+                                       &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .bytes = t->bytes},
+                                       &mem),
+                     TANDEM_OK);
+    assert_int_equal(tandem_mem_host(session, mem, &host), TANDEM_OK);
+    memcpy(host, t->data, t->o_at);
+    job.op.attention.q.mem = job.op.attention.k.mem = job.op.attention.v.mem = job.op.attention.o.mem = mem;
+    assert_int_equal(tandem_submit(session, &job, &ticket), TANDEM_OK);
+    assert_int_equal(tandem_wait(session, ticket, PATIENCE, &report), TANDEM_OK);
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+    memcpy(output, (char *)host + t->o_at, t->q_bytes);
+    tandem_session_destroy(&session);
+    return output;
+}
+
+static void check_output(const task *t)
+{
+    void *expected = in_process(t);
+
+    assert_memory_equal((char *)t->data + t->o_at, expected, t->q_bytes);
+    free(expected);
+}
+
+/* A whole round: a client can still do everything. */
+static void check_serves(void)
+{
+    client c;
+    task t;
+
+    task_make(&t, &small, 77);
+    client_open(&c, "a check");
+    task_share(&t, &c);
+    clear_output(&t);
+    {
+        const tandem_job job = job_of(&t);
+
+        assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    }
+    check_output(&t);
+    client_close(&c);
+    task_free(&t);
+}
+
+/* Tests. */
+
+static int set_up(void **state)
+{
+    (void)state;
+    start_daemon("# nothing but defaults\n");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    if (daemon_pid > 0 && end_daemon(SIGTERM, PATIENCE) != 0) {
+        show_log();
+        return 1;
+    }
+    return 0;
+}
+
+static void results_are_those_of_a_session(void **state)
+{
+    const shape *shapes[] = {&small, &eight};
+    client c;
+    td_point in, out;
+    uint64_t waits, signals;
+
+    (void)state;
+    client_open(&c, "a game");
+    assert_int_equal(c.welcome.rung, TANDEM_RUNG_CPU);
+    assert_int_equal(c.welcome.frames_in_flight, 8);
+    waits = client_timeline(&c, &in, false, 5);
+    signals = client_timeline(&c, &out, true, 10);
+    assert_true(waits && signals);
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint64_t value = 6 + 2 * i, signal = 11 + 2 * i;
+        uint64_t first, second;
+        td_wire_report r;
+        tandem_job job;
+        task t;
+
+        task_make(&t, shapes[i], i);
+        task_share(&t, &c);
+        clear_output(&t);
+        job = job_of(&t);
+        job.wait = (tandem_point){waits, value};
+        job.signal = (tandem_point){signals, signal};
+        first = client_job(&c, &job);
+        job.wait.value++;
+        job.signal.value++;
+        job.deadline_ns = 60000 * MS;
+        second = client_job(&c, &job);
+        sleep_ms(20);
+        assert_true(is_untouched(&t)); /* its point has not come */
+        assert_int_equal(client_report(&c, first, 0).state, TANDEM_JOB_PENDING);
+        td_point_raise(&in, value);
+        assert_true(await_point(&out, signal));
+        r = client_report(&c, first, 0); /* final before the signal */
+        assert_int_equal(r.state, TANDEM_JOB_DONE);
+        assert_int_equal(r.precision, t.of.precision);
+        assert_true(r.begin_ns && r.end_ns >= r.begin_ns);
+        check_output(&t);
+        assert_int_equal(point_value(&out), signal);
+        clear_output(&t);
+        td_point_raise(&in, value + 1);
+        assert_true(await_point(&out, signal + 1));
+        assert_int_equal(client_report(&c, second, 0).state, TANDEM_JOB_DONE);
+        check_output(&t); /* with a deadline too */
+        assert_int_equal(client_object(&c, TD_WIRE_MEM_DESTROY, t.mem), TANDEM_OK);
+        task_free(&t);
+    }
+    assert_int_equal(client_object(&c, TD_WIRE_TIMELINE_DESTROY, waits), TANDEM_OK);
+    assert_int_equal(client_object(&c, TD_WIRE_TIMELINE_DESTROY, signals), TANDEM_OK);
+    assert_int_equal(client_object(&c, TD_WIRE_TIMELINE_DESTROY, signals), TANDEM_ERROR_ARG);
+    td_point_close(&in);
+    td_point_close(&out);
+    client_close(&c);
+}
+
+static void numbers_are_told(void **state)
+{
+    client c, idle;
+    task t;
+    td_wire_message m, answer;
+    tandem_job job;
+    uint32_t seen = 0;
+
+    (void)state;
+    client_open(&c, "worker bee");
+    client_open(&idle, "idler");
+    task_make(&t, &small, 1);
+    task_share(&t, &c);
+    job = job_of(&t);
+    for (int i = 0; i < 3; i++)
+        client_report(&c, client_job(&c, &job), PATIENCE);
+    assert_int_equal(client_object(&c, TD_WIRE_PING, 0), TANDEM_OK);
+    m = td_wire_new(TD_WIRE_INFO, c.rules.next_serial);
+    assert_int_equal(client_ask(&c, &m, NULL, &answer, NULL), TANDEM_OK);
+    assert_int_equal(answer.header.type, TD_WIRE_INFO_REPLY);
+    assert_int_equal(answer.info.backend, TANDEM_BACKEND_CPU);
+    assert_int_equal(answer.info.jobs_submitted, 3);
+    assert_int_equal(answer.info.jobs_done, 3);
+    assert_true(answer.info.device[0] && answer.info.isa[0] && answer.info.cpu_threads);
+    m = td_wire_new(TD_WIRE_STATS, c.rules.next_serial);
+    assert_int_equal(client_ask(&c, &m, NULL, &answer, NULL), TANDEM_OK);
+    assert_int_equal(answer.header.type, TD_WIRE_STATS_REPLY);
+    assert_int_equal(answer.stats_reply.total, 2);
+    for (uint32_t i = 0; i < answer.stats_reply.count; i++) {
+        const td_wire_row *row = &answer.stats_reply.rows[i];
+        const bool bee = !strcmp(row->name, "worker bee");
+
+        assert_int_equal(row->pid, getpid());
+        assert_int_equal(row->uid, getuid());
+        assert_int_equal(row->jobs_done, bee ? 3 : 0);
+        assert_int_equal(row->mem_bytes, bee ? t.bytes : 0);
+        assert_int_equal(row->gpu_ns != 0, bee);
+        seen += bee ? 1 : 2;
+    }
+    assert_int_equal(seen, 3);
+    client_close(&c);
+    client_close(&idle);
+    task_free(&t);
+}
+
+/* What turns out only against the daemon's state ends the job alone. */
+static void wrong_jobs_fail_alone(void **state)
+{
+    td_point out, in;
+    client c;
+    tandem_job job, good;
+    uint64_t ticket, signals, waits;
+    task t;
+
+    (void)state;
+    client_open(&c, "clumsy");
+    signals = client_timeline(&c, &out, true, 0);
+    waits = client_timeline(&c, &in, false, 0);
+    task_make(&t, &small, 2);
+    task_share(&t, &c);
+    clear_output(&t);
+    good = job = job_of(&t);
+    job.signal = (tandem_point){signals, 1};
+    job.op.attention.o.offset_bytes = t.bytes - 64;
+    ticket = client_job(&c, &job);
+    assert_true(await_point(&out, 1));
+    assert_int_equal(client_report(&c, ticket, 0).state, TANDEM_JOB_FAILED);
+    assert_int_equal(client_report(&c, ticket, 0).status, TANDEM_ERROR_ARG);
+    client_events(&c, 1000 * MS);
+    assert_int_equal(c.event.error.ticket, ticket);
+    assert_non_null(strstr(c.event.error.text, "o.offset_bytes"));
+    /* a check that only the session makes: the output over an input */
+    job = good;
+    job.signal = (tandem_point){signals, 2};
+    job.op.attention.o.offset_bytes = 0;
+    ticket = client_job(&c, &job);
+    assert_true(await_point(&out, 2));
+    assert_int_equal(client_report(&c, ticket, 0).status, TANDEM_ERROR_ARG);
+    client_events(&c, 1000 * MS);
+    assert_int_equal(c.event.error.ticket, ticket);
+    assert_non_null(strstr(c.event.error.text, "overlaps"));
+    /* a value that does not rise, and a timeline of the client's */
+    job = good;
+    job.signal = (tandem_point){signals, 2};
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).status, TANDEM_ERROR_ARG);
+    job.signal = (tandem_point){waits, 9};
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).status, TANDEM_ERROR_ARG);
+    assert_int_equal(point_value(&in), 0);
+    /* a mem that is gone */
+    job = good;
+    assert_int_equal(client_object(&c, TD_WIRE_MEM_DESTROY, t.mem), TANDEM_OK);
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).status, TANDEM_ERROR_ARG);
+    assert_true(is_untouched(&t));
+    task_share(&t, &c);
+    job = job_of(&t);
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    client_close(&c);
+    td_point_close(&in);
+    td_point_close(&out);
+    task_free(&t);
+}
+
+static void jobs_can_be_given_up(void **state)
+{
+    td_point out, in;
+    client c;
+    tandem_job job;
+    uint64_t tickets[4], signals, waits;
+    td_wire_message cancel = td_wire_new(TD_WIRE_CANCEL, 0), m = hello(TD_WIRE_SHARE_HOST, "hesitant");
+    task t;
+
+    (void)state;
+    m.hello.wait_bound_ns = 600 * MS;
+    assert_int_equal(client_connect(&c), TANDEM_OK);
+    assert_int_equal(client_hello(&c, &m), TANDEM_OK);
+    signals = client_timeline(&c, &out, true, 0);
+    waits = client_timeline(&c, &in, false, 0);
+    task_make(&t, &small, 3);
+    task_share(&t, &c);
+    clear_output(&t);
+    job = job_of(&t);
+    for (uint64_t i = 0; i < 4; i++) {
+        job.wait = (tandem_point){waits, 1};
+        job.signal = (tandem_point){signals, i + 1};
+        job.deadline_ns = i == 2 ? 50 * MS : 0;
+        tickets[i] = client_job(&c, &job);
+    }
+    cancel.cancel.ticket = tickets[1];
+    assert_int_equal(client_put(&c, &cancel), TANDEM_OK);
+    /* late: its report ends at once, its point comes in its turn */
+    assert_int_equal(client_report(&c, tickets[2], PATIENCE).state, TANDEM_JOB_STALE);
+    assert_int_equal(point_value(&out), 0);
+    /* no wait without a bound */
+    assert_true(await_point(&out, 4));
+    assert_int_equal(client_report(&c, tickets[0], 0).state, TANDEM_JOB_FAILED);
+    assert_int_equal(client_report(&c, tickets[0], 0).status, TANDEM_ERROR_LOST);
+    assert_int_equal(client_report(&c, tickets[1], 0).state, TANDEM_JOB_CANCELLED);
+    assert_int_equal(client_report(&c, tickets[3], 0).status, TANDEM_ERROR_LOST);
+    assert_true(is_untouched(&t));
+    /* what is destroyed takes its jobs along */
+    job.deadline_ns = 0;
+    job.signal.value = 5;
+    tickets[0] = client_job(&c, &job);
+    assert_int_equal(client_object(&c, TD_WIRE_MEM_DESTROY, t.mem), TANDEM_OK);
+    assert_int_equal(client_report(&c, tickets[0], 0).state, TANDEM_JOB_CANCELLED);
+    assert_int_equal(point_value(&out), 5);
+    client_close(&c);
+    td_point_close(&in);
+    td_point_close(&out);
+    task_free(&t);
+}
+
+static void running_jobs_are_cancelled(void **state)
+{
+    td_wire_message cancel = td_wire_new(TD_WIRE_CANCEL, 0);
+    td_wire_report r;
+    uint64_t begin;
+    tandem_job job;
+    client c;
+    task t;
+
+    (void)state;
+    client_open(&c, "impatient");
+    task_make(&t, &large, 4);
+    task_share(&t, &c);
+    job = job_of(&t);
+    cancel.cancel.ticket = client_job(&c, &job);
+    begin = td_now_ns();
+    do
+        r = client_report(&c, cancel.cancel.ticket, 0);
+    while (r.state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE);
+    assert_int_equal(r.state, TANDEM_JOB_RUNNING);
+    sleep_ms(5);
+    assert_int_equal(client_put(&c, &cancel), TANDEM_OK);
+    assert_int_equal(client_report(&c, cancel.cancel.ticket, PATIENCE).state, TANDEM_JOB_CANCELLED);
+    client_close(&c);
+    task_free(&t);
+}
+
+/* What a client that is to die does, without end. */
+static void be_victim(uint32_t seed)
+{
+    const shape shapes[] = {small, eight, large};
+    td_point in, out;
+    tandem_job job;
+    client c;
+    task t;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    client_open(&c, "victim");
+    task_make(&t, &shapes[seed % 3], seed);
+    task_share(&t, &c);
+    job = job_of(&t);
+    job.wait.timeline = client_timeline(&c, &in, false, 0);
+    job.signal.timeline = client_timeline(&c, &out, true, 0);
+    for (uint64_t value = 1;; value++) {
+        job.wait.value = job.signal.value = value;
+        client_job(&c, &job);
+        if (seed % 4)
+            td_point_raise(&in, value); /* else the daemon waits for a dead one */
+        if (value > 4)
+            await_point(&out, value - 4);
+    }
+}
+
+/* Until the broker has as few descriptors, and the worker as little shared memory, as before. */
+static void await_clean(int fds, long shared_kib)
+{
+    const uint64_t begin = td_now_ns();
+    const pid_t worker = await_worker(0);
+
+    while (count_fds(daemon_pid) > fds || memory_kib(worker, "RssShmem") > shared_kib) {
+        if (td_now_ns() - begin > PATIENCE)
+            fail_msg("%d descriptors, %d before; %ld KiB shared, %ld before", count_fds(daemon_pid), fds,
+                     memory_kib(worker, "RssShmem"), shared_kib);
+        sleep_ms(5);
+    }
+}
+
+static void killed_clients_leave_nothing(void **state)
+{
+    const pid_t worker = await_worker(0);
+    uint64_t random = 12345, longest_ns = 0;
+    long rss = 0, worker_rss = 0, shared;
+    int fds;
+    tandem_job job;
+    client c;
+    task t;
+
+    (void)state;
+    client_open(&c, "survivor");
+    task_make(&t, &small, 5);
+    task_share(&t, &c);
+    job = job_of(&t);
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    fds = count_fds(daemon_pid);
+    shared = memory_kib(worker, "RssShmem");
+    for (uint32_t i = 0; i < 20; i++) {
+        pid_t victim = fork();
+        uint64_t begin;
+
+        assert_true(victim >= 0);
+        if (!victim) {
+            be_victim(i);
+            _exit(0);
+        }
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        sleep_ms((unsigned)(random >> 33) % 60);
+        kill(victim, SIGKILL);
+        assert_int_equal(waitpid(victim, NULL, 0), victim);
+        begin = td_now_ns();
+        await_clean(fds, shared);
+        if (td_now_ns() - begin > longest_ns)
+            longest_ns = td_now_ns() - begin;
+        clear_output(&t);
+        assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+        if (i == 11) {
+            rss = memory_kib(daemon_pid, "VmRSS");
+            worker_rss = memory_kib(worker, "VmRSS");
+        }
+    }
+    check_output(&t);
+    print_message("  unmapped at most %.0f ms after a death\n", (double)longest_ns / 1e6);
+    if (!getenv("TANDEM_SANITIZED")) {
+        assert_true(longest_ns < 1000 * MS);
+        assert_true(memory_kib(daemon_pid, "VmRSS") < rss + 1024);
+        assert_true(memory_kib(worker, "VmRSS") < worker_rss + 16384);
+    }
+    assert_int_equal(find_worker(), worker); /* none had to be ended */
+    assert_int_equal(c.resets, 0);
+    client_close(&c);
+    task_free(&t);
+}
+
+static void a_killed_worker_is_replaced(void **state)
+{
+    td_point in, out;
+    client c, quiet;
+    pid_t worker = await_worker(0);
+    tandem_job job, slow_job;
+    uint64_t held, running, begin;
+    task t, slow;
+
+    (void)state;
+    client_open(&c, "unlucky");
+    client_open(&quiet, "quiet");
+    task_make(&t, &eight, 6);
+    task_make(&slow, &large, 7);
+    task_share(&t, &c);
+    task_share(&slow, &c);
+    clear_output(&t);
+    job = job_of(&t);
+    job.wait = (tandem_point){client_timeline(&c, &in, false, 0), 1};
+    job.signal = (tandem_point){client_timeline(&c, &out, true, 0), 2};
+    slow_job = job_of(&slow);
+    slow_job.signal = (tandem_point){job.signal.timeline, 1};
+    running = client_job(&c, &slow_job);
+    held = client_job(&c, &job);
+    begin = td_now_ns();
+    while (client_report(&c, running, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+        ;
+    assert_int_equal(client_report(&c, running, 0).state, TANDEM_JOB_RUNNING);
+    kill(worker, SIGKILL);
+    assert_true(await_point(&out, 1));
+    assert_int_equal(client_report(&c, running, 0).state, TANDEM_JOB_FAILED);
+    assert_int_equal(client_report(&c, running, 0).status, TANDEM_ERROR_LOST);
+    client_events(&c, 2000 * MS);
+    assert_int_equal(c.resets, 1);
+    assert_int_equal(c.event.reset.epoch, c.welcome.epoch + 1);
+    assert_int_equal(c.event.reset.last_ticket, running);
+    client_events(&quiet, 2000 * MS);
+    assert_int_equal(quiet.resets, 1);
+    /* ids stay, and what waited goes on */
+    assert_int_equal(client_report(&c, held, 0).state, TANDEM_JOB_PENDING);
+    td_point_raise(&in, 1);
+    assert_true(await_point(&out, 2));
+    assert_int_equal(client_report(&c, held, 0).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    worker = await_worker(worker);
+    assert_int_equal(client_object(&c, TD_WIRE_MEM_DESTROY, slow.mem), TANDEM_OK);
+    client_close(&c);
+    client_close(&quiet);
+    td_point_close(&in);
+    td_point_close(&out);
+    task_free(&t);
+    task_free(&slow);
+    check_serves();
+}
+
+/* A worker that hangs is ended when it keeps what a dead client's was; and three deaths end the client that brings them. */
+static void a_worker_that_hangs_is_ended(void **state)
+{
+    pid_t worker = await_worker(0);
+    td_wire_message info, answer;
+    tandem_job job;
+    client c;
+    task t;
+
+    (void)state;
+    client_open(&c, "about to go");
+    task_make(&t, &small, 8);
+    task_share(&t, &c);
+    job = job_of(&t);
+    kill(worker, SIGSTOP);
+    sleep_ms(10);
+    client_job(&c, &job);
+    sleep_ms(20);
+    client_close(&c);
+    worker = await_worker(worker);
+    check_serves();
+    client_open(&c, "poison");
+    task_share(&t, &c);
+    for (int i = 0; i < 3; i++) {
+        const uint64_t begin = td_now_ns();
+
+        info = td_wire_new(TD_WIRE_INFO, c.rules.next_serial);
+        assert_int_equal(client_ask(&c, &info, NULL, &answer, NULL), TANDEM_OK); /* it has begun */
+        kill(worker, SIGSTOP);
+        sleep_ms(10);
+        client_job(&c, &job);
+        while (client_report(&c, c.last_ticket, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+            ;
+        kill(worker, SIGKILL);
+        worker = await_worker(worker);
+        assert_int_equal(client_report(&c, c.last_ticket, PATIENCE).status, TANDEM_ERROR_LOST);
+        if (i == 2)
+            continue;
+        while (client_events(&c, 1000 * MS) == TANDEM_OK)
+            ;
+        assert_int_equal(c.resets, i + 1);
+    }
+    while (client_events(&c, 1000 * MS) == TANDEM_ERROR_BUSY)
+        ;
+    assert_int_equal(c.event.header.type, TD_WIRE_ERROR);
+    assert_int_equal(c.event.error.status, TANDEM_ERROR_DEVICE);
+    client_close(&c);
+    task_free(&t);
+    check_serves();
+}
+
+/* Whether the daemon closes, within 2 s. */
+static bool is_closed(int fd)
+{
+    const uint64_t begin = td_now_ns();
+    char bytes[4096];
+
+    while (td_now_ns() - begin < PATIENCE) {
+        struct pollfd p = {fd, POLLIN, 0};
+
+        poll(&p, 1, 100);
+        if (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) == 0 || errno == ECONNRESET)
+            return true;
+    }
+    return false;
+}
+
+/* A MEM_CREATE that must end the connection. */
+static void refuse_fd(int fd, uint64_t allocation_bytes)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_MEM_CREATE, 2);
+    char why[300] = "";
+    client c;
+
+    client_open(&c, "liar");
+    m.mem_create.kind = TD_WIRE_MEM_SLAB;
+    m.mem_create.bytes = 4096;
+    m.mem_create.allocation_bytes = allocation_bytes;
+    assert_int_equal(td_conn_send(&c.conn, &m, &fd, why, sizeof why), TANDEM_OK);
+    assert_true(is_closed(c.conn.fd));
+    client_close(&c);
+}
+
+static void garbage_ends_its_sender_alone(void **state)
+{
+    uint64_t random = 99;
+    int fds, ends[2], fd;
+    client c, before;
+    char why[300];
+
+    (void)state;
+    client_open(&before, "a neighbour");
+    fds = count_fds(daemon_pid);
+    for (int i = 0; i < 60; i++) {
+        unsigned char bytes[2100];
+        size_t length;
+
+        assert_int_equal(client_connect(&c), TANDEM_OK);
+        for (size_t b = 0; b < sizeof bytes; b++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            bytes[b] = (unsigned char)(random >> 56);
+        }
+        length = 1 + random % (sizeof bytes - 1);
+        if (i % 3) { /* a right beginning */
+            td_wire_message m = hello(TD_WIRE_SHARE_HOST, "garbage");
+
+            m.hello.header.bytes = i % 3 == 1 ? 256 : (uint32_t)length;
+            memcpy(bytes, &m, i % 3 == 1 ? sizeof m.hello - 1 : sizeof m.header);
+            length = i % 3 == 1 ? sizeof m.hello - 1 : length;
+        }
+        assert_int_equal(send(c.conn.fd, bytes, length, MSG_NOSIGNAL), (ssize_t)length);
+        assert_true(is_closed(c.conn.fd));
+        client_close(&c);
+    }
+    /* descriptors that are none of ours */
+    assert_int_equal(pipe(ends), 0);
+    refuse_fd(ends[0], 4096);
+    close(ends[0]);
+    close(ends[1]);
+    fd = open("/dev/null", O_RDWR);
+    refuse_fd(fd, 4096);
+    close(fd);
+    fd = memfd_create("tandem-test-slab", 0);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    refuse_fd(fd, 4096); /* not sealed */
+    close(fd);
+    assert_int_equal(td_slab_make("tandem-test-slab", 4096, false, &fd, why, sizeof why), TANDEM_OK);
+    refuse_fd(fd, 8192); /* shorter than it is said to be */
+    close(fd);
+    /* a ring that lies, and a counter that falls */
+    client_open(&c, "ring liar");
+    atomic_store(&c.ring.area->tail, 1000);
+    td_bell_ring(&c.ring.area->to_daemon);
+    assert_true(is_closed(c.conn.fd));
+    client_close(&c);
+    client_open(&c, "backwards");
+    {
+        td_point in;
+        task t;
+        tandem_job job;
+
+        task_make(&t, &small, 9);
+        task_share(&t, &c);
+        job = job_of(&t);
+        job.wait = (tandem_point){client_timeline(&c, &in, false, 7), 9};
+        client_job(&c, &job);
+        sleep_ms(20);
+        atomic_store(&in.page->value, 3);
+        td_bell_ring(&in.page->bell);
+        assert_true(is_closed(c.conn.fd));
+        client_close(&c);
+        td_point_close(&in);
+        task_free(&t);
+    }
+    /* says nothing; says it too late */
+    assert_int_equal(client_connect(&c), TANDEM_OK);
+    assert_true(is_closed(c.conn.fd));
+    client_close(&c);
+    await_clean(fds, LONG_MAX);
+    assert_int_equal(client_object(&before, TD_WIRE_PING, 0), TANDEM_OK);
+    client_close(&before);
+    check_serves();
+}
+
+static void who_does_not_read_is_ended(void **state)
+{
+    const int fds = count_fds(daemon_pid);
+    td_wire_message m;
+    client c;
+
+    (void)state;
+    client_open(&c, "deaf");
+    assert_int_equal(setsockopt(c.conn.fd, SOL_SOCKET, SO_RCVBUF, &(int){2048}, sizeof(int)), 0);
+    m = td_wire_new(TD_WIRE_STATS, 0);
+    for (uint32_t i = 0; i < 20000; i++) {
+        m.header.serial = 2 + i;
+        if (send(c.conn.fd, &m, m.header.bytes, MSG_NOSIGNAL) < 0)
+            break;
+    }
+    await_clean(fds, LONG_MAX);
+    client_close(&c);
+    check_serves();
+}
+
+static void many_connect(void **state)
+{
+    enum { MANY = 1000, AT_A_TIME = 50 };
+    const int fds = count_fds(daemon_pid);
+    const long rss = memory_kib(daemon_pid, "VmRSS");
+    static client clients[AT_A_TIME];
+    client c;
+
+    (void)state;
+    client_open(&c, "a regular");
+    for (int i = 0; i < MANY; i += AT_A_TIME) {
+        for (int k = 0; k < AT_A_TIME; k++)
+            assert_int_equal(client_connect(&clients[k]), TANDEM_OK);
+        for (int k = 0; k < AT_A_TIME; k++)
+            client_close(&clients[k]);
+    }
+    assert_int_equal(client_object(&c, TD_WIRE_PING, 0), TANDEM_OK);
+    client_close(&c);
+    await_clean(fds, LONG_MAX);
+    if (!getenv("TANDEM_SANITIZED"))
+        assert_true(memory_kib(daemon_pid, "VmRSS") < rss + 4096);
+    check_serves();
+}
+
+/* With its own configuration each. */
+
+static int set_up_nothing(void **state)
+{
+    (void)state;
+    return 0;
+}
+
+static void quotas_hold(void **state)
+{
+    char why[300];
+    client greedy, late, third;
+    uint64_t first;
+    int fd;
+
+    (void)state;
+    start_daemon("clients = 2\nmems = 3\nmem_bytes = 64K\nclient_bytes=96K\n\n  total_bytes = 128K\n");
+    assert_int_equal(td_slab_make("tandem-test-slab", 65536, false, &fd, why, sizeof why), TANDEM_OK);
+    client_open(&greedy, "greedy");
+    client_open(&late, "late");
+    assert_int_equal(greedy.welcome.mem_bytes, 65536);
+    assert_int_equal(greedy.welcome.quota_bytes, 98304);
+    first = client_mem(&greedy, fd, 65536, 65536);
+    assert_true(first != 0);
+    assert_int_equal(client_mem(&greedy, fd, 65536, 65536), 0);
+    assert_int_equal(greedy.event.error.status, TANDEM_ERROR_NOMEM);
+    assert_non_null(strstr(greedy.event.error.text, "98304"));
+    assert_true(client_mem(&greedy, fd, 32768, 65536) != 0);
+    assert_int_equal(client_mem(&late, fd, 65536, 65536), 0);
+    assert_int_equal(late.event.error.status, TANDEM_ERROR_NOMEM);
+    assert_non_null(strstr(late.event.error.text, "98304 by 'greedy' (process "));
+    assert_int_equal(client_object(&greedy, TD_WIRE_MEM_DESTROY, first), TANDEM_OK);
+    for (int i = 0; i < 3; i++)
+        assert_true(client_mem(&late, fd, 4096, 65536) != 0);
+    assert_int_equal(client_mem(&late, fd, 4096, 65536), 0);
+    assert_non_null(strstr(late.event.error.text, "all 3 mems"));
+    /* full: come back later */
+    assert_int_equal(client_connect(&third), TANDEM_OK);
+    {
+        td_wire_message m = hello(TD_WIRE_SHARE_NONE, "third");
+
+        assert_int_equal(client_hello(&third, &m), TANDEM_ERROR_LOST);
+        assert_int_equal(third.byes, 1);
+        assert_int_equal(third.event.bye.reason, TD_WIRE_BYE_FULL);
+    }
+    client_close(&third);
+    client_close(&greedy);
+    client_close(&late);
+    close(fd);
+}
+
+static tandem_status load_model(client *c, const char *path, uint64_t *model)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_MODEL_LOAD, c->rules.next_serial), answer;
+
+    td_wire_text(m.model_load.path, sizeof m.model_load.path, path);
+    assert_int_equal(client_ask(c, &m, NULL, &answer, NULL), TANDEM_OK);
+    c->event = answer;
+    *model = answer.header.type == TD_WIRE_DONE ? answer.object.id : 0;
+    return answer.header.type == TD_WIRE_ERROR ? answer.error.status : TANDEM_OK;
+}
+
+/* A model's tensors as K and V, shared by two clients; and what lies outside of the folders stays there. */
+static void models_are_shared(void **state)
+{
+    char path[200], config[200], outside[200], why[300] = "";
+    client c[2];
+    uint64_t model[2], other;
+    td_wire_message m, answer;
+    td_safetensors_item item = {.name = "k", .dtype = "F32", .dimensions = 3, .shape = {2, 96, 32}};
+    task t;
+    pid_t worker;
+
+    (void)state;
+    task_make(&t, &small, 21);
+    snprintf(path, sizeof path, "%s/models", folder);
+    assert_true(!mkdir(path, 0700) || errno == EEXIST);
+    snprintf(path, sizeof path, "%s/models/npc.safetensors", folder);
+    snprintf(outside, sizeof outside, "%s/secret.safetensors", folder);
+    item.data = (char *)t.data + t.q_bytes;
+    assert_int_equal(td_safetensors_write(path, &item, 1, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_safetensors_write(outside, &item, 1, why, sizeof why), TANDEM_OK);
+    snprintf(path, sizeof path, "%s/models/link", folder);
+    unlink(path);
+    assert_int_equal(symlink(outside, path), 0);
+    snprintf(config, sizeof config, "model_dir = %s/models\n", folder);
+    start_daemon(config);
+    for (int i = 0; i < 2; i++)
+        client_open(&c[i], i ? "second" : "first");
+    assert_int_equal(load_model(&c[0], "npc.safetensors", &model[0]), TANDEM_OK);
+    snprintf(path, sizeof path, "%s/models/npc.safetensors", folder);
+    assert_int_equal(load_model(&c[1], path, &model[1]), TANDEM_OK);
+    assert_int_equal(load_model(&c[0], "link", &other), TANDEM_ERROR_IO);
+    assert_int_equal(load_model(&c[0], outside, &other), TANDEM_ERROR_IO);
+    assert_int_equal(load_model(&c[0], "absent", &other), TANDEM_ERROR_IO);
+    assert_int_equal(load_model(&c[0], "/etc/passwd", &other), TANDEM_ERROR_IO);
+    worker = await_worker(0);
+    for (int round = 0; round < 2; round++) { /* again with a new worker, which has loaded them by itself */
+        for (int i = 0; i < 2; i++) {
+            tandem_job job;
+
+            m = td_wire_new(TD_WIRE_MODEL_TENSOR, c[i].rules.next_serial);
+            m.model_tensor.model = model[i];
+            td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, "k");
+            assert_int_equal(client_ask(&c[i], &m, NULL, &answer, NULL), TANDEM_OK);
+            assert_int_equal(answer.header.type, TD_WIRE_TENSOR);
+            assert_int_equal(answer.tensor.shape[2], 96);
+            if (!round)
+                task_share(&t, &c[i]);
+            else
+                t.mem = client_mem(&c[i], t.fd, t.bytes, t.bytes);
+            clear_output(&t);
+            job = job_of(&t);
+            job.op.attention.k = answer.tensor.view;
+            job.op.attention.k.stride_batch = 0;
+            assert_int_equal(client_report(&c[i], client_job(&c[i], &job), PATIENCE).state, TANDEM_JOB_DONE);
+            check_output(&t);
+            job.op.attention.o = answer.tensor.view; /* weights are not written */
+            job.op.attention.k = job.op.attention.v;
+            assert_int_equal(client_report(&c[i], client_job(&c[i], &job), PATIENCE).status, TANDEM_ERROR_ARG);
+        }
+        if (!round) {
+            kill(worker, SIGKILL);
+            await_worker(worker);
+        }
+    }
+    m = td_wire_new(TD_WIRE_MODEL_TENSOR, c[0].rules.next_serial);
+    m.model_tensor.model = model[0];
+    td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, "absent");
+    assert_int_equal(client_ask(&c[0], &m, NULL, &answer, NULL), TANDEM_OK);
+    assert_int_equal(answer.error.status, TANDEM_ERROR_ARG);
+    assert_int_equal(client_object(&c[0], TD_WIRE_MODEL_DESTROY, model[0]), TANDEM_OK);
+    assert_int_equal(client_object(&c[0], TD_WIRE_MODEL_DESTROY, model[0]), TANDEM_ERROR_ARG);
+    client_close(&c[0]);
+    client_close(&c[1]);
+    task_free(&t);
+}
+
+/* Two that always have work get the same time on the device, however long their jobs are; a deadline goes before. */
+static void shares_are_fair(void **state)
+{
+    const shape shapes[2] = {{4, 256, 256, 64, TANDEM_PRECISION_F16}, {4, 1024, 1024, 64, TANDEM_PRECISION_F16}};
+    client c[2];
+    task t[2];
+    tandem_job job[2];
+    td_wire_message m, answer;
+    uint64_t begin, ns[2] = {0, 0};
+    double share;
+
+    (void)state;
+    start_daemon("share_window_us = 1000\n");
+    for (int i = 0; i < 2; i++) {
+        client_open(&c[i], i ? "large" : "small");
+        task_make(&t[i], &shapes[i], 30);
+        task_share(&t[i], &c[i]);
+        job[i] = job_of(&t[i]);
+    }
+    begin = td_now_ns();
+    while (td_now_ns() - begin < 1500 * MS) {
+        for (int i = 0; i < 2; i++)
+            while (c[i].last_ticket < 6 ||
+                   client_report(&c[i], c[i].last_ticket - 5, 0).state > TANDEM_JOB_RUNNING)
+                client_job(&c[i], &job[i]);
+        usleep(300);
+    }
+    m = td_wire_new(TD_WIRE_STATS, c[0].rules.next_serial);
+    assert_int_equal(client_ask(&c[0], &m, NULL, &answer, NULL), TANDEM_OK);
+    for (uint32_t i = 0; i < 2; i++)
+        ns[!strcmp(answer.stats_reply.rows[i].name, "large")] = answer.stats_reply.rows[i].gpu_ns;
+    share = (double)ns[0] / (double)(ns[0] + ns[1]);
+    print_message("  the one with small jobs had %.0f %% of the time\n", share * 100);
+    assert_true(share > 0.4 && share < 0.6);
+    for (int i = 0; i < 2; i++) {
+        client_close(&c[i]);
+        task_free(&t[i]);
+    }
+}
+
+static void it_stops_within_two_seconds(void **state)
+{
+    td_point out;
+    tandem_job job;
+    uint64_t ticket, begin;
+    client c;
+    task t;
+    int status;
+
+    (void)state;
+    start_daemon("log = debug\n");
+    kill(daemon_pid, SIGHUP);
+    await_log("was read again");
+    write_config("mems = many\n");
+    kill(daemon_pid, SIGHUP);
+    await_log("stays as it is");
+    await_log("mems is 'many'");
+    client_open(&c, "last");
+    task_make(&t, &large, 40);
+    task_share(&t, &c);
+    job = job_of(&t);
+    job.signal.timeline = client_timeline(&c, &out, true, 0);
+    for (uint64_t i = 1; i <= 4; i++) {
+        job.signal.value = i;
+        ticket = client_job(&c, &job);
+    }
+    begin = td_now_ns();
+    status = end_daemon(SIGTERM, PATIENCE);
+    print_message("  it took %.0f ms\n", (double)(td_now_ns() - begin) / 1e6);
+    assert_int_equal(status, 0);
+    if (!getenv("TANDEM_SANITIZED"))
+        assert_true(td_now_ns() - begin < 2000 * MS);
+    assert_int_equal(point_value(&out), 4); /* no point is lost */
+    assert_true(client_report(&c, ticket, 0).state > TANDEM_JOB_RUNNING);
+    while (client_events(&c, 100 * MS) == TANDEM_OK)
+        ;
+    assert_int_equal(c.byes, 1);
+    assert_int_equal(c.event.bye.reason, TD_WIRE_BYE_STOPPING);
+    assert_int_equal(access(socket_path, F_OK), -1);
+    client_close(&c);
+    td_point_close(&out);
+    task_free(&t);
+}
+
+static int notify_fd = -1;
+static bool await_note(const char *text)
+{
+    const uint64_t begin = td_now_ns();
+    char note[100];
+
+    while (td_now_ns() - begin < PATIENCE) {
+        struct pollfd p = {notify_fd, POLLIN, 0};
+        const ssize_t got = poll(&p, 1, 100) > 0 ? recv(notify_fd, note, sizeof note - 1, 0) : 0;
+
+        note[got > 0 ? got : 0] = 0;
+        if (!strcmp(note, text))
+            return true;
+    }
+    return false;
+}
+
+/* As a service manager starts it: with its socket, its ear and its watchdog. */
+static void a_service_manager_is_served(void **state)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    char path[100];
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), request = -1;
+    struct sockaddr_in web = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof web;
+    static char page[60000];
+    size_t have = 0;
+    ssize_t got;
+    client c;
+    char config[100];
+
+    (void)state;
+    request = socket(AF_INET, SOCK_STREAM, 0); /* a port that is free now */
+    assert_int_equal(bind(request, (struct sockaddr *)&web, sizeof web), 0);
+    assert_int_equal(getsockname(request, (struct sockaddr *)&web, &size), 0);
+    close(request);
+    snprintf(config, sizeof config, "metrics = %d\n", ntohs(web.sin_port));
+    write_config(config);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", socket_path);
+    unlink(socket_path);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    snprintf(path, sizeof path, "%s/notify", folder);
+    unlink(path);
+    notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    assert_int_equal(bind(notify_fd, (struct sockaddr *)&at, sizeof at), 0);
+    daemon_pid = fork();
+    if (!daemon_pid) {
+        char pid[20];
+
+        snprintf(pid, sizeof pid, "%d", (int)getpid());
+        setenv("LISTEN_PID", pid, 1);
+        setenv("LISTEN_FDS", "1", 1);
+        setenv("NOTIFY_SOCKET", path, 1);
+        setenv("WATCHDOG_USEC", "400000", 1);
+        dup2(fd, 3);
+        exec_daemon();
+    }
+    close(fd);
+    assert_true(await_note("READY=1"));
+    assert_true(await_note("WATCHDOG=1"));
+    assert_true(await_note("WATCHDOG=1"));
+    client_open(&c, "quote \" here");
+    request = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(request, (struct sockaddr *)&web, sizeof web), 0);
+    assert_true(send(request, "GET /metrics HTTP/1.0\r\n\r\n", 25, MSG_NOSIGNAL) > 0);
+    while (have < sizeof page - 1 && (got = recv(request, page + have, sizeof page - 1 - have, 0)) > 0)
+        have += (size_t)got;
+    close(request);
+    assert_non_null(strstr(page, "200 OK"));
+    assert_non_null(strstr(page, "\ntandemd_clients 1\n"));
+    assert_non_null(strstr(page, "name=\"quote \\\" here\"} 0\n"));
+    client_close(&c);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    assert_true(await_note("STOPPING=1"));
+    assert_int_equal(access(socket_path, F_OK), 0); /* the manager's */
+    unlink(socket_path);
+    close(notify_fd);
+}
+
+/* What cannot be begun is said, in one line. */
+static void wrong_starts_are_told(void **state)
+{
+    static const struct {
+        const char *config, *says;
+    } wrong[] = {{"cleints = 2\n", "line 1: 'cleints' is no key"},
+                 {"\n# x\nclients = 0\n", "line 3: clients is 0, must be 1 to 48"},
+                 {"backend = gpu\n", "backend is 'gpu'"},
+                 {"mem_bytes = 4T\n", "mem_bytes is '4T'"},
+                 {"nonsense\n", "has no '='"},
+                 {"model_dir = models\n", "must be an absolute path"},
+                 {"allow_uid = -1\n", "allow_uid is '-1'"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_config(wrong[i].config);
+        unlink(log_path);
+        daemon_pid = fork();
+        if (!daemon_pid)
+            exec_daemon();
+        assert_int_equal(end_daemon(0, PATIENCE), 1);
+        if (!has_logged(wrong[i].says)) {
+            show_log();
+            fail_msg("'%s' is not said", wrong[i].says);
+        }
+    }
+    start_daemon("");
+    {
+        const pid_t first = daemon_pid;
+
+        daemon_pid = fork();
+        if (!daemon_pid)
+            exec_daemon();
+        assert_int_equal(end_daemon(0, PATIENCE), 1); /* there is one already */
+        assert_true(has_logged("a daemon listens there"));
+        daemon_pid = first;
+    }
+    {
+        struct stat st;
+
+        assert_int_equal(stat(socket_path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
+    check_serves();
+}
+
+/* The broker has given up what it does not need. */
+static void the_broker_is_confined(void **state)
+{
+    char path[64], line[300];
+    int filters = -1, no_new = -1;
+    FILE *file;
+
+    (void)state;
+    start_daemon("");
+    snprintf(path, sizeof path, "/proc/%d/status", (int)daemon_pid);
+    file = fopen(path, "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        sscanf(line, "Seccomp: %d", &filters);
+        sscanf(line, "NoNewPrivs: %d", &no_new);
+    }
+    fclose(file);
+    assert_int_equal(no_new, 1);
+    if (!getenv("TANDEM_SANITIZED"))
+        assert_int_equal(filters, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest common[] = {
+        cmocka_unit_test(results_are_those_of_a_session),
+        cmocka_unit_test(numbers_are_told),
+        cmocka_unit_test(wrong_jobs_fail_alone),
+        cmocka_unit_test(jobs_can_be_given_up),
+        cmocka_unit_test(running_jobs_are_cancelled),
+        cmocka_unit_test(killed_clients_leave_nothing),
+        cmocka_unit_test(a_killed_worker_is_replaced),
+        cmocka_unit_test(a_worker_that_hangs_is_ended),
+        cmocka_unit_test(garbage_ends_its_sender_alone),
+        cmocka_unit_test(who_does_not_read_is_ended),
+        cmocka_unit_test(many_connect),
+    };
+    const struct CMUnitTest own[] = {
+        cmocka_unit_test_setup_teardown(quotas_hold, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(models_are_shared, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(shares_are_fair, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(it_stops_within_two_seconds, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_service_manager_is_served, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(wrong_starts_are_told, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(the_broker_is_confined, set_up_nothing, tear_down),
+    };
+    const char *build = getenv("TANDEM_BUILD");
+    int failed;
+
+    snprintf(folder, sizeof folder, "/tmp/tandem-daemon-XXXXXX");
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(socket_path, sizeof socket_path, "%s/socket", folder);
+    snprintf(config_path, sizeof config_path, "%s/tandemd.conf", folder);
+    snprintf(log_path, sizeof log_path, "%s/log", folder);
+    snprintf(program, sizeof program, "%s/tandemd", build ? build : ".");
+    if (access(program, X_OK)) {
+        fprintf(stderr, "%s is not there: set TANDEM_BUILD to the build folder\n", program);
+        return 1;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    failed = cmocka_run_group_tests_name("one daemon", common, set_up, tear_down);
+    failed += cmocka_run_group_tests_name("daemons", own, NULL, NULL);
+    if (!failed) {
+        char command[100];
+
+        snprintf(command, sizeof command, "rm -rf '%s'", folder);
+        failed = system(command) != 0;
+    } else {
+        show_log();
+    }
+    return failed;
+}
