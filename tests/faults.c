@@ -728,7 +728,7 @@ void *__wrap_dlsym(void *library, const char *name)
     if (strncmp(name, "cu", 2))
         return __real_dlsym(library, name);
     look_up(name);
-    if (trip(FAULT_CUDA_LOOKUP, name))
+    if (trip(FAULT_CUDA_LOOKUP, name) || ((f.disguise & FAULT_NO_GRAPHS) && !strcmp(name, "cuGraphCreate")))
         return NULL;
     if (f.cuda_kind == FAULT_REAL_CUDA) {
         function = __real_dlsym(library, name);

@@ -76,6 +76,7 @@ typedef enum fault_disguise {
     FAULT_WANTS_DEDICATED = 4,
     FAULT_DEDICATED_ONLY = 8,
     FAULT_ROUNDS_UP = 16, /* allocations are larger than their buffers */
+    FAULT_NO_GRAPHS = 32, /* CUDA's driver is too old for graphs */
 } fault_disguise;
 void fault_disguise_as(unsigned bits);
 

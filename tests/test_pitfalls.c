@@ -35,7 +35,8 @@ enum { LAST_PITFALL = 34, ROWS = 32, DIM = 32, VIEW_BYTES = ROWS * DIM * 4, MEM_
 typedef enum ground { ON_HOST, ON_VULKAN_CPU, ON_CUDA, ON_TIMELINES } ground;
 
 static struct {
-    bool gpu; /* the real drivers */
+    bool gpu;        /* the real drivers */
+    bool one_by_one; /* no graphs: each launch, wait and signal is a call of its own */
     ground on;
     vku vk;
     bool has_vk;
@@ -198,7 +199,7 @@ static bool prepare(ground on)
     w.s = NULL;
     w.text[0] = 0;
     fault_observe(observe);
-    fault_disguise_as(on == ON_TIMELINES && !w.gpu ? FAULT_TIMELINES : 0);
+    fault_disguise_as((on == ON_TIMELINES && !w.gpu ? FAULT_TIMELINES : 0) | (w.one_by_one ? FAULT_NO_GRAPHS : 0));
     fault_cuda(on < ON_CUDA ? FAULT_NO_CUDA : w.gpu ? FAULT_REAL_CUDA : FAULT_FAKE_CUDA);
     fake_cuda_driver.vulkan = NULL;
     fake_cuda_driver.device_count = 1;
@@ -266,6 +267,7 @@ static void leave(void)
         assert_int_equal(tandem_session_destroy(&w.s), TANDEM_OK);
     fault_observe(NULL);
     fault_disguise_as(0);
+    w.one_by_one = false;
     assert_int_equal(fault_wrong_closes(), 0);
     if (!w.has_vk)
         return;
@@ -843,6 +845,7 @@ static void pitfall_17(void **state)
     (void)state;
     older_value(ON_HOST);
     older_value(ON_VULKAN_CPU);
+    w.one_by_one = true;
     older_value(ON_TIMELINES);
 }
 
@@ -902,6 +905,7 @@ static void pitfall_19(void **state)
     uint64_t stream;
 
     (void)state;
+    w.one_by_one = true;
     enter(ON_TIMELINES);
     assert_int_equal(count_of("cuStreamCreate"), 4);
     for (unsigned n = 0; n < 4; n++)
@@ -918,6 +922,18 @@ static void pitfall_19(void **state)
             assert_int_equal(event_of(calls[i], n)->handle, stream);
     assert_true(count_of("cuLaunchKernel") >= 3); /* two stamps and what is between them */
     assert_true(event_of(calls[2], 0) > event_of("cuLaunchKernel", count_of("cuLaunchKernel") - 1));
+    leave();
+
+    /* As a graph: one launch on such a stream, and nothing beside it. */
+    enter(ON_TIMELINES);
+    engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    forget();
+    run_frame(new_mem(MEM_BYTES), engines, ours, 1);
+    assert_int_equal(count_of("cuGraphLaunch"), 1);
+    assert_true(event_of("cuGraphLaunch", 0)->handle > 2);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(count_of(calls[i]), 0);
     leave();
 }
 
@@ -1227,6 +1243,7 @@ static void held_on_the_host(void **state)
     tandem_mem mem;
 
     (void)state;
+    w.one_by_one = true;
     enter(ON_TIMELINES);
     engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
     ours = new_timeline(TANDEM_SIGNALLER_SESSION);
@@ -1396,7 +1413,7 @@ static void frames_cost_nothing(void **state)
             before = atomic_load(&allocated);
             assert_int_equal(tandem_session_info(w.s, &w.info), TANDEM_OK);
         }
-        if (n % 2)
+        if (n % 3 == 1) /* one of the three slots: a slot's graph is made again when its plan changes */
             job.deadline_ns = LONG_NS;
         assert_int_equal(tandem_timeline_submitted(w.s, engines, n), TANDEM_OK);
         ticket = submit(&job);

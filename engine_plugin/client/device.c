@@ -92,7 +92,7 @@ static tandem_status open_cuda(tandem_session *s, char *why)
 
     status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
-        status = td_stream_create(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
+        status = td_stream_create_graph(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
     if (status != TANDEM_OK) {
         td_cu_device_close(&s->cu);
         return status;
@@ -181,6 +181,11 @@ static const step with_cpu[] = {
     {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
     {0},
 };
+static const step with_daemon[] = {
+    {TANDEM_RUNG_HOST, "host", false, has_shared_memory},
+    {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
+    {0},
+};
 
 static const char *rung_name(uint32_t rung)
 {
@@ -217,6 +222,18 @@ static tandem_status take_step(tandem_session *s, const step *ladder, uint32_t a
                    reason);
 }
 
+/* tandemd computes: in the host's memory, whatever it computes with. */
+static tandem_status open_remote(tandem_session *s, const tandem_session_desc *desc, char *why)
+{
+    char reason[TD_WHY_BYTES];
+    const tandem_status status = td_remote_open(s, desc, why);
+
+    if (status != TANDEM_OK)
+        return status;
+    snprintf(reason, sizeof reason, "tandemd shares the host's memory only");
+    return take_step(s, s->backend == TANDEM_BACKEND_CPU ? with_cpu : with_daemon, desc->rung, reason, why);
+}
+
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
     const bool cpu_asked = desc->backend == TANDEM_BACKEND_CPU || desc->rung == TANDEM_RUNG_CPU;
@@ -228,6 +245,8 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
                        "desc.rung is 5 (cpu), but desc.backend is 1 (CUDA)");
     if (desc->vulkan)
         status = open_vulkan(s, desc->vulkan, why);
+    if (status == TANDEM_OK && desc->socket)
+        return open_remote(s, desc, why);
     if (status != TANDEM_OK)
         return status;
     if (!cpu_asked && (!desc->rung || desc->rung == TANDEM_RUNG_INLINE)) {
