@@ -39,16 +39,21 @@ tandem_status td_confine_broker(char *why, size_t why_bytes)
 {
     return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "this build does not filter system calls");
 }
+
+tandem_status td_confine_worker(char *why, size_t why_bytes)
+{
+    return td_confine_broker(why, why_bytes);
+}
 #else
 
-/* All that the broker does once it is up: no file is opened, no program started, no socket made. */
-static const int allowed[] = {
+/* All that the broker does once it is up: no file is opened, no program started. */
+static const int needed[] = {
     SYS_read, SYS_write, SYS_close, SYS_ppoll, SYS_recvmsg, SYS_sendmsg, SYS_sendto, SYS_recvfrom, SYS_accept4,
     SYS_getsockopt, SYS_fcntl, SYS_fstat, SYS_newfstatat, SYS_fstatfs, SYS_lseek, SYS_munmap, SYS_mremap, SYS_madvise,
     SYS_brk, SYS_memfd_create, SYS_fallocate, SYS_futex, SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep,
     SYS_getpid, SYS_gettid, SYS_tgkill, SYS_exit, SYS_exit_group, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_rt_sigaction, SYS_sched_yield, SYS_restart_syscall, SYS_pidfd_open, SYS_unlinkat, SYS_getrandom,
-    SYS_set_robust_list, SYS_membarrier, SYS_socketpair, SYS_shutdown,
+    SYS_socketpair, SYS_shutdown,
 #ifdef SYS_futex_waitv
     SYS_futex_waitv,
 #endif
@@ -59,41 +64,107 @@ static const int allowed[] = {
 /* These only as long as what they map cannot be executed. */
 static const int mapping[] = {SYS_mmap, SYS_mprotect};
 
-enum { ALLOWED = sizeof allowed / sizeof *allowed, MAPPING = sizeof mapping / sizeof *mapping };
+/* What a worker is refused: other programs, other processes, other places in the file system, the network. */
+static const int refused[] = {
+    SYS_execve, SYS_execveat, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kill, SYS_tkill,
+    SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_mount, SYS_umount2, SYS_pivot_root,
+    SYS_chroot, SYS_setns, SYS_unshare, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_keyctl, SYS_add_key,
+    SYS_request_key, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_swapon,
+    SYS_swapoff, SYS_acct, SYS_quotactl, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat,
+    SYS_mknodat, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_truncate, SYS_setxattr, SYS_lsetxattr,
+    SYS_fsetxattr, SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups,
+    SYS_capset, SYS_pidfd_open, SYS_pidfd_send_signal,
+#ifdef SYS_open
+    SYS_unlink, SYS_rename, SYS_link, SYS_symlink, SYS_mkdir, SYS_rmdir, SYS_mknod, SYS_chmod, SYS_chown, SYS_lchown,
+    SYS_fork, SYS_vfork,
+#endif
+};
 
-tandem_status td_confine_broker(char *why, size_t why_bytes)
+enum {
+    NEEDED = sizeof needed / sizeof *needed,
+    MAPPING = sizeof mapping / sizeof *mapping,
+    REFUSED = sizeof refused / sizeof *refused,
+    MOST = 8 + 2 * (NEEDED > REFUSED ? NEEDED : REFUSED) + 5 * MAPPING
+};
+
+typedef struct program {
+    struct sock_filter steps[MOST];
+    unsigned short count;
+} program;
+
+static void add(program *p, struct sock_filter step)
 {
-    struct sock_filter program[8 + 2 * ALLOWED + 5 * MAPPING];
-    struct sock_fprog filter = {.filter = program};
-    unsigned short n = 0;
+    p->steps[p->count++] = step;
+}
 
-#define LOAD(at) program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)(at))
-#define SAY(verdict) program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict)
-#define UNLESS_EQUAL_SKIP(value, skipped) \
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(value), 0, skipped)
-#define IF_ANY_SKIP(bits, skipped) \
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, (unsigned)(bits), skipped, 0)
-    LOAD(offsetof(struct seccomp_data, arch));
-    UNLESS_EQUAL_SKIP(ARCH, 1);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_JMP | BPF_JA, 1);
-    SAY(SECCOMP_RET_KILL_PROCESS);
-    LOAD(offsetof(struct seccomp_data, nr));
-    for (unsigned i = 0; i < ALLOWED; i++) {
-        UNLESS_EQUAL_SKIP(allowed[i], 1);
-        SAY(SECCOMP_RET_ALLOW);
-    }
-    for (unsigned i = 0; i < MAPPING; i++) {
-        UNLESS_EQUAL_SKIP(mapping[i], 4);
-        LOAD(offsetof(struct seccomp_data, args[2]));
-        IF_ANY_SKIP(PROT_EXEC, 1);
-        SAY(SECCOMP_RET_ALLOW);
-        SAY(SECCOMP_RET_ERRNO | EPERM);
-    }
-    SAY(SECCOMP_RET_ERRNO | EPERM);
-    filter.len = n;
+static void load(program *p, size_t at)
+{
+    add(p, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)at));
+}
+
+static void say(program *p, unsigned verdict)
+{
+    add(p, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict));
+}
+
+static void skip_unless(program *p, unsigned value, unsigned char steps)
+{
+    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, steps));
+}
+
+/* Ends with the call's number at hand. */
+static void begin(program *p)
+{
+    load(p, offsetof(struct seccomp_data, arch));
+    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0));
+    say(p, SECCOMP_RET_KILL_PROCESS);
+    load(p, offsetof(struct seccomp_data, nr));
+}
+
+static tandem_status install(program *p, char *why, size_t why_bytes)
+{
+    const struct sock_fprog filter = {p->count, p->steps};
+
     if (prctl(PR_SET_NO_NEW_PRIVS, 1ul, 0ul, 0ul, 0ul) ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "seccomp: %s", strerror(errno));
     return TANDEM_OK;
+}
+
+tandem_status td_confine_broker(char *why, size_t why_bytes)
+{
+    program p = {.count = 0};
+
+    begin(&p);
+    for (int i = 0; i < NEEDED; i++) {
+        skip_unless(&p, (unsigned)needed[i], 1);
+        say(&p, SECCOMP_RET_ALLOW);
+    }
+    for (int i = 0; i < MAPPING; i++) {
+        skip_unless(&p, (unsigned)mapping[i], 4);
+        load(&p, offsetof(struct seccomp_data, args[2]));
+        add(&p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 1, 0));
+        say(&p, SECCOMP_RET_ALLOW);
+        say(&p, SECCOMP_RET_ERRNO | EPERM);
+    }
+    say(&p, SECCOMP_RET_ERRNO | EPERM);
+    return install(&p, why, why_bytes);
+}
+
+tandem_status td_confine_worker(char *why, size_t why_bytes)
+{
+    program p = {.count = 0};
+
+    begin(&p);
+#ifdef __x86_64__
+    add(&p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1)); /* the same calls as of x32 */
+    say(&p, SECCOMP_RET_ERRNO | EPERM);
+#endif
+    for (int i = 0; i < REFUSED; i++) {
+        skip_unless(&p, (unsigned)refused[i], 1);
+        say(&p, SECCOMP_RET_ERRNO | EPERM);
+    }
+    say(&p, SECCOMP_RET_ALLOW);
+    return install(&p, why, why_bytes);
 }
 #endif

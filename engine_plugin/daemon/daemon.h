@@ -127,8 +127,10 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads);
 
 /* confine.c. Both: no new privileges, no core files, not to be traced. */
 void td_confine_process(void);
-/* From here on this process has few system calls left, in all its threads. */
+/* From here on this process has few system calls left, in all its threads: what it needs (broker), or all but what no
+ * driver needs once it is up (worker). */
 tandem_status td_confine_broker(char *why, size_t why_bytes);
+tandem_status td_confine_worker(char *why, size_t why_bytes);
 
 /* Weights that the worker has, for however many clients. */
 typedef struct td_weights {
@@ -172,7 +174,7 @@ typedef struct td_work {
     uint64_t taken_ns, ready_ns, deadline_ns, bound_ns;
     uint64_t signal_value;
     int slot; /* of the desk; -1: it waits */
-    bool frame, given_up, told;
+    bool given_up, told;
     uint32_t end_state;
     tandem_status end_status;
 } td_work;

@@ -52,7 +52,8 @@ static void help(void)
            "\n"
            "The configuration has lines `key = value`; these are the defaults. Lines with # in front are comments:\n%s"
            "\n"
-           "What has neither a deadline nor a point to wait for or to signal is background: it runs when nothing else can.\n"
+           "Who computes next: each client gets the same time on the device; within share_window_us the earliest deadline\n"
+           "goes first. A job that runs is not interrupted.\n"
            "Exit status: 0 after SIGTERM; 1 if it cannot begin; 2 for a wrong command line.\n",
            td_config_help);
 }

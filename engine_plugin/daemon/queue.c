@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   order   a client's jobs run in the order in which it put them; of all clients' first ones the next is chosen so:
- *           frame jobs (with a point or a deadline) before others; of those whose client has had at most
- *           share_window more compute than the one that has had least, the earliest deadline; else who has had least
+ *           of those whose client has had at most share_window more compute than the one that has had least, the
+ *           earliest deadline; where there is none, who has had least
  *   share   is counted in time on the device; who comes back from a pause begins where the others are
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
  */
@@ -221,7 +221,6 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
     if (m->job.deadline_ns)
         work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
     work->bound_ns = now + c->wait_bound_ns;
-    work->frame = m->job.deadline_ns || m->job.wait.timeline || m->job.signal.timeline;
     if (!c->count && c->virtual_ns < b->virtual_ns) /* it had nothing to do: nothing is saved up */
         c->virtual_ns = b->virtual_ns;
     c->order[c->count++] = work;
@@ -366,22 +365,17 @@ static td_work *choose(td_broker *b, uint64_t now)
 {
     uint64_t least = UINT64_MAX;
     td_work *best = NULL;
-    bool frame = false;
 
-    for (td_client *c = b->clients, *next; c; c = next) {
+    for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY ? head_of(c) : NULL;
 
-        next = c->next;
-        if (!head || !is_ready(b, head, now))
-            continue;
-        if (head->frame > frame || (head->frame == frame && c->virtual_ns < least))
+        if (head && is_ready(b, head, now) && c->virtual_ns < least)
             least = c->virtual_ns;
-        frame = frame || head->frame;
     }
     for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY ? head_of(c) : NULL;
 
-        if (!head || !head->ready_ns || head->frame != frame || c->virtual_ns - least > b->config.share_window_ns)
+        if (!head || !head->ready_ns || c->virtual_ns - least > b->config.share_window_ns)
             continue;
         if (!best || deadline_of(head) < deadline_of(best) ||
             (deadline_of(head) == deadline_of(best) && c->virtual_ns < best->client->virtual_ns))

@@ -334,6 +334,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
                                       .timing = 1,
                                       .error_text = t.text,
                                       .error_text_bytes = sizeof t.text};
+    char why[TD_TEXT_BYTES] = "";
     pthread_t thread;
 
     t.kind = TD_TASK_HELLO;
@@ -343,6 +344,8 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
                                           &(tandem_timeline_desc){.struct_bytes = sizeof(tandem_timeline_desc),
                                                                   .signaller = TANDEM_SIGNALLER_SESSION},
                                           &w->ends);
+    if (t.status == TANDEM_OK && td_confine_worker(why, sizeof why) != TANDEM_OK)
+        td_say(TD_LOG_DEBUG, "worker: %s", why);
     if (t.status == TANDEM_OK) {
         t.info.struct_bytes = sizeof t.info;
         tandem_session_info(w->session, &t.info);
