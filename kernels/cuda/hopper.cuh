@@ -52,6 +52,7 @@ template <int Dim, bool Dump> struct HopperTile {
         alignas(1024) uint64_t full[stages];
         uint64_t empty[stages];
     };
+    static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
     static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(unsigned(Dim)), "the launch asks for another size");
 };
 
@@ -205,7 +206,7 @@ template <class T> struct Consumer {
     }
 
     /* Gives rows another base, and all that has been added up so far with it. */
-    __device__ __forceinline__ void rebase(float (&here)[2])
+    template <bool First = false> __device__ __forceinline__ void rebase(float (&here)[2])
     {
         float alpha[2];
 
@@ -219,6 +220,8 @@ template <class T> struct Consumer {
             top[row] = next;
             l[row] = __fmul_rn(l[row], alpha[row]);
         }
+        if (First) /* nothing has been added up */
+            return;
         wgmma_wait<0>();
         wgmma_hold(r);
 #pragma unroll
@@ -362,60 +365,92 @@ __device__ __forceinline__ void write_lse(const td_params_attention &p, int64_t 
     p.lse[bh / p.heads * p.lse_stride_batch + bh % p.heads * p.lse_stride_head + row * p.lse_stride_row] = lse;
 }
 
-__device__ __forceinline__ void store2(float *to, float x0, float x1, bool)
-{
-    to[0] = x0;
-    to[1] = x1;
-}
-__device__ __forceinline__ void store2(__half *to, float x0, float x1, bool wide)
+__device__ __forceinline__ uint32_t pack2(__half *, float x0, float x1)
 {
     const __half2 pair = __floats2half2_rn(x0, x1);
+    uint32_t bits;
 
-    if (wide) {
-        *reinterpret_cast<__half2 *>(to) = pair;
-    } else {
-        to[0] = pair.x;
-        to[1] = pair.y;
-    }
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
 }
-__device__ __forceinline__ void store2(__nv_bfloat16 *to, float x0, float x1, bool wide)
+__device__ __forceinline__ uint32_t pack2(__nv_bfloat16 *, float x0, float x1)
 {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
+    uint32_t bits;
 
-    if (wide) {
-        *reinterpret_cast<__nv_bfloat162 *>(to) = pair;
-    } else {
-        to[0] = pair.x;
-        to[1] = pair.y;
-    }
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
 }
 
+/* x[i] of a quad's thread q becomes what x[q] of thread i was. */
+__device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int q)
+{
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!(i & bit)) {
+                const uint32_t got = __shfl_xor_sync(~0u, q & bit ? x[i] : x[i + bit], bit);
+
+                x[i] = q & bit ? got : x[i];
+                x[i + bit] = q & bit ? x[i + bit] : got;
+            }
+}
+
+/* O of rows g and g + 8. Two-byte elements go as 16 bytes a thread where the addresses allow it. */
 template <class T, class E>
 __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh, const float *v_scale,
                                         const float *v_mean, int row0, int lane, const Consumer<T> &c)
 {
     E *to = static_cast<E *>(p.o.data) + bh / p.heads * p.o.stride_batch + bh % p.heads * p.o.stride_head +
-            (row0 + lane / 4) * p.o.stride_row + 2 * (lane % 4);
-    const int rows = int(p.o.rows) - row0 - lane / 4; /* of this thread: 0 and 8, if below */
-    const bool wide = (reinterpret_cast<uint64_t>(to) % 4 | uint64_t(p.o.stride_row) % 2) == 0;
+            (row0 + lane / 4) * p.o.stride_row;
+    const int rows = int(p.o.rows) - row0 - lane / 4, q = lane % 4; /* of this thread: 0 and 8, if below */
+    const bool wide = __all_sync(~0u, reinterpret_cast<uint64_t>(to) % 16 == 0 && uint64_t(p.o.stride_row) % 8 == 0);
     const float part[2] = {c.l[0] != 0.0f ? __frcp_rn(c.l[0]) : 0.0f, c.l[1] != 0.0f ? __frcp_rn(c.l[1]) : 0.0f};
 
 #pragma unroll
-    for (int j = 0; j < T::dim / 8; j++) {
-        if (8 * j >= int(p.o.dim))
-            break;
-        const float2 scale = *reinterpret_cast<const float2 *>(v_scale + 2 * (lane % 4) + 8 * j);
-        const float2 mean = *reinterpret_cast<const float2 *>(v_mean + 2 * (lane % 4) + 8 * j);
+    for (int four = 0; four < T::dim / 32; four++) {
+        uint32_t bits[2][4];
 
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float x0 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half], part[half]), scale.x);
-            const float x1 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half + 1], part[half]), scale.y);
+        for (int i = 0; i < 4; i++) {
+            const int j = 4 * four + i, channel = fragment_column(lane, j, 0);
+            const float2 scale = *reinterpret_cast<const float2 *>(v_scale + channel);
+            const float2 mean = *reinterpret_cast<const float2 *>(v_mean + channel);
 
-            if (8 * half < rows)
-                store2(to + 8 * half * p.o.stride_row + 8 * j, c.l[half] != 0.0f ? __fadd_rn(x0, mean.x) : 0.0f,
-                       c.l[half] != 0.0f ? __fadd_rn(x1, mean.y) : 0.0f, wide);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const bool some = c.l[half] != 0.0f;
+                const float x0 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half], part[half]), scale.x);
+                const float x1 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half + 1], part[half]), scale.y);
+                const float y0 = some ? __fadd_rn(x0, mean.x) : 0.0f, y1 = some ? __fadd_rn(x1, mean.y) : 0.0f;
+                const bool mine = 8 * half < rows && channel < int(p.o.dim);
+                E *at = to + 8 * half * p.o.stride_row + channel;
+
+                if constexpr (sizeof(E) == 4) {
+                    if (mine) {
+                        at[0] = y0;
+                        at[1] = y1;
+                    }
+                } else {
+                    bits[half][i] = pack2(to, y0, y1);
+                    if (!wide && mine) {
+                        reinterpret_cast<uint16_t *>(at)[0] = uint16_t(bits[half][i]);
+                        reinterpret_cast<uint16_t *>(at)[1] = uint16_t(bits[half][i] >> 16);
+                    }
+                }
+            }
         }
+        if (sizeof(E) == 2 && wide)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int channel = 32 * four + 8 * q;
+
+                transpose_quad(bits[half], q);
+                if (8 * half < rows && channel < int(p.o.dim))
+                    *reinterpret_cast<uint4 *>(to + 8 * half * p.o.stride_row + channel) =
+                        make_uint4(bits[half][0], bits[half][1], bits[half][2], bits[half][3]);
+            }
     }
 }
 
@@ -436,17 +471,36 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
     copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
                                          (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
-    for (int i = thread; i < T::dim; i += 128) {
-        shared.v_scale[group][i] = p.v_scale[at.bhk * T::dim + i];
-        shared.v_mean[group][i] = p.v_mean ? p.v_mean[at.bhk * T::dim + i] : 0.0f;
-    }
+    const bool has_channel = thread < T::dim; /* all loads first: they are on their way together */
+    const float v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
+    const float v_mean = has_channel && p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        c.row_scale[row] =
-            __fmul_rn(p.q_scale[q_row + 16 * warp + fragment_row(lane, 2 * row)], __fmul_rn(p.scale, TD_LOG2_E));
+        c.row_scale[row] = p.q_scale[q_row + 16 * warp + fragment_row(lane, 2 * row)];
         c.top[row] = -CUDART_INF_F;
         c.l[row] = 0.0f;
     }
+    float key_scale;
+    bool odd = false; /* keys of the step are masked or bad */
+    /* The scale of a thread's keys, and whether all of the warp's have the same, as they do unless one is bad. */
+    const auto look = [&](const float *k_scale, int step) {
+        const float2 low = *reinterpret_cast<const float2 *>(k_scale + 2 * lane);
+        const float2 high = *reinterpret_cast<const float2 *>(k_scale + 64 + 2 * lane);
+
+        key_scale = low.x;
+        const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
+        return !__all_sync(~0u, same) || (step + 1) * T::keys > at.free_keys;
+    };
+    const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
+    if (at.steps > 0)
+        odd = look(first_scale, 0);
+    if (has_channel) {
+        shared.v_scale[group][thread] = v_scale;
+        shared.v_mean[group][thread] = v_mean;
+    }
+#pragma unroll
+    for (int row = 0; row < 2; row++)
+        c.row_scale[row] = __fmul_rn(c.row_scale[row], __fmul_rn(p.scale, TD_LOG2_E));
 #pragma unroll
     for (int i = 0; i < T::dim / 2; i++)
         c.o[i] = 0.0f;
@@ -462,18 +516,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
     if (at.steps > 0) {
         RingPlace now = {0, 0}, next = {0, 0};
-        float here[2], key_scale;
-        bool odd; /* keys of the step are masked or bad */
+        float here[2];
 
-        /* The scale of a thread's keys, and whether all of the warp's have the same, as they do unless one is bad. */
-        const auto look = [&](const float *k_scale, int step) {
-            const float2 low = *reinterpret_cast<const float2 *>(k_scale + 2 * lane);
-            const float2 high = *reinterpret_cast<const float2 *>(k_scale + 64 + 2 * lane);
-
-            key_scale = low.x;
-            const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
-            return !__all_sync(~0u, same) || (step + 1) * T::keys > at.free_keys;
-        };
         const auto mask_low = [&](const float *k_scale, int step) {
             key_scale = -CUDART_INF_F;
             for (int key = 2 * (lane % 4); key < T::keys; key += 8)
@@ -481,10 +525,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.template mask<0>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
         };
 
-        const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
-
         next.next<T::stages>();
-        odd = look(first_scale, 0);
         wait_for(shared.full[0], 0);
         c.template issue_qk<0>(q_tile, k_tile);
         wgmma_wait<0>();
@@ -495,7 +536,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             mask_low(first_scale, 0);
         c.set_scale(key_scale);
         c.template exceeds<0>(here);
-        c.rebase(here);
+        c.template rebase<true>(here);
         c.template issue_qk<1>(q_tile, k_tile);
 
 #pragma unroll 1
@@ -627,6 +668,7 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
     extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS, 1) \
         name##_d##dim(const __grid_constant__ td_params_attention p)   \
     {                                                                  \
+        td::wait_for_previous();                                       \
         if (!td::cancelled(p.cancel))                                  \
             td::attend_hopper<td::HopperTile<dim, dump>>(p);           \
     }
