@@ -1274,6 +1274,35 @@ static void quotas_hold(void **state)
     close(fd);
 }
 
+/* A job that hangs takes its worker along, and nothing else. */
+static void a_job_that_hangs_is_lost(void **state)
+{
+    tandem_job job;
+    uint64_t ticket;
+    pid_t worker;
+    client c;
+    task t;
+
+    (void)state;
+    start_daemon("job_ms = 300\n");
+    client_open(&c, "hangs");
+    task_make(&t, &small, 50);
+    task_share(&t, &c);
+    job = job_of(&t);
+    worker = await_worker(0);
+    kill(worker, SIGSTOP);
+    sleep_ms(10);
+    ticket = client_job(&c, &job);
+    assert_int_equal(client_report(&c, ticket, PATIENCE).status, TANDEM_ERROR_LOST);
+    client_events(&c, 2000 * MS);
+    assert_int_equal(c.resets, 1);
+    assert_non_null(strstr(c.event.reset.text, "does not end within 300 ms"));
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    client_close(&c);
+    task_free(&t);
+}
+
 static tandem_status load_model(client *c, const char *path, uint64_t *model)
 {
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_LOAD, c->rules.next_serial), answer;
@@ -1355,6 +1384,14 @@ static void models_are_shared(void **state)
     assert_int_equal(client_ask(&c[0], &m, NULL, &answer, NULL), TANDEM_OK);
     assert_int_equal(answer.error.status, TANDEM_ERROR_ARG);
     assert_int_equal(client_object(&c[0], TD_WIRE_MODEL_DESTROY, model[0]), TANDEM_OK);
+    m = td_wire_new(TD_WIRE_STATS, c[0].rules.next_serial);
+    assert_int_equal(client_ask(&c[0], &m, NULL, &answer, NULL), TANDEM_OK);
+    for (int i = 0; i < 2; i++) { /* two mems each; and one has the model no longer */
+        const td_wire_row *row = &answer.stats_reply.rows[i];
+
+        assert_int_equal(row->mem_bytes, 2 * t.bytes);
+        assert_int_equal(row->model_bytes != 0, !strcmp(row->name, "second"));
+    }
     assert_int_equal(client_object(&c[0], TD_WIRE_MODEL_DESTROY, model[0]), TANDEM_ERROR_ARG);
     client_close(&c[0]);
     client_close(&c[1]);
@@ -1604,6 +1641,7 @@ int main(void)
     };
     const struct CMUnitTest own[] = {
         cmocka_unit_test_setup_teardown(quotas_hold, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_job_that_hangs_is_lost, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(models_are_shared, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(shares_are_fair, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(it_stops_within_two_seconds, set_up_nothing, tear_down),

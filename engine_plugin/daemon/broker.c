@@ -90,7 +90,10 @@ void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_rea
         td_wire_text(m.error.text, sizeof m.error.text, why);
         td_conn_send(&c->conn, &m, NULL, ignored, sizeof ignored);
     }
-    td_say(status == TANDEM_OK || status == TANDEM_ERROR_LOST ? TD_LOG_INFO : TD_LOG_WARN,
+    /* Who never said hello could fill the log. */
+    td_say(c->state == TD_CLIENT_NEW                                ? TD_LOG_DEBUG
+           : status == TANDEM_OK || status == TANDEM_ERROR_LOST ? TD_LOG_INFO
+                                                                    : TD_LOG_WARN,
            "client %u (process %d, '%s') ends: %s", c->session, (int)c->conn.pid, c->name, why);
     if (c->state == TD_CLIENT_NEW)
         b->new_count--;
@@ -238,6 +241,7 @@ void td_shared_end(td_broker *b, td_shared *s)
 {
     td_client *c = s->client;
     td_shared **at = &c->shared;
+    const bool counted = s->kind == TD_WIRE_KIND_MEM && !s->weights;
 
     if (s->model_mem)
         td_shared_end(b, s->model_mem);
@@ -262,7 +266,7 @@ void td_shared_end(td_broker *b, td_shared *s)
         }
     }
     end_number(b, s->number);
-    if (s->kind == TD_WIRE_KIND_MEM) {
+    if (counted) {
         c->mem_bytes -= s->bytes;
         b->mem_bytes -= s->bytes;
     }
@@ -659,7 +663,7 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
     }
     errand->client = c;
     errand->serial = m->header.serial;
-    errand->task.bytes = model->model_mem->id;
+    errand->mem = model->model_mem->id;
     snprintf(errand->task.text, sizeof errand->task.text, "%s", m->name);
 }
 
@@ -1054,21 +1058,17 @@ static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
 static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64_t mem, const td_task *t)
 {
     td_wire_message m = td_wire_new(TD_WIRE_TENSOR, serial);
+    td_shared *of = td_ids_find(&c->mems, mem);
 
-    if (t->status != TANDEM_OK) {
-        td_client_error(b, c, serial, 0, t->status, t->text);
+    if (t->status != TANDEM_OK || !of) {
+        td_client_error(b, c, serial, 0, of ? t->status : TANDEM_ERROR_ARG, of ? t->text : "the model was destroyed");
         return;
     }
+    if (of->bytes < t->bytes) /* as much of the mem as a client can know of */
+        of->bytes = t->bytes;
     m.tensor.view = t->view;
     m.tensor.view.mem = mem;
     memcpy(m.tensor.shape, t->shape, sizeof m.tensor.shape);
-    /* Jobs are checked against the mem's size, which the worker knows first. */
-    {
-        td_shared *of = td_ids_find(&c->mems, mem);
-
-        if (of && of->bytes < t->bytes)
-            of->bytes = t->bytes;
-    }
     answered(c, serial);
     td_client_send(b, c, &m, NULL);
 }
@@ -1160,7 +1160,7 @@ static bool on_task(td_broker *b, td_task *t)
     case TD_TASK_END: b->numbers[was.task.number] = 0; break;
     case TD_TASK_TENSOR:
         if (was.client)
-            on_tensor_answer(b, was.client, was.serial, was.task.bytes, t);
+            on_tensor_answer(b, was.client, was.serial, was.mem, t);
         break;
     case TD_TASK_INFO:
         if (was.client)
@@ -1395,9 +1395,9 @@ static int loop(td_broker *b)
 
 static void take_down(td_broker *b)
 {
+    b->end_thread = true;
     pthread_mutex_unlock(&b->lock);
     if (b->has_thread) {
-        b->end_thread = true;
         td_queue_kick(b);
         pthread_join(b->thread, NULL);
     }

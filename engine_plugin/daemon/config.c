@@ -25,6 +25,7 @@ const char td_config_help[] =
     "  total_bytes = 32G       all mems of all clients together\n"
     "  model_bytes = 32G       all models together\n"
     "  share_window_us = 8000  how much compute one client may be ahead of another by earlier deadlines\n"
+    "  job_ms = 60000          a job that runs longer hangs: its worker is replaced, and the job is LOST; 0: no bound\n"
     "  model_dir = PATH        models may be loaded from beneath it; up to 8 lines\n"
     "  allow_uid = N           this user may connect too; up to 16 lines\n";
 
@@ -41,6 +42,7 @@ td_config td_config_default(void)
         .total_bytes = 32ull << 30,
         .model_bytes = 32ull << 30,
         .share_window_ns = 8000000,
+        .job_ns = 60 * TD_SECOND,
     };
 }
 
@@ -67,6 +69,7 @@ static const key keys[] = {
     {"total_bytes", AT(total_bytes), true, 4096, 1ull << 46, {0}},
     {"model_bytes", AT(model_bytes), true, 0, 1ull << 46, {0}},
     {"share_window_us", AT(share_window_ns), true, 0, 10000000, {0}},
+    {"job_ms", AT(job_ns), true, 0, 86400000, {0}},
 };
 
 static bool number_of(const char *text, bool wide, uint64_t *out)
@@ -107,6 +110,8 @@ static tandem_status set_key(td_config *config, const key *k, const char *value,
                        number, k->least, k->most);
     if (k->at == AT(share_window_ns))
         number *= 1000;
+    if (k->at == AT(job_ns))
+        number *= 1000000;
     if (k->wide)
         memcpy((char *)config + k->at, &number, sizeof number);
     else

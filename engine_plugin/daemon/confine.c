@@ -23,7 +23,9 @@ void td_confine_process(void)
     const struct rlimit none = {0, 0};
 
     prctl(PR_SET_NO_NEW_PRIVS, 1ul, 0ul, 0ul, 0ul);
+#ifndef __SANITIZE_ADDRESS__ /* which looks for leaks as a debugger */
     prctl(PR_SET_DUMPABLE, 0ul, 0ul, 0ul, 0ul);
+#endif
     setrlimit(RLIMIT_CORE, &none);
 }
 
@@ -33,8 +35,8 @@ void td_confine_process(void)
 #define ARCH AUDIT_ARCH_AARCH64
 #endif
 
-#if !defined(ARCH) || defined(__SANITIZE_ADDRESS__)
-/* AddressSanitizer needs calls of its own, some of them only to report. */
+#if !defined(ARCH) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* Sanitizers need calls of its own, some of them only to report. */
 tandem_status td_confine_broker(char *why, size_t why_bytes)
 {
     return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "this build does not filter system calls");

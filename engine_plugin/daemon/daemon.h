@@ -46,7 +46,7 @@ enum {
 typedef struct td_config {
     uint32_t backend; /* tandem_backend */
     uint32_t threads, clients, mems, timelines, models, metrics_port, log_level, allow_count, model_dir_count;
-    uint64_t mem_bytes, client_bytes, total_bytes, model_bytes, share_window_ns;
+    uint64_t mem_bytes, client_bytes, total_bytes, model_bytes, share_window_ns, job_ns;
     uint32_t allow[TD_MAX_ALLOWED];
     char model_dirs[TD_MAX_MODEL_DIRS][256];
 } td_config;
@@ -171,7 +171,7 @@ typedef struct td_work {
     td_client *client;
     tandem_job job;
     td_shared *mems[TD_VIEWS], *wait, *signal;
-    uint64_t taken_ns, ready_ns, deadline_ns, bound_ns;
+    uint64_t taken_ns, ready_ns, run_ns, deadline_ns, bound_ns; /* run: since it is the worker's next */
     uint64_t signal_value;
     int slot; /* of the desk; -1: it waits */
     bool given_up, told;
@@ -211,6 +211,7 @@ typedef struct td_errand {
     bool sent;
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
+    uint64_t mem; /* TENSOR: the client's id of what the tensors are in */
     td_shared *shared;
     td_weights *weights;
     struct td_errand *next;

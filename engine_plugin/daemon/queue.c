@@ -394,6 +394,8 @@ static bool put_on_desk(td_broker *b, uint64_t now)
     td_work *work;
     int at = 0;
 
+    if (!b->has_worker)
+        return false;
     for (int i = 0; i < TD_DESK_SLOTS; i++) {
         busy += b->desk_works[i] != NULL;
         if (!b->desk_works[i] && !slot) {
@@ -401,7 +403,7 @@ static bool put_on_desk(td_broker *b, uint64_t now)
             at = i;
         }
     }
-    if (!b->has_worker || busy >= TD_DESK_DEPTH || !slot)
+    if (busy >= TD_DESK_DEPTH || !slot)
         return false;
     work = choose(b, now);
     if (!work)
@@ -419,6 +421,7 @@ static bool put_on_desk(td_broker *b, uint64_t now)
         if (work->mems[i])
             views[i]->mem = work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
     work->slot = at;
+    work->run_ns = now;
     b->desk_works[at] = work;
     report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
     atomic_store(&slot->cancel, 0);
@@ -466,6 +469,9 @@ static bool take_results(td_broker *b)
         if (slot.end_state == TANDEM_JOB_FAILED)
             td_client_error(b, c, 0, work->ticket, slot.status, slot.text);
         b->desk_works[i] = NULL;
+        for (int o = 0; o < TD_DESK_SLOTS; o++)
+            if (b->desk_works[o])
+                b->desk_works[o]->run_ns = td_now_ns();
         atomic_store_explicit(&at->state, TD_SLOT_FREE, memory_order_release);
         work->slot = -1;
         finish(b, work, slot.end_state, slot.status, &slot);
@@ -590,6 +596,19 @@ static bool has_on_desk(const td_broker *b, const td_client *c)
     return false;
 }
 
+static void look_for_hangs(td_broker *b, uint64_t now)
+{
+    for (int i = 0; i < TD_DESK_SLOTS && b->config.job_ns && !b->killed_ns; i++) {
+        char why[80];
+
+        if (!b->desk_works[i] || now - b->desk_works[i]->run_ns <= b->config.job_ns)
+            continue;
+        td_fail(why, sizeof why, TANDEM_ERROR_LOST, "a job does not end within %" PRIu64 " ms",
+                b->config.job_ns / 1000000);
+        td_worker_kill(b, why);
+    }
+}
+
 static bool end_clients(td_broker *b, uint64_t now)
 {
     bool some = false;
@@ -648,6 +667,7 @@ void *td_queue_main(void *broker)
         uint32_t count;
 
         end_clients(b, now);
+        look_for_hangs(b, now);
         if (b->old_desk)
             munmap(b->old_desk, TD_DESK_BYTES);
         b->old_desk = NULL;

@@ -308,6 +308,8 @@ static void answer(worker *w, td_task *t, int fd)
             keep_text(w, t->text, sizeof t->text);
             break;
         }
+        t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] *
+                                              (t->view.dtype == TANDEM_DTYPE_F32 ? 4 : 2);
         pthread_mutex_lock(&w->lock);
         it->mem = t->view.mem;
         pthread_mutex_unlock(&w->lock);
