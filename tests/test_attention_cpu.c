@@ -44,6 +44,14 @@ static td_target twin_of(uint32_t sm)
     return target;
 }
 
+/* Of the kernels that only a stream gets. */
+static td_target wgmma_twin(void)
+{
+    td_target target = td_target_for_stream(90);
+    target.twin = true;
+    return target;
+}
+
 static size_t o_count(const tu_case *it)
 {
     return (size_t)it->op.batch * it->op.heads * it->op.q_len * it->op.head_dim;
@@ -774,7 +782,7 @@ static void test_lengths(void **state)
 {
     (void)state;
     static const uint32_t lengths[] = {1, 63, 64, 65, 127, 128, 129, 200};
-    const td_target fp8 = twin_of(90), ampere = twin_of(80);
+    const td_target fp8 = twin_of(90), ampere = twin_of(80), wgmma = wgmma_twin();
     for (uint32_t i = 0; i < 64; i++)
         for (uint32_t precision = 1; precision <= 3; precision++) {
             tu_case it;
@@ -786,12 +794,44 @@ static void test_lengths(void **state)
                                           .causal = i / 8 <= i % 8 && precision != 3 ? i % 2 : 0});
             tu_case_ref(&it);
             run_and_compare(&it, &cpu);
+            if (precision == TANDEM_PRECISION_8B)
+                run_and_compare(&it, &wgmma);
             if (i / 8 == (i + precision) % 8) {
                 run_and_compare(&it, &ampere);
                 run_and_compare(&it, &fp8);
             }
             tu_case_free(&it);
         }
+}
+
+/* Another order of the same steps: R over 128 keys, bases that follow late, P's sum of its codes. */
+static void test_wgmma(void **state)
+{
+    static const uint32_t head_dims[] = {32, 80, 96, 128};
+    const td_target wgmma = wgmma_twin();
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        tu_case it;
+        tu_case_init(&it, &(tu_shape){.batch = 2,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .q_len = 140,
+                                      .kv_len = 700,
+                                      .head_dim = head_dims[i],
+                                      .precision = TANDEM_PRECISION_8B,
+                                      .causal = i % 2,
+                                      .v_bias = i < 2 ? 8.5f : 0,
+                                      .lse = 1,
+                                      .seed = 900 + i});
+        tu_case_ref(&it);
+        run_and_compare(&it, &wgmma);
+        assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma");
+        if (i < 2) /* the sum of P and P V round alike, so an offset of V stays what it is */
+            assert_in(tu_case_l1(&it), 0, 6e-3);
+        assert_in(tu_case_lse_error(&it), 0, 2e-2);
+        tu_case_free(&it);
+    }
 }
 
 static void test_shapes(void **state)
@@ -1540,6 +1580,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_prologue_from_the_definition),
         cmocka_unit_test(test_f16_scales),
         cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_wgmma),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_bf16_output),
         cmocka_unit_test(test_causal),
