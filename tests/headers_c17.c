@@ -17,7 +17,7 @@ SIZE(tandem_view, 48);
 SIZE(tandem_attention, 288);
 SIZE(tandem_job, 336);
 SIZE(tandem_job_report, 40);
-SIZE(tandem_session_desc, 88);
+SIZE(tandem_session_desc, 96);
 SIZE(tandem_info, 544);
 SIZE(tandem_mem_desc, 64);
 SIZE(tandem_timeline_desc, 24);

@@ -9,6 +9,7 @@
  *   record.c   jobs within those commands (inline rung)
  *   stage.c    the rung `copy`: bytes of mems there and back
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
+ *   remote.c   the same jobs, computed in tandemd: the connection, what is shared through it, and a job's way there
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
  * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is
@@ -51,6 +52,18 @@ typedef struct td_table {
     uint32_t capacity;
 } td_table;
 
+/* What the daemon has of a mem: pages of a memfd, and an id that holds for one connection. */
+typedef struct td_slab {
+    bool there;  /* `fd` is one */
+    bool owned;  /* fd and map are the slab's own, else those of td_mem.vk */
+    bool beside; /* td_mem.host is other memory: bytes are copied there and back with each job */
+    int fd;
+    void *map;
+    uint64_t bytes, id;
+    uint32_t connection;
+    tandem_status status; /* why the daemon would not take it */
+} td_slab;
+
 typedef struct td_mem {
     td_object object;
     uint32_t source; /* tandem_mem_source */
@@ -66,6 +79,7 @@ typedef struct td_mem {
     td_vk_mem staging; /* rung `copy`: what a release fills and an acquire empties */
     td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or memory of the same size beside it */
     bool beside;
+    td_slab slab;
 } td_mem;
 
 /* A view in bytes: the rows that it has, and the dimensions of more than one element, least stride first. */
@@ -98,6 +112,7 @@ typedef struct td_model {
     td_tensor_entry *tensors; /* the names lie behind the array */
     uint64_t block_bytes;
     uint32_t tensor_count;
+    struct td_remote_model *there; /* remote: what the daemon loads, in place of tensors */
 } td_model;
 
 /* Scratch of a slot; outgrown blocks wait until no job is under way, since to free memory is to wait for the device. */
@@ -130,6 +145,7 @@ typedef struct td_job {
     td_mem *mems[TD_VIEW_COUNT];
     uint64_t views[TD_VIEW_COUNT];
     td_extent extents[TD_VIEW_COUNT];
+    tandem_attention op; /* remote: what is sent */
     td_scratch scratch; /* stays with the slot */
     td_plan plan;
 } td_job;
@@ -143,6 +159,8 @@ typedef struct td_point_fd {
 
 /* local.c: what a thread that may sleep in the driver for good shares with the session's destruction. */
 typedef struct td_sleeper td_sleeper;
+
+typedef struct td_remote td_remote;
 
 struct tandem_session {
     td_log log;
@@ -160,6 +178,7 @@ struct tandem_session {
     td_cu_device *cu;
     td_stream *stream;
     td_target target;
+    td_remote *remote; /* NULL: this process computes */
     bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
     atomic_bool stuck; /* the stream failed or did not end in time: what it may still use is left behind */
 
@@ -287,7 +306,32 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job);
 /* The same with all that use a mem, or with all (NULL). */
 void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object);
 
+/* remote.c. open: connects, and asks who computes there: s->backend, threads, names. start: from here on the connection is
+ * looked after. close: accepts a half-made one. */
+tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, char *why);
+tandem_status td_remote_start(tandem_session *s, char *why);
+void td_remote_stop(tandem_session *s);
+void td_remote_close(tandem_session *s);
+void td_remote_info(tandem_session *s, tandem_info *info);
+/* LOST while there is no daemon. */
+tandem_status td_remote_ready_locked(tandem_session *s, char *why);
+/* A mem's slab: its own where `beside`, or where the mem has no memory yet; and the daemon's knowledge of it. */
+tandem_status td_remote_mem_make(td_mem *mem, char *why);
+tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
+void td_remote_mem_end(tandem_session *s, td_mem *mem);
+void td_remote_mem_free(td_mem *mem);
+tandem_status td_remote_model_load(tandem_session *s, const char *path, td_model **out, char *why);
+tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
+                                            uint64_t shape[4], char *why);
+void td_remote_model_end(tandem_session *s, td_model *model);
+void td_remote_model_free(tandem_session *s, td_model *model);
+/* The worker's: has the daemon carry a job out, and waits for it. Called and left with the lock held, slept without. */
+tandem_status td_remote_run_locked(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns, char *why);
+/* Wakes the worker: the job that it waits for was given up. */
+void td_remote_kick_locked(tandem_session *s);
+
 /* local.c */
+bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s);
 tandem_status td_local_start(tandem_session *s, char *why);
 /* Ends every job, one way or another, and both threads. */
 void td_local_stop(tandem_session *s);

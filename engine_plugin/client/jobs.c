@@ -249,7 +249,9 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
         status = bind_attention_locked(s, job, &desc->op.attention, why);
-    if (status == TANDEM_OK)
+    if (status == TANDEM_OK && s->remote)
+        job->op = desc->op.attention;
+    else if (status == TANDEM_OK)
         status = td_scratch_reserve_locked(s, job, job->plan.scratch_bytes, why);
     if (status == TANDEM_OK)
         *out = job;
@@ -281,6 +283,8 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
     td_job *job;
     tandem_status status = td_job_prepare_locked(s, desc, &job, why);
 
+    if (status == TANDEM_OK && s->remote)
+        status = td_remote_ready_locked(s, why);
     return status == TANDEM_OK ? td_job_start_locked(s, job, ticket, why) : status;
 }
 

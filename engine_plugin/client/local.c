@@ -199,9 +199,11 @@ static bool is_open(const td_job *job)
 
 bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
 {
+    const bool first = !job->asked;
+
     if (job->given_up || job->committed)
         return job->given_up;
-    if (!job->asked) { /* the first reason holds */
+    if (first) { /* the first reason holds */
         job->asked = true;
         job->end_state = state;
         job->end_status = status;
@@ -209,6 +211,8 @@ bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state stat
     if (job->begun) {
         const claim answer = claim_for_host(job);
 
+        if (first && s->remote)
+            td_remote_kick_locked(s);
         job->committed = answer == CLAIM_LOST;
         if (answer == CLAIM_OPEN)
             pthread_cond_signal(&s->watch);
@@ -753,7 +757,9 @@ static bool work_on(tandem_session *s, td_job *job, char *line)
     job->begun = true;
     if (report->state == TANDEM_JOB_PENDING)
         report->state = TANDEM_JOB_RUNNING;
-    if (!s->stream)
+    if (s->remote)
+        status = td_remote_run_locked(s, job, &begin_ns, &end_ns, why);
+    else if (!s->stream)
         status = run_on_cpu(s, job, &begin_ns, &end_ns);
     else if (!run_on_stream(s, job, &begin_ns, &end_ns, &status, why))
         return false;
@@ -765,7 +771,7 @@ static bool work_on(tandem_session *s, td_job *job, char *line)
         td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s", job->number,
                 why[0] ? why : tandem_status_text(status));
         td_session_keep_error_locked(s, line);
-        if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
+        if ((status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST) && !s->remote)
             break_session(s, status, true);
     }
     end_job(s, job, status);
@@ -878,8 +884,10 @@ static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
     for (uint32_t i = 0; i < s->order_count; i++) {
         const td_job *job = s->order[i];
 
-        if (is_open(job))
+        if (is_open(job) && !s->remote)
             next = sooner(next, now + CLAIM_LOOK_NS);
+        else if (is_open(job)) /* the worker ends it */
+            continue;
         else if (job->has_deadline && !job->given_up && !job->committed)
             next = sooner(next, job->deadline_ns);
         if (s->ahead && job->wait && !job->wait->by_session && !job->told && now < job->bound_ns)
@@ -938,7 +946,7 @@ static void *watch(void *user)
 
 /* Both. */
 
-static bool start_thread(pthread_t *thread, void *(*main)(void *), tandem_session *s)
+bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s)
 {
     sigset_t all, before;
     bool started;
@@ -956,8 +964,8 @@ tandem_status td_local_start(tandem_session *s, char *why)
     s->sleeper = make_sleeper();
     if (!s->sleeper)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a thread");
-    s->has_watchdog = start_thread(&s->watchdog, watch, s);
-    s->has_worker = s->has_watchdog && start_thread(&s->worker, s->ahead ? wait_for_gpu : work, s);
+    s->has_watchdog = td_thread_start(&s->watchdog, watch, s);
+    s->has_worker = s->has_watchdog && td_thread_start(&s->worker, s->ahead ? wait_for_gpu : work, s);
     if (!s->has_worker)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no thread could be started");
     return TANDEM_OK;

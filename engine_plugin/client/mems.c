@@ -41,6 +41,7 @@ void td_mem_free(tandem_session *s, td_mem *mem)
             td_vk_mem_free(s->vk, &mem->vk);
         }
     }
+    td_remote_mem_free(mem);
     td_session_free(s, mem->block, mem->block_bytes);
     td_session_free(s, mem, sizeof *mem);
 }
@@ -130,6 +131,8 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     if (desc->vulkan_usage & ~ANY_USAGE)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
+    if (!s->vk && s->remote)
+        return TANDEM_OK; /* its slab is all there is */
     if (!s->vk && !s->cu)
         return use_block(s, mem, why);
     if (s->rung == TANDEM_RUNG_INLINE)
@@ -264,7 +267,8 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
         return status;
     if (!s->vk || !s->cu || s->rung == TANDEM_RUNG_COPY)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
-                       !s->vk   ? "the session has no Vulkan device to share with"
+                       !s->vk    ? "the session has no Vulkan device to share with"
+                       : s->remote ? "tandemd shares the host's memory only"
                        : s->rung == TANDEM_RUNG_INLINE ? "the inline rung takes the VkDeviceMemory itself"
                        : !s->cu ? "the CPU cannot map OPAQUE_FD memory"
                                 : "on the copy rung no memory is shared, and an fd has no VkBuffer to copy from");
@@ -288,7 +292,9 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan_memory is 0");
     if (!s->vk || s->rung == TANDEM_RUNG_CPU || (!s->stream && s->rung != TANDEM_RUNG_COPY))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is VULKAN (3): %s",
-                       s->vk ? "the CPU cannot see the engine's device memory" : "the session has no Vulkan device");
+                       !s->vk      ? "the session has no Vulkan device"
+                       : s->remote ? "tandemd shares the host's memory only"
+                                   : "the CPU cannot see the engine's device memory");
     if (s->rung == TANDEM_RUNG_COPY && desc->dedicated)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.dedicated is 1: on the copy rung bytes are copied by a VkBuffer of the session's, and such "
@@ -335,6 +341,10 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     case TANDEM_MEM_FD: status = make_fd(s, mem, desc, why); break;
     default: status = make_vulkan(s, mem, desc, why); break;
     }
+    if (status == TANDEM_OK && s->remote)
+        status = td_remote_mem_make(mem, why);
+    if (status == TANDEM_OK && s->remote)
+        status = td_remote_mem_share(s, mem, why);
     return status;
 }
 
@@ -402,6 +412,8 @@ tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
+    if (session->remote)
+        td_remote_mem_end(session, found);
     td_mem_free(session, found);
     return TANDEM_OK;
 }

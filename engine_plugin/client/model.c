@@ -16,6 +16,8 @@ void td_model_free(tandem_session *s, td_model *model)
 {
     if (model->mem)
         td_mem_free(s, model->mem);
+    if (s->remote)
+        td_remote_model_free(s, model);
     td_session_free(s, model->tensors, model->block_bytes);
     td_session_free(s, model, sizeof *model);
 }
@@ -136,7 +138,7 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
         return TANDEM_ERROR_ARG;
     if (!path || !model)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, path ? "model is NULL" : "path is NULL");
-    status = load(session, path, &made, why);
+    status = (session->remote ? td_remote_model_load : load)(session, path, &made, why);
     if (status == TANDEM_OK) {
         pthread_mutex_lock(&session->lock);
         made->mem->of_model = true;
@@ -178,6 +180,10 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
                                        : "shape is NULL");
     pthread_mutex_lock(&session->lock);
     of = (td_model *)td_table_find_locked(session, TD_KIND_MODEL, model, "model", why);
+    if (of && session->remote) {
+        status = td_remote_model_tensor_locked(session, of, name, view, shape, why);
+        of = NULL;
+    }
     for (uint32_t i = 0; of && i < of->tensor_count && !found; i++)
         if (!strcmp(of->tensors[i].name, name))
             found = &of->tensors[i];
@@ -219,6 +225,8 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
+    if (session->remote)
+        td_remote_model_end(session, found);
     td_model_free(session, found);
     return TANDEM_OK;
 }

@@ -94,7 +94,10 @@ tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status
     pthread_mutex_lock(&s->lock);
     td_session_keep_error_locked(s, text);
     pthread_mutex_unlock(&s->lock);
-    td_logf(&s->log, status == TANDEM_ERROR_BUSY ? TD_LOG_DEBUG : TD_LOG_ERROR, "%s", text);
+    if (status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->remote)) /* told once, by who saw it */
+        td_logf(&s->log, TD_LOG_DEBUG, "%s", text);
+    else
+        td_logf(&s->log, TD_LOG_ERROR, "%s", text);
     return status;
 }
 
@@ -319,6 +322,8 @@ tandem_status tandem_session_destroy(tandem_session **session)
         return TANDEM_ERROR_ARG;
     if (s->has_lock)
         td_local_stop(s);
+    if (s->remote)
+        td_remote_stop(s);
     for (uint32_t i = 0; i < s->mems.capacity; i++)
         if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model)
             td_mem_free(s, (td_mem *)s->mems.slots[i]);
@@ -329,6 +334,7 @@ tandem_status tandem_session_destroy(tandem_session **session)
         if (s->timelines.slots[i])
             td_timeline_free(s, (td_timeline *)s->timelines.slots[i]);
     td_device_close(s);
+    td_remote_close(s);
     td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
     table_free(s, &s->mems);
     table_free(s, &s->timelines);
@@ -413,6 +419,8 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
     status = td_device_open(s, desc, why);
     if (status == TANDEM_OK)
         status = td_local_start(s, why);
+    if (status == TANDEM_OK && s->remote)
+        status = td_remote_start(s, why);
     if (status != TANDEM_OK)
         goto fail;
     td_logf(&s->log, TD_LOG_INFO, "session on %s: %s (%s)", s->device_name, s->isa, s->rung_reason);
@@ -465,6 +473,8 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     if (s->rung == TANDEM_RUNG_INLINE)
         info->sm = s->target.sm;
     pthread_mutex_lock(&s->lock);
+    if (s->remote)
+        td_remote_info(s, info);
     td_jobs_advance_locked(s);
     info->host_bytes = atomic_load(&s->block_bytes) + s->mem_host_bytes;
     info->device_bytes += s->mem_device_bytes;
