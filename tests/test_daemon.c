@@ -1015,7 +1015,7 @@ static void a_killed_worker_is_replaced(void **state)
     check_serves();
 }
 
-/* A worker that hangs is ended when it keeps what a dead client's was; and three deaths end the client that brings them. */
+/* A worker that keeps what was a dead client's is ended; and so is a client whose jobs end three workers. */
 static void a_worker_that_hangs_is_ended(void **state)
 {
     pid_t worker = await_worker(0);

@@ -128,10 +128,12 @@ static tandem_status set(td_config *config, const char *name, const char *value,
             return set_key(config, &keys[i], value, why, why_bytes);
     if (!strcmp(name, "model_dir")) {
         if (value[0] != '/' || strlen(value) >= sizeof config->model_dirs[0])
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "model_dir is '%.80s', must be an absolute path of at most %zu bytes",
-                           value, sizeof config->model_dirs[0] - 1);
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "model_dir is '%.80s', must be an absolute path of at most %zu bytes", value,
+                           sizeof config->model_dirs[0] - 1);
         if (config->model_dir_count == TD_MAX_MODEL_DIRS)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "model_dir is there more than %d times", TD_MAX_MODEL_DIRS);
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "model_dir is there more than %d times",
+                           TD_MAX_MODEL_DIRS);
         snprintf(config->model_dirs[config->model_dir_count++], sizeof config->model_dirs[0], "%s", value);
         return TANDEM_OK;
     }

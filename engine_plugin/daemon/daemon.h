@@ -4,16 +4,17 @@
  *
  *   main.c     options, signals' set-up, the start          config.c   what the file may say
  *   nursery.c  starts and ends workers, opens files: what the broker may not do any more once it is confined
- *   broker.c   the main thread: sockets, objects, errands   queue.c    the second one: rings, points, who is next
- *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that the broker may make
+ *   broker.c   the main thread: what it listens to          queue.c    the second one: rings, points, who is next
+ *   clients.c  who connects, what each asks for             errands.c  what the worker has, a new one for a dead one
+ *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
  *   metrics.c  the numbers in Prometheus' text format
  *
  *   clients ==== sockets, areas, pages ====> broker ---- errands (socket), jobs (desk) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
  *                                              +----> nursery ----------------- starts --------+
  *
- * One mutex holds all of the broker; the second thread sleeps on futexes, the main one in poll(). What a sleeper may look
- * at (areas, pages) is unmapped by the second thread alone.
+ * One mutex holds all of the broker; the second thread sleeps on futexes, the main one in poll(). What a sleeper may
+ * look at (areas, pages) is unmapped by the second thread alone.
  */
 #ifndef TANDEM_DAEMON_H
 #define TANDEM_DAEMON_H
@@ -269,16 +270,37 @@ typedef struct td_broker {
 
 /* broker.c */
 int td_broker_run(td_broker *b);
-/* Ends a connection: `status` PROTOCOL and others are told as ERROR, OK as BYE with `reason`, LOST not at all. The second
- * thread does the rest, so the client stays where it is in the list. */
+void td_tell_manager(td_broker *b, const char *text);
+
+/* clients.c */
+void td_clients_accept(td_broker *b);
+void td_client_read(td_broker *b, td_client *c);
+/* The nursery has opened a file, or has not; *fd may be taken. */
+void td_client_opened(td_broker *b, const td_nurse *m, int *fd);
+/* Ends a connection: `status` PROTOCOL and others are told as ERROR, OK as BYE with `reason`, LOST not at all. The
+ * second thread does the rest, so the client stays where it is in the list. */
 void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_reason reason, const char *why);
 void td_client_free(td_broker *b, td_client *c);
 tandem_status td_client_send(td_broker *b, td_client *c, const td_wire_message *m, const int *fd);
+/* A request has its answer; the two behind it see to that themselves. */
+void td_client_answered(td_client *c, uint32_t serial);
 void td_client_error(td_broker *b, td_client *c, uint32_t serial, uint64_t ticket, tandem_status status,
                      const char *text);
 void td_client_done(td_broker *b, td_client *c, uint32_t serial, uint64_t id);
+
+/* errands.c */
+uint32_t td_number_take(td_broker *b); /* 0: none left */
+td_errand *td_errand_add(td_broker *b, td_task_kind kind, uint32_t number, bool first);
+void td_errand_remove(td_broker *b, td_errand *errand);
+void td_errands_run(td_broker *b);
+td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
+td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 /* Ends a shared object that nothing uses any more. */
 void td_shared_end(td_broker *b, td_shared *shared);
+void td_weights_drop(td_broker *b, td_weights *weights);
+void td_worker_spawn(td_broker *b);
+/* False: there will never be a worker. */
+bool td_worker_read(td_broker *b);
 void td_worker_kill(td_broker *b, const char *why);
 
 /* queue.c. All with the lock held but the thread's main. */

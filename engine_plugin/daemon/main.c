@@ -42,18 +42,19 @@ void td_say(td_log_level level, const char *format, ...)
 static void help(void)
 {
     printf("usage: tandemd [--socket PATH] [--config FILE]\n"
-           "Computes for many engines: they share memory with it over a Unix socket and go on when it fails. Stays in the\n"
-           "foreground until SIGTERM, which lets running jobs end (at most 2 s); SIGHUP reads the configuration again.\n"
+           "Computes for many engines: they share memory with it over a Unix socket, and go on when it fails. Stays\n"
+           "in the foreground until SIGTERM, which lets running jobs end, at most 2 s; SIGHUP reads the configuration\n"
+           "again.\n"
            "\n"
-           "  --socket PATH   where to listen: $XDG_RUNTIME_DIR/tandem-0 if not given, mode 0600 (0666 with allow_uid: who\n"
-           "                  may connect is asked of the kernel). A socket from the service manager (LISTEN_FDS) goes first\n"
+           "  --socket PATH   where to listen: $XDG_RUNTIME_DIR/tandem-0 if not given; mode 0600, with allow_uid 0666\n"
+           "                  (the kernel says who connects). A socket from the service manager (LISTEN_FDS) goes first\n"
            "  --config FILE   $XDG_CONFIG_HOME/tandem/tandemd.conf if not given and there\n"
            "  --help, --version\n"
            "\n"
            "The configuration has lines `key = value`; these are the defaults. Lines with # in front are comments:\n%s"
            "\n"
-           "Who computes next: each client gets the same time on the device; within share_window_us the earliest deadline\n"
-           "goes first. A job that runs is not interrupted.\n"
+           "Each client gets the same time on the device; within share_window_us the earliest deadline goes first. A\n"
+           "job that runs is not interrupted for another.\n"
            "Exit status: 0 after SIGTERM; 1 if it cannot begin; 2 for a wrong command line.\n",
            td_config_help);
 }
@@ -78,8 +79,8 @@ static int read_options(options *o, int argc, char **argv)
             return 0;
         }
         if (!to || i + 1 == argc) {
-            fprintf(stderr, "tandemd: %s '%s'; see tandemd --help\n", to ? "a value is missing behind" : "unknown option",
-                    argv[i]);
+            fprintf(stderr, "tandemd: %s '%s'; see tandemd --help\n",
+                    to ? "a value is missing behind" : "unknown option", argv[i]);
             return 2;
         }
         *to = argv[++i];
@@ -156,7 +157,7 @@ static int notify_socket(void)
     if (path[0] == '@')
         to.sun_path[0] = 0;
     fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)))
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, (socklen_t)(sizeof to.sun_family + length)))
         td_fd_close(&fd);
     return fd;
 }

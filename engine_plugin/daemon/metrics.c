@@ -95,7 +95,7 @@ static void write_page(page *p, const td_broker *b)
            "tandemd_jobs_total{state=\"done\"} %" PRIu64 "\ntandemd_jobs_total{state=\"stale\"} %" PRIu64
            "\ntandemd_jobs_total{state=\"cancelled\"} %" PRIu64 "\ntandemd_jobs_total{state=\"failed\"} %" PRIu64 "\n",
         b->jobs_done, b->jobs_stale, b->jobs_cancelled, b->jobs_failed);
-    add(p, "# HELP tandemd_compute_ns_total Time that jobs took on the device.\n# TYPE tandemd_compute_ns_total counter\n"
+    add(p, "# HELP tandemd_compute_ns_total Time on the device.\n# TYPE tandemd_compute_ns_total counter\n"
            "tandemd_compute_ns_total %" PRIu64 "\n", b->compute_ns);
     add(p, "# HELP tandemd_mem_bytes Shared memory of all clients.\n# TYPE tandemd_mem_bytes gauge\n"
            "tandemd_mem_bytes %" PRIu64 "\n", b->mem_bytes);

@@ -68,11 +68,12 @@ tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2])
     while (got < 0 && errno == EINTR);
     if (got <= 0)
         return got < 0 && errno == EAGAIN ? TANDEM_ERROR_BUSY : TANDEM_ERROR_LOST;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c))
-        for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len &&
-                           count < 2;
-             i++)
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len && count < 2; i++)
             memcpy(&fds[count++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+    }
     if ((size_t)got == bytes && !(m.msg_flags & MSG_TRUNC))
         return TANDEM_OK;
     td_fd_close(&fds[0]);

@@ -315,42 +315,51 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     return true;
 }
 
-/* Deadlines and bounds of the jobs that wait. True if one has ended. */
+/* When a job that waits has waited long enough: no wait is without a bound. */
+static uint64_t bound_of(const td_broker *b, const td_work *work)
+{
+    if (work->ready_ns)
+        return b->has_worker ? UINT64_MAX : work->ready_ns + TD_WIRE_MAX_WAIT_NS;
+    return work->wait && !work->wait->by_daemon ? work->bound_ns : UINT64_MAX; /* a job before it signals the others */
+}
+
+/* True if the job has ended: its deadline, or its bound. */
+static bool end_if_late(td_broker *b, td_work *work, uint64_t now, uint64_t *next_ns)
+{
+    const uint64_t bound = bound_of(b, work);
+    char why[TD_TEXT_BYTES];
+    uint64_t value = 0;
+
+    if (work->deadline_ns && now >= work->deadline_ns) {
+        td_queue_give_up(b, work, TANDEM_JOB_STALE, TANDEM_OK);
+        return true;
+    }
+    if (now >= bound && work->ready_ns) {
+        fail(b, work, TANDEM_ERROR_LOST, "there was no worker for it within 60 s");
+        return true;
+    }
+    if (now >= bound && td_point_read(&work->wait->point, &value, why, sizeof why) == TANDEM_OK &&
+        value < work->job.wait.value) {
+        td_fail(why, sizeof why, TANDEM_ERROR_LOST,
+                "wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64 " ms; the counter is %" PRIu64,
+                work->job.wait.timeline, work->job.wait.value, work->client->wait_bound_ns / 1000000, value);
+        fail(b, work, TANDEM_ERROR_LOST, why);
+        return true;
+    }
+    if (work->deadline_ns && work->deadline_ns < *next_ns)
+        *next_ns = work->deadline_ns;
+    if (bound > now && bound < *next_ns)
+        *next_ns = bound;
+    return false;
+}
+
 static bool end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_ns)
 {
     bool some = false;
 
-    for (uint32_t i = 0; i < c->count && c->state == TD_CLIENT_READY; i++) {
-        td_work *work = c->order[i];
-        char why[TD_TEXT_BYTES];
-        uint64_t bound = work->bound_ns;
-
-        if (work->slot >= 0 || work->given_up)
-            continue;
-        if (work->ready_ns) /* no wait is without a bound: not even that for a worker */
-            bound = b->has_worker ? UINT64_MAX : work->ready_ns + TD_WIRE_MAX_WAIT_NS;
-        else if (work->wait && work->wait->by_daemon)
-            bound = UINT64_MAX; /* a job before it signals that */
-        if (work->deadline_ns && now >= work->deadline_ns) {
-            td_queue_give_up(b, work, TANDEM_JOB_STALE, TANDEM_OK);
-            some = true;
-        } else if (now >= bound && work->wait && td_point_read(&work->wait->point, &(uint64_t){0}, why, sizeof why) == TANDEM_OK &&
-                   work->wait->point.highest < work->job.wait.value) {
-            td_fail(why, sizeof why, TANDEM_ERROR_LOST,
-                    "wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64 " ms; the counter is %" PRIu64,
-                    work->job.wait.timeline, work->job.wait.value, c->wait_bound_ns / 1000000, work->wait->point.highest);
-            fail(b, work, TANDEM_ERROR_LOST, why);
-            some = true;
-        } else if (now >= bound && work->ready_ns) {
-            fail(b, work, TANDEM_ERROR_LOST, "no worker for it within 60 s");
-            some = true;
-        } else {
-            if (work->deadline_ns && work->deadline_ns < *next_ns)
-                *next_ns = work->deadline_ns;
-            if (bound > now && bound < *next_ns)
-                *next_ns = bound;
-        }
-    }
+    for (uint32_t i = 0; i < c->count && c->state == TD_CLIENT_READY; i++)
+        if (c->order[i]->slot < 0 && !c->order[i]->given_up)
+            some = end_if_late(b, c->order[i], now, next_ns) || some;
     if (some)
         td_queue_settle(b, c);
     return some;

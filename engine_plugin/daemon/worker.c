@@ -226,7 +226,11 @@ static void take_mem(worker *w, td_task *t, int fd)
     t->status = tandem_mem_create(
         w->session,
         &(tandem_mem_desc){
-            .struct_bytes = sizeof(tandem_mem_desc), .source = TANDEM_MEM_HOST, .bytes = made.map_bytes, .host = made.map},
+            .struct_bytes = sizeof(tandem_mem_desc),
+            .source = TANDEM_MEM_HOST,
+            .bytes = made.map_bytes,
+            .host = made.map,
+        },
         &made.mem);
     if (t->status != TANDEM_OK) {
         keep_text(w, t->text, sizeof t->text);

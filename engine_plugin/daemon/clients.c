@@ -1,0 +1,645 @@
+/* Clients: who connects, and what each asks for.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+#define CLOSE_NS 2000000000u /* what running jobs get when what they use is destroyed */
+enum { MESSAGES_AT_ONCE = 64 };
+
+/* To clients. */
+
+tandem_status td_client_send(td_broker *b, td_client *c, const td_wire_message *m, const int *fd)
+{
+    char why[TD_TEXT_BYTES] = "";
+    tandem_status status;
+
+    if (c->state == TD_CLIENT_GONE)
+        return TANDEM_ERROR_LOST;
+    status = td_conn_send(&c->conn, m, fd, why, sizeof why);
+    if (status != TANDEM_OK)
+        td_client_end(b, c, TANDEM_ERROR_LOST, 0, why);
+    return status;
+}
+
+void td_client_answered(td_client *c, uint32_t serial)
+{
+    if (serial && c->pending)
+        c->pending--;
+}
+
+void td_client_error(td_broker *b, td_client *c, uint32_t serial, uint64_t ticket, tandem_status status,
+                     const char *text)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_ERROR, serial);
+
+    m.error.status = status;
+    m.error.ticket = ticket;
+    td_wire_text(m.error.text, sizeof m.error.text, text);
+    td_client_answered(c, serial);
+    td_client_send(b, c, &m, NULL);
+}
+
+void td_client_done(td_broker *b, td_client *c, uint32_t serial, uint64_t id)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_DONE, serial);
+
+    m.object.id = id;
+    td_client_answered(c, serial);
+    td_client_send(b, c, &m, NULL);
+}
+
+void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_reason reason, const char *why)
+{
+    char ignored[TD_TEXT_BYTES];
+
+    if (c->state == TD_CLIENT_GONE)
+        return;
+    if (status == TANDEM_OK) {
+        td_wire_message m = td_wire_new(TD_WIRE_BYE, 0);
+
+        m.bye.reason = reason;
+        td_conn_send(&c->conn, &m, NULL, ignored, sizeof ignored);
+    } else if (status != TANDEM_ERROR_LOST) {
+        td_wire_message m = td_wire_new(TD_WIRE_ERROR, 0);
+
+        m.error.status = status;
+        td_wire_text(m.error.text, sizeof m.error.text, why);
+        td_conn_send(&c->conn, &m, NULL, ignored, sizeof ignored);
+    }
+    /* Who never said hello could fill the log. */
+    td_say(c->state == TD_CLIENT_NEW                                ? TD_LOG_DEBUG
+           : status == TANDEM_OK || status == TANDEM_ERROR_LOST ? TD_LOG_INFO
+                                                                    : TD_LOG_WARN,
+           "client %u (process %d, '%s') ends: %s", c->session, (int)c->conn.pid, c->name, why);
+    if (c->state == TD_CLIENT_NEW)
+        b->new_count--;
+    else
+        b->client_count--;
+    c->state = TD_CLIENT_GONE;
+    c->gone_ns = td_now_ns();
+    td_conn_close(&c->conn);
+    td_fd_close(&c->process);
+    td_queue_kick(b);
+}
+
+void td_client_free(td_broker *b, td_client *c)
+{
+    td_client **at = &b->clients;
+
+    while (c->shared)
+        td_shared_end(b, c->shared);
+    for (td_errand *e = b->errands, *next; e; e = next) {
+        next = e->next;
+        if (e->client != c)
+            continue;
+        e->client = NULL;
+        if (!e->sent)
+            td_errand_remove(b, e);
+    }
+    for (td_opening *o = b->openings; o; o = o->next)
+        if (o->client == c)
+            o->client = NULL;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    td_ring_close(&c->ring);
+    td_conn_close(&c->conn);
+    td_fd_close(&c->process);
+    free(c->works);
+    free(c->slots);
+    free(c);
+}
+
+/* Requests. */
+
+/* A limit may have become lower than what is held. */
+static uint64_t room_in(uint64_t limit, uint64_t held)
+{
+    return held < limit ? limit - held : 0;
+}
+
+static void refuse_bytes(td_broker *b, td_client *c, uint32_t serial, const char *what, uint64_t asked, uint64_t held,
+                         uint64_t limit, bool models)
+{
+    char text[TD_TEXT_BYTES];
+    int at = snprintf(text, sizeof text, "%s is %" PRIu64 " bytes, and %" PRIu64 " of %" PRIu64 " are held:", what,
+                      asked, held, limit);
+
+    for (int i = 0; i < 3; i++) { /* the three that hold most */
+        const td_client *most = NULL;
+        uint64_t most_bytes = 0;
+
+        for (const td_client *o = b->clients; o; o = o->next) {
+            const uint64_t bytes = models ? o->model_bytes : o->mem_bytes;
+
+            if (bytes > most_bytes && !o->listed) {
+                most = o;
+                most_bytes = bytes;
+            }
+        }
+        if (!most || at < 0 || at >= (int)sizeof text)
+            break;
+        ((td_client *)(uintptr_t)most)->listed = true;
+        at += snprintf(text + at, sizeof text - (size_t)at, " %" PRIu64 " by '%.40s' (process %d)%s", most_bytes,
+                       most->name, (int)most->conn.pid, most == c ? ", yourself" : "");
+    }
+    for (td_client *o = b->clients; o; o = o->next)
+        o->listed = false;
+    td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, text);
+}
+
+static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_WELCOME, hello->header.serial);
+    const td_config *k = &b->config;
+    char why[TD_TEXT_BYTES] = "";
+    tandem_status status;
+    td_ids_slot *slots;
+    int fd = -1;
+
+    snprintf(c->name, sizeof c->name, "%s", hello->name);
+    if (!td_wire_version(hello->version_min, hello->version_max)) {
+        td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "versions %u to %u are spoken there, %d here",
+                hello->version_min, hello->version_max, TD_WIRE_VERSION);
+        td_client_end(b, c, TANDEM_ERROR_UNSUPPORTED, 0, why);
+        return;
+    }
+    status = hello->share == TD_WIRE_SHARE_OPAQUE
+                 ? td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+                           "share is OPAQUE (2), but this daemon shares host memory only: HOST (1)")
+                 : td_wire_match(&b->identity, &hello->identity, &hello->sizes, hello->share, why, sizeof why);
+    if (status == TANDEM_OK && hello->backend != TD_WIRE_BACKEND_AUTO && b->worker_info.backend &&
+        hello->backend != b->worker_info.backend)
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
+                         "backend is %u, but this daemon computes with %u (%s)", hello->backend,
+                         b->worker_info.backend, b->worker_info.device);
+    if (status != TANDEM_OK) {
+        td_client_end(b, c, status, 0, why);
+        return;
+    }
+    if (b->client_count >= k->clients || b->stopping) {
+        td_client_end(b, c, TANDEM_OK, b->stopping ? TD_WIRE_BYE_STOPPING : TD_WIRE_BYE_FULL, "no room");
+        return;
+    }
+    c->slots = slots = calloc((size_t)k->mems + k->timelines + k->models, sizeof *slots);
+    c->works = calloc(TD_MAX_WORKS, sizeof *c->works);
+    status = slots && c->works ? td_ring_make(&c->ring, &fd, why, sizeof why) : TANDEM_ERROR_NOMEM;
+    if (status != TANDEM_OK) {
+        td_client_end(b, c, status, 0, why[0] ? why : "no host memory for a client");
+        return;
+    }
+    td_ids_begin(&c->mems, TD_WIRE_KIND_MEM, slots, k->mems);
+    td_ids_begin(&c->timelines, TD_WIRE_KIND_TIMELINE, slots + k->mems, k->timelines);
+    td_ids_begin(&c->models, TD_WIRE_KIND_MODEL, slots + k->mems + k->timelines, k->models);
+    c->session = ++b->session_count;
+    c->share = hello->share;
+    c->frames = hello->frames_in_flight ? hello->frames_in_flight : 3;
+    c->timing = hello->timing;
+    c->wait_bound_ns = hello->wait_bound_ns ? hello->wait_bound_ns : 2 * TD_SECOND;
+    c->features = hello->features & (k->model_dir_count ? TD_WIRE_FEATURES : TD_WIRE_STATISTICS);
+    m.welcome.version = td_wire_version(hello->version_min, hello->version_max);
+    m.welcome.features = c->features;
+    m.welcome.sizes = td_wire_sizes_here();
+    m.welcome.identity = b->identity;
+    m.welcome.share = c->share;
+    m.welcome.session = c->session;
+    m.welcome.epoch = b->epoch;
+    m.welcome.frames_in_flight = c->frames;
+    m.welcome.mems = k->mems;
+    m.welcome.timelines = k->timelines;
+    m.welcome.models = k->models;
+    m.welcome.requests = TD_MAX_REQUESTS;
+    m.welcome.mem_bytes = k->mem_bytes;
+    m.welcome.quota_bytes = k->client_bytes;
+    m.welcome.rung = b->worker_info.rung ? b->worker_info.rung : TANDEM_RUNG_CPU;
+    snprintf(why, sizeof why, "tandemd %d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
+    td_wire_text(m.welcome.name, sizeof m.welcome.name, why);
+    td_wire_rules_welcome(&c->rules, &m.welcome);
+    c->state = TD_CLIENT_READY;
+    b->new_count--;
+    b->client_count++;
+    c->virtual_ns = b->virtual_ns;
+    td_client_send(b, c, &m, &fd);
+    td_fd_close(&fd);
+    td_say(TD_LOG_INFO, "client %u: process %d of user %u, '%s'", c->session, (int)c->conn.pid, c->conn.uid, c->name);
+    td_queue_kick(b);
+}
+
+static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *m, int *fd)
+{
+    const td_config *k = &b->config;
+    const uint32_t serial = m->header.serial;
+    char why[TD_TEXT_BYTES] = "";
+    tandem_status status = td_slab_check(*fd, m->allocation_bytes, false, why, sizeof why);
+    td_errand *errand;
+    td_shared *mem;
+
+    if (status != TANDEM_OK) {
+        td_client_end(b, c, status, 0, why);
+        return;
+    }
+    if (m->bytes > room_in(k->client_bytes, c->mem_bytes)) {
+        td_fail(why, sizeof why, status, "bytes is %" PRIu64 ", and %" PRIu64 " of your %" PRIu64 " are held", m->bytes,
+                c->mem_bytes, k->client_bytes);
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
+        return;
+    }
+    if (m->bytes > room_in(k->total_bytes, b->mem_bytes)) {
+        refuse_bytes(b, c, serial, "mem", m->bytes, b->mem_bytes, k->total_bytes, false);
+        return;
+    }
+    mem = td_shared_add(c, TD_WIRE_KIND_MEM);
+    if (!mem) {
+        td_fail(why, sizeof why, TANDEM_ERROR_NOMEM, "all %u mems are in use", c->mems.capacity);
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
+        return;
+    }
+    mem->pending = serial;
+    mem->bytes = m->bytes;
+    mem->allocation_bytes = m->allocation_bytes;
+    mem->offset_bytes = m->offset_bytes;
+    mem->fd = *fd;
+    *fd = -1;
+    c->mem_bytes += mem->bytes;
+    b->mem_bytes += mem->bytes;
+    mem->number = td_number_take(b);
+    errand = mem->number ? td_errand_add(b, TD_TASK_MEM, mem->number, false) : NULL;
+    if (!errand) {
+        b->numbers[mem->number] = 0;
+        mem->number = 0;
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for a mem");
+        td_shared_end(b, mem);
+        return;
+    }
+    errand->shared = mem;
+    errand->task.bytes = mem->bytes;
+    errand->task.offset_bytes = mem->offset_bytes;
+}
+
+static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timeline_create *m, int fd)
+{
+    char why[TD_TEXT_BYTES] = "";
+    td_point point = {0};
+    const tandem_status status = td_point_open(&point, fd, why, sizeof why);
+    td_shared *timeline;
+
+    if (status == TANDEM_ERROR_PROTOCOL) {
+        td_client_end(b, c, status, 0, why);
+        return;
+    }
+    if (status != TANDEM_OK) {
+        td_client_error(b, c, m->header.serial, 0, status, why);
+        return;
+    }
+    timeline = td_shared_add(c, TD_WIRE_KIND_TIMELINE);
+    if (!timeline) {
+        td_point_close(&point);
+        td_fail(why, sizeof why, TANDEM_ERROR_NOMEM, "all %u timelines are in use", c->timelines.capacity);
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, why);
+        return;
+    }
+    timeline->point = point;
+    timeline->by_daemon = m->signaller;
+    timeline->promised = point.highest > m->initial_value ? point.highest : m->initial_value;
+    if (timeline->by_daemon)
+        timeline->point.highest = timeline->promised;
+    timeline->there = true;
+    td_client_done(b, c, m->header.serial, timeline->id);
+}
+
+/* Its jobs that have not begun are over; the second thread looks when the others are. */
+static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_wire_kind kind)
+{
+    static const char *const names[] = {"", "mem", "timeline", "model"};
+    td_shared *s = td_ids_find(td_shared_ids(c, kind), m->id), *used;
+    char why[TD_TEXT_BYTES];
+
+    if (!s || s->closing || s->pending || (kind == TD_WIRE_KIND_MEM && s->weights)) {
+        td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which %s", names[kind], m->id,
+                !s           ? "was destroyed"
+                : s->weights ? "belongs to a model"
+                             : "is being made or destroyed");
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_ARG, why);
+        return;
+    }
+    s->closing = true;
+    s->close_serial = m->header.serial;
+    s->close_until_ns = td_now_ns() + CLOSE_NS;
+    used = s->model_mem ? s->model_mem : s;
+    if (s->model_mem)
+        s->model_mem->closing = true;
+    for (uint32_t i = 0; i < c->count; i++) {
+        td_work *work = c->order[i];
+        bool uses = work->wait == used || work->signal == used;
+
+        for (int v = 0; v < TD_VIEWS; v++)
+            uses = uses || work->mems[v] == used;
+        if (uses && work->slot < 0)
+            td_queue_give_up(b, work, TANDEM_JOB_CANCELLED, TANDEM_OK);
+    }
+    td_queue_settle(b, c);
+}
+
+/* Models. */
+
+static void on_model_load(td_broker *b, td_client *c, const td_wire_model_load *m)
+{
+    static td_nurse ask;
+    td_opening *opening = calloc(1, sizeof *opening);
+
+    ask = (td_nurse){.kind = TD_NURSE_OPEN, .serial = ++b->open_serial};
+    memcpy(ask.text, m->path, sizeof ask.text);
+    if (!opening || td_pass(b->nursery, &ask, sizeof ask, NULL, 0) != TANDEM_OK) {
+        free(opening);
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_BUSY, "too many files are being opened");
+        return;
+    }
+    *opening = (td_opening){ask.serial, m->header.serial, c, b->openings};
+    b->openings = opening;
+}
+
+static td_weights *find_weights(td_broker *b, const struct stat *st)
+{
+    const uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
+
+    for (td_weights *w = b->weights; w; w = w->next)
+        if (w->device == st->st_dev && w->inode == st->st_ino && w->mtime_ns == mtime &&
+            w->bytes == (uint64_t)st->st_size)
+            return w;
+    return NULL;
+}
+
+static td_weights *add_weights(td_broker *b, const struct stat *st, int *fd)
+{
+    td_weights *made = calloc(1, sizeof *made);
+    td_errand *errand;
+
+    if (!made)
+        return NULL;
+    made->number = td_number_take(b);
+    errand = made->number ? td_errand_add(b, TD_TASK_MODEL, made->number, false) : NULL;
+    if (!errand) {
+        b->numbers[made->number] = 0;
+        free(made);
+        return NULL;
+    }
+    errand->weights = made;
+    made->device = st->st_dev;
+    made->inode = st->st_ino;
+    made->mtime_ns = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
+    made->bytes = (uint64_t)st->st_size;
+    made->fd = *fd;
+    *fd = -1;
+    made->next = b->weights;
+    b->weights = made;
+    b->model_bytes += made->bytes;
+    return made;
+}
+
+void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
+{
+    td_opening **at = &b->openings, *opening;
+    td_weights *weights;
+    td_client *c;
+    td_shared *model;
+    uint32_t serial;
+    struct stat st;
+
+    while (*at && (*at)->serial != m->serial)
+        at = &(*at)->next;
+    opening = *at;
+    if (!opening)
+        return;
+    *at = opening->next;
+    c = opening->client;
+    serial = opening->request;
+    free(opening);
+    if (!c || c->state != TD_CLIENT_READY)
+        return;
+    if (m->status != TANDEM_OK || *fd < 0 || fstat(*fd, &st)) {
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_IO,
+                        m->status != TANDEM_OK ? m->text : "the file cannot be looked at");
+        return;
+    }
+    weights = find_weights(b, &st);
+    if (!weights && (uint64_t)st.st_size > room_in(b->config.model_bytes, b->model_bytes)) {
+        refuse_bytes(b, c, serial, "model", (uint64_t)st.st_size, b->model_bytes, b->config.model_bytes, true);
+        return;
+    }
+    model = td_shared_add(c, TD_WIRE_KIND_MODEL);
+    if (model && !weights)
+        weights = add_weights(b, &st, fd);
+    if (!model || !weights) {
+        if (model)
+            td_shared_end(b, model);
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM,
+                        model ? "no host memory for a model" : "all models are in use");
+        return;
+    }
+    weights->uses++;
+    model->weights = weights;
+    c->model_bytes += weights->bytes;
+    model->there = weights->there;
+    if (weights->there)
+        td_client_done(b, c, serial, model->id);
+    else
+        model->pending = serial;
+}
+
+static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tensor *m)
+{
+    td_shared *model = td_ids_find(&c->models, m->model);
+    td_errand *errand;
+    char why[TD_TEXT_BYTES];
+
+    if (!model || model->closing || model->pending) {
+        td_fail(why, sizeof why, TANDEM_ERROR_ARG, "model is 0x%" PRIx64 ", which %s", m->model,
+                model && model->pending ? "is not loaded yet" : "was destroyed");
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_ARG, why);
+        return;
+    }
+    if (!model->model_mem) {
+        model->model_mem = td_shared_add(c, TD_WIRE_KIND_MEM);
+        if (model->model_mem) {
+            model->model_mem->weights = model->weights;
+            model->model_mem->there = true;
+        }
+    }
+    errand = model->model_mem ? td_errand_add(b, TD_TASK_TENSOR, model->weights->number, false) : NULL;
+    if (!errand) {
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, "all mems are in use");
+        return;
+    }
+    errand->client = c;
+    errand->serial = m->header.serial;
+    errand->mem = model->model_mem->id;
+    snprintf(errand->task.text, sizeof errand->task.text, "%s", m->name);
+}
+
+static void on_stats(td_broker *b, td_client *c, const td_wire_stats *m)
+{
+    td_wire_message r = td_wire_new(TD_WIRE_STATS_REPLY, m->header.serial);
+    const uint64_t now = td_now_ns();
+    uint32_t at = 0;
+
+    r.stats_reply.first = m->first;
+    for (const td_client *o = b->clients; o; o = o->next) {
+        td_wire_row *row;
+
+        if (o->state != TD_CLIENT_READY)
+            continue;
+        if (at++ < m->first || r.stats_reply.count == TD_WIRE_ROWS)
+            continue;
+        row = &r.stats_reply.rows[r.stats_reply.count++];
+        row->session = o->session;
+        row->pid = (uint32_t)o->conn.pid;
+        row->uid = o->conn.uid;
+        for (uint32_t i = 0; i < o->count; i++) {
+            row->running += o->order[i]->slot >= 0;
+            row->queued += o->order[i]->slot < 0;
+        }
+        td_wire_text(row->name, sizeof row->name, o->name);
+        row->jobs_done = o->done;
+        row->jobs_stale = o->stale;
+        row->jobs_cancelled = o->cancelled;
+        row->jobs_failed = o->failed;
+        row->gpu_ns = o->compute_ns;
+        row->wait_ns = o->wait_ns;
+        row->mem_bytes = o->mem_bytes;
+        row->model_bytes = o->model_bytes;
+        row->connected_ns = now - o->since_ns;
+    }
+    r.stats_reply.total = at;
+    if (r.stats_reply.first > at)
+        r.stats_reply.first = at;
+    td_client_answered(c, m->header.serial);
+    td_client_send(b, c, &r, NULL);
+}
+
+static void on_info(td_broker *b, td_client *c, uint32_t serial)
+{
+    td_errand *errand = td_errand_add(b, TD_TASK_INFO, 0, false);
+
+    if (!errand) {
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an answer");
+        return;
+    }
+    errand->client = c;
+    errand->serial = serial;
+}
+
+static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int *fd)
+{
+    const uint32_t serial = m->header.serial;
+
+    if (serial && c->pending >= TD_MAX_REQUESTS) {
+        char why[80];
+
+        td_fail(why, sizeof why, TANDEM_ERROR_BUSY, "%d requests are without answer", TD_MAX_REQUESTS);
+        c->pending++;
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_BUSY, why);
+        return;
+    }
+    c->pending += serial != 0;
+    switch ((td_wire_type)m->header.type) {
+    case TD_WIRE_HELLO:
+        c->pending--; /* WELCOME answers it, or nothing does */
+        on_hello(b, c, &m->hello);
+        break;
+    case TD_WIRE_PING: td_client_done(b, c, serial, 0); break;
+    case TD_WIRE_INFO: on_info(b, c, serial); break;
+    case TD_WIRE_MEM_CREATE: on_mem_create(b, c, &m->mem_create, fd); break;
+    case TD_WIRE_MEM_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_MEM); break;
+    case TD_WIRE_TIMELINE_CREATE: on_timeline_create(b, c, &m->timeline_create, *fd); break;
+    case TD_WIRE_TIMELINE_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_TIMELINE); break;
+    case TD_WIRE_MODEL_LOAD: on_model_load(b, c, &m->model_load); break;
+    case TD_WIRE_MODEL_TENSOR: on_model_tensor(b, c, &m->model_tensor); break;
+    case TD_WIRE_MODEL_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_MODEL); break;
+    case TD_WIRE_STATS: on_stats(b, c, &m->stats); break;
+    case TD_WIRE_BYE: td_client_end(b, c, TANDEM_ERROR_LOST, 0, "it says goodbye"); break;
+    default: break; /* td_wire_check() lets nothing else pass */
+    }
+}
+
+void td_client_read(td_broker *b, td_client *c)
+{
+    for (int i = 0; i < MESSAGES_AT_ONCE && c->state != TD_CLIENT_GONE; i++) {
+        int fds[TD_WIRE_MAX_FDS];
+        char why[TD_TEXT_BYTES] = "";
+        td_wire_message m;
+        const tandem_status status =
+            td_conn_recv(&c->conn, &c->rules, TD_WIRE_TO_DAEMON, &m, fds, why, sizeof why);
+
+        if (status == TANDEM_ERROR_BUSY)
+            break;
+        if (status == TANDEM_ERROR_NOMEM && c->state == TD_CLIENT_READY) {
+            td_client_error(b, c, m.header.serial, 0, status, why);
+        } else if (status != TANDEM_OK) {
+            td_client_end(b, c, status, 0, why);
+        } else {
+            if (c->state == TD_CLIENT_READY) /* what was put before it comes before it */
+                td_queue_take(b, c);
+            if (c->state != TD_CLIENT_GONE)
+                on_message(b, c, &m, &fds[0]);
+        }
+        td_fd_close(&fds[0]);
+    }
+    if (c->state == TD_CLIENT_READY)
+        td_queue_kick(b);
+}
+
+static bool may_connect(const td_broker *b, uid_t uid)
+{
+    bool may = uid == b->uid;
+
+    for (uint32_t i = 0; i < b->config.allow_count; i++)
+        may = may || uid == b->config.allow[i];
+    return may;
+}
+
+void td_clients_accept(td_broker *b)
+{
+    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
+        td_client *c = calloc(1, sizeof *c);
+        char why[TD_TEXT_BYTES] = "";
+        tandem_status status;
+
+        if (!c)
+            return;
+        status = td_listener_accept(&b->listener, &c->conn, why, sizeof why);
+        if (status != TANDEM_OK) {
+            free(c);
+            if (status != TANDEM_ERROR_BUSY)
+                td_say(TD_LOG_WARN, "%s", why);
+            if (status == TANDEM_ERROR_NOMEM)
+                continue;
+            return;
+        }
+        c->process = -1;
+        c->rules = td_wire_rules_new();
+        c->since_ns = td_now_ns();
+        c->next = b->clients;
+        b->clients = c;
+        b->new_count++;
+        if (!may_connect(b, c->conn.uid)) {
+            td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "user %u may not connect: neither user %u nor allowed",
+                    c->conn.uid, b->uid);
+            b->refused++;
+            td_client_end(b, c, TANDEM_ERROR_UNSUPPORTED, 0, why);
+        } else if (b->new_count > TD_MAX_NEW) {
+            b->refused++;
+            td_client_end(b, c, TANDEM_OK, TD_WIRE_BYE_FULL, "too many connect");
+        } else {
+            c->process = td_conn_process(&c->conn);
+        }
+    }
+}

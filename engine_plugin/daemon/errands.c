@@ -1,0 +1,555 @@
+/* What the worker has of what clients share: errands to it, their answers, and a new worker for a dead one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+#define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
+#define MOST_RESPAWN_NS TD_SECOND
+enum { STRIKES = 3 };
+
+/* Numbers of the worker's objects. */
+
+uint32_t td_number_take(td_broker *b)
+{
+    for (uint32_t i = 1; i < TD_MAX_NUMBERS; i++) {
+        const uint32_t at = 1 + (b->next_number + i) % (TD_MAX_NUMBERS - 1);
+
+        if (b->numbers[at])
+            continue;
+        b->numbers[at] = 1;
+        b->next_number = at;
+        return at;
+    }
+    return 0;
+}
+
+/* Errands. */
+
+td_errand *td_errand_add(td_broker *b, td_task_kind kind, uint32_t number, bool first)
+{
+    td_errand *made = calloc(1, sizeof *made), **at = &b->errands;
+
+    if (!made)
+        return NULL;
+    made->task.kind = kind;
+    made->task.number = number;
+    made->task.serial = ++b->errand_serial;
+    while (*at && !first)
+        at = &(*at)->next;
+    made->next = *at;
+    *at = made;
+    return made;
+}
+
+void td_errand_remove(td_broker *b, td_errand *errand)
+{
+    td_errand **at = &b->errands;
+
+    while (*at != errand)
+        at = &(*at)->next;
+    *at = errand->next;
+    free(errand);
+}
+
+static int errand_fd(const td_errand *e)
+{
+    return e->task.kind == TD_TASK_MEM && e->shared       ? e->shared->fd
+           : e->task.kind == TD_TASK_MODEL && e->weights ? e->weights->fd
+                                                         : -1;
+}
+
+void td_errands_run(td_broker *b)
+{
+    uint32_t sent = 0;
+
+    if (b->worker < 0 || !b->worker_said)
+        return;
+    for (td_errand *e = b->errands; e && sent < TD_MAX_ERRANDS; e = e->next) {
+        const int fd = errand_fd(e);
+
+        sent++;
+        if (e->sent)
+            continue;
+        if (td_pass(b->worker, &e->task, sizeof e->task, &fd, fd >= 0) != TANDEM_OK)
+            return; /* later, or it is gone, which poll() tells */
+        e->sent = true;
+    }
+    if (!b->has_worker) {
+        for (const td_errand *e = b->errands; e; e = e->next)
+            if (e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_MODEL)
+                return;
+        b->has_worker = true;
+        td_queue_kick(b);
+    }
+}
+
+/* What the worker has under this number it may forget. */
+static void end_number(td_broker *b, uint32_t number)
+{
+    if (number && (b->worker < 0 || !b->worker_said || !td_errand_add(b, TD_TASK_END, number, false)))
+        b->numbers[number] = 0;
+}
+
+/* What clients share. */
+
+void td_weights_drop(td_broker *b, td_weights *w)
+{
+    td_weights **at = &b->weights;
+
+    if (--w->uses)
+        return;
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
+    for (td_errand *e = b->errands, *next; e; e = next) {
+        next = e->next;
+        if (e->weights == w && e->sent)
+            e->weights = NULL;
+        else if (e->weights == w)
+            td_errand_remove(b, e);
+    }
+    b->model_bytes -= w->bytes;
+    end_number(b, w->number);
+    td_fd_close(&w->fd);
+    free(w);
+}
+
+td_ids *td_shared_ids(td_client *c, td_wire_kind kind)
+{
+    return kind == TD_WIRE_KIND_MEM ? &c->mems : kind == TD_WIRE_KIND_TIMELINE ? &c->timelines : &c->models;
+}
+
+td_shared *td_shared_add(td_client *c, td_wire_kind kind)
+{
+    td_shared *made = calloc(1, sizeof *made);
+
+    if (!made)
+        return NULL;
+    made->id = td_ids_add(td_shared_ids(c, kind), made);
+    if (!made->id) {
+        free(made);
+        return NULL;
+    }
+    made->client = c;
+    made->kind = kind;
+    made->fd = -1;
+    made->next = c->shared;
+    c->shared = made;
+    return made;
+}
+
+void td_shared_end(td_broker *b, td_shared *s)
+{
+    td_client *c = s->client;
+    td_shared **at = &c->shared;
+    const bool counted = s->kind == TD_WIRE_KIND_MEM && !s->weights;
+
+    if (s->model_mem)
+        td_shared_end(b, s->model_mem);
+    if (s->kind == TD_WIRE_KIND_MEM && s->weights) { /* its model's, which counts them */
+        s->weights = NULL;
+        for (td_shared *model = c->shared; model; model = model->next)
+            if (model->model_mem == s)
+                model->model_mem = NULL;
+    }
+    td_ids_remove(td_shared_ids(c, s->kind), s->id);
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    for (td_errand *e = b->errands, *next; e; e = next) {
+        next = e->next;
+        if (e->shared == s && e->sent)
+            e->shared = NULL;
+        else if (e->shared == s) {
+            td_errand_remove(b, e);
+            b->numbers[s->number] = 0;
+            s->number = 0;
+        }
+    }
+    end_number(b, s->number);
+    if (counted) {
+        c->mem_bytes -= s->bytes;
+        b->mem_bytes -= s->bytes;
+    }
+    if (s->weights) {
+        c->model_bytes -= s->weights->bytes;
+        td_weights_drop(b, s->weights);
+    }
+    td_point_close(&s->point);
+    td_fd_close(&s->fd);
+    free(s);
+    td_errands_run(b);
+}
+
+/* The worker. */
+
+static bool make_pair(int ends[2])
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
+        return false;
+    return !fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK); /* ours */
+}
+
+void td_worker_spawn(td_broker *b)
+{
+    static td_nurse ask;
+    int ends[2] = {-1, -1}, fds[2], desk = -1;
+
+    b->respawn_ns = 0;
+    desk = memfd_create("tandem-desk", MFD_CLOEXEC);
+    if (desk < 0 || posix_fallocate(desk, 0, (off_t)TD_DESK_BYTES) || !make_pair(ends))
+        goto later;
+    b->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
+    if (b->desk == MAP_FAILED) {
+        b->desk = NULL;
+        goto later;
+    }
+    ask = (td_nurse){.kind = TD_NURSE_SPAWN};
+    fds[0] = ends[1];
+    fds[1] = desk;
+    if (td_pass(b->nursery, &ask, sizeof ask, fds, 2) != TANDEM_OK) {
+        b->old_desk = b->desk;
+        b->desk = NULL;
+        goto later;
+    }
+    b->worker = ends[0];
+    b->worker_pid = 0;
+    b->worker_said = b->has_worker = false;
+    b->worker_text[0] = 0;
+    b->worker_status = TANDEM_ERROR_LOST;
+    b->killed_ns = 0;
+    b->spawned_ns = td_now_ns();
+    td_fd_close(&ends[1]);
+    td_fd_close(&desk);
+    td_queue_kick(b);
+    return;
+later:
+    td_fd_close(&ends[0]);
+    td_fd_close(&ends[1]);
+    td_fd_close(&desk);
+    b->respawn_ns = td_now_ns() + TD_SECOND;
+}
+
+void td_worker_kill(td_broker *b, const char *why)
+{
+    static td_nurse ask;
+
+    if (b->worker < 0)
+        return;
+    td_say(TD_LOG_WARN, "worker (process %d) is ended: %s", b->worker_pid, why);
+    snprintf(b->worker_text, sizeof b->worker_text, "%s", why);
+    b->killed_ns = td_now_ns();
+    ask = (td_nurse){.kind = TD_NURSE_KILL, .pid = b->worker_pid};
+    if (b->worker_pid > 0)
+        td_pass(b->nursery, &ask, sizeof ask, NULL, 0);
+}
+
+/* Errands as they were before the worker had any. */
+static void take_errands_back(td_broker *b)
+{
+    for (td_errand *e = b->errands, *next; e; e = next) {
+        next = e->next;
+        e->sent = false;
+        switch ((td_task_kind)e->task.kind) {
+        case TD_TASK_END:
+            b->numbers[e->task.number] = 0;
+            td_errand_remove(b, e);
+            break;
+        case TD_TASK_MEM:
+            if (!e->shared) /* an END of it was behind */
+                td_errand_remove(b, e);
+            break;
+        case TD_TASK_MODEL:
+            if (!e->weights)
+                td_errand_remove(b, e);
+            break;
+        default:
+            if (!e->client)
+                td_errand_remove(b, e);
+            break;
+        }
+    }
+}
+
+/* What clients still hold is for the next worker. */
+static void share_again(td_broker *b)
+{
+    for (td_weights *w = b->weights; w; w = w->next) {
+        td_errand *e = w->there ? td_errand_add(b, TD_TASK_MODEL, w->number, true) : NULL;
+
+        if (w->there && e) {
+            w->there = false;
+            e->weights = w;
+        }
+    }
+    for (td_client *c = b->clients; c; c = c->next)
+        for (td_shared *s = c->shared; s; s = s->next) {
+            td_errand *e;
+
+            if (c->state != TD_CLIENT_READY || s->kind != TD_WIRE_KIND_MEM || s->weights || !s->there)
+                continue;
+            e = td_errand_add(b, TD_TASK_MEM, s->number, true);
+            if (!e) {
+                s->status = TANDEM_ERROR_NOMEM;
+                continue;
+            }
+            s->there = false;
+            e->shared = s;
+            e->task.bytes = s->bytes;
+            e->task.offset_bytes = s->offset_bytes;
+        }
+}
+
+static void tell_reset(td_broker *b, td_client *c)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_RESET, 0);
+
+    m.reset.epoch = b->epoch;
+    m.reset.status = b->worker_status;
+    m.reset.last_ticket = c->count ? c->order[0]->ticket - 1 : c->last_ticket;
+    td_wire_text(m.reset.text, sizeof m.reset.text, b->worker_text[0] ? b->worker_text : "the worker died");
+    td_client_send(b, c, &m, NULL);
+}
+
+static void lose_worker(td_broker *b)
+{
+    const uint64_t now = td_now_ns();
+
+    td_say(TD_LOG_ERROR, "worker (process %d) is gone: %s", b->worker_pid,
+           b->worker_text[0] ? b->worker_text : "it died");
+    td_fd_close(&b->worker);
+    td_queue_lost(b);
+    b->old_desk = b->desk;
+    b->desk = NULL;
+    b->worker_said = b->has_worker = false;
+    b->epoch++;
+    b->early_ends = now - b->spawned_ns < EARLY_NS ? b->early_ends + 1 : 0;
+    b->respawn_ns = now + (b->early_ends > 6 ? MOST_RESPAWN_NS : (10000000ull << b->early_ends));
+    take_errands_back(b);
+    share_again(b);
+    for (td_client *c = b->clients; c; c = c->next) {
+        if (c->state != TD_CLIENT_READY)
+            continue;
+        tell_reset(b, c);
+        if (c->strikes >= STRIKES)
+            td_client_end(b, c, TANDEM_ERROR_DEVICE, 0, "its jobs ended three workers, one after the other");
+    }
+    td_queue_kick(b);
+}
+
+/* Answers. */
+
+static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tandem_status status, const char *why)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        td_work *work = c->order[i];
+        bool uses = false;
+
+        for (int v = 0; v < TD_VIEWS; v++)
+            uses = uses || work->mems[v] == mem;
+        if (!uses || work->slot >= 0 || work->given_up)
+            continue;
+        td_client_error(b, c, 0, work->ticket, status, why);
+        td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
+    }
+    td_queue_settle(b, c);
+}
+
+static void on_mem_answer(td_broker *b, td_shared *s, const td_task *t)
+{
+    td_client *c = s->client;
+    const uint32_t serial = s->pending;
+
+    s->pending = 0;
+    s->there = t->status == TANDEM_OK;
+    s->status = t->status;
+    if (s->there) {
+        if (serial)
+            td_client_done(b, c, serial, s->id);
+        return;
+    }
+    b->numbers[s->number] = 0;
+    s->number = 0;
+    if (serial) {
+        td_client_error(b, c, serial, 0, t->status, t->text);
+        td_shared_end(b, s);
+    } else {
+        fail_jobs_on(b, c, s, t->status, t->text);
+    }
+}
+
+static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
+{
+    w->there = t->status == TANDEM_OK;
+    if (!w->there) {
+        b->numbers[w->number] = 0;
+        w->number = 0;
+    }
+    w->uses++; /* until all have heard */
+    for (td_client *c = b->clients; c; c = c->next)
+        for (td_shared *s = c->shared, *next; s; s = next) {
+            const uint32_t serial = s->pending;
+
+            next = s->next;
+            if (s->weights != w || s->kind != TD_WIRE_KIND_MODEL)
+                continue;
+            s->pending = 0;
+            s->there = w->there;
+            if (w->there && serial)
+                td_client_done(b, c, serial, s->id);
+            if (w->there)
+                continue;
+            if (serial) {
+                td_client_error(b, c, serial, 0, t->status, t->text);
+                td_shared_end(b, s);
+            } else if (s->model_mem) {
+                s->model_mem->status = t->status;
+                fail_jobs_on(b, c, s->model_mem, t->status, t->text);
+            }
+        }
+    td_weights_drop(b, w);
+}
+
+static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64_t mem, const td_task *t)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_TENSOR, serial);
+    td_shared *of = td_ids_find(&c->mems, mem);
+
+    if (t->status != TANDEM_OK || !of) {
+        td_client_error(b, c, serial, 0, of ? t->status : TANDEM_ERROR_ARG, of ? t->text : "the model was destroyed");
+        return;
+    }
+    if (of->bytes < t->bytes) /* as much of the mem as a client can know of */
+        of->bytes = t->bytes;
+    m.tensor.view = t->view;
+    m.tensor.view.mem = mem;
+    memcpy(m.tensor.shape, t->shape, sizeof m.tensor.shape);
+    td_client_answered(c, serial);
+    td_client_send(b, c, &m, NULL);
+}
+
+static void on_info_answer(td_broker *b, td_client *c, uint32_t serial, const tandem_info *info)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_INFO_REPLY, serial);
+    td_wire_info *r = &m.info;
+
+    r->backend = info->backend;
+    r->rung = info->rung;
+    r->sm = info->sm;
+    r->cuda_driver_version = info->cuda_driver_version;
+    r->cpu_threads = info->cpu_threads;
+    r->epoch = b->epoch;
+    r->host_bytes = info->host_bytes;
+    r->device_bytes = info->device_bytes;
+    r->jobs_submitted = c->submitted;
+    r->jobs_done = c->done;
+    r->jobs_stale = c->stale;
+    r->jobs_cancelled = c->cancelled;
+    r->jobs_failed = c->failed;
+    r->cuda_copies = info->cuda_copies;
+    r->cuda_allocations = info->cuda_allocations;
+    r->cuda_host_waits = info->cuda_host_waits;
+    r->cuda_launches = info->cuda_launches;
+    memcpy(r->device_uuid, info->device_uuid, sizeof r->device_uuid);
+    td_wire_text(r->rung_reason, sizeof r->rung_reason, info->rung_reason);
+    td_wire_text(r->device, sizeof r->device, info->device);
+    td_wire_text(r->isa, sizeof r->isa, info->isa);
+    td_client_answered(c, serial);
+    td_client_send(b, c, &m, NULL);
+}
+
+/* False: there will never be a worker. */
+static bool on_worker_hello(td_broker *b, const td_task *t)
+{
+    if (t->status != TANDEM_OK) {
+        td_say(TD_LOG_ERROR, "the worker cannot begin: %s", t->text);
+        return b->ready_told;
+    }
+    b->worker_said = true;
+    b->worker_info = t->info;
+    b->worker_info.device[sizeof t->info.device - 1] = b->worker_info.rung_reason[sizeof t->info.rung_reason - 1] = 0;
+    td_say(TD_LOG_INFO, "worker (process %d) computes on %s (%s)", b->worker_pid, b->worker_info.device,
+           b->worker_info.rung_reason);
+    if (!b->ready_told)
+        td_tell_manager(b, "READY=1");
+    b->ready_told = true;
+    return true;
+}
+
+static bool on_task(td_broker *b, td_task *t)
+{
+    td_errand *e = b->errands;
+    td_errand was;
+
+    t->text[sizeof t->text - 1] = 0;
+    if (t->status > TANDEM_OK || t->status < TANDEM_ERROR_BUSY)
+        t->status = TANDEM_ERROR_DEVICE;
+    if (t->kind == TD_TASK_HELLO)
+        return on_worker_hello(b, t);
+    if (t->kind == TD_TASK_BROKEN) {
+        snprintf(b->worker_text, sizeof b->worker_text, "%s", t->text);
+        b->worker_status = t->status == TANDEM_OK ? TANDEM_ERROR_DEVICE : t->status;
+        return true;
+    }
+    while (e && (!e->sent || e->task.serial != t->serial))
+        e = e->next;
+    if (!e)
+        return true;
+    was = *e;
+    td_errand_remove(b, e);
+    switch ((td_task_kind)was.task.kind) {
+    case TD_TASK_MEM:
+        if (was.shared)
+            on_mem_answer(b, was.shared, t);
+        break;
+    case TD_TASK_MODEL:
+        if (was.weights)
+            on_model_answer(b, was.weights, t);
+        break;
+    case TD_TASK_END: b->numbers[was.task.number] = 0; break;
+    case TD_TASK_TENSOR:
+        if (was.client)
+            on_tensor_answer(b, was.client, was.serial, was.mem, t);
+        break;
+    case TD_TASK_INFO:
+        if (was.client)
+            on_info_answer(b, was.client, was.serial, &t->info);
+        break;
+    default: break;
+    }
+    return true;
+}
+
+bool td_worker_read(td_broker *b)
+{
+    static td_task t;
+
+    for (;;) {
+        int fds[2];
+        const tandem_status status = td_fetch(b->worker, &t, sizeof t, fds);
+
+        td_fd_close(&fds[0]);
+        td_fd_close(&fds[1]);
+        if (status == TANDEM_ERROR_BUSY)
+            return true;
+        if (status != TANDEM_OK) {
+            if (!b->ready_told)
+                return false;
+            lose_worker(b);
+            return true;
+        }
+        if (!on_task(b, &t))
+            return false;
+    }
+}
