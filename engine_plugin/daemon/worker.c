@@ -157,16 +157,19 @@ static void *submit_main(void *user)
     for (;;) {
         const uint32_t seen = atomic_load(&w->desk->to_worker.count);
         td_slot *next = NULL;
+        uint64_t sequence = 0; /* once a job has ended its slot may be another's */
 
         for (uint32_t i = 0; i < TD_DESK_SLOTS; i++) {
             td_slot *slot = &w->desk->slots[i];
 
             if (atomic_load_explicit(&slot->state, memory_order_acquire) == TD_SLOT_READY &&
-                slot->sequence > w->last_sequence && (!next || slot->sequence < next->sequence))
+                slot->sequence > w->last_sequence && (!next || slot->sequence < sequence)) {
                 next = slot;
+                sequence = slot->sequence;
+            }
         }
         if (next && submit(w, next))
-            w->last_sequence = next->sequence;
+            w->last_sequence = sequence;
         else if (!cancel_some(w))
             td_bell_wait(&w->desk->to_worker, seen, next ? 100000 : TD_SECOND);
     }
