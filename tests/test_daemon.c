@@ -1066,7 +1066,74 @@ static void a_worker_that_hangs_is_ended(void **state)
     check_serves();
 }
 
-/* Whether the daemon closes, within 2 s. */
+/* Whenever a worker dies: every point comes, every job ends, and what is DONE is right. */
+static void workers_may_die_at_any_time(void **state)
+{
+    const int fds = count_fds(daemon_pid);
+    uint64_t random = 4711, last = 0, lost = 0, done = 0;
+    pid_t worker = await_worker(0);
+    td_point out;
+    tandem_job job;
+    void *expected;
+    client c;
+    task t;
+
+    (void)state;
+    client_open(&c, "steadfast");
+    task_make(&t, &eight, 60);
+    task_share(&t, &c);
+    expected = in_process(&t);
+    job = job_of(&t);
+    job.signal.timeline = client_timeline(&c, &out, true, 0);
+    for (int i = 0; i < 10; i++) {
+        const uint64_t until = td_now_ns() + 20 * MS + (random >> 33) % (30 * MS);
+        const uint64_t begin = td_now_ns();
+        bool one = false;
+
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        while (td_now_ns() < until || !one) { /* at least one right result with each worker */
+            td_wire_report r;
+
+            assert_true(td_now_ns() - begin < PATIENCE);
+            clear_output(&t);
+            job.signal.value = ++last;
+            client_job(&c, &job);
+            assert_true(await_point(&out, last));
+            r = client_report(&c, c.last_ticket, 0);
+            done += r.state == TANDEM_JOB_DONE;
+            one = one || r.state == TANDEM_JOB_DONE;
+            if (r.state == TANDEM_JOB_DONE)
+                assert_memory_equal((char *)t.data + t.o_at, expected, t.q_bytes);
+            else
+                assert_int_equal(r.status, TANDEM_ERROR_LOST);
+        }
+        job.signal.value = ++last;
+        client_job(&c, &job);
+        usleep((useconds_t)(random >> 33) % 300);
+        kill(worker, SIGKILL);
+        assert_true(await_point(&out, last));
+        {
+            const td_wire_report r = client_report(&c, c.last_ticket, 0);
+
+            assert_true(r.state == TANDEM_JOB_DONE || (r.state == TANDEM_JOB_FAILED && r.status == TANDEM_ERROR_LOST));
+            lost += r.state == TANDEM_JOB_FAILED;
+        }
+        worker = await_worker(worker);
+        client_events(&c, 0);
+    }
+    print_message("  %" PRIu64 " jobs done, %" PRIu64 " lost\n", done, lost);
+    client_events(&c, 2000 * MS);
+    while (c.resets < 10 && client_events(&c, 2000 * MS) == TANDEM_OK)
+        ;
+    assert_int_equal(c.resets, 10);
+    client_close(&c);
+    td_point_close(&out);
+    task_free(&t);
+    free(expected);
+    await_clean(fds, LONG_MAX);
+}
+
+/* Whether the daemon closes. */
 static bool is_closed(int fd)
 {
     const uint64_t begin = td_now_ns();
@@ -1418,7 +1485,7 @@ static void shares_are_fair(void **state)
         job[i] = job_of(&t[i]);
     }
     begin = td_now_ns();
-    while (td_now_ns() - begin < 1500 * MS) {
+    while (c[1].last_ticket < 24 + 40 && td_now_ns() - begin < PATIENCE) {
         for (int i = 0; i < 2; i++)
             while (c[i].last_ticket < 24 ||
                    client_report(&c[i], c[i].last_ticket - 23, 0).state > TANDEM_JOB_RUNNING)
@@ -1610,6 +1677,44 @@ static void wrong_starts_are_told(void **state)
     check_serves();
 }
 
+/* Only its own user, and who is allowed. */
+static void others_need_leave(void **state)
+{
+    enum { NOBODY = 65534 };
+
+    (void)state;
+    if (geteuid()) {
+        print_message("  only root can be somebody else\n");
+        skip();
+    }
+    assert_int_equal(chmod(folder, 0711), 0);
+    for (int allowed = 0; allowed < 2; allowed++) {
+        pid_t other;
+        int status;
+
+        start_daemon(allowed ? "allow_uid = 65534\n" : "");
+        if (!allowed) /* the second line of defence */
+            assert_int_equal(chmod(socket_path, 0666), 0);
+        other = fork();
+        if (!other) {
+            td_wire_message m = hello(TD_WIRE_SHARE_HOST, "somebody else");
+            client c;
+
+            if (setgid(NOBODY) || setuid(NOBODY) || client_connect(&c) != TANDEM_OK)
+                _exit(3);
+            status = client_hello(&c, &m) == TANDEM_OK;
+            if (!status && (c.event.header.type != TD_WIRE_ERROR || c.event.error.status != TANDEM_ERROR_UNSUPPORTED))
+                _exit(4);
+            _exit(status);
+        }
+        assert_int_equal(waitpid(other, &status, 0), other);
+        assert_int_equal(status, allowed << 8);
+        check_serves();
+        assert_int_equal(tear_down(NULL), 0);
+    }
+    assert_int_equal(chmod(folder, 0700), 0);
+}
+
 /* Broker and worker have given up what they do not need. */
 static void processes_are_confined(void **state)
 {
@@ -1635,6 +1740,7 @@ int main(void)
         cmocka_unit_test(killed_clients_leave_nothing),
         cmocka_unit_test(a_killed_worker_is_replaced),
         cmocka_unit_test(a_worker_that_hangs_is_ended),
+        cmocka_unit_test(workers_may_die_at_any_time),
         cmocka_unit_test(garbage_ends_its_sender_alone),
         cmocka_unit_test(who_does_not_read_is_ended),
         cmocka_unit_test(many_connect),
@@ -1647,6 +1753,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_stops_within_two_seconds, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_service_manager_is_served, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(wrong_starts_are_told, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(others_need_leave, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(processes_are_confined, set_up_nothing, tear_down),
     };
     const char *build = getenv("TANDEM_BUILD");
