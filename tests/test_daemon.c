@@ -298,8 +298,10 @@ static tandem_status client_ask(client *c, td_wire_message *m, const int *fd, td
     tandem_status status = td_conn_send(&c->conn, m, fd, why, sizeof why);
     int ignored;
 
-    if (status != TANDEM_OK)
+    if (status != TANDEM_OK) {
+        client_events(c, 0); /* its last words */
         return status;
+    }
     td_wire_took(&c->rules, TD_WIRE_TO_DAEMON, m);
     for (;;) {
         status = client_take(c, answer, answer_fd ? answer_fd : &ignored, PATIENCE);
