@@ -31,6 +31,7 @@
 #include "interop/wire/ring.h"
 #include "kernels/model/safetensors.h"
 #include "tandem/tandem.h"
+#include "wire_util.h"
 
 #define MS 1000000ull
 #define PATIENCE (20000 * MS) /* under sanitizers, on a machine that does other things too */
@@ -1248,6 +1249,56 @@ static void garbage_ends_its_sender_alone(void **state)
     check_serves();
 }
 
+/* Right messages with some bytes changed, on the socket and in the ring, from clients that have been let in. */
+static void changed_messages_harm_nobody(void **state)
+{
+    enum { CLIENTS = 150, MESSAGES = 8 };
+    const int fds = count_fds(daemon_pid);
+    const pid_t worker = await_worker(0);
+    uint64_t random = 31337;
+    client c, before;
+    char why[300];
+    int slab;
+
+    (void)state;
+    client_open(&before, "a neighbour");
+    assert_int_equal(td_slab_make("tandem-test-slab", 65536, false, &slab, why, sizeof why), TANDEM_OK);
+    for (int i = 0; i < CLIENTS; i++) {
+        uint64_t serial = 2;
+
+        client_open(&c, "fuzz");
+        for (int k = 0; k < MESSAGES; k++) {
+            td_wire_message m;
+            uint32_t type;
+
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            type = wire_types[(random >> 33) % WIRE_TYPES];
+            m = wire_sample(type);
+            if (type < 32)
+                m.header.serial = (uint32_t)serial++;
+            if (type == TD_WIRE_JOB)
+                m.job.ticket = 1;
+            for (int changes = (random >> 50) % 3; changes > 0; changes--) {
+                random = random * 6364136223846793005u + 1442695040888963407u;
+                ((unsigned char *)&m)[16 + (random >> 33) % (m.header.bytes - 15)] ^= 1u << (random >> 60) % 8;
+            }
+            if (type >= 32 && type < 64) {
+                td_ring_put(&c.ring, &m, why, sizeof why);
+            } else if (type != TD_WIRE_HELLO || random >> 63) {
+                m.header.fds = m.header.fds ? 1 : 0;
+                td_conn_send(&c.conn, &m, &slab, why, sizeof why);
+            }
+        }
+        client_close(&c);
+    }
+    close(slab);
+    assert_int_equal(client_object(&before, TD_WIRE_PING, 0), TANDEM_OK);
+    client_close(&before);
+    await_clean(fds, LONG_MAX);
+    assert_int_equal(find_worker(), worker);
+    check_serves();
+}
+
 static void who_does_not_read_is_ended(void **state)
 {
     const int fds = count_fds(daemon_pid);
@@ -1744,6 +1795,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_hangs_is_ended),
         cmocka_unit_test(workers_may_die_at_any_time),
         cmocka_unit_test(garbage_ends_its_sender_alone),
+        cmocka_unit_test(changed_messages_harm_nobody),
         cmocka_unit_test(who_does_not_read_is_ended),
         cmocka_unit_test(many_connect),
     };
