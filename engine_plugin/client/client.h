@@ -306,8 +306,8 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job);
 /* The same with all that use a mem, or with all (NULL). */
 void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object);
 
-/* remote.c. open: connects, and asks who computes there: s->backend, threads, names. start: from here on the connection is
- * looked after. close: accepts a half-made one. */
+/* remote.c. open: connects, and asks who computes there: s->backend, threads, names. start: from here on the connection
+ * is looked after. close: accepts a half-made one. */
 tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, char *why);
 tandem_status td_remote_start(tandem_session *s, char *why);
 void td_remote_stop(tandem_session *s);

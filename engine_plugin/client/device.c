@@ -230,7 +230,7 @@ static tandem_status open_remote(tandem_session *s, const tandem_session_desc *d
 
     if (status != TANDEM_OK)
         return status;
-    snprintf(reason, sizeof reason, "tandemd shares the host's memory only");
+    snprintf(reason, sizeof reason, "%s", s->rung_reason);
     return take_step(s, s->backend == TANDEM_BACKEND_CPU ? with_cpu : with_daemon, desc->rung, reason, why);
 }
 

@@ -6,9 +6,9 @@
  * for a job's point, puts the job into the daemon's ring without points, sleeps until its report is there, and signals
  * from here. So a daemon that dies owes nobody a signal.
  *
- * A thread of the session's looks after the connection: it takes what the daemon says, sees at once that it is gone, wakes
- * whoever waits for it, connects again and shares anew what is alive. The connection belongs to whoever has the lock;
- * while there is none (`up` is false), to that thread.
+ * A thread of the session's looks after the connection: it takes what the daemon says, sees at once that it is gone,
+ * wakes whoever waits for it, connects again and shares anew what is alive. The connection belongs to whoever has the
+ * lock; while there is none (`up` is false), to that thread.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -190,7 +190,8 @@ static tandem_status send_locked(tandem_session *s, const td_wire_message *m, in
 
 /* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `area` as in
  * take_locked(), for whoever makes the connection. */
-static tandem_status ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *area, char *why)
+static tandem_status ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *area,
+                                char *why)
 {
     td_remote *r = s->remote;
     const uint64_t begin_ns = td_now_ns();
@@ -403,8 +404,8 @@ static tandem_status find_tensor_locked(tandem_session *s, td_model *model, cons
     tandem_status status;
 
     if (model->there->connection != connection)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%.100s' could not load '%.100s' again", r->path,
-                       model->there->path);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%.100s' could not load '%.100s' again",
+                       r->path, model->there->path);
     m.model_tensor.model = model->there->id;
     td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, name);
     status = ask_locked(s, &m, -1, TD_WIRE_TENSOR, NULL, why);
@@ -522,7 +523,8 @@ static void *look_after(void *user)
             if (r->stopping)
                 break;
             gone_ns = td_now_ns();
-            r->over = status == TANDEM_ERROR_PROTOCOL || status == TANDEM_ERROR_UNSUPPORTED || status == TANDEM_ERROR_DEVICE;
+            r->over = status == TANDEM_ERROR_PROTOCOL || status == TANDEM_ERROR_UNSUPPORTED ||
+                      status == TANDEM_ERROR_DEVICE;
             disconnect_locked(s, why);
             again_ns = LEAST_AGAIN_NS;
             pthread_mutex_unlock(&s->lock);
@@ -609,13 +611,19 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     s->target = s->backend == TANDEM_BACKEND_CPU ? td_target_for_sm(0) : td_target_for_stream(r->info.sm);
     snprintf(s->device_name, sizeof s->device_name, "%s", r->info.device);
     snprintf(s->isa, sizeof s->isa, "%s", r->info.isa);
+    if (s->backend == TANDEM_BACKEND_CPU)
+        snprintf(s->rung_reason, sizeof s->rung_reason, "tandemd: %.240s", r->info.rung_reason);
+    else
+        snprintf(s->rung_reason, sizeof s->rung_reason, "tandemd shares the host's memory only");
     return TANDEM_OK;
 }
 
 tandem_status td_remote_start(tandem_session *s, char *why)
 {
     s->remote->has_thread = td_thread_start(&s->remote->thread, look_after, s);
-    return s->remote->has_thread ? TANDEM_OK : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no thread could be started");
+    if (s->remote->has_thread)
+        return TANDEM_OK;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no thread could be started");
 }
 
 void td_remote_stop(tandem_session *s)
@@ -810,7 +818,7 @@ void td_remote_model_free(tandem_session *s, td_model *model)
 
 static bool is_output(uint32_t view) { return view == TD_VIEW_O || view == TD_VIEW_LSE; }
 
-/* Of mems whose memory is not the slab's: what is read goes there whole, of what is written the rows alone come back. */
+/* Of mems whose memory is not the slab's: what is read goes there whole, of what is written only the rows come back. */
 static void copy_view(const td_job *job, uint32_t view, bool in)
 {
     const td_mem *mem = job->mems[view];
@@ -875,8 +883,8 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
             status = mem->slab.status != TANDEM_OK ? mem->slab.status : TANDEM_ERROR_LOST;
         }
         if (status != TANDEM_OK)
-            return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s", names[i],
-                           mem->object.id, tandem_status_text(status));
+            return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
+                           names[i], mem->object.id, tandem_status_text(status));
         views[i]->mem = mem->slab.id;
     }
     m->job.ticket = r->rules.next_ticket; /* behind all that sleeps */
@@ -915,7 +923,8 @@ static tandem_status await_locked(tandem_session *s, td_job *job, uint64_t ticke
             return gone_text(r, why);
         if ((status != TANDEM_OK && status != TANDEM_ERROR_BUSY) || now >= bound_ns) {
             if (now >= bound_ns)
-                td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%.100s' has not ended the job in time", r->path);
+                td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%.100s' has not ended the job in time",
+                        r->path);
             shutdown(r->conn.fd, SHUT_RDWR);
             return TANDEM_ERROR_LOST;
         }
