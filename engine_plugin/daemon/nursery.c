@@ -83,6 +83,7 @@ tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2])
 
 typedef struct nursery {
     int broker, signals;
+    pid_t worker; /* the last one, until it has ended; 0: none */
     td_config config;
     const char *config_path;
 } nursery;
@@ -116,6 +117,7 @@ static void spawn(nursery *n, td_nurse *m, const int fds[2])
             _exit(127);
         become_worker(n, fds[0], fds[1]);
     }
+    n->worker = pid > 0 ? pid : 0;
     m->kind = TD_NURSE_SPAWNED;
     m->pid = pid;
     m->status = pid > 0 ? TANDEM_OK : TANDEM_ERROR_NOMEM;
@@ -168,8 +170,11 @@ static void look_at_children(nursery *n)
 
     while (read(n->signals, &info, sizeof info) == sizeof info)
         ;
-    while ((m.pid = waitpid(-1, &m.status, WNOHANG)) > 0)
+    while ((m.pid = waitpid(-1, &m.status, WNOHANG)) > 0) {
+        if (m.pid == n->worker)
+            n->worker = 0;
         td_pass(n->broker, &m, sizeof m, NULL, 0);
+    }
 }
 
 static void answer(nursery *n, td_nurse *m, const int fds[2])
@@ -183,8 +188,8 @@ static void answer(nursery *n, td_nurse *m, const int fds[2])
         spawn(n, m, fds);
         break;
     case TD_NURSE_KILL:
-        if (m->pid > 0)
-            kill(m->pid, SIGKILL); /* a child of ours that nobody else waits for: the number is still its own */
+        if (m->pid > 0 && m->pid == n->worker)
+            kill(m->pid, SIGKILL); /* a child that nobody else waits for: the number is still its own */
         break;
     case TD_NURSE_OPEN:
         fd = open_beneath(n, m->text, why, sizeof why);
