@@ -106,7 +106,7 @@ static void await_log(const char *text)
     }
 }
 
-static void start_daemon(const char *config)
+static void launch_daemon(const char *config)
 {
     write_config(config);
     next_log();
@@ -114,6 +114,15 @@ static void start_daemon(const char *config)
     assert_true(daemon_pid >= 0);
     if (!daemon_pid)
         exec_daemon();
+}
+
+/* On the CPU, whatever there is. */
+static void start_daemon(const char *config)
+{
+    char text[400];
+
+    snprintf(text, sizeof text, "backend = cpu\n%s", config);
+    launch_daemon(text);
     await_log("computes on");
 }
 
@@ -554,7 +563,7 @@ static bool is_untouched(const task *t)
 }
 
 /* The output of the same job in this process, which the caller frees. */
-static void *in_process(const task *t)
+static void *in_process(const task *t, uint32_t backend)
 {
     tandem_session *session;
     tandem_mem mem;
@@ -564,7 +573,7 @@ static void *in_process(const task *t)
     tandem_job job = job_of(t);
 
     assert_int_equal(tandem_session_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
-                                                                  .backend = TANDEM_BACKEND_CPU},
+                                                                  .backend = backend},
                                            &session),
                      TANDEM_OK);
     assert_int_equal(tandem_mem_create(session,
@@ -584,7 +593,7 @@ static void *in_process(const task *t)
 
 static void check_output(const task *t)
 {
-    void *expected = in_process(t);
+    void *expected = in_process(t, TANDEM_BACKEND_CPU);
 
     assert_memory_equal((char *)t->data + t->o_at, expected, t->q_bytes);
     free(expected);
@@ -1085,7 +1094,7 @@ static void workers_may_die_at_any_time(void **state)
     client_open(&c, "steadfast");
     task_make(&t, &eight, 60);
     task_share(&t, &c);
-    expected = in_process(&t);
+    expected = in_process(&t, TANDEM_BACKEND_CPU);
     job = job_of(&t);
     job.signal.timeline = client_timeline(&c, &out, true, 0);
     for (int i = 0; i < 10; i++) {
@@ -1754,11 +1763,7 @@ static void wrong_starts_are_told(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        write_config(wrong[i].config);
-        next_log();
-        daemon_pid = fork();
-        if (!daemon_pid)
-            exec_daemon();
+        launch_daemon(wrong[i].config);
         assert_int_equal(end_daemon(0, PATIENCE), 1);
         if (!has_logged(wrong[i].says)) {
             show_log();
@@ -1783,6 +1788,51 @@ static void wrong_starts_are_told(void **state)
         assert_int_equal(st.st_mode & 0777, 0600);
     }
     check_serves();
+}
+
+/* Slabs and pages with CUDA behind them, where there is a GPU. */
+static void a_gpu_computes(void **state)
+{
+    client c;
+    td_point out;
+    tandem_job job;
+    pid_t worker;
+    task t;
+
+    (void)state;
+    launch_daemon("backend = cuda\n");
+    while (!has_logged("computes on") && !has_logged("cannot begin"))
+        sleep_ms(10);
+    if (has_logged("cannot begin")) {
+        assert_int_equal(end_daemon(0, PATIENCE), 1);
+        print_message("  no GPU here\n");
+        skip();
+    }
+    client_open(&c, "on a GPU");
+    assert_int_equal(c.welcome.rung, TANDEM_RUNG_HOST);
+    task_make(&t, &eight, 80);
+    task_share(&t, &c);
+    job = job_of(&t);
+    job.signal.timeline = client_timeline(&c, &out, true, 0);
+    worker = await_worker(0);
+    for (uint64_t i = 1; i <= 2; i++) { /* with the first worker, and with another */
+        void *expected = in_process(&t, TANDEM_BACKEND_CUDA);
+
+        clear_output(&t);
+        job.signal.value = i;
+        client_job(&c, &job);
+        assert_true(await_point(&out, i));
+        assert_int_equal(client_report(&c, c.last_ticket, 0).state, TANDEM_JOB_DONE);
+        assert_memory_equal((char *)t.data + t.o_at, expected, t.q_bytes);
+        free(expected);
+        if (i == 1) {
+            kill(worker, SIGKILL);
+            await_worker(worker);
+        }
+    }
+    client_close(&c);
+    td_point_close(&out);
+    task_free(&t);
 }
 
 /* Only its own user, and who is allowed. */
@@ -1863,10 +1913,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_stops_within_two_seconds, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_service_manager_is_served, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(wrong_starts_are_told, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_gpu_computes, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(others_need_leave, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(processes_are_confined, set_up_nothing, tear_down),
     };
-    const char *build = getenv("TANDEM_BUILD");
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 20);
     int failed;
 
     snprintf(folder, sizeof folder, "/tmp/tandem-daemon-XXXXXX");
@@ -1874,9 +1925,11 @@ int main(void)
         return 1;
     snprintf(socket_path, sizeof socket_path, "%s/socket", folder);
     snprintf(config_path, sizeof config_path, "%s/tandemd.conf", folder);
-    snprintf(program, sizeof program, "%s/tandemd", build ? build : ".");
+    while (length > 0 && program[length - 1] != '/')
+        length--;
+    strcpy(program + (length > 0 ? length : 0), "tandemd"); /* it lies beside this program */
     if (access(program, X_OK)) {
-        fprintf(stderr, "%s is not there: set TANDEM_BUILD to the build folder\n", program);
+        fprintf(stderr, "%s is not there\n", program);
         return 1;
     }
     signal(SIGPIPE, SIG_IGN);
