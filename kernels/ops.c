@@ -302,6 +302,7 @@ typedef struct maker {
     uint64_t extent_bytes[TD_VIEW_COUNT];
     const char *missing; /* an entry that the cubin lacks */
     bool is_gpu, overflow;
+    bool overlaps; /* the kernels wait for the one before themselves, from sm_90 on */
 } maker;
 
 static const uint64_t absent = UINT64_MAX;
@@ -457,33 +458,43 @@ static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag
     x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
 }
 
+/* Sets a block works on, so that each multiprocessor still gets some eight blocks: a power of two up to 8. */
+static uint32_t sets_a_block(uint64_t sets)
+{
+    uint32_t each = 1;
+    while (each < 8 && sets / (2 * each) >= 1056)
+        each *= 2;
+    return each;
+}
+
 /* The prologue as two records; what they need beyond the operands is in `quantise`. False where the grid is too large. */
 static bool add_fused(maker *at, const operand *q, const operand *k, const operand *v, td_params_quantise *quantise,
-                      place q_mean, place lse_bias)
+                      place q_mean, place lse_bias, bool ahead)
 {
     const uint32_t tiles = TD_FUSED_TILES(k->d_pad), sets = (k->chunks + tiles - 1) / tiles;
-    const uint64_t kv_sets = k->planes * sets, q_tiles = q->planes * q->chunks;
-    /* As many sets a block as leave some blocks for every multiprocessor: each block adds up its head's chunks. */
-    quantise->sets = (uint16_t)(kv_sets < 2048 ? 1 : kv_sets < 8192 ? kv_sets / 1024 : 8);
-    if (quantise->sets > sets)
-        quantise->sets = (uint16_t)sets;
+    const uint64_t q_tiles = q->planes * q->chunks;
+    const uint32_t each = sets_a_block(2 * k->planes * sets + q_tiles / tiles);
+    quantise->sets = (uint16_t)each;
+    quantise->ahead = ahead && each > 1;
     quantise->kv_planes = (uint32_t)k->planes;
-    quantise->kv_blocks = (sets + quantise->sets - 1) / quantise->sets;
+    quantise->kv_blocks = (sets + each - 1) / each;
     quantise->q_tiles = (uint32_t)q_tiles;
-    const uint64_t grid = 2 * k->planes * quantise->kv_blocks + (q_tiles + tiles - 1) / tiles;
+    const uint64_t grid = 2 * k->planes * quantise->kv_blocks + (q_tiles + tiles * each - 1) / (tiles * each);
     if (grid > MAX_BLOCKS || 2 * k->planes * k->chunks > MAX_BLOCKS)
         return false;
 
-    const td_params_stats stats = {.k = k->tensor,
-                                   .v = v->tensor,
-                                   .planes = (uint32_t)k->planes,
-                                   .chunks = k->chunks,
-                                   .d_pad = k->d_pad};
+    td_params_stats stats = {.k = k->tensor,
+                             .v = v->tensor,
+                             .planes = (uint32_t)k->planes,
+                             .chunks = k->chunks,
+                             .sets = sets_a_block(2 * k->planes * k->chunks / tiles),
+                             .d_pad = (uint16_t)k->d_pad};
+    stats.ahead = ahead && stats.sets > 1;
     const bool smooth_k = k->partial.offset != absent;
-    const uint64_t stats_grid = (k->planes * k->chunks + tiles - 1) / tiles;
+    const uint64_t stats_grid = (k->planes * k->chunks + tiles * stats.sets - 1) / (tiles * stats.sets);
     td_record *record = add_record(at, &kernel_stats, stats_grid << smooth_k, &stats, sizeof stats);
     record->block[0] = TD_FUSED_THREADS;
-    record->shared_bytes = TD_FUSED_SHARED_BYTES;
+    record->shared_bytes = TD_FUSED_SHARED_BYTES + stats.ahead * TD_FUSED_AHEAD_BYTES;
     if (smooth_k)
         use_view(at, record, READ, AT(stats, k.data), TD_VIEW_K);
     use_view(at, record, READ, AT(stats, v.data), TD_VIEW_V);
@@ -493,8 +504,8 @@ static bool add_fused(maker *at, const operand *q, const operand *k, const opera
 
     record = add_record(at, &kernel_quantise, grid, quantise, sizeof *quantise);
     record->block[0] = TD_FUSED_THREADS;
-    record->shared_bytes = TD_FUSED_SHARED_BYTES;
-    record->flags = TD_RECORD_PDL;
+    record->shared_bytes = TD_FUSED_SHARED_BYTES + quantise->ahead * TD_FUSED_AHEAD_BYTES;
+    record->flags = at->overlaps ? TD_RECORD_PDL : 0;
     use_view(at, record, READ, AT(quantise, q), TD_VIEW_Q);
     use_view(at, record, READ, AT(quantise, k), TD_VIEW_K);
     use_view(at, record, READ, AT(quantise, v), TD_VIEW_V);
@@ -565,6 +576,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
             return TANDEM_ERROR_UNSUPPORTED;
         sm = at.cubin->sm;
     }
+    at.overlaps = at.is_gpu && sm >= 90;
     uint32_t precision = op->precision, granularity = op->granularity, smooth = op->smooth;
     if (precision == TANDEM_PRECISION_AUTO)
         precision = op->kv_len >= 256 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
@@ -640,11 +652,12 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                    .qmax = qmax,
                                    .q_clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1,
                                    .k_clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
-                                   .granularity = (uint16_t)granularity};
+                                   .granularity = (uint8_t)granularity};
     const bool fused = at.is_gpu && !v_f16 && !smooth_v && !tensor_scale && d_pad <= 128 &&
                        op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
                        op->v.dtype != TANDEM_DTYPE_F32 &&
-                       add_fused(&at, &q, &k, &v, &quantise, q_mean, lse_bias);
+                       add_fused(&at, &q, &k, &v, &quantise, q_mean, lse_bias,
+                                 target->shared_bytes >= TD_FUSED_SHARED_BYTES + TD_FUSED_AHEAD_BYTES);
     if (!fused) {
         if (smooth_k)
             add_mean(&at, &k);

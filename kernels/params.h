@@ -186,23 +186,28 @@ typedef struct td_params_delta_s {
  * or packed int4 codes of Q and K with scales of at most 128 rows, and e4m3 codes of V that is not smoothed. Every array is
  * as the kernels above make it. A set is TD_FUSED_TILES(d_pad) tiles of 128 rows, as many as a block's registers hold.
  *
- * `stats`: column sums of K (partial NULL: none), and maxima and flags of V, a set of chunks a block, counted over all
- * heads. Grid x: ceil(planes * chunks / tiles a set), twice that with `partial`: block 2i takes K's chunks, 2i + 1 V's. */
+ * A block works on `sets` of them, one after the other; with `ahead` it has the next under way meanwhile.
+ *
+ * `stats`: column sums of K (partial NULL: none), and maxima and flags of V, counted over all heads. Grid x:
+ * ceil(planes * chunks / (tiles a set * sets)), twice that with `partial`: block 2i takes K's chunks, 2i + 1 V's. */
 #define TD_FUSED_TILES(d_pad) ((d_pad) <= 32u ? 4u : (d_pad) <= 64u ? 2u : 1u)
 #define TD_FUSED_THREADS 512u
-#define TD_FUSED_SHARED_BYTES (16u * 1024u) /* dynamic */
+#define TD_FUSED_STAGE_BYTES (16u * 1024u)
+#define TD_FUSED_SHARED_BYTES (22u * 1024u) /* with the stage; TD_FUSED_AHEAD_BYTES more with `ahead` */
+#define TD_FUSED_AHEAD_BYTES (64u * TD_FUSED_THREADS)
 typedef struct td_params_stats {
     const uint32_t *cancel;
     td_tensor k, v;
     float *partial;     /* as mean_partial's */
     float *amax, *flag; /* as amax_partial's */
-    uint32_t planes, chunks, d_pad, reserved;
+    uint32_t planes, chunks, sets;
+    uint16_t d_pad, ahead;
 } td_params_stats;
 
 /* `quantise`: codes and scales of Q, K and V. Grid x, in this order:
- *   2 * kv_planes * kv_blocks   block 2i of K, 2i + 1 of V: `sets` sets of one head, the last head first, since its rows are
- *                               what `stats` has read last; kv_blocks = ceil(kv chunks / (tiles a set * sets))
- *   ceil(q_tiles / tiles a set) a set of Q's tiles, counted over all heads
+ *   2 * kv_planes * kv_blocks   block 2i of K, 2i + 1 of V: sets of one head, the last head first, since its rows are what
+ *                               `stats` has read last; kv_blocks = ceil(kv chunks / (tiles a set * sets))
+ *   ceil(q_tiles / (tiles a set * sets))   sets of Q's tiles, counted over all heads
  * Each block of K and V (and of Q for lse_bias) adds up its head's partial sums, or takes the largest of its maxima,
  * itself; who has chunk 0 writes k_mean and v_scale. */
 typedef struct td_params_quantise {
@@ -218,7 +223,8 @@ typedef struct td_params_quantise {
     uint8_t q_dtype, k_dtype, v_dtype; /* tandem_dtype */
     uint8_t mode;                      /* of quant_qk: 0 or 2 */
     float qmax, q_clip, k_clip;
-    uint16_t granularity, sets;
+    uint8_t granularity, ahead;
+    uint16_t sets;
     uint32_t kv_planes, kv_blocks, q_tiles; /* q_tiles: of all heads */
 } td_params_quantise;
 

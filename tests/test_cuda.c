@@ -465,6 +465,29 @@ static void test_head_dims(void **state)
         }
 }
 
+/* So many heads that a block of the prologue works on several sets of tiles. */
+static void test_many_heads(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 128}, lengths[] = {520, 300, 140};
+
+    (void)state;
+    for (uint32_t i = 0; i < 3 && !(quick && i); i++)
+        check_case(&(tu_shape){.batch = 33,
+                               .heads = 16,
+                               .q_len = 2,
+                               .kv_len = lengths[i],
+                               .head_dim = dims[i],
+                               .dtype_q = TANDEM_DTYPE_F16,
+                               .dtype_k = TANDEM_DTYPE_F16,
+                               .dtype_v = TANDEM_DTYPE_F16,
+                               .precision = i == 1 ? TANDEM_PRECISION_4B : TANDEM_PRECISION_8B,
+                               .layout = i == 2 ? TU_GAPS : TU_BY_ROW,
+                               .v_bias = 1,
+                               .k_bias = 2,
+                               .seed = 150 + i},
+                   NULL);
+}
+
 static void test_causal_and_groups(void **state)
 {
     (void)state;
@@ -1955,6 +1978,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_head_dims),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_causal_and_groups),
+        cmocka_unit_test(test_many_heads),
         cmocka_unit_test(test_types_and_layouts),
         cmocka_unit_test(test_smoothing),
         cmocka_unit_test(test_granularities),

@@ -490,7 +490,7 @@ void td_cpu_stats(const void *params, const td_block *at)
 {
     const td_params_stats *p = params;
     const bool is_k = p->partial && at->x % 2 == 0;
-    const uint32_t each = TD_FUSED_TILES(p->d_pad);
+    const uint32_t each = TD_FUSED_TILES(p->d_pad) * p->sets;
     const uint32_t first = (p->partial ? at->x / 2 : at->x) * each, all = p->planes * p->chunks;
     const td_params_mean_partial mean = {.x = p->k, .partial = p->partial, .chunks = p->chunks, .d_pad = p->d_pad};
     const td_params_amax_partial amax = {.x = p->v,
@@ -560,7 +560,7 @@ static void quantise_tile(const td_params_quantise *p, bool is_k, uint32_t bh, u
 void td_cpu_quantise(const void *params, const td_block *at)
 {
     const td_params_quantise *p = params;
-    const uint32_t blocks = p->kv_planes * p->kv_blocks, each = TD_FUSED_TILES(p->d_pad);
+    const uint32_t blocks = p->kv_planes * p->kv_blocks, each = TD_FUSED_TILES(p->d_pad) * p->sets;
     const uint32_t chunks = (p->kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     float mean[TD_MAX_DIM];
     if (at->x >= 2 * blocks) {
@@ -574,7 +574,7 @@ void td_cpu_quantise(const void *params, const td_block *at)
         return;
     }
     const uint32_t block = blocks - 1 - at->x / 2, bhk = block / p->kv_blocks;
-    const uint32_t first = block % p->kv_blocks * p->sets * each;
+    const uint32_t first = block % p->kv_blocks * each;
     const bool is_k = at->x % 2 == 0;
     if (is_k && p->partial) {
         head_mean(p, bhk, chunks, mean);
@@ -595,7 +595,7 @@ void td_cpu_quantise(const void *params, const td_block *at)
                                  .chunks = chunks,
                                  .d_pad = p->d_pad,
                                  .kv_pad = chunks * TD_TILE_ROWS};
-    for (uint32_t tile = first; tile < first + p->sets * each && tile < chunks; tile++)
+    for (uint32_t tile = first; tile < first + each && tile < chunks; tile++)
         if (is_k)
             quantise_tile(p, true, bhk, tile, mean, at);
         else

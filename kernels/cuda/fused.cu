@@ -13,7 +13,8 @@
  *   quantise, V     factors | the four keys of a word of codes are one thread's: [channel][key] in shared memory | out
  *
  * Values that are not finite are rare: maxima and a look at the exponents show whether there is one, and only then is it
- * looked for. Shared memory of both: TD_FUSED_SHARED_BYTES, in turn sums or maxima of chunks, rows, V's codes.
+ * looked for. Shared memory of both, all of it dynamic: the stage (in turn sums or maxima of chunks, rows, V's codes), what
+ * threads tell each other, and where `ahead` says so the set after the one in registers.
  */
 #include <math_constants.h>
 
@@ -141,9 +142,14 @@ struct FusedShared {
     unsigned top[kMostRows]; /* maxima as bits: of the groups of each tile; of V's channels */
     float factor[kMostRows]; /* that turns a row, or a channel of V, into codes */
     alignas(16) uint8_t bad[kMostRows];
-    int64_t base[4]; /* of the set's tiles, in elements */
-    int rows[4];     /* that exist */
+    struct {
+        int64_t base[4]; /* of the set's tiles, in elements */
+        int rows[4];     /* that exist */
+    } tiles[2];          /* of this set and of the next */
 };
+
+static_assert(kMostRows == int(TD_FUSED_THREADS), "a thread a row");
+static_assert(sizeof(FusedShared) <= TD_FUSED_SHARED_BYTES - TD_FUSED_STAGE_BYTES, "the launch asks for another size");
 
 /* How a block's threads lie over a set. */
 struct Team {
@@ -165,7 +171,7 @@ struct Team {
  * call it; it begins and ends with a barrier. */
 __device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, uint32_t from, uint32_t chunks, uint32_t d_pad)
 {
-    const uint32_t count = min(chunks - from, TD_FUSED_SHARED_BYTES / (d_pad * 4));
+    const uint32_t count = min(chunks - from, TD_FUSED_STAGE_BYTES / (d_pad * 4));
     const float *source = array + int64_t(from) * d_pad;
 
     __syncthreads();
@@ -213,62 +219,122 @@ struct Part {
     bool is_k;
 };
 
-/* Where a set's tiles are, for all threads; tiles first .. of all heads, of which those below `end` exist. */
-__device__ __forceinline__ void find_tiles(FusedShared &shared, const Part &part, uint32_t first, uint32_t end, uint32_t d_pad)
+/* Where a set's tiles are, for all threads, in shared.tiles[which]; tiles first .. of all heads, of which those below `end` exist. */
+__device__ __forceinline__ void find_tiles(FusedShared &shared, int which, const Part &part, uint32_t first,
+                                           uint32_t end, uint32_t d_pad)
 {
     const uint32_t t = threadIdx.x, tile = first + t, bh = tile / part.chunks, row = tile % part.chunks * TD_TILE_ROWS;
 
     if (t >= TD_FUSED_TILES(d_pad))
         return;
-    shared.base[t] = bh / part.heads * part.strides[0] + bh % part.heads * part.strides[1] + row * part.strides[2];
-    shared.rows[t] = tile < end ? int(min(TD_TILE_ROWS, part.len - row)) : 0;
+    shared.tiles[which].base[t] = bh / part.heads * part.strides[0] + bh % part.heads * part.strides[1] + row * part.strides[2];
+    shared.tiles[which].rows[t] = tile < end ? int(min(TD_TILE_ROWS, part.len - row)) : 0;
 }
 
-/* A thread's vectors of a set, all under way when it returns; the bits of those that exist. */
-template <class E>
-__device__ __forceinline__ uint32_t load_set(Vector<E> (&to)[kVectors], const FusedShared &shared, const E *x,
-                                             const int64_t (&strides)[3], const Team &team)
+/* Calls f(i, where, exists) for a thread's vectors of a set. */
+template <class E, class F>
+__device__ __forceinline__ void find_set(const FusedShared &shared, int which, const E *x, const int64_t (&strides)[3],
+                                             const Team &team, F f)
 {
     const int per_tile = int(TD_TILE_ROWS) / team.at_once;
-    const int64_t step = team.at_once * strides[2];
-    const bool wide = is_wide(x, strides);
-    const E *from[kVectors];
-    uint32_t exists = 0;
+    const E *from = nullptr;
+    int left = 0;
 
 #pragma unroll
     for (int i = 0; i < kVectors; i++) {
-        const int tile = i / per_tile, row = i % per_tile * team.at_once + team.row;
-
-        from[i] = i & (per_tile - 1) ? from[i ? i - 1 : 0] + step
-                                     : x + shared.base[tile] + team.row * strides[2] + team.channel;
-        exists |= uint32_t(team.reads && row < shared.rows[tile]) << i;
+        if (i & (per_tile - 1)) {
+            from += team.at_once * strides[2];
+            left -= team.at_once;
+        } else {
+            from = x + shared.tiles[which].base[i / per_tile] + team.row * strides[2] + team.channel;
+            left = shared.tiles[which].rows[i / per_tile] - team.row;
+        }
+        f(i, from, team.reads && left > 0);
     }
-    if (wide)
-#pragma unroll
-        for (int i = 0; i < kVectors; i++)
-            to[i].template load<true>(from[i], exists >> i & 1);
-    else
-#pragma unroll
-        for (int i = 0; i < kVectors; i++)
-            to[i].template load<false>(from[i], exists >> i & 1);
-    return exists;
 }
 
-/* What is not finite becomes 0; the bits of the vectors where there was some. */
-template <class E> __device__ __forceinline__ uint32_t clean_set(Vector<E> (&kept)[kVectors])
+/* 16 bytes, or zeros, on their way to shared memory: of the next set while this one is worked on. Each thread has places of
+ * its own there, so that it waits for nobody. */
+__device__ __forceinline__ void load_ahead(uint8_t *ahead, int i, const void *from, bool exists)
 {
-    uint32_t found = 0, bad = 0;
+    const uint32_t to = uint32_t(__cvta_generic_to_shared(ahead)) + threadIdx.x * 16 + uint32_t(i) * TD_FUSED_THREADS * 16;
+
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+}
+
+template <class E> __device__ __forceinline__ void take_ahead(Vector<E> (&to)[kVectors], const uint8_t *ahead)
+{
+    cp_async_wait<0>();
+#pragma unroll
+    for (int i = 0; i < kVectors; i++) {
+        const uint4 four = reinterpret_cast<const uint4 *>(ahead)[uint32_t(i) * TD_FUSED_THREADS + threadIdx.x];
+
+        to[i].words[0] = four.x;
+        to[i].words[1] = four.y;
+        to[i].words[2] = four.z;
+        to[i].words[3] = four.w;
+    }
+}
+
+/* Which set of a block's it is, and whether the next is fetched meanwhile. */
+struct Turn {
+    bool first, has_next, ahead;
+    int which; /* of shared.tiles */
+};
+
+/* Brings a set: afterwards it is in registers, or under way to them, and the next one on its way to shared memory. The
+ * block's shared.top and .bad are zeros. It has a barrier, but for `ready`, which is called in the first turn only. */
+template <class E, class Ready>
+__device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Part &part, const E *x,
+                                          uint32_t first, uint32_t end, uint32_t d_pad, const Turn &turn, const Team &team,
+                                          FusedShared &shared, uint8_t *ahead, Ready ready)
+{
+    shared.top[threadIdx.x] = 0;
+    shared.bad[threadIdx.x] = 0;
+    if (turn.first || !turn.ahead)
+        find_tiles(shared, turn.which, part, first, end, d_pad);
+    if (turn.ahead && turn.has_next)
+        find_tiles(shared, turn.which ^ 1, part, first + TD_FUSED_TILES(d_pad), end, d_pad);
+    __syncthreads();
+    if (is_wide(x, part.strides))
+        find_set(shared, turn.which, x, part.strides, team, [&](int i, const E *from, bool has) {
+            if (turn.first || !turn.ahead)
+                kept[i].template load<true>(from, has);
+        });
+    else
+        find_set(shared, turn.which, x, part.strides, team, [&](int i, const E *from, bool has) {
+            kept[i].template load<false>(from, has);
+        });
+    if (turn.first && !ready())
+        return false;
+    if (!turn.first && turn.ahead)
+        take_ahead(kept, ahead);
+    if (turn.ahead && turn.has_next) {
+        find_set(shared, turn.which ^ 1, x, part.strides, team,
+                 [&](int i, const E *from, bool has) { load_ahead(ahead, i, from, has); });
+        cp_async_commit();
+    }
+    return true;
+}
+
+/* What is not finite becomes 0; calls found(i) for the vectors where there was some. */
+template <class E, class F> __device__ __forceinline__ void clean_set(Vector<E> (&kept)[kVectors], F found)
+{
+    uint32_t all = 0;
 
 #pragma unroll
     for (int i = 0; i < kVectors; i++)
 #pragma unroll
         for (int w = 0; w < Vector<E>::count; w++)
-            found |= (kept[i].words[w] & Words<E>::exponent) + Words<E>::one;
-    if (found & Words<E>::top)
+            all |= (kept[i].words[w] & Words<E>::exponent) + Words<E>::one;
+    if (all & Words<E>::top)
 #pragma unroll
         for (int i = 0; i < kVectors; i++)
-            bad |= uint32_t(!clean<E>(kept[i].words)) << i;
-    return bad;
+            if (!clean<E>(kept[i].words))
+                found(i);
 }
 
 /* Sums of each tile's rows, one after the other; calls done(tile, channel, sum), a thread a channel. */
@@ -316,30 +382,23 @@ __device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const
 }
 
 /* Sums of columns of a set of K, or maxima and flags of one of V. */
-template <class E>
-__device__ __forceinline__ void stats_of_set(const td_params_stats &p, const Part &part, bool is_k, const E *x, uint32_t first,
-                                             uint32_t end, uint32_t gone, FusedShared &shared, uint8_t *stage)
+template <class E, class Ready>
+__device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Part &part, const E *x, uint32_t first,
+                                             uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage, Ready ready)
 {
     const Team team(part.dim, p.d_pad);
     const int t = int(threadIdx.x), per_tile = int(TD_TILE_ROWS) / team.at_once;
     Vector<E> kept[kVectors];
 
-    find_tiles(shared, part, first, end, p.d_pad);
-    __syncthreads();
-    load_set(kept, shared, x, part.strides, team);
-    for (int i = t; i < kMostRows; i += int(TD_FUSED_THREADS)) {
-        shared.top[i] = 0;
-        shared.bad[i] = 0;
-    }
-    if (__syncthreads_or(int(gone)))
-        return;
-    const uint32_t bad = clean_set(kept);
-    if (is_k) {
+    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared, stage + TD_FUSED_SHARED_BYTES, ready))
+        return false;
+    clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
+    if (part.is_k) {
         sum_rows(stage, team, kept, [&](int tile, int c, float sum) {
             if (first + uint32_t(tile) < end && c < int(p.d_pad))
                 p.partial[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum;
         });
-        return;
+        return true;
     }
     Vector<E> most;
 #pragma unroll
@@ -365,46 +424,41 @@ __device__ __forceinline__ void stats_of_set(const td_params_stats &p, const Par
         for (int w = 0; w < Vector<E>::count; w++)
             most.words[w] = 0;
     }
-    if (bad)
-#pragma unroll 1
-        for (int i = 0; i < kVectors; i++)
-            if (bad >> i & 1)
-                shared.bad[i * team.at_once + team.row] = 1;
     __syncthreads();
     const int tiles = int(min(end - first, TD_FUSED_TILES(p.d_pad)));
     for (int i = t; i < tiles * int(p.d_pad); i += int(TD_FUSED_THREADS))
         p.amax[int64_t(first) * p.d_pad + i] = __uint_as_float(shared.top[i]);
     for (int i = t; i < tiles * int(TD_TILE_ROWS); i += int(TD_FUSED_THREADS))
         p.flag[int64_t(first) * TD_TILE_ROWS + i] = shared.bad[i] ? CUDART_NAN_F : 0.0f;
+    return true;
 }
 
 /* A set of Q or K, tiles first .. of all heads, those below `end`. With Mean they are smoothed. `ready` is called by all
- * threads once the loads are under way; it ends with a barrier and true, or false if the job is given up. */
+ * threads once the loads of the first set are under way; it ends with a barrier and true, or false if the job is given up. */
 template <bool Mean, class E, class Ready>
 __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
-                                             uint32_t end, FusedShared &shared, uint8_t *stage, Ready ready)
+                                             uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage,
+                                             Ready ready)
 {
     const Team team(p.dim, p.d_pad);
-    const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS), set_rows = kVectors * team.at_once;
+    const int t = int(threadIdx.x), set_rows = kVectors * team.at_once;
     const int per_tile = int(TD_TILE_ROWS) / team.at_once;
     const int64_t row0 = int64_t(first) * TD_TILE_ROWS;
     const int mean_step = Mean && part.block_mean ? int(p.d_pad) : 0; /* from tile to tile */
     Vector<E> kept[kVectors];
 
-    find_tiles(shared, part, first, end, p.d_pad);
-    __syncthreads();
-    const uint32_t exists = load_set(kept, shared, x, part.strides, team);
-    for (int i = t; i < kMostRows; i += threads) {
-        shared.top[i] = 0;
-        shared.bad[i] = 0;
-    }
-    if (!ready())
+    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared, stage + TD_FUSED_SHARED_BYTES, ready))
         return false;
-    const uint32_t bad = clean_set(kept);
+    const int *rows_of = shared.tiles[turn.which].rows;
+    uint32_t exists = 0; /* bits of vectors */
+#pragma unroll
+    for (int i = 0; i < kVectors; i++)
+        exists |= uint32_t(team.reads && i % per_tile * team.at_once + team.row < rows_of[i / per_tile]) << i;
+    clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
     if (Mean && part.block_mean) {
         sum_rows(stage, team, kept, [&](int tile, int c, float sum) {
-            if (shared.rows[tile] && c < int(p.d_pad)) {
-                sum = __fdiv_rn(sum, float(shared.rows[tile]));
+            if (rows_of[tile] && c < int(p.d_pad)) {
+                sum = __fdiv_rn(sum, float(rows_of[tile]));
                 shared.mean[tile * int(p.d_pad) + c] = sum;
                 part.block_mean[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum;
             }
@@ -462,13 +516,8 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
 #pragma unroll
     for (int i = 0; i < kVectors; i++)
         forget(kept[i].words); /* else 64 differences are kept, in more registers than there are */
-    if (bad)
-#pragma unroll 1
-        for (int i = 0; i < kVectors; i++)
-            if (bad >> i & 1)
-                shared.bad[i * team.at_once + team.row] = 1;
     __syncthreads();
-    for (int r = t; r < set_rows; r += threads) {
+    if (const int r = t; r < set_rows) { /* a thread a row */
         const unsigned top = shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)];
         const float amax = __fmul_rn(__uint_as_float(top), part.clip);
         float scale = code_scale(amax, p.qmax);
@@ -479,7 +528,7 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
         if (first + uint32_t(r) / TD_TILE_ROWS < end) {
             if (part.flag)
                 scale = __fadd_rn(scale, part.flag[row0 + r]);
-            part.scale[row0 + r] = r % int(TD_TILE_ROWS) < shared.rows[r / int(TD_TILE_ROWS)] ? scale : 0.0f;
+            part.scale[row0 + r] = r % int(TD_TILE_ROWS) < rows_of[r / int(TD_TILE_ROWS)] ? scale : 0.0f;
         }
     }
     __syncthreads();
@@ -585,28 +634,37 @@ __device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32
  * 16 (w / 4) + 2 (w % 4) + {0, 1, 8, 9}; it lies at w ^ (channel / 8 * (32 / lanes)), so that neither way meets a bank twice. */
 template <class E, class Ready>
 __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, const E *head, int64_t stride, uint32_t bhk,
-                                                  uint32_t first, bool wide, FusedShared &shared, uint8_t *stage,
-                                                  Ready ready)
+                                                  uint32_t first, bool wide, const Turn &turn, FusedShared &shared,
+                                                  uint8_t *stage, Ready ready)
 {
     constexpr int keys[4] = {0, 1, 8, 9};
     const Team team(p.dim, p.d_pad);
     const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS), set_rows = kVectors * team.at_once;
     const int twist = 32 / team.lanes;
-    const uint32_t key = first + uint32_t(team.row / 4 * 16 + team.row % 4 * 2);
-    const E *from = head + key * stride + team.channel;
+    uint8_t *ahead = stage + TD_FUSED_SHARED_BYTES;
     Vector<E> kept[kVectors];
 
-    if (wide)
+    const auto find = [&](uint32_t first_key, auto f) {
+        const uint32_t key = first_key + uint32_t(team.row / 4 * 16 + team.row % 4 * 2);
+        const E *from = head + key * stride + team.channel;
+
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            kept[i].template load<true>(from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
-    else
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            kept[i].template load<false>(from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
+            f(i, from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
+    };
+    if (!wide)
+        find(first, [&](int i, const E *from, bool exists) { kept[i].template load<false>(from, exists); });
+    else if (turn.first || !turn.ahead)
+        find(first, [&](int i, const E *from, bool exists) { kept[i].template load<true>(from, exists); });
     if (!ready())
         return false;
-    clean_set(kept);
+    if (!turn.first && turn.ahead)
+        take_ahead(kept, ahead);
+    if (turn.ahead && turn.has_next) {
+        find(first + uint32_t(set_rows), [&](int i, const E *from, bool exists) { load_ahead(ahead, i, from, exists); });
+        cp_async_commit();
+    }
+    clean_set(kept, [](int) {});
     if (team.writes) {
         uint32_t *to = reinterpret_cast<uint32_t *>(stage) + team.channel * (set_rows / 4) +
                        (team.row ^ (team.channel / 8 * twist));
@@ -624,7 +682,7 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
     const uint32_t kv_pad = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS * TD_TILE_ROWS;
     const int pieces = set_rows / 16, shift = __ffs(pieces) - 1; /* of 16 keys, a power of two */
     uint8_t *codes = (uint8_t *)p.v_codes + int64_t(bhk) * p.d_pad * kv_pad + first;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = t; i < int(p.d_pad) << shift; i += threads) {
         const int channel = i >> shift, piece = i & (pieces - 1), swap = channel / 8 * twist;
 
@@ -647,8 +705,8 @@ __device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_
                                             uint8_t *stage)
 {
     const uint32_t each = TD_FUSED_TILES(p.d_pad), kv_chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
-    const uint32_t bhk = is_k ? block / p.kv_blocks : 0, tile0 = is_k ? block % p.kv_blocks * p.sets * each : block * each;
-    const uint32_t limit = is_k ? kv_chunks : p.q_tiles, to = min(tile0 + (is_k ? p.sets : 1) * each, limit);
+    const uint32_t bhk = is_k ? block / p.kv_blocks : 0, limit = is_k ? kv_chunks : p.q_tiles;
+    const uint32_t tile0 = (is_k ? block % p.kv_blocks : block) * p.sets * each, to = min(tile0 + p.sets * each, limit);
     const bool smooth = is_k ? p.partial != nullptr : p.q_mean != nullptr;
     Part part;
 
@@ -666,27 +724,28 @@ __device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_
     part.clip = is_k ? p.k_clip : p.q_clip;
 
     as_dtype(is_k ? p.k : p.q, is_k ? p.k_dtype : p.q_dtype, [&](auto x) {
+        const auto ready = [&]() {
+            const bool stop = __syncthreads_or(int(gone));
+
+            if (is_k) {
+                wait_for_previous();
+                if (p.partial && !stop)
+                    head_mean(shared.mean, stage, p.partial, bhk, kv_chunks, p.d_pad, p.kv_len,
+                              tile0 == 0 ? p.k_mean : nullptr);
+            }
+            return !stop;
+        };
+        Turn turn = {true, false, p.ahead && is_wide(x, part.strides), 0};
         for (uint32_t tile = tile0; tile < to; tile += each) {
-            const auto ready = [&]() {
-                if (tile != tile0)
-                    return true;
-                const bool stop = __syncthreads_or(int(gone));
+            const uint32_t first = bhk * kv_chunks + tile, end = bhk * kv_chunks + to;
 
-                if (is_k) {
-                    wait_for_previous();
-                    if (p.partial && !stop)
-                        head_mean(shared.mean, stage, p.partial, bhk, kv_chunks, p.d_pad, p.kv_len,
-                                  tile == 0 ? p.k_mean : nullptr);
-                }
-                return !stop;
-            };
-            const uint32_t first = bhk * kv_chunks + tile, end = bhk * kv_chunks + limit;
-
-            if (tile != tile0)
-                __syncthreads(); /* what the last set left in shared memory is used */
-            if (smooth ? !quantise_set<true>(p, part, x, first, end, shared, stage, ready)
-                       : !quantise_set<false>(p, part, x, first, end, shared, stage, ready))
+            turn.has_next = tile + each < to;
+            if (smooth ? !quantise_set<true>(p, part, x, first, end, turn, shared, stage, ready)
+                       : !quantise_set<false>(p, part, x, first, end, turn, shared, stage, ready))
                 return;
+            turn.first = false;
+            turn.which ^= 1;
+            __syncthreads(); /* what the set left in shared memory is used */
         }
         if (!is_k && p.lse_bias) {
             wait_for_previous();
@@ -709,9 +768,10 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
         const auto *head = v + bhk / p.kv_heads * p.v_strides[0] + bhk % p.kv_heads * p.v_strides[1];
         const bool wide = is_wide(v, p.v_strides);
 
+        Turn turn = {true, false, p.ahead && wide, 0};
         for (uint32_t tile = from; tile < to; tile += each) {
             const auto ready = [&]() {
-                if (tile != from) {
+                if (!turn.first) {
                     __syncthreads(); /* the last set's codes have left */
                     return true;
                 }
@@ -723,8 +783,10 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
                 return !stop;
             };
 
-            if (!quantise_set_of_v(p, head, p.v_strides[2], bhk, tile * TD_TILE_ROWS, wide, shared, stage, ready))
+            turn.has_next = tile + each < to;
+            if (!quantise_set_of_v(p, head, p.v_strides[2], bhk, tile * TD_TILE_ROWS, wide, turn, shared, stage, ready))
                 return;
+            turn.first = false;
         }
     });
 #endif
@@ -735,8 +797,10 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
 extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __grid_constant__ td_params_stats p)
 {
     extern __shared__ __align__(16) uint8_t stage[];
-    __shared__ td::FusedShared shared;
+    td::FusedShared &shared = *reinterpret_cast<td::FusedShared *>(stage + TD_FUSED_STAGE_BYTES);
     const uint32_t gone = td::cancel_word(p.cancel), block = p.partial ? blockIdx.x / 2 : blockIdx.x;
+    const uint32_t each = TD_FUSED_TILES(p.d_pad), tile0 = block * p.sets * each;
+    const uint32_t to = min(tile0 + p.sets * each, p.planes * p.chunks);
     const bool is_k = p.partial && blockIdx.x % 2 == 0;
     const td_tensor &x = is_k ? p.k : p.v;
     td::Part part;
@@ -749,15 +813,33 @@ extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __
     part.len = x.rows;
     part.dim = x.dim;
     part.chunks = p.chunks;
+    part.is_k = is_k;
     td::as_dtype(x.data, x.dtype, [&](auto data) {
-        td::stats_of_set(p, part, is_k, data, block * TD_FUSED_TILES(p.d_pad), p.planes * p.chunks, gone, shared, stage);
+        td::Turn turn = {true, false, p.ahead && td::is_wide(data, part.strides), 0};
+
+        for (uint32_t tile = tile0; tile < to; tile += each) {
+            turn.has_next = tile + each < to;
+            if (!td::stats_of_set(p, part, data, tile, to, turn, shared, stage,
+                                  [&]() { return !__syncthreads_or(int(gone)); }))
+                return;
+            turn.first = false;
+            turn.which ^= 1;
+            __syncthreads();
+        }
     });
 }
 
-extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) quantise(const __grid_constant__ td_params_quantise p)
+/* Two blocks a multiprocessor; what ptxas makes of it for sm_120 spills at 64 registers. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define TD_QUANTISE_BLOCKS 1
+#else
+#define TD_QUANTISE_BLOCKS 2
+#endif
+extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, TD_QUANTISE_BLOCKS)
+    quantise(const __grid_constant__ td_params_quantise p)
 {
     extern __shared__ __align__(16) uint8_t stage[];
-    __shared__ td::FusedShared shared;
+    td::FusedShared &shared = *reinterpret_cast<td::FusedShared *>(stage + TD_FUSED_STAGE_BYTES);
     const uint32_t gone = td::cancel_word(p.cancel), kv = p.kv_planes * p.kv_blocks;
     const bool is_q = blockIdx.x >= 2 * kv;
 
