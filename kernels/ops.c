@@ -467,7 +467,7 @@ static uint32_t sets_a_block(uint64_t sets)
     return each;
 }
 
-/* The prologue as two records; what they need beyond the operands is in `quantise`. False where the grid is too large. */
+/* The prologue as two records; what they need beyond the operands is in `quantise`. False if the grid is too large. */
 static bool add_fused(maker *at, const operand *q, const operand *k, const operand *v, td_params_quantise *quantise,
                       place q_mean, place lse_bias, bool ahead)
 {

@@ -205,8 +205,8 @@ typedef struct td_params_stats {
 } td_params_stats;
 
 /* `quantise`: codes and scales of Q, K and V. Grid x, in this order:
- *   2 * kv_planes * kv_blocks   block 2i of K, 2i + 1 of V: sets of one head, the last head first, since its rows are what
- *                               `stats` has read last; kv_blocks = ceil(kv chunks / (tiles a set * sets))
+ *   2 * kv_planes * kv_blocks   block 2i of K, 2i + 1 of V: sets of one head, the last head first, since its rows are
+ *                               what `stats` has read last; kv_blocks = ceil(kv chunks / (tiles a set * sets))
  *   ceil(q_tiles / (tiles a set * sets))   sets of Q's tiles, counted over all heads
  * Each block of K and V (and of Q for lse_bias) adds up its head's partial sums, or takes the largest of its maxima,
  * itself; who has chunk 0 writes k_mean and v_scale. */

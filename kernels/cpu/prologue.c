@@ -434,7 +434,8 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
     const td_params_delta_s *p = params;
     td_local_prologue *local = at->local;
     const uint32_t groups = (p->q_blocks + p->each - 1) / p->each;
-    const uint32_t chunk = at->x % p->chunks, bh = at->x / p->chunks / groups, first = at->x / p->chunks % groups * p->each;
+    const uint32_t chunk = at->x % p->chunks, bh = at->x / p->chunks / groups;
+    const uint32_t first = at->x / p->chunks % groups * p->each;
     const uint32_t bhk = bh / p->heads * p->k.heads + bh % p->heads / (p->heads / p->k.heads), d_pad = p->d_pad;
     const uint32_t rows = load_tile(local, &p->k, bhk, chunk, d_pad);
     float sum[TD_TILE_ROWS], *mean = local->mean;

@@ -2,9 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prologue.cu, whose functions for
- * groups and scales it uses. A block has a set of tiles in registers: each thread eight channels of four rows, as they
- * lie in memory, so that 32 KB of loads are under way at once and a step over them is few instructions: at small sizes
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prologue.cu, whose functions
+ * for groups and scales it uses. A block has a set of tiles in registers: each thread eight channels of four rows, as
+ * they lie in memory, so that 32 KB of loads are under way at once and a step over them is few instructions: at small sizes
  * what counts is the time of one block, and that is the latency of loads and of fetching instructions.
  *
  *   stats, K        rows to shared memory, half a set at a time | a thread a channel: the rows one after the other
@@ -12,8 +12,8 @@
  *   quantise, Q, K  [mean] | maxima of rows, of groups | scales | codes
  *   quantise, V     factors | the four keys of a word of codes are one thread's: [channel][key] in shared memory | out
  *
- * Values that are not finite are rare: maxima and a look at the exponents show whether there is one, and only then is it
- * looked for. Shared memory of both, all of it dynamic: the stage (in turn sums or maxima of chunks, rows, V's codes), what
+ * Values that are not finite are rare: a look at the exponents shows whether there is one, and only then is it looked
+ * for. Shared memory of both, all of it dynamic: the stage (in turn sums or maxima of chunks, rows, V's codes), what
  * threads tell each other, and where `ahead` says so the set after the one in registers.
  */
 #include <math_constants.h>
@@ -153,7 +153,7 @@ static_assert(sizeof(FusedShared) <= TD_FUSED_SHARED_BYTES - TD_FUSED_STAGE_BYTE
 
 /* How a block's threads lie over a set. */
 struct Team {
-    int lanes, at_once, row, channel; /* at_once: rows that have a vector of each thread; row: this thread's among them */
+    int lanes, at_once, row, channel; /* at_once: rows that the threads cover with a vector each; row: among them */
     bool reads, writes;
 
     __device__ __forceinline__ Team(uint32_t dim, uint32_t d_pad)
@@ -167,9 +167,10 @@ struct Team {
     }
 };
 
-/* Brings chunks from .. of an array [chunk][d_pad], as many as the stage holds, and returns how many those are. All threads
- * call it; it begins and ends with a barrier. */
-__device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, uint32_t from, uint32_t chunks, uint32_t d_pad)
+/* Brings chunks from .. of an array [chunk][d_pad], as many as the stage holds, and returns how many those are. All
+ * threads call it; it begins and ends with a barrier. */
+__device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, uint32_t from, uint32_t chunks,
+                                          uint32_t d_pad)
 {
     const uint32_t count = min(chunks - from, TD_FUSED_STAGE_BYTES / (d_pad * 4));
     const float *source = array + int64_t(from) * d_pad;
@@ -184,9 +185,9 @@ __device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, ui
     return count;
 }
 
-/* A head's sums of chunks, added in order, / rows: in shared memory, and where `to` is not NULL. Ends with a barrier. */
-__device__ __forceinline__ void head_mean(float *mean, uint8_t *stage, const float *partial, uint32_t bhk, uint32_t chunks,
-                                          uint32_t d_pad, uint32_t rows, float *to)
+/* A head's sums of chunks, added in order, / rows: in shared memory, and in `to` if not NULL. Ends with a barrier. */
+__device__ __forceinline__ void head_mean(float *mean, uint8_t *stage, const float *partial, uint32_t bhk,
+                                          uint32_t chunks, uint32_t d_pad, uint32_t rows, float *to)
 {
     const float *values = reinterpret_cast<const float *>(stage);
     const uint32_t c = threadIdx.x;
@@ -219,7 +220,7 @@ struct Part {
     bool is_k;
 };
 
-/* Where a set's tiles are, for all threads, in shared.tiles[which]; tiles first .. of all heads, of which those below `end` exist. */
+/* Where a set's tiles are, for all threads, in shared.tiles[which]; tiles first .. of all heads, those below `end`. */
 __device__ __forceinline__ void find_tiles(FusedShared &shared, int which, const Part &part, uint32_t first,
                                            uint32_t end, uint32_t d_pad)
 {
@@ -227,7 +228,8 @@ __device__ __forceinline__ void find_tiles(FusedShared &shared, int which, const
 
     if (t >= TD_FUSED_TILES(d_pad))
         return;
-    shared.tiles[which].base[t] = bh / part.heads * part.strides[0] + bh % part.heads * part.strides[1] + row * part.strides[2];
+    shared.tiles[which].base[t] =
+        bh / part.heads * part.strides[0] + bh % part.heads * part.strides[1] + row * part.strides[2];
     shared.tiles[which].rows[t] = tile < end ? int(min(TD_TILE_ROWS, part.len - row)) : 0;
 }
 
@@ -253,11 +255,11 @@ __device__ __forceinline__ void find_set(const FusedShared &shared, int which, c
     }
 }
 
-/* 16 bytes, or zeros, on their way to shared memory: of the next set while this one is worked on. Each thread has places of
- * its own there, so that it waits for nobody. */
+/* 16 bytes, or zeros, on their way to shared memory: of the next set while this one is worked on. Each thread has
+ * places of its own there, so that it waits for nobody. */
 __device__ __forceinline__ void load_ahead(uint8_t *ahead, int i, const void *from, bool exists)
 {
-    const uint32_t to = uint32_t(__cvta_generic_to_shared(ahead)) + threadIdx.x * 16 + uint32_t(i) * TD_FUSED_THREADS * 16;
+    const uint32_t to = uint32_t(__cvta_generic_to_shared(ahead)) + (uint32_t(i) * TD_FUSED_THREADS + threadIdx.x) * 16;
 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
@@ -289,8 +291,8 @@ struct Turn {
  * block's shared.top and .bad are zeros. It has a barrier, but for `ready`, which is called in the first turn only. */
 template <class E, class Ready>
 __device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Part &part, const E *x,
-                                          uint32_t first, uint32_t end, uint32_t d_pad, const Turn &turn, const Team &team,
-                                          FusedShared &shared, uint8_t *ahead, Ready ready)
+                                          uint32_t first, uint32_t end, uint32_t d_pad, const Turn &turn,
+                                          const Team &team, FusedShared &shared, uint8_t *ahead, Ready ready)
 {
     shared.top[threadIdx.x] = 0;
     shared.bad[threadIdx.x] = 0;
@@ -384,7 +386,8 @@ __device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const
 /* Sums of columns of a set of K, or maxima and flags of one of V. */
 template <class E, class Ready>
 __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Part &part, const E *x, uint32_t first,
-                                             uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage, Ready ready)
+                                             uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage,
+                                             Ready ready)
 {
     const Team team(part.dim, p.d_pad);
     const int t = int(threadIdx.x), per_tile = int(TD_TILE_ROWS) / team.at_once;
@@ -433,8 +436,9 @@ __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Par
     return true;
 }
 
-/* A set of Q or K, tiles first .. of all heads, those below `end`. With Mean they are smoothed. `ready` is called by all
- * threads once the loads of the first set are under way; it ends with a barrier and true, or false if the job is given up. */
+/* A set of Q or K, tiles first .. of all heads, those below `end`. With Mean they are smoothed. `ready` is called by
+ * all threads once the loads of the first set are under way; it ends with a barrier and true, or false if the job is
+ * given up. */
 template <bool Mean, class E, class Ready>
 __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
                                              uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage,
@@ -586,8 +590,8 @@ __device__ __forceinline__ void bias_of_set(const td_params_quantise &p, const P
     for (uint32_t tile = first; tile < end; tile++) {
         const uint32_t bh = tile / part.chunks, head = bh % p.heads, row = tile % part.chunks * TD_TILE_ROWS + t;
 
-        head_mean(shared.mean, stage, p.partial, bh / p.heads * p.kv_heads + head / (p.heads / p.kv_heads), chunks, p.d_pad,
-                  p.kv_len, nullptr);
+        head_mean(shared.mean, stage, p.partial, bh / p.heads * p.kv_heads + head / (p.heads / p.kv_heads), chunks,
+                  p.d_pad, p.kv_len, nullptr);
         if (t >= TD_TILE_ROWS)
             continue;
         const E *from = x + bh / p.heads * part.strides[0] + head * part.strides[1] + row * part.strides[2];
@@ -631,11 +635,12 @@ __device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32
 
 #if TD_HAVE_E4M3
 /* A set of V: keys first .. of a head whose first element is at `head`. Word w of a channel of the stage holds keys
- * 16 (w / 4) + 2 (w % 4) + {0, 1, 8, 9}; it lies at w ^ (channel / 8 * (32 / lanes)), so that neither way meets a bank twice. */
+ * 16 (w / 4) + 2 (w % 4) + {0, 1, 8, 9}; it lies at w ^ (channel / 8 * (32 / lanes)), so that neither way meets a bank
+ * twice. */
 template <class E, class Ready>
-__device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, const E *head, int64_t stride, uint32_t bhk,
-                                                  uint32_t first, bool wide, const Turn &turn, FusedShared &shared,
-                                                  uint8_t *stage, Ready ready)
+__device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, const E *head, int64_t stride,
+                                                  uint32_t bhk, uint32_t first, bool wide, const Turn &turn,
+                                                  FusedShared &shared, uint8_t *stage, Ready ready)
 {
     constexpr int keys[4] = {0, 1, 8, 9};
     const Team team(p.dim, p.d_pad);
@@ -661,7 +666,8 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
     if (!turn.first && turn.ahead)
         take_ahead(kept, ahead);
     if (turn.ahead && turn.has_next) {
-        find(first + uint32_t(set_rows), [&](int i, const E *from, bool exists) { load_ahead(ahead, i, from, exists); });
+        find(first + uint32_t(set_rows),
+             [&](int i, const E *from, bool exists) { load_ahead(ahead, i, from, exists); });
         cp_async_commit();
     }
     clean_set(kept, [](int) {});
@@ -701,8 +707,8 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
 
 /* Some sets of a head of K, or one of Q: two versions, so that what differs stays in constant memory. */
 template <bool is_k>
-__device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_t block, uint32_t gone, FusedShared &shared,
-                                            uint8_t *stage)
+__device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_t block, uint32_t gone,
+                                            FusedShared &shared, uint8_t *stage)
 {
     const uint32_t each = TD_FUSED_TILES(p.d_pad), kv_chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     const uint32_t bhk = is_k ? block / p.kv_blocks : 0, limit = is_k ? kv_chunks : p.q_tiles;

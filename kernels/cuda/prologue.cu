@@ -561,7 +561,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __g
             for (uint32_t i = threadIdx.x; i < most * channels; i += TD_BLOCK_THREADS) {
                 const uint32_t block = i / channels, c = i % channels;
 
-                q_mean[c][block] = block < blocks ? p.q_mean[(bh * p.q_blocks + first + block) * p.d_pad + c0 + c] : 0.0f;
+                q_mean[c][block] =
+                    block < blocks ? p.q_mean[(bh * p.q_blocks + first + block) * p.d_pad + c0 + c] : 0.0f;
             }
             for (uint32_t c = threadIdx.x; c < channels; c += TD_BLOCK_THREADS)
                 k_mean[c] = p.k_mean ? p.k_mean[bhk * p.d_pad + c0 + c] : 0.0f;
