@@ -126,6 +126,7 @@ typedef struct side {
     tandem_timeline engines, ours;
     uint64_t value; /* that the last job signals */
     _Atomic unsigned errors, warnings;
+    pthread_mutex_t lock;
     char last[1000];
 } side;
 
@@ -134,11 +135,24 @@ static void hear(void *user, int level, const char *text)
     side *x = user;
 
     if (level == TANDEM_LOG_ERROR) {
+        pthread_mutex_lock(&x->lock);
         snprintf(x->last, sizeof x->last, "%s", text);
+        pthread_mutex_unlock(&x->lock);
         atomic_fetch_add(&x->errors, 1);
     }
     if (level == TANDEM_LOG_WARN)
         atomic_fetch_add(&x->warnings, 1);
+}
+
+/* Whether the last line of an error says so. */
+static bool says(side *x, const char *words)
+{
+    bool found;
+
+    pthread_mutex_lock(&x->lock);
+    found = strstr(x->last, words) != NULL;
+    pthread_mutex_unlock(&x->lock);
+    return found;
 }
 
 static tandem_timeline new_timeline(side *x, tandem_signaller signaller)
@@ -167,6 +181,7 @@ static void open_side(side *x, const char *socket, const tandem_vulkan *vulkan, 
                                       .socket = socket};
 
     memset(x, 0, sizeof *x);
+    pthread_mutex_init(&x->lock, NULL);
     if (tandem_session_create(&desc, &x->s) != TANDEM_OK)
         fail_msg("session: %s", text);
     x->info.struct_bytes = sizeof x->info;
@@ -175,7 +190,11 @@ static void open_side(side *x, const char *socket, const tandem_vulkan *vulkan, 
     x->ours = new_timeline(x, TANDEM_SIGNALLER_SESSION);
 }
 
-static void close_side(side *x) { assert_int_equal(tandem_session_destroy(&x->s), TANDEM_OK); }
+static void close_side(side *x)
+{
+    assert_int_equal(tandem_session_destroy(&x->s), TANDEM_OK);
+    pthread_mutex_destroy(&x->lock);
+}
 
 static tandem_mem new_mem(side *x, uint64_t bytes, void **host)
 {
@@ -398,6 +417,44 @@ static void test_same_bits(void **state)
     close_side(&x);
 }
 
+/* On the rung `copy`: a VkDeviceMemory of the engine's. */
+static void check_engines_memory(side *x)
+{
+    const shape *s = &shapes[1];
+    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const VkBufferUsageFlags usage =
+        VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_VULKAN};
+    VkMemoryRequirements needs;
+    VkCommandBuffer commands;
+    vku_buffer buffer;
+    uint64_t in, bytes;
+    tandem_job job;
+    tandem_mem mem;
+    void *want = expected(s, &bytes);
+
+    assert_int_equal(vku_buffer_create(&vk, bytes, usage, &buffer), VK_SUCCESS);
+    vk.GetBufferMemoryRequirements(vk.device, buffer.buffer, &needs);
+    desc.bytes = bytes;
+    desc.vulkan_memory = (uint64_t)(uintptr_t)buffer.memory;
+    desc.allocation_bytes = needs.size;
+    assert_int_equal(tandem_mem_create(x->s, &desc, &mem), TANDEM_OK);
+    job = job_of(s, mem, &in, &bytes);
+    fill(buffer.host, in, bytes, s->dtype);
+    commands = vku_begin(&vk);
+    assert_int_equal(tandem_record_release(x->s, commands, mem, stage, VK_ACCESS_TRANSFER_WRITE_BIT), TANDEM_OK);
+    assert_int_equal(vku_run(&vk, commands), VK_SUCCESS);
+    run(x, &job);
+    commands = vku_begin(&vk);
+    assert_int_equal(tandem_record_acquire(x->s, commands, mem, stage, VK_ACCESS_TRANSFER_READ_BIT), TANDEM_OK);
+    vku_full_barrier(&vk, commands);
+    assert_int_equal(vku_run(&vk, commands), VK_SUCCESS);
+    assert_memory_equal(buffer.host, want, bytes);
+    assert_int_equal(tandem_mem_destroy(x->s, mem), TANDEM_OK);
+    vku_buffer_destroy(&vk, &buffer);
+    free(want);
+}
+
 /* The renderer fills a buffer and signals; the daemon computes on the same pages; the renderer waits and copies. */
 static void test_vulkan(void **state)
 {
@@ -457,6 +514,7 @@ static void test_vulkan(void **state)
     open_side(&x, socket_path, &vulkan, 0);
     assert_int_equal(x.info.rung, TANDEM_RUNG_COPY);
     check_same(&x);
+    check_engines_memory(&x);
     close_side(&x);
     close_vulkan();
 }
@@ -505,7 +563,7 @@ static void test_mems(void **state)
         desc.source = TANDEM_MEM_VULKAN;
         desc.vulkan_memory = 1;
         assert_int_equal(tandem_mem_create(x.s, &desc, &mem), TANDEM_ERROR_UNSUPPORTED);
-        assert_non_null(strstr(x.last, "tandemd shares the host's memory only"));
+        assert_true(says(&x, "tandemd shares the host's memory only"));
         close_side(&x);
         close_vulkan();
     }
@@ -590,6 +648,7 @@ static void test_killed(void **state)
         tandem_mem busy_mem;
         struct pollfd p = {.events = POLLIN};
         tandem_job_report report;
+        char text[500] = "";
 
         fill(host, in, bytes, shapes[0].dtype);
         run(&x, &job);
@@ -618,7 +677,8 @@ static void test_killed(void **state)
         report = ended(&x, tickets[2], SOON);
         assert_int_equal(report.status, TANDEM_ERROR_LOST);
         assert_int_equal(tandem_point_wait(x.s, (tandem_point){x.ours, x.value}, SOON), TANDEM_OK);
-        assert_true(strstr(x.last, "tandemd at '") != NULL);
+        tandem_error_text(x.s, text, sizeof text);
+        assert_non_null(strstr(text, "tandemd at '"));
         job.signal = (tandem_point){x.ours, x.value + 1};
         assert_int_equal(tandem_submit(x.s, &job, &tickets[0]), TANDEM_ERROR_LOST);
         assert_int_equal(tandem_mem_destroy(x.s, busy_mem), TANDEM_OK); /* nobody is there to be asked */
@@ -671,6 +731,89 @@ static void test_replaced(void **state)
     assert_memory_equal(host, want, bytes);
     close_side(&x);
     free(want);
+}
+
+/* Frames with three jobs in flight, and a daemon that is killed at any moment of them: each point comes, and what is said
+ * to be done is. TANDEM_KILLS: how many moments. */
+typedef struct player {
+    pthread_t thread;
+    void *want;
+    uint64_t bytes;
+    _Atomic bool ends, wrong;
+    unsigned done, lost, refused;
+    uint64_t longest_ns;
+} player;
+
+static void *play(void *user)
+{
+    enum { FLIGHT = 3 };
+    player *p = user;
+    tandem_ticket tickets[FLIGHT] = {0};
+    uint64_t in, bytes, values[FLIGHT] = {0};
+    tandem_job jobs[FLIGHT];
+    void *hosts[FLIGHT];
+    side x;
+
+    open_side(&x, socket_path, NULL, 0);
+    for (unsigned i = 0; i < FLIGHT; i++) {
+        jobs[i] = job_of(&shapes[0], new_mem(&x, p->bytes, &hosts[i]), &in, &bytes);
+        fill(hosts[i], in, bytes, shapes[0].dtype);
+    }
+    for (unsigned n = 0; !p->wrong && (!p->ends || p->done < 10); n++) {
+        const unsigned i = n % FLIGHT;
+        const uint64_t begin = td_now_ns();
+        tandem_job_report report = {.struct_bytes = sizeof report};
+        tandem_status status;
+
+        if (tickets[i]) {
+            p->wrong = tandem_point_wait(x.s, (tandem_point){x.ours, values[i]}, PATIENCE) != TANDEM_OK ||
+                       tandem_wait(x.s, tickets[i], SOON, &report) != TANDEM_OK ||
+                       (report.state != TANDEM_JOB_DONE && report.status != TANDEM_ERROR_LOST) ||
+                       (report.state == TANDEM_JOB_DONE && memcmp(hosts[i], p->want, bytes));
+            if (td_now_ns() - begin > p->longest_ns)
+                p->longest_ns = td_now_ns() - begin;
+            p->done += report.state == TANDEM_JOB_DONE;
+            p->lost += report.state != TANDEM_JOB_DONE;
+            tickets[i] = 0;
+        }
+        fill((char *)hosts[i] + in, 0, bytes - in, shapes[0].dtype);
+        jobs[i].signal = (tandem_point){x.ours, values[i] = ++x.value};
+        status = tandem_submit(x.s, &jobs[i], &tickets[i]);
+        if (status == TANDEM_ERROR_LOST) {
+            p->refused++;
+            sleep_ms(1);
+        } else if (status != TANDEM_OK) {
+            p->wrong = true;
+        }
+    }
+    close_side(&x);
+    return NULL;
+}
+
+static void test_random_moments(void **state)
+{
+    const unsigned kills = getenv("TANDEM_KILLS") ? (unsigned)atoi(getenv("TANDEM_KILLS")) : 12;
+    const int fds = count_fds();
+    uint64_t seed = td_now_ns();
+    player p = {0};
+
+    (void)state;
+    p.want = expected(&shapes[0], &p.bytes);
+    assert_int_equal(pthread_create(&p.thread, NULL, play, &p), 0);
+    for (unsigned i = 0; i < kills; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        usleep((unsigned)(seed >> 48)); /* 0 to 65 ms */
+        end_daemon(SIGKILL);
+        start_daemon("threads = 1\n");
+    }
+    p.ends = true;
+    pthread_join(p.thread, NULL);
+    assert_false(p.wrong);
+    print_message("%u kills: %u jobs done, %u lost, %u refused, the longest wait %.1f ms\n", kills, p.done, p.lost,
+                  p.refused, (double)p.longest_ns / 1e6);
+    assert_true(p.lost + p.refused > 0);
+    assert_int_equal(count_fds(), fds);
+    free(p.want);
 }
 
 static void test_given_up(void **state)
@@ -745,7 +888,7 @@ static void test_models(void **state)
     write_model();
     open_side(&x[0], socket_path, NULL, 0);
     assert_int_equal(tandem_model_load(x[0].s, model_path, &model[0]), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(x[0].last, "model_dir"));
+    assert_true(says(&x[0], "model_dir"));
     close_side(&x[0]);
     end_daemon(SIGTERM);
     snprintf(config, sizeof config, "threads = 1\nmodel_dir = %s\n", folder);
@@ -770,7 +913,7 @@ static void test_models(void **state)
     await_return(&x[1], &job[1]);
     assert_memory_equal(host[0], host[1], bytes);
     assert_int_equal(tandem_model_load(x[1].s, "/nonexistent/model", &model[0]), TANDEM_ERROR_IO);
-    assert_non_null(strstr(x[1].last, "/nonexistent/model"));
+    assert_true(says(&x[1], "/nonexistent/model"));
     assert_int_equal(tandem_model_destroy(x[1].s, model[1]), TANDEM_OK);
     assert_int_equal(tandem_model_tensor(x[1].s, model[1], "w", &view, shape_of), TANDEM_ERROR_ARG);
     close_side(&x[0]);
@@ -829,10 +972,10 @@ static void test_refusals(void **state)
     refused(&any, socket_path, TANDEM_ERROR_LOST, "no room");
     assert_int_equal(tandem_mem_create(x.s, &desc, &mem), TANDEM_OK);
     assert_int_equal(tandem_mem_create(x.s, &desc, &mem), TANDEM_ERROR_NOMEM);
-    assert_non_null(strstr(x.last, "tandemd"));
+    assert_true(says(&x, "tandemd"));
     assert_int_equal(tandem_mem_create(x.s, &(tandem_mem_desc){.struct_bytes = sizeof desc, .bytes = 4 << 20}, &mem),
                      TANDEM_ERROR_NOMEM);
-    assert_non_null(strstr(x.last, "at most"));
+    assert_true(says(&x, "at most"));
     close_side(&x);
     end_daemon(SIGTERM);
     start_daemon("threads = 1\n");
@@ -928,6 +1071,7 @@ int main(void)
         cmocka_unit_test(test_two_clients), cmocka_unit_test(test_killed),  cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_given_up),    cmocka_unit_test(test_models),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_stopped),     cmocka_unit_test(test_nothing_leaks),
+        cmocka_unit_test(test_random_moments),
     };
 
     if (getenv("TANDEM_TEST_FILTER"))

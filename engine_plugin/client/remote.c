@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Only the computing is elsewhere. Ids, checks, points and reports are those of any session: the session's worker waits
- * for a job's point, puts the job into the daemon's ring without points, sleeps until its report is there, and signals
- * from here. So a daemon that dies owes nobody a signal.
+ * for a job's point, puts the job into the daemon's ring without it, sleeps until its report is there, and signals from
+ * here. So a daemon that dies owes nobody a signal.
  *
  * A thread of the session's looks after the connection: it takes what the daemon says, sees at once that it is gone,
  * wakes whoever waits for it, connects again and shares anew what is alive. The connection belongs to whoever has the
@@ -59,6 +59,8 @@ struct td_remote {
     td_wire_rules rules;
     td_ring ring;
     td_wire_identity identity;
+    td_point ends; /* signalled by the daemon and looked at by nobody: */
+    uint64_t ends_id; /* jobs that have points here signal it, which makes them frame jobs there */
     ask asks[ASKS];
     uint64_t heard_ns, pinged_ns; /* pinged: 0: no PING is without answer */
     td_wire_info info;
@@ -274,6 +276,7 @@ static void disconnect_locked(tandem_session *s, const char *why)
         td_cond_wait_until(s, &s->changed, td_now_ns() + SLICE_NS / 10);
     }
     td_ring_close(&r->ring);
+    td_point_close(&r->ends);
     td_conn_close(&r->conn);
 }
 
@@ -313,6 +316,23 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     return status;
 }
 
+static tandem_status share_ends_locked(tandem_session *s, char *why)
+{
+    td_remote *r = s->remote;
+    td_wire_message m = td_wire_new(TD_WIRE_TIMELINE_CREATE, 0);
+    tandem_status status;
+    int fd = -1;
+
+    m.timeline_create.kind = TD_WIRE_TIMELINE_FUTEX;
+    m.timeline_create.signaller = 1;
+    status = td_point_make(&r->ends, 0, &fd, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = ask_locked(s, &m, fd, TD_WIRE_DONE, NULL, why);
+    r->ends_id = m.object.id;
+    td_fd_close(&fd);
+    return status;
+}
+
 /* Called and left with the lock held. On failure nothing is left. */
 static tandem_status connect_locked(tandem_session *s, char *why)
 {
@@ -327,6 +347,8 @@ static tandem_status connect_locked(tandem_session *s, char *why)
     status = check_peer(r, why);
     if (status == TANDEM_OK)
         status = greet_locked(s, why);
+    if (status == TANDEM_OK)
+        status = share_ends_locked(s, why);
     if (status == TANDEM_OK) {
         m = td_wire_new(TD_WIRE_INFO, 0);
         status = ask_locked(s, &m, -1, TD_WIRE_INFO_REPLY, NULL, why);
@@ -851,7 +873,7 @@ static void copy_beside(tandem_session *s, const td_job *job, bool in)
     pthread_mutex_lock(&s->lock);
 }
 
-/* The job in the daemon's ids, without points: those are this side's. */
+/* The job in the daemon's ids; its points are this side's. */
 static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m, char *why)
 {
     static const char *const names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
@@ -888,6 +910,8 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
         views[i]->mem = mem->slab.id;
     }
     m->job.ticket = r->rules.next_ticket; /* behind all that sleeps */
+    if (job->wait || job->signal)
+        m->job.job.signal = (tandem_point){r->ends_id, m->job.ticket};
     return td_wire_check(&r->rules, TD_WIRE_RING, m, m->header.bytes, 0, why, TD_WHY_BYTES) == TANDEM_OK
                ? TANDEM_OK
                : TANDEM_ERROR_ARG;
