@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prologue.cu, whose functions
- * for groups and scales it uses. A block has a set of tiles in registers: each thread eight channels of four rows, as
- * they lie in memory, so that 32 KB of loads are under way at once and a step over them is few instructions: at small sizes
+ * for groups and scales it uses. A block has a set of tiles in registers, each thread eight channels of four rows as
+ * they lie in memory: so 32 KB of loads are under way at once, and a step over them is few instructions. At small sizes
  * what counts is the time of one block, and that is the latency of loads and of fetching instructions.
  *
  *   stats, K        rows to shared memory, half a set at a time | a thread a channel: the rows one after the other
