@@ -413,18 +413,24 @@ static uint64_t client_mem(client *c, int fd, uint64_t bytes, uint64_t allocatio
     return client_create(c, &m, fd);
 }
 
-static uint64_t client_timeline(client *c, td_point *point, bool by_daemon, uint64_t value)
+static uint64_t client_page(client *c, int fd, bool by_daemon, uint64_t value)
 {
     td_wire_message m = td_wire_new(TD_WIRE_TIMELINE_CREATE, 0);
+
+    m.timeline_create.kind = TD_WIRE_TIMELINE_FUTEX;
+    m.timeline_create.signaller = by_daemon;
+    m.timeline_create.initial_value = value;
+    return client_create(c, &m, fd);
+}
+
+static uint64_t client_timeline(client *c, td_point *point, bool by_daemon, uint64_t value)
+{
     char why[300] = "";
     uint64_t id;
     int fd = -1;
 
     assert_int_equal(td_point_make(point, value, &fd, why, sizeof why), TANDEM_OK);
-    m.timeline_create.kind = TD_WIRE_TIMELINE_FUTEX;
-    m.timeline_create.signaller = by_daemon;
-    m.timeline_create.initial_value = value;
-    id = client_create(c, &m, fd);
+    id = client_page(c, fd, by_daemon, value);
     td_fd_close(&fd);
     return id;
 }
@@ -1528,20 +1534,23 @@ static void models_are_shared(void **state)
 }
 
 /* Two that always have work get the same time on the device, however long their jobs are. All of it is put before any
- * begins, so that it does not matter how fast this process is. */
+ * begins, by one page for both, so that it does not matter when this process runs. */
 static void shares_are_fair(void **state)
 {
     enum { JOBS = 60 };
     const shape shapes[2] = {{4, 256, 256, 64, TANDEM_PRECISION_F16}, {4, 512, 512, 64, TANDEM_PRECISION_F16}};
     td_wire_report r[2][JOBS];
     uint64_t ns[2] = {0, 0};
-    td_point in[2];
+    char why[300] = "";
+    int page = -1;
+    td_point in;
     client c[2];
     task t[2];
     double share;
 
     (void)state;
     start_daemon("share_window_us = 1000\n");
+    assert_int_equal(td_point_make(&in, 0, &page, why, sizeof why), TANDEM_OK);
     for (int i = 0; i < 2; i++) {
         tandem_job job;
 
@@ -1549,14 +1558,13 @@ static void shares_are_fair(void **state)
         task_make(&t[i], &shapes[i], 30);
         task_share(&t[i], &c[i]);
         job = job_of(&t[i]);
-        job.wait = (tandem_point){client_timeline(&c[i], &in[i], false, 0), 1};
+        job.wait = (tandem_point){client_page(&c[i], page, false, 0), 1};
         for (int k = 0; k < JOBS; k++)
             client_job(&c[i], &job);
     }
     for (int i = 0; i < 2; i++) /* they have been taken */
         assert_int_equal(client_object(&c[i], TD_WIRE_PING, 0), TANDEM_OK);
-    td_point_raise(&in[1], 1);
-    td_point_raise(&in[0], 1);
+    td_point_raise(&in, 1);
     for (int i = 0; i < 2; i++)
         for (uint64_t k = 0; k < JOBS; k++) {
             r[i][k] = client_report(&c[i], k + 1, PATIENCE);
@@ -1571,9 +1579,10 @@ static void shares_are_fair(void **state)
     assert_true(share > 0.4 && share < 0.6);
     for (int i = 0; i < 2; i++) {
         client_close(&c[i]);
-        td_point_close(&in[i]);
         task_free(&t[i]);
     }
+    td_point_close(&in);
+    td_fd_close(&page);
 }
 
 /* Of clients that have had as much, the one with the earliest deadline is next. */

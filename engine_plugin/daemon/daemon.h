@@ -210,6 +210,7 @@ struct td_client {
 typedef struct td_errand {
     td_task task;
     bool sent;
+    bool again; /* what the worker before had: jobs wait for it */
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
     uint64_t mem; /* TENSOR: the client's id of what the tensors are in */
@@ -232,7 +233,6 @@ typedef struct td_broker {
     td_wire_identity identity;
     uid_t uid;
     int nursery, signals, metrics, notify;
-    char socket_path[TD_CONN_PATH_BYTES];
     bool stopping, ready_told;
     uint64_t stop_ns, watchdog_ns, watched_ns;
 

@@ -87,7 +87,7 @@ void td_errands_run(td_broker *b)
     }
     if (!b->has_worker) {
         for (const td_errand *e = b->errands; e; e = e->next)
-            if (e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_MODEL)
+            if (e->again)
                 return;
         b->has_worker = true;
         td_queue_kick(b);
@@ -290,6 +290,7 @@ static void share_again(td_broker *b)
 
         if (w->there && e) {
             w->there = false;
+            e->again = true;
             e->weights = w;
         }
     }
@@ -305,6 +306,7 @@ static void share_again(td_broker *b)
                 continue;
             }
             s->there = false;
+            e->again = true;
             e->shared = s;
             e->task.bytes = s->bytes;
             e->task.offset_bytes = s->offset_bytes;
