@@ -297,7 +297,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+/* Six blocks: left to itself ptxas takes 64 registers here and in quant_qk, and spills. */
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     amax_partial(const __grid_constant__ td_params_amax_partial p)
 {
     if (td::cancelled(p.cancel))
@@ -336,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
         p.amax[int64_t(blockIdx.x) * p.d_pad + c] = __uint_as_float(top[c]);
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_qk(const __grid_constant__ td_params_quant_qk p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const __grid_constant__ td_params_quant_qk p)
 {
     if (td::cancelled(p.cancel))
         return;
