@@ -87,17 +87,17 @@ void td_session_keep_error_locked(tandem_session *s, const char *text)
 tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why)
 {
     char text[sizeof s->error];
+    bool quiet;
 
     if (status == TANDEM_OK)
         return status;
     snprintf(text, sizeof text, "%s: %s", call, why);
     pthread_mutex_lock(&s->lock);
     td_session_keep_error_locked(s, text);
+    /* That there is no daemon is told once, by who saw it go. */
+    quiet = status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->remote && !s->broken);
     pthread_mutex_unlock(&s->lock);
-    if (status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->remote)) /* told once, by who saw it */
-        td_logf(&s->log, TD_LOG_DEBUG, "%s", text);
-    else
-        td_logf(&s->log, TD_LOG_ERROR, "%s", text);
+    td_logf(&s->log, quiet ? TD_LOG_DEBUG : TD_LOG_ERROR, "%s", text);
     return status;
 }
 

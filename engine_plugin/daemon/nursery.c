@@ -100,6 +100,7 @@ static void become_worker(const nursery *n, int socket, int desk)
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0ul, 0ul, 0ul);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* threads that spin take the cores from the games' */
     /* Not onto one another. */
     socket = fcntl(socket, F_DUPFD_CLOEXEC, 10);
     desk = fcntl(desk, F_DUPFD_CLOEXEC, 10);
