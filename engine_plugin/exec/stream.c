@@ -78,7 +78,7 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
                                 char *why, size_t why_bytes)
 {
     tandem_status status;
-    uint64_t next;
+    uint64_t next = 0;
 
     *signalled = false;
     if (submit->copy_in_count > TD_VIEW_COUNT || submit->copy_out_count > TD_VIEW_COUNT)
