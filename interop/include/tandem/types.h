@@ -30,7 +30,7 @@ typedef enum tandem_status {
     TANDEM_ERROR_UNSUPPORTED = -2, /* right in itself, but not on this device or build */
     TANDEM_ERROR_NOMEM = -3,       /* host or device memory is short */
     TANDEM_ERROR_DEVICE = -4,      /* the driver reported an error; the session is of no more use */
-    TANDEM_ERROR_LOST = -5,        /* the device or the peer is gone: sticky; of a job: its wait point never came */
+    TANDEM_ERROR_LOST = -5,        /* the device is gone for good, the daemon for a while; a job's wait never came */
     TANDEM_ERROR_IO = -6,          /* a file or a socket could not be read or written */
     TANDEM_ERROR_PROTOCOL = -7,    /* a file or a peer does not keep to its format */
     TANDEM_ERROR_BUSY = -8         /* not finished within the time given, or a queue is full */
