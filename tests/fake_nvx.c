@@ -32,8 +32,11 @@ void fake_nvx_learn(void)
 
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (uint32_t precision = TANDEM_PRECISION_F16; precision <= TANDEM_PRECISION_4B; precision++)
-            for (uint32_t sm = 80; sm <= 90; sm += 10) {
-                const tandem_view view = {.mem = 1, .dtype = TANDEM_DTYPE_F32, .stride_row = dims[d]};
+            for (uint32_t way = 0; way < 4; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused */
+                const uint32_t sm = way < 2 ? 80 : 90;
+                const tandem_view view = {.mem = 1,
+                                          .dtype = way % 2 ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32,
+                                          .stride_row = dims[d]};
                 const tandem_attention op = {.q = view,
                                              .k = view,
                                              .v = view,
@@ -45,7 +48,8 @@ void fake_nvx_learn(void)
                                              .kv_len = 64,
                                              .head_dim = dims[d],
                                              .precision = precision,
-                                             .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K | TANDEM_SMOOTH_V};
+                                             .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K |
+                                                       (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V)};
                 td_target target = td_target_for_sm(sm);
                 char why[200];
 
@@ -62,8 +66,8 @@ void fake_nvx_learn(void)
                     if (at < kernel_count)
                         continue;
                     kernels[kernel_count++] = plan.records[i].kernel;
-                    entries[kernel_count] =
-                        (td_cubin_entry){.entry = plan.records[i].kernel->entry, .registers = 168, .shared_bytes = 0};
+                    entries[kernel_count] = (td_cubin_entry){.entry = plan.records[i].kernel->entry,
+                                                             .registers = plan.records[i].block[0] > 128 ? 64 : 168};
                 }
             }
 }

@@ -800,6 +800,9 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
 
 } // namespace td
 
+/* Plans of GPUs with FP8 tensor cores have them. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+
 extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __grid_constant__ td_params_stats p)
 {
     extern __shared__ __align__(16) uint8_t stage[];
@@ -857,3 +860,5 @@ extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, TD_QUANTISE_BLOCK
     else
         td::block_of_qk<true>(p, kv - 1 - blockIdx.x / 2, gone, shared, stage);
 }
+
+#endif
