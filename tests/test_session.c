@@ -1445,7 +1445,7 @@ static void frames(rig *r, uint32_t in_flight)
         assert_int_equal(after.cuda_copies, warm.cuda_copies);
         assert_int_equal(after.cuda_allocations, warm.cuda_allocations);
         assert_int_equal(after.cuda_host_waits, warm.cuda_host_waits);
-        assert_true(after.cuda_launches >= warm.cuda_launches + 3 * (FRAMES - WARM));
+        assert_true(after.cuda_launches >= warm.cuda_launches + FRAMES - WARM); /* a graph each */
     }
     assert_int_equal(after.host_bytes, warm.host_bytes);
     assert_int_equal(after.device_bytes, warm.device_bytes);
