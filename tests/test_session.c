@@ -2718,6 +2718,15 @@ typedef struct crowd {
     atomic_uint ended, refused;
 } crowd;
 
+/* Whether a report was there, or the others have come so far meanwhile that it is no longer kept. */
+static void expect_report(crowd *c, uint64_t n, tandem_status status)
+{
+    if (atomic_load(&c->next) - n < 200)
+        assert_int_equal(status, TANDEM_OK);
+    else
+        assert_true(status == TANDEM_OK || status == TANDEM_ERROR_ARG);
+}
+
 static void *crowd_member(void *user)
 {
     crowd *c = user;
@@ -2741,7 +2750,7 @@ static void *crowd_member(void *user)
             if (n % 3 == 0)
                 tandem_cancel(c->r->s, ticket);
             if (n % 2)
-                assert_int_equal(tandem_poll(c->r->s, ticket, &report), TANDEM_OK);
+                expect_report(c, n, tandem_poll(c->r->s, ticket, &report));
             assert_int_equal(tandem_session_info(c->r->s, &info), TANDEM_OK);
             if (n % 7 == 0)
                 assert_int_equal(tandem_mem_destroy(c->r->s, mem), TANDEM_OK);
@@ -2753,7 +2762,8 @@ static void *crowd_member(void *user)
                 close(fd.fd);
             }
             assert_int_equal(tandem_point_wait(c->r->s, job.signal, LONG_NS), TANDEM_OK);
-            assert_int_equal(tandem_wait(c->r->s, ticket, LONG_NS, &report), TANDEM_OK);
+            report.state = TANDEM_JOB_DONE;
+            expect_report(c, n, tandem_wait(c->r->s, ticket, LONG_NS, &report));
             assert_true(report.state >= TANDEM_JOB_DONE && report.state <= TANDEM_JOB_CANCELLED);
             atomic_fetch_add(&c->ended, 1);
             if (n % 7)
