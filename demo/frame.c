@@ -694,10 +694,13 @@ static void record_composite(demo_pipeline *p, VkCommandBuffer commands, demo_sl
     demo_compute_record(p->engine, commands, &p->composite, bindings, &push, p->options.width, p->options.height);
 }
 
+/* Copied from only for the probe: a recorded job hands over to compute work alone at no cost. */
 static tandem_status record_acquire(VkCommandBuffer commands, demo_slot *s, tandem_mem mem)
 {
-    return tandem_record_acquire(s->station->session, commands, mem, COMPUTE | VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                 VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT);
+    const bool copied = s->request.probe;
+    return tandem_record_acquire(s->station->session, commands, mem,
+                                 COMPUTE | (copied ? VK_PIPELINE_STAGE_TRANSFER_BIT : 0),
+                                 VK_ACCESS_SHADER_READ_BIT | (copied ? VK_ACCESS_TRANSFER_READ_BIT : 0));
 }
 
 static tandem_status record_unpack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)

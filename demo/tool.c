@@ -20,18 +20,24 @@ static const char *const overview =
     "usage: tandem attend --in F.safetensors --out G.safetensors --precision 8b|4b|f16|ref [options]\n"
     "       tandem accuracy [--in F.safetensors] [--table T] [--json F] [--backend cpu|cuda] [--quick]\n"
     "       tandem calibrate --in F.safetensors ... [--percent X] [--json PLAN]\n"
-    "       tandem info [--json]\n"
+    "       tandem info [--json] [--tuning F]\n"
+    "       tandem doctor [--json] [--socket PATH]\n"
+    "       tandem top [--socket PATH] [--once] [--json]\n"
     "       tandem probe fp22 [--json F] [--backend auto|cuda|cpu] [--tiles N] [--seed N]\n"
-    "       tandem bench handover|attention [--json F] [options]\n"
+    "       tandem bench handover|attention|daemon [--json F] [options]\n"
+    "       tandem tune [--out F] [--check F] [options]\n"
     "       tandem version\n"
-    "       tandem help [attend|accuracy|calibrate|bench]\n"
+    "       tandem help [attend|accuracy|calibrate|doctor|top|bench|tune]\n"
     "\n"
     "  attend     softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
     "  accuracy   the paper's tables of accuracy, on synthetic tensors or on a file's\n"
     "  calibrate  chooses 4b or 8b for each head of some files\n"
     "  info       version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
+    "  doctor     what works on this machine, what does not, and what to do about it\n"
+    "  top        what the clients of tandemd have it do, live\n"
     "  probe      how many bits this GPU's tensor cores keep when they add, beside the twin's models of them\n"
-    "  bench      what the hand-over costs on each rung; what attention costs, beside cuDNN's\n"
+    "  bench      what the hand-over costs on each rung, and through tandemd; attention beside cuDNN's\n"
+    "  tune       measures what precision `auto` goes by on this GPU\n"
     "\n"
     "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
 
@@ -151,8 +157,11 @@ static const struct command {
     {"accuracy", tool_accuracy, &tool_accuracy_help},
     {"calibrate", tool_calibrate, &tool_calibrate_help},
     {"info", tool_info, NULL},
+    {"doctor", tool_doctor, &tool_doctor_help},
+    {"top", tool_top, &tool_top_help},
     {"probe", tool_probe, NULL},
     {"bench", tool_bench, &tool_bench_help},
+    {"tune", tool_tune, &tool_tune_help},
     {"version", version, NULL},
     {"--version", version, NULL},
 };
@@ -199,7 +208,7 @@ static int run(int argc, char **argv)
     for (int i = 2; i < argc; i++)
         if (asks_for_help(argv[i]))
             return help(command);
-    if (command->run == tool_bench)
+    if (command->run == tool_bench || command->run == tool_doctor)
         wait_passively(argv);
     return command->run(argc - 2, argv + 2);
 }

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/choice.h"
 #include "kernels/ops.h"
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
@@ -70,8 +71,8 @@ tool_file *tool_open(const char *path, char *why, size_t why_bytes);
 /* False, and the reason, if there is no such tensor, or it is not F16, BF16 or F32 of rank 4. */
 bool tool_find(tool_file *file, const char *name, tool_input *out, char *why, size_t why_bytes);
 void tool_close(tool_file *file);
-/* Before the work: could the result be written there? False, and the reason, if not. */
-bool tool_can_save(const char *path, char *why, size_t why_bytes);
+/* Before the work: could the result be written there? False, and the reason, which names the option, if not. */
+bool tool_can_save(const char *option, const char *path, char *why, size_t why_bytes);
 /* Writes under a temporary name beside `path`, then renames. */
 bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes);
 
@@ -100,14 +101,21 @@ bool tool_cuda_run(tool_cuda *cuda, const tandem_attention *op, const void *cons
                    unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes);
 void tool_cuda_close(tool_cuda *cuda);
 
+/* Reads a table that `tandem tune` wrote, as text that the caller frees, or parsed. False, and the reason, if it is none. */
+bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes);
+bool tool_tuning(const char *path, td_choice_table *out, char *why, size_t why_bytes);
+
 int tool_accuracy(int argc, char **argv);
 int tool_calibrate(int argc, char **argv);
 int tool_attend(int argc, char **argv);
 int tool_info(int argc, char **argv);
 int tool_probe(int argc, char **argv);
 int tool_bench(int argc, char **argv);
+int tool_tune(int argc, char **argv);
+int tool_doctor(int argc, char **argv);
+int tool_top(int argc, char **argv);
 extern const char *const tool_attend_help, *const tool_accuracy_help, *const tool_calibrate_help;
-extern const char *const tool_bench_help;
+extern const char *const tool_tune_help, *const tool_bench_help, *const tool_doctor_help, *const tool_top_help;
 
 /* "cpu", "cuda"; "inline", "timeline", ... */
 const char *tool_backend_name(uint32_t backend);

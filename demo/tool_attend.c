@@ -472,7 +472,7 @@ static bool compute(attend *a)
                 td_cpu_isa());
         return false;
     }
-    if (!tool_can_save(a->args.out, a->why, sizeof a->why) || !read_inputs(a) || !make_outputs(a))
+    if (!tool_can_save("--out", a->args.out, a->why, sizeof a->why) || !read_inputs(a) || !make_outputs(a))
         return false;
     tool_pair(&a->result, "tandem", "%d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
     if (a->args.precision_value == PRECISION_REF) {

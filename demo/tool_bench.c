@@ -16,6 +16,7 @@
 const char *const tool_bench_help =
     "usage: tandem bench handover [--json F] [options]\n"
     "       tandem bench attention [--json F] [options]\n"
+    "       tandem bench daemon [--json F] [options]\n"
     "\n"
     "handover: frames of three steps - Vulkan writes a payload, a job transforms it, Vulkan checks it -\n"
     "on every rung that this machine has, and on floors, in turn in one run:\n"
@@ -29,7 +30,8 @@ const char *const tool_bench_help =
     "is exactly the row of V that Q names; every element is checked in every frame. demo: its own 8b job,\n"
     "960x540 (320x180 without a GPU) on random tensors; in every frame all of O is checked to be finite,\n"
     "64 rows against float32. Data are new in every frame, O is NaN before. Columns, medians in us:\n"
-    "  gap in, gap out  the GPU between the producer's end and the job's begin, and back\n"
+    "  gap in, gap out  the GPU between the producer's end and the job's begin, and back; where all is in\n"
+    "                   one command buffer by Vulkan's timestamps around the job's own launches\n"
     "  round p50, p99   one frame at a time, from the first call to the fence of the last submit\n"
     "  3 in flight      time a frame\n"
     "  CPU calls        CPU time of the calling thread in all calls of a frame but waits\n"
@@ -60,22 +62,37 @@ const char *const tool_bench_help =
     "  --n LIST         sequence lengths, as 1024,4096; default: all\n"
     "  --dim LIST       64, 128; default: both\n"
     "  --causal C       yes, no or both (default)\n"
-    "  --precision LIST of 8b, f16, 4b; none: cuDNN alone; default: 8b,f16\n"
+    "  --precision LIST of 8b, f16, 4b, auto; none: cuDNN alone; default: 8b,f16,auto\n"
+    "  --tuning F       what auto goes by: a file of `tandem tune`; default: this build's own table\n"
     "  --rounds N       default 11\n"
     "  --seconds X      most that a contender may take for a shape; default 1.5. At least 3 rounds\n"
     "  --no-cudnn       without cuDNN\n"
-    "  --quick          fewer shapes, 3 rounds\n";
+    "  --quick          fewer shapes, 3 rounds\n"
+    "\n"
+    "daemon: a tandemd of its own, beside this program. First the hand-over as above (64 B; and 8 MiB,\n"
+    "without a GPU 256 KiB), in this process and through tandemd in turn, on the same rung, every frame\n"
+    "checked. Then eight clients, processes of their own: one with jobs of 2 x 64k tokens, seven with\n"
+    "128 x 1k (without a GPU 2k and 4 x 256), as fast as they can, each 200th job a frame that is\n"
+    "checked: what each gets of the device (tandemd promises equal parts), and all of them beside one\n"
+    "alone. Last the seven at 60 frames a second with the long jobs in the background: how long a\n"
+    "frame's job waits.\n"
+    "  --json F         everything as JSON\n"
+    "  --socket PATH    a tandemd that runs already; nobody else should use it meanwhile\n"
+    "  --rounds N       of the hand-over; default 9\n"
+    "  --quick          2 rounds of 10 ms, clients for 1 s\n";
 /* clang-format on */
 
 int tool_bench(int argc, char **argv)
 {
     if (argc < 1)
-        return tool_usage("bench", "no bench given: must be handover or attention");
+        return tool_usage("bench", "no bench given: must be handover, attention or daemon");
     if (!strcmp(argv[0], "handover"))
         return bench_handover(argc - 1, argv + 1);
     if (!strcmp(argv[0], "attention"))
         return bench_attention(argc - 1, argv + 1);
-    return tool_usage("bench", "unknown bench \"%s\": must be handover or attention", argv[0]);
+    if (!strcmp(argv[0], "daemon"))
+        return bench_daemon(argc - 1, argv + 1);
+    return tool_usage("bench", "unknown bench \"%s\": must be handover, attention or daemon", argv[0]);
 }
 
 void bench_add(bench_series *s, double value)

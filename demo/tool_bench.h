@@ -11,6 +11,7 @@
 
 int bench_handover(int argc, char **argv);
 int bench_attention(int argc, char **argv);
+int bench_daemon(int argc, char **argv);
 
 /* Numbers of one quantity, in the order in which they were measured. Zeroed is empty. */
 typedef struct bench_series {
@@ -61,6 +62,26 @@ const char *bench_nvml_driver(const bench_nvml *nvml); /* "" where it is not kno
 json_t *bench_report(const char *bench, const char *device, const char *driver);
 /* Writes and drops a report; a line on stderr and TOOL_FAILED where that fails. path NULL: only drops it. */
 int bench_save(json_t *report, const char *path);
+
+/* Microseconds of our own kernels, for `tandem tune`, in the order of kernels/choice.h; 0: not measured. */
+typedef struct bench_times {
+    double kernel[TD_CHOICE_COSTS], whole[TD_CHOICE_COSTS]; /* whole: with the prologue; 0 if there is none */
+} bench_times;
+typedef struct bench_tune_shape {
+    uint32_t batch, heads, kv_heads, queries, keys, head_dim;
+    bool causal, kernels_only;
+} bench_tune_shape;
+typedef struct bench_tune bench_tune;
+/* On the first CUDA device, or the CPU. NULL, and the reason, if there is none that can be used. */
+bench_tune *bench_tune_open(bool cpu, uint32_t rounds, char *why, size_t why_bytes);
+/* Its name, compute capability and multiprocessors. */
+void bench_tune_device(const bench_tune *t, td_choice_table *out);
+/* tandem_precision that AUTO is for the shape, by a table or by what there is (NULL). */
+uint32_t bench_tune_auto(const bench_tune *t, const bench_tune_shape *shape, const td_choice_table *table);
+/* precisions: "8b,f16" or with "4b". */
+bool bench_tune_run(bench_tune *t, const bench_tune_shape *shape, const char *precisions, bench_times *out, char *why,
+                    size_t why_bytes);
+void bench_tune_close(bench_tune *t);
 
 /* N(0, 1) and bits, from a state of the caller's. */
 uint64_t bench_random(uint64_t *state);

@@ -35,13 +35,14 @@ typedef enum contender { KERNEL, END_TO_END, CUDNN } contender;
 
 typedef struct shape {
     uint32_t batch, heads, n, dim;
-    bool causal, small;
+    uint32_t kv_heads, queries; /* heads and n but for `tandem tune` */
+    bool causal, small, kernels_only; /* kernels_only: what is end to end only fills the scratch */
 } shape;
 
 /* One line of a shape's table. */
 typedef struct row {
     contender kind;
-    uint32_t precision;
+    uint32_t precision, used; /* used: what AUTO took */
     char why[200]; /* not measured, because; empty: measured */
     bench_series us;
     double error; /* relative L1 of the checked rows */
@@ -52,12 +53,12 @@ typedef struct row {
 
 typedef struct bench {
     const char *json;
-    bool cpu, quick;
+    bool cpu, quick, unchecked; /* unchecked: outputs are not compared with float64 */
     uint32_t rounds;
     double seconds; /* that one contender may take for all its rounds of a shape */
     td_cu_device *device;
     td_stream *stream;
-    const char *executor;
+    const char *executor, *choice; /* choice: what AUTO goes by */
     bench_cudnn *cudnn;
     char no_cudnn[256];
     bench_nvml *nvml;
@@ -121,9 +122,15 @@ static double tflops(const shape *s, double us)
     return 4.0 * s->batch * s->heads * s->n * s->n * s->dim / us * 1e-6 * (s->causal ? 0.5 : 1);
 }
 
+/* Of a head of a tensor: as many for all. */
+static uint32_t rows_of(const shape *s)
+{
+    return s->queries > s->n ? s->queries : s->n;
+}
+
 static uint64_t tensor_bytes(const shape *s)
 {
-    return td_align_up((uint64_t)s->batch * s->heads * s->n * s->dim * 2, 256);
+    return td_align_up((uint64_t)s->batch * s->heads * rows_of(s) * s->dim * 2, 256);
 }
 
 static bool cuda_ok(bench *b, int result, const char *what, char *why, size_t why_bytes)
@@ -241,9 +248,9 @@ static bool check(bench *b, const shape *s, const reference *r, row *it)
     const size_t row_bytes = s->dim * 2u, head_bytes = row_bytes * s->n;
     const uint64_t bytes = (uint64_t)s->batch * s->heads * head_bytes, o = tensor_at(b, s, r->set, 3);
     const uint64_t step = bytes > (uint64_t)PIECE * PIECES ? bytes / PIECES & ~255ull : PIECE;
-    const double limit = it->kind == CUDNN || it->precision == TANDEM_PRECISION_F16 ? 5e-3
-                         : it->precision == TANDEM_PRECISION_8B                     ? 0.15
-                                                                                    : 0.6;
+    const double limit = it->kind == CUDNN || it->used == TANDEM_PRECISION_F16 ? 5e-3
+                         : it->used == TANDEM_PRECISION_8B                     ? 0.15
+                                                                               : 0.6;
     uint16_t *piece = malloc(PIECE);
     double difference = 0, size = 0;
     bool ok = piece != NULL;
@@ -343,24 +350,29 @@ static void append(td_plan *out, const td_plan *plan, bool prologue, bool kernel
     }
 }
 
-static bool make_plan(bench *b, const shape *s, uint32_t precision, td_plan *plan, char *why, size_t why_bytes)
+static tandem_attention op_of(const shape *s, uint32_t precision)
 {
     const tandem_view dense = {.dtype = TANDEM_DTYPE_F16,
-                               .stride_batch = (int64_t)s->heads * s->n * s->dim,
-                               .stride_head = (int64_t)s->n * s->dim,
+                               .stride_batch = (int64_t)s->heads * rows_of(s) * s->dim,
+                               .stride_head = (int64_t)rows_of(s) * s->dim,
                                .stride_row = s->dim};
-    const tandem_attention op = {.q = dense,
-                                 .k = dense,
-                                 .v = dense,
-                                 .o = dense,
-                                 .batch = s->batch,
-                                 .heads = s->heads,
-                                 .kv_heads = s->heads,
-                                 .q_len = s->n,
-                                 .kv_len = s->n,
-                                 .head_dim = s->dim,
-                                 .causal = s->causal,
-                                 .precision = precision};
+    return (tandem_attention){.q = dense,
+                              .k = dense,
+                              .v = dense,
+                              .o = dense,
+                              .batch = s->batch,
+                              .heads = s->heads,
+                              .kv_heads = s->kv_heads,
+                              .q_len = s->queries,
+                              .kv_len = s->n,
+                              .head_dim = s->dim,
+                              .causal = s->causal,
+                              .precision = precision};
+}
+
+static bool make_plan(bench *b, const shape *s, uint32_t precision, td_plan *plan, char *why, size_t why_bytes)
+{
+    const tandem_attention op = op_of(s, precision);
     return td_attention_check(&op, why, why_bytes) == TANDEM_OK &&
            td_plan_attention(&op, &b->target, plan, NULL, why, why_bytes) == TANDEM_OK;
 }
@@ -396,7 +408,8 @@ static bool run_row(bench *b, const shape *s, row *it, uint32_t first, double *u
 static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row *rows, uint32_t *sets, char *why,
                           size_t why_bytes)
 {
-    static const uint32_t order[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_F16, TANDEM_PRECISION_4B};
+    static const uint32_t order[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_F16, TANDEM_PRECISION_4B,
+                                     TANDEM_PRECISION_AUTO};
     const uint64_t set_bytes = 4 * tensor_bytes(s);
     uint32_t count = 0;
     uint64_t scratch_bytes = 0;
@@ -408,13 +421,14 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
     for (size_t i = 0; i < sizeof order / sizeof *order && plan; i++) {
         if (!has(precisions, precision_names[order[i]]))
             continue;
-        for (int kind = KERNEL; kind <= END_TO_END; kind++) {
+        for (int kind = order[i] == TANDEM_PRECISION_AUTO ? END_TO_END : KERNEL; kind <= END_TO_END; kind++) {
             row *it = &rows[count];
             *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count};
             it->plan = calloc(1, sizeof *it->plan);
             count++;
             if (!it->plan || !make_plan(b, s, order[i], plan, it->why, sizeof it->why))
                 continue;
+            it->used = plan->precision;
             uint32_t part = 0;
             for (uint32_t r = 0; r < plan->record_count; r++)
                 part += kind == END_TO_END || writes_output(&plan->records[r]);
@@ -455,7 +469,7 @@ static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_
 {
     reference r = {0};
     double us = 0, spent[MOST_ROWS] = {0};
-    if (!fill(b, s, sets, why, why_bytes) || !make_reference(b, s, 0, &r, why, why_bytes))
+    if (!fill(b, s, sets, why, why_bytes) || (!b->unchecked && !make_reference(b, s, 0, &r, why, why_bytes)))
         goto end;
     /* Once, uncounted: modules are loaded, codes are in the scratch of every set. */
     for (uint32_t i = 0; i < count; i++)
@@ -466,13 +480,13 @@ static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_
         for (uint32_t i = 0; i < count; i++) {
             row *it = &rows[i];
             const uint32_t turns = it->kind == CUDNN ? 1 : sets / it->copies;
-            if (it->why[0] || (round >= 3 && spent[i] > b->seconds * 1e6) ||
+            if (it->why[0] || (s->kernels_only && it->kind != KERNEL) || (round >= 3 && spent[i] > b->seconds * 1e6) ||
                 !poison(b, s, sets, it->why, sizeof it->why) || !run_row(b, s, it, round % turns * it->copies, &us))
                 continue;
             spent[i] += us;
             bench_add(&it->us, us / it->copies);
         }
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count && !b->unchecked; i++)
         if (!rows[i].why[0] && !(poison(b, s, sets, rows[i].why, sizeof rows[i].why) &&
                                  run_row(b, s, &rows[i], 0, &us) && check(b, s, &r, &rows[i])))
             bench_free(&rows[i].us);
@@ -486,6 +500,17 @@ static const row *find_row(const row *rows, uint32_t count, contender kind, uint
         if (rows[i].kind == kind && (kind == CUDNN || rows[i].precision == precision) && rows[i].us.count)
             return &rows[i];
     return NULL;
+}
+
+/* AUTO's time to the best of ours, end to end; NAN where there are not both. */
+static double auto_to_best(const row *rows, uint32_t count)
+{
+    const row *automatic = find_row(rows, count, END_TO_END, TANDEM_PRECISION_AUTO);
+    double best = NAN;
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[i].kind == END_TO_END && rows[i].precision != TANDEM_PRECISION_AUTO && rows[i].us.count)
+            best = fmin(best, bench_median(&rows[i].us));
+    return automatic ? bench_median(&automatic->us) / best : NAN;
 }
 
 /* What the kernels are to reach, as a ratio to cuDNN's fp16; large shapes, 8b, kernel alone. */
@@ -516,6 +541,16 @@ static void expect(bench *b, const shape *s, const row *rows, uint32_t count)
     if (!s->small && (s->n == 16384 || s->n == 4096))
         bench_expect(&b->targets, cudnn && f16 ? bench_median(&cudnn->us) / bench_median(&f16->us) : NAN, true, 0.95,
                      "%s f16 kernel, times cuDNN fp16", name);
+    const row *automatic = find_row(rows, count, END_TO_END, TANDEM_PRECISION_AUTO);
+    bench_expect(&b->targets, auto_to_best(rows, count), false, 1.05, "%s auto end to end, to the best of ours", name);
+    if (!s->small)
+        bench_expect(&b->targets,
+                     cudnn && automatic ? bench_median(&automatic->us) / bench_median(&cudnn->us) : NAN, false, 1.05,
+                     "%s auto end to end, to cuDNN fp16", name);
+    else
+        bench_expect(&b->targets,
+                     cudnn && automatic ? bench_median(&automatic->us) / bench_median(&cudnn->us) : NAN, false, 1,
+                     "%s auto end to end, to cuDNN fp16", name);
     if (s->small && s->n >= 2048)
         bench_expect(&b->targets, cudnn && whole ? bench_median(&cudnn->us) / bench_median(&whole->us) : NAN, true, 1,
                      "%s 8b end to end, times cuDNN fp16", name);
@@ -537,9 +572,11 @@ static void print_shape(const shape *s, const row *rows, uint32_t count, bench_p
         else if (s->small)
             printf("| %s %.1f us ", label, us);
         else
-            printf("| %s %.0f TF ", label, tflops(s, us));
+            printf("| %s %.*f TF ", label, tflops(s, us) < 10 ? 3 : 0, tflops(s, us));
         if (it->us.count && cudnn && it != cudnn)
             printf("(%.2fx) ", bench_median(&cudnn->us) / us);
+        if (it->us.count && it->precision == TANDEM_PRECISION_AUTO && it->kind == END_TO_END)
+            printf("= %s, %.2f of the best's time ", precision_names[it->used], auto_to_best(rows, count));
     }
     if (power.sm_mhz)
         printf("| %u MHz %.0f W", (unsigned)power.sm_mhz, power.milliwatts * 1e-3);
@@ -559,17 +596,18 @@ static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint3
         const row *it = &rows[i];
         const double us = bench_median(&it->us);
         json_array_append_new(
-            list, json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:o, s:o}", "what", kind_names[it->kind], "precision",
-                            it->kind == CUDNN ? "f16" : precision_names[it->precision], "us", bench_json(&it->us),
+            list, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:i, s:o, s:o}", "what", kind_names[it->kind], "precision",
+                            it->kind == CUDNN ? "f16" : precision_names[it->precision], "used",
+                            precision_names[it->kind == CUDNN ? (uint32_t)TANDEM_PRECISION_F16 : it->used], "us", bench_json(&it->us),
                             "tflops", bench_number(tflops(s, us)), "times_cudnn",
                             bench_number(cudnn ? bench_median(&cudnn->us) / us : NAN), "calls", (int)it->copies,
                             "relative_l1", it->us.count ? bench_number(it->error) : json_null(), "not_measured",
                             it->why[0] ? json_string(it->why) : json_null()));
     }
-    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i, s:f, s:o}", "batch", (int)s->batch, "heads",
+    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i, s:f, s:o, s:o}", "batch", (int)s->batch, "heads",
                      (int)s->heads, "n", (int)s->n, "d", (int)s->dim, "causal", (int)s->causal, "small", (int)s->small,
                      "sets", (int)sets, "sm_mhz", (int)power.sm_mhz, "memory_mhz", (int)power.memory_mhz, "watts",
-                     power.milliwatts * 1e-3, "rows", list);
+                     power.milliwatts * 1e-3, "auto_to_best", bench_number(auto_to_best(rows, count)), "rows", list);
 }
 
 static uint32_t list_shapes(shape *out, const char *only, const char *ns, const char *dims, const char *causal,
@@ -595,6 +633,8 @@ static uint32_t list_shapes(shape *out, const char *only, const char *ns, const 
                         out[count++] = (shape){.batch = small || cpu ? 1 : 4,
                                                .heads = small ? heads[h] : cpu ? 2 : 32,
                                                .n = n,
+                                               .kv_heads = small ? heads[h] : cpu ? 2 : 32,
+                                               .queries = n,
                                                .dim = d[i],
                                                .causal = c,
                                                .small = small};
@@ -633,8 +673,17 @@ static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
         b->cudnn = bench_cudnn_open(b->device, b->no_cudnn, sizeof b->no_cudnn);
     else
         snprintf(b->no_cudnn, sizeof b->no_cudnn, "--no-cudnn");
+    b->target.choice = td_choice_shipped(b->target.sm, td_cu_device_info(b->device)->name);
     return td_cu_mem_alloc(b->device, (uint64_t)BLOCK_VALUES * 2, &b->device_block, why, why_bytes) == TANDEM_OK &&
            td_cu_copy_to_device(b->device, b->device_block.address, b->block, (uint64_t)BLOCK_VALUES * 2) == TANDEM_OK;
+}
+
+static void make_block(bench *b)
+{
+    uint64_t state = 1;
+    b->block = malloc((size_t)BLOCK_VALUES * 2);
+    for (int i = 0; b->block && i < BLOCK_VALUES; i++)
+        b->block[i] = td_to_f16((float)bench_normal(&state));
 }
 
 static void close_bench(bench *b)
@@ -690,6 +739,7 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
     snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
     json_t *report = bench_report("attention", b->cpu ? "CPU" : td_cu_device_info(b->device)->name, driver);
     json_object_set_new(report, "executor", json_string(b->executor));
+    json_object_set_new(report, "auto_by", json_string(b->choice));
     json_object_set_new(report, "cudnn",
                         b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
     json_object_set_new(report, "rounds", json_integer(b->rounds));
@@ -707,9 +757,9 @@ int bench_attention(int argc, char **argv)
 {
     static const char *const backends[] = {"cuda", "cpu", NULL}, *const onlys[] = {"large", "small", NULL},
                       *const causals[] = {"yes", "no", "both", NULL},
-                      *const modes[] = {"8b", "f16", "4b", "none", NULL};
-    const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16";
-    const char *rounds = NULL, *seconds = NULL;
+                      *const modes[] = {"8b", "f16", "4b", "auto", "none", NULL};
+    const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16,auto";
+    const char *rounds = NULL, *seconds = NULL, *tuning = NULL;
     bool no_cudnn = false;
     bench b = {.rounds = 11, .seconds = 1.5};
     const tool_option options[] = {{"--json", &b.json, NULL},        {"--backend", &backend, NULL},
@@ -717,6 +767,7 @@ int bench_attention(int argc, char **argv)
                                    {"--dim", &dims, NULL},           {"--causal", &causal, NULL},
                                    {"--precision", &precisions, NULL}, {"--rounds", &rounds, NULL},
                                    {"--seconds", &seconds, NULL},    {"--no-cudnn", NULL, &no_cudnn},
+                                   {"--tuning", &tuning, NULL},
                                    {"--quick", NULL, &b.quick}};
     const int parsed = tool_parse("bench attention", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
@@ -730,7 +781,7 @@ int bench_attention(int argc, char **argv)
     if (tool_word(causal, causals) < 0)
         return tool_usage("bench attention", "--causal \"%s\": must be yes, no or both", causal);
     if (!all_known(precisions, modes))
-        return tool_usage("bench attention", "--precision \"%s\": must be a list of 8b, f16, 4b, or none", precisions);
+        return tool_usage("bench attention", "--precision \"%s\": must be a list of 8b, f16, 4b, auto, or none", precisions);
     if ((ns && !all_known(ns, NULL)) || (dims && !all_known(dims, NULL)))
         return tool_usage("bench attention", "--n and --dim must be lists of numbers");
     if (rounds && !tool_number(rounds, 1, 1000, &number))
@@ -745,24 +796,127 @@ int bench_attention(int argc, char **argv)
     if (!count)
         return tool_usage("bench attention", "no shape of the table is left by --only, --n, --dim and --causal");
     char why[400] = "";
-    if (b.json && !tool_can_save(b.json, why, sizeof why))
+    if (b.json && !tool_can_save("--json", b.json, why, sizeof why))
         return tool_fail("bench attention", "%s", why);
 
-    uint64_t state = 1;
-    b.block = malloc((size_t)BLOCK_VALUES * 2);
-    for (int i = 0; b.block && i < BLOCK_VALUES; i++)
-        b.block[i] = td_to_f16((float)bench_normal(&state));
+    static td_choice_table table;
+    if (tuning && !tool_tuning(tuning, &table, why, sizeof why))
+        return tool_fail("bench attention", "%s", why);
+
+    make_block(&b);
     b.target = td_target_for_sm(0);
     b.executor = "cpu";
     int result;
     if (!b.block || (!b.cpu && !open_cuda(&b, !no_cudnn, why, sizeof why))) {
         result = tool_fail("bench attention", "%s", why[0] ? why : "out of memory");
     } else {
-        printf("%s, driver %s, %s, cuDNN %s%.0u\n", b.cpu ? "CPU" : td_cu_device_info(b.device)->name,
+        const char *device = b.cpu ? "CPU" : td_cu_device_info(b.device)->name;
+        const bool fits = !tuning || td_choice_fits(&table, b.target.sm, device, why, sizeof why);
+        if (tuning && fits)
+            b.target.choice = &table;
+        b.choice = !b.target.choice ? "rule" : tuning ? "given" : "shipped";
+        printf("%s, driver %s, %s, cuDNN %s%.0u, auto by the %s\n", device,
                bench_nvml_driver(b.nvml)[0] ? bench_nvml_driver(b.nvml) : "-", b.executor,
-               b.cudnn ? "" : b.no_cudnn[0] ? b.no_cudnn : "-", (unsigned)bench_cudnn_version(b.cudnn));
-        result = run_all(&b, shapes, count, precisions);
+               b.cudnn ? "" : b.no_cudnn[0] ? b.no_cudnn : "-", (unsigned)bench_cudnn_version(b.cudnn),
+               !b.target.choice ? "rule" : tuning ? "table given" : "table shipped");
+        result = fits ? run_all(&b, shapes, count, precisions)
+                      : tool_fail("bench attention", "--tuning \"%s\": %s", tuning, why);
     }
     close_bench(&b);
     return result;
+}
+
+/* --- For `tandem tune` --- */
+
+struct bench_tune {
+    bench b;
+};
+
+bench_tune *bench_tune_open(bool cpu, uint32_t rounds, char *why, size_t why_bytes)
+{
+    bench_tune *t = calloc(1, sizeof *t);
+    if (!t) {
+        td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory");
+        return NULL;
+    }
+    t->b.cpu = cpu;
+    t->b.rounds = rounds;
+    t->b.seconds = 0.05;
+    t->b.unchecked = true;
+    t->b.target = td_target_for_sm(0);
+    make_block(&t->b);
+    if (!t->b.block || (!cpu && !open_cuda(&t->b, false, why, why_bytes))) {
+        bench_tune_close(t);
+        return NULL;
+    }
+    return t;
+}
+
+void bench_tune_device(const bench_tune *t, td_choice_table *out)
+{
+    const td_cu_info *info = t->b.cpu ? NULL : td_cu_device_info(t->b.device);
+    snprintf(out->device, sizeof out->device, "%.*s", TD_CHOICE_DEVICE - 1, info ? info->name : "CPU");
+    out->sm = info ? info->sm : 0;
+    out->multiprocessors = info ? info->multiprocessors : 1;
+}
+
+static shape shape_to_tune(const bench_tune_shape *of)
+{
+    const uint64_t rows = of->queries > of->keys ? of->queries : of->keys;
+    return (shape){.batch = of->batch,
+                   .heads = of->heads,
+                   .n = of->keys,
+                   .dim = of->head_dim,
+                   .kv_heads = of->kv_heads,
+                   .queries = of->queries,
+                   .causal = of->causal,
+                   .small = of->batch * of->heads * rows <= 1 << 16,
+                   .kernels_only = of->kernels_only};
+}
+
+uint32_t bench_tune_auto(const bench_tune *t, const bench_tune_shape *of, const td_choice_table *table)
+{
+    const shape s = shape_to_tune(of);
+    const tandem_attention op = op_of(&s, TANDEM_PRECISION_AUTO);
+    td_target target = t->b.target;
+    if (table)
+        target.choice = table;
+    return td_attention_precision(&op, &target);
+}
+
+void bench_tune_close(bench_tune *t)
+{
+    if (t)
+        close_bench(&t->b);
+    free(t);
+}
+
+bool bench_tune_run(bench_tune *t, const bench_tune_shape *of, const char *precisions, bench_times *out, char *why,
+                    size_t why_bytes)
+{
+    bench *b = &t->b;
+    const shape s = shape_to_tune(of);
+    row rows[MOST_ROWS] = {{0}};
+    uint32_t sets = 0;
+    *out = (bench_times){0};
+    if (!b->cpu && td_cu_enter(b->device, why, why_bytes) != TANDEM_OK)
+        return false;
+    const uint32_t count = make_rows(b, &s, precisions, rows, &sets, why, why_bytes);
+    if (count)
+        measure(b, &s, rows, count, sets, why, why_bytes);
+    if (!b->cpu)
+        td_cu_leave(b->device);
+    for (uint32_t i = 0; i < count; i++) {
+        const int cost = rows[i].precision == TANDEM_PRECISION_F16  ? TD_CHOICE_F16
+                         : rows[i].precision == TANDEM_PRECISION_8B ? TD_CHOICE_8B
+                                                                    : TD_CHOICE_4B;
+        const bool bare = rows[i].kind == END_TO_END && rows[i].plan && rows[i].plan->record_count == rows[i].copies;
+        if (rows[i].us.count && !bare)
+            (rows[i].kind == KERNEL ? out->kernel : out->whole)[cost] = bench_median(&rows[i].us);
+        if (rows[i].why[0] && !why[0])
+            td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", precision_names[rows[i].precision], rows[i].why);
+        bench_free(&rows[i].us);
+        free(rows[i].plan);
+    }
+    return count && !why[0];
 }

@@ -14,12 +14,12 @@
 #include "demo/tool_bench_lanes.h"
 #include "shaders/filter_shared.h"
 
-enum { LANES = 9, PAYLOADS = 5, LAUNCHES = 20, ROW_BYTES = 64, MOST_SINGLES = 50, MOST_FLYING = 200 };
+enum { LANES = 10, PAYLOADS = 5, LAUNCHES = 20 };
 
 /* What a lane did on a payload. */
 typedef struct figures {
     char why[320];
-    bench_series gap_in, gap_out, round_trip, in_flight, cpu, process_cpu, job;
+    bench_series gap_in, gap_out, round_trip, in_flight, cpu, process_cpu, job, between;
     uint64_t frames, wrong;
 } figures;
 
@@ -37,7 +37,7 @@ typedef struct handover {
     bool is_cpu;
 } handover;
 
-enum { VULKAN, PROBE, CUDA, RECORDED, INLINE, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
+enum { VULKAN, CHAIN, PROBE, CUDA, RECORDED, INLINE, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
 
 static void make_lanes(handover *h)
 {
@@ -46,6 +46,7 @@ static void make_lanes(handover *h)
         lane_kind kind;
         uint32_t rung;
     } table[LANES] = {[VULKAN] = {"floor: Vulkan alone", LANE_VULKAN, 0},
+                      [CHAIN] = {"floor: in 3 submits", LANE_CHAIN, 0},
                       [PROBE] = {"floor: bare timelines", LANE_PROBE, 0},
                       [CUDA] = {"floor: CUDA alone", LANE_CUDA, 0}, /* on the buffers of the one before */
                       [RECORDED] = {"inline, recorded", LANE_RECORDED, TANDEM_RUNG_INLINE},
@@ -59,55 +60,6 @@ static void make_lanes(handover *h)
                              .probe = &h->lanes[PROBE]};
 }
 
-static tandem_view view_at(uint64_t offset, uint32_t rows, uint32_t heads)
-{
-    return (tandem_view){.offset_bytes = offset,
-                         .dtype = TANDEM_DTYPE_F16,
-                         .stride_batch = (int64_t)rows * heads * 32,
-                         .stride_head = (int64_t)rows * 32,
-                         .stride_row = 32};
-}
-
-static void make_payload(payload *p, char *text, const char *name, payload_kind kind, uint64_t bytes, uint32_t batch,
-                         uint32_t heads, uint32_t kv_heads, uint32_t kv_len, uint32_t precision, float scale)
-{
-    const uint64_t rows = bytes / ROW_BYTES, kv_bytes = (uint64_t)batch * kv_heads * kv_len * ROW_BYTES;
-    const uint32_t q_len = (uint32_t)(rows / batch / heads);
-    *p = (payload){.name = name,
-                   .job = text,
-                   .kind = kind,
-                   .bytes = bytes,
-                   .in_bytes = td_align_up(bytes + 2 * kv_bytes, 256),
-                   .out_bytes = td_align_up(bytes, 256)};
-    p->op = (tandem_attention){.q = view_at(0, q_len, heads),
-                               .k = view_at(bytes, kv_len, kv_heads),
-                               .v = view_at(bytes + kv_bytes, kv_len, kv_heads),
-                               .o = view_at(0, q_len, heads),
-                               .batch = batch,
-                               .heads = heads,
-                               .kv_heads = kv_heads,
-                               .q_len = q_len,
-                               .kv_len = kv_len,
-                               .head_dim = 32,
-                               .scale = scale,
-                               .precision = precision};
-    p->push = (struct td_bench_push){.in_vectors = (uint32_t)((bytes + 2 * kv_bytes) / 16),
-                                     .out_vectors = (uint32_t)(bytes / 16),
-                                     .k_at = (uint32_t)(bytes / 16),
-                                     .v_at = (uint32_t)((bytes + kv_bytes) / 16),
-                                     .batch = batch,
-                                     .q_len = q_len,
-                                     .kv_len = kv_len,
-                                     .scale = scale,
-                                     .tolerance = 0.08f};
-    p->in_groups = (p->push.in_vectors + TD_BENCH_GROUP - 1) / TD_BENCH_GROUP;
-    p->out_groups = (p->push.out_vectors + TD_BENCH_GROUP - 1) / TD_BENCH_GROUP;
-    p->checked_rows = 64;
-    snprintf(text, 160, "%s attention, batch %u, heads %u on %u, %u queries on %u keys, d 32",
-             precision == TANDEM_PRECISION_F16 ? "f16" : "8b", (unsigned)batch, (unsigned)heads, (unsigned)kv_heads,
-             (unsigned)q_len, (unsigned)kv_len);
-}
-
 static void make_payloads(handover *h)
 {
     enum { TILE = TD_FILTER_TILE, SIDE = TILE + 2 * TD_FILTER_HALO, QUERIES = 4096 };
@@ -118,12 +70,12 @@ static void make_payloads(handover *h)
         const char *name;
         uint64_t bytes;
     } gathers[] = {{"256 KiB", 256 << 10}, {"8 MiB", 8 << 20}, {"64 MiB", 64 << 20}};
-    make_payload(&h->payloads[0], h->jobs[0], "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
+    payload_make(&h->payloads[0], h->jobs[0], "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
     for (int i = 0; i < 3; i++)
-        make_payload(&h->payloads[1 + i], h->jobs[1 + i], gathers[i].name, PAYLOAD_GATHER, gathers[i].bytes, 1,
-                     (uint32_t)(gathers[i].bytes / ROW_BYTES / QUERIES), 1, 32, TANDEM_PRECISION_F16, 1);
-    make_payload(&h->payloads[4], h->jobs[4], h->is_cpu ? "320x180" : "960x540", PAYLOAD_ATTENTION,
-                 (uint64_t)tiles * TILE * TILE * ROW_BYTES, tiles, 1, 1, SIDE * SIDE, TANDEM_PRECISION_8B,
+        payload_make(&h->payloads[1 + i], h->jobs[1 + i], gathers[i].name, PAYLOAD_GATHER, gathers[i].bytes, 1,
+                     (uint32_t)(gathers[i].bytes / BENCH_ROW_BYTES / QUERIES), 1, 32, TANDEM_PRECISION_F16, 1);
+    payload_make(&h->payloads[4], h->jobs[4], h->is_cpu ? "320x180" : "960x540", PAYLOAD_ATTENTION,
+                 (uint64_t)tiles * TILE * TILE * BENCH_ROW_BYTES, tiles, 1, 1, SIDE * SIDE, TANDEM_PRECISION_8B,
                  TD_FILTER_SCALE);
 }
 
@@ -131,41 +83,18 @@ static void make_payloads(handover *h)
 static void take_figures(lane *l, figures *f)
 {
     *f = (figures){.gap_in = l->gap_in, .gap_out = l->gap_out, .round_trip = l->round_trip, .in_flight = l->in_flight,
-                   .cpu = l->cpu, .process_cpu = l->process_cpu, .job = l->job, .frames = l->frames, .wrong = l->wrong};
+                   .cpu = l->cpu, .process_cpu = l->process_cpu, .job = l->job, .between = l->between,
+                   .frames = l->frames, .wrong = l->wrong};
     memcpy(f->why, l->why, sizeof f->why);
-    l->gap_in = l->gap_out = l->round_trip = l->in_flight = l->cpu = l->process_cpu = l->job = (bench_series){0};
+    l->gap_in = l->gap_out = l->round_trip = l->in_flight = l->cpu = l->process_cpu = l->job = l->between =
+        (bench_series){0};
 }
 
 static void measure(handover *h, uint32_t payload_index)
 {
-    const payload *p = &h->payloads[payload_index];
-    uint32_t singles[LANES], flying[LANES];
-    for (int i = 0; i < LANES; i++) {
-        lane *l = &h->lanes[i];
-        lane_prepare(l, &h->vk, p);
-        /* Drivers compile and load when something first runs. */
-        const uint64_t begin = td_now_ns();
-        uint64_t second = begin;
-        for (int warm = 0; warm < 3 && !l->why[0]; warm++) {
-            second = td_now_ns();
-            lane_single(l, &h->vk, false);
-        }
-        const double ms = 1e-6 * (double)(td_now_ns() - second) + 1e-3;
-        singles[i] = (uint32_t)fmin(MOST_SINGLES, fmax(2, h->round_ms / ms));
-        flying[i] = (uint32_t)fmin(MOST_FLYING, fmax(4, h->round_ms / ms));
-    }
-    for (uint32_t round = 0; round < h->rounds; round++)
-        for (int i = 0; i < LANES; i++) {
-            lane *l = &h->lanes[i];
-            for (uint32_t n = 0; n < singles[i] && !l->why[0]; n++)
-                lane_single(l, &h->vk, true);
-            if (!l->why[0])
-                lane_pipelined(l, &h->vk, flying[i]);
-        }
-    for (int i = 0; i < LANES; i++) {
+    lanes_measure(h->lanes, LANES, &h->vk, &h->payloads[payload_index], h->rounds, h->round_ms);
+    for (int i = 0; i < LANES; i++)
         take_figures(&h->lanes[i], &h->figures[payload_index][i]);
-        lane_unprepare(&h->lanes[i], &h->vk);
-    }
 }
 
 static const char *cell(const bench_series *s, double p, char text[16])
@@ -200,9 +129,10 @@ static void print_payload(handover *h, uint32_t index)
 
 static json_t *lane_json(const lane *l, const figures *f)
 {
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "lane", l->name, "rung",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "lane", l->name, "rung",
                      l->rung ? json_string(tool_rung_name(l->rung)) : json_null(), "gap_in_us", bench_json(&f->gap_in),
-                     "gap_out_us", bench_json(&f->gap_out), "round_trip_us", bench_json(&f->round_trip),
+                     "gap_out_us", bench_json(&f->gap_out), "between_us", bench_json(&f->between), "round_trip_us",
+                     bench_json(&f->round_trip),
                      "in_flight_3_us", bench_json(&f->in_flight), "cpu_calls_us", bench_json(&f->cpu), "cpu_process_us",
                      bench_json(&f->process_cpu), "job_us", bench_json(&f->job), "frames", (json_int_t)f->frames,
                      "wrong", (json_int_t)f->wrong, "not_measured", f->why);
@@ -236,6 +166,8 @@ static void expect(handover *h, uint32_t index)
         bench_expect(&h->targets, vulkan_floor(&of[VULKAN], &of[i]) / bench_median(&of[i].in_flight), true, 0.95,
                      "%s, %s: 3 in flight, throughput by all-Vulkan's", name, p->name);
     }
+    bench_expect(&h->targets, vulkan_floor(&of[CHAIN], &of[INLINE]) / bench_median(&of[INLINE].in_flight), true, 0.95,
+                 "%s, %s: 3 in flight, throughput by all-Vulkan's in three submits", h->lanes[INLINE].name, p->name);
     bench_expect(&h->targets,
                  bench_median(&timeline->gap_in) + bench_median(&timeline->gap_out) - bench_median(&probe->gap_in) -
                      bench_median(&probe->gap_out),
@@ -295,7 +227,7 @@ static void print_waiting(const json_t *list)
 /* The records of an attention plan over and over, up to LAUNCHES. */
 static bool make_long_plan(uint32_t sm, td_plan *out, char *why, size_t why_bytes)
 {
-    const tandem_view view = view_at(0, 256, 1);
+    const tandem_view view = payload_view(0, 256, 1);
     const tandem_attention op = {.q = view, .k = view, .v = view, .o = view, .batch = 1, .heads = 1, .kv_heads = 1,
                                  .q_len = 256, .kv_len = 256, .head_dim = 32, .precision = TANDEM_PRECISION_8B};
     const td_target target = td_target_for_sm(sm);
@@ -346,7 +278,8 @@ static void time_recording(handover *h, uint32_t sm, const td_plan *plan, bench_
     bench_vk *v = &h->vk;
     const td_log quiet = {0};
     const tandem_vulkan engine = bench_vk_engine(v);
-    const td_inline_desc desc = {v->vk, sm, v->queue, engine.lock_queue, engine.unlock_queue, v};
+    const td_inline_desc desc = {.vk = v->vk, .sm = sm, .queue = v->queue, .lock = engine.lock_queue,
+                                 .unlock = engine.unlock_queue, .user = v};
     td_stream *stream = NULL;
     bench_slot slot = {0};
     bench_buffer buffer = {0};
@@ -464,7 +397,7 @@ static int run(handover *h, const char *json, double seconds)
                 broken++;
             }
             bench_series *const all[] = {&f->gap_in, &f->gap_out,     &f->round_trip, &f->in_flight,
-                                         &f->cpu,    &f->process_cpu, &f->job};
+                                         &f->cpu,    &f->process_cpu, &f->job,        &f->between};
             for (size_t j = 0; j < sizeof all / sizeof *all; j++)
                 bench_free(all[j]);
         }
@@ -537,7 +470,7 @@ int bench_handover(int argc, char **argv)
     }
     if (!payloads)
         h->wanted = ~0u;
-    if (!result && json && !tool_can_save(json, why, sizeof why))
+    if (!result && json && !tool_can_save("--json", json, why, sizeof why))
         result = tool_fail("bench handover", "%s", why);
     if (!result && !bench_vk_open(&h->vk, why, sizeof why))
         result = tool_fail("bench handover", "%s", why);

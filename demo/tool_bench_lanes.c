@@ -2,12 +2,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A frame's stamps are nanoseconds of the device's clock. A job's begin and end come from its report, which has them on
- * CLOCK_MONOTONIC: they go back to the GPU's clock by the offset that the session's stream used, where that clock is
- * also the one of Vulkan's timestamps; else by a pair of readings of both clocks.
+ * A frame's stamps are nanoseconds of the device's clock: Vulkan's timestamps. Where producer, transform and consumer
+ * are in one command buffer, every other frame has two more, right before and right behind the transform's launches;
+ * they take up to 1.5 us themselves, so that the other half of the frames tells how long a frame is. Elsewhere a job's
+ * begin and end come from its report, which has them on CLOCK_MONOTONIC: they go back to the GPU's clock by the offset
+ * that the session's stream used, where that clock is also the one of Vulkan's timestamps; else by a pair of readings.
  */
 #include "demo/tool_bench_lanes.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +43,55 @@ uint64_t bench_process_cpu_ns(void)
     return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
+tandem_view payload_view(uint64_t offset, uint32_t rows, uint32_t heads)
+{
+    return (tandem_view){.offset_bytes = offset,
+                         .dtype = TANDEM_DTYPE_F16,
+                         .stride_batch = (int64_t)rows * heads * 32,
+                         .stride_head = (int64_t)rows * 32,
+                         .stride_row = 32};
+}
+
+void payload_make(payload *p, char text[160], const char *name, payload_kind kind, uint64_t bytes, uint32_t batch,
+                         uint32_t heads, uint32_t kv_heads, uint32_t kv_len, uint32_t precision, float scale)
+{
+    const uint64_t rows = bytes / BENCH_ROW_BYTES, kv_bytes = (uint64_t)batch * kv_heads * kv_len * BENCH_ROW_BYTES;
+    const uint32_t q_len = (uint32_t)(rows / batch / heads);
+    *p = (payload){.name = name,
+                   .job = text,
+                   .kind = kind,
+                   .bytes = bytes,
+                   .in_bytes = td_align_up(bytes + 2 * kv_bytes, 256),
+                   .out_bytes = td_align_up(bytes, 256)};
+    p->op = (tandem_attention){.q = payload_view(0, q_len, heads),
+                               .k = payload_view(bytes, kv_len, kv_heads),
+                               .v = payload_view(bytes + kv_bytes, kv_len, kv_heads),
+                               .o = payload_view(0, q_len, heads),
+                               .batch = batch,
+                               .heads = heads,
+                               .kv_heads = kv_heads,
+                               .q_len = q_len,
+                               .kv_len = kv_len,
+                               .head_dim = 32,
+                               .scale = scale,
+                               .precision = precision};
+    p->push = (struct td_bench_push){.in_vectors = (uint32_t)((bytes + 2 * kv_bytes) / 16),
+                                     .out_vectors = (uint32_t)(bytes / 16),
+                                     .k_at = (uint32_t)(bytes / 16),
+                                     .v_at = (uint32_t)((bytes + kv_bytes) / 16),
+                                     .batch = batch,
+                                     .q_len = q_len,
+                                     .kv_len = kv_len,
+                                     .scale = scale,
+                                     .tolerance = 0.08f};
+    p->in_groups = (p->push.in_vectors + TD_BENCH_GROUP - 1) / TD_BENCH_GROUP;
+    p->out_groups = (p->push.out_vectors + TD_BENCH_GROUP - 1) / TD_BENCH_GROUP;
+    p->checked_rows = 64;
+    snprintf(text, 160, "%s attention, batch %u, heads %u on %u, %u queries on %u keys, d 32",
+             precision == TANDEM_PRECISION_F16 ? "f16" : "8b", (unsigned)batch, (unsigned)heads, (unsigned)kv_heads,
+             (unsigned)q_len, (unsigned)kv_len);
+}
+
 static bool broken(lane *l, tandem_status status, const char *what)
 {
     char text[240] = "";
@@ -62,7 +114,9 @@ static void open_session(lane *l, bench_vk *v)
                                       .frames_in_flight = 2 * LANE_SLOTS,
                                       .wait_bound_ns = WAIT_NS,
                                       .timing = 1,
-                                      .rung = l->rung,
+                                      .rung = l->socket ? 0 : l->rung,
+                                      .socket = l->socket,
+                                      .job_class = l->job_class,
                                       .error_text = l->why,
                                       .error_text_bytes = sizeof l->why};
     const tandem_timeline_desc from_engine = {.struct_bytes = sizeof from_engine, .signaller = TANDEM_SIGNALLER_ENGINE};
@@ -78,6 +132,8 @@ static void open_session(lane *l, bench_vk *v)
     l->why[0] = 0;
     if (!ok(l, tandem_session_info(l->session, &l->info), "session info"))
         return;
+    if (l->socket && !l->rung)
+        l->rung = l->info.rung;
     if (l->info.rung != l->rung) {
         td_fail(l->why, sizeof l->why, TANDEM_ERROR_UNSUPPORTED, "the session is on the rung %s",
                 tool_rung_name(l->info.rung));
@@ -120,6 +176,9 @@ void lane_open(lane *l, bench_vk *v)
         open_session(l, v);
     else if (l->kind == LANE_PROBE)
         open_probe(l, v);
+    else if (l->kind == LANE_CHAIN &&
+             td_vk_timeline_create(v->vk, 0, false, &l->engine, l->why, sizeof l->why) == TANDEM_OK)
+        td_vk_timeline_create(v->vk, 0, false, &l->done, l->why, sizeof l->why);
     else if (l->kind == LANE_CUDA)
         snprintf(l->why, sizeof l->why, "%s", l->probe->why);
 }
@@ -138,8 +197,12 @@ void lane_close(lane *l, bench_vk *v)
         td_vk_timeline_destroy(v->vk, &l->done);
         td_cu_device_close(&l->device);
     }
-    bench_series *const all[] = {&l->gap_in, &l->gap_out, &l->round_trip, &l->in_flight, &l->cpu, &l->process_cpu,
-                                 &l->job};
+    if (l->kind == LANE_CHAIN) {
+        td_vk_timeline_destroy(v->vk, &l->engine);
+        td_vk_timeline_destroy(v->vk, &l->done);
+    }
+    bench_series *const all[] = {&l->gap_in, &l->gap_out,     &l->round_trip, &l->in_flight,
+                                 &l->cpu,    &l->process_cpu, &l->job,        &l->between};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         bench_free(all[i]);
 }
@@ -168,11 +231,16 @@ static bool share_mem(lane *l, bench_vk *v, uint64_t bytes, td_vk_mem *vk, td_cu
     return good;
 }
 
+static bool is_vulkan(const lane *l)
+{
+    return l->kind == LANE_VULKAN || l->kind == LANE_CHAIN;
+}
+
 static bool prepare_slot(lane *l, bench_vk *v, lane_slot *s)
 {
     const payload *p = l->payload;
     VkBuffer in, out;
-    if (l->kind == LANE_VULKAN) {
+    if (is_vulkan(l)) {
         if (!bench_buffer_make(v, p->in_bytes, false, &s->in, l->why, sizeof l->why) ||
             !bench_buffer_make(v, p->out_bytes, false, &s->out, l->why, sizeof l->why))
             return false;
@@ -191,14 +259,19 @@ static bool prepare_slot(lane *l, bench_vk *v, lane_slot *s)
     return bench_slot_make(v, in, out, &s->gpu, l->why, sizeof l->why);
 }
 
-void lane_prepare(lane *l, bench_vk *v, const payload *p)
+void lane_free_series(lane *l)
 {
-    bench_series *const all[] = {&l->gap_in, &l->gap_out, &l->round_trip, &l->in_flight, &l->cpu, &l->process_cpu,
-                                 &l->job};
-    l->payload = p;
-    l->frames = l->wrong = 0;
+    bench_series *const all[] = {&l->gap_in, &l->gap_out,     &l->round_trip, &l->in_flight,
+                                 &l->cpu,    &l->process_cpu, &l->job};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         bench_free(all[i]);
+}
+
+void lane_prepare(lane *l, bench_vk *v, const payload *p)
+{
+    l->payload = p;
+    l->frames = l->wrong = 0;
+    lane_free_series(l);
     if (l->kind == LANE_CUDA && !l->why[0])
         snprintf(l->why, sizeof l->why, "%s", l->probe->why);
     if (l->why[0] || l->kind == LANE_CUDA)
@@ -227,7 +300,7 @@ void lane_unprepare(lane *l, bench_vk *v)
             tandem_mem_destroy(l->session, s->mem_in);
         if (s->mem_out)
             tandem_mem_destroy(l->session, s->mem_out);
-        if (l->kind == LANE_VULKAN) {
+        if (is_vulkan(l)) {
             bench_buffer_free(v, &s->in);
             bench_buffer_free(v, &s->out);
         }
@@ -309,7 +382,7 @@ static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
     const payload *p = l->payload;
     struct td_bench_push push = p->push;
     push.frame = s->frame;
-    if (l->kind != LANE_VULKAN && !record_turn(l, v, s, which, TURN_BACK_OUT))
+    if (!is_vulkan(l) && !record_turn(l, v, s, which, TURN_BACK_OUT))
         return false;
     if (p->kind != PAYLOAD_EMPTY)
         bench_stamp(v, &s->gpu, which, true);
@@ -318,16 +391,16 @@ static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
         v->CmdCopyBuffer(s->gpu.commands[which], s->gpu.out, s->gpu.result.buffer, 1, &copy);
     } else if (p->kind == PAYLOAD_GATHER) {
         bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_GATHER, &push, p->out_groups);
-    } else if (l->kind == LANE_VULKAN) {
+    } else if (is_vulkan(l)) {
         bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_COPY, &push, p->out_groups);
     } else {
         bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_FINITE, &push, p->out_groups);
     }
-    if (l->kind != LANE_VULKAN && !record_turn(l, v, s, which, TURN_BACK_IN))
+    if (!is_vulkan(l) && !record_turn(l, v, s, which, TURN_BACK_IN))
         return false;
     if (p->kind == PAYLOAD_ATTENTION) {
         /* Vulkan's middle is no attention: its rows cost what the others' do, and are right anyway. */
-        if (l->kind == LANE_VULKAN)
+        if (is_vulkan(l))
             push.tolerance = 1e30f;
         bench_dispatch(v, &s->gpu, which, TD_BENCH_CHECK_ROWS, &push, p->checked_rows);
     }
@@ -377,7 +450,35 @@ static bool spin(lane *l, lane *owner, uint64_t sequence)
     return true;
 }
 
-static bool begin_frame(lane *l, bench_vk *v, lane_slot *s)
+static bool submit_job(lane *l, lane_slot *s, uint64_t wait_value)
+{
+    tandem_job job = job_of(l, s);
+    job.wait = (tandem_point){l->engine_timeline, wait_value};
+    job.signal = (tandem_point){l->session_timeline, s->signal_value = ++l->done_value};
+    return ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit");
+}
+
+/* Vulkan's own transform; `inner`: with stamps around it. */
+static void record_transform(lane *l, bench_vk *v, lane_slot *s, uint32_t which, bool inner)
+{
+    const payload *p = l->payload;
+    struct td_bench_push push = p->push;
+    push.frame = s->frame;
+    if (inner)
+        bench_stamp(v, &s->gpu, which, true);
+    if (p->kind == PAYLOAD_EMPTY) {
+        const VkBufferCopy copy = {128, 0, 64};
+        v->CmdCopyBuffer(s->gpu.commands[which], s->gpu.in, s->gpu.out, 1, &copy);
+    } else {
+        bench_dispatch(v, &s->gpu, which, p->kind == PAYLOAD_GATHER ? TD_BENCH_GATHER : TD_BENCH_COPY, &push,
+                       p->out_groups);
+    }
+    if (inner)
+        bench_stamp(v, &s->gpu, which, false);
+}
+
+/* inner: with stamps around the transform. */
+static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
 {
     const uint64_t cpu = bench_thread_cpu_ns();
     bool good = true;
@@ -392,35 +493,28 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s)
     }
     record_producer(l, v, s);
     if (l->kind == LANE_VULKAN) {
-        const payload *p = l->payload;
-        struct td_bench_push push = p->push;
-        const bool empty = p->kind == PAYLOAD_EMPTY;
-        push.frame = s->frame;
+        const bool empty = l->payload->kind == PAYLOAD_EMPTY;
         bench_barrier(v, &s->gpu, 0, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT
                             : VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-        if (!empty)
-            bench_stamp(v, &s->gpu, 0, true);
-        if (empty) {
-            const VkBufferCopy copy = {128, 0, 64};
-            v->CmdCopyBuffer(s->gpu.commands[0], s->gpu.in, s->gpu.out, 1, &copy);
-        } else {
-            bench_dispatch(v, &s->gpu, 0, p->kind == PAYLOAD_GATHER ? TD_BENCH_GATHER : TD_BENCH_COPY, &push,
-                           p->out_groups);
-            bench_stamp(v, &s->gpu, 0, false);
-        }
+        record_transform(l, v, s, 0, inner);
         bench_barrier(v, &s->gpu, 0, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_WRITE_BIT : VK_ACCESS_SHADER_WRITE_BIT, empty ? TRANSFER : COMPUTE,
                       empty ? VK_ACCESS_TRANSFER_READ_BIT : VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-    } else if (!record_turn(l, v, s, 0, TURN_OVER)) {
+    } else if (l->kind != LANE_CHAIN && !record_turn(l, v, s, 0, TURN_OVER)) {
         return false;
     }
     if (l->kind == LANE_RECORDED) {
         const tandem_job job = job_of(l, s);
+        l->session->record_queries = inner ? s->gpu.queries : VK_NULL_HANDLE;
+        l->session->record_query = s->gpu.stamp_count;
         if (!ok(l, tandem_record(l->session, &job, s->gpu.commands[0], &s->ticket), "tandem_record"))
             return false;
+        s->gpu.stamp_count += inner ? 2 : 0;
     }
+    if (l->kind == LANE_SUBMITTED && l->job_first && !submit_job(l, s, l->engine_value + 1))
+        return false;
     if (l->kind == LANE_VULKAN || l->kind == LANE_RECORDED) {
         if (!record_consumer(l, v, s, 0))
             return false;
@@ -428,17 +522,21 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s)
     } else {
         good = bench_submit(v, &s->gpu, 0, (bench_signal){0}, (bench_signal){l->engine, ++l->engine_value}, false);
     }
+    if (l->kind == LANE_CHAIN && good) {
+        good = bench_begin(v, &s->gpu, 2);
+        if (good)
+            record_transform(l, v, s, 2, inner);
+        good = good && bench_submit(v, &s->gpu, 2, (bench_signal){l->engine, l->engine_value},
+                            (bench_signal){l->done, s->signal_value = ++l->done_value}, false);
+    }
     if (!good) {
         td_fail(l->why, sizeof l->why, TANDEM_ERROR_DEVICE, "vkQueueSubmit failed");
         return false;
     }
     if (l->kind == LANE_SUBMITTED) {
-        tandem_job job = job_of(l, s);
-        job.wait = (tandem_point){l->engine_timeline, l->engine_value};
-        job.signal = (tandem_point){l->session_timeline, s->signal_value = ++l->done_value};
         good = ok(l, tandem_timeline_submitted(l->session, l->engine_timeline, l->engine_value),
                   "tandem_timeline_submitted") &&
-               ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit");
+               (l->job_first || submit_job(l, s, l->engine_value));
     } else if (l->kind == LANE_PROBE) {
         const td_stream_point wait = {&l->cu_engine, l->engine, l->engine_value};
         const td_stream_point signal = {&l->cu_done, l->done, s->signal_value = ++l->done_value};
@@ -537,24 +635,28 @@ static bool complete(lane *l, bench_vk *v, lane_slot *s, bool counted)
         return false;
     }
     const uint64_t now = td_now_ns();
+    l->last = s->ticket;
     if (!check_result(l, s))
         return false;
     if (!counted)
         return true;
     const uint64_t clock = ((bench_result *)s->gpu.result.host)->clock;
-    bench_add(&l->round_trip, us_between(s->begin_ns, now));
-    bench_add(&l->cpu, 1e-3 * (double)s->cpu_ns);
-    /* Stamps: begin and end of the producer; of the middle, in Vulkan; of the consumer. */
-    if (!s->gpu.stamp_count) {
-        if (l->kind != LANE_VULKAN && job_times(l, v, s, &begin, &end))
-            bench_add(&l->job, us_between(begin, end));
-    } else if (l->kind == LANE_VULKAN) {
+    /* Stamps: begin and end of the producer; of the transform; of the consumer. */
+    if (s->gpu.stamp_count == 6) {
         bench_add(&l->gap_in, us_between(stamps[1], stamps[2]));
         bench_add(&l->job, us_between(stamps[2], stamps[3]));
         bench_add(&l->gap_out, us_between(stamps[3], clock ? clock : stamps[4]));
-    } else if (job_times(l, v, s, &begin, &end)) {
+        return true;
+    }
+    bench_add(&l->round_trip, us_between(s->begin_ns, now));
+    bench_add(&l->cpu, 1e-3 * (double)s->cpu_ns);
+    if (s->gpu.stamp_count)
+        bench_add(&l->between, us_between(stamps[1], clock ? clock : stamps[2]));
+    if (is_vulkan(l) || l->kind == LANE_RECORDED || !job_times(l, v, s, &begin, &end))
+        return true;
+    bench_add(&l->job, us_between(begin, end));
+    if (s->gpu.stamp_count) {
         bench_add(&l->gap_in, us_between(stamps[1], begin));
-        bench_add(&l->job, us_between(begin, end));
         bench_add(&l->gap_out, us_between(end, clock ? clock : stamps[2]));
     }
     return true;
@@ -608,7 +710,37 @@ bool lane_single(lane *l, bench_vk *v, bool counted)
         return good;
     }
     lane_slot *s = &l->slots[l->frame % LANE_SLOTS];
-    return begin_frame(l, v, s) && consume(l, v, s) && complete(l, v, s, counted);
+    const bool stamped = is_vulkan(l) || l->kind == LANE_RECORDED;
+    const bool inner = stamped && l->payload->kind != PAYLOAD_EMPTY && counted && l->frame % 2;
+    return begin_frame(l, v, s, inner) && consume(l, v, s) && complete(l, v, s, counted);
+}
+
+bool lane_jobs(lane *l, uint32_t in_flight, bool (*more)(void *user), void *user)
+{
+    bool ends = false;
+    for (uint64_t begun = 0, ended = 0; !ends || ended < begun;) {
+        ends = ends || !more(user);
+        if (!ends) {
+            lane_slot *s = &l->slots[begun++ % in_flight];
+            tandem_job job = job_of(l, s);
+            job.signal = (tandem_point){l->session_timeline, s->signal_value = ++l->done_value};
+            if (!ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit"))
+                return false;
+        }
+        if (begun - ended == in_flight || (ends && ended < begun)) {
+            const lane_slot *s = &l->slots[ended++ % in_flight];
+            tandem_job_report report = {.struct_bytes = sizeof report};
+            if (!ok(l, tandem_point_wait(l->session, (tandem_point){l->session_timeline, s->signal_value}, WAIT_NS),
+                    "tandem_point_wait") ||
+                !ok(l, tandem_wait(l->session, s->ticket, LOOK_NS, &report), "tandem_wait") ||
+                !ok(l, report.state == TANDEM_JOB_DONE ? TANDEM_OK : report.status ? report.status : TANDEM_ERROR_LOST,
+                    "a job"))
+                return false;
+            l->last = s->ticket;
+            l->frames++;
+        }
+    }
+    return true;
 }
 
 bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames)
@@ -629,7 +761,7 @@ bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames)
             lane_slot *const slots = l->slots;
             if (i >= LANE_SLOTS && !complete(l, v, &slots[(first + i) % LANE_SLOTS], false))
                 return false;
-            if (i < frames && !begin_frame(l, v, &slots[(first + i) % LANE_SLOTS]))
+            if (i < frames && !begin_frame(l, v, &slots[(first + i) % LANE_SLOTS], false))
                 return false;
             if (i >= LANE_SLOTS - 1 && i - (LANE_SLOTS - 1) < frames &&
                 !consume(l, v, &slots[(first + i - (LANE_SLOTS - 1)) % LANE_SLOTS]))
@@ -685,4 +817,44 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
     }
     *core = (double)(bench_process_cpu_ns() - cpu - submits) / (double)(td_now_ns() - begin);
     return true;
+}
+
+void lanes_measure(lane *lanes, uint32_t count, bench_vk *v, const payload *p, uint32_t rounds, double round_ms)
+{
+    enum { MOST_LANES = 16, MOST_SINGLES = 50, MOST_FLYING = 200, LEAST_WARM = 3, MOST_WARM = 2 * LANE_SLOTS + 1 };
+    uint32_t singles[MOST_LANES], flying[MOST_LANES];
+    for (uint32_t i = 0; i < count; i++) {
+        lane *l = &lanes[i];
+        lane_prepare(l, v, p);
+        /* Drivers compile and load when something first runs, and each slot of a session takes its memory then. */
+        const uint64_t begin = td_now_ns();
+        uint64_t last = begin;
+        for (int warm = 0; warm < MOST_WARM && (warm < LEAST_WARM || last < begin + LOOK_NS) && !l->why[0]; warm++) {
+            last = td_now_ns();
+            lane_single(l, v, false);
+        }
+        const double ms = 1e-6 * (double)(td_now_ns() - last) + 1e-3;
+        singles[i] = 2 * (uint32_t)fmin(MOST_SINGLES / 2, fmax(1, round_ms / ms / 2)); /* half with inner stamps */
+        flying[i] = (uint32_t)fmin(MOST_FLYING, fmax(4, round_ms / ms));
+    }
+    for (uint32_t round = 0; round < rounds; round++)
+        for (uint32_t i = 0; i < count; i++) {
+            lane *l = &lanes[i];
+            /* The first frame after another lane's pays for its context, or its clocks. */
+            for (uint32_t n = 0; n <= singles[i] && !l->why[0]; n++)
+                lane_single(l, v, n > 0);
+            if (!l->why[0])
+                lane_pipelined(l, v, flying[i]);
+        }
+    for (uint32_t i = 0; i < count; i++)
+        lane_unprepare(&lanes[i], v);
+}
+
+double lane_waited_us(const lane *l)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    if (tandem_wait(l->session, l->last, LOOK_NS, &report) != TANDEM_OK || report.state != TANDEM_JOB_DONE ||
+        !report.begin_ns)
+        return NAN;
+    return us_between(report.submit_ns, report.begin_ns);
 }

@@ -21,8 +21,17 @@ typedef struct payload {
     uint32_t in_groups, out_groups, checked_rows;
 } payload;
 
+/* `text` gets the shape, which p->job then points to. The job's rows are 32 f16. */
+enum { BENCH_ROW_BYTES = 64 };
+void payload_make(payload *p, char text[160], const char *name, payload_kind kind, uint64_t bytes, uint32_t batch,
+                  uint32_t heads, uint32_t kv_heads, uint32_t kv_len, uint32_t precision, float scale);
+
+/* Dense rows of that kind. */
+tandem_view payload_view(uint64_t offset, uint32_t rows, uint32_t heads);
+
 typedef enum lane_kind {
     LANE_VULKAN,   /* floor: the transform as a Vulkan dispatch, one submit a frame */
+    LANE_CHAIN,    /* floor: the same in three submits, chained by two timelines */
     LANE_CUDA,     /* floor: the job's plan on a CUDA stream, alone */
     LANE_PROBE,    /* floor: the plan on a CUDA stream between two Vulkan semaphores, no session */
     LANE_RECORDED, /* the inline rung: tandem_record(), one submit a frame */
@@ -33,7 +42,7 @@ enum { LANE_SLOTS = 3 };
 
 typedef struct lane_slot {
     bench_slot gpu;
-    bench_buffer in, out; /* LANE_VULKAN */
+    bench_buffer in, out; /* LANE_VULKAN, LANE_CHAIN */
     tandem_mem mem_in, mem_out;
     td_vk_mem vk_in, vk_out; /* LANE_PROBE */
     td_cu_mem cu_in, cu_out, scratch;
@@ -46,7 +55,10 @@ typedef struct lane_slot {
 typedef struct lane {
     const char *name;
     lane_kind kind;
-    uint32_t rung;
+    uint32_t rung;           /* with a socket, 0: what comes */
+    const char *socket;      /* NULL: in this process; else tandemd's */
+    uint32_t job_class;      /* tandem_class */
+    bool job_first;          /* the job is handed over before its producer is submitted */
     char why[320]; /* not measured, because; empty: it works */
     tandem_session *session;
     tandem_info info;
@@ -65,8 +77,11 @@ typedef struct lane {
     uint32_t frame;
     /* Of the payload at hand: microseconds. */
     bench_series gap_in, gap_out, round_trip, in_flight, cpu, process_cpu, job;
+    bench_series between; /* from the producer's end to the consumer's begin, with no timestamps in between */
     uint64_t frames, wrong;
+    tandem_ticket last; /* of the last job that has ended */
 } lane;
+void lane_free_series(lane *l);
 
 /* Makes what a lane needs on any payload; why[] says what it lacks. */
 void lane_open(lane *l, bench_vk *v);
@@ -78,6 +93,15 @@ void lane_unprepare(lane *l, bench_vk *v);
 bool lane_single(lane *l, bench_vk *v, bool counted);
 /* `frames` frames with three in flight. */
 bool lane_pipelined(lane *l, bench_vk *v, uint32_t frames);
+
+/* Jobs alone, on the data of the last LANE_SLOTS single frames, so many of them in flight as long as more() says so.
+ * Only for LANE_SUBMITTED. */
+bool lane_jobs(lane *l, uint32_t in_flight, bool (*more)(void *user), void *user);
+/* All lanes on a payload, in turn: in each round about round_ms of single frames, then of frames in flight. Then their
+ * series are those of this payload; a lane that fails says why. */
+void lanes_measure(lane *lanes, uint32_t count, bench_vk *v, const payload *p, uint32_t rounds, double round_ms);
+/* From the submission of the last job that has ended to its begin; NAN: not known. */
+double lane_waited_us(const lane *l);
 
 /* Latency with which the host learns of a point, 240 points a second, after the GPU's end: by tandem_point_wait(), or
  * by tandem_point_fd() and poll(). Microseconds; `core`: CPU time of the process without that of tandem_submit(), by

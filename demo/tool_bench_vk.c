@@ -371,7 +371,7 @@ bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char
                                                     .pPoolSizes = &size};
     s->in = in;
     s->out = out;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < BENCH_COMMANDS; i++) {
         if (!say(why, why_bytes, v->CreateCommandPool(v->device, &pool, NULL, &s->pools[i]), "vkCreateCommandPool"))
             return false;
         const VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
@@ -411,7 +411,7 @@ void bench_slot_free(bench_vk *v, bench_slot *s)
     v->DestroyDescriptorPool(v->device, s->descriptors, NULL);
     v->DestroyFence(v->device, s->fence, NULL);
     v->DestroyQueryPool(v->device, s->queries, NULL);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < BENCH_COMMANDS; i++)
         v->DestroyCommandPool(v->device, s->pools[i], NULL);
     *s = (bench_slot){0};
 }

@@ -82,10 +82,11 @@ typedef struct bench_result {
 } bench_result;
 
 enum { BENCH_STAMPS = 6 };
-/* A frame in flight: two command buffers (or one, for all), what they are bound to, and what they leave. */
+enum { BENCH_COMMANDS = 3 };
+/* A frame in flight: command buffers (or one, for all), what they are bound to, and what they leave. */
 typedef struct bench_slot {
-    VkCommandPool pools[2];
-    VkCommandBuffer commands[2];
+    VkCommandPool pools[BENCH_COMMANDS];
+    VkCommandBuffer commands[BENCH_COMMANDS];
     VkQueryPool queries;
     VkFence fence;
     VkDescriptorPool descriptors;
@@ -97,7 +98,7 @@ typedef struct bench_slot {
 bool bench_slot_make(bench_vk *v, VkBuffer in, VkBuffer out, bench_slot *s, char *why, size_t why_bytes);
 void bench_slot_free(bench_vk *v, bench_slot *s);
 
-/* Commands 0 or 1 of a slot. */
+/* Commands 0, first in a frame, and others of a slot. */
 bool bench_begin(bench_vk *v, bench_slot *s, uint32_t which);
 void bench_stamp(bench_vk *v, bench_slot *s, uint32_t which, bool top);
 void bench_dispatch(bench_vk *v, bench_slot *s, uint32_t which, uint32_t mode, const struct td_bench_push *push,

@@ -95,14 +95,29 @@ static void untangle_v(void *to, const void *from, const td_attention_layout *la
         }
 }
 
-static const td_params_quant_qk *find_quant_qk(const td_plan *plan, bool of_k)
+/* How the plan turned Q and K into integers: by two records of `quant_qk`, or by one of `quantise`. */
+typedef struct {
+    uint32_t granularity;
+    float qmax, q_clip, k_clip;
+} integers;
+
+static integers find_integers(const td_plan *plan)
 {
+    integers found = {0};
     for (uint32_t i = 0; i < plan->record_count; i++) {
-        const td_params_quant_qk *params = (const void *)plan->records[i].params;
-        if (strncmp(plan->records[i].kernel->name, "quant_qk", 8) == 0 && params->is_k == of_k)
-            return params;
+        const td_record *record = &plan->records[i];
+        if (strncmp(record->kernel->name, "quantise", 8) == 0) {
+            const td_params_quantise *p = (const void *)record->params;
+            return (integers){p->granularity, p->qmax, p->q_clip, p->k_clip};
+        }
+        if (strncmp(record->kernel->name, "quant_qk", 8) == 0) {
+            const td_params_quant_qk *p = (const void *)record->params;
+            found.granularity = p->granularity;
+            found.qmax = p->qmax;
+            *(p->is_k ? &found.k_clip : &found.q_clip) = p->clip;
+        }
     }
-    return NULL;
+    return found;
 }
 
 void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout, tool_list *out)
@@ -117,22 +132,24 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
                                          "q: 32 rows; k: 64 rows",
                                          "q: 128 rows; k: 64 rows",
                                          "q, k: all rows of a head"};
-    const td_params_quant_qk *quant = find_quant_qk(plan, false), *quant_k = find_quant_qk(plan, true);
+    const td_kernel *kernel = plan->records[plan->record_count - 1].kernel;
+    const bool wgmma = strstr(kernel->name, "wgmma") != NULL;
     const bool q = layout->q_mean != UINT64_MAX, k = layout->k_mean != UINT64_MAX, v = layout->v_mean != UINT64_MAX;
     tool_pair(out, "precision", "%s", precisions[plan->precision & 3]);
     tool_pair(out, "causal", "%u", op->causal);
     tool_pair(out, "scale", op->scale != 0 ? "%.9g" : "1/sqrt(head_dim)", (double)op->scale);
     tool_pair(out, "smooth", q || k || v ? "%s%s%s" : "none", q ? "q" : "", k ? "k" : "", v ? "v" : "");
-    if (!layout->qk_is_f16 && quant && quant_k) {
-        const uint32_t g = quant->granularity < 7 ? quant->granularity : 0;
+    if (!layout->qk_is_f16) {
+        const integers quant = find_integers(plan);
+        const uint32_t g = quant.granularity < 7 ? quant.granularity : 0;
         tool_pair(out, "granularity", "%s", granularities[g]);
         tool_pair(out, "mapping", "%s", groups[g]);
-        tool_pair(out, "qmax", "%g", (double)quant->qmax);
+        tool_pair(out, "qmax", "%g", (double)quant.qmax);
         tool_pair(out, "qk_rounding",
                   "code = clamp(rint(y * (qmax / amax)), -qmax, qmax), scale = amax / qmax, amax = max |y| of the group"
                   " * clip (q_clip, k_clip); float32, ties to even");
-        tool_pair(out, "q_clip", "%g", (double)quant->clip);
-        tool_pair(out, "k_clip", "%g", (double)quant_k->clip);
+        tool_pair(out, "q_clip", "%g", (double)quant.q_clip);
+        tool_pair(out, "k_clip", "%g", (double)quant.k_clip);
     } else {
         tool_pair(out, "granularity", "token");
         tool_pair(out, "qk_rounding",
@@ -142,18 +159,23 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
               layout->v_is_f16
                   ? "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768"
                   : "code = e4m3(y * (448 / amax)), saturating, ties to even; scale = amax / 448");
-    const td_kernel *kernel = plan->records[plan->record_count - 1].kernel;
     tool_pair(out, "kernel", "%s", kernel->entry ? kernel->entry : kernel->name);
     if (kernel->entry)
         tool_pair(out, "qk_mma", "%s",
-                  layout->qk_is_f16      ? "mma.sync m16n8k16 f16"
+                  wgmma                  ? (layout->qk_is_f16 ? "wgmma k16 f16" : "wgmma k32 s8")
+                  : layout->qk_is_f16    ? "mma.sync m16n8k16 f16"
                   : layout->qk_is_packed ? "mma.sync m16n8k64 s4: int4 tensor cores"
                   : plan->precision == TANDEM_PRECISION_4B
                       ? "mma.sync m16n8k32 s8: the int4 codes in int8 tensor cores, the same integers"
                       : "mma.sync m16n8k32 s8");
-    tool_pair(out, "p_rounding", "%s",
-              layout->v_is_f16 ? "fp16(2^(S - m + log2 448)), m the running maximum over tiles of 64 keys"
-                               : "e4m3(2^(S - m + log2 448)), saturating, m the running maximum over tiles of 64 keys");
+    if (wgmma && !layout->v_is_f16)
+        tool_pair(out, "p_rounding",
+                  "e4m3(2^(S - m)), ties to even; m becomes M - log2 448 + %g when a tile of 64 keys has a largest S, M, "
+                  "above m + log2 448; rows are divided by the sum of the rounded values",
+                  TD_HEADROOM_LOG2);
+    else
+        tool_pair(out, "p_rounding", "%s(2^(S - m + log2 448)), %sm the running maximum over tiles of 64 keys",
+                  layout->v_is_f16 ? "fp16" : "e4m3", layout->v_is_f16 ? "" : "saturating, ");
 }
 
 bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,

@@ -90,13 +90,13 @@ void tool_close(tool_file *file)
 
 /* The file that `path` means, through symbolic links, so that a rename replaces it and not the link. NULL if it is no
  * file and cannot become one. */
-static char *resolve(const char *path, char *why, size_t why_bytes)
+static char *resolve(const char *option, const char *path, char *why, size_t why_bytes)
 {
     struct stat st;
     if (stat(path, &st) == 0) {
         char *real = S_ISREG(st.st_mode) ? realpath(path, NULL) : NULL;
         if (!real)
-            td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path,
+            td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path,
                     S_ISREG(st.st_mode) ? strerror(errno) : "is there and is not a regular file");
         return real;
     }
@@ -106,7 +106,7 @@ static char *resolve(const char *path, char *why, size_t why_bytes)
 bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes)
 {
     char text[400] = "";
-    char *real = resolve(path, why, why_bytes), *temporary = NULL;
+    char *real = resolve("--out", path, why, why_bytes), *temporary = NULL;
     bool done = false;
     if (!real)
         return false;
@@ -151,9 +151,9 @@ end:
     return done;
 }
 
-bool tool_can_save(const char *path, char *why, size_t why_bytes)
+bool tool_can_save(const char *option, const char *path, char *why, size_t why_bytes)
 {
-    char *real = resolve(path, why, why_bytes);
+    char *real = resolve(option, path, why, why_bytes);
     if (!real)
         return false;
     char *slash = strrchr(real, '/');
@@ -161,7 +161,7 @@ bool tool_can_save(const char *path, char *why, size_t why_bytes)
         slash[slash == real] = 0;
     const bool can = access(slash ? real : ".", W_OK | X_OK) == 0;
     if (!can)
-        td_fail(why, why_bytes, TANDEM_ERROR_IO, "--out \"%s\": %s", path, strerror(errno));
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path, strerror(errno));
     free(real);
     return can;
 }

@@ -10,10 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
 
-enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256 };
+enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264 };
 
 #define PROLOGUE(symbol)                       \
     static const td_kernel kernel_##symbol = { \
@@ -26,6 +27,15 @@ PROLOGUE(quant_v);
 PROLOGUE(delta_s);
 PROLOGUE(stats);
 PROLOGUE(quantise);
+#define PREPARE(symbol, d)                                                  \
+    {                                                                       \
+        .name = #symbol, .entry = #symbol "_d" #d, .cpu = td_cpu_##symbol, \
+        .cpu_local_bytes = sizeof(td_local_prologue)                        \
+    }
+#define PREPARES(symbol) {PREPARE(symbol, 32), PREPARE(symbol, 64), PREPARE(symbol, 128), PREPARE(symbol, 128)}
+static const td_kernel kernels_prepare[] = PREPARES(prepare);
+static const td_kernel kernels_prepare_q[] = PREPARES(prepare_q);
+static const td_kernel kernels_prepare_kv[] = PREPARES(prepare_kv);
 static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
 static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
 
@@ -57,6 +67,18 @@ static const td_kernel kernels_attn_8b_wgmma[D_COUNT - 1] = {WGMMA(attn_8b_wgmma
 static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
     WGMMA(attn_8b_wgmma_dump, 128)};
+#define F16_WGMMA(type, d)                                                                                              \
+    {                                                                                                                \
+        .name = "attn_" type "_wgmma", .entry = "attn_" type "_wgmma_d" #d, .cpu = td_twin_attn_f16_wgmma             \
+    }
+/* Without a prologue: on tensors of fp16, of bf16. */
+static const struct {
+    uint32_t dim;
+    td_kernel kernels[2];
+} kernels_attn_f16_wgmma[] = {{64, {F16_WGMMA("f16", 64), F16_WGMMA("bf16", 64)}},
+                              {80, {F16_WGMMA("f16", 80), F16_WGMMA("bf16", 80)}},
+                              {96, {F16_WGMMA("f16", 96), F16_WGMMA("bf16", 96)}},
+                              {128, {F16_WGMMA("f16", 128), F16_WGMMA("bf16", 128)}}};
 static const td_kernel kernel_fast_8b = {
     .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
 static const td_kernel kernel_fast_f16 = {
@@ -93,8 +115,15 @@ uint32_t td_dtype_bytes(uint32_t dtype)
     case TANDEM_DTYPE_F16:
     case TANDEM_DTYPE_BF16: return 2;
     case TANDEM_DTYPE_F32: return 4;
+    case TANDEM_DTYPE_CODES_INT8:
+    case TANDEM_DTYPE_CODES_E4M3: return 1;
     default: return 0;
     }
+}
+
+static bool is_codes(uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_CODES_INT8 || dtype == TANDEM_DTYPE_CODES_E4M3;
 }
 
 uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t dim)
@@ -104,6 +133,8 @@ uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t 
         return 0;
     if (view->stride_batch < 0 || view->stride_head < 0 || view->stride_row < 0)
         return UINT64_MAX;
+    if (is_codes(view->dtype))
+        return tandem_codes_bytes(view->dtype, batch, heads, rows, dim, NULL);
     /* each product is below 2^95, so the sum does not overflow 128 bits */
     unsigned __int128 n = dim;
     n += (unsigned __int128)(batch - 1) * (uint64_t)view->stride_batch;
@@ -167,7 +198,7 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
         uint32_t count;
     } axes[3] = {
         {"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
-    if (!bytes)
+    if (!bytes || (written && is_codes(view->dtype)))
         return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
                       "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)", name, view->dtype);
     if (view->reserved)
@@ -212,6 +243,54 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
                           axes[axis].name, axes[axis].stride);
         span += (unsigned __int128)(axes[axis].count - 1) * (uint64_t)axes[axis].stride;
     }
+    return TANDEM_OK;
+}
+
+/* Where a view is codes: that all three are, and lie as they must. */
+static tandem_status check_codes(const tandem_attention *op, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        const tandem_view *view;
+        uint32_t dtype, heads, rows;
+    } views[3] = {{"q", &op->q, TANDEM_DTYPE_CODES_INT8, op->heads, op->q_len},
+                  {"k", &op->k, TANDEM_DTYPE_CODES_INT8, op->kv_heads, op->kv_len},
+                  {"v", &op->v, TANDEM_DTYPE_CODES_E4M3, op->kv_heads, op->kv_len}};
+    const int64_t d_pad = pad_dim(op->head_dim);
+    if (!is_codes(op->q.dtype) && !is_codes(op->k.dtype) && !is_codes(op->v.dtype))
+        return TANDEM_OK;
+    for (int i = 0; i < 3; i++) {
+        const tandem_view *view = views[i].view;
+        const int64_t rows_pad = round_up(views[i].rows, TD_TILE_ROWS), row = i < 2 ? d_pad : rows_pad;
+        const struct {
+            const char *name;
+            int64_t is, must;
+        } strides[3] = {{"row", view->stride_row, row},
+                        {"head", view->stride_head, rows_pad * d_pad},
+                        {"batch", view->stride_batch, rows_pad * d_pad * views[i].heads}};
+        if (view->dtype != views[i].dtype)
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32, views[i].name,
+                          view->dtype, views[i].dtype);
+        if (view->offset_bytes % SCRATCH_ALIGN)
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                          "attention.%s.offset_bytes is %" PRIu64 "; for codes it must be a multiple of %d", views[i].name,
+                          view->offset_bytes, SCRATCH_ALIGN);
+        for (int s = 0; s < 3; s++)
+            if (strides[s].is != strides[s].must)
+                return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                              "attention.%s.stride_%s is %" PRId64 "; for codes of this shape it must be %" PRId64,
+                              views[i].name, strides[s].name, strides[s].is, strides[s].must);
+    }
+    if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_8B)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.precision is %" PRIu32 "; for codes it must be 0 (auto) or 2 (8b)", op->precision);
+    if (op->smooth > TANDEM_SMOOTH_NONE)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.smooth is %" PRIu32 "; codes are smoothed already, or not: it must be 0 or 1", op->smooth);
+    if (op->lse.dtype != TANDEM_DTYPE_NONE)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.lse.dtype is %" PRIu32 "; of codes, whose mean nobody knows, it must be 0", op->lse.dtype);
     return TANDEM_OK;
 }
 
@@ -273,6 +352,8 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
                           op->lse.dtype);
         status = check_view(&at, "lse", &op->lse, op->heads, op->q_len, 1, true);
     }
+    if (status == TANDEM_OK)
+        status = check_codes(op, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
 
@@ -407,6 +488,15 @@ typedef struct operand {
     place partial, mean, amax, flag, codes, scale;
 } operand;
 
+/* Statistics of its chunks, for the prologues that keep them there. */
+static void place_chunks(maker *at, operand *x, bool amax, bool flag)
+{
+    const unsigned __int128 chunks = (unsigned __int128)x->planes * x->chunks;
+    x->partial = take(at, x->mean.offset != absent, chunks * x->d_pad * 4);
+    x->amax = take(at, amax, chunks * x->d_pad * 4);
+    x->flag = take(at, flag, chunks * TD_TILE_ROWS * 4);
+}
+
 static void add_mean(maker *at, operand *x)
 {
     td_record *record;
@@ -432,6 +522,20 @@ static void add_amax(maker *at, const operand *x, bool own_mean)
     use_scratch(record, WRITE, AT(amax_partial, flag), x->flag);
 }
 
+/* Codes and scales of an operand: of scratch, or of a view that has them. */
+static void use_codes(const maker *at, td_record *record, size_t codes, size_t scale, const operand *x)
+{
+    uint64_t scales_bytes;
+    if (!is_codes(x->tensor.dtype)) {
+        use_scratch(record, READ, codes, x->codes);
+        use_scratch(record, READ, scale, x->scale);
+        return;
+    }
+    tandem_codes_bytes(x->tensor.dtype, at->op->batch, x->tensor.heads, x->tensor.rows, x->tensor.dim, &scales_bytes);
+    use_view(at, record, READ, codes, x->view);
+    add_reloc(record, scale, TD_BASE_VIEW, x->view, scales_bytes);
+}
+
 static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows,
                             uint32_t d_pad)
 {
@@ -445,17 +549,14 @@ static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uin
 }
 
 /* Scratch of an operand. Its sizes count elements, which are below 2^31 blocks * 128 rows * 256 channels. */
-static void place_operand(maker *at, operand *x, bool mean, bool amax, bool flag, uint32_t row_bytes,
-                          bool scale_by_row)
+static void place_operand(maker *at, operand *x, bool mean, uint32_t row_bytes, bool scale_by_row)
 {
     const unsigned __int128 rows = (unsigned __int128)x->planes * x->rows_pad;
     const unsigned __int128 channels = (unsigned __int128)x->planes * x->d_pad;
-    x->partial = take(at, mean, channels * x->chunks * 4);
+    x->partial = x->amax = x->flag = (place){absent, 0};
     x->mean = take(at, mean, channels * 4);
-    x->amax = take(at, amax, channels * x->chunks * 4);
-    x->flag = take(at, flag, rows * 4);
-    x->codes = take(at, true, rows * row_bytes);
-    x->scale = take(at, true, (scale_by_row ? rows : channels) * 4);
+    x->codes = take(at, !is_codes(x->tensor.dtype), rows * row_bytes);
+    x->scale = take(at, !is_codes(x->tensor.dtype), (scale_by_row ? rows : channels) * 4);
 }
 
 /* Sets a block works on, so that each multiprocessor still gets some eight blocks: a power of two up to 8. */
@@ -554,6 +655,207 @@ static void add_commit(maker *at, const output *out, const td_tensor *o, uint64_
     use_view(at, record, WRITE, AT(commit, lse), TD_VIEW_LSE);
 }
 
+/* How many blocks of `tiles` tiles make a cluster that has all of a head's K and V; 0: none does. */
+static uint32_t find_cluster(const operand *k, uint32_t *tiles)
+{
+    const uint32_t most = 8 / TD_PREPARE_WARPS(k->d_pad);
+    for (*tiles = 1; *tiles <= most; *tiles *= 2)
+        if ((k->chunks + *tiles - 1) / *tiles <= MAX_CLUSTER)
+            return (k->chunks + *tiles - 1) / *tiles;
+    return 0;
+}
+
+/* Statistics of heads so far ahead of their codes that these blocks find them ready: two blocks a multiprocessor. */
+static uint32_t find_lag(uint32_t blocks)
+{
+    return 1 + (RESIDENT_BLOCKS + 2 * blocks - 1) / (2 * blocks);
+}
+
+static int index_of_dim(uint32_t d_pad)
+{
+    int i = 0;
+    while (d_pads[i] != d_pad)
+        i++;
+    return i;
+}
+
+/* The prologue on sm_90: one record where clusters hold the heads and these are not too many, else two. */
+static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
+{
+    const tandem_attention *op = at->op;
+    const uint32_t d_pad = k->d_pad, warps = TD_PREPARE_WARPS(d_pad), each = TD_PREPARE_TILES(d_pad);
+    const uint32_t blocks = (k->chunks + each - 1) / each, lag = find_lag(blocks);
+    const uint64_t q_tiles = q->planes * q->chunks;
+    const bool smooth = k->mean.offset != absent;
+    const int d = index_of_dim(d_pad);
+    uint32_t tiles, cluster = find_cluster(k, &tiles);
+    uint64_t grid;
+    td_record *record;
+    td_params_prepare prepare = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},
+                                 .k_strides = {op->k.stride_batch, op->k.stride_head, op->k.stride_row},
+                                 .v_strides = {op->v.stride_batch, op->v.stride_head, op->v.stride_row},
+                                 .heads = op->heads,
+                                 .kv_heads = op->kv_heads,
+                                 .q_len = op->q_len,
+                                 .kv_len = op->kv_len,
+                                 .kv_pad = k->rows_pad,
+                                 .kv_planes = (uint32_t)k->planes,
+                                 .q_tiles = (uint32_t)q_tiles,
+                                 .dim = (uint16_t)op->head_dim,
+                                 .d_pad = (uint16_t)d_pad,
+                                 .q_dtype = (uint8_t)op->q.dtype,
+                                 .k_dtype = (uint8_t)op->k.dtype,
+                                 .v_dtype = (uint8_t)op->v.dtype,
+                                 .smooth = smooth,
+                                 .tiles = tiles,
+                                 .lag = lag};
+
+    if ((k->planes + lag) * 2 * blocks > MAX_BLOCKS || q_tiles * warps > MAX_BLOCKS)
+        return false;
+    if (cluster && k->planes * cluster <= RESIDENT_BLOCKS) {
+        grid = k->planes * cluster + (q_tiles + 2 * tiles - 1) / (2 * tiles);
+        grid = (grid + cluster - 1) / cluster * cluster;
+        record = add_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
+        record->block[0] = 2 * tiles * warps * 32;
+        record->shared_bytes = 2 * tiles * warps * TD_PREPARE_WARP_BYTES;
+        record->flags = TD_RECORD_CLUSTER;
+        record->cluster = cluster;
+        use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
+        use_scratch(record, WRITE, AT(prepare, q_scale), q->scale);
+        use_scratch(record, WRITE, AT(prepare, q_codes), q->codes);
+    } else {
+        const place counters = take(at, true, (unsigned __int128)k->planes * 2 * sizeof(uint32_t));
+        k->partial = take(at, smooth, (unsigned __int128)k->planes * k->chunks * d_pad * 4);
+        v->amax = take(at, true, (unsigned __int128)k->planes * (blocks + 1) * d_pad * 4);
+        v->flag = take(at, true, (unsigned __int128)k->planes * k->rows_pad * 4);
+        grid = (q_tiles * warps + TD_PREPARE_THREADS / 32 - 1) / (TD_PREPARE_THREADS / 32);
+        record = add_record(at, &kernels_prepare_q[d], grid, &prepare, sizeof prepare);
+        record->block[0] = TD_PREPARE_THREADS;
+        use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
+        use_scratch(record, WRITE, AT(prepare, counters), counters);
+        use_scratch(record, WRITE, AT(prepare, q_scale), q->scale);
+        use_scratch(record, WRITE, AT(prepare, q_codes), q->codes);
+
+        record = add_record(at, &kernels_prepare_kv[d], (k->planes + lag) * 2 * blocks, &prepare, sizeof prepare);
+        record->block[0] = TD_PREPARE_THREADS;
+        record->flags = TD_RECORD_PDL;
+        use_scratch(record, WRITE, AT(prepare, counters), counters);
+        use_scratch(record, WRITE, AT(prepare, partial), k->partial);
+        use_scratch(record, WRITE, AT(prepare, amax), v->amax);
+        use_scratch(record, WRITE, AT(prepare, flag), v->flag);
+    }
+    use_view(at, record, READ, AT(prepare, k), TD_VIEW_K);
+    use_view(at, record, READ, AT(prepare, v), TD_VIEW_V);
+    use_scratch(record, WRITE, AT(prepare, k_scale), k->scale);
+    use_scratch(record, WRITE, AT(prepare, v_scale), v->scale);
+    use_scratch(record, WRITE, AT(prepare, k_mean), k->mean);
+    use_scratch(record, WRITE, AT(prepare, k_codes), k->codes);
+    use_scratch(record, WRITE, AT(prepare, v_codes), v->codes);
+    return true;
+}
+
+/* Whether attn_f16_wgmma may read a view: 16 bytes at a time. */
+static bool is_wide(const tandem_view *view)
+{
+    return view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 && view->stride_head % 8 == 0 &&
+           view->stride_row % 8 == 0;
+}
+
+/* The kernel that takes Q, K and V of these types as they lie in memory, or NULL. */
+static const td_kernel *direct_kernel(const tandem_attention *op, const td_target *target, const td_cubin *cubin,
+                                      uint32_t sm, uint32_t smooth, float scale)
+{
+    const bool bf16 = op->q.dtype == TANDEM_DTYPE_BF16;
+    if (sm != 90 || (cubin && cubin->ptx) || target->dump || smooth != TANDEM_SMOOTH_NONE || !(scale > 0) ||
+        (!bf16 && op->q.dtype != TANDEM_DTYPE_F16) || op->k.dtype != op->q.dtype || op->v.dtype != op->q.dtype ||
+        !is_wide(&op->q) || !is_wide(&op->k) || !is_wide(&op->v))
+        return NULL;
+    for (size_t i = 0; i < sizeof kernels_attn_f16_wgmma / sizeof *kernels_attn_f16_wgmma; i++)
+        if (kernels_attn_f16_wgmma[i].dim == op->head_dim && target->shared_bytes >= TD_F16_SHARED_BYTES(op->head_dim))
+            return &kernels_attn_f16_wgmma[i].kernels[bf16];
+    return NULL;
+}
+
+/* How many blocks share the tiles of rows: a block begins a tile beside the end of the one before, which two blocks do
+ * not, but where tiles take long the multiprocessors had better get new blocks as they are done. So a block gets tiles (a
+ * multiple of `pair`) with 32 steps in all, as long as the last of 132 multiprocessors is not done later and almost each
+ * of them has two blocks. */
+static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps)
+{
+    enum { SMS = 132, STEPS = 32, MOST = 8 };
+    uint64_t best = (tiles + pair - 1) / pair, least = (best + SMS - 1) / SMS * pair;
+    for (uint32_t each = 2 * pair; each <= MOST && each * steps <= STEPS; each += pair) {
+        const uint64_t blocks = (tiles + each - 1) / each, last = (blocks + SMS - 1) / SMS * each;
+        if (last <= least && blocks * 16 >= 31 * SMS) {
+            least = last;
+            best = blocks;
+        }
+    }
+    return best;
+}
+
+static tandem_status plan_direct(maker *at, const td_kernel *kernel, bool commits, float scale, char *why,
+                                 size_t why_bytes)
+{
+    const tandem_attention *op = at->op;
+    const uint32_t rows = TD_F16_ROWS(op->head_dim);
+    const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
+    const uint64_t works = planes * ((op->q_len + rows - 1) / rows);
+    const uint32_t pair = op->causal && works >= 264 ? 2 : 1;
+    const uint32_t steps = (op->kv_len + TD_F16_KEYS - 1) / TD_F16_KEYS;
+    const uint64_t blocks = blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps);
+    const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
+    td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
+                                 .k = tensor_of(&op->k, op->kv_heads, op->kv_len, op->head_dim),
+                                 .v = tensor_of(&op->v, op->kv_heads, op->kv_len, op->head_dim),
+                                 .o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
+                                 .lse_stride_batch = op->lse.stride_batch,
+                                 .lse_stride_head = op->lse.stride_head,
+                                 .lse_stride_row = op->lse.stride_row,
+                                 .scale = scale,
+                                 .causal = (uint16_t)op->causal,
+                                 .pair = (uint16_t)pair,
+                                 .works = (uint32_t)works,
+                                 .blocks = (uint32_t)blocks,
+                                 .tile_rows = (uint16_t)rows,
+                                 .step_keys = TD_F16_KEYS};
+    const td_tensor o = p.o;
+    const output out = {.o = take(at, commits, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
+                        .lse = take(at, commits && wants_lse, (unsigned __int128)o_rows * 4),
+                        .verdict = take(at, commits, sizeof(uint32_t))};
+    if (at->overflow)
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.batch, heads, q_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32
+                      "; together they need more than 2^63 bytes of scratch",
+                      op->batch, op->heads, op->q_len);
+    if (commits) {
+        p.o.stride_row = op->head_dim;
+        p.o.stride_head = p.o.stride_row * op->q_len;
+        p.o.stride_batch = p.o.stride_head * op->heads;
+        p.lse_stride_row = 1;
+        p.lse_stride_head = op->q_len;
+        p.lse_stride_batch = p.lse_stride_head * op->heads;
+    }
+    td_record *record = add_record(at, kernel, blocks, &p, sizeof p);
+    record->shared_bytes = TD_F16_SHARED_BYTES(op->head_dim);
+    record->block[0] = TD_F16_THREADS(op->head_dim);
+    use_view(at, record, READ, AT(attention_f16, q.data), TD_VIEW_Q);
+    use_view(at, record, READ, AT(attention_f16, k.data), TD_VIEW_K);
+    use_view(at, record, READ, AT(attention_f16, v.data), TD_VIEW_V);
+    if (commits) {
+        use_scratch(record, WRITE, AT(attention_f16, o.data), out.o);
+        use_scratch(record, WRITE, AT(attention_f16, lse), out.lse);
+        add_commit(at, &out, &o, planes);
+    } else {
+        use_view(at, record, WRITE, AT(attention_f16, o.data), TD_VIEW_O);
+        use_view(at, record, WRITE, AT(attention_f16, lse), TD_VIEW_LSE);
+    }
+    at->plan->scratch_bytes = at->scratch_bytes;
+    return at->missing ? refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "there is no kernel %s in the cubin of sm_90a",
+                                at->missing)
+                       : TANDEM_OK;
+}
+
 float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k)
 {
     static const uint32_t rows_of_q[] = {4, 4, 2, 1, 32, 128, 128}, rows_of_k[] = {16, 16, 32, 1, 64, 64, 128};
@@ -562,24 +864,65 @@ float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k)
     return values <= 64 || head_dim < 64 ? 1 : values <= 256 || head_dim < 96 ? 0.8125f : 0.75f;
 }
 
+/* What AUTO stands for. Tables are measured on a stream's kernels, with tensors of 16 bits and all else left to us. */
+static uint32_t choose_precision(const tandem_attention *op, const td_target *target, const td_cubin *cubin,
+                                 uint32_t sm)
+{
+    const tandem_view *const inputs[] = {&op->q, &op->k, &op->v};
+    const td_choice_table *table = target->choice;
+    bool usual = op->smooth == TANDEM_SMOOTH_DEFAULT && op->granularity == TANDEM_GRANULARITY_DEFAULT && op->scale >= 0;
+    for (int i = 0; i < 3; i++)
+        usual = usual && is_wide(inputs[i]) && inputs[i]->dtype == op->q.dtype && inputs[i]->dtype != TANDEM_DTYPE_F32;
+    const bool known = table && table->sm == target->sm &&
+                       target->shared_bytes == td_target_for_stream(target->sm).shared_bytes;
+    const uint32_t precision = known && usual ? td_choice_precision(table, op) : (uint32_t)TANDEM_PRECISION_AUTO;
+    if (precision != TANDEM_PRECISION_AUTO)
+        return precision;
+    return usual && direct_kernel(op, target, cubin, sm, TANDEM_SMOOTH_NONE, 1) ? td_choice_rule_direct(op)
+                                                                                 : td_choice_rule(op);
+}
+
+/* The kernels for a target: its cubin, if it has one, and of which compute capability they are. False: none fit. */
+static bool find_kernels(const td_target *target, const td_cubin **cubin, uint32_t *sm, char *why, size_t why_bytes)
+{
+    uint32_t cubins = 0;
+    td_cubins(&cubins);
+    *cubin = NULL;
+    *sm = target->sm;
+    if (!target->sm || !cubins || target->twin)
+        return true;
+    *cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
+    if (*cubin)
+        *sm = (*cubin)->sm;
+    return *cubin != NULL;
+}
+
+uint32_t td_attention_precision(const tandem_attention *op, const td_target *target)
+{
+    const td_cubin *cubin;
+    uint32_t sm;
+    if (is_codes(op->q.dtype))
+        return TANDEM_PRECISION_8B;
+    if (op->precision != TANDEM_PRECISION_AUTO || !find_kernels(target, &cubin, &sm, NULL, 0))
+        return op->precision;
+    return choose_precision(op, target, cubin, sm);
+}
+
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes)
 {
     maker at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
     plan->scratch_bytes = 0;
     plan->record_count = 0;
-    uint32_t sm = target->sm, cubins = 0;
-    td_cubins(&cubins);
-    if (at.is_gpu && cubins && !target->twin) {
-        at.cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
-        if (!at.cubin)
-            return TANDEM_ERROR_UNSUPPORTED;
-        sm = at.cubin->sm;
-    }
+    uint32_t sm;
+    if (!find_kernels(target, &at.cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
     at.overlaps = at.is_gpu && sm >= 90;
-    uint32_t precision = op->precision, granularity = op->granularity, smooth = op->smooth;
-    if (precision == TANDEM_PRECISION_AUTO)
-        precision = op->kv_len >= 256 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
+    const bool coded = is_codes(op->q.dtype);
+    const uint32_t precision = td_attention_precision(op, target);
+    uint32_t granularity = op->granularity, smooth = op->smooth;
+    if (coded)
+        smooth = TANDEM_SMOOTH_NONE;
     if (granularity == TANDEM_GRANULARITY_DEFAULT)
         granularity = sm == 90 ? TANDEM_GRANULARITY_THREAD_HOPPER : TANDEM_GRANULARITY_THREAD_ADA;
     if (smooth == TANDEM_SMOOTH_DEFAULT)
@@ -598,18 +941,48 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE, bias = wants_lse && smooth_k;
     const uint32_t d_pad = pad_dim(op->head_dim);
     const uint32_t qk_row_bytes = qk_f16 ? 2 * d_pad : packed ? TD_PACKED_ROW_BYTES(d_pad) : d_pad;
+    if (coded && v_f16)
+        return refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes,
+                      "attention.v.dtype is %" PRIu32 " (e4m3 codes); on compute capability %" PRIu32 ".%" PRIu32
+                      " V must be fp16, bf16 or f32",
+                      op->v.dtype, sm / 10, sm % 10);
     const float qmax = precision == TANDEM_PRECISION_4B ? 7 : 127;
     const bool clips = precision == TANDEM_PRECISION_4B && smooth_q && smooth_k;
     const float scale = op->scale != 0 ? op->scale : (float)(1 / sqrt((double)op->head_dim));
 
+    const td_kernel *direct = qk_f16 ? direct_kernel(op, target, at.cubin, sm, smooth, scale) : NULL;
     operand q = make_operand(&at, TD_VIEW_Q, &op->q, op->heads, op->q_len, d_pad);
     operand k = make_operand(&at, TD_VIEW_K, &op->k, op->kv_heads, op->kv_len, d_pad);
     operand v = make_operand(&at, TD_VIEW_V, &op->v, op->kv_heads, op->kv_len, d_pad);
     at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
     at.extent_bytes[TD_VIEW_LSE] = wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
-    place_operand(&at, &k, smooth_k, tensor_scale, false, qk_row_bytes, true);
-    place_operand(&at, &v, smooth_v, true, true, v_f16 ? 2 * d_pad : d_pad, false);
-    place_operand(&at, &q, false, tensor_scale, false, qk_row_bytes, true);
+
+    if (direct) {
+        if (layout)
+            *layout = (td_attention_layout){.q_pad = q.rows_pad,
+                                            .kv_pad = k.rows_pad,
+                                            .d_pad = d_pad,
+                                            .v_is_f16 = 1,
+                                            .qk_is_f16 = 1,
+                                            .step_keys = TD_F16_KEYS,
+                                            .q_codes = absent,
+                                            .q_scale = absent,
+                                            .q_mean = absent,
+                                            .k_codes = absent,
+                                            .k_scale = absent,
+                                            .k_mean = absent,
+                                            .v_codes = absent,
+                                            .v_scale = absent,
+                                            .v_mean = absent,
+                                            .delta_s = absent,
+                                            .dump_s = absent,
+                                            .dump_p = absent,
+                                            .dump_r = absent};
+        return plan_direct(&at, direct, target->commit, scale, why, why_bytes);
+    }
+    place_operand(&at, &k, smooth_k, qk_row_bytes, true);
+    place_operand(&at, &v, smooth_v, v_f16 ? 2 * d_pad : d_pad, false);
+    place_operand(&at, &q, false, qk_row_bytes, true);
     const unsigned __int128 q_rows = (unsigned __int128)q.planes * q.rows_pad;
     const place q_mean = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * d_pad * 4);
     const place delta = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * k.rows_pad * 4);
@@ -619,6 +992,17 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         .o = take(&at, target->commit, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
         .lse = take(&at, target->commit && wants_lse, (unsigned __int128)o_rows * 4),
         .verdict = take(&at, target->commit, sizeof(uint32_t))};
+    const bool halves = op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
+                        op->v.dtype != TANDEM_DTYPE_F32 && d_pad <= 128;
+    /* A stream's block gets more shared memory than any executor's; only there, clusters too. */
+    const bool prepared = !coded && halves && sm == 90 && !(at.cubin && at.cubin->ptx) && target->shared_bytes && !smooth_q &&
+                          !smooth_v && !bias && precision == TANDEM_PRECISION_8B &&
+                          granularity == TANDEM_GRANULARITY_THREAD_HOPPER && add_prepare(&at, &q, &k, &v);
+    if (!prepared && !coded) {
+        place_chunks(&at, &k, tensor_scale, false);
+        place_chunks(&at, &v, true, true);
+        place_chunks(&at, &q, tensor_scale, false);
+    }
     /* wgmma: one scale for what a thread has of a step's keys, maxima before scales (so none below zero), no delta-S */
     const bool one_scale =
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
@@ -653,12 +1037,10 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                    .q_clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1,
                                    .k_clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
                                    .granularity = (uint8_t)granularity};
-    const bool fused = at.is_gpu && !v_f16 && !smooth_v && !tensor_scale && d_pad <= 128 &&
-                       op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
-                       op->v.dtype != TANDEM_DTYPE_F32 &&
+    const bool fused = !prepared && !coded && at.is_gpu && !v_f16 && !smooth_v && !tensor_scale && halves &&
                        add_fused(&at, &q, &k, &v, &quantise, q_mean, lse_bias,
                                  target->shared_bytes >= TD_FUSED_SHARED_BYTES + TD_FUSED_AHEAD_BYTES);
-    if (!fused) {
+    if (!prepared && !fused && !coded) {
         if (smooth_k)
             add_mean(&at, &k);
         if (smooth_v)
@@ -750,9 +1132,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         attention.lse_stride_head = op->q_len;
         attention.lse_stride_batch = attention.lse_stride_head * op->heads;
     }
-    int d_index = 0;
-    while (d_pads[d_index] != d_pad)
-        d_index++;
+    const int d_index = index_of_dim(d_pad);
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
@@ -760,21 +1140,18 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
-    const uint32_t tile_rows = wgmma ? TD_HOPPER_ROWS : at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
+    const uint32_t tile_rows = wgmma ? TD_HOPPER_ROWS(d_pad) : at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
     record =
         add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
     if (wgmma) {
         record->shared_bytes = TD_HOPPER_SHARED_BYTES(d_pad);
-        record->block[0] = TD_HOPPER_THREADS;
+        record->block[0] = TD_HOPPER_THREADS(d_pad);
     } else if (at.is_gpu) {
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);
     }
-    use_scratch(record, READ, AT(attention, q_codes), q.codes);
-    use_scratch(record, READ, AT(attention, k_codes), k.codes);
-    use_scratch(record, READ, AT(attention, v_codes), v.codes);
-    use_scratch(record, READ, AT(attention, q_scale), q.scale);
-    use_scratch(record, READ, AT(attention, k_scale), k.scale);
-    use_scratch(record, READ, AT(attention, v_scale), v.scale);
+    use_codes(&at, record, AT(attention, q_codes), AT(attention, q_scale), &q);
+    use_codes(&at, record, AT(attention, k_codes), AT(attention, k_scale), &k);
+    use_codes(&at, record, AT(attention, v_codes), AT(attention, v_scale), &v);
     use_scratch(record, READ, AT(attention, v_mean), v.mean);
     use_scratch(record, READ, AT(attention, delta), delta);
     use_scratch(record, READ, AT(attention, lse_bias), lse_bias);

@@ -29,6 +29,8 @@ typedef struct td_target {
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
+    /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
+    const struct td_choice_table *choice;
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 
@@ -57,6 +59,9 @@ td_target td_target_for_stream(uint32_t sm);
  * `layout` may be NULL. UNSUPPORTED with the reason in `why` when there is no kernel. */
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes);
+
+/* What a plan of `op`, which has passed the check, would have as its precision: what AUTO stands for on that target. */
+uint32_t td_attention_precision(const tandem_attention *op, const td_target *target);
 
 /* Part of its group's largest magnitude that the INT4 codes of Q and K reach where both are smoothed: `clip` in
  * params.h. */

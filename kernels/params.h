@@ -8,7 +8,9 @@
  *
  * Numbers that both sides must compute alike, in float32, round to nearest, without contraction unless fma is said:
  *   finite(x)      x if it is finite, else 0; a row with anything else in it is "bad"
- *   mean[c]        chunk sums over 128 rows, row after row, then over the chunks in order, then / (float)rows
+ *   mean[c]        of each chunk of 128 rows eight sums s0 .. s7 of the rows that are alike modulo 8, in order; the chunk's
+ *                  is (((s0 + s1) + (s2 + s3)) + (s4 + s5)) + (s6 + s7); then over the chunks in order, then / (float)rows.
+ *                  Of a block of Q (smooth Q): row after row, then / (float)rows
  *   y              x - mean (x where there is no smoothing)
  *   amax           of codes of Q and K: (largest |y| of the group) * clip; of V: the largest |y|
  *   clip           1, but for INT4 codes where both Q and K are smoothed: there few y are near the largest, so those
@@ -61,18 +63,20 @@
     (2u * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad) <= 47u * 1024u ? 2u : 1u)
 #define TD_ATTENTION_SHARED_BYTES(qk_row_bytes, pv_bytes, d_pad) \
     (TD_ATTENTION_STAGES(qk_row_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad))
-/* attn_8b_wgmma: 128 rows a block, 128 keys a step, two warpgroups of 64 rows and one that fetches. A row of K or Q has
- * 32, 64 or 128 bytes in shared memory, which holds three stages of K, V with eight channels of ones, and scales; then Q,
- * V's scales and means for each warpgroup, and barriers. */
-#define TD_HOPPER_ROWS 128u
+/* attn_8b_wgmma: 128 keys a step, two or three warpgroups of 64 rows and one that fetches. A row of K or Q has 32, 64 or
+ * 128 bytes in shared memory, which holds stages of K, V with eight channels of ones, and scales; then Q, V's scales and
+ * means for each warpgroup, and barriers. */
 #define TD_HOPPER_KEYS 128u
-#define TD_HOPPER_THREADS 384u
+#define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 3u : 2u)
+#define TD_HOPPER_STAGES(d_pad) ((d_pad) <= 64u ? 6u : 3u)
+#define TD_HOPPER_ROWS(d_pad) (64u * TD_HOPPER_GROUPS(d_pad))
+#define TD_HOPPER_THREADS(d_pad) (128u * (TD_HOPPER_GROUPS(d_pad) + 1u))
 #define TD_HEADROOM_LOG2 4.0f
 #define TD_HOPPER_ROW_BYTES(d_pad) ((d_pad) <= 32u ? 32u : (d_pad) <= 64u ? 64u : 128u)
 #define TD_HOPPER_STAGE_BYTES(d_pad) (128u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) + 8u) * 128u + 1024u)
-#define TD_HOPPER_SHARED_BYTES(d_pad)                                                                   \
-    (3u * TD_HOPPER_STAGE_BYTES(d_pad) + 128u * TD_HOPPER_ROW_BYTES(d_pad) +                            \
-     (4u * 4u * (d_pad) + 1023u) / 1024u * 1024u + 1024u)
+#define TD_HOPPER_SHARED_BYTES(d_pad)                                                                                \
+    (TD_HOPPER_STAGES(d_pad) * TD_HOPPER_STAGE_BYTES(d_pad) + TD_HOPPER_ROWS(d_pad) * TD_HOPPER_ROW_BYTES(d_pad) +   \
+     (TD_HOPPER_GROUPS(d_pad) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u + 1024u)
 
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
@@ -228,10 +232,42 @@ typedef struct td_params_quantise {
     uint32_t kv_planes, kv_blocks, q_tiles; /* q_tiles: of all heads */
 } td_params_quantise;
 
+/* Kernels `prepare`, or `prepare_q` and then `prepare_kv` (sm_90a, entries with _d32 _d64 _d128 behind, the last for
+ * d_pad 96 too): the whole prologue like `stats` and `quantise`, of int8 codes whose scales are those of
+ * TANDEM_GRANULARITY_THREAD_HOPPER, without smooth Q and lse_bias. Every array is as the kernels above make it.
+ *
+ * `prepare`: clusters of blocks, as many as a head has `tiles` tiles of 128 keys for. Cluster i < kv_planes has K and V of
+ * head i, the others Q's tiles: the blocks' warps take them one after the other, TD_PREPARE_WARPS a tile. A block has as
+ * many warps for each of K and V. `partial`, `amax`, `flag` and `counters` are NULL.
+ *
+ * `prepare_q`: Q as above, TD_PREPARE_THREADS a block; counters become 0.
+ * `prepare_kv`: blocks of TD_PREPARE_TILES tiles of a head; per head all of them twice. Grid x: in turn for each of
+ * kv_planes + lag steps the blocks of head `step`, which make statistics, and those of head `step - lag`, which make codes.
+ *   amax      [bhk][blocks of a head + 1][d_pad]: of each block, then of the head
+ *   counters  [bhk][2]: blocks of the head whose statistics are there; 1 once its totals are */
+#define TD_PREPARE_THREADS 256u
+#define TD_PREPARE_WARP_BYTES 8192u /* of shared memory, in `prepare` */
+#define TD_PREPARE_WARPS(d_pad) ((d_pad) <= 32u ? 1u : (d_pad) <= 64u ? 2u : 4u)
+#define TD_PREPARE_TILES(d_pad) (4u / TD_PREPARE_WARPS(d_pad))
+typedef struct td_params_prepare {
+    const uint32_t *cancel;
+    const void *q, *k, *v;
+    int64_t q_strides[3], k_strides[3], v_strides[3]; /* batch, head, row; in elements */
+    float *partial, *amax, *flag;
+    uint32_t *counters;
+    float *q_scale, *k_scale, *v_scale, *k_mean;
+    void *q_codes, *k_codes, *v_codes;
+    uint32_t heads, kv_heads, q_len, kv_len, kv_pad;
+    uint32_t kv_planes, q_tiles; /* of all heads */
+    uint16_t dim, d_pad;
+    uint8_t q_dtype, k_dtype, v_dtype, smooth; /* tandem_dtype; whether K is smoothed */
+    uint32_t tiles, lag;
+} td_params_prepare;
+
 /* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
  * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES.
- * `attn_8b_wgmma` (sm_90a, no _d256): blocks of TD_HOPPER_ROWS rows and TD_HOPPER_THREADS threads, TD_HOPPER_SHARED_BYTES;
+ * `attn_8b_wgmma` (sm_90a, no _d256): rows, threads and shared bytes of a block are TD_HOPPER_*(d);
  * scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they are bad. Writes
  * dumps only as `attn_8b_wgmma_dump`. */
 typedef struct td_params_attention {
@@ -252,6 +288,34 @@ typedef struct td_params_attention {
     uint32_t causal;
     uint32_t accumulator; /* td_accumulator, for the twin; the GPU has its own */
 } td_params_attention;
+
+/* Kernel `attn_f16_wgmma` (sm_90a): attention on fp16 or bf16 tensors as they lie in memory, q, k and v of one of these
+ * types and 16-byte aligned with all their strides; o of any type. scale > 0. There are `works` = bh * q_tiles tiles of
+ * 64 * groups rows. Block x of `blocks` (grid x) takes tiles x, x + blocks, x + 2 * blocks ..., so that at any time blocks
+ * share heads; with `pair` 2 it takes pairs of tiles so: with a causal mask a long and a short one, else each head's longest
+ * come first. A row of Q, K or V is cut into parts of 128 bytes. */
+#define TD_F16_TOP_LOG2 8.0f    /* P when its base is set, */
+#define TD_F16_LIMIT_LOG2 15.0f /* and at most */
+#define TD_F16_KEYS 128u        /* a step */
+#define TD_F16_GROUPS(d) ((d) <= 64u ? 3u : 2u)
+#define TD_F16_STAGES(d) ((d) <= 64u ? 3u : 2u)
+#define TD_F16_ROWS(d) (64u * TD_F16_GROUPS(d))
+#define TD_F16_THREADS(d) (128u * TD_F16_GROUPS(d) + 128u)
+#define TD_F16_PARTS(d) (((d) + 63u) / 64u)
+#define TD_F16_SHARED(d, keys, groups, stages) \
+    (TD_F16_PARTS(d) * 128u * (128u * (groups) + 2u * (stages) * (keys)) + 1024u)
+#define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS, TD_F16_GROUPS(d), TD_F16_STAGES(d))
+typedef struct td_params_attention_f16 {
+    const uint32_t *cancel;
+    td_tensor q, k, v, o;
+    float *lse; /* or NULL */
+    int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+    float scale;
+    uint16_t causal, pair;
+    uint32_t works, blocks;
+    uint16_t tile_rows, step_keys; /* 64 * groups and keys, for the twin; the GPU has its own */
+    uint32_t reserved;
+} td_params_attention_f16;
 
 /* Kernel `claim` (one thread), of plans that commit: the device's side of td_control's protocol. *verdict, in scratch, is
  * what it decided; TD_VERDICT_COMMITTED where control is NULL. It does not heed `cancel`. */

@@ -56,7 +56,7 @@ typedef struct td_kernel {
 } td_kernel;
 
 typedef enum td_record_flags {
-    TD_RECORD_CLUSTER = 1,     /* needs thread-block clusters */
+    TD_RECORD_CLUSTER = 1,     /* needs thread-block clusters, of `cluster` blocks */
     TD_RECORD_PDL = 2,         /* programmatic dependent launch */
     TD_RECORD_TENSOR_MAPS = 4, /* has relocations of that kind */
 } td_record_flags;
@@ -68,6 +68,7 @@ typedef struct td_record {
     uint32_t registers;    /* a thread; 0 on the CPU */
     uint32_t local_bytes;  /* a thread */
     uint32_t flags;        /* td_record_flags */
+    uint32_t cluster;      /* blocks of one, at most 16; grid[0] is a multiple of it */
     uint32_t param_bytes, reloc_count, read_count, write_count;
     _Alignas(16) unsigned char params[TD_PARAM_BYTES];
     td_reloc relocs[TD_MAX_RELOCS];

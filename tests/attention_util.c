@@ -273,3 +273,31 @@ double tu_case_lse_error(const tu_case *it)
     free(lse);
     return most;
 }
+
+void tu_case_codes(const tu_case *it, const unsigned char *scratch, tandem_attention *op, void *bytes[3], uint64_t sizes[3])
+{
+    const td_attention_layout *at = &it->layout;
+    const uint64_t codes[3] = {at->q_codes, at->k_codes, at->v_codes}, scales[3] = {at->q_scale, at->k_scale, at->v_scale};
+    tandem_view *views[3] = {&op->q, &op->k, &op->v};
+
+    *op = it->op;
+    op->precision = TANDEM_PRECISION_8B;
+    op->smooth = TANDEM_SMOOTH_DEFAULT;
+    for (int i = 0; i < 3; i++) {
+        const uint32_t heads = i ? op->kv_heads : op->heads, rows = i ? op->kv_len : op->q_len;
+        const uint32_t rows_pad = i ? at->kv_pad : at->q_pad;
+        const uint64_t plane = (uint64_t)rows_pad * at->d_pad, planes = (uint64_t)op->batch * heads;
+        uint64_t scales_bytes;
+
+        *views[i] = (tandem_view){.mem = 1,
+                                  .dtype = i < 2 ? TANDEM_DTYPE_CODES_INT8 : TANDEM_DTYPE_CODES_E4M3,
+                                  .stride_row = i < 2 ? at->d_pad : rows_pad,
+                                  .stride_head = (int64_t)plane,
+                                  .stride_batch = (int64_t)plane * heads};
+        sizes[i] = tandem_codes_bytes(views[i]->dtype, op->batch, heads, rows, op->head_dim, &scales_bytes);
+        bytes[i] = allocate(sizes[i]);
+        memset(bytes[i], TU_POISON, sizes[i]);
+        memcpy(bytes[i], scratch + codes[i], planes * plane);
+        memcpy((unsigned char *)bytes[i] + scales_bytes, scratch + scales[i], sizes[i] - scales_bytes);
+    }
+}

@@ -65,6 +65,10 @@ void tu_case_ref(tu_case *it);
  * outputs and the scratch was written: TANDEM_ERROR_DEVICE then. */
 tandem_status tu_case_run(tu_case *it, const td_target *target, uint32_t threads);
 
+/* Q, K and V of a case as its plan has quantised them, in the layout that tandem_attention takes: bytes for each, to be
+ * freed, and the operation on them. */
+void tu_case_codes(const tu_case *it, const unsigned char *scratch, tandem_attention *op, void *bytes[3], uint64_t sizes[3]);
+
 /* sum |a - b| / sum |b|; NaN anywhere gives NaN. */
 double tu_relative_l1(const double *a, const double *b, size_t n);
 double tu_max_abs(const double *a, const double *b, size_t n);

@@ -16,6 +16,8 @@
 fake_cuda fake_cuda_driver = {.device_count = 1};
 
 #define INVALID_VALUE 1
+#define LAUNCH_FAILED 719
+#define SHARED_BYTES 232448
 #define CALL(name, ...) static td_cu_result fake_##name(__VA_ARGS__)
 
 /* Streams: a thread that does one command after the other. */
@@ -25,12 +27,15 @@ typedef enum command_kind {
     COMMAND_WAIT,
     COMMAND_SIGNAL,
     COMMAND_COPY,
-    COMMAND_RECORD,     /* of an event: now it stands at `value` */
-    COMMAND_WAIT_EVENT, /* until it stands there */
+    COMMAND_RECORD,     /* of an event: the one of number `value` */
+    COMMAND_WAIT_EVENT, /* until that is reached */
+    COMMAND_HOLD,
 } command_kind;
 
 typedef struct command {
     command_kind kind;
+    td_cu_function function; /* of a graph's kernel */
+    unsigned grid[3];
     td_params_stamp stamp;
     VkSemaphore semaphore;
     uint64_t value;
@@ -40,12 +45,12 @@ typedef struct command {
     size_t bytes;
 } command;
 
-/* An event stands at the number of its last record that was reached. */
-struct td_cu_event_st {
-    atomic_uint_fast64_t recorded, reached;
-};
+enum { COMMANDS = 1024, RECORDS = 512 };
 
-enum { COMMANDS = 1024 };
+/* Records are counted, each is reached for itself: they may be on several streams, which reach them in whatever order. */
+struct td_cu_event_st {
+    atomic_uint_fast64_t recorded, reached[RECORDS]; /* by number % RECORDS: the number */
+};
 
 struct td_cu_stream_st {
     pthread_t thread;
@@ -53,7 +58,7 @@ struct td_cu_stream_st {
     pthread_cond_t changed;
     command commands[COMMANDS];
     uint64_t head, tail;
-    bool stopping;
+    bool stopping, joined;
 };
 
 struct td_cu_external_semaphore_st {
@@ -71,6 +76,18 @@ enum { NODES = 64 };
 struct td_cu_graph_st {
     command commands[NODES];
     size_t count;
+    bool loose; /* the last one's edge is still to come */
+};
+
+/* A module has whatever kernel is asked for. */
+enum { FUNCTIONS = 96 };
+struct td_cu_function_st {
+    char name[40];
+    int dynamic_bytes; /* of shared memory, that it may be launched with; 0: nobody said */
+    bool wide_clusters;
+};
+struct td_cu_module_st {
+    struct td_cu_function_st functions[FUNCTIONS];
 };
 
 /* What a context holds: it goes with the last that retains it. */
@@ -81,6 +98,7 @@ typedef enum object_kind {
     OBJECT_SEMAPHORE,
     OBJECT_EVENT,
     OBJECT_GRAPH,
+    OBJECT_MODULE,
     OBJECT_STREAM,
     OBJECT_NAME
 } object_kind;
@@ -94,6 +112,7 @@ typedef struct object {
 static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
 static object *objects;
 static int retained;
+static atomic_bool dead; /* the context; the next one is not */
 
 static void add(object_kind kind, void *pointer)
 {
@@ -122,6 +141,17 @@ static bool take_out(object_kind kind, const void *pointer)
     __real_free(found);
     fake_cuda_driver.live -= found != NULL;
     return found != NULL;
+}
+
+static void *first_of(object_kind kind)
+{
+    void *pointer = NULL;
+
+    pthread_mutex_lock(&objects_lock);
+    for (const object *o = objects; o && !pointer; o = o->next)
+        pointer = o->kind == kind ? o->pointer : NULL;
+    pthread_mutex_unlock(&objects_lock);
+    return pointer;
 }
 
 static void nap(void)
@@ -172,20 +202,50 @@ static void wait_for(td_cu_stream stream, const command *c)
     }
 }
 
+/* Not where the host has done it: it thought that the device was dead. */
 static void signal_now(const command *c)
 {
     const VkSemaphoreSignalInfo info = {
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = c->semaphore, .value = c->value};
+    const td_vk_table *vk = fake_cuda_driver.vulkan;
+    uint64_t value = 0;
 
     pthread_mutex_lock(&fault_semaphores);
-    fake_cuda_driver.vulkan->SignalSemaphore(fake_cuda_driver.device, &info);
+    if (vk->GetSemaphoreCounterValue(fake_cuda_driver.device, c->semaphore, &value) != VK_SUCCESS || value < c->value)
+        vk->SignalSemaphore(fake_cuda_driver.device, &info);
     pthread_mutex_unlock(&fault_semaphores);
+}
+
+static atomic_uint_fast64_t *reached_at(td_cu_event event, uint64_t record)
+{
+    return &event->reached[record % RECORDS];
+}
+
+static bool is_reached(td_cu_event event, uint64_t record)
+{
+    return atomic_load(reached_at(event, record)) >= record;
 }
 
 static void wait_until_reached(td_cu_stream stream, const command *c)
 {
-    while (!is_stopping(stream) && c->event->reached < c->value)
+    while (!is_stopping(stream) && !is_reached(c->event, c->value))
         nap();
+}
+
+static void hold(td_cu_stream stream)
+{
+    while (!is_stopping(stream) && atomic_load(&fake_cuda_driver.holds))
+        nap();
+}
+
+/* It takes a while, so that what is freed too early is found. */
+static void copy(const command *c)
+{
+    const size_t half = c->bytes / 2;
+
+    memcpy(c->to, c->from, half);
+    nap();
+    memcpy((char *)c->to + half, (const char *)c->from + half, c->bytes - half);
 }
 
 static void carry_out(td_cu_stream stream, const command *c)
@@ -194,9 +254,10 @@ static void carry_out(td_cu_stream stream, const command *c)
     case COMMAND_STAMP: stamp(&c->stamp); break;
     case COMMAND_WAIT: wait_for(stream, c); break;
     case COMMAND_SIGNAL: signal_now(c); break;
-    case COMMAND_COPY: memcpy(c->to, c->from, c->bytes); break;
-    case COMMAND_RECORD: c->event->reached = c->value; break;
+    case COMMAND_COPY: copy(c); break;
+    case COMMAND_RECORD: atomic_store(reached_at(c->event, c->value), c->value); break;
     case COMMAND_WAIT_EVENT: wait_until_reached(stream, c); break;
+    case COMMAND_HOLD: hold(stream); break;
     }
 }
 
@@ -292,7 +353,7 @@ CALL(cuDeviceGetAttribute, int *value, int attribute, td_cu_ordinal ordinal)
     case TD_CU_ATTRIBUTE_MULTIPROCESSORS: *value = 4; break;
     case TD_CU_ATTRIBUTE_MAJOR: *value = 9; break;
     case TD_CU_ATTRIBUTE_MINOR: *value = 0; break;
-    case TD_CU_ATTRIBUTE_SHARED_OPTIN: *value = 232448; break;
+    case TD_CU_ATTRIBUTE_SHARED_OPTIN: *value = SHARED_BYTES; break;
     case TD_CU_ATTRIBUTE_TIMELINES: *value = fake_cuda_driver.vulkan != NULL; break;
     default: return INVALID_VALUE;
     }
@@ -314,18 +375,37 @@ CALL(cuDevicePrimaryCtxRetain, td_cu_context *context, td_cu_ordinal ordinal)
     fake_cuda_driver.retained_ordinal = ordinal;
     fake_cuda_driver.live++;
     pthread_mutex_lock(&objects_lock);
-    retained++;
+    if (!retained++)
+        atomic_store(&dead, false);
     pthread_mutex_unlock(&objects_lock);
     return TD_CU_SUCCESS;
 }
 
-static void end_stream(td_cu_stream stream)
+/* Returns when nothing of it runs any more. */
+static void stop_stream(td_cu_stream stream)
 {
     pthread_mutex_lock(&stream->lock);
     stream->stopping = true;
     pthread_cond_signal(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
-    __real_pthread_join(stream->thread, NULL);
+    if (!stream->joined)
+        __real_pthread_join(stream->thread, NULL);
+    stream->joined = true;
+}
+
+void fake_cuda_die(void)
+{
+    pthread_mutex_lock(&objects_lock);
+    atomic_store(&dead, true);
+    for (object *o = objects; o; o = o->next)
+        if (o->kind == OBJECT_STREAM)
+            stop_stream(o->pointer);
+    pthread_mutex_unlock(&objects_lock);
+}
+
+static void end_stream(td_cu_stream stream)
+{
+    stop_stream(stream);
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->lock);
     __real_free(stream);
@@ -351,12 +431,9 @@ CALL(cuDevicePrimaryCtxRelease, td_cu_ordinal ordinal)
     last = --retained == 0;
     pthread_mutex_unlock(&objects_lock);
     for (object_kind kind = OBJECT_STREAM + 1; last && kind-- > OBJECT_MEMORY;) /* streams first: they use memory */
-        for (object *o = objects, *next; o; o = next) {
-            next = o->next;
-            if (o->kind != kind)
-                continue;
-            end_object(kind, o->pointer);
-            take_out(kind, o->pointer);
+        for (void *pointer; (pointer = first_of(kind));) {
+            take_out(kind, pointer); /* so that it does not die as well meanwhile */
+            end_object(kind, pointer);
             fake_cuda_driver.abandoned++;
         }
     while (last && objects) {
@@ -572,6 +649,18 @@ CALL(cuStreamCreate, td_cu_stream *out, unsigned flags)
     return TD_CU_SUCCESS;
 }
 
+CALL(cuCtxGetStreamPriorityRange, int *least, int *most)
+{
+    *least = 0;
+    *most = -5;
+    return TD_CU_SUCCESS;
+}
+
+CALL(cuStreamCreateWithPriority, td_cu_stream *out, unsigned flags, int priority)
+{
+    return priority > 0 || priority < -5 ? INVALID_VALUE : fake_cuStreamCreate(out, flags);
+}
+
 CALL(cuStreamDestroy, td_cu_stream stream)
 {
     if (!take_out(OBJECT_STREAM, stream))
@@ -589,7 +678,7 @@ CALL(cuStreamQuery, td_cu_stream stream)
     pthread_mutex_lock(&stream->lock);
     idle = stream->head == stream->tail;
     pthread_mutex_unlock(&stream->lock);
-    return idle ? TD_CU_SUCCESS : TD_CU_ERROR_NOT_READY;
+    return idle ? TD_CU_SUCCESS : atomic_load(&dead) ? LAUNCH_FAILED : TD_CU_ERROR_NOT_READY;
 }
 
 CALL(cuEventCreate, td_cu_event *out, unsigned flags)
@@ -628,16 +717,16 @@ CALL(cuStreamWaitEvent, td_cu_stream stream, td_cu_event event, unsigned flags)
 
 CALL(cuEventQuery, td_cu_event event)
 {
-    return event->reached < event->recorded ? TD_CU_ERROR_NOT_READY : TD_CU_SUCCESS;
+    return is_reached(event, event->recorded) ? TD_CU_SUCCESS : TD_CU_ERROR_NOT_READY;
 }
 
 CALL(cuEventSynchronize, td_cu_event event)
 {
     const uint64_t value = event->recorded;
 
-    while (event->reached < value)
+    while (!is_reached(event, value) && !atomic_load(&dead))
         nap();
-    return TD_CU_SUCCESS;
+    return is_reached(event, value) ? TD_CU_SUCCESS : LAUNCH_FAILED;
 }
 
 CALL(cuMemcpyHtoDAsync, td_cu_pointer to, const void *from, size_t bytes, td_cu_stream stream)
@@ -645,6 +734,12 @@ CALL(cuMemcpyHtoDAsync, td_cu_pointer to, const void *from, size_t bytes, td_cu_
     const command c = {.kind = COMMAND_COPY, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes};
 
     return enqueue(stream, &c);
+}
+
+CALL(cuMemsetD8Async, td_cu_pointer to, unsigned char value, size_t bytes, td_cu_stream stream)
+{
+    memset((void *)(uintptr_t)to, value, bytes);
+    return stream ? INVALID_VALUE : TD_CU_SUCCESS;
 }
 
 CALL(cuMemcpyDtoHAsync, void *to, td_cu_pointer from, size_t bytes, td_cu_stream stream)
@@ -656,43 +751,79 @@ CALL(cuMemcpyDtoHAsync, void *to, td_cu_pointer from, size_t bytes, td_cu_stream
 
 CALL(cuModuleLoadDataEx, td_cu_module *module, const void *data, unsigned count, int *options, void **values)
 {
-    static int one;
-
     (void)count;
     (void)options;
     (void)values;
     if (!data)
         return INVALID_VALUE;
-    *module = (td_cu_module)(void *)&one;
-    add(OBJECT_NAME, &one);
+    *module = __real_calloc(1, sizeof **module);
+    add(OBJECT_MODULE, *module);
     return TD_CU_SUCCESS;
 }
 
 CALL(cuModuleUnload, td_cu_module module)
 {
-    return take_out(OBJECT_NAME, module) ? TD_CU_SUCCESS : INVALID_VALUE;
+    if (!take_out(OBJECT_MODULE, module))
+        return INVALID_VALUE;
+    __real_free(module);
+    return TD_CU_SUCCESS;
 }
-
-static int plain_function, stamp_function;
 
 CALL(cuModuleGetFunction, td_cu_function *function, td_cu_module module, const char *name)
 {
-    (void)module;
-    *function = (td_cu_function)(void *)(strcmp(name, "stamp") ? &plain_function : &stamp_function);
+    struct td_cu_function_st *f = module->functions;
+
+    while (f < module->functions + FUNCTIONS && f->name[0] && strcmp(f->name, name))
+        f++;
+    if (f == module->functions + FUNCTIONS || strlen(name) >= sizeof f->name)
+        return INVALID_VALUE;
+    strcpy(f->name, name);
+    *function = f;
     return TD_CU_SUCCESS;
 }
 
 CALL(cuFuncGetAttribute, int *value, int attribute, td_cu_function function)
 {
     (void)function;
-    *value = attribute == TD_CU_FUNCTION_REGISTERS ? 32 : 0;
+    *value = attribute == TD_CU_FUNCTION_REGISTERS       ? 32
+             : attribute == TD_CU_FUNCTION_STATIC_SHARED ? fake_cuda_driver.static_shared_bytes
+                                                         : 0;
     return TD_CU_SUCCESS;
 }
 
 CALL(cuFuncSetAttribute, td_cu_function function, int attribute, int value)
 {
-    (void)function;
-    return attribute == TD_CU_FUNCTION_DYNAMIC_SHARED && value > 0 ? TD_CU_SUCCESS : INVALID_VALUE;
+    if (attribute == TD_CU_FUNCTION_WIDE_CLUSTERS) {
+        function->wide_clusters = value;
+        return TD_CU_SUCCESS;
+    }
+    if (attribute != TD_CU_FUNCTION_DYNAMIC_SHARED || value <= 0 ||
+        value > SHARED_BYTES - fake_cuda_driver.static_shared_bytes)
+        return INVALID_VALUE;
+    function->dynamic_bytes = value;
+    return TD_CU_SUCCESS;
+}
+
+/* More than 48 KB with what is static must have been allowed. */
+static bool is_allowed(td_cu_function function, unsigned shared_bytes)
+{
+    const int plain = 48 * 1024 - fake_cuda_driver.static_shared_bytes;
+
+    return shared_bytes <= (unsigned)(function->dynamic_bytes > plain ? function->dynamic_bytes : plain);
+}
+
+/* Grids are whole clusters; those of more than 8 blocks must have been allowed. */
+static bool is_cluster(td_cu_function function, const unsigned *grid, const td_cu_launch_value *value)
+{
+    const unsigned blocks = value->cluster[0];
+
+    return blocks && value->cluster[1] == 1 && value->cluster[2] == 1 && grid[0] % blocks == 0 &&
+           blocks <= (function->wide_clusters ? 16 : 8);
+}
+
+static bool is_stamp(td_cu_function function)
+{
+    return !strcmp(function->name, "stamp");
 }
 
 CALL(cuFuncLoad, td_cu_function function)
@@ -705,11 +836,13 @@ CALL(cuLaunchKernel, td_cu_function function, unsigned gx, unsigned gy, unsigned
 {
     command c = {.kind = COMMAND_STAMP};
 
-    (void)shared;
-    if (!gx || !gy || !gz || !bx || !by || !bz || params || !extra || extra[0] != TD_CU_LAUNCH_BUFFER)
+    if (!gx || !gy || !gz || !bx || !by || !bz || params || !extra || extra[0] != TD_CU_LAUNCH_BUFFER ||
+        !is_allowed(function, shared))
         return INVALID_VALUE;
-    if ((void *)function != &stamp_function)
-        return TD_CU_SUCCESS;
+    if (!is_stamp(function)) {
+        c.kind = COMMAND_HOLD;
+        return atomic_load(&fake_cuda_driver.holds) ? enqueue(stream, &c) : TD_CU_SUCCESS;
+    }
     memcpy(&c.stamp, extra[1], sizeof c.stamp);
     return enqueue(stream, &c);
 }
@@ -717,17 +850,21 @@ CALL(cuLaunchKernel, td_cu_function function, unsigned gx, unsigned gy, unsigned
 CALL(cuLaunchKernelEx, const td_cu_launch *launch, td_cu_function function, void **params, void **extra)
 {
     for (unsigned i = 0; i < launch->attribute_count; i++)
-        if (launch->attributes[i].id != TD_CU_LAUNCH_OVERLAPS)
+        if (launch->attributes[i].id != TD_CU_LAUNCH_OVERLAPS &&
+            (launch->attributes[i].id != TD_CU_LAUNCH_CLUSTER ||
+             !is_cluster(function, launch->grid, &launch->attributes[i].value)))
             return INVALID_VALUE;
     return fake_cuLaunchKernel(function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
                                launch->block[1], launch->block[2], launch->shared_bytes, launch->stream, params, extra);
 }
 
+static _Thread_local td_cu_graph building;
+
 CALL(cuGraphCreate, td_cu_graph *out, unsigned flags)
 {
     if (flags || depth <= 0)
         return INVALID_VALUE;
-    *out = __real_calloc(1, sizeof **out);
+    *out = building = __real_calloc(1, sizeof **out);
     add(OBJECT_GRAPH, *out);
     return TD_CU_SUCCESS;
 }
@@ -749,8 +886,10 @@ static td_cu_graph_node node_of(size_t place)
 static td_cu_result add_node(td_cu_graph_node *node, td_cu_graph graph, const td_cu_graph_node *after, size_t count,
                              const command *c)
 {
-    if (graph->count == NODES || count != (graph->count > 0) || (count && after[0] != node_of(graph->count)))
+    if (graph->count == NODES || graph->loose || count > (graph->count > 0) ||
+        (count && after[0] != node_of(graph->count)))
         return INVALID_VALUE;
+    graph->loose = graph->count && !count;
     graph->commands[graph->count++] = *c;
     *node = node_of(graph->count);
     return TD_CU_SUCCESS;
@@ -770,9 +909,12 @@ static td_cu_result set_node(td_cu_graph graph, td_cu_graph_node node, const com
 static td_cu_result kernel_command(const td_cu_kernel_node *params, command *c)
 {
     *c = (command){.kind = COMMAND_COPY};
-    if (!params->grid[0] || !params->block[0] || params->params || params->extra[0] != TD_CU_LAUNCH_BUFFER)
+    if (!params->grid[0] || !params->block[0] || params->params || params->extra[0] != TD_CU_LAUNCH_BUFFER ||
+        !is_allowed(params->function, params->shared_bytes))
         return INVALID_VALUE;
-    if ((void *)params->function == &stamp_function) {
+    c->function = params->function;
+    memcpy(c->grid, params->grid, sizeof c->grid);
+    if (is_stamp(params->function)) {
         c->kind = COMMAND_STAMP;
         memcpy(&c->stamp, params->extra[1], sizeof c->stamp);
     }
@@ -791,6 +933,32 @@ CALL(cuGraphAddKernelNode, td_cu_graph_node *node, td_cu_graph graph, const td_c
     const td_cu_result result = kernel_command(params, &c);
 
     return result ? result : add_node(node, graph, after, count, &c);
+}
+
+/* What starts early is behind a kernel, and is one. */
+CALL(cuGraphAddDependencies_v2, td_cu_graph graph, const td_cu_graph_node *from, const td_cu_graph_node *to,
+     const td_cu_graph_edge *edge, size_t count)
+{
+    const size_t last = graph->count;
+
+    if (count != 1 || !graph->loose || last < 2 || *to != node_of(last) || *from != node_of(last - 1) ||
+        edge->from_port != 1 || edge->to_port || edge->type != 1 || !graph->commands[last - 1].function ||
+        !graph->commands[last - 2].function)
+        return INVALID_VALUE;
+    graph->loose = false;
+    return TD_CU_SUCCESS;
+}
+
+/* Nodes are places of whichever graph was made last: that is the one that is being built. */
+CALL(cuGraphKernelNodeSetAttribute, td_cu_graph_node node, int attribute, const td_cu_launch_value *value)
+{
+    const size_t place = (uintptr_t)node;
+    const command *c;
+
+    if (attribute != TD_CU_LAUNCH_CLUSTER || !building || !place || place > building->count)
+        return INVALID_VALUE;
+    c = &building->commands[place - 1];
+    return c->function && is_cluster(c->function, c->grid, value) ? TD_CU_SUCCESS : INVALID_VALUE;
 }
 
 CALL(cuGraphAddExternalSemaphoresWaitNode, td_cu_graph_node *node, td_cu_graph graph, const td_cu_graph_node *after,
@@ -814,7 +982,7 @@ CALL(cuGraphInstantiateWithFlags, td_cu_graph_exec *out, td_cu_graph graph, unsi
 {
     td_cu_graph copy;
 
-    if (flags)
+    if (flags || graph->loose)
         return INVALID_VALUE;
     copy = __real_calloc(1, sizeof *copy);
     *copy = *graph;

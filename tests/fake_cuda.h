@@ -19,6 +19,8 @@ typedef struct fake_cuda {
     int retained_ordinal;       /* of the last primary context */
     const td_vk_table *vulkan;  /* where the semaphores behind its timelines live */
     VkDevice device;
+    int static_shared_bytes; /* that every kernel has */
+    atomic_bool holds;       /* kernels that are launched one by one meanwhile take until it is false */
     atomic_int live;      /* contexts, memory, imports, semaphores, streams and modules that were not given back */
     atomic_int abandoned; /* those that only the end of their context took with it */
 } fake_cuda;
@@ -27,6 +29,9 @@ extern fake_cuda fake_cuda_driver;
 
 /* The driver's functions, by the names of interop/cu/driver.h. */
 const td_cu_table *fake_cuda_table(void);
+
+/* The context fails for good, as by a kernel's fault: when this returns nothing runs in it, and nothing will. */
+void fake_cuda_die(void);
 
 /* An fd that stands for a timeline semaphore, as the fake imports it: a memfd that holds the handle. */
 int fake_cuda_semaphore_fd(VkSemaphore semaphore);

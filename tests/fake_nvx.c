@@ -14,10 +14,58 @@ enum { KERNELS = 64, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
 
 fake_nvx fake_nvx_state;
 
-static td_vk_table real;
+static td_vk_table real; /* of the instance */
 static PFN_vkGetInstanceProcAddr real_gipa;
 static PFN_vkCreateDevice real_create_device;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Devices: each has functions of its own, since one may be behind the layer and another not. */
+
+typedef struct owner {
+    const void *key;
+    VkDevice device;
+    td_vk_table fn;
+    PFN_vkQueueWaitIdle queue_wait_idle;
+    PFN_vkCmdExecuteCommands execute_commands;
+} owner;
+
+static owner owners[32];
+static uint32_t owner_count;
+
+/* By what the loader puts first into a device, its queues and its command buffers. */
+static owner *find_owner(const void *dispatchable)
+{
+    const void *key = *(const void *const *)dispatchable;
+
+    for (uint32_t i = 0; i < owner_count; i++)
+        if (owners[i].key == key)
+            return &owners[i];
+    return NULL;
+}
+
+static const td_vk_table *of(const void *dispatchable)
+{
+    const owner *found = find_owner(dispatchable);
+
+    if (!found)
+        abort();
+    return &found->fn;
+}
+
+static owner *add_owner(VkDevice device)
+{
+    owner *it = find_owner(device); /* or one that is no more and had its place */
+
+    if (!it) {
+        if (owner_count == sizeof owners / sizeof *owners)
+            abort();
+        it = &owners[owner_count++];
+        it->key = *(const void *const *)device;
+    }
+    it->device = device;
+    it->queue_wait_idle = (PFN_vkQueueWaitIdle)real.GetDeviceProcAddr(device, "vkQueueWaitIdle");
+    return it;
+}
 
 /* Kernels. */
 
@@ -159,8 +207,10 @@ static void run_item(const item *it)
     for (at.z = 0; at.z < it->grid[2]; at.z++)
         for (at.y = 0; at.y < it->grid[1]; at.y++)
             for (at.x = 0; at.x < it->grid[0]; at.x++)
-                if (!heeds || !cancel || !__atomic_load_n(cancel, __ATOMIC_RELAXED))
+                if (!heeds || !cancel || !__atomic_load_n(cancel, __ATOMIC_RELAXED)) {
+                    fake_nvx_state.blocks += heeds;
                     it->kernel->cpu(it->params, &at);
+                }
     free(at.local);
 }
 
@@ -209,7 +259,7 @@ static bool fails(const char *call, VkResult *result)
     {                                                                                                              \
         VkResult result;                                                                                           \
         FAIL("vk" #name);                                                                                          \
-        result = real.name(device, info, allocator, out);                                                          \
+        result = of(device)->name(device, info, allocator, out);                                                          \
         fake_nvx_state.allocations++;                                                                              \
         fake_nvx_state.live += result == VK_SUCCESS;                                                               \
         return result;                                                                                             \
@@ -227,7 +277,7 @@ CREATIONS(X)
                                                   const VkAllocationCallbacks *allocator)         \
     {                                                                                             \
         fake_nvx_state.live -= handle != VK_NULL_HANDLE;                                          \
-        real.name(device, handle, allocator);                                                     \
+        of(device)->name(device, handle, allocator);                                                     \
     }
 DESTRUCTIONS(X)
 #undef X
@@ -238,28 +288,28 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_AllocateCommandBuffers(VkDevice devic
 {
     FAIL("vkAllocateCommandBuffers");
     fake_nvx_state.allocations++;
-    return real.AllocateCommandBuffers(device, info, out);
+    return of(device)->AllocateCommandBuffers(device, info, out);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_BindBufferMemory(VkDevice device, VkBuffer buffer, VkDeviceMemory memory,
                                                             VkDeviceSize offset)
 {
     FAIL("vkBindBufferMemory");
-    return real.BindBufferMemory(device, buffer, memory, offset);
+    return of(device)->BindBufferMemory(device, buffer, memory, offset);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_MapMemory(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset,
                                                      VkDeviceSize bytes, VkMemoryMapFlags flags, void **out)
 {
     FAIL("vkMapMemory");
-    return real.MapMemory(device, memory, offset, bytes, flags, out);
+    return of(device)->MapMemory(device, memory, offset, bytes, flags, out);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_ResetCommandPool(VkDevice device, VkCommandPool pool,
                                                             VkCommandPoolResetFlags flags)
 {
     FAIL("vkResetCommandPool");
-    return real.ResetCommandPool(device, pool, flags);
+    return of(device)->ResetCommandPool(device, pool, flags);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_BeginCommandBuffer(VkCommandBuffer commands,
@@ -267,23 +317,25 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_BeginCommandBuffer(VkCommandBuffer co
 {
     FAIL("vkBeginCommandBuffer");
     pthread_mutex_lock(&lock);
+    fake_nvx_state.begins++;
     if (!fake_nvx_state.real)
         list_of(commands)->count = 0;
     pthread_mutex_unlock(&lock);
-    return real.BeginCommandBuffer(commands, info);
+    return of(commands)->BeginCommandBuffer(commands, info);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_EndCommandBuffer(VkCommandBuffer commands)
 {
     FAIL("vkEndCommandBuffer");
-    return real.EndCommandBuffer(commands);
+    return of(commands)->EndCommandBuffer(commands);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_GetSemaphoreCounterValue(VkDevice device, VkSemaphore semaphore,
                                                                     uint64_t *value)
 {
     FAIL("vkGetSemaphoreCounterValue");
-    return real.GetSemaphoreCounterValue(device, semaphore, value);
+    __atomic_fetch_add(&fake_nvx_state.counter_reads, 1, __ATOMIC_RELAXED);
+    return of(device)->GetSemaphoreCounterValue(device, semaphore, value);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_WaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info,
@@ -291,7 +343,13 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_WaitSemaphores(VkDevice device, const
 {
     FAIL("vkWaitSemaphores");
     fake_nvx_state.host_waits++;
-    return real.WaitSemaphores(device, info, timeout);
+    return of(device)->WaitSemaphores(device, info, timeout);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL hook_SignalSemaphore(VkDevice device, const VkSemaphoreSignalInfo *info)
+{
+    FAIL("vkSignalSemaphore");
+    return of(device)->SignalSemaphore(device, info);
 }
 
 static VKAPI_ATTR void VKAPI_CALL hook_CmdPipelineBarrier(
@@ -307,14 +365,29 @@ static VKAPI_ATTR void VKAPI_CALL hook_CmdPipelineBarrier(
     if (!fake_nvx_state.real)
         *add_item(commands) = (item){.barrier = true};
     pthread_mutex_unlock(&lock);
-    real.CmdPipelineBarrier(commands, src, dst, flags, memory_count, memory, buffer_count, buffers, image_count, images);
+    of(commands)->CmdPipelineBarrier(commands, src, dst, flags, memory_count, memory, buffer_count, buffers, image_count, images);
 }
 
 static VKAPI_ATTR void VKAPI_CALL hook_CmdCopyBuffer(VkCommandBuffer commands, VkBuffer from, VkBuffer to,
                                                      uint32_t count, const VkBufferCopy *regions)
 {
     fake_nvx_state.copies++;
-    real.CmdCopyBuffer(commands, from, to, count, regions);
+    of(commands)->CmdCopyBuffer(commands, from, to, count, regions);
+}
+
+/* Launches run where the primary's are. */
+static VKAPI_ATTR void VKAPI_CALL hook_execute_commands(VkCommandBuffer commands, uint32_t count,
+                                                        const VkCommandBuffer *secondaries)
+{
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < count && !fake_nvx_state.real; i++) {
+        const list *l = list_of(secondaries[i]);
+
+        for (uint32_t j = 0; j < l->count; j++)
+            *add_item(commands) = l->items[j];
+    }
+    pthread_mutex_unlock(&lock);
+    find_owner(commands)->execute_commands(commands, count, secondaries);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateCuModuleNVX(VkDevice device, const VkCuModuleCreateInfoNVX *info,
@@ -324,7 +397,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateCuModuleNVX(VkDevice device, co
 
     FAIL("vkCreateCuModuleNVX");
     if (fake_nvx_state.real)
-        result = real.CreateCuModuleNVX(device, info, allocator, out);
+        result = of(device)->CreateCuModuleNVX(device, info, allocator, out);
     else
         *out = (VkCuModuleNVX)(uintptr_t)info->pData;
     fake_nvx_state.live += result == VK_SUCCESS;
@@ -340,7 +413,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateCuFunctionNVX(VkDevice device, 
 
     FAIL("vkCreateCuFunctionNVX");
     if (fake_nvx_state.real) {
-        result = real.CreateCuFunctionNVX(device, info, allocator, out);
+        result = of(device)->CreateCuFunctionNVX(device, info, allocator, out);
     } else {
         while (at <= kernel_count && strcmp(entries[at].entry, info->pName))
             at++;
@@ -357,7 +430,7 @@ static VKAPI_ATTR void VKAPI_CALL hook_DestroyCuModuleNVX(VkDevice device, VkCuM
 {
     fake_nvx_state.live--;
     if (fake_nvx_state.real)
-        real.DestroyCuModuleNVX(device, module, allocator);
+        of(device)->DestroyCuModuleNVX(device, module, allocator);
 }
 
 static VKAPI_ATTR void VKAPI_CALL hook_DestroyCuFunctionNVX(VkDevice device, VkCuFunctionNVX function,
@@ -365,7 +438,7 @@ static VKAPI_ATTR void VKAPI_CALL hook_DestroyCuFunctionNVX(VkDevice device, VkC
 {
     fake_nvx_state.live--;
     if (fake_nvx_state.real)
-        real.DestroyCuFunctionNVX(device, function, allocator);
+        of(device)->DestroyCuFunctionNVX(device, function, allocator);
 }
 
 static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer commands, const VkCuLaunchInfoNVX *info)
@@ -387,13 +460,10 @@ static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer comm
     }
     pthread_mutex_unlock(&lock);
     if (fake_nvx_state.real && !lost)
-        real.CmdCuLaunchKernelNVX(commands, info);
+        of(commands)->CmdCuLaunchKernelNVX(commands, info);
 }
 
 /* Submits are cut before and behind each command buffer with launches: those run on the host once all before is over. */
-
-static VkDevice the_device;
-static PFN_vkQueueWaitIdle queue_wait_idle;
 
 static bool has_launches(VkCommandBuffer commands)
 {
@@ -418,8 +488,8 @@ static VkResult run_submit(VkQueue queue, const VkSubmitInfo *info, VkFence fenc
     for (uint32_t i = 0; i < info->commandBufferCount; i++)
         launches = launches || has_launches(info->pCommandBuffers[i]);
     if (!launches)
-        return real.QueueSubmit(queue, 1, info, fence);
-    if (info->waitSemaphoreCount && real.WaitSemaphores(the_device, &wait, WAIT_NS) != VK_SUCCESS)
+        return of(queue)->QueueSubmit(queue, 1, info, fence);
+    if (info->waitSemaphoreCount && of(queue)->WaitSemaphores(find_owner(queue)->device, &wait, WAIT_NS) != VK_SUCCESS)
         return VK_ERROR_DEVICE_LOST;
     part.pNext = NULL; /* the waits are over, the signals come last */
     part.waitSemaphoreCount = part.signalSemaphoreCount = part.commandBufferCount = 0;
@@ -431,9 +501,9 @@ static VkResult run_submit(VkQueue queue, const VkSubmitInfo *info, VkFence fenc
             continue;
         }
         if (part.commandBufferCount)
-            result = real.QueueSubmit(queue, 1, &part, VK_NULL_HANDLE);
+            result = of(queue)->QueueSubmit(queue, 1, &part, VK_NULL_HANDLE);
         if (result == VK_SUCCESS)
-            result = queue_wait_idle(queue);
+            result = find_owner(queue)->queue_wait_idle(queue);
         if (result != VK_SUCCESS)
             return result;
         run_list(list_of(info->pCommandBuffers[i]));
@@ -443,7 +513,77 @@ static VkResult run_submit(VkQueue queue, const VkSubmitInfo *info, VkFence fenc
     }
     part.pNext = info->pNext;
     part.signalSemaphoreCount = info->signalSemaphoreCount;
-    return real.QueueSubmit(queue, 1, &part, fence);
+    return of(queue)->QueueSubmit(queue, 1, &part, fence);
+}
+
+enum { SWALLOWED = 16, MOST = 4 };
+
+/* A submit with all that its pointers lead to. */
+typedef struct swallowed {
+    VkQueue queue;
+    VkSubmitInfo info;
+    VkTimelineSemaphoreSubmitInfo points;
+    VkCommandBuffer commands[MOST];
+    VkPipelineStageFlags stages[MOST];
+    VkSemaphore waits[MOST], signals[MOST];
+    uint64_t wait_values[MOST], signal_values[MOST];
+} swallowed;
+
+static swallowed swallowed_submits[SWALLOWED];
+static uint32_t swallowed_count;
+
+#define KEEP(to, from, count) memcpy(to, from, (count) * sizeof *(to))
+
+static void swallow(VkQueue queue, const VkSubmitInfo *info)
+{
+    const VkTimelineSemaphoreSubmitInfo *points = info->pNext;
+    swallowed *it = &swallowed_submits[swallowed_count];
+
+    if (swallowed_count++ == SWALLOWED || !points || info->commandBufferCount > MOST ||
+        info->waitSemaphoreCount > MOST || info->signalSemaphoreCount > MOST)
+        abort();
+    *it = (swallowed){.queue = queue, .info = *info, .points = *points};
+    KEEP(it->commands, info->pCommandBuffers, info->commandBufferCount);
+    if (info->waitSemaphoreCount) {
+        KEEP(it->stages, info->pWaitDstStageMask, info->waitSemaphoreCount);
+        KEEP(it->waits, info->pWaitSemaphores, info->waitSemaphoreCount);
+        KEEP(it->wait_values, points->pWaitSemaphoreValues, info->waitSemaphoreCount);
+    }
+    KEEP(it->signals, info->pSignalSemaphores, info->signalSemaphoreCount);
+    KEEP(it->signal_values, points->pSignalSemaphoreValues, info->signalSemaphoreCount);
+    it->info.pNext = &it->points;
+    it->info.pCommandBuffers = it->commands;
+    it->info.pWaitDstStageMask = it->stages;
+    it->info.pWaitSemaphores = it->waits;
+    it->info.pSignalSemaphores = it->signals;
+    it->points.pWaitSemaphoreValues = it->wait_values;
+    it->points.pSignalSemaphoreValues = it->signal_values;
+}
+
+void fake_nvx_end_swallowed(void)
+{
+    for (uint32_t i = 0; i < swallowed_count; i++)
+        for (uint32_t j = 0; j < swallowed_submits[i].info.signalSemaphoreCount; j++) {
+            const swallowed *it = &swallowed_submits[i];
+            const VkDevice device = find_owner(it->queue)->device;
+            const VkSemaphoreSignalInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO,
+                                                .semaphore = it->signals[j],
+                                                .value = it->signal_values[j]};
+
+            if (of(device)->SignalSemaphore(device, &info) != VK_SUCCESS)
+                abort();
+        }
+    swallowed_count = 0;
+}
+
+void fake_nvx_run_swallowed(void)
+{
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < swallowed_count; i++)
+        if (run_submit(swallowed_submits[i].queue, &swallowed_submits[i].info, VK_NULL_HANDLE) != VK_SUCCESS)
+            abort();
+    swallowed_count = 0;
+    pthread_mutex_unlock(&lock);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL hook_QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo *infos,
@@ -453,10 +593,18 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_QueueSubmit(VkQueue queue, uint32_t c
 
     FAIL("vkQueueSubmit");
     fake_nvx_state.submits++;
-    if (fake_nvx_state.swallow_submits)
+    fake_nvx_state.batches += count;
+    for (uint32_t i = 0; i < count; i++) {
+        fake_nvx_state.waits += infos[i].waitSemaphoreCount;
+        fake_nvx_state.signals += infos[i].signalSemaphoreCount;
+    }
+    if (fake_nvx_state.swallow_submits) {
+        for (uint32_t i = 0; i < count; i++)
+            swallow(queue, &infos[i]);
         return VK_SUCCESS;
+    }
     if (fake_nvx_state.real || !count)
-        return real.QueueSubmit(queue, count, infos, fence);
+        return of(queue)->QueueSubmit(queue, count, infos, fence);
     pthread_mutex_lock(&lock);
     for (uint32_t i = 0; i < count && result == VK_SUCCESS; i++)
         result = run_submit(queue, &infos[i], i + 1 == count ? fence : VK_NULL_HANDLE);
@@ -475,6 +623,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_QueueSubmit(VkQueue queue, uint32_t c
     X(DestroySemaphore)         \
     X(GetSemaphoreCounterValue) \
     X(WaitSemaphores)           \
+    X(SignalSemaphore)          \
     X(CreateCommandPool)        \
     X(DestroyCommandPool)       \
     X(ResetCommandPool)         \
@@ -493,16 +642,19 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_QueueSubmit(VkQueue queue, uint32_t c
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL hook_gdpa(VkDevice device, const char *name)
 {
     PFN_vkVoidFunction found = real.GetDeviceProcAddr(device, name);
+    owner *it = add_owner(device);
 
-    the_device = device;
-    queue_wait_idle = (PFN_vkQueueWaitIdle)real.GetDeviceProcAddr(device, "vkQueueWaitIdle");
 #define X(function)                                                     \
     if (!strcmp(name, "vk" #function)) {                                \
-        real.function = (PFN_vk##function)found;                        \
+        it->fn.function = (PFN_vk##function)found;                      \
         return (PFN_vkVoidFunction)hook_##function;                     \
     }
     DEVICE_HOOKS(X)
 #undef X
+    if (!strcmp(name, "vkCmdExecuteCommands")) {
+        it->execute_commands = (PFN_vkCmdExecuteCommands)found;
+        return (PFN_vkVoidFunction)hook_execute_commands;
+    }
     return found;
 }
 

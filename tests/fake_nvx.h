@@ -15,7 +15,10 @@
 typedef struct fake_nvx {
     bool real; /* the device has the extension: launches go to it */
     /* Calls by the library and by the test alike, since they were last set to 0. */
-    unsigned launches, barriers, data_barriers, wide_barriers, submits, copies, allocations, host_waits;
+    unsigned launches, barriers, data_barriers, wide_barriers, copies, allocations, host_waits, counter_reads;
+    unsigned begins;                           /* of command buffers */
+    unsigned blocks;                           /* that did their work (host only) */
+    unsigned submits, batches, waits, signals; /* waits, signals: of semaphores, by those batches */
     int live; /* modules, functions, pools, semaphores, memory and buffers that were not destroyed */
 
     const char *fail_call; /* NULL: any that can fail */
@@ -25,7 +28,7 @@ typedef struct fake_nvx {
 
     /* What the next launches meet. */
     unsigned skip_launch; /* the n-th launch from now is lost; 0: none */
-    bool swallow_submits; /* they succeed, and nothing ever comes of them */
+    bool swallow_submits; /* they succeed, and nothing comes of them: as if the device hung, or had much to do */
     bool backwards;       /* launches that no barrier parts run in the reverse order (host only) */
 } fake_nvx;
 
@@ -36,6 +39,9 @@ PFN_vkGetInstanceProcAddr fake_nvx_wrap(PFN_vkGetInstanceProcAddr gipa);
 
 /* To be called before a session or stream is made: the CPU twins of all kernels that plans for sm_90 can ask for. */
 void fake_nvx_learn(void);
+/* Whatever was swallowed ends, without having done anything; or runs after all (host only). */
+void fake_nvx_end_swallowed(void);
+void fake_nvx_run_swallowed(void);
 /* An image with the names of all those. */
 const td_cubin *fake_nvx_cubins(uint32_t *count);
 

@@ -152,6 +152,7 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, lon
 int __wrap_munmap(void *at, size_t bytes);
 int __wrap_memfd_create(const char *name, unsigned flags);
 int __wrap_eventfd(unsigned value, int flags);
+int __wrap_timerfd_create(int clock, int flags);
 int __wrap_posix_fallocate(int fd, long offset, long bytes);
 int __wrap_fcntl(int fd, int command, long argument);
 int __wrap_close(int fd);
@@ -230,6 +231,11 @@ int __wrap_memfd_create(const char *name, unsigned flags)
 int __wrap_eventfd(unsigned value, int flags)
 {
     return no_fd("eventfd") ? -1 : __real_eventfd(value, flags);
+}
+
+int __wrap_timerfd_create(int clock, int flags)
+{
+    return no_fd("timerfd_create") ? -1 : __real_timerfd_create(clock, flags);
 }
 
 int __wrap_posix_fallocate(int fd, long offset, long bytes)
@@ -345,6 +351,7 @@ const td_vk_table *fault_vulkan_real(void)
     X(GetPhysicalDeviceFeatures2)                                                                                      \
     X(UnmapMemory)                                                                                                     \
     X(CmdCopyBuffer)                                                                                                   \
+    X(CmdWriteTimestamp)                                                                                               \
     X(GetBufferDeviceAddress)                                                                                          \
     X(CreateCuModuleNVX)                                                                                               \
     X(CreateCuFunctionNVX)                                                                                             \
@@ -626,6 +633,9 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
       (const td_cu_external_semaphore *a, const td_cu_semaphore_value *b, unsigned c, td_cu_stream d), (a, b, c, d),   \
       b, (uintptr_t)d, 0)                                                                                              \
     X(cuStreamCreate, (td_cu_stream * a, unsigned b), (a, b), NULL, b, 1)                                              \
+    X(cuStreamCreateWithPriority, (td_cu_stream * a, unsigned b, int c), (a, b, c), NULL, b, 1)                        \
+    X(cuCtxGetStreamPriorityRange, (int *a, int *b), (a, b), NULL, 0, 0)                                               \
+    X(cuMemsetD8Async, (td_cu_pointer a, unsigned char b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)         \
     X(cuStreamDestroy, (td_cu_stream a), (a), NULL, (uintptr_t)a, -1)                                                  \
     X(cuStreamQuery, (td_cu_stream a), (a), NULL, (uintptr_t)a, 0)                                                     \
     X(cuModuleLoadDataEx, (td_cu_module * a, const void *b, unsigned c, int *d, void **e), (a, b, c, d, e), NULL, 0,   \
@@ -653,6 +663,10 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
     X(cuGraphAddKernelNode,                                                                                            \
       (td_cu_graph_node * a, td_cu_graph b, const td_cu_graph_node *c, size_t d, const td_cu_kernel_node *e),          \
       (a, b, c, d, e), e, 0, 0)                                                                                        \
+    X(cuGraphAddDependencies_v2,                                                                                       \
+      (td_cu_graph a, const td_cu_graph_node *b, const td_cu_graph_node *c, const td_cu_graph_edge *d, size_t e),      \
+      (a, b, c, d, e), d, 0, 0)                                                                                        \
+    X(cuGraphKernelNodeSetAttribute, (td_cu_graph_node a, int b, const td_cu_launch_value *c), (a, b, c), NULL, 0, 0)  \
     X(cuGraphAddExternalSemaphoresWaitNode,                                                                            \
       (td_cu_graph_node * a, td_cu_graph b, const td_cu_graph_node *c, size_t d, const td_cu_semaphore_node *e),       \
       (a, b, c, d, e), e->values, 0, 0)                                                                                \
@@ -669,6 +683,9 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
       (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_semaphore_node *c), (a, b, c), c->values, 0, 0)             \
     X(cuGraphLaunch, (td_cu_graph_exec a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)
 
+/* Such an error takes the context with it. */
+#define LAUNCH_FAILED 719
+
 #define X(name, parameters, arguments, info, handle, adds)                                                             \
     static td_cu_result hook_##name parameters                                                                         \
     {                                                                                                                  \
@@ -676,6 +693,8 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
         td_cu_result result = TD_CU_SUCCESS;                                                                           \
                                                                                                                        \
         see(#name, info, handle);                                                                                      \
+        if (fails && f.plan.cuda == LAUNCH_FAILED && f.cuda_kind == FAULT_FAKE_CUDA)                                   \
+            fake_cuda_die();                                                                                           \
         if (!fails || (adds) < 0)                                                                                      \
             result = f.cu.name arguments;                                                                              \
         if ((!fails || (adds) == -1) && result == TD_CU_SUCCESS && (adds) > -2)                                        \
@@ -738,6 +757,23 @@ void *__wrap_dlsym(void *library, const char *name)
     return hooked_cuda(name, function);
 }
 
+tandem_attention fault_attention(uint32_t dtype, uint32_t head_dim, uint32_t precision)
+{
+    const tandem_view view = {.mem = 1, .dtype = dtype, .stride_row = head_dim};
+
+    return (tandem_attention){.q = view,
+                              .k = view,
+                              .v = view,
+                              .o = view,
+                              .batch = 1,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .q_len = 64,
+                              .kv_len = 64,
+                              .head_dim = head_dim,
+                              .precision = precision};
+}
+
 /* The fake takes any kernel: an image with the names of all that plans can ask for. */
 const td_cubin *__wrap_td_cubins(uint32_t *count)
 {
@@ -752,18 +788,7 @@ const td_cubin *__wrap_td_cubins(uint32_t *count)
     pthread_mutex_lock(&lock);
     if (!image.entry_count && !filling) {
         static td_plan plan;
-        const tandem_view view = {.mem = 1, .dtype = TANDEM_DTYPE_F32, .stride_row = 32};
-        const tandem_attention op = {.q = view,
-                                     .k = view,
-                                     .v = view,
-                                     .o = view,
-                                     .batch = 1,
-                                     .heads = 1,
-                                     .kv_heads = 1,
-                                     .q_len = 64,
-                                     .kv_len = 64,
-                                     .head_dim = 32,
-                                     .precision = TANDEM_PRECISION_F16};
+        const tandem_attention op = fault_attention(TANDEM_DTYPE_F32, 32, TANDEM_PRECISION_F16);
         td_target target;
         char why[200];
 

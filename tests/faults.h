@@ -89,6 +89,9 @@ bool fault_looked_up(const char *part_of_name);
 /* How often dlopen() was asked for CUDA. */
 int fault_cuda_opened(void);
 
+/* Attention of one head, 64 rows by 64 keys, for plans that only a fake computes. */
+tandem_attention fault_attention(uint32_t dtype, uint32_t head_dim, uint32_t precision);
+
 /* What the linker leaves us for the wrapped functions. */
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -98,6 +101,7 @@ void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, lon
 int __real_munmap(void *at, size_t bytes);
 int __real_memfd_create(const char *name, unsigned flags);
 int __real_eventfd(unsigned value, int flags);
+int __real_timerfd_create(int clock, int flags);
 int __real_posix_fallocate(int fd, long offset, long bytes);
 int __real_fcntl(int fd, int command, ...);
 int __real_close(int fd);

@@ -184,7 +184,7 @@ wanted() {
     [ -z "$only" ] || [ "$only" = "$1" ]
 }
 
-export TANDEM_EXPECT_GPU=1 TANDEM_BUILD="$build"
+export TANDEM_EXPECT_GPU=1 TANDEM_BUILD="$build" TANDEM_SOURCE="$root"
 printf '%s\n' "$gpu, driver $driver, sm_$capability"
 
 if wanted tests; then
@@ -196,6 +196,10 @@ if wanted tests; then
             note "$program" not-built 0
         fi
     done <"$build/gpu_tests.txt"
+    if [ -x "$build/soak" ] && [ -x "$build/tandemd" ]; then
+        step soak 60 "$build/soak" --backend cuda --kills 12 --frames 2000
+        step soak-vulkan 60 "$build/soak" --backend cuda --vulkan --kills 12 --frames 2000
+    fi
     if [ -x "$build/tandem" ]; then
         step probe-fp22 30 "$build/tandem" probe fp22 --backend cuda
         step accuracy 60 "$build/tandem" accuracy --quick --backend cuda
@@ -235,14 +239,23 @@ if wanted bench; then
     fi
     if [ -x "$build/tandem" ]; then
         step info 20 "$build/tandem" info --json && cp "$log" "$work/results/info.json"
+        step doctor 20 "$build/tandem" doctor && cat "$log"
         if "$build/tandem" --help 2>&1 | grep -q '^ *\(tandem \)*bench'; then
+            [ ! -x "$build/tandemd" ] ||
+                { step bench-daemon 100 "$build/tandem" bench daemon --json "$work/results/daemon.json" && cat "$log"; }
             step bench-handover 120 "$build/tandem" bench handover --json "$work/results/handover.json" && cat "$log"
+            tuned=$work/results/tuning.json
+            step tune 120 "$build/tandem" tune --out "$tuned" && cat "$log"
+            [ -s "$tuned" ] || tuned=
+            step tune-prove 60 "$build/tandem" tune --prove ${tuned:+--tuning "$tuned"} --json "$work/results/auto.json" &&
+                tail -n 1 "$log"
             # cuDNN, where Python's packages hold one.
             beside=$(python3 -c 'import glob, nvidia, os
 print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join(p, "*", "lib")))))' 2>/dev/null)
             LD_LIBRARY_PATH=$beside${beside:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH-} \
                 step bench-attention 150 "$build/tandem" bench attention --seconds 0.4 \
-                --n 256,512,1024,2048,4096,16384 --json "$work/results/attention.json" && cat "$log"
+                ${tuned:+--tuning "$tuned"} --n 256,512,1024,2048,4096,16384 --json "$work/results/attention.json" &&
+                cat "$log"
             if python3 -c 'import torch' 2>/dev/null; then
                 step bench-peers 120 python3 "$root/tests/bench_peers.py" "$build" --json "$work/results/peers.json" &&
                     cat "$log"

@@ -13,6 +13,7 @@ import numpy as np
 
 f32, f64 = np.float32, np.float64
 LOG2_E, LN_2, LOG2_448 = f32(1.4426950408889634), f32(0.6931471805599453), f32(8.8073549220576037)
+HEADROOM = f32(4)  # of a late base: log2 of how far below 448 P then starts
 TINY = f32(2.0**-100)
 CHUNK, TILE = 128, 64
 
@@ -183,12 +184,18 @@ def column_sum(x):
     return total
 
 
+def chunk_sum(x):
+    """Of at most 128 rows: sums of those alike modulo 8, which are then added in pairs, the pairs in order."""
+    s = [column_sum(x[..., i::8, :]) for i in range(8)]
+    return (((s[0] + s[1]) + (s[2] + s[3])) + (s[4] + s[5])) + (s[6] + s[7])
+
+
 def head_mean(x):
     """[b,h,d]: sums of chunks of 128 rows, added in order."""
     x = finite(x)
     total = np.zeros(x.shape[:-2] + x.shape[-1:], f32)
     for at in range(0, x.shape[-2], CHUNK):
-        total = total + column_sum(x[..., at : at + CHUNK, :])
+        total = total + chunk_sum(x[..., at : at + CHUNK, :])
     return total / f32(x.shape[-2])
 
 
@@ -313,9 +320,10 @@ def quantise(q, k, v, precision, granularity, smooth, v_kind="E4M3"):
     return out
 
 
-def attend_codes(codes, n, causal, scale, d, q=None):
+def attend_codes(codes, n, causal, scale, d, q=None, late=False):
     """O and lse from the codes alone (float64 where params.h leaves the order open), in tiles of 64 keys, P rounded to
-    what V's codes are. q: only for the lse when K was smoothed."""
+    what V's codes are. late: as attn_8b_wgmma rounds, whose base follows the maximum late and whose rows are divided by
+    the sum of the rounded P. q: only for the lse when K was smoothed."""
     qc, kc, vc = codes["q_codes"], codes["k_codes"], codes["v_codes"]
     b, h = qc.shape[:2]
     group = h // kc.shape[1]
@@ -335,19 +343,20 @@ def attend_codes(codes, n, causal, scale, d, q=None):
     base = np.zeros((b, h, n), f32)
     for at in range(0, kc.shape[2], TILE):
         tile = s[..., at : at + TILE]
-        m_new = np.fmax(m, np.fmax.reduce(tile, -1))
+        here = np.fmax.reduce(tile, -1)
+        m_new = np.where(here > m + LOG2_448, here - (LOG2_448 - HEADROOM), m) if late else np.fmax(m, here)
         base = np.where(np.isneginf(m_new), f32(0), m_new)
         alpha = np.exp2(m.astype(f64) - base)
-        p = np.exp2(((tile - base[..., None]) + LOG2_448).astype(f64)).astype(f32)
-        l = l * alpha + p.astype(f64).sum(-1)
+        p = np.exp2(((tile - base[..., None]) + (f32(0) if late else LOG2_448)).astype(f64)).astype(f32)
         code = e4m3_decode(e4m3_encode(p)) if e4m3 else p.astype(np.float16)
+        l = l * alpha + (code if late else p).astype(f64).sum(-1)
         o = o * alpha[..., None] + np.einsum("bhij,bhjd->bhid", code.astype(f64), vv[:, :, at : at + TILE])
         m = m_new
     with np.errstate(divide="ignore", invalid="ignore"):
         o = o / l[..., None] * v_scale[..., None, :].astype(f64)
         if "v_mean" in codes:
             o = o + np.repeat(codes["v_mean"], group, 1)[..., None, :]
-        lse = (base + np.log2(l) - LOG2_448) * f64(LN_2)
+        lse = (base + np.log2(l) - (0 if late else LOG2_448)) * f64(LN_2)
     empty = ~visible(n, kc.shape[2], causal).any(-1)
     o[..., empty, :], lse[..., empty] = 0, -np.inf
     if "k_mean" in codes and q is not None:

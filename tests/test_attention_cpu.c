@@ -249,7 +249,28 @@ static void test_check(void **state)
     BAD(op.head_dim = 48, "attention.head_dim is 48");
     BAD(op.head_dim = 512, "attention.head_dim is 512");
     BAD(op.q.dtype = 0, "attention.q.dtype is 0");
-    BAD(op.k.dtype = 4, "attention.k.dtype is 4");
+    BAD(op.k.dtype = 6, "attention.k.dtype is 6");
+    BAD(op.o.dtype = 4, "attention.o.dtype is 4; it must be 1 (f16)");
+    BAD(op.k.dtype = TANDEM_DTYPE_CODES_INT8, "attention.q.dtype is 1; where q, k or v is codes it must be 4");
+    BAD(op.q.dtype = op.k.dtype = TANDEM_DTYPE_CODES_INT8, "attention.q.stride_head is 6400; for codes of this shape it must be 8192");
+#define CODED                                                                                            \
+    op.q = (tandem_view){.dtype = 4, .stride_row = 64, .stride_head = 8192, .stride_batch = 6 * 8192};    \
+    op.k = (tandem_view){.dtype = 4, .stride_row = 64, .stride_head = 24576, .stride_batch = 3 * 24576};  \
+    op.v = op.k;                                                                                         \
+    op.v.dtype = 5, op.v.stride_row = 384, op.lse.dtype = 0
+    op = good_op();
+    CODED;
+    assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_OK);
+    BAD(CODED; op.v.dtype = 4, "attention.v.dtype is 4; where q, k or v is codes it must be 5");
+    BAD(CODED; op.v.dtype = 1, "attention.v.dtype is 1; where q, k or v is codes it must be 5");
+    BAD(CODED; op.q.stride_row = 0, "attention.q.stride_row is 0; for codes of this shape it must be 64");
+    BAD(CODED; op.v.stride_row = 64, "attention.v.stride_row is 64; for codes of this shape it must be 384");
+    BAD(CODED; op.k.stride_batch = 0, "attention.k.stride_batch is 0; for codes of this shape it must be 73728");
+    BAD(CODED; op.k.offset_bytes = 128, "attention.k.offset_bytes is 128; for codes it must be a multiple of 256");
+    BAD(CODED; op.lse.dtype = 3, "attention.lse.dtype is 3; of codes");
+    BAD(CODED; op.smooth = TANDEM_SMOOTH_K, "attention.smooth is 4; codes are smoothed already");
+    BAD(CODED; op.precision = TANDEM_PRECISION_4B, "attention.precision is 3; for codes it must be 0");
+    BAD(CODED; op.precision = TANDEM_PRECISION_F16, "attention.precision is 1; for codes it must be 0");
     BAD(op.v.dtype = 99, "attention.v.dtype is 99");
     BAD(op.o.dtype = 0, "attention.o.dtype is 0");
     BAD(op.lse.dtype = TANDEM_DTYPE_F16, "attention.lse.dtype is 1");
@@ -541,16 +562,20 @@ static void free_plane(plane *it)
     free(it->bad);
 }
 
-/* The mean over rows [from, to), in chunks of 128; subtracted if wanted. */
-static void mean_of(plane *it, uint32_t from, uint32_t to, float *mean, bool subtract)
+/* The mean over rows [from, to), in chunks of 128 whose rows go to 8 sums in turn, or to one; subtracted if wanted. */
+static void mean_of(plane *it, uint32_t from, uint32_t to, uint32_t turns, float *mean, bool subtract)
 {
     for (uint32_t c = 0; c < it->dim; c++) {
         volatile float total = 0;
         for (uint32_t chunk = from; chunk < to; chunk += 128) {
-            volatile float sum = 0;
+            volatile float sum[8] = {0};
             for (uint32_t r = chunk; r < to && r < chunk + 128; r++)
-                sum = sum + it->y[r * it->dim + c];
-            total = total + sum;
+                sum[r % turns] = sum[r % turns] + it->y[r * it->dim + c];
+            for (uint32_t i = 0; i < 8; i += 2) {
+                sum[i] = sum[i] + sum[i + 1];
+                sum[0] = i ? sum[0] + sum[i] : sum[0];
+            }
+            total = total + sum[0];
         }
         mean[c] = total / (float)(to - from);
     }
@@ -621,14 +646,14 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
         const uint32_t b = bhk / kv_heads, hk = bhk % kv_heads;
         plane k = load_plane(&it.k, b, hk, d_pad), v = load_plane(&it.v, b, hk, d_pad);
         if (smooth_k) {
-            mean_of(&k, 0, k.rows, k_mean, true);
+            mean_of(&k, 0, k.rows, 8, k_mean, true);
             assert_memory_equal(k_mean, (const float *)(scratch + at->k_mean) + bhk * d_pad, dim * 4);
         }
         check_codes(&k, shape->granularity, true, qmax, clips ? td_int4_clip(shape->granularity, dim, true) : 1, v.bad,
                     (const int8_t *)(scratch + at->k_codes) + (size_t)bhk * at->kv_pad * d_pad,
                     (const float *)(scratch + at->k_scale) + bhk * at->kv_pad, at->kv_pad);
         if (smooth_v) {
-            mean_of(&v, 0, v.rows, mean, true);
+            mean_of(&v, 0, v.rows, 8, mean, true);
             assert_memory_equal(mean, (const float *)(scratch + at->v_mean) + bhk * d_pad, dim * 4);
         }
         for (uint32_t c = 0; c < d_pad; c++) {
@@ -654,7 +679,7 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
             plane q = load_plane(&it.q, b, h, d_pad);
             for (uint32_t block = 0; smooth_q && block * 128 < q.rows; block++) {
                 const size_t row = bh * (at->q_pad / 128) + block;
-                mean_of(&q, block * 128, q.rows < (block + 1) * 128 ? q.rows : (block + 1) * 128, mean, true);
+                mean_of(&q, block * 128, q.rows < (block + 1) * 128 ? q.rows : (block + 1) * 128, 1, mean, true);
                 assert_memory_equal(mean, (const float *)(scratch + at->q_mean) + row * d_pad, dim * 4);
                 const float *delta = (const float *)(scratch + at->delta_s) + row * at->kv_pad;
                 for (uint32_t j = 0; j < at->kv_pad; j++) {
@@ -1575,6 +1600,131 @@ static void test_commit_race(void **state)
     tu_case_free(&of);
 }
 
+/* The prologue of a stream on sm_90, in one record or in two, makes what that of every other executor makes. */
+static void test_prologues_agree(void **state)
+{
+    static const struct {
+        uint32_t batch, heads, kv_heads, q_len, kv_len, head_dim, records;
+    } cases[] = {{1, 2, 1, 1, 1, 32, 2},      {2, 4, 2, 130, 300, 64, 2},  {1, 2, 2, 300, 2100, 128, 2},
+                 {1, 1, 1, 40, 4200, 96, 3},  {20, 14, 14, 2, 130, 80, 3}, {1, 3, 3, 129, 8200, 64, 3},
+                 {300, 1, 1, 130, 129, 32, 3}};
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const uint32_t c = (uint32_t)i / 2, type = 1 + (uint32_t)i % 2;
+        const tu_shape shape = {.batch = cases[c].batch,
+                                .heads = cases[c].heads,
+                                .kv_heads = cases[c].kv_heads,
+                                .q_len = cases[c].q_len,
+                                .kv_len = cases[c].kv_len,
+                                .head_dim = cases[c].head_dim,
+                                .dtype_q = type,
+                                .dtype_k = 3 - type,
+                                .dtype_v = type,
+                                .precision = TANDEM_PRECISION_8B,
+                                .k_bias = 1,
+                                .layout = (tu_layout)(i % 4),
+                                .seed = i + 1};
+        tandem_attention ops[2];
+        uint64_t sizes[2][3];
+        void *bytes[2][3];
+
+        for (int stream = 0; stream < 2; stream++) {
+            td_target target = stream ? td_target_for_stream(90) : td_target_for_sm(90);
+            tu_case it;
+
+            target.twin = true;
+            tu_case_init(&it, &shape);
+            tu_set(&it.v, 0, 0, 0, 3, INFINITY);
+            tu_set(&it.k, cases[c].batch - 1, cases[c].kv_heads - 1, cases[c].kv_len - 1, 5, NAN);
+            tu_set(&it.q, 0, cases[c].heads - 1, cases[c].q_len / 2, 7, -INFINITY);
+            assert_int_equal(td_attention_check(&it.op, NULL, 0), TANDEM_OK);
+            assert_int_equal(td_plan_attention(&it.op, &target, &it.plan, &it.layout, NULL, 0), TANDEM_OK);
+            assert_int_equal(it.plan.record_count, stream ? cases[c].records : 3);
+            assert_int_equal(!strncmp(it.plan.records[0].kernel->name, "prepare", 7), stream);
+            it.plan.record_count--; /* without attention */
+            it.scratch = aligned_alloc(256, (it.plan.scratch_bytes + 255) / 256 * 256);
+            assert_non_null(it.scratch);
+            memset(it.scratch, TU_POISON, it.plan.scratch_bytes);
+            const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data};
+            assert_int_equal(td_exec_cpu_run(&it.plan, views, (uintptr_t)it.scratch, 2, NULL), TANDEM_OK);
+            tu_case_codes(&it, it.scratch, &ops[stream], bytes[stream], sizes[stream]);
+            tu_case_free(&it);
+        }
+        for (int v = 0; v < 3; v++) {
+            assert_int_equal(sizes[0][v], sizes[1][v]);
+            assert_memory_equal(bytes[0][v], bytes[1][v], sizes[0][v]);
+            free(bytes[0][v]);
+            free(bytes[1][v]);
+        }
+    }
+}
+
+/* Codes that a plan has made, given to another one instead of what they were made of: the same bits. */
+static void test_codes(void **state)
+{
+    static const tu_shape shapes[] = {
+        {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 130, .kv_len = 270, .head_dim = 64, .causal = 1, .seed = 1},
+        {.heads = 2, .q_len = 1, .kv_len = 1, .head_dim = 32, .seed = 2},
+        {.heads = 3, .q_len = 300, .kv_len = 128, .head_dim = 80, .seed = 3},
+        {.batch = 3, .heads = 1, .q_len = 64, .kv_len = 520, .head_dim = 128, .seed = 4},
+        {.heads = 1, .q_len = 70, .kv_len = 130, .head_dim = 256, .seed = 5}};
+    static const uint32_t sms[] = {0, 89, 90, 120};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t t = 0; t < sizeof sms / sizeof *sms; t++) {
+            td_target target = td_target_for_stream(sms[t]);
+            tu_shape shape = shapes[i];
+            tandem_attention op;
+            uint64_t sizes[3];
+            void *bytes[3];
+            static td_plan plan;
+            tu_case it;
+            char why[256] = "";
+
+            target.twin = true;
+            shape.precision = TANDEM_PRECISION_8B;
+            shape.dtype_q = shape.dtype_k = shape.dtype_v = TANDEM_DTYPE_F16;
+            shape.k_bias = 2;
+            tu_case_init(&it, &shape);
+            assert_int_equal(tu_case_run(&it, &target, 2), TANDEM_OK);
+            tu_case_codes(&it, it.scratch, &op, bytes, sizes);
+            assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_OK);
+            if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why))
+                fail_msg("sm %u: %s", sms[t], why);
+            assert_int_equal(plan.record_count, 1);
+            assert_int_equal(plan.scratch_bytes, 0);
+            assert_int_equal(plan.precision, TANDEM_PRECISION_8B);
+            for (int v = 0; v < 3; v++)
+                assert_int_equal(plan.records[0].reads[v].end_bytes, sizes[v]);
+            tu_tensor o = it.o;
+            o.data = malloc(it.o.bytes + TU_GUARD_BYTES);
+            assert_non_null(o.data);
+            tu_poison(&o);
+            const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)bytes[0], (uintptr_t)bytes[1], (uintptr_t)bytes[2],
+                                                   (uintptr_t)o.data};
+            assert_int_equal(td_exec_cpu_run(&plan, views, 0, 2, NULL), TANDEM_OK);
+            assert_memory_equal(o.data, it.o.data, it.o.bytes + TU_GUARD_BYTES);
+            tu_tensor_free(&o);
+            for (int v = 0; v < 3; v++)
+                free(bytes[v]);
+            tu_case_free(&it);
+        }
+
+    /* fp16 V is what these GPUs multiply */
+    td_target target = td_target_for_sm(80);
+    tandem_attention op = good_op();
+    static td_plan plan;
+    char why[256] = "";
+    CODED;
+    target.twin = true;
+    assert_int_equal(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "attention.v.dtype is 5"));
+    /* overflow */
+    assert_true(tandem_codes_bytes(TANDEM_DTYPE_CODES_INT8, 1u << 30, 1u << 30, 1u << 30, 128, NULL) == UINT64_MAX);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
@@ -1588,6 +1738,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_ref_by_hand),
         cmocka_unit_test(test_prologue_from_the_definition),
+        cmocka_unit_test(test_prologues_agree),
+        cmocka_unit_test(test_codes),
         cmocka_unit_test(test_f16_scales),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_wgmma),

@@ -31,6 +31,7 @@
 #include "interop/wire/ring.h"
 #include "kernels/model/safetensors.h"
 #include "tandem/tandem.h"
+#include "tests/daemon_log.h"
 #include "wire_util.h"
 
 #define MS 1000000ull
@@ -81,23 +82,11 @@ static void exec_daemon(void)
     _exit(127);
 }
 
-static bool has_logged(const char *text)
-{
-    static char all[1 << 20];
-    const int fd = open(log_path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd < 0 ? 0 : read(fd, all, sizeof all - 1);
-
-    all[got > 0 ? got : 0] = 0;
-    if (fd >= 0)
-        close(fd);
-    return strstr(all, text) != NULL;
-}
-
 static void await_log(const char *text)
 {
     const uint64_t begin = td_now_ns();
 
-    while (!has_logged(text)) {
+    while (!has_logged(log_path, text)) {
         if (td_now_ns() - begin > PATIENCE) {
             show_log();
             fail_msg("'%s' was not logged", text);
@@ -119,7 +108,7 @@ static void launch_daemon(const char *config)
 /* On the CPU, whatever there is. */
 static void start_daemon(const char *config)
 {
-    char text[400];
+    char text[1000];
 
     snprintf(text, sizeof text, "backend = cpu\n%s", config);
     launch_daemon(text);
@@ -738,7 +727,7 @@ static void numbers_are_told(void **state)
         assert_int_equal(row->pid, getpid());
         assert_int_equal(row->uid, getuid());
         assert_int_equal(row->jobs_done, bee ? 3 : 0);
-        assert_int_equal(row->mem_bytes, bee ? t.bytes : 0);
+        assert_true(bee ? row->mem_bytes >= t.bytes && row->mem_bytes <= 4 * t.bytes : !row->mem_bytes); /* and scratch */
         assert_int_equal(row->gpu_ns != 0, bee);
         seen += bee ? 1 : 2;
     }
@@ -1336,7 +1325,7 @@ static void who_does_not_read_is_ended(void **state)
 
 static void many_connect(void **state)
 {
-    enum { MANY = 1000, AT_A_TIME = 50 };
+    enum { MANY = 10000, AT_A_TIME = 50 };
     const int fds = count_fds(daemon_pid);
     const long rss = status_of(daemon_pid, "VmRSS");
     static client clients[AT_A_TIME];
@@ -1353,9 +1342,50 @@ static void many_connect(void **state)
     assert_int_equal(client_object(&c, TD_WIRE_PING, 0), TANDEM_OK);
     client_close(&c);
     await_clean(fds, LONG_MAX);
+    print_message("  %ld KiB more than before\n", status_of(daemon_pid, "VmRSS") - rss);
     if (!getenv("TANDEM_SANITIZED"))
-        assert_true(status_of(daemon_pid, "VmRSS") < rss + 4096);
+        assert_true(status_of(daemon_pid, "VmRSS") < rss + 2048);
     check_serves();
+}
+
+/* A wait point that never comes ends its job, and nothing else. */
+static void a_point_that_never_comes_is_given_up(void **state)
+{
+    td_wire_message m = hello(TD_WIRE_SHARE_HOST, "who never signals");
+    td_point in = {0}, out = {0};
+    td_wire_report r;
+    uint64_t ticket, begin;
+    tandem_job job;
+    client c;
+    task t;
+
+    (void)state;
+    m.hello.wait_bound_ns = 200 * MS;
+    assert_int_equal(client_connect(&c), TANDEM_OK);
+    assert_int_equal(client_hello(&c, &m), TANDEM_OK);
+    task_make(&t, &small, 50);
+    task_share(&t, &c);
+    job = job_of(&t);
+    clear_output(&t);
+    job.wait = (tandem_point){client_timeline(&c, &in, false, 0), 1};
+    job.signal = (tandem_point){client_timeline(&c, &out, true, 0), 1};
+    begin = td_now_ns();
+    ticket = client_job(&c, &job);
+    check_serves();
+    r = client_report(&c, ticket, PATIENCE);
+    assert_int_equal(r.state, TANDEM_JOB_FAILED);
+    assert_int_equal(r.status, TANDEM_ERROR_LOST);
+    assert_true(td_now_ns() - begin >= 200 * MS);
+    assert_true(await_point(&out, 1));
+    assert_true(is_untouched(&t));
+    job.wait = (tandem_point){0};
+    job.signal.value = 2;
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    client_close(&c);
+    td_point_close(&in);
+    td_point_close(&out);
+    task_free(&t);
 }
 
 /* With its own configuration each. */
@@ -1409,6 +1439,115 @@ static void quotas_hold(void **state)
     close(fd);
 }
 
+static td_wire_row row_of(client *c, const char *name)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_STATS, c->rules.next_serial), answer;
+
+    assert_int_equal(client_ask(c, &m, NULL, &answer, NULL), TANDEM_OK);
+    for (uint32_t i = 0; i < answer.stats_reply.count; i++)
+        if (!strcmp(answer.stats_reply.rows[i].name, name))
+            return answer.stats_reply.rows[i];
+    return (td_wire_row){0};
+}
+
+static td_wire_report run_job(client *c, const task *t)
+{
+    const tandem_job job = job_of(t);
+
+    return client_report(c, client_job(c, &job), PATIENCE);
+}
+
+/* What a client's jobs need besides its mems. */
+static uint64_t scratch_of(const shape *of)
+{
+    uint64_t bytes;
+    client c;
+    task t;
+
+    task_make(&t, of, 3);
+    client_open(&c, "a measure");
+    task_share(&t, &c);
+    assert_int_equal(run_job(&c, &t).state, TANDEM_JOB_DONE);
+    bytes = row_of(&c, "a measure").mem_bytes - t.bytes;
+    client_close(&c);
+    task_free(&t);
+    return bytes;
+}
+
+/* The worker's memory for a client's jobs is the client's, too. */
+static void quotas_count_scratch(void **state)
+{
+    const shape long_one = {8, 2048, 2048, 64, TANDEM_PRECISION_8B};
+    uint64_t scratch, long_scratch;
+    client first, second;
+    task t, long_t;
+    char config[200];
+    tandem_job job;
+
+    (void)state;
+    start_daemon("");
+    scratch = scratch_of(&eight);
+    long_scratch = scratch_of(&long_one);
+    assert_true(scratch > 0 && long_scratch > scratch);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    task_make(&t, &eight, 4);
+    task_make(&long_t, &long_one, 5);
+
+    /* One's own. */
+    snprintf(config, sizeof config, "client_bytes = %" PRIu64 "\n", t.bytes + scratch - 1);
+    start_daemon(config);
+    client_open(&first, "first");
+    task_share(&t, &first);
+    clear_output(&t);
+    assert_int_equal(run_job(&first, &t).status, TANDEM_ERROR_NOMEM);
+    assert_int_equal(client_object(&first, TD_WIRE_PING, 0), TANDEM_OK);
+    assert_int_equal(first.job_errors, 1);
+    assert_true(is_untouched(&t));
+    assert_int_equal(row_of(&first, "first").mem_bytes, t.bytes);
+    snprintf(config, sizeof config, "backend = cpu\nclient_bytes = %" PRIu64 "\n", t.bytes + scratch);
+    write_config(config);
+    kill(daemon_pid, SIGHUP);
+    await_log("was read again");
+    assert_int_equal(run_job(&first, &t).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    assert_int_equal(row_of(&first, "first").mem_bytes, t.bytes + scratch);
+    assert_int_equal(client_mem(&first, t.fd, 4096, t.bytes), 0);
+    assert_int_equal(first.event.error.status, TANDEM_ERROR_NOMEM);
+    assert_non_null(strstr(first.event.error.text, "scratch of your jobs"));
+    client_close(&first);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+
+    /* That of all: what an idle client's jobs left behind makes room, what another's job uses does not. */
+    snprintf(config, sizeof config, "total_bytes = %" PRIu64 "\n", t.bytes + long_t.bytes + long_scratch);
+    start_daemon(config);
+    client_open(&first, "first");
+    client_open(&second, "second");
+    task_share(&t, &second);
+    task_share(&long_t, &first);
+    assert_int_equal(run_job(&first, &long_t).state, TANDEM_JOB_DONE);
+    assert_int_equal(row_of(&second, "first").mem_bytes, long_t.bytes + long_scratch);
+    assert_int_equal(run_job(&second, &t).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    assert_int_equal(row_of(&second, "first").mem_bytes, long_t.bytes);
+    assert_int_equal(row_of(&second, "second").mem_bytes, t.bytes + scratch);
+    job = job_of(&long_t);
+    client_job(&first, &job);
+    while (row_of(&second, "first").mem_bytes == long_t.bytes)
+        sleep_ms(1);
+    assert_int_equal(run_job(&second, &t).status, TANDEM_ERROR_NOMEM);
+    assert_int_equal(client_object(&second, TD_WIRE_PING, 0), TANDEM_OK);
+    assert_int_equal(second.job_errors, 1);
+    client_report(&first, 2, PATIENCE);
+    assert_int_equal(run_job(&second, &t).state, TANDEM_JOB_DONE);
+    client_close(&second);
+    while (row_of(&first, "second").session) /* and its scratch with it */
+        sleep_ms(1);
+    assert_int_equal(run_job(&first, &long_t).state, TANDEM_JOB_DONE);
+    client_close(&first);
+    task_free(&t);
+    task_free(&long_t);
+}
+
 /* A job that hangs takes its worker along, and nothing else. */
 static void a_job_that_hangs_is_lost(void **state)
 {
@@ -1438,6 +1577,51 @@ static void a_job_that_hangs_is_lost(void **state)
     task_free(&t);
 }
 
+/* A kernel that finds nothing at its address takes its worker along, and no other client's jobs. */
+static void a_fault_in_a_kernel_is_survived(void **state)
+{
+    client c[2];
+    task t[2];
+    unsigned lost = 0;
+
+    (void)state;
+    setenv("TANDEMD_TEST_FAULT", "6", 1);
+    start_daemon("threads = 1\n");
+    unsetenv("TANDEMD_TEST_FAULT");
+    for (int i = 0; i < 2; i++) {
+        client_open(&c[i], "one of two");
+        task_make(&t[i], &small, 40 + (uint32_t)i);
+        task_share(&t[i], &c[i]);
+    }
+    for (int k = 0; k < 15; k++) {
+        uint64_t tickets[2];
+        unsigned failed = 0;
+
+        for (int i = 0; i < 2; i++) {
+            const tandem_job job = job_of(&t[i]);
+
+            clear_output(&t[i]);
+            tickets[i] = client_job(&c[i], &job);
+        }
+        for (int i = 0; i < 2; i++) {
+            const td_wire_report r = client_report(&c[i], tickets[i], PATIENCE);
+
+            if (r.state == TANDEM_JOB_DONE)
+                check_output(&t[i]);
+            else
+                assert_int_equal(r.status, TANDEM_ERROR_LOST);
+            failed += r.state != TANDEM_JOB_DONE;
+        }
+        assert_true(failed <= 1);
+        lost += failed;
+    }
+    assert_true(lost >= 3);
+    for (int i = 0; i < 2; i++) {
+        client_close(&c[i]);
+        task_free(&t[i]);
+    }
+}
+
 static tandem_status load_model(client *c, const char *path, uint64_t *model)
 {
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_LOAD, c->rules.next_serial), answer;
@@ -1452,7 +1636,7 @@ static tandem_status load_model(client *c, const char *path, uint64_t *model)
 /* A model's tensors as K and V, shared by two clients; and what lies outside of the folders stays there. */
 static void models_are_shared(void **state)
 {
-    char path[200], config[200], outside[200], why[300] = "";
+    char path[200], config[400], outside[200], why[300] = "";
     client c[2];
     uint64_t model[2], other;
     td_wire_message m, answer;
@@ -1472,7 +1656,7 @@ static void models_are_shared(void **state)
     snprintf(path, sizeof path, "%s/models/link", folder);
     unlink(path);
     assert_int_equal(symlink(outside, path), 0);
-    snprintf(config, sizeof config, "model_dir = %s/models\n", folder);
+    snprintf(config, sizeof config, "model_dir = %s/models/\nmodel_dir = %s/no models\n", folder, folder);
     start_daemon(config);
     for (int i = 0; i < 2; i++)
         client_open(&c[i], i ? "second" : "first");
@@ -1480,6 +1664,7 @@ static void models_are_shared(void **state)
     snprintf(path, sizeof path, "%s/models/npc.safetensors", folder);
     assert_int_equal(load_model(&c[1], path, &model[1]), TANDEM_OK);
     assert_int_equal(load_model(&c[0], "link", &other), TANDEM_ERROR_IO);
+    assert_non_null(strstr(c[0].event.error.text, "leads out"));
     assert_int_equal(load_model(&c[0], outside, &other), TANDEM_ERROR_IO);
     assert_int_equal(load_model(&c[0], "absent", &other), TANDEM_ERROR_IO);
     assert_int_equal(load_model(&c[0], "/etc/passwd", &other), TANDEM_ERROR_IO);
@@ -1524,13 +1709,141 @@ static void models_are_shared(void **state)
     for (int i = 0; i < 2; i++) { /* two mems each; and one has the model no longer */
         const td_wire_row *row = &answer.stats_reply.rows[i];
 
-        assert_int_equal(row->mem_bytes, 2 * t.bytes);
+        assert_true(row->mem_bytes >= 2 * t.bytes); /* and scratch */
         assert_int_equal(row->model_bytes != 0, !strcmp(row->name, "second"));
     }
     assert_int_equal(client_object(&c[0], TD_WIRE_MODEL_DESTROY, model[0]), TANDEM_ERROR_ARG);
+    /* A file that is broken by the time that a new worker reads it: nobody has it any more, and nobody waits for it. */
+    assert_int_equal(load_model(&c[0], "npc.safetensors", &model[0]), TANDEM_OK);
+    assert_int_equal(truncate(path, 10), 0);
+    worker = await_worker(0);
+    kill(worker, SIGKILL);
+    await_worker(worker);
+    m = td_wire_new(TD_WIRE_MODEL_TENSOR, c[0].rules.next_serial);
+    m.model_tensor.model = model[0];
+    td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, "k");
+    assert_int_equal(client_ask(&c[0], &m, NULL, &answer, NULL), TANDEM_OK);
+    assert_non_null(strstr(answer.error.text, "could not load"));
+    assert_int_not_equal(load_model(&c[1], path, &other), TANDEM_OK);
+    item.data = (char *)t.data + t.q_bytes;
+    assert_int_equal(td_safetensors_write(path, &item, 1, why, sizeof why), TANDEM_OK);
+    assert_int_equal(load_model(&c[1], path, &other), TANDEM_OK);
+    assert_int_equal(row_of(&c[1], "first").model_bytes, 0);
     client_close(&c[0]);
     client_close(&c[1]);
     task_free(&t);
+}
+
+static tandem_view tensor_of(client *c, uint64_t model)
+{
+    td_wire_message m = td_wire_new(TD_WIRE_MODEL_TENSOR, c->rules.next_serial), answer;
+
+    m.model_tensor.model = model;
+    td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, "k");
+    assert_int_equal(client_ask(c, &m, NULL, &answer, NULL), TANDEM_OK);
+    assert_int_equal(answer.header.type, TD_WIRE_TENSOR);
+    return answer.tensor.view;
+}
+
+/* There is room for one of two models: which no job reads makes room for the other, and comes back when one does. */
+static void idle_models_make_room(void **state)
+{
+    td_safetensors_item item = {.name = "k", .dtype = "F32", .dimensions = 3, .shape = {2, 96, 32}};
+    static const char *const names[3] = {"one.safetensors", "two.safetensors", "large.safetensors"};
+    char path[200], config[300], why[300] = "";
+    uint64_t models[2], other;
+    tandem_view views[2];
+    client c;
+    task t[2];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/models", folder);
+    assert_true(!mkdir(path, 0700) || errno == EEXIST);
+    for (int i = 0; i < 3; i++) {
+        task large_one;
+
+        task_make(i < 2 ? &t[i] : &large_one, i < 2 ? &small : &large, 60 + (uint32_t)i);
+        item.data = i < 2 ? (char *)t[i].data + t[i].q_bytes : (char *)large_one.data;
+        item.shape[1] = i < 2 ? 96 : 512;
+        snprintf(path, sizeof path, "%s/models/%s", folder, names[i]);
+        assert_int_equal(td_safetensors_write(path, &item, 1, why, sizeof why), TANDEM_OK);
+        if (i == 2)
+            task_free(&large_one);
+    }
+    snprintf(config, sizeof config, "model_dir = %s/models\nmodel_bytes = 40K\n", folder);
+    start_daemon(config);
+    client_open(&c, "two models");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(load_model(&c, names[i], &models[i]), TANDEM_OK);
+        views[i] = tensor_of(&c, models[i]);
+        task_share(&t[i], &c);
+    }
+    assert_int_equal(load_model(&c, names[2], &other), TANDEM_ERROR_NOMEM);
+    assert_non_null(strstr(c.event.error.text, "yourself"));
+    for (int round = 0; round < 4; round++) {
+        tandem_job job = job_of(&t[round % 2]);
+
+        clear_output(&t[round % 2]);
+        job.op.attention.k = views[round % 2];
+        job.op.attention.k.stride_batch = 0;
+        assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+        check_output(&t[round % 2]);
+    }
+    assert_true(has_logged(log_path, "makes room"));
+    client_close(&c);
+    task_free(&t[0]);
+    task_free(&t[1]);
+}
+
+/* Where the machine itself has no memory left, too. */
+static void idle_models_make_room_for_jobs(void **state)
+{
+    const uint64_t rows = 65536, model_rows = 3 * rows;
+    td_safetensors_item item = {.name = "k", .dtype = "F32", .dimensions = 3, .shape = {1, model_rows, 64}};
+    const shape of = {1, 64, (uint32_t)rows, 64, TANDEM_PRECISION_8B};
+    char path[200], config[300], why[300] = "";
+    struct rlimit limit = {0};
+    uint64_t model;
+    tandem_job job;
+    pid_t worker;
+    client c;
+    task t;
+
+    (void)state;
+    if (getenv("TANDEM_SANITIZED")) /* which keeps what is freed */
+        skip();
+    snprintf(path, sizeof path, "%s/models", folder);
+    assert_true(!mkdir(path, 0700) || errno == EEXIST);
+    snprintf(path, sizeof path, "%s/models/idle.safetensors", folder);
+    item.data = calloc(model_rows * 64, 4);
+    assert_non_null(item.data);
+    assert_int_equal(td_safetensors_write(path, &item, 1, why, sizeof why), TANDEM_OK);
+    free((void *)(uintptr_t)item.data);
+    snprintf(config, sizeof config, "model_dir = %s/models\n", folder);
+    start_daemon(config);
+    client_open(&c, "with a model");
+    assert_int_equal(load_model(&c, "idle.safetensors", &model), TANDEM_OK);
+    task_make(&t, &of, 6);
+    task_share(&t, &c);
+    job = job_of(&t); /* heads of one row each, that all read the same keys */
+    job.op.attention.heads = job.op.attention.kv_heads = 3;
+    job.op.attention.q_len = 1;
+    job.op.attention.q.stride_head = job.op.attention.o.stride_head = 64;
+    job.op.attention.k.stride_head = job.op.attention.v.stride_head = 0;
+    worker = await_worker(0);
+    limit.rlim_cur = limit.rlim_max = ((uint64_t)status_of(worker, "VmData") + 8192) * 1024;
+    assert_int_equal(prlimit(worker, RLIMIT_DATA, &limit, NULL), 0);
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    assert_true(has_logged(log_path, "makes room"));
+    assert_int_equal(row_of(&c, "with a model").model_bytes, 0);
+    /* And with none left. */
+    job.op.attention.heads = job.op.attention.kv_heads = 64;
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).status, TANDEM_ERROR_NOMEM);
+    assert_int_equal(client_object(&c, TD_WIRE_PING, 0), TANDEM_OK);
+    assert_int_equal(c.job_errors, 1);
+    client_close(&c);
+    task_free(&t);
+    unlink(path);
 }
 
 /* Two that always have work get the same time on the device, however long their jobs are. All of it is put before any
@@ -1583,6 +1896,66 @@ static void shares_are_fair(void **state)
     }
     td_point_close(&in);
     td_fd_close(&page);
+}
+
+/* What goes on in the background is cut: the same bits, and frames go in between. */
+static void the_background_gives_way(void **state)
+{
+    static const shape shapes[] = {{4, 2304, 512, 32, TANDEM_PRECISION_F16},  {2, 2100, 700, 64, TANDEM_PRECISION_8B},
+                                   {1, 4000, 300, 128, TANDEM_PRECISION_4B},  {6, 200, 1000, 64, TANDEM_PRECISION_AUTO},
+                                   {8, 2048, 2048, 64, TANDEM_PRECISION_F16}};
+    enum { SHAPES = sizeof shapes / sizeof *shapes };
+    td_wire_message m = hello(TD_WIRE_SHARE_HOST, "a language model");
+    td_wire_report slow, quick;
+    client background, frame;
+    uint64_t ticket, begin;
+    tandem_job job;
+    task t, f;
+
+    (void)state;
+    start_daemon("threads = 2\n");
+    m.hello.job_class = TANDEM_CLASS_BACKGROUND;
+    assert_int_equal(client_connect(&background), TANDEM_OK);
+    assert_int_equal(client_hello(&background, &m), TANDEM_OK);
+    client_open(&frame, "a game");
+    task_make(&f, &small, 80);
+    task_share(&f, &frame);
+    for (int i = 0; i < SHAPES; i++) {
+        task_make(&t, &shapes[i], 81 + (uint32_t)i);
+        task_share(&t, &background);
+        clear_output(&t);
+        clear_output(&f);
+        job = job_of(&t);
+        ticket = client_job(&background, &job);
+        begin = td_now_ns();
+        while (client_report(&background, ticket, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+            ;
+        job = job_of(&f);
+        quick = client_report(&frame, client_job(&frame, &job), PATIENCE);
+        slow = client_report(&background, ticket, PATIENCE);
+        assert_int_equal(quick.state, TANDEM_JOB_DONE);
+        assert_int_equal(slow.state, TANDEM_JOB_DONE);
+        if (i + 1 == SHAPES) /* the one that takes longest */
+            assert_true(slow.begin_ns < quick.begin_ns && quick.end_ns < slow.end_ns);
+        check_output(&t);
+        check_output(&f);
+        task_free(&t);
+    }
+    /* Given up between two pieces. */
+    task_make(&t, &shapes[SHAPES - 1], 90);
+    task_share(&t, &background);
+    job = job_of(&t);
+    ticket = client_job(&background, &job);
+    while (client_report(&background, ticket, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+        ;
+    m = td_wire_new(TD_WIRE_CANCEL, 0);
+    m.cancel.ticket = ticket;
+    assert_int_equal(client_put(&background, &m), TANDEM_OK);
+    assert_int_equal(client_report(&background, ticket, PATIENCE).state, TANDEM_JOB_CANCELLED);
+    task_free(&t);
+    task_free(&f);
+    client_close(&background);
+    client_close(&frame);
 }
 
 /* Of clients that have had as much, the one with the earliest deadline is next. */
@@ -1748,13 +2121,32 @@ static void a_service_manager_is_served(void **state)
     close(request);
     assert_non_null(strstr(page, "200 OK"));
     assert_non_null(strstr(page, "\ntandemd_clients 1\n"));
-    assert_non_null(strstr(page, "name=\"quote \\\" here\"} 0\n"));
+    assert_non_null(strstr(page, "\ntandemd_background_slice_ns_max 0\n"));
+    assert_non_null(strstr(page, "name=\"quote \\\" here\",class=\"frame\"} 0\n"));
     client_close(&c);
     assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
     assert_true(await_note("STOPPING=1"));
     assert_int_equal(access(socket_path, F_OK), 0); /* the manager's */
     unlink(socket_path);
     close(notify_fd);
+}
+
+/* Somebody ends the first worker, perhaps before it has said a word: there is another one. */
+static void the_first_worker_may_die(void **state)
+{
+    client c;
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        launch_daemon("backend = cpu\n");
+        kill(await_worker(0), SIGKILL);
+        await_log("is gone");
+        await_log("computes on");
+        client_open(&c, "first");
+        assert_int_equal(client_object(&c, TD_WIRE_PING, 0), TANDEM_OK);
+        client_close(&c);
+        assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    }
 }
 
 /* What cannot be begun is said, in one line. */
@@ -1764,17 +2156,20 @@ static void wrong_starts_are_told(void **state)
         const char *config, *says;
     } wrong[] = {{"cleints = 2\n", "line 1: 'cleints' is no key"},
                  {"\n# x\nclients = 0\n", "line 3: clients is 0, must be 1 to 48"},
-                 {"backend = gpu\n", "backend is 'gpu'"},
-                 {"mem_bytes = 4T\n", "mem_bytes is '4T'"},
+                 {"backend = gpu\n", "backend is 'gpu', must be auto, cuda or cpu"},
+                 {"mem_bytes = 4T\n", "mem_bytes is '4T', must be a number, behind it K, M, G or nothing"},
                  {"nonsense\n", "has no '='"},
                  {"model_dir = models\n", "must be an absolute path"},
+                 {"tuning = tuning.json\n", "tuning is 'tuning.json', must be an absolute path"},
+                 {"tuning = /nonexistent/tuning.json\n", "tuning is '/nonexistent/tuning.json': No such file"},
+                 {"tuning = /dev/null\n", "tuning is '/dev/null': the table is no JSON"},
                  {"allow_uid = -1\n", "allow_uid is '-1'"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         launch_daemon(wrong[i].config);
         assert_int_equal(end_daemon(0, PATIENCE), 1);
-        if (!has_logged(wrong[i].says)) {
+        if (!has_logged(log_path, wrong[i].says)) {
             show_log();
             fail_msg("'%s' is not said", wrong[i].says);
         }
@@ -1787,7 +2182,7 @@ static void wrong_starts_are_told(void **state)
         if (!daemon_pid)
             exec_daemon();
         assert_int_equal(end_daemon(0, PATIENCE), 1); /* there is one already */
-        assert_true(has_logged("a daemon listens there"));
+        assert_true(has_logged(log_path, "a daemon listens there"));
         daemon_pid = first;
     }
     {
@@ -1797,6 +2192,199 @@ static void wrong_starts_are_told(void **state)
         assert_int_equal(st.st_mode & 0777, 0600);
     }
     check_serves();
+}
+
+static void reload(const char *text, const char *says)
+{
+    write_config(text);
+    kill(daemon_pid, SIGHUP);
+    await_log(says);
+}
+
+/* What AUTO is to go by is read once; on a CPU, or another GPU, it is told that it is not used. */
+static void a_tuning_is_read_at_the_start(void **state)
+{
+    static const char text[] =
+        "{\"tandem\":\"choice\",\"version\":2,\"device\":\"a GPU\",\"sm\":90,\"multiprocessors\":1,"
+        "\"parts\":[{\"head_dim\":64,\"causal\":0}]}";
+    char path[120], config[200];
+    FILE *file;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/tuning.json", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    snprintf(config, sizeof config, "backend = cpu\ntuning = %s\n", path);
+    start_daemon(config);
+    await_log("what was given is not used: there are no tables of the CPU's kernels");
+    assert_true(has_logged(log_path, path));
+    unlink(path);
+    reload(config, "the configuration was read again");
+    check_serves();
+}
+
+/* Files that people do not write, and files that are written while the daemon runs. */
+static void configurations_may_be_odd(void **state)
+{
+    char text[1400];
+    struct stat st;
+
+    (void)state;
+    memset(text, 'x', sizeof text); /* a comment however long is one line */
+    memcpy(text, "# ", 2);
+    strcpy(text + 1300, " = 1\nbackend = cpu\n");
+    launch_daemon(text);
+    await_log("computes on");
+    assert_int_equal(stat(socket_path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    reload("backend = cpu\nallow_uid = 65534\n", "was read again"); /* others come from now on */
+    assert_int_equal(stat(socket_path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0666);
+    reload("backend = cuda\nmetrics = 1\n", "until the next start");
+    {
+        const pid_t worker = await_worker(0);
+
+        kill(worker, SIGKILL); /* the next one computes on the same */
+        await_worker(worker);
+        check_serves();
+    }
+    while (stat(socket_path, &st) || (st.st_mode & 0777) != 0600)
+        sleep_ms(1);
+    unlink(config_path);
+    assert_int_equal(mkfifo(config_path, 0600), 0); /* to read which would take for ever */
+    kill(daemon_pid, SIGHUP);
+    await_log("is no regular file");
+    check_serves();
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    unlink(config_path);
+    {
+        FILE *file = fopen(config_path, "w");
+
+        assert_non_null(file);
+        assert_true(fwrite("log = info\nclients = 4\0 0\n", 1, 26, file) == 26);
+        assert_int_equal(fclose(file), 0);
+    }
+    next_log();
+    daemon_pid = fork();
+    if (!daemon_pid)
+        exec_daemon();
+    assert_int_equal(end_daemon(0, PATIENCE), 1);
+    assert_true(has_logged(log_path, "line 2: byte 11 is 0"));
+}
+
+/* Without --socket and --config: where the session's folder and the user's configuration are. */
+static void exec_plain_daemon(const char *runtime, const char *home)
+{
+    const int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(log, STDERR_FILENO);
+    setenv("XDG_RUNTIME_DIR", runtime, 1);
+    setenv("XDG_CONFIG_HOME", home, 1);
+    execl(program, "tandemd", (char *)NULL);
+    _exit(127);
+}
+
+static void start_plain_daemon(const char *runtime, const char *home)
+{
+    next_log();
+    daemon_pid = fork();
+    if (!daemon_pid)
+        exec_plain_daemon(runtime, home);
+}
+
+static void folders_are_looked_at(void **state)
+{
+    char runtime[100], path[160];
+    FILE *file;
+
+    (void)state;
+    start_plain_daemon("run/user", "/nowhere");
+    assert_int_equal(end_daemon(0, PATIENCE), 1);
+    assert_true(has_logged(log_path, "no absolute path"));
+    snprintf(runtime, sizeof runtime, "%s/run", folder);
+    assert_int_equal(mkdir(runtime, 0700), 0);
+    assert_int_equal(chmod(runtime, 0777), 0);
+    start_plain_daemon(runtime, "/nowhere");
+    assert_int_equal(end_daemon(0, PATIENCE), 1);
+    assert_true(has_logged(log_path, "others can write to"));
+    assert_int_equal(chmod(runtime, 0700), 0);
+    start_plain_daemon(runtime, runtime);
+    await_log("computes on");
+    snprintf(path, sizeof path, "%s/tandem", runtime); /* made later than the daemon was started */
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/tandem/tandemd.conf", runtime);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("clients = none\n", file);
+    assert_int_equal(fclose(file), 0);
+    kill(daemon_pid, SIGHUP);
+    await_log("clients is 'none'");
+    unlink(path);
+    kill(daemon_pid, SIGHUP);
+    await_log("was read again");
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+}
+
+/* However many there are, and whatever they are called, every line is one. */
+static void metrics_are_whole(void **state)
+{
+    struct sockaddr_in web = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    static char page[300000];
+    static client c[48];
+    char config[100], name[TD_WIRE_NAME_BYTES] = "";
+    int request = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t size = sizeof web;
+    uint32_t lines = 0;
+    size_t have = 0;
+    ssize_t got;
+
+    (void)state;
+    assert_int_equal(bind(request, (struct sockaddr *)&web, sizeof web), 0);
+    assert_int_equal(getsockname(request, (struct sockaddr *)&web, &size), 0);
+    close(request);
+    snprintf(config, sizeof config, "clients = 48\nmetrics = %d\n", ntohs(web.sin_port));
+    start_daemon(config);
+    memset(name, '"', sizeof name - 1);
+    for (int i = 0; i < 48; i++)
+        client_open(&c[i], name);
+    request = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(request, (struct sockaddr *)&web, sizeof web), 0);
+    while (have < sizeof page - 1 && (got = recv(request, page + have, sizeof page - 1 - have, 0)) > 0)
+        have += (size_t)got;
+    close(request);
+    assert_non_null(strstr(page, "\r\n\r\n"));
+    for (char *line = strtok(strstr(page, "\r\n\r\n") + 4, "\n"); line; line = strtok(NULL, "\n")) {
+        assert_true(!strncmp(line, "tandemd_", 8) || !strncmp(line, "# ", 2));
+        lines += !strncmp(line, "tandemd_client_", 15);
+    }
+    assert_int_equal(lines % 48, 0);
+    assert_true(lines >= 9 * 48);
+    for (int i = 0; i < 48; i++)
+        client_close(&c[i]);
+}
+
+/* A worker that has no job and does not answer. */
+static void a_worker_that_is_silent_is_ended(void **state)
+{
+    pid_t worker;
+    client c;
+    task t;
+
+    (void)state;
+    start_daemon("job_ms = 100\n");
+    client_open(&c, "patient");
+    worker = await_worker(0);
+    task_make(&t, &small, 9);
+    kill(worker, SIGSTOP);
+    task_share(&t, &c); /* by the next one */
+    assert_true(has_logged(log_path, "does not answer"));
+    assert_int_equal(run_job(&c, &t).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    client_close(&c);
+    task_free(&t);
 }
 
 /* Slabs and pages with CUDA behind them, where there is a GPU. */
@@ -1810,9 +2398,9 @@ static void a_gpu_computes(void **state)
 
     (void)state;
     launch_daemon("backend = cuda\n");
-    while (!has_logged("computes on") && !has_logged("cannot begin"))
+    while (!has_logged(log_path, "computes on") && !has_logged(log_path, "cannot begin"))
         sleep_ms(10);
-    if (has_logged("cannot begin")) {
+    if (has_logged(log_path, "cannot begin")) {
         assert_int_equal(end_daemon(0, PATIENCE), 1);
         print_message("  no GPU here\n");
         skip();
@@ -1911,17 +2499,29 @@ int main(void)
         cmocka_unit_test(garbage_ends_its_sender_alone),
         cmocka_unit_test(changed_messages_harm_nobody),
         cmocka_unit_test(who_does_not_read_is_ended),
+        cmocka_unit_test(a_point_that_never_comes_is_given_up),
         cmocka_unit_test(many_connect),
     };
     const struct CMUnitTest own[] = {
         cmocka_unit_test_setup_teardown(quotas_hold, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(quotas_count_scratch, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_job_that_hangs_is_lost, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_fault_in_a_kernel_is_survived, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(models_are_shared, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(idle_models_make_room, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(idle_models_make_room_for_jobs, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(shares_are_fair, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(the_background_gives_way, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(earlier_deadlines_go_first, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(it_stops_within_two_seconds, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_service_manager_is_served, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(the_first_worker_may_die, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(wrong_starts_are_told, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_tuning_is_read_at_the_start, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(configurations_may_be_odd, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(folders_are_looked_at, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(metrics_are_whole, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_worker_that_is_silent_is_ended, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_gpu_computes, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(others_need_leave, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(processes_are_confined, set_up_nothing, tear_down),

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -364,6 +365,20 @@ static void test_barriers(void **state)
     reads(plan, 3, SCRATCH, 0, 256);
     reads(plan, 4, SCRATCH, 512, 513);
     BARRIERS(plan, 2, 2);
+    /* an order makes nobody see data: what was written before it is still to be waited for */
+    plan = hand_made(4);
+    writes(plan, 0, SCRATCH, 0, 256);
+    reads(plan, 1, VIEW(TD_VIEW_Q), 0, 256);
+    writes(plan, 2, VIEW(TD_VIEW_Q), 0, 256);
+    reads(plan, 3, SCRATCH, 0, 256);
+    BARRIERS(plan, 2, 1);
+    /* and an order is one for all before it */
+    plan = hand_made(4);
+    reads(plan, 0, SCRATCH, 0, 512);
+    reads(plan, 1, SCRATCH, 256, 512);
+    writes(plan, 2, SCRATCH, 0, 256);
+    writes(plan, 3, SCRATCH, 256, 512);
+    BARRIERS(plan, 1, 0);
     /* the words of the job */
     plan = hand_made(2);
     writes(plan, 0, TD_BASE_CONTROL, 0, 0, 64);
@@ -428,6 +443,18 @@ static void refused(td_plan *plan, const char *limit)
         refused(plan_, limit);              \
     } while (0)
 
+/* That a kernel has declared. */
+static uint32_t shared_of(const char *entry)
+{
+    const td_cubin *cubin = td_cubin_for_sm(sm, why, sizeof why);
+    uint32_t i = 0;
+
+    assert_non_null(cubin);
+    while (strcmp(cubin->entries[i].entry, entry))
+        i++;
+    return cubin->entries[i].shared_bytes;
+}
+
 static void test_refusals(void **state)
 {
     static const td_kernel unknown = {.name = "no_such_kernel", .entry = "no_such_kernel"},
@@ -452,11 +479,26 @@ static void test_refusals(void **state)
     REFUSED(r->param_bytes = TD_PARAM_BYTES + 1, "257 bytes of parameters");
     REFUSED(r->kernel = &unknown, "no_such_kernel");
     REFUSED(r->kernel = &host_only, "of_the_cpu_alone");
-    /* what it does without is no reason to refuse it */
-    td_plan *plan = hand_made(1);
-    plan->records[0].flags = TD_RECORD_PDL;
-    must(td_inline_check(stream, plan, why, sizeof why));
-    free(plan);
+    REFUSED(r->shared_bytes = 47 * 1024 + 1, "in a command buffer there are 48128");
+    REFUSED(r->local_bytes = 12 * 1024 + 1, "in a command buffer there are 12288");
+    REFUSED(r->registers = 255; r->block[0] = 257, "an SM has 65536");
+    REFUSED(r->registers = 65; r->block[0] = 1024, "an SM has 65536"); /* they are handed out by eights */
+    /* at the limit, and what it does without, is no reason to refuse it */
+    for (int i = 0; i < 4; i++) {
+        td_plan *plan = hand_made(1);
+        td_record *r = &plan->records[0];
+
+        if (i == 0)
+            r->shared_bytes = 47 * 1024 - shared_of(r->kernel->entry);
+        else if (i == 1)
+            r->local_bytes = 12 * 1024;
+        else if (i == 2)
+            r->registers = 255, r->block[0] = 256;
+        else
+            r->flags = TD_RECORD_PDL;
+        must(td_inline_check(stream, plan, why, sizeof why));
+        free(plan);
+    }
     /* and the device lives */
     check_case(&shape, "after refusals");
 }
@@ -576,7 +618,7 @@ static void test_points(void **state)
     tu_case_free(&it);
 }
 
-/* Frames in slots of their own cost no allocation, no copy and no wait. */
+/* Frames in slots of their own cost no allocation, no copy, no wait, no recording, and one submit each. */
 static void test_frame_counts(void **state)
 {
     enum { SLOTS = 3, WARM = 4 * SLOTS, FRAMES = 100 };
@@ -597,7 +639,7 @@ static void test_frame_counts(void **state)
         bool signalled;
 
         if (frame == WARM)
-            F.allocations = F.copies = F.host_waits = 0;
+            F.allocations = F.copies = F.host_waits = F.begins = F.submits = F.batches = F.waits = F.signals = 0;
         while (sequence >= SLOTS && td_stream_completed(stream) + SLOTS <= sequence)
             assert_true(td_now_ns() - begin < LIMIT_NS);
         submit.slot = frame % SLOTS;
@@ -606,9 +648,250 @@ static void test_frame_counts(void **state)
     assert_int_equal(F.allocations, 0);
     assert_int_equal(F.copies, 0);
     assert_int_equal(F.host_waits, 0);
+    assert_int_equal(F.begins, 0);
+    assert_int_equal(F.submits, FRAMES);
+    assert_int_equal(F.batches, FRAMES);
+    assert_int_equal(F.waits, 0);
+    assert_int_equal(F.signals, FRAMES);
     assert_int_equal(td_stream_wait(stream, sequence), TANDEM_OK);
     vk_case_free(&on);
     tu_case_free(&it);
+}
+
+/* What happens right before a submit goes to the queue. */
+typedef struct meddler {
+    td_stream *stream;
+    uint64_t sequence; /* of the submit at hand */
+    uint64_t end_ns;   /* of the one before */
+    bool gives_up, cancels;
+} meddler;
+
+static void meddle(void *user)
+{
+    meddler *m = user;
+
+    if (m->gives_up)
+        __atomic_store_n(&td_stream_control(m->stream, m->sequence)->stale, 1, __ATOMIC_SEQ_CST);
+    if (m->cancels)
+        td_stream_cancel(m->stream, m->sequence);
+}
+
+static void unmeddled(void *user)
+{
+    (void)user;
+}
+
+/* Enqueues in slot 3 and waits; O is what is expected, or what it was. */
+static void run_meddled(meddler *m, vk_case *on, const tu_case *it, const td_plan *plan, uint32_t verdict)
+{
+    td_stream_submit submit = submit_of(on, plan);
+    uint64_t sequence = 0, begin, end;
+    unsigned char *o = on->mems[TD_VIEW_O].host;
+    bool signalled;
+
+    submit.slot = 3;
+    memset(o, TU_POISON, it->o.bytes);
+    m->sequence++;
+    must(td_stream_enqueue(m->stream, &submit, &sequence, &signalled, why, sizeof why));
+    assert_int_equal(sequence, m->sequence);
+    assert_int_equal(td_stream_wait(m->stream, sequence), TANDEM_OK);
+    assert_int_equal(td_stream_completed(m->stream), sequence);
+    assert_int_equal(td_stream_control(m->stream, sequence)->verdict, verdict);
+    if (!m->gives_up && !m->cancels)
+        same("by commands that were kept", on, TD_VIEW_O, &it->o);
+    for (size_t i = 0; i < it->o.bytes && (m->gives_up || m->cancels); i++)
+        assert_int_equal(o[i], TU_POISON);
+    assert_true(td_stream_times(m->stream, sequence, &begin, &end) && m->end_ns <= begin && begin <= end);
+    m->end_ns = end;
+    for (uint64_t i = sequence; i && i + 5 > sequence; i--)
+        assert_true(td_stream_begun(m->stream, i) && td_stream_times(m->stream, i, &begin, &end) && end <= m->end_ns);
+    assert_false(td_stream_begun(m->stream, sequence + 1) || td_stream_times(m->stream, sequence + 1, &begin, &end));
+}
+
+/* Commands are recorded when a slot is given something for the first time, and then submitted again: what the host says
+ * about one submit is not said about the next. */
+static void test_kept_commands(void **state)
+{
+    enum { ROUNDS = 6 };
+    const tu_shape shape = {.q_len = 100, .kv_len = 200, .head_dim = 64, .precision = TANDEM_PRECISION_8B};
+    td_target target = td_target_for_sm(sm);
+    td_inline_desc desc = desc_here();
+    td_plan *commits = malloc(sizeof *commits);
+    meddler m = {0};
+    vk_case on[2];
+    tu_case it[2];
+
+    (void)state;
+    assert_non_null(commits);
+    desc.lock = meddle;
+    desc.unlock = unmeddled;
+    desc.user = &m;
+    must(td_stream_create_inline(&desc, NULL, &m.stream, why, sizeof why));
+    for (int i = 0; i < 2; i++) {
+        tu_shape seeded = shape;
+
+        seeded.seed = 3 + (uint64_t)i;
+        tu_case_init(&it[i], &seeded);
+        assert_int_equal(tu_case_run(&it[i], &target, 2), TANDEM_OK);
+        expected(&it[i], &it[i].o, &it[i].lse);
+    }
+    target.commit = true;
+    must(td_plan_attention(&it[0].op, &target, commits, NULL, why, sizeof why));
+    for (int i = 0; i < 2; i++) { /* scratch for either plan */
+        const td_plan plain = it[i].plan;
+
+        it[i].plan = *commits;
+        vk_case_make(&on[i], &it[i]);
+        it[i].plan = plain;
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round == 1)
+            F.begins = F.allocations = 0;
+        for (int i = 0; i < 2; i++) {
+            run_meddled(&m, &on[i], &it[i], &it[i].plan, TD_VERDICT_NONE);
+            run_meddled(&m, &on[i], &it[i], commits, TD_VERDICT_COMMITTED);
+            if (round % 2 == 0)
+                continue;
+            m.gives_up = true;
+            run_meddled(&m, &on[i], &it[i], commits, TD_VERDICT_GIVEN_UP);
+            m.gives_up = false;
+            run_meddled(&m, &on[i], &it[i], commits, TD_VERDICT_COMMITTED);
+            m.cancels = true;
+            run_meddled(&m, &on[i], &it[i], &it[i].plan, TD_VERDICT_NONE);
+            m.cancels = false;
+            run_meddled(&m, &on[i], &it[i], &it[i].plan, TD_VERDICT_NONE);
+        }
+    }
+    assert_int_equal(F.begins, 0);
+    /* what differs is recorded, in place of what was not used for longest */
+    for (uint32_t blocks = 2; blocks < 5; blocks++) {
+        td_plan *other = malloc(sizeof *other);
+
+        assert_non_null(other);
+        *other = *commits;
+        other->records[other->record_count - 1].grid[0] = blocks; /* nothing is committed by them */
+        F.begins = 0;
+        m.gives_up = true;
+        run_meddled(&m, &on[0], &it[0], other, TD_VERDICT_GIVEN_UP);
+        assert_int_equal(F.begins, 1);
+        run_meddled(&m, &on[0], &it[0], other, TD_VERDICT_GIVEN_UP);
+        m.gives_up = false;
+        assert_int_equal(F.begins, 1);
+        run_meddled(&m, &on[0], &it[0], commits, TD_VERDICT_COMMITTED);
+        free(other);
+    }
+    assert_int_equal(F.allocations, 0);
+    td_stream_destroy(&m.stream, LIMIT_NS);
+    for (int i = 0; i < 2; i++) {
+        vk_case_free(&on[i]);
+        tu_case_free(&it[i]);
+    }
+    free(commits);
+}
+
+/* Threads that look while submits come and go, several at once: each sees numbers rise, and of each the same times. */
+typedef struct looker {
+    pthread_t thread;
+    atomic_bool *over;
+    unsigned wrong, seen;
+} looker;
+
+static void *look_on(void *user)
+{
+    looker *it = user;
+    uint64_t last = 0, last_end = 0;
+
+    while (!atomic_load(it->over)) {
+        const uint64_t completed = td_stream_completed(stream);
+        uint64_t begin = 0, end = 0, again[2] = {0};
+        bool right;
+
+        it->wrong += completed < last || !td_stream_begun(stream, completed);
+        if (completed == last)
+            continue;
+        right = td_stream_times(stream, completed, &begin, &end) && last_end <= begin && begin <= end &&
+                td_stream_times(stream, completed, &again[0], &again[1]) && again[0] == begin && again[1] == end;
+        if (td_stream_completed(stream) - completed > 200) /* this thread slept: the times may be gone */
+            continue;
+        it->wrong += !right;
+        last = completed;
+        last_end = end;
+        it->seen++;
+    }
+    return NULL;
+}
+
+static void test_lookers(void **state)
+{
+    enum { SLOTS = 3, SUBMITS = 2000, LOOKERS = 3 };
+    static const td_plan nothing;
+    looker lookers[LOOKERS] = {0};
+    atomic_bool over = false;
+    uint64_t sequence = 0;
+
+    (void)state;
+    for (int i = 0; i < LOOKERS; i++) {
+        lookers[i].over = &over;
+        assert_int_equal(pthread_create(&lookers[i].thread, NULL, look_on, &lookers[i]), 0);
+    }
+    for (uint32_t i = 0; i < SUBMITS; i++) {
+        const td_stream_submit submit = {.plan = &nothing, .slot = i % SLOTS, .label = "test"};
+        const uint64_t begin = td_now_ns();
+        tandem_status status;
+        bool signalled;
+
+        while ((status = td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why)) ==
+               TANDEM_ERROR_BUSY)
+            if (td_now_ns() - begin > LIMIT_NS)
+                break;
+        if (status != TANDEM_OK)
+            break;
+    }
+    td_stream_wait(stream, sequence);
+    atomic_store(&over, true);
+    for (int i = 0; i < LOOKERS; i++)
+        assert_int_equal(pthread_join(lookers[i].thread, NULL), 0);
+    assert_int_equal(td_stream_completed(stream), sequence);
+    for (int i = 0; i < LOOKERS; i++) {
+        assert_int_equal(lookers[i].wrong, 0);
+        assert_true(lookers[i].seen > 0);
+    }
+}
+
+/* A slot has one submit at a time, and what it says of the one before is not said of the next. */
+static void test_slot_in_use(void **state)
+{
+    const td_vk_desc desc = vku_desc(&gpu);
+    const int live = F.live;
+    static const td_plan nothing;
+    td_stream_submit submit = {.plan = &nothing, .label = "test"};
+    td_inline_desc inline_desc = desc_here();
+    uint64_t sequence = 0, begin, end;
+    td_stream *made;
+    bool signalled;
+
+    (void)state;
+    must(td_vk_open(&desc, NULL, &inline_desc.vk, why, sizeof why));
+    must(td_stream_create_inline(&inline_desc, NULL, &made, why, sizeof why));
+    for (submit.slot = 0; submit.slot < 2; submit.slot++) {
+        must(td_stream_enqueue(made, &submit, &sequence, &signalled, why, sizeof why));
+        assert_int_equal(td_stream_wait(made, sequence), TANDEM_OK);
+    }
+    F.swallow_submits = true;
+    for (submit.slot = 0; submit.slot < 2; submit.slot++) {
+        must(td_stream_enqueue(made, &submit, &sequence, &signalled, why, sizeof why));
+        assert_int_equal(td_stream_enqueue(made, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_BUSY);
+        assert_int_equal(sequence, 3 + submit.slot);
+        assert_non_null(strstr(why, "pending"));
+        assert_false(signalled || td_stream_begun(made, 3) || td_stream_times(made, 3, &begin, &end));
+        assert_int_equal(td_stream_completed(made), 2);
+        assert_true(td_stream_begun(made, 2) && td_stream_times(made, 2, &begin, &end));
+    }
+    F.swallow_submits = false;
+    fake_nvx_end_swallowed();
+    td_stream_destroy(&made, LIMIT_NS);
+    td_vk_close(&inline_desc.vk);
+    assert_int_equal(F.live, live);
 }
 
 static void test_upload(void **state)
@@ -686,12 +969,45 @@ static void test_what_demotes(void **state)
     fails_to_create(&desc, "stamp");
     F.skip_launch = 0;
     assert_int_equal(F.live, live);
-    /* nothing ever ends: what the device may still use is left behind */
+}
+
+/* Nothing ends: what the device may still use is left behind, and freed once it has come to an end after all. */
+static void test_hang(void **state)
+{
+    const td_vk_desc desc = vku_desc(&gpu);
+    td_inline_desc inline_desc = desc_here();
+    const int live = F.live;
+    td_vk_mem mem = {0};
+    td_stream *made;
+    int left;
+
+    (void)state;
+    must(td_vk_open(&desc, NULL, &inline_desc.vk, why, sizeof why));
     F.swallow_submits = true;
-    fails_to_create(&desc, "did not end within");
+    assert_int_equal(td_stream_create_inline(&inline_desc, NULL, &made, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "did not end within"));
+    assert_null(made);
+    left = F.live;
+    assert_true(left > live + 10);
     F.swallow_submits = false;
-    assert_true(F.live > live);
-    F.live = live;
+    /* the device comes back: others run, and so does a copy, which then hangs as well */
+    must(td_stream_create_inline(&inline_desc, NULL, &made, why, sizeof why));
+    must(td_vk_mem_create_device(inline_desc.vk, 4, STORAGE, &mem, why, sizeof why));
+    must(td_inline_upload(made, &mem, 0, "abc", 4, why, sizeof why));
+    F.swallow_submits = true;
+    F.fail_call = "vkWaitSemaphores";
+    F.fail_at = 1;
+    F.failure = VK_TIMEOUT;
+    assert_int_equal(td_inline_upload(made, &mem, 0, "def", 4, why, sizeof why), TANDEM_ERROR_DEVICE);
+    assert_non_null(strstr(why, "a copy to the device did not end within"));
+    F.fail_call = NULL;
+    F.swallow_submits = false;
+    td_vk_mem_free(inline_desc.vk, &mem);
+    td_stream_destroy(&made, LIMIT_NS);
+    assert_true(F.live > left);
+    fake_nvx_end_swallowed();
+    td_vk_close(&inline_desc.vk);
+    assert_int_equal(F.live, live);
 }
 
 static void test_failing_calls(void **state)
@@ -733,6 +1049,7 @@ static void test_failing_submits(void **state)
     static const char *const calls[] = {"vkCreateCommandPool", "vkAllocateCommandBuffers", "vkBeginCommandBuffer",
                                         "vkEndCommandBuffer", "vkQueueSubmit", "vkResetCommandPool",
                                         "vkGetSemaphoreCounterValue"};
+    static const char *const labels[] = {"a", "b", "c", "d", "e", "f"}; /* each is recorded anew */
     const tu_shape shape = {.q_len = 64, .kv_len = 64, .head_dim = 32};
     const td_target target = td_target_for_sm(sm);
     td_stream_submit submit;
@@ -744,13 +1061,16 @@ static void test_failing_submits(void **state)
     assert_int_equal(tu_case_run(&it, &target, 2), TANDEM_OK);
     vk_case_make(&on, &it);
     submit = submit_of(&on, &it.plan);
-    for (uint32_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        for (int tries = 0; tries < 5; tries++) {
+    for (uint32_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        bool failed = false;
+
+        for (size_t tries = 0; tries < sizeof labels / sizeof *labels; tries++) {
             uint64_t sequence = 0;
             bool signalled = true;
             tandem_status status;
 
             submit.slot = 20 + i;
+            submit.label = labels[tries];
             F.failed = false;
             F.fail_call = calls[i];
             F.fail_at = 1;
@@ -762,8 +1082,11 @@ static void test_failing_submits(void **state)
             assert_false(signalled);
             if (!F.failed)
                 assert_int_equal(td_stream_wait(stream, sequence), TANDEM_OK);
+            failed = failed || F.failed;
             run(&submit);
         }
+        assert_true(failed);
+    }
     expected(&it, &it.o, &it.lse);
     same("after failures", &on, TD_VIEW_O, &it.o);
     vk_case_free(&on);
@@ -1115,11 +1438,12 @@ static void test_record_frames(void **state)
         record_frames(true);
 }
 
-static void test_submit_frames(void **state)
+/* tandem_submit() between two submits of the engine's: one more. */
+static void submit_frames(uint64_t deadline_ns)
 {
     enum { WARM = 12 };
+    const uint64_t counted = frames_here() - WARM;
 
-    (void)state;
     enter();
     for (uint64_t frame = 0; frame < frames_here() + FRAMES; frame++) {
         lane *l = &w.lanes[frame % FRAMES];
@@ -1134,13 +1458,16 @@ static void test_submit_frames(void **state)
         }
         if (frame >= frames_here())
             continue;
-        if (frame == WARM)
-            F.allocations = F.copies = 0;
+        if (frame == WARM) {
+            F.allocations = F.copies = F.begins = F.submits = F.batches = F.waits = F.signals = 0;
+            w.locks = 0;
+        }
         fill(l, frame + 1);
         begin_commands(l->commands[0]);
         record_copies(l, l->commands[0], NULL, true);
         assert_int_equal(gpu.EndCommandBuffer(l->commands[0]), VK_SUCCESS);
         submit_lane(l, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, frame + 1}, VK_NULL_HANDLE);
+        job.deadline_ns = deadline_ns;
         OK(tandem_timeline_submitted(w.s, w.engines, frame + 1));
         job.wait = (tandem_point){w.engines, frame + 1};
         job.signal = (tandem_point){w.ours, frame + 1};
@@ -1153,9 +1480,116 @@ static void test_submit_frames(void **state)
         submit_lane(l, 2, 1, (vku_point){w.our_semaphore, frame + 1}, (vku_point){0}, l->fence);
     }
     assert_int_equal(F.allocations, 0);
-    assert_int_equal(F.copies, 2 * (frames_here() - WARM));
+    assert_int_equal(F.copies, 2 * counted);
+    assert_int_equal(F.begins, 2 * counted); /* the engine's */
+    assert_int_equal(F.submits, 3 * counted);
+    assert_int_equal(F.batches, 3 * counted);
+    assert_int_equal(F.waits, 2 * counted);   /* of the job, and the engine's for it */
+    assert_int_equal(F.signals, 3 * counted); /* the engine's; the job's point, and the stream's own count */
+    assert_int_equal(w.locks, 3 * counted);
     OK(tandem_session_info(w.s, &w.info));
     assert_int_equal(w.info.jobs_done, frames_here());
+    leave();
+}
+
+static void test_submit_frames(void **state)
+{
+    (void)state;
+    submit_frames(0);
+    submit_frames(LIMIT_NS);
+}
+
+/* A job whose value is not announced is held on the host, which looks for the value, but not all the time. */
+static void test_held(void **state)
+{
+    enum { JOBS = 12, ANNOUNCES = 6, HELD_MS = 30 };
+    const struct timespec held = {.tv_nsec = HELD_MS * 1000000};
+
+    (void)state;
+    enter();
+    for (uint64_t value = 1; value <= JOBS; value++) {
+        lane *l = &w.lanes[0];
+        const uint64_t begin = td_now_ns();
+        tandem_job job = job_on(l->mem);
+        unsigned submits, reads;
+
+        F.counter_reads = 0;
+        job.wait = (tandem_point){w.engines, value};
+        job.signal = (tandem_point){w.ours, value};
+        submits = F.submits;
+        OK(tandem_submit(w.s, &job, &l->ticket));
+        nanosleep(&held, NULL);
+        reads = __atomic_load_n(&F.counter_reads, __ATOMIC_RELAXED);
+        assert_int_equal(F.submits, submits);
+        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_PENDING);
+        /* of 50 us each there are 40 around the time of the job before, some 30 at the begin */
+        assert_in_range(reads, 1, (td_now_ns() - begin) / 400000 + 100);
+        if (value > ANNOUNCES + 1) /* those before were announced */
+            assert_in_range(reads, 1, (td_now_ns() - begin) / 400000 + 10);
+        must(td_vk_timeline_signal(vk, w.engines_semaphore, value));
+        if (value > ANNOUNCES) { /* nobody has to wake up for that */
+            OK(tandem_timeline_submitted(w.s, w.engines, value));
+            assert_int_equal(F.submits, submits + 1);
+        }
+        OK(tandem_wait(w.s, l->ticket, LIMIT_NS, NULL));
+        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_DONE);
+    }
+    leave();
+}
+
+/* A job that the GPU has and that is given up: its blocks return at once, its output stays what it was, its point comes;
+ * and the slot's next job is as any other. */
+static void test_given_up(void **state)
+{
+    enum { TIMES = 2 * FRAMES };
+    uint64_t value = 0;
+
+    (void)state;
+    if (F.real)
+        return;
+    enter();
+    for (int late = 0; late < 2; late++)
+        for (int i = 0; i < TIMES; i++) {
+            lane *l = &w.lanes[i % FRAMES];
+            const bool given_up = i < FRAMES;
+            tandem_job job = job_on(l->mem);
+            const uint64_t begin = td_now_ns();
+
+            value++;
+            fill(l, value);
+            begin_commands(l->commands[0]);
+            record_copies(l, l->commands[0], NULL, true);
+            assert_int_equal(gpu.EndCommandBuffer(l->commands[0]), VK_SUCCESS);
+            submit_lane(l, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, value}, VK_NULL_HANDLE);
+            OK(tandem_timeline_submitted(w.s, w.engines, value));
+            job.wait = (tandem_point){w.engines, value};
+            job.signal = (tandem_point){w.ours, value};
+            job.deadline_ns = !late ? 0 : given_up ? 1000000 : LIMIT_NS;
+            F.swallow_submits = true;
+            OK(tandem_submit(w.s, &job, &l->ticket));
+            F.swallow_submits = false;
+            if (given_up && !late)
+                OK(tandem_cancel(w.s, l->ticket));
+            while (given_up && late && report_of(l->ticket).state == TANDEM_JOB_PENDING)
+                assert_true(td_now_ns() - begin < LIMIT_NS);
+            F.blocks = 0;
+            fake_nvx_run_swallowed();
+            OK(tandem_point_wait(w.s, (tandem_point){w.ours, value}, LIMIT_NS));
+            OK(tandem_wait(w.s, l->ticket, LIMIT_NS, NULL));
+            assert_int_equal(report_of(l->ticket).state, !given_up ? TANDEM_JOB_DONE
+                                                         : late    ? TANDEM_JOB_STALE
+                                                                   : TANDEM_JOB_CANCELLED);
+            assert_true((F.blocks == 0) == given_up);
+            begin_commands(l->commands[2]);
+            record_copies(l, NULL, l->commands[2], false);
+            assert_int_equal(gpu.EndCommandBuffer(l->commands[2]), VK_SUCCESS);
+            submit_lane(l, 2, 1, (vku_point){w.our_semaphore, value}, (vku_point){0}, l->fence);
+            wait_lane(l);
+            if (!given_up)
+                check_lane(l, value);
+            for (size_t e = 0; e < ELEMENTS && given_up; e++)
+                assert_true(isnan(((const frame_data *)l->out.host)->o[e]));
+        }
     leave();
 }
 
@@ -1292,6 +1726,44 @@ static void test_record_refuses(void **state)
     leave();
 }
 
+/* A job ends with the barrier for compute work; another would wait for its end stamp. */
+static void test_acquire(void **state)
+{
+    const VkPipelineStageFlags compute = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+    const VkAccessFlags both = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    const struct {
+        VkPipelineStageFlags stage;
+        VkAccessFlags access;
+        unsigned barriers;
+    } all[] = {{compute, VK_ACCESS_SHADER_READ_BIT, 0},
+               {compute, both, 0},
+               {compute, both | VK_ACCESS_UNIFORM_READ_BIT, 1},
+               {compute | VK_PIPELINE_STAGE_FRAGMENT_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT, 1},
+               {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT, 1},
+               {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_READ_BIT, 1}};
+    VkCommandBuffer commands;
+    lane *l;
+
+    (void)state;
+    enter();
+    l = &w.lanes[0];
+    commands = l->commands[0];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const tandem_job job = job_on(l->mem);
+
+        begin_commands(commands);
+        OK(tandem_record(w.s, &job, commands, &l->ticket));
+        F.barriers = 0;
+        OK(tandem_record_acquire(w.s, commands, l->mem, all[i].stage, all[i].access));
+        assert_int_equal(F.barriers, all[i].barriers);
+        OK(tandem_record_release(w.s, commands, l->mem, compute, both));
+        assert_int_equal(F.barriers, all[i].barriers + 1);
+        assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
+        OK(tandem_cancel(w.s, l->ticket));
+    }
+    leave();
+}
+
 /* Commands that are submitted later, again, or never. */
 static void test_recorded_jobs(void **state)
 {
@@ -1371,6 +1843,109 @@ static void test_recorded_jobs(void **state)
     wait_lane(l);
     check_lane(l, 2);
     assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_DONE);
+    leave();
+}
+
+/* Commands that run again in every frame, and others that are recorded anew: however many of them, each knows its own end. */
+static void test_recorded_for_good(void **state)
+{
+    enum { MANY = 2 * TD_INLINE_RECORDED + 10 };
+    lane *always, *once;
+    tandem_job job;
+
+    (void)state;
+    enter();
+    always = &w.lanes[0];
+    once = &w.lanes[1];
+    job = job_on(always->mem);
+    begin_commands(always->commands[0]);
+    OK(tandem_record(w.s, &job, always->commands[0], &always->ticket));
+    assert_int_equal(gpu.EndCommandBuffer(always->commands[0]), VK_SUCCESS);
+    job = job_on(once->mem);
+    for (uint32_t i = 0; i < MANY; i++) {
+        begin_commands(once->commands[0]);
+        OK(tandem_record(w.s, &job, once->commands[0], &once->ticket));
+        assert_int_equal(gpu.EndCommandBuffer(once->commands[0]), VK_SUCCESS);
+        if (i % 3 == 2) { /* what is cancelled is no other's */
+            OK(tandem_cancel(w.s, once->ticket));
+            assert_int_equal(report_of(once->ticket).state, TANDEM_JOB_CANCELLED);
+        }
+        submit_lane(once, 0, 1, (vku_point){0}, (vku_point){0}, VK_NULL_HANDLE);
+        submit_lane(always, 0, 1, (vku_point){0}, (vku_point){0}, always->fence);
+        wait_lane(always);
+        if (i % 3 != 2)
+            check_done(once);
+        if (!i)
+            check_done(always);
+    }
+    leave();
+}
+
+static VkCommandBuffer secondary(lane *l, const tandem_job *job, VkCommandBufferUsageFlags usage)
+{
+    const VkCommandBufferInheritanceInfo alone = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO};
+    const VkCommandBufferBeginInfo begin = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, .flags = usage, .pInheritanceInfo = &alone};
+    const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                              .commandPool = l->pool,
+                                              .level = VK_COMMAND_BUFFER_LEVEL_SECONDARY,
+                                              .commandBufferCount = 1};
+    VkCommandBuffer commands;
+
+    assert_int_equal(gpu.AllocateCommandBuffers(gpu.device, &info, &commands), VK_SUCCESS);
+    assert_int_equal(gpu.BeginCommandBuffer(commands, &begin), VK_SUCCESS);
+    OK(tandem_record(w.s, job, commands, &l->ticket));
+    assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
+    return commands;
+}
+
+/* A job in a secondary command buffer: once; again and again with new data; pending twice at a time. */
+static void test_secondary(void **state)
+{
+    const VkCommandBufferUsageFlags usages[] = {VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT, 0,
+                                                VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
+    PFN_vkCmdExecuteCommands execute;
+    uint64_t frame = 0;
+    lane *l;
+
+    (void)state;
+    enter();
+    execute = (PFN_vkCmdExecuteCommands)gpu.GetDeviceProcAddr(gpu.device, "vkCmdExecuteCommands");
+    l = &w.lanes[0];
+    for (int u = 0; u < 3; u++) {
+        const tandem_job job = job_on(l->mem);
+        const VkCommandBuffer commands = secondary(l, &job, usages[u]);
+        lane *second = &w.lanes[1]; /* its primary */
+
+        begin_commands(l->commands[0]);
+        record_copies(l, l->commands[0], NULL, true);
+        begin_commands(l->commands[2]);
+        record_copies(l, NULL, l->commands[2], false);
+        begin_commands(l->commands[1]);
+        execute(l->commands[1], 1, &commands);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(gpu.EndCommandBuffer(l->commands[i]), VK_SUCCESS);
+        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_PENDING);
+        for (int run = 0; run < (u ? 5 : 1); run++) {
+            fill(l, 700 + ++frame);
+            submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
+            wait_lane(l);
+            check_lane(l, frame);
+            check_done(l);
+        }
+        if (u < 2)
+            continue;
+        begin_commands(second->commands[1]);
+        execute(second->commands[1], 1, &commands);
+        assert_int_equal(gpu.EndCommandBuffer(second->commands[1]), VK_SUCCESS);
+        fill(l, 700 + ++frame);
+        submit_lane(l, 0, 2, (vku_point){0}, (vku_point){0}, VK_NULL_HANDLE);
+        submit_lane(second, 1, 1, (vku_point){0}, (vku_point){0}, second->fence);
+        submit_lane(l, 2, 1, (vku_point){0}, (vku_point){0}, l->fence);
+        wait_lane(second);
+        wait_lane(l);
+        check_lane(l, frame);
+    }
     leave();
 }
 
@@ -1541,6 +2116,33 @@ static void test_lost(void **state)
     leave();
 }
 
+/* An engine that only records learns of it, too. */
+static void test_lost_while_recorded(void **state)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_ticket recorded, ticket;
+    tandem_job job;
+
+    (void)state;
+    if (F.real)
+        skip();
+    enter();
+    job = job_on(w.lanes[0].mem);
+    begin_commands(w.lanes[0].commands[0]);
+    OK(tandem_record(w.s, &job, w.lanes[0].commands[0], &recorded));
+    assert_int_equal(gpu.EndCommandBuffer(w.lanes[0].commands[0]), VK_SUCCESS);
+    assert_int_equal(tandem_wait(w.s, recorded, 250000000, &report), TANDEM_ERROR_BUSY); /* the device is well */
+    F.fail_call = "vkGetSemaphoreCounterValue";
+    F.fail_at = 1;
+    F.failure = VK_ERROR_DEVICE_LOST;
+    OK(tandem_wait(w.s, recorded, LIMIT_NS, &report));
+    assert_int_equal(report.state, TANDEM_JOB_FAILED);
+    assert_int_equal(report.status, TANDEM_ERROR_LOST);
+    F.fail_call = NULL;
+    assert_int_equal(tandem_record(w.s, &job, w.lanes[0].commands[0], &ticket), TANDEM_ERROR_LOST);
+    leave();
+}
+
 /* --- Measurements --- */
 
 static int by_size(const void *a, const void *b)
@@ -1573,6 +2175,8 @@ static td_vk_mem device_mem(uint64_t bytes)
     return mem;
 }
 
+static VkCommandPool bench_pool;
+
 /* A command buffer that is recorded again and again, as an engine's are. */
 static VkCommandBuffer bench_begin(void)
 {
@@ -1585,7 +2189,8 @@ static VkCommandBuffer bench_begin(void)
     static VkCommandBuffer commands;
 
     if (!commands) {
-        assert_int_equal(gpu.CreateCommandPool(gpu.device, &pool, NULL, &info.commandPool), VK_SUCCESS);
+        assert_int_equal(gpu.CreateCommandPool(gpu.device, &pool, NULL, &bench_pool), VK_SUCCESS);
+        info.commandPool = bench_pool;
         assert_int_equal(gpu.AllocateCommandBuffers(gpu.device, &info, &commands), VK_SUCCESS);
     }
     assert_int_equal(gpu.BeginCommandBuffer(commands, &begin), VK_SUCCESS);
@@ -1737,6 +2342,7 @@ static void test_bench(void **state)
                 TANDEM_PRECISION_8B, 0);
     bench_shape("the demo's: 2025 x 256 x 1024, d32, 8b", F.real ? 2025 : 2, 1, 256, 1024, 32, TANDEM_PRECISION_8B, 0);
     bench_shape("the demo's, f16", F.real ? 2025 : 2, 1, 256, 1024, 32, TANDEM_PRECISION_F16, 0);
+    gpu.DestroyCommandPool(gpu.device, bench_pool, NULL);
 }
 
 int main(int argc, char **argv)
@@ -1752,19 +2358,29 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_points),
         cmocka_unit_test(test_frame_counts),
+        cmocka_unit_test(test_kept_commands),
+        cmocka_unit_test(test_lookers),
+        cmocka_unit_test(test_slot_in_use),
         cmocka_unit_test(test_upload),
         cmocka_unit_test(test_create_and_destroy),
         cmocka_unit_test(test_what_demotes),
+        cmocka_unit_test(test_hang),
         cmocka_unit_test(test_failing_calls),
         cmocka_unit_test(test_failing_submits),
         cmocka_unit_test(test_record_frames),
         cmocka_unit_test(test_submit_frames),
+        cmocka_unit_test(test_held),
+        cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_pack_and_unpack),
         cmocka_unit_test(test_record_refuses),
+        cmocka_unit_test(test_acquire),
         cmocka_unit_test(test_recorded_jobs),
+        cmocka_unit_test(test_recorded_for_good),
+        cmocka_unit_test(test_secondary),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_demotion),
         cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_lost_while_recorded),
     };
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool bench = argc > 1 && !strcmp(argv[1], "--bench");
@@ -1795,11 +2411,8 @@ int main(int argc, char **argv)
     else
         failed = cmocka_run_group_tests(tests, open_all, close_all);
     td_vk_close(&vk);
-    if (gpu.errors) {
+    vku_close(&gpu); /* where the layer reports what was not destroyed */
+    if (gpu.errors)
         fprintf(stderr, "%u errors of the validation layer\n", gpu.errors);
-        failed++;
-    }
-    gpu.quiet = true; /* about what test_what_demotes() left behind */
-    vku_close(&gpu);
-    return failed != 0;
+    return failed || gpu.errors;
 }

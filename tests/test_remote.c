@@ -28,6 +28,7 @@
 
 #include "interop/base.h"
 #include "tandem/vulkan.h"
+#include "tests/daemon_log.h"
 #include "tests/vk_util.h"
 
 #define MS 1000000ull
@@ -40,18 +41,6 @@ static pid_t daemon_pid;
 static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 
 /* The daemon. */
-
-static bool has_logged(const char *text)
-{
-    static char all[1 << 18];
-    const int fd = open(log_path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd < 0 ? 0 : read(fd, all, sizeof all - 1);
-
-    all[got > 0 ? got : 0] = 0;
-    if (fd >= 0)
-        close(fd);
-    return strstr(all, text) != NULL;
-}
 
 static void start_daemon(const char *config)
 {
@@ -70,7 +59,7 @@ static void start_daemon(const char *config)
         execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
         _exit(127);
     }
-    while (!has_logged("computes on")) {
+    while (!has_logged(log_path, "computes on")) {
         assert_true(td_now_ns() - begin < PATIENCE);
         sleep_ms(2);
     }
@@ -85,25 +74,6 @@ static void end_daemon(int with)
     daemon_pid = 0;
     if (with == SIGTERM)
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-/* The worker's process, which the daemon's log names last. */
-static pid_t worker_pid(void)
-{
-    FILE *file = fopen(log_path, "r");
-    char line[1000];
-    int pid = 0;
-
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file)) {
-        const char *at = strstr(line, "worker (process ");
-
-        if (at && strstr(line, "computes on"))
-            sscanf(at, "worker (process %d", &pid);
-    }
-    fclose(file);
-    assert_true(pid > 0);
-    return (pid_t)pid;
 }
 
 static int count_fds(void)
@@ -519,6 +489,104 @@ static void test_vulkan(void **state)
     close_vulkan();
 }
 
+/* Threads that wait, poll or do neither, each for jobs of its own in one session; whoever looks, no job is left lying. */
+typedef struct waiter {
+    side *x;
+    unsigned way;
+    _Atomic unsigned wrong;
+    tandem_timeline engines, ours;
+    tandem_job job;
+    pthread_t thread;
+} waiter;
+
+static void *signal_late(void *user)
+{
+    waiter *w = user;
+
+    for (uint64_t i = 1; i <= 150; i++) {
+        uint64_t value = 0;
+        const uint64_t begin = td_now_ns();
+
+        while (value < i - 1 && td_now_ns() - begin < PATIENCE) {
+            w->wrong += tandem_timeline_value(w->x->s, w->ours, &value) != TANDEM_OK;
+            usleep(20);
+        }
+        usleep((unsigned)(i * 37 % 400));
+        w->wrong += tandem_timeline_signal(w->x->s, w->engines, i) != TANDEM_OK;
+    }
+    return NULL;
+}
+
+static void *wait_in_one_way(void *user)
+{
+    waiter *w = user;
+    tandem_session *s = w->x->s;
+    pthread_t signaller;
+
+    if (pthread_create(&signaller, NULL, signal_late, w)) {
+        w->wrong++;
+        return NULL;
+    }
+    for (uint64_t i = 1; i <= 150; i++) {
+        tandem_job_report report = {.struct_bytes = sizeof report};
+        const uint64_t begin = td_now_ns();
+        tandem_ticket ticket;
+
+        w->job.wait = (tandem_point){w->engines, i};
+        w->job.signal = (tandem_point){w->ours, i};
+        w->wrong += tandem_submit(s, &w->job, &ticket) != TANDEM_OK;
+        if (i % 3)
+            w->wrong += tandem_timeline_submitted(s, w->engines, i) != TANDEM_OK;
+        if ((w->way + i / 30) % 2)
+            w->wrong += tandem_point_wait(s, w->job.signal, SOON) != TANDEM_OK;
+        while (tandem_poll(s, ticket, &report) == TANDEM_OK && report.state <= TANDEM_JOB_RUNNING &&
+               td_now_ns() - begin < SOON)
+            usleep(100);
+        w->wrong += report.state != TANDEM_JOB_DONE;
+    }
+    pthread_join(signaller, NULL);
+    return NULL;
+}
+
+static void let_them_wait(side *x)
+{
+    enum { WAITERS = 3 };
+    waiter all[WAITERS];
+    uint64_t in, bytes;
+    void *host;
+
+    for (unsigned i = 0; i < WAITERS; i++) {
+        all[i] = (waiter){.x = x, .way = i};
+        all[i].engines = new_timeline(x, TANDEM_SIGNALLER_ENGINE);
+        all[i].ours = new_timeline(x, TANDEM_SIGNALLER_SESSION);
+        job_of(&shapes[0], 1, &in, &bytes);
+        all[i].job = job_of(&shapes[0], new_mem(x, bytes, &host), &in, &bytes);
+        fill(host, in, bytes, shapes[0].dtype);
+    }
+    for (unsigned i = 0; i < WAITERS; i++)
+        assert_int_equal(pthread_create(&all[i].thread, NULL, wait_in_one_way, &all[i]), 0);
+    for (unsigned i = 0; i < WAITERS; i++) {
+        pthread_join(all[i].thread, NULL);
+        assert_int_equal(all[i].wrong, 0);
+    }
+}
+
+static void test_waiters(void **state)
+{
+    side x;
+
+    (void)state;
+    open_side(&x, socket_path, NULL, 0);
+    let_them_wait(&x);
+    close_side(&x);
+    if (!open_vulkan(NULL))
+        return;
+    open_side(&x, socket_path, &vulkan, 0);
+    let_them_wait(&x);
+    close_side(&x);
+    close_vulkan();
+}
+
 static void check_host_mem(side *x, void *memory, uint64_t bytes, const void *want)
 {
     const tandem_mem_desc desc = {
@@ -695,6 +763,41 @@ static void test_killed(void **state)
 }
 
 /* The worker alone dies: the job is lost, the connection is not. A daemon that stops in order comes back too. */
+/* Jobs are with the daemon before those in front of them have ended. */
+static void test_ahead(void **state)
+{
+    tandem_job_report first = {.struct_bytes = sizeof first}, second = first;
+    uint64_t in, bytes;
+    void *want = expected(&shapes[0], &bytes), *host;
+    tandem_ticket tickets[3];
+    tandem_mem mem, busy_mem;
+    tandem_job job, busy;
+    side x;
+
+    (void)state;
+    open_side(&x, socket_path, NULL, 0);
+    mem = new_mem(&x, bytes, &host);
+    job = job_of(&shapes[0], mem, &in, &bytes);
+    busy = long_job(&x, &busy_mem);
+    fill(host, in, bytes, shapes[0].dtype);
+    tickets[0] = submit(&x, &busy);
+    tickets[1] = submit(&x, &job);
+    job.wait = (tandem_point){x.ours, x.value}; /* which is not there yet */
+    tickets[2] = submit(&x, &job);
+    do
+        assert_int_equal(tandem_poll(x.s, tickets[1], &second), TANDEM_OK);
+    while (second.state == TANDEM_JOB_PENDING);
+    assert_int_equal(tandem_poll(x.s, tickets[0], &first), TANDEM_OK);
+    assert_int_equal(first.state, TANDEM_JOB_RUNNING);
+    assert_int_equal(second.state, TANDEM_JOB_RUNNING);
+    tandem_cancel(x.s, tickets[0]);
+    assert_int_equal(ended(&x, tickets[0], PATIENCE).state, TANDEM_JOB_CANCELLED);
+    assert_int_equal(ended(&x, tickets[2], PATIENCE).state, TANDEM_JOB_DONE);
+    assert_memory_equal(host, want, bytes);
+    close_side(&x);
+    free(want);
+}
+
 static void test_replaced(void **state)
 {
     uint64_t in, bytes;
@@ -716,7 +819,7 @@ static void test_replaced(void **state)
     next = submit(&x, &job);
     sleep_ms(50);
     warnings = x.warnings;
-    assert_int_equal(kill(worker_pid(), SIGKILL), 0);
+    assert_int_equal(kill(logged_worker(log_path), SIGKILL), 0);
     report = ended(&x, ticket, PATIENCE);
     assert_int_equal(report.state, TANDEM_JOB_FAILED);
     assert_int_equal(report.status, TANDEM_ERROR_LOST);
@@ -739,7 +842,7 @@ typedef struct player {
     pthread_t thread;
     void *want;
     uint64_t bytes;
-    _Atomic bool ends, wrong;
+    _Atomic bool begun, ends, wrong;
     unsigned done, lost, refused;
     uint64_t longest_ns;
 } player;
@@ -759,6 +862,7 @@ static void *play(void *user)
         jobs[i] = job_of(&shapes[0], new_mem(&x, p->bytes, &hosts[i]), &in, &bytes);
         fill(hosts[i], in, bytes, shapes[0].dtype);
     }
+    p->begun = true;
     for (unsigned n = 0; !p->wrong && (!p->ends || p->done < 10); n++) {
         const unsigned i = n % FLIGHT;
         const uint64_t begin = td_now_ns();
@@ -800,6 +904,8 @@ static void test_random_moments(void **state)
     (void)state;
     p.want = expected(&shapes[0], &p.bytes);
     assert_int_equal(pthread_create(&p.thread, NULL, play, &p), 0);
+    while (!p.begun)
+        sleep_ms(1);
     for (unsigned i = 0; i < kills; i++) {
         seed = seed * 6364136223846793005ull + 1442695040888963407ull;
         usleep((unsigned)(seed >> 48)); /* 0 to 65 ms */
@@ -1068,7 +1174,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_vulkan),  cmocka_unit_test(test_mems),
-        cmocka_unit_test(test_two_clients), cmocka_unit_test(test_killed),  cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_two_clients), cmocka_unit_test(test_killed),  cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_replaced),    cmocka_unit_test(test_waiters),
         cmocka_unit_test(test_given_up),    cmocka_unit_test(test_models),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_stopped),     cmocka_unit_test(test_nothing_leaks),
         cmocka_unit_test(test_random_moments),

@@ -51,6 +51,7 @@ REGISTERS = {
 # Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute 240.
 WGMMA_DIMS = (32, 64, 96, 128)
 WGMMA = {"attn_8b_wgmma": 168, "attn_8b_wgmma_dump": 168}
+WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
 SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
 
 INT4, INT8, F16, FP8 = "IMMA.16864.S4", "IMMA.16832.S8", "HMMA.16816.F32", "QMMA.16832.F32.E4M3"
@@ -119,6 +120,7 @@ class Ptxas(unittest.TestCase):
             want = {f"{kernel}_d{d}" for kernel in REGISTERS[arch] for d in DIMS}
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA_DIMS}
+                want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}
             self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
 
     def test_attention_has_no_local_memory_up_to_128_channels(self):
@@ -155,6 +157,9 @@ class Ptxas(unittest.TestCase):
             self.assertNotIn("setmaxnreg", log)
             for kernel, most in WGMMA.items():
                 for d in WGMMA_DIMS:
+                    self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
+            for kernel in WGMMA_F16_KINDS:
+                for d, most in WGMMA_F16.items():
                     self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
 
 
@@ -197,7 +202,16 @@ class Sass(unittest.TestCase):
     def test_f16_is_f16(self):
         for arch in self.of:
             for name, kinds in self.kinds(arch, "attn_f16_"):
-                self.assertEqual(kinds, {F16}, f"{name} on sm_{arch}")
+                if "_wgmma_" not in name:
+                    self.assertEqual(kinds, {F16}, f"{name} on sm_{arch}")
+
+    def test_f16_by_wgmma_transposes_v_itself(self):
+        for arch in set(self.of) & {"90a"}:
+            for kernel in WGMMA_F16_KINDS:
+                for d in WGMMA_F16:
+                    suffix = ".BF16" if "bf16" in kernel else ""
+                    shapes = {f"HGMMA.64x128x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
+                    self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
 
     def test_probes_are_one_instruction_of_their_unit(self):
         for arch, entries in self.of.items():

@@ -160,6 +160,22 @@ printf '#!/bin/sh\nexit 1\n' >"$work/bin/python3" # no numpy here: a tool of str
 chmod +x "$work"/bin/* "$work"/tree/*
 echo test_cuda >"$work/tree/gpu_tests.txt"
 
+# The table of kernels: what ptxas says goes in; of a recursive kernel nobody could say what it needs.
+table() {
+    cmake -D "IMAGES=$work/sm_90a.cubin" -D "TABLE=$work/table.c" -P "$root/kernels/cuda/table.cmake" >"$work/out" 2>&1
+}
+echo cubin >"$work/sm_90a.cubin"
+cat >"$work/sm_90a.cubin.log" <<'END'
+ptxas info    : Compiling entry function 'straw' for 'sm_90a'
+    40 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 168 registers, 1024 bytes smem
+END
+table || fail "table.cmake failed"
+grep -q '{"straw", 168, 1024, 40}' "$work/table.c" || fail "table.cmake does not tell what a kernel needs"
+echo "ptxas warning : Stack size for entry function 'straw' cannot be statically determined" >>"$work/sm_90a.cubin.log"
+if table; then fail "table.cmake took a recursive kernel"; fi
+grep -q recursive "$work/out" || fail "table.cmake does not say that a kernel is recursive"
+
 # gpu CODE BACKEND ARGUMENTS...: what the programs do, and how gpu.sh is called.
 gpu() {
     echo "$1" >"$work/code"
@@ -169,14 +185,14 @@ gpu() {
 }
 
 gpu 0 cuda || fail "gpu.sh failed where everything passes"
-tail -n 1 "$work/out" | grep -q '^10 passed, 0 failed$' || fail "gpu.sh counts wrongly"
+tail -n 1 "$work/out" | grep -q '^11 passed, 0 failed$' || fail "gpu.sh counts wrongly"
 grep -q -- '--tool racecheck .*test_cuda --quick' "$work/sanitizer" || fail "no racecheck"
 for file in summary.json overlay.png results.tar.gz demo/report.json; do
     [ -s "$work/gpu/$file" ] || fail "gpu.sh left no $file"
 done
 python3 -c 'import json, sys
 s = json.load(open(sys.argv[1]))
-assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 10, 0), s
+assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 11, 0), s
 assert [x["name"] for x in s["steps"]].count("test_cuda") == 1 and all(x["seconds"] >= 0 for x in s["steps"])' \
     "$work/gpu/summary.json" || fail "summary.json is wrong"
 tar -tzf "$work/gpu/results.tar.gz" | grep -q 'results/logs/test_cuda.log' || fail "the logs are not in results.tar.gz"

@@ -45,14 +45,16 @@ typedef enum rig_kind {
     ON_VULKAN_CPU,   /* the CPU in memory shared with Vulkan */
     ON_VULKAN_HALF,  /* Vulkan without exported semaphores */
     ON_TIMELINE,     /* the rung `timeline` and no other */
+    ON_COPY,         /* the rung `copy` and no other */
     KINDS
 } rig_kind;
-static const char *const kind_names[KINDS] = {"cpu", "cuda", "vulkan", "vulkan-cpu", "vulkan-half", "timeline"};
+static const char *const kind_names[KINDS] = {"cpu",         "cuda",     "vulkan", "vulkan-cpu",
+                                              "vulkan-half", "timeline", "copy"};
 
 typedef struct logbook {
     pthread_mutex_t lock;
     unsigned errors, details;
-    char last[1024], last_detail[1024]; /* lines of level ERROR and DEBUG */
+    char last[1024], last_warning[1024], last_detail[1024]; /* lines of level ERROR, WARN and DEBUG */
 } logbook;
 
 typedef struct rig {
@@ -75,6 +77,8 @@ static void on_log(void *user, int level, const char *text)
     r->log.details += level == TANDEM_LOG_DEBUG;
     if (level == TANDEM_LOG_ERROR)
         snprintf(r->log.last, sizeof r->log.last, "%s", text);
+    if (level == TANDEM_LOG_WARN)
+        snprintf(r->log.last_warning, sizeof r->log.last_warning, "%s", text);
     if (level == TANDEM_LOG_DEBUG)
         snprintf(r->log.last_detail, sizeof r->log.last_detail, "%s", text);
     pthread_mutex_unlock(&r->log.lock);
@@ -136,6 +140,8 @@ static bool rig_prepare(rig *r, rig_kind kind)
     };
     if (kind == ON_TIMELINE)
         r->desc.rung = TANDEM_RUNG_TIMELINE;
+    if (kind == ON_COPY)
+        r->desc.rung = TANDEM_RUNG_COPY;
     if (kind == ON_VULKAN_HALF && expect_gpu())
         r->desc.rung = TANDEM_RUNG_HOST; /* the inline rung needs no exported semaphores */
     if (getenv("TANDEM_TEST_THREADS"))
@@ -194,11 +200,11 @@ static bool rig_open(rig *r, rig_kind kind)
     return rig_prepare(r, kind) && rig_start(r);
 }
 
-static void each_kind(void (*test)(rig *r))
+static void each_kind_below(rig_kind end, void (*test)(rig *r))
 {
     unsigned run = 0;
 
-    for (rig_kind kind = 0; kind < KINDS; kind++) {
+    for (rig_kind kind = 0; kind < end; kind++) {
         rig r;
 
         if (!rig_open(&r, kind))
@@ -208,6 +214,17 @@ static void each_kind(void (*test)(rig *r))
         run++;
     }
     assert_true(run > 0);
+}
+
+static void each_kind(void (*test)(rig *r))
+{
+    each_kind_below(KINDS, test);
+}
+
+/* Memory is the engine's and the session's own, both. */
+static void each_kind_that_shares(void (*test)(rig *r))
+{
+    each_kind_below(ON_COPY, test);
 }
 
 /* Small jobs. */
@@ -542,6 +559,46 @@ static void test_ladder(void **state)
     }
 }
 
+/* A table of another device is told, and not used; the text need not live. */
+static void test_tuning(void **state)
+{
+    static const rig_kind kinds[] = {ON_CPU, ON_CUDA, ON_VULKAN_CPU, ON_TIMELINE};
+    rig r;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int given = 0; given < 2; given++) {
+            char *text = NULL;
+
+            if (!rig_prepare(&r, kinds[i]))
+                continue;
+            if (given) {
+                text = strdup("{\"tandem\":\"choice\",\"version\":2,\"device\":\"a GPU that nobody has\",\"sm\":10,"
+                              "\"multiprocessors\":1,\"parts\":[{\"head_dim\":64,\"causal\":0}]}");
+                r.desc.tuning = text;
+                r.desc.tuning_bytes = strlen(text);
+            }
+            const bool made = rig_start(&r);
+
+            free(text);
+            if (!made)
+                continue;
+            assert_int_not_equal(r.info.tuning, TANDEM_TUNING_GIVEN);
+            assert_int_equal(r.info.reserved, 0);
+            if (given && !strstr(r.log.last_warning, "the tuning that was given is not used: "))
+                fail_msg("%s: the last warning is '%s'", kind_names[r.kind], r.log.last_warning);
+            if (given && !strstr(r.info.tuning_reason, "what was given is not used: "))
+                fail_msg("%s: tuning_reason is '%s'", kind_names[r.kind], r.info.tuning_reason);
+            if (r.info.backend == TANDEM_BACKEND_CPU) {
+                assert_int_equal(r.info.tuning, TANDEM_TUNING_RULE);
+                assert_non_null(strstr(r.info.tuning_reason, "there are no tables of the CPU's kernels"));
+            } else if (given) {
+                assert_non_null(strstr(r.info.tuning_reason, "'a GPU that nobody has' (compute capability 1.0)"));
+            }
+            rig_close(&r);
+        }
+}
+
 /* Refusals. */
 
 static void check_refusal(rig *r, unsigned before, tandem_status expected, const char *text, tandem_status got,
@@ -621,6 +678,13 @@ static void test_create_refuses(void **state)
     CREATE(ARG, "desc.release is NULL", d.allocate = some_allocate);
     CREATE(ARG, "desc.allocate is NULL", d.release = some_release);
     CREATE(ARG, "desc.frames_in_flight is 49", d.frames_in_flight = 49);
+    CREATE(ARG, "desc.job_class is 2", d.job_class = 2);
+    CREATE(ARG, "desc.reserved is 1", d.reserved = 1);
+    CREATE(ARG, "desc.tuning is NULL, but desc.tuning_bytes is 7", d.tuning_bytes = 7);
+    CREATE(ARG, "desc.tuning: the table is no JSON: line 1", d.tuning = "");
+    CREATE(ARG, "desc.tuning: the table is no JSON: line 1", d.tuning = "{}"; d.tuning_bytes = 1);
+    CREATE(ARG, "desc.tuning: this is no table of `tandem tune`", d.tuning = "{}"; d.tuning_bytes = 2);
+    CREATE(ARG, "desc.tuning: the table has 4294967297 bytes", d.tuning = "{}"; d.tuning_bytes = 0x100000001);
     CREATE(ARG, "desc.struct_bytes is 0", d.struct_bytes = 0);
     CREATE(ARG, say("desc.struct_bytes is %zu", sizeof d + 8), d.struct_bytes = sizeof d + 8);
     REFUSED(&r, ARG, "out is NULL", got = tandem_session_create(&r.desc, NULL));
@@ -897,7 +961,7 @@ static void refuse_jobs(rig *r)
     JOB(ARG, "o.mem is 0x0", a->o.mem = 0);
     JOB(ARG, "lse.mem is 0x3", a->lse.mem = 3);
     JOB(ARG, "q.dtype is 0", a->q.dtype = 0);
-    JOB(ARG, "k.dtype is 4", a->k.dtype = 4);
+    JOB(ARG, "k.dtype is 6", a->k.dtype = 6);
     JOB(ARG, "o.dtype is 99", a->o.dtype = 99);
     JOB(ARG, "lse.dtype is 1", a->lse.dtype = TANDEM_DTYPE_F16);
     JOB(ARG, "v.reserved is 2", a->v.reserved = 2);
@@ -1061,7 +1125,7 @@ static void test_refusals(void **state)
     void *host;
 
     (void)state;
-    each_kind(refuse_everything);
+    each_kind_that_shares(refuse_everything);
     /* No session at all. */
     assert_int_equal(tandem_session_info(NULL, &(tandem_info){.struct_bytes = sizeof(tandem_info)}), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_error_text(NULL, (char[4]){0}, 4), TANDEM_ERROR_ARG);
@@ -1229,7 +1293,7 @@ static void caller_memory(rig *r)
 static void test_caller_memory(void **state)
 {
     (void)state;
-    each_kind(caller_memory);
+    each_kind_that_shares(caller_memory);
 }
 
 /* Memory of the engine's: a part of an allocation that it made for export, as an fd or as a VkDeviceMemory. */
@@ -1350,7 +1414,7 @@ static void test_engines_memory(void **state)
 
         if (!rig_open(&r, kind))
             continue;
-        if (r.info.backend == TANDEM_BACKEND_CUDA) {
+        if (r.info.backend == TANDEM_BACKEND_CUDA && r.info.rung != TANDEM_RUNG_COPY) {
             if (r.info.rung != TANDEM_RUNG_INLINE)
                 engines_memory(&r, TANDEM_MEM_FD);
             engines_memory(&r, TANDEM_MEM_VULKAN);
@@ -1857,6 +1921,99 @@ static void announced(rig *r)
     assert_int_equal(r->log.errors, 2); /* the two refusals */
 }
 
+/* Several jobs at a time on the same few mems, each on what others read and write, some of them into the gaps of others:
+ * all is as if they had come one by one. */
+
+enum { SHARED_MEMS = 3, SHARED_AREAS = 5, SHARED_JOBS = 60, SHARED_FLOATS = SHARED_AREAS * Q_SIZE };
+
+static tandem_job shared_job(const tandem_mem mems[SHARED_MEMS], uint64_t *seed)
+{
+    uint32_t areas[4];
+    tandem_job job = new_job(mems[0]);
+    tandem_attention *a = &job.op.attention;
+    tandem_view *const views[4] = {&a->o, &a->q, &a->k, &a->v};
+
+    for (uint32_t i = 0; i < 4; i++) {
+        bool taken;
+
+        do { /* O takes two areas where it is strided */
+            *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+            areas[i] = (uint32_t)(*seed >> 40) % (SHARED_MEMS * SHARED_AREAS);
+            taken = i ? areas[i] == areas[0] || areas[i] == areas[0] + 1 : areas[i] % SHARED_AREAS == SHARED_AREAS - 1;
+        } while (taken);
+        views[i]->mem = mems[areas[i] / SHARED_AREAS];
+        views[i]->offset_bytes = (uint64_t)(areas[i] % SHARED_AREAS) * Q_SIZE * sizeof(float);
+    }
+    a->lse = (tandem_view){0};
+    if (*seed >> 33 & 1) { /* every other row of both areas */
+        a->o.stride_row *= 2;
+        a->o.stride_head *= 2;
+        a->o.stride_batch *= 2;
+    }
+    job.deadline_ns = *seed >> 34 & 3 ? 0 : LONG_NS;
+    return job;
+}
+
+static void run_shared(rig *r, const tandem_mem mems[SHARED_MEMS], uint64_t seed, uint32_t at_once, float *result)
+{
+    float *data = malloc(SHARED_FLOATS * sizeof *data);
+    uint64_t noises = seed;
+    tandem_ticket tickets[SHARED_JOBS];
+
+    for (uint32_t m = 0; m < SHARED_MEMS; m++) {
+        for (uint32_t i = 0; i < SHARED_FLOATS; i++)
+            data[i] = (float)noise(&noises);
+        transfer(r, mems[m], data, SHARED_FLOATS * sizeof *data, true);
+    }
+    for (uint32_t i = 0; i < SHARED_JOBS; i++) {
+        const tandem_job job = shared_job(mems, &seed);
+
+        if (i >= at_once)
+            assert_int_equal(ended(r, tickets[i - at_once]).state, TANDEM_JOB_DONE);
+        tickets[i] = submit(r, &job);
+    }
+    for (uint32_t i = SHARED_JOBS - at_once; i < SHARED_JOBS; i++)
+        assert_int_equal(ended(r, tickets[i]).state, TANDEM_JOB_DONE);
+    for (uint32_t m = 0; m < SHARED_MEMS; m++)
+        transfer(r, mems[m], result + m * SHARED_FLOATS, SHARED_FLOATS * sizeof *data, false);
+    free(data);
+}
+
+static void in_each_others_way(rig *r)
+{
+    const size_t bytes = SHARED_MEMS * SHARED_FLOATS * sizeof(float);
+    float *alone = malloc(bytes), *together = malloc(bytes);
+    tandem_mem mems[SHARED_MEMS];
+
+    for (uint32_t m = 0; m < SHARED_MEMS; m++)
+        mems[m] = new_mem(r, SHARED_FLOATS * sizeof(float));
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        run_shared(r, mems, seed, 1, alone);
+        run_shared(r, mems, seed, 3, together);
+        for (uint32_t i = 0; i < SHARED_MEMS * SHARED_FLOATS; i++)
+            if (!(alone[i] == together[i]))
+                fail_msg("%s, seed %u: float %u of mem %u is %g, not %g", kind_names[r->kind], (unsigned)seed,
+                         i % SHARED_FLOATS, i / SHARED_FLOATS, (double)together[i], (double)alone[i]);
+    }
+    free(alone);
+    free(together);
+}
+
+static void test_shared_mems(void **state)
+{
+    rig r;
+
+    (void)state;
+    each_kind(in_each_others_way);
+    if (!rig_prepare(&r, ON_CUDA)) /* copies without Vulkan */
+        return;
+    r.desc.rung = TANDEM_RUNG_COPY;
+    if (!rig_start(&r))
+        return;
+    in_each_others_way(&r);
+    rig_close(&r);
+}
+
 static void test_announced(void **state)
 {
     (void)state;
@@ -1881,12 +2038,13 @@ static int point_fd(rig *r, tandem_timeline timeline, uint64_t value)
 
 static void point_fds(rig *r)
 {
-    enum { MOST = 64 };
+    enum { MOST = 1024 }; /* main() sees to it that there are so many descriptors */
     const tandem_timeline engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 5),
                           ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0),
                           gone = new_timeline(r, TANDEM_SIGNALLER_ENGINE, 0);
     tandem_job job = new_job(new_mem(r, MEM_BYTES));
-    int before, fd, fds[MOST];
+    static int fds[MOST];
+    int before, fd;
 
     REFUSED(r, ARG, "fd is NULL", got = tandem_point_fd(r->s, (tandem_point){ours, 1}, NULL));
     REFUSED(r, ARG, "point.timeline is 0x0", got = tandem_point_fd(r->s, (tandem_point){0, 1}, &fd));
@@ -1941,10 +2099,10 @@ static void point_fds(rig *r)
         close(fds[0]);
     }
     assert_int_equal(vku_open_fds(), before);
-    /* No more than 64 at a time; the end of a timeline, or of all, is told. */
+    /* No more than 1024 at a time; the end of a timeline, or of all, is told. */
     for (uint32_t i = 0; i < MOST; i++)
         fds[i] = point_fd(r, i % 2 ? ours : gone, 1000 + i);
-    REFUSED(r, NOMEM, "64 descriptors", got = tandem_point_fd(r->s, (tandem_point){ours, 1000}, &fd));
+    REFUSED(r, NOMEM, "1024 descriptors", got = tandem_point_fd(r->s, (tandem_point){ours, 1000}, &fd));
     close(point_fd(r, ours, 20)); /* reached: it need not wait */
     assert_int_equal(tandem_timeline_destroy(r->s, gone), TANDEM_OK);
     for (uint32_t i = 0; i < MOST; i++)
@@ -2086,6 +2244,44 @@ static void test_lost_wait(void **state)
         assert_int_equal(ended(&r, tickets[2]).state, TANDEM_JOB_DONE); /* the session goes on */
         assert_int_equal(errors_of(&r), 2);
         assert_non_null(strstr(r.log.last, say("{0x%" PRIx64 ", 2}", engines)));
+        rig_close(&r);
+    }
+}
+
+/* An engine that signals for a frame once the frame before is there has its time from then, however long that took. */
+static void test_wait_behind_a_long_job(void **state)
+{
+    enum { BOUND = 200 }; /* less than the job takes on one core */
+
+    (void)state;
+    for (rig_kind kind = 0; kind < KINDS; kind++) {
+        tandem_timeline engines, ours;
+        tandem_ticket first, second;
+        tandem_job job;
+        tandem_mem mem;
+        rig r;
+
+        if (!rig_prepare(&r, kind))
+            continue;
+        r.desc.wait_bound_ns = BOUND * MS;
+        r.desc.cpu_threads = 1;
+        if (!rig_start(&r))
+            continue;
+        engines = new_timeline(&r, TANDEM_SIGNALLER_ENGINE, 0);
+        ours = new_timeline(&r, TANDEM_SIGNALLER_SESSION, 0);
+        job = long_job(&r, &mem);
+        job.op.attention.heads = job.op.attention.kv_heads = 1;
+        job.signal = (tandem_point){ours, 1};
+        first = submit(&r, &job);
+        job = new_job(new_mem(&r, MEM_BYTES));
+        job.wait = (tandem_point){engines, 1};
+        job.signal = (tandem_point){ours, 2};
+        second = submit(&r, &job);
+        assert_int_equal(tandem_point_wait(r.s, (tandem_point){ours, 1}, LONG_NS), TANDEM_OK);
+        sleep_ns(BOUND * MS / 20);
+        assert_int_equal(tandem_timeline_signal(r.s, engines, 1), TANDEM_OK);
+        assert_int_equal(ended(&r, first).state, TANDEM_JOB_DONE);
+        assert_int_equal(ended(&r, second).state, TANDEM_JOB_DONE);
         rig_close(&r);
     }
 }
@@ -2288,12 +2484,12 @@ static void destroy_while_running(rig *r)
     tandem_attention *a = &job.op.attention;
     tandem_ticket ticket;
 
-    /* Long enough to be caught running: some 10 ms. */
-    a->q = a->k = a->v = view_at(mem, 0, 1, 2048, 128);
-    a->o = view_at(mem, 2048 * 128, 1, 2048, 128);
+    /* Long enough to be caught running, some ms; but within the 2 s that a destruction waits, whatever else runs here. */
+    a->q = a->k = a->v = view_at(mem, 0, 1, 1024, 128);
+    a->o = view_at(mem, 1024 * 128, 1, 1024, 128);
     a->lse.dtype = TANDEM_DTYPE_NONE;
     a->heads = a->kv_heads = 1;
-    a->q_len = a->kv_len = 2048;
+    a->q_len = a->kv_len = 1024;
     a->head_dim = 128;
     job.signal = (tandem_point){ours, 1};
     ticket = submit(r, &job);
@@ -2302,6 +2498,39 @@ static void destroy_while_running(rig *r)
     assert_int_equal(tandem_mem_destroy(r->s, mem), TANDEM_OK);
     assert_int_equal(report_of(r, ticket).state, TANDEM_JOB_DONE);
     assert_int_equal(tandem_timeline_destroy(r->s, ours), TANDEM_OK);
+}
+
+/* A deadline holds while the session is destroyed, too: nothing is written behind it. */
+static void destroy_before_a_deadline(rig *r)
+{
+    enum { N = 8192, D = 128, ELEMENTS = N * D }; /* more than 100 ms on one core */
+    const uint64_t bytes = 2ull * ELEMENTS * sizeof(float);
+    float *host = aligned_alloc(4096, bytes);
+    const tandem_mem_desc desc = {
+        .struct_bytes = sizeof desc, .source = TANDEM_MEM_HOST, .host = host, .bytes = bytes};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
+    tandem_attention *a = &job.op.attention;
+    tandem_ticket ticket;
+    tandem_mem mem;
+
+    assert_non_null(host);
+    memset(host, 0, bytes);
+    memset(host + ELEMENTS, 0x55, bytes / 2);
+    assert_int_equal(tandem_mem_create(r->s, &desc, &mem), TANDEM_OK);
+    a->q = a->k = a->v = view_at(mem, 0, 1, N, D);
+    a->o = view_at(mem, ELEMENTS, 1, N, D);
+    a->batch = a->heads = a->kv_heads = 1;
+    a->q_len = a->kv_len = N;
+    a->head_dim = D;
+    a->precision = TANDEM_PRECISION_F16;
+    job.deadline_ns = 10 * MS;
+    ticket = submit(r, &job);
+    while (report_of(r, ticket).state == TANDEM_JOB_PENDING)
+        sleep_ns(MS / 10);
+    assert_int_equal(tandem_session_destroy(&r->s), TANDEM_OK);
+    for (size_t i = 0; i < ELEMENTS * sizeof(float); i++)
+        assert_int_equal(((unsigned char *)(host + ELEMENTS))[i], 0x55);
+    free(host);
 }
 
 static void test_destroy(void **state)
@@ -2314,6 +2543,11 @@ static void test_destroy(void **state)
     each_kind(destroy_sessions_timeline);
     each_kind(destroy_under_jobs);
     each_kind(destroy_while_running);
+    assert_true(rig_prepare(&r, ON_CPU));
+    r.desc.cpu_threads = 1;
+    assert_true(rig_start(&r));
+    destroy_before_a_deadline(&r);
+    rig_close(&r);
     for (rig_kind kind = ON_VULKAN; kind < KINDS; kind++)
         if (rig_open(&r, kind)) {
             destroy_signals(&r);
@@ -2484,7 +2718,7 @@ static void test_accounting(void **state)
     rig r;
 
     (void)state;
-    for (rig_kind kind = 0; kind < KINDS; kind++) {
+    for (rig_kind kind = 0; kind < ON_COPY; kind++) {
         tandem_mem mem;
         uint64_t before;
 
@@ -3082,9 +3316,76 @@ static void bench_each(rig *r)
         bench_lesson(r, how);
 }
 
+/* Jobs on memory of the host's own, by copies, on so many bytes of Q and as many of O: time a job, one at a time and
+ * several at once. */
+static void bench_copies(uint64_t bytes)
+{
+    enum { D = 32, N = 4096, KEYS_ = 32, SLOTS = 3, ROUNDS = 7, JOBS = 30 };
+    const uint32_t heads = (uint32_t)(bytes / (N * D * 2));
+    const uint64_t k_at = bytes, v_at = k_at + KEYS_ * D * 2, o_at = v_at + KEYS_ * D * 2;
+    tandem_mem mems[SLOTS];
+    tandem_job jobs[SLOTS];
+    double us[2][ROUNDS];
+    rig r;
+
+    if (!rig_prepare(&r, ON_CUDA))
+        return;
+    r.desc.rung = TANDEM_RUNG_COPY;
+    if (!rig_start(&r))
+        return;
+    for (int i = 0; i < SLOTS; i++) {
+        const tandem_view half = {.dtype = TANDEM_DTYPE_F16, .stride_row = D};
+        tandem_attention *a = &jobs[i].op.attention;
+        uint16_t *host;
+
+        mems[i] = new_mem(&r, o_at + bytes);
+        assert_int_equal(tandem_mem_host(r.s, mems[i], (void **)&host), TANDEM_OK);
+        for (uint64_t n = 0; n < o_at / 2; n++)
+            host[n] = (uint16_t)(0x3000 + n * 2654435761u % 2048);
+        jobs[i] = (tandem_job){.struct_bytes = sizeof jobs[i], .operation = TANDEM_OPERATION_ATTENTION};
+        a->q = a->k = a->v = a->o = half;
+        a->q.mem = a->k.mem = a->v.mem = a->o.mem = mems[i];
+        a->k.offset_bytes = k_at;
+        a->v.offset_bytes = v_at;
+        a->o.offset_bytes = o_at;
+        a->q.stride_head = a->o.stride_head = N * D;
+        a->q.stride_batch = a->o.stride_batch = (int64_t)heads * N * D;
+        a->k.stride_head = a->v.stride_head = a->k.stride_batch = a->v.stride_batch = KEYS_ * D;
+        a->batch = a->kv_heads = 1;
+        a->heads = heads;
+        a->q_len = N;
+        a->kv_len = KEYS_;
+        a->head_dim = D;
+        a->precision = TANDEM_PRECISION_F16;
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        for (int way = 0; way < 2; way++) {
+            const int at_once = way ? SLOTS : 1;
+            tandem_ticket tickets[JOBS];
+            const uint64_t begin = td_now_ns();
+
+            for (int i = 0; i < JOBS; i++) {
+                if (i >= at_once)
+                    assert_int_equal(tandem_wait(r.s, tickets[i - at_once], LONG_NS, NULL), TANDEM_OK);
+                tickets[i] = submit(&r, &jobs[i % SLOTS]);
+            }
+            for (int i = JOBS - at_once; i < JOBS; i++)
+                assert_int_equal(ended(&r, tickets[i]).state, TANDEM_JOB_DONE);
+            us[way][round] = (double)(td_now_ns() - begin) / JOBS * 1e-3;
+        }
+    for (int way = 0; way < 2; way++)
+        qsort(us[way], ROUNDS, sizeof **us, by_size);
+    printf("copies of %3u MiB each way: %7.1f us a job one at a time, %7.1f us with %d at once\n",
+           (unsigned)(bytes >> 20), us[0][ROUNDS / 2], us[1][ROUNDS / 2], SLOTS);
+    rig_close(&r);
+}
+
 static int bench(const char *only)
 {
     validates = false;
+    if (!only || !strcmp(only, "copies"))
+        for (uint64_t mib = 1; mib <= 64; mib *= 8)
+            bench_copies(mib << 20);
     for (rig_kind kind = ON_CUDA; kind < KINDS; kind++) {
         rig r;
 
@@ -3100,11 +3401,14 @@ static int bench(const char *only)
 
 int main(int argc, char **argv)
 {
+    struct rlimit files;
+
     if (argc > 1 && !strcmp(argv[1], "--bench"))
         return bench(argc > 2 ? argv[2] : NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_ladder),
+        cmocka_unit_test(test_tuning),
         cmocka_unit_test(test_create_refuses),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_compute),
@@ -3115,9 +3419,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_announced),
+        cmocka_unit_test(test_shared_mems),
         cmocka_unit_test(test_point_fds),
         cmocka_unit_test(test_never_late),
         cmocka_unit_test(test_lost_wait),
+        cmocka_unit_test(test_wait_behind_a_long_job),
         cmocka_unit_test(test_busy),
         cmocka_unit_test(test_reports),
         cmocka_unit_test(test_destroy),
@@ -3133,6 +3439,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_requirements),
     };
 
+    if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     return cmocka_run_group_tests(tests, make_model, remove_model);

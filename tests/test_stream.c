@@ -62,18 +62,7 @@ static void close_stream(void)
 /* A plan of kernels that the fake takes for its own. */
 static int make_plan(void **state)
 {
-    const tandem_view view = {.mem = 1, .dtype = TANDEM_DTYPE_F32, .stride_row = 32};
-    const tandem_attention op = {.q = view,
-                                 .k = view,
-                                 .v = view,
-                                 .o = view,
-                                 .batch = 1,
-                                 .heads = 1,
-                                 .kv_heads = 1,
-                                 .q_len = 64,
-                                 .kv_len = 64,
-                                 .head_dim = 32,
-                                 .precision = TANDEM_PRECISION_F16};
+    const tandem_attention op = fault_attention(TANDEM_DTYPE_F32, 32, TANDEM_PRECISION_F16);
     td_target target = td_target_for_sm(90);
     char why[256] = "";
 
@@ -188,19 +177,23 @@ static void test_refusals(void **state)
     close_stream();
 }
 
-static unsigned overlapping;
+static unsigned overlapping, clusters, edges;
 
 static void see_launch(const char *call, const void *info, uint64_t handle)
 {
     const td_cu_launch *launch = info;
 
     (void)handle;
+    edges += !strcmp(call, "cuGraphAddDependencies_v2");
     if (strcmp(call, "cuLaunchKernelEx"))
         return;
-    overlapping++;
-    assert_int_equal(launch->attribute_count, 1);
-    assert_int_equal(launch->attributes[0].id, TD_CU_LAUNCH_OVERLAPS);
-    assert_int_equal(launch->attributes[0].value.allowed, 1);
+    assert_true(launch->attribute_count >= 1);
+    for (unsigned i = 0; i < launch->attribute_count; i++) {
+        const td_cu_launch_attribute *a = &launch->attributes[i];
+
+        overlapping += a->id == TD_CU_LAUNCH_OVERLAPS && a->value.allowed == 1;
+        clusters += a->id == TD_CU_LAUNCH_CLUSTER && a->value.cluster[0] == 16;
+    }
 }
 
 /* Launch features: those that this kind and GPU have are used, the others refused. */
@@ -217,19 +210,64 @@ static void test_flags(void **state)
         char why[256] = "";
 
         open_stream(kind);
-        flagged.records[0].flags = TD_RECORD_CLUSTER;
+        flagged.records[0].flags = TD_RECORD_CLUSTER; /* the fake refuses 16 blocks where that was not asked for */
+        flagged.records[0].cluster = 16;
+        flagged.records[0].grid[0] = 32;
         flagged.records[1].flags = flagged.records[2].flags = TD_RECORD_PDL;
-        overlapping = 0;
+        overlapping = clusters = edges = warnings = 0;
         fault_observe(see_launch);
         must(td_stream_wait(stream, submit_plan(&flagged, views, 0)), "wait");
         fault_observe(NULL);
-        assert_int_equal(overlapping, kind ? 0 : 2); /* in a graph one follows the other */
+        assert_int_equal(overlapping, kind ? 0 : 2);
+        assert_int_equal(edges, kind ? 2 : 0);
+        assert_int_equal(clusters, kind ? 0 : 1);
+        assert_int_equal(warnings, 0);
+        if (kind) { /* another size of them is another graph */
+            const td_cu_counts before = td_cu_device_counts(device);
+
+            flagged.records[0].cluster = 8;
+            must(td_stream_wait(stream, submit_plan(&flagged, views, 0)), "wait");
+            assert_true(td_cu_device_counts(device).allocations > before.allocations);
+        }
         flagged.records[0].flags = TD_RECORD_TENSOR_MAPS;
         assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
                          TANDEM_ERROR_UNSUPPORTED);
         assert_non_null(strstr(why, "flags 4"));
         close_stream();
     }
+}
+
+/* More shared memory than a kernel has anyway is asked for before it is launched, by either kind; the fake refuses else. */
+static void test_shared_memory(void **state)
+{
+    static const int static_bytes[] = {0, 6 * 1024};
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        td_stream_submit submit = {.views = views, .scratch = 4096};
+        td_plan large = plan;
+        uint64_t sequence;
+        bool signalled;
+        char why[256] = "";
+
+        fake_cuda_driver.static_shared_bytes = static_bytes[i / 2];
+        open_stream(i % 2);
+        warnings = 0;
+        for (uint32_t bytes = 47 * 1024; bytes <= 226 * 1024 - (uint32_t)static_bytes[i / 2]; bytes += 30 * 512) {
+            for (uint32_t r = 0; r < large.record_count; r++)
+                large.records[r].shared_bytes = bytes;
+            must(td_stream_wait(stream, submit_plan(&large, views, 0)), "wait");
+        }
+        assert_int_equal(warnings, 0);
+        large.records[1].shared_bytes = 227 * 1024 + 1 - (uint32_t)static_bytes[i / 2];
+        submit.plan = &large;
+        assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                         TANDEM_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(why, "232449 bytes of shared memory"));
+        close_stream();
+    }
+    fake_cuda_driver.static_shared_bytes = 0;
 }
 
 /* --- Copies --- */
@@ -441,6 +479,36 @@ static void test_faults(void **state)
     }
 }
 
+/* What cannot be asked is not idle; what has failed is. */
+static void test_drain(void **state)
+{
+    static const char *const calls[] = {"cuStreamQuery", "cuCtxPushCurrent"};
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const fault_plan refuse = {.kinds = FAULT_CUDA, .call = calls[i], .n = 1, .sticky = true, .cuda = 2};
+        const fault_plan fail = {.kinds = FAULT_CUDA, .call = calls[i], .n = 1, .sticky = true, .cuda = 719};
+
+        open_stream(0);
+        fake_cuda_driver.holds = true;
+        submit_plan(&plan, views, 0);
+        assert_false(td_stream_drain(stream, 0));
+        fault_arm(&refuse);
+        assert_false(td_stream_drain(stream, 1000000));
+        fault_disarm();
+        assert_false(td_stream_drain(stream, 0));
+        if (i) { /* it fails instead of going on */
+            fault_arm(&fail);
+            assert_true(td_stream_drain(stream, limit_ns));
+            fault_disarm();
+        }
+        fake_cuda_driver.holds = false;
+        assert_true(td_stream_drain(stream, limit_ns));
+        close_stream();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -448,9 +516,11 @@ int main(void)
         cmocka_unit_test(test_pending),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_shared_memory),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_copies_by_way_of_the_host),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_drain),
     };
 
     return cmocka_run_group_tests(tests, make_plan, NULL);

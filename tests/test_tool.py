@@ -121,7 +121,8 @@ class Codes(unittest.TestCase):
                 )
             compared += array.size
         n, d = got.q.shape[2:]
-        o, lse = R.attend_codes(got.codes, n, causal, scale, d, got.q)
+        late = got.metadata["kernel"].startswith("attn_8b_wgmma")
+        o, lse = R.attend_codes(got.codes, n, causal, scale, d, got.q, late)
         finite = np.isfinite(o)
         self.assertTrue((np.isfinite(got.o) == finite).all(), f"{precision} {options}: NaN elsewhere in o")
         error = R.rel_l1(np.where(finite, got.o, 0), np.where(finite, o, 0))
@@ -491,6 +492,107 @@ class Words(unittest.TestCase):
         self.assertEqual(run.returncode, 0)
         self.assertRegex(run.stdout, r"^tandem \d+\.\d+\.\d+\n$")
 
+    def test_tune(self):
+        self.assertIn("--check F", tool("tune", "--help").stdout)
+        self.assertEqual(tool("tune", "--help").stdout, tool("help", "tune").stdout)
+        times = [[1.5 * 4**n * 2**p for n in range(8)] for p in range(8)]
+        half = [[x * (0.5 if n > 2 else 2) for n, x in enumerate(row)] for row in times]
+        table = {"tandem": "choice", "version": 2, "device": "a GPU", "sm": 90, "multiprocessors": 132, "parts": [
+            {"head_dim": 64, "causal": 0, "f16": {"kernel": times}, "8b": {"kernel": half, "prologue": [[0.1] * 8] * 8}}]}
+        path = FOLDER / "tuning.json"
+        path.write_text(json.dumps(table))
+        done = tool("tune", "--check", path)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = [line.split() for line in done.stdout.splitlines()[2:]]
+        self.assertEqual(rows, [[str(2**p)] + ["f16"] * 3 + ["8b"] * 5 for p in range(8)])
+        session = json.loads(tool("info", "--json", "--tuning", path).stdout)["host_session"]
+        self.assertIn(session["auto_by"], ("rule", "shipped table"))
+        self.assertIn("what was given is not used: ", session["auto_reason"])
+        table["parts"][0]["f16"]["kernel"][7][7] = -3
+        path.write_text(json.dumps(table))
+        for words, status, said in (
+            (("--check", path), 1, "parts[0].f16.kernel[7][7] is -3"),
+            (("--check", FOLDER / "nothing.json"), 1, "nothing.json"),
+            (("--check", path, "--quick"), 2, "--check"),
+            (("--dim", "63"), 2, '--dim "63"'),
+            (("--dim", "64,64"), 2, "64 is there twice"),
+            (("--shapes", "9"), 2, "go with --prove"),
+            (("--prove", "--quick"), 2, "do not go with --prove"),
+            (("--prove", "--shapes", "0"), 2, '--shapes "0"'),
+            (("--prove", "--tuning", path, "--backend", "cpu"), 1, "parts[0].f16.kernel[7][7] is -3"),
+            (("--out", FOLDER / "no/such/folder/x.json"), 1, "no/such/folder"),
+        ):
+            done = tool("tune", *words)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1)
+        session = json.loads(tool("info", "--json", "--tuning", path).stdout)["host_session"]
+        self.assertIn("desc.tuning: parts[0].f16.kernel[7][7] is -3", session["reason"])
+        self.assertEqual(tool("info", "--tuning", FOLDER / "nothing.json").returncode, 1)
+        done = tool("bench", "attention", "--backend", "cpu", "--tuning", path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("parts[0].f16.kernel[7][7]", done.stderr)
+
+    def test_auto_beside_the_best(self):
+        out = FOLDER / "auto.json"
+        done = tool("bench", "attention", "--backend", "cpu", "--only", "small", "--n", "256", "--dim", "64",
+                    "--rounds", "1", "--json", out)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("auto by the rule", done.stdout)
+        self.assertIn("of the best's time", done.stdout)
+        report = json.loads(out.read_text())
+        self.assertEqual(report["auto_by"], "rule")
+        for shape in report["shapes"]:
+            us = {row["precision"]: row["us"]["median"] for row in shape["rows"] if row["what"] == "end to end"}
+            self.assertAlmostEqual(shape["auto_to_best"], us["auto"] / min(us["8b"], us["f16"]), 4)
+
+        done = tool("tune", "--prove", "--backend", "cpu", "--shapes", "2", "--json", out)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        report = json.loads(out.read_text())
+        self.assertEqual(len(report["shapes"]), 2)
+        for shape in report["shapes"]:
+            us = {"f16": shape["f16_us"], "8b": shape["8b_us"]}
+            self.assertEqual(shape["auto"], "8b" if shape["kv_len"] >= 256 else "f16")
+            self.assertAlmostEqual(shape["loss"], us[shape["auto"]] / min(us.values()) - 1, 4)
+        self.assertEqual(report["over_5_percent"], sum(shape["loss"] > 0.05 for shape in report["shapes"]))
+
+    def test_shipped_tables(self):
+        source = pathlib.Path(__file__).resolve().parent.parent
+        out = FOLDER / "tables.inc"
+        r = np.random.default_rng(3)
+
+        def table(device, dims):
+            times = lambda: [[None if x < 2 else float(x) for x in row] for row in np.exp(r.uniform(0, 12, (8, 8)))]
+            cost = lambda: {"kernel": times(), "prologue": None, "few": times()}
+            parts = [{"head_dim": d, "causal": c, "f16": cost(), "8b": cost(), "4b": None} for d in dims for c in (0, 1)]
+            return {"tandem": "choice", "version": 2, "device": device, "sm": 90, "multiprocessors": 7, "parts": parts}
+
+        tables = [table("GPU B", [64, 128]), table("GPU A", [80]), table("GPU B", [96])]
+        for t in tables:
+            (FOLDER / "tuning.json").write_text(json.dumps(t))
+            run = [sys.executable, source / "kernels/choice_ship.py", FOLDER / "tuning.json", "--out", out]
+            self.assertEqual(subprocess.run(run, capture_output=True).returncode, 0)
+        (FOLDER / "t.c").write_text(
+            '#include "kernels/choice.h"\n#include <stdio.h>\nstatic const td_choice_table tables[] = {\n'
+            f'#include "{out}"\n}};\nint main(void) {{ for (int t = 0; t < 2; t++) {{ const td_choice_table *a = '
+            '&tables[t]; printf("%s %u %u\\n", a->device, a->sm, a->multiprocessors); for (unsigned p = 0; p < a->count;'
+            ' p++) { printf("%u %u\\n", a->parts[p].head_dim, a->parts[p].causal); const float *x = (const float *)'
+            '&a->parts[p].costs; for (int i = 0; i < 576; i++) printf("%g ", (double)x[i]); printf("\\n"); } } }\n'
+        )
+        compiled = subprocess.run(
+            [os.environ.get("CC", "cc"), "-Wall", "-Wextra", "-Werror", f"-I{source}", f"-I{source}/interop/include",
+             "-o", FOLDER / "t", FOLDER / "t.c"], capture_output=True, text=True)
+        self.assertEqual(compiled.returncode, 0, compiled.stderr)
+        lines = iter(subprocess.run([FOLDER / "t"], capture_output=True, text=True).stdout.splitlines())
+        for t in (tables[1], tables[2]):
+            self.assertEqual(next(lines), f"{t['device']} 90 7")
+            for part in t["parts"]:
+                self.assertEqual(next(lines), f"{part['head_dim']} {part['causal']}")
+                costs = [(part[c] or {}).get(name) or [[0] * 8] * 8
+                         for c in ("f16", "8b", "4b") for name in ("kernel", "prologue", "few")]
+                wanted = np.array([[x or 0 for x in row] for grid in costs for row in grid]).ravel()
+                np.testing.assert_allclose(np.array(next(lines).split(), float), wanted, rtol=1e-3)
+
     def test_info(self):
         text = tool("info")
         self.assertEqual(text.returncode, 0, text.stderr)
@@ -791,9 +893,11 @@ class Bench(unittest.TestCase):
             self.assertEqual(run.stderr.count("\n"), 1)
             for word in words:
                 self.assertIn(word, run.stderr)
-        for bench in ("handover", "attention"):
-            run = tool("bench", bench, "--json", FOLDER / "none" / "b.json", "--quick")
-            self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)
+        for bench in ("handover", "attention", "daemon"):
+            for path in (FOLDER / "none" / "b.json", FOLDER):
+                run = tool("bench", bench, "--json", path, "--quick")
+                self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)
+                self.assertIn(f'--json "{path}"', run.stderr)
         text = tool("help", "bench").stdout
         self.assertTrue("handover:" in text and "attention:" in text and max(map(len, text.splitlines())) <= 100)
 

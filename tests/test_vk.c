@@ -283,6 +283,42 @@ static void test_log(void **state)
     td_vk_close(&out);
 }
 
+static unsigned ends;
+
+static bool over(td_vk_left *left)
+{
+    (void)left;
+    ends++;
+    return true;
+}
+
+static bool hangs(td_vk_left *left)
+{
+    (void)left;
+    ends++;
+    return false;
+}
+
+static void test_left_behind(void **state)
+{
+    td_vk_desc desc = vku_desc(&gpu);
+    td_vk_left first = {.end = over}, second = {.end = hangs}, third = {.end = over};
+    char line[512] = "";
+    td_log log = {keep_line, line};
+    td_vk *out;
+
+    (void)state;
+    assert_ok(td_vk_open(&desc, &log, &out, why, sizeof why));
+    td_vk_leave(out, &first);
+    td_vk_leave(out, &second);
+    td_vk_leave(out, &third);
+    ends = 0;
+    line[0] = 0;
+    td_vk_close(&out);
+    assert_int_equal(ends, 3);
+    assert_non_null(strstr(line, "never freed"));
+}
+
 static void test_caps(void **state)
 {
     (void)state;
@@ -1811,6 +1847,7 @@ int main(void)
         TEST(test_open_without_timelines),
         TEST(test_caps),
         TEST(test_log),
+        TEST(test_left_behind),
         TEST(test_vulkan_1_1),
         TEST(test_host_memory),
         TEST(test_import_host),

@@ -241,6 +241,7 @@ static const refusal refusals[] = {
     {TD_WIRE_HELLO, 144, 1, 0x1b, "HELLO.name", "0x1b"},
     {TD_WIRE_HELLO, 145, 1, 0xff, "HELLO.name", "0xff"},
     {TD_WIRE_HELLO, 207, 1, 'x', "HELLO.name", "behind its end"},
+    {TD_WIRE_HELLO, 208, 4, 2, "HELLO.job_class", "2"},
     {TD_WIRE_HELLO, 255, 1, 9, "HELLO.reserved", "9"},
     {TD_WIRE_MEM_CREATE, 6, 2, 0, "MEM_CREATE.header.fds", "0"},
     {TD_WIRE_MEM_CREATE, 6, 2, 2, "MEM_CREATE.header.fds", "2"},
@@ -291,7 +292,7 @@ static const refusal refusals[] = {
     {TD_WIRE_JOB, 88, 8, UINT64_MAX - 1, "JOB.q ", "18446744073709551614"},
     {TD_WIRE_JOB, 88, 8, WIRE_MEM_BYTES, "JOB.q ", "1073741824"},
     {TD_WIRE_JOB, 96, 4, 0, "JOB.q.dtype", "0"},
-    {TD_WIRE_JOB, 96, 4, 4, "JOB.q.dtype", "4"},
+    {TD_WIRE_JOB, 96, 4, 6, "JOB.q.dtype", "6"},
     {TD_WIRE_JOB, 100, 4, 1, "JOB.q.reserved", "1"},
     {TD_WIRE_JOB, 104, 8, UINT64_MAX, "JOB.q.stride_batch", "-1"},
     {TD_WIRE_JOB, 112, 8, 1ull << 63, "JOB.q.stride_head", "-9223372036854775808"},
@@ -368,7 +369,7 @@ static const refusal refusals[] = {
     {TD_WIRE_STATS_REPLY, 24, 4, 17, "STATS_REPLY.count", "17"},
     {TD_WIRE_STATS_REPLY, 24, 4, 1, "STATS_REPLY.rows", "18"},
     {TD_WIRE_STATS_REPLY, 28, 4, 1, "STATS_REPLY.reserved", "1"},
-    {TD_WIRE_STATS_REPLY, 52, 4, 1, "STATS_REPLY.rows.reserved", "1"},
+    {TD_WIRE_STATS_REPLY, 52, 4, 2, "STATS_REPLY.rows.job_class", "2"},
     {TD_WIRE_STATS_REPLY, 56, 1, 0xc0, "STATS_REPLY.rows.name", "0xc0"},
     {TD_WIRE_STATS_REPLY, 2079, 1, 1, "STATS_REPLY.rows", "1"},
     {TD_WIRE_RESET, 8, 4, 1, "RESET.header.serial", "1"},
@@ -537,6 +538,13 @@ static void test_view_end(void **state)
         assert_true(td_wire_view_end(&v, n[0], n[1], n[2], n[3], &end));
         assert_int_equal(end, v.offset_bytes + last * (v.dtype == TANDEM_DTYPE_F32 ? 4 : 2));
     }
+    v = (tandem_view){.dtype = TANDEM_DTYPE_CODES_INT8, .offset_bytes = 256}; /* codes, then scales at a multiple of 256 */
+    assert_true(td_wire_view_end(&v, 1, 3, 130, 80, &end));
+    assert_int_equal(end, 256 + 3 * 256 * 96 + 3 * 256 * 4);
+    v.dtype = TANDEM_DTYPE_CODES_E4M3;
+    assert_true(td_wire_view_end(&v, 1, 3, 130, 80, &end));
+    assert_int_equal(end, 256 + 3 * 256 * 96 + 3 * 96 * 4);
+    assert_false(td_wire_view_end(&v, 1 << 30, 1 << 30, 1 << 30, 128, &end));
     /* Each product overflows 64 bits, and their sum would come out small. */
     v = (tandem_view){.dtype = TANDEM_DTYPE_F32, .stride_batch = INT64_MAX, .stride_head = INT64_MAX};
     v.stride_row = INT64_MAX;
@@ -575,11 +583,12 @@ static void test_ids_and_reports(void **state)
                 const bool right = state_word <= 5 && precision <= 3 && status <= 0 && status >= -8;
 
                 in = (td_wire_report){
-                    .ticket = 0xfedcba98, .state = state_word, .precision = precision, .status = status};
+                    .ticket = 0xfedcba98, .state = state_word, .precision = precision, .status = status,
+                    .yours = (state_word ^ precision) & 1};
                 assert_int_equal(td_wire_report_unpack(td_wire_report_pack(&in), &out, why, why_bytes),
                                  right ? TANDEM_OK : TANDEM_ERROR_PROTOCOL);
                 assert_true(out.ticket == in.ticket && out.state == in.state && out.precision == precision &&
-                            out.status == status);
+                            out.status == status && out.yours == in.yours);
             }
 }
 
@@ -2038,6 +2047,51 @@ static void test_conversation(void **state)
     close_rings(&jobs, &area);
 }
 
+/* ---- vigils ---- */
+
+/* One in vain: not again for a while, and longer each time; those that pay make up for it slowly. */
+static void test_vigils(void **state)
+{
+    td_vigil vigil = {0};
+    uint64_t now = 1000000000, longest = 0, spent = 0;
+
+    (void)state;
+    assert_true(td_vigil_pays(&vigil, now));
+    td_vigil_end(&vigil, true, now);
+    assert_true(td_vigil_pays(&vigil, now));
+    td_vigil_end(&vigil, false, now);
+    assert_false(td_vigil_pays(&vigil, now + 20 * TD_VIGIL_NS));
+    assert_true(td_vigil_pays(&vigil, now + 50 * TD_VIGIL_NS));
+    /* Who is always wrong: a second, in the end, for each of them. */
+    for (int i = 0; i < 100; i++) {
+        const uint64_t from = now;
+
+        while (!td_vigil_pays(&vigil, now))
+            now += 100000;
+        longest = now - from > longest ? now - from : longest;
+        td_vigil_end(&vigil, false, now);
+        spent += TD_VIGIL_NS;
+    }
+    assert_in_range(longest, 500000000, 2000000000);
+    assert_true(spent * 1000 < now - 1000000000);
+    /* And back. */
+    while (!td_vigil_pays(&vigil, now))
+        now += 100000;
+    for (int i = 0; i < 1000; i++)
+        td_vigil_end(&vigil, true, now);
+    td_vigil_end(&vigil, false, now);
+    assert_true(td_vigil_pays(&vigil, now + 50 * TD_VIGIL_NS));
+    /* To let others run takes no time where there are none, and is told where it does. */
+    now = td_now_ns();
+    for (int i = 0; i < 100; i++) {
+        const uint64_t before = now;
+        const bool soon = td_vigil_pass(&now);
+
+        assert_true(now > before);
+        assert_int_equal(soon, now - before < TD_VIGIL_NS);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, note_fds, same_fds)
 
 int main(void)
@@ -2078,6 +2132,7 @@ int main(void)
         TEST(test_reports),
         TEST(test_reports_are_whole),
         TEST(test_conversation),
+        TEST(test_vigils),
     };
 
     /* No slab of this program's, whatever goes wrong, can take the machine's memory. */

@@ -185,6 +185,13 @@ static bool ends_within(const tandem_view *v, uint32_t batch, uint32_t heads, ui
                                  (long double)(heads - 1) * (long double)v->stride_head +
                                  (long double)(rows - 1) * (long double)v->stride_row + dim;
 
+    if (v->dtype == TANDEM_DTYPE_CODES_INT8 || v->dtype == TANDEM_DTYPE_CODES_E4M3) { /* dense and padded, with scales */
+        const long double rows_pad = (rows + 127ull) / 128 * 128, planes = (long double)batch * heads;
+        const long double dim_pad = dim > 128 ? 256 : (dim + 31) / 32 * 32;
+        const long double scales = v->dtype == TANDEM_DTYPE_CODES_INT8 ? rows_pad : dim_pad;
+
+        return planes * (rows_pad * dim_pad + 4 * scales) + (long double)v->offset_bytes <= (long double)most;
+    }
     return elements * (v->dtype == TANDEM_DTYPE_F32 ? 4 : 2) + (long double)v->offset_bytes <= (long double)most;
 }
 

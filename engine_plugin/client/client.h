@@ -9,6 +9,8 @@
  *   record.c   jobs within those commands (inline rung)
  *   stage.c    the rung `copy`: bytes of mems there and back
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
+ *   lane.c     a session of the daemon's worker, on what one client's Vulkan has exported
+ *   wait.c     how threads sleep until a job's end
  *   remote.c   the same jobs, computed in tandemd: the connection, what is shared through it, and a job's way there
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
@@ -19,6 +21,7 @@
 #define TANDEM_CLIENT_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "engine_plugin/exec/exec.h"
@@ -30,7 +33,7 @@ enum {
     TD_MAX_FRAMES = TD_STREAM_PENDING,
     TD_REPORTS = 256,
     TD_MAX_GARBAGE = 64,
-    TD_POINT_FDS = 64,
+    TD_POINT_FDS = 1024,
 };
 #define TD_CLOSE_BOUND_NS 2000000000ull /* how long a destruction waits for a running job */
 #define TD_MAX_WAIT_NS 60000000000ull
@@ -57,6 +60,7 @@ typedef struct td_slab {
     bool there;  /* `fd` is one */
     bool owned;  /* fd and map are the slab's own, else those of td_mem.vk */
     bool beside; /* td_mem.host is other memory: bytes are copied there and back with each job */
+    bool opaque; /* what Vulkan exports: `fd` is the caller's own export, or -1: a new one each time */
     int fd;
     void *map;
     uint64_t bytes, id;
@@ -89,14 +93,27 @@ typedef struct td_extent {
     uint32_t dimensions;
 } td_extent;
 
+/* What the daemon has of a timeline. */
+typedef struct td_there {
+    uint64_t id, announced; /* up to where it knows that signals were submitted */
+    uint32_t connection;
+    tandem_status status;
+} td_there;
+
 typedef struct td_timeline {
     td_object object;
     bool by_session, owned, imported;
     VkSemaphore semaphore; /* VK_NULL_HANDLE: `counter` counts */
     td_cu_timeline cu;
     uint64_t counter;
-    uint64_t promised;  /* by_session: the highest value that a job signals or has signalled */
-    uint64_t submitted; /* else: up to which value the engine has announced its submits */
+    uint64_t promised;  /* by_session: the highest value that a job signals or has signalled, */
+    uint64_t ended;     /* and of those jobs that are over */
+    uint64_t submitted; /* else: up to which value the engine has announced its submits, */
+    uint64_t held_ns;   /* and for how long the last job was held on the host that had to be */
+    uint64_t look; /* td_points_notify_locked()'s number when it read `looked` */
+    uint64_t looked;
+    tandem_status look_status;
+    td_there there;     /* remote, where the GPU signals */
 } td_timeline;
 
 typedef struct td_tensor_entry {
@@ -120,14 +137,34 @@ typedef struct td_scratch {
     void *block; /* of the session's allocator, or */
     td_mem *mem; /* the device's */
     uint64_t address, bytes;
+    uint64_t owner; /* of a lane: whose job used it last */
     bool recorded; /* in commands that the engine may submit again: lives as long as the session */
 } td_scratch;
+
+/* A job in the daemon. */
+typedef struct td_remote_job {
+    tandem_attention op; /* what is sent */
+    uint64_t ticket, expected_ns, sent_ns, answered_ns; /* expected: since what it waits for was announced */
+    uint32_t connection;
+    bool cancelled; /* it was told */
+    bool answered;  /* its report there is final */
+    bool yours;     /* its point is ours to signal */
+    uint32_t state;
+    tandem_status status;
+    char why[TD_WHY_BYTES];
+} td_remote_job;
+/* What the rung `copy` brings to the device for a job, and takes back. */
+typedef struct td_stage {
+    uint64_t views[TD_VIEW_COUNT]; /* where the kernels find them */
+    td_stream_copy in[TD_VIEW_COUNT], out[TD_VIEW_COUNT];
+    bool later[TD_VIEW_COUNT]; /* taken back by td_stage_out() */
+} td_stage;
 
 typedef struct td_job {
     uint64_t number; /* of the ticket; 0: the slot is free */
     bool recorded;   /* it is in a command buffer of the engine's: not among those in `order` */
     bool begun;      /* the executor has it */
-    bool at_work;    /* the worker is at it */
+    bool at_work;    /* the worker is at it, without the lock: nobody else ends it */
     bool has_deadline;
     bool commits;    /* its plan claims the output before it is written */
     bool told;       /* that its wait is out of bounds */
@@ -140,17 +177,18 @@ typedef struct td_job {
     td_control *words;  /* of the executor that has it; NULL before */
     td_timeline *wait, *signal;
     uint64_t wait_value, signal_value;
-    uint64_t submit_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
+    uint64_t submit_ns, begun_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
     uint64_t stream_sequence;
+    td_stage stage; /* rung `copy` on a stream */
     td_mem *mems[TD_VIEW_COUNT];
     uint64_t views[TD_VIEW_COUNT];
     td_extent extents[TD_VIEW_COUNT];
-    tandem_attention op; /* remote: what is sent */
+    td_remote_job remote;
     td_scratch scratch; /* stays with the slot */
     td_plan plan;
 } td_job;
 
-/* An eventfd of tandem_point_fd(), a duplicate of the caller's. */
+/* A descriptor of tandem_point_fd(), a duplicate of the caller's: a timerfd that is set when the point is reached. */
 typedef struct td_point_fd {
     td_timeline *timeline;
     uint64_t value, since_ns;
@@ -162,6 +200,11 @@ typedef struct td_sleeper td_sleeper;
 
 typedef struct td_remote td_remote;
 
+/* For guessing when a job ends: when the last one did, and how long jobs take from when they could begin. */
+typedef struct td_guess {
+    uint64_t end_ns, took_ns;
+} td_guess;
+
 struct tandem_session {
     td_log log;
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
@@ -170,16 +213,28 @@ struct tandem_session {
     atomic_ullong block_bytes; /* held of the allocator */
 
     uint32_t backend, rung, threads, frames, timing, salt;
+    uint32_t job_class; /* tandem_class */
     uint64_t wait_bound_ns;
     bool gpu_signals; /* the GPU waits and signals; else the host does */
-    bool ahead;       /* jobs go to the GPU before those in front of them have ended; else the worker does one by one */
+    bool lane;        /* of tandemd's worker: memory is cleared before it is another client's */
+    uint64_t owner, owner_most_bytes; /* td_lane_owner() */
+    uint64_t owner_lacks_bytes;       /* td_lane_lacks() */
+    bool misplaces;   /* td_lane_misplace() */
+    bool foreign;     /* a lane whose timelines are other processes': only the GPU can read them */
+    bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
     char rung_reason[256], device_name[128], isa[32];
     td_vk *vk;
     td_cu_device *cu;
     td_stream *stream;
     td_target target;
+    struct td_choice_table *given; /* desc.tuning, or NULL */
+    uint32_t tuning;               /* tandem_tuning */
+    char tuning_reason[256];
     td_remote *remote; /* NULL: this process computes */
     bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
+    VkQueryPool record_queries; /* of the next tandem_record(), see td_stream_submit: for benches */
+    uint32_t record_query;
+    uint64_t record_asked_ns; /* when the driver was asked about a device that does not run what was recorded */
     atomic_bool stuck; /* the stream failed or did not end in time: what it may still use is left behind */
 
     pthread_mutex_t lock;
@@ -188,6 +243,17 @@ struct tandem_session {
     pthread_t worker, watchdog;
     td_sleeper *sleeper;
     uint64_t watch_until_ns; /* when the watchdog looks by itself */
+    bool enqueuing;  /* the worker is handing something to the stream, without the lock */
+    bool idle;       /* the worker of a stream sleeps until it is woken */
+    bool abandoned;  /* the worker of a stream is to end, whatever is under way */
+    uint32_t lookers, told; /* callers in a nap of td_jobs_nap_locked(); those among them that rely on the worker */
+    td_guess guess;
+    uint64_t computed_ns; /* when the last job that is DONE was */
+    uint64_t no_spin_until_ns;
+    cpu_set_t cpus;  /* where the worker of a stream may run, unless */
+    int caller_cpu, worker_cpu; /* -1, or where who asked for a descriptor ran, and where the worker is held therefore */
+    uint64_t called_ns;         /* when it asked */
+    uint64_t free_until_ns, free_ns; /* until then the worker is held nowhere: it came late; and for how long next time */
 
     char error[TD_WHY_BYTES + 64];
     char untold[TD_WHY_BYTES]; /* a line that the watchdog has yet to log */
@@ -209,6 +275,7 @@ struct tandem_session {
     uint32_t garbage_count;
     td_point_fd point_fds[TD_POINT_FDS];
     uint32_t point_fd_count;
+    uint64_t point_looks;
 };
 
 /* session.c: our own memory, zeroed or as it comes; `bytes` again on release. NULL: none left. */
@@ -247,6 +314,8 @@ static inline uint64_t td_after(uint64_t ns, uint64_t more_ns)
 /* device.c */
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why);
 void td_device_close(tandem_session *s);
+/* Has AUTO go by what was given, if that fits the device; else by what there is. */
+void td_device_tune(tandem_session *s);
 
 /* mems.c, timelines.c, model.c: free what the object holds; not locked; accept half-made ones. */
 void td_mem_free(tandem_session *s, td_mem *mem);
@@ -259,8 +328,8 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
 tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
-/* Feeds the eventfds of points that are reached, or of a session that is broken; and of all points of a timeline that is
- * at its end, or of all timelines (NULL). */
+/* Sets off the descriptors of points that are reached, or of a session that is broken; and of all points of a timeline
+ * that is at its end, or of all timelines (NULL). */
 void td_points_notify_locked(tandem_session *s);
 void td_points_end_locked(tandem_session *s, const td_timeline *timeline);
 /* Sleeps until the timeline should be looked at again, in a wait since begin_ns that ends at until_ns. What the session
@@ -286,18 +355,33 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
 tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
 
 /* stage.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
- * the job's views read to where the device, or its submit, finds it; fills views and copies of `submit`. out: takes back
- * what the job wrote, once the device is done with it and the result is wanted. Neither under the lock. */
-typedef struct td_stage {
-    uint64_t views[TD_VIEW_COUNT];
-    td_stream_copy in[TD_VIEW_COUNT], out[TD_VIEW_COUNT];
-    bool later[TD_VIEW_COUNT]; /* taken back by td_stage_out() */
-} td_stage;
+ * the job's views read to where the device, or its submit, finds it; fills job->stage, and views and copies of `submit`.
+ * out: takes back what the job wrote, once the device is done with it and the result is wanted. Out never under the lock,
+ * nor in where the processor has a part in it. */
 tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why);
-tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage, td_stream_submit *submit, char *why);
-tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage *stage, char *why);
-/* Looks ever less often until the stream has come to `sequence`. */
-tandem_status td_stage_wait(tandem_session *s, uint64_t sequence, uint64_t bound_ns, char *why);
+bool td_stage_by_hand(const td_job *job);
+tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *submit, char *why);
+bool td_stage_takes_back(const td_job *job);
+tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why);
+/* Whether a job's bytes must not be brought in before an earlier job, which has begun, is over. The order of all else is
+ * the stream's to keep. */
+bool td_stage_must_wait(const td_job *job, const td_job *earlier);
+/* td_stream_enqueue(), and waits until there is room. Not under the lock. */
+tandem_status td_stage_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why);
+
+/* wait.c. A caller's wait: nap, again and again, sleeps until it may be worth looking at jobs again, or something has
+ * changed, or until `until_ns`; leave ends it. `slack`: 0 at first. */
+void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack);
+void td_jobs_leave_locked(tandem_session *s, int slack);
+/* When to look at the oldest job again, and at deadlines. Not `alone`: that job has not begun or is long overdue, and its
+ * end is to be told by others. */
+uint64_t td_jobs_look_locked(const tandem_session *s, uint64_t now, bool *alone);
+/* When to look next, so as to be awake at `at`. */
+uint64_t td_toward(uint64_t now, uint64_t at);
+/* The job is through. */
+void td_guess_learn_locked(tandem_session *s, const td_job *job);
+/* Whether the worker of a stream has to see the end of jobs. */
+bool td_worker_needed_locked(const tandem_session *s);
 
 /* record.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
 void td_recorded_advance_locked(tandem_session *s);
@@ -305,6 +389,51 @@ void td_recorded_advance_locked(tandem_session *s);
 bool td_recorded_cancel_locked(tandem_session *s, td_job *job);
 /* The same with all that use a mem, or with all (NULL). */
 void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object);
+
+/* lane.c: for tandemd's worker. A lane is a session of one client's on CUDA; `foreign`: its mems and timelines come from
+ * descriptors that the client's Vulkan exported, and its jobs wait and signal on the GPU; else as without Vulkan. Its jobs
+ * begin at once: who submits them knows that what they wait for is submitted. What is late for `wait_bound_ns`
+ * is signalled in place of who owes it. */
+tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out);
+tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
+                                 uint64_t offset_bytes, uint64_t bytes, tandem_mem *out);
+tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value, tandem_timeline *out);
+/* As desc.tuning, before its first job. */
+tandem_status td_lane_tune(tandem_session *s, const struct td_choice_table *table);
+/* What a job's precision is there. */
+uint32_t td_lane_precision(const tandem_session *s, const tandem_attention *op);
+/* Where a model's tensors are. */
+tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model);
+/* The memory of a model of another session's on the same device, which must outlive it. */
+tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
+/* A job without points, on a CPU and with none under way: from its submission to its end, in this thread. */
+tandem_status td_lane_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
+/* Gives up all jobs, and signals what they wait for: the client is gone. */
+void td_lane_release(tandem_session *s);
+bool td_lane_is_broken(tandem_session *s);
+/* Whose the jobs are that come now, on a lane that several clients share, and how much scratch it may hold in all: what
+ * needs more ends NOMEM, or BUSY as long as jobs of its own hold some. */
+void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes);
+/* What the last submit asked for beyond that; 0: it was not refused for it. */
+uint64_t td_lane_lacks(tandem_session *s);
+/* Who holds how much scratch: returns how many they are. */
+typedef struct td_holding {
+    uint64_t owner, bytes;
+} td_holding;
+uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES]);
+/* Frees what no job uses, of one owner or of TD_EVERYBODY. False: there was none. */
+#define TD_EVERYBODY UINT64_MAX
+bool td_lane_trim(tandem_session *s, uint64_t owner);
+/* For tests of what becomes of the others: the next job's views begin where nothing is. */
+void td_lane_misplace(tandem_session *s);
+/* session.c: keeps a copy of a table, or makes room for one (NULL). */
+tandem_status td_session_take_table(tandem_session *s, const struct td_choice_table *table, char *why);
+/* session.c: as tandem_session_create(). */
+tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool foreign, tandem_session **out);
+/* mems.c: enters what was made into the session's table; frees it if that fails. */
+tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, char *why);
+/* local.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */
+bool td_job_release_wait_locked(tandem_session *s, td_job *job);
 
 /* remote.c. open: connects, and asks who computes there: s->backend, threads, names. start: from here on the connection
  * is looked after. close: accepts a half-made one. */
@@ -315,8 +444,10 @@ void td_remote_close(tandem_session *s);
 void td_remote_info(tandem_session *s, tandem_info *info);
 /* LOST while there is no daemon. */
 tandem_status td_remote_ready_locked(tandem_session *s, char *why);
+/* Whether the daemon's GPU can wait for this device's timelines, and signal them; else why not. */
+tandem_status td_remote_shares_gpu(tandem_session *s, char *why);
 /* A mem's slab: its own where `beside`, or where the mem has no memory yet; and the daemon's knowledge of it. */
-tandem_status td_remote_mem_make(td_mem *mem, char *why);
+tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why);
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
 void td_remote_mem_end(tandem_session *s, td_mem *mem);
 void td_remote_mem_free(td_mem *mem);
@@ -325,9 +456,20 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
                                             uint64_t shape[4], char *why);
 void td_remote_model_end(tandem_session *s, td_model *model);
 void td_remote_model_free(tandem_session *s, td_model *model);
-/* The worker's: has the daemon carry a job out, and waits for it. Called and left with the lock held, slept without. */
-tandem_status td_remote_run_locked(tandem_session *s, td_job *job, uint64_t *begin_ns, uint64_t *end_ns, char *why);
-/* Wakes the worker: the job that it waits for was given up. */
+tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
+void td_remote_timeline_end(tandem_session *s, td_timeline *timeline);
+/* Tells the daemon up to where a timeline's signals were submitted. */
+void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline);
+/* Sends what can be sent now of what was submitted. */
+void td_remote_feed_locked(tandem_session *s);
+/* Where the host signals, a caller that waits does the worker's work, and does not sleep for what comes at once: a value
+ * that was announced, or the end of a brief job. False: there is nothing of the kind, or it did not come by `until_ns` at
+ * the latest. Without the lock meanwhile. leave: it is the worker's again. */
+bool td_remote_watch_locked(tandem_session *s, uint64_t until_ns);
+void td_remote_leave_locked(tandem_session *s);
+/* The worker's main: sends jobs, ends those that the daemon is through with. */
+void *td_remote_work(void *session);
+/* Wakes it: something was submitted, signalled or given up. */
 void td_remote_kick_locked(tandem_session *s);
 
 /* local.c */
@@ -337,6 +479,8 @@ tandem_status td_local_start(tandem_session *s, char *why);
 void td_local_stop(tandem_session *s);
 tandem_job_report *td_job_report_locked(tandem_session *s, const td_job *job);
 bool td_job_state_ended(uint32_t state);
+/* Asks the driver whether the device has failed; if so every job ends. */
+bool td_gpu_is_well_locked(tandem_session *s);
 /* Brings states up to date without waiting: jobs that the GPU has finished, deadlines that have passed. */
 void td_jobs_advance_locked(tandem_session *s);
 /* Gives a job up, wherever it is: true if it is, or was before; false if its output is already its own (`committed`), or
@@ -347,7 +491,16 @@ void td_job_cancel_locked(tandem_session *s, td_job *job);
 void td_jobs_settle_locked(tandem_session *s);
 /* Takes a prepared job and hands it to the stream or to the worker. */
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why);
+/* The same, and computes it in the worker's place. */
+void td_job_compute_locked(tandem_session *s, td_job *job, tandem_job_report *report);
 tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why);
+/* Frees the scratch of slots without a job, of one owner or of TD_EVERYBODY; of a stream only while nothing is under way, since
+ * that waits for the device. False: there was none. */
+bool td_scratch_trim_locked(tandem_session *s, uint64_t owner);
+/* The report alone, while the device may still use the job's memory; later ends of it are ignored. */
+void td_job_end_report_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
+/* The same as retire behind a signal of its point from the host. */
+void td_job_finish_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 /* Ends a job's report and its use of everything: its slot is free. */
 void td_job_retire_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
+#include "kernels/choice.h"
 #include "kernels/cpu/cpu.h"
 
 #define SAME_CLOCK_NS 1000000
@@ -91,8 +92,11 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     tandem_status status;
 
     status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
+    /* A lane's jobs come in pieces of many shapes: a graph for each would be made again and again. */
+    if (status == TANDEM_OK && s->lane)
+        td_cu_device_urgency(s->cu, s->job_class == TANDEM_CLASS_FRAME ? TD_CU_SOON : TD_CU_LATER);
     if (status == TANDEM_OK)
-        status = td_stream_create_graph(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
+        status = (s->lane ? td_stream_create : td_stream_create_graph)(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
     if (status != TANDEM_OK) {
         td_cu_device_close(&s->cu);
         return status;
@@ -182,6 +186,7 @@ static const step with_cpu[] = {
     {0},
 };
 static const step with_daemon[] = {
+    {TANDEM_RUNG_TIMELINE, "timeline", false, td_remote_shares_gpu},
     {TANDEM_RUNG_HOST, "host", false, has_shared_memory},
     {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
     {0},
@@ -222,7 +227,7 @@ static tandem_status take_step(tandem_session *s, const step *ladder, uint32_t a
                    reason);
 }
 
-/* tandemd computes: in the host's memory, whatever it computes with. */
+/* tandemd computes: in memory of this device's where its GPU can share it, else in the host's. */
 static tandem_status open_remote(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
     char reason[TD_WHY_BYTES];
@@ -234,10 +239,21 @@ static tandem_status open_remote(tandem_session *s, const tandem_session_desc *d
     return take_step(s, s->backend == TANDEM_BACKEND_CPU ? with_cpu : with_daemon, desc->rung, reason, why);
 }
 
+/* Memory and timelines of other processes' Vulkan, without a Vulkan device of this one. */
+static tandem_status take_lane(tandem_session *s, char *why)
+{
+    if (!td_cu_device_info(s->cu)->timelines)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "CUDA on '%s' cannot import timeline semaphores",
+                       td_cu_device_info(s->cu)->name);
+    s->rung = TANDEM_RUNG_TIMELINE;
+    s->gpu_signals = true;
+    return TANDEM_OK;
+}
+
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
     const bool cpu_asked = desc->backend == TANDEM_BACKEND_CPU || desc->rung == TANDEM_RUNG_CPU;
-    char reason[TD_WHY_BYTES] = "no CUDA here: the CPU was asked for", text[TD_WHY_BYTES] = "";
+    char reason[TD_WHY_BYTES] = "the CPU was asked for", text[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_OK;
 
     if (desc->rung == TANDEM_RUNG_CPU && desc->backend == TANDEM_BACKEND_CUDA)
@@ -261,6 +277,8 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
         if (desc->rung)
             snprintf(reason, sizeof reason, "the %s rung was asked for", rung_name(desc->rung));
         status = open_cuda(s, text);
+        if (status == TANDEM_OK && s->foreign)
+            return take_lane(s, why);
         if (status == TANDEM_OK)
             return take_step(s, with_cuda, desc->rung, reason, why);
         if (desc->backend == TANDEM_BACKEND_CUDA)
@@ -269,6 +287,42 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
     }
     open_cpu(s);
     return take_step(s, with_cpu, desc->rung, reason, why);
+}
+
+/* Why no table of times can be used, or NULL. */
+static const char *why_no_table(const tandem_session *s)
+{
+    if (s->remote)
+        return "tandemd goes by its own";
+    if (s->cu)
+        return NULL;
+    return s->backend == TANDEM_BACKEND_CPU ? "there are no tables of the CPU's kernels"
+                                              : "there are no tables of kernels in command buffers";
+}
+
+void td_device_tune(tandem_session *s)
+{
+    const char *no_table = why_no_table(s);
+    char reason[TD_WHY_BYTES] = "";
+
+    s->tuning = s->remote ? TANDEM_TUNING_DAEMON : TANDEM_TUNING_RULE;
+    s->target.choice = NULL;
+    if (no_table)
+        snprintf(reason, sizeof reason, "%s", no_table);
+    else if (s->given && td_choice_fits(s->given, s->target.sm, s->device_name, reason, sizeof reason))
+        s->target.choice = s->given;
+    else
+        s->target.choice = td_choice_shipped(s->target.sm, s->device_name);
+    if (s->target.choice)
+        s->tuning = s->target.choice == s->given ? TANDEM_TUNING_GIVEN : TANDEM_TUNING_SHIPPED;
+    else if (!reason[0])
+        snprintf(reason, sizeof reason, "no times of '%.100s' came with this library", s->device_name);
+    if (s->given && s->tuning != TANDEM_TUNING_GIVEN) {
+        td_logf(&s->log, TD_LOG_WARN, "the tuning that was given is not used: %s", reason);
+        snprintf(s->tuning_reason, sizeof s->tuning_reason, "what was given is not used: %.220s", reason);
+    } else {
+        snprintf(s->tuning_reason, sizeof s->tuning_reason, "%.255s", reason);
+    }
 }
 
 void td_device_close(tandem_session *s)

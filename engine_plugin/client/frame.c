@@ -81,7 +81,7 @@ static tandem_status check_commands(tandem_session *s, VkCommandBuffer commands,
 static tandem_status record_barrier(tandem_session *s, const char *call, bool release, VkCommandBuffer commands,
                                     tandem_mem id, VkPipelineStageFlags stage, VkAccessFlags access)
 {
-    const td_vk_peer peer = s && s->cu                                ? TD_VK_PEER_EXTERNAL
+    const td_vk_peer peer = s && (s->cu || (s->remote && s->gpu_signals)) ? TD_VK_PEER_EXTERNAL
                             : s && s->rung == TANDEM_RUNG_INLINE ? TD_VK_PEER_COMPUTE
                                                                  : TD_VK_PEER_HOST;
     char why[TD_WHY_BYTES] = "";

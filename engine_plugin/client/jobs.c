@@ -9,8 +9,6 @@
 
 #include "engine_plugin/client/client.h"
 
-/* A job's end wakes who waits for it; looked at all the same, against a driver that does not. */
-#define JOB_LOOK_NS 50000000u
 /* How long an executor may take to decide whether it or a cancellation was first, and how often it is asked. */
 #define MOST_DECIDING_NS 5000000u
 #define DECIDING_NS 20000u
@@ -23,6 +21,10 @@ static td_extent extent_of(const tandem_view *view, const uint32_t shape[4], uin
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
     td_extent e = {.bytes = bytes, .row_bytes = shape[3] * element};
 
+    if (view->dtype == TANDEM_DTYPE_CODES_INT8 || view->dtype == TANDEM_DTYPE_CODES_E4M3) {
+        e.row_bytes = bytes; /* dense, with the scales behind */
+        return e;
+    }
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t at = e.dimensions;
 
@@ -172,7 +174,9 @@ static tandem_status bind_points_locked(tandem_session *s, td_job *job, const ta
             return td_fail(why, TD_WHY_BYTES, status,
                            "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s", wait->timeline,
                            tandem_status_text(status));
-        if (job->wait->by_session && wait->value > job->wait->promised)
+        if (s->foreign)
+            ; /* its counter is not ours to read, and the daemon has checked */
+        else if (job->wait->by_session && wait->value > job->wait->promised)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                            "job.wait.value is %" PRIu64 ", but the session's timeline ends at %" PRIu64 " so far",
                            wait->value, job->wait->promised);
@@ -191,12 +195,12 @@ static tandem_status bind_points_locked(tandem_session *s, td_job *job, const ta
                            "job.signal.timeline is 0x%" PRIx64 ", which the engine signals", signal->timeline);
         if (signal->value <= job->signal->promised)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", which an earlier job signals",
+                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", where the timeline is or will be",
                            signal->value, job->signal->promised);
         if (signal->value - job->signal->promised > TD_MAX_POINT_STEP)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                            "job.signal.value is %" PRIu64 ", more than 2^31 - 1 above %" PRIu64
-                           ", which an earlier job signals",
+                           ", where the timeline is or will be",
                            signal->value, job->signal->promised);
     }
     return TANDEM_OK;
@@ -250,9 +254,12 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     if (status == TANDEM_OK)
         status = bind_attention_locked(s, job, &desc->op.attention, why);
     if (status == TANDEM_OK && s->remote)
-        job->op = desc->op.attention;
+        job->remote.op = desc->op.attention;
     else if (status == TANDEM_OK)
         status = td_scratch_reserve_locked(s, job, job->plan.scratch_bytes, why);
+    for (uint32_t i = 0; i < TD_VIEW_COUNT && s->misplaces; i++)
+        job->views[i] = (uint64_t)16 << i;
+    s->misplaces = false;
     if (status == TANDEM_OK)
         *out = job;
     return status;
@@ -370,6 +377,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
     uint64_t number;
+    int slack = 0;
 
     if (!session)
         return TANDEM_ERROR_ARG;
@@ -379,7 +387,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
     pthread_mutex_lock(&session->lock);
     for (;;) {
         const tandem_job_report *kept;
-        uint64_t now = td_now_ns(), look;
+        const uint64_t now = td_now_ns();
 
         number = ticket_number_locked(session, ticket, why);
         if (!number) {
@@ -398,9 +406,15 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
                              "ticket is 0x%" PRIx64 ": the job has not ended in time", ticket);
             break;
         }
-        look = now + (is_recorded_locked(session, number) ? td_nap_ns(now - begin) : JOB_LOOK_NS);
-        td_cond_wait_until(session, &session->changed, look < until ? look : until);
+        if (is_recorded_locked(session, number)) {
+            const uint64_t look = now + td_nap_ns(now - begin);
+
+            td_cond_wait_until(session, &session->changed, look < until ? look : until);
+        } else {
+            td_jobs_nap_locked(session, until, &slack);
+        }
     }
+    td_jobs_leave_locked(session, slack);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }

@@ -105,6 +105,8 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why)
     if (!s->cu)
         return use_block(s, mem, why);
     status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK && s->lane) /* it may have been another client's */
+        status = td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES);
     mem->address = mem->cu.address;
     return status;
 }
@@ -138,6 +140,11 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     if (s->rung == TANDEM_RUNG_INLINE)
         return make_device(s, mem, usage, why);
     mem->has_vk = s->vk != NULL;
+    if (s->remote && s->gpu_signals) {
+        status = td_vk_mem_create_export(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
+        mem->device_share = mem->vk.allocation_bytes;
+        return status;
+    }
     if (s->rung == TANDEM_RUNG_COPY) {
         if (!s->vk)
             return td_stage_make(s, mem, why);
@@ -180,6 +187,9 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
 
     if (!desc->host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is NULL");
+    if (s->remote && s->gpu_signals)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.source is HOST (1): on the timeline rung tandemd shares what Vulkan exports");
     if (mem->bytes > UINT64_MAX - address)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ": desc.host + bytes overflows",
                        mem->bytes);
@@ -265,6 +275,17 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
         status = check_fd(desc, why);
     if (status != TANDEM_OK)
         return status;
+    if (s->remote && s->gpu_signals) {
+        mem->slab.fd = td_fd_dup(desc->fd);
+        mem->slab.owned = mem->slab.opaque = true;
+        mem->vk = (td_vk_mem){.memfd = -1,
+                              .allocation_bytes = desc->allocation_bytes,
+                              .offset = desc->offset_bytes,
+                              .dedicated = desc->dedicated};
+        return mem->slab.fd >= 0 ? TANDEM_OK
+                                 : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.fd is %d: %s", desc->fd,
+                                           strerror(errno));
+    }
     if (!s->vk || !s->cu || s->rung == TANDEM_RUNG_COPY)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
                        !s->vk    ? "the session has no Vulkan device to share with"
@@ -290,7 +311,7 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
         return status;
     if (!desc->vulkan_memory)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan_memory is 0");
-    if (!s->vk || s->rung == TANDEM_RUNG_CPU || (!s->stream && s->rung != TANDEM_RUNG_COPY))
+    if (!s->vk || s->rung == TANDEM_RUNG_CPU || (!s->stream && !s->gpu_signals && s->rung != TANDEM_RUNG_COPY))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is VULKAN (3): %s",
                        !s->vk      ? "the session has no Vulkan device"
                        : s->remote ? "tandemd shares the host's memory only"
@@ -311,7 +332,7 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
     if (s->rung == TANDEM_RUNG_COPY)
         return stage(s, mem, why);
     mem->address = mem->vk.address;
-    if (s->rung == TANDEM_RUNG_INLINE)
+    if (s->rung == TANDEM_RUNG_INLINE || s->remote)
         return TANDEM_OK;
     status = share_with_cuda(s, mem, why);
     return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
@@ -342,7 +363,7 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     default: status = make_vulkan(s, mem, desc, why); break;
     }
     if (status == TANDEM_OK && s->remote)
-        status = td_remote_mem_make(mem, why);
+        status = td_remote_mem_make(mem, s->gpu_signals, why);
     if (status == TANDEM_OK && s->remote)
         status = td_remote_mem_share(s, mem, why);
     return status;
@@ -361,6 +382,25 @@ static void name_mem(tandem_session *s, const td_mem *mem)
     td_vk_name(s->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)mem->staging.memory, name);
 }
 
+tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, char *why)
+{
+    tandem_status status;
+
+    pthread_mutex_lock(&s->lock);
+    status = td_table_add_locked(s, &s->mems, TD_KIND_MEM, &made->object, why);
+    if (status == TANDEM_OK) {
+        s->mem_host_bytes += made->host_share;
+        s->mem_device_bytes += made->device_share;
+        *out = made->object.id;
+        if (s->vk)
+            name_mem(s, made); /* once unlocked, any thread may destroy it */
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (status != TANDEM_OK)
+        td_mem_free(s, made);
+    return status;
+}
+
 tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *desc, tandem_mem *mem)
 {
     char why[TD_WHY_BYTES] = "";
@@ -374,18 +414,9 @@ tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *
     if (!desc || !mem)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "mem is NULL" : "desc is NULL");
     status = make_mem(session, desc, &made, why);
-    if (status == TANDEM_OK) {
-        pthread_mutex_lock(&session->lock);
-        status = td_table_add_locked(session, &session->mems, TD_KIND_MEM, &made->object, why);
-        if (status == TANDEM_OK) {
-            session->mem_host_bytes += made->host_share;
-            session->mem_device_bytes += made->device_share;
-            *mem = made->object.id;
-            name_mem(session, made); /* once unlocked, any thread may destroy it */
-        }
-        pthread_mutex_unlock(&session->lock);
-    }
-    if (status != TANDEM_OK && made)
+    if (status == TANDEM_OK)
+        status = td_mem_enter(session, made, mem, why);
+    else if (made)
         td_mem_free(session, made);
     return td_session_fail(session, __func__, status, why);
 }

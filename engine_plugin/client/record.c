@@ -12,6 +12,9 @@
 
 #include "engine_plugin/client/client.h"
 
+/* How long a recorded job may take to run before the driver is asked whether the device is well, and how often it is. */
+#define ASK_NS 100000000u
+
 static tandem_status check_record(tandem_session *s, const tandem_job *desc, VkCommandBuffer commands, char *why)
 {
     if (s->rung != TANDEM_RUNG_INLINE)
@@ -52,7 +55,9 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
                               &(td_stream_submit){.plan = &job->plan,
                                                   .views = job->views,
                                                   .scratch = job->scratch.address,
-                                                  .label = "tandem attention"},
+                                                  .label = "tandem attention",
+                                                  .queries = s->record_queries,
+                                                  .query = s->record_query},
                               commands, &number, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
@@ -83,32 +88,51 @@ tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCo
     return td_session_fail(session, __func__, status, why);
 }
 
+/* False: it has not run yet. */
+static bool advance_recorded(tandem_session *s, td_job *job)
+{
+    tandem_job_report *report = td_job_report_locked(s, job);
+    uint64_t begin_ns, end_ns;
+
+    if (td_inline_ran(s->stream, job->stream_sequence, &begin_ns, &end_ns)) {
+        const bool given_up = td_inline_cancelled(s->stream, job->stream_sequence);
+
+        if (s->timing) {
+            report->begin_ns = begin_ns;
+            report->end_ns = end_ns;
+        }
+        td_job_retire_locked(s, job, given_up ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE, TANDEM_OK);
+        return true;
+    }
+    if (s->broken) {
+        td_job_retire_locked(s, job, TANDEM_JOB_FAILED, s->broken);
+        return true;
+    }
+    if (td_inline_begun(s->stream, job->stream_sequence))
+        report->state = TANDEM_JOB_RUNNING;
+    return false;
+}
+
 void td_recorded_advance_locked(tandem_session *s)
 {
+    uint64_t since_ns = UINT64_MAX, now;
+
     if (s->rung != TANDEM_RUNG_INLINE)
         return;
     for (uint32_t i = 0; i < s->frames; i++) {
         td_job *job = &s->jobs[i];
-        uint64_t begin_ns, end_ns;
-        tandem_job_report *report;
 
-        if (!job->number || !job->recorded)
-            continue;
-        report = td_job_report_locked(s, job);
-        if (td_inline_ran(s->stream, job->stream_sequence, &begin_ns, &end_ns)) {
-            const bool given_up = td_inline_cancelled(s->stream, job->stream_sequence);
-
-            if (s->timing) {
-                report->begin_ns = begin_ns;
-                report->end_ns = end_ns;
-            }
-            td_job_retire_locked(s, job, given_up ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE, TANDEM_OK);
-        } else if (s->broken) {
-            td_job_retire_locked(s, job, TANDEM_JOB_FAILED, s->broken);
-        } else if (td_inline_begun(s->stream, job->stream_sequence)) {
-            report->state = TANDEM_JOB_RUNNING;
-        }
+        if (job->number && job->recorded && !advance_recorded(s, job) && job->submit_ns < since_ns)
+            since_ns = job->submit_ns;
     }
+    if (since_ns == UINT64_MAX)
+        return;
+    now = td_now_ns();
+    if (now - since_ns < ASK_NS || now - s->record_asked_ns < ASK_NS)
+        return;
+    s->record_asked_ns = now;
+    if (!td_gpu_is_well_locked(s))
+        td_recorded_advance_locked(s); /* they fail */
 }
 
 bool td_recorded_cancel_locked(tandem_session *s, td_job *job)

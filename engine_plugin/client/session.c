@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "kernels/choice.h"
 
 uint32_t tandem_version(void)
 {
@@ -268,6 +269,13 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.timing is %u, not 0 or 1", desc->timing);
     if (desc->rung > TANDEM_RUNG_CPU)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.rung is %u", desc->rung);
+    if (desc->job_class > TANDEM_CLASS_BACKGROUND)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.job_class is %u", desc->job_class);
+    if (desc->reserved)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    if (!desc->tuning && desc->tuning_bytes)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.tuning is NULL, but desc.tuning_bytes is %" PRIu64,
+                       desc->tuning_bytes);
     if (!vulkan)
         return TANDEM_OK;
     if (vulkan->struct_bytes != sizeof *vulkan)
@@ -287,6 +295,31 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan.%s is NULL, but its twin is not",
                        vulkan->lock_queue ? "unlock_queue" : "lock_queue");
     return TANDEM_OK;
+}
+
+tandem_status td_session_take_table(tandem_session *s, const td_choice_table *table, char *why)
+{
+    if (!s->given)
+        s->given = td_session_alloc(s, sizeof *s->given, 64);
+    if (!s->given)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a tuning of %zu bytes",
+                       sizeof *s->given);
+    if (table)
+        *s->given = *table;
+    return TANDEM_OK;
+}
+
+static tandem_status read_tuning(tandem_session *s, const tandem_session_desc *desc, char *why)
+{
+    char text[TD_WHY_BYTES - 20];
+    tandem_status status = TANDEM_OK;
+
+    if (desc->tuning)
+        status = td_session_take_table(s, NULL, why);
+    if (desc->tuning && status == TANDEM_OK &&
+        td_choice_parse(desc->tuning, desc->tuning_bytes, s->given, text, sizeof text) != TANDEM_OK)
+        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.tuning: %s", text);
+    return status;
 }
 
 static bool make_lock(tandem_session *s)
@@ -336,6 +369,7 @@ tandem_status tandem_session_destroy(tandem_session **session)
     td_device_close(s);
     td_remote_close(s);
     td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
+    td_session_free(s, s->given, sizeof *s->given);
     table_free(s, &s->mems);
     table_free(s, &s->timelines);
     table_free(s, &s->models);
@@ -372,7 +406,7 @@ static tandem_status refuse_size(const tandem_session_desc *desc)
     return TANDEM_ERROR_ARG;
 }
 
-tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out)
+tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool foreign, tandem_session **out)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_session *s = NULL;
@@ -406,6 +440,10 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
     atomic_init(&s->block_bytes, sizeof *s);
     s->frames = desc->frames_in_flight ? desc->frames_in_flight : 3;
     s->timing = desc->timing;
+    s->job_class = desc->job_class;
+    s->lane = lane;
+    s->foreign = foreign;
+    s->owner_most_bytes = UINT64_MAX;
     s->wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : 2000000000u;
     s->threads = core_count();
     if (desc->cpu_threads && desc->cpu_threads < s->threads)
@@ -416,7 +454,11 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
         td_fail(why, sizeof why, status, "no host memory for %u frames", s->frames);
         goto fail;
     }
-    status = td_device_open(s, desc, why);
+    status = read_tuning(s, desc, why);
+    if (status == TANDEM_OK)
+        status = td_device_open(s, desc, why);
+    if (status == TANDEM_OK)
+        td_device_tune(s);
     if (status == TANDEM_OK)
         status = td_local_start(s, why);
     if (status == TANDEM_OK && s->remote)
@@ -429,8 +471,13 @@ tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_sess
 fail:
     tandem_session_destroy(&s);
     td_fail(desc->error_text, desc->error_text_bytes, status, "%s", why);
-    td_logf(&log, TD_LOG_ERROR, "%s: %s", __func__, why);
+    td_logf(&log, TD_LOG_ERROR, "tandem_session_create: %s", why);
     return status;
+}
+
+tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out)
+{
+    return td_session_make(desc, false, false, out);
 }
 
 tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
@@ -455,6 +502,8 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     memcpy(info->rung_reason, s->rung_reason, sizeof info->rung_reason);
     memcpy(info->device, s->device_name, sizeof info->device);
     memcpy(info->isa, s->isa, sizeof info->isa);
+    info->tuning = s->tuning;
+    memcpy(info->tuning_reason, s->tuning_reason, sizeof info->tuning_reason);
     if (s->vk)
         memcpy(info->device_uuid, td_vk_get_caps(s->vk)->device_uuid, sizeof info->device_uuid);
     if (s->cu) {

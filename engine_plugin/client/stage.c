@@ -85,6 +85,11 @@ static bool is_staged(const td_job *job, uint32_t view)
     return job->mems[view] && job->mems[view]->pinned.kind;
 }
 
+static bool is_written(uint32_t view)
+{
+    return view == TD_VIEW_O || view == TD_VIEW_LSE;
+}
+
 /* Whether there are bytes of others between the first and the last byte of a view. */
 static bool has_gaps(const td_extent *e)
 {
@@ -127,6 +132,86 @@ static uint64_t piece_end(const range *r, uint64_t at)
     return r->end - at > piece ? at + piece : r->end;
 }
 
+/* Written where it stays, since there are bytes of others in between. */
+static bool is_in_place(const td_job *job, uint32_t view)
+{
+    return is_written(view) && !job->mems[view]->beside && has_gaps(&job->extents[view]);
+}
+
+static bool share_host_bytes(const td_job *a, uint32_t i, const td_job *b, uint32_t j)
+{
+    const range of_a = range_of(a, i), of_b = range_of(b, j);
+    const uint64_t at_a = (uintptr_t)of_a.mem->host, at_b = (uintptr_t)of_b.mem->host;
+
+    return at_a + of_a.begin < at_b + of_b.end && at_b + of_b.begin < at_a + of_a.end;
+}
+
+bool td_stage_must_wait(const td_job *job, const td_job *earlier)
+{
+    if (td_stage_takes_back(earlier)) /* that comes behind all that is on the stream by then */
+        return true;
+    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+        for (uint32_t j = 0; j < TD_VIEW_COUNT; j++) {
+            const bool both = is_staged(job, i) && is_staged(earlier, j) && share_host_bytes(job, i, earlier, j);
+
+            /* Kernels and copies that write the host's memory; and pinned memory that is filled again. */
+            if (both && (is_in_place(earlier, j) || (is_in_place(job, i) && is_written(j)) ||
+                         (job->mems[i]->beside && !is_written(i))))
+                return true;
+        }
+    return false;
+}
+
+bool td_stage_by_hand(const td_job *job)
+{
+    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+        if (is_staged(job, i) && !is_written(i) && job->mems[i]->beside)
+            return true;
+    return false;
+}
+
+bool td_stage_takes_back(const td_job *job)
+{
+    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+        if (job->stage.later[i])
+            return true;
+    return false;
+}
+
+/* Looks ever less often until the stream has come to `sequence`. */
+static tandem_status wait_for(tandem_session *s, uint64_t sequence, char *why)
+{
+    const uint64_t begin = td_now_ns();
+
+    while (td_stream_completed(s->stream) < sequence) {
+        const uint64_t waited = td_now_ns() - begin;
+
+        if (waited > TD_CLOSE_BOUND_NS)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "the GPU is not through with submit %llu in time",
+                           (unsigned long long)sequence);
+        if (waited > 100000000u && td_stream_status(s->stream, why, TD_WHY_BYTES) != TANDEM_OK)
+            return TANDEM_ERROR_DEVICE;
+        td_sleep_ns(td_nap_ns(waited));
+    }
+    return TANDEM_OK;
+}
+
+tandem_status td_stage_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why)
+{
+    tandem_status status;
+    bool signalled;
+
+    do {
+        const uint64_t completed = td_stream_completed(s->stream);
+
+        status = td_stream_enqueue(s->stream, submit, sequence, &signalled, why, TD_WHY_BYTES);
+        if (status != TANDEM_ERROR_BUSY)
+            return status;
+        status = wait_for(s, completed + 1, why);
+    } while (status == TANDEM_OK);
+    return status;
+}
+
 /* A submit of copies alone. */
 static tandem_status enqueue_copy(tandem_session *s, const td_stream_submit *job, td_stream_copy copy, bool in,
                                   uint64_t *sequence, char *why)
@@ -143,16 +228,17 @@ static tandem_status enqueue_copy(tandem_session *s, const td_stream_submit *job
         .slot = job->slot,
         .label = in ? "tandem copy in" : "tandem copy out",
     };
-    bool signalled;
 
-    return td_stream_enqueue(s->stream, &submit, sequence, &signalled, why, TD_WHY_BYTES);
+    return td_stage_enqueue(s, &submit, sequence, why);
 }
 
-tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage, td_stream_submit *submit, char *why)
+tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *submit, char *why)
 {
+    td_stage *stage = &job->stage;
     ranges reads = {0};
     tandem_status status = TANDEM_OK;
-    uint64_t sequence;
+    uint64_t sequence = 0;
+    char ignored[TD_WHY_BYTES];
 
     memset(stage, 0, sizeof *stage);
     memcpy(stage->views, job->views, sizeof stage->views);
@@ -160,14 +246,11 @@ tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage,
     submit->copies_in = stage->in;
     submit->copies_out = stage->out;
     for (uint32_t i = 0; i < TD_VIEW_COUNT; i++) {
-        const bool written = i == TD_VIEW_O || i == TD_VIEW_LSE;
-
         if (!is_staged(job, i))
             continue;
-        if (!written) {
+        if (!is_written(i)) {
             add_range(&reads, range_of(job, i));
-        } else if (!job->mems[i]->beside && has_gaps(&job->extents[i])) {
-            /* Written in place, where nothing else is touched. */
+        } else if (is_in_place(job, i)) {
             stage->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
         } else if (!job->mems[i]->beside && !job->has_deadline) {
             const range r = range_of(job, i);
@@ -192,28 +275,14 @@ tandem_status td_stage_in(tandem_session *s, const td_job *job, td_stage *stage,
         }
         stage->in[submit->copy_in_count++] = copy_of(r, at, end);
     }
+    if (status != TANDEM_OK && sequence) /* what the copies use is in use no more */
+        wait_for(s, sequence, ignored);
     return status;
 }
 
-tandem_status td_stage_wait(tandem_session *s, uint64_t sequence, uint64_t bound_ns, char *why)
+tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why)
 {
-    const uint64_t begin = td_now_ns();
-
-    while (td_stream_completed(s->stream) < sequence) {
-        const uint64_t waited = td_now_ns() - begin;
-
-        if (waited > bound_ns)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "the GPU is not through with submit %llu in time",
-                           (unsigned long long)sequence);
-        if (waited > 100000000u && td_stream_status(s->stream, why, TD_WHY_BYTES) != TANDEM_OK)
-            return TANDEM_ERROR_DEVICE;
-        td_sleep_ns(td_nap_ns(waited));
-    }
-    return TANDEM_OK;
-}
-
-tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage *stage, char *why)
-{
+    const td_stage *stage = &job->stage;
     const td_stream_submit like = {.views = stage->views, .scratch = job->scratch.address};
     tandem_status status = TANDEM_OK;
 
@@ -232,7 +301,7 @@ tandem_status td_stage_out(tandem_session *s, const td_job *job, const td_stage 
         for (uint32_t p = 0; p < pieces && status == TANDEM_OK; p++) {
             const uint64_t at = p ? ends[p - 1] : r.begin;
 
-            status = td_stage_wait(s, sequences[p], TD_CLOSE_BOUND_NS, why);
+            status = wait_for(s, sequences[p], why);
             if (status == TANDEM_OK && r.mem->beside && !has_gaps(&job->extents[i]))
                 memcpy((char *)r.mem->host + at, (const char *)r.mem->pinned.host + at, ends[p] - at);
         }

@@ -2,16 +2,23 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 #include "engine_plugin/client/client.h"
 
 /* How often a point is looked at although its signal wakes who waits: against a driver that does not. */
 #define SIGNAL_LOOK_NS 50000000u
+#define FOREIGN_DRAIN_NS 100000000u
+/* In how long the worker is asleep again, and leaves its processor to who waits for a descriptor: see wait.c. */
+#define ASLEEP_NS 10000u
 
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value)
 {
@@ -26,6 +33,8 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
     uint64_t now;
     tandem_status status = td_timeline_value_locked(s, timeline, &now);
 
+    if (s->foreign)
+        return td_stream_release(s->stream, &timeline->cu, value, NULL, 0);
     if (status != TANDEM_OK || value <= now)
         return status;
     if (timeline->semaphore)
@@ -33,7 +42,10 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
     else
         timeline->counter = value;
     pthread_cond_broadcast(&s->changed);
-    pthread_cond_broadcast(&s->work);
+    if (s->remote)
+        td_remote_kick_locked(s);
+    else
+        pthread_cond_broadcast(&s->work);
     td_points_notify_locked(s);
     return status;
 }
@@ -50,24 +62,29 @@ void td_timeline_nap_locked(tandem_session *s, const td_timeline *timeline, pthr
 static void feed_fd(tandem_session *s, uint32_t index)
 {
     td_point_fd *at = &s->point_fds[index];
+    const bool here = s->worker_cpu >= 0 && pthread_equal(pthread_self(), s->worker);
+    const struct itimerspec soon = {.it_value.tv_nsec = here ? ASLEEP_NS : 1};
+    struct pollfd readable = {.fd = at->fd, .events = POLLIN};
 
-    eventfd_write(at->fd, 1);
+    timerfd_settime(at->fd, 0, &soon, NULL);
+    if (!here)
+        poll(&readable, 1, 1); /* so that it is when a call returns; that is at once */
     td_fd_close(&at->fd);
     *at = s->point_fds[--s->point_fd_count];
 }
 
 void td_points_notify_locked(tandem_session *s)
 {
-    td_timeline *last = NULL;
-    tandem_status status = TANDEM_OK;
-    uint64_t value = 0;
+    const uint64_t look = ++s->point_looks;
 
     for (uint32_t i = 0; i < s->point_fd_count;) {
-        const td_point_fd *at = &s->point_fds[i];
+        td_timeline *timeline = s->point_fds[i].timeline;
 
-        if (at->timeline != last)
-            status = td_timeline_value_locked(s, last = at->timeline, &value);
-        if (s->broken || status != TANDEM_OK || value >= at->value)
+        if (timeline->look != look) { /* a driver's call: once, however many wait */
+            timeline->look = look;
+            timeline->look_status = td_timeline_value_locked(s, timeline, &timeline->looked);
+        }
+        if (s->broken || timeline->look_status != TANDEM_OK || timeline->looked >= s->point_fds[i].value)
             feed_fd(s, i);
         else
             i++;
@@ -85,6 +102,8 @@ void td_points_end_locked(tandem_session *s, const td_timeline *timeline)
 
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
 {
+    if (s->foreign && timeline->imported && !s->stuck)
+        td_stream_drain(s->stream, FOREIGN_DRAIN_NS); /* a signal comes a little behind the end of its job */
     if (timeline->imported && !s->stuck)
         td_cu_timeline_free(s->cu, &timeline->cu);
     if (s->rung == TANDEM_RUNG_INLINE && s->stream && !s->stuck)
@@ -118,7 +137,7 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a timeline of %zu bytes",
                        sizeof *timeline);
     timeline->by_session = desc->signaller == TANDEM_SIGNALLER_SESSION;
-    timeline->counter = timeline->promised = desc->initial_value;
+    timeline->counter = timeline->promised = timeline->ended = desc->initial_value;
     if (!s->vk || !td_vk_get_caps(s->vk)->timeline)
         return TANDEM_OK;
     if (desc->vulkan_semaphore) {
@@ -127,12 +146,15 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
         if (status != TANDEM_OK)
             td_fail(why, TD_WHY_BYTES, status, "desc.vulkan_semaphore is 0x%" PRIx64 ", which cannot be read",
                     desc->vulkan_semaphore);
+        timeline->ended = timeline->promised;
     } else {
         timeline->owned = true;
         status =
-            td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals && s->cu, &timeline->semaphore, why,
-                                  TD_WHY_BYTES);
+            td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals && (s->cu || s->remote),
+                                  &timeline->semaphore, why, TD_WHY_BYTES);
     }
+    if (status == TANDEM_OK && s->gpu_signals && s->remote)
+        return td_remote_timeline_share(s, timeline, why);
     if (status != TANDEM_OK || !s->gpu_signals || !s->cu)
         return status;
     status = td_vk_timeline_export_fd(s->vk, timeline->semaphore, &fd, why, TD_WHY_BYTES);
@@ -203,6 +225,8 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
+    if (session->remote)
+        td_remote_timeline_end(session, found);
     td_timeline_free(session, found);
     return TANDEM_OK;
 }
@@ -254,6 +278,10 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
                              "value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64, value, now);
         else if (status == TANDEM_OK)
             status = td_timeline_raise_locked(session, found, value);
+        if (status == TANDEM_OK && session->remote && value > found->submitted) {
+            found->submitted = value;
+            td_remote_submitted_locked(session, found);
+        }
         if (status != TANDEM_OK && !why[0])
             td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", which cannot be signalled: %s", timeline,
                     tandem_status_text(status));
@@ -278,6 +306,8 @@ tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline
     } else if (found) {
         if (value > found->submitted)
             found->submitted = value;
+        if (session->remote)
+            td_remote_submitted_locked(session, found);
         td_jobs_advance_locked(session);
         status = session->broken;
         if (status != TANDEM_OK)
@@ -287,7 +317,8 @@ tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline
     return td_session_fail(session, __func__, status, why);
 }
 
-/* The caller's eventfd, and the session's duplicate of it unless the point is reached. */
+/* The caller's descriptor, and the session's duplicate of it unless the point is reached: a timer, so that the processor
+ * that is to wake the caller may be the caller's. */
 static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeline, uint64_t value, int *fd, char *why)
 {
     uint64_t now = 0;
@@ -305,12 +336,12 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     }
     if (!reached && s->point_fd_count == TD_POINT_FDS)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%d descriptors wait for points already", TD_POINT_FDS);
-    *fd = eventfd(reached, EFD_CLOEXEC | EFD_NONBLOCK);
+    *fd = reached ? eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK) : timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (*fd >= 0 && !reached)
         ours = td_fd_dup(*fd);
     if (*fd < 0 || (!reached && ours < 0)) {
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no eventfd for point.value %" PRIu64 ": %s", value,
-                strerror(errno));
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no descriptor for point.value %" PRIu64 ": %s: %s", value,
+                *fd >= 0 ? "fcntl" : reached ? "eventfd" : "timerfd_create", strerror(errno));
         td_fd_close(fd);
         return TANDEM_ERROR_IO;
     }
@@ -319,6 +350,12 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     s->point_fds[s->point_fd_count++] = (td_point_fd){timeline, value, td_now_ns(), ours};
     if (timeline->semaphore && !timeline->by_session)
         pthread_cond_signal(&s->watch);
+    if (timeline->by_session && s->ahead) {
+        s->caller_cpu = sched_getscheduler(0) == SCHED_OTHER ? sched_getcpu() : -1;
+        s->called_ns = td_now_ns();
+        if (s->idle)
+            pthread_cond_signal(&s->work);
+    }
     return TANDEM_OK;
 }
 
@@ -352,6 +389,7 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
     tandem_status status = TANDEM_ERROR_ARG;
     uint64_t value = 0;
     td_timeline *found;
+    int slack = 0;
 
     if (!session)
         return TANDEM_ERROR_ARG;
@@ -362,9 +400,17 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
     if (found) {
         found->object.uses++;
         for (;;) {
-            status = td_timeline_value_locked(session, found, &value);
-            if (status != TANDEM_OK || value >= point.value)
+            bool comes; /* a job under way signals it: that needs no driver */
+
+            td_jobs_advance_locked(session);
+            comes = point.value > found->ended && point.value <= found->promised;
+            status = comes ? TANDEM_OK : td_timeline_value_locked(session, found, &value);
+            if (!comes && (status != TANDEM_OK || value >= point.value))
                 break;
+            if (!comes && session->broken && found->by_session) { /* nobody will signal it any more */
+                status = session->broken;
+                break;
+            }
             if (found->object.closing) {
                 status = td_fail(why, sizeof why, TANDEM_ERROR_ARG,
                                  "point.timeline is 0x%" PRIx64 ", which was destroyed", point.timeline);
@@ -374,8 +420,12 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
                 status = TANDEM_ERROR_BUSY;
                 break;
             }
-            td_timeline_nap_locked(session, found, &session->changed, begin, until);
+            if (comes)
+                td_jobs_nap_locked(session, until, &slack);
+            else
+                td_timeline_nap_locked(session, found, &session->changed, begin, until);
         }
+        td_jobs_leave_locked(session, slack);
         td_object_release_locked(session, &found->object);
         if (status != TANDEM_OK && !why[0])
             td_fail(why, sizeof why, status, "point.value is %" PRIu64 ": %s", point.value,

@@ -18,6 +18,9 @@
 #define HELLO_NS TD_SECOND
 #define DRAIN_NS 1500000000u      /* what running jobs get when the daemon is told to stop */
 #define START_NS (60 * TD_SECOND) /* what a worker may take to say hello */
+#define LEAST_ERRAND_NS (4 * TD_SECOND) /* or for the next errand: as for a job, within these */
+#define MOST_ERRAND_NS (20 * TD_SECOND)
+#define LOAD_NS (900 * TD_SECOND) /* or to load a model */
 #define MOST_WAIT_NS TD_SECOND
 enum { MOST_POLLED = 8 + 2 * (TD_MAX_CLIENTS + TD_MAX_NEW) };
 
@@ -37,9 +40,13 @@ static void take_config(td_broker *b, const td_nurse *m)
         td_say(TD_LOG_ERROR, "the configuration stays as it is: %s", m->text);
         return;
     }
+    if (made.backend != b->config.backend || made.threads != b->config.threads ||
+        made.metrics_port != b->config.metrics_port || strcmp(made.tuning, b->config.tuning))
+        td_say(TD_LOG_WARN, "backend, threads, metrics and tuning stay as they were until the next start");
     made.backend = b->config.backend;
     made.threads = b->config.threads;
     made.metrics_port = b->config.metrics_port;
+    memcpy(made.tuning, b->config.tuning, sizeof made.tuning);
     b->config = made;
     td_say_level = made.log_level;
     td_say(TD_LOG_INFO, "the configuration was read again");
@@ -147,9 +154,25 @@ static void look_at_clients(td_broker *b, const struct pollfd *p)
             td_client_read(b, c);
         if (c->state != TD_CLIENT_GONE && at[1].revents)
             td_client_end(b, c, TANDEM_ERROR_LOST, 0, "its process has ended");
-        if (c->state == TD_CLIENT_NEW && now - c->since_ns > HELLO_NS)
+        if (c->state == TD_CLIENT_NEW && !c->hello && now - c->since_ns > HELLO_NS)
             td_client_end(b, c, TANDEM_ERROR_PROTOCOL, 0, "no HELLO within 1 s");
     }
+}
+
+/* The worker does one after the other. */
+static bool errand_hangs(const td_broker *b, uint64_t now)
+{
+    const td_errand *first = b->errands;
+    uint64_t bound = b->config.job_ns && b->config.job_ns < MOST_ERRAND_NS ? b->config.job_ns : MOST_ERRAND_NS, since;
+
+    while (first && !first->sent)
+        first = first->next;
+    if (!first)
+        return false;
+    since = first->sent_ns > b->answered_ns ? first->sent_ns : b->answered_ns;
+    if (bound < LEAST_ERRAND_NS)
+        bound = LEAST_ERRAND_NS;
+    return now - since > (first->task.kind == TD_TASK_MODEL ? LOAD_NS : bound);
 }
 
 static void look_at_time(td_broker *b)
@@ -160,6 +183,10 @@ static void look_at_time(td_broker *b)
         td_worker_spawn(b);
     if (b->worker >= 0 && !b->worker_said && !b->killed_ns && td_now_ns() - b->spawned_ns > START_NS)
         td_worker_kill(b, "it has said nothing for 60 s");
+    if (b->worker >= 0 && b->worker_said && !b->killed_ns && errand_hangs(b, now))
+        td_worker_kill(b, "it does not answer");
+    if (b->worker >= 0 && b->killed_ns && now - b->killed_ns > TD_SECOND)
+        td_worker_kill(b, NULL);
     if (b->watchdog_ns && now - b->watched_ns >= b->watchdog_ns / 2 && b->turns != b->watched_turns) {
         td_tell_manager(b, "WATCHDOG=1");
         b->watched_ns = now;
@@ -180,53 +207,59 @@ static int sleep_ms(const td_broker *b)
     return (int)(ns / 1000000) + 1;
 }
 
-static int loop(td_broker *b)
+/* Those that were never let in, at once: thousands may knock. The second thread sleeps on nothing of theirs. */
+static void free_strangers(td_broker *b)
 {
-    static struct pollfd p[MOST_POLLED];
-
-    for (;;) {
-        int count = 5, ms;
-
-        p[0] = (struct pollfd){b->nursery, POLLIN, 0};
-        p[1] = (struct pollfd){b->signals, POLLIN, 0};
-        p[2] = (struct pollfd){b->worker, POLLIN, 0};
-        p[3] = (struct pollfd){b->listener.fd, POLLIN, 0};
-        p[4] = (struct pollfd){b->metrics, POLLIN, 0};
-        for (td_client *c = b->clients; c; c = c->next) {
-            c->polled = -1;
-            if (c->state == TD_CLIENT_GONE || count + 2 > MOST_POLLED)
-                continue;
-            c->polled = count;
-            p[count++] = (struct pollfd){c->conn.fd, (short)(POLLIN | (c->conn.queued_bytes ? POLLOUT : 0)), 0};
-            p[count++] = (struct pollfd){c->process, POLLIN, 0};
-        }
-        ms = sleep_ms(b);
-        pthread_mutex_unlock(&b->lock);
-        if (poll(p, (nfds_t)count, ms) < 0)
-            for (int i = 0; i < count; i++)
-                p[i].revents = 0;
-        pthread_mutex_lock(&b->lock);
-        if (p[0].revents && !read_nursery(b)) {
-            td_say(TD_LOG_ERROR, "the nursery is gone");
-            return 1;
-        }
-        if (p[1].revents)
-            read_signals(b);
-        if (p[2].revents && b->worker >= 0 && !td_worker_read(b))
-            return 1;
-        look_at_clients(b, p);
-        if (p[3].revents && b->listener.fd >= 0)
-            td_clients_accept(b);
-        if (p[4].revents)
-            td_metrics_answer(b);
-        td_errands_run(b);
-        look_at_time(b);
-        if (has_stopped(b))
-            return 0;
+    for (td_client *c = b->clients, *next; c; c = next) {
+        next = c->next;
+        if (c->state == TD_CLIENT_GONE && !c->works)
+            td_client_free(b, c);
     }
 }
 
-static void take_down(td_broker *b)
+int td_broker_turn(td_broker *b, int ms)
+{
+    static struct pollfd p[MOST_POLLED];
+    int count = 5;
+
+    p[0] = (struct pollfd){b->nursery, POLLIN, 0};
+    p[1] = (struct pollfd){b->signals, POLLIN, 0};
+    p[2] = (struct pollfd){b->worker, POLLIN, 0};
+    p[3] = (struct pollfd){b->listener.fd, POLLIN, 0};
+    p[4] = (struct pollfd){b->metrics, POLLIN, 0};
+    for (td_client *c = b->clients; c; c = c->next) {
+        c->polled = -1;
+        if (c->state == TD_CLIENT_GONE || count + 2 > MOST_POLLED)
+            continue;
+        c->polled = count;
+        p[count++] = (struct pollfd){c->conn.fd, (short)(POLLIN | (c->conn.queued_bytes ? POLLOUT : 0)), 0};
+        p[count++] = (struct pollfd){c->process, POLLIN, 0};
+    }
+    pthread_mutex_unlock(&b->lock);
+    if (poll(p, (nfds_t)count, ms) < 0)
+        for (int i = 0; i < count; i++)
+            p[i].revents = 0;
+    pthread_mutex_lock(&b->lock);
+    if (p[0].revents && !read_nursery(b)) {
+        td_say(TD_LOG_ERROR, "the nursery is gone");
+        return 1;
+    }
+    if (p[1].revents)
+        read_signals(b);
+    if (p[2].revents && b->worker >= 0 && !td_worker_read(b))
+        return 1;
+    look_at_clients(b, p);
+    if (p[3].revents && b->listener.fd >= 0)
+        td_clients_accept(b);
+    free_strangers(b);
+    if (p[4].revents)
+        td_metrics_answer(b);
+    td_errands_run(b);
+    look_at_time(b);
+    return has_stopped(b) ? 0 : -1;
+}
+
+void td_broker_end(td_broker *b)
 {
     b->end_thread = true;
     pthread_mutex_unlock(&b->lock);
@@ -255,11 +288,8 @@ static void take_down(td_broker *b)
     pthread_mutex_destroy(&b->lock);
 }
 
-int td_broker_run(td_broker *b)
+bool td_broker_begin(td_broker *b)
 {
-    char why[TD_TEXT_BYTES] = "";
-    int result = 1;
-
     b->worker = -1;
     b->numbers = calloc(TD_MAX_NUMBERS, 1);
     b->uid = geteuid();
@@ -267,10 +297,21 @@ int td_broker_run(td_broker *b)
     if (!b->numbers || pthread_mutex_init(&b->lock, NULL) || pthread_barrier_init(&b->begun, NULL, 2)) {
         td_say(TD_LOG_ERROR, "no host memory");
         free(b->numbers);
-        return 1;
+        return false;
     }
     pthread_mutex_lock(&b->lock);
     td_worker_spawn(b);
+    return true;
+}
+
+int td_broker_run(td_broker *b)
+{
+    char why[TD_TEXT_BYTES] = "";
+    int result = 1;
+
+    if (!td_broker_begin(b))
+        return 1;
+    td_confine_files(b->listener.path);
     b->has_thread = !pthread_create(&b->thread, NULL, td_queue_main, b);
     if (!b->has_thread) {
         td_say(TD_LOG_ERROR, "no thread could be started");
@@ -278,8 +319,10 @@ int td_broker_run(td_broker *b)
         pthread_barrier_wait(&b->begun);
         if (td_confine_broker(why, sizeof why) != TANDEM_OK)
             td_say(TD_LOG_WARN, "system calls are not filtered: %s", why);
-        result = loop(b);
+        do
+            result = td_broker_turn(b, sleep_ms(b));
+        while (result < 0);
     }
-    take_down(b);
+    td_broker_end(b);
     return result;
 }

@@ -88,6 +88,7 @@ void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_rea
     c->gone_ns = td_now_ns();
     td_conn_close(&c->conn);
     td_fd_close(&c->process);
+    td_lane_free(b, c); /* what its jobs wait for may never come */
     td_queue_kick(b);
 }
 
@@ -97,6 +98,7 @@ void td_client_free(td_broker *b, td_client *c)
 
     while (c->shared)
         td_shared_end(b, c->shared);
+    td_lane_tell(b, c, TD_TASK_LANE_END);
     for (td_errand *e = b->errands, *next; e; e = next) {
         next = e->next;
         if (e->client != c)
@@ -111,9 +113,12 @@ void td_client_free(td_broker *b, td_client *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    if (b->last_client == c)
+        b->last_client = NULL;
     td_ring_close(&c->ring);
     td_conn_close(&c->conn);
     td_fd_close(&c->process);
+    free(c->hello);
     free(c->works);
     free(c->slots);
     free(c);
@@ -121,39 +126,93 @@ void td_client_free(td_broker *b, td_client *c)
 
 /* Requests. */
 
-/* A limit may have become lower than what is held. */
-static uint64_t room_in(uint64_t limit, uint64_t held)
+uint64_t td_scratch_held(const td_broker *b, const td_client *c)
 {
-    return held < limit ? limit - held : 0;
+    uint64_t pages = 0;
+
+    for (int i = 0; i < TD_HOLDINGS && b->desk; i++) {
+        const uint64_t held = atomic_load_explicit(&b->desk->held[i], memory_order_relaxed);
+
+        if (!c || held >> 32 == c->session)
+            pages += held & UINT32_MAX;
+    }
+    return pages * TD_WIRE_PAGE_BYTES;
 }
 
-static void refuse_bytes(td_broker *b, td_client *c, uint32_t serial, const char *what, uint64_t asked, uint64_t held,
-                         uint64_t limit, bool models)
-{
-    char text[TD_TEXT_BYTES];
-    int at = snprintf(text, sizeof text, "%s is %" PRIu64 " bytes, and %" PRIu64 " of %" PRIu64 " are held:", what,
-                      asked, held, limit);
+/* Kinds of memory that may be short. */
+enum { MEMS = 1, MODELS = 2 };
 
-    for (int i = 0; i < 3; i++) { /* the three that hold most */
-        const td_client *most = NULL;
+static uint64_t held_by(const td_broker *b, const td_client *c, uint32_t kinds)
+{
+    return (kinds & MEMS ? c->mem_bytes + td_scratch_held(b, c) : 0) + (kinds & MODELS ? c->model_bytes : 0);
+}
+
+/* The three that hold most. */
+static void add_holders(td_broker *b, const td_client *c, uint32_t kinds, char *text, size_t text_bytes)
+{
+    for (int i = 0; i < 3; i++) {
+        const size_t at = strlen(text);
+        td_client *most = NULL;
         uint64_t most_bytes = 0;
 
-        for (const td_client *o = b->clients; o; o = o->next) {
-            const uint64_t bytes = models ? o->model_bytes : o->mem_bytes;
-
-            if (bytes > most_bytes && !o->listed) {
+        for (td_client *o = b->clients; o; o = o->next)
+            if (held_by(b, o, kinds) > most_bytes && !o->listed) {
                 most = o;
-                most_bytes = bytes;
+                most_bytes = held_by(b, o, kinds);
             }
-        }
-        if (!most || at < 0 || at >= (int)sizeof text)
+        if (!most)
             break;
-        ((td_client *)(uintptr_t)most)->listed = true;
-        at += snprintf(text + at, sizeof text - (size_t)at, " %" PRIu64 " by '%.40s' (process %d)%s", most_bytes,
-                       most->name, (int)most->conn.pid, most == c ? ", yourself" : "");
+        most->listed = true;
+        snprintf(text + at, text_bytes - at, "%s %" PRIu64 " by '%.40s' (process %d)%s", i ? "," : ":", most_bytes,
+                 most->name, (int)most->conn.pid, most == c ? ", yourself" : "");
     }
     for (td_client *o = b->clients; o; o = o->next)
         o->listed = false;
+}
+
+/* What is asked for is more than a client may have, */
+static void own_text(const td_broker *b, const td_client *c, const char *what, uint64_t asked, char *text,
+                     size_t text_bytes)
+{
+    const uint64_t scratch = td_scratch_held(b, c);
+
+    snprintf(text, text_bytes,
+             "%s is %" PRIu64 ", and %" PRIu64 " of your %" PRIu64 " are held: %" PRIu64 " shared, %" PRIu64
+             " scratch of your jobs",
+             what, asked, c->mem_bytes + scratch, b->config.client_bytes, c->mem_bytes, scratch);
+}
+
+/* or than all of them. */
+static void all_text(td_broker *b, const td_client *c, const char *what, uint64_t asked, uint32_t kinds, char *text,
+                     size_t text_bytes)
+{
+    const bool models = kinds == MODELS;
+
+    snprintf(text, text_bytes, "%s is %" PRIu64 " bytes, and %" PRIu64 " of %" PRIu64 " are held", what, asked,
+             models ? b->model_bytes : b->mem_bytes + td_scratch_held(b, NULL),
+             models ? b->config.model_bytes : b->config.total_bytes);
+    add_holders(b, c, kinds, text, text_bytes);
+}
+
+void td_client_lacks(td_broker *b, const td_client *c, uint64_t lacks_bytes, char *text, size_t text_bytes)
+{
+    const size_t at = strlen(text);
+
+    if (lacks_bytes > td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c))) {
+        own_text(b, c, "scratch of the job", lacks_bytes, text, text_bytes);
+    } else if (lacks_bytes) {
+        all_text(b, c, "scratch of the job", lacks_bytes, MEMS, text, text_bytes);
+    } else {
+        snprintf(text + at, text_bytes - at, "; held");
+        add_holders(b, c, MEMS | MODELS, text, text_bytes);
+    }
+}
+
+static void refuse_model(td_broker *b, td_client *c, uint32_t serial, uint64_t bytes)
+{
+    char text[TD_TEXT_BYTES];
+
+    all_text(b, c, "model", bytes, MODELS, text, sizeof text);
     td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, text);
 }
 
@@ -173,10 +232,15 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
         td_client_end(b, c, TANDEM_ERROR_UNSUPPORTED, 0, why);
         return;
     }
-    status = hello->share == TD_WIRE_SHARE_OPAQUE
-                 ? td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
-                           "share is OPAQUE (2), but this daemon shares host memory only: HOST (1)")
-                 : td_wire_match(&b->identity, &hello->identity, &hello->sizes, hello->share, why, sizeof why);
+    if (hello->share == TD_WIRE_SHARE_OPAQUE && !b->ready_told) { /* which device there is, no worker has said yet */
+        c->hello = malloc(sizeof *c->hello);
+        if (c->hello)
+            *c->hello = *hello;
+        else
+            td_client_end(b, c, TANDEM_ERROR_NOMEM, 0, "no host memory for a client");
+        return;
+    }
+    status = td_wire_match(&b->identity, &hello->identity, &hello->sizes, hello->share, why, sizeof why);
     if (status == TANDEM_OK && hello->backend != TD_WIRE_BACKEND_AUTO && b->worker_info.backend &&
         hello->backend != b->worker_info.backend)
         status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
@@ -204,6 +268,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     c->share = hello->share;
     c->frames = hello->frames_in_flight ? hello->frames_in_flight : 3;
     c->timing = hello->timing;
+    c->job_class = hello->job_class;
     c->wait_bound_ns = hello->wait_bound_ns ? hello->wait_bound_ns : 2 * TD_SECOND;
     c->features = hello->features & (k->model_dir_count ? TD_WIRE_FEATURES : TD_WIRE_STATISTICS);
     m.welcome.version = td_wire_version(hello->version_min, hello->version_max);
@@ -220,18 +285,36 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     m.welcome.requests = TD_MAX_REQUESTS;
     m.welcome.mem_bytes = k->mem_bytes;
     m.welcome.quota_bytes = k->client_bytes;
-    m.welcome.rung = b->worker_info.rung ? b->worker_info.rung : TANDEM_RUNG_CPU;
+    m.welcome.rung = c->share == TD_WIRE_SHARE_OPAQUE ? (uint32_t)TANDEM_RUNG_TIMELINE
+                     : b->worker_info.rung            ? b->worker_info.rung
+                                                      : (uint32_t)TANDEM_RUNG_CPU;
     snprintf(why, sizeof why, "tandemd %d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
     td_wire_text(m.welcome.name, sizeof m.welcome.name, why);
     td_wire_rules_welcome(&c->rules, &m.welcome);
     c->state = TD_CLIENT_READY;
     b->new_count--;
     b->client_count++;
-    c->virtual_ns = b->virtual_ns;
+    c->virtual_ns = b->virtual_ns[c->job_class];
+    td_lane_open(b, c);
     td_client_send(b, c, &m, &fd);
     td_fd_close(&fd);
     td_say(TD_LOG_INFO, "client %u: process %d of user %u, '%s'", c->session, (int)c->conn.pid, c->conn.uid, c->name);
     td_queue_kick(b);
+}
+
+void td_clients_identified(td_broker *b)
+{
+    for (td_client *c = b->clients, *next; c; c = next) {
+        td_wire_hello *hello = c->hello;
+
+        next = c->next;
+        c->hello = NULL;
+        if (hello && c->state == TD_CLIENT_NEW)
+            on_hello(b, c, hello);
+        else if (c->state == TD_CLIENT_READY && !c->lane)
+            td_lane_open(b, c);
+        free(hello);
+    }
 }
 
 static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *m, int *fd)
@@ -239,7 +322,9 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     const td_config *k = &b->config;
     const uint32_t serial = m->header.serial;
     char why[TD_TEXT_BYTES] = "";
-    tandem_status status = td_slab_check(*fd, m->allocation_bytes, false, why, sizeof why);
+    const bool opaque = m->kind == TD_WIRE_MEM_OPAQUE;
+    tandem_status status = opaque ? td_opaque_check(*fd, why, sizeof why)
+                                  : td_slab_check(*fd, m->allocation_bytes, false, why, sizeof why);
     td_errand *errand;
     td_shared *mem;
 
@@ -247,14 +332,12 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
         td_client_end(b, c, status, 0, why);
         return;
     }
-    if (m->bytes > room_in(k->client_bytes, c->mem_bytes)) {
-        td_fail(why, sizeof why, status, "bytes is %" PRIu64 ", and %" PRIu64 " of your %" PRIu64 " are held", m->bytes,
-                c->mem_bytes, k->client_bytes);
+    if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
+        own_text(b, c, "bytes", m->bytes, why, sizeof why);
+    else if (m->bytes > td_room_in(k->total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
+        all_text(b, c, "mem", m->bytes, MEMS, why, sizeof why);
+    if (why[0]) {
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
-        return;
-    }
-    if (m->bytes > room_in(k->total_bytes, b->mem_bytes)) {
-        refuse_bytes(b, c, serial, "mem", m->bytes, b->mem_bytes, k->total_bytes, false);
         return;
     }
     mem = td_shared_add(c, TD_WIRE_KIND_MEM);
@@ -267,6 +350,8 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     mem->bytes = m->bytes;
     mem->allocation_bytes = m->allocation_bytes;
     mem->offset_bytes = m->offset_bytes;
+    mem->opaque = opaque;
+    mem->dedicated = m->dedicated;
     mem->fd = *fd;
     *fd = -1;
     c->mem_bytes += mem->bytes;
@@ -280,16 +365,37 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
         td_shared_end(b, mem);
         return;
     }
-    errand->shared = mem;
-    errand->task.bytes = mem->bytes;
-    errand->task.offset_bytes = mem->offset_bytes;
+    td_errand_about(errand, mem);
 }
 
-static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timeline_create *m, int fd)
+/* One that Vulkan exported is the worker's to import. */
+static void import_timeline(td_broker *b, td_shared *timeline, uint32_t serial, int *fd)
 {
+    td_errand *errand;
+
+    timeline->opaque = true;
+    timeline->pending = serial;
+    timeline->fd = *fd;
+    *fd = -1;
+    timeline->number = td_number_take(b);
+    errand = timeline->number ? td_errand_add(b, TD_TASK_TIMELINE, timeline->number, false) : NULL;
+    if (errand) {
+        td_errand_about(errand, timeline);
+        return;
+    }
+    b->numbers[timeline->number] = 0;
+    timeline->number = 0;
+    td_client_error(b, timeline->client, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for a timeline");
+    td_shared_end(b, timeline);
+}
+
+static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timeline_create *m, int *fd)
+{
+    const bool opaque = m->kind == TD_WIRE_TIMELINE_OPAQUE;
     char why[TD_TEXT_BYTES] = "";
-    td_point point = {0};
-    const tandem_status status = td_point_open(&point, fd, why, sizeof why);
+    td_point point = {.highest = m->initial_value};
+    const tandem_status status =
+        opaque ? td_opaque_check(*fd, why, sizeof why) : td_point_open(&point, *fd, why, sizeof why);
     td_shared *timeline;
 
     if (status == TANDEM_ERROR_PROTOCOL) {
@@ -312,6 +418,12 @@ static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timelin
     timeline->promised = point.highest > m->initial_value ? point.highest : m->initial_value;
     if (timeline->by_daemon)
         timeline->point.highest = timeline->promised;
+    else
+        timeline->announced = m->initial_value;
+    if (opaque) {
+        import_timeline(b, timeline, m->header.serial, fd);
+        return;
+    }
     timeline->there = true;
     td_client_done(b, c, m->header.serial, timeline->id);
 }
@@ -372,7 +484,7 @@ static td_weights *find_weights(td_broker *b, const struct stat *st)
     const uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
 
     for (td_weights *w = b->weights; w; w = w->next)
-        if (w->device == st->st_dev && w->inode == st->st_ino && w->mtime_ns == mtime &&
+        if (w->status == TANDEM_OK && w->device == st->st_dev && w->inode == st->st_ino && w->mtime_ns == mtime &&
             w->bytes == (uint64_t)st->st_size)
             return w;
     return NULL;
@@ -431,8 +543,9 @@ void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
         return;
     }
     weights = find_weights(b, &st);
-    if (!weights && (uint64_t)st.st_size > room_in(b->config.model_bytes, b->model_bytes)) {
-        refuse_bytes(b, c, serial, "model", (uint64_t)st.st_size, b->model_bytes, b->config.model_bytes, true);
+    if (!weights ? !td_weights_make_room(b, (uint64_t)st.st_size, NULL)
+                 : weights->evicted && td_weights_load(b, weights) != TANDEM_OK) {
+        refuse_model(b, c, serial, (uint64_t)st.st_size);
         return;
     }
     model = td_shared_add(c, TD_WIRE_KIND_MODEL);
@@ -467,12 +580,22 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_ARG, why);
         return;
     }
+    if (model->weights->status != TANDEM_OK) {
+        td_fail(why, sizeof why, model->weights->status, "model is 0x%" PRIx64 ", which the new worker could not load",
+                m->model);
+        td_client_error(b, c, m->header.serial, 0, model->weights->status, why);
+        return;
+    }
     if (!model->model_mem) {
         model->model_mem = td_shared_add(c, TD_WIRE_KIND_MEM);
         if (model->model_mem) {
             model->model_mem->weights = model->weights;
             model->model_mem->there = true;
         }
+    }
+    if (model->weights->evicted && td_weights_load(b, model->weights) != TANDEM_OK) {
+        refuse_model(b, c, m->header.serial, model->weights->bytes);
+        return;
     }
     errand = model->model_mem ? td_errand_add(b, TD_TASK_TENSOR, model->weights->number, false) : NULL;
     if (!errand) {
@@ -503,6 +626,7 @@ static void on_stats(td_broker *b, td_client *c, const td_wire_stats *m)
         row->session = o->session;
         row->pid = (uint32_t)o->conn.pid;
         row->uid = o->conn.uid;
+        row->job_class = o->job_class;
         for (uint32_t i = 0; i < o->count; i++) {
             row->running += o->order[i]->slot >= 0;
             row->queued += o->order[i]->slot < 0;
@@ -514,7 +638,7 @@ static void on_stats(td_broker *b, td_client *c, const td_wire_stats *m)
         row->jobs_failed = o->failed;
         row->gpu_ns = o->compute_ns;
         row->wait_ns = o->wait_ns;
-        row->mem_bytes = o->mem_bytes;
+        row->mem_bytes = o->mem_bytes + td_scratch_held(b, o);
         row->model_bytes = o->model_bytes;
         row->connected_ns = now - o->since_ns;
     }
@@ -553,13 +677,16 @@ static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int
     switch ((td_wire_type)m->header.type) {
     case TD_WIRE_HELLO:
         c->pending--; /* WELCOME answers it, or nothing does */
-        on_hello(b, c, &m->hello);
+        if (c->hello)
+            td_client_end(b, c, TANDEM_ERROR_PROTOCOL, 0, "HELLO came twice");
+        else
+            on_hello(b, c, &m->hello);
         break;
     case TD_WIRE_PING: td_client_done(b, c, serial, 0); break;
     case TD_WIRE_INFO: on_info(b, c, serial); break;
     case TD_WIRE_MEM_CREATE: on_mem_create(b, c, &m->mem_create, fd); break;
     case TD_WIRE_MEM_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_MEM); break;
-    case TD_WIRE_TIMELINE_CREATE: on_timeline_create(b, c, &m->timeline_create, *fd); break;
+    case TD_WIRE_TIMELINE_CREATE: on_timeline_create(b, c, &m->timeline_create, fd); break;
     case TD_WIRE_TIMELINE_DESTROY: on_destroy(b, c, &m->object, TD_WIRE_KIND_TIMELINE); break;
     case TD_WIRE_MODEL_LOAD: on_model_load(b, c, &m->model_load); break;
     case TD_WIRE_MODEL_TENSOR: on_model_tensor(b, c, &m->model_tensor); break;

@@ -8,21 +8,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine_plugin/daemon/daemon.h"
+
+enum { LINE_BYTES = 8192, MOST_LINES = 10000 };
 
 const char td_config_help[] =
     "  backend = auto          auto, cuda or cpu; auto takes the CPU where there is no CUDA device     (at start)\n"
     "  threads = 0             most threads that CPU kernels use; 0: all cores                         (at start)\n"
-    "  metrics = 0             loopback port of the Prometheus metrics; 0: none                        (at start)\n"
+    "  metrics = 0             port of the Prometheus metrics at http://127.0.0.1:PORT/; 0: none       (at start)\n"
+    "  tuning = PATH           what `tandem tune` wrote on this GPU, for AUTO to go by                 (at start)\n"
     "  log = info              error, warn, info or debug\n"
     "  clients = 32            sessions at a time, 1 to 48\n"
     "  mems = 1024             of a client, and so on; what it has stays as it is when these change\n"
     "  timelines = 256\n"
     "  models = 32\n"
     "  mem_bytes = 4G          the largest mem; K, M and G are powers of 1024\n"
-    "  client_bytes = 8G       all mems of a client together\n"
-    "  total_bytes = 32G       all mems of all clients together\n"
+    "  client_bytes = 8G       all mems of a client together, and the scratch of its jobs\n"
+    "  total_bytes = 32G       the same of all clients together\n"
     "  model_bytes = 32G       all models together\n"
     "  share_window_us = 8000  how much compute one client may be ahead of another by earlier deadlines\n"
     "  job_ms = 60000          a job that runs longer hangs: its worker is replaced, and the job is LOST; 0: no bound\n"
@@ -102,9 +106,18 @@ static tandem_status set_key(td_config *config, const key *k, const char *value,
     for (uint64_t i = 0; k->words[0] && k->words[i]; i++)
         if (!strcmp(k->words[i], value))
             number = i;
-    if (k->words[0] ? number == UINT64_MAX : !number_of(value, k->wide, &number))
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is '%.80s', must be %s", k->name, value,
-                       k->words[0] ? "one of its words" : "a number");
+    if (k->words[0] && number == UINT64_MAX) {
+        char words[80] = "";
+        int at = 0;
+
+        for (int i = 0; k->words[i]; i++)
+            at += snprintf(words + at, sizeof words - (size_t)at, "%s%s", i ? k->words[i + 1] ? ", " : " or " : "",
+                           k->words[i]);
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is '%.80s', must be %s", k->name, value, words);
+    }
+    if (!k->words[0] && !number_of(value, k->wide, &number))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is '%.80s', must be a number%s", k->name, value,
+                       k->wide ? ", behind it K, M, G or nothing" : "");
     if (number < k->least || number > k->most)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s is %" PRIu64 ", must be %" PRIu64 " to %" PRIu64, k->name,
                        number, k->least, k->most);
@@ -137,6 +150,14 @@ static tandem_status set(td_config *config, const char *name, const char *value,
         snprintf(config->model_dirs[config->model_dir_count++], sizeof config->model_dirs[0], "%s", value);
         return TANDEM_OK;
     }
+    if (!strcmp(name, "tuning")) {
+        if (value[0] != '/' || strlen(value) >= sizeof config->tuning)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "tuning is '%.80s', must be an absolute path of at most %zu bytes", value,
+                           sizeof config->tuning - 1);
+        snprintf(config->tuning, sizeof config->tuning, "%s", value);
+        return TANDEM_OK;
+    }
     if (!strcmp(name, "allow_uid")) {
         if (!number_of(value, false, &number) || number >= UINT32_MAX)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "allow_uid is '%.80s', must be a user's number", value);
@@ -146,6 +167,14 @@ static tandem_status set(td_config *config, const char *name, const char *value,
         return TANDEM_OK;
     }
     return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "'%.80s' is no key: see tandemd --help", name);
+}
+
+/* What may be right by the time that a model is loaded. */
+static void warn(const td_config *config)
+{
+    for (uint32_t i = 0; i < config->model_dir_count; i++)
+        if (access(config->model_dirs[i], R_OK | X_OK))
+            td_say(TD_LOG_WARN, "model_dir is '%s': %s", config->model_dirs[i], strerror(errno));
 }
 
 /* Without the blanks on both sides. */
@@ -160,34 +189,59 @@ static char *trim(char *text)
     return text;
 }
 
+/* One line's setting. */
+static tandem_status read_line(td_config *config, char *line, char *why, size_t why_bytes)
+{
+    char *name = trim(line), *value;
+
+    if (!*name || *name == '#')
+        return TANDEM_OK;
+    value = strchr(name, '=');
+    if (!value)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "'%.80s' has no '='", name);
+    *value++ = 0;
+    return set(config, trim(name), trim(value), why, why_bytes);
+}
+
 tandem_status td_config_read(const char *path, td_config *config, char *why, size_t why_bytes)
 {
     td_config made = td_config_default();
     tandem_status status = TANDEM_OK;
     FILE *file = fopen(path, "re");
-    char line[1024], text[200];
+    char *line = malloc(LINE_BYTES), text[200];
+    uint32_t number = 1;
 
-    if (!file)
-        return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(errno));
-    for (uint32_t number = 1; status == TANDEM_OK && fgets(line, sizeof line, file); number++) {
-        char *name = trim(line), *value;
+    if (!file || !line) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(errno));
+        goto out;
+    }
+    for (size_t length = 0; status == TANDEM_OK && number <= MOST_LINES; number++, length = 0) {
+        int c;
 
-        if (!*name || *name == '#')
-            continue;
-        value = strchr(name, '=');
-        if (!value) {
-            status = td_fail(text, sizeof text, TANDEM_ERROR_ARG, "'%.80s' has no '='", name);
-        } else {
-            *value++ = 0;
-            status = set(&made, trim(name), trim(value), text, sizeof text);
-        }
+        while ((c = getc(file)) > 0 && c != '\n' && length + 1 < LINE_BYTES)
+            line[length++] = (char)c;
+        line[length] = 0;
+        if (c >= 0 && c != '\n')
+            status = c ? td_fail(text, sizeof text, TANDEM_ERROR_ARG, "it has more than %d bytes", LINE_BYTES - 1)
+                       : td_fail(text, sizeof text, TANDEM_ERROR_ARG, "byte %zu is 0: it is no text", length);
+        else
+            status = read_line(&made, line, text, sizeof text);
         if (status != TANDEM_OK)
             td_fail(why, why_bytes, status, "%s, line %u: %s", path, number, text);
+        if (c < 0)
+            break;
     }
     if (status == TANDEM_OK && ferror(file))
         status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s cannot be read", path);
-    fclose(file);
-    if (status == TANDEM_OK)
+    else if (status == TANDEM_OK && number > MOST_LINES)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s has more than %d lines", path, MOST_LINES);
+    if (status == TANDEM_OK) {
         *config = made;
+        warn(config);
+    }
+out:
+    free(line);
+    if (file)
+        fclose(file);
     return status;
 }

@@ -4,8 +4,12 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#if __has_include(<linux/landlock.h>)
+#include <linux/landlock.h>
+#endif
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -35,6 +39,33 @@ void td_confine_process(void)
 #define ARCH AUDIT_ARCH_AARCH64
 #endif
 
+#if __has_include(<linux/landlock.h>) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void td_confine_files(const char *socket_path)
+{
+    const struct landlock_ruleset_attr all = {.handled_access_fs = LANDLOCK_ACCESS_FS_MAKE_SYM * 2 - 1};
+    struct landlock_path_beneath_attr folder = {.allowed_access = LANDLOCK_ACCESS_FS_REMOVE_FILE};
+    const char *slash = strrchr(socket_path, '/');
+    int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0u);
+    char path[TD_CONN_PATH_BYTES + 1];
+
+    if (rules < 0)
+        return;
+    snprintf(path, sizeof path, "%.*s", slash ? (int)(slash - socket_path + 1) : 1, slash ? socket_path : ".");
+    folder.parent_fd = open(path, O_PATH | O_CLOEXEC);
+    if (!*socket_path || (folder.parent_fd >= 0 &&
+                          !syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &folder, 0u)))
+        syscall(SYS_landlock_restrict_self, rules, 0u);
+    if (folder.parent_fd >= 0)
+        close(folder.parent_fd);
+    close(rules);
+}
+#else
+void td_confine_files(const char *socket_path)
+{
+    (void)socket_path;
+}
+#endif
+
 #if !defined(ARCH) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 /* Sanitizers need calls of its own, some of them only to report. */
 tandem_status td_confine_broker(char *why, size_t why_bytes)
@@ -53,7 +84,7 @@ static const int needed[] = {
     SYS_read, SYS_write, SYS_close, SYS_ppoll, SYS_recvmsg, SYS_sendmsg, SYS_sendto, SYS_recvfrom, SYS_accept4,
     SYS_getsockopt, SYS_fcntl, SYS_fstat, SYS_newfstatat, SYS_fstatfs, SYS_lseek, SYS_munmap, SYS_mremap, SYS_madvise,
     SYS_brk, SYS_memfd_create, SYS_fallocate, SYS_futex, SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep,
-    SYS_getpid, SYS_gettid, SYS_tgkill, SYS_exit, SYS_exit_group, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_getpid, SYS_gettid, SYS_exit, SYS_exit_group, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_rt_sigaction, SYS_sched_yield, SYS_restart_syscall, SYS_pidfd_open, SYS_unlinkat, SYS_getrandom,
     SYS_socketpair, SYS_shutdown,
 #ifdef SYS_futex_waitv
@@ -63,8 +94,10 @@ static const int needed[] = {
     SYS_poll, SYS_unlink,
 #endif
 };
-/* These only as long as what they map cannot be executed. */
+/* These only as long as what they map cannot be executed, */
 static const int mapping[] = {SYS_mmap, SYS_mprotect};
+/* and these of no other process: the broker has but the first. */
+static const int own[] = {SYS_tgkill, SYS_prlimit64};
 
 /* What a worker is refused: other programs, other processes, other places in the file system, the network. */
 static const int refused[] = {
@@ -75,7 +108,24 @@ static const int refused[] = {
     SYS_swapoff, SYS_acct, SYS_quotactl, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat,
     SYS_mknodat, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_truncate, SYS_setxattr, SYS_lsetxattr,
     SYS_fsetxattr, SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups,
-    SYS_capset, SYS_pidfd_open, SYS_pidfd_send_signal,
+    SYS_capset, SYS_pidfd_open, SYS_pidfd_send_signal, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_kcmp,
+    SYS_fanotify_init, SYS_open_by_handle_at, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_settimeofday,
+    SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname, SYS_syslog, SYS_vhangup,
+    SYS_setfsuid, SYS_setfsgid, SYS_personality,
+#ifdef SYS_io_uring_setup /* by which all of these could be had */
+    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
+#endif
+#ifdef SYS_open_tree
+    SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick,
+#endif
+    438, 440, 442, 448, 452, /* pidfd_getfd, process_madvise, mount_setattr, process_mrelease, fchmodat2: not in all headers,
+                              * and the same everywhere */
+#ifdef SYS_renameat
+    SYS_renameat,
+#endif
+#ifdef SYS_iopl
+    SYS_iopl, SYS_ioperm,
+#endif
 #ifdef SYS_open
     SYS_unlink, SYS_rename, SYS_link, SYS_symlink, SYS_mkdir, SYS_rmdir, SYS_mknod, SYS_chmod, SYS_chown, SYS_lchown,
     SYS_fork, SYS_vfork,
@@ -85,8 +135,9 @@ static const int refused[] = {
 enum {
     NEEDED = sizeof needed / sizeof *needed,
     MAPPING = sizeof mapping / sizeof *mapping,
+    OWN = sizeof own / sizeof *own,
     REFUSED = sizeof refused / sizeof *refused,
-    MOST = 8 + 2 * (NEEDED > REFUSED ? NEEDED : REFUSED) + 5 * MAPPING
+    MOST = 8 + 2 * (NEEDED > REFUSED ? NEEDED : REFUSED) + 5 * MAPPING + 6 * OWN
 };
 
 typedef struct program {
@@ -123,6 +174,19 @@ static void begin(program *p)
     load(p, offsetof(struct seccomp_data, nr));
 }
 
+/* Of this process, by its number or 0: the first `count`. */
+static void allow_own(program *p, int count)
+{
+    for (int i = 0; i < count; i++) {
+        skip_unless(p, (unsigned)own[i], 5);
+        load(p, offsetof(struct seccomp_data, args[0]));
+        add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
+        skip_unless(p, (unsigned)getpid(), 1);
+        say(p, SECCOMP_RET_ALLOW);
+        say(p, SECCOMP_RET_ERRNO | EPERM);
+    }
+}
+
 static tandem_status install(program *p, char *why, size_t why_bytes)
 {
     const struct sock_fprog filter = {p->count, p->steps};
@@ -142,6 +206,7 @@ tandem_status td_confine_broker(char *why, size_t why_bytes)
         skip_unless(&p, (unsigned)needed[i], 1);
         say(&p, SECCOMP_RET_ALLOW);
     }
+    allow_own(&p, 1);
     for (int i = 0; i < MAPPING; i++) {
         skip_unless(&p, (unsigned)mapping[i], 4);
         load(&p, offsetof(struct seccomp_data, args[2]));
@@ -162,6 +227,7 @@ tandem_status td_confine_worker(char *why, size_t why_bytes)
     add(&p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1)); /* the same calls as of x32 */
     say(&p, SECCOMP_RET_ERRNO | EPERM);
 #endif
+    allow_own(&p, OWN);
     for (int i = 0; i < REFUSED; i++) {
         skip_unless(&p, (unsigned)refused[i], 1);
         say(&p, SECCOMP_RET_ERRNO | EPERM);

@@ -25,11 +25,15 @@
 #include "interop/wire/conn.h"
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
+#include "kernels/choice.h"
 #include "tandem/tandem.h"
 
 enum {
-    TD_DESK_SLOTS = 4,
-    TD_DESK_DEPTH = 2, /* jobs that the worker has at a time: one runs, the next need not be fetched */
+    TD_DESK_SLOTS = 64,
+    TD_DESK_DEPTH = 2, /* jobs that a CPU has at a time: one runs, the next need not be fetched */
+    TD_LANE_DEPTH = 4, /* jobs of a client's that a GPU has at a time */
+    TD_LANES = 64,     /* one bit each; on a GPU each client has one; lane 0 is all others' */
+    TD_HOLDINGS = TD_LANES + TD_LANE_DEPTH,
     TD_MAX_CLIENTS = 48, /* so that all bells fit into one futex_waitv() */
     TD_MAX_NEW = 32,     /* connections that have not said hello, beside those */
     TD_MAX_WORKS = TD_WIRE_SLOTS,
@@ -50,6 +54,7 @@ typedef struct td_config {
     uint64_t mem_bytes, client_bytes, total_bytes, model_bytes, share_window_ns, job_ns;
     uint32_t allow[TD_MAX_ALLOWED];
     char model_dirs[TD_MAX_MODEL_DIRS][256];
+    char tuning[256]; /* "": none */
 } td_config;
 extern const char td_config_help[];
 td_config td_config_default(void);
@@ -81,24 +86,38 @@ typedef struct td_nurse {
     char text[TD_WIRE_PATH_BYTES];
     td_config config;
 } td_nurse;
-/* Forks; returns the socket to it, or -1. */
-int td_nursery_start(const td_config *config, const char *config_path);
+/* Forks; returns the socket to it, or -1. config_given: that it is not there is an error. socket_path: NULL if its mode is
+ * none of our business. */
+int td_nursery_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path);
+/* Others may connect if any are allowed to: who they are the kernel says. 0, or -1 and errno. */
+int td_socket_mode(const char *path, const td_config *config);
 
 /* The desk: jobs on their way to the worker and back, in memory that both map. */
 typedef enum td_slot_state { TD_SLOT_FREE = 0, TD_SLOT_READY = 1, TD_SLOT_ENDED = 2 } td_slot_state;
 typedef struct td_slot {
     _Atomic uint32_t state; /* FREE -> READY by the broker, -> ENDED by the worker, -> FREE by the broker */
     _Atomic uint32_t cancel;
-    uint64_t sequence;    /* the order in which they run */
+    uint32_t lane, session; /* session: the client's */
+    uint64_t sequence;    /* the order in which those of a lane run */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
-    tandem_job job;       /* mems are numbers of the worker's objects, points none */
+    uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
+    tandem_attention whole; /* of which the job is a piece: what AUTO is goes by it; batch 0: it is whole */
+    tandem_job job;       /* with numbers of the worker's objects; points only those that the GPU knows */
     uint32_t end_state, precision;
     int32_t status;
+    uint32_t submitted; /* the GPU has it, or had it, and signals its point */
+    uint64_t lacks_bytes; /* NOMEM: of scratch, beyond what may be held; 0: there is no more in the machine */
+    uint32_t brief;     /* over before another thread would be awake for it */
     uint64_t begin_ns, end_ns;
     char text[TD_TEXT_BYTES];
 } td_slot;
 typedef struct td_desk {
     td_bell to_worker, to_broker;
+    _Atomic uint32_t cpu;     /* where the broker ran when it rang last, */
+    _Atomic uint64_t rung_ns; /* and when that was */
+    _Atomic uint64_t released; /* lanes whose clients are gone: nothing of theirs waits for anything any more */
+    td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
+    _Atomic uint64_t held[TD_HOLDINGS]; /* scratch: session << 32 | pages; of each lane, the last ones of the first lane */
     td_slot slots[TD_DESK_SLOTS];
 } td_desk;
 #define TD_DESK_BYTES td_align_up(sizeof(td_desk), 4096)
@@ -106,17 +125,25 @@ typedef struct td_desk {
 /* What the broker asks of the worker, and the same struct with the answer. */
 typedef enum td_task_kind {
     TD_TASK_HELLO = 1, /* from the worker, unasked: it has a session */
-    TD_TASK_MEM = 2,   /* with the slab */
+    TD_TASK_MEM = 2,   /* with the slab, or what Vulkan exported */
     TD_TASK_MODEL = 3, /* with the file */
-    TD_TASK_END = 4,   /* of either */
+    TD_TASK_END = 4,   /* of mem, model, timeline */
     TD_TASK_TENSOR = 5,
     TD_TASK_INFO = 6,
     TD_TASK_BROKEN = 7, /* from the worker, unasked: its last words */
+    TD_TASK_TIMELINE = 8, /* with what Vulkan exported */
+    TD_TASK_LANE = 9,
+    TD_TASK_LANE_END = 10,
+    TD_TASK_FORGET = 11, /* a client without a lane is gone: its scratch */
 } td_task_kind;
 typedef struct td_task {
     uint32_t kind, serial, number;
     int32_t status;
-    uint64_t bytes, offset_bytes;
+    uint32_t lane, job_class;
+    bool opaque, dedicated, by_daemon;
+    uint64_t bytes, offset_bytes, allocation_bytes;
+    uint64_t value; /* TIMELINE: its counter; LANE: how long a wait may take, in ns; FORGET: the session */
+    td_wire_identity identity; /* HELLO: device and driver */
     char text[TD_TEXT_BYTES]; /* a name, or why not */
     tandem_view view;
     uint64_t shape[4];
@@ -128,6 +155,9 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads);
 
 /* confine.c. Both: no new privileges, no core files, not to be traced. */
 void td_confine_process(void);
+/* From here on this thread, and those that it starts, can do nothing with files by their names but remove one from the
+ * folder of that socket ("": nothing); where the kernel can see to that. */
+void td_confine_files(const char *socket_path);
 /* From here on this process has few system calls left, in all its threads: what it needs (broker), or all but what no
  * driver needs once it is up (worker). */
 tandem_status td_confine_broker(char *why, size_t why_bytes);
@@ -137,10 +167,37 @@ tandem_status td_confine_worker(char *why, size_t why_bytes);
 typedef struct td_weights {
     uint32_t number, uses;
     bool there;
+    bool evicted; /* for others' sake: the next job that reads it has it loaded again; or */
+    tandem_status status; /* why no worker could load it */
+    bool retried; /* to load it, once others were evicted */
+    uint64_t used_ns; /* by the last job */
     int fd;
     uint64_t device, inode, mtime_ns, bytes;
     struct td_weights *next;
 } td_weights;
+
+/* costs.c: what jobs take on the device, learned from those that have ended. */
+enum { TD_COSTS = 256 };
+typedef struct td_costs {
+    uint64_t keys[TD_COSTS], best_ns[TD_COSTS]; /* of a shape: what it takes alone */
+    double ns_per_mflop;                        /* of shapes that were never alone; 0: nothing was learned */
+    uint64_t busy_ns, covered_ns;               /* for that: since it was learned last, and up to when */
+    double mflops;
+    bool is_gpu;
+} td_costs;
+uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op);
+/* Whether to wake another thread for it, or several, takes longer than it does. */
+bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op);
+/* And one piece of it. */
+uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part);
+/* A job ran from then to then, alone or beside others, and was guessed at before: what it is charged, which is no more for
+ * having run beside them. */
+uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, bool alone,
+                       uint64_t guess);
+/* How a job is cut into `pieces` of at most `most_ns`, as far as that can be so that the bits stay the same; 1 piece: it
+ * cannot be, or need not. And one of them, below `pieces`. */
+uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces);
+void td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out);
 
 typedef struct td_client td_client;
 
@@ -158,7 +215,9 @@ typedef struct td_shared {
     uint64_t close_until_ns;
     uint64_t bytes, offset_bytes, allocation_bytes;
     int fd;
-    td_point point; /* of a timeline */
+    bool opaque, dedicated; /* exported by the client's Vulkan: the worker's GPU alone can use it */
+    td_point point;         /* of a timeline that is a page */
+    uint64_t announced;     /* of an opaque one: up to where its signals are submitted */
     bool by_daemon;
     uint64_t promised;
     td_weights *weights;     /* of a model, and of the mem that its tensors are in */
@@ -172,10 +231,16 @@ typedef struct td_work {
     td_client *client;
     tandem_job job;
     td_shared *mems[TD_VIEWS], *wait, *signal;
+    uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
+    uint32_t at_desk;             /* how many of them the worker has */
+    uint64_t began_ns;            /* the first one */
     uint64_t taken_ns, ready_ns, run_ns, deadline_ns, bound_ns; /* run: since it is the worker's next */
     uint64_t signal_value;
     int slot; /* of the desk; -1: it waits */
     bool given_up, told;
+    bool asked; /* to be given up once the worker is through with what it has of it */
+    bool with_gpu; /* which signals its point */
+    uint32_t after_errand; /* idle models make room for it: the last one's END */
     uint32_t end_state;
     tandem_status end_status;
 } td_work;
@@ -187,6 +252,10 @@ struct td_client {
     td_wire_rules rules;
     int process; /* pidfd, or -1 */
     uint32_t session, share, frames, timing, pending, strikes;
+    uint32_t unmet; /* jobs, one behind the other, whose announced wait did not come */
+    uint32_t job_class; /* tandem_class */
+    uint32_t lane;      /* in the worker; 0: the one for all */
+    td_wire_hello *hello; /* that waits for a worker to say what it is */
     uint64_t features, wait_bound_ns, since_ns, gone_ns;
     char name[TD_WIRE_NAME_BYTES];
     td_ring ring;
@@ -200,8 +269,15 @@ struct td_client {
     bool listed; /* in a text that names who holds what */
     int polled;  /* where in poll()'s array; -1: not there */
     uint64_t last_ticket; /* that was taken */
+    uint32_t rung;        /* of its bell: as often as it has put something, or called */
+    uint64_t called_ns;   /* 0: a job has come since */
+    td_vigil calls;
     uint64_t mem_bytes, model_bytes;
     uint64_t virtual_ns; /* of compute that it has had, or might have had while others did */
+    uint32_t at_desk;    /* of its jobs */
+    uint64_t at_desk_ns; /* what they will take */
+    uint64_t ended_ns;   /* its last job, on the device */
+    bool busy;           /* its last jobs came one behind the other */
     uint64_t submitted, done, stale, cancelled, failed, compute_ns, wait_ns;
     td_client *next;
 };
@@ -210,6 +286,7 @@ struct td_client {
 typedef struct td_errand {
     td_task task;
     bool sent;
+    uint64_t sent_ns;
     bool again; /* what the worker before had: jobs wait for it */
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
@@ -229,8 +306,9 @@ typedef struct td_opening {
 typedef struct td_broker {
     pthread_mutex_t lock;
     td_config config;
+    td_choice_table tuning; /* of config.tuning */
     td_listener listener;
-    td_wire_identity identity;
+    td_wire_identity identity; /* device and driver once a worker has said hello */
     uid_t uid;
     int nursery, signals, metrics, notify;
     bool stopping, ready_told;
@@ -240,6 +318,7 @@ typedef struct td_broker {
     uint32_t client_count, new_count, session_count; /* sessions: so far */
     uint64_t mem_bytes, model_bytes;
     uint64_t jobs_done, jobs_stale, jobs_cancelled, jobs_failed, compute_ns, refused;
+    uint64_t longest_slice_ns; /* of the background */
 
     td_weights *weights;
     td_opening *openings;
@@ -247,29 +326,43 @@ typedef struct td_broker {
     uint32_t errand_serial, open_serial;
     unsigned char *numbers; /* which are taken */
     uint32_t next_number;
+    uint64_t lanes; /* which are taken */
 
     int worker;    /* the socket to it, or -1 */
     int worker_pid;
     bool has_worker; /* it has said hello, and has all that there is */
     bool worker_said;
     uint32_t epoch, early_ends;
-    uint64_t spawned_ns, respawn_ns, killed_ns;
+    uint64_t spawned_ns, respawn_ns, killed_ns, answered_ns; /* answered: the last errand */
     tandem_info worker_info;
     char worker_text[TD_TEXT_BYTES];
     tandem_status worker_status;
     td_desk *desk, *old_desk; /* old: for the second thread to unmap */
     td_work *desk_works[TD_DESK_SLOTS];
-    uint64_t sequence, virtual_ns;
+    uint64_t desk_ns[TD_DESK_SLOTS]; /* guesses */
+    uint32_t at_desk[2];             /* by class */
+    uint64_t sequence, virtual_ns[2];
+    const td_client *last_client; /* whose job ended last, on the device */
+    uint64_t last_other_ns;       /* and when one of another's did */
+    uint64_t last_ns;
+    td_costs costs;
 
     pthread_t thread;
     pthread_barrier_t begun; /* a thread's start takes system calls that the broker gives up */
     bool has_thread, end_thread;
     td_bell kick; /* of the second thread */
+    uint64_t awake_ns; /* until then it does not sleep, */
+    td_vigil vigil;    /* if that pays */
     uint64_t turns, watched_turns;
 } td_broker;
 
 /* broker.c */
 int td_broker_run(td_broker *b);
+/* What that is made of: begin leaves with the lock held, and starts a worker; a turn looks at everything once, sleeps at
+ * most `ms`, and returns the exit status, or -1: go on. */
+bool td_broker_begin(td_broker *b);
+int td_broker_turn(td_broker *b, int ms);
+void td_broker_end(td_broker *b);
 void td_tell_manager(td_broker *b, const char *text);
 
 /* clients.c */
@@ -277,6 +370,8 @@ void td_clients_accept(td_broker *b);
 void td_client_read(td_broker *b, td_client *c);
 /* The nursery has opened a file, or has not; *fd may be taken. */
 void td_client_opened(td_broker *b, const td_nurse *m, int *fd);
+/* The worker has said what it is: for those who waited for it. */
+void td_clients_identified(td_broker *b);
 /* Ends a connection: `status` PROTOCOL and others are told as ERROR, OK as BYE with `reason`, LOST not at all. The
  * second thread does the rest, so the client stays where it is in the list. */
 void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_reason reason, const char *why);
@@ -287,24 +382,50 @@ void td_client_answered(td_client *c, uint32_t serial);
 void td_client_error(td_broker *b, td_client *c, uint32_t serial, uint64_t ticket, tandem_status status,
                      const char *text);
 void td_client_done(td_broker *b, td_client *c, uint32_t serial, uint64_t id);
+/* A limit may have become lower than what is held. */
+static inline uint64_t td_room_in(uint64_t limit, uint64_t held)
+{
+    return held < limit ? limit - held : 0;
+}
+/* The scratch that the worker holds for a client's jobs, or (NULL) for those of all. */
+uint64_t td_scratch_held(const td_broker *b, const td_client *c);
+/* Why there is no memory for a job, and who holds it. */
+void td_client_lacks(td_broker *b, const td_client *c, uint64_t lacks_bytes, char *text, size_t text_bytes);
 
 /* errands.c */
 uint32_t td_number_take(td_broker *b); /* 0: none left */
 td_errand *td_errand_add(td_broker *b, td_task_kind kind, uint32_t number, bool first);
 void td_errand_remove(td_broker *b, td_errand *errand);
+/* Tells the worker what it needs to know of a shared object. */
+void td_errand_about(td_errand *errand, td_shared *s);
 void td_errands_run(td_broker *b);
 td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
 td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 /* Ends a shared object that nothing uses any more. */
 void td_shared_end(td_broker *b, td_shared *shared);
+/* A lane for a client, if there are lanes and it shares anything. */
+void td_lane_open(td_broker *b, td_client *c);
+void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind);
+/* Its client is gone. Not by an errand: the driver may hold those up until what is released here has come. */
+void td_lane_free(td_broker *b, const td_client *c);
 void td_weights_drop(td_broker *b, td_weights *weights);
+/* Makes room for a model: takes what no job reads from the worker, what was not read for longest first. False: there is
+ * not so much. */
+bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but);
+/* Takes all that no job reads: nobody knows how much the worker's memory lacks. False: there is none. */
+bool td_weights_evict_idle(td_broker *b, const td_weights *but);
+/* Has the worker load it again. NOMEM: no room. */
+tandem_status td_weights_load(td_broker *b, td_weights *weights);
 void td_worker_spawn(td_broker *b);
 /* False: there will never be a worker. */
 bool td_worker_read(td_broker *b);
+/* why: NULL if it was told before. The nursery may have no time for it now, or not have said yet who the worker is. */
 void td_worker_kill(td_broker *b, const char *why);
 
 /* queue.c. All with the lock held but the thread's main. */
 void *td_queue_main(void *broker);
+/* One turn of it, without the sleep: true if it did something; *next_ns: when there is something to do at the latest. */
+bool td_queue_turn(td_broker *b, uint64_t *next_ns);
 /* Takes what the client's ring holds now. */
 void td_queue_take(td_broker *b, td_client *c);
 /* Has a work end so, now or in its turn. */

@@ -16,7 +16,11 @@
 
 #define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
 #define MOST_RESPAWN_NS TD_SECOND
-enum { STRIKES = 3 };
+#define MOST_LANE_WAIT_NS (2 * TD_SECOND) /* on the GPU: what was submitted comes sooner */
+enum {
+    STRIKES = 3,
+    FIRST_TRIES = 5, /* workers that may die before one was ready */
+};
 
 /* Numbers of the worker's objects. */
 
@@ -62,9 +66,79 @@ void td_errand_remove(td_broker *b, td_errand *errand)
     free(errand);
 }
 
+void td_errand_about(td_errand *errand, td_shared *s)
+{
+    td_task *t = &errand->task;
+
+    errand->shared = s;
+    t->opaque = s->opaque;
+    t->dedicated = s->dedicated;
+    t->by_daemon = s->by_daemon;
+    t->bytes = s->bytes;
+    t->offset_bytes = s->offset_bytes;
+    t->allocation_bytes = s->allocation_bytes;
+    t->value = s->by_daemon ? s->promised : s->announced;
+}
+
+/* What a worker that is not there yet, or is busy, would be told of a lane whose client is gone. */
+static void forget_lane(td_broker *b, uint32_t lane)
+{
+    for (td_errand *e = b->errands, *next; e; e = next) {
+        next = e->next;
+        if (!e->sent && e->task.kind == TD_TASK_LANE && e->task.lane == lane)
+            td_errand_remove(b, e);
+    }
+}
+
+void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind)
+{
+    const bool there = b->worker >= 0 || kind == TD_TASK_LANE;
+    td_errand *errand;
+
+    if (kind == TD_TASK_LANE_END)
+        forget_lane(b, c->lane);
+    if (!c->lane && kind == TD_TASK_LANE_END && td_scratch_held(b, c)) {
+        errand = td_errand_add(b, TD_TASK_FORGET, 0, false);
+        if (errand)
+            errand->task.value = c->session;
+        return;
+    }
+    errand = c->lane && there ? td_errand_add(b, kind, 0, kind == TD_TASK_LANE) : NULL;
+    if (!errand) {
+        if (kind == TD_TASK_LANE_END)
+            b->lanes &= ~(c->lane ? 1ull << c->lane : 0);
+        return;
+    }
+    errand->task.lane = c->lane;
+    errand->task.opaque = c->share == TD_WIRE_SHARE_OPAQUE;
+    errand->task.job_class = c->job_class;
+    errand->task.value = c->wait_bound_ns < MOST_LANE_WAIT_NS ? c->wait_bound_ns : MOST_LANE_WAIT_NS;
+}
+
+void td_lane_free(td_broker *b, const td_client *c)
+{
+    if (!c->lane || !b->desk)
+        return;
+    atomic_fetch_or(&b->desk->released, 1ull << c->lane);
+    td_bell_ring(&b->desk->to_worker);
+}
+
+void td_lane_open(td_broker *b, td_client *c)
+{
+    if (b->worker_info.backend != TANDEM_BACKEND_CUDA || c->share == TD_WIRE_SHARE_NONE)
+        return;
+    for (uint32_t i = 1; i < TD_LANES && !c->lane; i++)
+        if (!(b->lanes >> i & 1))
+            c->lane = i;
+    if (!c->lane)
+        return;
+    b->lanes |= 1ull << c->lane;
+    td_lane_tell(b, c, TD_TASK_LANE);
+}
+
 static int errand_fd(const td_errand *e)
 {
-    return e->task.kind == TD_TASK_MEM && e->shared       ? e->shared->fd
+    return (e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_TIMELINE) && e->shared ? e->shared->fd
            : e->task.kind == TD_TASK_MODEL && e->weights ? e->weights->fd
                                                          : -1;
 }
@@ -81,9 +155,12 @@ void td_errands_run(td_broker *b)
         sent++;
         if (e->sent)
             continue;
+        if (e->shared)
+            e->task.lane = e->shared->client->lane;
         if (td_pass(b->worker, &e->task, sizeof e->task, &fd, fd >= 0) != TANDEM_OK)
             return; /* later, or it is gone, which poll() tells */
         e->sent = true;
+        e->sent_ns = td_now_ns();
     }
     if (!b->has_worker) {
         for (const td_errand *e = b->errands; e; e = e->next)
@@ -119,10 +196,105 @@ void td_weights_drop(td_broker *b, td_weights *w)
         else if (e->weights == w)
             td_errand_remove(b, e);
     }
-    b->model_bytes -= w->bytes;
+    if (!w->evicted)
+        b->model_bytes -= w->bytes;
     end_number(b, w->number);
     td_fd_close(&w->fd);
     free(w);
+}
+
+/* What its users are said to have. */
+static void count_weights(td_broker *b, const td_weights *w, bool there)
+{
+    for (td_client *c = b->clients; c; c = c->next)
+        for (td_shared *s = c->shared; s; s = s->next)
+            if (s->weights == w && s->kind == TD_WIRE_KIND_MODEL)
+                c->model_bytes += there ? w->bytes : -w->bytes;
+    b->model_bytes += there ? w->bytes : -w->bytes;
+}
+
+static bool is_idle(const td_broker *b, const td_weights *w)
+{
+    for (const td_client *c = b->clients; c; c = c->next)
+        for (const td_shared *s = c->shared; s; s = s->next)
+            if (s->weights == w && s->uses)
+                return false;
+    for (const td_errand *e = b->errands; e; e = e->next)
+        if (e->weights == w || (e->shared && e->shared->weights == w) || e->task.number == w->number)
+            return false;
+    return w->there;
+}
+
+static void evict(td_broker *b, td_weights *w)
+{
+    td_say(TD_LOG_INFO, "a model of %" PRIu64 " bytes that no job reads makes room for another", w->bytes);
+    end_number(b, w->number);
+    w->number = 0;
+    w->there = false;
+    w->evicted = true;
+    count_weights(b, w, false);
+}
+
+bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but)
+{
+    while (bytes <= b->config.model_bytes) {
+        td_weights *oldest = NULL;
+
+        if (b->model_bytes <= b->config.model_bytes && bytes <= b->config.model_bytes - b->model_bytes)
+            return true;
+        for (td_weights *w = b->weights; w; w = w->next)
+            if (w != but && !w->evicted && (!oldest || w->used_ns < oldest->used_ns) && is_idle(b, w))
+                oldest = w;
+        if (!oldest)
+            break;
+        evict(b, oldest);
+    }
+    return false;
+}
+
+tandem_status td_weights_load(td_broker *b, td_weights *w)
+{
+    td_errand *errand;
+
+    if (!td_weights_make_room(b, w->bytes, w))
+        return TANDEM_ERROR_NOMEM;
+    w->number = td_number_take(b);
+    errand = w->number ? td_errand_add(b, TD_TASK_MODEL, w->number, false) : NULL;
+    if (!errand) {
+        b->numbers[w->number] = 0;
+        w->number = 0;
+        return TANDEM_ERROR_NOMEM;
+    }
+    errand->weights = w;
+    w->evicted = false;
+    count_weights(b, w, true);
+    td_errands_run(b);
+    return TANDEM_OK;
+}
+
+bool td_weights_evict_idle(td_broker *b, const td_weights *but)
+{
+    bool some = false;
+
+    for (td_weights *w = b->weights; w; w = w->next)
+        if (w != but && !w->evicted && is_idle(b, w)) {
+            evict(b, w);
+            some = true;
+        }
+    return some;
+}
+
+/* The worker had no memory for it: once more, without those that are idle. */
+static bool load_again(td_broker *b, td_weights *w)
+{
+    const bool some = !w->retried && td_weights_evict_idle(b, w);
+    td_errand *errand = some ? td_errand_add(b, TD_TASK_MODEL, w->number, false) : NULL;
+
+    if (!errand)
+        return false;
+    errand->weights = w;
+    w->retried = true;
+    return true;
 }
 
 td_ids *td_shared_ids(td_client *c, td_wire_kind kind)
@@ -183,7 +355,8 @@ void td_shared_end(td_broker *b, td_shared *s)
         b->mem_bytes -= s->bytes;
     }
     if (s->weights) {
-        c->model_bytes -= s->weights->bytes;
+        if (!s->weights->evicted)
+            c->model_bytes -= s->weights->bytes;
         td_weights_drop(b, s->weights);
     }
     td_point_close(&s->point);
@@ -215,6 +388,7 @@ void td_worker_spawn(td_broker *b)
         b->desk = NULL;
         goto later;
     }
+    b->desk->tuning = b->tuning;
     ask = (td_nurse){.kind = TD_NURSE_SPAWN};
     fds[0] = ends[1];
     fds[1] = desk;
@@ -247,8 +421,10 @@ void td_worker_kill(td_broker *b, const char *why)
 
     if (b->worker < 0)
         return;
-    td_say(TD_LOG_WARN, "worker (process %d) is ended: %s", b->worker_pid, why);
-    snprintf(b->worker_text, sizeof b->worker_text, "%s", why);
+    if (why) {
+        td_say(TD_LOG_WARN, "worker (process %d) is ended: %s", b->worker_pid, why);
+        snprintf(b->worker_text, sizeof b->worker_text, "%s", why);
+    }
     b->killed_ns = td_now_ns();
     ask = (td_nurse){.kind = TD_NURSE_KILL, .pid = b->worker_pid};
     if (b->worker_pid > 0)
@@ -266,7 +442,16 @@ static void take_errands_back(td_broker *b)
             b->numbers[e->task.number] = 0;
             td_errand_remove(b, e);
             break;
+        case TD_TASK_LANE_END:
+            b->lanes &= ~(1ull << e->task.lane);
+            td_errand_remove(b, e);
+            break;
+        case TD_TASK_LANE: /* the next worker gets others */
+        case TD_TASK_FORGET:
+            td_errand_remove(b, e);
+            break;
         case TD_TASK_MEM:
+        case TD_TASK_TIMELINE:
             if (!e->shared) /* an END of it was behind */
                 td_errand_remove(b, e);
             break;
@@ -294,23 +479,25 @@ static void share_again(td_broker *b)
             e->weights = w;
         }
     }
-    for (td_client *c = b->clients; c; c = c->next)
+    for (td_client *c = b->clients; c; c = c->next) {
         for (td_shared *s = c->shared; s; s = s->next) {
+            const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->weights;
             td_errand *e;
 
-            if (c->state != TD_CLIENT_READY || s->kind != TD_WIRE_KIND_MEM || s->weights || !s->there)
+            if (c->state != TD_CLIENT_READY || !s->there || !(is_mem || s->opaque))
                 continue;
-            e = td_errand_add(b, TD_TASK_MEM, s->number, true);
+            e = td_errand_add(b, is_mem ? TD_TASK_MEM : TD_TASK_TIMELINE, s->number, true);
             if (!e) {
                 s->status = TANDEM_ERROR_NOMEM;
                 continue;
             }
             s->there = false;
             e->again = true;
-            e->shared = s;
-            e->task.bytes = s->bytes;
-            e->task.offset_bytes = s->offset_bytes;
+            td_errand_about(e, s);
         }
+        if (c->state == TD_CLIENT_READY)
+            td_lane_tell(b, c, TD_TASK_LANE); /* goes before all of its */
+    }
 }
 
 static void tell_reset(td_broker *b, td_client *c)
@@ -360,6 +547,7 @@ static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tande
 
         for (int v = 0; v < TD_VIEWS; v++)
             uses = uses || work->mems[v] == mem;
+        uses = uses || work->wait == mem || work->signal == mem;
         if (!uses || work->slot >= 0 || work->given_up)
             continue;
         td_client_error(b, c, 0, work->ticket, status, why);
@@ -368,7 +556,8 @@ static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tande
     td_queue_settle(b, c);
 }
 
-static void on_mem_answer(td_broker *b, td_shared *s, const td_task *t)
+/* Of a mem or a timeline. */
+static void on_shared_answer(td_broker *b, td_shared *s, const td_task *t)
 {
     td_client *c = s->client;
     const uint32_t serial = s->pending;
@@ -393,10 +582,17 @@ static void on_mem_answer(td_broker *b, td_shared *s, const td_task *t)
 
 static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
 {
+    if (t->status == TANDEM_ERROR_NOMEM && load_again(b, w))
+        return;
     w->there = t->status == TANDEM_OK;
+    w->used_ns = td_now_ns();
+    w->retried = false;
     if (!w->there) {
         b->numbers[w->number] = 0;
         w->number = 0;
+        w->status = t->status;
+        w->evicted = true;
+        count_weights(b, w, false);
     }
     w->uses++; /* until all have heard */
     for (td_client *c = b->clients; c; c = c->next)
@@ -428,8 +624,13 @@ static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64
     td_wire_message m = td_wire_new(TD_WIRE_TENSOR, serial);
     td_shared *of = td_ids_find(&c->mems, mem);
 
-    if (t->status != TANDEM_OK || !of) {
-        td_client_error(b, c, serial, 0, of ? t->status : TANDEM_ERROR_ARG, of ? t->text : "the model was destroyed");
+    if (!of || t->status != TANDEM_OK) {
+        const tandem_status unloaded = of && of->weights ? of->weights->status : TANDEM_OK;
+
+        td_client_error(b, c, serial, 0, !of ? TANDEM_ERROR_ARG : unloaded ? unloaded : t->status,
+                        !of        ? "the model was destroyed"
+                        : unloaded ? "model is one that the new worker could not load"
+                                   : t->text);
         return;
     }
     if (of->bytes < t->bytes) /* as much of the mem as a client can know of */
@@ -481,11 +682,21 @@ static bool on_worker_hello(td_broker *b, const td_task *t)
     b->worker_said = true;
     b->worker_info = t->info;
     b->worker_info.device[sizeof t->info.device - 1] = b->worker_info.rung_reason[sizeof t->info.rung_reason - 1] = 0;
+    b->worker_info.tuning_reason[sizeof t->info.tuning_reason - 1] = 0;
+    b->costs.is_gpu = t->info.backend == TANDEM_BACKEND_CUDA;
     td_say(TD_LOG_INFO, "worker (process %d) computes on %s (%s)", b->worker_pid, b->worker_info.device,
            b->worker_info.rung_reason);
+    if (b->config.tuning[0] && t->info.tuning == TANDEM_TUNING_GIVEN)
+        td_say(TD_LOG_INFO, "AUTO goes by %s", b->config.tuning);
+    else if (b->config.tuning[0])
+        td_say(TD_LOG_WARN, "tuning is '%s': %s", b->config.tuning, b->worker_info.tuning_reason);
+    memcpy(b->identity.device_uuid, t->identity.device_uuid, sizeof b->identity.device_uuid);
+    b->identity.driver_id = t->identity.driver_id;
+    b->identity.driver_version = t->identity.driver_version;
     if (!b->ready_told)
         td_tell_manager(b, "READY=1");
     b->ready_told = true;
+    td_clients_identified(b);
     return true;
 }
 
@@ -508,13 +719,20 @@ static bool on_task(td_broker *b, td_task *t)
         e = e->next;
     if (!e)
         return true;
+    b->answered_ns = td_now_ns();
     was = *e;
     td_errand_remove(b, e);
     switch ((td_task_kind)was.task.kind) {
     case TD_TASK_MEM:
+    case TD_TASK_TIMELINE:
         if (was.shared)
-            on_mem_answer(b, was.shared, t);
+            on_shared_answer(b, was.shared, t);
         break;
+    case TD_TASK_LANE:
+        if (t->status != TANDEM_OK) /* what its client shares fails, with the same text */
+            td_say(TD_LOG_WARN, "worker (process %d): no lane: %s", b->worker_pid, t->text);
+        break;
+    case TD_TASK_LANE_END: b->lanes &= ~(1ull << was.task.lane); break;
     case TD_TASK_MODEL:
         if (was.weights)
             on_model_answer(b, was.weights, t);
@@ -546,10 +764,11 @@ bool td_worker_read(td_broker *b)
         if (status == TANDEM_ERROR_BUSY)
             return true;
         if (status != TANDEM_OK) {
-            if (!b->ready_told)
-                return false;
             lose_worker(b);
-            return true;
+            if (b->ready_told || b->epoch < FIRST_TRIES)
+                return true;
+            td_say(TD_LOG_ERROR, "%d workers have died before they could begin", FIRST_TRIES);
+            return false;
         }
         if (!on_task(b, &t))
             return false;

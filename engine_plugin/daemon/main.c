@@ -53,14 +53,18 @@ static void help(void)
            "\n"
            "The configuration has lines `key = value`; these are the defaults. Lines with # in front are comments:\n%s"
            "\n"
-           "Each client gets the same time on the device; within share_window_us the earliest deadline goes first. A\n"
-           "job that runs is not interrupted for another.\n"
+           "Frames go before what clients do in the background. Of a class each client gets the same time on the\n"
+           "device; within share_window_us the earliest deadline goes first. What takes long is computed in slices of\n"
+           "0.5 ms where it can be cut.\n"
+           "Engines use it by tandem_session_desc.socket. `tandem doctor` says whether it can be reached and what it\n"
+           "computes on, `tandem top` what its clients have it do; it logs to stderr, under systemd to the journal.\n"
            "Exit status: 0 after SIGTERM; 1 if it cannot begin; 2 for a wrong command line.\n",
            td_config_help);
 }
 
 typedef struct options {
     const char *socket, *config;
+    bool config_given; /* else it need not be there */
     char socket_path[TD_CONN_PATH_BYTES], config_path[4096];
 } options;
 
@@ -88,23 +92,43 @@ static int read_options(options *o, int argc, char **argv)
     return -1;
 }
 
+/* In the folder of the user's session, which must be the user's: who can write there can put another daemon in the place
+ * of this one. In a folder such as /tmp (sticky) only owners can. */
+static bool find_socket(options *o)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR"), *wrong = NULL;
+    struct stat st;
+
+    if (!runtime || !*runtime) {
+        td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is not set: give --socket");
+        return false;
+    }
+    if (*runtime != '/')
+        wrong = "no absolute path";
+    else if (snprintf(o->socket_path, sizeof o->socket_path, "%s/tandem-0", runtime) >= (int)sizeof o->socket_path)
+        wrong = "too long for a socket";
+    else if (stat(runtime, &st))
+        wrong = strerror(errno);
+    else if (!S_ISDIR(st.st_mode))
+        wrong = "no folder";
+    else if (st.st_uid != geteuid() && st.st_uid != 0)
+        wrong = "another user's";
+    else if (st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX))
+        wrong = "a folder that others can write to";
+    if (wrong)
+        td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is '%.80s': %s; mend it, or give --socket", runtime, wrong);
+    o->socket = o->socket_path;
+    return !wrong;
+}
+
 static bool find_paths(options *o, bool inherits)
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *home = getenv("HOME"), *xdg = getenv("XDG_CONFIG_HOME");
+    const char *home = getenv("HOME"), *xdg = getenv("XDG_CONFIG_HOME");
     int length = 0;
 
-    if (!o->socket && !inherits) {
-        if (!runtime || !*runtime) {
-            td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is not set: give --socket");
-            return false;
-        }
-        length = snprintf(o->socket_path, sizeof o->socket_path, "%s/tandem-0", runtime);
-        if (length >= (int)sizeof o->socket_path) {
-            td_say(TD_LOG_ERROR, "XDG_RUNTIME_DIR is '%.80s': too long for a socket", runtime);
-            return false;
-        }
-        o->socket = o->socket_path;
-    }
+    if (!o->socket && !inherits && !find_socket(o))
+        return false;
+    o->config_given = o->config != NULL;
     if (o->config)
         return true;
     if (xdg && *xdg)
@@ -113,7 +137,7 @@ static bool find_paths(options *o, bool inherits)
         length = snprintf(o->config_path, sizeof o->config_path, "%s/.config/tandem/tandemd.conf", home);
     else
         return true;
-    if (length < (int)sizeof o->config_path && !access(o->config_path, R_OK))
+    if (length < (int)sizeof o->config_path)
         o->config = o->config_path;
     return true;
 }
@@ -126,6 +150,23 @@ static bool inherits_socket(void)
     return pid && fds && strtol(pid, NULL, 10) == (long)getpid() && strtol(fds, NULL, 10) >= 1;
 }
 
+static tandem_status read_tuning(const char *path, td_choice_table *table, char *why, size_t why_bytes)
+{
+    static char text[TD_CHOICE_MOST_TEXT + 1];
+    char reason[300] = "";
+    FILE *file = fopen(path, "re");
+    const size_t bytes = file ? fread(text, 1, sizeof text, file) : 0;
+    tandem_status status = TANDEM_OK;
+
+    if (!file || ferror(file))
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "tuning is '%s': %s", path, strerror(errno));
+    else if (td_choice_parse(text, bytes, table, reason, sizeof reason) != TANDEM_OK)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "tuning is '%s': %s", path, reason);
+    if (file)
+        fclose(file);
+    return status;
+}
+
 static tandem_status listen_somewhere(td_broker *b, const options *o, bool inherits, char *why, size_t why_bytes)
 {
     tandem_status status;
@@ -136,7 +177,7 @@ static tandem_status listen_somewhere(td_broker *b, const options *o, bool inher
         return status;
     }
     status = td_listener_open(&b->listener, o->socket, why, why_bytes);
-    if (status == TANDEM_OK && b->config.allow_count && chmod(o->socket, 0666)) {
+    if (status == TANDEM_OK && td_socket_mode(o->socket, &b->config)) {
         status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", o->socket, strerror(errno));
         td_listener_close(&b->listener);
     }
@@ -225,7 +266,12 @@ int main(int argc, char **argv)
     b.config = td_config_default();
     b.listener = (td_listener){-1, -1, -1, ""};
     b.metrics = b.signals = b.nursery = b.notify = -1;
-    if (o.config && td_config_read(o.config, &b.config, why, sizeof why) != TANDEM_OK) {
+    if (o.config && (o.config_given || !access(o.config, F_OK)) &&
+        td_config_read(o.config, &b.config, why, sizeof why) != TANDEM_OK) {
+        td_say(TD_LOG_ERROR, "%s", why);
+        return 1;
+    }
+    if (b.config.tuning[0] && read_tuning(b.config.tuning, &b.tuning, why, sizeof why) != TANDEM_OK) {
         td_say(TD_LOG_ERROR, "%s", why);
         return 1;
     }
@@ -233,7 +279,7 @@ int main(int argc, char **argv)
     raise_limit();
     td_confine_process();
     b.signals = take_signals();
-    b.nursery = td_nursery_start(&b.config, o.config);
+    b.nursery = td_nursery_start(&b.config, o.config, o.config_given, inherits ? NULL : o.socket);
     result = 1;
     if (b.signals < 0 || b.nursery < 0) {
         td_say(TD_LOG_ERROR, "cannot begin: %s", strerror(errno));

@@ -14,13 +14,18 @@
 
 #include "engine_plugin/daemon/daemon.h"
 
+/* That of 48 clients whose names are as long as can be has 120 KB. */
+enum { PAGE_BYTES = 160 * 1024 };
+
 int td_metrics_listen(uint32_t port, char *why, size_t why_bytes)
 {
     const struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
+    /* What is accepted has room for a whole page: nobody waits until it is read. */
     if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) &&
+        !setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){2 * PAGE_BYTES}, sizeof(int)) &&
         !bind(fd, (const struct sockaddr *)&at, sizeof at) && !listen(fd, 8))
         return fd;
     td_fail(why, why_bytes, TANDEM_ERROR_IO, "metrics is %u: %s", port, strerror(errno));
@@ -29,7 +34,7 @@ int td_metrics_listen(uint32_t port, char *why, size_t why_bytes)
 }
 
 typedef struct page {
-    char text[49152];
+    char text[PAGE_BYTES];
     size_t at;
 } page;
 
@@ -48,8 +53,8 @@ static void add(page *p, const char *format, ...)
         p->text[p->at] = 0;
 }
 
-/* A client's name as a label's value. */
-static void add_label(page *p, const td_client *c, const char *metric)
+/* A client's line; its name is a label's value. */
+static void add_client(page *p, const td_client *c, const char *metric, uint64_t value)
 {
     char name[2 * TD_WIRE_NAME_BYTES];
     size_t to = 0;
@@ -60,27 +65,30 @@ static void add_label(page *p, const td_client *c, const char *metric)
         name[to++] = *from;
     }
     name[to] = 0;
-    add(p, "tandemd_client_%s{session=\"%u\",pid=\"%d\",name=\"%s\"} ", metric, c->session, (int)c->conn.pid, name);
+    add(p, "tandemd_client_%s{session=\"%u\",pid=\"%d\",name=\"%s\",class=\"%s\"} %" PRIu64 "\n", metric, c->session,
+        (int)c->conn.pid, name, c->job_class == TANDEM_CLASS_BACKGROUND ? "background" : "frame", value);
 }
 
 static void add_clients(page *p, const td_broker *b, const char *metric, const char *type, const char *help,
-                        uint64_t (*of)(const td_client *c))
+                        uint64_t (*of)(const td_broker *b, const td_client *c))
 {
     add(p, "# HELP tandemd_client_%s %s\n# TYPE tandemd_client_%s %s\n", metric, help, metric, type);
     for (const td_client *c = b->clients; c; c = c->next)
-        if (c->state == TD_CLIENT_READY) {
-            add_label(p, c, metric);
-            add(p, "%" PRIu64 "\n", of(c));
-        }
+        if (c->state == TD_CLIENT_READY)
+            add_client(p, c, metric, of(b, c));
 }
 
-static uint64_t done_of(const td_client *c) { return c->done; }
-static uint64_t stale_of(const td_client *c) { return c->stale; }
-static uint64_t failed_of(const td_client *c) { return c->failed; }
-static uint64_t compute_of(const td_client *c) { return c->compute_ns; }
-static uint64_t wait_of(const td_client *c) { return c->wait_ns; }
-static uint64_t mem_of(const td_client *c) { return c->mem_bytes; }
-static uint64_t queued_of(const td_client *c) { return c->count; }
+typedef const td_broker broker;
+typedef const td_client client;
+static uint64_t done_of(broker *b, client *c) { return (void)b, c->done; }
+static uint64_t stale_of(broker *b, client *c) { return (void)b, c->stale; }
+static uint64_t failed_of(broker *b, client *c) { return (void)b, c->failed; }
+static uint64_t compute_of(broker *b, client *c) { return (void)b, c->compute_ns; }
+static uint64_t wait_of(broker *b, client *c) { return (void)b, c->wait_ns; }
+static uint64_t mem_of(broker *b, client *c) { return (void)b, c->mem_bytes; }
+static uint64_t scratch_of(broker *b, client *c) { return td_scratch_held(b, c); }
+static uint64_t models_of(broker *b, client *c) { return (void)b, c->model_bytes; }
+static uint64_t queued_of(broker *b, client *c) { return (void)b, c->count; }
 
 static void write_page(page *p, const td_broker *b)
 {
@@ -97,8 +105,13 @@ static void write_page(page *p, const td_broker *b)
         b->jobs_done, b->jobs_stale, b->jobs_cancelled, b->jobs_failed);
     add(p, "# HELP tandemd_compute_ns_total Time on the device.\n# TYPE tandemd_compute_ns_total counter\n"
            "tandemd_compute_ns_total %" PRIu64 "\n", b->compute_ns);
+    add(p, "# HELP tandemd_background_slice_ns_max Longest piece of background work: what a frame may wait for.\n"
+           "# TYPE tandemd_background_slice_ns_max gauge\ntandemd_background_slice_ns_max %" PRIu64 "\n",
+        b->longest_slice_ns);
     add(p, "# HELP tandemd_mem_bytes Shared memory of all clients.\n# TYPE tandemd_mem_bytes gauge\n"
            "tandemd_mem_bytes %" PRIu64 "\n", b->mem_bytes);
+    add(p, "# HELP tandemd_scratch_bytes What the worker holds for jobs.\n# TYPE tandemd_scratch_bytes gauge\n"
+           "tandemd_scratch_bytes %" PRIu64 "\n", td_scratch_held(b, NULL));
     add(p, "# HELP tandemd_model_bytes Files of all models.\n# TYPE tandemd_model_bytes gauge\n"
            "tandemd_model_bytes %" PRIu64 "\n", b->model_bytes);
     add_clients(p, b, "jobs_done_total", "counter", "Jobs that wrote their output.", done_of);
@@ -107,6 +120,8 @@ static void write_page(page *p, const td_broker *b)
     add_clients(p, b, "compute_ns_total", "counter", "Time on the device.", compute_of);
     add_clients(p, b, "wait_ns_total", "counter", "Time that jobs which could run waited for their turn.", wait_of);
     add_clients(p, b, "mem_bytes", "gauge", "Shared memory.", mem_of);
+    add_clients(p, b, "scratch_bytes", "gauge", "What the worker holds for its jobs.", scratch_of);
+    add_clients(p, b, "model_bytes", "gauge", "Files of the models that it uses.", models_of);
     add_clients(p, b, "jobs_under_way", "gauge", "Jobs that have not ended.", queued_of);
 }
 

@@ -85,7 +85,9 @@ typedef struct nursery {
     int broker, signals;
     pid_t worker; /* the last one, until it has ended; 0: none */
     td_config config;
-    const char *config_path;
+    uint32_t backend, threads; /* those of the start, whatever the configuration says now */
+    const char *config_path, *socket_path; /* or NULL */
+    bool config_given;
 } nursery;
 
 /* A worker is this program again, with memory of its own. */
@@ -95,11 +97,12 @@ static void become_worker(const nursery *n, int socket, int desk)
     char *const argv[] = {(char *)"tandemd-worker", (char *)"--worker", backend, threads, NULL};
     sigset_t none;
 
-    snprintf(backend, sizeof backend, "%u", n->config.backend);
-    snprintf(threads, sizeof threads, "%u", n->config.threads);
+    snprintf(backend, sizeof backend, "%u", n->backend);
+    snprintf(threads, sizeof threads, "%u", n->threads);
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0ul, 0ul, 0ul);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* of 8 two clients' streams may share one: who waits holds both up */
     setenv("OMP_WAIT_POLICY", "passive", 0); /* threads that spin take the cores from the games' */
     /* Not onto one another. */
     socket = fcntl(socket, F_DUPFD_CLOEXEC, 10);
@@ -132,14 +135,16 @@ static int open_beneath(const nursery *n, const char *path, char *why, size_t wh
 {
     const struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK,
                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
-    int error = ENOENT;
+    const char *wrong = "it is not there";
 
     for (uint32_t i = 0; i < n->config.model_dir_count; i++) {
         const char *dir = n->config.model_dirs[i], *below = path;
-        const size_t length = strlen(dir);
+        size_t length = strlen(dir);
         struct stat st;
         int at, fd;
 
+        while (length && dir[length - 1] == '/')
+            length--;
         if (path[0] == '/') { /* a client may know where they are */
             if (strncmp(path, dir, length) || path[length] != '/')
                 continue;
@@ -150,16 +155,16 @@ static int open_beneath(const nursery *n, const char *path, char *why, size_t wh
         if (at < 0)
             continue;
         fd = (int)syscall(SYS_openat2, at, below, &how, sizeof how);
-        if (fd < 0)
-            error = errno;
+        if (fd < 0 && errno != ENOENT)
+            wrong = errno == EXDEV ? "it leads out" : strerror(errno);
         close(at);
         if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode))
             return fd;
         if (fd >= 0)
-            error = EISDIR;
+            wrong = "it is no regular file";
         td_fd_close(&fd);
     }
-    td_fail(why, why_bytes, TANDEM_ERROR_IO, "path is '%.200s': %s, beneath %u model director%s", path, strerror(error),
+    td_fail(why, why_bytes, TANDEM_ERROR_IO, "path is '%.200s': %s, beneath %u model director%s", path, wrong,
             n->config.model_dir_count, n->config.model_dir_count == 1 ? "y" : "ies");
     return -1;
 }
@@ -176,6 +181,24 @@ static void look_at_children(nursery *n)
             n->worker = 0;
         td_pass(n->broker, &m, sizeof m, NULL, 0);
     }
+}
+
+/* One that was not named may come and go: the defaults hold without it. */
+static tandem_status read_config(nursery *n, char *why, size_t why_bytes)
+{
+    const bool allowed = n->config.allow_count;
+    tandem_status status = TANDEM_OK;
+    struct stat st;
+
+    if (n->config_path && !stat(n->config_path, &st) && !S_ISREG(st.st_mode)) /* a pipe may have no end */
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s is no regular file", n->config_path);
+    else if (n->config_given || (n->config_path && !access(n->config_path, F_OK)))
+        status = td_config_read(n->config_path, &n->config, why, why_bytes);
+    else
+        n->config = td_config_default();
+    if (n->socket_path && allowed != (n->config.allow_count > 0) && td_socket_mode(n->socket_path, &n->config))
+        td_say(TD_LOG_WARN, "%s: %s", n->socket_path, strerror(errno));
+    return status;
 }
 
 static void answer(nursery *n, td_nurse *m, const int fds[2])
@@ -202,7 +225,7 @@ static void answer(nursery *n, td_nurse *m, const int fds[2])
         td_fd_close(&fd);
         break;
     case TD_NURSE_CONFIG:
-        m->status = n->config_path ? td_config_read(n->config_path, &n->config, why, sizeof why) : TANDEM_OK;
+        m->status = read_config(n, why, sizeof why);
         snprintf(m->text, sizeof m->text, "%s", why);
         m->config = n->config;
         td_pass(n->broker, m, sizeof *m, NULL, 0);
@@ -237,7 +260,12 @@ static int run(nursery *n)
     }
 }
 
-int td_nursery_start(const td_config *config, const char *config_path)
+int td_socket_mode(const char *path, const td_config *config)
+{
+    return chmod(path, config->allow_count ? 0666 : 0600);
+}
+
+int td_nursery_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path)
 {
     const pid_t before = getpid();
     int ends[2];
@@ -275,7 +303,13 @@ int td_nursery_start(const td_config *config, const char *config_path)
     {
         static nursery n;
 
-        n = (nursery){.broker = 3, .config = *config, .config_path = config_path};
+        n = (nursery){.broker = 3,
+                      .config = *config,
+                      .backend = config->backend,
+                      .threads = config->threads,
+                      .config_path = config_path,
+                      .config_given = config_given,
+                      .socket_path = socket_path};
         n.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         prctl(PR_SET_NAME, "tandemd-nursery", 0ul, 0ul, 0ul);
         _exit(n.signals < 0 ? 1 : run(&n));

@@ -3,16 +3,21 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   order   a client's jobs run in the order in which it put them; of all clients' first ones the next is chosen so:
- *           of those whose client has had at most share_window more compute than the one that has had least, the
- *           earliest deadline; where there is none, who has had least
- *   share   is counted in time on the device; who comes back from a pause begins where the others are
+ *           frames before what goes on in the background; of those whose client has had at most share_window more compute
+ *           than the one that has had least, the earliest deadline; where there is none, who has had least
+ *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
+ *           begins where the others are
+ *   slices  a job without a deadline is given to the worker in pieces of at most SLICE_NS, where others may want to go in
+ *           between; the GPU goes from a background's stream to a frame's by itself
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
+ *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,6 +31,12 @@
 #define TURN_NS 100000000u      /* a turn comes at the latest so long after the last one */
 #define BLIND_NS 300000u        /* and so where the kernel cannot wait for many futexes */
 #define LATE_DEADLINE UINT64_MAX
+#define SLICE_NS 400000u      /* of 500 us: what is guessed is not always met */
+#define AHEAD_NS 2000000u     /* of a client's on a GPU: beyond two jobs no more than this */
+#define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
+#define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
+#define LOOK_AGAIN_NS 1000000u
+enum { MOST_UNMET = 3 };
 
 /* The end of a job. */
 
@@ -45,6 +56,8 @@ static void report(td_broker *b, td_work *work, uint32_t state, tandem_status st
 {
     td_client *c = work->client;
     td_wire_report r = {.state = state, .status = status};
+
+    r.yours = state > TANDEM_JOB_RUNNING && work->signal && work->signal->opaque && !work->with_gpu;
 
     if (work->told)
         return;
@@ -80,7 +93,7 @@ static void finish(td_broker *b, td_work *work, uint32_t state, tandem_status st
     report(b, work, state, status, slot);
     drop_uses(work);
     if (work->signal) {
-        if (c->state == TD_CLIENT_READY)
+        if (c->state == TD_CLIENT_READY && !work->signal->opaque)
             td_point_raise(&work->signal->point, work->signal_value);
         work->signal->uses--;
     }
@@ -107,16 +120,23 @@ void td_queue_settle(td_broker *b, td_client *c)
 
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status)
 {
+    if (work->given_up)
+        return;
+    if (!work->asked) {
+        work->asked = true;
+        work->end_state = state;
+        work->end_status = status;
+    }
     if (work->slot >= 0) { /* the worker decides */
-        atomic_store(&b->desk->slots[work->slot].cancel, 1);
+        for (int i = 0; i < TD_DESK_SLOTS; i++)
+            if (b->desk_works[i] == work)
+                atomic_store(&b->desk->slots[i].cancel, 1);
         td_bell_ring(&b->desk->to_worker);
         return;
     }
-    if (work->given_up)
-        return;
     work->given_up = true;
-    work->end_state = state;
-    work->end_status = status;
+    state = work->end_state;
+    status = work->end_status;
     if (state != TANDEM_JOB_CANCELLED)
         report(b, work, state, status, NULL);
     drop_uses(work);
@@ -134,7 +154,7 @@ static void fail(td_broker *b, td_work *work, tandem_status status, const char *
 
 /* The beginning of a job. */
 
-static tandem_status bind_mems(td_client *c, td_work *work, char *why, size_t why_bytes)
+static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *why, size_t why_bytes)
 {
     static const char *const names[TD_VIEWS] = {"q", "k", "v", "o", "lse"};
     const tandem_attention *op = &work->job.op.attention;
@@ -157,6 +177,11 @@ static tandem_status bind_mems(td_client *c, td_work *work, char *why, size_t wh
         if (mem->status != TANDEM_OK)
             return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take",
                            names[i], views[i]->mem);
+        if (mem->weights && mem->weights->evicted && td_weights_load(b, mem->weights) != TANDEM_OK)
+            return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
+                           "%s.mem is 0x%" PRIx64 ", of a model of %" PRIu64 " bytes that made room for others, which now "
+                           "have %" PRIu64 " of %" PRIu64,
+                           names[i], views[i]->mem, mem->weights->bytes, b->model_bytes, b->config.model_bytes);
         if (!td_wire_view_end(views[i], op->batch, keys ? op->kv_heads : op->heads, keys ? op->kv_len : op->q_len,
                               i == 4 ? 1 : op->head_dim, &end) ||
             end > mem->bytes)
@@ -177,30 +202,37 @@ static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t 
     if (signal->timeline) {
         td_shared *t = td_ids_find(&c->timelines, signal->timeline);
 
-        if (!t || t->closing)
+        if (!t || t->closing || t->pending)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                           "job.signal.timeline is 0x%" PRIx64 ", which was destroyed", signal->timeline);
+                           "job.signal.timeline is 0x%" PRIx64 ", which %s",
+                           signal->timeline, t && t->pending ? "is not made yet" : "was destroyed");
         if (!t->by_daemon)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "job.signal.timeline is 0x%" PRIx64 ", which the client signals", signal->timeline);
         if (signal->value <= t->promised)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", which an earlier job signals",
+                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", where the timeline is or will be",
                            signal->value, t->promised);
         work->signal = t;
         work->signal_value = t->promised = signal->value;
         t->uses++;
     }
+    if (work->signal && work->signal->status != TANDEM_OK)
+        return td_fail(why, why_bytes, work->signal->status,
+                       "job.signal.timeline is 0x%" PRIx64 ", which the new worker could not take", signal->timeline);
     if (wait->timeline) {
         td_shared *t = td_ids_find(&c->timelines, wait->timeline);
 
-        if (!t || t->closing)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "job.wait.timeline is 0x%" PRIx64 ", which was destroyed",
-                           wait->timeline);
+        if (!t || t->closing || t->pending)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "job.wait.timeline is 0x%" PRIx64 ", which %s",
+                           wait->timeline, t && t->pending ? "is not made yet" : "was destroyed");
         if (t->by_daemon && wait->value > t->promised)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "job.wait.value is %" PRIu64 ", but the daemon's timeline ends at %" PRIu64 " so far",
                            wait->value, t->promised);
+        if (t->status != TANDEM_OK)
+            return td_fail(why, why_bytes, t->status,
+                           "job.wait.timeline is 0x%" PRIx64 ", which the new worker could not take", wait->timeline);
         work->wait = t;
         t->uses++;
     }
@@ -217,19 +249,22 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
 
     while (work->ticket) /* there is one: the ring is not read else */
         work++;
-    *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now, .slot = -1};
+    *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now, .slot = -1, .slices = 1};
     if (m->job.deadline_ns)
         work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
     work->bound_ns = now + c->wait_bound_ns;
-    if (!c->count && c->virtual_ns < b->virtual_ns) /* it had nothing to do: nothing is saved up */
-        c->virtual_ns = b->virtual_ns;
+    if (!c->count && c->virtual_ns < b->virtual_ns[c->job_class]) /* it had nothing to do: nothing is saved up */
+        c->virtual_ns = b->virtual_ns[c->job_class];
     c->order[c->count++] = work;
     c->last_ticket = m->ticket;
+    if (c->called_ns)
+        td_vigil_end(&c->calls, now - c->called_ns < TD_VIGIL_NS, now);
+    c->called_ns = 0;
     c->submitted++;
     report(b, work, TANDEM_JOB_PENDING, TANDEM_OK, NULL);
     status = bind_points(c, work, why, sizeof why);
     if (status == TANDEM_OK)
-        status = bind_mems(c, work, why, sizeof why);
+        status = bind_mems(b, c, work, why, sizeof why);
     if (status == TANDEM_OK && b->stopping)
         status = td_fail(why, sizeof why, TANDEM_ERROR_LOST, "the daemon stops");
     if (status != TANDEM_OK)
@@ -247,6 +282,14 @@ static void take_cancel(td_broker *b, td_client *c, uint64_t ticket)
     td_queue_settle(b, c);
 }
 
+static void take_submitted(td_client *c, const td_wire_submitted *m)
+{
+    td_shared *t = td_ids_find(&c->timelines, m->timeline);
+
+    if (t && t->opaque && !t->by_daemon && m->value > t->announced)
+        t->announced = m->value;
+}
+
 static bool take_some(td_broker *b, td_client *c)
 {
     bool some = false;
@@ -259,13 +302,40 @@ static bool take_some(td_broker *b, td_client *c)
         if (status == TANDEM_ERROR_BUSY)
             break;
         some = true;
+        c->rung++;
         if (status != TANDEM_OK)
             td_client_end(b, c, status, 0, why);
         else if (m.header.type == TD_WIRE_JOB)
             take_job(b, c, &m.job);
         else if (m.header.type == TD_WIRE_CANCEL)
             take_cancel(b, c, m.cancel.ticket);
-        /* SUBMITTED: pages tell by themselves */
+        else
+            take_submitted(c, &m.submitted); /* pages tell by themselves */
+    }
+    return some;
+}
+
+/* A client rings without having put anything: it will at once. */
+static void hear_call(td_broker *b, td_client *c, uint64_t now)
+{
+    if (c->called_ns) /* it did not */
+        td_vigil_end(&c->calls, false, now);
+    c->called_ns = 0;
+    if (!td_vigil_pays(&c->calls, now))
+        return;
+    c->called_ns = now;
+    b->awake_ns = now + TD_VIGIL_NS;
+}
+
+static bool take_news(td_broker *b, td_client *c, uint64_t now)
+{
+    const uint32_t rung = atomic_load(&c->ring.area->to_daemon.count);
+    const bool some = take_some(b, c);
+
+    if (c->state == TD_CLIENT_READY && (int32_t)(rung - c->rung) > 0) {
+        c->rung = rung;
+        if (!some && b->has_worker && !b->costs.is_gpu)
+            hear_call(b, c, now);
     }
     return some;
 }
@@ -277,11 +347,11 @@ void td_queue_take(td_broker *b, td_client *c)
 
 /* Whose turn it is. */
 
-/* A client's first job that the worker does not have, if all before it are over or there. */
+/* A client's first job that the worker does not have wholly, if all before it are over or there. */
 static td_work *head_of(const td_client *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
-        if (c->order[i]->slot < 0 && !c->order[i]->given_up)
+        if (c->order[i]->slice < c->order[i]->slices && !c->order[i]->given_up && !c->order[i]->asked)
             return c->order[i];
     return NULL;
 }
@@ -292,13 +362,24 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     char why[TD_TEXT_BYTES] = "";
     uint64_t value;
 
+    for (int i = 0; i < TD_VIEWS; i++)
+        if (work->mems[i] && work->mems[i]->weights) {
+            if (!work->mems[i]->weights->there && work->mems[i]->status == TANDEM_OK)
+                return false; /* it is being loaded again */
+            work->mems[i]->weights->used_ns = now;
+        }
+    for (const td_errand *e = b->errands; e && work->after_errand; e = e->next)
+        if (e->task.kind == TD_TASK_END && e->task.serial <= work->after_errand)
+            return false; /* room is being made for it */
     if (work->ready_ns)
         return true;
     if (work->wait) {
         td_shared *wait = work->wait;
         tandem_status status = TANDEM_OK;
 
-        if (wait->by_daemon)
+        if (wait->opaque) /* of the daemon's: a job before it signals, in the same lane */
+            value = wait->by_daemon ? wait->promised : wait->announced;
+        else if (wait->by_daemon)
             value = wait->point.highest;
         else
             status = td_point_read(&wait->point, &value, why, sizeof why);
@@ -308,8 +389,10 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
         }
         if (value < work->job.wait.value)
             return false;
-        wait->uses--;
-        work->wait = NULL;
+        if (!wait->opaque) {
+            wait->uses--;
+            work->wait = NULL;
+        }
     }
     work->ready_ns = now;
     return true;
@@ -336,6 +419,14 @@ static bool end_if_late(td_broker *b, td_work *work, uint64_t now, uint64_t *nex
     }
     if (now >= bound && work->ready_ns) {
         fail(b, work, TANDEM_ERROR_LOST, "there was no worker for it within 60 s");
+        return true;
+    }
+    if (now >= bound && work->wait->opaque) {
+        td_fail(why, sizeof why, TANDEM_ERROR_LOST,
+                "wait point {0x%" PRIx64 ", %" PRIu64 "} was not submitted within %" PRIu64 " ms; announced is %" PRIu64,
+                work->job.wait.timeline, work->job.wait.value, work->client->wait_bound_ns / 1000000,
+                work->wait->announced);
+        fail(b, work, TANDEM_ERROR_LOST, why);
         return true;
     }
     if (now >= bound && td_point_read(&work->wait->point, &value, why, sizeof why) == TANDEM_OK &&
@@ -370,73 +461,248 @@ static uint64_t deadline_of(const td_work *work)
     return work->deadline_ns ? work->deadline_ns : LATE_DEADLINE;
 }
 
-static td_work *choose(td_broker *b, uint64_t now)
+/* Somebody who draws frames, maybe on the same GPU: between two slices it is left idle for a moment, and changes over to
+ * the engine's own work then, which it does not as long as there is more of ours. */
+static bool has_frames(const td_broker *b)
+{
+    bool has = false;
+
+    for (const td_client *c = b->clients; c; c = c->next)
+        has = has || (c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE &&
+                      c->job_class == TANDEM_CLASS_FRAME);
+    return has;
+}
+
+/* Whether the worker takes another of a client's jobs now. */
+static bool has_room(const td_broker *b, const td_client *c)
+{
+    const bool background = c->job_class == TANDEM_CLASS_BACKGROUND;
+    const uint32_t all = b->at_desk[0] + b->at_desk[1];
+
+    if (all >= TD_DESK_SLOTS)
+        return false;
+    if (background && b->at_desk[1] >= (b->costs.is_gpu && !has_frames(b) ? 2u : 1u))
+        return false;
+    if (!b->costs.is_gpu)
+        return b->at_desk[c->job_class] < TD_DESK_DEPTH;
+    return c->at_desk < TD_LANE_DEPTH && (c->at_desk < 2 || c->at_desk_ns < AHEAD_NS);
+}
+
+/* Of a class. *again: somebody waits for the share of another, who may not want it. */
+static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *again)
 {
     uint64_t least = UINT64_MAX;
     td_work *best = NULL;
+    bool waits = false;
 
     for (td_client *c = b->clients; c; c = c->next) {
-        td_work *head = c->state == TD_CLIENT_READY ? head_of(c) : NULL;
+        td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? head_of(c) : NULL;
+        const bool ready = head && is_ready(b, head, now);
 
-        if (head && is_ready(b, head, now) && c->virtual_ns < least)
+        if (c->state != TD_CLIENT_READY || c->job_class != job_class)
+            continue;
+        if ((ready || (c->at_desk && c->busy && now - c->ended_ns < BUSY_FOR_NS)) && c->virtual_ns < least)
             least = c->virtual_ns;
     }
     for (td_client *c = b->clients; c; c = c->next) {
-        td_work *head = c->state == TD_CLIENT_READY ? head_of(c) : NULL;
+        td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? head_of(c) : NULL;
 
-        if (!head || !head->ready_ns || c->virtual_ns - least > b->config.share_window_ns)
+        if (!head || !is_ready(b, head, now) || !has_room(b, c))
             continue;
+        if (c->virtual_ns - least > b->config.share_window_ns) {
+            waits = true;
+            continue;
+        }
         if (!best || deadline_of(head) < deadline_of(best) ||
             (deadline_of(head) == deadline_of(best) && c->virtual_ns < best->client->virtual_ns))
             best = head;
     }
-    if (best && least > b->virtual_ns)
-        b->virtual_ns = least;
+    if (best && least > b->virtual_ns[job_class])
+        b->virtual_ns[job_class] = least;
+    *again = *again || (waits && !best);
     return best;
 }
 
-static bool put_on_desk(td_broker *b, uint64_t now)
+static td_work *choose(td_broker *b, uint64_t now, bool *again)
 {
-    tandem_view *views[TD_VIEWS];
-    td_slot *slot = NULL;
-    uint32_t busy = 0;
-    td_work *work;
-    int at = 0;
+    td_work *best = choose_of(b, TANDEM_CLASS_FRAME, now, again);
 
-    if (!b->has_worker)
+    return best ? best : choose_of(b, TANDEM_CLASS_BACKGROUND, now, again);
+}
+
+/* Whether somebody may want to go in between. */
+static bool is_to_be_cut(const td_broker *b, const td_work *work)
+{
+    uint32_t sharing = 0;
+
+    if (work->job.deadline_ns) /* it is written wholly, or not at all */
         return false;
-    for (int i = 0; i < TD_DESK_SLOTS; i++) {
-        busy += b->desk_works[i] != NULL;
-        if (!b->desk_works[i] && !slot) {
-            slot = &b->desk->slots[i];
-            at = i;
-        }
-    }
-    if (busy >= TD_DESK_DEPTH || !slot)
-        return false;
-    work = choose(b, now);
-    if (!work)
-        return false;
-    slot->sequence = ++b->sequence;
-    slot->deadline_ns = work->deadline_ns;
+    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
+        return true;
+    for (const td_client *c = b->clients; c; c = c->next)
+        sharing += c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE;
+    return b->costs.is_gpu && sharing > 1;
+}
+
+/* The worker's numbers for what a job, or a piece of it, names. */
+static void fill(td_slot *slot, const td_work *work)
+{
+    tandem_attention *op = &slot->job.op.attention;
+    tandem_view *views[TD_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const bool first = !work->slice, last = work->slice + 1 == work->slices;
+
     slot->job = work->job;
-    slot->text[0] = 0;
-    views[0] = &slot->job.op.attention.q;
-    views[1] = &slot->job.op.attention.k;
-    views[2] = &slot->job.op.attention.v;
-    views[3] = &slot->job.op.attention.o;
-    views[4] = &slot->job.op.attention.lse;
+    slot->whole = work->slices > 1 ? *op : (tandem_attention){0};
+    if (work->slices > 1)
+        td_slice(&work->job.op.attention, work->cuts, work->slice, op);
     for (int i = 0; i < TD_VIEWS; i++)
         if (work->mems[i])
             views[i]->mem = work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
+    slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
+    slot->job.signal = last && work->signal && work->signal->opaque
+                           ? (tandem_point){work->signal->number, work->signal_value}
+                           : (tandem_point){0};
+}
+
+static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
+{
+    td_slot *slot;
+    td_work *work;
+    td_client *c;
+    int at = 0;
+
+    if (!b->has_worker || !(work = choose(b, now, again)))
+        return false;
+    while (b->desk_works[at])
+        at++;
+    slot = &b->desk->slots[at];
+    c = work->client;
+    if (!work->slice && is_to_be_cut(b, work))
+        work->cuts = td_slices(&b->costs, &work->job.op.attention, SLICE_NS, &work->slices);
+    fill(slot, work);
+    slot->lane = c->lane;
+    slot->session = c->session;
+    slot->sequence = ++b->sequence;
+    slot->deadline_ns = work->deadline_ns;
+    slot->own_bytes = td_room_in(b->config.client_bytes, c->mem_bytes);
+    slot->all_bytes = td_room_in(b->config.total_bytes, b->mem_bytes);
+    slot->text[0] = 0;
+    slot->submitted = 0;
+    slot->lacks_bytes = 0;
+    work->slice++;
+    work->at_desk++;
     work->slot = at;
     work->run_ns = now;
     b->desk_works[at] = work;
-    report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
+    b->desk_ns[at] = work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, &slot->job.op.attention)
+                                      : td_cost_guess(&b->costs, &slot->job.op.attention);
+    slot->brief = td_cost_is_brief(&b->costs, &slot->job.op.attention);
+    b->at_desk[c->job_class]++;
+    c->at_desk++;
+    c->at_desk_ns += b->desk_ns[at];
+    b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_desk[0] + b->at_desk[1] == 1 ? now + TD_VIGIL_NS : 0;
+    if (work->slice == 1)
+        report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
     atomic_store(&slot->cancel, 0);
+    atomic_store(&b->desk->cpu, (uint32_t)sched_getcpu());
+    atomic_store(&b->desk->rung_ns, now);
     atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
     td_bell_ring(&b->desk->to_worker);
     return true;
+}
+
+static void leave_desk(td_broker *b, int at)
+{
+    td_work *work = b->desk_works[at];
+    td_client *c = work->client;
+
+    b->desk_works[at] = NULL;
+    b->at_desk[c->job_class]--;
+    c->at_desk--;
+    c->at_desk_ns -= b->desk_ns[at];
+    if (!--work->at_desk)
+        work->slot = -1;
+}
+
+/* What a result adds to its client's numbers. */
+static void account(td_broker *b, const td_work *work, const td_slot *at, const td_slot *slot, uint64_t guess)
+{
+    td_client *c = work->client;
+    const uint64_t took = slot->end_ns > slot->begin_ns ? slot->end_ns - slot->begin_ns : 0;
+    uint64_t cost = took;
+
+    if (c->job_class == TANDEM_CLASS_BACKGROUND && took > b->longest_slice_ns)
+        b->longest_slice_ns = took;
+    if (took && b->last_client != c)
+        b->last_other_ns = b->last_ns;
+    if (took && slot->end_state == TANDEM_JOB_DONE)
+        cost = td_cost_learn(&b->costs, &at->job.op.attention, slot->begin_ns, slot->end_ns,
+                             !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
+                                                  b->last_other_ns <= slot->begin_ns),
+                             guess);
+    if (took) {
+        b->last_client = c;
+        b->last_ns = slot->end_ns;
+    }
+    c->compute_ns += cost;
+    c->virtual_ns += cost;
+    b->compute_ns += cost;
+    if (slot->begin_ns > work->ready_ns && work->slice == 1)
+        c->wait_ns += slot->begin_ns - work->ready_ns;
+    if (took) {
+        c->busy = slot->begin_ns < c->ended_ns + BUSY_GAP_NS;
+        c->ended_ns = slot->end_ns;
+    }
+    if (slot->end_state == TANDEM_JOB_DONE)
+        c->strikes = c->unmet = 0;
+}
+
+/* The worker has no memory left for a job: once more, without the models that are idle. */
+static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
+{
+    if (slot->lacks_bytes || slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_errand ||
+        !td_weights_evict_idle(b, NULL))
+        return false;
+    work->after_errand = b->errand_serial;
+    work->slice = 0;
+    return true;
+}
+
+/* The worker is through with a job, or with a piece of it. */
+static void end_piece(td_broker *b, td_work *work, td_slot *slot)
+{
+    td_client *c = work->client;
+
+    if (work->slice == work->slices && slot->submitted && work->signal && work->signal->opaque)
+        work->with_gpu = true; /* of several pieces the last one ends last */
+    if (!work->began_ns)
+        work->began_ns = slot->begin_ns;
+    slot->begin_ns = work->began_ns;
+    if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_NOMEM) {
+        if (try_again(b, work, slot))
+            return;
+        td_client_lacks(b, c, slot->lacks_bytes, slot->text, sizeof slot->text);
+    }
+    if (slot->end_state == TANDEM_JOB_FAILED)
+        td_client_error(b, c, 0, work->ticket, slot->status, slot->text);
+    /* While its stream waits, the driver may hold up what others share. It may come back. */
+    if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_LOST && work->wait &&
+        ++c->unmet == MOST_UNMET)
+        td_client_end(b, c, TANDEM_ERROR_LOST, 0, "it announced points, one after the other, that did not come");
+    if (slot->end_state != TANDEM_JOB_DONE && work->slices > 1 && !work->asked) { /* no further ones */
+        work->asked = true;
+        work->end_state = slot->end_state;
+        work->end_status = slot->status;
+    }
+    if (work->at_desk)
+        return;
+    if (work->slices > 1 && work->asked && (work->slice < work->slices || slot->end_state != TANDEM_JOB_DONE)) {
+        td_queue_give_up(b, work, work->end_state, work->end_status);
+        td_queue_settle(b, c);
+    } else if (work->slice == work->slices) {
+        finish(b, work, slot->end_state, slot->status, slot);
+        td_queue_settle(b, c);
+    }
 }
 
 /* What the worker says is copied, then looked at. */
@@ -447,8 +713,6 @@ static bool take_results(td_broker *b)
     for (int i = 0; i < TD_DESK_SLOTS && b->desk; i++) {
         td_slot *at = &b->desk->slots[i];
         td_work *work = b->desk_works[i];
-        td_client *c;
-        uint64_t took;
         td_slot slot;
 
         if (!work || atomic_load_explicit(&at->state, memory_order_acquire) != TD_SLOT_ENDED)
@@ -466,25 +730,16 @@ static bool take_results(td_broker *b)
             slot.status = TANDEM_OK;
         else if (slot.status >= TANDEM_OK || slot.status < TANDEM_ERROR_BUSY)
             slot.status = TANDEM_ERROR_DEVICE;
-        c = work->client;
-        took = slot.end_ns > slot.begin_ns ? slot.end_ns - slot.begin_ns : 0;
-        c->compute_ns += took;
-        c->virtual_ns += took;
-        b->compute_ns += took;
-        if (slot.begin_ns > work->ready_ns)
-            c->wait_ns += slot.begin_ns - work->ready_ns;
-        if (slot.end_state == TANDEM_JOB_DONE)
-            c->strikes = 0;
-        if (slot.end_state == TANDEM_JOB_FAILED)
-            td_client_error(b, c, 0, work->ticket, slot.status, slot.text);
-        b->desk_works[i] = NULL;
+        slot.submitted = at->submitted;
+        slot.lacks_bytes = at->lacks_bytes;
+        b->awake_ns = 0;
+        account(b, work, at, &slot, b->desk_ns[i]);
+        leave_desk(b, i);
         for (int o = 0; o < TD_DESK_SLOTS; o++)
             if (b->desk_works[o])
                 b->desk_works[o]->run_ns = td_now_ns();
         atomic_store_explicit(&at->state, TD_SLOT_FREE, memory_order_release);
-        work->slot = -1;
-        finish(b, work, slot.end_state, slot.status, &slot);
-        td_queue_settle(b, c);
+        end_piece(b, work, &slot);
         some = true;
     }
     return some;
@@ -493,23 +748,29 @@ static bool take_results(td_broker *b)
 void td_queue_lost(td_broker *b)
 {
     uint64_t first = UINT64_MAX;
-    int guilty = -1;
+    td_work *guilty = NULL; /* who has waited longest for it */
 
     take_results(b);
     for (int i = 0; i < TD_DESK_SLOTS; i++)
         if (b->desk_works[i] && b->desk->slots[i].sequence < first) {
             first = b->desk->slots[i].sequence;
-            guilty = i;
+            guilty = b->desk_works[i];
         }
-    if (guilty >= 0)
-        b->desk_works[guilty]->client->strikes++;
+    if (guilty)
+        guilty->client->strikes++;
     for (int i = 0; i < TD_DESK_SLOTS; i++) {
         td_work *work = b->desk_works[i];
 
-        b->desk_works[i] = NULL;
         if (!work)
             continue;
-        work->slot = -1;
+        leave_desk(b, i);
+        if (work->at_desk)
+            continue;
+        if (work != guilty && !work->asked && !(work->signal && work->signal->opaque) && !b->stopping) {
+            work->slice = 0; /* the next worker computes it: nobody was told yet */
+            continue;
+        }
+        work->asked = false;
         td_queue_give_up(b, work, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
         td_queue_settle(b, work->client);
     }
@@ -535,12 +796,26 @@ static uint32_t list_bells(td_broker *b, sleep_on *on)
         if (c->state != TD_CLIENT_READY)
             continue;
         on[count++].bell = &c->ring.area->to_daemon;
-        if (head && head->wait && !head->wait->by_daemon)
+        if (head && head->wait && !head->wait->by_daemon && !head->wait->opaque)
             on[count++].bell = &head->wait->point.page->bell;
     }
     for (uint32_t i = 0; i < count; i++)
         on[i].seen = atomic_load(&on[i].bell->count);
     return count;
+}
+
+/* Looks for a ring instead of sleeping. */
+static bool look_out(const sleep_on *on, uint32_t count, uint64_t now, uint64_t until_ns, bool *crowded)
+{
+    bool rung = false;
+
+    *crowded = false;
+    while (!rung && !*crowded && now < until_ns) {
+        for (uint32_t i = 0; i < count; i++)
+            rung = rung || atomic_load(&on[i].bell->count) != on[i].seen;
+        *crowded = !rung && !td_vigil_pass(&now);
+    }
+    return rung;
 }
 
 static void sleep_until(const sleep_on *on, uint32_t count, uint64_t until_ns)
@@ -643,22 +918,43 @@ static bool end_clients(td_broker *b, uint64_t now)
     return some;
 }
 
+/* Before the bells are read that are slept on. */
+static void begin_turn(td_broker *b)
+{
+    const uint64_t now = td_now_ns();
+
+    end_clients(b, now);
+    look_for_hangs(b, now);
+    if (b->old_desk)
+        munmap(b->old_desk, TD_DESK_BYTES);
+    b->old_desk = NULL;
+}
+
 static bool turn(td_broker *b, uint64_t *next_ns)
 {
     const uint64_t now = td_now_ns();
-    bool some = take_results(b);
+    bool some = take_results(b), again = false;
 
     for (td_client *c = b->clients, *next; c; c = next) {
         next = c->next;
         if (c->state != TD_CLIENT_READY)
             continue;
-        some = take_some(b, c) || some;
+        some = take_news(b, c, now) || some;
         some = end_late(b, c, now, next_ns) || some;
     }
-    while (put_on_desk(b, td_now_ns()))
+    while (put_on_desk(b, td_now_ns(), &again))
         some = true;
+    if (again && now + LOOK_AGAIN_NS < *next_ns)
+        *next_ns = now + LOOK_AGAIN_NS;
     b->turns++;
     return some;
+}
+
+bool td_queue_turn(td_broker *b, uint64_t *next_ns)
+{
+    begin_turn(b);
+    *next_ns = td_now_ns() + TURN_NS;
+    return turn(b, next_ns);
 }
 
 void *td_queue_main(void *broker)
@@ -671,18 +967,25 @@ void *td_queue_main(void *broker)
     pthread_barrier_wait(&b->begun);
     pthread_mutex_lock(&b->lock);
     while (!b->end_thread) {
-        const uint64_t now = td_now_ns();
-        uint64_t next_ns = now + TURN_NS;
+        uint64_t next_ns = td_now_ns() + TURN_NS, now;
         uint32_t count;
 
-        end_clients(b, now);
-        look_for_hangs(b, now);
-        if (b->old_desk)
-            munmap(b->old_desk, TD_DESK_BYTES);
-        b->old_desk = NULL;
+        begin_turn(b);
         count = list_bells(b, on);
         if (turn(b, &next_ns))
             continue;
+        now = td_now_ns();
+        if (now < b->awake_ns && td_vigil_pays(&b->vigil, now)) {
+            const uint64_t until = b->awake_ns;
+            bool rung, crowded;
+
+            pthread_mutex_unlock(&b->lock);
+            rung = look_out(on, count, now, until, &crowded);
+            pthread_mutex_lock(&b->lock);
+            if (rung || crowded || b->at_desk[0] + b->at_desk[1]) /* a call in vain is its client's fault */
+                td_vigil_end(&b->vigil, rung, td_now_ns());
+            continue;
+        }
         for (uint32_t i = 0; i < count; i++)
             atomic_fetch_add(&on[i].bell->waiters, 1);
         pthread_mutex_unlock(&b->lock);

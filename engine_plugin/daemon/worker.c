@@ -1,9 +1,14 @@
-/* The worker: one session that runs the jobs of all clients, in the order that the broker puts them on the desk.
+/* The worker: sessions that run the jobs of clients, each session in the order that the broker puts them on the desk.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   main       errands: memory and models come and go        submit   READY slots to the session, cancellations
- *   collect    waits for the oldest job, writes its result
+ *   main       errands: memory and models come and go        submit   READY slots to their sessions, cancellations
+ *   collect    waits for a session's oldest job, writes its result
+ *
+ * To wake a thread takes longer than a brief job does: on a CPU the submitter computes that itself, if there is no other.
+ *
+ * On a GPU each client has a session of its own, a lane: a stream that nobody else waits for, on memory and timelines that
+ * its Vulkan exported. On a CPU all have one.
  *
  * It believes the broker, which has checked what clients say. When its session breaks it says so and ends: the broker
  * starts another.
@@ -11,6 +16,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +28,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "engine_plugin/client/client.h"
 #include "engine_plugin/daemon/daemon.h"
 
 typedef struct item {
+    uint32_t lane;
     void *map;
     uint64_t map_bytes;
-    tandem_mem mem; /* of a model: that of its tensors, once it was asked for one */
+    tandem_mem mem; /* of a model: that of its tensors */
     tandem_model model;
+    tandem_timeline timeline;
 } item;
 
 typedef struct entry {
@@ -34,20 +46,48 @@ typedef struct entry {
     uint64_t value;
 } entry;
 
-typedef struct worker {
-    int broker;
-    td_desk *desk;
+/* A model's mem as a lane knows it. */
+typedef struct alias {
+    uint32_t number;
+    tandem_mem mem;
+    struct alias *next;
+} alias;
+
+typedef struct lane {
     tandem_session *session;
-    tandem_timeline ends; /* the job is through with its memory too */
-    pthread_mutex_t lock;
+    bool foreign, on_cpu, ends_all;
+    tandem_timeline ends; /* the job is through with its memory too; none where the GPU signals */
+    pthread_t collector;
     pthread_cond_t more;
-    item items[TD_MAX_NUMBERS];
     entry order[TD_DESK_SLOTS];
     uint32_t count;
     uint64_t value, last_sequence;
+    alias *aliases;
+} lane;
+
+/* A thread that runs where another does. */
+typedef struct follower {
+    cpu_set_t all;
+    int cpu; /* -1: anywhere */
+    uint64_t rung_ns; /* when that one rang last, before it slept */
+    uint64_t free_until_ns, free_ns;
+} follower;
+
+typedef struct worker {
+    int broker;
+    td_desk *desk;
+    bool tuned;     /* lanes go by the desk's table */
+    uint32_t fault; /* for tests: the job after so many finds nothing at its addresses */
+    pthread_mutex_t lock;
+    item items[TD_MAX_NUMBERS];
+    lane lanes[TD_LANES]; /* the first has models, and jobs of all who have no lane */
 } worker;
 
 static worker the;
+
+#define LATE_NS 10000000u /* who runs so late where another does, runs anywhere for a while; twice as long each time */
+#define LEAST_FREE_NS TD_SECOND
+#define MOST_FREE_NS (60 * TD_SECOND)
 
 static void hear(void *user, int level, const char *text)
 {
@@ -65,12 +105,12 @@ static void tell(worker *w, const td_task *task)
 }
 
 /* The text of what failed, without the name of the call. */
-static void keep_text(const worker *w, char *text, size_t bytes)
+static void keep_text(tandem_session *session, char *text, size_t bytes)
 {
     char whole[TD_TEXT_BYTES] = "";
     const char *from;
 
-    tandem_error_text(w->session, whole, sizeof whole);
+    tandem_error_text(session, whole, sizeof whole);
     from = strstr(whole, ": ");
     snprintf(text, bytes, "%s", from ? from + 2 : whole);
 }
@@ -90,14 +130,114 @@ static void end_slot(worker *w, td_slot *slot, const tandem_job_report *report)
     td_bell_ring(&w->desk->to_broker);
 }
 
-/* Session ids in place of numbers. */
-static void name_mems(worker *w, tandem_attention *op)
+/* A mem of the first lane's, in another lane. */
+static tandem_mem alias_of(worker *w, lane *l, uint32_t number)
 {
-    tandem_view *views[TD_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    alias *made;
 
-    for (int i = 0; i < TD_VIEWS; i++)
-        if (views[i]->mem)
-            views[i]->mem = views[i]->mem < TD_MAX_NUMBERS ? w->items[views[i]->mem].mem : 0;
+    for (alias *a = l->aliases; a; a = a->next)
+        if (a->number == number)
+            return a->mem;
+    made = calloc(1, sizeof *made);
+    if (!made)
+        return 0;
+    if (td_lane_alias_mem(l->session, w->lanes[0].session, w->items[number].mem, &made->mem) != TANDEM_OK) {
+        free(made);
+        return 0;
+    }
+    made->number = number;
+    made->next = l->aliases;
+    l->aliases = made;
+    return made->mem;
+}
+
+/* Session ids in place of numbers. */
+static void name_objects(worker *w, lane *l, tandem_job *job)
+{
+    tandem_attention *op = &job->op.attention;
+    tandem_view *views[TD_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    tandem_point *points[2] = {&job->wait, &job->signal};
+
+    for (int i = 0; i < TD_VIEWS; i++) {
+        const uint64_t number = views[i]->mem;
+
+        if (!number)
+            continue;
+        if (number >= TD_MAX_NUMBERS)
+            views[i]->mem = 0;
+        else if (w->items[number].lane == (uint32_t)(l - w->lanes))
+            views[i]->mem = w->items[number].mem;
+        else
+            views[i]->mem = w->items[number].lane ? 0 : alias_of(w, l, (uint32_t)number);
+    }
+    for (int i = 0; i < 2; i++) {
+        const uint64_t number = points[i]->timeline;
+
+        if (!l->foreign || number >= TD_MAX_NUMBERS)
+            *points[i] = (tandem_point){0};
+        else if (number)
+            points[i]->timeline = w->items[number].timeline;
+    }
+}
+
+/* Scratch. */
+
+static void tell_holdings(worker *w, uint32_t number)
+{
+    const uint32_t first = number ? number : TD_LANES, room = number ? 1 : TD_LANE_DEPTH;
+    tandem_session *session = w->lanes[number].session;
+    td_holding list[TD_MAX_FRAMES];
+    const uint32_t count = session ? td_lane_holdings(session, list) : 0;
+
+    for (uint32_t i = 0; i < room; i++)
+        atomic_store_explicit(&w->desk->held[first + i],
+                              i < count ? list[i].owner << 32 | list[i].bytes / TD_WIRE_PAGE_BYTES : 0,
+                              memory_order_relaxed);
+}
+
+/* What a client's jobs may hold of what all may. */
+static uint64_t scratch_for(const worker *w, const td_slot *slot)
+{
+    uint64_t others = 0, left;
+
+    for (int i = 0; i < TD_HOLDINGS; i++) {
+        const uint64_t held = atomic_load_explicit(&w->desk->held[i], memory_order_relaxed);
+
+        if (held >> 32 != slot->session)
+            others += (held & UINT32_MAX) * TD_WIRE_PAGE_BYTES;
+    }
+    left = slot->all_bytes > others ? slot->all_bytes - others : 0;
+    return left < slot->own_bytes ? left : slot->own_bytes;
+}
+
+/* What idle clients' jobs left behind goes, before a job of another's fails for it. */
+static bool trim_others(worker *w)
+{
+    bool some = false;
+
+    for (uint32_t i = 0; i < TD_LANES; i++)
+        if (w->lanes[i].session && td_lane_trim(w->lanes[i].session, TD_EVERYBODY)) {
+            tell_holdings(w, i);
+            some = true;
+        }
+    return some;
+}
+
+/* With a report the job is computed, too. */
+static tandem_status submit_for(worker *w, lane *l, td_slot *slot, const tandem_job *job, tandem_job_report *report,
+                                tandem_ticket *ticket)
+{
+    tandem_status status;
+    uint64_t may;
+
+    do {
+        may = scratch_for(w, slot);
+        td_lane_owner(l->session, slot->session, may);
+        status = report ? td_lane_compute(l->session, job, report) : tandem_submit(l->session, job, ticket);
+        slot->lacks_bytes = td_lane_lacks(l->session);
+    } while (status == TANDEM_ERROR_NOMEM && (!slot->lacks_bytes || may < slot->own_bytes) && trim_others(w));
+    tell_holdings(w, (uint32_t)(l - w->lanes));
+    return status;
 }
 
 /* False: the session has no room now. */
@@ -105,57 +245,92 @@ static bool submit(worker *w, td_slot *slot)
 {
     const uint64_t now = td_now_ns();
     tandem_job_report report = {.struct_bytes = sizeof report, .state = TANDEM_JOB_STALE};
+    lane *l = &w->lanes[slot->lane % TD_LANES];
     tandem_job job = slot->job;
-    tandem_status status;
-    entry e = {slot, 0, w->value + 1};
+    tandem_status status = TANDEM_ERROR_NOMEM;
+    entry e = {slot, 0, 0};
+    bool here = false;
 
+    slot->submitted = 0;
     if (slot->deadline_ns && slot->deadline_ns <= now) {
         end_slot(w, slot, &report);
         return true;
     }
     job.deadline_ns = slot->deadline_ns ? slot->deadline_ns - now : 0;
-    job.wait = (tandem_point){0};
-    job.signal = (tandem_point){w->ends, e.value};
     pthread_mutex_lock(&w->lock);
-    name_mems(w, &job.op.attention);
-    status = tandem_submit(w->session, &job, &e.ticket);
-    if (status == TANDEM_OK) {
-        w->value = e.value;
-        w->order[w->count++] = e;
-        pthread_cond_signal(&w->more);
+    if (l->session) {
+        if (slot->whole.batch) /* pieces are of other shapes, but all of one precision */
+            job.op.attention.precision = td_lane_precision(l->session, &slot->whole);
+        e.value = l->value + 1;
+        name_objects(w, l, &job);
+        if (w->fault && !--w->fault)
+            td_lane_misplace(l->session);
+        here = l->on_cpu && slot->brief && !l->count;
+        if (!l->foreign && !here)
+            job.signal = (tandem_point){l->ends, e.value};
+        status = submit_for(w, l, slot, &job, here ? &report : NULL, &e.ticket);
+    } else {
+        snprintf(slot->text, sizeof slot->text, "its client has no lane");
+    }
+    if (status == TANDEM_OK && !here) {
+        slot->submitted = 1;
+        l->value = e.value;
+        l->order[l->count++] = e;
+        pthread_cond_signal(&l->more);
     }
     pthread_mutex_unlock(&w->lock);
-    if (status == TANDEM_OK || status == TANDEM_ERROR_BUSY)
+    if ((status == TANDEM_OK && !here) || status == TANDEM_ERROR_BUSY)
         return status == TANDEM_OK;
-    report.state = TANDEM_JOB_FAILED;
-    report.status = status;
-    keep_text(w, slot->text, sizeof slot->text);
+    if (status != TANDEM_OK) {
+        report.state = TANDEM_JOB_FAILED;
+        report.status = status;
+    }
+    if (l->session && report.state == TANDEM_JOB_FAILED)
+        keep_text(l->session, slot->text, sizeof slot->text);
     end_slot(w, slot, &report);
     return true;
 }
 
 static bool cancel_some(worker *w)
 {
-    tandem_ticket tickets[TD_DESK_SLOTS];
+    struct {
+        tandem_session *session;
+        tandem_ticket ticket;
+    } some[TD_DESK_SLOTS];
     uint32_t count = 0;
 
     pthread_mutex_lock(&w->lock);
-    for (uint32_t i = 0; i < w->count; i++)
-        if (atomic_exchange(&w->order[i].slot->cancel, 0))
-            tickets[count++] = w->order[i].ticket;
-    pthread_mutex_unlock(&w->lock);
+    for (uint32_t l = 0; l < TD_LANES; l++)
+        for (uint32_t i = 0; i < w->lanes[l].count; i++)
+            if (atomic_exchange(&w->lanes[l].order[i].slot->cancel, 0)) {
+                some[count].session = w->lanes[l].session;
+                some[count++].ticket = w->lanes[l].order[i].ticket;
+            }
     for (uint32_t i = 0; i < count; i++)
-        tandem_cancel(w->session, tickets[i]);
+        tandem_cancel(some[i].session, some[i].ticket);
+    pthread_mutex_unlock(&w->lock);
     return count > 0;
 }
 
-static void *submit_main(void *user)
+static void release_some(worker *w)
 {
-    worker *w = user;
+    const uint64_t lanes = atomic_exchange(&w->desk->released, 0);
 
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
+    pthread_mutex_lock(&w->lock);
+    for (uint32_t l = 0; l < TD_LANES; l++)
+        if (lanes >> l & 1 && w->lanes[l].session && w->lanes[l].foreign)
+            td_lane_release(w->lanes[l].session);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* The first READY slot of each lane, in the order in which they came; a lane without room holds nobody else up. */
+static bool submit_some(worker *w, bool *held)
+{
+    uint64_t full = 0;
+    bool some = false;
+
+    *held = false;
     for (;;) {
-        const uint32_t seen = atomic_load(&w->desk->to_worker.count);
         td_slot *next = NULL;
         uint64_t sequence = 0; /* once a job has ended its slot may be another's */
 
@@ -163,22 +338,90 @@ static void *submit_main(void *user)
             td_slot *slot = &w->desk->slots[i];
 
             if (atomic_load_explicit(&slot->state, memory_order_acquire) == TD_SLOT_READY &&
-                slot->sequence > w->last_sequence && (!next || slot->sequence < sequence)) {
+                !(full >> slot->lane % TD_LANES & 1) &&
+                slot->sequence > w->lanes[slot->lane % TD_LANES].last_sequence &&
+                (!next || slot->sequence < sequence)) {
                 next = slot;
                 sequence = slot->sequence;
             }
         }
-        if (next && submit(w, next))
-            w->last_sequence = sequence;
-        else if (!cancel_some(w))
-            td_bell_wait(&w->desk->to_worker, seen, next ? 100000 : TD_SECOND);
+        if (!next)
+            return some;
+        if (submit(w, next)) {
+            w->lanes[next->lane % TD_LANES].last_sequence = sequence;
+            some = true;
+        } else {
+            full |= 1ull << next->lane % TD_LANES;
+            *held = true;
+        }
+    }
+}
+
+/* The submitter runs where the broker does, which sleeps when it has rung: no other processor has to be woken. Not where
+ * that makes it late: others are busy there. */
+static void follow_broker(worker *w, follower *f)
+{
+    int cpu = (int)atomic_load(&w->desk->cpu);
+    const uint64_t now = td_now_ns(), rung_ns = atomic_load(&w->desk->rung_ns);
+    cpu_set_t one;
+
+    if (f->cpu >= 0 && rung_ns != f->rung_ns && now > rung_ns + LATE_NS) {
+        f->free_ns = !f->free_ns ? LEAST_FREE_NS : f->free_ns < MOST_FREE_NS ? 2 * f->free_ns : f->free_ns;
+        f->free_until_ns = now + f->free_ns;
+    }
+    if (now < f->free_until_ns)
+        cpu = -1;
+    if (cpu == f->cpu || !CPU_COUNT(&f->all))
+        return;
+    CPU_ZERO(&one);
+    if (cpu >= 0)
+        CPU_SET(cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, cpu >= 0 ? &one : &f->all);
+    f->cpu = cpu;
+}
+
+static void *submit_main(void *user)
+{
+    worker *w = user;
+    follower f = {.cpu = -1};
+
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
+    if (pthread_getaffinity_np(pthread_self(), sizeof f.all, &f.all))
+        CPU_ZERO(&f.all);
+    for (;;) {
+        const uint32_t seen = atomic_load(&w->desk->to_worker.count);
+        bool held, some = submit_some(w, &held);
+
+        if (atomic_load(&w->desk->released))
+            release_some(w);
+        if (!cancel_some(w) && !some) {
+            f.rung_ns = atomic_load(&w->desk->rung_ns);
+            td_bell_wait(&w->desk->to_worker, seen, held ? 100000 : TD_SECOND);
+            if (w->lanes[0].on_cpu)
+                follow_broker(w, &f);
+        }
     }
     return NULL;
 }
 
+/* Until the job has ended, and where the host signals, is through with its memory. */
+static tandem_status await(lane *l, const entry *e, tandem_job_report *report)
+{
+    tandem_status status = TANDEM_OK;
+
+    if (!l->foreign)
+        do
+            status = tandem_point_wait(l->session, (tandem_point){l->ends, e->value}, TD_SECOND);
+        while (status == TANDEM_ERROR_BUSY);
+    while (tandem_wait(l->session, e->ticket, TD_SECOND, report) == TANDEM_ERROR_BUSY && l->foreign)
+        ;
+    return status;
+}
+
 static void *collect_main(void *user)
 {
-    worker *w = user;
+    worker *w = &the;
+    lane *l = user;
 
     prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
     for (;;) {
@@ -187,25 +430,28 @@ static void *collect_main(void *user)
         entry e;
 
         pthread_mutex_lock(&w->lock);
-        while (!w->count)
-            pthread_cond_wait(&w->more, &w->lock);
-        e = w->order[0];
+        while (!l->count && !l->ends_all)
+            pthread_cond_wait(&l->more, &w->lock);
+        e = l->order[0];
+        if (!l->count) {
+            pthread_mutex_unlock(&w->lock);
+            return NULL;
+        }
         pthread_mutex_unlock(&w->lock);
-        do
-            status = tandem_point_wait(w->session, (tandem_point){w->ends, e.value}, TD_SECOND);
-        while (status == TANDEM_ERROR_BUSY);
-        tandem_wait(w->session, e.ticket, TD_SECOND, &report);
+        status = await(l, &e, &report);
         if (report.state == TANDEM_JOB_FAILED)
-            keep_text(w, e.slot->text, sizeof e.slot->text);
+            keep_text(l->session, e.slot->text, sizeof e.slot->text);
         pthread_mutex_lock(&w->lock);
-        memmove(w->order, w->order + 1, --w->count * sizeof *w->order);
+        memmove(l->order, l->order + 1, --l->count * sizeof *l->order);
         pthread_mutex_unlock(&w->lock);
-        if (status == TANDEM_OK && report.status != TANDEM_ERROR_DEVICE && report.status != TANDEM_ERROR_LOST) {
+        /* LOST: of a foreign lane's job that its client never came, else that the GPU is gone. */
+        if (status == TANDEM_OK && report.status != TANDEM_ERROR_DEVICE &&
+            (report.status != TANDEM_ERROR_LOST || (l->foreign && !td_lane_is_broken(l->session)))) {
             end_slot(w, e.slot, &report);
         } else { /* a session does not come back from this */
             td_task last = {.kind = TD_TASK_BROKEN, .status = report.status ? report.status : status};
 
-            keep_text(w, last.text, sizeof last.text);
+            keep_text(l->session, last.text, sizeof last.text);
             tell(w, &last);
             _exit(1);
         }
@@ -215,10 +461,50 @@ static void *collect_main(void *user)
 
 /* Errands. */
 
+static lane *lane_of(worker *w, td_task *t)
+{
+    lane *l = &w->lanes[t->lane % TD_LANES];
+
+    if (l->session)
+        return l;
+    t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_NOMEM, "its client has no lane on the GPU");
+    return NULL;
+}
+
+static void keep_item(worker *w, td_task *t, item made)
+{
+    made.lane = t->lane;
+    pthread_mutex_lock(&w->lock);
+    w->items[t->number] = made;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void take_opaque(worker *w, lane *l, td_task *t, int fd)
+{
+    item made = {0};
+
+    if (t->kind == TD_TASK_MEM)
+        t->status = td_lane_import_mem(l->session, fd, t->allocation_bytes, t->dedicated, t->offset_bytes, t->bytes,
+                                       &made.mem);
+    else
+        t->status = td_lane_import_timeline(l->session, fd, t->by_daemon, t->value, &made.timeline);
+    if (t->status == TANDEM_OK)
+        keep_item(w, t, made);
+    else
+        keep_text(l->session, t->text, sizeof t->text);
+}
+
 static void take_mem(worker *w, td_task *t, int fd)
 {
     item made = {.map_bytes = td_align_up(t->bytes, TD_WIRE_PAGE_BYTES)};
+    lane *l = lane_of(w, t);
 
+    if (!l)
+        return;
+    if (t->opaque) {
+        take_opaque(w, l, t, fd);
+        return;
+    }
     made.map = mmap(NULL, made.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)t->offset_bytes);
     if (made.map == MAP_FAILED) {
         t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes cannot be mapped: %s",
@@ -227,7 +513,7 @@ static void take_mem(worker *w, td_task *t, int fd)
     }
     madvise(made.map, made.map_bytes, MADV_DONTDUMP);
     t->status = tandem_mem_create(
-        w->session,
+        l->session,
         &(tandem_mem_desc){
             .struct_bytes = sizeof(tandem_mem_desc),
             .source = TANDEM_MEM_HOST,
@@ -236,72 +522,185 @@ static void take_mem(worker *w, td_task *t, int fd)
         },
         &made.mem);
     if (t->status != TANDEM_OK) {
-        keep_text(w, t->text, sizeof t->text);
+        keep_text(l->session, t->text, sizeof t->text);
         munmap(made.map, made.map_bytes);
         return;
     }
-    pthread_mutex_lock(&w->lock);
-    w->items[t->number] = made;
-    pthread_mutex_unlock(&w->lock);
+    keep_item(w, t, made);
 }
 
 static void take_model(worker *w, td_task *t, int fd)
 {
+    tandem_session *session = w->lanes[0].session;
     char path[40], text[TD_TEXT_BYTES];
     tandem_info before = {.struct_bytes = sizeof before}, after = before;
     item made = {0};
     const char *from;
 
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    tandem_session_info(w->session, &before);
-    t->status = tandem_model_load(w->session, path, &made.model);
+    tandem_session_info(session, &before);
+    t->status = tandem_model_load(session, path, &made.model);
     if (t->status != TANDEM_OK) {
-        keep_text(w, text, sizeof text); /* path is '/proc/...': what is wrong */
+        keep_text(session, text, sizeof text); /* path is '/proc/...': what is wrong */
         from = strstr(text, "': ");
         snprintf(t->text, sizeof t->text, "%s", from ? from + 3 : text);
         return;
     }
-    tandem_session_info(w->session, &after);
+    tandem_session_info(session, &after);
     t->bytes = after.host_bytes + after.device_bytes - before.host_bytes - before.device_bytes;
-    pthread_mutex_lock(&w->lock);
-    w->items[t->number] = made;
-    pthread_mutex_unlock(&w->lock);
+    t->lane = 0;
+    made.mem = td_lane_model_mem(session, made.model);
+    keep_item(w, t, made);
+}
+
+/* A job that will not end: only a new worker helps. */
+static void give_up(worker *w, td_task *t, tandem_session *session)
+{
+    t->kind = TD_TASK_BROKEN;
+    keep_text(session, t->text, sizeof t->text);
+    tell(w, t);
+    _exit(1);
+}
+
+static void drop_aliases(worker *w, td_task *t)
+{
+    for (uint32_t i = 1; i < TD_LANES; i++)
+        for (alias **at = &w->lanes[i].aliases, *gone; (gone = *at);) {
+            if (gone->number != t->number) {
+                at = &gone->next;
+                continue;
+            }
+            pthread_mutex_lock(&w->lock);
+            *at = gone->next;
+            pthread_mutex_unlock(&w->lock);
+            t->status = tandem_mem_destroy(w->lanes[i].session, gone->mem);
+            if (t->status != TANDEM_OK)
+                give_up(w, t, w->lanes[i].session);
+            free(gone);
+        }
 }
 
 static void drop(worker *w, td_task *t)
 {
+    tandem_session *session;
     item gone;
 
     pthread_mutex_lock(&w->lock);
     gone = w->items[t->number];
     w->items[t->number] = (item){0};
+    session = w->lanes[gone.lane].session;
     pthread_mutex_unlock(&w->lock);
+    if (!session) /* it went with its lane */
+        return;
     if (gone.model)
-        t->status = tandem_model_destroy(w->session, gone.model);
+        drop_aliases(w, t);
+    if (gone.model)
+        t->status = tandem_model_destroy(session, gone.model);
     else if (gone.mem)
-        t->status = tandem_mem_destroy(w->session, gone.mem);
-    if (t->status != TANDEM_OK) { /* a job that will not end: only a new worker helps */
-        t->kind = TD_TASK_BROKEN;
-        keep_text(w, t->text, sizeof t->text);
-        tell(w, t);
-        _exit(1);
-    }
+        t->status = tandem_mem_destroy(session, gone.mem);
+    else if (gone.timeline)
+        t->status = tandem_timeline_destroy(session, gone.timeline);
+    if (t->status != TANDEM_OK)
+        give_up(w, t, session);
     if (gone.map)
         munmap(gone.map, gone.map_bytes);
 }
 
+/* Starts what collects a lane's results. */
+static tandem_status begin_lane(lane *l, char *why, size_t why_bytes)
+{
+    tandem_status status = TANDEM_OK;
+
+    if (!l->foreign)
+        status = tandem_timeline_create(l->session,
+                                        &(tandem_timeline_desc){.struct_bytes = sizeof(tandem_timeline_desc),
+                                                                .signaller = TANDEM_SIGNALLER_SESSION},
+                                        &l->ends);
+    if (status != TANDEM_OK)
+        return status;
+    if (pthread_cond_init(&l->more, NULL) || pthread_create(&l->collector, NULL, collect_main, l))
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no thread could be started");
+    return TANDEM_OK;
+}
+
+static void make_lane(worker *w, td_task *t)
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
+                                      .backend = TANDEM_BACKEND_CUDA,
+                                      .log = hear,
+                                      .frames_in_flight = TD_LANE_DEPTH,
+                                      .wait_bound_ns = t->value,
+                                      .timing = 1,
+                                      .error_text = t->text,
+                                      .error_text_bytes = sizeof t->text,
+                                      .job_class = t->job_class};
+    lane *l = &w->lanes[t->lane % TD_LANES];
+    lane made = {.foreign = t->opaque, .last_sequence = l->last_sequence};
+
+    t->status = td_lane_create(&desc, t->opaque, &made.session);
+    if (t->status == TANDEM_OK && w->tuned)
+        t->status = td_lane_tune(made.session, &w->desk->tuning);
+    if (t->status != TANDEM_OK) {
+        tandem_session_destroy(&made.session);
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    *l = made;
+    pthread_mutex_unlock(&w->lock);
+    t->status = begin_lane(l, t->text, sizeof t->text);
+    if (t->status != TANDEM_OK) {
+        tandem_session_destroy(&made.session);
+        l->session = NULL;
+    }
+}
+
+/* No job of its is on the desk any more. */
+static void end_lane(worker *w, td_task *t)
+{
+    lane *l = &w->lanes[t->lane % TD_LANES];
+    tandem_session *session = l->session;
+
+    if (!session)
+        return;
+    pthread_mutex_lock(&w->lock);
+    l->ends_all = true;
+    pthread_cond_signal(&l->more);
+    pthread_mutex_unlock(&w->lock);
+    td_lane_release(session);
+    pthread_join(l->collector, NULL);
+    pthread_mutex_lock(&w->lock);
+    l->session = NULL;
+    tell_holdings(w, t->lane % TD_LANES);
+    while (l->aliases) {
+        alias *next = l->aliases->next;
+
+        free(l->aliases);
+        l->aliases = next;
+    }
+    pthread_cond_destroy(&l->more);
+    pthread_mutex_unlock(&w->lock);
+    tandem_session_destroy(&session);
+}
+
 static void answer(worker *w, td_task *t, int fd)
 {
+    tandem_session *session = w->lanes[0].session;
     item *it;
+    lane *l;
 
     t->text[sizeof t->text - 1] = 0;
     t->status = TANDEM_OK;
-    if (t->number >= TD_MAX_NUMBERS)
+    if (t->number >= TD_MAX_NUMBERS || t->lane >= TD_LANES)
         _exit(2);
     it = &w->items[t->number];
     switch ((td_task_kind)t->kind) {
     case TD_TASK_MEM:
         take_mem(w, t, fd);
+        break;
+    case TD_TASK_TIMELINE:
+        l = lane_of(w, t);
+        if (l)
+            take_opaque(w, l, t, fd);
         break;
     case TD_TASK_MODEL:
         take_model(w, t, fd);
@@ -309,26 +708,53 @@ static void answer(worker *w, td_task *t, int fd)
     case TD_TASK_END:
         drop(w, t);
         break;
+    case TD_TASK_LANE:
+        make_lane(w, t);
+        break;
+    case TD_TASK_LANE_END:
+        end_lane(w, t);
+        break;
+    case TD_TASK_FORGET:
+        pthread_mutex_lock(&w->lock);
+        td_lane_trim(session, t->value);
+        tell_holdings(w, 0);
+        pthread_mutex_unlock(&w->lock);
+#ifdef __GLIBC__
+        malloc_trim(0);
+#endif
+        break;
     case TD_TASK_TENSOR:
-        t->status = tandem_model_tensor(w->session, it->model, t->text, &t->view, t->shape);
+        t->status = tandem_model_tensor(session, it->model, t->text, &t->view, t->shape);
         if (t->status != TANDEM_OK) {
-            keep_text(w, t->text, sizeof t->text);
+            keep_text(session, t->text, sizeof t->text);
             break;
         }
         t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] *
                                               (t->view.dtype == TANDEM_DTYPE_F32 ? 4 : 2);
-        pthread_mutex_lock(&w->lock);
-        it->mem = t->view.mem;
-        pthread_mutex_unlock(&w->lock);
         break;
     case TD_TASK_INFO:
         t->info.struct_bytes = sizeof t->info;
-        tandem_session_info(w->session, &t->info);
+        tandem_session_info(session, &t->info);
         break;
     default:
         return;
     }
     tell(w, t);
+}
+
+/* What Vulkan says of the same device and driver: NVIDIA's version lies in ten, eight, eight and six bits. */
+static void identify(td_wire_identity *identity, const tandem_info *info)
+{
+    FILE *file = fopen("/sys/module/nvidia/version", "re");
+    unsigned major = 0, minor = 0, patch = 0;
+
+    if (file && info->backend == TANDEM_BACKEND_CUDA && fscanf(file, "%u.%u.%u", &major, &minor, &patch) >= 2) {
+        memcpy(identity->device_uuid, info->device_uuid, sizeof identity->device_uuid);
+        identity->driver_id = 4; /* VK_DRIVER_ID_NVIDIA_PROPRIETARY */
+        identity->driver_version = major << 22 | minor << 14 | patch << 6;
+    }
+    if (file)
+        fclose(file);
 }
 
 /* What can be had of the machine, for the broker. */
@@ -339,28 +765,30 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
                                       .backend = backend,
                                       .log = hear,
                                       .cpu_threads = threads,
-                                      .frames_in_flight = TD_DESK_SLOTS,
+                                      .frames_in_flight = TD_LANE_DEPTH,
                                       .timing = 1,
                                       .error_text = t.text,
                                       .error_text_bytes = sizeof t.text};
     char why[TD_TEXT_BYTES] = "";
+    lane *first = &w->lanes[0];
     pthread_t thread;
 
     t.kind = TD_TASK_HELLO;
-    t.status = tandem_session_create(&desc, &w->session);
-    if (t.status == TANDEM_OK)
-        t.status = tandem_timeline_create(w->session,
-                                          &(tandem_timeline_desc){.struct_bytes = sizeof(tandem_timeline_desc),
-                                                                  .signaller = TANDEM_SIGNALLER_SESSION},
-                                          &w->ends);
-    if (t.status == TANDEM_OK && td_confine_worker(why, sizeof why) != TANDEM_OK)
-        td_say(TD_LOG_DEBUG, "worker: %s", why);
+    t.status = td_lane_create(&desc, false, &first->session);
+    if (t.status == TANDEM_OK && w->desk->tuning.count)
+        t.status = td_lane_tune(first->session, &w->desk->tuning);
     if (t.status == TANDEM_OK) {
         t.info.struct_bytes = sizeof t.info;
-        tandem_session_info(w->session, &t.info);
-        if (pthread_create(&thread, NULL, submit_main, w) || pthread_create(&thread, NULL, collect_main, w))
-            t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_NOMEM, "no thread could be started");
+        tandem_session_info(first->session, &t.info);
+        w->tuned = t.info.tuning == TANDEM_TUNING_GIVEN;
+        identify(&t.identity, &t.info);
+        first->on_cpu = t.info.backend == TANDEM_BACKEND_CPU;
+        t.status = begin_lane(first, t.text, sizeof t.text);
     }
+    if (t.status == TANDEM_OK && td_confine_worker(why, sizeof why) != TANDEM_OK)
+        td_say(TD_LOG_DEBUG, "worker: %s", why);
+    if (t.status == TANDEM_OK && pthread_create(&thread, NULL, submit_main, w))
+        t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_NOMEM, "no thread could be started");
     tell(w, &t);
     return t.status == TANDEM_OK;
 }
@@ -382,7 +810,8 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
     w->broker = socket;
     w->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
     close(desk);
-    if (w->desk == MAP_FAILED || pthread_mutex_init(&w->lock, NULL) || pthread_cond_init(&w->more, NULL))
+    w->fault = getenv("TANDEMD_TEST_FAULT") ? (uint32_t)strtoul(getenv("TANDEMD_TEST_FAULT"), NULL, 10) : 0;
+    if (w->desk == MAP_FAILED || pthread_mutex_init(&w->lock, NULL))
         return 1;
     if (!begin(w, backend, threads))
         return 1;

@@ -4,6 +4,7 @@
  *
  * A graph is a chain made node by node, so that nothing can be missing from it as from a capture:
  *     wait -> stamp -> record -> ... -> record -> stamp -> signal
+ * A record that waits for the one before itself (TD_RECORD_PDL) has an edge by which it may start early.
  * While a slot's plan keeps its shape (kernels, grids, blocks, shared memory, points or none), only the values of its
  * points, the numbers of its stamps and the parameters that changed are set anew. A kernel looks for its cancel word at
  * the slot's place, so that it need not change either. Else the slot's graph is made again.
@@ -24,7 +25,8 @@ enum { MOST_REFUSALS = 3 };
 typedef struct kernel_node {
     td_cu_graph_node node;
     td_cu_function function;
-    uint32_t grid[3], block[3], shared_bytes, param_bytes;
+    bool overlaps; /* the end of the one before; it waits for that itself */
+    uint32_t grid[3], block[3], cluster, shared_bytes, param_bytes; /* cluster: 0 or blocks of one */
     _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 } kernel_node;
 
@@ -82,6 +84,8 @@ static void set_stamp(graph_stream *stream, kernel_node *node, uint64_t sequence
     node->function = stream->cuda.stamp;
     for (int i = 0; i < 3; i++)
         node->grid[i] = node->block[i] = 1;
+    node->overlaps = false;
+    node->cluster = 0;
     node->shared_bytes = 0;
     node->param_bytes = sizeof params;
     memcpy(node->params, &params, sizeof params);
@@ -108,6 +112,8 @@ static tandem_status set_wanted(graph_stream *stream, const td_stream_submit *su
         node->function = function->handle;
         memcpy(node->grid, record->grid, sizeof node->grid);
         memcpy(node->block, record->block, sizeof node->block);
+        node->cluster = record->flags & TD_RECORD_CLUSTER ? record->cluster : 0;
+        node->overlaps = record->flags & TD_RECORD_PDL && i && stream->cuda.device->table.cuGraphAddDependencies_v2;
         node->shared_bytes = record->shared_bytes;
         node->param_bytes = record->param_bytes;
     }
@@ -136,7 +142,7 @@ static bool has_shape(const graph_slot *slot, const graph_slot *wanted)
 
         if (a->function != b->function || memcmp(a->grid, b->grid, sizeof a->grid) ||
             memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes ||
-            a->param_bytes != b->param_bytes)
+            a->cluster != b->cluster || a->overlaps != b->overlaps || a->param_bytes != b->param_bytes)
             return false;
     }
     return true;
@@ -165,6 +171,33 @@ static const td_cu_kernel_node *kernel_of(const kernel_node *of, kernel_call *ca
     return &call->node;
 }
 
+/* Behind `last`, or first where that is NULL. */
+static tandem_status add_kernel(td_cu_device *device, graph_slot *slot, kernel_node *kernel, const td_cu_graph_node *last,
+                                char *why, size_t why_bytes)
+{
+    static const td_cu_graph_edge early = {.from_port = TD_CU_GRAPH_OVERLAPS, .type = TD_CU_GRAPH_OVERLAPS};
+    const bool follows = last && !kernel->overlaps;
+    kernel_call call;
+    tandem_status status;
+
+    status = td_cu_check(device,
+                         TD_CU(device, cuGraphAddKernelNode, &kernel->node, slot->graph, follows ? last : NULL, follows,
+                               kernel_of(kernel, &call)),
+                         why, why_bytes, "cuGraphAddKernelNode");
+    if (!status && kernel->overlaps)
+        status = td_cu_check(
+            device, TD_CU(device, cuGraphAddDependencies_v2, slot->graph, last, &kernel->node, &early, 1), why, why_bytes,
+            "cuGraphAddDependencies_v2");
+    if (!status && kernel->cluster) {
+        const td_cu_launch_value value = {.cluster = {kernel->cluster, 1, 1}};
+
+        status = td_cu_check(
+            device, TD_CU(device, cuGraphKernelNodeSetAttribute, kernel->node, TD_CU_LAUNCH_CLUSTER, &value), why,
+            why_bytes, "cuGraphKernelNodeSetAttribute");
+    }
+    return status;
+}
+
 static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const td_stream_submit *submit, char *why,
                                 size_t why_bytes)
 {
@@ -188,12 +221,7 @@ static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const td
         last = &slot->wait;
     }
     for (uint32_t i = 0; !status && i < slot->count; i++) {
-        kernel_call call;
-
-        status = td_cu_check(device,
-                             TD_CU(device, cuGraphAddKernelNode, &slot->kernels[i].node, slot->graph, last,
-                                   last != NULL, kernel_of(&slot->kernels[i], &call)),
-                             why, why_bytes, "cuGraphAddKernelNode");
+        status = add_kernel(device, slot, &slot->kernels[i], last, why, why_bytes);
         last = &slot->kernels[i].node;
     }
     if (!status && slot->signals) {
@@ -328,6 +356,7 @@ tandem_status td_stream_create_graph(td_cu_device *device, const td_log *log, td
     static const td_stream_ops ops = {.enqueue = enqueue,
                                       .wait = td_cuda_wait,
                                       .cancel = td_cuda_cancel,
+                                      .release = td_cuda_release,
                                       .status = td_cuda_status,
                                       .drain = td_cuda_drain,
                                       .destroy = destroy};
@@ -337,6 +366,7 @@ tandem_status td_stream_create_graph(td_cu_device *device, const td_log *log, td
 
     *out = NULL;
     if (!table->cuGraphCreate || !table->cuGraphDestroy || !table->cuGraphAddKernelNode ||
+        !table->cuGraphKernelNodeSetAttribute ||
         !table->cuGraphAddExternalSemaphoresWaitNode || !table->cuGraphAddExternalSemaphoresSignalNode ||
         !table->cuGraphInstantiateWithFlags || !table->cuGraphExecDestroy || !table->cuGraphExecKernelNodeSetParams ||
         !table->cuGraphExecExternalSemaphoresWaitNodeSetParams ||

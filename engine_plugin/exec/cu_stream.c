@@ -6,11 +6,6 @@
  * are kernels of one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read
  * without the driver.
  *
- * Who waits for a submit sleeps until shortly before it is expected, then looks at the stamp between naps of 10 us, and
- * sleeps on the event (cuEventSynchronize, an interrupt) once it is 2 ms overdue. On an H200 in a virtual machine, 240
- * submits of 1.4 ms a second, woken p50 and p99 after the end: so 25 and 62-88 us for 1.8 % of a core; by the event
- * alone 98 and 390 us for 0.9 %.
- *
  * Where the owner of a timeline that the stream waits for is killed, the stream goes on waiting and reports no error
  * (cuStreamQuery: NOT_READY); whoever imports the same fd into a Vulkan device of its own can vkSignalSemaphore it, and
  * it goes on within 40 us.
@@ -31,20 +26,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include "engine_plugin/exec/cu_stream.h"
 
 enum {
     PLAIN_SHARED_BYTES = 48 * 1024,
+    PORTABLE_CLUSTER = 8,
     CLOCK_TRIES = 20,
 };
+#define ENDS_ON_OUT (1ull << 63)
 
-/* Of td_cuda_wait(): how long before the expected end naps begin, how short they are, how long after it they go on, and
- * what is no guess at a frame any more. */
-static const uint64_t lead_ns = 150000, shortest_nap_ns = 10000, overdue_ns = 2000000, longest_guess_ns = 100000000;
-/* And what is copied to cancel words: in pinned memory, and never changed. */
+/* With what is copied to cancel words: in pinned memory, and never changed. */
 typedef struct cancel_ring {
     td_stream_ring ring;
     uint32_t values[2];
@@ -60,16 +53,22 @@ static tandem_status launch(td_cuda_stream *stream, td_cu_stream on, td_cu_funct
     void *extra[] = {TD_CU_LAUNCH_BUFFER, (void *)(uintptr_t)params, TD_CU_LAUNCH_BYTES, &param_bytes,
                      TD_CU_LAUNCH_END};
     const uint32_t *grid = record->grid, *block = record->block;
+    td_cu_launch_attribute attributes[2];
+    unsigned count = 0;
     td_cu_result result;
 
-    if (record->flags & TD_RECORD_PDL && stream->device->table.cuLaunchKernelEx) {
-        td_cu_launch_attribute overlaps = {.id = TD_CU_LAUNCH_OVERLAPS, .value.allowed = 1};
+    if (record->flags & TD_RECORD_CLUSTER)
+        attributes[count++] =
+            (td_cu_launch_attribute){.id = TD_CU_LAUNCH_CLUSTER, .value.cluster = {record->cluster, 1, 1}};
+    if (record->flags & TD_RECORD_PDL && stream->device->table.cuLaunchKernelEx)
+        attributes[count++] = (td_cu_launch_attribute){.id = TD_CU_LAUNCH_OVERLAPS, .value.allowed = 1};
+    if (count) {
         const td_cu_launch config = {.grid = {grid[0], grid[1], grid[2]},
                                      .block = {block[0], block[1], block[2]},
                                      .shared_bytes = record->shared_bytes,
                                      .stream = on,
-                                     .attributes = &overlaps,
-                                     .attribute_count = 1};
+                                     .attributes = attributes,
+                                     .attribute_count = count};
 
         result = TD_CU(stream->device, cuLaunchKernelEx, &config, function, NULL, extra);
     } else {
@@ -124,6 +123,19 @@ static tandem_status load_function(td_cuda_stream *stream, const char *entry, td
     return status;
 }
 
+/* What it may be launched with as it is: static shared memory counts, too. */
+static tandem_status find_plain_shared(td_cuda_stream *stream, td_cuda_function *f, char *why, size_t why_bytes)
+{
+    int bytes = 0;
+    const tandem_status status = td_cu_check(
+        stream->device, TD_CU(stream->device, cuFuncGetAttribute, &bytes, TD_CU_FUNCTION_STATIC_SHARED, f->handle), why,
+        why_bytes, "the kernel %s: cuFuncGetAttribute", f->entry);
+
+    f->shared_bytes = bytes < PLAIN_SHARED_BYTES ? PLAIN_SHARED_BYTES - (uint32_t)bytes : 0;
+    f->static_bytes = (uint32_t)bytes;
+    return status;
+}
+
 static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
 {
     const uint32_t sm = stream->device->info.sm;
@@ -159,8 +171,9 @@ static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *image,
             return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "more than %d kernels in one image",
                            TD_CUDA_FUNCTIONS);
         f->entry = image->entries[i].entry;
-        f->shared_bytes = PLAIN_SHARED_BYTES;
         status = load_function(stream, f->entry, &f->handle, why, why_bytes);
+        if (!status)
+            status = find_plain_shared(stream, f, why, why_bytes);
         stream->function_count++;
     }
     return status;
@@ -180,6 +193,11 @@ static td_cuda_function *find_function(td_cuda_stream *stream, const char *entry
     return NULL;
 }
 
+static bool has_clusters(const td_cu_device *device)
+{
+    return device->info.sm >= 90 && device->table.cuLaunchKernelEx;
+}
+
 tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
                                   size_t why_bytes)
 {
@@ -191,7 +209,7 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
     if (!entry)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s has no GPU version",
                        record->kernel->name);
-    if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (device->info.sm >= 90 ? TD_RECORD_CLUSTER : 0)))
+    if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (has_clusters(device) ? TD_RECORD_CLUSTER : 0)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)",
                        entry, (unsigned)record->flags);
     f = find_function(stream, entry);
@@ -199,12 +217,21 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded",
                        entry);
     *out = f;
+    if (record->flags & TD_RECORD_CLUSTER && record->cluster > PORTABLE_CLUSTER && !f->wide_clusters) {
+        status = td_cu_check(device, TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_WIDE_CLUSTERS, 1), why,
+                             why_bytes, "clusters of %u blocks for %s: cuFuncSetAttribute", (unsigned)record->cluster,
+                             entry);
+        if (status)
+            return status;
+        f->wide_clusters = true;
+    }
     if (record->shared_bytes <= f->shared_bytes)
         return TANDEM_OK;
-    if (record->shared_bytes > device->shared_limit)
+    if (record->shared_bytes + f->static_bytes > device->shared_limit)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "the kernel %s needs %u bytes of shared memory; %s has %u", entry,
-                       (unsigned)record->shared_bytes, device->info.name, (unsigned)device->shared_limit);
+                       (unsigned)(record->shared_bytes + f->static_bytes), device->info.name,
+                       (unsigned)device->shared_limit);
     status = td_cu_check(
         device,
         TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_DYNAMIC_SHARED, (int)record->shared_bytes), why,
@@ -255,15 +282,30 @@ static tandem_status make_event(td_cuda_stream *stream, unsigned flags, td_cu_ev
                        why_bytes, "cuEventCreate");
 }
 
-static tandem_status make_stream(td_cuda_stream *stream, td_cu_stream *out, char *why, size_t why_bytes)
+static tandem_status make_stream(td_cuda_stream *stream, td_cu_urgency urgency, td_cu_stream *out, char *why,
+                                 size_t why_bytes)
 {
-    return td_cu_check(stream->device, TD_CU(stream->device, cuStreamCreate, out, TD_CU_STREAM_NON_BLOCKING), why,
-                       why_bytes, "cuStreamCreate");
+    td_cu_device *device = stream->device;
+    int least = 0, most = 0, priority;
+    tandem_status status;
+
+    if (urgency == TD_CU_ANY || !device->table.cuCtxGetStreamPriorityRange || !device->table.cuStreamCreateWithPriority)
+        return td_cu_check(device, TD_CU(device, cuStreamCreate, out, TD_CU_STREAM_NON_BLOCKING), why, why_bytes,
+                           "cuStreamCreate");
+    status = td_cu_check(device, TD_CU(device, cuCtxGetStreamPriorityRange, &least, &most), why, why_bytes,
+                         "cuCtxGetStreamPriorityRange");
+    if (status)
+        return status;
+    /* The least is 0, the most is below. */
+    priority = urgency == TD_CU_LATER ? least : urgency == TD_CU_SOON && most + 1 < least ? most + 1 : most;
+    return td_cu_check(device, TD_CU(device, cuStreamCreateWithPriority, out, TD_CU_STREAM_NON_BLOCKING, priority), why,
+                       why_bytes, "cuStreamCreateWithPriority");
 }
 
 tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_cu_device *device,
                            const td_cubin *image, const td_log *log, char *why, size_t why_bytes)
 {
+    const td_cu_urgency urgent = device->urgency ? TD_CU_NOW : TD_CU_ANY;
     tandem_status status;
 
     stream->base.ops = ops;
@@ -282,24 +324,27 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
         status = td_cu_enter(device, why, why_bytes);
     if (status)
         return status;
-    status = make_stream(stream, &stream->stream, why, why_bytes);
+    /* Those that are seldom used share no queue of the device's with one that may wait for long. */
+    status = make_stream(stream, device->urgency, &stream->stream, why, why_bytes);
     if (!status)
-        status = make_stream(stream, &stream->in, why, why_bytes);
+        status = make_stream(stream, urgent, &stream->in, why, why_bytes);
     if (!status)
-        status = make_stream(stream, &stream->out, why, why_bytes);
+        status = make_stream(stream, urgent, &stream->out, why, why_bytes);
     if (!status)
-        status = make_stream(stream, &stream->urgent, why, why_bytes);
+        status = make_stream(stream, urgent, &stream->urgent, why, why_bytes);
     if (!status) /* the ring is all zeros */
         status = td_cu_check(device,
                              TD_CU(device, cuMemcpyHtoDAsync, stream->words.address, stream->ring.host,
                                    stream->words.bytes, stream->stream),
                              why, why_bytes, "cancel words: cuMemcpyHtoDAsync");
     for (int i = 0; !status && i < TD_STREAM_PENDING; i++)
-        status = make_event(stream, TD_CU_EVENT_SLEEPS, &stream->done[i], why, why_bytes);
+        status = make_event(stream, 0, &stream->done[i], why, why_bytes);
     for (int i = 0; !status && i < TD_CUDA_TRACES; i++)
         status = make_event(stream, 0, &stream->ran[i], why, why_bytes);
     if (!status)
         status = make_event(stream, 0, &stream->brought, why, why_bytes);
+    if (!status)
+        status = make_event(stream, TD_CU_EVENT_SLEEPS, &stream->tail, why, why_bytes);
     if (!status)
         status = load_kernels(stream, image, why, why_bytes);
     if (!status)
@@ -320,6 +365,7 @@ tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image
     static const td_stream_ops ops = {.enqueue = td_cuda_enqueue,
                                       .wait = td_cuda_wait,
                                       .cancel = td_cuda_cancel,
+                                      .release = td_cuda_release,
                                       .status = td_cuda_status,
                                       .drain = td_cuda_drain,
                                       .destroy = td_cuda_destroy};
@@ -336,9 +382,29 @@ tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image
     return status;
 }
 
-static bool is_busy(td_cuda_stream *stream, td_cu_stream one)
+/* Nothing runs any more in a context that failed, or is gone. Any other error says nothing of what runs. */
+static bool is_over(tandem_status status)
 {
-    return one && TD_CU(stream->device, cuStreamQuery, one) == TD_CU_ERROR_NOT_READY;
+    return status == TANDEM_OK || status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST;
+}
+
+static bool is_idle(td_cuda_stream *stream, td_cu_stream one)
+{
+    const td_cu_result result = one ? TD_CU(stream->device, cuStreamQuery, one) : TD_CU_SUCCESS;
+
+    return result != TD_CU_ERROR_NOT_READY && is_over(td_cu_check(stream->device, result, NULL, 0, "a stream"));
+}
+
+static bool is_drained(td_cuda_stream *stream)
+{
+    const tandem_status status = td_cu_enter(stream->device, NULL, 0);
+    bool idle;
+
+    if (status)
+        return is_over(status);
+    idle = is_idle(stream, stream->in) && is_idle(stream, stream->stream) && is_idle(stream, stream->out);
+    td_cu_leave(stream->device);
+    return idle;
 }
 
 bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
@@ -346,15 +412,11 @@ bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
     td_cuda_stream *stream = (td_cuda_stream *)base;
     const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t begin = td_now_ns();
-    bool busy;
+    bool drained;
 
-    if (td_cu_enter(stream->device, NULL, 0))
-        return true; /* nothing runs in a context that is gone */
-    while ((busy = is_busy(stream, stream->in) || is_busy(stream, stream->stream) || is_busy(stream, stream->out)) &&
-           td_now_ns() - begin < timeout_ns)
+    while (!(drained = is_drained(stream)) && td_now_ns() - begin < timeout_ns)
         nanosleep(&nap, NULL);
-    td_cu_leave(stream->device);
-    return !busy;
+    return drained;
 }
 
 void td_cuda_destroy(td_stream *base, bool drained)
@@ -385,6 +447,8 @@ void td_cuda_destroy(td_stream *base, bool drained)
             TD_CU(device, cuEventDestroy, stream->ran[i]);
     if (stream->brought)
         TD_CU(device, cuEventDestroy, stream->brought);
+    if (stream->tail)
+        TD_CU(device, cuEventDestroy, stream->tail);
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
             TD_CU(device, cuStreamDestroy, streams[i]);
@@ -417,9 +481,11 @@ tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_
     const uint64_t at = sequence % TD_STREAM_PENDING;
     const tandem_status status = record_event(stream, stream->done[at], on, why, why_bytes);
 
-    if (!status)
-        atomic_store_explicit(&stream->done_sequence[at], sequence, memory_order_release);
-    return status;
+    if (status)
+        return status;
+    atomic_store_explicit(&stream->done_sequence[at], sequence, memory_order_release);
+    atomic_store(&stream->last_done, on == stream->out ? sequence | ENDS_ON_OUT : sequence);
+    return TANDEM_OK;
 }
 
 /* --- Cancel words --- */
@@ -501,6 +567,24 @@ static tandem_status enqueue_signal(td_cuda_stream *stream, td_cu_stream on, con
         stream->device, TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &value, 1, on), why,
         why_bytes, "signal of value %llu: cuSignalExternalSemaphoresAsync", (unsigned long long)submit->signal->value);
     *signalled = !status;
+    return status;
+}
+
+tandem_status td_cuda_release(td_stream *base, const td_cu_timeline *timeline, uint64_t value, char *why,
+                              size_t why_bytes)
+{
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+    const td_cu_semaphore_value params = {.value = value};
+    td_cu_external_semaphore semaphore = timeline->external;
+    tandem_status status = td_cu_enter(stream->device, why, why_bytes);
+
+    if (status)
+        return status;
+    status = td_cu_check(stream->device,
+                         TD_CU(stream->device, cuSignalExternalSemaphoresAsync, &semaphore, &params, 1, stream->urgent),
+                         why, why_bytes, "signal of value %llu in place of who owes it: cuSignalExternalSemaphoresAsync",
+                         (unsigned long long)value);
+    td_cu_leave(stream->device);
     return status;
 }
 
@@ -789,58 +873,20 @@ static tandem_status poll(td_cuda_stream *stream, uint64_t sequence)
     return status;
 }
 
-static uint64_t get(const atomic_uint_fast64_t *word)
+/* Sleeps until the GPU interrupts, if nothing comes behind the submit: an event that was recorded with each of them would
+ * interrupt for each, and cost 25 us of a processor. One thread at a time. */
+static td_cu_result sleep_to_the_end(td_cuda_stream *stream, uint64_t sequence)
 {
-    return atomic_load_explicit(word, memory_order_relaxed);
-}
+    const uint64_t last = atomic_load(&stream->last_done);
+    td_cu_result result = TD_CU_ERROR_NOT_READY;
 
-static void set(atomic_uint_fast64_t *word, uint64_t value)
-{
-    atomic_store_explicit(word, value, memory_order_relaxed);
-}
-
-/* Sleeps until about when the submit should be finished, as those before it came one after the other or after they were
- * waited for, whichever is earlier; then looks at the ring between short naps, until it is finished or overdue. */
-static void nap_until(td_cuda_stream *stream, uint64_t sequence, uint64_t begin)
-{
-    const uint64_t in_turn = get(&stream->due) + get(&stream->interval), later = begin + get(&stream->duration);
-    uint64_t from = in_turn < later ? in_turn : later, now = begin;
-
-    from = from > begin + lead_ns && from < begin + longest_guess_ns ? from - lead_ns : begin;
-    while (td_stream_completed(&stream->base) < sequence) {
-        uint64_t nap_ns = from > now ? from - now : (now - from) / 8;
-        struct timespec nap;
-
-        if (now > from + overdue_ns)
-            return;
-        if (nap_ns < shortest_nap_ns)
-            nap_ns = shortest_nap_ns;
-        nap = (struct timespec){.tv_sec = (time_t)(nap_ns / 1000000000u), .tv_nsec = (long)(nap_ns % 1000000000u)};
-        nanosleep(&nap, NULL);
-        now = td_now_ns();
-    }
-}
-
-/* What is early moves the guess at once, what is late only a little: a late waker is worse than a few more naps. */
-static uint64_t follow(uint64_t guess, uint64_t seen)
-{
-    return seen < guess ? seen : guess + (seen - guess) / 8;
-}
-
-static void learn_end(td_cuda_stream *stream, uint64_t begin)
-{
-    const uint64_t now = td_now_ns(), gap = now - get(&stream->last_end), interval = get(&stream->interval);
-    const uint64_t due = get(&stream->due) + interval;
-
-    set(&stream->last_end, now);
-    if (gap >= longest_guess_ns || !interval || now > due + 2 * interval) {
-        set(&stream->due, now);
-        set(&stream->interval, gap < longest_guess_ns ? gap : 0);
-    } else {
-        set(&stream->due, follow(due, now));
-        set(&stream->interval, interval - interval / 8 + gap / 8);
-    }
-    set(&stream->duration, follow(get(&stream->duration), now - begin));
+    if ((last & ~ENDS_ON_OUT) != sequence || atomic_exchange(&stream->tail_taken, true))
+        return result;
+    if (!TD_CU(stream->device, cuEventRecord, stream->tail, last & ENDS_ON_OUT ? stream->out : stream->stream) &&
+        atomic_load(&stream->last_done) == last)
+        result = TD_CU(stream->device, cuEventSynchronize, stream->tail);
+    atomic_store(&stream->tail_taken, false);
+    return result;
 }
 
 static tandem_status wait_for_done(td_cuda_stream *stream, uint64_t sequence)
@@ -848,43 +894,36 @@ static tandem_status wait_for_done(td_cuda_stream *stream, uint64_t sequence)
     td_cu_device *device = stream->device;
     tandem_status status = td_cu_enter(device, NULL, 0);
     td_cu_result result = TD_CU_ERROR_NOT_READY;
+    const uint64_t begin = td_now_ns();
 
     if (status)
         return status;
-    /* The signal comes right behind the stamp. */
-    for (int tries = 0; result == TD_CU_ERROR_NOT_READY && td_stream_completed(&stream->base) >= sequence && tries < 50;
-         tries++)
+    while (result == TD_CU_ERROR_NOT_READY) {
+        const uint64_t waited = td_now_ns() - begin;
+        const struct timespec nap = {.tv_nsec = waited < 160000 ? 10000 : waited < 8000000 ? (long)waited / 16 : 500000};
+
         result = TD_CU(device, cuEventQuery, done_of(stream, sequence));
-    if (result == TD_CU_ERROR_NOT_READY)
-        result = TD_CU(device, cuEventSynchronize, done_of(stream, sequence));
-    status = td_cu_check(device, result, NULL, 0, "cuEventSynchronize");
+        if (result == TD_CU_ERROR_NOT_READY && td_stream_completed(&stream->base) < sequence)
+            result = sleep_to_the_end(stream, sequence);
+        if (result == TD_CU_ERROR_NOT_READY)
+            nanosleep(&nap, NULL);
+    }
+    status = td_cu_check(device, result, NULL, 0, "waiting for a submit");
     td_cu_leave(device);
     return status;
 }
 
 tandem_status td_cuda_wait(td_stream *base, uint64_t sequence)
 {
-    static _Thread_local bool precise;
     td_cuda_stream *stream = (td_cuda_stream *)base;
     const uint64_t recorded =
         atomic_load_explicit(&stream->done_sequence[sequence % TD_STREAM_PENDING], memory_order_acquire);
-    const uint64_t begin = td_now_ns();
     tandem_status status;
 
     if (recorded > sequence) /* so it is finished: they are used in turn */
         return TANDEM_OK;
-    if (!precise) { /* by default naps are 50 us longer */
-        prctl(PR_SET_TIMERSLACK, 1000ul);
-        precise = true;
-    }
     atomic_fetch_add(&stream->waiters, 1);
-    if (recorded < sequence) {
-        status = poll(stream, sequence);
-    } else {
-        nap_until(stream, sequence, begin);
-        status = wait_for_done(stream, sequence);
-        learn_end(stream, begin);
-    }
+    status = recorded < sequence ? poll(stream, sequence) : wait_for_done(stream, sequence);
     atomic_fetch_sub(&stream->waiters, 1);
     return as_device(status);
 }

@@ -22,6 +22,8 @@ typedef struct td_cuda_function {
     const char *asked; /* the same name, where plans have it */
     td_cu_function handle;
     uint32_t shared_bytes; /* dynamic, that it may be launched with */
+    uint32_t static_bytes;
+    bool wide_clusters; /* of more than 8 blocks */
 } td_cuda_function;
 
 typedef struct td_cuda_span {
@@ -55,10 +57,10 @@ typedef struct td_cuda_stream {
     /* Behind the signal of a submit, by sequence % TD_STREAM_PENDING; of which submit it tells. */
     td_cu_event done[TD_STREAM_PENDING];
     atomic_uint_fast64_t done_sequence[TD_STREAM_PENDING];
+    atomic_uint_fast64_t last_done; /* the last of them; the highest bit: it is recorded on `out` */
+    td_cu_event tail;               /* that td_cuda_wait() sleeps by */
+    atomic_bool tail_taken;
     atomic_uint waiters;
-    /* Of submits that were waited for, in ns, for guessing the next: when the last was finished and due, how long after
-     * the one before, and how long after it was waited for. */
-    atomic_uint_fast64_t last_end, due, interval, duration;
 
     /* Of submits with copies, and of all after the first of them. */
     bool copies;
@@ -76,6 +78,8 @@ tandem_status td_cuda_enqueue(td_stream *stream, const td_stream_submit *submit,
 tandem_status td_cuda_wait(td_stream *stream, uint64_t sequence);
 void td_cuda_cancel(td_stream *stream, uint64_t sequence);
 tandem_status td_cuda_status(td_stream *stream, char *why, size_t why_bytes);
+tandem_status td_cuda_release(td_stream *stream, const td_cu_timeline *timeline, uint64_t value, char *why,
+                              size_t why_bytes);
 bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 void td_cuda_destroy(td_stream *stream, bool drained);
 

@@ -77,6 +77,10 @@ typedef struct td_stream_submit {
     uint32_t copy_in_count, copy_out_count; /* at most TD_VIEW_COUNT each */
     uint32_t slot;     /* which frame in flight, below TD_STREAM_PENDING: what is kept from frame to frame hangs there */
     const char *label; /* of the NVTX range or debug label; a literal */
+    /* Inline: two timestamps, where the first record begins and where the last one ends, for a caller that resets them
+     * before and measures the hand-over; VK_NULL_HANDLE: none. */
+    VkQueryPool queries;
+    uint32_t query; /* the first of the two */
 } td_stream_submit;
 
 /* Submits that may be pending at once. A launch blocks the caller once about 1024 commands are; a submit has at most
@@ -85,17 +89,18 @@ enum { TD_STREAM_PENDING = 32 };
 
 /* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds.
  * BUSY with TD_STREAM_PENDING pending. Graphs: only a slot whose last submit is finished is used, and only without copies;
- * else the kernels are launched one by one. On failure nothing was enqueued; only DEVICE and LOST may leave a part of it on
- * the stream, followed by the signal where `*signalled` says so, so that the point comes. */
+ * else the kernels are launched one by one. Inline: BUSY while the slot's last submit is pending; commands are recorded
+ * anew only where the slot has none with these kernels, parameters and addresses. On failure nothing was enqueued; only
+ * DEVICE and LOST may leave a part of it on the stream, followed by the signal where `*signalled` says so, so that the
+ * point comes. */
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes);
 
-/* Everything up to the returned sequence number is finished on the device. Reads one word; no driver call. */
+/* Everything up to the returned sequence number is finished on the device. Reads a few words; no driver call. */
 uint64_t td_stream_completed(const td_stream *stream);
 
 /* Sleeps, with next to no use of the processor, until the device has finished `sequence`, its signal included, or the
- * stream is broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own, whose timer slack it may set. Any
- * thread; beside enqueue too. */
+ * stream is broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own. Any thread; beside enqueue too. */
 tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
 
 /* What host and device say to each other about a submit, among the last TD_STREAM_PENDING ones; cleared when it is
@@ -103,8 +108,14 @@ tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
 td_control *td_stream_control(td_stream *stream, uint64_t sequence);
 
 /* Has the records of a submit return at once, those that the device has not begun and the blocks that it has not: it then
- * ends as any other, signal included. Does nothing to a submit that is finished. Any thread. */
+ * ends as any other, signal included. Does nothing to a submit that is finished. Any thread, but not beside an enqueue
+ * in its slot. */
 void td_stream_cancel(td_stream *stream, uint64_t sequence);
+
+/* Signals a timeline from beside the stream, in place of who will not any more: what waits for it there goes on. On an H200
+ * within 15-40 us. UNSUPPORTED but on CUDA. */
+tandem_status td_stream_release(td_stream *stream, const td_cu_timeline *timeline, uint64_t value, char *why,
+                                size_t why_bytes);
 
 /* Whether the device has begun submit `sequence`: its wait is over. And how many of its records are finished, as far as
  * the device tells: none until all are. For reports of what hangs. */
@@ -145,7 +156,8 @@ tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why,
 
 /* Records a plan into a command buffer of the engine's, with barriers between its records and stamps around them; what
  * comes before and after is the engine's to order. Its number is none of the stream's sequence: recorded plans run in
- * whatever order the engine submits them, more than once, or never. The last TD_INLINE_RECORDED are remembered. */
+ * whatever order the engine submits them, more than once, or never. TD_INLINE_RECORDED are remembered: those that have yet
+ * to run, those that ran again while so many others were recorded, and the last ones. BUSY where that is too many. */
 enum { TD_INLINE_RECORDED = 256 };
 tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer commands,
                                uint64_t *number, char *why, size_t why_bytes);
@@ -153,7 +165,7 @@ tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit
 /* Whether the device has begun a recorded plan, and whether it has run, with its last times in CLOCK_MONOTONIC ns. Cancel:
  * all blocks that it has not begun return at once, now and whenever the commands run again. No driver calls. */
 bool td_inline_begun(const td_stream *stream, uint64_t number);
-bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns);
+bool td_inline_ran(td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns);
 void td_inline_cancel(td_stream *stream, uint64_t number);
 bool td_inline_cancelled(const td_stream *stream, uint64_t number);
 

@@ -53,10 +53,17 @@ td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool
                              .end = end};
 }
 
+static uint64_t control_of(const td_stream *stream, uint64_t sequence)
+{
+    const uint64_t place = sequence % TD_STREAM_CONTROLS;
+
+    return stream->ops->by_slot ? atomic_load_explicit(&stream->slots[place], memory_order_relaxed) : place;
+}
+
 uint64_t td_stream_control_address(const td_stream *stream, uint64_t sequence)
 {
     return stream->ring_address + offsetof(td_stream_ring, controls) +
-           sequence % TD_STREAM_CONTROLS * sizeof(td_control);
+           control_of(stream, sequence) * sizeof(td_control);
 }
 
 tandem_status td_stream_next(td_stream *stream, const td_plan *plan, uint64_t *sequence, char *why, size_t why_bytes)
@@ -77,6 +84,7 @@ tandem_status td_stream_next(td_stream *stream, const td_plan *plan, uint64_t *s
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes)
 {
+    const uint32_t slot = submit->slot;
     tandem_status status;
     uint64_t next = 0;
 
@@ -84,9 +92,11 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     if (submit->copy_in_count > TD_VIEW_COUNT || submit->copy_out_count > TD_VIEW_COUNT)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%u copies in, %u out: at most %d each",
                        (unsigned)submit->copy_in_count, (unsigned)submit->copy_out_count, TD_VIEW_COUNT);
-    if (submit->slot >= TD_STREAM_PENDING)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)submit->slot,
-                       TD_STREAM_PENDING);
+    if (slot >= TD_STREAM_PENDING)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)slot, TD_STREAM_PENDING);
+    if (stream->ops->by_slot && stream->last[slot] > td_stream_completed(stream))
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the last submit of slot %u is pending", (unsigned)slot);
+    atomic_store_explicit(&stream->slots[(stream->submitted + 1) % TD_STREAM_CONTROLS], slot, memory_order_relaxed);
     status = td_stream_next(stream, submit->plan, &next, why, why_bytes);
     if (status)
         return status;
@@ -94,12 +104,19 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     status = stream->ops->enqueue(stream, submit, next, signalled, why, why_bytes);
     range_pop(submit->label);
     if (!status)
-        *sequence = stream->submitted = next;
+        *sequence = stream->submitted = stream->last[slot] = next;
     return status;
+}
+
+static void look(const td_stream *stream)
+{
+    if (stream->ops->look)
+        stream->ops->look((td_stream *)(uintptr_t)stream);
 }
 
 uint64_t td_stream_completed(const td_stream *stream)
 {
+    look(stream);
     return load_word(&stream->ring->completed);
 }
 
@@ -110,7 +127,7 @@ tandem_status td_stream_wait(td_stream *stream, uint64_t sequence)
 
 td_control *td_stream_control(td_stream *stream, uint64_t sequence)
 {
-    return &stream->ring->controls[sequence % TD_STREAM_CONTROLS];
+    return &stream->ring->controls[control_of(stream, sequence)];
 }
 
 void td_stream_cancel(td_stream *stream, uint64_t sequence)
@@ -122,8 +139,17 @@ void td_stream_cancel(td_stream *stream, uint64_t sequence)
         stream->ops->cancel(stream, sequence);
 }
 
+tandem_status td_stream_release(td_stream *stream, const td_cu_timeline *timeline, uint64_t value, char *why,
+                                size_t why_bytes)
+{
+    if (!stream->ops->release)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "this stream cannot signal in another's place");
+    return stream->ops->release(stream, timeline, value, why, why_bytes);
+}
+
 bool td_stream_begun(const td_stream *stream, uint64_t sequence)
 {
+    look(stream);
     return load_word(&stream->ring->stamps[sequence % TD_STREAM_SLOTS].begun) >= sequence;
 }
 

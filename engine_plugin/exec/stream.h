@@ -15,7 +15,7 @@ enum { TD_STREAM_SLOTS = 256, TD_STREAM_CONTROLS = TD_STREAM_PENDING * 2 };
 /* Host memory that the device sees at ring_address. */
 typedef struct td_stream_ring {
     td_stamp stamps[TD_STREAM_SLOTS];         /* by sequence % TD_STREAM_SLOTS */
-    td_control controls[TD_STREAM_CONTROLS];  /* by sequence % TD_STREAM_CONTROLS */
+    td_control controls[TD_STREAM_CONTROLS];  /* by sequence % TD_STREAM_CONTROLS, or by slot */
     uint64_t completed;                       /* the last finished submit */
 } td_stream_ring;
 
@@ -24,11 +24,17 @@ typedef struct td_stream_ops {
      * stamp sets stream->submitted itself: the number is used. */
     tandem_status (*enqueue)(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                              char *why, size_t why_bytes);
+    /* Brings stamps and `completed` up to date, where the device does not write them itself; or NULL. Any thread. */
+    void (*look)(td_stream *stream);
+    bool by_slot; /* a slot has one submit at a time, and the control belongs to it: else BUSY */
     tandem_status (*wait)(td_stream *stream, uint64_t sequence);
     void (*cancel)(td_stream *stream, uint64_t sequence); /* or NULL: blocks look at td_control's word */
+    tandem_status (*release)(td_stream *stream, const td_cu_timeline *timeline, uint64_t value, char *why,
+                             size_t why_bytes); /* or NULL */
     tandem_status (*status)(td_stream *stream, char *why, size_t why_bytes);
     bool (*drain)(td_stream *stream, uint64_t timeout_ns);
-    void (*destroy)(td_stream *stream, bool drained); /* not drained: frees what nothing on the device uses; frees stream */
+    /* Not drained: frees at most what nothing on the device uses. The stream is gone for its owner either way. */
+    void (*destroy)(td_stream *stream, bool drained);
 } td_stream_ops;
 
 struct td_stream {
@@ -36,7 +42,8 @@ struct td_stream {
     td_log log;
     td_stream_ring *ring;
     uint64_t ring_address;
-    uint64_t submitted;
+    uint64_t submitted, last[TD_STREAM_PENDING]; /* the last submit; of each slot */
+    atomic_uint_least32_t slots[TD_STREAM_CONTROLS];         /* of the submits, by sequence % TD_STREAM_CONTROLS */
     atomic_uint_least32_t record_counts[TD_STREAM_CONTROLS]; /* of the submits, by sequence % TD_STREAM_CONTROLS */
     atomic_int_fast64_t clock_offset_ns;
 };

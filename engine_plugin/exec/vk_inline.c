@@ -5,6 +5,14 @@
  * A plan is: barrier, stamp, records with barriers between those that depend on each other, barrier, stamp. To Vulkan a
  * launch is a dispatch: its accesses are shader reads and writes in COMPUTE_SHADER, and it needs the same barriers.
  *
+ * A submit is one vkQueueSubmit() of one command buffer, which its slot keeps: nothing in there changes while kernels,
+ * parameters and addresses do not, so that it is recorded once. What would change with a submit's number belongs to the
+ * slot instead: stamps, which are cleared before and looked for, control, and cancel word.
+ *
+ * Each stamp runs beside what comes behind its barrier. Another barrier right behind the last stamp would wait for it, 2.2
+ * us on an H200, and compute work needs none: td_vk_record_acquire() knows that. (Less would be an event, 1.1 us, without
+ * the time, or a timestamp query, 1.1 us, and 5 to reset it each time; vkCmdUpdateBuffer with its barrier is 3.3 us.)
+ *
  * The driver checks nothing, and a kernel that asks for more than an SM of the graphics context has takes the device
  * with it: so every record passes check_record() before anything is recorded, and the first plan of a device, at
  * creation, is one with known results.
@@ -28,7 +36,8 @@ enum {
     BLOCK_THREADS = 1024,
     GRID_YZ = 65535,
     CLOCK_TRIES = 12,
-    BUFFERS = 2, /* a slot's last one may be pending for a moment after its stamp was seen */
+    BUFFERS = 4, /* of a slot: for as many combinations of what its plans are given */
+    SPARE = 2,   /* as many are made at once: the last one may be pending for a moment after its stamp was seen */
     STAGING_BYTES = 8 << 20,
 };
 #define GRID_X 0x7fffffffu
@@ -39,25 +48,50 @@ typedef struct function {
     VkCuFunctionNVX handle;
 } function;
 
-typedef struct frame {
-    VkCommandPool pool;
-    VkCommandBuffer commands;
-    uint64_t value; /* of the timeline, once the buffer is free again */
-} frame;
+typedef enum need { NEED_NOTHING = 0, NEED_ORDER = 1, NEED_DATA = 2 } need;
 
-/* Host memory that the device writes: for submits, then for recorded plans by number % TD_INLINE_RECORDED. */
+typedef struct launch {
+    VkCuFunctionNVX handle;
+    need before; /* of the launches before it */
+    uint32_t grid[3], block[3], shared_bytes;
+    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+} launch;
+
+/* What a command buffer holds between its stamps. */
+typedef struct recording {
+    const char *label;
+    VkQueryPool queries;
+    uint32_t query, count;
+    launch launches[TD_PLAN_RECORDS];
+} recording;
+
+/* A command buffer of a slot's. It is submitted again as it is while the slot's plans ask for what it holds. */
+typedef struct slot_commands {
+    VkCommandPool pool;
+    VkCommandBuffer buffer;
+    recording *holds;
+    bool begun, whole; /* since its pool was reset; and ended, so that it may be submitted */
+    uint64_t value;    /* of the timeline, once the buffer is free again */
+} slot_commands;
+
+/* Host memory that the device writes: the stamps of each slot's last submit, which look() takes to where td_stream has
+ * them, and those of recorded plans by number % TD_INLINE_RECORDED. */
 typedef struct ring {
     td_stream_ring submits;
-    _Alignas(64) td_stamp stamps[TD_INLINE_RECORDED];
-    uint64_t done[TD_INLINE_RECORDED];
+    _Alignas(64) td_stamp slots[TD_STREAM_PENDING];
+    td_stamp stamps[TD_INLINE_RECORDED];
 } ring;
+enum { RAN = 1 }; /* the number of a slot's stamps, which are cleared for each submit: a command buffer keeps it */
 
 /* Cancel words, that each block reads: in the device's memory, since reads of the host's cross the bus one by one. Of
- * submits by sequence % TD_STREAM_CONTROLS, then of recorded plans. */
-enum { WORDS = TD_STREAM_CONTROLS + TD_INLINE_RECORDED };
+ * slots, then of recorded plans. */
+enum { WORDS = TD_STREAM_PENDING + TD_INLINE_RECORDED };
+
+typedef struct self_test self_test;
 
 typedef struct inline_stream {
     td_stream base;
+    td_vk_left left; /* where the device hangs */
     td_inline_desc desc;
     td_vk *vk;
     const td_vk_table *fn;
@@ -72,8 +106,15 @@ typedef struct inline_stream {
     VkSemaphore timeline; /* its value is `before` + the number of the last finished submit */
     uint64_t before;
     atomic_int broken; /* tandem_status, sticky */
-    uint64_t recorded, cancelled[TD_INLINE_RECORDED]; /* by number: the number */
-    frame frames[TD_STREAM_PENDING][BUFFERS];
+    uint64_t recorded; /* the last number */
+    /* Of recorded plans, by number % TD_INLINE_RECORDED: the number, and when its run began that was last seen. */
+    uint64_t numbers[TD_INLINE_RECORDED], cancelled[TD_INLINE_RECORDED], seen_ns[TD_INLINE_RECORDED];
+    slot_commands commands[TD_STREAM_PENDING][BUFFERS];
+    atomic_bool word_set[TD_STREAM_PENDING];
+    atomic_uint_least64_t sent; /* the last submit that the device has: its stamps were cleared before */
+    uint64_t over;              /* what the timeline's value has been seen to be */
+    recording wanted;           /* by the call at hand */
+    self_test *test; /* while it runs */
 } inline_stream;
 
 static uint64_t load_word(const volatile uint64_t *word)
@@ -100,10 +141,11 @@ static const function *find_function(const inline_stream *s, const char *entry)
     return NULL;
 }
 
-static tandem_status check_record(const inline_stream *s, const td_record *record, char *why, size_t why_bytes)
+static tandem_status check_record(const inline_stream *s, const td_record *record, const function **out, char *why,
+                                  size_t why_bytes)
 {
     const char *entry = record->kernel->entry;
-    const function *f = entry ? find_function(s, entry) : NULL;
+    const function *f = *out = entry ? find_function(s, entry) : NULL;
     uint64_t threads, warps, registers, shared;
 
 #define REFUSE(...) return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, __VA_ARGS__)
@@ -154,9 +196,10 @@ tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why,
 {
     const inline_stream *s = (const inline_stream *)stream;
     tandem_status status = TANDEM_OK;
+    const function *found;
 
     for (uint32_t i = 0; i < plan->record_count && status == TANDEM_OK; i++)
-        status = check_record(s, &plan->records[i], why, why_bytes);
+        status = check_record(s, &plan->records[i], &found, why, why_bytes);
     return status;
 }
 
@@ -172,22 +215,21 @@ static bool meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_
     return false;
 }
 
-typedef enum need { NEED_NOTHING = 0, NEED_ORDER = 1, NEED_DATA = 2 } need;
-
-/* What record `at` needs of records [since, at): that they are over if it writes what they read, their data too if it
- * reads or writes what they wrote. */
-static need needs_of(const td_plan *plan, uint32_t since, uint32_t at)
+/* What record `at` needs of those before it: that they are over if it writes what they read, their data too if it reads
+ * or writes what they wrote. Of records before `over` it is known that they are over, of those before `seen` that
+ * their data is there as well. */
+static need needs_of(const td_plan *plan, uint32_t seen, uint32_t over, uint32_t at)
 {
     const td_record *b = &plan->records[at];
     need found = NEED_NOTHING;
 
-    for (uint32_t i = since; i < at; i++) {
+    for (uint32_t i = seen; i < at; i++) {
         const td_record *a = &plan->records[i];
 
         if (meet(a->writes, a->write_count, b->reads, b->read_count) ||
             meet(a->writes, a->write_count, b->writes, b->write_count))
             return NEED_DATA;
-        if (meet(a->reads, a->read_count, b->writes, b->write_count))
+        if (i >= over && meet(a->reads, a->read_count, b->writes, b->write_count))
             found = NEED_ORDER;
     }
     return found;
@@ -206,8 +248,68 @@ static void barrier(const inline_stream *s, VkCommandBuffer commands, need what)
 
 /* Recording. */
 
-static void launch(const inline_stream *s, VkCommandBuffer commands, VkCuFunctionNVX handle, const uint32_t grid[3],
-                   const uint32_t block[3], uint32_t shared_bytes, const void *params)
+static void set_word(const inline_stream *s, uint32_t word, uint32_t value)
+{
+    if (!s->words.host)
+        return;
+    /* Not one sequentially consistent store: that is a locked exchange, which takes 190 us on memory across the bus. */
+    __atomic_store_n((uint32_t *)s->words.host + word, value, __ATOMIC_RELEASE);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* What a submit is to record, as s->wanted; every record is checked before that. */
+static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit, uint64_t control, uint32_t word,
+                                char *why, size_t why_bytes)
+{
+    const uint64_t cancel = s->words.host ? s->words.address + word * sizeof(uint32_t) : 0;
+    const td_plan *plan = submit->plan;
+    recording *wanted = &s->wanted;
+    uint32_t seen = 0, over = 0;
+
+    wanted->label = submit->label;
+    wanted->queries = submit->queries;
+    wanted->query = submit->query;
+    wanted->count = plan->record_count;
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_record *record = &plan->records[i];
+        launch *it = &wanted->launches[i];
+        const function *found;
+        const tandem_status status = check_record(s, record, &found, why, why_bytes);
+
+        if (status != TANDEM_OK)
+            return status;
+        it->handle = found->handle;
+        it->before = needs_of(plan, seen, over, i);
+        if (it->before != NEED_NOTHING)
+            over = i;
+        if (it->before == NEED_DATA)
+            seen = i;
+        memcpy(it->grid, record->grid, sizeof it->grid);
+        memcpy(it->block, record->block, sizeof it->block);
+        it->shared_bytes = record->shared_bytes;
+        td_exec_bind(record, submit->views, submit->scratch, control, it->params);
+        td_exec_bind_cancel(record, cancel, it->params);
+    }
+    return TANDEM_OK;
+}
+
+static bool is_same(const recording *a, const recording *b)
+{
+    if (a->label != b->label || a->queries != b->queries || a->query != b->query || a->count != b->count)
+        return false;
+    for (uint32_t i = 0; i < a->count; i++) {
+        const launch *x = &a->launches[i], *y = &b->launches[i];
+
+        if (x->handle != y->handle || x->before != y->before || memcmp(x->grid, y->grid, sizeof x->grid) ||
+            memcmp(x->block, y->block, sizeof x->block) || x->shared_bytes != y->shared_bytes ||
+            memcmp(x->params, y->params, sizeof x->params))
+            return false;
+    }
+    return true;
+}
+
+static void launch_kernel(const inline_stream *s, VkCommandBuffer to, VkCuFunctionNVX handle, const uint32_t grid[3],
+                          const uint32_t block[3], uint32_t shared_bytes, const void *params)
 {
     const VkCuLaunchInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_LAUNCH_INFO_NVX,
                                     .function = handle,
@@ -221,53 +323,39 @@ static void launch(const inline_stream *s, VkCommandBuffer commands, VkCuFunctio
                                     .paramCount = 1,
                                     .pParams = &params};
 
-    s->fn->CmdCuLaunchKernelNVX(commands, &info);
+    s->fn->CmdCuLaunchKernelNVX(to, &info);
 }
 
-static void launch_stamp(const inline_stream *s, VkCommandBuffer commands, const td_params_stamp *params)
+static void launch_stamp(const inline_stream *s, VkCommandBuffer to, uint64_t slot, uint64_t number, bool end)
 {
     static const uint32_t one[3] = {1, 1, 1};
+    const td_params_stamp params = {.slot = (td_stamp *)(uintptr_t)slot, .sequence = number, .end = end};
 
-    launch(s, commands, s->stamp, one, one, 0, params);
+    launch_kernel(s, to, s->stamp, one, one, 0, &params);
 }
 
-static void set_word(const inline_stream *s, uint32_t word, uint32_t value)
+/* s->wanted, with stamps around it: `number` at the device's address `slot`. */
+static void record_wanted(const inline_stream *s, VkCommandBuffer to, uint64_t slot, uint64_t number)
 {
-    if (!s->words.host)
-        return;
-    /* Not one sequentially consistent store: that is a locked exchange, which takes 190 us on memory across the bus. */
-    __atomic_store_n((uint32_t *)s->words.host + word, value, __ATOMIC_RELEASE);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
+    const recording *it = &s->wanted;
 
-/* Every record has passed check_record(). */
-static void record_plan(const inline_stream *s, const td_stream_submit *submit, uint64_t control, uint32_t word,
-                        const td_params_stamp *begin, const td_params_stamp *end, VkCommandBuffer commands)
-{
-    const uint64_t cancel = s->words.host ? s->words.address + word * sizeof(uint32_t) : 0;
-    const td_plan *plan = submit->plan;
-    uint32_t since = 0;
-
-    td_vk_label_begin(s->vk, commands, submit->label);
+    td_vk_label_begin(s->vk, to, it->label);
     /* After what wrote the views, and after the last plan that used the same scratch. */
-    barrier(s, commands, NEED_DATA);
-    launch_stamp(s, commands, begin);
-    for (uint32_t i = 0; i < plan->record_count; i++) {
-        const td_record *record = &plan->records[i];
-        const need what = needs_of(plan, since, i);
-        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+    barrier(s, to, NEED_DATA);
+    launch_stamp(s, to, slot, number, false);
+    if (it->queries)
+        s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, it->queries, it->query);
+    for (uint32_t i = 0; i < it->count; i++) {
+        const launch *l = &it->launches[i];
 
-        if (what != NEED_NOTHING)
-            since = i;
-        barrier(s, commands, what);
-        td_exec_bind(record, submit->views, submit->scratch, control, params);
-        td_exec_bind_cancel(record, cancel, params);
-        launch(s, commands, find_function(s, record->kernel->entry)->handle, record->grid, record->block,
-               record->shared_bytes, params);
+        barrier(s, to, l->before);
+        launch_kernel(s, to, l->handle, l->grid, l->block, l->shared_bytes, l->params);
     }
-    barrier(s, commands, NEED_DATA);
-    launch_stamp(s, commands, end);
-    td_vk_label_end(s->vk, commands);
+    if (it->queries)
+        s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, it->queries, it->query + 1);
+    barrier(s, to, NEED_DATA);
+    launch_stamp(s, to, slot, number, true);
+    td_vk_label_end(s->vk, to);
 }
 
 static uint64_t device_address(const inline_stream *s, const void *in_ring)
@@ -275,26 +363,59 @@ static uint64_t device_address(const inline_stream *s, const void *in_ring)
     return s->memory.address + (uint64_t)((const char *)in_ring - (const char *)s->ring);
 }
 
-tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer commands,
+/* Whether the plan that has a slot may still write its stamps: it has not run, or has run again since it was looked at
+ * last, and so will once more. */
+static bool is_alive(const inline_stream *s, uint64_t slot)
+{
+    const td_stamp *stamp = &s->ring->stamps[slot];
+    const uint64_t number = s->numbers[slot];
+
+    if (!number)
+        return false;
+    if (load_word(&stamp->begun) != number)
+        return s->cancelled[slot] != number;
+    return load_word(&stamp->sequence) != number || load_word(&stamp->begin_ns) != s->seen_ns[slot];
+}
+
+/* The next number whose slot is free, 0: there is none. */
+static uint64_t next_number(const inline_stream *s)
+{
+    for (uint64_t next = s->recorded + 1; next <= s->recorded + TD_INLINE_RECORDED; next++)
+        if (!is_alive(s, next % TD_INLINE_RECORDED))
+            return next;
+    return 0;
+}
+
+/* Those that are left out have been looked at. */
+static void take_number(inline_stream *s, uint64_t number)
+{
+    for (uint64_t out = s->recorded + 1; out < number; out++)
+        s->seen_ns[out % TD_INLINE_RECORDED] = load_word(&s->ring->stamps[out % TD_INLINE_RECORDED].begin_ns);
+    s->numbers[number % TD_INLINE_RECORDED] = s->recorded = number;
+    s->seen_ns[number % TD_INLINE_RECORDED] = 0;
+}
+
+tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit, VkCommandBuffer to,
                                uint64_t *number, char *why, size_t why_bytes)
 {
     inline_stream *s = (inline_stream *)stream;
-    const uint64_t next = s->recorded + 1, slot = next % TD_INLINE_RECORDED;
-    td_params_stamp begin, end;
+    const uint64_t next = next_number(s), slot = next % TD_INLINE_RECORDED;
+    const uint32_t word = (uint32_t)(TD_STREAM_PENDING + slot);
     tandem_status status = atomic_load(&s->broken);
 
     if (status != TANDEM_OK)
         return td_fail(why, why_bytes, status, "the device failed earlier");
-    status = td_inline_check(stream, submit->plan, why, why_bytes);
+    status = set_wanted(s, submit, 0, word, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    set_word(s, (uint32_t)(TD_STREAM_CONTROLS + slot), 0);
+    if (!next)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d recorded jobs are yet to run, or run again and again",
+                       TD_INLINE_RECORDED);
+    take_number(s, next);
+    set_word(s, word, 0);
     memset(&s->ring->stamps[slot], 0, sizeof s->ring->stamps[slot]);
-    begin = end = (td_params_stamp){.slot = (td_stamp *)(uintptr_t)device_address(s, &s->ring->stamps[slot]),
-                                    .sequence = next};
-    end.end = 1;
-    record_plan(s, submit, 0, (uint32_t)(TD_STREAM_CONTROLS + slot), &begin, &end, commands);
-    *number = s->recorded = next;
+    record_wanted(s, to, device_address(s, &s->ring->stamps[slot]), next);
+    *number = next;
     return TANDEM_OK;
 }
 
@@ -305,9 +426,9 @@ bool td_inline_begun(const td_stream *stream, uint64_t number)
     return load_word(&s->ring->stamps[number % TD_INLINE_RECORDED].begun) == number;
 }
 
-bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns)
+bool td_inline_ran(td_stream *stream, uint64_t number, uint64_t *begin_ns, uint64_t *end_ns)
 {
-    const inline_stream *s = (const inline_stream *)stream;
+    inline_stream *s = (inline_stream *)stream;
     const td_stamp *stamp = &s->ring->stamps[number % TD_INLINE_RECORDED];
     const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
     uint64_t begin, end;
@@ -318,7 +439,10 @@ bool td_inline_ran(const td_stream *stream, uint64_t number, uint64_t *begin_ns,
     end = load_word(&stamp->end_ns);
     *begin_ns = begin - offset;
     *end_ns = end - offset;
-    return begin <= end; /* else it runs again */
+    if (begin > end) /* it runs again */
+        return false;
+    s->seen_ns[number % TD_INLINE_RECORDED] = begin;
+    return true;
 }
 
 void td_inline_cancel(td_stream *stream, uint64_t number)
@@ -326,7 +450,7 @@ void td_inline_cancel(td_stream *stream, uint64_t number)
     inline_stream *s = (inline_stream *)stream;
 
     s->cancelled[number % TD_INLINE_RECORDED] = number;
-    set_word(s, (uint32_t)(TD_STREAM_CONTROLS + number % TD_INLINE_RECORDED), 1);
+    set_word(s, (uint32_t)(TD_STREAM_PENDING + number % TD_INLINE_RECORDED), 1);
 }
 
 bool td_inline_cancelled(const td_stream *stream, uint64_t number)
@@ -336,48 +460,142 @@ bool td_inline_cancelled(const td_stream *stream, uint64_t number)
 
 /* Submitting. */
 
-/* A command buffer of the slot's that is no longer in use. */
-static tandem_status take_frame(inline_stream *s, uint32_t slot, frame **out, char *why, size_t why_bytes)
+static void store_word(uint64_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static uint32_t slot_of(const inline_stream *s, uint64_t sequence)
+{
+    return atomic_load_explicit(&s->base.slots[sequence % TD_STREAM_CONTROLS], memory_order_relaxed);
+}
+
+/* Any thread, several at once: a slot is not used again before its submit was seen to be over, so what was read before
+ * that is that submit's. */
+static void look(td_stream *stream)
+{
+    inline_stream *s = (inline_stream *)stream;
+    td_stream_ring *to = stream->ring;
+    const uint64_t sent = atomic_load_explicit(&s->sent, memory_order_acquire);
+    uint64_t completed = load_word(&to->completed);
+
+    while (completed < sent) {
+        const uint64_t next = completed + 1;
+        const td_stamp *from = &s->ring->slots[slot_of(s, next)];
+        td_stamp *stamp = &to->stamps[next % TD_STREAM_SLOTS];
+        const bool begun = load_word(&from->begun), over = load_word(&from->sequence);
+        const uint64_t begin_ns = load_word(&from->begin_ns), end_ns = load_word(&from->end_ns);
+
+        if (!begun)
+            return;
+        completed = load_word(&to->completed);
+        if (completed >= next) /* another thread was faster */
+            continue;
+        store_word(&stamp->begin_ns, begin_ns);
+        store_word(&stamp->begun, next);
+        if (!over)
+            return;
+        store_word(&stamp->end_ns, end_ns);
+        store_word(&stamp->sequence, next);
+        if (__atomic_compare_exchange_n(&to->completed, &completed, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            completed = next;
+    }
+}
+
+static tandem_status make_commands(inline_stream *s, slot_commands *c, char *why, size_t why_bytes)
 {
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                          .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
                                           .queueFamilyIndex = s->vk->queue_family};
     VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                             .commandBufferCount = 1};
-    frame *f = &s->frames[slot][0];
-    uint64_t value = 0;
     VkResult result;
 
-    for (int i = 1; i < BUFFERS; i++)
-        if (s->frames[slot][i].value < f->value)
-            f = &s->frames[slot][i];
-    if (!f->pool) {
-        result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &f->pool);
+    if (!c->holds)
+        c->holds = calloc(1, sizeof *c->holds);
+    if (!c->holds)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for commands");
+    if (!c->pool) {
+        result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &c->pool);
         if (result != VK_SUCCESS) {
-            f->pool = VK_NULL_HANDLE;
+            c->pool = VK_NULL_HANDLE;
             return vk_fail(s, result, "vkCreateCommandPool", why, why_bytes);
         }
     }
-    if (!f->commands) {
-        allocate.commandPool = f->pool;
-        result = s->fn->AllocateCommandBuffers(s->vk->device, &allocate, &f->commands);
-        if (result != VK_SUCCESS) {
-            f->commands = NULL;
-            return vk_fail(s, result, "vkAllocateCommandBuffers", why, why_bytes);
-        }
+    allocate.commandPool = c->pool;
+    result = s->fn->AllocateCommandBuffers(s->vk->device, &allocate, &c->buffer);
+    if (result == VK_SUCCESS)
+        return TANDEM_OK;
+    c->buffer = NULL;
+    return vk_fail(s, result, "vkAllocateCommandBuffers", why, why_bytes);
+}
+
+/* The one that holds what is wanted, or else, in *oldest, the one that has been free for longest; NULL: none. */
+static slot_commands *find_commands(inline_stream *s, slot_commands all[], uint32_t count, slot_commands **oldest)
+{
+    slot_commands *fits = NULL;
+
+    *oldest = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        if (all[i].value > s->over)
+            continue;
+        if (all[i].whole && is_same(all[i].holds, &s->wanted))
+            fits = &all[i];
+        if (!*oldest || all[i].value < (*oldest)->value)
+            *oldest = &all[i];
     }
-    if (f->value) {
+    return fits;
+}
+
+/* A command buffer of the slot's that is no longer in use. */
+static tandem_status take_commands(inline_stream *s, uint32_t slot, slot_commands **out, char *why,
+                                   size_t why_bytes)
+{
+    slot_commands *all = s->commands[slot], *oldest = NULL;
+    uint32_t made = 0;
+    uint64_t value = 0;
+    VkResult result;
+
+    while (made < BUFFERS && all[made].buffer)
+        made++;
+    *out = find_commands(s, all, made, &oldest);
+    if (!*out && made) {
         result = s->fn->GetSemaphoreCounterValue(s->vk->device, s->timeline, &value);
         if (result != VK_SUCCESS)
             return vk_fail(s, result, "vkGetSemaphoreCounterValue", why, why_bytes);
-        if (value < f->value)
-            return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the commands of slot %u are still in use",
-                           (unsigned)slot);
-        result = s->fn->ResetCommandPool(s->vk->device, f->pool, 0);
+        s->over = value;
+        *out = find_commands(s, all, made, &oldest);
+    }
+    if (made < SPARE || (!*out && made < BUFFERS)) {
+        *out = &all[made];
+        return make_commands(s, *out, why, why_bytes);
+    }
+    *out = *out ? *out : oldest;
+    if (*out)
+        return TANDEM_OK;
+    return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the commands of slot %u are still in use", (unsigned)slot);
+}
+
+static tandem_status record_commands(inline_stream *s, uint32_t slot, slot_commands *c, char *why, size_t why_bytes)
+{
+    const VkCommandBufferBeginInfo again = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    VkResult result;
+
+    c->whole = false;
+    if (c->begun) {
+        result = s->fn->ResetCommandPool(s->vk->device, c->pool, 0);
         if (result != VK_SUCCESS)
             return vk_fail(s, result, "vkResetCommandPool", why, why_bytes);
     }
-    *out = f;
+    c->begun = true;
+    result = s->fn->BeginCommandBuffer(c->buffer, &again);
+    if (result != VK_SUCCESS)
+        return vk_fail(s, result, "vkBeginCommandBuffer", why, why_bytes);
+    record_wanted(s, c->buffer, device_address(s, &s->ring->slots[slot]), RAN);
+    result = s->fn->EndCommandBuffer(c->buffer);
+    if (result != VK_SUCCESS)
+        return vk_fail(s, result, "vkEndCommandBuffer", why, why_bytes);
+    memcpy(c->holds, &s->wanted, offsetof(recording, launches) + s->wanted.count * sizeof *s->wanted.launches);
+    c->whole = true;
     return TANDEM_OK;
 }
 
@@ -393,12 +611,15 @@ static tandem_status submit_locked(inline_stream *s, const VkSubmitInfo *info, c
     return result == VK_SUCCESS ? TANDEM_OK : vk_fail(s, result, "vkQueueSubmit", why, why_bytes);
 }
 
-static tandem_status submit_frame(inline_stream *s, const td_stream_submit *submit, uint64_t sequence, frame *f,
-                                  char *why, size_t why_bytes)
+/* One submit with one batch: wait, commands, signals. The job's point is the first of these, somebody waits for it. */
+static tandem_status submit_commands(inline_stream *s, const td_stream_submit *submit, uint64_t sequence,
+                                     slot_commands *c, char *why, size_t why_bytes)
 {
     const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
-    const VkSemaphore signals[2] = {s->timeline, submit->signal ? submit->signal->semaphore : VK_NULL_HANDLE};
-    const uint64_t values[2] = {s->before + sequence, submit->signal ? submit->signal->value : 0};
+    const uint64_t value = s->before + sequence;
+    VkSemaphore signals[2];
+    uint64_t values[2];
+    uint32_t count = 0;
     const VkTimelineSemaphoreSubmitInfo points = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
                                                   .waitSemaphoreValueCount = submit->wait != NULL,
                                                   .pWaitSemaphoreValues = submit->wait ? &submit->wait->value : NULL,
@@ -410,50 +631,59 @@ static tandem_status submit_frame(inline_stream *s, const td_stream_submit *subm
                                .pWaitSemaphores = submit->wait ? &submit->wait->semaphore : NULL,
                                .pWaitDstStageMask = &stage,
                                .commandBufferCount = 1,
-                               .pCommandBuffers = &f->commands,
+                               .pCommandBuffers = &c->buffer,
                                .signalSemaphoreCount = submit->signal ? 2 : 1,
                                .pSignalSemaphores = signals};
-    const tandem_status status = submit_locked(s, &info, why, why_bytes);
+    tandem_status status;
 
+    if (submit->signal) {
+        signals[count] = submit->signal->semaphore;
+        values[count++] = submit->signal->value;
+    }
+    signals[count] = s->timeline;
+    values[count] = value;
+    status = submit_locked(s, &info, why, why_bytes);
     if (status == TANDEM_OK)
-        f->value = values[0];
+        c->value = value;
     return status;
+}
+
+static void clear_stamp(td_stamp *stamp)
+{
+    store_word(&stamp->sequence, 0);
+    store_word(&stamp->begun, 0);
+    store_word(&stamp->begin_ns, 0);
+    store_word(&stamp->end_ns, 0);
 }
 
 static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                              char *why, size_t why_bytes)
 {
-    const VkCommandBufferBeginInfo once = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
-                                           .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
     inline_stream *s = (inline_stream *)stream;
-    const td_params_stamp begin = td_stream_stamp(stream, sequence, false),
-                          end = td_stream_stamp(stream, sequence, true);
+    const uint32_t slot = submit->slot;
     tandem_status status = atomic_load(&s->broken);
-    frame *f = NULL;
-    VkResult result;
+    slot_commands *c = NULL;
 
     if (status != TANDEM_OK)
         return td_fail(why, why_bytes, status, "the device failed earlier");
     if (submit->copy_in_count || submit->copy_out_count)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "copies go through CUDA streams only");
-    status = td_inline_check(stream, submit->plan, why, why_bytes);
+    status = set_wanted(s, submit, td_stream_control_address(stream, sequence), slot, why, why_bytes);
     if (status == TANDEM_OK)
-        status = take_frame(s, submit->slot, &f, why, why_bytes);
+        status = take_commands(s, slot, &c, why, why_bytes);
+    if (status == TANDEM_OK && !(c->whole && is_same(c->holds, &s->wanted)))
+        status = record_commands(s, slot, c, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    result = s->fn->BeginCommandBuffer(f->commands, &once);
-    if (result != VK_SUCCESS)
-        return vk_fail(s, result, "vkBeginCommandBuffer", why, why_bytes);
-    f->value = f->value ? f->value : 1; /* to be reset before it is begun again; 1 has passed when it is looked at */
-    set_word(s, sequence % TD_STREAM_CONTROLS, 0);
-    record_plan(s, submit, td_stream_control_address(stream, sequence), sequence % TD_STREAM_CONTROLS, &begin, &end,
-                f->commands);
-    result = s->fn->EndCommandBuffer(f->commands);
-    if (result != VK_SUCCESS)
-        return vk_fail(s, result, "vkEndCommandBuffer", why, why_bytes);
-    status = submit_frame(s, submit, sequence, f, why, why_bytes);
-    *signalled = status == TANDEM_OK && submit->signal;
-    return status;
+    clear_stamp(&s->ring->slots[slot]);
+    if (atomic_exchange(&s->word_set[slot], false))
+        set_word(s, slot, 0);
+    status = submit_commands(s, submit, sequence, c, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    atomic_store_explicit(&s->sent, sequence, memory_order_release);
+    *signalled = submit->signal != NULL;
+    return TANDEM_OK;
 }
 
 static tandem_status wait_until(inline_stream *s, uint64_t sequence, uint64_t timeout_ns)
@@ -528,50 +758,108 @@ static bool drain(td_stream *stream, uint64_t timeout_ns)
     return !s->timeline || outlast(s, stream->submitted, timeout_ns) != TANDEM_ERROR_BUSY;
 }
 
+static void free_test(inline_stream *s);
+
+static void free_all(inline_stream *s)
+{
+    const VkDevice device = s->vk->device;
+
+    for (uint32_t i = 0; i < TD_STREAM_PENDING; i++)
+        for (uint32_t j = 0; j < BUFFERS; j++) {
+            if (s->commands[i][j].pool)
+                s->fn->DestroyCommandPool(device, s->commands[i][j].pool, NULL);
+            free(s->commands[i][j].holds);
+        }
+    for (uint32_t i = 0; i < s->function_count; i++)
+        s->fn->DestroyCuFunctionNVX(device, s->functions[i].handle, NULL);
+    if (s->stamp)
+        s->fn->DestroyCuFunctionNVX(device, s->stamp, NULL);
+    if (s->module)
+        s->fn->DestroyCuModuleNVX(device, s->module, NULL);
+    free_test(s);
+    td_vk_timeline_destroy(s->vk, &s->timeline);
+    td_vk_mem_free(s->vk, &s->memory);
+    td_vk_mem_free(s->vk, &s->words);
+    free(s);
+}
+
+static bool end_left(td_vk_left *left)
+{
+    inline_stream *s = (inline_stream *)((char *)left - offsetof(inline_stream, left));
+
+    if (!drain(&s->base, 0))
+        return false;
+    free_all(s);
+    return true;
+}
+
 static void destroy(td_stream *stream, bool drained)
 {
     inline_stream *s = (inline_stream *)stream;
-    const VkDevice device = s->vk->device;
 
     if (drained) {
-        for (uint32_t i = 0; i < TD_STREAM_PENDING; i++)
-            for (uint32_t j = 0; j < BUFFERS; j++)
-                if (s->frames[i][j].pool)
-                    s->fn->DestroyCommandPool(device, s->frames[i][j].pool, NULL);
-        for (uint32_t i = 0; i < s->function_count; i++)
-            s->fn->DestroyCuFunctionNVX(device, s->functions[i].handle, NULL);
-        if (s->stamp)
-            s->fn->DestroyCuFunctionNVX(device, s->stamp, NULL);
-        if (s->module)
-            s->fn->DestroyCuModuleNVX(device, s->module, NULL);
-        td_vk_timeline_destroy(s->vk, &s->timeline);
-        td_vk_mem_free(s->vk, &s->memory);
-        td_vk_mem_free(s->vk, &s->words);
+        free_all(s);
+    } else {
+        s->left.end = end_left;
+        td_vk_leave(s->vk, &s->left);
     }
-    free(s);
 }
 
 static void cancel(td_stream *stream, uint64_t sequence)
 {
-    set_word((inline_stream *)stream, sequence % TD_STREAM_CONTROLS, 1);
+    inline_stream *s = (inline_stream *)stream;
+    const uint32_t slot = slot_of(s, sequence);
+
+    atomic_store(&s->word_set[slot], true);
+    set_word(s, slot, 1);
 }
 
-static const td_stream_ops inline_ops = {
-    .enqueue = enqueue, .wait = wait_for, .cancel = cancel, .status = status_of, .drain = drain, .destroy = destroy};
+static const td_stream_ops inline_ops = {.enqueue = enqueue,
+                                         .look = look,
+                                         .by_slot = true,
+                                         .wait = wait_for,
+                                         .cancel = cancel,
+                                         .status = status_of,
+                                         .drain = drain,
+                                         .destroy = destroy};
 
 /* Uploads. */
 
 typedef struct upload {
+    td_vk *vk;
+    td_vk_left left; /* where the device hangs */
     td_vk_mem staging;
     VkCommandPool pool;
     VkCommandBuffer commands;
     VkSemaphore done;
+    uint64_t value; /* of `done`, behind the last copy */
 } upload;
 
-/* One command buffer with the copies of what is in staging; waited for. */
-static tandem_status run_upload(inline_stream *s, upload *u, const td_vk_mem *to, const VkBufferCopy *copy,
-                                uint64_t value, char *why, size_t why_bytes)
+static void free_upload(upload *u)
 {
+    if (u->pool)
+        u->vk->fn.DestroyCommandPool(u->vk->device, u->pool, NULL);
+    td_vk_timeline_destroy(u->vk, &u->done);
+    td_vk_mem_free(u->vk, &u->staging);
+    free(u);
+}
+
+static bool end_left_upload(td_vk_left *left)
+{
+    upload *u = (upload *)((char *)left - offsetof(upload, left));
+    const tandem_status status = td_vk_timeline_wait(u->vk, u->done, u->value, 0);
+
+    if (status != TANDEM_OK && status != TANDEM_ERROR_LOST)
+        return false;
+    free_upload(u);
+    return true;
+}
+
+/* One command buffer with the copies of what is in staging; waited for. */
+static tandem_status run_upload(inline_stream *s, upload *u, const td_vk_mem *to, const VkBufferCopy *copy, char *why,
+                                size_t why_bytes)
+{
+    const uint64_t value = ++u->value;
     const VkMemoryBarrier written = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                      .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
                                      .dstAccessMask = VK_ACCESS_SHADER_READ_BIT};
@@ -619,38 +907,41 @@ tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t 
                                           .queueFamilyIndex = s->vk->queue_family};
     VkCommandBufferAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                             .commandBufferCount = 1};
-    upload u = {0};
     VkResult result;
     tandem_status status;
+    upload *u;
 
     if (!bytes)
         return TANDEM_OK;
-    status =
-        td_vk_mem_create_mapped(s->vk, chunk, VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &u.staging, why, why_bytes);
+    u = calloc(1, sizeof *u);
+    if (!u)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a copy");
+    u->vk = s->vk;
+    status = td_vk_mem_create_mapped(s->vk, chunk, VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &u->staging, why, why_bytes);
     if (status == TANDEM_OK)
-        status = td_vk_timeline_create(s->vk, 0, false, &u.done, why, why_bytes);
+        status = td_vk_timeline_create(s->vk, 0, false, &u->done, why, why_bytes);
     if (status == TANDEM_OK) {
-        result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &u.pool);
+        result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &u->pool);
         if (result != VK_SUCCESS)
-            u.pool = VK_NULL_HANDLE;
-        allocate.commandPool = u.pool;
+            u->pool = VK_NULL_HANDLE;
+        allocate.commandPool = u->pool;
         if (result == VK_SUCCESS)
-            result = s->fn->AllocateCommandBuffers(s->vk->device, &allocate, &u.commands);
+            result = s->fn->AllocateCommandBuffers(s->vk->device, &allocate, &u->commands);
         if (result != VK_SUCCESS)
             status = vk_fail(s, result, "making commands for a copy", why, why_bytes);
     }
-    for (uint64_t at = 0, value = 1; at < bytes && status == TANDEM_OK; at += chunk, value++) {
+    for (uint64_t at = 0; at < bytes && status == TANDEM_OK; at += chunk) {
         const VkBufferCopy copy = {.dstOffset = offset + at, .size = bytes - at < chunk ? bytes - at : chunk};
 
-        memcpy(u.staging.host, (const char *)from + at, (size_t)copy.size);
-        status = run_upload(s, &u, to, &copy, value, why, why_bytes);
+        memcpy(u->staging.host, (const char *)from + at, (size_t)copy.size);
+        status = run_upload(s, u, to, &copy, why, why_bytes);
     }
-    if (status == TANDEM_ERROR_BUSY) /* the device may still use all of it */
+    if (status == TANDEM_ERROR_BUSY) { /* the device may still use all of it */
+        u->left.end = end_left_upload;
+        td_vk_leave(s->vk, &u->left);
         return TANDEM_ERROR_DEVICE;
-    if (u.pool)
-        s->fn->DestroyCommandPool(s->vk->device, u.pool, NULL);
-    td_vk_timeline_destroy(s->vk, &u.done);
-    td_vk_mem_free(s->vk, &u.staging);
+    }
+    free_upload(u);
     return status;
 }
 
@@ -727,12 +1018,12 @@ typedef struct test_data {
     float q[TEST_Q * TEST_D], k[TEST_KV * TEST_D], v[TEST_KV * TEST_D], o[TEST_Q * TEST_D];
 } test_data;
 
-typedef struct self_test {
+struct self_test {
     td_plan plan;
     test_data host;
     unsigned char *scratch;
     td_vk_mem data, device_scratch;
-} self_test;
+};
 
 static void test_views(uint64_t base, uint64_t views[TD_VIEW_COUNT])
 {
@@ -809,20 +1100,27 @@ static tandem_status run_self_test(inline_stream *s, self_test *t, char *why, si
     return TANDEM_OK;
 }
 
+static void free_test(inline_stream *s)
+{
+    if (!s->test)
+        return;
+    td_vk_mem_free(s->vk, &s->test->data);
+    td_vk_mem_free(s->vk, &s->test->device_scratch);
+    free(s->test->scratch);
+    free(s->test);
+    s->test = NULL;
+}
+
 static tandem_status test_kernels(inline_stream *s, char *why, size_t why_bytes)
 {
-    self_test *t = calloc(1, sizeof *t);
     tandem_status status;
 
-    if (!t)
+    s->test = calloc(1, sizeof *s->test);
+    if (!s->test)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a test");
-    status = run_self_test(s, t, why, why_bytes);
-    if (status != TANDEM_ERROR_BUSY) { /* else the device may still use them */
-        td_vk_mem_free(s->vk, &t->data);
-        td_vk_mem_free(s->vk, &t->device_scratch);
-    }
-    free(t->scratch);
-    free(t);
+    status = run_self_test(s, s->test, why, why_bytes);
+    if (status != TANDEM_ERROR_BUSY) /* else the device may still use it */
+        free_test(s);
     return status;
 }
 
@@ -907,6 +1205,8 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
         goto fail;
     s->before = s->base.submitted;
     s->base.submitted = 0;
+    memset(s->base.last, 0, sizeof s->base.last);
+    atomic_store(&s->sent, 0);
     memset(s->ring, 0, sizeof *s->ring);
     *out = stream;
     return TANDEM_OK;

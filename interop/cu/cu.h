@@ -37,6 +37,10 @@ tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *wh
 /* Accepts NULL and half-built objects; releases the primary context. Objects made from it must be gone. */
 void td_cu_device_close(td_cu_device **device);
 const td_cu_info *td_cu_device_info(const td_cu_device *device);
+/* How the device chooses among the streams of all objects on it, from now on: of what is ready the more urgent goes first,
+ * block by block; what runs is not interrupted. A hint, and only between streams that have one. */
+typedef enum td_cu_urgency { TD_CU_ANY, TD_CU_LATER, TD_CU_SOON, TD_CU_NOW } td_cu_urgency;
+void td_cu_device_urgency(td_cu_device *device, td_cu_urgency urgency);
 td_cu_counts td_cu_device_counts(const td_cu_device *device);
 /* Bytes of device memory that this device object holds by td_cu_mem_alloc(). */
 uint64_t td_cu_device_allocated_bytes(const td_cu_device *device);
@@ -61,6 +65,8 @@ tandem_status td_cu_mem_import_fd(td_cu_device *device, int fd, uint64_t allocat
 /* Page-aligned host memory of the caller, registered and mapped. */
 tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why,
                                  size_t why_bytes);
+/* Fills device memory with zeros, and waits for it: what another had there must not be seen. */
+tandem_status td_cu_mem_clear(td_cu_device *device, const td_cu_mem *mem, char *why, size_t why_bytes);
 /* Undoes any of these, in the right order; zeroes *mem. */
 void td_cu_mem_free(td_cu_device *device, td_cu_mem *mem);
 

@@ -252,6 +252,11 @@ const td_cu_info *td_cu_device_info(const td_cu_device *device)
     return &device->info;
 }
 
+void td_cu_device_urgency(td_cu_device *device, td_cu_urgency urgency)
+{
+    device->urgency = urgency;
+}
+
 td_cu_counts td_cu_device_counts(const td_cu_device *device)
 {
     uint64_t n[TD_CU_KINDS], all = 0;

@@ -74,13 +74,16 @@ typedef struct td_cu_semaphore_value {
 static_assert(sizeof(td_cu_semaphore_value) == 144, "CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS");
 
 /* CUlaunchConfig and CUlaunchAttribute, as far as launches here have any. */
+typedef union td_cu_launch_value {
+    int allowed;         /* TD_CU_LAUNCH_OVERLAPS */
+    unsigned cluster[3]; /* TD_CU_LAUNCH_CLUSTER: blocks */
+    unsigned char bytes[64];
+} td_cu_launch_value;
+
 typedef struct td_cu_launch_attribute {
     int id;
     unsigned reserved;
-    union {
-        int allowed; /* TD_CU_LAUNCH_OVERLAPS */
-        unsigned char bytes[64];
-    } value;
+    td_cu_launch_value value;
 } td_cu_launch_attribute;
 static_assert(sizeof(td_cu_launch_attribute) == 72, "CUlaunchAttribute");
 
@@ -100,6 +103,11 @@ typedef struct td_cu_kernel_node {
 } td_cu_kernel_node;
 static_assert(sizeof(td_cu_kernel_node) == 56, "CUDA_KERNEL_NODE_PARAMS_v1");
 
+/* CUgraphEdgeData. */
+typedef struct td_cu_graph_edge {
+    unsigned char from_port, to_port, type, reserved[5];
+} td_cu_graph_edge;
+
 typedef struct td_cu_semaphore_node {
     td_cu_external_semaphore *semaphores;
     const td_cu_semaphore_value *values;
@@ -118,8 +126,10 @@ enum {
     TD_CU_ATTRIBUTE_SHARED_OPTIN = 97,
     TD_CU_ATTRIBUTE_TIMELINES = 114,
 
+    TD_CU_FUNCTION_STATIC_SHARED = 1,
     TD_CU_FUNCTION_REGISTERS = 4,
     TD_CU_FUNCTION_DYNAMIC_SHARED = 8,
+    TD_CU_FUNCTION_WIDE_CLUSTERS = 14, /* CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED */
 
     TD_CU_MEMORY_OPAQUE_FD = 1,
     TD_CU_MEMORY_DEDICATED = 1,
@@ -129,6 +139,8 @@ enum {
     TD_CU_STREAM_NON_BLOCKING = 1,
     TD_CU_EVENT_SLEEPS = 1, /* who waits for it sleeps until an interrupt: CU_EVENT_BLOCKING_SYNC */
     TD_CU_EVENT_NO_TIMING = 2,
+    TD_CU_LAUNCH_CLUSTER = 4,
+    TD_CU_GRAPH_OVERLAPS = 1, /* an edge's port and type: CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, _DEPENDENCY_TYPE_.. */
     TD_CU_LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     TD_CU_JIT_ERROR_LOG = 5,
     TD_CU_JIT_ERROR_LOG_BYTES = 6,
@@ -188,6 +200,10 @@ typedef enum td_cu_kind {
     X(OTHER, cuSignalExternalSemaphoresAsync, cuSignalExternalSemaphoresAsync,                                      \
       (const td_cu_external_semaphore *, const td_cu_semaphore_value *, unsigned, td_cu_stream))                    \
     X(ALLOCATION, cuStreamCreate, cuStreamCreate, (td_cu_stream *, unsigned))                                       \
+    TD_OPTIONAL(ALLOCATION, cuStreamCreateWithPriority, cuStreamCreateWithPriority,                                 \
+                (td_cu_stream *, unsigned, int))                                                                    \
+    TD_OPTIONAL(OTHER, cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *, int *))                    \
+    TD_OPTIONAL(COPY, cuMemsetD8Async, cuMemsetD8Async, (td_cu_pointer, unsigned char, size_t, td_cu_stream))       \
     X(ALLOCATION, cuStreamDestroy, cuStreamDestroy_v2, (td_cu_stream))                                              \
     X(OTHER, cuStreamQuery, cuStreamQuery, (td_cu_stream))                                                          \
     X(ALLOCATION, cuModuleLoadDataEx, cuModuleLoadDataEx, (td_cu_module *, const void *, unsigned, int *, void **)) \
@@ -212,6 +228,11 @@ typedef enum td_cu_kind {
     TD_OPTIONAL(ALLOCATION, cuGraphDestroy, cuGraphDestroy, (td_cu_graph))                                          \
     TD_OPTIONAL(ALLOCATION, cuGraphAddKernelNode, cuGraphAddKernelNode,                                             \
                 (td_cu_graph_node *, td_cu_graph, const td_cu_graph_node *, size_t, const td_cu_kernel_node *))     \
+    TD_OPTIONAL(ALLOCATION, cuGraphAddDependencies_v2, cuGraphAddDependencies_v2,                                   \
+                (td_cu_graph, const td_cu_graph_node *, const td_cu_graph_node *, const td_cu_graph_edge *,         \
+                 size_t)) /* since CUDA 12.3 */                                                                     \
+    TD_OPTIONAL(ALLOCATION, cuGraphKernelNodeSetAttribute, cuGraphKernelNodeSetAttribute,                           \
+                (td_cu_graph_node, int, const td_cu_launch_value *)) /* since CUDA 11.0 */                          \
     TD_OPTIONAL(ALLOCATION, cuGraphAddExternalSemaphoresWaitNode, cuGraphAddExternalSemaphoresWaitNode,             \
                 (td_cu_graph_node *, td_cu_graph, const td_cu_graph_node *, size_t, const td_cu_semaphore_node *))  \
     TD_OPTIONAL(ALLOCATION, cuGraphAddExternalSemaphoresSignalNode, cuGraphAddExternalSemaphoresSignalNode,         \
@@ -245,6 +266,7 @@ struct td_cu_device {
     td_cu_context context; /* the primary one, retained */
     td_cu_info info;
     uint32_t shared_limit; /* bytes of shared memory that a block may ask for */
+    td_cu_urgency urgency; /* of streams that are made from now on */
     atomic_uint_fast64_t counts[TD_CU_KINDS], allocated;
 };
 

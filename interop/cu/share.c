@@ -224,6 +224,23 @@ static tandem_status wait_for_default_stream(td_cu_device *device)
     return td_cu_check(device, result, NULL, 0, "cuStreamQuery of the default stream");
 }
 
+tandem_status td_cu_mem_clear(td_cu_device *device, const td_cu_mem *mem, char *why, size_t why_bytes)
+{
+    tandem_status status;
+
+    if (!device->table.cuMemsetD8Async)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "this driver cannot clear memory");
+    status = td_cu_enter(device, why, why_bytes);
+    if (status)
+        return status;
+    status = td_cu_check(device, TD_CU(device, cuMemsetD8Async, mem->address, 0, mem->bytes, NULL), why, why_bytes,
+                         "%llu bytes: cuMemsetD8Async", (unsigned long long)mem->bytes);
+    if (!status)
+        status = wait_for_default_stream(device);
+    td_cu_leave(device);
+    return status;
+}
+
 tandem_status td_cu_copy_to_device(td_cu_device *device, uint64_t address, const void *from, uint64_t bytes)
 {
     tandem_status status = td_cu_enter(device, NULL, 0);

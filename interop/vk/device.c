@@ -332,7 +332,7 @@ static tandem_status check_family(td_vk *vk, char *why, size_t why_bytes)
     return TANDEM_OK;
 }
 
-static void query_properties(td_vk *vk, bool timeline_known)
+static void query_properties(td_vk *vk, bool timeline_known, bool driver_known)
 {
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
@@ -342,6 +342,7 @@ static void query_properties(td_vk *vk, bool timeline_known)
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
     VkPhysicalDeviceIDProperties id = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES, .pNext = &maintenance};
     VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &id};
+    VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     const VkPhysicalDeviceLimits *limits = &properties.properties.limits;
 
     if (vk->caps.import_host) {
@@ -352,10 +353,17 @@ static void query_properties(td_vk *vk, bool timeline_known)
         timeline.pNext = properties.pNext;
         properties.pNext = &timeline;
     }
+    if (driver_known) {
+        driver.pNext = properties.pNext;
+        properties.pNext = &driver;
+    }
     vk->fn.GetPhysicalDeviceProperties2(vk->physical_device, &properties);
     vk->fn.GetPhysicalDeviceMemoryProperties(vk->physical_device, &vk->memory);
     snprintf(vk->caps.name, sizeof vk->caps.name, "%s", properties.properties.deviceName);
     memcpy(vk->caps.device_uuid, id.deviceUUID, sizeof vk->caps.device_uuid);
+    memcpy(vk->caps.driver_uuid, id.driverUUID, sizeof vk->caps.driver_uuid);
+    vk->caps.driver_id = driver.driverID;
+    vk->caps.driver_version = properties.properties.driverVersion;
     vk->caps.host_alignment = host.minImportedHostPointerAlignment;
     vk->caps.max_storage_range = limits->maxStorageBufferRange;
     vk->caps.timestamp_period = limits->timestampPeriod;
@@ -467,7 +475,7 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     vk = calloc(1, sizeof *vk);
     if (!vk)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "%zu bytes of host memory", sizeof *vk);
-    if (pthread_mutex_init(&vk->pipelines_lock, NULL)) {
+    if (pthread_mutex_init(&vk->lock, NULL)) {
         free(vk);
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a lock");
     }
@@ -492,7 +500,8 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     if (status != TANDEM_OK)
         goto fail;
     query_properties(vk, properties.apiVersion >= VK_API_VERSION_1_2 ||
-                             enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME));
+                             enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME),
+                     desc->api_version >= VK_API_VERSION_1_2);
     vk->caps.export_memory = vk->caps.export_memory && buffers_exportable(vk);
     vk->caps.export_timeline = vk->caps.export_timeline && vk->caps.timeline && timelines_exportable(vk);
     vk->caps.calibrated = vk->caps.calibrated && can_calibrate(vk, desc);
@@ -518,10 +527,26 @@ void td_vk_close(td_vk **vk)
 {
     if (!vk || !*vk)
         return;
+    while ((*vk)->left) {
+        td_vk_left *left = (*vk)->left;
+
+        (*vk)->left = left->next;
+        if (!left->end(left))
+            td_logf(&(*vk)->log, TD_LOG_WARN, "'%s' still uses what was left behind: that is never freed",
+                    (*vk)->caps.name);
+    }
     td_vk_pipelines_free(*vk);
-    pthread_mutex_destroy(&(*vk)->pipelines_lock);
+    pthread_mutex_destroy(&(*vk)->lock);
     free(*vk);
     *vk = NULL;
+}
+
+void td_vk_leave(td_vk *vk, td_vk_left *left)
+{
+    pthread_mutex_lock(&vk->lock);
+    left->next = vk->left;
+    vk->left = left;
+    pthread_mutex_unlock(&vk->lock);
 }
 
 const td_vk_caps *td_vk_get_caps(const td_vk *vk)

@@ -62,6 +62,9 @@ void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
 
     if (!vk || !commands || !mem || !mem->buffer)
         return;
+    if (peer == TD_VK_PEER_COMPUTE && dst_stage == VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT &&
+        !(dst_access & ~(VkAccessFlags)(VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT)))
+        return;
     if (!dst_stage)
         dst_stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
     barrier = whole(mem);
@@ -239,11 +242,11 @@ static tandem_status pipeline_get(td_vk *vk, td_vk_program program, td_vk_pipeli
     td_vk_pipeline *p = &vk->pipelines[program];
     tandem_status status = TANDEM_OK;
 
-    pthread_mutex_lock(&vk->pipelines_lock);
+    pthread_mutex_lock(&vk->lock);
     if (!p->pipeline)
         status = pipeline_make(vk, program, p, why, why_bytes);
     *out = *p;
-    pthread_mutex_unlock(&vk->pipelines_lock);
+    pthread_mutex_unlock(&vk->lock);
     return status;
 }
 

@@ -47,6 +47,7 @@
     X(CmdPushConstants)                                                                                                \
     X(CmdDispatch)                                                                                                     \
     X(CmdCopyBuffer)                                                                                                   \
+    X(CmdWriteTimestamp)                                                                                               \
     X(CreateCommandPool)                                                                                               \
     X(DestroyCommandPool)                                                                                              \
     X(ResetCommandPool)                                                                                                \
@@ -111,7 +112,8 @@ struct td_vk {
     uint32_t max_groups[2];     /* maxComputeWorkGroupCount */
     uint64_t timestamp_mask;    /* of timestampValidBits */
     bool family_computes;
-    pthread_mutex_t pipelines_lock;
+    pthread_mutex_t lock; /* of the two below */
+    td_vk_left *left;
     td_vk_pipeline pipelines[TD_VK_PROGRAM_COUNT];
 };
 

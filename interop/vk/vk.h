@@ -24,7 +24,8 @@ typedef struct td_vk_desc {
 /* What the engine's device can do, as it was enabled. */
 typedef struct td_vk_caps {
     char name[256];
-    uint8_t device_uuid[16];
+    uint8_t device_uuid[16], driver_uuid[16];
+    uint32_t driver_id, driver_version; /* driver_id: VkDriverId, 0 below Vulkan 1.2 */
     bool export_memory;      /* VK_KHR_external_memory_fd and OPAQUE_FD buffers are exportable */
     bool export_timeline;    /* VK_KHR_external_semaphore_fd and OPAQUE_FD timelines are exportable */
     bool import_host;        /* VK_EXT_external_memory_host */
@@ -59,6 +60,15 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
 /* Wraps the engine's device. ARG for null handles, UNSUPPORTED naming what is not enabled. */
 tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out, char *why, size_t why_bytes);
 void td_vk_close(td_vk **vk);
+
+/* What a device that hangs may still use when its owner goes. */
+typedef struct td_vk_left {
+    struct td_vk_left *next;
+    bool (*end)(struct td_vk_left *left); /* frees it, unless the device may use it even now: false */
+} td_vk_left;
+/* Keeps it until td_vk_close(), which then calls left->end once. Any thread. */
+void td_vk_leave(td_vk *vk, td_vk_left *left);
+
 const td_vk_caps *td_vk_get_caps(const td_vk *vk);
 
 /* Shared memory with a VkBuffer over it. */
@@ -121,7 +131,9 @@ tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t val
 typedef enum td_vk_peer {
     TD_VK_PEER_HOST = 0,
     TD_VK_PEER_EXTERNAL = 1, /* another API: VK_QUEUE_FAMILY_EXTERNAL */
-    TD_VK_PEER_COMPUTE = 2   /* kernels in command buffers of this device: COMPUTE_SHADER, in the same queue family */
+    /* Kernels in command buffers of this device: COMPUTE_SHADER, in the same queue family. They end with a barrier for
+     * reads and writes of that stage, or with a semaphore: acquiring for those records nothing. */
+    TD_VK_PEER_COMPUTE = 2
 } td_vk_peer;
 
 /* Barriers over a whole mem. The submit with the acquire waits for its point at dst_stage or at ALL_COMMANDS. No stage:

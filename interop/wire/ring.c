@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -33,6 +34,32 @@ void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns)
     atomic_fetch_add(&bell->waiters, 1);
     syscall(SYS_futex, &bell->count, FUTEX_WAIT, seen, &t, NULL, 0);
     atomic_fetch_sub(&bell->waiters, 1);
+}
+
+bool td_vigil_pass(uint64_t *now)
+{
+    const uint64_t before = *now;
+
+    sched_yield();
+    *now = td_now_ns();
+    return *now - before < TD_VIGIL_NS;
+}
+
+/* Where one in sixty-four is in vain, they become rare. */
+void td_vigil_end(td_vigil *vigil, bool paid, uint64_t now)
+{
+    enum { GOOD = 64, MOST = 7 };
+    const uint64_t least_ns = 8000000;
+
+    if (paid && ++vigil->good < GOOD)
+        return;
+    vigil->good = 0;
+    if (paid) {
+        vigil->level -= vigil->level > 0;
+        return;
+    }
+    vigil->not_until_ns = now + (least_ns << vigil->level);
+    vigil->level += vigil->level < MOST;
 }
 
 static tandem_status map(int fd, uint64_t bytes, void **out, char *why, size_t why_bytes)

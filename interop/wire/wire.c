@@ -109,9 +109,14 @@ static bool point(const check *c, const char *timeline, const char *value, const
     return at->timeline ? id(c, timeline, at->timeline, TD_WIRE_KIND_TIMELINE) : number(c, value, at->value, 0, 0);
 }
 
+static bool is_codes(uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_CODES_INT8 || dtype == TANDEM_DTYPE_CODES_E4M3;
+}
+
 static uint32_t element_bytes(uint32_t dtype)
 {
-    return dtype == TANDEM_DTYPE_F32 ? 4 : 2;
+    return is_codes(dtype) ? 1 : dtype == TANDEM_DTYPE_F32 ? 4 : 2;
 }
 
 bool td_wire_view_end(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t channels,
@@ -126,14 +131,17 @@ bool td_wire_view_end(const tandem_view *view, uint32_t batch, uint32_t heads, u
             return false;
         end += (unsigned __int128)(counts[i] ? counts[i] - 1 : 0) * (uint64_t)strides[i];
     }
-    end = end * element_bytes(view->dtype) + view->offset_bytes;
+    end *= element_bytes(view->dtype);
+    if (is_codes(view->dtype)) /* with their scales; they must lie dense, which whoever plans the job checks */
+        end = tandem_codes_bytes(view->dtype, batch, heads, rows, channels, NULL);
+    end += view->offset_bytes;
     if (end > INT64_MAX)
         return false;
     *end_bytes = (uint64_t)end;
     return true;
 }
 
-static bool view_words(const check *c, const char *name, const tandem_view *view)
+static bool view_words(const check *c, const char *name, const tandem_view *view, uint32_t last_dtype)
 {
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
     static const char *const names[3] = {"stride_batch", "stride_head", "stride_row"};
@@ -143,7 +151,7 @@ static bool view_words(const check *c, const char *name, const tandem_view *view
     if (!id(c, field, view->mem, TD_WIRE_KIND_MEM))
         return false;
     snprintf(field, sizeof field, "%s.dtype", name);
-    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_F32))
+    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, last_dtype))
         return false;
     snprintf(field, sizeof field, "%s.reserved", name);
     if (!number(c, field, view->reserved, 0, 0))
@@ -160,12 +168,12 @@ static bool view_words(const check *c, const char *name, const tandem_view *view
     return true;
 }
 
-static bool view(const check *c, const char *name, const tandem_view *v, uint32_t batch, uint32_t heads, uint32_t rows,
-                 uint32_t channels)
+static bool view(const check *c, const char *name, const tandem_view *v, uint32_t last_dtype, uint32_t batch,
+                 uint32_t heads, uint32_t rows, uint32_t channels)
 {
     uint64_t end = UINT64_MAX;
 
-    if (!view_words(c, name, v))
+    if (!view_words(c, name, v, last_dtype))
         return false;
     if (td_wire_view_end(v, batch, heads, rows, channels, &end) && end <= c->rules->mem_bytes)
         return true;
@@ -193,6 +201,7 @@ static bool check_hello(const check *c, const void *bytes)
            number(c, "timing", m->timing, 0, 1) &&
            number(c, "wait_bound_ns", m->wait_bound_ns, 0, TD_WIRE_MAX_WAIT_NS) &&
            text(c, "name", m->name, sizeof m->name) &&
+           number(c, "job_class", m->job_class, TD_WIRE_CLASS_FRAME, TD_WIRE_CLASS_BACKGROUND) &&
            (m->version_max > TD_WIRE_VERSION || zeros(c, "reserved", m->reserved, sizeof m->reserved));
 }
 
@@ -311,7 +320,7 @@ static bool check_tensor(const check *c, const void *bytes)
     for (int i = 0; i < 4; i++)
         if (!number(c, "shape", m->shape[i], 1, INT32_MAX))
             return false;
-    return view_words(c, "view", &m->view) &&
+    return view_words(c, "view", &m->view, TANDEM_DTYPE_F32) &&
            (td_wire_view_end(&m->view, (uint32_t)m->shape[0], (uint32_t)m->shape[1], (uint32_t)m->shape[2],
                              (uint32_t)m->shape[3], &end) ||
             refuse(c, "view", "with offset_bytes %" PRIu64 " ends beyond 2^63 bytes", m->view.offset_bytes));
@@ -341,7 +350,7 @@ static bool check_stats_reply(const check *c, const void *bytes)
         (m->count && !number(c, "total", m->total, m->first + m->count, UINT32_MAX)))
         return false;
     for (uint32_t i = 0; i < m->count; i++)
-        if (!number(c, "rows.reserved", m->rows[i].reserved, 0, 0) ||
+        if (!number(c, "rows.job_class", m->rows[i].job_class, TD_WIRE_CLASS_FRAME, TD_WIRE_CLASS_BACKGROUND) ||
             !text(c, "rows.name", m->rows[i].name, sizeof m->rows[i].name))
             return false;
     return zeros(c, "rows", m->rows + m->count, (TD_WIRE_ROWS - m->count) * sizeof *m->rows);
@@ -396,15 +405,15 @@ static bool check_attention(const check *c, const tandem_attention *op)
         return refuse(c, "smooth", "is %" PRIu32 ", must not combine NONE (1)", op->smooth);
     if (!isfinite(op->scale))
         return refuse(c, "scale", "is %f, must be finite", (double)op->scale);
-    if (!view(c, "q", &op->q, op->batch, op->heads, op->q_len, op->head_dim) ||
-        !view(c, "k", &op->k, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
-        !view(c, "v", &op->v, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
-        !view(c, "o", &op->o, op->batch, op->heads, op->q_len, op->head_dim))
+    if (!view(c, "q", &op->q, TANDEM_DTYPE_CODES_E4M3, op->batch, op->heads, op->q_len, op->head_dim) ||
+        !view(c, "k", &op->k, TANDEM_DTYPE_CODES_E4M3, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
+        !view(c, "v", &op->v, TANDEM_DTYPE_CODES_E4M3, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
+        !view(c, "o", &op->o, TANDEM_DTYPE_F32, op->batch, op->heads, op->q_len, op->head_dim))
         return false;
     if (op->lse.dtype == TANDEM_DTYPE_NONE)
         return zeros(c, "lse", &op->lse, sizeof op->lse);
     return number(c, "lse.dtype", op->lse.dtype, TANDEM_DTYPE_F32, TANDEM_DTYPE_F32) &&
-           view(c, "lse", &op->lse, op->batch, op->heads, op->q_len, 1);
+           view(c, "lse", &op->lse, TANDEM_DTYPE_F32, op->batch, op->heads, op->q_len, 1);
 }
 
 static bool check_job(const check *c, const void *bytes)
@@ -732,14 +741,15 @@ td_wire_sizes td_wire_sizes_here(void)
 uint64_t td_wire_report_pack(const td_wire_report *report)
 {
     return (uint64_t)report->ticket << 32 | (uint64_t)(uint16_t)report->status << 16 |
-           (uint64_t)(report->precision & 0xff) << 8 | (report->state & 0xff);
+           (uint64_t)report->yours << 15 | (uint64_t)(report->precision & 0x7f) << 8 | (report->state & 0xff);
 }
 
 tandem_status td_wire_report_unpack(uint64_t word, td_wire_report *report, char *why, size_t why_bytes)
 {
     report->ticket = (uint32_t)(word >> 32);
     report->status = (int16_t)(word >> 16);
-    report->precision = word >> 8 & 0xff;
+    report->yours = word >> 15 & 1;
+    report->precision = word >> 8 & 0x7f;
     report->state = word & 0xff;
     if (report->state > TANDEM_JOB_FAILED || report->precision > TANDEM_PRECISION_4B ||
         report->status > TANDEM_OK || report->status < TANDEM_ERROR_BUSY)

@@ -38,9 +38,10 @@ enum {
 };
 #define TD_WIRE_MAX_WAIT_NS 60000000000ull
 
-/* What tandem/tandem.h, a floor above, calls tandem_backend and tandem_rung. */
+/* What tandem/tandem.h, a floor above, calls tandem_backend, tandem_rung and tandem_class. */
 enum { TD_WIRE_BACKEND_AUTO = 0, TD_WIRE_BACKEND_CUDA = 1, TD_WIRE_BACKEND_CPU = 2 };
 enum { TD_WIRE_RUNG_FIRST = 1, TD_WIRE_RUNG_LAST = 5 };
+enum { TD_WIRE_CLASS_FRAME = 0, TD_WIRE_CLASS_BACKGROUND = 1 };
 
 typedef enum td_wire_type {
     TD_WIRE_HELLO = 1,
@@ -137,7 +138,8 @@ typedef struct td_wire_hello {
     uint32_t frames_in_flight, timing;
     uint64_t wait_bound_ns;
     char name[TD_WIRE_NAME_BYTES];
-    uint8_t reserved[48];
+    uint32_t job_class; /* tandem_class */
+    uint8_t reserved[44];
 } td_wire_hello;
 TD_WIRE_SIZE(td_wire_hello, 256);
 TD_WIRE_AT(td_wire_hello, magic, 16);
@@ -152,7 +154,8 @@ TD_WIRE_AT(td_wire_hello, frames_in_flight, 128);
 TD_WIRE_AT(td_wire_hello, timing, 132);
 TD_WIRE_AT(td_wire_hello, wait_bound_ns, 136);
 TD_WIRE_AT(td_wire_hello, name, 144);
-TD_WIRE_AT(td_wire_hello, reserved, 208);
+TD_WIRE_AT(td_wire_hello, job_class, 208);
+TD_WIRE_AT(td_wire_hello, reserved, 212);
 
 typedef struct td_wire_welcome {
     td_wire_header header;
@@ -291,7 +294,8 @@ TD_WIRE_AT(td_wire_stats, first, 16);
 TD_WIRE_AT(td_wire_stats, reserved, 20);
 
 typedef struct td_wire_row {
-    uint32_t session, pid, uid, queued, running, reserved;
+    uint32_t session, pid, uid, queued, running;
+    uint32_t job_class; /* tandem_class */
     char name[32];
     uint64_t jobs_done, jobs_stale, jobs_cancelled, jobs_failed;
     uint64_t gpu_ns, wait_ns, mem_bytes, model_bytes, connected_ns;
@@ -301,7 +305,7 @@ TD_WIRE_AT(td_wire_row, pid, 4);
 TD_WIRE_AT(td_wire_row, uid, 8);
 TD_WIRE_AT(td_wire_row, queued, 12);
 TD_WIRE_AT(td_wire_row, running, 16);
-TD_WIRE_AT(td_wire_row, reserved, 20);
+TD_WIRE_AT(td_wire_row, job_class, 20);
 TD_WIRE_AT(td_wire_row, name, 24);
 TD_WIRE_AT(td_wire_row, jobs_done, 56);
 TD_WIRE_AT(td_wire_row, jobs_stale, 64);
@@ -494,6 +498,7 @@ typedef struct td_wire_report {
     uint32_t ticket; /* its low half */
     uint32_t state, precision;
     int32_t status;
+    bool yours; /* the daemon has not signalled the job's point, and will not: the client does */
     uint64_t begin_ns, end_ns;
 } td_wire_report;
 uint64_t td_wire_report_pack(const td_wire_report *report);

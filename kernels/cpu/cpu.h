@@ -76,6 +76,9 @@ void td_cpu_quant_v(const void *params, const td_block *at);
 void td_cpu_delta_s(const void *params, const td_block *at);
 void td_cpu_stats(const void *params, const td_block *at);
 void td_cpu_quantise(const void *params, const td_block *at);
+void td_cpu_prepare(const void *params, const td_block *at);
+void td_cpu_prepare_q(const void *params, const td_block *at);
+void td_cpu_prepare_kv(const void *params, const td_block *at);
 void td_cpu_claim(const void *params, const td_block *at);
 void td_cpu_commit(const void *params, const td_block *at);
 void td_twin_attn_8b_fp8(const void *params, const td_block *at);
@@ -84,6 +87,7 @@ void td_twin_attn_8b_f16(const void *params, const td_block *at);
 void td_twin_attn_4b_fp8(const void *params, const td_block *at);
 void td_twin_attn_4b_f16(const void *params, const td_block *at);
 void td_twin_attn_f16(const void *params, const td_block *at);
+void td_twin_attn_f16_wgmma(const void *params, const td_block *at);
 void td_fast_attn_8b(const void *params, const td_block *at);
 void td_fast_attn_f16(const void *params, const td_block *at);
 

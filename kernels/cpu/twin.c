@@ -409,8 +409,9 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
 void td_twin_attn_8b_wgmma(const void *params, const td_block *at)
 {
     const td_params_attention *p = params;
-    const uint32_t tiles = (p->o.rows + TD_HOPPER_ROWS - 1) / TD_HOPPER_ROWS, first = at->x % tiles * TD_HOPPER_ROWS;
-    for (uint32_t row = first; row < first + TD_HOPPER_ROWS && row < p->o.rows; row += TD_TWIN_ROWS)
+    const uint32_t rows = TD_HOPPER_ROWS(p->d_pad), tiles = (p->o.rows + rows - 1) / rows;
+    const uint32_t first = at->x % tiles * rows;
+    for (uint32_t row = first; row < first + rows && row < p->o.rows; row += TD_TWIN_ROWS)
         attention_wgmma(p, at->local, at->x / tiles, row);
 }
 

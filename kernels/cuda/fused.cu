@@ -339,15 +339,16 @@ template <class E, class F> __device__ __forceinline__ void clean_set(Vector<E> 
                 found(i);
 }
 
-/* Sums of each tile's rows, one after the other; calls done(tile, channel, sum), a thread a channel. */
-template <class E, class Done>
+/* Sums of each tile's rows, one after the other or in `Sums` that take turns; calls done(tile, channel, sums), a thread a
+ * channel. */
+template <int Sums, class E, class Done>
 __device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const Vector<E> (&kept)[kVectors], Done done)
 {
     constexpr int vectors = kVectors / 2; /* fit into the stage */
     const int columns = team.lanes * 8, rows = vectors * team.at_once; /* of half a set */
     const int segment = min(rows, int(TD_TILE_ROWS)), c = int(threadIdx.x) % columns, s = int(threadIdx.x) / columns;
     E *values = reinterpret_cast<E *>(stage);
-    float sum = 0.0f;
+    float sum[Sums] = {};
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -373,11 +374,13 @@ __device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const
                     v[i] = from[i * columns];
 #pragma unroll
                 for (int i = 0; i < 16; i++)
-                    sum = __fadd_rn(sum, to_float(v[i]));
+                    sum[i % Sums] = __fadd_rn(sum[i % Sums], to_float(v[i]));
             }
             if ((half + 1) * rows % int(TD_TILE_ROWS) == 0) {
                 done(half * rows / int(TD_TILE_ROWS) + s, c, sum);
-                sum = 0.0f;
+#pragma unroll
+                for (float &x : sum)
+                    x = 0.0f;
             }
         }
     }
@@ -397,9 +400,9 @@ __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Par
         return false;
     clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
     if (part.is_k) {
-        sum_rows(stage, team, kept, [&](int tile, int c, float sum) {
+        sum_rows<8>(stage, team, kept, [&](int tile, int c, const float(&sum)[8]) {
             if (first + uint32_t(tile) < end && c < int(p.d_pad))
-                p.partial[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum;
+                p.partial[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum_of_eight(sum);
         });
         return true;
     }
@@ -460,11 +463,12 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
         exists |= uint32_t(team.reads && i % per_tile * team.at_once + team.row < rows_of[i / per_tile]) << i;
     clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
     if (Mean && part.block_mean) {
-        sum_rows(stage, team, kept, [&](int tile, int c, float sum) {
+        sum_rows<1>(stage, team, kept, [&](int tile, int c, const float(&sum)[1]) {
             if (rows_of[tile] && c < int(p.d_pad)) {
-                sum = __fdiv_rn(sum, float(rows_of[tile]));
-                shared.mean[tile * int(p.d_pad) + c] = sum;
-                part.block_mean[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum;
+                const float mean = __fdiv_rn(sum[0], float(rows_of[tile]));
+
+                shared.mean[tile * int(p.d_pad) + c] = mean;
+                part.block_mean[int64_t(first + uint32_t(tile)) * p.d_pad + c] = mean;
             }
         });
         __syncthreads();

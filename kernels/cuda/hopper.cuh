@@ -3,16 +3,16 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad], keys permuted as the A
- * fragment of P wants them. A block is two warpgroups of 64 rows and one that fetches. A step takes 128 keys in two
- * halves, so that one half is in the tensor cores while the other is in the exponential (i: step; 0, 1: halves):
+ * fragment of P wants them. A block is two warpgroups of 64 rows (up to Dim 64 three: hopper_narrow.cuh) and one that
+ * fetches. A step takes 128 keys in two halves, so that one half is in the tensor cores while the other is in the exponential (i: step; 0, 1: halves):
  *
  *   fetching   V(i) K(i+1) -> a ring of stages, mbarriers full and empty
  *   tensor     S1 = Q K1(i), R += P1 V1(i-1) |        | R = P0 V0(i), S0 = Q K0(i+1) |          | S1 = Q K1(i+1) ...
  *   threads    P0 = ex2 S0 ------------------| O += R | P1 = ex2 S1 ----------------------------| P0 = ex2 S0 ...
  *
- * P is computed before it is known whether its base fits, and again if it did not: so the maxima of S and the vote lie
- * in the exponentials' shadow. The warpgroups take turns at the exponentials. Registers of a thread at Dim 128: O 64,
- * R 68, S 64, P 16 of 240.
+ * P is computed before it is known whether its base fits, and again if it did not. Whether it did is seen in P's codes,
+ * four at a time: one that would pass 448 saturates to 448, and only then are the maxima of S looked at. The warpgroups
+ * take turns at the exponentials. Registers of a thread at Dim 128: O 64, R 68, S 64, P 16 of 240.
  *
  * The tensor cores keep 13 fractional bits, so R adds up 128 keys only and O, in fp32, takes the rest (two-level
  * accumulation). P's sum is one more column of P V, a channel of ones: the denominator adds up the very codes that the
@@ -34,10 +34,12 @@ namespace td {
 constexpr float kBaseLog2 = TD_LOG2_448 - TD_HEADROOM_LOG2;
 
 template <int Dim, bool Dump> struct HopperTile {
-    static constexpr int dim = Dim, groups = 2, rows = int(TD_HOPPER_ROWS), threads = int(TD_HOPPER_THREADS);
-    static constexpr int keys = int(TD_HOPPER_KEYS), stages = 3;
+    static constexpr unsigned d = Dim;
+    static constexpr int dim = Dim, groups = int(TD_HOPPER_GROUPS(d)), rows = int(TD_HOPPER_ROWS(d));
+    static constexpr int threads = int(TD_HOPPER_THREADS(d)), stages = int(TD_HOPPER_STAGES(d));
+    static constexpr int keys = int(TD_HOPPER_KEYS);
     static constexpr bool dump = Dump;
-    static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(unsigned(Dim))); /* bytes of a row of Q or K */
+    static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of Q or K */
     static constexpr int columns = Dim + 8; /* of P V: the channels, and eight times P's sum */
 
     struct Stage {
@@ -53,7 +55,7 @@ template <int Dim, bool Dump> struct HopperTile {
         uint64_t empty[stages];
     };
     static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
-    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(unsigned(Dim)), "the launch asks for another size");
+    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d), "the launch asks for another size");
 };
 
 /* Where byte `at` of a tile of rows of Row bytes lies: 16-byte pieces are exchanged, so that 8 rows meet 8 banks. */
@@ -130,15 +132,38 @@ struct HopperPlace {
     int free_keys; /* that all its rows may attend to */
 };
 
-/* A consumer's registers; rows g and g + 8 of its warp's 16. */
-template <class T> struct Consumer {
+/* What a consumer adds up; rows g and g + 8 of its warp's 16. */
+template <class T> struct Sums {
+    float r[T::columns / 2], o[T::dim / 2];
+    float l[2], top[2], scale[2], row_scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
+
+    __device__ __forceinline__ void set_scale(float key_scale)
+    {
+        scale[0] = __fmul_rn(row_scale[0], key_scale);
+        scale[1] = __fmul_rn(row_scale[1], key_scale);
+    }
+
+    /* O += R: the second level of the accumulation. */
+    __device__ __forceinline__ void flush()
+    {
+        wgmma_hold(r); /* so that all of it lives from one step to the next, in the registers where wgmma wants it */
+#pragma unroll
+        for (int i = 0; i < T::dim / 2; i++)
+            o[i] = __fadd_rn(o[i], r[i]);
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            l[row] = __fadd_rn(l[row], r[T::dim / 2 + 2 * row]);
+    }
+};
+
+/* A consumer's registers. */
+template <class T> struct Consumer : Sums<T> {
     static constexpr int kHalf = T::keys / 2, kPieces = kHalf / 16;
     static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1; /* stand for S: a key out of reach, a bad one */
 
     int s[2][kHalf / 2];
     uint32_t p[2][kHalf / 32][4];
-    float r[T::columns / 2], o[T::dim / 2];
-    float l[2], top[2], scale[2], row_scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
+    using Sums<T>::r, Sums<T>::o, Sums<T>::l, Sums<T>::top, Sums<T>::scale;
 
     /* S of a half of the keys; q and k are tile_word()s. */
     template <int Half> __device__ __forceinline__ void issue_qk(uint32_t q, uint32_t k)
@@ -183,12 +208,6 @@ template <class T> struct Consumer {
         }
     }
 
-    __device__ __forceinline__ void set_scale(float key_scale)
-    {
-        scale[0] = __fmul_rn(row_scale[0], key_scale);
-        scale[1] = __fmul_rn(row_scale[1], key_scale);
-    }
-
     /* Whether P of a half would pass 448 in this thread; `here` are its maxima. */
     template <int Half> __device__ __forceinline__ bool exceeds(float (&here)[2]) const
     {
@@ -203,6 +222,20 @@ template <class T> struct Consumer {
             here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
         }
         return here[0] > __fadd_rn(top[0], TD_LOG2_448) || here[1] > __fadd_rn(top[1], TD_LOG2_448);
+    }
+
+    /* Whether a code of P of a half is 448 or NaN, as it is wherever P would pass 448: a sign of `exceeds` that costs a
+     * third of it. No code has its top bit set, so there is no carry from one to the next. */
+    template <int Half> __device__ __forceinline__ bool saturated() const
+    {
+        uint32_t all = 0;
+
+#pragma unroll
+        for (int i = 0; i < kHalf / 32; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                all |= p[Half][i][j] + 0x02020202u;
+        return all & 0x80808080u;
     }
 
     /* Gives rows another base, and all that has been added up so far with it. */
@@ -267,18 +300,6 @@ template <class T> struct Consumer {
                 word = (word & ~(255u << byte)) | (s[Half][i] == kBad ? 127u << byte : 0u);
         }
     }
-
-    /* O += R: the second level of the accumulation. */
-    __device__ __forceinline__ void flush()
-    {
-        wgmma_hold(r); /* so that all of it lives from one step to the next, in the registers where wgmma wants it */
-#pragma unroll
-        for (int i = 0; i < T::dim / 2; i++)
-            o[i] = __fadd_rn(o[i], r[i]);
-#pragma unroll
-        for (int row = 0; row < 2; row++)
-            l[row] = __fadd_rn(l[row], r[T::dim / 2 + 2 * row]);
-    }
 };
 
 /* For tests: S and codes of P of a half, R of a step. `row` is the warp's in [bh][q_pad]. */
@@ -302,8 +323,7 @@ __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consu
             uint8_t(c.p[Half][i / 16][2 * (i / 8 % 2) + i % 4 / 2] >> (16 * (i / 4 % 2) + 8 * (i % 2)));
 }
 template <class T>
-__device__ __forceinline__ void dump_r(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
-                                       int step)
+__device__ __forceinline__ void dump_r(const td_params_attention &p, const Sums<T> &c, int64_t row, int lane, int step)
 {
 #pragma unroll
     for (int i = 0; i < T::dim / 2; i++)
@@ -326,7 +346,10 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
     for (int fetch = 0; fetch <= at.steps; fetch++) {
         typename T::Stage &to = shared.stage[place.stage];
 
-        wait_for(shared.empty[place.stage], place.parity);
+        if (T::groups == 2 || t < 32) /* beside three warpgroups, four warps that poll would cost issue slots */
+            wait_for(shared.empty[place.stage], place.parity);
+        if (T::groups > 2)
+            bar_sync<128>(6);
         if (fetch < at.steps) {
             copy_swizzled<T::keys, T::dim, T::qk_row>(to.k, k, T::dim, t);
             if (t < T::keys / 4)
@@ -400,7 +423,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int q)
 /* O of rows g and g + 8. Two-byte elements go as 16 bytes a thread where the addresses allow it. */
 template <class T, class E>
 __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh, const float *v_scale,
-                                        const float *v_mean, int row0, int lane, const Consumer<T> &c)
+                                        const float *v_mean, int row0, int lane, const Sums<T> &c)
 {
     E *to = static_cast<E *>(p.o.data) + bh / p.heads * p.o.stride_batch + bh % p.heads * p.o.stride_head +
             (row0 + lane / 4) * p.o.stride_row;
@@ -547,7 +570,6 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
             const bool fetched = mbarrier_try_wait(shared_address(&shared.full[next.stage]), next.parity);
             bar_sync<256>(my_turn);
-            bool over = c.template exceeds<0>(here);
             c.template exponentials<0, 0, Consumer<T>::kPieces / 2>();
             wgmma_wait<0>(); /* S1, and R of the step before */
             wgmma_hold(c.s[1]);
@@ -559,7 +581,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.flush();
             c.template exponentials<0, Consumer<T>::kPieces / 2, Consumer<T>::kPieces>();
             bar_arrive<256>(next_turn);
-            if (__builtin_expect(__any_sync(~0u, over), 0)) {
+            if (__builtin_expect(__any_sync(~0u, c.template saturated<0>()), 0) &&
+                __any_sync(~0u, c.template exceeds<0>(here))) {
                 c.rebase(here);
                 c.template exponentials<0, 0, Consumer<T>::kPieces, true>();
             }
@@ -576,11 +599,11 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
 
             bar_sync<256>(my_turn);
-            over = c.template exceeds<1>(here);
             c.template exponentials<1, 0, Consumer<T>::kPieces>();
             bar_arrive<256>(next_turn);
             const bool odd_next = look(k_scale_next, step + 1);
-            if (__builtin_expect(__any_sync(~0u, over), 0)) {
+            if (__builtin_expect(__any_sync(~0u, c.template saturated<1>()), 0) &&
+                __any_sync(~0u, c.template exceeds<1>(here))) {
                 c.rebase(here);
                 c.template exponentials<1, 0, Consumer<T>::kPieces, true>();
             }
@@ -622,54 +645,5 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         bar_sync<256>(my_turn); /* the last turn that was passed: a barrier must not be left half full */
 }
 
-template <class T> __device__ __forceinline__ void attend_hopper(const td_params_attention &p)
-{
-    extern __shared__ __align__(1024) uint8_t hopper_bytes[];
-    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
-    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
-    const int q_len = int(p.o.rows), kv_len = int(p.kv_len), reach = kv_len - q_len + 1;
-    HopperPlace at;
-
-    at.bh = blockIdx.x / tiles;
-    int tile = int(blockIdx.x % tiles);
-    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
-        tile = int(tiles) - 1 - tile;
-    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
-    at.row0 = tile * T::rows;
-    int keys = kv_len;
-    at.free_keys = kv_len;
-    if (p.causal) {
-        keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + reach));
-        at.free_keys = max(0, min(kv_len, at.row0 + reach));
-    }
-    at.steps = (keys + T::keys - 1) / T::keys;
-
-    if (threadIdx.x < T::stages) {
-        mbarrier_init(shared_address(&shared.full[threadIdx.x]), 4);
-        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), 4 * T::groups);
-    }
-    constexpr int words = 8 * T::keys / 4; /* the eight rows of ones */
-    for (int i = int(threadIdx.x); i < T::stages * words; i += T::threads)
-        *reinterpret_cast<uint32_t *>(shared.stage[i / words].v + T::dim * T::keys + i % words * 4) = 0x38383838u;
-    fence_proxy_async();
-    __syncthreads();
-    if (threadIdx.x >= 128 * T::groups) {
-        setmaxnreg_dec<24>();
-        produce<T>(shared, p, at);
-    } else {
-        setmaxnreg_inc<240>();
-        consume<T>(shared, p, at);
-    }
-}
-
 } // namespace td
-
-#define TD_HOPPER_ENTRY(name, dim, dump)                               \
-    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS, 1) \
-        name##_d##dim(const __grid_constant__ td_params_attention p)   \
-    {                                                                  \
-        td::wait_for_previous();                                       \
-        if (!td::cancelled(p.cancel))                                  \
-            td::attend_hopper<td::HopperTile<dim, dump>>(p);           \
-    }
 #endif

@@ -6,9 +6,11 @@
 #include "probe.cu"
 #include "prologue.cu"
 #include "fused.cu" /* needs prologue.cu */
+#include "prepare.cu" /* needs fused.cu */
 #include "stamp.cu"
 
 #include "attn_4b.cu"
 #include "attn_8b.cu"
 #include "attn_8b_wgmma.cu"
 #include "attn_f16.cu"
+#include "attn_f16_wgmma.cu"

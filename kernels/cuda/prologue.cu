@@ -120,14 +120,25 @@ __device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, 
     }
 }
 
-/* Sums of finite(x) over the chunk's rows, row after row; a thread's columns are threadIdx.x and threadIdx.x + 128. */
-template <class E>
-__device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const E *x, int64_t stride, bool wide,
+/* A chunk's sum of those of its rows that are alike modulo 8. */
+__device__ __forceinline__ float sum_of_eight(const float (&sum)[8])
+{
+    return __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])),
+                               __fadd_rn(sum[4], sum[5])),
+                     __fadd_rn(sum[6], sum[7]));
+}
+
+/* Sums of finite(x) over the chunk's rows, row after row or in `Sums` that take turns; a thread's columns are threadIdx.x
+ * and threadIdx.x + 128. */
+template <int Sums, class E>
+__device__ __forceinline__ void column_sums(float (&sum)[2][Sums], float *stage, const E *x, int64_t stride, bool wide,
                                             const Walk &walk, int rows, int d_pad)
 {
     const int at_once = walk.at_once * kPassesAtOnce, staged = walk.at_once * kStagePasses;
 
-    sum[0] = sum[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Sums; i++)
+        sum[0][i] = sum[1][i] = 0.0f;
     for (int r0 = 0; r0 < rows; r0 += at_once) {
         Eight<E> eights[kPassesAtOnce];
 
@@ -155,10 +166,28 @@ __device__ __forceinline__ void column_sums(float (&sum)[2], float *stage, const
             for (int half = 0; half < 2; half++) {
                 const int c = int(threadIdx.x) + half * kThreads;
 
-                if (c < d_pad)
+                if constexpr (Sums == 1) {
+                    if (c < d_pad)
 #pragma unroll 8
-                    for (int r = 0; r < n; r++)
-                        sum[half] = __fadd_rn(sum[half], stage[r * d_pad + c]);
+                        for (int r = 0; r < n; r++)
+                            sum[half][0] = __fadd_rn(sum[half][0], stage[r * d_pad + c]);
+                } else if (c < d_pad) {
+                    /* A stage begins with a row that is a multiple of 8, or has but four. */
+                    const bool later = first * walk.at_once % 8 != 0;
+
+                    for (int r = 0; r < n; r += 8)
+#pragma unroll
+                        for (int i = 0; i < 8; i++) {
+                            if (r + i >= n)
+                                continue;
+                            const float x = stage[(r + i) * d_pad + c];
+
+                            if (i < 4 && later)
+                                sum[half][i + 4] = __fadd_rn(sum[half][i + 4], x);
+                            else
+                                sum[half][i] = __fadd_rn(sum[half][i], x);
+                        }
+                }
             }
         }
     }
@@ -169,7 +198,7 @@ template <class E>
 __device__ __forceinline__ void prepare_mean(float *mean, float *stage, const float *given, bool own, const E *x,
                                              int64_t stride, bool wide, const Walk &walk, const Chunk &chunk, int d_pad)
 {
-    float sum[2];
+    float sum[2][1];
 
     if (own)
         column_sums(sum, stage, x, stride, wide, walk, chunk.rows, d_pad);
@@ -178,7 +207,7 @@ __device__ __forceinline__ void prepare_mean(float *mean, float *stage, const fl
         const int c = int(threadIdx.x) + half * kThreads;
 
         if (c < d_pad)
-            mean[c] = own ? __fdiv_rn(sum[half], float(chunk.rows)) : given ? given[chunk.bh * d_pad + c] : 0.0f;
+            mean[c] = own ? __fdiv_rn(sum[half][0], float(chunk.rows)) : given ? given[chunk.bh * d_pad + c] : 0.0f;
     }
     __syncthreads();
 }
@@ -258,7 +287,8 @@ __device__ __forceinline__ int permuted(int k)
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+/* Six blocks: left to itself ptxas takes 64 registers here, in amax_partial and in quant_qk, and spills. */
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     mean_partial(const __grid_constant__ td_params_mean_partial p)
 {
     if (td::cancelled(p.cancel))
@@ -269,14 +299,14 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     float *to = p.partial + int64_t(blockIdx.x) * p.d_pad;
 
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
-        float sum[2];
+        float sum[2][8];
 
         td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk, chunk.rows,
                         int(p.d_pad));
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (threadIdx.x + half * TD_BLOCK_THREADS < p.d_pad)
-                to[threadIdx.x + half * TD_BLOCK_THREADS] = sum[half];
+                to[threadIdx.x + half * TD_BLOCK_THREADS] = td::sum_of_eight(sum[half]);
     });
 }
 
@@ -297,7 +327,6 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     }
 }
 
-/* Six blocks: left to itself ptxas takes 64 registers here and in quant_qk, and spills. */
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     amax_partial(const __grid_constant__ td_params_amax_partial p)
 {

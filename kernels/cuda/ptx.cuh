@@ -229,6 +229,14 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
     return done;
 }
 
+/* Two floats of global memory, read here and not where the compiler would want them. */
+__device__ __forceinline__ float2 load_now(const float *p)
+{
+    float2 d;
+    asm volatile("ld.global.v2.f32 {%0,%1}, [%2];" : "=f"(d.x), "=f"(d.y) : "l"(p));
+    return d;
+}
+
 /* A barrier of some warps of the block. */
 template <int Threads> __device__ __forceinline__ void bar_sync(uint32_t id)
 {

@@ -53,6 +53,19 @@ typedef enum tandem_rung {
     TANDEM_RUNG_CPU = 5       /* no CUDA device for this engine: the CPU computes in shared memory */
 } tandem_rung;
 
+/* What a session's jobs are, where others compute too: in tandemd those of frames go before all of the background's, and
+ * what goes on in the background is computed in slices of at most 0.5 ms, so that a frame waits for one of them. Without the
+ * daemon it says nothing. An engine with both has a session for each. */
+typedef enum tandem_class { TANDEM_CLASS_FRAME = 0, TANDEM_CLASS_BACKGROUND = 1 } tandem_class;
+
+/* What TANDEM_PRECISION_AUTO goes by. */
+typedef enum tandem_tuning {
+    TANDEM_TUNING_RULE = 0,    /* a rule: kernels/choice.h */
+    TANDEM_TUNING_SHIPPED = 1, /* times that came with this library, measured on such a GPU */
+    TANDEM_TUNING_GIVEN = 2,   /* those of tandem_session_desc.tuning */
+    TANDEM_TUNING_DAEMON = 3   /* whatever tandemd goes by */
+} tandem_tuning;
+
 /* What a session is made from. Zero is a good default for every field but struct_bytes. */
 typedef struct tandem_session_desc {
     uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
@@ -64,7 +77,9 @@ typedef struct tandem_session_desc {
     void *user;                /* for the three callbacks; none of them may call back */
     uint32_t cpu_threads;      /* most threads that CPU kernels use; 0, or more than there are: all cores */
     uint32_t frames_in_flight; /* jobs that may be under way before tandem_submit() says BUSY; 0: 3; at most 32 */
-    uint64_t wait_bound_ns;    /* a wait point later than this is taken for lost: the job fails; 0: 2 s */
+    /* A wait point that comes later than this after tandem_submit(), and after the last job before it that is DONE, is
+     * taken for lost: the job fails. 0: 2 s */
+    uint64_t wait_bound_ns;
     uint32_t timing;           /* 1: job reports carry begin_ns and end_ns */
     uint32_t rung;             /* tandem_rung: this one or UNSUPPORTED, to compare or to work around; 0: the best; CPU
                                   computes on the CPU whatever there is */
@@ -75,6 +90,13 @@ typedef struct tandem_session_desc {
      * outstanding is signalled at once, its job FAILED with LOST, and tandem_submit() says LOST (at TANDEM_LOG_DEBUG)
      * until there is a daemon again: the session connects by itself, shares anew what is alive, and goes on. */
     const char *socket;
+    uint32_t job_class; /* tandem_class */
+    uint32_t reserved;  /* 0 */
+    /* What AUTO is to go by: the text that `tandem tune` wrote, and its length; NULL: what came with this library for that
+     * GPU, else a rule. A text that is wrong is refused; one of another GPU, or where its kernels do not run (the rungs
+     * inline and cpu; with a socket, as tandemd has its own), is not used: a warning and tandem_info say so. */
+    const char *tuning;
+    uint64_t tuning_bytes;
 } tandem_session_desc;
 
 /* What a session is, and what it holds now. */
@@ -94,6 +116,9 @@ typedef struct tandem_info {
     uint64_t jobs_submitted, jobs_done, jobs_stale, jobs_cancelled, jobs_failed;
     /* Calls of the CUDA driver since creation: after warm-up a frame adds to none of the first three. */
     uint64_t cuda_copies, cuda_allocations, cuda_host_waits, cuda_launches;
+    uint32_t tuning;           /* tandem_tuning */
+    uint32_t reserved;         /* 0 */
+    char tuning_reason[256];   /* why not what was given, or else why not times of this GPU; "": they are */
 } tandem_info;
 
 /* The version of this library, as TANDEM_VERSION.
@@ -241,9 +266,10 @@ TANDEM_API tandem_status tandem_timeline_signal(tandem_session *session, tandem_
  * Blocks: never. */
 TANDEM_API tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline timeline, uint64_t value);
 
-/* A descriptor that becomes readable when a point is reached, for poll, epoll or an event loop; an eventfd. It also becomes
- * readable when the point can no longer come, or its timeline is destroyed: ask tandem_timeline_value() then.
- * Returns: OK; ARG; NOMEM with 64 of them waiting; IO; DEVICE or LOST.
+/* A descriptor that becomes readable when a point is reached, for poll, epoll or an event loop: an eventfd or a timerfd,
+ * which are read alike. It also becomes readable when the point can no longer come, or its timeline is destroyed: ask
+ * tandem_timeline_value() then.
+ * Returns: OK; ARG; NOMEM with 1024 of them waiting, closed or not; IO; DEVICE or LOST.
  * Owner: the caller closes *fd, at any time.
  * Threads: any.
  * Blocks: never. */

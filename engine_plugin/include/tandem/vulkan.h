@@ -116,7 +116,8 @@ TANDEM_API tandem_status tandem_record_release(tandem_session *session, VkComman
 
 /* Records the acquisition of a mem from the session, before the engine's next use (dst), in a submit that waits for the
  * job's signal point. On the copy rung the whole mem is copied back by this, also what no job wrote: release each mem that
- * you acquire.
+ * you acquire. On the inline rung this records nothing for COMPUTE_SHADER with SHADER_READ and SHADER_WRITE: jobs end with
+ * that barrier.
  * Returns: OK; ARG; UNSUPPORTED as for release.
  * Owner: nothing.
  * Threads: as the command buffer's.
@@ -127,10 +128,17 @@ TANDEM_API tandem_status tandem_record_acquire(tandem_session *session, VkComman
 /* Records a job into the engine's own command buffer (inline rung only; outside render passes; a queue of the session's
  * family with compute). The job has no points and no deadline: what the engine's submit waits for and signals holds for it
  * too. tandem_poll() tells when it has run, once the commands were submitted; they may be submitted again, or never
- * (tandem_cancel() then gives back what it holds). Reads and writes its mems in COMPUTE_SHADER with SHADER_READ and
- * SHADER_WRITE; barriers around it are the caller's, and tandem_record_release() and _acquire() record the right ones.
+ * (tandem_cancel() then gives back what it holds). The buffer may be primary or secondary (without
+ * RENDER_PASS_CONTINUE), and begun with any other usage: ONE_TIME_SUBMIT, none to run it again once it is over, or
+ * SIMULTANEOUS_USE to have it pending several times on the one queue, where the runs come one after the other. Again, the
+ * job reads what its mems hold by then, and its report stays that of the first run. Commands that have run, and do not run
+ * once more while 255 further jobs are recorded, must be recorded anew. Reads and writes its mems in COMPUTE_SHADER with
+ * SHADER_READ and SHADER_WRITE, and ends with a barrier for such accesses behind it; all others are the caller's, and
+ * tandem_record_release() and _acquire() record the right ones. (One too many right behind a job costs 2 us on an H200: it
+ * waits for what else the job ends with, its time stamp.)
  * Returns: OK; ARG, also for a job with a point or a deadline; UNSUPPORTED on another rung, or for a plan that does not
- *          fit into a command buffer; NOMEM; BUSY as tandem_submit(). Nothing is recorded on failure.
+ *          fit into a command buffer; NOMEM; BUSY as tandem_submit(), or with 256 jobs recorded that are yet to run or run
+ *          again and again; DEVICE or LOST. Nothing is recorded on failure.
  * Owner: the job is copied; its mems must live until the commands have run for the last time.
  * Threads: as the command buffer's; jobs recorded by several threads must be submitted to one queue.
  * Blocks: never. */

@@ -40,7 +40,9 @@ typedef enum tandem_dtype {
     TANDEM_DTYPE_NONE = 0, /* a view that is not there */
     TANDEM_DTYPE_F16 = 1,
     TANDEM_DTYPE_BF16 = 2,
-    TANDEM_DTYPE_F32 = 3
+    TANDEM_DTYPE_F32 = 3,
+    TANDEM_DTYPE_CODES_INT8 = 4, /* q and k quantised already; see tandem_codes_bytes() */
+    TANDEM_DTYPE_CODES_E4M3 = 5  /* v, likewise */
 } tandem_dtype;
 
 /* A linear block of bytes that the engine and the session share. 0 is no mem. */
@@ -71,7 +73,8 @@ typedef struct tandem_view {
 } tandem_view;
 
 typedef enum tandem_precision {
-    TANDEM_PRECISION_AUTO = 0, /* 8B where kv_len >= 256, F16 below: shorter rows do not repay the quantisation */
+    TANDEM_PRECISION_AUTO = 0, /* what is fastest by the session's tuning: a table that was measured, or a rule: 8B where
+                                  kv_len >= 256, F16 below; on Hopper 8B from about 2000 rows on (kernels/choice.h) */
     TANDEM_PRECISION_F16 = 1,  /* exact attention on operands rounded to fp16, fp32 accumulation */
     TANDEM_PRECISION_8B = 2,   /* SageAttention2-8b: INT8 QK^T, FP8 E4M3 PV (FP16 PV on sm_80 and sm_86) */
     TANDEM_PRECISION_4B = 3    /* SageAttention2-4b: INT4 QK^T with Q and K smoothed */
@@ -113,6 +116,39 @@ typedef struct tandem_attention {
     uint32_t granularity;             /* tandem_granularity */
     uint32_t reserved;                /* 0 */
 } tandem_attention;
+
+/* Q, K and V that are quantised already, as a projection's epilogue can write them: attention without its prologue.
+ * All three of them, or none; precision AUTO or 8B, smooth DEFAULT or NONE, lse not wanted. Rows are padded to
+ * rows_pad, a multiple of 128, channels to dim_pad: 32, 64, 96, 128 or 256. A view's codes are followed by its scales, which
+ * begin at the next multiple of 256 bytes:
+ *
+ *   q, k   int8 codes [batch][heads][rows_pad][dim_pad], -127 .. 127
+ *          float32 scales [batch][heads][rows_pad]: a row's value is code * scale
+ *   v      e4m3 codes [batch][heads][dim_pad][rows_pad], keys permuted within each 16: position 4 i + j holds key
+ *          8 (j / 2) + 2 i + j % 2, i and j in 0..3
+ *          float32 scales [batch][heads][dim_pad]: a channel's value is code * scale
+ *
+ * (heads: kv_heads for k and v.) Codes and scales of padding are 0. Rows that share a scale are those of `granularity`; each
+ * has it all the same. A scale of NaN says that a row of Q is not finite, or a key in K or V. From K the caller has
+ * subtracted what it wants, for softmax does not notice one vector subtracted from all keys: best their mean.
+ *
+ * offset_bytes is a multiple of 256. Strides are those of the codes: stride_row dim_pad for q and k, rows_pad for v (of
+ * channels); stride_head rows_pad * dim_pad; stride_batch as many heads' of that.
+ *
+ * Returns the bytes of codes and scales, UINT64_MAX if they are too many; *scales_bytes, if not NULL, is where scales begin. */
+static inline uint64_t tandem_codes_bytes(uint32_t dtype, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t head_dim,
+                                          uint64_t *scales_bytes)
+{
+    const uint64_t rows_pad = ((uint64_t)rows + 127) / 128 * 128, planes = (uint64_t)batch * heads;
+    const uint64_t dim_pad = head_dim > 128 ? 256 : ((uint64_t)head_dim + 31) / 32 * 32;
+    const uint64_t plane = rows_pad * dim_pad, scales = dtype == TANDEM_DTYPE_CODES_INT8 ? rows_pad : dim_pad;
+    const int fits = !plane || planes <= (UINT64_MAX >> 4) / plane;
+    const uint64_t codes = fits ? (planes * plane + 255) / 256 * 256 : 0;
+
+    if (scales_bytes)
+        *scales_bytes = codes;
+    return !fits ? UINT64_MAX : codes + planes * scales * 4;
+}
 
 typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1 } tandem_operation;
 

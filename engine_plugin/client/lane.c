@@ -1,0 +1,216 @@
+/* Lanes: sessions of tandemd's worker. What they compute on is their client's: descriptors that its Vulkan exported.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "engine_plugin/client/client.h"
+#include "kernels/choice.h"
+
+tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
+{
+    return td_session_make(desc, true, foreign, out);
+}
+
+tandem_status td_lane_tune(tandem_session *s, const td_choice_table *table)
+{
+    char why[TD_WHY_BYTES] = "";
+    const tandem_status status = td_session_take_table(s, table, why);
+
+    if (status == TANDEM_OK)
+        td_device_tune(s);
+    return td_session_fail(s, __func__, status, why);
+}
+
+uint32_t td_lane_precision(const tandem_session *s, const tandem_attention *op)
+{
+    return td_attention_precision(op, &s->target);
+}
+
+tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
+                                 uint64_t offset_bytes, uint64_t bytes, tandem_mem *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    td_mem *mem = td_mem_new(s, bytes, why);
+    tandem_status status = TANDEM_ERROR_NOMEM;
+
+    *out = 0;
+    if (mem) {
+        mem->source = TANDEM_MEM_FD;
+        status = td_cu_mem_import_fd(s->cu, fd, allocation_bytes, dedicated, offset_bytes, bytes, &mem->cu, why,
+                                     sizeof why);
+        mem->address = mem->cu.address;
+        if (status == TANDEM_OK)
+            status = td_mem_enter(s, mem, out, why);
+        else
+            td_mem_free(s, mem);
+    }
+    return td_session_fail(s, __func__, status, why);
+}
+
+tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value, tandem_timeline *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    td_timeline *timeline = td_session_alloc(s, sizeof *timeline, 64);
+    tandem_status status = TANDEM_ERROR_NOMEM;
+
+    *out = 0;
+    if (timeline) {
+        timeline->by_session = by_session;
+        timeline->counter = timeline->promised = timeline->ended = value;
+        status = td_cu_timeline_import_fd(s->cu, fd, &timeline->cu, why, sizeof why);
+        timeline->imported = status == TANDEM_OK;
+    } else {
+        td_fail(why, sizeof why, status, "no host memory for a timeline");
+    }
+    if (status == TANDEM_OK) {
+        pthread_mutex_lock(&s->lock);
+        status = td_table_add_locked(s, &s->timelines, TD_KIND_TIMELINE, &timeline->object, why);
+        if (status == TANDEM_OK)
+            *out = timeline->object.id;
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (status != TANDEM_OK && timeline)
+        td_timeline_free(s, timeline);
+    return td_session_fail(s, __func__, status, why);
+}
+
+tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model)
+{
+    char why[TD_WHY_BYTES];
+    const td_model *found;
+    tandem_mem mem;
+
+    pthread_mutex_lock(&s->lock);
+    found = (const td_model *)td_table_find_locked(s, TD_KIND_MODEL, model, "model", why);
+    mem = found ? found->mem->object.id : 0;
+    pthread_mutex_unlock(&s->lock);
+    return mem;
+}
+
+tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    td_mem *mem = NULL, *there;
+    tandem_status status = TANDEM_ERROR_ARG;
+    uint64_t address = 0, bytes = 0;
+
+    *out = 0;
+    pthread_mutex_lock(&from->lock);
+    there = td_mem_find_locked(from, of, "mem", why);
+    if (there) {
+        address = there->address;
+        bytes = there->bytes;
+    }
+    pthread_mutex_unlock(&from->lock);
+    if (there) {
+        mem = td_mem_new(s, bytes, why);
+        status = mem ? TANDEM_OK : TANDEM_ERROR_NOMEM;
+    }
+    if (mem) {
+        mem->address = address;
+        status = td_mem_enter(s, mem, out, why);
+    }
+    return td_session_fail(s, __func__, status, why);
+}
+
+tandem_status td_lane_compute(tandem_session *s, const tandem_job *desc, tandem_job_report *report)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+    td_job *job;
+
+    pthread_mutex_lock(&s->lock);
+    status = td_job_prepare_locked(s, desc, &job, why);
+    if (status == TANDEM_OK)
+        td_job_compute_locked(s, job, report);
+    pthread_mutex_unlock(&s->lock);
+    return td_session_fail(s, __func__, status, why);
+}
+
+void td_lane_release(tandem_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->order_count; i++) {
+        td_job_cancel_locked(s, s->order[i]);
+        if (s->order[i]->begun && s->stream)
+            td_stream_cancel(s->stream, s->order[i]->stream_sequence);
+    }
+    for (uint32_t i = 0; i < s->order_count; i++)
+        td_job_release_wait_locked(s, s->order[i]);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool td_lane_is_broken(tandem_session *s)
+{
+    bool broken;
+
+    pthread_mutex_lock(&s->lock);
+    broken = s->broken != TANDEM_OK;
+    pthread_mutex_unlock(&s->lock);
+    return broken;
+}
+
+void td_lane_misplace(tandem_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->misplaces = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
+{
+    pthread_mutex_lock(&s->lock);
+    s->owner = owner;
+    s->owner_most_bytes = most_bytes;
+    s->owner_lacks_bytes = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t td_lane_lacks(tandem_session *s)
+{
+    uint64_t bytes;
+
+    pthread_mutex_lock(&s->lock);
+    bytes = s->owner_lacks_bytes;
+    pthread_mutex_unlock(&s->lock);
+    return bytes;
+}
+
+static void add_holding(td_holding *list, uint32_t *count, const td_scratch *scratch)
+{
+    uint32_t at = 0;
+
+    if (!scratch->bytes)
+        return;
+    while (at < *count && list[at].owner != scratch->owner)
+        at++;
+    if (at == TD_MAX_FRAMES)
+        return;
+    if (at == *count)
+        list[(*count)++] = (td_holding){scratch->owner, 0};
+    list[at].bytes += scratch->bytes;
+}
+
+uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES])
+{
+    uint32_t count = 0;
+
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->frames; i++)
+        add_holding(list, &count, &s->jobs[i].scratch);
+    for (uint32_t i = 0; i < s->garbage_count; i++)
+        add_holding(list, &count, &s->garbage[i]);
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}
+
+bool td_lane_trim(tandem_session *s, uint64_t owner)
+{
+    bool some;
+
+    pthread_mutex_lock(&s->lock);
+    some = td_scratch_trim_locked(s, owner);
+    pthread_mutex_unlock(&s->lock);
+    return some;
+}

@@ -1,0 +1,18 @@
+/* Tables that `tandem tune` measured: choice_ship.py adds one. See choice.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels/choice.h"
+
+static const td_choice_table tables[] = {
+#include "kernels/choice_tables.inc"
+    {.count = 0},
+};
+
+const td_choice_table *td_choice_shipped(uint32_t sm, const char *device)
+{
+    for (const td_choice_table *table = tables; table->count; table++)
+        if (td_choice_fits(table, sm, device, NULL, 0))
+            return table;
+    return NULL;
+}

@@ -1,0 +1,95 @@
+/* The twin of attn_f16_wgmma: its roundings of P and its bases, with sums in float64 where the GPU has fp32 ones.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+enum { MOST_KEYS = 256 };
+
+static float element(const td_tensor *x, int64_t at)
+{
+    const uint16_t bits = ((const uint16_t *)x->data)[at];
+    return x->dtype == TANDEM_DTYPE_BF16 ? td_from_bf16(bits) : td_from_f16(bits);
+}
+
+static int64_t row_of(const td_tensor *x, int64_t b, int64_t h, int64_t row)
+{
+    return b * x->stride_batch + h * x->stride_head + row * x->stride_row;
+}
+
+/* One row of O; it attends to the first `keys` keys. */
+static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64_t row, int64_t keys)
+{
+    const int64_t hk = h / (p->q.heads / p->k.heads), q = row_of(&p->q, b, h, row);
+    const uint32_t dim = p->q.dim;
+    const float c = p->scale * TD_LOG2_E;
+    double o[TD_MAX_DIM] = {0}, l = 0;
+    float top = -INFINITY;
+
+    for (int64_t first = 0; first < keys; first += p->step_keys) {
+        const int64_t count = keys - first < p->step_keys ? keys - first : p->step_keys;
+        float s[MOST_KEYS], here = -INFINITY;
+        for (int64_t j = 0; j < count; j++) {
+            const int64_t k = row_of(&p->k, b, hk, first + j);
+            double dot = 0;
+            for (uint32_t i = 0; i < dim; i++)
+                dot += (double)element(&p->q, q + i) * (double)element(&p->k, k + i);
+            s[j] = (float)dot;
+            here = s[j] > here ? s[j] : here;
+        }
+        here *= c;
+        if (here > top + TD_F16_LIMIT_LOG2) {
+            const float next = here - TD_F16_TOP_LOG2, alpha = exp2f(top - next);
+            top = next;
+            l *= (double)alpha;
+            for (uint32_t i = 0; i < dim; i++)
+                o[i] *= (double)alpha;
+        }
+        const float base = top == -INFINITY ? 0 : top;
+        for (int64_t j = 0; j < count; j++) {
+            const float exact = exp2f(fmaf(s[j], c, -base));
+            const double code = p->q.dtype == TANDEM_DTYPE_BF16 ? (double)td_from_bf16(td_to_bf16(exact))
+                                                                : (double)td_from_f16(td_to_f16(exact));
+            const int64_t v = row_of(&p->v, b, hk, first + j);
+            l += (double)exact;
+            for (uint32_t i = 0; i < dim; i++) {
+                const double x = (double)element(&p->v, v + i);
+                o[i] += code * x;
+                l += 0 * x; /* NaN where a bad V is attended to */
+            }
+        }
+    }
+    for (uint32_t i = 0; i < dim; i++)
+        l += 0 * o[i];
+
+    const float sum = (float)l, part = 1 / sum;
+    const int64_t to = row_of(&p->o, b, h, row);
+    for (uint32_t i = 0; i < dim; i++) {
+        const float x = sum == 0 ? 0 : (float)o[i] * part;
+        if (p->o.dtype == TANDEM_DTYPE_F32)
+            ((float *)p->o.data)[to + i] = x;
+        else
+            ((uint16_t *)p->o.data)[to + i] = p->o.dtype == TANDEM_DTYPE_F16 ? td_to_f16(x) : td_to_bf16(x);
+    }
+    if (p->lse)
+        p->lse[b * p->lse_stride_batch + h * p->lse_stride_head + row * p->lse_stride_row] =
+            sum == 0 ? -INFINITY : (top + log2f(sum)) * TD_LN_2;
+}
+
+void td_twin_attn_f16_wgmma(const void *params, const td_block *at)
+{
+    const td_params_attention_f16 *p = params;
+    const uint32_t tiles = (p->q.rows + p->tile_rows - 1) / p->tile_rows;
+    for (uint64_t work = (uint64_t)at->x * p->pair; work < p->works;
+         work += p->pair == 1 ? p->blocks : work % 2 ? 2 * (uint64_t)p->blocks - 1 : 1) {
+        const uint32_t x = (uint32_t)(work % tiles), bh = (uint32_t)(work / tiles);
+        const uint32_t tile = !p->causal ? x : p->pair == 1 ? tiles - 1 - x : x % 2 ? x / 2 : tiles - 1 - x / 2;
+        for (uint32_t r = tile * p->tile_rows; r < (tile + 1) * p->tile_rows && r < p->q.rows; r++) {
+            const int64_t reach = p->causal ? (int64_t)r + p->k.rows - p->q.rows + 1 : (int64_t)p->k.rows;
+            attend(p, bh / p->q.heads, bh % p->q.heads, r, reach < p->k.rows ? reach : p->k.rows);
+        }
+    }
+}
