@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/fake_cuda.h"
 #include "tests/vk_util.h"
@@ -66,11 +67,34 @@ const char *fault_tripped(void)
     return tripped;
 }
 
+void fault_shake(void)
+{
+    static _Thread_local unsigned seed;
+    static atomic_uint threads;
+    static atomic_int asked = -1;
+    int how = atomic_load(&asked);
+
+    if (how < 0) {
+        const char *value = getenv("TANDEM_TEST_SHAKE");
+
+        how = value ? atoi(value) : 0;
+        atomic_store(&asked, how);
+    }
+    if (how <= 0)
+        return;
+    if (!seed)
+        seed = (unsigned)how * 7919 + atomic_fetch_add(&threads, 1) + 1;
+    if (rand_r(&seed) % 16 == 0)
+        usleep((unsigned)rand_r(&seed) % 2000);
+}
+
 /* Whether this call is to fail. */
 static bool trip(fault_kind kind, const char *call)
 {
     bool fails = false;
 
+    if (kind & (FAULT_VULKAN | FAULT_CUDA))
+        fault_shake();
     pthread_mutex_lock(&f.lock);
     if (f.armed && (f.plan.kinds & kind) && (!f.plan.call || !strcmp(f.plan.call, call))) {
         f.calls++;
@@ -652,9 +676,9 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
     X(cuLaunchKernelEx, (const td_cu_launch *a, td_cu_function b, void **c, void **d), (a, b, c, d), a, 0, 0)          \
     X(cuMemcpyHtoDAsync, (td_cu_pointer a, const void *b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)         \
     X(cuMemcpyDtoHAsync, (void *a, td_cu_pointer b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)               \
-    X(cuEventCreate, (td_cu_event * a, unsigned b), (a, b), NULL, b, 1)                                                \
+    X(cuEventCreate, (td_cu_event * a, unsigned b), (a, b), a, b, 1)                                                   \
     X(cuEventDestroy, (td_cu_event a), (a), NULL, 0, -1)                                                               \
-    X(cuEventRecord, (td_cu_event a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)                                   \
+    X(cuEventRecord, (td_cu_event a, td_cu_stream b), (a, b), a, (uintptr_t)b, 0)                                      \
     X(cuEventQuery, (td_cu_event a), (a), NULL, 0, 0)                                                                  \
     X(cuEventSynchronize, (td_cu_event a), (a), NULL, 0, 0)                                                            \
     X(cuStreamWaitEvent, (td_cu_stream a, td_cu_event b, unsigned c), (a, b, c), NULL, (uintptr_t)a, 0)                \
@@ -686,10 +710,25 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
 /* Such an error takes the context with it. */
 #define LAUNCH_FAILED 719
 
+/* The newest event to sleep by. A waiter records it if it comes before the end, and looks now and then if it cannot;
+ * events of submits have to be recorded. */
+static _Atomic(td_cu_event) sleeper;
+
+static const char *name_for(const char *call, const void *info)
+{
+    return !strcmp(call, "cuEventRecord") && info == atomic_load(&sleeper) ? "cuEventRecord to sleep by" : call;
+}
+
+static void note_sleeper(const char *call, const void *info, uint64_t flags)
+{
+    if (!strcmp(call, "cuEventCreate") && (flags & TD_CU_EVENT_SLEEPS))
+        atomic_store(&sleeper, *(const td_cu_event *)info);
+}
+
 #define X(name, parameters, arguments, info, handle, adds)                                                             \
     static td_cu_result hook_##name parameters                                                                         \
     {                                                                                                                  \
-        const bool fails = trip(FAULT_CUDA, #name);                                                                    \
+        const bool fails = trip(FAULT_CUDA, name_for(#name, info));                                                    \
         td_cu_result result = TD_CU_SUCCESS;                                                                           \
                                                                                                                        \
         see(#name, info, handle);                                                                                      \
@@ -697,6 +736,8 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
             fake_cuda_die();                                                                                           \
         if (!fails || (adds) < 0)                                                                                      \
             result = f.cu.name arguments;                                                                              \
+        if (!fails && result == TD_CU_SUCCESS)                                                                         \
+            note_sleeper(#name, info, handle);                                                                         \
         if ((!fails || (adds) == -1) && result == TD_CU_SUCCESS && (adds) > -2)                                        \
             f.cuda += (adds);                                                                                          \
         return fails ? f.plan.cuda : result;                                                                           \

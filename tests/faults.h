@@ -41,6 +41,10 @@ unsigned fault_disarm(void);
 /* The call that failed first since fault_arm(), or NULL. */
 const char *fault_tripped(void);
 
+/* With TANDEM_TEST_SHAKE=SEED in the environment one call in 16 to a driver, and one command in 16 of a fake stream,
+ * takes up to 2 ms: other orders of threads than a quiet machine shows. */
+void fault_shake(void);
+
 /* What is alive of what libtandem made: nothing may be left when a session is gone. */
 typedef struct fault_live {
     int vulkan, cuda, blocks, mappings, threads, fds;

@@ -511,6 +511,7 @@ static bool may_be_done_without(const char *call)
         "cuDestroyExternalSemaphore",
         "cuStreamDestroy",
         "cuEventDestroy",
+        "cuEventRecord to sleep by",
         "cuEventSynchronize", /* a helper looks instead */
         "cuEventQuery",
         "cuModuleUnload",
