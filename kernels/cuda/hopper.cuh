@@ -38,6 +38,7 @@ template <int Dim, bool Dump> struct HopperTile {
     static constexpr int dim = Dim, groups = int(TD_HOPPER_GROUPS(d)), rows = int(TD_HOPPER_ROWS(d));
     static constexpr int threads = int(TD_HOPPER_THREADS(d)), stages = int(TD_HOPPER_STAGES(d));
     static constexpr int keys = int(TD_HOPPER_KEYS);
+    static constexpr int scores = groups == 2 ? 2 : 1; /* halves of a step whose S is in registers at a time */
     static constexpr bool dump = Dump;
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of Q or K */
     static constexpr int columns = Dim + 8; /* of P V: the channels, and eight times P's sum */
@@ -156,12 +157,15 @@ template <class T> struct Sums {
     }
 };
 
+/* What has been added up by a row's old base when it gets another; `o`: R holds nothing that O has not. */
+enum class Added { nothing, o, o_and_r };
+
 /* A consumer's registers. */
 template <class T> struct Consumer : Sums<T> {
     static constexpr int kHalf = T::keys / 2, kPieces = kHalf / 16;
     static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1; /* stand for S: a key out of reach, a bad one */
 
-    int s[2][kHalf / 2];
+    int s[T::scores][kHalf / 2]; /* of a half: s[Half % T::scores] */
     uint32_t p[2][kHalf / 32][4];
     using Sums<T>::r, Sums<T>::o, Sums<T>::l, Sums<T>::top, Sums<T>::scale;
 
@@ -170,10 +174,11 @@ template <class T> struct Consumer : Sums<T> {
     {
         k += Half * kHalf * T::qk_row / 16;
         wgmma_fence();
-        wgmma_s8<false>(s[Half], descriptor<T::qk_row>(q), descriptor<T::qk_row>(k));
+        wgmma_s8<false>(s[Half % T::scores], descriptor<T::qk_row>(q), descriptor<T::qk_row>(k));
 #pragma unroll
         for (int step = 1; step < T::dim / 32; step++)
-            wgmma_s8<true>(s[Half], descriptor<T::qk_row>(q + 2 * step), descriptor<T::qk_row>(k + 2 * step));
+            wgmma_s8<true>(s[Half % T::scores], descriptor<T::qk_row>(q + 2 * step),
+                           descriptor<T::qk_row>(k + 2 * step));
         wgmma_commit();
     }
 
@@ -202,9 +207,9 @@ template <class T> struct Consumer : Sums<T> {
             const float key_scale = k_scale[column];
 
             if (key_scale != key_scale)
-                s[Half][i] = kBad;
+                s[Half % T::scores][i] = kBad;
             if (first_key + column >= min(end, reach + fragment_row(lane, i % 4)))
-                s[Half][i] = kMasked;
+                s[Half % T::scores][i] = kMasked;
         }
     }
 
@@ -217,7 +222,7 @@ template <class T> struct Consumer : Sums<T> {
 
 #pragma unroll
             for (int i = 0; i < kHalf / 4; i++)
-                part[i / 2 % 2] = max(part[i / 2 % 2], s[Half][i / 2 * 4 + 2 * row + i % 2]);
+                part[i / 2 % 2] = max(part[i / 2 % 2], s[Half % T::scores][i / 2 * 4 + 2 * row + i % 2]);
             const int most = max(part[0], part[1]);
             here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
         }
@@ -238,8 +243,8 @@ template <class T> struct Consumer : Sums<T> {
         return all & 0x80808080u;
     }
 
-    /* Gives rows another base, and all that has been added up so far with it. */
-    template <bool First = false> __device__ __forceinline__ void rebase(float (&here)[2])
+    /* Gives rows another base, and what has been added up so far with it. */
+    template <Added What> __device__ __forceinline__ void rebase(float (&here)[2])
     {
         float alpha[2];
 
@@ -253,16 +258,17 @@ template <class T> struct Consumer : Sums<T> {
             top[row] = next;
             l[row] = __fmul_rn(l[row], alpha[row]);
         }
-        if (First) /* nothing has been added up */
-            return;
-        wgmma_wait<0>();
-        wgmma_hold(r);
+        if (What != Added::nothing)
 #pragma unroll
-        for (int i = 0; i < T::dim / 2; i++)
-            o[i] = __fmul_rn(o[i], alpha[i % 4 / 2]);
+            for (int i = 0; i < T::dim / 2; i++)
+                o[i] = __fmul_rn(o[i], alpha[i % 4 / 2]);
+        if (What == Added::o_and_r) {
+            wgmma_wait<0>();
+            wgmma_hold(r);
 #pragma unroll
-        for (int i = 0; i < T::columns / 2; i++)
-            r[i] = __fmul_rn(r[i], alpha[i % 4 / 2]);
+            for (int i = 0; i < T::columns / 2; i++)
+                r[i] = __fmul_rn(r[i], alpha[i % 4 / 2]);
+        }
     }
 
     /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` converts S, which is exact, by another instruction:
@@ -275,7 +281,7 @@ template <class T> struct Consumer : Sums<T> {
 
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const int value = s[Half][8 * piece + i];
+                const int value = s[Half % T::scores][8 * piece + i];
 
                 e[i] = ex2(__fmaf_rn(Again ? __int2float_rz(value) : __int2float_rn(value), scale[i % 4 / 2],
                                      -top[i % 4 / 2]));
@@ -296,11 +302,47 @@ template <class T> struct Consumer : Sums<T> {
             const int byte = 16 * (i / 4 % 2) + 8 * (i % 2);
             uint32_t &word = p[Half][i / 16][2 * (i / 8 % 2) + i % 4 / 2];
 
-            if (s[Half][i] <= kBad)
-                word = (word & ~(255u << byte)) | (s[Half][i] == kBad ? 127u << byte : 0u);
+            if (s[Half % T::scores][i] <= kBad)
+                word = (word & ~(255u << byte)) | (s[Half % T::scores][i] == kBad ? 127u << byte : 0u);
+        }
+    }
+
+    /* The first base, by half 0. */
+    template <Added What> __device__ __forceinline__ void set_base()
+    {
+        float here[2];
+
+        exceeds<0>(here);
+        rebase<What>(here);
+    }
+
+    /* P of a half again, if its base does not fit. */
+    template <int Half, Added What> __device__ __forceinline__ void check()
+    {
+        float here[2];
+
+        if (__builtin_expect(__any_sync(~0u, saturated<Half>()), 0) && __any_sync(~0u, exceeds<Half>(here))) {
+            rebase<What>(here);
+            exponentials<Half, 0, kPieces, true>();
         }
     }
 };
+
+/* Whether all of the warp's threads have one scale for their keys, four of a step, as they do unless a key is bad. */
+__device__ __forceinline__ bool scales_agree(float2 low, float2 high)
+{
+    return __all_sync(~0u, low.x == low.y && low.x == high.x && low.x == high.y);
+}
+
+/* The largest scale of those keys of a step that a thread has a part of: none that is NaN. */
+template <class T> __device__ __forceinline__ float largest_scale(const float *k_scale, int lane)
+{
+    float most = -CUDART_INF_F;
+
+    for (int key = 2 * (lane % 4); key < T::keys; key += 8)
+        most = fmaxf(most, fmaxf(k_scale[key], k_scale[key + 1]));
+    return most;
+}
 
 /* For tests: S and codes of P of a half, R of a step. `row` is the warp's in [bh][q_pad]. */
 template <class T, int Half>
@@ -310,7 +352,7 @@ __device__ __forceinline__ void dump_s(const td_params_attention &p, const Consu
 #pragma unroll
     for (int i = 0; i < T::keys / 4; i++)
         p.dump_s[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Half * T::keys / 2 +
-                 fragment_column(lane, i / 4, i % 4)] = c.s[Half][i];
+                 fragment_column(lane, i / 4, i % 4)] = c.s[Half % T::scores][i];
 }
 template <class T, int Half>
 __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
@@ -477,6 +519,22 @@ __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh
     }
 }
 
+/* O and lse of a warp's 16 rows. */
+template <class T>
+__device__ __forceinline__ void write_rows(const td_params_attention &p, int64_t bh, const float *v_scale,
+                                           const float *v_mean, int row0, int lane, const Sums<T> &c)
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++)
+        write_lse(p, bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
+    if (p.o.dtype == TANDEM_DTYPE_F32)
+        write_o<T, float>(p, bh, v_scale, v_mean, row0, lane, c);
+    else if (p.o.dtype == TANDEM_DTYPE_F16)
+        write_o<T, __half>(p, bh, v_scale, v_mean, row0, lane, c);
+    else
+        write_o<T, __nv_bfloat16>(p, bh, v_scale, v_mean, row0, lane, c);
+}
+
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
 {
@@ -505,14 +563,13 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     }
     float key_scale;
     bool odd = false; /* keys of the step are masked or bad */
-    /* The scale of a thread's keys, and whether all of the warp's have the same, as they do unless one is bad. */
+    /* The scale of a thread's keys, and whether the step is odd. */
     const auto look = [&](const float *k_scale, int step) {
         const float2 low = *reinterpret_cast<const float2 *>(k_scale + 2 * lane);
         const float2 high = *reinterpret_cast<const float2 *>(k_scale + 64 + 2 * lane);
 
         key_scale = low.x;
-        const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
-        return !__all_sync(~0u, same) || (step + 1) * T::keys > at.free_keys;
+        return !scales_agree(low, high) || (step + 1) * T::keys > at.free_keys;
     };
     const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
     if (at.steps > 0)
@@ -539,12 +596,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
     if (at.steps > 0) {
         RingPlace now = {0, 0}, next = {0, 0};
-        float here[2];
-
         const auto mask_low = [&](const float *k_scale, int step) {
-            key_scale = -CUDART_INF_F;
-            for (int key = 2 * (lane % 4); key < T::keys; key += 8)
-                key_scale = fmaxf(key_scale, fmaxf(k_scale[key], k_scale[key + 1]));
+            key_scale = largest_scale<T>(k_scale, lane);
             c.template mask<0>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
         };
 
@@ -558,8 +611,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         if (odd)
             mask_low(first_scale, 0);
         c.set_scale(key_scale);
-        c.template exceeds<0>(here);
-        c.template rebase<true>(here);
+        c.template set_base<Added::nothing>();
         c.template issue_qk<1>(q_tile, k_tile);
 
 #pragma unroll 1
@@ -581,11 +633,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.flush();
             c.template exponentials<0, Consumer<T>::kPieces / 2, Consumer<T>::kPieces>();
             bar_arrive<256>(next_turn);
-            if (__builtin_expect(__any_sync(~0u, c.template saturated<0>()), 0) &&
-                __any_sync(~0u, c.template exceeds<0>(here))) {
-                c.rebase(here);
-                c.template exponentials<0, 0, Consumer<T>::kPieces, true>();
-            }
+            c.template check<0, Added::o_and_r>();
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (!fetched)
@@ -602,11 +650,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.template exponentials<1, 0, Consumer<T>::kPieces>();
             bar_arrive<256>(next_turn);
             const bool odd_next = look(k_scale_next, step + 1);
-            if (__builtin_expect(__any_sync(~0u, c.template saturated<1>()), 0) &&
-                __any_sync(~0u, c.template exceeds<1>(here))) {
-                c.rebase(here);
-                c.template exponentials<1, 0, Consumer<T>::kPieces, true>();
-            }
+            c.template check<1, Added::o_and_r>();
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             c.template issue_qk<1>(q_tile, k_next);
@@ -632,15 +676,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         c.flush();
     }
 
-#pragma unroll
-    for (int row = 0; row < 2; row++)
-        write_lse(p, at.bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
-    if (p.o.dtype == TANDEM_DTYPE_F32)
-        write_o<T, float>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
-    else if (p.o.dtype == TANDEM_DTYPE_F16)
-        write_o<T, __half>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
-    else
-        write_o<T, __nv_bfloat16>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
+    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
     if (at.steps > 0 && group == 0)
         bar_sync<256>(my_turn); /* the last turn that was passed: a barrier must not be left half full */
 }

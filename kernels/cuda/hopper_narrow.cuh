@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * As hopper.cuh has it, with its tiles, barriers and arithmetic, but a step's two tiles of 64 keys (0, 1) follow one another
- * in one set of registers, and the warpgroups go on as they come (i: step):
+ * As hopper.cuh has it, with its tiles, barriers and arithmetic, but a step's halves (0, 1) follow one another in one set
+ * of registers for S, and the warpgroups go on as they come (i: step):
  *
  *   tensor     S = Q K0(i) |                     | S = Q K1(i), R = P0 V0(i) |            | S = Q K0(i+1) ...
  *   threads                | O += R, P0 = ex2 S  |                           | P1 = ex2 S |
@@ -19,185 +19,6 @@
 
 namespace td {
 namespace narrow {
-
-/* A consumer's registers. */
-template <class T> struct Consumer : Sums<T> {
-    static constexpr int kTile = int(TD_TILE_KEYS), kPieces = kTile / 16;
-    static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1; /* stand for S: a key out of reach, a bad one */
-
-    int s[kTile / 2];
-    uint32_t p[T::keys / 32][4]; /* of a step */
-    using Sums<T>::r, Sums<T>::o, Sums<T>::l, Sums<T>::top, Sums<T>::scale;
-
-    /* S of a tile of keys; q and k are tile_word()s. */
-    __device__ __forceinline__ void issue_qk(uint32_t q, uint32_t k)
-    {
-        wgmma_fence();
-        wgmma_s8<false>(s, descriptor<T::qk_row>(q), descriptor<T::qk_row>(k));
-#pragma unroll
-        for (int step = 1; step < T::dim / 32; step++)
-            wgmma_s8<true>(s, descriptor<T::qk_row>(q + 2 * step), descriptor<T::qk_row>(k + 2 * step));
-        wgmma_commit();
-    }
-
-    /* R = P V of a step's first tile, R += P V of others. */
-    template <int Tile> __device__ __forceinline__ void issue_pv(uint32_t v)
-    {
-        constexpr int begin = Tile * kTile / 32, end = begin + kTile / 32;
-
-#pragma unroll
-        for (int step = begin; step < end; step++)
-            wgmma_hold(p[step]);
-        wgmma_fence();
-        wgmma_e4m3<Tile != 0>(r, p[begin], descriptor<T::keys>(v + 2 * begin));
-#pragma unroll
-        for (int step = begin + 1; step < end; step++)
-            wgmma_e4m3<true>(r, p[step], descriptor<T::keys>(v + 2 * step));
-        wgmma_commit();
-    }
-
-    /* Replaces what the mask hides and what bad keys poison. */
-    template <int Tile>
-    __device__ __forceinline__ void mask(const float *k_scale, int lane, int first_key, int end, int reach)
-    {
-#pragma unroll
-        for (int i = 0; i < kTile / 2; i++) {
-            const int column = Tile * kTile + fragment_column(lane, i / 4, i % 4);
-            const float key_scale = k_scale[column];
-
-            if (key_scale != key_scale)
-                s[i] = kBad;
-            if (first_key + column >= min(end, reach + fragment_row(lane, i % 4)))
-                s[i] = kMasked;
-        }
-    }
-
-    /* Whether a P of the tile would pass 448 in this thread; `here` are its maxima. */
-    __device__ __forceinline__ bool exceeds(float (&here)[2]) const
-    {
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            int part[2] = {kMasked, kMasked};
-
-#pragma unroll
-            for (int i = 0; i < kTile / 4; i++)
-                part[i / 2 % 2] = max(part[i / 2 % 2], s[i / 2 * 4 + 2 * row + i % 2]);
-            const int most = max(part[0], part[1]);
-            here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
-        }
-        return here[0] > __fadd_rn(top[0], TD_LOG2_448) || here[1] > __fadd_rn(top[1], TD_LOG2_448);
-    }
-
-    /* Whether a code of P is 448 or NaN, as it is wherever P would pass 448: a sign of `exceeds` that costs a third of
-     * it. No code has its top bit set, so there is no carry from one to the next. */
-    template <int Tile> __device__ __forceinline__ bool saturated() const
-    {
-        uint32_t all = 0;
-
-#pragma unroll
-        for (int i = Tile * kTile / 32; i < (Tile + 1) * kTile / 32; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                all |= p[i][j] + 0x02020202u;
-        return all & 0x80808080u;
-    }
-
-    /* Gives rows another base, and all that has been added up so far with it. Anew: R holds nothing that O has not. */
-    template <bool Anew> __device__ __forceinline__ void rebase(float (&here)[2])
-    {
-        float alpha[2];
-
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 1));
-            here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 2));
-            const float next =
-                here[row] > __fadd_rn(top[row], TD_LOG2_448) ? __fsub_rn(here[row], kBaseLog2) : top[row];
-            alpha[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
-            top[row] = next;
-            l[row] = __fmul_rn(l[row], alpha[row]);
-        }
-#pragma unroll
-        for (int i = 0; i < T::dim / 2; i++)
-            o[i] = __fmul_rn(o[i], alpha[i % 4 / 2]);
-        if (Anew)
-            return;
-        wgmma_wait<0>();
-        wgmma_hold(r);
-#pragma unroll
-        for (int i = 0; i < T::columns / 2; i++)
-            r[i] = __fmul_rn(r[i], alpha[i % 4 / 2]);
-    }
-
-    /* P of pieces Begin to End - 1 of a tile, 16 keys each. `Again` converts S, which is exact, by another instruction:
-     * else the compiler keeps the floats of the first try for the second, where it lacks the registers. */
-    template <int Tile, int Begin, int End, bool Again = false> __device__ __forceinline__ void exponentials()
-    {
-#pragma unroll
-        for (int piece = Begin; piece < End; piece++) {
-            float e[8];
-
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int value = s[8 * piece + i];
-
-                e[i] = ex2(__fmaf_rn(Again ? __int2float_rz(value) : __int2float_rn(value), scale[i % 4 / 2],
-                                     -top[i % 4 / 2]));
-            }
-#pragma unroll
-            for (int row = 0; row < 2; row++)
-                p[Tile * kTile / 32 + piece / 2][2 * (piece % 2) + row] =
-                    uint32_t(cvt_e4m3x2(e[2 * row + 1], e[2 * row])) |
-                    uint32_t(cvt_e4m3x2(e[2 * row + 5], e[2 * row + 4])) << 16;
-        }
-    }
-
-    /* Codes of what was masked: 0, or NaN for a bad key. */
-    template <int Tile> __device__ __forceinline__ void correct()
-    {
-#pragma unroll
-        for (int i = 0; i < kTile / 2; i++) {
-            const int byte = 16 * (i / 4 % 2) + 8 * (i % 2);
-            uint32_t &word = p[Tile * kTile / 32 + i / 16][2 * (i / 8 % 2) + i % 4 / 2];
-
-            if (s[i] <= kBad)
-                word = (word & ~(255u << byte)) | (s[i] == kBad ? 127u << byte : 0u);
-        }
-    }
-
-    /* P again, if the base does not fit. */
-    template <int Tile, bool Anew> __device__ __forceinline__ void check()
-    {
-        float here[2];
-
-        if (__builtin_expect(__any_sync(~0u, saturated<Tile>()), 0) && __any_sync(~0u, exceeds(here))) {
-            rebase<Anew>(here);
-            exponentials<Tile, 0, kPieces, true>();
-        }
-    }
-};
-
-/* For tests: S and codes of P of a tile, R of a step. `row` is the warp's in [bh][q_pad]. */
-template <class T, int Tile>
-__device__ __forceinline__ void dump_s(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
-                                       int key)
-{
-#pragma unroll
-    for (int i = 0; i < int(TD_TILE_KEYS) / 2; i++)
-        p.dump_s[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Tile * int(TD_TILE_KEYS) +
-                 fragment_column(lane, i / 4, i % 4)] = c.s[i];
-}
-template <class T, int Tile>
-__device__ __forceinline__ void dump_p(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
-                                       int key)
-{
-#pragma unroll
-    for (int i = 0; i < int(TD_TILE_KEYS) / 2; i++)
-        p.dump_p[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Tile * int(TD_TILE_KEYS) +
-                 fragment_column(lane, i / 4, i % 4)] =
-            uint8_t(c.p[Tile * int(TD_TILE_KEYS) / 32 + i / 16][2 * (i / 8 % 2) + i % 4 / 2] >>
-                    (16 * (i / 4 % 2) + 8 * (i % 2)));
-}
 
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
@@ -239,12 +60,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     };
     float key_scale;
     bool odd; /* keys of the step are masked or bad */
-    /* The scale of a thread's keys, and whether all of the warp's have the same, as they do unless one is bad. */
+    /* The scale of a thread's keys, and whether the step is odd. */
     const auto look = [&](int step) {
-        const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
-
         key_scale = low.x;
-        return !__all_sync(~0u, same) || (step + 1) * T::keys > free_keys;
+        return !scales_agree(low, high) || (step + 1) * T::keys > free_keys;
     };
     read_scales(0);
     if (has_channel) {
@@ -269,27 +88,22 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     RingPlace now = {0, 0};
     if (steps > 0) {
         RingPlace next = {0, 0};
-        float here[2];
-
         const auto mask_first = [&](const float *k_scale, int step) {
-            key_scale = -CUDART_INF_F;
-            for (int key = 2 * (lane % 4); key < T::keys; key += 8)
-                key_scale = fmaxf(key_scale, fmaxf(k_scale[key], k_scale[key + 1]));
+            key_scale = largest_scale<T>(k_scale, lane);
             c.template mask<0>(k_scale, lane, step * T::keys, end, reach);
         };
 
         next.next<T::stages>();
         wait_for(shared.full[0], 0);
-        c.issue_qk(q_tile, k_tile);
+        c.template issue_qk<0>(q_tile, k_tile);
         wgmma_wait<0>();
-        wgmma_hold(c.s);
+        wgmma_hold(c.s[0]);
         if (T::dump)
             dump_s<T, 0>(p, c, dump_row, lane, 0);
         if (odd)
             mask_first(shared.stage[0].k_scale, 0);
         c.set_scale(key_scale);
-        c.exceeds(here);
-        c.template rebase<true>(here);
+        c.template set_base<Added::o>();
 
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
@@ -306,17 +120,17 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 dump_r<T>(p, c, dump_row, lane, step - 1);
             c.flush();
             c.template exponentials<0, pieces / 2, pieces>();
-            c.template check<0, true>();
+            c.template check<0, Added::o>();
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (T::dump)
                 dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
             if (!fetched)
                 wait_for(shared.full[next.stage], next.parity);
-            c.issue_qk(q_tile, k_now + 64 * T::qk_row / 16);
+            c.template issue_qk<1>(q_tile, k_now);
             c.template issue_pv<0>(v_next);
-            wgmma_wait<1>(); /* S of the second tile */
-            wgmma_hold(c.s);
+            wgmma_wait<1>(); /* S of the second half */
+            wgmma_hold(c.s[0]);
             if (T::dump)
                 dump_s<T, 1>(p, c, dump_row, lane, step * T::keys);
             if (__builtin_expect(odd, 0))
@@ -325,16 +139,16 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
             read_scales(step + 1);
             c.template exponentials<1, 0, pieces>();
-            c.template check<1, false>();
+            c.template check<1, Added::o_and_r>();
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             if (T::dump)
                 dump_p<T, 1>(p, c, dump_row, lane, step * T::keys);
-            c.issue_qk(q_tile, k_next);
+            c.template issue_qk<0>(q_tile, k_next);
             c.template issue_pv<1>(v_next);
             odd = look(step + 1);
             wgmma_wait<1>(); /* S of the next step */
-            wgmma_hold(c.s);
+            wgmma_hold(c.s[0]);
             if (T::dump && more)
                 dump_s<T, 0>(p, c, dump_row, lane, (step + 1) * T::keys);
             if (__builtin_expect(odd && more, 0))
@@ -355,15 +169,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         now.next<T::stages>();
     }
 
-#pragma unroll
-    for (int row = 0; row < 2; row++)
-        write_lse(p, at.bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
-    if (p.o.dtype == TANDEM_DTYPE_F32)
-        write_o<T, float>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
-    else if (p.o.dtype == TANDEM_DTYPE_F16)
-        write_o<T, __half>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
-    else
-        write_o<T, __nv_bfloat16>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
+    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
 }
 
 } // namespace narrow
