@@ -277,7 +277,7 @@ static void *stream_main(void *user)
             return NULL;
         }
         pthread_mutex_unlock(&stream->lock);
-        fault_shake();
+        fault_shake(20000);
         carry_out(stream, &c);
         pthread_mutex_lock(&stream->lock);
         stream->head++;

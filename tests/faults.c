@@ -67,7 +67,7 @@ const char *fault_tripped(void)
     return tripped;
 }
 
-void fault_shake(void)
+void fault_shake(unsigned most_us)
 {
     static _Thread_local unsigned seed;
     static atomic_uint threads;
@@ -85,7 +85,7 @@ void fault_shake(void)
     if (!seed)
         seed = (unsigned)how * 7919 + atomic_fetch_add(&threads, 1) + 1;
     if (rand_r(&seed) % 16 == 0)
-        usleep((unsigned)rand_r(&seed) % 2000);
+        usleep((unsigned)rand_r(&seed) % most_us);
 }
 
 /* Whether this call is to fail. */
@@ -94,7 +94,7 @@ static bool trip(fault_kind kind, const char *call)
     bool fails = false;
 
     if (kind & (FAULT_VULKAN | FAULT_CUDA))
-        fault_shake();
+        fault_shake(2000);
     pthread_mutex_lock(&f.lock);
     if (f.armed && (f.plan.kinds & kind) && (!f.plan.call || !strcmp(f.plan.call, call))) {
         f.calls++;

@@ -42,8 +42,8 @@ unsigned fault_disarm(void);
 const char *fault_tripped(void);
 
 /* With TANDEM_TEST_SHAKE=SEED in the environment one call in 16 to a driver, and one command in 16 of a fake stream,
- * takes up to 2 ms: other orders of threads than a quiet machine shows. */
-void fault_shake(void);
+ * takes longer: other orders of threads than a quiet machine shows. */
+void fault_shake(unsigned most_us);
 
 /* What is alive of what libtandem made: nothing may be left when a session is gone. */
 typedef struct fault_live {

@@ -298,6 +298,7 @@ static tandem_status compute(frame *f)
     assert_true((status == TANDEM_OK) == (ticket != 0));
     if (status != TANDEM_OK)
         return status;
+    fault_shake(5000);
     status = tandem_wait(f->s, ticket, LONG_NS, &report);
     if (status != TANDEM_OK)
         return status;
