@@ -23,36 +23,6 @@
 
 namespace td {
 
-/* What one block works on. */
-struct Place {
-    uint32_t bh, bhk;
-    int row0;      /* of the block */
-    int keys;      /* that its last row may attend to */
-    int free_keys; /* that all its rows may attend to */
-    int reach;     /* causal: row r may attend to keys below r + reach */
-};
-
-template <class T> __device__ __forceinline__ Place place(const td_params_attention &p)
-{
-    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
-    const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
-    Place at;
-
-    at.bh = blockIdx.x / tiles;
-    int tile = int(blockIdx.x % tiles);
-    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
-        tile = int(tiles) - 1 - tile;
-    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
-    at.row0 = tile * T::rows;
-    at.reach = kv_len - q_len + 1;
-    at.keys = at.free_keys = kv_len;
-    if (p.causal) {
-        at.keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + at.reach));
-        at.free_keys = max(0, min(kv_len, at.row0 + at.reach));
-    }
-    return at;
-}
-
 template <class T>
 __device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p, const Place &at, int tile)
 {

@@ -19,23 +19,9 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
 {
     extern __shared__ __align__(1024) uint8_t hopper_bytes[];
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
-    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
-    const int q_len = int(p.o.rows), kv_len = int(p.kv_len), reach = kv_len - q_len + 1;
-    HopperPlace at;
+    HopperPlace at = {place<T, int64_t>(p), 0};
 
-    at.bh = blockIdx.x / tiles;
-    int tile = int(blockIdx.x % tiles);
-    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
-        tile = int(tiles) - 1 - tile;
-    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
-    at.row0 = tile * T::rows;
-    int keys = kv_len;
-    at.free_keys = kv_len;
-    if (p.causal) {
-        keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + reach));
-        at.free_keys = max(0, min(kv_len, at.row0 + reach));
-    }
-    at.steps = (keys + T::keys - 1) / T::keys;
+    at.steps = (at.keys + T::keys - 1) / T::keys;
 
     if (threadIdx.x < T::stages) {
         mbarrier_init(shared_address(&shared.full[threadIdx.x]), 4);

@@ -126,11 +126,8 @@ __device__ __forceinline__ void copy_swizzled(void *shared, const uint8_t *globa
     }
 }
 
-/* A block's share of the work. */
-struct HopperPlace {
-    int64_t bh, bhk;
-    int row0, steps;
-    int free_keys; /* that all its rows may attend to */
+struct HopperPlace : PlaceOf<int64_t> {
+    int steps; /* of T::keys keys */
 };
 
 /* What a consumer adds up; rows g and g + 8 of its warp's 16. */

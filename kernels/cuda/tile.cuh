@@ -1,4 +1,5 @@
-/* Tiles of the attention kernels: their shape, their place in shared memory, their way in and out of it.
+/* Tiles of the attention kernels: their shape, what a block has of them, their place in shared memory, their way in and
+ * out of it.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -42,6 +43,37 @@ template <int Dim, int QkBits, int PvBytes> struct Tile {
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return uint32_t(__cvta_generic_to_shared(p));
+}
+
+/* What one block works on. Index: 32 bits where registers are few. */
+template <class Index> struct PlaceOf {
+    Index bh, bhk;
+    int row0;      /* of the block */
+    int keys;      /* that its last row may attend to */
+    int free_keys; /* that all its rows may attend to */
+    int reach;     /* causal: row r may attend to keys below r + reach */
+};
+using Place = PlaceOf<uint32_t>;
+
+template <class T, class Index = uint32_t> __device__ __forceinline__ PlaceOf<Index> place(const td_params_attention &p)
+{
+    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
+    const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
+    PlaceOf<Index> at;
+
+    at.bh = blockIdx.x / tiles;
+    int tile = int(blockIdx.x % tiles);
+    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
+        tile = int(tiles) - 1 - tile;
+    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
+    at.row0 = tile * T::rows;
+    at.reach = kv_len - q_len + 1;
+    at.keys = at.free_keys = kv_len;
+    if (p.causal) {
+        at.keys = max(0, min(kv_len, min(at.row0 + T::rows, q_len) - 1 + at.reach));
+        at.free_keys = max(0, min(kv_len, at.row0 + at.reach));
+    }
+    return at;
 }
 
 /* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many neighbouring threads share
