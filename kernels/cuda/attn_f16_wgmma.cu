@@ -28,21 +28,6 @@
 
 namespace td {
 
-/* 16 bytes from global to shared memory, or zeros where bytes is 0. */
-__device__ __forceinline__ void cp_async_16_or_zero(uint32_t shared, const void *global, uint32_t bytes)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(global), "r"(bytes) : "memory");
-}
-
-/* Four 8 x 16 byte matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-__device__ __forceinline__ void stmatrix_x4(uint32_t shared, const uint32_t (&r)[4])
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
-                 :
-                 : "r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
-}
-
 #define TD_D_40 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define TD_D_80 TD_D_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define TD_D_88 TD_D_80 ",%80,%81,%82,%83,%84,%85,%86,%87"

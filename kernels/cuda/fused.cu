@@ -178,7 +178,7 @@ __device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, ui
     __syncthreads();
 #pragma unroll 1
     for (uint32_t i = threadIdx.x * 4; i < count * d_pad; i += TD_FUSED_THREADS * 4)
-        cp_async_16(uint32_t(__cvta_generic_to_shared(stage)) + i * 4, source + i);
+        cp_async_16(shared_address(stage) + i * 4, source + i);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
@@ -259,12 +259,9 @@ __device__ __forceinline__ void find_set(const FusedShared &shared, int which, c
  * places of its own there, so that it waits for nobody. */
 __device__ __forceinline__ void load_ahead(uint8_t *ahead, int i, const void *from, bool exists)
 {
-    const uint32_t to = uint32_t(__cvta_generic_to_shared(ahead)) + (uint32_t(i) * TD_FUSED_THREADS + threadIdx.x) * 16;
+    const uint32_t to = shared_address(ahead) + (uint32_t(i) * TD_FUSED_THREADS + threadIdx.x) * 16;
 
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(to), "l"(from), "r"(exists ? 16 : 0)
-                 : "memory");
+    cp_async_16_or_zero(to, from, exists ? 16 : 0);
 }
 
 template <class E> __device__ __forceinline__ void take_ahead(Vector<E> (&to)[kVectors], const uint8_t *ahead)

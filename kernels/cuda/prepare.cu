@@ -142,10 +142,7 @@ struct SharedRows {
             for (int i = 0; i < kLoads; i++) {
                 const uint16_t *p = row(i);
 
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                             :
-                             : "r"(uint32_t(__cvta_generic_to_shared(lane)) + i * 512), "l"(p), "r"(p ? 16 : 0)
-                             : "memory");
+                cp_async_16_or_zero(shared_address(lane) + i * 512, p, p ? 16 : 0);
             }
             cp_async_commit();
             return;
@@ -699,7 +696,7 @@ __device__ __forceinline__ float ld_cluster(const float *mine, uint32_t rank)
     float x;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(address)
-                 : "r"(uint32_t(__cvta_generic_to_shared(mine))), "r"(rank));
+                 : "r"(shared_address(mine)), "r"(rank));
     asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
     return x;
 }

@@ -229,6 +229,15 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
     return done;
 }
 
+/* Four 8 x 16 byte matrices; lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void stmatrix_x4(uint32_t shared, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+                 :
+                 : "r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
 /* Two floats of global memory, read here and not where the compiler would want them. */
 __device__ __forceinline__ float2 load_now(const float *p)
 {
@@ -251,6 +260,11 @@ template <int Threads> __device__ __forceinline__ void bar_arrive(uint32_t id)
 #define TD_HAVE_WGMMA 0
 #endif
 
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return uint32_t(__cvta_generic_to_shared(p));
+}
+
 /* Four 8 x 16 byte matrices; lane l gives the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared)
 {
@@ -263,6 +277,12 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared)
 __device__ __forceinline__ void cp_async_16(uint32_t shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(global) : "memory");
+}
+
+/* Zeros where `bytes` is 0 instead of 16. */
+__device__ __forceinline__ void cp_async_16_or_zero(uint32_t shared, const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit()

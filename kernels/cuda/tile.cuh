@@ -40,11 +40,6 @@ template <int Dim, int QkBits, int PvBytes> struct Tile {
                   "the launch asks for another size");
 };
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return uint32_t(__cvta_generic_to_shared(p));
-}
-
 /* What one block works on. Index: 32 bits where registers are few. */
 template <class Index> struct PlaceOf {
     Index bh, bhk;
