@@ -21,6 +21,8 @@
  * A bad V (NaN or infinity) makes the rows NaN that attend to it, and no others: where the mask cuts a step, those that
  * fetch look for such keys, clear them and say where the first one is.
  */
+#include <type_traits>
+
 #include "dependent.cuh"
 #include "hopper.cuh"
 
@@ -362,8 +364,7 @@ template <class T> struct F16Consumer {
         if (moves) {
 #pragma unroll
             for (int row = 0; row < 2; row++) {
-                here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 1));
-                here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 2));
+                here[row] = quad_max(here[row]);
                 if (here[row] > __fadd_rn(top[row], limit)) {
                     const float next = __fsub_rn(here[row], TD_F16_TOP_LOG2);
 
@@ -394,19 +395,12 @@ template <class T> struct F16Consumer {
 
     __device__ __forceinline__ void convert()
     {
-        using E = Pick<T::bf16>;
+        using E = std::conditional_t<T::bf16, __nv_bfloat16, __half>;
 
 #pragma unroll
         for (int i = 0; i < T::keys / 4; i++)
-            p[i / 4][i % 4] = pack2(static_cast<typename E::type *>(nullptr), s[2 * i], s[2 * i + 1]);
+            p[i / 4][i % 4] = pack2(static_cast<E *>(nullptr), s[2 * i], s[2 * i + 1]);
     }
-
-    template <bool Bf16, class = void> struct Pick {
-        using type = __half;
-    };
-    template <class D> struct Pick<true, D> {
-        using type = __nv_bfloat16;
-    };
 
     /* Adds up what the quad's threads have of l; makes rows NaN that met anything that is not finite. */
     __device__ __forceinline__ void finish()
@@ -417,11 +411,8 @@ template <class T> struct F16Consumer {
         for (int i = 0; i < T::dim / 2; i++)
             zero[i % 4 / 2] = __fmaf_rn(o[i], 0.0f, zero[i % 4 / 2]);
 #pragma unroll
-        for (int row = 0; row < 2; row++) {
-            l[row] = __fadd_rn(l[row], zero[row]);
-            l[row] = __fadd_rn(l[row], __shfl_xor_sync(~0u, l[row], 1));
-            l[row] = __fadd_rn(l[row], __shfl_xor_sync(~0u, l[row], 2));
-        }
+        for (int row = 0; row < 2; row++)
+            l[row] = quad_sum(__fadd_rn(l[row], zero[row]));
     }
 };
 

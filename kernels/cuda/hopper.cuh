@@ -247,8 +247,7 @@ template <class T> struct Consumer : Sums<T> {
 
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 1));
-            here[row] = fmaxf(here[row], __shfl_xor_sync(~0u, here[row], 2));
+            here[row] = quad_max(here[row]);
             const float next =
                 here[row] > __fadd_rn(top[row], TD_LOG2_448) ? __fsub_rn(here[row], kBaseLog2) : top[row];
             alpha[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));

@@ -9,7 +9,7 @@
 
 #include <math_constants.h>
 
-#include "ptx.cuh"
+#include "tile.cuh"
 
 namespace td {
 
@@ -33,8 +33,7 @@ struct Softmax {
 #pragma unroll
             for (int j = 0; j < 8; j++)
                 top = fmaxf(top, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            top = quad_max(top);
             const float base = top == -CUDART_INF_F ? 0.0f : top;
             alpha[half] = ex2(__fsub_rn(old, base));
 #pragma unroll
@@ -52,10 +51,8 @@ struct Softmax {
     __device__ __forceinline__ void finish()
     {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            l[half] += __shfl_xor_sync(~0u, l[half], 1);
-            l[half] += __shfl_xor_sync(~0u, l[half], 2);
-        }
+        for (int half = 0; half < 2; half++)
+            l[half] = quad_sum(l[half]);
     }
 
     /* Natural log of the sum of exp; -inf for a row without keys. */

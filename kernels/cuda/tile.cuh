@@ -102,6 +102,18 @@ __device__ __forceinline__ int fragment_column(int lane, int j, int i)
     return 8 * j + 2 * (lane % 4) + i % 2;
 }
 
+/* Of the four threads that share rows of a C fragment. */
+__device__ __forceinline__ float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x)
+{
+    x = __fadd_rn(x, __shfl_xor_sync(~0u, x, 1));
+    return __fadd_rn(x, __shfl_xor_sync(~0u, x, 2));
+}
+
 /* The A fragment of Q: 16 rows from `rows`, 32 bytes from byte 32 * step. */
 template <class T> __device__ __forceinline__ void load_q(uint32_t (&a)[4], const uint8_t *rows, int lane, int step)
 {
