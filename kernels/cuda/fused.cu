@@ -68,23 +68,6 @@ __device__ __forceinline__ uint32_t max_magnitude(uint32_t most, uint32_t word)
     return __vmaxu2(most, word & 0x7fff7fffu);
 }
 
-__device__ __forceinline__ void unpack(uint32_t (&words)[4], uint4 four)
-{
-    words[0] = four.x;
-    words[1] = four.y;
-    words[2] = four.z;
-    words[3] = four.w;
-}
-
-/* The i-th of eight values in four words; i is known when this is compiled. */
-template <class E> __device__ __forceinline__ float value(const uint32_t (&words)[4], int i)
-{
-    if constexpr (std::is_same_v<E, __half>)
-        return __half2float(__ushort_as_half(uint16_t(words[i / 2] >> (i % 2 * 16))));
-    else
-        return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
-}
-
 /* Eight channels of a row, as they lie in memory. */
 template <class E> struct Vector {
     static constexpr int count = 4;
@@ -97,7 +80,12 @@ template <class E> struct Vector {
             for (int i = 0; i < count; i++)
                 words[i] = 0;
         } else if constexpr (Wide) {
-            unpack(words, __ldg(reinterpret_cast<const uint4 *>(p)));
+            const uint4 four = __ldg(reinterpret_cast<const uint4 *>(p));
+
+            words[0] = four.x;
+            words[1] = four.y;
+            words[2] = four.z;
+            words[3] = four.w;
         } else {
             E e[8];
 
@@ -108,9 +96,12 @@ template <class E> struct Vector {
         }
     }
 
-    __device__ __forceinline__ float at(int i) const
+    __device__ __forceinline__ float at(int i) const /* i is known when this is compiled */
     {
-        return value<E>(words, i);
+        if constexpr (std::is_same_v<E, __half>)
+            return __half2float(__ushort_as_half(uint16_t(words[i / 2] >> (i % 2 * 16))));
+        else
+            return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
     }
 };
 
@@ -122,6 +113,12 @@ template <int N> __device__ __forceinline__ void forget(uint32_t (&words)[N])
         asm volatile("" : "+r"(words[i]));
 }
 
+/* Lanes that share a row: eight channels each. */
+__device__ __forceinline__ int lanes_of(uint32_t d_pad)
+{
+    return d_pad <= 32 ? 4 : d_pad <= 64 ? 8 : d_pad <= 128 ? 16 : 32;
+}
+
 /* Calls f with a pointer of the dtype's type, which is not float32. */
 template <class F> __device__ __forceinline__ void as_dtype(const void *x, uint32_t dtype, F f)
 {
@@ -131,28 +128,10 @@ template <class F> __device__ __forceinline__ void as_dtype(const void *x, uint3
         f(static_cast<const __half *>(x));
 }
 
-/* A word whose last bits are those of x, rounded to an integer. */
-__device__ __forceinline__ uint32_t integer_bits(float x)
-{
-    return __float_as_uint(__fadd_rn(x, 12582912.0f)); /* 1.5 * 2^23 */
-}
-
-/* The lowest byte of each. */
-__device__ __forceinline__ uint2 low_bytes(const uint32_t (&x)[8])
-{
-    return make_uint2(__byte_perm(__byte_perm(x[0], x[1], 0x0040), __byte_perm(x[2], x[3], 0x0040), 0x5410),
-                      __byte_perm(__byte_perm(x[4], x[5], 0x0040), __byte_perm(x[6], x[7], 0x0040), 0x5410));
-}
-
 /* Whether every eighth channel of every row is 16-byte aligned. */
 template <class E> __device__ __forceinline__ bool is_wide(const E *x, const int64_t (&strides)[3])
 {
     return ((uint64_t)x | (uint64_t)(strides[0] | strides[1] | strides[2]) * sizeof(E)) % 16 == 0;
-}
-
-__device__ __forceinline__ uint32_t chunks_of(uint32_t rows)
-{
-    return (rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
 }
 
 constexpr int kVectors = 4; /* a thread's, of a set */
@@ -289,8 +268,14 @@ template <class E> __device__ __forceinline__ void take_ahead(Vector<E> (&to)[kV
 {
     cp_async_wait<0>();
 #pragma unroll
-    for (int i = 0; i < kVectors; i++)
-        unpack(to[i].words, reinterpret_cast<const uint4 *>(ahead)[uint32_t(i) * TD_FUSED_THREADS + threadIdx.x]);
+    for (int i = 0; i < kVectors; i++) {
+        const uint4 four = reinterpret_cast<const uint4 *>(ahead)[uint32_t(i) * TD_FUSED_THREADS + threadIdx.x];
+
+        to[i].words[0] = four.x;
+        to[i].words[1] = four.y;
+        to[i].words[2] = four.z;
+        to[i].words[3] = four.w;
+    }
 }
 
 /* Which set of a block's it is, and whether the next is fetched meanwhile. */
@@ -564,8 +549,9 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
 #pragma unroll
         for (int c = 0; c < 8; c++) {
             const float y = Mean ? __fsub_rn(v.at(c), mean[c]) : v.at(c);
+            const float within = fminf(fmaxf(__fmul_rn(y, factor), -p.qmax), p.qmax);
 
-            code[c] = integer_bits(fminf(fmaxf(__fmul_rn(y, factor), -p.qmax), p.qmax));
+            code[c] = __float_as_uint(__fadd_rn(within, 12582912.0f)); /* 1.5 * 2^23: its last bits are the integer */
         }
         if (p.mode == 2) {
             const int row_bytes = int(TD_PACKED_ROW_BYTES(uint32_t(p.d_pad)));
@@ -581,8 +567,10 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
                 word = 0;
             }
         } else if (team.writes) {
-            const uint2 word = low_bytes(code);
+            uint2 word;
 
+            word.x = __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
+            word.y = __byte_perm(__byte_perm(code[4], code[5], 0x0040), __byte_perm(code[6], code[7], 0x0040), 0x5410);
             *reinterpret_cast<uint2 *>((uint8_t *)part.codes + (row0 + r) * p.d_pad + team.channel) =
                 has ? word : make_uint2(0, 0);
         }
@@ -598,7 +586,7 @@ template <class E>
 __device__ __forceinline__ void bias_of_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
                                             uint32_t end, FusedShared &shared, uint8_t *stage)
 {
-    const uint32_t t = threadIdx.x, chunks = chunks_of(p.kv_len);
+    const uint32_t t = threadIdx.x, chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
 
     for (uint32_t tile = first; tile < end; tile++) {
         const uint32_t bh = tile / part.chunks, head = bh % p.heads, row = tile % part.chunks * TD_TILE_ROWS + t;
@@ -698,7 +686,7 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
         }
     }
     __syncthreads();
-    const uint32_t kv_pad = chunks_of(p.kv_len) * TD_TILE_ROWS;
+    const uint32_t kv_pad = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS * TD_TILE_ROWS;
     const int pieces = set_rows / 16, shift = __ffs(pieces) - 1; /* of 16 keys, a power of two */
     uint8_t *codes = (uint8_t *)p.v_codes + int64_t(bhk) * p.d_pad * kv_pad + first;
 #pragma unroll 1
@@ -723,7 +711,7 @@ template <bool is_k>
 __device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_t block, uint32_t gone,
                                             FusedShared &shared, uint8_t *stage)
 {
-    const uint32_t each = TD_FUSED_TILES(p.d_pad), kv_chunks = chunks_of(p.kv_len);
+    const uint32_t each = TD_FUSED_TILES(p.d_pad), kv_chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     const uint32_t bhk = is_k ? block / p.kv_blocks : 0, limit = is_k ? kv_chunks : p.q_tiles;
     const uint32_t tile0 = (is_k ? block % p.kv_blocks : block) * p.sets * each, to = min(tile0 + p.sets * each, limit);
     const bool smooth = is_k ? p.partial != nullptr : p.q_mean != nullptr;
@@ -735,7 +723,7 @@ __device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_
     part.heads = is_k ? p.kv_heads : p.heads;
     part.len = is_k ? p.kv_len : p.q_len;
     part.dim = p.dim;
-    part.chunks = chunks_of(part.len);
+    part.chunks = (part.len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     part.scale = is_k ? p.k_scale : p.q_scale;
     part.block_mean = is_k ? nullptr : p.q_mean;
     part.flag = is_k ? p.flag : nullptr;
@@ -777,7 +765,7 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
                                            FusedShared &shared, uint8_t *stage)
 {
 #if TD_HAVE_E4M3
-    const uint32_t bhk = block / p.kv_blocks, chunks = chunks_of(p.kv_len);
+    const uint32_t bhk = block / p.kv_blocks, chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     const uint32_t each = TD_FUSED_TILES(p.d_pad), from = block % p.kv_blocks * p.sets * each;
     const uint32_t to = min(from + p.sets * each, chunks);
 

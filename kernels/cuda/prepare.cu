@@ -39,6 +39,14 @@ template <int Lanes> struct Cover {
 
 using Rows = uint32_t[kLoads][4];
 
+template <class E> __device__ __forceinline__ float value(const uint32_t (&words)[4], int i)
+{
+    if constexpr (std::is_same_v<E, __half>)
+        return __half2float(__ushort_as_half(uint16_t(words[i / 2] >> (i % 2 * 16))));
+    else
+        return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
+}
+
 /* Calls f with an element of the type; both take the same loads. */
 template <class F> __device__ __forceinline__ void of_type(uint32_t dtype, F f)
 {
@@ -327,7 +335,8 @@ template <int Lanes> struct Tiles {
         const int64_t(&strides)[3] = is_k ? p.k_strides : p.v_strides;
         const uint16_t *head = static_cast<const uint16_t *>(is_k ? p.k : p.v) + bhk / p.kv_heads * strides[0] +
                                bhk % p.kv_heads * strides[1] + row0() * strides[2];
-        const bool wide = is_wide(head, strides);
+        const bool wide =
+            ((uint64_t)head | (uint64_t)(strides[0] | strides[1] | strides[2]) * 2) % 16 == 0;
         const KeyRows<Lanes> k(warp);
         const ValueRows<Lanes> v(warp);
         const int channel = is_k ? k.channel : v.channel, from = is_k ? k.first : v.first, step = is_k ? 8 : 1;
@@ -508,9 +517,11 @@ template <int Lanes> struct Tiles {
             /* Rounding alone brings what is within amax to 127; a NaN, of sums that overflowed, is not among halves. */
             if constexpr (!std::is_same_v<E, __half>)
                 y = fminf(fmaxf(y, -127.0f), 127.0f);
-            code[c] = integer_bits(y);
+            code[c] = __float_as_uint(__fadd_rn(y, 12582912.0f)); /* 1.5 * 2^23: its last bits are the integer */
         }
-        return low_bytes(code);
+        return make_uint2(
+            __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410),
+            __byte_perm(__byte_perm(code[4], code[5], 0x0040), __byte_perm(code[6], code[7], 0x0040), 0x5410));
     }
 
     template <class X>
@@ -559,7 +570,7 @@ template <int Lanes, class X>
 __device__ __forceinline__ void prepare_tile_of_q(const td_params_prepare &p, uint32_t tile, int warp, X x)
 {
     using C = Cover<Lanes>;
-    const uint32_t chunks = chunks_of(p.q_len), bh = tile / chunks;
+    const uint32_t chunks = (p.q_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS, bh = tile / chunks;
     const int lane = int(threadIdx.x) % 32, channel = lane % Lanes * 8;
     /* Row i of a lane is first + (i & 7) + (i & 8) * rows: lanes next to each other have rows that differ by 8. */
     const int first = warp * 16 * C::rows + lane / Lanes / 2 * 16 + lane / Lanes % 2 * 8;
@@ -568,7 +579,8 @@ __device__ __forceinline__ void prepare_tile_of_q(const td_params_prepare &p, ui
     const int left = min(int(p.q_len) - row0, int(TD_TILE_ROWS)) - first;
     const uint16_t *head = static_cast<const uint16_t *>(p.q) + bh / p.heads * p.q_strides[0] +
                            bh % p.heads * p.q_strides[1] + (row0 + first) * p.q_strides[2];
-    const bool wide = is_wide(head, p.q_strides);
+    const bool wide =
+        ((uint64_t)head | (uint64_t)(p.q_strides[0] | p.q_strides[1] | p.q_strides[2]) * 2) % 16 == 0;
     const int64_t to = int64_t(tile) * TD_TILE_ROWS + first;
 
     x.load(wide, [&](int i) {

@@ -31,12 +31,6 @@ constexpr int kStageFloats = kThreads * 8 * kStagePasses;
 static_assert(kPassesAtOnce % kStagePasses == 0, "what is loaded at once is staged in whole parts");
 constexpr unsigned kWarp = ~0u;
 
-/* Lanes that share a row: eight channels each. */
-__device__ __forceinline__ int lanes_of(uint32_t d_pad)
-{
-    return d_pad <= 32 ? 4 : d_pad <= 64 ? 8 : d_pad <= 128 ? 16 : 32;
-}
-
 /* How the 128 threads walk over rows of d_pad channels. */
 struct Walk {
     int team, at_once, row, channel; /* lanes a row, rows a pass, this thread's row within a pass, its first channel */
@@ -44,7 +38,7 @@ struct Walk {
 
     __device__ __forceinline__ Walk(uint32_t dim, uint32_t d_pad)
     {
-        team = lanes_of(d_pad);
+        team = d_pad <= 32 ? 4 : d_pad <= 64 ? 8 : d_pad <= 128 ? 16 : 32;
         at_once = kThreads / team;
         row = int(threadIdx.x) / team;
         channel = int(threadIdx.x) % team * 8;
