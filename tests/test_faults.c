@@ -28,8 +28,8 @@
 #include "tests/faults.h"
 #include "tests/vk_util.h"
 
-#define LONG_NS 10000000000ull
-#define MOST_CALL_NS 6000000000ull /* longer than any bound of the API's own */
+#define LONG_NS 60000000000ull
+#define MOST_CALL_NS 25000000000ull /* longer than any bound of the API, and than a stall of the validation layer */
 enum { SIDE = 8, ROWS = SIDE * SIDE, DIM = 32, VIEW_BYTES = ROWS * DIM * 4, PIXELS = SIDE * SIDE * 4 };
 
 typedef enum ground {
@@ -614,7 +614,7 @@ static unsigned sweep(const fault_plan *of)
         plan.n = ++n;
         if (t.has_vk && t.computes)
             assert_int_equal(vku_image_upload(&t.vk, &t.to, t.zeros, VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
-        alarm(60);
+        alarm(180);
         run_frame(&f, &plan);
         alarm(0);
         call = fault_tripped();

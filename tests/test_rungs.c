@@ -27,7 +27,7 @@
 #include "tandem/vulkan.h"
 #include "tests/vk_util.h"
 
-#define LONG_NS 30000000000ull
+#define LONG_NS 60000000000ull
 #define MEMORY_FD "VK_KHR_external_memory_fd"
 #define SEMAPHORE_FD "VK_KHR_external_semaphore_fd"
 #define MEMORY_HOST "VK_EXT_external_memory_host"
