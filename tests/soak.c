@@ -312,8 +312,16 @@ static void await(client *c, frame *f)
     const uint64_t begin = td_now_ns();
     uint64_t took;
 
-    if (tandem_point_wait(c->s, (tandem_point){c->ours, f->value}, PATIENCE) != TANDEM_OK)
-        broken("client %u: point %" PRIu64 " was lost", c->number, f->value);
+    if (tandem_point_wait(c->s, (tandem_point){c->ours, f->value}, PATIENCE) != TANDEM_OK) {
+        uint64_t ours = 0, engines = 0;
+
+        tandem_timeline_value(c->s, c->ours, &ours);
+        tandem_timeline_value(c->s, c->engines, &engines);
+        tandem_wait(c->s, f->ticket, 0, &report);
+        broken("client %u: point %" PRIu64 " was lost: the counter is %" PRIu64 ", its job waits for %" PRIu64
+               " of the engine's %" PRIu64 " and is in state %u (%s)",
+               c->number, f->value, ours, f->job.wait.value, engines, report.state, tandem_status_text(report.status));
+    }
     if (tandem_wait(c->s, f->ticket, PATIENCE, &report) != TANDEM_OK)
         broken("client %u: the report of a job whose point has come does not", c->number);
     took = td_now_ns() - begin;
