@@ -164,7 +164,7 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
 
 template <class T> __device__ __forceinline__ void attend(const td_params_attention &p)
 {
-    extern __shared__ __align__(16) uint8_t shared_bytes[];
+    TD_DYNAMIC_SHARED(16, shared_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(shared_bytes);
     __shared__ Place at; /* out of the registers' way */
     if (threadIdx.x == 0)

@@ -17,7 +17,7 @@ namespace td {
 
 template <class T> __device__ __forceinline__ void attend_hopper(const td_params_attention &p)
 {
-    extern __shared__ __align__(1024) uint8_t hopper_bytes[];
+    TD_DYNAMIC_SHARED(1024, hopper_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
     HopperPlace at = {place<T, int64_t>(p), 0};
 

@@ -23,64 +23,11 @@
  */
 #include <type_traits>
 
-#include "dependent.cuh"
 #include "hopper.cuh"
 
 #if TD_HAVE_WGMMA
 
 namespace td {
-
-#define TD_D_40 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define TD_D_80 TD_D_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define TD_D_88 TD_D_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
-#define TD_X_40(c, x) TD_X_32(c, x), TD_X_AT(c, x, 32), TD_X_AT(c, x, 36)
-#define TD_X_80(c, x) TD_X_64(c, x), TD_X_16_AT(c, x, 64)
-#define TD_X_88(c, x) TD_X_80(c, x), TD_X_AT(c, x, 80), TD_X_AT(c, x, 84)
-
-/* C = A B^T [+ C] of 64 x n, k = 16, fp16 or bf16: A and B in shared memory, a row being its k. */
-#define TD_WGMMA_QK_ONE(n, count, type, a, b, add, out)                                                               \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, %" #a ", %" #b \
-                 ", " add ", 1, 1, 0, 0;"                                                                             \
-                 : TD_X_##count(out, c)                                                                               \
-                 : "l"(a_shared), "l"(b_shared)                                                                       \
-                 : "memory")
-#define TD_WGMMA_QK(n, count, a, b)                                                                  \
-    template <bool Add, bool Bf16>                                                                   \
-    __device__ __forceinline__ void wgmma_qk(float (&c)[count], uint64_t a_shared, uint64_t b_shared) \
-    {                                                                                                \
-        if constexpr (Add && Bf16)                                                                   \
-            TD_WGMMA_QK_ONE(n, count, "bf16", a, b, "1", "+f");                                      \
-        else if constexpr (Add)                                                                      \
-            TD_WGMMA_QK_ONE(n, count, "f16", a, b, "1", "+f");                                       \
-        else if constexpr (Bf16)                                                                     \
-            TD_WGMMA_QK_ONE(n, count, "bf16", a, b, "0", "=f");                                      \
-        else                                                                                         \
-            TD_WGMMA_QK_ONE(n, count, "f16", a, b, "0", "=f");                                       \
-    }
-TD_WGMMA_QK(128, 64, 64, 65)
-TD_WGMMA_QK(160, 80, 80, 81)
-TD_WGMMA_QK(176, 88, 88, 89)
-
-/* C += A B of 64 x n, k = 16: A in registers, a warp's 16 rows as mma's fragment; B in shared memory, a row being its n. */
-#define TD_WGMMA_PV_ONE(n, count, type, a0, a1, a2, a3, b)                                                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, {%" #a0 ",%" #a1 \
-                 ",%" #a2 ",%" #a3 "}, %" #b ", 1, 1, 1, 1;"                                                          \
-                 : TD_X_##count("+f", c)                                                                              \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                          \
-                 : "memory")
-#define TD_WGMMA_PV(n, count, a0, a1, a2, a3, b)                                                                  \
-    template <bool Bf16>                                                                                          \
-    __device__ __forceinline__ void wgmma_pv(float (&c)[count], const uint32_t (&a)[4], uint64_t b_shared)        \
-    {                                                                                                             \
-        if constexpr (Bf16)                                                                                       \
-            TD_WGMMA_PV_ONE(n, count, "bf16", a0, a1, a2, a3, b);                                                 \
-        else                                                                                                      \
-            TD_WGMMA_PV_ONE(n, count, "f16", a0, a1, a2, a3, b);                                                  \
-    }
-TD_WGMMA_PV(64, 32, 32, 33, 34, 35, 36)
-TD_WGMMA_PV(80, 40, 40, 41, 42, 43, 44)
-TD_WGMMA_PV(96, 48, 48, 49, 50, 51, 52)
-TD_WGMMA_PV(128, 64, 64, 65, 66, 67, 68)
 
 template <int Dim, int Keys, int Groups, int Stages, bool Bf16> struct F16Tile {
     static constexpr int dim = Dim, keys = Keys, groups = Groups, stages = Stages;
@@ -672,7 +619,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
 
 template <class T> __device__ __forceinline__ void attend_f16(const td_params_attention_f16 &p)
 {
-    extern __shared__ __align__(1024) uint8_t f16_bytes[];
+    TD_DYNAMIC_SHARED(1024, f16_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(f16_bytes);
     const uint32_t begin = blockIdx.x * p.pair, end = p.works;
 

@@ -20,7 +20,6 @@
 
 #include <type_traits>
 
-#include "dependent.cuh"
 #include "ptx.cuh"
 #include "tensor.cuh"
 
@@ -104,14 +103,6 @@ template <class E> struct Vector {
             return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
     }
 };
-
-/* What was computed from these words is not kept. */
-template <int N> __device__ __forceinline__ void forget(uint32_t (&words)[N])
-{
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+r"(words[i]));
-}
 
 /* Lanes that share a row: eight channels each. */
 __device__ __forceinline__ int lanes_of(uint32_t d_pad)
@@ -806,7 +797,7 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
 
 extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __grid_constant__ td_params_stats p)
 {
-    extern __shared__ __align__(16) uint8_t stage[];
+    TD_DYNAMIC_SHARED(16, stage);
     td::FusedShared &shared = *reinterpret_cast<td::FusedShared *>(stage + TD_FUSED_STAGE_BYTES);
     const uint32_t gone = td::cancel_word(p.cancel), block = p.partial ? blockIdx.x / 2 : blockIdx.x;
     const uint32_t each = TD_FUSED_TILES(p.d_pad), tile0 = block * p.sets * each;
@@ -848,7 +839,7 @@ extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __
 extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, TD_QUANTISE_BLOCKS)
     quantise(const __grid_constant__ td_params_quantise p)
 {
-    extern __shared__ __align__(16) uint8_t stage[];
+    TD_DYNAMIC_SHARED(16, stage);
     td::FusedShared &shared = *reinterpret_cast<td::FusedShared *>(stage + TD_FUSED_STAGE_BYTES);
     const uint32_t gone = td::cancel_word(p.cancel), kv = p.kv_planes * p.kv_blocks;
     const bool is_q = blockIdx.x >= 2 * kv;

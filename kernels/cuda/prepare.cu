@@ -56,24 +56,6 @@ template <class F> __device__ __forceinline__ void of_type(uint32_t dtype, F f)
         f(__half());
 }
 
-__device__ __forceinline__ uint4 load_once(const uint16_t *p)
-{
-    uint4 x;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(p));
-    return x;
-}
-
-__device__ __forceinline__ uint32_t load_halves(const uint16_t *p)
-{
-    uint32_t x;
-    asm volatile("{ .reg .u16 low, high; ld.global.nc.u16 low, [%1]; ld.global.nc.u16 high, [%1+2]; mov.b32 %0, {low, high}; }"
-                 : "=r"(x)
-                 : "l"(p));
-    return x;
-}
-
 /* What was computed from them is not kept. */
 __device__ __forceinline__ void forget_rows(Rows &x)
 {
@@ -663,44 +645,6 @@ __device__ __forceinline__ void prepare_tile_of_q(const td_params_prepare &p, ui
     });
 }
 
-/* Clusters. */
-
-__device__ __forceinline__ uint32_t cluster_rank()
-{
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-__device__ __forceinline__ uint32_t cluster_size()
-{
-    uint32_t size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
-}
-
-__device__ __forceinline__ void cluster_arrive()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
-}
-
-/* What block `rank` of the cluster has there. */
-__device__ __forceinline__ float ld_cluster(const float *mine, uint32_t rank)
-{
-    uint32_t address;
-    float x;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(address)
-                 : "r"(shared_address(mine)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
-    return x;
-}
-
 /* Calls f(i) for 0 .. count - 1, eight loads at a time, and add(x) with each in order. */
 template <class F, class Add> __device__ __forceinline__ void in_order(uint32_t count, F f, Add add)
 {
@@ -720,7 +664,7 @@ template <class F, class Add> __device__ __forceinline__ void in_order(uint32_t 
 template <int Lanes> __device__ __forceinline__ void prepare_block(const td_params_prepare &p)
 {
     using C = Cover<Lanes>;
-    extern __shared__ __align__(16) uint8_t stage[]; /* of all warps' rows */
+    TD_DYNAMIC_SHARED(16, stage); /* of all warps' rows */
     __shared__ PrepareShared<Lanes> shared;
     const uint32_t size = cluster_size(), cluster = blockIdx.x / size, t = threadIdx.x;
     const uint32_t chunks = p.kv_pad / TD_TILE_ROWS, warps = blockDim.x / 32;
@@ -835,7 +779,7 @@ __device__ __forceinline__ void stats_of_head(const td_params_prepare &p, uint32
     __threadfence();
     __syncthreads();
     if (t == 0)
-        asm volatile("st.release.gpu.global.u32 [%0], 1;" : : "l"(&p.counters[2 * bhk + 1]) : "memory");
+        st_release(&p.counters[2 * bhk + 1], 1);
 }
 
 /* Whether a head's totals are there, for all threads; bounded, and not once the job is given up. Has a barrier. */
@@ -849,7 +793,7 @@ __device__ __forceinline__ bool wait_for_totals(const td_params_prepare &p, uint
 
         wait_for_previous();
         do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(has) : "l"(&p.counters[2 * bhk + 1]) : "memory");
+            has = int(ld_acquire(&p.counters[2 * bhk + 1]));
         } while (!has && !cancel_word(p.cancel) && globaltimer() - begin < limit_ns);
     }
     return __syncthreads_and(has);

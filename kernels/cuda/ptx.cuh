@@ -15,12 +15,24 @@
 
 #include <stdint.h>
 
+#ifdef TD_PTX_HEADER /* built for a host (tests/emu): the same functions, emulated */
+#include TD_PTX_HEADER
+#else
+
+/* The shared memory that the launch asks for, in bytes from an aligned address. */
+#define TD_DYNAMIC_SHARED(alignment, name) extern __shared__ __align__(alignment) uint8_t name[]
+
 namespace td {
 
 /* Whether the host has given the job up; the same answer for all threads of the block, which all must ask. */
 __device__ __forceinline__ bool cancelled(const uint32_t *word)
 {
     return word && __syncthreads_or(threadIdx.x == 0 && *(const volatile uint32_t *)word);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return uint32_t(__cvta_generic_to_shared(p));
 }
 
 __device__ __forceinline__ void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -179,6 +191,58 @@ TD_WGMMA_E4M3(72, 36, 36, 37, 38, 39, 40)
 TD_WGMMA_E4M3(104, 52, 52, 53, 54, 55, 56)
 TD_WGMMA_E4M3(136, 68, 68, 69, 70, 71, 72)
 
+#define TD_D_40 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define TD_D_80 TD_D_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define TD_D_88 TD_D_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define TD_X_40(c, x) TD_X_32(c, x), TD_X_AT(c, x, 32), TD_X_AT(c, x, 36)
+#define TD_X_80(c, x) TD_X_64(c, x), TD_X_16_AT(c, x, 64)
+#define TD_X_88(c, x) TD_X_80(c, x), TD_X_AT(c, x, 80), TD_X_AT(c, x, 84)
+
+/* C = A B^T [+ C] of 64 x n, k = 16, fp16 or bf16: A and B in shared memory, a row being its k. */
+#define TD_WGMMA_QK_ONE(n, count, type, a, b, add, out)                                                               \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, %" #a ", %" #b \
+                 ", " add ", 1, 1, 0, 0;"                                                                             \
+                 : TD_X_##count(out, c)                                                                               \
+                 : "l"(a_shared), "l"(b_shared)                                                                       \
+                 : "memory")
+#define TD_WGMMA_QK(n, count, a, b)                                                                  \
+    template <bool Add, bool Bf16>                                                                   \
+    __device__ __forceinline__ void wgmma_qk(float (&c)[count], uint64_t a_shared, uint64_t b_shared) \
+    {                                                                                                \
+        if constexpr (Add && Bf16)                                                                   \
+            TD_WGMMA_QK_ONE(n, count, "bf16", a, b, "1", "+f");                                      \
+        else if constexpr (Add)                                                                      \
+            TD_WGMMA_QK_ONE(n, count, "f16", a, b, "1", "+f");                                       \
+        else if constexpr (Bf16)                                                                     \
+            TD_WGMMA_QK_ONE(n, count, "bf16", a, b, "0", "=f");                                      \
+        else                                                                                         \
+            TD_WGMMA_QK_ONE(n, count, "f16", a, b, "0", "=f");                                       \
+    }
+TD_WGMMA_QK(128, 64, 64, 65)
+TD_WGMMA_QK(160, 80, 80, 81)
+TD_WGMMA_QK(176, 88, 88, 89)
+
+/* C += A B of 64 x n, k = 16: A in registers, a warp's 16 rows as mma's fragment; B in shared memory, a row being its n. */
+#define TD_WGMMA_PV_ONE(n, count, type, a0, a1, a2, a3, b)                                                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, {%" #a0 ",%" #a1 \
+                 ",%" #a2 ",%" #a3 "}, %" #b ", 1, 1, 1, 1;"                                                          \
+                 : TD_X_##count("+f", c)                                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                          \
+                 : "memory")
+#define TD_WGMMA_PV(n, count, a0, a1, a2, a3, b)                                                                  \
+    template <bool Bf16>                                                                                          \
+    __device__ __forceinline__ void wgmma_pv(float (&c)[count], const uint32_t (&a)[4], uint64_t b_shared)        \
+    {                                                                                                             \
+        if constexpr (Bf16)                                                                                       \
+            TD_WGMMA_PV_ONE(n, count, "bf16", a0, a1, a2, a3, b);                                                 \
+        else                                                                                                      \
+            TD_WGMMA_PV_ONE(n, count, "f16", a0, a1, a2, a3, b);                                                  \
+    }
+TD_WGMMA_PV(64, 32, 32, 33, 34, 35, 36)
+TD_WGMMA_PV(80, 40, 40, 41, 42, 43, 44)
+TD_WGMMA_PV(96, 48, 48, 49, 50, 51, 52)
+TD_WGMMA_PV(128, 64, 64, 65, 66, 67, 68)
+
 /* Registers that wgmma writes: nothing that reads them is moved above this. */
 template <class E, int N> __device__ __forceinline__ void wgmma_hold(E (&x)[N])
 {
@@ -256,14 +320,58 @@ template <int Threads> __device__ __forceinline__ void bar_arrive(uint32_t id)
 {
     asm volatile("bar.arrive %0, %1;" : : "r"(id), "n"(Threads) : "memory");
 }
+/* Clusters of blocks: this one's number in it, how many there are, a barrier of all their threads. */
+__device__ __forceinline__ uint32_t cluster_rank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ uint32_t cluster_size()
+{
+    uint32_t size;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+
+/* What block `rank` of the cluster has where this one has `mine`, in shared memory. */
+__device__ __forceinline__ float ld_cluster(const float *mine, uint32_t rank)
+{
+    uint32_t address;
+    float x;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address)
+                 : "r"(shared_address(mine)), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
+}
+
+/* A word of global memory between blocks: what was written before the store is seen behind a load that finds it. */
+__device__ __forceinline__ void st_release(uint32_t *p, uint32_t x)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" : : "l"(p), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ uint32_t ld_acquire(const uint32_t *p)
+{
+    uint32_t d;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(d) : "l"(p) : "memory");
+    return d;
+}
 #else
 #define TD_HAVE_WGMMA 0
 #endif
-
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return uint32_t(__cvta_generic_to_shared(p));
-}
 
 /* Four 8 x 16 byte matrices; lane l gives the address of row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared)
@@ -295,12 +403,59 @@ template <int Pending> __device__ __forceinline__ void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" : : "n"(Pending) : "memory");
 }
 
+/* What was computed from these words is not kept: they could be others now. */
+template <int N> __device__ __forceinline__ void forget(uint32_t (&words)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(words[i]));
+}
+
+/* Sixteen bytes of global memory that nobody reads again soon. */
+__device__ __forceinline__ uint4 load_once(const uint16_t *p)
+{
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+}
+
+/* Two halves that may lie at odd addresses of words. */
+__device__ __forceinline__ uint32_t load_halves(const uint16_t *p)
+{
+    uint32_t x;
+    asm volatile("{ .reg .u16 low, high; ld.global.nc.u16 low, [%1]; ld.global.nc.u16 high, [%1+2]; mov.b32 %0, {low, high}; }"
+                 : "=r"(x)
+                 : "l"(p));
+    return x;
+}
+
 /* A load that the compiler leaves where it stands, where registers are too few to keep the value. */
 __device__ __forceinline__ uint32_t ld_global(const void *p)
 {
     uint32_t d;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(d) : "l"(p));
     return d;
+}
+
+/* Programmatic dependent launch: a kernel of a record with TD_RECORD_PDL may start while the one before it still runs.
+ *   before    launch_dependents(): by all blocks, early; the next kernel starts once the last block has said so or ended
+ *   after     wait_for_previous(): before the first read or write of what the kernel before reads or writes, and before
+ *             any return, so that the end of this kernel means the end of that one
+ * Where the record has no such flag, and on GPUs that know nothing of it, both do nothing. */
+__device__ __forceinline__ void launch_dependents()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_previous()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
 }
 
 /* threadIdx.x, read anew: what is computed from it is not kept in registers from one step to the next. */
@@ -325,3 +480,4 @@ __device__ __forceinline__ void st_sys_v2_u64(uint64_t *at, uint64_t a, uint64_t
 }
 
 } // namespace td
+#endif
