@@ -26,11 +26,11 @@
 
 #include "engine_plugin/daemon/daemon.h"
 
-enum { BROKER = 1, WORKER = 2, NOTHING = 77 };
+enum { BROKER = 1, WORKER = 2, NURSERY = 4, ALL = 7, NOTHING = 77 };
 
 typedef struct attempt {
     const char *name;
-    int refused_to; /* BROKER, WORKER */
+    int refused_to; /* BROKER, WORKER, NURSERY */
     long number, arguments[6];
 } attempt;
 
@@ -40,22 +40,25 @@ static const attempt attempts[] = {
     {"connect", BROKER | WORKER, SYS_connect, {BAD}},
     {"a program", BROKER | WORKER, SYS_execve, {0}},
     {"a file", BROKER, SYS_openat, {AT_FDCWD, 0, 0}},
-    {"a debugger", BROKER | WORKER, SYS_ptrace, {0}},
-    {"another's memory", BROKER | WORKER, SYS_process_vm_readv, {1, 0, 0, 0, 0, 0}},
+    {"a debugger", ALL, SYS_ptrace, {0}},
+    {"another's memory", ALL, SYS_process_vm_readv, {1, 0, 0, 0, 0, 0}},
     {"a signal", BROKER | WORKER, SYS_kill, {1, 0}},
     {"a signal to a thread", BROKER | WORKER, SYS_tgkill, {1, 1, 0}},
-    {"a signal with a value", BROKER | WORKER, SYS_rt_sigqueueinfo, {1, 0, 0}},
+    {"a signal with a value", ALL, SYS_rt_sigqueueinfo, {1, 0, 0}},
     {"another's limits", BROKER | WORKER, SYS_prlimit64, {1, RLIMIT_CORE, 0, 0}},
     {"renaming", BROKER | WORKER, SYS_renameat2, {BAD}},
     {"a mode", BROKER | WORKER, SYS_fchmodat, {BAD}},
     {"a mode, with flags", BROKER | WORKER, 452, {BAD}},
-    {"another's descriptor", BROKER | WORKER, 438, {BAD}},
-    {"a name space", BROKER | WORKER, SYS_unshare, {0}},
-    {"a mount", BROKER | WORKER, SYS_mount, {0}},
-    {"a ring of calls", BROKER | WORKER, 425, {1, 0}},
-    {"calls of a ring", BROKER | WORKER, 426, {BAD}},
-    {"a filter for the kernel", BROKER | WORKER, SYS_bpf, {BAD}},
-    {"a user", BROKER | WORKER, SYS_setuid, {0}},
+    {"another's descriptor", ALL, 438, {BAD}},
+    {"a name space", ALL, SYS_unshare, {0}},
+    {"a mount", ALL, SYS_mount, {0}},
+    {"a ring of calls", ALL, 425, {1, 0}},
+    {"calls of a ring", ALL, 426, {BAD}},
+    {"a filter for the kernel", ALL, SYS_bpf, {BAD}},
+    {"a user", ALL, SYS_setuid, {0}},
+    {"a module", ALL, SYS_finit_module, {BAD}},
+    {"a device", ALL, SYS_mknodat, {AT_FDCWD, 0, 0}},
+    {"an owner", ALL, SYS_fchownat, {BAD}},
     {"code", BROKER, SYS_mmap, {0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0}},
     {"a child", BROKER, SYS_clone, {SIGCHLD}},
 #ifdef SYS_renameat
@@ -70,22 +73,70 @@ static long call(const attempt *a)
     return syscall(a->number, x[0], x[1], x[2], x[3], x[4], x[5]);
 }
 
-/* In a process of its own: its exit status, 0 if all is as it should be, else which attempt is not. */
-static int try_all(int who)
+static tandem_status confine(int who)
 {
     char why[TD_TEXT_BYTES] = "";
-    void *memory;
 
-    td_confine_process();
-    if ((who == BROKER ? td_confine_broker : td_confine_worker)(why, sizeof why) != TANDEM_OK)
-        return NOTHING;
+    return who == BROKER    ? td_confine_broker(why, sizeof why)
+           : who == NURSERY ? td_confine_nursery(why, sizeof why)
+                            : td_confine_worker(why, sizeof why);
+}
+
+/* The first attempt that does not fail as it should, from 1. */
+static int try_refused(int who)
+{
     for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++)
         if (attempts[i].refused_to & who && (call(&attempts[i]) >= 0 || errno != EPERM))
             return 1 + (int)i;
+    return 0;
+}
+
+static int end_of(pid_t pid)
+{
+    int status = -1;
+
+    return pid > 0 && waitpid(pid, &status, 0) == pid ? status : -1;
+}
+
+/* What a nursery does: it starts this program, which gives up more, opens, and ends it. */
+static bool can_nurse(void)
+{
+    char *const argv[] = {(char *)"worker", (char *)"--worker", NULL};
+    pid_t pid = fork();
+    int fd;
+
+    if (!pid) {
+        execv("/proc/self/exe", argv);
+        _exit(NOTHING);
+    }
+    if (end_of(pid) != 0)
+        return false;
+    pid = fork();
+    if (!pid)
+        for (;;)
+            pause();
+    if (pid < 0 || kill(pid, SIGKILL) || end_of(pid) != SIGKILL)
+        return false;
+    fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && !close(fd) && chmod("/nonexistent/socket", 0600) && errno == ENOENT;
+}
+
+/* In a process of its own: its exit status, 0 if all is as it should be, else which attempt is not. */
+static int try_all(int who)
+{
+    void *memory;
+    int wrong;
+
+    td_confine_process();
+    if (confine(who) != TANDEM_OK)
+        return NOTHING;
+    wrong = try_refused(who);
+    if (wrong)
+        return wrong;
     memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || munmap(memory, 4096) || syscall(SYS_tgkill, getpid(), getpid(), 0))
         return 70; /* what it needs */
-    return 0;
+    return who == NURSERY && !can_nurse() ? 70 : 0;
 }
 
 static int status_of(int (*child)(int), int argument)
@@ -108,7 +159,7 @@ static void check_calls(int who)
     if (status == NOTHING)
         skip();
     if (status)
-        fail_msg("%s: %s", who == BROKER ? "broker" : "worker",
+        fail_msg("%s: %s", who == BROKER ? "broker" : who == NURSERY ? "nursery" : "worker",
                  status <= (int)(sizeof attempts / sizeof *attempts) ? attempts[status - 1].name : "what it needs");
 }
 
@@ -122,6 +173,12 @@ static void the_worker_is_confined(void **state)
 {
     (void)state;
     check_calls(WORKER);
+}
+
+static void the_nursery_is_confined(void **state)
+{
+    (void)state;
+    check_calls(NURSERY);
 }
 
 static char folder[64];
@@ -171,13 +228,16 @@ static void files_stay(void **state)
     assert_int_equal(status, 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_broker_is_confined),
         cmocka_unit_test(the_worker_is_confined),
+        cmocka_unit_test(the_nursery_is_confined),
         cmocka_unit_test(files_stay),
     };
 
+    if (argc == 2 && !strcmp(argv[1], "--worker")) /* of a nursery */
+        return confine(WORKER) == TANDEM_OK ? try_refused(WORKER) : NOTHING;
     return cmocka_run_group_tests_name("confinement", tests, NULL, NULL);
 }

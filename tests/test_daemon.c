@@ -2470,13 +2470,16 @@ static void others_need_leave(void **state)
     assert_int_equal(chmod(folder, 0700), 0);
 }
 
-/* Broker and worker have given up what they do not need. */
+/* Broker, worker and nursery have given up what they do not need. */
 static void processes_are_confined(void **state)
 {
+    char name[64];
+
     (void)state;
     start_daemon("");
-    for (int i = 0; i < 2; i++) {
-        const pid_t pid = i ? await_worker(0) : daemon_pid;
+    for (int i = 0; i < 3; i++) {
+        const pid_t worker = await_worker(0);
+        const pid_t pid = i == 0 ? daemon_pid : i == 1 ? worker : parent_of(worker, name, sizeof name);
 
         assert_int_equal(status_of(pid, "NoNewPrivs"), 1);
         if (!getenv("TANDEM_SANITIZED"))

@@ -73,6 +73,11 @@ tandem_status td_confine_broker(char *why, size_t why_bytes)
     return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "this build does not filter system calls");
 }
 
+tandem_status td_confine_nursery(char *why, size_t why_bytes)
+{
+    return td_confine_broker(why, why_bytes);
+}
+
 tandem_status td_confine_worker(char *why, size_t why_bytes)
 {
     return td_confine_broker(why, why_bytes);
@@ -99,36 +104,46 @@ static const int mapping[] = {SYS_mmap, SYS_mprotect};
 /* and these of no other process: the broker has but the first. */
 static const int own[] = {SYS_tgkill, SYS_prlimit64};
 
-/* What a worker is refused: other programs, other processes, other places in the file system, the network. */
-static const int refused[] = {
-    SYS_execve, SYS_execveat, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kill, SYS_tkill,
-    SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_mount, SYS_umount2, SYS_pivot_root,
-    SYS_chroot, SYS_setns, SYS_unshare, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_keyctl, SYS_add_key,
-    SYS_request_key, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_swapon,
-    SYS_swapoff, SYS_acct, SYS_quotactl, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat,
-    SYS_mknodat, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_truncate, SYS_setxattr, SYS_lsetxattr,
-    SYS_fsetxattr, SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups,
-    SYS_capset, SYS_pidfd_open, SYS_pidfd_send_signal, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_kcmp,
-    SYS_fanotify_init, SYS_open_by_handle_at, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_settimeofday,
-    SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname, SYS_syslog, SYS_vhangup,
-    SYS_setfsuid, SYS_setfsgid, SYS_personality,
+/* What neither the nursery needs nor a worker, not even while its driver starts (filters are inherited): other processes'
+ * insides, other users' rights, what the whole machine is made of. */
+static const int never[] = {
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
+    SYS_setns, SYS_unshare, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_keyctl, SYS_add_key, SYS_request_key,
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct,
+    SYS_quotactl, SYS_mknodat, SYS_fchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_setuid,
+    SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_capset, SYS_pidfd_open,
+    SYS_pidfd_send_signal, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_kcmp, SYS_fanotify_init,
+    SYS_open_by_handle_at, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_settimeofday, SYS_clock_settime,
+    SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname, SYS_syslog, SYS_vhangup, SYS_setfsuid,
+    SYS_setfsgid, SYS_personality,
 #ifdef SYS_io_uring_setup /* by which all of these could be had */
     SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
 #endif
 #ifdef SYS_open_tree
     SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick,
 #endif
-    438, 440, 442, 448, 452, /* pidfd_getfd, process_madvise, mount_setattr, process_mrelease, fchmodat2: not in all headers,
-                              * and the same everywhere */
-#ifdef SYS_renameat
-    SYS_renameat,
-#endif
+    438, 440, 442, 448, /* pidfd_getfd, process_madvise, mount_setattr, process_mrelease: not in all headers, and the same
+                         * everywhere */
 #ifdef SYS_iopl
     SYS_iopl, SYS_ioperm,
 #endif
 #ifdef SYS_open
-    SYS_unlink, SYS_rename, SYS_link, SYS_symlink, SYS_mkdir, SYS_rmdir, SYS_mknod, SYS_chmod, SYS_chown, SYS_lchown,
-    SYS_fork, SYS_vfork,
+    SYS_mknod, SYS_chown, SYS_lchown,
+#endif
+};
+/* What a worker does not need once its driver is up: other programs and processes, which the nursery starts and ends; the
+ * network, where a driver looks for a server of its own; files' names and modes, by which it keeps what it compiled, and
+ * the nursery lets others connect. */
+static const int afterwards[] = {
+    SYS_execve, SYS_execveat, SYS_kill, SYS_tkill, SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept,
+    SYS_accept4, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_fchmod, SYS_fchmodat,
+    SYS_truncate,
+    452, /* fchmodat2 */
+#ifdef SYS_renameat
+    SYS_renameat,
+#endif
+#ifdef SYS_open
+    SYS_unlink, SYS_rename, SYS_link, SYS_symlink, SYS_mkdir, SYS_rmdir, SYS_chmod, SYS_fork, SYS_vfork,
 #endif
 };
 
@@ -136,8 +151,9 @@ enum {
     NEEDED = sizeof needed / sizeof *needed,
     MAPPING = sizeof mapping / sizeof *mapping,
     OWN = sizeof own / sizeof *own,
-    REFUSED = sizeof refused / sizeof *refused,
-    MOST = 8 + 2 * (NEEDED > REFUSED ? NEEDED : REFUSED) + 5 * MAPPING + 6 * OWN
+    NEVER = sizeof never / sizeof *never,
+    AFTERWARDS = sizeof afterwards / sizeof *afterwards,
+    MOST = 8 + 2 * (NEEDED > NEVER + AFTERWARDS ? NEEDED : NEVER + AFTERWARDS) + 5 * MAPPING + 6 * OWN
 };
 
 typedef struct program {
@@ -187,6 +203,24 @@ static void allow_own(program *p, int count)
     }
 }
 
+static void refuse(program *p, const int *calls, int count)
+{
+    for (int i = 0; i < count; i++) {
+        skip_unless(p, (unsigned)calls[i], 1);
+        say(p, SECCOMP_RET_ERRNO | EPERM);
+    }
+}
+
+static void begin_refusals(program *p)
+{
+    begin(p);
+#ifdef __x86_64__
+    add(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1)); /* the same calls as of x32 */
+    say(p, SECCOMP_RET_ERRNO | EPERM);
+#endif
+    refuse(p, never, NEVER);
+}
+
 static tandem_status install(program *p, char *why, size_t why_bytes)
 {
     const struct sock_fprog filter = {p->count, p->steps};
@@ -218,20 +252,22 @@ tandem_status td_confine_broker(char *why, size_t why_bytes)
     return install(&p, why, why_bytes);
 }
 
+tandem_status td_confine_nursery(char *why, size_t why_bytes)
+{
+    program p = {.count = 0};
+
+    begin_refusals(&p);
+    say(&p, SECCOMP_RET_ALLOW);
+    return install(&p, why, why_bytes);
+}
+
 tandem_status td_confine_worker(char *why, size_t why_bytes)
 {
     program p = {.count = 0};
 
-    begin(&p);
-#ifdef __x86_64__
-    add(&p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1)); /* the same calls as of x32 */
-    say(&p, SECCOMP_RET_ERRNO | EPERM);
-#endif
+    begin_refusals(&p);
+    refuse(&p, afterwards, AFTERWARDS);
     allow_own(&p, OWN);
-    for (int i = 0; i < REFUSED; i++) {
-        skip_unless(&p, (unsigned)refused[i], 1);
-        say(&p, SECCOMP_RET_ERRNO | EPERM);
-    }
     say(&p, SECCOMP_RET_ALLOW);
     return install(&p, why, why_bytes);
 }

@@ -159,8 +159,9 @@ void td_confine_process(void);
  * folder of that socket ("": nothing); where the kernel can see to that. */
 void td_confine_files(const char *socket_path);
 /* From here on this process has few system calls left, in all its threads: what it needs (broker), or all but what no
- * driver needs once it is up (worker). */
+ * driver needs: once it is up (worker), or ever (nursery, whose workers inherit it). */
 tandem_status td_confine_broker(char *why, size_t why_bytes);
+tandem_status td_confine_nursery(char *why, size_t why_bytes);
 tandem_status td_confine_worker(char *why, size_t why_bytes);
 
 /* Weights that the worker has, for however many clients. */

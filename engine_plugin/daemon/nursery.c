@@ -302,6 +302,7 @@ int td_nursery_start(const td_config *config, const char *config_path, bool conf
     sigaddset(&set, SIGCHLD);
     {
         static nursery n;
+        char why[TD_TEXT_BYTES] = "";
 
         n = (nursery){.broker = 3,
                       .config = *config,
@@ -312,6 +313,8 @@ int td_nursery_start(const td_config *config, const char *config_path, bool conf
                       .socket_path = socket_path};
         n.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         prctl(PR_SET_NAME, "tandemd-nursery", 0ul, 0ul, 0ul);
+        if (td_confine_nursery(why, sizeof why) != TANDEM_OK)
+            td_say(TD_LOG_DEBUG, "nursery: %s", why);
         _exit(n.signals < 0 ? 1 : run(&n));
     }
 }
