@@ -1252,8 +1252,9 @@ static bool is_first(const tandem_session *s, const td_job *job)
 }
 
 /* A job that the daemon has answered, once its turn to signal comes or its signal has; *line: what to log. */
-static bool end_answered(tandem_session *s, td_job *job, uint64_t now, char *line)
+static bool end_answered(tandem_session *s, td_job *job, char *line)
 {
+    const uint64_t now = td_now_ns(); /* after it was answered */
     td_remote_job *there = &job->remote;
     tandem_job_state state = (tandem_job_state)there->state;
     tandem_status status = there->state == TANDEM_JOB_FAILED ? there->status : TANDEM_OK;
@@ -1405,7 +1406,7 @@ static bool help_locked(tandem_session *s)
         if (job->begun && !job->at_work && !job->remote.answered)
             read_report(s, job);
         if (job->begun && !job->at_work && job->remote.answered && job->remote.state == TANDEM_JOB_DONE &&
-            !has_beside(job, false) && end_answered(s, job, td_now_ns(), line))
+            !has_beside(job, false) && end_answered(s, job, line))
             some = r->led = true;
         else
             i++;
@@ -1584,7 +1585,7 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
             if (job->begun && !job->remote.answered)
                 read_report(s, job);
             if (job->begun && job->remote.answered)
-                all = !end_answered(s, job, now, line); /* it is no longer in the order */
+                all = !end_answered(s, job, line); /* it is no longer in the order */
             r->led = r->led && all;
         }
     } while (!all && !line[0]);
