@@ -16,6 +16,7 @@
 fake_cuda fake_cuda_driver = {.device_count = 1};
 
 #define INVALID_VALUE 1
+#define ILLEGAL_ADDRESS 700
 #define LAUNCH_FAILED 719
 #define SHARED_BYTES 232448
 #define CALL(name, ...) static td_cu_result fake_##name(__VA_ARGS__)
@@ -30,6 +31,7 @@ typedef enum command_kind {
     COMMAND_RECORD,     /* of an event: the one of number `value` */
     COMMAND_WAIT_EVENT, /* until that is reached */
     COMMAND_HOLD,
+    COMMAND_HANG,
 } command_kind;
 
 typedef struct command {
@@ -113,6 +115,7 @@ static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
 static object *objects;
 static int retained;
 static atomic_bool dead; /* the context; the next one is not */
+static atomic_int broken; /* what all calls return that put something on a stream; 0: they do so */
 
 static void add(object_kind kind, void *pointer)
 {
@@ -258,6 +261,10 @@ static void carry_out(td_cu_stream stream, const command *c)
     case COMMAND_RECORD: atomic_store(reached_at(c->event, c->value), c->value); break;
     case COMMAND_WAIT_EVENT: wait_until_reached(stream, c); break;
     case COMMAND_HOLD: hold(stream); break;
+    case COMMAND_HANG:
+        while (!is_stopping(stream))
+            nap();
+        break;
     }
 }
 
@@ -287,8 +294,10 @@ static void *stream_main(void *user)
 
 static td_cu_result enqueue(td_cu_stream stream, const command *c)
 {
-    td_cu_result result = TD_CU_SUCCESS;
+    td_cu_result result = atomic_load(&broken);
 
+    if (result)
+        return result;
     pthread_mutex_lock(&stream->lock);
     if (stream->tail - stream->head == COMMANDS)
         result = TD_CU_ERROR_OUT_OF_MEMORY; /* the driver would block: nobody may get here */
@@ -308,7 +317,10 @@ CALL(cuInit, unsigned flags)
 
 CALL(cuGetErrorName, td_cu_result result, const char **name)
 {
-    *name = result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : result == 719 ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_FAKE";
+    *name = result == TD_CU_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == ILLEGAL_ADDRESS         ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : result == LAUNCH_FAILED           ? "CUDA_ERROR_LAUNCH_FAILED"
+                                                : "CUDA_ERROR_FAKE";
     return TD_CU_SUCCESS;
 }
 
@@ -376,8 +388,10 @@ CALL(cuDevicePrimaryCtxRetain, td_cu_context *context, td_cu_ordinal ordinal)
     fake_cuda_driver.retained_ordinal = ordinal;
     fake_cuda_driver.live++;
     pthread_mutex_lock(&objects_lock);
-    if (!retained++)
+    if (!retained++) {
         atomic_store(&dead, false);
+        atomic_store(&broken, 0);
+    }
     pthread_mutex_unlock(&objects_lock);
     return TD_CU_SUCCESS;
 }
@@ -402,6 +416,19 @@ void fake_cuda_die(void)
         if (o->kind == OBJECT_STREAM)
             stop_stream(o->pointer);
     pthread_mutex_unlock(&objects_lock);
+}
+
+void fake_cuda_fault(void)
+{
+    atomic_store(&broken, ILLEGAL_ADDRESS);
+    fake_cuda_die();
+}
+
+void fake_cuda_hang(td_cu_stream stream)
+{
+    const command c = {.kind = COMMAND_HANG};
+
+    enqueue(stream, &c);
 }
 
 static void end_stream(td_cu_stream stream)
@@ -679,6 +706,8 @@ CALL(cuStreamQuery, td_cu_stream stream)
     pthread_mutex_lock(&stream->lock);
     idle = stream->head == stream->tail;
     pthread_mutex_unlock(&stream->lock);
+    if (atomic_load(&broken))
+        return atomic_load(&broken);
     return idle ? TD_CU_SUCCESS : atomic_load(&dead) ? LAUNCH_FAILED : TD_CU_ERROR_NOT_READY;
 }
 
@@ -718,6 +747,8 @@ CALL(cuStreamWaitEvent, td_cu_stream stream, td_cu_event event, unsigned flags)
 
 CALL(cuEventQuery, td_cu_event event)
 {
+    if (atomic_load(&broken))
+        return atomic_load(&broken);
     return is_reached(event, event->recorded) ? TD_CU_SUCCESS : TD_CU_ERROR_NOT_READY;
 }
 
@@ -727,7 +758,7 @@ CALL(cuEventSynchronize, td_cu_event event)
 
     while (!is_reached(event, value) && !atomic_load(&dead))
         nap();
-    return is_reached(event, value) ? TD_CU_SUCCESS : LAUNCH_FAILED;
+    return is_reached(event, value) ? TD_CU_SUCCESS : atomic_load(&broken) ? atomic_load(&broken) : LAUNCH_FAILED;
 }
 
 CALL(cuMemcpyHtoDAsync, td_cu_pointer to, const void *from, size_t bytes, td_cu_stream stream)

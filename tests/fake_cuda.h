@@ -33,6 +33,12 @@ const td_cu_table *fake_cuda_table(void);
 /* The context fails for good, as by a kernel's fault: when this returns nothing runs in it, and nothing will. */
 void fake_cuda_die(void);
 
+/* The same by a kernel's wild pointer: from here on all that the context is asked for fails, too. */
+void fake_cuda_fault(void);
+
+/* A kernel on that stream that never ends. */
+void fake_cuda_hang(td_cu_stream stream);
+
 /* An fd that stands for a timeline semaphore, as the fake imports it: a memfd that holds the handle. */
 int fake_cuda_semaphore_fd(VkSemaphore semaphore);
 

@@ -672,7 +672,8 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
     X(cuLaunchKernel,                                                                                                  \
       (td_cu_function a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned h, unsigned i,           \
        td_cu_stream j, void **k, void **l),                                                                            \
-      (a, b, c, d, e, g, h, i, j, k, l), NULL, (uintptr_t)j, 0)                                                        \
+      (a, b, c, d, e, g, h, i, j, k, l),                                                                               \
+      (&(td_cu_launch){.grid = {b, c, d}, .block = {e, g, h}, .shared_bytes = i, .stream = j}), (uintptr_t)j, 0)       \
     X(cuLaunchKernelEx, (const td_cu_launch *a, td_cu_function b, void **c, void **d), (a, b, c, d), a, 0, 0)          \
     X(cuMemcpyHtoDAsync, (td_cu_pointer a, const void *b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)         \
     X(cuMemcpyDtoHAsync, (void *a, td_cu_pointer b, size_t c, td_cu_stream d), (a, b, c, d), NULL, c, 0)               \

@@ -54,7 +54,8 @@ fault_live fault_count_live(void);
 /* close() of an fd that was none; nothing but a fault of ours. */
 int fault_wrong_closes(void);
 
-/* Each call as it is made, before it is carried out. `info` is the create info, the barrier, or the CUDA descriptor;
+/* Each call as it is made, before it is carried out. `info` is the create info, the barrier, or the CUDA descriptor (of
+ * cuLaunchKernel, too, a td_cu_launch);
  * `handle` what is destroyed, freed, launched on or duplicated. May be called from any thread. */
 typedef void (*fault_observer)(const char *call, const void *info, uint64_t handle);
 void fault_observe(fault_observer observer);

@@ -49,7 +49,8 @@ typedef struct slot {
 
 typedef struct engine {
     const char *socket;
-    uint32_t ms, hang_at, wait_bound_ms, heads, rows, dim, job_class, rung;
+    uint32_t ms, after, hang_at, wait_bound_ms, heads, rows, dim, job_class, rung; /* after: so many good frames behind
+                                                                                   * what went wrong it ends */
     bool stays; /* where it hangs */
     vku vk;
     tandem_vulkan vulkan;
@@ -219,6 +220,8 @@ static void look(engine *e, slot *f)
         return;
     if (tandem_wait(e->s, f->ticket, PATIENCE, &report) != TANDEM_OK)
         stop(e, "a job does not end");
+    if (report.state == TANDEM_JOB_FAILED && report.status != TANDEM_ERROR_LOST)
+        stop(e, "a job fails, and not because its worker does");
     if (report.state != TANDEM_JOB_DONE) {
         e->lost++;
         return;
@@ -296,7 +299,7 @@ static int be_engine(int argc, char **argv)
             uint32_t *to;
         } options[] = {{"ms", &e.ms},       {"hang", &e.hang_at}, {"bound", &e.wait_bound_ms},
                        {"heads", &e.heads}, {"rows", &e.rows},    {"dim", &e.dim},
-                       {"class", &e.job_class}};
+                       {"class", &e.job_class}, {"after", &e.after}};
 
         e.stays = e.stays || !strcmp(argv[i], "stays");
         for (size_t o = 0; o < sizeof options / sizeof *options; o++)
@@ -325,7 +328,7 @@ static int be_engine(int argc, char **argv)
     printf("begins\n");
     fflush(stdout);
     begin = td_now_ns();
-    while (td_now_ns() - begin < e.ms * MS) {
+    while (td_now_ns() - begin < e.ms * MS && !(e.after && troubles && e.good - end_good >= e.after)) {
         look(&e, &e.slots[n % SLOTS]);
         if (e.hang_at && n == e.hang_at)
             hang(&e);
@@ -352,7 +355,9 @@ static int be_engine(int argc, char **argv)
 
 /* --- The tests --- */
 
-static char folder[64], socket_path[96], config_path[96], log_path[96], program[4096], self[4096];
+static char folder[64], socket_path[96], config_path[96], log_path[96], fault_path[96], program[4096], faulty[4096],
+    self[4096];
+static const char *to_start; /* program or faulty: tests/tandemd_faulty.c */
 static pid_t daemon_pid;
 
 static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
@@ -395,7 +400,7 @@ static void start_daemon(const char *config)
     if (!daemon_pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-        execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
+        execl(to_start, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
         _exit(127);
     }
     await_logged("computes on", 1);
@@ -504,6 +509,7 @@ static int end_engine(run *e)
 static int set_up(void **state)
 {
     (void)state;
+    to_start = program;
     start_daemon("");
     return 0;
 }
@@ -653,6 +659,59 @@ static void a_fault_in_a_kernel_is_survived(void **state)
     assert_true(count_logged("is gone:") > 0 && count_logged("computes on") > 1);
 }
 
+/* The worker that there is now has such a kernel in front of its next job's first one. */
+static void arm(const char *how)
+{
+    char next[120];
+    FILE *file;
+
+    snprintf(next, sizeof next, "%s.next", fault_path);
+    file = fopen(next, "w");
+    assert_non_null(file);
+    fprintf(file, "%d %s\n", (int)logged_worker(log_path), how);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(next, fault_path), 0);
+}
+
+/* Both are back by themselves, with right frames, and nothing is left of it. */
+static void kernels_fail(const char *how)
+{
+    run a, b;
+    int fds;
+
+    end_daemon(SIGTERM);
+    to_start = faulty;
+    start_daemon("job_ms = 700\n");
+    fds = count_fds(daemon_pid);
+    start_engine(&a, "ms 25000 after 60");
+    start_engine(&b, "ms 25000 after 60 dim 128");
+    await_said(&a, "begins");
+    await_said(&b, "begins");
+    sleep_ms(200);
+    arm(how);
+    await_logged("is gone:", 1);
+    await_logged("computes on", 2);
+    assert_int_equal(end_engine(&a), 0);
+    assert_int_equal(end_engine(&b), 0);
+    unlink(fault_path);
+    assert_true(a.lost + b.lost > 0 && a.behind > 50 && b.behind > 50);
+    await_fds(fds, 1 << 20);
+}
+
+static void a_kernel_that_never_ends_is_survived(void **state)
+{
+    (void)state;
+    kernels_fail("hang");
+    assert_true(count_logged("does not end within 700 ms") > 0);
+}
+
+static void a_kernel_with_a_wild_pointer_is_survived(void **state)
+{
+    (void)state;
+    kernels_fail("fault");
+    assert_int_equal(count_logged("does not end within"), 0);
+}
+
 /* A large job is cut: the same bits, and frames go in between. */
 static void frames_go_before_the_background(void **state)
 {
@@ -683,6 +742,8 @@ int main(int argc, char **argv)
         TEST(a_worker_that_hangs_is_replaced),
         TEST(a_daemon_may_die),
         TEST(a_fault_in_a_kernel_is_survived),
+        TEST(a_kernel_that_never_ends_is_survived),
+        TEST(a_kernel_with_a_wild_pointer_is_survived),
         TEST(frames_go_before_the_background),
 #undef TEST
     };
@@ -697,12 +758,15 @@ int main(int argc, char **argv)
     if (length <= 0)
         return 1;
     snprintf(program, sizeof program, "%s/tandemd", build ? build : ".");
+    snprintf(faulty, sizeof faulty, "%s/tandemd_faulty", build ? build : ".");
     snprintf(folder, sizeof folder, "/tmp/tandem-gpu-XXXXXX");
     if (!mkdtemp(folder))
         return 1;
     snprintf(socket_path, sizeof socket_path, "%s/tandem-0", folder);
     snprintf(config_path, sizeof config_path, "%s/conf", folder);
     snprintf(log_path, sizeof log_path, "%s/log", folder);
+    snprintf(fault_path, sizeof fault_path, "%s/fault", folder);
+    setenv("TANDEM_TEST_FAULT", fault_path, 1);
     /* In process the same must work, else there is no such GPU here. */
     snprintf(socket_path, sizeof socket_path, "%s/none", folder);
     start_engine(&probe, "ms 1");

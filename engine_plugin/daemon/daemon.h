@@ -235,7 +235,7 @@ typedef struct td_work {
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
     uint32_t at_desk;             /* how many of them the worker has */
     uint64_t began_ns;            /* the first one */
-    uint64_t taken_ns, ready_ns, run_ns, deadline_ns, bound_ns; /* run: since it is the worker's next */
+    uint64_t taken_ns, ready_ns, run_ns, deadline_ns, bound_ns; /* run: since it is its lane's next */
     uint64_t signal_value;
     int slot; /* of the desk; -1: it waits */
     bool given_up, told;
@@ -346,6 +346,7 @@ typedef struct td_broker {
     const td_client *last_client; /* whose job ended last, on the device */
     uint64_t last_other_ns;       /* and when one of another's did */
     uint64_t last_ns;
+    uint64_t result_ns; /* when the worker was through with a job last */
     td_costs costs;
 
     pthread_t thread;

@@ -735,9 +735,10 @@ static bool take_results(td_broker *b)
         b->awake_ns = 0;
         account(b, work, at, &slot, b->desk_ns[i]);
         leave_desk(b, i);
+        b->result_ns = td_now_ns();
         for (int o = 0; o < TD_DESK_SLOTS; o++)
-            if (b->desk_works[o])
-                b->desk_works[o]->run_ns = td_now_ns();
+            if (b->desk_works[o] && b->desk_works[o]->client->lane == work->client->lane)
+                b->desk_works[o]->run_ns = b->result_ns;
         atomic_store_explicit(&at->state, TD_SLOT_FREE, memory_order_release);
         end_piece(b, work, &slot);
         some = true;
@@ -756,8 +757,10 @@ void td_queue_lost(td_broker *b)
             first = b->desk->slots[i].sequence;
             guilty = b->desk_works[i];
         }
-    if (guilty)
+    if (guilty) {
         guilty->client->strikes++;
+        guilty->client->virtual_ns += td_now_ns() - guilty->run_ns;
+    }
     for (int i = 0; i < TD_DESK_SLOTS; i++) {
         td_work *work = b->desk_works[i];
 
@@ -880,12 +883,25 @@ static bool has_on_desk(const td_broker *b, const td_client *c)
     return false;
 }
 
+/* On a GPU a job may take its turn with one of each other client's: as long as jobs end there it gets the time of all of
+ * those. Where none does, one of them hangs, and all with it. */
+static uint64_t patience_of(const td_broker *b, uint64_t now)
+{
+    uint64_t clients = 0;
+
+    for (const td_client *c = b->clients; c; c = c->next)
+        clients += c->at_desk > 0;
+    return now - b->result_ns <= b->config.job_ns ? clients * b->config.job_ns : b->config.job_ns;
+}
+
 static void look_for_hangs(td_broker *b, uint64_t now)
 {
+    const uint64_t patience = patience_of(b, now);
+
     for (int i = 0; i < TD_DESK_SLOTS && b->config.job_ns && !b->killed_ns; i++) {
         char why[80];
 
-        if (!b->desk_works[i] || now - b->desk_works[i]->run_ns <= b->config.job_ns)
+        if (!b->desk_works[i] || now - b->desk_works[i]->run_ns <= patience)
             continue;
         td_fail(why, sizeof why, TANDEM_ERROR_LOST, "a job does not end within %" PRIu64 " ms",
                 b->config.job_ns / 1000000);

@@ -240,6 +240,16 @@ static tandem_status submit_for(worker *w, lane *l, td_slot *slot, const tandem_
     return status;
 }
 
+/* A session does not come back from this. */
+static void end_worker(worker *w, lane *l, tandem_status status)
+{
+    td_task last = {.kind = TD_TASK_BROKEN, .status = status};
+
+    keep_text(l->session, last.text, sizeof last.text);
+    tell(w, &last);
+    _exit(1);
+}
+
 /* False: the session has no room now. */
 static bool submit(worker *w, td_slot *slot)
 {
@@ -272,6 +282,8 @@ static bool submit(worker *w, td_slot *slot)
     } else {
         snprintf(slot->text, sizeof slot->text, "its client has no lane");
     }
+    if (status != TANDEM_OK && l->session && td_lane_is_broken(l->session))
+        end_worker(w, l, status);
     if (status == TANDEM_OK && !here) {
         slot->submitted = 1;
         l->value = e.value;
@@ -448,12 +460,8 @@ static void *collect_main(void *user)
         if (status == TANDEM_OK && report.status != TANDEM_ERROR_DEVICE &&
             (report.status != TANDEM_ERROR_LOST || (l->foreign && !td_lane_is_broken(l->session)))) {
             end_slot(w, e.slot, &report);
-        } else { /* a session does not come back from this */
-            td_task last = {.kind = TD_TASK_BROKEN, .status = report.status ? report.status : status};
-
-            keep_text(l->session, last.text, sizeof last.text);
-            tell(w, &last);
-            _exit(1);
+        } else {
+            end_worker(w, l, report.status ? report.status : status);
         }
     }
     return NULL;
