@@ -8,7 +8,7 @@
  *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
  *           begins where the others are
  *   slices  a job without a deadline is given to the worker in pieces of at most SLICE_NS, where others may want to go in
- *           between; the GPU goes from a background's stream to a frame's by itself
+ *           between; a frame's on a CPU, which are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a frame's by itself
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
  *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
  */
@@ -32,6 +32,8 @@
 #define BLIND_NS 300000u        /* and so where the kernel cannot wait for many futexes */
 #define LATE_DEADLINE UINT64_MAX
 #define SLICE_NS 400000u      /* of 500 us: what is guessed is not always met */
+#define LONG_NS 100000000u    /* on a CPU a frame's job of more than that is cut, too, */
+#define LONG_SLICE_NS 20000000u
 #define AHEAD_NS 2000000u     /* of a client's on a GPU: beyond two jobs no more than this */
 #define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
 #define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
@@ -530,18 +532,28 @@ static td_work *choose(td_broker *b, uint64_t now, bool *again)
     return best ? best : choose_of(b, TANDEM_CLASS_BACKGROUND, now, again);
 }
 
-/* Whether somebody may want to go in between. */
-static bool is_to_be_cut(const td_broker *b, const td_work *work)
+/* Who may have jobs. */
+static uint32_t count_sharing(const td_broker *b)
 {
-    uint32_t sharing = 0;
+    uint32_t count = 0;
 
-    if (work->job.deadline_ns) /* it is written wholly, or not at all */
-        return false;
-    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
-        return true;
     for (const td_client *c = b->clients; c; c = c->next)
-        sharing += c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE;
-    return b->costs.is_gpu && sharing > 1;
+        count += c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE;
+    return count;
+}
+
+/* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
+static uint64_t slice_of(const td_broker *b, const td_work *work)
+{
+    if (work->job.deadline_ns) /* it is written wholly, or not at all */
+        return 0;
+    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
+        return SLICE_NS;
+    if (count_sharing(b) < 2)
+        return 0;
+    if (b->costs.is_gpu)
+        return SLICE_NS;
+    return td_cost_guess(&b->costs, &work->job.op.attention) > LONG_NS ? LONG_SLICE_NS : 0;
 }
 
 /* The worker's numbers for what a job, or a piece of it, names. */
@@ -566,6 +578,7 @@ static void fill(td_slot *slot, const td_work *work)
 
 static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
 {
+    uint64_t most_ns;
     td_slot *slot;
     td_work *work;
     td_client *c;
@@ -577,8 +590,9 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
         at++;
     slot = &b->desk->slots[at];
     c = work->client;
-    if (!work->slice && is_to_be_cut(b, work))
-        work->cuts = td_slices(&b->costs, &work->job.op.attention, SLICE_NS, &work->slices);
+    most_ns = work->slice ? 0 : slice_of(b, work);
+    if (most_ns)
+        work->cuts = td_slices(&b->costs, &work->job.op.attention, most_ns, &work->slices);
     fill(slot, work);
     slot->lane = c->lane;
     slot->session = c->session;
@@ -884,24 +898,21 @@ static bool has_on_desk(const td_broker *b, const td_client *c)
 }
 
 /* On a GPU a job may take its turn with one of each other client's: as long as jobs end there it gets the time of all of
- * those. Where none does, one of them hangs, and all with it. */
-static uint64_t patience_of(const td_broker *b, uint64_t now)
+ * those. */
+static bool hangs(const td_broker *b, const td_work *work, uint64_t now)
 {
-    uint64_t clients = 0;
+    const uint64_t since = b->result_ns > work->run_ns ? b->result_ns : work->run_ns;
+    const uint32_t clients = count_sharing(b); /* 0: its own is gone, and nobody else there */
 
-    for (const td_client *c = b->clients; c; c = c->next)
-        clients += c->at_desk > 0;
-    return now - b->result_ns <= b->config.job_ns ? clients * b->config.job_ns : b->config.job_ns;
+    return now - since > b->config.job_ns || now - work->run_ns > (clients ? clients : 1) * b->config.job_ns;
 }
 
 static void look_for_hangs(td_broker *b, uint64_t now)
 {
-    const uint64_t patience = patience_of(b, now);
-
     for (int i = 0; i < TD_DESK_SLOTS && b->config.job_ns && !b->killed_ns; i++) {
         char why[80];
 
-        if (!b->desk_works[i] || now - b->desk_works[i]->run_ns <= patience)
+        if (!b->desk_works[i] || !hangs(b, b->desk_works[i], now))
             continue;
         td_fail(why, sizeof why, TANDEM_ERROR_LOST, "a job does not end within %" PRIu64 " ms",
                 b->config.job_ns / 1000000);
