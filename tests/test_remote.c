@@ -1095,6 +1095,7 @@ static void test_stopped(void **state)
     tandem_job_report report;
     tandem_ticket ticket;
     tandem_job job;
+    int status;
     side x;
 
     (void)state;
@@ -1102,6 +1103,8 @@ static void test_stopped(void **state)
     job = job_of(&shapes[0], new_mem(&x, bytes, &host), &in, &bytes);
     fill(host, in, bytes, shapes[0].dtype);
     assert_int_equal(kill(daemon_pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(daemon_pid, &status, WUNTRACED), daemon_pid); /* all its threads */
+    assert_true(WIFSTOPPED(status));
     ticket = submit(&x, &job);
     report = ended(&x, ticket, PATIENCE);
     assert_int_equal(report.status, TANDEM_ERROR_LOST);
