@@ -31,7 +31,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/probe.h"
-#include "tests/attention_util.h"
+#include "tests/attention_compare.h"
 #include "tests/vk_util.h"
 
 enum { THREADS = 16 };
@@ -132,184 +132,6 @@ static void gpu_case_run(gpu_case *it, const tu_case *of, tu_tensor *o, tu_tenso
         assert_int_equal(it->host_scratch[of->plan.scratch_bytes + i], TU_POISON);
 }
 
-static bool same_float(float a, float b)
-{
-    return td_bits(a) == td_bits(b) || (isnan(a) && isnan(b));
-}
-
-static void same_bytes(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset,
-                       uint64_t bytes)
-{
-    if (offset == UINT64_MAX)
-        return;
-    for (uint64_t i = 0; i < bytes; i++)
-        if (gpu[offset + i] != twin[offset + i])
-            fail_msg("%s: byte %llu of %llu is %02x, the twin's %02x", what, (unsigned long long)i,
-                     (unsigned long long)bytes, gpu[offset + i], twin[offset + i]);
-}
-
-static void same_floats(const char *what, const unsigned char *gpu, const unsigned char *twin, uint64_t offset,
-                        uint64_t count)
-{
-    if (offset == UINT64_MAX)
-        return;
-    for (uint64_t i = 0; i < count; i++) {
-        float a, b;
-
-        memcpy(&a, gpu + offset + 4 * i, 4);
-        memcpy(&b, twin + offset + 4 * i, 4);
-        if (!same_float(a, b))
-            fail_msg("%s: element %llu of %llu is %.9g, the twin's %.9g", what, (unsigned long long)i,
-                     (unsigned long long)count, (double)a, (double)b);
-    }
-}
-
-static void compare_prologue(const tu_case *it, const unsigned char *gpu)
-{
-    const td_attention_layout *at = &it->layout;
-    const unsigned char *twin = it->scratch;
-    const uint64_t bh = (uint64_t)it->op.batch * it->op.heads, bhk = (uint64_t)it->op.batch * it->op.kv_heads;
-    const uint64_t row_bytes = at->qk_is_f16      ? 2 * at->d_pad
-                               : at->qk_is_packed ? TD_PACKED_ROW_BYTES(at->d_pad)
-                                                  : at->d_pad;
-
-    same_floats("k_mean", gpu, twin, at->k_mean, bhk * at->d_pad);
-    same_floats("v_mean", gpu, twin, at->v_mean, bhk * at->d_pad);
-    same_floats("q_mean", gpu, twin, at->q_mean, bh * (at->q_pad / 128) * at->d_pad);
-    same_floats("k_scale", gpu, twin, at->k_scale, bhk * at->kv_pad);
-    same_floats("q_scale", gpu, twin, at->q_scale, bh * at->q_pad);
-    same_floats("v_scale", gpu, twin, at->v_scale, bhk * at->d_pad);
-    same_bytes("k_codes", gpu, twin, at->k_codes, bhk * at->kv_pad * row_bytes);
-    same_bytes("q_codes", gpu, twin, at->q_codes, bh * at->q_pad * row_bytes);
-    same_bytes("v_codes", gpu, twin, at->v_codes, bhk * at->kv_pad * at->d_pad * (at->v_is_f16 ? 2 : 1));
-    same_floats("delta_s", gpu, twin, at->delta_s, bh * (at->q_pad / 128) * at->kv_pad);
-    /* Partial sums, maxima, flags and lse_bias lie between these. */
-    const uint64_t end = at->dump_s == UINT64_MAX ? it->plan.scratch_bytes : at->dump_s;
-    same_floats("scratch", gpu, twin, 0, end / 4);
-}
-
-/* Keys of the tiles that the block of row r visits. */
-static uint32_t visited(const tandem_attention *op, uint32_t r)
-{
-    int64_t keys = op->kv_len, last = r / 64 * 64 + 63;
-
-    if (last > (int64_t)op->q_len - 1)
-        last = op->q_len - 1;
-    if (op->causal && last + (int64_t)op->kv_len - op->q_len + 1 < keys)
-        keys = last + (int64_t)op->kv_len - op->q_len + 1;
-    return keys <= 0 ? 0 : (uint32_t)(keys + 63) / 64 * 64;
-}
-
-static void compare_dumps(const tu_case *it, const unsigned char *gpu)
-{
-    const td_attention_layout *at = &it->layout;
-    const unsigned char *twin = it->scratch;
-    const uint32_t heads_per_kv = it->op.heads / it->op.kv_heads, steps = at->kv_pad / at->step_keys;
-    const uint32_t accumulator = at->step_keys == TD_TILE_KEYS
-                                     ? td_target_for_sm(td_cu_device_info(device)->sm).accumulator
-                                     : (uint32_t)TD_ACCUMULATOR_WGMMA;
-    uint64_t codes = 0, different = 0, far = 0, wrong_r = 0, checked_r = 0, rebased_r = 0;
-    bool no_codes = at->dump_p == UINT64_MAX;
-
-    if (at->dump_s == UINT64_MAX)
-        return;
-    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
-        for (uint32_t r = 0; r < it->op.q_len; r++) {
-            const uint64_t row = (uint64_t)bh * at->q_pad + r, first = row * at->kv_pad;
-            const uint32_t n = visited(&it->op, r);
-
-            if (memcmp(gpu + at->dump_s + first * 4, twin + at->dump_s + first * 4, n * 4u))
-                fail_msg("S of head %u, row %u differs from the twin's", bh, r);
-            for (uint32_t j = 0; !no_codes && j < n; j++) {
-                const int a = gpu[at->dump_p + first + j], b = twin[at->dump_p + first + j];
-
-                codes++;
-                different += a != b;
-                far += abs(a - b) > 1;
-            }
-        }
-    if (codes) {
-        if (different * 10000 > codes || far)
-            fail_msg("%llu of %llu codes of P differ, %llu by more than one", (unsigned long long)different,
-                     (unsigned long long)codes, (unsigned long long)far);
-    }
-    if (no_codes)
-        return;
-#pragma omp parallel for collapse(2) reduction(+ : wrong_r, checked_r, rebased_r) schedule(dynamic, 8)
-    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
-        for (uint32_t r = 0; r < it->op.q_len; r++) {
-            const uint64_t row = (uint64_t)bh * at->q_pad + r;
-            const uint32_t bhk = bh / it->op.heads * it->op.kv_heads + bh % it->op.heads / heads_per_kv;
-
-            for (uint32_t key = 0; key < visited(&it->op, r); key += at->step_keys) {
-                const uint64_t codes_at = at->dump_p + row * at->kv_pad + key;
-                uint8_t p[2][TD_HOPPER_KEYS]; /* the GPU's, the twin's; keys that were not visited count for nothing */
-
-                for (uint32_t j = 0; j < at->step_keys; j++) {
-                    const bool seen = key + j < visited(&it->op, r);
-
-                    p[0][j / 16 * 16 + td_v_position(j % 16)] = seen ? gpu[codes_at + j] : 0;
-                    p[1][j / 16 * 16 + td_v_position(j % 16)] = seen ? twin[codes_at + j] : 0;
-                }
-                for (uint32_t c = 0; c < at->d_pad; c += 1 + c % 3) { /* two of three channels */
-                    const uint8_t *v = gpu + at->v_codes + ((uint64_t)bhk * at->d_pad + c) * at->kv_pad + key;
-                    const uint64_t r_at = at->dump_r + ((row * steps + key / at->step_keys) * at->d_pad + c) * 4;
-                    float want[2] = {0}, got[2];
-
-                    for (uint32_t k = 0; k < at->step_keys; k += 32)
-                        for (int i = 0; i < 2; i++)
-                            want[i] = td_twin_mma_e4m3(accumulator, p[i] + k, v + k, want[i]);
-                    memcpy(&got[0], gpu + r_at, 4);
-                    memcpy(&got[1], twin + r_at, 4);
-                    if (!same_float(got[1], want[1])) { /* the row got another base meanwhile */
-                        rebased_r++;
-                        continue;
-                    }
-                    checked_r++;
-                    wrong_r += !(got[0] == want[0] || (isnan(got[0]) && isnan(want[0])));
-                }
-            }
-        }
-    if (rebased_r > checked_r)
-        fail_msg("%llu elements of R were rebased, only %llu not", (unsigned long long)rebased_r,
-                 (unsigned long long)checked_r);
-    if (wrong_r)
-        fail_msg("%llu of %llu elements of R differ from the twin's accumulator", (unsigned long long)wrong_r,
-                 (unsigned long long)checked_r);
-}
-
-/* Relative L1 over what is finite in both; NaN and Inf must be at the same places. */
-static double distance(const tu_tensor *gpu, const tu_tensor *twin)
-{
-    const size_t n = (size_t)gpu->batch * gpu->heads * gpu->rows * gpu->dim;
-    double *a = tu_values(gpu), *b = tu_values(twin), l1;
-
-    for (size_t i = 0; i < n; i++) {
-        if (isfinite(a[i]) != isfinite(b[i]) || isnan(a[i]) != isnan(b[i]))
-            fail_msg("element %zu of %zu is %g, the twin's %g", i, n, a[i], b[i]);
-        if (!isfinite(a[i])) {
-            if (isinf(a[i]))
-                assert_true(a[i] == b[i]);
-            a[i] = b[i] = 0;
-        }
-    }
-    l1 = tu_relative_l1(a, b, n);
-    free(a);
-    free(b);
-    return l1;
-}
-
-static tu_tensor tensor_like(const tu_tensor *of)
-{
-    tu_tensor t = *of;
-
-    if (of->data) {
-        t.data = aligned_alloc(256, td_align_up(of->bytes + TU_GUARD_BYTES, 256));
-        assert_non_null(t.data);
-    }
-    return t;
-}
-
 /* A stride that broadcasts, a value somewhere: applied to the tensors before the case runs. */
 typedef void (*spoil_fn)(tu_case *);
 
@@ -333,22 +155,13 @@ static void check_case_on(const tu_shape *shape, spoil_fn spoil, bool dump)
         spoil(&it);
     target.dump = dump;
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    o = tensor_like(&it.o);
-    again = tensor_like(&it.o);
-    lse = tensor_like(&it.lse);
+    o = tu_tensor_like(&it.o);
+    again = tu_tensor_like(&it.o);
+    lse = tu_tensor_like(&it.lse);
     gpu_case_run(&gpu, &it, &o, &lse);
-    compare_prologue(&it, gpu.host_scratch);
-    compare_dumps(&it, gpu.host_scratch);
-    assert_int_equal(tu_spoilt(&o), 0);
-    double l1 = distance(&o, &it.o);
-    if (!(l1 <= 1e-4))
-        fail_msg("O is %g from the twin's", l1);
-    if (lse.data) {
-        assert_int_equal(tu_spoilt(&lse), 0);
-        l1 = distance(&lse, &it.lse);
-        if (!(l1 <= 2e-6))
-            fail_msg("lse is %g from the twin's", l1);
-    }
+    tu_compare_prologue(&it, gpu.host_scratch);
+    tu_compare_dumps(&it, gpu.host_scratch, td_target_for_sm(td_cu_device_info(device)->sm).accumulator);
+    tu_compare_outputs(&it, &o, &lse);
     gpu_case_free(&gpu);
     gpu_case_run(&gpu, &it, &again, &lse);
     assert_memory_equal(o.data, again.data, o.bytes);
@@ -388,8 +201,8 @@ static void test_commit(void **state)
 
         tu_case_init(&it, &shape);
         for (int commits = 0; commits < 2; commits++) {
-            o[commits] = tensor_like(&it.o);
-            lse[commits] = tensor_like(&it.lse);
+            o[commits] = tu_tensor_like(&it.o);
+            lse[commits] = tu_tensor_like(&it.lse);
             target.commit = commits;
             must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why), why);
             gpu_case_run(&gpu, &it, &o[commits], &lse[commits]);
@@ -718,8 +531,8 @@ static void test_codes(void **state)
         shape.k_bias = 2;
         tu_case_init(&it, &shape);
         must(td_plan_attention(&it.op, &target, &it.plan, &it.layout, why, sizeof why), why);
-        o = tensor_like(&it.o);
-        again = tensor_like(&it.o);
+        o = tu_tensor_like(&it.o);
+        again = tu_tensor_like(&it.o);
         gpu_case_run(&gpu, &it, &o, &it.lse);
         tu_case_codes(&it, gpu.host_scratch, &op, bytes, sizes);
         gpu_case_free(&gpu);
@@ -782,8 +595,8 @@ static void test_wide_blocks(void **state)
 
             target.dump = dumps;
             must(td_plan_attention(&it.op, &target, &it.plan, &it.layout, why, sizeof why), why);
-            o[dumps] = tensor_like(&it.o);
-            lse[dumps] = tensor_like(&it.lse);
+            o[dumps] = tu_tensor_like(&it.o);
+            lse[dumps] = tu_tensor_like(&it.lse);
             gpu_case_run(&gpu, &it, &o[dumps], &lse[dumps]);
             gpu_case_free(&gpu);
         }
@@ -1076,8 +889,8 @@ static void test_int4_equals_int8(void **state)
             tu_case_init(&it[packed], &shape);
             must(tu_case_run(&it[packed], &target, THREADS), "the twin");
             assert_int_equal(it[packed].layout.qk_is_packed, packed);
-            o[packed] = tensor_like(&it[packed].o);
-            lse[packed] = tensor_like(&it[packed].lse);
+            o[packed] = tu_tensor_like(&it[packed].o);
+            lse[packed] = tu_tensor_like(&it[packed].lse);
             gpu_case_run(&gpu[packed], &it[packed], &o[packed], &lse[packed]);
         }
         for (uint32_t row = 0; row < 2 * it[0].layout.q_pad; row++)
@@ -1115,8 +928,8 @@ static void test_frame_counts(void **state)
     (void)state;
     tu_case_init(&it, &shape);
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    o = tensor_like(&it.o);
-    lse = tensor_like(&it.lse);
+    o = tu_tensor_like(&it.o);
+    lse = tu_tensor_like(&it.lse);
     gpu_case_run(&gpu, &it, &o, &lse); /* warms up */
     const td_stream_submit submit = {
         .plan = &it.plan, .views = gpu.views, .scratch = gpu.scratch.address, .label = "frame"};
@@ -1418,7 +1231,7 @@ static void test_vulkan_frames(void **state)
         skip();
     tu_case_init(&it, &shape);
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    tu_tensor o = tensor_like(&it.o);
+    tu_tensor o = tu_tensor_like(&it.o);
     in = meeting_new(0);
     out = meeting_new(0);
     done = meeting_new(0);
@@ -1484,7 +1297,7 @@ static void test_vulkan_frames(void **state)
         must(td_vk_timeline_wait(vk, done.vulkan, frame, 5000000000u), "done");
         assert_int_equal(td_stream_completed(stream), sequence); /* the stamp comes before the signal */
         memcpy(o.data, (char *)staging.host + 3 * PART, o.bytes);
-        assert_true(distance(&o, &it.o) <= 1e-4);
+        assert_true(tu_distance(&o, &it.o) <= 1e-4);
     }
     vku_buffer_destroy(&gpu, &staging);
     td_cu_mem_free(device, &mem);
@@ -1502,7 +1315,7 @@ enum { REPLAY_SHAPES = 3, REPLAY_SETS = 2 };
 
 static void check_values(const tu_tensor *got, const tu_tensor *want, int frame)
 {
-    const double l1 = distance(got, want);
+    const double l1 = tu_distance(got, want);
 
     if (!(l1 <= 1e-4))
         fail_msg("frame %d: O is %g from the twin's", frame, l1);
@@ -1552,7 +1365,7 @@ static void test_replay(void **state)
         tu_case_init(&it, &shape);
         must(tu_case_run(&it, &target, THREADS), "the twin");
         assert_true(it.plan.scratch_bytes <= scratch_bytes);
-        o = tensor_like(&it.o);
+        o = tu_tensor_like(&it.o);
         tu_poison(&o);
         const tu_tensor *tensors[TD_VIEW_COUNT] = {&it.q, &it.k, &it.v, &o, &it.lse};
         for (int i = 0; i < TD_VIEW_COUNT; i++) {
@@ -1616,8 +1429,8 @@ static void test_cancel(void **state)
         skip();
     tu_case_init(&it, &shape);
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    o = tensor_like(&it.o);
-    lse = tensor_like(&it.lse);
+    o = tu_tensor_like(&it.o);
+    lse = tu_tensor_like(&it.lse);
     gpu_case_run(&on_gpu, &it, &o, &lse);
     meeting in = meeting_new(0), out = meeting_new(0);
     for (uint64_t frame = 1; frame <= 10; frame++) {
