@@ -1,0 +1,110 @@
+/* Small kernels, right ones and ones with a mistake that the emulator has to see. Each writes 128 words or more to `out`.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/emu/builtins.h"
+#include "tests/emu/ptx.h"
+
+struct Params {
+    const uint32_t *in;
+    uint32_t *out;
+    uint32_t mistake;
+};
+
+/* Two warps hand a word on by two mbarriers, eight times. Mistake 1: a parity that is off by one. */
+extern "C" __global__ void ring(const __grid_constant__ Params p)
+{
+    __shared__ uint64_t full, empty;
+    __shared__ uint32_t word[32];
+    const uint32_t lane = threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        td::mbarrier_init(td::shared_address(&full), 32);
+        td::mbarrier_init(td::shared_address(&empty), 32);
+    }
+    __syncthreads();
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        if (threadIdx.x < 32) {
+            while (!td::mbarrier_try_wait(td::shared_address(&empty), (i + 1) & 1)) {
+            }
+            word[lane] = p.in[lane] + i;
+            td::mbarrier_arrive(td::shared_address(&full));
+        } else {
+            while (!td::mbarrier_try_wait(td::shared_address(&full), (i + (p.mistake == 1 && i == 5)) & 1)) {
+            }
+            sum += word[lane ^ 1];
+            td::mbarrier_arrive(td::shared_address(&empty));
+        }
+    }
+    p.out[threadIdx.x] = sum;
+}
+
+/* 128 threads fetch, then read what others fetched. Mistakes: 1 no wait, 2 no barrier, 3 beyond the launch's shared
+ * bytes, 4 half of the threads do not come to the barrier, 5 a lane takes another way than its warp. */
+extern "C" __global__ void fetch(const __grid_constant__ Params p)
+{
+    TD_DYNAMIC_SHARED(16, shared);
+    const uint32_t t = threadIdx.x, extra = p.mistake == 3 ? 16 : 0;
+
+    td::cp_async_16(td::shared_address(shared) + t * 16 + extra, p.in + t * 4);
+    td::cp_async_commit();
+    if (p.mistake != 1)
+        td::cp_async_wait<0>();
+    if (p.mistake == 4 && t < 64)
+        return;
+    if (p.mistake == 4)
+        td::bar_sync<128>(1);
+    else if (p.mistake != 2)
+        __syncthreads();
+    const uint32_t word = reinterpret_cast<const uint32_t *>(shared)[(t ^ 64) * 4];
+    p.out[t] = p.mistake == 5 && t == 7 ? word : __shfl_xor_sync(~0u, word, 1);
+}
+
+/* A product of 64 x 8, k = 32, B of ones. Mistakes: 1 no wait, 2 no fence, 3 B is written to while it is read, 4 A's
+ * registers are. */
+extern "C" __global__ void product(const __grid_constant__ Params p)
+{
+    __shared__ __align__(128) uint8_t b[256];
+    uint32_t a[4];
+    float c[4] = {1, 2, 3, 4};
+
+    for (uint32_t i = threadIdx.x; i < 256; i += 128)
+        b[i] = 0x38;
+    for (uint32_t &x : a)
+        x = p.in[threadIdx.x] & 0x3f3f3f3fu;
+    td::fence_proxy_async();
+    __syncthreads();
+    if (p.mistake != 2)
+        td::wgmma_fence();
+    td::wgmma_m64n8k32_e4m3(c, a, td::shared_address(b) >> 4 | uint64_t(8) << 16 | uint64_t(16) << 32);
+    td::wgmma_commit();
+    if (p.mistake == 3)
+        b[threadIdx.x] = 0;
+    if (p.mistake == 4)
+        a[1] = 0;
+    if (p.mistake != 1)
+        td::wgmma_wait<0>();
+    for (int i = 0; i < 4; i++)
+        p.out[threadIdx.x * 4 + i] = __float_as_uint(c[i]);
+    td::wgmma_wait<0>();
+}
+
+/* Blocks of a cluster read what the others wrote. Mistakes: 1 no barrier before it, 2 none behind it. */
+extern "C" __global__ void neighbours(const __grid_constant__ Params p)
+{
+    __shared__ float x[64];
+    const uint32_t t = threadIdx.x, rank = td::cluster_rank(), size = td::cluster_size();
+
+    x[t] = float(p.in[blockIdx.x * 64 + t] % 1000);
+    if (p.mistake != 1) {
+        td::cluster_arrive();
+        td::cluster_wait();
+    }
+    const float sum = td::ld_cluster(&x[t ^ 1], (rank + 1) % size) + td::ld_cluster(&x[t], (rank + 2) % size);
+    if (p.mistake != 2) {
+        td::cluster_arrive();
+        td::cluster_wait();
+    }
+    p.out[blockIdx.x * 64 + t] = uint32_t(sum);
+}

@@ -1,0 +1,35 @@
+/* What the kernels use of CUDA's header of that name, for the emulator.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#pragma once
+
+#include "tests/emu/builtins.h"
+
+struct __half {
+    uint16_t bits;
+};
+struct __half2 {
+    __half low, high;
+};
+
+static inline float __half2float(__half x)
+{
+    return td_from_f16(x.bits);
+}
+static inline __half __float2half_rn(float x)
+{
+    return {td_to_f16(x)};
+}
+static inline __half __ushort_as_half(uint16_t x)
+{
+    return {x};
+}
+static inline __half2 __halves2half2(__half low, __half high)
+{
+    return {low, high};
+}
+static inline __half2 __floats2half2_rn(float low, float high)
+{
+    return {__float2half_rn(low), __float2half_rn(high)};
+}

@@ -1,0 +1,326 @@
+/* The functions of kernels/cuda/ptx.cuh, emulated.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Of warps and of what is under way: emu.h. Roundings: kernels/cpu/twin.c, which has them from measurements on GPUs.
+ */
+#pragma once
+
+#include <math_constants.h>
+
+#include "tests/emu/builtins.h"
+
+#define TD_HAVE_E4M3 (__CUDA_ARCH__ >= 890)
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define TD_HAVE_WGMMA 1
+#else
+#define TD_HAVE_WGMMA 0
+#endif
+#define TD_DYNAMIC_SHARED(alignment, name) uint8_t *const name = static_cast<uint8_t *>(emu::dynamic_shared())
+
+namespace td {
+
+static inline uint32_t shared_address(const void *p)
+{
+    return emu::shared_address(p);
+}
+
+static inline bool cancelled(const uint32_t *word)
+{
+    return word && __syncthreads_or(threadIdx.x == 0 && *static_cast<const volatile uint32_t *>(word));
+}
+
+/* A lane's part of D = A B + C; A and B as rows and columns of 32 bytes. */
+struct MmaLane {
+    void *c;
+    uint32_t a[4], b[2];
+};
+
+struct MmaTile {
+    alignas(16) uint8_t a[16][32], b[8][32];
+
+    explicit MmaTile(void *const *lanes)
+    {
+        for (int lane = 0; lane < 32; lane++) {
+            const MmaLane &from = *static_cast<const MmaLane *>(lanes[lane]);
+            const int g = lane / 4, byte = lane % 4 * 4;
+            memcpy(&a[g][byte], &from.a[0], 4);
+            memcpy(&a[g + 8][byte], &from.a[1], 4);
+            memcpy(&a[g][16 + byte], &from.a[2], 4);
+            memcpy(&a[g + 8][16 + byte], &from.a[3], 4);
+            memcpy(&b[g][byte], &from.b[0], 4);
+            memcpy(&b[g][16 + byte], &from.b[1], 4);
+        }
+    }
+};
+
+/* dot(a, b, c): an element. */
+template <class C, class Dot> static inline void mma_tile(void *const *lanes, Dot dot)
+{
+    const MmaTile tile(lanes);
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++) {
+            C *c = static_cast<C *>(static_cast<const MmaLane *>(lanes[lane])->c) + i;
+            *c = dot(tile.a[lane / 4 + i / 2 * 8], tile.b[lane % 4 * 2 + i % 2], *c);
+        }
+}
+
+template <class C>
+static inline void mma_start(const char *what, C (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                             void (*all)(void *const *))
+{
+    MmaLane mine = {c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+    emu::collective(what, &mine, all);
+}
+
+static inline void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_start("mma s8", c, a, b0, b1, [](void *const *lanes) {
+        mma_tile<int>(lanes, [](const uint8_t *x, const uint8_t *y, int sum) {
+            for (int k = 0; k < 32; k++)
+                sum += int8_t(x[k]) * int8_t(y[k]);
+            return sum;
+        });
+    });
+}
+
+static inline void mma_s4(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_start("mma s4", c, a, b0, b1, [](void *const *lanes) {
+        mma_tile<int>(lanes, [](const uint8_t *x, const uint8_t *y, int sum) {
+            for (int k = 0; k < 64; k++)
+                sum += td_int4(x[k / 2], k % 2) * td_int4(y[k / 2], k % 2);
+            return sum;
+        });
+    });
+}
+
+static inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_start("mma f16", c, a, b0, b1, [](void *const *lanes) {
+        mma_tile<float>(lanes, [](const uint8_t *x, const uint8_t *y, float sum) {
+            uint16_t wide_x[16], wide_y[16];
+            memcpy(wide_x, x, sizeof wide_x);
+            memcpy(wide_y, y, sizeof wide_y);
+            return td_twin_mma_f16(wide_x, wide_y, sum);
+        });
+    });
+}
+
+#if TD_HAVE_E4M3
+static inline void mma_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_start("mma e4m3", c, a, b0, b1, [](void *const *lanes) {
+        mma_tile<float>(lanes, [](const uint8_t *x, const uint8_t *y, float sum) {
+            constexpr uint32_t accumulator = __CUDA_ARCH__ >= 1000  ? TD_ACCUMULATOR_BLACKWELL_MMA
+                                             : __CUDA_ARCH__ >= 900 ? TD_ACCUMULATOR_HOPPER_MMA
+                                                                    : TD_ACCUMULATOR_ADA_MMA;
+            return td_twin_mma_e4m3(accumulator, x, y, sum);
+        });
+    });
+}
+
+static inline uint16_t cvt_e4m3x2(float high, float low)
+{
+    return uint16_t(td_to_e4m3(high) << 8 | td_to_e4m3(low));
+}
+#endif
+
+static inline uint32_t cvt_f16x2(float high, float low)
+{
+    return uint32_t(td_to_f16(high)) << 16 | td_to_f16(low);
+}
+
+static inline float ex2(float x)
+{
+    const float d = exp2f(x);
+    return d < 0x1p-126f ? 0 : d; /* and NaN stays */
+}
+
+static inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared)
+{
+    struct Lane {
+        uint32_t *r, at;
+    } mine = {r, shared};
+    emu::collective("ldmatrix", &mine, [](void *const *lanes) {
+        for (int i = 0; i < 4; i++)
+            for (int row = 0; row < 8; row++) {
+                const Lane *from = static_cast<const Lane *>(lanes[8 * i + row]);
+                const uint8_t *bytes = static_cast<const uint8_t *>(emu::shared_pointer(from->at, 16, 16, "ldmatrix"));
+                for (int q = 0; q < 4; q++)
+                    memcpy(static_cast<Lane *>(lanes[4 * row + q])->r + i, bytes + 4 * q, 4);
+            }
+    });
+}
+
+static inline void cp_async_16(uint32_t shared, const void *global)
+{
+    emu::copy_start(shared, global, false);
+}
+static inline void cp_async_16_or_zero(uint32_t shared, const void *global, uint32_t bytes)
+{
+    emu::copy_start(shared, global, bytes == 0);
+}
+static inline void cp_async_commit()
+{
+    emu::copy_commit();
+}
+template <int Pending> static inline void cp_async_wait()
+{
+    emu::copy_wait(Pending);
+}
+
+template <int N> static inline void forget(uint32_t (&)[N]) {}
+
+static inline uint4 load_once(const uint16_t *p)
+{
+    return *reinterpret_cast<const uint4 *>(p);
+}
+static inline uint32_t load_halves(const uint16_t *p)
+{
+    return p[0] | uint32_t(p[1]) << 16;
+}
+static inline uint32_t ld_global(const void *p)
+{
+    return *static_cast<const uint32_t *>(p);
+}
+static inline void launch_dependents() {}
+static inline void wait_for_previous() {}
+static inline int tid_x()
+{
+    return int(threadIdx.x);
+}
+static inline uint64_t globaltimer()
+{
+    static uint64_t ns = 1000;
+    emu::poll("globaltimer", ns);
+    return ns++;
+}
+static inline void st_sys_v2_u64(uint64_t *at, uint64_t a, uint64_t b)
+{
+    if (reinterpret_cast<uintptr_t>(at) % 16)
+        emu::fail("st.v2.u64 to %p, which is not 16-byte aligned", static_cast<void *>(at));
+    at[0] = a;
+    at[1] = b;
+}
+
+#if TD_HAVE_WGMMA
+static inline void wgmma_fence()
+{
+    emu::wgmma_fence();
+}
+static inline void wgmma_commit()
+{
+    emu::wgmma_commit();
+}
+template <int Pending> static inline void wgmma_wait()
+{
+    emu::wgmma_wait(Pending);
+}
+static inline void fence_proxy_async() {}
+
+static inline void wgmma_m64n8k32_e4m3(float (&c)[4], const uint32_t (&a)[4], uint64_t b)
+{
+    emu::wgmma_start({emu::Type::e4m3, 8, true, false, 0, b, a, c});
+}
+template <bool Add, int N> static inline void wgmma_s8(int (&c)[N], uint64_t a_shared, uint64_t b_shared)
+{
+    emu::wgmma_start({emu::Type::s8, 2 * N, Add, false, a_shared, b_shared, nullptr, c});
+}
+template <bool Add, int N> static inline void wgmma_e4m3(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
+{
+    emu::wgmma_start({emu::Type::e4m3, 2 * N, Add, false, 0, b_shared, a, c});
+}
+template <bool Add, bool Bf16, int N> static inline void wgmma_qk(float (&c)[N], uint64_t a_shared, uint64_t b_shared)
+{
+    emu::wgmma_start(
+        {Bf16 ? emu::Type::bf16 : emu::Type::f16, 2 * N, Add, false, a_shared, b_shared, nullptr, c});
+}
+template <bool Bf16, int N> static inline void wgmma_pv(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
+{
+    emu::wgmma_start({Bf16 ? emu::Type::bf16 : emu::Type::f16, 2 * N, true, true, 0, b_shared, a, c});
+}
+template <class E, int N> static inline void wgmma_hold(E (&)[N]) {}
+template <int Registers> static inline void setmaxnreg_inc() {}
+template <int Registers> static inline void setmaxnreg_dec() {}
+
+static inline bool elect_sync()
+{
+    return __ballot_sync(~0u, true) && threadIdx.x % 32 == 0;
+}
+
+static inline void mbarrier_init(uint32_t barrier, uint32_t arrivals)
+{
+    emu::mbarrier_init(barrier, arrivals);
+}
+static inline void mbarrier_arrive(uint32_t barrier)
+{
+    emu::mbarrier_arrive(barrier);
+}
+static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
+{
+    return emu::mbarrier_test(barrier, parity);
+}
+
+static inline void stmatrix_x4(uint32_t shared, const uint32_t (&r)[4])
+{
+    struct Lane {
+        const uint32_t *r;
+        uint32_t at;
+    } mine = {r, shared};
+    emu::collective("stmatrix", &mine, [](void *const *lanes) {
+        for (int i = 0; i < 4; i++)
+            for (int row = 0; row < 8; row++) {
+                const Lane *to = static_cast<const Lane *>(lanes[8 * i + row]);
+                uint8_t *bytes = static_cast<uint8_t *>(emu::shared_pointer(to->at, 16, 16, "stmatrix"));
+                for (int q = 0; q < 4; q++)
+                    memcpy(bytes + 4 * q, static_cast<const Lane *>(lanes[4 * row + q])->r + i, 4);
+            }
+    });
+}
+
+static inline float2 load_now(const float *p)
+{
+    return *reinterpret_cast<const float2 *>(p);
+}
+template <int Threads> static inline void bar_sync(uint32_t id)
+{
+    emu::barrier(id, Threads, true, true);
+}
+template <int Threads> static inline void bar_arrive(uint32_t id)
+{
+    emu::barrier(id, Threads, false, true);
+}
+
+static inline uint32_t cluster_rank()
+{
+    return emu::cluster_rank();
+}
+static inline uint32_t cluster_size()
+{
+    return emu::cluster_size();
+}
+static inline void cluster_arrive()
+{
+    emu::cluster_arrive();
+}
+static inline void cluster_wait()
+{
+    emu::cluster_wait();
+}
+static inline float ld_cluster(const float *mine, uint32_t rank)
+{
+    return *static_cast<const float *>(emu::cluster_pointer(mine, rank, sizeof *mine));
+}
+static inline void st_release(uint32_t *p, uint32_t x)
+{
+    emu::maybe_yield();
+    *static_cast<volatile uint32_t *>(p) = x;
+}
+static inline uint32_t ld_acquire(const uint32_t *p)
+{
+    return *static_cast<const volatile uint32_t *>(p);
+}
+#endif
+
+} // namespace td

@@ -1,0 +1,707 @@
+/* The CUDA kernels on an emulator (tests/emu) against the CPU twin, as test_cuda compares them on a GPU.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * test_kernels [--seed N] [--quick]; the seed decides in which order threads run, and when what they started happens.
+ */
+#define _GNU_SOURCE /* dlinfo */
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine_plugin/exec/exec.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/probe.h"
+#include "tests/attention_compare.h"
+#include "tests/emu/launch.h"
+
+enum { THREADS = 2, MOST_ENTRIES = 128 };
+
+static uint64_t seed = 1;
+static bool quick;
+
+/* The kernels of an architecture, built for this machine. */
+typedef struct module {
+    uint32_t sm;
+    void *library;
+    emu_run_fn *run;
+    const char *entries[MOST_ENTRIES];
+    bool was_run[MOST_ENTRIES];
+    size_t entry_count;
+} module;
+static module modules[] = {{.sm = 80}, {.sm = 89}, {.sm = 90}, {.sm = 120}};
+static module broken;
+
+static void must(tandem_status status, const char *why)
+{
+    if (status)
+        fail_msg("status %d: %s", (int)status, why);
+}
+
+static bool open_module(module *it, const char *name)
+{
+    char path[1000];
+
+    snprintf(path, sizeof path, "%s/%s", TD_EMU_FOLDER, name);
+    it->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!it->library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return false;
+    }
+    *(void **)&it->run = dlsym(it->library, "emu_run");
+
+    /* Its symbols are its kernels. */
+    struct link_map *map;
+    if (!it->run || dlinfo(it->library, RTLD_DI_LINKMAP, &map))
+        return false;
+    const ElfW(Sym) *symbols = NULL;
+    const ElfW(Word) *hash = NULL;
+    const char *names = NULL;
+    for (const ElfW(Dyn) *at = map->l_ld; at->d_tag != DT_NULL; at++) {
+        if (at->d_tag == DT_SYMTAB)
+            symbols = (const ElfW(Sym) *)at->d_un.d_ptr;
+        if (at->d_tag == DT_STRTAB)
+            names = (const char *)at->d_un.d_ptr;
+        if (at->d_tag == DT_HASH)
+            hash = (const ElfW(Word) *)at->d_un.d_ptr;
+    }
+    for (uint32_t i = 0; symbols && names && hash && i < hash[1]; i++) {
+        const char *symbol = names + symbols[i].st_name;
+        if (symbols[i].st_shndx == SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC ||
+            strcmp(symbol, "emu_run") == 0 || strncmp(symbol, "_Z", 2) == 0) /* the C++ library's */
+            continue;
+        if (it->entry_count == MOST_ENTRIES)
+            return false;
+        it->entries[it->entry_count++] = symbol;
+    }
+    return it->entry_count > 0;
+}
+
+static module *module_of(uint32_t sm)
+{
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
+        if (modules[i].sm == sm)
+            return &modules[i];
+    fail_msg("no kernels for sm_%u", sm);
+    return NULL;
+}
+
+/* 0, or -1 and why. */
+static int launch(module *on, const char *entry, emu_launch *it)
+{
+    for (size_t i = 0; i < on->entry_count; i++)
+        if (strcmp(on->entries[i], entry) == 0)
+            on->was_run[i] = true;
+    it->kernel = dlsym(on->library, entry);
+    if (!it->kernel)
+        fail_msg("sm_%u has no kernel %s", on->sm, entry);
+    return on->run(it);
+}
+
+static void launch_record(module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t run_seed)
+{
+    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+    char why[1600] = "";
+    emu_launch it = {.grid = record->grid[0],
+                     .block = record->block[0],
+                     .shared_bytes = record->shared_bytes,
+                     .cluster = record->flags & TD_RECORD_CLUSTER ? record->cluster : 1,
+                     /* blocks of prepare_kv wait for others, whose numbers are lower */
+                     .together = strncmp(record->kernel->entry, "prepare_kv", 10) == 0 ? 1 + run_seed % 4 : 1,
+                     .params = params,
+                     .seed = run_seed,
+                     .why = why,
+                     .why_bytes = sizeof why};
+
+    td_exec_bind(record, views, scratch, 0, params);
+    if (launch(on, record->kernel->entry, &it))
+        fail_msg("%s on sm_%u, seed %llu: %s", record->kernel->entry, on->sm, (unsigned long long)run_seed, why);
+}
+
+/* --- Cases of attention --- */
+
+typedef struct options {
+    bool stream, dump, commit, prologue_only;
+    uint32_t schedules;
+    void (*spoil)(tu_case *);
+} options;
+
+/* The plan for `sm`, run by the kernels of `on`. */
+static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
+{
+    td_target target = with.stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
+    tu_tensor o, lse;
+    tu_case it;
+
+    target.twin = true;
+    target.dump = with.dump;
+    target.commit = with.commit;
+    if (sm == 80 && on->sm != 80) /* the twin's fp16 units are all alike */
+        target.accumulator = td_target_for_sm(on->sm).accumulator;
+    tu_case_init(&it, shape);
+    if (with.spoil)
+        with.spoil(&it);
+    must(tu_case_run(&it, &target, THREADS), "the twin");
+    o = tu_tensor_like(&it.o);
+    lse = tu_tensor_like(&it.lse);
+    const size_t scratch_bytes = it.plan.scratch_bytes + TU_GUARD_BYTES;
+    unsigned char *scratch = aligned_alloc(256, td_align_up(scratch_bytes, 256));
+    assert_non_null(scratch);
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                           (uintptr_t)o.data, (uintptr_t)lse.data};
+    for (uint32_t schedule = 0; schedule < (with.schedules ? with.schedules : 1); schedule++) {
+        print_message("    sm_%u: b%u h%u/%u q%u kv%u d%u causal %u precision %u dtypes %u%u:", on->sm, shape->batch,
+                      shape->heads, shape->kv_heads, shape->q_len, shape->kv_len, shape->head_dim, shape->causal,
+                      shape->precision, shape->dtype_q, shape->dtype_o);
+        memset(scratch, TU_POISON, scratch_bytes);
+        tu_poison(&o);
+        if (lse.data)
+            tu_poison(&lse);
+        for (uint32_t i = 0; i < it.plan.record_count; i++) {
+            const td_record *record = &it.plan.records[i];
+            if (with.prologue_only && strncmp(record->kernel->name, "attn", 4) == 0)
+                continue;
+            print_message(" %s", record->kernel->entry);
+            launch_record(on, record, views, (uintptr_t)scratch, seed * 1000 + schedule);
+        }
+        print_message("\n");
+        for (size_t i = 0; i < TU_GUARD_BYTES; i++)
+            assert_int_equal(scratch[it.plan.scratch_bytes + i], TU_POISON);
+        if (!with.commit)
+            tu_compare_prologue(&it, scratch);
+        if (with.prologue_only)
+            continue;
+        tu_compare_dumps(&it, scratch, target.accumulator);
+        tu_compare_outputs(&it, &o, &lse);
+    }
+    free(scratch);
+    tu_tensor_free(&o);
+    tu_tensor_free(&lse);
+    tu_case_free(&it);
+}
+
+static void spoil_values(tu_case *it)
+{
+    tu_set(&it->q, 0, 0, 3, 5, NAN);
+    tu_set(&it->q, 0, 1, 64, 0, -INFINITY);
+    tu_set(&it->k, 0, 0, 100, 7, INFINITY);
+    tu_set(&it->v, 0, 1, 129, 31, NAN);
+}
+
+/* Every precision and head dim on the kernels of mma.sync, whatever they are on this GPU. */
+static void check_mma(uint32_t sm)
+{
+    static const uint32_t dims[] = {32, 64, 80, 128, 256}, precisions[] = {TANDEM_PRECISION_8B, TANDEM_PRECISION_4B,
+                                                                          TANDEM_PRECISION_F16};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{1, 1, 64, 64, 0}, {2, 1, 1, 65, 1}, {1, 1, 63, 130, 1}, {2, 2, 65, 63, 0}, {1, 1, 65, 1, 1}};
+    static const uint32_t lengths[] = {1, 63, 64, 65, 130};
+    module *on = module_of(sm);
+
+    for (uint32_t p = 0; p < 3; p++)
+        for (uint32_t i = 0; i < 5; i++) {
+            const uint32_t size = (i + p) % 5;
+            tu_shape shape = {.heads = sizes[size].heads,
+                              .kv_heads = sizes[size].kv_heads,
+                              .q_len = sizes[size].q_len,
+                              .kv_len = sizes[size].kv_len,
+                              .head_dim = dims[i],
+                              .causal = sizes[size].causal,
+                              .precision = precisions[p],
+                              .lse = i % 2,
+                              .k_bias = 1,
+                              .v_bias = 1,
+                              .seed = 10 * p + i};
+
+            check(on, sm, &shape, (options){.dump = true, .schedules = !quick && i == 1 ? 3 : 1});
+            if (p == 2 || (quick && i % 2))
+                continue;
+            /* of sixteen bits, with another prologue from sm_89 on */
+            shape.dtype_q = shape.dtype_k = shape.dtype_v = 1 + (i + p) % 2;
+            shape.dtype_o = 1 + i % 3;
+            shape.layout = (tu_layout)(i % 4);
+            check(on, sm, &shape, (options){.dump = true});
+        }
+    for (uint32_t q = 0; q < 4; q++)
+        for (uint32_t k = 0; k < 5; k++)
+            if (!quick || k == q)
+                check(on, sm,
+                      &(tu_shape){.heads = 2,
+                                  .kv_heads = 1 + (q + k) % 2,
+                                  .q_len = lengths[q],
+                                  .kv_len = lengths[k],
+                                  .head_dim = k % 2 ? 64 : 32,
+                                  .causal = (q * 5 + k) / 3 % 2,
+                                  .precision = precisions[(q * 5 + k) % 3],
+                                  .dtype_q = q % 3,
+                                  .dtype_k = q % 3,
+                                  .dtype_v = q % 3,
+                                  .lse = k % 2,
+                                  .seed = 20 + 5 * q + k},
+                      (options){.dump = true, .schedules = k == 3 ? 2 : 1});
+    /* fp16 codes of V, which later GPUs have kernels for, too */
+    for (uint32_t i = 0; sm > 80 && i < 5; i++)
+        check(on, 80, &(tu_shape){.q_len = 33, .kv_len = 70, .head_dim = dims[i], .precision = TANDEM_PRECISION_8B, .seed = 40 + i},
+              (options){.dump = true});
+    check(on, sm,
+          &(tu_shape){.batch = 1 + !quick,
+                      .heads = 2,
+                      .kv_heads = 1,
+                      .q_len = 150,
+                      .kv_len = 140,
+                      .head_dim = 32,
+                      .causal = 1,
+                      .lse = 1,
+                      .layout = TU_GAPS,
+                      .dtype_o = TANDEM_DTYPE_BF16,
+                      .precision = TANDEM_PRECISION_8B,
+                      .seed = 50},
+          (options){.commit = true});
+    for (uint32_t type = quick ? 1 : 0; type < 2; type++)
+        check(on, sm,
+              &(tu_shape){.heads = 2,
+                          .q_len = 70,
+                          .kv_len = 200,
+                          .head_dim = 32,
+                          .dtype_q = type,
+                          .dtype_k = type,
+                          .dtype_v = type,
+                          .precision = TANDEM_PRECISION_8B,
+                          .seed = 51},
+              (options){.dump = true, .spoil = spoil_values});
+    if (!quick)
+        for (uint32_t g = TANDEM_GRANULARITY_THREAD_ADA; g <= TANDEM_GRANULARITY_TENSOR; g++)
+            check(on, sm,
+                  &(tu_shape){.q_len = 70,
+                              .kv_len = 140,
+                              .head_dim = 64,
+                              .granularity = g,
+                              .smooth = g % 2 ? 14 : TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K,
+                              .lse = 1,
+                              .dtype_q = g % 3,
+                              .dtype_k = g % 3,
+                              .dtype_v = g % 3,
+                              .precision = g % 2 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_4B,
+                              .k_bias = 3,
+                              .v_bias = 5,
+                              .seed = 60 + g},
+                  (options){.prologue_only = true});
+}
+
+static void test_sm80(void **state)
+{
+    (void)state;
+    check_mma(80);
+}
+
+static void test_sm89(void **state)
+{
+    (void)state;
+    check_mma(89);
+}
+
+static void test_sm90(void **state)
+{
+    (void)state;
+    check_mma(90);
+}
+
+static void test_sm120(void **state)
+{
+    (void)state;
+    check_mma(120);
+}
+
+/* The 8b kernels of wgmma, and the prologue that goes with them. */
+static void test_wgmma(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 128};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 257, 1}, {1, 1, 1, 1, 0}, {2, 2, 200, 70, 1}, {1, 1, 64, 128, 0}};
+    static const uint32_t lengths[] = {1, 63, 64, 65};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 5; s++) {
+            if (quick ? s != i : s == i)
+                continue;
+            const tu_shape shape = {.heads = sizes[s].heads,
+                                    .kv_heads = sizes[s].kv_heads,
+                                    .q_len = sizes[s].q_len,
+                                    .kv_len = sizes[s].kv_len,
+                                    .head_dim = dims[i],
+                                    .causal = sizes[s].causal,
+                                    .precision = TANDEM_PRECISION_8B,
+                                    .dtype_q = 1 + s % 2,
+                                    .dtype_k = 1 + s % 2,
+                                    .dtype_v = 1 + s % 2,
+                                    .dtype_o = 1 + (s + i) % 3,
+                                    .layout = (tu_layout)(s % 4),
+                                    .lse = (s + i) % 4 == 0,
+                                    .k_bias = 1,
+                                    .v_bias = 1,
+                                    .seed = 70 + 5 * i + s};
+
+            check(module_of(90), 90, &shape, (options){.stream = true, .dump = true});
+            if (s < 2 || quick)
+                check(module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
+        }
+    for (uint32_t q = 0; q < 4 && !quick; q++)
+        for (uint32_t k = 0; k < 4; k++)
+            check(module_of(90), 90,
+                  &(tu_shape){.heads = 1 + (q + k) % 2,
+                              .q_len = lengths[q],
+                              .kv_len = lengths[k] + (k > 0) * 64,
+                              .head_dim = dims[(q + k) % 4],
+                              .causal = (q * 4 + k) / 3 % 2,
+                              .precision = TANDEM_PRECISION_8B,
+                              .dtype_q = 1 + q % 2,
+                              .dtype_k = 1 + q % 2,
+                              .dtype_v = 1 + q % 2,
+                              .seed = 20 + 4 * q + k},
+                  (options){.stream = true, .dump = k % 2, .schedules = 2});
+    check(module_of(90), 90,
+          &(tu_shape){.heads = 2,
+                      .q_len = 70,
+                      .kv_len = 200,
+                      .head_dim = 64,
+                      .dtype_q = 1,
+                      .dtype_k = 1,
+                      .dtype_v = 1,
+                      .precision = TANDEM_PRECISION_8B,
+                      .seed = 95},
+          (options){.stream = true, .dump = true, .spoil = spoil_values});
+}
+
+/* F16 by wgmma, on tensors as they lie in memory. */
+static void test_direct(void **state)
+{
+    static const uint32_t dims[] = {64, 80, 96, 128};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{1, 1, 65, 129, 0}, {1, 1, 130, 300, 1}, {2, 1, 1, 64, 0}, {1, 1, 200, 70, 1}};
+    static const uint32_t lengths[] = {1, 63, 64, 65};
+
+    (void)state;
+    for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++)
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t s = 0; s < 4; s++) {
+                if (quick ? s != i : (s + type) % 2)
+                    continue;
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_F16,
+                                  .dtype_q = type,
+                                  .dtype_k = type,
+                                  .dtype_v = type,
+                                  .dtype_o = 1 + (s + i) % 3,
+                                  .layout = s % 2 ? TU_BY_ROW : TU_DENSE,
+                                  .lse = s != 1,
+                                  .v_bias = 1,
+                                  .seed = 100 + 5 * i + s},
+                      (options){.stream = true});
+            }
+    for (uint32_t q = 0; q < 4 && !quick; q++)
+        for (uint32_t k = 0; k < 4; k++)
+            check(module_of(90), 90,
+                  &(tu_shape){.heads = 1 + (q + k) % 2,
+                              .q_len = lengths[q],
+                              .kv_len = lengths[k] + (k > 0) * 64,
+                              .head_dim = dims[(q + k) % 4],
+                              .causal = (q * 4 + k) / 3 % 2,
+                              .precision = TANDEM_PRECISION_F16,
+                              .dtype_q = 1 + q % 2,
+                              .dtype_k = 1 + q % 2,
+                              .dtype_v = 1 + q % 2,
+                              .lse = 1,
+                              .seed = 50 + 4 * q + k},
+                  (options){.stream = true, .schedules = 2});
+    /* a bad V in a step that the mask cuts, scores of a wide range, more tiles than blocks take at a time */
+    check(module_of(90), 90,
+          &(tu_shape){.heads = 2,
+                      .q_len = 150,
+                      .kv_len = 170,
+                      .head_dim = 64,
+                      .causal = 1,
+                      .precision = TANDEM_PRECISION_F16,
+                      .dtype_q = 1,
+                      .dtype_k = 1,
+                      .dtype_v = 1,
+                      .lse = 1,
+                      .seed = 90},
+          (options){.stream = true, .spoil = spoil_values});
+    check(module_of(90), 90,
+          &(tu_shape){.q_len = 40,
+                      .kv_len = 400,
+                      .head_dim = 64,
+                      .scale = 1.5f,
+                      .precision = TANDEM_PRECISION_F16,
+                      .dtype_q = 2,
+                      .dtype_k = 2,
+                      .dtype_v = 2,
+                      .lse = 1,
+                      .seed = 91},
+          (options){.stream = true});
+    for (uint32_t causal = 0; causal < 2 && !quick; causal++)
+        check(module_of(90), 90,
+              &(tu_shape){.batch = 23,
+                          .heads = 13,
+                          .q_len = 4,
+                          .kv_len = causal ? 20 : 140,
+                          .head_dim = 64,
+                          .causal = causal,
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .seed = 92},
+              (options){.stream = true});
+}
+
+/* Prologues of heads that clusters hold, and of so many, or so long ones, that blocks wait for one another. */
+static void test_prepare(void **state)
+{
+    static const struct {
+        uint32_t batch, heads, kv_heads, q_len, kv_len;
+    } sizes[] = {{1, 2, 1, 1, 1}, {1, 2, 2, 130, 127}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100}, {35, 8, 8, 2, 130}};
+    static const uint32_t dims[] = {32, 64, 80, 128};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 5; s++) {
+            const uint32_t type = 1 + (i + s) % 2;
+
+            if (quick && s != i && s != 4)
+                continue;
+            check(module_of(90), 90,
+                  &(tu_shape){.batch = sizes[s].batch,
+                              .heads = sizes[s].heads,
+                              .kv_heads = sizes[s].kv_heads,
+                              .q_len = sizes[s].q_len,
+                              .kv_len = sizes[s].kv_len,
+                              .head_dim = dims[i],
+                              .dtype_q = type,
+                              .dtype_k = 3 - type,
+                              .dtype_v = type,
+                              .layout = (tu_layout)((s + i) % 4),
+                              .precision = TANDEM_PRECISION_8B,
+                              .smooth = s == 1 ? (uint32_t)TANDEM_SMOOTH_NONE : 0,
+                              .k_bias = 2,
+                              .v_bias = 1,
+                              .seed = 130 + 5 * i + s},
+                  (options){.stream = true, .prologue_only = true, .schedules = s < 3 ? 2 : 1});
+        }
+}
+
+/* --- Single instructions, and what no plan holds --- */
+
+static void test_probes(void **state)
+{
+    static td_plan plan;
+    const uint32_t tiles = quick ? 16 : 64;
+    void *arrays[TD_PROBE_VIEWS];
+    char why[256] = "";
+
+    (void)state;
+    for (int i = 0; i < TD_PROBE_VIEWS; i++) {
+        arrays[i] = aligned_alloc(256, tiles * TD_PROBE_A_BYTES + TU_GUARD_BYTES); /* the largest */
+        assert_non_null(arrays[i]);
+    }
+    float *got = malloc(tiles * TD_PROBE_ELEMENTS * sizeof *got);
+    assert_non_null(got);
+    for (size_t m = 0; m < sizeof modules / sizeof *modules; m++)
+        for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
+            td_target target = td_target_for_sm(modules[m].sm);
+            uint64_t views[TD_PROBE_VIEWS];
+
+            target.twin = true;
+            if (td_plan_probe(unit, tiles, &target, &plan, why, sizeof why))
+                continue;
+            td_probe_fill_random(unit, tiles, 17 + unit, arrays[0], arrays[1], arrays[2]);
+            for (int i = 0; i < TD_PROBE_VIEWS; i++)
+                views[i] = (uintptr_t)arrays[i];
+            must(td_exec_cpu_run(&plan, views, 0, THREADS, NULL), "the twin");
+            views[TD_PROBE_D] = (uintptr_t)got;
+            launch_record(&modules[m], &plan.records[0], views, 0, seed);
+            assert_memory_equal(got, arrays[TD_PROBE_D], tiles * TD_PROBE_ELEMENTS * sizeof *got);
+        }
+    for (int i = 0; i < TD_PROBE_VIEWS; i++)
+        free(arrays[i]);
+    free(got);
+}
+
+static void test_stamp(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < sizeof modules / sizeof *modules; m++) {
+        _Alignas(16) td_stamp slot = {0};
+        uint64_t completed = 0, params[TD_PARAM_BYTES / 8] = {0};
+        char why[200] = "";
+        emu_launch it = {.grid = 1, .block = 1, .params = params, .seed = seed, .why = why, .why_bytes = sizeof why};
+
+        for (uint32_t end = 0; end < 2; end++) {
+            const td_params_stamp stamp = {
+                .slot = &slot, .completed = end ? &completed : NULL, .sequence = 7 + end, .end = end};
+            memcpy(params, &stamp, sizeof stamp);
+            if (launch(&modules[m], "stamp", &it))
+                fail_msg("stamp: %s", why);
+        }
+        assert_int_equal(slot.begun, 7);
+        assert_int_equal(slot.sequence, 8);
+        assert_int_equal(completed, 8);
+        assert_true(slot.begin_ns && slot.end_ns > slot.begin_ns);
+    }
+}
+
+/* After all others: no kernel was left out. */
+static void test_every_entry_was_run(void **state)
+{
+    uint32_t cubin_count = 0, missing = 0;
+    const td_cubin *cubins = td_cubins(&cubin_count);
+
+    (void)state;
+    for (size_t m = 0; m < sizeof modules / sizeof *modules; m++) {
+        for (size_t i = 0; i < modules[m].entry_count; i++)
+            if (!modules[m].was_run[i]) {
+                print_message("    %s of sm_%u was not run\n", modules[m].entries[i], modules[m].sm);
+                missing++;
+            }
+        print_message("    sm_%u: %zu entries\n", modules[m].sm, modules[m].entry_count);
+        for (uint32_t c = 0; c < cubin_count; c++)
+            for (uint32_t e = 0; !cubins[c].ptx && cubins[c].sm == modules[m].sm && e < cubins[c].entry_count; e++)
+                if (!dlsym(modules[m].library, cubins[c].entries[e].entry))
+                    fail_msg("the emulator has no %s of sm_%u", cubins[c].entries[e].entry, modules[m].sm);
+    }
+    assert_int_equal(missing, 0);
+}
+
+/* --- Kernels with mistakes: tests/emu/broken.cpp --- */
+
+typedef struct mistaken {
+    const char *kernel;
+    uint32_t grid, block, shared_bytes, cluster, words;
+} mistaken;
+
+/* Runs it under many seeds: how many failed, how many gave other words than `want`. */
+static void run_mistaken(const mistaken *it, uint32_t mistake, uint32_t *want, uint32_t *failed, uint32_t *differs, char *why,
+                         size_t why_bytes)
+{
+    enum { SEEDS = 24 };
+    static uint32_t in[1024], out[1024];
+
+    for (uint32_t i = 0; i < 1024; i++)
+        in[i] = 0x9e3779b9u * (i + 1);
+    *failed = *differs = 0;
+    for (uint32_t s = 0; s < SEEDS; s++) {
+        uint64_t params[TD_PARAM_BYTES / 8] = {(uintptr_t)in, (uintptr_t)out, mistake};
+        char text[1600] = "";
+        emu_launch run = {.grid = it->grid,
+                          .block = it->block,
+                          .shared_bytes = it->shared_bytes,
+                          .cluster = it->cluster,
+                          .params = params,
+                          .seed = seed * 1000 + s,
+                          .why = text,
+                          .why_bytes = sizeof text};
+
+        memset(out, TU_POISON, sizeof out);
+        if (launch(&broken, it->kernel, &run)) {
+            (*failed)++;
+            snprintf(why, why_bytes, "%s", text);
+        } else if (mistake == 0 && s == 0) {
+            memcpy(want, out, sizeof out);
+        } else {
+            *differs += memcmp(want, out, it->words * 4) != 0;
+        }
+    }
+}
+
+static void test_mistakes_are_seen(void **state)
+{
+    static const struct {
+        mistaken it;
+        const char *why[5]; /* by mistake from 1 on: what the run says, or "" where it gives other words at times */
+    } kernels[] = {
+        {{"ring", 1, 64, 0, 1, 64}, {"deadlock"}},
+        {{"fetch", 1, 128, 2048, 1, 128}, {"", "", "of shared memory", "deadlock", "deadlock"}},
+        {{"product", 1, 128, 0, 1, 512}, {"", "wgmma.fence", "", ""}},
+        {{"neighbours", 8, 64, 0, 4, 512}, {"", "has ended"}},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
+        static uint32_t want[1024];
+        uint32_t failed, differs;
+        char why[1600] = "";
+
+        run_mistaken(&kernels[k].it, 0, want, &failed, &differs, why, sizeof why);
+        if (failed || differs)
+            fail_msg("%s without a mistake: %u failed, %u differ: %s", kernels[k].it.kernel, failed, differs, why);
+        for (uint32_t m = 0; m < 5 && kernels[k].why[m]; m++) {
+            run_mistaken(&kernels[k].it, m + 1, want, &failed, &differs, why, sizeof why);
+            print_message("    %s, mistake %u: %u failed, %u differ; %s\n", kernels[k].it.kernel, m + 1, failed, differs,
+                          failed ? why : "");
+            if (*kernels[k].why[m]) {
+                assert_true(failed > 0);
+                assert_non_null(strstr(why, kernels[k].why[m]));
+            } else {
+                assert_true(differs > 0);
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mistakes_are_seen),
+        cmocka_unit_test(test_probes),
+        cmocka_unit_test(test_stamp),
+        cmocka_unit_test(test_sm80),
+        cmocka_unit_test(test_sm89),
+        cmocka_unit_test(test_sm90),
+        cmocka_unit_test(test_sm120),
+        cmocka_unit_test(test_wgmma),
+        cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_every_entry_was_run),
+    };
+
+    quick = getenv("TANDEM_SANITIZED") != NULL;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--quick") == 0) {
+            quick = true;
+        } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            seed = strtoull(argv[++i], NULL, 0);
+        } else {
+            fprintf(stderr, "usage: test_kernels [--seed N] [--quick]\n");
+            return 2;
+        }
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        char name[40];
+
+        snprintf(name, sizeof name, "libemu_%u.so", modules[i].sm);
+        if (!open_module(&modules[i], name))
+            return 1;
+    }
+    if (!open_module(&broken, "libemu_broken.so"))
+        return 1;
+    printf("seed %llu\n", (unsigned long long)seed);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
