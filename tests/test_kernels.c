@@ -357,6 +357,19 @@ static void test_wgmma(void **state)
             if (s < 2 || quick)
                 check(module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
         }
+    /* so many keys that the stages are used again, twice or more */
+    for (uint32_t i = 0; i < 4; i++)
+        if (!quick || i % 2 == 0)
+            check(module_of(90), 90,
+                  &(tu_shape){.q_len = 2,
+                              .kv_len = dims[i] <= 64 ? 1700 : 1000,
+                              .head_dim = dims[i],
+                              .precision = TANDEM_PRECISION_8B,
+                              .dtype_q = 1,
+                              .dtype_k = 1,
+                              .dtype_v = 1,
+                              .seed = 40 + i},
+                  (options){.stream = true, .dump = i % 2, .schedules = quick ? 1 : 3});
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
             check(module_of(90), 90,
@@ -417,6 +430,19 @@ static void test_direct(void **state)
                                   .seed = 100 + 5 * i + s},
                       (options){.stream = true});
             }
+    /* so many keys that the stages are used again, twice or more */
+    for (uint32_t i = 0; i < 4; i++)
+        if (!quick || i % 2 == 0)
+            check(module_of(90), 90,
+                  &(tu_shape){.q_len = 2,
+                              .kv_len = 1000,
+                              .head_dim = dims[i],
+                              .precision = TANDEM_PRECISION_F16,
+                              .dtype_q = 1,
+                              .dtype_k = 1,
+                              .dtype_v = 1,
+                              .seed = 40 + i},
+                  (options){.stream = true, .dump = false, .schedules = quick ? 1 : 3});
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
             check(module_of(90), 90,
