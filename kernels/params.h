@@ -78,6 +78,15 @@
     (TD_HOPPER_STAGES(d_pad) * TD_HOPPER_STAGE_BYTES(d_pad) + TD_HOPPER_ROWS(d_pad) * TD_HOPPER_ROW_BYTES(d_pad) +   \
      (TD_HOPPER_GROUPS(d_pad) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u + 1024u)
 
+/* attn_8b_wgmma_inline: a block as attn_8b_wgmma's in 47 KB of shared memory. One warp fetches tiles of 64 keys into a ring of
+ * slots (kernels/ring.h); each holds 64 rows of K, or a row of 64 bytes for each of V's channels, and then the channels of
+ * ones. Behind them rows' scales, V's scales and means, and two barriers a slot. */
+#define TD_HOPPER_INLINE_SLOTS(d_pad) ((d_pad) <= 64u ? 10u : 5u)
+#define TD_HOPPER_INLINE_SLOT_BYTES(d_pad) (64u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) <= 64u ? 512u : 1024u))
+#define TD_HOPPER_INLINE_SHARED_BYTES(d_pad)                                                                         \
+    (TD_HOPPER_INLINE_SLOTS(d_pad) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) + 4u * TD_HOPPER_ROWS(d_pad) +       \
+     8u * (d_pad))
+
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
 
@@ -269,7 +278,8 @@ typedef struct td_params_prepare {
  * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES.
  * `attn_8b_wgmma` (sm_90a, no _d256): rows, threads and shared bytes of a block are TD_HOPPER_*(d);
  * scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they are bad. Writes
- * dumps only as `attn_8b_wgmma_dump`. */
+ * dumps only as `attn_8b_wgmma_dump`.
+ * `attn_8b_wgmma_inline`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES(d). */
 typedef struct td_params_attention {
     const uint32_t *cancel;
     const void *q_codes, *k_codes, *v_codes;
