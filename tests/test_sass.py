@@ -48,9 +48,11 @@ REGISTERS = {
         "attn_f16": (124, 156, 182, 222, 255),
     },
 }
-# Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute 240.
+# Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute up to 240.
 WGMMA_DIMS = (32, 64, 96, 128)
-WGMMA = {"attn_8b_wgmma": 168, "attn_8b_wgmma_dump": 168}
+WGMMA = {"attn_8b_wgmma": 168, "attn_8b_wgmma_dump": 168, "attn_8b_wgmma_inline": 168}
+# Registers of a thread as setmaxnreg hands them out, with two and with three warpgroups: (that compute, that fetches).
+HANDED = {"attn_8b_wgmma": ((240, 24), (160, 32)), "attn_8b_wgmma_inline": ((232, 40), (160, 32))}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
 SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
 
@@ -161,6 +163,15 @@ class Ptxas(unittest.TestCase):
             for kernel in WGMMA_F16_KINDS:
                 for d, most in WGMMA_F16.items():
                     self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
+
+    def test_setmaxnreg_hands_out_what_a_block_has(self):
+        """Else those that ask for registers wait for ever."""
+        for arch in set(cubins()) & {"90a"}:
+            for kernel, (two, three) in HANDED.items():
+                for d in WGMMA_DIMS:
+                    groups, (computes, fetches) = (3, three) if d <= 64 else (2, two)
+                    registers = ptxas_log(arch)[f"{kernel}_d{d}"][0]
+                    self.assertGreaterEqual((groups + 1) * registers, groups * computes + fetches, f"{kernel}_d{d}")
 
 
 class Sass(unittest.TestCase):

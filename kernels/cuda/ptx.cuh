@@ -166,6 +166,22 @@ __device__ __forceinline__ void fence_proxy_async()
     }
 TD_WGMMA_S8(64, 32, 32, 33)
 
+/* The same with A in registers: a warp's 16 rows as mma's fragment. */
+template <bool Add>
+__device__ __forceinline__ void wgmma_s8(int (&c)[32], const uint32_t (&a)[4], uint64_t b_shared)
+{
+    if constexpr (Add)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" TD_D_32 "}, {%32,%33,%34,%35}, %36, 1;"
+                     : TD_X_32("+r", c)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)
+                     : "memory");
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" TD_D_32 "}, {%32,%33,%34,%35}, %36, 0;"
+                     : TD_X_32("=r", c)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)
+                     : "memory");
+}
+
 /* The same of e4m3, A in registers: a warp's 16 rows as mma's fragment, at operands a0 to a3. */
 #define TD_WGMMA_E4M3(n, count, a0, a1, a2, a3, b)                                                                    \
     template <bool Add>                                                                                               \
@@ -287,6 +303,28 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
 {
     uint32_t done;
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* The same, for which a thread sleeps at most `ns` nanoseconds. */
+__device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity, uint32_t ns)
+{
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2, %3; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity), "r"(ns)
+                 : "memory");
+    return done;
+}
+
+/* The same without sleep. */
+__device__ __forceinline__ bool mbarrier_test_wait(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");

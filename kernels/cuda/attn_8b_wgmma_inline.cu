@@ -1,0 +1,397 @@
+/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma where a block has 47 KB of shared memory:
+ * `attn_8b_wgmma_inline`, sm_90a.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The arithmetic, the rows and the warpgroups of a block are those of attn_8b_wgmma (hopper.cuh), and so is every bit of
+ * O and lse. Q lies in registers; K and V go through a ring of slots of 64 keys each, into which one warp fetches
+ * (kernels/ring.h). A warpgroup has S of one tile of keys and P of two (t: tile):
+ *
+ *   tensor     S = Q K(t), R = P V(t-1) ---------|                   | S = Q K(t+1), R += P V(t) --
+ *   threads                         | P = ex2 S -| O += R, P = ex2 S |                  | P = ex2 S ...
+ *
+ * R adds up two tiles, so only every other time there is an O += R.
+ *
+ * Barriers. A slot's `full` has one arrival a phase, of the warp that fetches; its `empty` has one of each warp that
+ * computes, four for each warpgroup that has rows (the others leave at once). Each of those warps goes through all
+ * fetches of the block in their order, also where its rows see none of the keys any more. About round n of a slot:
+ *
+ *   the fetching warp   waits for phase n - 1 of empty, then writes, then arrives at full: that ends phase n
+ *   every other warp    waits for phase n of full, lets wgmma read, waits for wgmma, then arrives at empty, once
+ *
+ * - Nobody writes what is still read: phase n - 1 of empty ends with the last arrival behind the reads of round n - 1.
+ * - A wait is for the phase in progress or the one right before it, so that a parity says which. Of empty: phase n cannot
+ *   end before its warps arrive, behind their wait for full of round n, which the fetching warp has not written yet; and
+ *   it has waited for phase n - 2 itself. Of full: a warp has waited for phase n - 1 itself; phase n + 1 cannot end
+ *   before round n + 1 is written, behind phase n of empty, behind this very warp's arrival.
+ * - Nobody waits for ever: before it waits for room, the fetching warp publishes all that it has fetched. A warp that
+ *   computes waits for V(t) with K(t+1) in hand and nothing else, so with two slots or more somebody can always go on.
+ * - Behind the last fetches nobody arrives at empty, as nobody waits there.
+ * Every wait ends after 2^24 tries (a quarter of a second if each is short, at most half a minute): then the kernel
+ * traps, which loses the device instead of hanging it. Behind the block's first barrier there is no other but
+ * setmaxnreg, which waits for the registers that the fetching warpgroup gives back before all else.
+ *
+ * Threads: TD_HOPPER_THREADS(d); of the last 128 one warp works, but setmaxnreg is for warpgroups. Registers of a thread
+ * that computes: 232, or 160 up to d64. Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
+ * It has not been run on a GPU yet: kernels/NOTES.md.
+ */
+#include "hopper.cuh"
+#include "kernels/ring.h"
+
+#if TD_HAVE_WGMMA
+
+namespace td {
+namespace ring {
+
+constexpr uint32_t kTries = 1u << 24, kSleepNs = 1000;
+
+template <int Dim> struct Tile {
+    static constexpr unsigned d = Dim;
+    static constexpr int dim = Dim, groups = int(TD_HOPPER_GROUPS(d)), rows = int(TD_HOPPER_ROWS(d));
+    static constexpr int threads = int(TD_HOPPER_THREADS(d));
+    static constexpr int keys = int(TD_HOPPER_KEYS), tile = int(TD_TILE_KEYS); /* of R; of a slot */
+    static constexpr uint32_t slots = TD_HOPPER_INLINE_SLOTS(d);
+    static constexpr int scores = 1; /* tiles whose S is in registers at a time */
+    static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of K */
+    static constexpr int columns = Dim + 8;                    /* of P V: the channels, and eight times P's sum */
+    /* V ends where K does, and there the ones are: they are written once. */
+    static constexpr int ones = tile * qk_row, v = ones - Dim * tile;
+
+    struct Shared {
+        uint8_t slot[slots][TD_HOPPER_INLINE_SLOT_BYTES(d)];
+        float row_scale[rows], v_scale[Dim], v_mean[Dim]; /* a row's with the softmax's */
+        uint64_t full[slots], empty[slots];
+    };
+    static_assert(sizeof(Shared) == TD_HOPPER_INLINE_SHARED_BYTES(d), "the launch asks for another size");
+    static_assert(sizeof(Shared) <= 47 * 1024, "more than a block has in a command buffer");
+    static_assert(ones + 8 * tile <= int(TD_HOPPER_INLINE_SLOT_BYTES(d)) && v >= 0, "V does not fit into a slot");
+    static_assert(TD_HOPPER_INLINE_SLOT_BYTES(d) % (8 * qk_row) == 0 &&
+                      TD_HOPPER_INLINE_SLOT_BYTES(d) % (8 * tile) == 0 && v % (8 * tile) == 0,
+                  "swizzled rows begin elsewhere");
+};
+
+template <int Value> struct Number {
+    static constexpr int value = Value;
+};
+
+/* A block's share of the work. */
+struct Place : PlaceOf<int64_t> {
+    int active; /* warpgroups that have rows */
+    int tiles;
+};
+
+__device__ __forceinline__ bool is_there(const uint64_t &barrier, uint32_t parity)
+{
+    return mbarrier_test_wait(shared_address(&barrier), parity);
+}
+
+__device__ __forceinline__ void wait_or_trap(const uint64_t &barrier, uint32_t parity)
+{
+    for (uint32_t tries = 0; !mbarrier_try_wait(shared_address(&barrier), parity, kSleepNs); tries++)
+        if (tries == kTries)
+            __trap();
+}
+
+/* The fetching warp. */
+template <class T>
+__device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p, const Place &at)
+{
+    const int lane = int(threadIdx.x) % 32;
+    const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
+    const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
+    const uint32_t tiles = uint32_t(at.tiles);
+    td_ring_place place = {0, 0}, oldest = {0, 0}; /* of the fetches that are not published */
+    uint32_t under_way = 0;
+
+    const auto publish = [&] {
+        fence_proxy_async();
+        warp_arrive(shared.full[oldest.slot]);
+        oldest = td_ring_next(oldest, T::slots);
+        under_way--;
+    };
+#pragma unroll 1
+    for (uint32_t fetch = 0; fetch < td_ring_fetches(tiles); fetch++) {
+        const uint64_t &empty = shared.empty[place.slot];
+        const uint32_t parity = td_ring_empty_parity(place), tile = td_ring_tile(fetch, tiles);
+        uint8_t *to = shared.slot[place.slot];
+
+        if (!__all_sync(~0u, is_there(empty, parity))) {
+            cp_async_wait<0>();
+            while (under_way > 0)
+                publish();
+            wait_or_trap(empty, parity);
+        }
+        if (td_ring_is_v(fetch, tiles))
+            copy_swizzled<T::dim, T::tile, T::tile, 32>(to + T::v, v + tile * T::tile, p.kv_pad, lane);
+        else
+            copy_swizzled<T::tile, T::dim, T::qk_row, 32>(to, k + int64_t(tile) * T::tile * T::dim, T::dim, lane);
+        cp_async_commit();
+        if (++under_way > TD_RING_LAG) {
+            cp_async_wait<TD_RING_LAG>();
+            publish();
+        }
+        place = td_ring_next(place, T::slots);
+    }
+    cp_async_wait<0>();
+    while (under_way > 0)
+        publish();
+}
+
+/* A consumer's registers. */
+template <class T> struct Consumer : td::Consumer<T> {
+    uint32_t q[T::dim / 32][4];
+    using td::Consumer<T>::s, td::Consumer<T>::p, td::Consumer<T>::r;
+
+    __device__ __forceinline__ void load_q(const uint8_t *rows, int lane)
+    {
+        const uint8_t *from = rows + lane / 4 * T::dim + 4 * (lane % 4);
+
+#pragma unroll
+        for (int step = 0; step < T::dim / 32; step++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                q[step][i] = ld_global(from + 32 * step + i % 2 * 8 * T::dim + i / 2 * 16);
+    }
+
+    /* S of a tile of keys; k is a tile_word(). */
+    __device__ __forceinline__ void issue_qk(uint32_t k)
+    {
+        wgmma_fence();
+        wgmma_s8<false>(s[0], q[0], descriptor<T::qk_row>(k));
+#pragma unroll
+        for (int step = 1; step < T::dim / 32; step++)
+            wgmma_s8<true>(s[0], q[step], descriptor<T::qk_row>(k + 2 * step));
+        wgmma_commit();
+    }
+
+    /* R = P V of the first tile of two, R += P V of the second. */
+    template <int Tile> __device__ __forceinline__ void issue_pv(uint32_t v)
+    {
+        wgmma_hold(p[Tile][0]);
+        wgmma_hold(p[Tile][1]);
+        wgmma_fence();
+        wgmma_e4m3<Tile != 0>(r, p[Tile][0], descriptor<T::tile>(v));
+        wgmma_e4m3<true>(r, p[Tile][1], descriptor<T::tile>(v + 2));
+        wgmma_commit();
+    }
+};
+
+template <class T>
+__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const Place &at)
+{
+    constexpr int pieces = Consumer<T>::kPieces;
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
+    const int group_row = at.row0 + 64 * group, end = int(p.kv_len);
+    const int free_keys = p.causal ? min(end, group_row + at.reach) : end; /* that all rows may attend to */
+    const uint32_t k_tile = tile_word(shared.slot[0]), v_tile = tile_word(shared.slot[0] + T::v);
+    constexpr uint32_t slot_words = sizeof shared.slot[0] / 16;
+    Consumer<T> c;
+
+    /* Registers are few: what follows from a thread's number is found anew where it is needed. */
+    const auto lane_now = [] { return tid_x() % 32; };
+    const auto row_now = [&] { return group_row + tid_x() % 128 / 32 * 16; }; /* the warp's first */
+
+    c.load_q((const uint8_t *)p.q_codes + (at.bh * p.q_pad + row_now()) * T::dim, lane_now());
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        c.top[row] = -CUDART_INF_F;
+        c.l[row] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < T::dim / 2; i++)
+        c.o[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < T::columns / 2; i++)
+        c.r[i] = 0.0f;
+
+    if (at.tiles > 0) {
+        const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
+        float2 low = {}, high = {}; /* scales of the next step's keys, a step being two tiles */
+        float key_scale;
+        td_ring_place next = {0, 0};
+        uint32_t v_slot = 0; /* of the tile before */
+
+        const auto read_scales = [&](int step) {
+            if (2 * step < at.tiles) {
+                const float *scales = k_scale + step * T::keys + 2 * lane_now();
+
+                low = load_now(scales);
+                high = load_now(scales + 64);
+            }
+        };
+        /* The scale of a thread's keys, and whether any of the warp's are masked, or bad: only those have another. */
+        const auto look = [&](int step) {
+            const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
+
+            key_scale = low.x;
+            return !__all_sync(~0u, same) || (step + 1) * T::keys > free_keys;
+        };
+        const auto mask = [&](auto tile, int step) {
+            const int lane = lane_now(), reach = p.causal ? row_now() + at.reach : end;
+            const float *scales = k_scale + step * T::keys;
+
+            c.template mask<decltype(tile)::value>(scales, lane, step * T::keys, end, reach);
+        };
+        const auto mask_first = [&](int step) {
+            const float *scales = k_scale + step * T::keys;
+
+            key_scale = -CUDART_INF_F;
+            for (int key = 2 * (lane_now() % 4); key < T::keys; key += 8)
+                key_scale = fmaxf(key_scale, fmaxf(scales[key], scales[key + 1]));
+            mask(Number<0>(), step);
+        };
+        const auto set_scale = [&] {
+            const float *row_scale = shared.row_scale + tid_x() / 32 * 16 + lane_now() / 4;
+
+            c.scale[0] = __fmul_rn(row_scale[0], key_scale);
+            c.scale[1] = __fmul_rn(row_scale[8], key_scale);
+        };
+        const auto are_there = [&](const td_ring_pair &of) {
+            return is_there(shared.full[of.k.slot], td_ring_full_parity(of.k)) &
+                   is_there(shared.full[of.v.slot], td_ring_full_parity(of.v));
+        };
+        const auto wait_both = [&](const td_ring_pair &of) {
+            wait_or_trap(shared.full[of.k.slot], td_ring_full_parity(of.k));
+            wait_or_trap(shared.full[of.v.slot], td_ring_full_parity(of.v));
+        };
+
+        read_scales(0);
+        bool odd = look(0); /* keys of the step are masked or bad */
+        wait_or_trap(shared.full[0], td_ring_full_parity(next));
+        c.issue_qk(k_tile);
+        next = td_ring_next(next, T::slots);
+        wgmma_wait<0>();
+        wgmma_hold(c.s[0]);
+        warp_arrive(shared.empty[0]);
+        if (odd)
+            mask_first(0);
+        set_scale();
+        c.template set_base<Added::nothing>();
+
+#pragma unroll 1
+        for (int step = 0;; step++) {
+            /* Without a next tile, S is of what lies where V does, and not used. */
+            bool more = 2 * step + 1 < at.tiles;
+            td_ring_pair now = td_ring_take(&next, more, T::slots);
+            bool there = are_there(now);
+
+            c.template exponentials<0, 0, pieces / 2>();
+            wgmma_wait<0>(); /* R of the step before */
+            wgmma_hold(c.r);
+            if (step > 0)
+                warp_arrive(shared.empty[v_slot]);
+            c.flush();
+            c.template exponentials<0, pieces / 2, pieces>();
+            c.template check<0, Added::o>();
+            if (__builtin_expect(odd, 0))
+                c.template correct<0>();
+            if (!there)
+                wait_both(now);
+            c.issue_qk(k_tile + now.k.slot * slot_words);
+            c.template issue_pv<0>(v_tile + now.v.slot * slot_words);
+            wgmma_wait<1>(); /* S of the second tile */
+            wgmma_hold(c.s[0]);
+            if (!more)
+                break;
+            warp_arrive(shared.empty[now.k.slot]);
+            v_slot = now.v.slot;
+            if (__builtin_expect(odd, 0))
+                mask(Number<1>(), step);
+
+            more = 2 * step + 2 < at.tiles;
+            now = td_ring_take(&next, more, T::slots);
+            there = are_there(now);
+            read_scales(step + 1);
+            c.template exponentials<1, 0, pieces / 2>();
+            wgmma_wait<0>(); /* R of the first tile */
+            warp_arrive(shared.empty[v_slot]);
+            c.template exponentials<1, pieces / 2, pieces>();
+            c.template check<1, Added::o_and_r>();
+            if (__builtin_expect(odd, 0))
+                c.template correct<1>();
+            if (!there)
+                wait_both(now);
+            c.issue_qk(k_tile + now.k.slot * slot_words);
+            c.template issue_pv<1>(v_tile + now.v.slot * slot_words);
+            odd = look(step + 1);
+            wgmma_wait<1>(); /* S of the next step */
+            wgmma_hold(c.s[0]);
+            if (!more)
+                break;
+            warp_arrive(shared.empty[now.k.slot]);
+            v_slot = now.v.slot;
+            if (__builtin_expect(odd, 0))
+                mask_first(step + 1);
+            set_scale();
+        }
+        wgmma_wait<0>();
+        wgmma_hold(c.r);
+        c.flush();
+    }
+
+    const int lane = lane_now(), row0 = row_now();
+#pragma unroll
+    for (int row = 0; row < 2; row++)
+        write_lse(p, at.bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
+    if (p.o.dtype == TANDEM_DTYPE_F32)
+        write_o<T, float>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
+    else if (p.o.dtype == TANDEM_DTYPE_F16)
+        write_o<T, __half>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
+    else
+        write_o<T, __nv_bfloat16>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
+}
+
+} // namespace ring
+
+template <class T> __device__ __forceinline__ void attend_ring(const td_params_attention &p)
+{
+    /* attn_8b_wgmma's: one more array would move that of other kernels in their shared memory. */
+    extern __shared__ __align__(1024) uint8_t hopper_bytes[];
+    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
+    const int thread = int(threadIdx.x);
+    ring::Place at = {place<T, int64_t>(p), 0, 0};
+
+    at.active = (min(T::rows, int(p.o.rows) - at.row0) + 63) / 64;
+    at.tiles = (at.keys + T::tile - 1) / T::tile;
+
+    if (thread < int(T::slots)) {
+        mbarrier_init(shared_address(&shared.full[thread]), 1);
+        mbarrier_init(shared_address(&shared.empty[thread]), 4 * at.active);
+    }
+    if (thread < 64 * at.active) /* rows are padded to 128 in memory */
+        shared.row_scale[thread] =
+            __fmul_rn(p.q_scale[at.bh * p.q_pad + at.row0 + thread], __fmul_rn(p.scale, TD_LOG2_E));
+    if (thread < T::dim) {
+        shared.v_scale[thread] = p.v_scale[at.bhk * T::dim + thread];
+        shared.v_mean[thread] = p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
+    }
+    constexpr int words = 8 * T::tile / 4; /* the eight rows of ones */
+    for (int i = thread; i < int(T::slots) * words; i += T::threads)
+        *reinterpret_cast<uint32_t *>(shared.slot[i / words] + T::ones + i % words * 4) = 0x38383838u;
+    fence_proxy_async();
+    __syncthreads();
+    if (thread >= 128 * T::groups) {
+        setmaxnreg_dec<T::groups == 2 ? 40 : 32>();
+        if (thread < 128 * T::groups + 32)
+            ring::produce<T>(shared, p, at);
+    } else {
+        setmaxnreg_inc<T::groups == 2 ? 232 : 160>();
+        if (thread < 128 * at.active)
+            ring::consume<T>(shared, p, at);
+    }
+}
+
+} // namespace td
+
+#define TD_INLINE_ENTRY(dim)                                                                 \
+    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(unsigned(dim)), 1) \
+        attn_8b_wgmma_inline_d##dim(const __grid_constant__ td_params_attention p)           \
+    {                                                                                        \
+        if (!td::cancelled(p.cancel))                                                        \
+            td::attend_ring<td::ring::Tile<dim>>(p);                                        \
+    }
+TD_INLINE_ENTRY(32)
+TD_INLINE_ENTRY(64)
+TD_INLINE_ENTRY(96)
+TD_INLINE_ENTRY(128)
+#endif
