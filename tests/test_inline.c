@@ -483,6 +483,7 @@ static void test_refusals(void **state)
     REFUSED(r->local_bytes = 12 * 1024 + 1, "in a command buffer there are 12288");
     REFUSED(r->registers = 255; r->block[0] = 257, "an SM has 65536");
     REFUSED(r->registers = 65; r->block[0] = 1024, "an SM has 65536"); /* they are handed out by eights */
+    REFUSED(r->registers = 224; r->block[0] = 288, "an SM has 65536"); /* 64512: but nine warps of 7168 are three a quarter */
     /* at the limit, and what it does without, is no reason to refuse it */
     for (int i = 0; i < 4; i++) {
         td_plan *plan = hand_made(1);

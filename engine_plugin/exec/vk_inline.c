@@ -33,6 +33,7 @@ enum {
     SM_REGISTERS = 65536,
     WARP = 32,
     WARP_REGISTERS = 256, /* a warp's are handed out in these steps */
+    SM_QUARTERS = 4,      /* each has a quarter of the registers, and of a block every fourth warp */
     BLOCK_THREADS = 1024,
     GRID_YZ = 65535,
     CLOCK_TRIES = 12,
@@ -169,7 +170,7 @@ static tandem_status check_record(const inline_stream *s, const td_record *recor
     if (!threads || threads > BLOCK_THREADS)
         REFUSE("the kernel %s has blocks of %llu threads; they have 1 to %d", entry, (unsigned long long)threads,
                BLOCK_THREADS);
-    warps = (threads + WARP - 1) / WARP;
+    warps = td_align_up((threads + WARP - 1) / WARP, SM_QUARTERS);
     registers = f->entry->registers > record->registers ? f->entry->registers : record->registers;
     registers = td_align_up(registers * WARP, WARP_REGISTERS) * warps;
     if (!registers || registers > SM_REGISTERS)
