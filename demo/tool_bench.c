@@ -48,6 +48,8 @@ const char *const tool_bench_help =
     "\n"
     "attention: N(0,1) in fp16, dense tensors [batch, heads, n, d]. Contenders, each in turn:\n"
     "  kernel      the attention kernel alone, on operands that are quantised already\n"
+    "  inline      8b's kernel for command buffers, on the same operands; only where the environment\n"
+    "              has TANDEM_EXPERIMENT=inline-wgmma\n"
     "  e2e         end to end, fp16 in, fp16 out: smoothing, quantisation, kernel\n"
     "  cudnn       cuDNN's fp16 scaled dot product attention by its backend API, where libcudnn.so.9\n"
     "              can be opened (LD_LIBRARY_PATH): the kernel that its own heuristics put first\n"

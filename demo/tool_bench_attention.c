@@ -21,7 +21,7 @@
 
 enum {
     MOST_SHAPES = 96,
-    MOST_ROWS = 8,
+    MOST_ROWS = 9,
     MOST_COPIES = 20,
     MOST_SETS = 64,
     CHECKED_ROWS = 4,
@@ -31,7 +31,8 @@ enum {
 };
 #define POISON 0xffffffffu /* two NaNs of fp16 */
 
-typedef enum contender { KERNEL, END_TO_END, CUDNN } contender;
+/* INLINE: 8b's kernel for command buffers, on the same codes; where TANDEM_EXPERIMENT asks for it. */
+typedef enum contender { KERNEL, INLINE, END_TO_END, CUDNN } contender;
 
 typedef struct shape {
     uint32_t batch, heads, n, dim;
@@ -54,6 +55,7 @@ typedef struct row {
 typedef struct bench {
     const char *json;
     bool cpu, quick, unchecked; /* unchecked: outputs are not compared with float64 */
+    bool experiment;            /* kernels that were never run on a GPU are to be, too */
     uint32_t rounds;
     double seconds; /* that one contender may take for all its rounds of a shape */
     td_cu_device *device;
@@ -75,7 +77,7 @@ typedef struct bench {
 } bench;
 
 static const char *const precision_names[] = {"auto", "f16", "8b", "4b"};
-static const char *const kind_names[] = {"kernel", "end to end", "cudnn"};
+static const char *const kind_names[] = {"kernel", "inline", "end to end", "cudnn"};
 
 static bool has(const char *list, const char *word)
 {
@@ -370,11 +372,14 @@ static tandem_attention op_of(const shape *s, uint32_t precision)
                               .precision = precision};
 }
 
-static bool make_plan(bench *b, const shape *s, uint32_t precision, td_plan *plan, char *why, size_t why_bytes)
+static bool make_plan(bench *b, const shape *s, contender kind, uint32_t precision, td_plan *plan, char *why,
+                      size_t why_bytes)
 {
     const tandem_attention op = op_of(s, precision);
+    td_target target = b->target;
+    target.inline_wgmma = kind == INLINE;
     return td_attention_check(&op, why, why_bytes) == TANDEM_OK &&
-           td_plan_attention(&op, &b->target, plan, NULL, why, why_bytes) == TANDEM_OK;
+           td_plan_attention(&op, &target, plan, NULL, why, why_bytes) == TANDEM_OK;
 }
 
 static bool reserve(bench *b, td_cu_mem *mem, void **host, uint64_t bytes, char *why, size_t why_bytes)
@@ -423,10 +428,12 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
             continue;
         for (int kind = order[i] == TANDEM_PRECISION_AUTO ? END_TO_END : KERNEL; kind <= END_TO_END; kind++) {
             row *it = &rows[count];
+            if (kind == INLINE && (order[i] != TANDEM_PRECISION_8B || !b->experiment))
+                continue;
             *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count};
             it->plan = calloc(1, sizeof *it->plan);
             count++;
-            if (!it->plan || !make_plan(b, s, order[i], plan, it->why, sizeof it->why))
+            if (!it->plan || !make_plan(b, s, it->kind, order[i], plan, it->why, sizeof it->why))
                 continue;
             it->used = plan->precision;
             uint32_t part = 0;
@@ -810,6 +817,7 @@ int bench_attention(int argc, char **argv)
     if (!b.block || (!b.cpu && !open_cuda(&b, !no_cudnn, why, sizeof why))) {
         result = tool_fail("bench attention", "%s", why[0] ? why : "out of memory");
     } else {
+        b.experiment = b.target.sm == 90 && td_inline_target(b.target.sm).inline_wgmma;
         const char *device = b.cpu ? "CPU" : td_cu_device_info(b.device)->name;
         const bool fits = !tuning || td_choice_fits(&table, b.target.sm, device, why, sizeof why);
         if (tuning && fits)

@@ -71,6 +71,9 @@ static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT - 1] = {
     {                                                                                                                \
         .name = "attn_" type "_wgmma", .entry = "attn_" type "_wgmma_d" #d, .cpu = td_twin_attn_f16_wgmma             \
     }
+static const td_kernel kernels_attn_8b_wgmma_inline[D_COUNT - 1] = {
+    WGMMA(attn_8b_wgmma_inline, 32), WGMMA(attn_8b_wgmma_inline, 64), WGMMA(attn_8b_wgmma_inline, 96),
+    WGMMA(attn_8b_wgmma_inline, 128)};
 /* Without a prologue: on tensors of fp16, of bf16. */
 static const struct {
     uint32_t dim;
@@ -1006,8 +1009,10 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     /* wgmma: one scale for what a thread has of a step's keys, maxima before scales (so none below zero), no delta-S */
     const bool one_scale =
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
-    const bool wgmma = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
-                       scale > 0 && target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad);
+    const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
+                           scale > 0;
+    const bool ring = wgmma_can && target->inline_wgmma && !target->dump;
+    const bool wgmma = wgmma_can && (ring || target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad));
     const uint32_t step_keys = wgmma ? TD_HOPPER_KEYS : TD_TILE_KEYS;
     const bool dump = target->dump && at.is_gpu;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
@@ -1136,6 +1141,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
+                              : ring   ? &kernels_attn_8b_wgmma_inline[d_index]
                               : wgmma  ? (dump ? &kernels_attn_8b_wgmma_dump[d_index] : &kernels_attn_8b_wgmma[d_index])
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
@@ -1144,7 +1150,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     record =
         add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
     if (wgmma) {
-        record->shared_bytes = TD_HOPPER_SHARED_BYTES(d_pad);
+        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : TD_HOPPER_SHARED_BYTES(d_pad);
         record->block[0] = TD_HOPPER_THREADS(d_pad);
     } else if (at.is_gpu) {
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);

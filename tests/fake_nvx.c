@@ -80,7 +80,7 @@ void fake_nvx_learn(void)
 
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (uint32_t precision = TANDEM_PRECISION_F16; precision <= TANDEM_PRECISION_4B; precision++)
-            for (uint32_t way = 0; way < 4; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused */
+            for (uint32_t way = 0; way < 5; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused */
                 const uint32_t sm = way < 2 ? 80 : 90;
                 const tandem_view view = {.mem = 1,
                                           .dtype = way % 2 ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32,
@@ -96,12 +96,13 @@ void fake_nvx_learn(void)
                                              .kv_len = 64,
                                              .head_dim = dims[d],
                                              .precision = precision,
-                                             .smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K |
+                                             .smooth = (way < 4 ? TANDEM_SMOOTH_Q : 0u) | TANDEM_SMOOTH_K |
                                                        (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V)};
                 td_target target = td_target_for_sm(sm);
                 char why[200];
 
                 target.twin = target.commit = true;
+                target.inline_wgmma = way == 4;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();
@@ -456,6 +457,8 @@ static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer comm
         it = add_item(commands);
         *it = (item){.kernel = index ? kernels[index - 1] : NULL,
                      .grid = {info->gridDimX, info->gridDimY, info->gridDimZ}};
+        if (it->kernel && !strncmp(it->kernel->name, "attn_", 5))
+            fake_nvx_state.attention = it->kernel->name;
         memcpy(it->params, info->pParams[0], index ? TD_PARAM_BYTES : sizeof(td_params_stamp));
     }
     pthread_mutex_unlock(&lock);

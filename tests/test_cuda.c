@@ -412,6 +412,119 @@ static void test_direct(void **state)
     }
 }
 
+/* --- attn_8b_wgmma_inline, in a stream --- */
+
+/* The plan with it against the twin, if `twin`, and bit for bit against the plan with attn_8b_wgmma. */
+static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
+{
+    static const char *const names[] = {"attn_8b_wgmma_inline", "attn_8b_wgmma"};
+    tu_tensor o[2], lse[2];
+    tu_case it;
+
+    show("inline", shape);
+    tu_case_init(&it, shape);
+    if (spoil)
+        spoil(&it);
+    for (int i = 0; i < 2; i++) {
+        td_target target = target_here();
+        gpu_case gpu;
+        char why[200];
+
+        o[i] = tu_tensor_like(&it.o);
+        lse[i] = tu_tensor_like(&it.lse);
+        target.inline_wgmma = i == 0;
+        if (twin && i == 0)
+            must(tu_case_run(&it, &target, THREADS), "the twin");
+        else
+            must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why), why);
+        assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, names[i]);
+        gpu_case_run(&gpu, &it, &o[i], &lse[i]);
+        gpu_case_free(&gpu);
+    }
+    assert_memory_equal(o[0].data, o[1].data, it.o.bytes + TU_GUARD_BYTES);
+    if (it.lse.data)
+        assert_memory_equal(lse[0].data, lse[1].data, it.lse.bytes + TU_GUARD_BYTES);
+    if (twin)
+        tu_compare_outputs(&it, &o[0], &lse[0]);
+    for (int i = 0; i < 2; i++) {
+        tu_tensor_free(&o[i]);
+        tu_tensor_free(&lse[i]);
+    }
+    tu_case_free(&it);
+}
+
+static void test_inline_wgmma(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128},
+                          lengths[] = {1, 63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 385, 700};
+    uint64_t seed = 1200;
+
+    (void)state;
+    if (target_here().sm != 90 || image)
+        skip();
+    for (size_t q = 0; q < 13; q++)
+        for (size_t k = 0; k < 13; k++, seed++) {
+            if ((q + 3 * k) % (quick ? 23 : 3))
+                continue;
+            check_inline(&(tu_shape){.heads = 4,
+                                     .kv_heads = 1 + seed % 2,
+                                     .q_len = lengths[q],
+                                     .kv_len = lengths[k],
+                                     .head_dim = dims[seed % 5],
+                                     .precision = TANDEM_PRECISION_8B,
+                                     .causal = seed / 2 % 2,
+                                     .granularity = seed % 7 ? 0 : TANDEM_GRANULARITY_TENSOR,
+                                     .smooth = seed % 4 ? 0 : TANDEM_SMOOTH_V,
+                                     .dtype_q = seed % 3,
+                                     .dtype_k = seed % 3,
+                                     .dtype_v = seed % 3,
+                                     .dtype_o = 1 + seed % 3,
+                                     .lse = seed % 3 != 1,
+                                     .v_bias = 1,
+                                     .seed = seed},
+                         NULL, true);
+        }
+    for (size_t i = 0; i < 5; i++) {
+        for (uint32_t causal = 0; causal < 2 && !(quick && i); causal++) {
+            check_inline(&(tu_shape){.batch = 2,
+                                     .heads = 2,
+                                     .q_len = 260,
+                                     .kv_len = 300,
+                                     .head_dim = dims[i],
+                                     .precision = TANDEM_PRECISION_8B,
+                                     .causal = causal,
+                                     .lse = 1,
+                                     .seed = 1400 + i},
+                         spoil_direct, true);
+            /* more blocks than multiprocessors, several times; rings that go round often */
+            check_inline(&(tu_shape){.batch = quick ? 2 : 23,
+                                     .heads = 26,
+                                     .kv_heads = 13,
+                                     .q_len = 400,
+                                     .kv_len = 1000 + 7 * (uint32_t)i,
+                                     .head_dim = dims[i],
+                                     .precision = TANDEM_PRECISION_8B,
+                                     .dtype_q = TANDEM_DTYPE_F16,
+                                     .dtype_k = TANDEM_DTYPE_F16,
+                                     .dtype_v = TANDEM_DTYPE_F16,
+                                     .dtype_o = TANDEM_DTYPE_F16,
+                                     .causal = causal,
+                                     .seed = 1410 + i},
+                         NULL, false);
+        }
+        /* scores of a wide range, so that bases move; so for long */
+        check_inline(&(tu_shape){.heads = 2,
+                                 .q_len = 70,
+                                 .kv_len = quick ? 700 : 9000,
+                                 .head_dim = dims[i],
+                                 .precision = TANDEM_PRECISION_8B,
+                                 .scale = 1.5f,
+                                 .lse = 1,
+                                 .seed = 1420 + i},
+                     NULL, true);
+    }
+}
+
 /* So many heads that a block of the prologue works on several sets of tiles. */
 static void test_many_heads(void **state)
 {
@@ -2102,6 +2215,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_head_dims),
         cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_causal_and_groups),
         cmocka_unit_test(test_many_heads),

@@ -245,6 +245,71 @@ static void test_many_plans_in_a_row(void **state)
         check_case(&big, "8b, all smoothed");
 }
 
+/* attn_8b_wgmma_inline, which only runs where it is asked for: the bits of the plan for a stream, with attn_8b_wgmma. */
+static void check_wgmma(const tu_shape *shape)
+{
+    td_target target = td_target_for_sm(sm), free_target = td_target_for_stream(sm);
+    td_stream_submit submit;
+    tu_case it;
+    vk_case on;
+
+    print_message("    h%u/%u q%u kv%u d%u causal %u\n", shape->heads, shape->kv_heads, shape->q_len, shape->kv_len,
+                  shape->head_dim, shape->causal);
+    target.inline_wgmma = true;
+    tu_case_init(&it, shape);
+    must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why));
+    assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma_inline");
+    vk_case_make(&on, &it);
+    submit = submit_of(&on, &it.plan);
+    run(&submit);
+    if (F.real) {
+        must(td_plan_attention(&it.op, &free_target, &it.plan, NULL, why, sizeof why));
+        expected(&it, &it.o, &it.lse);
+    } else {
+        free_target.twin = true;
+        assert_int_equal(tu_case_run(&it, &free_target, 2), TANDEM_OK);
+    }
+    assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma");
+    same("O", &on, TD_VIEW_O, &it.o);
+    if (it.lse.data)
+        same("lse", &on, TD_VIEW_LSE, &it.lse);
+    vk_case_free(&on);
+    tu_case_free(&it);
+}
+
+static void test_wgmma(void **state)
+{
+    static const uint32_t wgmma_dims[] = {32, 64, 80, 96, 128}, lengths[] = {1, 63, 64, 65, 128, 129, 192, 193, 400};
+    uint64_t seed = 1;
+
+    (void)state;
+    if (sm != 90)
+        skip();
+    for (size_t q = 0; q < 9; q++)
+        for (size_t k = 0; k < 9; k++, seed++) {
+            if (!F.real && (q + 2 * k) % 7) /* the twin takes its time */
+                continue;
+            check_wgmma(&(tu_shape){.heads = 4,
+                                    .kv_heads = 2,
+                                    .q_len = lengths[q],
+                                    .kv_len = lengths[k],
+                                    .head_dim = wgmma_dims[seed % 5],
+                                    .precision = TANDEM_PRECISION_8B,
+                                    .smooth = seed % 3 ? 0 : TANDEM_SMOOTH_K | TANDEM_SMOOTH_V,
+                                    .causal = seed % 2,
+                                    .lse = seed % 4 < 2,
+                                    .dtype_o = 1 + seed % 3,
+                                    .v_bias = 1,
+                                    .seed = seed});
+        }
+    for (size_t d = 0; d < 5 && F.real; d++) { /* more blocks than multiprocessors; long rings; bases that move */
+        check_wgmma(&(tu_shape){.batch = 20, .heads = 20, .q_len = 300, .kv_len = 200, .head_dim = wgmma_dims[d],
+                                .precision = TANDEM_PRECISION_8B, .causal = d % 2, .seed = 200 + d});
+        check_wgmma(&(tu_shape){.heads = 3, .q_len = 500, .kv_len = 5000, .head_dim = wgmma_dims[d],
+                                .precision = TANDEM_PRECISION_8B, .scale = 1.5f, .lse = 1, .seed = 210 + d});
+    }
+}
+
 /* Within a command buffer nothing but barriers says what comes before what. */
 static void test_order(void **state)
 {
@@ -1431,6 +1496,39 @@ static void record_frames(bool one_buffer)
     leave();
 }
 
+/* Kernels that no GPU has run yet are in no plan of a session's, unless its environment asks for them. */
+static void test_experiment(void **state)
+{
+    static const struct {
+        const char *value, *kernel;
+    } cases[] = {{NULL, "attn_8b_fp8"}, {"inline-wgmma", "attn_8b_wgmma_inline"}, {"inline", "attn_8b_fp8"}, {"", "attn_8b_fp8"}};
+
+    (void)state;
+    if (sm != 90)
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].value)
+            assert_int_equal(setenv("TANDEM_EXPERIMENT", cases[i].value, 1), 0);
+        else
+            assert_int_equal(unsetenv("TANDEM_EXPERIMENT"), 0);
+        F.attention = "";
+        enter();
+        if (!F.real)
+            assert_string_equal(F.attention, cases[i].kernel); /* of the self-test */
+        F.attention = "";
+        tandem_job job = job_on(w.lanes[0].mem);
+        tandem_ticket ticket;
+
+        job.op.attention.precision = TANDEM_PRECISION_8B;
+        OK(tandem_submit(w.s, &job, &ticket));
+        OK(tandem_wait(w.s, ticket, LIMIT_NS, NULL));
+        if (!F.real)
+            assert_string_equal(F.attention, cases[i].kernel);
+        leave();
+    }
+    assert_int_equal(unsetenv("TANDEM_EXPERIMENT"), 0);
+}
+
 static void test_record_frames(void **state)
 {
     (void)state;
@@ -2351,6 +2449,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest measurements[] = {cmocka_unit_test(test_bench)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_wgmma),
         cmocka_unit_test(test_many_plans_in_a_row),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_barriers),
@@ -2368,6 +2467,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_failing_calls),
         cmocka_unit_test(test_failing_submits),
+        cmocka_unit_test(test_experiment),
         cmocka_unit_test(test_record_frames),
         cmocka_unit_test(test_submit_frames),
         cmocka_unit_test(test_held),

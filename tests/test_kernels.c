@@ -130,7 +130,7 @@ static void launch_record(module *on, const td_record *record, const uint64_t *v
 /* --- Cases of attention --- */
 
 typedef struct options {
-    bool stream, dump, commit, prologue_only;
+    bool stream, ring, dump, commit, prologue_only;
     uint32_t schedules;
     void (*spoil)(tu_case *);
 } options;
@@ -143,6 +143,7 @@ static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
     tu_case it;
 
     target.twin = true;
+    target.inline_wgmma = with.ring;
     target.dump = with.dump;
     target.commit = with.commit;
     if (sm == 80 && on->sm != 80) /* the twin's fp16 units are all alike */
@@ -395,6 +396,58 @@ static void test_wgmma(void **state)
                       .precision = TANDEM_PRECISION_8B,
                       .seed = 95},
           (options){.stream = true, .dump = true, .spoil = spoil_values});
+}
+
+/* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */
+static void test_inline_wgmma(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 128}, lengths[] = {1, 63, 64, 65};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 1000, 1}, {1, 1, 1, 1, 0}, {2, 2, 200, 70, 1}, {1, 1, 64, 700, 0}};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 5; s++)
+            if (!quick || s == i)
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_8B,
+                                  .dtype_q = 1,
+                                  .dtype_k = 1,
+                                  .dtype_v = 1,
+                                  .dtype_o = (s + i) % 3,
+                                  .lse = (s + i) % 2,
+                                  .k_bias = 1,
+                                  .v_bias = 1,
+                                  .seed = 150 + 5 * i + s},
+                      (options){.ring = true, .schedules = quick ? 1 : 3});
+    for (uint32_t q = 0; q < 4 && !quick; q++)
+        for (uint32_t k = 0; k < 4; k++)
+            check(module_of(90), 90,
+                  &(tu_shape){.heads = 1 + (q + k) % 2,
+                              .q_len = lengths[q],
+                              .kv_len = lengths[k] + (k > 0) * 64,
+                              .head_dim = dims[(q + k) % 4],
+                              .causal = (q * 4 + k) / 3 % 2,
+                              .precision = TANDEM_PRECISION_8B,
+                              .lse = 1,
+                              .seed = 170 + 4 * q + k},
+                  (options){.ring = true, .schedules = 2});
+    check(module_of(90), 90,
+          &(tu_shape){.heads = 2,
+                      .q_len = 70,
+                      .kv_len = 200,
+                      .head_dim = 64,
+                      .precision = TANDEM_PRECISION_8B,
+                      .lse = 1,
+                      .seed = 190},
+          (options){.ring = true, .spoil = spoil_values});
 }
 
 /* F16 by wgmma, on tensors as they lie in memory. */
@@ -704,6 +757,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sm90),
         cmocka_unit_test(test_sm120),
         cmocka_unit_test(test_wgmma),
+        cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_prepare),
         cmocka_unit_test(test_every_entry_was_run),

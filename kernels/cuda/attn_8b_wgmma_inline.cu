@@ -346,7 +346,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 template <class T> __device__ __forceinline__ void attend_ring(const td_params_attention &p)
 {
     /* attn_8b_wgmma's: one more array would move that of other kernels in their shared memory. */
-    extern __shared__ __align__(1024) uint8_t hopper_bytes[];
+    TD_DYNAMIC_SHARED(1024, hopper_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
     const int thread = int(threadIdx.x);
     ring::Place at = {place<T, int64_t>(p), 0, 0};

@@ -164,6 +164,10 @@ static inline int __syncthreads_and(int x)
 {
     return emu::barrier(0, 0, true, x != 0).all;
 }
+[[noreturn]] static inline void __trap()
+{
+    emu::fail("trap");
+}
 static inline void __threadfence()
 {
     emu::maybe_yield();

@@ -727,9 +727,14 @@ void mbarrier_arrive(uint32_t at)
     maybe_yield();
 }
 
+bool mbarrier_look(uint32_t at, uint32_t parity)
+{
+    return (mbarrier_of(at)->phase & 1) != parity;
+}
+
 bool mbarrier_test(uint32_t at, uint32_t parity)
 {
-    const bool done = (mbarrier_of(at)->phase & 1) != parity;
+    const bool done = mbarrier_look(at, parity);
     if (done)
         maybe_yield();
     else

@@ -76,7 +76,8 @@ void copy_wait(unsigned pending);
 
 void mbarrier_init(uint32_t at, uint32_t arrivals);
 void mbarrier_arrive(uint32_t at);
-bool mbarrier_test(uint32_t at, uint32_t parity);
+bool mbarrier_test(uint32_t at, uint32_t parity); /* for somebody who asks until it is true */
+bool mbarrier_look(uint32_t at, uint32_t parity);
 
 /* Products that are under way: C (64 x n, 32 bits an element) = A B [+ C], k = 32 bytes of a row of A. */
 enum class Type { s8, e4m3, f16, bf16 };

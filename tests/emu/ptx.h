@@ -227,6 +227,10 @@ template <bool Add, int N> static inline void wgmma_s8(int (&c)[N], uint64_t a_s
 {
     emu::wgmma_start({emu::Type::s8, 2 * N, Add, false, a_shared, b_shared, nullptr, c});
 }
+template <bool Add, int N> static inline void wgmma_s8(int (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
+{
+    emu::wgmma_start({emu::Type::s8, 2 * N, Add, false, 0, b_shared, a, c});
+}
 template <bool Add, int N> static inline void wgmma_e4m3(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
 {
     emu::wgmma_start({emu::Type::e4m3, 2 * N, Add, false, 0, b_shared, a, c});
@@ -260,6 +264,15 @@ static inline void mbarrier_arrive(uint32_t barrier)
 static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
 {
     return emu::mbarrier_test(barrier, parity);
+}
+static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity, uint32_t)
+{
+    return emu::mbarrier_test(barrier, parity);
+}
+static inline bool mbarrier_test_wait(uint32_t barrier, uint32_t parity)
+{
+    emu::maybe_yield();
+    return emu::mbarrier_look(barrier, parity);
 }
 
 static inline void stmatrix_x4(uint32_t shared, const uint32_t (&r)[4])
