@@ -150,6 +150,8 @@ uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t m
     *pieces = 1;
     if (count <= 1 || (uint64_t)op->batch * op->heads > MOST_SLICES)
         return 1;
+    if (op->q.dtype == TANDEM_DTYPE_CODES_INT8) /* all scales lie behind all codes: a part is no tensor of codes */
+        return 1;
     if (count > MOST_SLICES)
         count = MOST_SLICES;
     c = cut_for(op, (uint32_t)count);
