@@ -34,6 +34,7 @@
 
 #include "interop/wire/conn.h"
 #include "tandem/vulkan.h"
+#include "tests/daemon_util.h"
 #include "tests/vk_util.h"
 
 #define MS 1000000ull
@@ -674,22 +675,6 @@ typedef struct holding {
     long vram_mib; /* -1: no GPU */
 } holding;
 
-static int count_fds(pid_t pid)
-{
-    char path[64];
-    DIR *dir;
-    int count = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    dir = opendir(path);
-    if (!dir)
-        return -1;
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count - 2;
-}
-
 /* Resident, without what is shared with clients and files. */
 static long memory_of(pid_t pid)
 {
@@ -764,8 +749,8 @@ static holding look(void)
 
     await_alone();
     worker = find_worker();
-    return (holding){.broker_fds = count_fds(daemon_pid),
-                     .worker_fds = count_fds(worker),
+    return (holding){.broker_fds = count_fds_of(daemon_pid),
+                     .worker_fds = count_fds_of(worker),
                      .broker_kib = memory_of(daemon_pid),
                      .worker_kib = memory_of(worker),
                      .vram_mib = vram_used()};

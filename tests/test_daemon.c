@@ -31,7 +31,7 @@
 #include "interop/wire/ring.h"
 #include "kernels/model/safetensors.h"
 #include "tandem/tandem.h"
-#include "tests/daemon_log.h"
+#include "tests/daemon_util.h"
 #include "wire_util.h"
 
 #define MS 1000000ull

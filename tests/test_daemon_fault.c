@@ -24,7 +24,7 @@
 
 #include "interop/base.h"
 #include "tandem/tandem.h"
-#include "tests/daemon_log.h"
+#include "tests/daemon_util.h"
 
 #define MS 1000000ull
 #define PATIENCE (30000 * MS)
@@ -37,79 +37,27 @@ static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 
 static int set_up(void **state)
 {
-    const uint64_t begin = td_now_ns();
-    FILE *file = fopen(config_path, "w");
-
     (void)state;
-    assert_non_null(file);
-    fprintf(file, "backend = cuda\nlog = debug\njob_ms = " JOB_MS "\n");
-    assert_int_equal(fclose(file), 0);
-    unlink(log_path);
     unlink(fault_path);
-    daemon_pid = fork();
-    assert_true(daemon_pid >= 0);
-    if (!daemon_pid) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-        execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
-        _exit(127);
-    }
-    while (!has_logged(log_path, "computes on")) {
-        assert_true(td_now_ns() - begin < PATIENCE);
-        sleep_ms(2);
-    }
+    daemon_pid = begin_daemon(program, socket_path, config_path, "backend = cuda\nlog = debug\njob_ms = " JOB_MS "\n",
+                              log_path);
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    int status;
-
     (void)state;
-    assert_int_equal(kill(daemon_pid, SIGTERM), 0);
-    assert_int_equal(waitpid(daemon_pid, &status, 0), daemon_pid);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    end_daemon_by(&daemon_pid, SIGTERM);
     return 0;
-}
-
-/* The worker that there is now fails so at the next job. */
-static void arm(const char *how)
-{
-    char next[120];
-    FILE *file;
-
-    snprintf(next, sizeof next, "%s.next", fault_path);
-    file = fopen(next, "w");
-    assert_non_null(file);
-    fprintf(file, "%d %s\n", (int)logged_worker(log_path), how);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(next, fault_path), 0);
-}
-
-/* -1 where only root may see it. */
-static int count_fds(pid_t pid)
-{
-    char path[64];
-    int count = 0;
-    DIR *dir;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    dir = opendir(path);
-    if (!dir)
-        return -1;
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
 }
 
 static void await_fds(pid_t pid, int most)
 {
     const uint64_t begin = td_now_ns();
 
-    while (count_fds(pid) > most) {
+    while (count_fds_of(pid) > most) {
         if (td_now_ns() - begin > PATIENCE)
-            fail_msg("process %d has %d descriptors, not %d", (int)pid, count_fds(pid), most);
+            fail_msg("process %d has %d descriptors, not %d", (int)pid, count_fds_of(pid), most);
         sleep_ms(5);
     }
 }
@@ -215,10 +163,10 @@ static void one_fails(const char *how, const char *says)
     check_frames(&guilty);
     check_frames(&other);
     first = logged_worker(log_path);
-    own = count_fds(getpid());
-    broker = count_fds(daemon_pid);
-    worker = count_fds(first);
-    arm(how);
+    own = count_fds_of(getpid());
+    broker = count_fds_of(daemon_pid);
+    worker = count_fds_of(first);
+    arm_fault(fault_path, log_path, how);
     ticket = engine_submit(&guilty);
     begin = td_now_ns();
     do /* the worker has it, and nothing of the other one's before */
@@ -278,7 +226,7 @@ static void three_in_a_row(void **state)
     check_frames(&other);
     for (int i = 0; i < 3; i++) {
         worker = logged_worker(log_path);
-        arm("fault");
+        arm_fault(fault_path, log_path, "fault");
         assert_int_equal(engine_frame(&guilty).status, TANDEM_ERROR_LOST);
         check_frames(&other);
         assert_true(logged_worker(log_path) != worker);

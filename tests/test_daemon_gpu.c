@@ -27,7 +27,7 @@
 
 #include "interop/base.h"
 #include "tandem/vulkan.h"
-#include "tests/daemon_log.h"
+#include "tests/daemon_util.h"
 #include "tests/vk_util.h"
 
 #define MS ((uint64_t)1000000)
@@ -390,47 +390,15 @@ static void await_logged(const char *text, int times)
 
 static void start_daemon(const char *config)
 {
-    FILE *file = fopen(config_path, "w");
+    char text[400];
 
-    assert_non_null(file);
-    fprintf(file, "backend = cuda\nlog = debug\n%s", config);
-    assert_int_equal(fclose(file), 0);
-    unlink(log_path);
-    daemon_pid = fork();
-    if (!daemon_pid) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-        execl(to_start, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
-        _exit(127);
-    }
-    await_logged("computes on", 1);
+    snprintf(text, sizeof text, "backend = cuda\nlog = debug\n%s", config);
+    daemon_pid = begin_daemon(to_start, socket_path, config_path, text, log_path);
 }
 
 static void end_daemon(int with)
 {
-    int status;
-
-    assert_int_equal(kill(daemon_pid, with), 0);
-    assert_int_equal(waitpid(daemon_pid, &status, 0), daemon_pid);
-    daemon_pid = 0;
-    if (with == SIGTERM)
-        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-static int count_fds(pid_t pid)
-{
-    char path[64];
-    DIR *dir;
-    int count = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    dir = opendir(path);
-    if (!dir)
-        return -1;
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
+    end_daemon_by(&daemon_pid, with);
 }
 
 typedef struct run {
@@ -539,10 +507,10 @@ static void await_fds(int broker, int worker)
 {
     const uint64_t begin = td_now_ns();
 
-    while (count_fds(daemon_pid) > broker || count_fds(logged_worker(log_path)) > worker) {
+    while (count_fds_of(daemon_pid) > broker || count_fds_of(logged_worker(log_path)) > worker) {
         if (td_now_ns() - begin > 1000 * MS)
-            fail_msg("after 1 s the broker has %d descriptors and not %d, the worker %d and not %d", count_fds(daemon_pid),
-                     broker, count_fds(logged_worker(log_path)), worker);
+            fail_msg("after 1 s the broker has %d descriptors and not %d, the worker %d and not %d", count_fds_of(daemon_pid),
+                     broker, count_fds_of(logged_worker(log_path)), worker);
         sleep_ms(5);
     }
 }
@@ -558,8 +526,8 @@ static void a_killed_engine_harms_nobody(void **state)
     start_engine(&a, "ms 6000");
     await_said(&a, "begins");
     sleep_ms(200);
-    broker = count_fds(daemon_pid);
-    worker = count_fds(logged_worker(log_path));
+    broker = count_fds_of(daemon_pid);
+    worker = count_fds_of(logged_worker(log_path));
     for (int i = 0; i < 3; i++) {
         start_engine(&b, i == 2 ? "ms 60000 rows 8192 heads 16" : "hang 20 stays 1 ms 60000");
         await_said(&b, i == 2 ? "begins" : "hangs");
@@ -659,20 +627,6 @@ static void a_fault_in_a_kernel_is_survived(void **state)
     assert_true(count_logged("is gone:") > 0 && count_logged("computes on") > 1);
 }
 
-/* The worker that there is now has such a kernel in front of its next job's first one. */
-static void arm(const char *how)
-{
-    char next[120];
-    FILE *file;
-
-    snprintf(next, sizeof next, "%s.next", fault_path);
-    file = fopen(next, "w");
-    assert_non_null(file);
-    fprintf(file, "%d %s\n", (int)logged_worker(log_path), how);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(next, fault_path), 0);
-}
-
 /* Both are back by themselves, with right frames, and nothing is left of it. */
 static void kernels_fail(const char *how)
 {
@@ -682,13 +636,13 @@ static void kernels_fail(const char *how)
     end_daemon(SIGTERM);
     to_start = faulty;
     start_daemon("job_ms = 700\n");
-    fds = count_fds(daemon_pid);
+    fds = count_fds_of(daemon_pid);
     start_engine(&a, "ms 25000 after 60");
     start_engine(&b, "ms 25000 after 60 dim 128");
     await_said(&a, "begins");
     await_said(&b, "begins");
     sleep_ms(200);
-    arm(how);
+    arm_fault(fault_path, log_path, how);
     await_logged("is gone:", 1);
     await_logged("computes on", 2);
     assert_int_equal(end_engine(&a), 0);

@@ -28,7 +28,7 @@
 
 #include "interop/base.h"
 #include "tandem/vulkan.h"
-#include "tests/daemon_log.h"
+#include "tests/daemon_util.h"
 #include "tests/vk_util.h"
 
 #define MS 1000000ull
@@ -44,48 +44,15 @@ static void sleep_ms(unsigned ms) { usleep(ms * 1000); }
 
 static void start_daemon(const char *config)
 {
-    const uint64_t begin = td_now_ns();
-    FILE *file = fopen(config_path, "w");
+    char text[400];
 
-    assert_non_null(file);
-    fprintf(file, "backend = cpu\n%s", config);
-    assert_int_equal(fclose(file), 0);
-    unlink(log_path);
-    daemon_pid = fork();
-    assert_true(daemon_pid >= 0);
-    if (!daemon_pid) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-        execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
-        _exit(127);
-    }
-    while (!has_logged(log_path, "computes on")) {
-        assert_true(td_now_ns() - begin < PATIENCE);
-        sleep_ms(2);
-    }
+    snprintf(text, sizeof text, "backend = cpu\n%s", config);
+    daemon_pid = begin_daemon(program, socket_path, config_path, text, log_path);
 }
 
 static void end_daemon(int with)
 {
-    int status;
-
-    assert_int_equal(kill(daemon_pid, with), 0);
-    assert_int_equal(waitpid(daemon_pid, &status, 0), daemon_pid);
-    daemon_pid = 0;
-    if (with == SIGTERM)
-        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-static int count_fds(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-
-    assert_non_null(dir);
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
+    end_daemon_by(&daemon_pid, with);
 }
 
 /* Sessions. */
@@ -702,7 +669,7 @@ static void await_return(side *x, tandem_job *job)
 /* One is being computed, one waits for its turn, one for the engine: killed in the midst of it. */
 static void test_killed(void **state)
 {
-    const int fds = count_fds();
+    const int fds = count_fds_of(getpid());
     uint64_t in, bytes, begin;
     void *want = expected(&shapes[0], &bytes), *host;
     side x;
@@ -759,7 +726,7 @@ static void test_killed(void **state)
     }
     close_side(&x);
     free(want);
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(count_fds_of(getpid()), fds);
 }
 
 /* The worker alone dies: the job is lost, the connection is not. A daemon that stops in order comes back too. */
@@ -897,7 +864,7 @@ static void *play(void *user)
 static void test_random_moments(void **state)
 {
     const unsigned kills = getenv("TANDEM_KILLS") ? (unsigned)atoi(getenv("TANDEM_KILLS")) : 12;
-    const int fds = count_fds();
+    const int fds = count_fds_of(getpid());
     uint64_t seed = td_now_ns();
     player p = {0};
 
@@ -918,7 +885,7 @@ static void test_random_moments(void **state)
     print_message("%u kills: %u jobs done, %u lost, %u refused, the longest wait %.1f ms\n", kills, p.done, p.lost,
                   p.refused, (double)p.longest_ns / 1e6);
     assert_true(p.lost + p.refused > 0);
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(count_fds_of(getpid()), fds);
     free(p.want);
 }
 
@@ -1046,7 +1013,7 @@ static void test_refusals(void **state)
 {
     char path[200], *before = getenv("XDG_RUNTIME_DIR");
     const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = 3 << 20};
-    const int fds = count_fds();
+    const int fds = count_fds_of(getpid());
     const tandem_session_desc any = {0};
     tandem_mem mem;
     side x;
@@ -1071,7 +1038,7 @@ static void test_refusals(void **state)
     refused(&(tandem_session_desc){.backend = TANDEM_BACKEND_CUDA}, socket_path, TANDEM_ERROR_UNSUPPORTED, "backend");
     refused(&(tandem_session_desc){.rung = TANDEM_RUNG_INLINE}, socket_path, TANDEM_ERROR_UNSUPPORTED,
             "desc.rung is 1");
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(count_fds_of(getpid()), fds);
     end_daemon(SIGTERM);
     start_daemon("threads = 1\nclient_bytes = 4M\nmem_bytes = 3M\nclients = 1\n");
     open_side(&x, socket_path, NULL, 0);
@@ -1136,9 +1103,9 @@ static void test_nothing_leaks(void **state)
         new_mem(&x, 5000, &host);
         close_side(&x);
         if (i == 1)
-            fds = count_fds();
+            fds = count_fds_of(getpid());
     }
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(count_fds_of(getpid()), fds);
 }
 
 static int set_up(void **state)

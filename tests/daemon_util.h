@@ -1,0 +1,128 @@
+/* A tandemd that a test runs, what it has said in the file that its stderr goes to, and what it holds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_TESTS_DAEMON_UTIL_H
+#define TANDEM_TESTS_DAEMON_UTIL_H
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "interop/base.h"
+
+static inline bool has_logged(const char *log_path, const char *text)
+{
+    static char all[1 << 20];
+    const int fd = open(log_path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd < 0 ? 0 : read(fd, all, sizeof all - 1);
+
+    all[got > 0 ? got : 0] = 0;
+    if (fd >= 0)
+        close(fd);
+    return strstr(all, text) != NULL;
+}
+
+/* The process of the worker that the log names last. */
+static inline pid_t logged_worker(const char *log_path)
+{
+    FILE *file = fopen(log_path, "r");
+    char line[1000];
+    int pid = 0;
+
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        const char *at = strstr(line, "worker (process ");
+
+        if (at && strstr(line, "computes on"))
+            sscanf(at, "worker (process %d", &pid);
+    }
+    fclose(file);
+    assert_true(pid > 0);
+    return (pid_t)pid;
+}
+
+/* Starts `program` with this configuration and an empty log; returns once it computes. */
+static inline pid_t begin_daemon(const char *program, const char *socket_path, const char *config_path,
+                                 const char *config, const char *log_path)
+{
+    const uint64_t begin = td_now_ns();
+    FILE *file = fopen(config_path, "w");
+    pid_t daemon;
+
+    assert_non_null(file);
+    assert_true(fputs(config, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    unlink(log_path);
+    daemon = fork();
+    assert_true(daemon >= 0);
+    if (!daemon) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL, 0ul, 0ul, 0ul);
+        dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+        execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
+        _exit(127);
+    }
+    while (!has_logged(log_path, "computes on")) {
+        assert_true(td_now_ns() - begin < 30000000000u);
+        usleep(2000);
+    }
+    return daemon;
+}
+
+/* SIGTERM has it end in order. */
+static inline void end_daemon_by(pid_t *daemon, int with)
+{
+    int status;
+
+    assert_int_equal(kill(*daemon, with), 0);
+    assert_int_equal(waitpid(*daemon, &status, 0), *daemon);
+    *daemon = 0;
+    if (with == SIGTERM)
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The worker of tests/tandemd_faulty.c that there is now fails so at the next job. */
+static inline void arm_fault(const char *fault_path, const char *log_path, const char *how)
+{
+    char next[120];
+    FILE *file;
+
+    snprintf(next, sizeof next, "%s.next", fault_path);
+    file = fopen(next, "w");
+    assert_non_null(file);
+    fprintf(file, "%d %s\n", (int)logged_worker(log_path), how);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(next, fault_path), 0);
+}
+
+/* A process's descriptors; -1 where only root may see them. */
+static inline int count_fds_of(pid_t pid)
+{
+    char path[64];
+    const struct dirent *e;
+    int count = 0;
+    DIR *dir;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    dir = opendir(path);
+    if (!dir)
+        return -1;
+    while ((e = readdir(dir)))
+        count += e->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+#endif
