@@ -121,6 +121,9 @@ typedef struct td_desk {
     td_slot slots[TD_DESK_SLOTS];
 } td_desk;
 #define TD_DESK_BYTES td_align_up(sizeof(td_desk), 4096)
+/* The worker's next job: the first READY one behind last_sequence[] of its lane, of all lanes whose bit in `full` is 0; NULL:
+ * none. Those of a lane come in their order, whenever the broker puts them there. */
+td_slot *td_desk_next(td_desk *desk, const uint64_t last_sequence[TD_LANES], uint64_t full);
 
 /* What the broker asks of the worker, and the same struct with the answer. */
 typedef enum td_task_kind {

@@ -61,7 +61,7 @@ typedef struct lane {
     pthread_cond_t more;
     entry order[TD_DESK_SLOTS];
     uint32_t count;
-    uint64_t value, last_sequence;
+    uint64_t value;
     alias *aliases;
 } lane;
 
@@ -81,6 +81,7 @@ typedef struct worker {
     pthread_mutex_t lock;
     item items[TD_MAX_NUMBERS];
     lane lanes[TD_LANES]; /* the first has models, and jobs of all who have no lane */
+    uint64_t last_sequence[TD_LANES]; /* that the submitter took */
 } worker;
 
 static worker the;
@@ -343,27 +344,19 @@ static bool submit_some(worker *w, bool *held)
 
     *held = false;
     for (;;) {
-        td_slot *next = NULL;
-        uint64_t sequence = 0; /* once a job has ended its slot may be another's */
+        td_slot *next = td_desk_next(w->desk, w->last_sequence, full);
+        uint64_t sequence;
+        uint32_t at;
 
-        for (uint32_t i = 0; i < TD_DESK_SLOTS; i++) {
-            td_slot *slot = &w->desk->slots[i];
-
-            if (atomic_load_explicit(&slot->state, memory_order_acquire) == TD_SLOT_READY &&
-                !(full >> slot->lane % TD_LANES & 1) &&
-                slot->sequence > w->lanes[slot->lane % TD_LANES].last_sequence &&
-                (!next || slot->sequence < sequence)) {
-                next = slot;
-                sequence = slot->sequence;
-            }
-        }
         if (!next)
             return some;
+        sequence = next->sequence; /* once a job has ended its slot may be another's */
+        at = next->lane % TD_LANES;
         if (submit(w, next)) {
-            w->lanes[next->lane % TD_LANES].last_sequence = sequence;
+            w->last_sequence[at] = sequence;
             some = true;
         } else {
-            full |= 1ull << next->lane % TD_LANES;
+            full |= 1ull << at;
             *held = true;
         }
     }
@@ -643,7 +636,7 @@ static void make_lane(worker *w, td_task *t)
                                       .error_text_bytes = sizeof t->text,
                                       .job_class = t->job_class};
     lane *l = &w->lanes[t->lane % TD_LANES];
-    lane made = {.foreign = t->opaque, .last_sequence = l->last_sequence};
+    lane made = {.foreign = t->opaque};
 
     t->status = td_lane_create(&desc, t->opaque, &made.session);
     if (t->status == TANDEM_OK && w->tuned)

@@ -1,0 +1,110 @@
+/* The desk between tandemd's broker and its worker: jobs of a lane are taken in their order and none is left there, while
+ * others are put on it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <sched.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+#define PATIENCE 30000000000ull
+#define LONG_NS 1000000000ull
+enum { LANES = 3, AT_ONCE = 3 };
+
+static td_desk *desk;
+static _Atomic uint64_t put, taken;
+static atomic_bool over;
+
+/* As the broker: some at once, each into a slot that is free, any one. */
+static void *put_all(void *user)
+{
+    const uint64_t until = td_now_ns() + LONG_NS;
+    uint64_t state = 3, sequence = 0;
+
+    (void)user;
+    while (td_now_ns() < until) {
+        for (int i = 0; i < AT_ONCE; i++) {
+            td_slot *slot;
+
+            do {
+                state = state * 6364136223846793005ull + 1442695040888963407ull;
+                slot = &desk->slots[(state >> 33) % TD_DESK_SLOTS];
+            } while (atomic_load(&slot->state) != TD_SLOT_FREE);
+            slot->lane = (uint32_t)(state >> 50) % LANES;
+            slot->sequence = ++sequence;
+            atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
+        }
+        put = sequence;
+        while (taken < sequence && !over)
+            sched_yield();
+    }
+    over = true;
+    return NULL;
+}
+
+static void test_order(void **state)
+{
+    uint64_t last[TD_LANES] = {0}, taken_ns = td_now_ns();
+    pthread_t broker;
+
+    (void)state;
+    desk = calloc(1, sizeof *desk);
+    assert_non_null(desk);
+    assert_int_equal(pthread_create(&broker, NULL, put_all, NULL), 0);
+    while ((!over || taken < put) && td_now_ns() - taken_ns < PATIENCE) {
+        td_slot *slot = td_desk_next(desk, last, 0);
+
+        if (!slot) {
+            sched_yield();
+            continue;
+        }
+        taken_ns = td_now_ns();
+        last[slot->lane] = slot->sequence;
+        atomic_store_explicit(&slot->state, TD_SLOT_FREE, memory_order_release);
+        taken++;
+    }
+    over = true;
+    pthread_join(broker, NULL);
+    assert_true(put > 0);
+    assert_int_equal(taken, put); /* else one lies there whose turn is over */
+    free(desk);
+}
+
+static void test_full_lanes(void **state)
+{
+    uint64_t last[TD_LANES] = {0};
+
+    (void)state;
+    desk = calloc(1, sizeof *desk);
+    assert_non_null(desk);
+    assert_null(td_desk_next(desk, last, 0));
+    for (uint32_t i = 0; i < 4; i++) {
+        desk->slots[i].lane = i / 2;
+        desk->slots[i].sequence = 10 - i;
+        desk->slots[i].state = TD_SLOT_READY;
+    }
+    assert_ptr_equal(td_desk_next(desk, last, 0), &desk->slots[3]);
+    assert_ptr_equal(td_desk_next(desk, last, 1ull << 1), &desk->slots[1]);
+    assert_null(td_desk_next(desk, last, 3));
+    last[1] = 7; /* the submitter has it, and it is not over */
+    assert_ptr_equal(td_desk_next(desk, last, 0), &desk->slots[2]);
+    free(desk);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_full_lanes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
