@@ -10,6 +10,7 @@
 #ifndef TANDEM_KERNELS_PLAN_H
 #define TANDEM_KERNELS_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -39,10 +40,14 @@ typedef struct td_range {
     uint64_t begin_bytes, end_bytes;
 } td_range;
 
-/* One block of a record's grid, on the CPU. `local` is this thread's scratch, 64-byte aligned. */
+/* One block of a record's grid, on the CPU. `local` is this thread's scratch, 64-byte aligned. A block that takes long asks
+ * `goes_on` (NULL: it does) between its tiles: the executor may let other work run meanwhile, and false is to leave at
+ * once, as nobody wants the result any more. */
 typedef struct td_block {
     uint32_t x, y, z;
     void *local;
+    bool (*goes_on)(void *user);
+    void *user;
 } td_block;
 typedef void (*td_cpu_fn)(const void *params, const td_block *at);
 

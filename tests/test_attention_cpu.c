@@ -1374,6 +1374,125 @@ static void test_executor(void **state)
     tu_case_free(&it);
 }
 
+/* What a kernel is asked of by the executor, at most `most` times. */
+typedef struct asked {
+    uint32_t times, most;
+} asked;
+
+static bool ask(void *user)
+{
+    asked *it = user;
+    return ++it->times <= it->most;
+}
+
+/* A block asks between its tiles of keys, and leaves at once when it is told to. */
+static void test_long_blocks_ask(void **state)
+{
+    (void)state;
+    static unsigned char local[sizeof(td_local_fast)] __attribute__((aligned(64)));
+    for (int i = 0; i < ISAS; i++)
+        for (uint32_t precision = 1; precision <= 3; precision++) {
+            if (!td_cpu_isa_force(isas[i]))
+                continue;
+            const uint32_t tiles = 20;
+            tu_case it;
+            tu_case_init(&it, &(tu_shape){.q_len = 30, .kv_len = tiles * 64, .head_dim = 64, .precision = precision});
+            assert_int_equal(tu_case_run(&it, &cpu, 1), TANDEM_OK);
+            const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                                   (uintptr_t)it.o.data, 0};
+            const td_record *last = &it.plan.records[it.plan.record_count - 1];
+            _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+            td_exec_bind(last, views, (uintptr_t)it.scratch, 0, params);
+            unsigned char *o = malloc(it.o.bytes);
+            assert_non_null(o);
+            memcpy(o, it.o.data, it.o.bytes);
+            asked all = {.most = UINT32_MAX}, some = {.most = tiles / 2};
+            tu_poison(&it.o);
+            last->kernel->cpu(params, &(td_block){.local = local, .goes_on = ask, .user = &some});
+            assert_int_equal(some.times, tiles / 2 + 1);
+            for (size_t at = 0; at < it.o.bytes; at++)
+                assert_int_equal(((const unsigned char *)it.o.data)[at], TU_POISON);
+            last->kernel->cpu(params, &(td_block){.local = local, .goes_on = ask, .user = &all});
+            assert_true(all.times >= tiles);
+            assert_memory_equal(o, it.o.data, it.o.bytes);
+            free(o);
+            tu_case_free(&it);
+        }
+    td_cpu_isa_force(NULL);
+}
+
+typedef struct gatekeeper {
+    td_gate gate;
+    atomic_bool ends;
+} gatekeeper;
+
+static void sleep_ns(uint64_t ns)
+{
+    const struct timespec t = {0, (long)ns};
+    nanosleep(&t, NULL);
+}
+
+static void *open_and_close(void *user)
+{
+    gatekeeper *it = user;
+    uint64_t seed = 3;
+    while (!it->ends) {
+        td_gate_close(&it->gate, td_now_ns());
+        sleep_ns(tu_random(&seed) % 300000);
+        td_gate_open(&it->gate);
+        sleep_ns(tu_random(&seed) % 100000);
+    }
+    return NULL;
+}
+
+/* Work stands still at a gate and goes on with the same bits; even at one that is never opened. */
+static void test_patience(void **state)
+{
+    (void)state;
+    static const uint32_t threads[] = {1, 2, 3};
+    for (uint32_t precision = 1; precision <= 3; precision++) {
+        tu_case it;
+        tu_case_init(&it, &(tu_shape){.heads = 2, .q_len = 200, .kv_len = 3000, .head_dim = 64, .precision = precision,
+                                      .causal = 1, .lse = 1});
+        assert_int_equal(tu_case_run(&it, &cpu, 2), TANDEM_OK);
+        const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                               (uintptr_t)it.o.data, (uintptr_t)it.lse.data};
+        const uint64_t scratch = (uintptr_t)it.scratch;
+        unsigned char *o = malloc(it.o.bytes), *lse = malloc(it.lse.bytes);
+        gatekeeper keeper = {.ends = false};
+        td_patience patience = {.gate = &keeper.gate};
+        pthread_t thread;
+        assert_true(o && lse);
+        memcpy(o, it.o.data, it.o.bytes);
+        memcpy(lse, it.lse.data, it.lse.bytes);
+
+        assert_int_equal(pthread_create(&thread, NULL, open_and_close, &keeper), 0);
+        for (int run = 0; run < 30; run++) {
+            tu_poison(&it.o);
+            tu_poison(&it.lse);
+            assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, threads[run % 3], NULL, &patience),
+                             TANDEM_OK);
+            assert_memory_equal(o, it.o.data, it.o.bytes);
+            assert_memory_equal(lse, it.lse.data, it.lse.bytes);
+        }
+        keeper.ends = true;
+        pthread_join(thread, NULL);
+
+        td_control control = {.cancel = 1};
+        td_gate_close(&keeper.gate, td_now_ns());
+        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, 2, &control, &patience),
+                         TANDEM_ERROR_BUSY);
+        assert_int_equal(patience.held_ns, 0); /* nobody waits for it */
+        tu_poison(&it.o);
+        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, 2, NULL, &patience), TANDEM_OK);
+        assert_true(patience.held_ns >= 10000000);
+        assert_memory_equal(o, it.o.data, it.o.bytes);
+        free(o);
+        free(lse);
+        tu_case_free(&it);
+    }
+}
+
 /* ---- bench ---- */
 
 static double milliseconds(clockid_t clock)
@@ -1757,6 +1876,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_isas_agree),
         cmocka_unit_test(test_threads_do_not_matter),
         cmocka_unit_test(test_executor),
+        cmocka_unit_test(test_long_blocks_ask),
+        cmocka_unit_test(test_patience),
         cmocka_unit_test(test_commit),
         cmocka_unit_test(test_commit_race),
     };

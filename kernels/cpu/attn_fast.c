@@ -672,8 +672,10 @@ static void attention(const td_params_attention *p, const td_block *block, bool 
             at.delta = local->delta;
         }
         ops->pack_kv(&at);
-        for (uint32_t row = 0; row < at.rows; row += 4) {
+        for (uint32_t row = 0; row < at.rows; row += 4) { /* in portable C 128 rows take a millisecond */
             int32_t limit[4], some = 0;
+            if (!td_block_goes_on(block))
+                return;
             for (uint32_t i = 0; i < 4; i++) {
                 limit[i] = visible(&at, first, row + i);
                 some |= limit[i];

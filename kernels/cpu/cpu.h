@@ -34,6 +34,12 @@ const char *td_cpu_isa(void);
 /* For tests and benches; NULL: the best again. False, and nothing changes, for a name that this machine lacks. */
 bool td_cpu_isa_force(const char *name);
 
+/* See td_block: to be asked every 100 us or so. */
+TD_INLINE bool td_block_goes_on(const td_block *at)
+{
+    return !at->goes_on || at->goes_on(at->user);
+}
+
 /* Scratch of one thread, by kernel. */
 typedef struct td_local_prologue {
     float tile[TD_TILE_ROWS * TD_MAX_DIM]; /* [row][d_pad] */
