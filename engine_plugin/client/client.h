@@ -220,6 +220,8 @@ struct tandem_session {
     uint64_t owner, owner_most_bytes; /* td_lane_owner() */
     uint64_t owner_lacks_bytes;       /* td_lane_lacks() */
     bool misplaces;   /* td_lane_misplace() */
+    td_gate *gate;    /* td_lane_gate(), or NULL; */
+    uint64_t held_ns, late_ns; /* td_lane_held() */
     bool foreign;     /* a lane whose timelines are other processes': only the GPU can read them */
     bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
     char rung_reason[256], device_name[128], isa[32];
@@ -411,6 +413,10 @@ tandem_status td_lane_compute(tandem_session *s, const tandem_job *job, tandem_j
 /* Gives up all jobs, and signals what they wait for: the client is gone. */
 void td_lane_release(tandem_session *s);
 bool td_lane_is_broken(tandem_session *s);
+/* On a CPU, before its first job: they stand still while the gate, which must outlive the lane, is closed. held: for how
+ * long they have so far, and the longest that one went on after it was closed. */
+void td_lane_gate(tandem_session *s, td_gate *gate);
+void td_lane_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns);
 /* Whose the jobs are that come now, on a lane that several clients share, and how much scratch it may hold in all: what
  * needs more ends NOMEM, or BUSY as long as jobs of its own hold some. */
 void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes);

@@ -158,6 +158,21 @@ void td_lane_misplace(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+void td_lane_gate(tandem_session *s, td_gate *gate)
+{
+    pthread_mutex_lock(&s->lock);
+    s->gate = gate;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void td_lane_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns)
+{
+    pthread_mutex_lock(&s->lock);
+    *held_ns = s->held_ns;
+    *late_ns = s->late_ns;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
 {
     pthread_mutex_lock(&s->lock);

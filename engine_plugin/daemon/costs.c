@@ -52,13 +52,16 @@ bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op)
     return mflops(op) < BRIEF_MFLOPS && td_cost_guess(costs, op) < BRIEF_NS;
 }
 
-/* What the device gets done altogether, however many jobs are at it at a time. */
-static void learn_rate(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns)
+/* What the device gets done altogether, however many jobs are at it at a time: on a GPU. A CPU's that are under way
+ * together stand still for one another. */
+static void learn_rate(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, uint64_t took)
 {
     const uint64_t from = begin_ns > costs->covered_ns ? begin_ns : costs->covered_ns;
     double rate;
 
-    if (end_ns > from)
+    if (!costs->is_gpu)
+        costs->busy_ns += took;
+    else if (end_ns > from)
         costs->busy_ns += end_ns - from;
     if (end_ns > costs->covered_ns)
         costs->covered_ns = end_ns;
@@ -76,13 +79,13 @@ uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const t
     return LEAST_GUESS_NS + (uint64_t)((double)td_cost_guess(costs, op) * mflops(part) / mflops(op));
 }
 
-uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, bool alone,
-                       uint64_t guess)
+uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns,
+                       bool alone, uint64_t guess)
 {
-    const uint64_t key = key_of(op), took = end_ns - begin_ns;
+    const uint64_t key = key_of(op), took = end_ns - begin_ns - held_ns;
     uint64_t *best = &costs->best_ns[key % TD_COSTS];
 
-    learn_rate(costs, op, begin_ns, end_ns);
+    learn_rate(costs, op, begin_ns, end_ns, took);
     if (alone && costs->keys[key % TD_COSTS] != key) {
         costs->keys[key % TD_COSTS] = key;
         *best = took;

@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#include "engine_plugin/exec/gate.h"
 #include "interop/wire/conn.h"
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
@@ -33,6 +34,7 @@ enum {
     TD_DESK_DEPTH = 2, /* jobs that a CPU has at a time: one runs, the next need not be fetched */
     TD_LANE_DEPTH = 4, /* jobs of a client's that a GPU has at a time */
     TD_LANES = 64,     /* one bit each; on a GPU each client has one; lane 0 is all others' */
+    TD_LANE_BEHIND = 1, /* on a CPU: the background's, which stands still for frames */
     TD_HOLDINGS = TD_LANES + TD_LANE_DEPTH,
     TD_MAX_CLIENTS = 48, /* so that all bells fit into one futex_waitv() */
     TD_MAX_NEW = 32,     /* connections that have not said hello, beside those */
@@ -109,6 +111,7 @@ typedef struct td_slot {
     uint64_t lacks_bytes; /* NOMEM: of scratch, beyond what may be held; 0: there is no more in the machine */
     uint32_t brief;     /* over before another thread would be awake for it */
     uint64_t begin_ns, end_ns;
+    uint64_t held_ns, late_ns; /* at the gate; the longest so far until the lane's jobs stood still there */
     char text[TD_TEXT_BYTES];
 } td_slot;
 typedef struct td_desk {
@@ -117,7 +120,10 @@ typedef struct td_desk {
     _Atomic uint64_t rung_ns; /* and when that was */
     _Atomic uint64_t released; /* lanes whose clients are gone: nothing of theirs waits for anything any more */
     td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
-    _Atomic uint64_t held[TD_HOLDINGS]; /* scratch: session << 32 | pages; of each lane, the last ones of the first lane */
+    td_gate gate; /* closed while frames' jobs are on the desk: a CPU's background looks */
+    /* Scratch: session << 32 | pages; of each lane, the last ones of the first lane; on a CPU, which has no others, from
+     * 1 on those of TD_LANE_BEHIND. */
+    _Atomic uint64_t held[TD_HOLDINGS];
     td_slot slots[TD_DESK_SLOTS];
 } td_desk;
 #define TD_DESK_BYTES td_align_up(sizeof(td_desk), 4096)
@@ -194,10 +200,10 @@ uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op);
 bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op);
 /* And one piece of it. */
 uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part);
-/* A job ran from then to then, alone or beside others, and was guessed at before: what it is charged, which is no more for
- * having run beside them. */
-uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, bool alone,
-                       uint64_t guess);
+/* A job ran from then to then, but for `held_ns`, alone or beside others, and was guessed at before: what it is charged,
+ * which is no more for having run beside them. */
+uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns,
+                       bool alone, uint64_t guess);
 /* How a job is cut into `pieces` of at most `most_ns`, as far as that can be so that the bits stay the same; 1 piece: it
  * cannot be, or need not. And one of them, below `pieces`. */
 uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces);
@@ -410,6 +416,11 @@ td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 void td_shared_end(td_broker *b, td_shared *shared);
 /* A lane for a client, if there are lanes and it shares anything. */
 void td_lane_open(td_broker *b, td_client *c);
+/* Where its jobs and what they name are in the worker. */
+static inline uint32_t td_lane_of(const td_broker *b, const td_client *c)
+{
+    return !b->costs.is_gpu && c->job_class == TANDEM_CLASS_BACKGROUND ? (uint32_t)TD_LANE_BEHIND : c->lane;
+}
 void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind);
 /* Its client is gone. Not by an errand: the driver may hold those up until what is released here has come. */
 void td_lane_free(td_broker *b, const td_client *c);

@@ -99,8 +99,10 @@ void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind)
         forget_lane(b, c->lane);
     if (!c->lane && kind == TD_TASK_LANE_END && td_scratch_held(b, c)) {
         errand = td_errand_add(b, TD_TASK_FORGET, 0, false);
-        if (errand)
+        if (errand) {
+            errand->task.lane = td_lane_of(b, c);
             errand->task.value = c->session;
+        }
         return;
     }
     errand = c->lane && there ? td_errand_add(b, kind, 0, kind == TD_TASK_LANE) : NULL;
@@ -156,7 +158,7 @@ void td_errands_run(td_broker *b)
         if (e->sent)
             continue;
         if (e->shared)
-            e->task.lane = e->shared->client->lane;
+            e->task.lane = td_lane_of(b, e->shared->client);
         if (td_pass(b->worker, &e->task, sizeof e->task, &fd, fd >= 0) != TANDEM_OK)
             return; /* later, or it is gone, which poll() tells */
         e->sent = true;

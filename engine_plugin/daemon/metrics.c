@@ -105,7 +105,8 @@ static void write_page(page *p, const td_broker *b)
         b->jobs_done, b->jobs_stale, b->jobs_cancelled, b->jobs_failed);
     add(p, "# HELP tandemd_compute_ns_total Time on the device.\n# TYPE tandemd_compute_ns_total counter\n"
            "tandemd_compute_ns_total %" PRIu64 "\n", b->compute_ns);
-    add(p, "# HELP tandemd_background_slice_ns_max Longest piece of background work: what a frame may wait for.\n"
+    add(p, "# HELP tandemd_background_slice_ns_max Longest that background work kept a frame waiting, or may have: its longest "
+           "piece, on a CPU the longest until it stood still.\n"
            "# TYPE tandemd_background_slice_ns_max gauge\ntandemd_background_slice_ns_max %" PRIu64 "\n",
         b->longest_slice_ns);
     add(p, "# HELP tandemd_mem_bytes Shared memory of all clients.\n# TYPE tandemd_mem_bytes gauge\n"

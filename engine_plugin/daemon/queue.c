@@ -8,7 +8,9 @@
  *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
  *           begins where the others are
  *   slices  a job without a deadline is given to the worker in pieces of at most SLICE_NS, where others may want to go in
- *           between; a frame's on a CPU, which are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a frame's by itself
+ *           between; a frame's on a CPU, which are shorter whole, only from LONG_NS on; the GPU goes from a background's
+ *           stream to a frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still
+ *           while a frame's job is on the desk (engine_plugin/exec/gate.h)
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
  *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
  */
@@ -594,7 +596,7 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     if (most_ns)
         work->cuts = td_slices(&b->costs, &work->job.op.attention, most_ns, &work->slices);
     fill(slot, work);
-    slot->lane = c->lane;
+    slot->lane = td_lane_of(b, c);
     slot->session = c->session;
     slot->sequence = ++b->sequence;
     slot->deadline_ns = work->deadline_ns;
@@ -611,7 +613,8 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     b->desk_ns[at] = work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, &slot->job.op.attention)
                                       : td_cost_guess(&b->costs, &slot->job.op.attention);
     slot->brief = td_cost_is_brief(&b->costs, &slot->job.op.attention);
-    b->at_desk[c->job_class]++;
+    if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
+        td_gate_close(&b->desk->gate, now);
     c->at_desk++;
     c->at_desk_ns += b->desk_ns[at];
     b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_desk[0] + b->at_desk[1] == 1 ? now + TD_VIGIL_NS : 0;
@@ -631,7 +634,8 @@ static void leave_desk(td_broker *b, int at)
     td_client *c = work->client;
 
     b->desk_works[at] = NULL;
-    b->at_desk[c->job_class]--;
+    if (!--b->at_desk[c->job_class] && c->job_class == TANDEM_CLASS_FRAME)
+        td_gate_open(&b->desk->gate);
     c->at_desk--;
     c->at_desk_ns -= b->desk_ns[at];
     if (!--work->at_desk)
@@ -642,15 +646,17 @@ static void leave_desk(td_broker *b, int at)
 static void account(td_broker *b, const td_work *work, const td_slot *at, const td_slot *slot, uint64_t guess)
 {
     td_client *c = work->client;
-    const uint64_t took = slot->end_ns > slot->begin_ns ? slot->end_ns - slot->begin_ns : 0;
+    const uint64_t there_ns = slot->end_ns > slot->begin_ns ? slot->end_ns - slot->begin_ns : 0;
+    const uint64_t held_ns = slot->held_ns < there_ns ? slot->held_ns : there_ns, took = there_ns - held_ns;
+    const uint64_t slice_ns = b->costs.is_gpu ? took : slot->late_ns; /* what a frame may wait for */
     uint64_t cost = took;
 
-    if (c->job_class == TANDEM_CLASS_BACKGROUND && took > b->longest_slice_ns)
-        b->longest_slice_ns = took;
+    if (c->job_class == TANDEM_CLASS_BACKGROUND && slice_ns > b->longest_slice_ns)
+        b->longest_slice_ns = slice_ns;
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
     if (took && slot->end_state == TANDEM_JOB_DONE)
-        cost = td_cost_learn(&b->costs, &at->job.op.attention, slot->begin_ns, slot->end_ns,
+        cost = td_cost_learn(&b->costs, &at->job.op.attention, slot->begin_ns, slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
                                                   b->last_other_ns <= slot->begin_ns),
                              guess);
@@ -736,6 +742,8 @@ static bool take_results(td_broker *b)
         slot.precision = at->precision;
         slot.begin_ns = at->begin_ns;
         slot.end_ns = at->end_ns;
+        slot.held_ns = at->held_ns;
+        slot.late_ns = at->late_ns;
         memcpy(slot.text, at->text, sizeof slot.text);
         slot.text[sizeof slot.text - 1] = 0;
         if (slot.end_state < TANDEM_JOB_DONE || slot.end_state > TANDEM_JOB_FAILED)

@@ -8,7 +8,7 @@
  * To wake a thread takes longer than a brief job does: on a CPU the submitter computes that itself, if there is no other.
  *
  * On a GPU each client has a session of its own, a lane: a stream that nobody else waits for, on memory and timelines that
- * its Vulkan exported. On a CPU all have one.
+ * its Vulkan exported. On a CPU frames have one, and the background another, which stands still for the first.
  *
  * It believes the broker, which has checked what clients say. When its session breaks it says so and ends: the broker
  * starts another.
@@ -55,13 +55,15 @@ typedef struct alias {
 
 typedef struct lane {
     tandem_session *session;
-    bool foreign, on_cpu, ends_all;
+    bool foreign, ends_all;
+    bool on_cpu; /* and the submitter may compute its brief jobs: nothing holds those up */
     tandem_timeline ends; /* the job is through with its memory too; none where the GPU signals */
     pthread_t collector;
     pthread_cond_t more;
     entry order[TD_DESK_SLOTS];
     uint32_t count;
     uint64_t value;
+    uint64_t held_ns; /* at the gate, all jobs that were collected */
     alias *aliases;
 } lane;
 
@@ -185,7 +187,7 @@ static void name_objects(worker *w, lane *l, tandem_job *job)
 
 static void tell_holdings(worker *w, uint32_t number)
 {
-    const uint32_t first = number ? number : TD_LANES, room = number ? 1 : TD_LANE_DEPTH;
+    const uint32_t first = number ? number : TD_LANES, room = number && !w->lanes[0].on_cpu ? 1 : TD_LANE_DEPTH;
     tandem_session *session = w->lanes[number].session;
     td_holding list[TD_MAX_FRAMES];
     const uint32_t count = session ? td_lane_holdings(session, list) : 0;
@@ -263,6 +265,7 @@ static bool submit(worker *w, td_slot *slot)
     bool here = false;
 
     slot->submitted = 0;
+    slot->held_ns = slot->late_ns = 0;
     if (slot->deadline_ns && slot->deadline_ns <= now) {
         end_slot(w, slot, &report);
         return true;
@@ -423,6 +426,16 @@ static tandem_status await(lane *l, const entry *e, tandem_job_report *report)
     return status;
 }
 
+/* On a CPU one job of a lane's at a time: what the lane was held since the one before was this one's. */
+static void note_held(lane *l, td_slot *slot)
+{
+    uint64_t held_ns;
+
+    td_lane_held(l->session, &held_ns, &slot->late_ns);
+    slot->held_ns = held_ns - l->held_ns;
+    l->held_ns = held_ns;
+}
+
 static void *collect_main(void *user)
 {
     worker *w = &the;
@@ -444,6 +457,7 @@ static void *collect_main(void *user)
         }
         pthread_mutex_unlock(&w->lock);
         status = await(l, &e, &report);
+        note_held(l, e.slot);
         if (report.state == TANDEM_JOB_FAILED)
             keep_text(l->session, e.slot->text, sizeof e.slot->text);
         pthread_mutex_lock(&w->lock);
@@ -717,8 +731,8 @@ static void answer(worker *w, td_task *t, int fd)
         break;
     case TD_TASK_FORGET:
         pthread_mutex_lock(&w->lock);
-        td_lane_trim(session, t->value);
-        tell_holdings(w, 0);
+        td_lane_trim(w->lanes[t->lane].session, t->value);
+        tell_holdings(w, t->lane);
         pthread_mutex_unlock(&w->lock);
 #ifdef __GLIBC__
         malloc_trim(0);
@@ -758,6 +772,18 @@ static void identify(td_wire_identity *identity, const tandem_info *info)
         fclose(file);
 }
 
+/* A CPU's background. */
+static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td_task *t)
+{
+    lane *behind = &w->lanes[TD_LANE_BEHIND];
+    tandem_status status = td_lane_create(desc, false, &behind->session);
+
+    if (status != TANDEM_OK)
+        return status;
+    td_lane_gate(behind->session, &w->desk->gate);
+    return begin_lane(behind, t->text, sizeof t->text);
+}
+
 /* What can be had of the machine, for the broker. */
 static bool begin(worker *w, uint32_t backend, uint32_t threads)
 {
@@ -786,6 +812,8 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
         first->on_cpu = t.info.backend == TANDEM_BACKEND_CPU;
         t.status = begin_lane(first, t.text, sizeof t.text);
     }
+    if (t.status == TANDEM_OK && first->on_cpu)
+        t.status = begin_behind(w, &desc, &t);
     if (t.status == TANDEM_OK && td_confine_worker(why, sizeof why) != TANDEM_OK)
         td_say(TD_LOG_DEBUG, "worker: %s", why);
     if (t.status == TANDEM_OK && pthread_create(&thread, NULL, submit_main, w))

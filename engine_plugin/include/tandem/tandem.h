@@ -54,8 +54,9 @@ typedef enum tandem_rung {
 } tandem_rung;
 
 /* What a session's jobs are, where others compute too: in tandemd those of frames go before all of the background's, and
- * what goes on in the background is computed in slices of at most 0.5 ms, so that a frame waits for one of them. Without the
- * daemon it says nothing. An engine with both has a session for each. */
+ * what goes on in the background is computed in slices of at most 0.5 ms, so that a frame waits for one of them; on a CPU it
+ * stands still while there are jobs of frames, but for 0.4 ms after each 10 ms. Without the daemon it says nothing. An
+ * engine with both has a session for each. */
 typedef enum tandem_class { TANDEM_CLASS_FRAME = 0, TANDEM_CLASS_BACKGROUND = 1 } tandem_class;
 
 /* What TANDEM_PRECISION_AUTO goes by. */
