@@ -125,4 +125,44 @@ static inline int count_fds_of(pid_t pid)
     return count;
 }
 
+static inline bool is_thread_stopped(pid_t pid, const char *thread)
+{
+    char path[300], text[400] = "";
+    const char *end;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%s/stat", (int)pid, thread);
+    file = fopen(path, "re");
+    if (!file)
+        return true; /* it is gone */
+    if (!fgets(text, sizeof text, file))
+        text[0] = 0;
+    fclose(file);
+    end = strrchr(text, ')');
+    return !end || strchr("TtZX", end[2]);
+}
+
+/* Stops a process, until SIGCONT: none of its threads runs any more when this returns, which a signal alone does not see to. */
+static inline void stop_process(pid_t pid)
+{
+    char path[64];
+    bool runs = true;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    for (int tries = 0; runs; tries++) {
+        DIR *dir = opendir(path);
+        struct dirent *e;
+
+        assert_non_null(dir);
+        assert_true(tries < 30000);
+        runs = false;
+        while ((e = readdir(dir)))
+            runs = runs || (e->d_name[0] != '.' && !is_thread_stopped(pid, e->d_name));
+        closedir(dir);
+        if (runs)
+            usleep(1000);
+    }
+}
+
 #endif

@@ -1394,6 +1394,49 @@ static void a_point_that_never_comes_is_given_up(void **state)
     task_free(&t);
 }
 
+/* What follows from a job before it has its time from that one's end: a worker that takes long over the first is stopped
+ * for three times the bound. */
+static void a_wait_behind_a_long_job_is_no_late_one(void **state)
+{
+    enum { BOUND_MS = 200 };
+    td_wire_message m = hello(TD_WIRE_SHARE_HOST, "who waits for its frames");
+    const pid_t worker = await_worker(0);
+    uint64_t tickets[3], waits;
+    td_wire_report r;
+    td_point in = {0};
+    tandem_job job;
+    client c;
+    task t;
+
+    (void)state;
+    m.hello.wait_bound_ns = BOUND_MS * MS;
+    m.hello.timing = 1;
+    assert_int_equal(client_connect(&c), TANDEM_OK);
+    assert_int_equal(client_hello(&c, &m), TANDEM_OK);
+    waits = client_timeline(&c, &in, false, 0);
+    task_make(&t, &small, 51);
+    task_share(&t, &c);
+    job = job_of(&t);
+    stop_process(worker);
+    for (uint64_t i = 0; i < 3; i++) {
+        job.wait = i ? (tandem_point){waits, i} : (tandem_point){0};
+        tickets[i] = client_job(&c, &job);
+    }
+    sleep_ms(3 * BOUND_MS);
+    for (int i = 1; i < 3; i++)
+        assert_int_equal(client_report(&c, tickets[i], 0).state, TANDEM_JOB_PENDING);
+    td_point_raise(&in, 1);
+    kill(worker, SIGCONT);
+    assert_int_equal(client_report(&c, tickets[0], PATIENCE).state, TANDEM_JOB_DONE);
+    r = client_report(&c, tickets[1], PATIENCE);
+    assert_int_equal(r.state, TANDEM_JOB_DONE);
+    assert_int_equal(client_report(&c, tickets[2], PATIENCE).status, TANDEM_ERROR_LOST); /* but no longer than that */
+    assert_true(td_now_ns() - r.end_ns >= BOUND_MS * MS);
+    client_close(&c);
+    td_point_close(&in);
+    task_free(&t);
+}
+
 /* With its own configuration each. */
 
 static int set_up_nothing(void **state)
@@ -2614,6 +2657,7 @@ int main(void)
         cmocka_unit_test(changed_messages_harm_nobody),
         cmocka_unit_test(who_does_not_read_is_ended),
         cmocka_unit_test(a_point_that_never_comes_is_given_up),
+        cmocka_unit_test(a_wait_behind_a_long_job_is_no_late_one),
         cmocka_unit_test(many_connect),
     };
     const struct CMUnitTest own[] = {

@@ -101,7 +101,7 @@ static tandem_timeline new_timeline(side *x, tandem_signaller signaller)
     return timeline;
 }
 
-static void open_side(side *x, const char *socket, const tandem_vulkan *vulkan, uint32_t rung)
+static void open_bounded(side *x, const char *socket, const tandem_vulkan *vulkan, uint32_t rung, uint64_t wait_bound_ns)
 {
     char text[500] = "";
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
@@ -110,7 +110,7 @@ static void open_side(side *x, const char *socket, const tandem_vulkan *vulkan, 
                                       .log = hear,
                                       .user = x,
                                       .timing = 1,
-                                      .wait_bound_ns = PATIENCE,
+                                      .wait_bound_ns = wait_bound_ns,
                                       .frames_in_flight = 4,
                                       .rung = rung,
                                       .error_text = text,
@@ -125,6 +125,11 @@ static void open_side(side *x, const char *socket, const tandem_vulkan *vulkan, 
     assert_int_equal(tandem_session_info(x->s, &x->info), TANDEM_OK);
     x->engines = new_timeline(x, TANDEM_SIGNALLER_ENGINE);
     x->ours = new_timeline(x, TANDEM_SIGNALLER_SESSION);
+}
+
+static void open_side(side *x, const char *socket, const tandem_vulkan *vulkan, uint32_t rung)
+{
+    open_bounded(x, socket, vulkan, rung, PATIENCE);
 }
 
 static void close_side(side *x)
@@ -1108,6 +1113,49 @@ static void test_nothing_leaks(void **state)
     assert_int_equal(count_fds_of(getpid()), fds);
 }
 
+/* As in process: an engine that signals for a frame once the frame before is there has its time from then, however long the
+ * daemon took; here its worker is stopped. */
+static void test_wait_behind_a_long_job(void **state)
+{
+    enum { BOUND_MS = 200 };
+    uint64_t in, bytes;
+    void *want = expected(&shapes[0], &bytes), *host;
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_ticket tickets[3];
+    char text[500] = "";
+    tandem_job job;
+    pid_t worker;
+    side x;
+
+    (void)state;
+    open_bounded(&x, socket_path, NULL, 0, BOUND_MS * MS);
+    job = job_of(&shapes[0], new_mem(&x, bytes, &host), &in, &bytes);
+    fill(host, in, bytes, shapes[0].dtype);
+    worker = logged_worker(log_path);
+    stop_process(worker);
+    for (uint64_t i = 0; i < 3; i++) {
+        job.wait = i ? (tandem_point){x.engines, i} : (tandem_point){0};
+        tickets[i] = submit(&x, &job);
+    }
+    sleep_ms(3 * BOUND_MS);
+    for (int i = 1; i < 3; i++) {
+        assert_int_equal(tandem_poll(x.s, tickets[i], &report), TANDEM_OK);
+        assert_int_equal(report.state, TANDEM_JOB_PENDING);
+    }
+    assert_int_equal(tandem_timeline_signal(x.s, x.engines, 1), TANDEM_OK);
+    assert_int_equal(kill(worker, SIGCONT), 0);
+    assert_int_equal(ended(&x, tickets[0], PATIENCE).state, TANDEM_JOB_DONE);
+    report = ended(&x, tickets[1], PATIENCE);
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+    assert_memory_equal(host, want, bytes);
+    assert_int_equal(ended(&x, tickets[2], PATIENCE).status, TANDEM_ERROR_LOST); /* but no longer than that */
+    assert_true(td_now_ns() - report.end_ns >= BOUND_MS * MS);
+    tandem_error_text(x.s, text, sizeof text);
+    assert_non_null(strstr(text, "did not come within 200 ms"));
+    close_side(&x);
+    free(want);
+}
+
 static int set_up(void **state)
 {
     const char *build = getenv("TANDEM_BUILD");
@@ -1146,6 +1194,7 @@ int main(void)
         cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_vulkan),  cmocka_unit_test(test_mems),
         cmocka_unit_test(test_two_clients), cmocka_unit_test(test_killed),  cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_replaced),    cmocka_unit_test(test_waiters),
+        cmocka_unit_test(test_wait_behind_a_long_job),
         cmocka_unit_test(test_given_up),    cmocka_unit_test(test_models),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_stopped),     cmocka_unit_test(test_nothing_leaks),
         cmocka_unit_test(test_random_moments),

@@ -485,6 +485,8 @@ tandem_status td_local_start(tandem_session *s, char *why);
 void td_local_stop(tandem_session *s);
 tandem_job_report *td_job_report_locked(tandem_session *s, const td_job *job);
 bool td_job_state_ended(uint32_t state);
+/* Until when a job's wait may last. What the engine signals may follow from the job before: see computed_ns. */
+uint64_t td_job_bound_locked(const tandem_session *s, const td_job *job);
 /* Asks the driver whether the device has failed; if so every job ends. */
 bool td_gpu_is_well_locked(tandem_session *s);
 /* Brings states up to date without waiting: jobs that the GPU has finished, deadlines that have passed. */

@@ -942,8 +942,7 @@ static bool cannot_wait(tandem_session *s, td_job *job, tandem_status status, ch
     return td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, s->broken);
 }
 
-/* Until when a job's wait may last. What the engine signals may follow from the job before. */
-static uint64_t bound_of(const tandem_session *s, const td_job *job)
+uint64_t td_job_bound_locked(const tandem_session *s, const td_job *job)
 {
     const uint64_t since_computed = td_after(s->computed_ns, s->wait_bound_ns);
 
@@ -972,7 +971,7 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
             status = td_timeline_value_locked(s, wait, &value);
         if (status == TANDEM_OK && value >= job->wait_value)
             return true;
-        if (status == TANDEM_OK && now >= bound_of(s, job)) {
+        if (status == TANDEM_OK && now >= td_job_bound_locked(s, job)) {
             td_fail(line, TD_WHY_BYTES, TANDEM_ERROR_LOST,
                     "job %" PRIu64 ": wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64
                     " ms; the counter is %" PRIu64 ", the engine signals it, and the job has not begun",
@@ -983,7 +982,7 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
         }
         if (status != TANDEM_OK)
             return !cannot_wait(s, job, status, line);
-        until = bound_of(s, job);
+        until = td_job_bound_locked(s, job);
         if (job->has_deadline && job->deadline_ns < until)
             until = job->deadline_ns;
         td_timeline_nap_locked(s, wait, &s->work, begin_ns, until);
@@ -1105,7 +1104,7 @@ static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
 
         if (is_running(s, job)) /* the engine may wait for it before it signals more */
             return;
-        if (!job->wait || job->wait->by_session || job->told || now < bound_of(s, job))
+        if (!job->wait || job->wait->by_session || job->told || now < td_job_bound_locked(s, job))
             continue;
         if (s->foreign ? has_begun(s, job)
                        : td_timeline_value_locked(s, job->wait, &value) != TANDEM_OK || value >= job->wait_value)
@@ -1191,8 +1190,8 @@ static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
             next = sooner(next, now + CLAIM_LOOK_NS);
         else if (job->has_deadline && !job->given_up && !job->committed)
             next = sooner(next, td_toward(now, job->deadline_ns));
-        if (s->ahead && job->wait && !job->wait->by_session && !job->told && now < bound_of(s, job))
-            next = sooner(next, bound_of(s, job));
+        if (s->ahead && job->wait && !job->wait->by_session && !job->told && now < td_job_bound_locked(s, job))
+            next = sooner(next, td_job_bound_locked(s, job));
         if (s->ahead && !held && !job->begun && job->wait && job->wait->semaphore && !job->given_up)
             next = sooner(next, next_held_look(now, job));
         held = held || !job->begun;

@@ -1280,6 +1280,8 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
         return false;
     if (state == TANDEM_JOB_DONE && has_beside(job, false))
         copy_beside(s, job, false);
+    if (state == TANDEM_JOB_DONE)
+        s->computed_ns = td_now_ns();
     if (state == TANDEM_JOB_FAILED) {
         const bool told = has_text(s->remote, job);
 
@@ -1293,6 +1295,16 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
 
 /* --- A job's way there --- */
 
+/* Until when the host waits for what a job waits for: without a bound behind one that the daemon has, as the engine may wait
+ * for that first. */
+static uint64_t bound_of(const tandem_session *s, const td_job *job)
+{
+    for (uint32_t i = 0; s->order[i] != job; i++)
+        if (s->order[i]->begun)
+            return UINT64_MAX;
+    return td_job_bound_locked(s, job);
+}
+
 /* Whether what it waits for is there, where the host waits for it. False too if it cannot be waited for any more. */
 static bool may_go(tandem_session *s, td_job *job, uint64_t now, char *line)
 {
@@ -1304,7 +1316,7 @@ static bool may_go(tandem_session *s, td_job *job, uint64_t now, char *line)
     status = td_timeline_value_locked(s, job->wait, &value);
     if (status == TANDEM_OK && value >= job->wait_value)
         return true;
-    if (status == TANDEM_OK && now < job->bound_ns)
+    if (status == TANDEM_OK && now < bound_of(s, job))
         return false;
     if (status != TANDEM_OK)
         td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": waiting for its point failed: %s", job->number,
@@ -1550,10 +1562,11 @@ static void end_by_force(tandem_session *s, uint64_t since_ns, uint64_t now)
 }
 
 /* A job that was asked to end and does not: the daemon is as good as gone. */
-static bool is_overdue(const td_job *job, uint64_t now)
+static bool is_overdue(const tandem_session *s, const td_job *job, uint64_t now)
 {
     const uint64_t by_deadline = job->has_deadline ? td_after(job->deadline_ns, TD_CLOSE_BOUND_NS) : UINT64_MAX;
-    const uint64_t at_all = td_after(td_after(job->submit_ns, TD_WIRE_MAX_WAIT_NS), TD_CLOSE_BOUND_NS);
+    const uint64_t since = s->computed_ns > job->submit_ns ? s->computed_ns : job->submit_ns;
+    const uint64_t at_all = td_after(td_after(since, TD_WIRE_MAX_WAIT_NS), TD_CLOSE_BOUND_NS);
 
     return job->begun && !job->remote.answered && now > (by_deadline < at_all ? by_deadline : at_all);
 }
@@ -1599,6 +1612,7 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
         next = now + td_nap_ns(now - s->order[0]->submit_ns);
     for (uint32_t i = 0; i < s->order_count; i++) {
         const td_job *job = s->order[i];
+        const uint64_t bound = bound_of(s, job);
         uint64_t at = next;
 
         if (job->remote.answered)
@@ -1606,10 +1620,10 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
         else if (!job->begun && job->wait && job->wait->semaphore)
             at = now + next_nap_ns(job, now);
         else if (!job->begun)
-            at = job->has_deadline && job->deadline_ns < job->bound_ns ? job->deadline_ns : job->bound_ns;
+            at = job->has_deadline && job->deadline_ns < bound ? job->deadline_ns : bound;
         if (at < next)
             next = at;
-        if (r->up && job->remote.connection == r->connection && is_overdue(job, now)) {
+        if (r->up && job->remote.connection == r->connection && is_overdue(s, job, now)) {
             td_fail(r->gone, sizeof r->gone, TANDEM_ERROR_LOST, "it has not ended a job in time");
             shutdown(r->conn.fd, SHUT_RDWR);
         }

@@ -244,7 +244,8 @@ typedef struct td_work {
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
     uint32_t at_desk;             /* how many of them the worker has */
     uint64_t began_ns;            /* the first one */
-    uint64_t taken_ns, ready_ns, run_ns, deadline_ns, bound_ns; /* run: since it is its lane's next */
+    uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its lane's next */
+    uint64_t bound_ns; /* its wait's, if no job was DONE since */
     uint64_t signal_value;
     int slot; /* of the desk; -1: it waits */
     bool given_up, told;
@@ -287,6 +288,7 @@ struct td_client {
     uint32_t at_desk;    /* of its jobs */
     uint64_t at_desk_ns; /* what they will take */
     uint64_t ended_ns;   /* its last job, on the device */
+    uint64_t computed_ns; /* when the last job that is DONE was */
     bool busy;           /* its last jobs came one behind the other */
     uint64_t submitted, done, stale, cancelled, failed, compute_ns, wait_ns;
     td_client *next;

@@ -95,6 +95,8 @@ static void finish(td_broker *b, td_work *work, uint32_t state, tandem_status st
     uint32_t at = 0;
 
     report(b, work, state, status, slot);
+    if (state == TANDEM_JOB_DONE)
+        c->computed_ns = td_now_ns();
     drop_uses(work);
     if (work->signal) {
         if (c->state == TD_CLIENT_READY && !work->signal->opaque)
@@ -402,18 +404,23 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     return true;
 }
 
-/* When a job that waits has waited long enough: no wait is without a bound. */
-static uint64_t bound_of(const td_broker *b, const td_work *work)
+/* When a job that waits has waited long enough: no wait is without a bound. What the client signals may follow from a job
+ * before it, so its time begins with the last one's end, and not `behind` one that does not wait for the client. */
+static uint64_t bound_of(const td_broker *b, const td_work *work, bool behind)
 {
+    const uint64_t since_computed = work->client->computed_ns + work->client->wait_bound_ns;
+
     if (work->ready_ns)
         return b->has_worker ? UINT64_MAX : work->ready_ns + TD_WIRE_MAX_WAIT_NS;
-    return work->wait && !work->wait->by_daemon ? work->bound_ns : UINT64_MAX; /* a job before it signals the others */
+    if (!work->wait || work->wait->by_daemon || behind) /* a job before it signals the others */
+        return UINT64_MAX;
+    return since_computed > work->bound_ns ? since_computed : work->bound_ns;
 }
 
 /* True if the job has ended: its deadline, or its bound. */
-static bool end_if_late(td_broker *b, td_work *work, uint64_t now, uint64_t *next_ns)
+static bool end_if_late(td_broker *b, td_work *work, bool behind, uint64_t now, uint64_t *next_ns)
 {
-    const uint64_t bound = bound_of(b, work);
+    const uint64_t bound = bound_of(b, work, behind);
     char why[TD_TEXT_BYTES];
     uint64_t value = 0;
 
@@ -450,11 +457,15 @@ static bool end_if_late(td_broker *b, td_work *work, uint64_t now, uint64_t *nex
 
 static bool end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_ns)
 {
-    bool some = false;
+    bool some = false, behind = false;
 
-    for (uint32_t i = 0; i < c->count && c->state == TD_CLIENT_READY; i++)
-        if (c->order[i]->slot < 0 && !c->order[i]->given_up)
-            some = end_if_late(b, c->order[i], now, next_ns) || some;
+    for (uint32_t i = 0; i < c->count && c->state == TD_CLIENT_READY; i++) {
+        td_work *work = c->order[i];
+
+        if (work->slot < 0 && !work->given_up)
+            some = end_if_late(b, work, behind, now, next_ns) || some;
+        behind = behind || (!work->given_up && (work->slot >= 0 || work->ready_ns || !work->wait));
+    }
     if (some)
         td_queue_settle(b, c);
     return some;
