@@ -37,7 +37,7 @@ typedef struct bench_target {
     double value, limit;
     bool at_least; /* else at most */
 } bench_target;
-enum { BENCH_TARGETS = 64 };
+enum { BENCH_TARGETS = 640 };
 typedef struct bench_targets {
     bench_target items[BENCH_TARGETS];
     uint32_t count;

@@ -29,6 +29,7 @@ enum {
     L2_ATTRIBUTE = 38,
     LIMIT_S = 20
 };
+_Static_assert(5 * MOST_SHAPES <= BENCH_TARGETS, "expect() has up to five targets a shape");
 #define POISON 0xffffffffu /* two NaNs of fp16 */
 
 /* INLINE: 8b's kernel for command buffers, on the same codes; where TANDEM_EXPERIMENT asks for it. */
