@@ -27,12 +27,13 @@ enum {
     CHECKED_ROWS = 4,
     BLOCK_VALUES = 1 << 22,
     L2_ATTRIBUTE = 38,
-    LIMIT_S = 20
+    LIMIT_S = 20,
+    INLINE_SHARED_BYTES = 47 * 1024 /* of a block in a command buffer */
 };
-_Static_assert(5 * MOST_SHAPES <= BENCH_TARGETS, "expect() has up to five targets a shape");
+_Static_assert(6 * MOST_SHAPES <= BENCH_TARGETS, "expect() has up to six targets a shape");
 #define POISON 0xffffffffu /* two NaNs of fp16 */
 
-/* INLINE: 8b's kernel for command buffers, on the same codes; where TANDEM_EXPERIMENT asks for it. */
+/* INLINE: 8b's kernel for command buffers, on the same codes; sm_90, where it is another one. */
 typedef enum contender { KERNEL, INLINE, END_TO_END, CUDNN } contender;
 
 typedef struct shape {
@@ -56,7 +57,7 @@ typedef struct row {
 typedef struct bench {
     const char *json;
     bool cpu, quick, unchecked; /* unchecked: outputs are not compared with float64 */
-    bool experiment;            /* kernels that were never run on a GPU are to be, too */
+    bool inline_too;            /* INLINE has rows */
     uint32_t rounds;
     double seconds; /* that one contender may take for all its rounds of a shape */
     td_cu_device *device;
@@ -378,7 +379,8 @@ static bool make_plan(bench *b, const shape *s, contender kind, uint32_t precisi
 {
     const tandem_attention op = op_of(s, precision);
     td_target target = b->target;
-    target.inline_wgmma = kind == INLINE;
+    if (kind == INLINE) /* the prologue, and with it the scratch, stays that of the others */
+        target.shared_bytes = INLINE_SHARED_BYTES;
     return td_attention_check(&op, why, why_bytes) == TANDEM_OK &&
            td_plan_attention(&op, &target, plan, NULL, why, why_bytes) == TANDEM_OK;
 }
@@ -429,7 +431,7 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
             continue;
         for (int kind = order[i] == TANDEM_PRECISION_AUTO ? END_TO_END : KERNEL; kind <= END_TO_END; kind++) {
             row *it = &rows[count];
-            if (kind == INLINE && (order[i] != TANDEM_PRECISION_8B || !b->experiment))
+            if (kind == INLINE && (order[i] != TANDEM_PRECISION_8B || !b->inline_too))
                 continue;
             *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count};
             it->plan = calloc(1, sizeof *it->plan);
@@ -540,6 +542,13 @@ static void expect(bench *b, const shape *s, const row *rows, uint32_t count)
     shape_name(s, name);
     if (b->cpu)
         return;
+    if (b->inline_too) {
+        const row *rung = find_row(rows, count, INLINE, TANDEM_PRECISION_8B);
+        bench_expect(&b->targets, rung && kernel ? bench_median(&kernel->us) / bench_median(&rung->us) : NAN, true, 0.85,
+                     "%s 8b inline, of the kernel's rate", name);
+    }
+    if (s->dim % 64) /* measured for that alone */
+        return;
     if (!s->small && target_ratio(s) > 0)
         bench_expect(&b->targets, cudnn && kernel ? bench_median(&cudnn->us) / bench_median(&kernel->us) : NAN, true,
                      target_ratio(s), "%s 8b kernel, times cuDNN fp16", name);
@@ -621,17 +630,18 @@ static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint3
 static uint32_t list_shapes(shape *out, const char *only, const char *ns, const char *dims, const char *causal,
                             bool quick, bool cpu)
 {
-    static const uint32_t lengths[] = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, d[] = {64, 128},
+    static const uint32_t lengths[] = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, d[] = {64, 80, 96, 128},
                           heads[] = {4, 8, 16};
     uint32_t count = 0;
     for (int small = 0; small < 2; small++)
-        for (size_t i = 0; i < 2; i++)
+        for (size_t i = 0; i < sizeof d / sizeof *d; i++)
             for (int c = 0; c < 2; c++)
                 for (size_t h = 0; h < (small ? 3u : 1u); h++)
                     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
                         const uint32_t n = lengths[l];
-                        const bool in_table = small ? !c && n <= 4096 && (heads[h] < 16 || n >= 1024)
-                                                    : n >= 1024 && n != 2048;
+                        const bool in_table = d[i] % 64 ? !small && n == 4096
+                                              : small   ? !c && n <= 4096 && (heads[h] < 16 || n >= 1024)
+                                                        : n >= 1024 && n != 2048;
                         const bool in_quick = small ? h == 1 && n == 1024 : n == 4096;
                         if (!in_table || (quick && !ns && !in_quick) || !has_number(ns, n) ||
                             !has_number(dims, d[i]) || !has(causal, c ? "yes" : "no") ||
@@ -818,7 +828,7 @@ int bench_attention(int argc, char **argv)
     if (!b.block || (!b.cpu && !open_cuda(&b, !no_cudnn, why, sizeof why))) {
         result = tool_fail("bench attention", "%s", why[0] ? why : "out of memory");
     } else {
-        b.experiment = b.target.sm == 90 && td_inline_target(b.target.sm).inline_wgmma;
+        b.inline_too = b.target.sm == 90;
         const char *device = b.cpu ? "CPU" : td_cu_device_info(b.device)->name;
         const bool fits = !tuning || td_choice_fits(&table, b.target.sm, device, why, sizeof why);
         if (tuning && fits)

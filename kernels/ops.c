@@ -1011,8 +1011,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
     const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
                            scale > 0;
-    const bool ring = wgmma_can && target->inline_wgmma && !target->dump;
-    const bool wgmma = wgmma_can && (ring || target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad));
+    /* ring: in the shared memory that every executor has; it has no dumps */
+    const bool roomy = target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad);
+    const bool ring = wgmma_can && !roomy && !target->dump, wgmma = wgmma_can && (roomy || ring);
     const uint32_t step_keys = wgmma ? TD_HOPPER_KEYS : TD_TILE_KEYS;
     const bool dump = target->dump && at.is_gpu;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);

@@ -32,7 +32,6 @@ typedef struct td_target {
     /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
-    bool inline_wgmma;    /* attn_8b_wgmma_inline for 8b: no GPU has run it yet, so it must be asked for */
 } td_target;
 
 /* Views of an attention plan, in this order. */

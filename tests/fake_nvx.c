@@ -102,7 +102,6 @@ void fake_nvx_learn(void)
                 char why[200];
 
                 target.twin = target.commit = true;
-                target.inline_wgmma = way == 4;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();

@@ -414,7 +414,7 @@ static void test_direct(void **state)
 
 /* --- attn_8b_wgmma_inline, in a stream --- */
 
-/* The plan with it against the twin, if `twin`, and bit for bit against the plan with attn_8b_wgmma. */
+/* The plan for a command buffer against the twin, if `twin`, and bit for bit against that for a stream. */
 static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
 {
     static const char *const names[] = {"attn_8b_wgmma_inline", "attn_8b_wgmma"};
@@ -426,13 +426,12 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
     if (spoil)
         spoil(&it);
     for (int i = 0; i < 2; i++) {
-        td_target target = target_here();
+        const td_target target = i == 0 ? td_target_for_sm(90) : target_here();
         gpu_case gpu;
         char why[200];
 
         o[i] = tu_tensor_like(&it.o);
         lse[i] = tu_tensor_like(&it.lse);
-        target.inline_wgmma = i == 0;
         if (twin && i == 0)
             must(tu_case_run(&it, &target, THREADS), "the twin");
         else

@@ -245,17 +245,17 @@ static void test_many_plans_in_a_row(void **state)
         check_case(&big, "8b, all smoothed");
 }
 
-/* attn_8b_wgmma_inline, which only runs where it is asked for: the bits of the plan for a stream, with attn_8b_wgmma. */
+/* attn_8b_wgmma_inline: the bits of the plan for a stream, with attn_8b_wgmma. */
 static void check_wgmma(const tu_shape *shape)
 {
-    td_target target = td_target_for_sm(sm), free_target = td_target_for_stream(sm);
+    const td_target target = td_target_for_sm(sm);
+    td_target free_target = td_target_for_stream(sm);
     td_stream_submit submit;
     tu_case it;
     vk_case on;
 
     print_message("    h%u/%u q%u kv%u d%u causal %u\n", shape->heads, shape->kv_heads, shape->q_len, shape->kv_len,
                   shape->head_dim, shape->causal);
-    target.inline_wgmma = true;
     tu_case_init(&it, shape);
     must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why));
     assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma_inline");
@@ -1496,37 +1496,36 @@ static void record_frames(bool one_buffer)
     leave();
 }
 
-/* Kernels that no GPU has run yet are in no plan of a session's, unless its environment asks for them. */
-static void test_experiment(void **state)
+/* On sm_90 a session's 8b is attn_8b_wgmma_inline's, of its self-test and of a job, where that has the shape. */
+static void test_kernels_of_8b(void **state)
 {
     static const struct {
-        const char *value, *kernel;
-    } cases[] = {{NULL, "attn_8b_fp8"}, {"inline-wgmma", "attn_8b_wgmma_inline"}, {"inline", "attn_8b_fp8"}, {"", "attn_8b_fp8"}};
+        uint32_t smooth, granularity;
+        const char *kernel;
+    } cases[] = {{TANDEM_SMOOTH_DEFAULT, TANDEM_GRANULARITY_DEFAULT, "attn_8b_wgmma_inline"},
+                 {TANDEM_SMOOTH_NONE, TANDEM_GRANULARITY_TENSOR, "attn_8b_wgmma_inline"},
+                 {TANDEM_SMOOTH_Q, TANDEM_GRANULARITY_DEFAULT, "attn_8b_fp8"},
+                 {TANDEM_SMOOTH_DEFAULT, TANDEM_GRANULARITY_THREAD_ADA, "attn_8b_fp8"}};
 
     (void)state;
-    if (sm != 90)
+    if (sm != 90 || F.real)
         skip();
+    F.attention = "";
+    enter();
+    assert_string_equal(F.attention, "attn_8b_wgmma_inline"); /* of the self-test */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (cases[i].value)
-            assert_int_equal(setenv("TANDEM_EXPERIMENT", cases[i].value, 1), 0);
-        else
-            assert_int_equal(unsetenv("TANDEM_EXPERIMENT"), 0);
-        F.attention = "";
-        enter();
-        if (!F.real)
-            assert_string_equal(F.attention, cases[i].kernel); /* of the self-test */
-        F.attention = "";
         tandem_job job = job_on(w.lanes[0].mem);
         tandem_ticket ticket;
 
         job.op.attention.precision = TANDEM_PRECISION_8B;
+        job.op.attention.smooth = cases[i].smooth;
+        job.op.attention.granularity = cases[i].granularity;
+        F.attention = "";
         OK(tandem_submit(w.s, &job, &ticket));
         OK(tandem_wait(w.s, ticket, LIMIT_NS, NULL));
-        if (!F.real)
-            assert_string_equal(F.attention, cases[i].kernel);
-        leave();
+        assert_string_equal(F.attention, cases[i].kernel);
     }
-    assert_int_equal(unsetenv("TANDEM_EXPERIMENT"), 0);
+    leave();
 }
 
 static void test_record_frames(void **state)
@@ -2467,7 +2466,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_failing_calls),
         cmocka_unit_test(test_failing_submits),
-        cmocka_unit_test(test_experiment),
+        cmocka_unit_test(test_kernels_of_8b),
         cmocka_unit_test(test_record_frames),
         cmocka_unit_test(test_submit_frames),
         cmocka_unit_test(test_held),

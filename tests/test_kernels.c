@@ -130,7 +130,7 @@ static void launch_record(module *on, const td_record *record, const uint64_t *v
 /* --- Cases of attention --- */
 
 typedef struct options {
-    bool stream, ring, dump, commit, prologue_only;
+    bool stream, dump, commit, prologue_only;
     uint32_t schedules;
     void (*spoil)(tu_case *);
 } options;
@@ -143,7 +143,6 @@ static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
     tu_case it;
 
     target.twin = true;
-    target.inline_wgmma = with.ring;
     target.dump = with.dump;
     target.commit = with.commit;
     if (sm == 80 && on->sm != 80) /* the twin's fp16 units are all alike */
@@ -426,7 +425,7 @@ static void test_inline_wgmma(void **state)
                                   .k_bias = 1,
                                   .v_bias = 1,
                                   .seed = 150 + 5 * i + s},
-                      (options){.ring = true, .schedules = quick ? 1 : 3});
+                      (options){.schedules = quick ? 1 : 3});
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
             check(module_of(90), 90,
@@ -438,7 +437,7 @@ static void test_inline_wgmma(void **state)
                               .precision = TANDEM_PRECISION_8B,
                               .lse = 1,
                               .seed = 170 + 4 * q + k},
-                  (options){.ring = true, .schedules = 2});
+                  (options){.schedules = 2});
     check(module_of(90), 90,
           &(tu_shape){.heads = 2,
                       .q_len = 70,
@@ -447,7 +446,7 @@ static void test_inline_wgmma(void **state)
                       .precision = TANDEM_PRECISION_8B,
                       .lse = 1,
                       .seed = 190},
-          (options){.ring = true, .spoil = spoil_values});
+          (options){.spoil = spoil_values});
 }
 
 /* F16 by wgmma, on tensors as they lie in memory. */

@@ -74,7 +74,7 @@ static tandem_status open_inline(tandem_session *s, const tandem_session_desc *d
     s->backend = TANDEM_BACKEND_CUDA;
     s->rung = TANDEM_RUNG_INLINE;
     s->gpu_signals = true;
-    s->target = td_inline_target(info.sm);
+    s->target = td_target_for_sm(info.sm);
     snprintf(s->device_name, sizeof s->device_name, "%s", info.name);
     cubin = td_cubin_for_sm(info.sm, why, TD_WHY_BYTES);
     if (cubin)

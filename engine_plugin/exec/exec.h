@@ -161,10 +161,6 @@ typedef struct td_inline_desc {
 tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *log, td_stream **out, char *why,
                                       size_t why_bytes);
 
-/* What plans for it are made for: td_target_for_sm(), with `inline_wgmma` where the environment has
- * TANDEM_EXPERIMENT=inline-wgmma. */
-td_target td_inline_target(uint32_t sm);
-
 /* Whether every record of a plan can run in a command buffer, before anything is recorded: the driver checks nothing, and
  * a kernel that does not fit loses the device. UNSUPPORTED, naming kernel, limit and value. */
 tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes);

@@ -193,15 +193,6 @@ static tandem_status check_record(const inline_stream *s, const td_record *recor
     return TANDEM_OK;
 }
 
-td_target td_inline_target(uint32_t sm)
-{
-    const char *experiment = getenv("TANDEM_EXPERIMENT");
-    td_target target = td_target_for_sm(sm);
-
-    target.inline_wgmma = experiment && !strcmp(experiment, "inline-wgmma");
-    return target;
-}
-
 tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes)
 {
     const inline_stream *s = (const inline_stream *)stream;
@@ -1060,7 +1051,7 @@ static tandem_status run_self_test(inline_stream *s, self_test *t, char *why, si
                                  .v = view,
                                  .o = view};
     const VkBufferUsageFlags usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT;
-    const td_target target = td_inline_target(s->desc.sm);
+    const td_target target = td_target_for_sm(s->desc.sm);
     uint64_t views[TD_VIEW_COUNT];
     uint32_t state = (uint32_t)td_now_ns(); /* other data than an earlier test may have left in the same memory */
     float *values = t->host.q;

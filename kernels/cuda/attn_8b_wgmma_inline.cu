@@ -33,7 +33,6 @@
  *
  * Threads: TD_HOPPER_THREADS(d); of the last 128 one warp works, but setmaxnreg is for warpgroups. Registers of a thread
  * that computes: 232, or 160 up to d64. Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
- * It has not been run on a GPU yet: kernels/NOTES.md.
  */
 #include "hopper.cuh"
 #include "kernels/ring.h"
