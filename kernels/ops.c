@@ -797,20 +797,21 @@ static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps)
     return best;
 }
 
-static tandem_status plan_direct(maker *at, const td_kernel *kernel, bool commits, float scale, char *why,
+static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_target *target, float scale, char *why,
                                  size_t why_bytes)
 {
     const tandem_attention *op = at->op;
-    const uint32_t rows = TD_F16_ROWS(op->head_dim);
+    const bool commits = target->commit;
+    const uint32_t rows = TD_F16_ROWS(op->head_dim), keys = target->last_keys ? target->last_keys : op->kv_len;
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
     const uint64_t works = planes * ((op->q_len + rows - 1) / rows);
     const uint32_t pair = op->causal && works >= 264 ? 2 : 1;
-    const uint32_t steps = (op->kv_len + TD_F16_KEYS - 1) / TD_F16_KEYS;
+    const uint32_t steps = (keys + TD_F16_KEYS - 1) / TD_F16_KEYS;
     const uint64_t blocks = blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps);
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
-                                 .k = tensor_of(&op->k, op->kv_heads, op->kv_len, op->head_dim),
-                                 .v = tensor_of(&op->v, op->kv_heads, op->kv_len, op->head_dim),
+                                 .k = tensor_of(&op->k, op->kv_heads, keys, op->head_dim),
+                                 .v = tensor_of(&op->v, op->kv_heads, keys, op->head_dim),
                                  .o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
                                  .lse_stride_batch = op->lse.stride_batch,
                                  .lse_stride_head = op->lse.stride_head,
@@ -981,7 +982,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                             .dump_s = absent,
                                             .dump_p = absent,
                                             .dump_r = absent};
-        return plan_direct(&at, direct, target->commit, scale, why, why_bytes);
+        return plan_direct(&at, direct, target, scale, why, why_bytes);
     }
     place_operand(&at, &k, smooth_k, qk_row_bytes, true);
     place_operand(&at, &v, smooth_v, v_f16 ? 2 * d_pad : d_pad, false);
@@ -1006,6 +1007,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         place_chunks(&at, &v, true, true);
         place_chunks(&at, &q, tensor_scale, false);
     }
+    const uint32_t seen_keys = target->last_keys ? target->last_keys : op->kv_len;
     /* wgmma: one scale for what a thread has of a step's keys, maxima before scales (so none below zero), no delta-S */
     const bool one_scale =
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
@@ -1104,12 +1106,12 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         const td_params_delta_s delta_s = {.k = k.tensor,
                                            .heads = op->heads,
                                            .q_blocks = q.chunks,
-                                           .chunks = k.chunks,
+                                           .chunks = (seen_keys + TD_TILE_ROWS - 1) / TD_TILE_ROWS,
                                            .d_pad = d_pad,
                                            .kv_pad = k.rows_pad,
                                            .each = at.is_gpu ? TD_DELTA_BLOCKS : 1};
         const uint64_t groups = (q.chunks + delta_s.each - 1) / delta_s.each;
-        record = add_record(&at, &kernel_delta_s, q.planes * groups * k.chunks, &delta_s, sizeof delta_s);
+        record = add_record(&at, &kernel_delta_s, q.planes * groups * delta_s.chunks, &delta_s, sizeof delta_s);
         use_view(&at, record, READ, AT(delta_s, k.data), TD_VIEW_K);
         use_scratch(record, READ, AT(delta_s, q_mean), q_mean);
         use_scratch(record, READ, AT(delta_s, k_mean), k.mean);
@@ -1123,7 +1125,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .scale = scale,
                                            .heads = op->heads,
                                            .kv_heads = op->kv_heads,
-                                           .kv_len = op->kv_len,
+                                           .kv_len = seen_keys,
                                            .q_pad = q.rows_pad,
                                            .kv_pad = k.rows_pad,
                                            .d_pad = d_pad,

@@ -28,6 +28,9 @@ typedef struct td_target {
     bool int4;            /* 4B: packed codes and mma s4 even where that is not native, so for tests only */
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
+    /* Where op is a piece of a causal head's rows: how many keys its last row attends to, one fewer each row before it.
+     * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece. */
+    uint32_t last_keys;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;

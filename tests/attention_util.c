@@ -232,6 +232,19 @@ tandem_status tu_case_run(tu_case *it, const td_target *target, uint32_t threads
     return status;
 }
 
+void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attention *op, td_target *target,
+                   uint64_t views[TD_VIEW_COUNT])
+{
+    const tandem_view *moved[] = {&it->op.q, &it->op.o, &it->op.lse};
+    const int indices[] = {TD_VIEW_Q, TD_VIEW_O, TD_VIEW_LSE};
+
+    *op = it->op;
+    op->q_len = rows;
+    target->last_keys = op->causal ? op->kv_len - it->op.q_len + row + rows : 0;
+    for (int i = 0; i < 3; i++)
+        views[indices[i]] += row * (uint64_t)moved[i]->stride_row * td_dtype_bytes(moved[i]->dtype);
+}
+
 double tu_relative_l1(const double *a, const double *b, size_t n)
 {
     double difference = 0, size = 0;

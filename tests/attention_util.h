@@ -65,6 +65,11 @@ void tu_case_ref(tu_case *it);
  * outputs and the scratch was written: TANDEM_ERROR_DEVICE then. */
 tandem_status tu_case_run(tu_case *it, const td_target *target, uint32_t threads);
 
+/* `rows` rows of each head from `row` on as a job of their own, whose bits are the whole's: the operation, what its plan
+ * is made for, and where its views are; those are the whole's before. */
+void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attention *op, td_target *target,
+                   uint64_t views[TD_VIEW_COUNT]);
+
 /* Q, K and V of a case as its plan has quantised them, in the layout that tandem_attention takes: bytes for each, to be
  * freed, and the operation on them. */
 void tu_case_codes(const tu_case *it, const unsigned char *scratch, tandem_attention *op, void *bytes[3], uint64_t sizes[3]);

@@ -958,6 +958,84 @@ static void test_causal(void **state)
             }
 }
 
+/* Runs a case as pieces of `cut` of its heads' rows. */
+static void run_pieces(tu_case *it, const td_target *target, uint32_t cut)
+{
+    static td_plan plan;
+    char why[256] = "";
+
+    tu_poison(&it->o);
+    if (it->lse.data)
+        tu_poison(&it->lse);
+    for (uint32_t row = 0; row < it->op.q_len; row += cut) {
+        const uint32_t rows = it->op.q_len - row < cut ? it->op.q_len - row : cut;
+        uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->q.data, (uintptr_t)it->k.data, (uintptr_t)it->v.data,
+                                         (uintptr_t)it->o.data, (uintptr_t)it->lse.data};
+        td_target of_piece = *target;
+        tandem_attention op;
+
+        tu_case_piece(it, row, rows, &op, &of_piece, views);
+        assert_int_equal(td_plan_attention(&op, &of_piece, &plan, NULL, why, sizeof why), TANDEM_OK);
+        void *scratch = aligned_alloc(256, plan.scratch_bytes + 256);
+        assert_non_null(scratch);
+        memset(scratch, TU_POISON, plan.scratch_bytes);
+        assert_int_equal(td_exec_cpu_run(&plan, views, (uintptr_t)scratch, 2, NULL), TANDEM_OK);
+        free(scratch);
+    }
+}
+
+/* Pieces of heads' rows, as tandemd cuts them: the whole's bits, of every family of kernels, rows without keys and keys
+ * that are bad included. */
+static void test_pieces_are_the_whole(void **state)
+{
+    static const uint32_t sizes[][3] = {{500, 450, 1}, {430, 1000, 1}, {600, 300, 1}, {500, 130, 0}, {800, 800, 1}};
+    td_target targets[] = {cpu, twin_of(80), twin_of(89), twin_of(90), twin_of(120), wgmma_twin(), twin_of(90)};
+    const int count = sizeof targets / sizeof *targets;
+
+    (void)state;
+    targets[6].int4 = true;
+    for (int t = 0; t < count; t++)
+        for (uint32_t n = 0; n < 6; n++) {
+            const uint32_t *size = sizes[(n + (uint32_t)t) % 5], precision = 1 + n % 3;
+            const uint32_t type = t == 5 && precision == 1 ? 1 + n / 3 % 2 : 1 + (n + (uint32_t)t) % 3; /* 5: direct */
+            tu_case it;
+
+            tu_case_init(&it, &(tu_shape){.heads = 2,
+                                          .kv_heads = 1,
+                                          .q_len = size[0],
+                                          .kv_len = size[1],
+                                          .head_dim = n % 2 ? 64 : 32 * (1 + 3 * (t < 6)),
+                                          .causal = size[2],
+                                          .precision = precision,
+                                          .smooth = t < 5 && n > 3 ? 2u << n % 3 | TANDEM_SMOOTH_V : 0,
+                                          .dtype_q = type,
+                                          .dtype_k = type,
+                                          .dtype_v = type,
+                                          .dtype_o = 1 + n % 3,
+                                          .lse = n / 2 % 2,
+                                          .k_bias = 1,
+                                          .v_bias = 1,
+                                          .seed = n + 1});
+            if (n % 3) { /* the rest of the keys' step is masked in one piece, and not in the next */
+                tu_set(&it.k, 0, 0, size[1] - 90, 7, INFINITY);
+                tu_set(&it.v, 0, 0, size[1] - 70, 31, NAN);
+            }
+            assert_int_equal(tu_case_run(&it, &targets[t], 2), TANDEM_OK);
+            unsigned char *o = malloc(it.o.bytes), *lse = malloc(it.lse.bytes + 1);
+            assert_true(o && lse);
+            memcpy(o, it.o.data, it.o.bytes);
+            if (it.lse.data)
+                memcpy(lse, it.lse.data, it.lse.bytes);
+            run_pieces(&it, &targets[t], 384);
+            assert_memory_equal(o, it.o.data, it.o.bytes);
+            if (it.lse.data)
+                assert_memory_equal(lse, it.lse.data, it.lse.bytes);
+            free(o);
+            free(lse);
+            tu_case_free(&it);
+        }
+}
+
 /* Which rows are NaN is as the contract says, and the others are as if nothing had happened. */
 static void check_poisoned(uint32_t precision, uint32_t smooth, const td_target *target, int which, double value,
                            bool causal)
@@ -1873,6 +1951,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_bf16_output),
         cmocka_unit_test(test_causal),
+        cmocka_unit_test(test_pieces_are_the_whole),
         cmocka_unit_test(test_nan_stays_where_it_belongs),
         cmocka_unit_test(test_accuracy),
         cmocka_unit_test(test_smooth_k),

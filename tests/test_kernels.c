@@ -197,6 +197,99 @@ static void spoil_values(tu_case *it)
     tu_set(&it->v, 0, 1, 129, 31, NAN);
 }
 
+/* A case whole, then as pieces of its heads' rows: the same bits. */
+static void check_pieces(module *on, const tu_shape *shape, td_target target, bool spoilt)
+{
+    enum { CUT = 384 };
+    unsigned char *whole[2] = {NULL, NULL};
+    char why[256] = "";
+    tu_case it;
+
+    target.twin = true;
+    tu_case_init(&it, shape);
+    if (spoilt) {
+        tu_set(&it.k, 0, 0, shape->kv_len - 90, 7, INFINITY);
+        tu_set(&it.v, 0, 0, shape->kv_len - 70, 31, NAN);
+    }
+    print_message("    sm_%u: pieces of q%u kv%u d%u causal %u precision %u:", on->sm, shape->q_len, shape->kv_len,
+                  shape->head_dim, shape->causal, shape->precision);
+    for (uint32_t cut = shape->q_len;; cut = CUT) {
+        tu_poison(&it.o);
+        tu_poison(&it.lse);
+        for (uint32_t row = 0; row < shape->q_len; row += cut) {
+            const uint32_t rows = shape->q_len - row < cut ? shape->q_len - row : cut;
+            uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                             (uintptr_t)it.o.data, (uintptr_t)it.lse.data};
+            td_target of_piece = target;
+            tandem_attention op;
+
+            tu_case_piece(&it, row, rows, &op, &of_piece, views);
+            if (cut != CUT)
+                of_piece.last_keys = 0;
+            must(td_plan_attention(&op, &of_piece, &it.plan, NULL, why, sizeof why), why);
+            void *scratch = aligned_alloc(256, it.plan.scratch_bytes + 256);
+            assert_non_null(scratch);
+            memset(scratch, TU_POISON, it.plan.scratch_bytes);
+            for (uint32_t i = 0; i < it.plan.record_count; i++)
+                launch_record(on, &it.plan.records[i], views, (uintptr_t)scratch, seed * 1000 + row);
+            free(scratch);
+        }
+        if (cut == CUT)
+            break;
+        print_message(" %s\n", it.plan.records[it.plan.record_count - 1].kernel->entry);
+        for (int i = 0; i < 2; i++) {
+            const tu_tensor *from = i ? &it.lse : &it.o;
+
+            whole[i] = malloc(from->bytes);
+            assert_non_null(whole[i]);
+            memcpy(whole[i], from->data, from->bytes);
+        }
+    }
+    assert_memory_equal(whole[0], it.o.data, it.o.bytes);
+    assert_memory_equal(whole[1], it.lse.data, it.lse.bytes);
+    free(whole[0]);
+    free(whole[1]);
+    tu_case_free(&it);
+}
+
+/* Of every family of kernels: mma.sync of each architecture, wgmma on streams and in command buffers, and that without a
+ * prologue. */
+static void test_pieces(void **state)
+{
+    static const struct {
+        uint32_t sm, stream, precision, dtype, dim;
+    } families[] = {{80, 0, 2, 1, 32}, {80, 0, 3, 3, 64},  {80, 0, 1, 1, 32}, {89, 0, 2, 1, 64},  {89, 0, 3, 1, 32},
+                    {90, 0, 2, 3, 32}, {90, 0, 2, 1, 64},  {90, 0, 2, 3, 128}, {90, 0, 3, 1, 32}, {90, 0, 1, 3, 64},
+                    {90, 1, 2, 1, 32}, {90, 1, 2, 2, 64},  {90, 1, 2, 1, 128}, {90, 1, 1, 1, 64}, {90, 1, 1, 2, 128},
+                    {120, 0, 2, 3, 64}, {120, 0, 1, 1, 32}};
+    static const uint32_t sizes[][3] = {{500, 450, 1}, {430, 600, 1}, {600, 300, 1}, {450, 130, 0}};
+
+    (void)state;
+    for (uint32_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (uint32_t s = 0; s < 4; s++) {
+            const uint32_t sm = families[i].sm, type = families[i].dtype;
+            const td_target target = families[i].stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
+
+            if (quick ? s != i % 3 : (s + i) % 4 == 3)
+                continue;
+            check_pieces(module_of(sm),
+                         &(tu_shape){.q_len = sizes[s][0],
+                                     .kv_len = sizes[s][1],
+                                     .head_dim = families[i].dim,
+                                     .causal = sizes[s][2],
+                                     .precision = families[i].precision,
+                                     .dtype_q = type,
+                                     .dtype_k = type,
+                                     .dtype_v = type,
+                                     .dtype_o = 1 + s % 3,
+                                     .lse = 1,
+                                     .k_bias = 1,
+                                     .v_bias = 1,
+                                     .seed = 200 + 4 * i + s},
+                         target, (i + s) % 2);
+        }
+}
+
 /* Every precision and head dim on the kernels of mma.sync, whatever they are on this GPU. */
 static void check_mma(uint32_t sm)
 {
@@ -759,6 +852,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_every_entry_was_run),
     };
 
