@@ -483,11 +483,11 @@ static bool await_point(td_point *point, uint64_t value)
 /* Work: q, k, v and o in one slab, and what a session in this process makes of it. */
 
 typedef struct shape {
-    uint32_t heads, rows, keys, dim, precision;
+    uint32_t heads, rows, keys, dim, precision, causal;
 } shape;
-static const shape small = {2, 64, 96, 32, TANDEM_PRECISION_F16};
-static const shape eight = {2, 130, 300, 64, TANDEM_PRECISION_8B};
-static const shape large = {8, 2048, 2048, 64, TANDEM_PRECISION_F16}; /* takes a while */
+static const shape small = {2, 64, 96, 32, TANDEM_PRECISION_F16, 0};
+static const shape eight = {2, 130, 300, 64, TANDEM_PRECISION_8B, 0};
+static const shape large = {8, 2048, 2048, 64, TANDEM_PRECISION_F16, 0}; /* takes a while */
 
 typedef struct task {
     shape of;
@@ -544,7 +544,8 @@ static tandem_job job_of(const task *t)
     v.offset_bytes += t->k_bytes;
     job.op.attention = (tandem_attention){.q = q, .k = k, .v = v, .o = o, .batch = 1, .heads = t->of.heads,
                                           .kv_heads = t->of.heads, .q_len = t->of.rows, .kv_len = t->of.keys,
-                                          .head_dim = t->of.dim, .precision = t->of.precision};
+                                          .head_dim = t->of.dim, .precision = t->of.precision,
+                                          .causal = t->of.causal};
     return job;
 }
 
@@ -1526,8 +1527,8 @@ static uint64_t scratch_of(const shape *of)
 /* The worker's memory for a client's jobs is the client's, too. */
 static void quotas_count_scratch(void **state)
 {
-    const shape long_one = {1, 1024, 32768, 64, TANDEM_PRECISION_8B}; /* so few rows of one head are not cut */
-    const shape one_head = {1, 130, 300, 64, TANDEM_PRECISION_8B};
+    const shape long_one = {1, 1024, 32768, 64, TANDEM_PRECISION_8B, 0}; /* so few rows of one head are not cut */
+    const shape one_head = {1, 130, 300, 64, TANDEM_PRECISION_8B, 0};
     uint64_t scratch, long_scratch;
     client first, second;
     task t, long_t;
@@ -1850,7 +1851,7 @@ static void idle_models_make_room_for_jobs(void **state)
 {
     const uint64_t rows = 65536, model_rows = 3 * rows;
     td_safetensors_item item = {.name = "k", .dtype = "F32", .dimensions = 3, .shape = {1, model_rows, 64}};
-    const shape of = {1, 64, (uint32_t)rows, 64, TANDEM_PRECISION_8B};
+    const shape of = {1, 64, (uint32_t)rows, 64, TANDEM_PRECISION_8B, 0};
     char path[200], config[300], why[300] = "";
     struct rlimit limit = {0};
     uint64_t model;
@@ -1901,8 +1902,8 @@ static void idle_models_make_room_for_jobs(void **state)
 static void shares_are_fair(void **state)
 {
     enum { JOBS = 60 };
-    const shape shapes[2] = {{1, 128, 1024, 64, TANDEM_PRECISION_F16},
-                             {1, 512, 1024, 64, TANDEM_PRECISION_F16}}; /* which is not cut, however slow it is */
+    const shape shapes[2] = {{1, 128, 1024, 64, TANDEM_PRECISION_F16, 0},
+                             {1, 512, 1024, 64, TANDEM_PRECISION_F16, 0}}; /* which is not cut, however slow it is */
     td_wire_report r[2][JOBS];
     uint64_t ns[2] = {0, 0};
     char why[300] = "";
@@ -1951,10 +1952,10 @@ static void shares_are_fair(void **state)
 
 /* A frame's job that takes long does not hold up others' frames: it is cut, to the same bits. All is put before any begins,
  * as above. */
-static void long_jobs_let_others_in(void **state)
+static void let_others_in(const shape *long_one)
 {
     enum { JOBS = 10 };
-    static const shape shapes[2] = {{8, 2048, 1280, 64, TANDEM_PRECISION_F16}, {2, 64, 96, 32, TANDEM_PRECISION_F16}};
+    const shape shapes[2] = {*long_one, {2, 64, 96, 32, TANDEM_PRECISION_F16, 0}};
     td_wire_report slow, quick;
     char why[300] = "";
     int page = -1;
@@ -1962,7 +1963,6 @@ static void long_jobs_let_others_in(void **state)
     client c[2];
     task t[2];
 
-    (void)state;
     start_daemon("threads = 1\n");
     assert_int_equal(td_point_make(&in, 0, &page, why, sizeof why), TANDEM_OK);
     for (int i = 0; i < 2; i++) {
@@ -1994,12 +1994,26 @@ static void long_jobs_let_others_in(void **state)
     td_fd_close(&page);
 }
 
+static void long_jobs_let_others_in(void **state)
+{
+    (void)state;
+    let_others_in(&(shape){8, 2048, 1280, 64, TANDEM_PRECISION_F16, 0});
+}
+
+static void a_long_causal_head_lets_others_in(void **state)
+{
+    (void)state;
+    let_others_in(&(shape){1, 7000, 7000, 64, TANDEM_PRECISION_8B, 1});
+}
+
 /* What goes on in the background is cut: the same bits, and frames go in between. */
 static void the_background_gives_way(void **state)
 {
-    static const shape shapes[] = {{4, 2304, 512, 32, TANDEM_PRECISION_F16},  {2, 2100, 700, 64, TANDEM_PRECISION_8B},
-                                   {1, 4000, 300, 128, TANDEM_PRECISION_4B},  {6, 200, 1000, 64, TANDEM_PRECISION_AUTO},
-                                   {8, 2048, 2048, 64, TANDEM_PRECISION_F16}};
+    static const shape shapes[] = {
+        {4, 2304, 512, 32, TANDEM_PRECISION_F16, 0},  {2, 2100, 700, 64, TANDEM_PRECISION_8B, 0},
+        {1, 4000, 300, 128, TANDEM_PRECISION_4B, 0},  {6, 200, 1000, 64, TANDEM_PRECISION_AUTO, 0},
+        {1, 4000, 4000, 32, TANDEM_PRECISION_8B, 1},  {2, 3000, 1500, 64, TANDEM_PRECISION_4B, 1},
+        {1, 2500, 3500, 64, TANDEM_PRECISION_F16, 1}, {8, 2048, 2048, 64, TANDEM_PRECISION_F16, 0}};
     enum { SHAPES = sizeof shapes / sizeof *shapes, TRIES = 30 };
     td_wire_message m = hello(TD_WIRE_SHARE_HOST, "a language model");
     td_wire_report slow, quick;
@@ -2060,8 +2074,8 @@ static void the_background_gives_way(void **state)
  * that the worker computes itself and one that takes it both threads. The same bits. */
 static void frames_go_in_between_keys(void **state)
 {
-    const shape long_one = {1, 128, getenv("TANDEM_SANITIZED") ? 4096 : 32768, 64, TANDEM_PRECISION_8B},
-                brief = {2, 64, 96, 32, TANDEM_PRECISION_F16}, longer = {4, 256, 256, 64, TANDEM_PRECISION_8B};
+    const shape long_one = {1, 128, getenv("TANDEM_SANITIZED") ? 4096 : 32768, 64, TANDEM_PRECISION_8B, 0},
+                brief = {2, 64, 96, 32, TANDEM_PRECISION_F16, 0}, longer = {4, 256, 256, 64, TANDEM_PRECISION_8B, 0};
     enum { TRIES = 300 };
     uint32_t between[2][2] = {{0}};
     client background, frame;
@@ -2670,6 +2684,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(idle_models_make_room_for_jobs, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(shares_are_fair, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(long_jobs_let_others_in, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_long_causal_head_lets_others_in, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(the_background_gives_way, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(frames_go_in_between_keys, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(earlier_deadlines_go_first, set_up_nothing, tear_down),

@@ -155,6 +155,7 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
                                  view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
                                  views[i]->mem);
     target.commit = job->commits;
+    target.last_keys = s->last_keys;
     return status == TANDEM_OK ? td_plan_attention(op, &target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
 }
 

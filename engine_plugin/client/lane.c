@@ -182,6 +182,13 @@ void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
+void td_lane_last_keys(tandem_session *s, uint32_t last_keys)
+{
+    pthread_mutex_lock(&s->lock);
+    s->last_keys = last_keys;
+    pthread_mutex_unlock(&s->lock);
+}
+
 uint64_t td_lane_lacks(tandem_session *s)
 {
     uint64_t bytes;

@@ -2,10 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * An attention job is many: each batch and head by itself, and of a head that is not causal each block of 128 rows of Q.
- * All that is made of K and V depends on them alone, and all that is made of Q on its block; so a piece with views of its
- * own computes the same bits. The price is that K and V are quantised again for each piece of a head's rows.
+ * An attention job is many: each batch and head by itself, and of a head each block of BLOCK_ROWS rows of Q. All that
+ * is made of K and V depends on them alone, and all that is made of Q on its block; so a piece with views of its own,
+ * which knows where its rows lie under a causal mask, computes the same bits. The price is that K and V are quantised
+ * again for each piece of a head's rows.
  */
+#include <math.h>
 #include <string.h>
 
 #include "engine_plugin/daemon/daemon.h"
@@ -16,19 +18,26 @@
 #define GPU_NS_PER_MFLOP 3.0
 #define BRIEF_NS 100000u
 #define BRIEF_MFLOPS 0.5 /* of one core, about as long */
-enum { BLOCK_ROWS = 128, LEAST_ROWS = 1024, MOST_SLICES = 1024 };
+/* A block is a whole number of any kernel's tiles of rows, which have 64, 128 or 192. */
+enum { BLOCK_ROWS = 384, LEAST_ROWS = 3 * BLOCK_ROWS, MOST_SLICES = 1024 };
 
-static double mflops(const tandem_attention *op)
+/* Of a head: how often one of its rows attends to a key. */
+static double pairs_of(const tandem_attention *op, uint32_t last_keys)
 {
-    const double pairs = (double)op->q_len * op->kv_len * (op->causal ? 0.5 : 1.0);
+    const double keys = last_keys ? last_keys : op->kv_len, rows = op->q_len < keys ? op->q_len : keys;
 
-    return 4e-6 * op->batch * op->heads * op->head_dim * pairs;
+    return op->causal ? rows * keys - rows * (rows - 1) / 2 : (double)op->q_len * op->kv_len;
 }
 
-static uint64_t key_of(const tandem_attention *op)
+static double mflops(const tandem_attention *op, uint32_t last_keys)
 {
-    const uint32_t words[] = {op->batch,  op->heads,     op->kv_heads, op->q_len,   op->kv_len, op->head_dim,
-                              op->causal, op->precision, op->smooth,   op->q.dtype, op->granularity};
+    return 4e-6 * op->batch * op->heads * op->head_dim * pairs_of(op, last_keys);
+}
+
+static uint64_t key_of(const tandem_attention *op, uint32_t last_keys)
+{
+    const uint32_t words[] = {op->batch,  op->heads,     op->kv_heads, op->q_len,   op->kv_len,      op->head_dim,
+                              op->causal, op->precision, op->smooth,   op->q.dtype, op->granularity, last_keys};
     uint64_t h = 0xcbf29ce484222325;
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -36,25 +45,25 @@ static uint64_t key_of(const tandem_attention *op)
     return h ? h : 1;
 }
 
-uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op)
+uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op, uint32_t last_keys)
 {
-    const uint64_t key = key_of(op);
+    const uint64_t key = key_of(op, last_keys);
     double ns = costs->ns_per_mflop > 0 ? costs->ns_per_mflop : costs->is_gpu ? GPU_NS_PER_MFLOP : CPU_NS_PER_MFLOP;
 
     if (costs->keys[key % TD_COSTS] == key)
         return costs->best_ns[key % TD_COSTS];
-    ns = ns * mflops(op) + LEAST_GUESS_NS;
+    ns = ns * mflops(op, last_keys) + LEAST_GUESS_NS;
     return ns > 1e15 ? (uint64_t)1e15 : (uint64_t)ns;
 }
 
-bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op)
+bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op, uint32_t last_keys)
 {
-    return mflops(op) < BRIEF_MFLOPS && td_cost_guess(costs, op) < BRIEF_NS;
+    return mflops(op, last_keys) < BRIEF_MFLOPS && td_cost_guess(costs, op, last_keys) < BRIEF_NS;
 }
 
 /* What the device gets done altogether, however many jobs are at it at a time: on a GPU. A CPU's that are under way
  * together stand still for one another. */
-static void learn_rate(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, uint64_t took)
+static void learn_rate(td_costs *costs, double work, uint64_t begin_ns, uint64_t end_ns, uint64_t took)
 {
     const uint64_t from = begin_ns > costs->covered_ns ? begin_ns : costs->covered_ns;
     double rate;
@@ -65,7 +74,7 @@ static void learn_rate(td_costs *costs, const tandem_attention *op, uint64_t beg
         costs->busy_ns += end_ns - from;
     if (end_ns > costs->covered_ns)
         costs->covered_ns = end_ns;
-    costs->mflops += mflops(op);
+    costs->mflops += work;
     if (costs->busy_ns < RATE_NS || costs->mflops < 1)
         return;
     rate = (double)costs->busy_ns / costs->mflops;
@@ -74,18 +83,21 @@ static void learn_rate(td_costs *costs, const tandem_attention *op, uint64_t beg
     costs->mflops = 0;
 }
 
-uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part)
+uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part,
+                      uint32_t last_keys)
 {
-    return LEAST_GUESS_NS + (uint64_t)((double)td_cost_guess(costs, op) * mflops(part) / mflops(op));
+    const double share = mflops(part, last_keys) / mflops(op, 0);
+
+    return LEAST_GUESS_NS + (uint64_t)((double)td_cost_guess(costs, op, 0) * share);
 }
 
-uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns,
-                       bool alone, uint64_t guess)
+uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint32_t last_keys, uint64_t begin_ns,
+                       uint64_t end_ns, uint64_t held_ns, bool alone, uint64_t guess)
 {
-    const uint64_t key = key_of(op), took = end_ns - begin_ns - held_ns;
+    const uint64_t key = key_of(op, last_keys), took = end_ns - begin_ns - held_ns;
     uint64_t *best = &costs->best_ns[key % TD_COSTS];
 
-    learn_rate(costs, op, begin_ns, end_ns, took);
+    learn_rate(costs, mflops(op, last_keys), begin_ns, end_ns, took);
     if (alone && costs->keys[key % TD_COSTS] != key) {
         costs->keys[key % TD_COSTS] = key;
         *best = took;
@@ -98,15 +110,32 @@ uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t beg
 /* How a job is cut: pieces of a head's rows, of the heads of a group, of the groups, of the batches. Only one of the first
  * two is more than one. */
 typedef struct cut {
-    uint32_t row_pieces, rows;        /* rows: of a piece */
+    uint32_t row_pieces;
+    double pairs;                     /* of a piece of a head's rows, at most where that is LEAST_ROWS or more */
     uint32_t heads, pieces_of_heads;  /* heads: of a piece; of all heads if group is whole */
     bool whole_groups;
 } cut;
 
+/* Where a piece of a head's rows ends that begins at `row`. Of a causal head's rows those behind attend to more keys,
+ * and the first ones, where there are more rows than keys, to none. */
+static uint32_t end_of(const tandem_attention *op, double pairs, uint32_t row)
+{
+    const int64_t keys = (int64_t)op->kv_len - op->q_len + row + 1; /* of that row */
+    const double first = keys > 1 ? (double)keys : 1, idle = keys < 1 ? (double)(1 - keys) : 0;
+    double rows = pairs / op->kv_len, end;
+
+    if (op->causal)
+        rows = idle + sqrt((first - 0.5) * (first - 0.5) + 2 * pairs) - (first - 0.5);
+    if (rows < idle + LEAST_ROWS)
+        rows = idle + LEAST_ROWS;
+    end = floor((row + rows) / BLOCK_ROWS) * BLOCK_ROWS;
+    return end < op->q_len ? (uint32_t)end : op->q_len;
+}
+
 static cut cut_for(const tandem_attention *op, uint32_t count)
 {
     const uint32_t group = op->heads / op->kv_heads, planes = op->batch * op->heads;
-    cut c = {.row_pieces = 1, .rows = op->q_len, .heads = op->heads, .pieces_of_heads = 1, .whole_groups = true};
+    cut c = {.row_pieces = 1, .pairs = INFINITY, .heads = op->heads, .pieces_of_heads = 1, .whole_groups = true};
     uint32_t per_batch = (count + op->batch - 1) / op->batch;
 
     if (per_batch <= 1)
@@ -125,16 +154,10 @@ static cut cut_for(const tandem_attention *op, uint32_t count)
     while (group % c.heads)
         c.heads--;
     c.pieces_of_heads = op->heads / c.heads;
-    if (count > planes && !op->causal && op->granularity != TANDEM_GRANULARITY_TENSOR) {
-        const uint32_t wanted = (count + planes - 1) / planes;
-        uint32_t rows = td_align_up((op->q_len + wanted - 1) / wanted, BLOCK_ROWS);
-
-        if (rows < LEAST_ROWS)
-            rows = LEAST_ROWS;
-        if (rows < op->q_len) {
-            c.rows = rows;
-            c.row_pieces = (op->q_len + rows - 1) / rows;
-        }
+    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR) {
+        c.pairs = pairs_of(op, 0) * planes / count;
+        for (uint32_t end = end_of(op, c.pairs, 0); end < op->q_len; end = end_of(op, c.pairs, end))
+            c.row_pieces++;
     }
     return c;
 }
@@ -146,7 +169,7 @@ static uint32_t count_of(const tandem_attention *op, const cut *c)
 
 uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces)
 {
-    const uint64_t guess = td_cost_guess(costs, op);
+    const uint64_t guess = td_cost_guess(costs, op, 0);
     uint64_t count = (guess + most_ns - 1) / most_ns;
     cut c;
 
@@ -170,23 +193,28 @@ static void move(tandem_view *view, uint64_t batch, uint64_t head, uint64_t row)
     view->offset_bytes += elements * (view->dtype == TANDEM_DTYPE_F32 ? 4 : 2);
 }
 
-void td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out)
+uint32_t td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out)
 {
     const cut c = cut_for(op, cuts);
     const uint32_t group = op->heads / op->kv_heads;
     const uint32_t piece = index / c.row_pieces % c.pieces_of_heads;
     const uint32_t batch = index / c.row_pieces / c.pieces_of_heads, head = piece * c.heads;
-    const uint32_t row = index % c.row_pieces * c.rows;
+    uint32_t row = 0, end = end_of(op, c.pairs, 0);
 
+    for (uint32_t i = index % c.row_pieces; i; i--) {
+        row = end;
+        end = end_of(op, c.pairs, row);
+    }
     *out = *op;
     out->batch = 1;
     out->heads = op->heads - head < c.heads ? op->heads - head : c.heads;
     out->kv_heads = c.whole_groups ? out->heads / group : 1;
-    out->q_len = op->q_len - row < c.rows ? op->q_len - row : c.rows;
+    out->q_len = end - row;
     move(&out->q, batch, head, row);
     move(&out->o, batch, head, row);
     if (out->lse.mem)
         move(&out->lse, batch, head, row);
     move(&out->k, batch, head / group, 0);
     move(&out->v, batch, head / group, 0);
+    return op->causal && c.row_pieces > 1 ? op->kv_len - op->q_len + end : 0;
 }

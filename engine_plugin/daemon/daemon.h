@@ -104,6 +104,7 @@ typedef struct td_slot {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
     tandem_attention whole; /* of which the job is a piece: what AUTO is goes by it; batch 0: it is whole */
+    uint32_t last_keys;     /* of td_slice() */
     tandem_job job;       /* with numbers of the worker's objects; points only those that the GPU knows */
     uint32_t end_state, precision;
     int32_t status;
@@ -195,19 +196,22 @@ typedef struct td_costs {
     double mflops;
     bool is_gpu;
 } td_costs;
-uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op);
+/* last_keys, here and below: of td_slice(), where op is a piece; 0: it is whole. */
+uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op, uint32_t last_keys);
 /* Whether to wake another thread for it, or several, takes longer than it does. */
-bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op);
+bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op, uint32_t last_keys);
 /* And one piece of it. */
-uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part);
+uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part,
+                      uint32_t last_keys);
 /* A job ran from then to then, but for `held_ns`, alone or beside others, and was guessed at before: what it is charged,
  * which is no more for having run beside them. */
-uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns,
-                       bool alone, uint64_t guess);
+uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint32_t last_keys, uint64_t begin_ns,
+                       uint64_t end_ns, uint64_t held_ns, bool alone, uint64_t guess);
 /* How a job is cut into `pieces` of at most `most_ns`, as far as that can be so that the bits stay the same; 1 piece: it
- * cannot be, or need not. And one of them, below `pieces`. */
+ * cannot be, or need not. And one of them, below `pieces`: of a causal head's rows returns how many keys its last one
+ * attends to (td_target.last_keys), else 0. */
 uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces);
-void td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out);
+uint32_t td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out);
 
 typedef struct td_client td_client;
 

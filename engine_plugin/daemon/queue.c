@@ -566,7 +566,7 @@ static uint64_t slice_of(const td_broker *b, const td_work *work)
         return 0;
     if (b->costs.is_gpu)
         return SLICE_NS;
-    return td_cost_guess(&b->costs, &work->job.op.attention) > LONG_NS ? LONG_SLICE_NS : 0;
+    return td_cost_guess(&b->costs, &work->job.op.attention, 0) > LONG_NS ? LONG_SLICE_NS : 0;
 }
 
 /* The worker's numbers for what a job, or a piece of it, names. */
@@ -578,8 +578,7 @@ static void fill(td_slot *slot, const td_work *work)
 
     slot->job = work->job;
     slot->whole = work->slices > 1 ? *op : (tandem_attention){0};
-    if (work->slices > 1)
-        td_slice(&work->job.op.attention, work->cuts, work->slice, op);
+    slot->last_keys = work->slices > 1 ? td_slice(&work->job.op.attention, work->cuts, work->slice, op) : 0;
     for (int i = 0; i < TD_VIEWS; i++)
         if (work->mems[i])
             views[i]->mem = work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
@@ -591,6 +590,7 @@ static void fill(td_slot *slot, const td_work *work)
 
 static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
 {
+    const tandem_attention *op;
     uint64_t most_ns;
     td_slot *slot;
     td_work *work;
@@ -602,6 +602,7 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     while (b->desk_works[at])
         at++;
     slot = &b->desk->slots[at];
+    op = &slot->job.op.attention;
     c = work->client;
     most_ns = work->slice ? 0 : slice_of(b, work);
     if (most_ns)
@@ -621,9 +622,9 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     work->slot = at;
     work->run_ns = now;
     b->desk_works[at] = work;
-    b->desk_ns[at] = work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, &slot->job.op.attention)
-                                      : td_cost_guess(&b->costs, &slot->job.op.attention);
-    slot->brief = td_cost_is_brief(&b->costs, &slot->job.op.attention);
+    b->desk_ns[at] = work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, op, slot->last_keys)
+                                      : td_cost_guess(&b->costs, op, 0);
+    slot->brief = td_cost_is_brief(&b->costs, op, slot->last_keys);
     if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
         td_gate_close(&b->desk->gate, now);
     c->at_desk++;
@@ -667,7 +668,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
     if (took && slot->end_state == TANDEM_JOB_DONE)
-        cost = td_cost_learn(&b->costs, &at->job.op.attention, slot->begin_ns, slot->end_ns, held_ns,
+        cost = td_cost_learn(&b->costs, &at->job.op.attention, at->last_keys, slot->begin_ns, slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
                                                   b->last_other_ns <= slot->begin_ns),
                              guess);
