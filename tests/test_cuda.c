@@ -673,6 +673,92 @@ static void test_codes(void **state)
     }
 }
 
+/* Rows of a case that has run, as a job of their own on its memory. */
+static void run_piece(const gpu_case *gpu, const tu_case *of, td_target target, uint32_t row, uint32_t rows)
+{
+    static td_plan plan;
+    uint64_t views[TD_VIEW_COUNT], sequence;
+    tandem_attention op;
+    td_cu_mem scratch;
+    char why[256] = "";
+    bool signalled;
+
+    memcpy(views, gpu->views, sizeof views);
+    tu_case_piece(of, row, rows, &op, &target, views);
+    must(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why), why);
+    must(td_cu_mem_alloc(device, plan.scratch_bytes + TU_GUARD_BYTES, &scratch, why, sizeof why), why);
+    const td_stream_submit submit = {
+        .plan = &plan, .views = views, .scratch = scratch.address, .label = "a piece of rows"};
+    must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+    wait_for(sequence);
+    must(td_stream_status(stream, why, sizeof why), why);
+    td_cu_mem_free(device, &scratch);
+}
+
+/* V is large where the first piece's last step is masked: of products with nothing the sum must not depend. */
+static void spoil_behind_the_mask(tu_case *it)
+{
+    for (uint32_t key = 424; key < 460 && key < it->op.kv_len; key++)
+        for (uint32_t c = 0; c < it->op.head_dim; c++)
+            tu_set(&it->v, 0, 0, key, c, 30000);
+}
+
+/* Pieces of heads' rows, as tandemd cuts them: the whole's bits, by the kernels of streams and of command buffers. */
+static void test_pieces(void **state)
+{
+    static const uint32_t dims[] = {64, 128, 80, 32, 256};
+
+    (void)state;
+    for (uint32_t i = 0; i < 30 && !(quick && i > 6); i++) {
+        const uint32_t q_len = 900 + 61 * (i % 4), type = i % 3 == 2 && i / 3 % 2 ? 3 : 1 + i / 6 % 2;
+        const tu_shape shape = {.heads = 4,
+                                .kv_heads = 2,
+                                .q_len = q_len,
+                                .kv_len = i % 5 == 4 ? q_len - 300 : q_len + 37,
+                                .head_dim = dims[i % 5],
+                                .causal = i % 7 != 6,
+                                .precision = precisions[i % 3],
+                                .dtype_q = type,
+                                .dtype_k = type,
+                                .dtype_v = type,
+                                .dtype_o = 1 + i % 3,
+                                .lse = 1,
+                                .v_bias = 1,
+                                .seed = 1500 + i};
+        td_target target = i / 3 % 2 && !image ? td_target_for_sm(td_cu_device_info(device)->sm) : target_here();
+        tu_tensor o[2], lse[2];
+        gpu_case gpu;
+        char why[256] = "";
+        tu_case it;
+
+        show("pieces", &shape);
+        tu_case_init(&it, &shape);
+        spoil_behind_the_mask(&it);
+        for (int cut = 0; cut < 2; cut++) {
+            o[cut] = tu_tensor_like(&it.o);
+            lse[cut] = tu_tensor_like(&it.lse);
+        }
+        must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why), why);
+        gpu_case_run(&gpu, &it, &o[0], &lse[0]);
+        tu_poison(&o[1]);
+        tu_poison(&lse[1]);
+        must(td_cu_copy_to_device(device, gpu.views[TD_VIEW_O], o[1].data, o[1].bytes), "copy");
+        must(td_cu_copy_to_device(device, gpu.views[TD_VIEW_LSE], lse[1].data, lse[1].bytes), "copy");
+        for (uint32_t row = 0; row < q_len; row += 384)
+            run_piece(&gpu, &it, target, row, q_len - row < 384 ? q_len - row : 384);
+        must(td_cu_copy_to_host(device, o[1].data, gpu.views[TD_VIEW_O], o[1].bytes), "copy");
+        must(td_cu_copy_to_host(device, lse[1].data, gpu.views[TD_VIEW_LSE], lse[1].bytes), "copy");
+        assert_memory_equal(o[0].data, o[1].data, o[0].bytes);
+        assert_memory_equal(lse[0].data, lse[1].data, lse[0].bytes);
+        gpu_case_free(&gpu);
+        for (int cut = 0; cut < 2; cut++) {
+            tu_tensor_free(&o[cut]);
+            tu_tensor_free(&lse[cut]);
+        }
+        tu_case_free(&it);
+    }
+}
+
 /* So many heads that blocks have all the rows that they may: their warpgroups share tiles, and end at different keys. The
  * kernels that dump, which check_case() compares with the twin, and those that do not give the same bits. */
 static void test_wide_blocks(void **state)
@@ -2226,6 +2312,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_commit),
         cmocka_unit_test(test_odd_values),
         cmocka_unit_test(test_wide_blocks),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_probe),
         cmocka_unit_test(test_descriptors),
         cmocka_unit_test(test_open_and_close),
