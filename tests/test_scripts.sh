@@ -202,6 +202,15 @@ tail -n 1 "$work/out" | grep -q '^3 passed, 0 failed$' || fail "--only tests doe
 if gpu 77 cuda --only tests; then fail "a skip passed although there is a GPU"; fi
 if gpu 1 cuda --only tests; then fail "a failure passed"; fi
 tail -n 1 "$work/out" | grep -q '^2 passed, 1 failed$' || fail "a failure is not counted"
+cp "$work/tree/test_cuda" "$work/tree/test_daemon_gpu"
+printf 'test_daemon_gpu\ntest_cuda\n' >"$work/tree/gpu_tests.txt"
+gpu 0 cuda || fail "gpu.sh failed with two programs"
+python3 -c 'import json, sys
+names = [x["name"] for x in json.load(open(sys.argv[1]))["steps"]]
+assert names.index("demo-ladder") < names.index("test_cuda") < names.index("probe-fp22") < names.index("test_daemon_gpu"), names' \
+    "$work/gpu/summary.json" || fail "what loses a context does not come behind what draws and all other programs"
+rm "$work/tree/test_daemon_gpu"
+echo test_cuda >"$work/tree/gpu_tests.txt"
 if gpu 0 cpu --only demo; then fail "the demo passed on the CPU"; fi
 if gpu 0 cuda --only nothing; then fail "--only nothing was taken"; fi
 if gpu 0 cuda --deps "$work/gpu"; then fail "--deps without .deb files was taken"; fi
