@@ -988,9 +988,10 @@ static void run_pieces(tu_case *it, const td_target *target, uint32_t cut)
  * that are bad included. */
 static void test_pieces_are_the_whole(void **state)
 {
-    static const uint32_t sizes[][3] = {{500, 450, 1}, {430, 1000, 1}, {600, 300, 1}, {500, 130, 0}, {800, 800, 1}};
+    static const uint32_t sizes[][3] = {{440, 410, 1}, {400, 500, 1}, {450, 200, 1}, {430, 130, 0}, {390, 390, 1}};
     td_target targets[] = {cpu, twin_of(80), twin_of(89), twin_of(90), twin_of(120), wgmma_twin(), twin_of(90)};
     const int count = sizeof targets / sizeof *targets;
+    const bool quick = getenv("TANDEM_SANITIZED") != NULL;
 
     (void)state;
     targets[6].int4 = true;
@@ -1000,7 +1001,9 @@ static void test_pieces_are_the_whole(void **state)
             const uint32_t type = t == 5 && precision == 1 ? 1 + n / 3 % 2 : 1 + (n + (uint32_t)t) % 3; /* 5: direct */
             tu_case it;
 
-            tu_case_init(&it, &(tu_shape){.heads = 2,
+            if (quick && (n + (uint32_t)t) % 2)
+                continue;
+            tu_case_init(&it, &(tu_shape){.heads = 1 + n / 5,
                                           .kv_heads = 1,
                                           .q_len = size[0],
                                           .kv_len = size[1],
