@@ -78,7 +78,7 @@
     (TD_HOPPER_STAGES(d_pad) * TD_HOPPER_STAGE_BYTES(d_pad) + TD_HOPPER_ROWS(d_pad) * TD_HOPPER_ROW_BYTES(d_pad) +   \
      (TD_HOPPER_GROUPS(d_pad) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u + 1024u)
 
-/* attn_8b_wgmma_inline: a block as attn_8b_wgmma's in 47 KB of shared memory. One warp fetches tiles of 64 keys into a ring of
+/* attn_8b_wgmma_inline: a block as attn_8b_wgmma's in 47 KB of shared memory. One warpgroup fetches tiles of 64 keys into a ring of
  * slots (kernels/ring.h); each holds 64 rows of K, or a row of 64 bytes for each of V's channels, and then the channels of
  * ones. Behind them rows' scales, V's scales and means, and two barriers a slot. */
 #define TD_HOPPER_INLINE_SLOTS(d_pad) ((d_pad) <= 64u ? 10u : 5u)

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * The arithmetic, the rows and the warpgroups of a block are those of attn_8b_wgmma (hopper.cuh), and so is every bit of
- * O and lse. Q lies in registers; K and V go through a ring of slots of 64 keys each, into which one warp fetches
+ * O and lse. Q lies in registers; K and V go through a ring of slots of 64 keys each, into which one warpgroup fetches
  * (kernels/ring.h). A warpgroup has S of one tile of keys and P of two (t: tile):
  *
  *   tensor     S = Q K(t), R = P V(t-1) ---------|                   | S = Q K(t+1), R += P V(t) --
@@ -12,27 +12,29 @@
  *
  * R adds up two tiles, so only every other time there is an O += R.
  *
- * Barriers. A slot's `full` has one arrival a phase, of the warp that fetches; its `empty` has one of each warp that
- * computes, four for each warpgroup that has rows (the others leave at once). Each of those warps goes through all
- * fetches of the block in their order, also where its rows see none of the keys any more. About round n of a slot:
+ * Barriers. A slot's `full` has one arrival a phase of each thread that fetches, which the copies that it has started make
+ * when they are there: nobody waits for copies. Its `empty` has one of each warp that computes, four for each warpgroup that
+ * has rows (the others leave at once). Each of those warps goes through all fetches of the block in their order, also where
+ * its rows see none of the keys any more. About round n of a slot:
  *
- *   the fetching warp   waits for phase n - 1 of empty, then writes, then arrives at full: that ends phase n
- *   every other warp    waits for phase n of full, lets wgmma read, waits for wgmma, then arrives at empty, once
+ *   each thread that fetches   waits for phase n - 1 of empty, then starts copies, which arrive at full: all end phase n
+ *   each warp that computes    waits for phase n of full, then at its fence, lets wgmma read, waits for wgmma, then arrives at
+ *                              empty, once
  *
  * - Nobody writes what is still read: phase n - 1 of empty ends with the last arrival behind the reads of round n - 1.
  * - A wait is for the phase in progress or the one right before it, so that a parity says which. Of empty: phase n cannot
- *   end before its warps arrive, behind their wait for full of round n, which the fetching warp has not written yet; and
+ *   end before its warps arrive, behind their wait for full of round n, for which this very thread has yet to write; and
  *   it has waited for phase n - 2 itself. Of full: a warp has waited for phase n - 1 itself; phase n + 1 cannot end
  *   before round n + 1 is written, behind phase n of empty, behind this very warp's arrival.
- * - Nobody waits for ever: before it waits for room, the fetching warp publishes all that it has fetched. A warp that
- *   computes waits for V(t) with K(t+1) in hand and nothing else, so with two slots or more somebody can always go on.
+ * - Nobody waits for ever: copies come whether or not their thread waits for room. A warp that computes waits for V(t) with
+ *   K(t+1) in hand and nothing else, so with two slots or more somebody can always go on.
  * - Behind the last fetches nobody arrives at empty, as nobody waits there.
- * Every wait ends after 2^24 tries (a quarter of a second if each is short, at most half a minute): then the kernel
- * traps, which loses the device instead of hanging it. Behind the block's first barrier there is no other but
- * setmaxnreg, which waits for the registers that the fetching warpgroup gives back before all else.
+ * Every wait ends after ten seconds: then the kernel traps, which loses the device instead of hanging it. Behind the block's
+ * first barrier there is no other but setmaxnreg, which waits for the registers that the fetching warpgroup gives back
+ * before all else.
  *
- * Threads: TD_HOPPER_THREADS(d); of the last 128 one warp works, but setmaxnreg is for warpgroups. Registers of a thread
- * that computes: 232, or 160 up to d64. Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
+ * Threads: TD_HOPPER_THREADS(d). Registers of a thread that computes: 232, or 160 up to d64. Shared bytes:
+ * TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
  */
 #include "hopper.cuh"
 #include "kernels/ring.h"
@@ -42,7 +44,7 @@
 namespace td {
 namespace ring {
 
-constexpr uint32_t kTries = 1u << 24, kSleepNs = 1000;
+constexpr uint64_t kLimitNs = 10000000000u;
 
 template <int Dim> struct Tile {
     static constexpr unsigned d = Dim;
@@ -86,54 +88,71 @@ __device__ __forceinline__ bool is_there(const uint64_t &barrier, uint32_t parit
 
 __device__ __forceinline__ void wait_or_trap(const uint64_t &barrier, uint32_t parity)
 {
-    for (uint32_t tries = 0; !mbarrier_try_wait(shared_address(&barrier), parity, kSleepNs); tries++)
-        if (tries == kTries)
-            __trap();
+    uint64_t begin = 0;
+
+    for (uint32_t tries = 1; !mbarrier_try_wait(shared_address(&barrier), parity); tries++)
+        if (tries % 1024 == 0) {
+            const uint64_t now = globaltimer();
+
+            begin = begin ? begin : now;
+            if (now - begin > kLimitNs)
+                __trap();
+        }
 }
 
-/* The fetching warp. */
+/* The fetching warpgroup. Each thread has its part of every fetch, at addresses that differ from fetch to fetch by the same
+ * for all of its copies; nobody waits for copies, as they arrive at full themselves. */
 template <class T>
 __device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p, const Place &at)
 {
-    const int lane = int(threadIdx.x) % 32;
-    const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
-    const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
-    const uint32_t tiles = uint32_t(at.tiles);
-    td_ring_place place = {0, 0}, oldest = {0, 0}; /* of the fetches that are not published */
-    uint32_t under_way = 0;
+    constexpr int k_pieces = T::dim / 16, k_abreast = k_pieces & -k_pieces, k_rows = 128 / k_abreast; /* at once */
+    constexpr int v_rows = 128 / (T::tile / 16);
+    constexpr int kinds = k_rows < 8 ? 8 / k_rows : 1; /* of rows, by where the swizzle puts their pieces */
+    static_assert(T::tile % k_rows == 0 && T::dim % v_rows == 0, "every thread copies as much");
+    const int t = int(threadIdx.x) % 128;
+    const int k_row = t / k_abreast, k_byte = t % k_abreast * 16, v_row = t / (T::tile / 16), v_byte = t % (T::tile / 16) * 16;
+    const uint8_t *k = (const uint8_t *)p.k_codes + (at.bhk * p.kv_pad + k_row) * T::dim + k_byte;
+    const uint8_t *v = (const uint8_t *)p.v_codes + (at.bhk * T::dim + v_row) * p.kv_pad + v_byte;
+    const uint32_t v_further = uint32_t(v_rows) * p.kv_pad, tiles = uint32_t(at.tiles), first = shared_address(shared.slot[0]);
+    const uint32_t v_to = first + T::v + swizzled<T::tile>(uint32_t(v_row * T::tile + v_byte));
+    uint32_t k_to[kinds][k_pieces / k_abreast];
+    td_ring_place place = {0, 0};
 
-    const auto publish = [&] {
-        fence_proxy_async();
-        warp_arrive(shared.full[oldest.slot]);
-        oldest = td_ring_next(oldest, T::slots);
-        under_way--;
+#pragma unroll
+    for (int i = 0; i < kinds; i++)
+#pragma unroll
+        for (int j = 0; j < k_pieces / k_abreast; j++)
+            k_to[i][j] =
+                first + swizzled<T::qk_row>(uint32_t((k_row + i * k_rows) * T::qk_row + k_byte + 16 * k_abreast * j));
+
+    const auto fetch = [&](bool is_v) {
+        const uint32_t slot = place.slot * uint32_t(sizeof shared.slot[0]);
+
+        wait_or_trap(shared.empty[place.slot], td_ring_empty_parity(place));
+        if (is_v) {
+            const uint8_t *from = v;
+
+#pragma unroll
+            for (int r = 0; r < T::dim / v_rows; r++, from += v_further)
+                cp_async_16(v_to + slot + uint32_t(r * v_rows * T::tile), from);
+            v += T::tile;
+        } else {
+#pragma unroll
+            for (int r = 0; r < T::tile / k_rows; r++)
+#pragma unroll
+                for (int j = 0; j < k_pieces / k_abreast; j++)
+                    cp_async_16(k_to[r % kinds][j] + slot + uint32_t(r / kinds * kinds * k_rows * T::qk_row),
+                                k + r * k_rows * T::dim + 16 * k_abreast * j);
+            k += T::tile * T::dim;
+        }
+        cp_async_arrive(shared_address(&shared.full[place.slot]));
+        place = td_ring_next(place, T::slots);
     };
 #pragma unroll 1
-    for (uint32_t fetch = 0; fetch < td_ring_fetches(tiles); fetch++) {
-        const uint64_t &empty = shared.empty[place.slot];
-        const uint32_t parity = td_ring_empty_parity(place), tile = td_ring_tile(fetch, tiles);
-        uint8_t *to = shared.slot[place.slot];
-
-        if (!__all_sync(~0u, is_there(empty, parity))) {
-            cp_async_wait<0>();
-            while (under_way > 0)
-                publish();
-            wait_or_trap(empty, parity);
-        }
-        if (td_ring_is_v(fetch, tiles))
-            copy_swizzled<T::dim, T::tile, T::tile, 32>(to + T::v, v + tile * T::tile, p.kv_pad, lane);
-        else
-            copy_swizzled<T::tile, T::dim, T::qk_row, 32>(to, k + int64_t(tile) * T::tile * T::dim, T::dim, lane);
-        cp_async_commit();
-        if (++under_way > TD_RING_LAG) {
-            cp_async_wait<TD_RING_LAG>();
-            publish();
-        }
-        place = td_ring_next(place, T::slots);
-    }
+    for (uint32_t n = 0; n < td_ring_fetches(tiles); n++)
+        fetch(td_ring_is_v(n, tiles));
+    cp_async_commit(); /* no thread leaves before its copies are there */
     cp_async_wait<0>();
-    while (under_way > 0)
-        publish();
 }
 
 /* A consumer's registers. */
@@ -257,6 +276,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         read_scales(0);
         bool odd = look(0); /* keys of the step are masked or bad */
         wait_or_trap(shared.full[0], td_ring_full_parity(next));
+        fence_proxy_async();
         c.issue_qk(k_tile);
         next = td_ring_next(next, T::slots);
         wgmma_wait<0>();
@@ -286,6 +306,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 c.template correct<0>();
             if (!there)
                 wait_both(now);
+            fence_proxy_async();
             c.issue_qk(k_tile + now.k.slot * slot_words);
             c.template issue_pv<0>(v_tile + now.v.slot * slot_words);
             wgmma_wait<1>(); /* S of the second tile */
@@ -310,6 +331,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 c.template correct<1>();
             if (!there)
                 wait_both(now);
+            fence_proxy_async();
             c.issue_qk(k_tile + now.k.slot * slot_words);
             c.template issue_pv<1>(v_tile + now.v.slot * slot_words);
             odd = look(step + 1);
@@ -354,7 +376,7 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
     at.tiles = (at.keys + T::tile - 1) / T::tile;
 
     if (thread < int(T::slots)) {
-        mbarrier_init(shared_address(&shared.full[thread]), 1);
+        mbarrier_init(shared_address(&shared.full[thread]), 128);
         mbarrier_init(shared_address(&shared.empty[thread]), 4 * at.active);
     }
     if (thread < 64 * at.active) /* rows are padded to 128 in memory */
@@ -371,8 +393,7 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
     __syncthreads();
     if (thread >= 128 * T::groups) {
         setmaxnreg_dec<T::groups == 2 ? 40 : 32>();
-        if (thread < 128 * T::groups + 32)
-            ring::produce<T>(shared, p, at);
+        ring::produce<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 2 ? 232 : 160>();
         if (thread < 128 * at.active)

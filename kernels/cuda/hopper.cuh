@@ -104,12 +104,12 @@ __device__ __forceinline__ void warp_arrive(uint64_t &barrier)
         mbarrier_arrive(shared_address(&barrier));
 }
 
-/* Starts copying Rows rows of Bytes bytes into swizzled rows of Row bytes, by so many threads: as many neighbours share a
+/* Starts copying Rows rows of Bytes bytes into swizzled rows of Row bytes, by 128 threads: as many neighbours share a
  * row as its pieces of 16 bytes allow. Eight rows further the swizzle is the same, so a thread needs few addresses. */
-template <int Rows, int Bytes, int Row, int Threads = 128>
+template <int Rows, int Bytes, int Row>
 __device__ __forceinline__ void copy_swizzled(void *shared, const uint8_t *global, int64_t stride, int t)
 {
-    constexpr int pieces = Bytes / 16, abreast = pieces & -pieces, at_once = Threads / abreast; /* a power of two; rows */
+    constexpr int pieces = Bytes / 16, abreast = pieces & -pieces, at_once = 128 / abreast; /* a power of two; rows */
     static_assert(Rows % at_once == 0 && (at_once % 8 == 0 || 8 % at_once == 0), "every thread copies as much");
     const int row = t / abreast, byte = t % abreast * 16;
     const uint8_t *from = global + row * stride + byte;

@@ -309,15 +309,10 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
     return done;
 }
 
-/* The same, for which a thread sleeps at most `ns` nanoseconds. */
-__device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity, uint32_t ns)
+/* Counts as one of the arrivals of a phase once all cp.async of this thread so far are there. */
+__device__ __forceinline__ void cp_async_arrive(uint32_t barrier)
 {
-    uint32_t done;
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2, %3; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity), "r"(ns)
-                 : "memory");
-    return done;
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" : : "r"(barrier) : "memory");
 }
 
 /* The same without sleep. */

@@ -166,7 +166,14 @@ struct Barrier {
     std::vector<Fibre *> waiting;
 };
 
+/* What a thread has asked to arrive at a barrier behind its copies. */
+struct Arrival {
+    uint32_t barrier;
+    std::vector<Copy> copies;
+};
+
 struct Block {
+    std::vector<Arrival> arrivals;
     unsigned index, rank, alive;
     std::vector<Fibre> fibres;
     std::vector<Warp> warps;
@@ -727,14 +734,47 @@ void mbarrier_arrive(uint32_t at)
     maybe_yield();
 }
 
+void copy_arrive(uint32_t barrier)
+{
+    Fibre *self = run->fibre;
+    mbarrier_of(barrier);
+    self->block->arrivals.push_back({barrier, self->copies});
+    self->copies.clear();
+    maybe_yield();
+}
+
+/* Copies whose threads do not wait for them come when anybody looks at a barrier, in any order. */
+void land_some()
+{
+    std::vector<Arrival> &all = run->fibre->block->arrivals;
+    for (uint32_t n = 1 + below(uint32_t(all.size())); n > 0; n--) {
+        const uint32_t i = below(uint32_t(all.size()));
+        const Arrival it = all[i];
+        all[i] = all.back();
+        all.pop_back();
+        for (const Copy &copy : it.copies)
+            land(copy);
+        Mbarrier *at = mbarrier_of(it.barrier);
+        if (--at->pending == 0) {
+            at->pending = at->expected;
+            at->phase++;
+        }
+        run->progress++;
+    }
+}
+
 bool mbarrier_look(uint32_t at, uint32_t parity)
 {
+    if (!run->fibre->block->arrivals.empty() && below(3) == 0)
+        land_some();
     return (mbarrier_of(at)->phase & 1) != parity;
 }
 
 bool mbarrier_test(uint32_t at, uint32_t parity)
 {
     const bool done = mbarrier_look(at, parity);
+    if (!done && !run->fibre->block->arrivals.empty())
+        land_some();
     if (done)
         maybe_yield();
     else

@@ -73,6 +73,7 @@ void *shared_pointer(uint32_t address, uint32_t bytes, uint32_t alignment, const
 void copy_start(uint32_t to, const void *from, bool zeros);
 void copy_commit();
 void copy_wait(unsigned pending);
+void copy_arrive(uint32_t barrier); /* once all copies of this thread are there */
 
 void mbarrier_init(uint32_t at, uint32_t arrivals);
 void mbarrier_arrive(uint32_t at);

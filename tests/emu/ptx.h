@@ -265,9 +265,9 @@ static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
 {
     return emu::mbarrier_test(barrier, parity);
 }
-static inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity, uint32_t)
+static inline void cp_async_arrive(uint32_t barrier)
 {
-    return emu::mbarrier_test(barrier, parity);
+    emu::copy_arrive(barrier);
 }
 static inline bool mbarrier_test_wait(uint32_t barrier, uint32_t parity)
 {
