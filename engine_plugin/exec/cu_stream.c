@@ -3,8 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * A submit is: wait, stamp, records, stamp, signal, event - all on this stream and none of them waited for. The stamps
- * are kernels of one thread that write the GPU's clock and the submit's number to pinned memory, so progress is read
- * without the driver.
+ * are kernels of one thread that write the GPU's clock to pinned memory, so progress is read without the driver.
  *
  * Where the owner of a timeline that the stream waits for is killed, the stream goes on waiting and reports no error
  * (cuStreamQuery: NOT_READY); whoever imports the same fd into a Vulkan device of its own can vkSignalSemaphore it, and
@@ -79,13 +78,13 @@ static tandem_status launch(td_cuda_stream *stream, td_cu_stream on, td_cu_funct
                        (unsigned)grid[0]);
 }
 
-static tandem_status launch_stamp(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, bool end, char *why,
+static tandem_status launch_stamp(td_cuda_stream *stream, td_cu_stream on, uint32_t place, bool end, char *why,
                                   size_t why_bytes)
 {
     static const td_kernel kernel = {.name = "stamp", .entry = "stamp"};
     static const td_record one = {
         .kernel = &kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}, .param_bytes = sizeof(td_params_stamp)};
-    const td_params_stamp params = td_stream_stamp(&stream->base, sequence, end);
+    const td_params_stamp params = td_stream_stamp(&stream->base, place, end);
 
     return launch(stream, on, stream->stamp, &one, &params, why, why_bytes);
 }
@@ -180,10 +179,15 @@ static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *image,
 }
 
 /* By where the name is before what it is: a plan has it at the same place each time. */
+static bool is_function(const td_cuda_function *f, const char *entry)
+{
+    return f && f->asked == entry && !strcmp(f->entry, entry);
+}
+
 static td_cuda_function *find_function(td_cuda_stream *stream, const char *entry)
 {
     for (uint32_t i = 0; i < stream->function_count; i++)
-        if (stream->functions[i].asked == entry && !strcmp(stream->functions[i].entry, entry))
+        if (is_function(&stream->functions[i], entry))
             return &stream->functions[i];
     for (uint32_t i = 0; i < stream->function_count; i++)
         if (!strcmp(stream->functions[i].entry, entry)) {
@@ -212,7 +216,7 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
     if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (has_clusters(device) ? TD_RECORD_CLUSTER : 0)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)",
                        entry, (unsigned)record->flags);
-    f = find_function(stream, entry);
+    f = is_function(*out, entry) ? *out : find_function(stream, entry);
     if (!f)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded",
                        entry);
@@ -244,18 +248,20 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
 /* The GPU's clock lies between the host's before the launch and after its stamp was seen: intervals, intersected. */
 static tandem_status measure_clock(td_cuda_stream *stream, char *why, size_t why_bytes)
 {
+    td_stream_mark *mark = stream->base.ring->marks;
     int64_t low = INT64_MIN, high = INT64_MAX;
     tandem_status status;
 
-    for (uint64_t i = 1; i <= CLOCK_TRIES; i++) {
+    for (int i = 0; i < CLOCK_TRIES; i++) {
         const uint64_t begin = td_now_ns();
         uint64_t end = begin;
         int64_t gpu;
 
-        status = launch_stamp(stream, stream->stream, i, true, why, why_bytes);
+        __atomic_store_n(&mark->over, 0, __ATOMIC_RELEASE);
+        status = launch_stamp(stream, stream->stream, 0, true, why, why_bytes);
         if (status)
             return status;
-        while (td_stream_completed(&stream->base) != i) {
+        while (!__atomic_load_n(&mark->over, __ATOMIC_ACQUIRE)) {
             end = td_now_ns();
             if (end - begin > stamp_limit_ns)
                 return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE,
@@ -263,8 +269,8 @@ static tandem_status measure_clock(td_cuda_stream *stream, char *why, size_t why
                                (unsigned)(stamp_limit_ns / 1000000));
         }
         end = td_now_ns();
-        gpu = (int64_t)stream->base.ring->stamps[i].end_ns;
-        if (i == 1)
+        gpu = (int64_t)mark->stamp.end_ns;
+        if (i == 0)
             continue; /* includes what the first launch of a context costs */
         if (gpu - (int64_t)end > low)
             low = gpu - (int64_t)end;
@@ -319,7 +325,7 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
     stream->base.ring = stream->ring.host;
     stream->base.ring_address = stream->ring.address;
     memset(stream->ring.host, 0, stream->ring.bytes);
-    status = td_cu_mem_alloc(device, TD_CUDA_WORDS * sizeof(uint32_t), &stream->words, why, why_bytes);
+    status = td_cu_mem_alloc(device, TD_STREAM_PLACES * sizeof(uint32_t), &stream->words, why, why_bytes);
     if (!status)
         status = td_cu_enter(device, why, why_bytes);
     if (status)
@@ -363,6 +369,7 @@ tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image
                                      char *why, size_t why_bytes)
 {
     static const td_stream_ops ops = {.enqueue = td_cuda_enqueue,
+                                      .fenced = true,
                                       .wait = td_cuda_wait,
                                       .cancel = td_cuda_cancel,
                                       .release = td_cuda_release,
@@ -501,22 +508,22 @@ static tandem_status write_word(td_cuda_stream *stream, td_cu_stream on, uint32_
                        why, why_bytes, "a cancel word: cuMemcpyHtoDAsync");
 }
 
-tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t word, uint64_t sequence, uint64_t *address, char *why,
+tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t place, uint64_t sequence, uint64_t *address, char *why,
                                 size_t why_bytes)
 {
     tandem_status status = TANDEM_OK;
 
-    *address = stream->words.address + word * sizeof(uint32_t);
+    *address = stream->words.address + place * sizeof(uint32_t);
     pthread_mutex_lock(&stream->cancel_lock);
-    if (stream->word_set[word]) { /* on the same stream as what set it, and what may set it again */
-        status = write_word(stream, stream->urgent, word, 0, why, why_bytes);
+    if (stream->word_set[place]) { /* on the same stream as what set it, and what may set it again */
+        status = write_word(stream, stream->urgent, place, 0, why, why_bytes);
         if (!status)
             status = record_event(stream, stream->brought, stream->urgent, why, why_bytes);
         if (!status)
             status = wait_for_event(stream, stream->stream, stream->brought, why, why_bytes);
-        stream->word_set[word] = status != TANDEM_OK;
+        stream->word_set[place] = status != TANDEM_OK;
     }
-    stream->word_of[word] = status ? 0 : sequence;
+    stream->word_of[place] = status ? 0 : sequence;
     pthread_mutex_unlock(&stream->cancel_lock);
     return status;
 }
@@ -524,15 +531,15 @@ tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t word, uint64_t 
 void td_cuda_cancel(td_stream *base, uint64_t sequence)
 {
     td_cuda_stream *stream = (td_cuda_stream *)base;
+    const uint32_t place = td_stream_place(base, sequence);
 
     if (td_cu_enter(stream->device, NULL, 0))
         return;
     pthread_mutex_lock(&stream->cancel_lock);
-    for (uint32_t word = 0; word < TD_CUDA_WORDS; word++)
-        if (stream->word_of[word] == sequence && !stream->word_set[word]) {
-            stream->word_set[word] = true;
-            write_word(stream, stream->urgent, word, 1, NULL, 0); /* without it, the submit runs to its end */
-        }
+    if (stream->word_of[place] == sequence && !stream->word_set[place]) {
+        stream->word_set[place] = true;
+        write_word(stream, stream->urgent, place, 1, NULL, 0); /* without it, the submit runs to its end */
+    }
     pthread_mutex_unlock(&stream->cancel_lock);
     td_cu_leave(stream->device);
 }
@@ -744,11 +751,12 @@ static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit
                                   td_cuda_function *const *functions, const td_cuda_trace *trace,
                                   const conflicts *found, uint64_t cancel, char *why, size_t why_bytes)
 {
-    const uint64_t control = td_stream_control_address(&stream->base, sequence);
+    const uint32_t place = td_stream_place(&stream->base, sequence);
+    const uint64_t control = td_stream_control_address(&stream->base, place);
     const td_plan *plan = submit->plan;
     tandem_status status;
 
-    status = launch_stamp(stream, submit->copy_in_count ? stream->in : stream->stream, sequence, false, why, why_bytes);
+    status = launch_stamp(stream, submit->copy_in_count ? stream->in : stream->stream, place, false, why, why_bytes);
     if (!status && submit->copy_in_count)
         status = copy_in(stream, submit, why, why_bytes);
     if (!status && found->records_after_copies)
@@ -774,7 +782,8 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
                              char *why, size_t why_bytes)
 {
     const bool brings = submit->copy_in_count > 0, takes = submit->copy_out_count > 0;
-    td_cuda_function *functions[TD_PLAN_RECORDS];
+    const uint32_t place = td_stream_place(&stream->base, sequence);
+    td_cuda_function *functions[TD_PLAN_RECORDS] = {NULL};
     tandem_status status = TANDEM_OK;
     td_cu_stream last;
     conflicts found = {0};
@@ -784,7 +793,7 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
     for (uint32_t i = 0; !status && i < submit->plan->record_count; i++)
         status = td_cuda_function_of(stream, &submit->plan->records[i], &functions[i], why, why_bytes);
     if (!status)
-        status = td_cuda_take_word(stream, sequence % TD_STREAM_CONTROLS, sequence, &cancel, why, why_bytes);
+        status = td_cuda_take_word(stream, place, sequence, &cancel, why, why_bytes);
     if (status)
         return status;
     stream->copies = stream->copies || brings || takes;
@@ -810,7 +819,7 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
     if (!status && takes)
         status = copy_out(stream, submit, why, why_bytes);
     if (!status)
-        status = launch_stamp(stream, last, sequence, true, why, why_bytes);
+        status = launch_stamp(stream, last, place, true, why, why_bytes);
     if (status) { /* what is enqueued already is followed by the signal; the first error is the one to tell */
         if (stream->copies)
             join_streams(stream);

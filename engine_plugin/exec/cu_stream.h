@@ -10,12 +10,7 @@
 #include "engine_plugin/exec/stream.h"
 #include "interop/cu/driver.h"
 
-enum {
-    TD_CUDA_FUNCTIONS = 64,
-    TD_CUDA_TRACES = 8,
-    /* Cancel words in the device's memory: of submits by sequence % TD_STREAM_CONTROLS, then of graphs by slot. */
-    TD_CUDA_WORDS = TD_STREAM_CONTROLS + TD_STREAM_PENDING,
-};
+enum { TD_CUDA_FUNCTIONS = 64, TD_CUDA_TRACES = 8 };
 
 typedef struct td_cuda_function {
     const char *entry; /* in the cubin's table */
@@ -49,10 +44,10 @@ typedef struct td_cuda_stream {
     uint32_t function_count;
     td_cu_mem ring;
 
-    td_cu_mem words;
+    td_cu_mem words; /* cancel words in the device's memory, by place */
     pthread_mutex_t cancel_lock;
-    uint64_t word_of[TD_CUDA_WORDS]; /* whose each word is */
-    bool word_set[TD_CUDA_WORDS];
+    uint64_t word_of[TD_STREAM_PLACES]; /* whose each word is */
+    bool word_set[TD_STREAM_PLACES];
 
     /* Behind the signal of a submit, by sequence % TD_STREAM_PENDING; of which submit it tells. */
     td_cu_event done[TD_STREAM_PENDING];
@@ -83,11 +78,12 @@ tandem_status td_cuda_release(td_stream *stream, const td_cu_timeline *timeline,
 bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 void td_cuda_destroy(td_stream *stream, bool drained);
 
-/* The function of a record, ready for its shared memory; UNSUPPORTED, with the reason, if it cannot run here. */
+/* The function of a record, ready for its shared memory; UNSUPPORTED, with the reason, if it cannot run here. *out is looked
+ * at first: what it was last time, or NULL. */
 tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
                                   size_t why_bytes);
-/* Takes a cancel word for a submit, cleared: its address. Whoever had it must be finished. */
-tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t word, uint64_t sequence, uint64_t *address, char *why,
+/* Takes the cancel word of a submit's place, cleared: its address. */
+tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t place, uint64_t sequence, uint64_t *address, char *why,
                                 size_t why_bytes);
 /* Records the event by which td_cuda_wait() learns of a submit. */
 tandem_status td_cuda_mark_done(td_cuda_stream *stream, td_cu_stream on, uint64_t sequence, char *why,

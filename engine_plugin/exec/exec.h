@@ -114,8 +114,8 @@ uint64_t td_stream_completed(const td_stream *stream);
  * stream is broken: OK, DEVICE or LOST. Not bounded: for a helper thread of its own. Any thread; beside enqueue too. */
 tandem_status td_stream_wait(td_stream *stream, uint64_t sequence);
 
-/* What host and device say to each other about a submit, among the last TD_STREAM_PENDING ones; cleared when it is
- * enqueued. Its `cancel` is set by td_stream_cancel() alone. */
+/* What host and device say to each other about a submit, among the last TD_STREAM_PENDING ones, until its slot is used
+ * again; cleared when it is enqueued. Its `cancel` is set by td_stream_cancel() alone. */
 td_control *td_stream_control(td_stream *stream, uint64_t sequence);
 
 /* Has the records of a submit return at once, those that the device has not begun and the blocks that it has not: it then

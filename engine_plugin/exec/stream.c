@@ -41,52 +41,83 @@ static uint64_t load_word(const volatile uint64_t *word)
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool end)
+static void store_word(uint64_t *word, uint64_t value)
 {
-    const uint64_t slot =
-        stream->ring_address + offsetof(td_stream_ring, stamps) + sequence % TD_STREAM_SLOTS * sizeof(td_stamp);
-    const uint64_t completed = stream->ring_address + offsetof(td_stream_ring, completed);
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
 
-    return (td_params_stamp){.slot = (td_stamp *)(uintptr_t)slot,
-                             .completed = end ? (uint64_t *)(uintptr_t)completed : NULL,
-                             .sequence = sequence,
+uint32_t td_stream_place(const td_stream *stream, uint64_t sequence)
+{
+    return atomic_load_explicit(&stream->places[sequence % TD_STREAM_NUMBERS], memory_order_relaxed);
+}
+
+td_params_stamp td_stream_stamp(const td_stream *stream, uint32_t place, bool end)
+{
+    const uint64_t mark = stream->ring_address + offsetof(td_stream_ring, marks) + place * sizeof(td_stream_mark);
+    const uint64_t over = end && stream->ops->fenced ? mark + offsetof(td_stream_mark, over) : 0;
+
+    return (td_params_stamp){.slot = (td_stamp *)(uintptr_t)mark,
+                             .completed = (uint64_t *)(uintptr_t)over,
+                             .sequence = TD_STREAM_RAN,
                              .end = end};
 }
 
-static uint64_t control_of(const td_stream *stream, uint64_t sequence)
+uint64_t td_stream_control_address(const td_stream *stream, uint32_t place)
 {
-    const uint64_t place = sequence % TD_STREAM_CONTROLS;
-
-    return stream->ops->by_slot ? atomic_load_explicit(&stream->slots[place], memory_order_relaxed) : place;
+    return stream->ring_address + offsetof(td_stream_ring, controls) + place * sizeof(td_control);
 }
 
-uint64_t td_stream_control_address(const td_stream *stream, uint64_t sequence)
+/* Any thread, several at once: a place is not taken again before its submit was seen to be over, so what was read before
+ * that is that submit's. The next submit may have begun before one is over, where copies overlap. */
+static void look(td_stream *stream)
 {
-    return stream->ring_address + offsetof(td_stream_ring, controls) +
-           control_of(stream, sequence) * sizeof(td_control);
+    const uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_acquire);
+    uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
+
+    for (uint64_t next = completed + 1; next <= submitted; next++) {
+        const td_stream_mark *mark = &stream->ring->marks[td_stream_place(stream, next)];
+        td_stamp *times = &stream->times[next % TD_STREAM_TIMES];
+        const bool over = load_word(stream->ops->fenced ? &mark->over : &mark->stamp.sequence);
+        const bool begun = load_word(&mark->stamp.begun);
+        const uint64_t begin_ns = load_word(&mark->stamp.begin_ns), end_ns = load_word(&mark->stamp.end_ns);
+
+        if (!begun)
+            return;
+        completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
+        if (completed >= next) /* another thread was faster */
+            continue;
+        store_word(&times->begin_ns, begin_ns);
+        store_word(&times->begun, next);
+        if (!over || completed != next - 1)
+            continue;
+        store_word(&times->end_ns, end_ns);
+        store_word(&times->sequence, next);
+        atomic_compare_exchange_strong(&stream->completed, &completed, next);
+    }
 }
 
-tandem_status td_stream_next(td_stream *stream, const td_plan *plan, uint64_t *sequence, char *why, size_t why_bytes)
+static void clear_place(td_stream *stream, uint32_t place)
 {
-    const uint64_t next = stream->submitted + 1;
-    uint32_t *words;
+    td_stream_mark *mark = &stream->ring->marks[place];
+    uint32_t *words = (uint32_t *)&stream->ring->controls[place];
 
-    if (stream->submitted - td_stream_completed(stream) >= TD_STREAM_PENDING)
-        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", TD_STREAM_PENDING);
-    words = (uint32_t *)td_stream_control(stream, next);
+    store_word(&mark->stamp.sequence, 0);
+    store_word(&mark->stamp.begun, 0);
+    store_word(&mark->stamp.begin_ns, 0);
+    store_word(&mark->stamp.end_ns, 0);
+    store_word(&mark->over, 0);
     for (size_t i = 0; i < sizeof(td_control) / sizeof *words; i++)
         __atomic_store_n(&words[i], 0, __ATOMIC_RELAXED);
-    atomic_store_explicit(&stream->record_counts[next % TD_STREAM_CONTROLS], plan->record_count, memory_order_relaxed);
-    *sequence = next;
-    return TANDEM_OK;
 }
 
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes)
 {
+    const uint64_t next = stream->submitted + 1, completed = td_stream_completed(stream);
     const uint32_t slot = submit->slot;
     tandem_status status;
-    uint64_t next = 0;
+    uint32_t place;
+    bool by_slot;
 
     *signalled = false;
     if (submit->copy_in_count > TD_VIEW_COUNT || submit->copy_out_count > TD_VIEW_COUNT)
@@ -94,30 +125,30 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
                        (unsigned)submit->copy_in_count, (unsigned)submit->copy_out_count, TD_VIEW_COUNT);
     if (slot >= TD_STREAM_PENDING)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)slot, TD_STREAM_PENDING);
-    if (stream->ops->by_slot && stream->last[slot] > td_stream_completed(stream))
+    by_slot = stream->ops->by_slot && stream->ops->by_slot(stream, submit);
+    if (by_slot && stream->last[slot] > completed)
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the last submit of slot %u is pending", (unsigned)slot);
-    atomic_store_explicit(&stream->slots[(stream->submitted + 1) % TD_STREAM_CONTROLS], slot, memory_order_relaxed);
-    status = td_stream_next(stream, submit->plan, &next, why, why_bytes);
-    if (status)
-        return status;
+    if (next - completed > TD_STREAM_PENDING)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", TD_STREAM_PENDING);
+    place = by_slot ? TD_STREAM_NUMBERS + slot : next % TD_STREAM_NUMBERS;
+    atomic_store_explicit(&stream->places[next % TD_STREAM_NUMBERS], place, memory_order_relaxed);
+    atomic_store_explicit(&stream->record_counts[next % TD_STREAM_NUMBERS], submit->plan->record_count,
+                          memory_order_relaxed);
+    clear_place(stream, place);
     range_push(submit->label);
     status = stream->ops->enqueue(stream, submit, next, signalled, why, why_bytes);
     range_pop(submit->label);
     if (!status)
-        *sequence = stream->submitted = stream->last[slot] = next;
+        *sequence = stream->submitted = next;
+    if (by_slot && stream->submitted == next)
+        stream->last[slot] = next;
     return status;
-}
-
-static void look(const td_stream *stream)
-{
-    if (stream->ops->look)
-        stream->ops->look((td_stream *)(uintptr_t)stream);
 }
 
 uint64_t td_stream_completed(const td_stream *stream)
 {
-    look(stream);
-    return load_word(&stream->ring->completed);
+    look((td_stream *)(uintptr_t)stream);
+    return atomic_load_explicit(&stream->completed, memory_order_acquire);
 }
 
 tandem_status td_stream_wait(td_stream *stream, uint64_t sequence)
@@ -127,7 +158,7 @@ tandem_status td_stream_wait(td_stream *stream, uint64_t sequence)
 
 td_control *td_stream_control(td_stream *stream, uint64_t sequence)
 {
-    return &stream->ring->controls[control_of(stream, sequence)];
+    return &stream->ring->controls[td_stream_place(stream, sequence)];
 }
 
 void td_stream_cancel(td_stream *stream, uint64_t sequence)
@@ -149,20 +180,20 @@ tandem_status td_stream_release(td_stream *stream, const td_cu_timeline *timelin
 
 bool td_stream_begun(const td_stream *stream, uint64_t sequence)
 {
-    look(stream);
-    return load_word(&stream->ring->stamps[sequence % TD_STREAM_SLOTS].begun) >= sequence;
+    return sequence <= td_stream_completed(stream) ||
+           load_word(&stream->times[sequence % TD_STREAM_TIMES].begun) >= sequence;
 }
 
 uint32_t td_stream_progress(const td_stream *stream, uint64_t sequence)
 {
     if (sequence > td_stream_completed(stream))
         return 0;
-    return atomic_load_explicit(&stream->record_counts[sequence % TD_STREAM_CONTROLS], memory_order_relaxed);
+    return atomic_load_explicit(&stream->record_counts[sequence % TD_STREAM_NUMBERS], memory_order_relaxed);
 }
 
 bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin_ns, uint64_t *end_ns)
 {
-    const td_stamp *slot = &stream->ring->stamps[sequence % TD_STREAM_SLOTS];
+    const td_stamp *slot = &stream->times[sequence % TD_STREAM_TIMES];
     const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
     uint64_t begin, end;
 

@@ -4,19 +4,31 @@
  *
  * Private to engine_plugin/exec. A kind embeds td_stream as its first member, fills `ring`, `ring_address` and `ops`, and
  * leaves everything that only reads the ring to stream.c.
+ *
+ * A pending submit has a place: its slot's, so that nothing changes from frame to frame in what the device is given, or one
+ * by its number. There its stamps leave a mark; who asks for what is completed takes it to td_stream.times.
  */
 #ifndef TANDEM_EXEC_STREAM_H
 #define TANDEM_EXEC_STREAM_H
 
 #include "engine_plugin/exec/exec.h"
 
-enum { TD_STREAM_SLOTS = 256, TD_STREAM_CONTROLS = TD_STREAM_PENDING * 2 };
+enum {
+    TD_STREAM_TIMES = 256,
+    TD_STREAM_NUMBERS = TD_STREAM_PENDING * 2,
+    TD_STREAM_PLACES = TD_STREAM_NUMBERS + TD_STREAM_PENDING, /* by sequence % TD_STREAM_NUMBERS; then by slot */
+    TD_STREAM_RAN = 1, /* the number in all marks: they are cleared for each submit */
+};
 
-/* Host memory that the device sees at ring_address. */
+typedef struct td_stream_mark {
+    _Alignas(64) td_stamp stamp;
+    uint64_t over; /* written behind a fence, if td_stream_ops.fenced */
+} td_stream_mark;
+
+/* Host memory that the device sees at ring_address, by place. */
 typedef struct td_stream_ring {
-    td_stamp stamps[TD_STREAM_SLOTS];         /* by sequence % TD_STREAM_SLOTS */
-    td_control controls[TD_STREAM_CONTROLS];  /* by sequence % TD_STREAM_CONTROLS, or by slot */
-    uint64_t completed;                       /* the last finished submit */
+    td_stream_mark marks[TD_STREAM_PLACES];
+    td_control controls[TD_STREAM_PLACES];
 } td_stream_ring;
 
 typedef struct td_stream_ops {
@@ -24,9 +36,9 @@ typedef struct td_stream_ops {
      * stamp sets stream->submitted itself: the number is used. */
     tandem_status (*enqueue)(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                              char *why, size_t why_bytes);
-    /* Brings stamps and `completed` up to date, where the device does not write them itself; or NULL. Any thread. */
-    void (*look)(td_stream *stream);
-    bool by_slot; /* a slot has one submit at a time, and the control belongs to it: else BUSY */
+    /* Whether a submit takes its slot's place: BUSY while the last one that did is pending. NULL: none does. */
+    bool (*by_slot)(const td_stream *stream, const td_stream_submit *submit);
+    bool fenced; /* what a submit wrote to the host's memory is there when its end is seen */
     tandem_status (*wait)(td_stream *stream, uint64_t sequence);
     void (*cancel)(td_stream *stream, uint64_t sequence); /* or NULL: blocks look at td_control's word */
     tandem_status (*release)(td_stream *stream, const td_cu_timeline *timeline, uint64_t value, char *why,
@@ -42,18 +54,18 @@ struct td_stream {
     td_log log;
     td_stream_ring *ring;
     uint64_t ring_address;
-    uint64_t submitted, last[TD_STREAM_PENDING]; /* the last submit; of each slot */
-    atomic_uint_least32_t slots[TD_STREAM_CONTROLS];         /* of the submits, by sequence % TD_STREAM_CONTROLS */
-    atomic_uint_least32_t record_counts[TD_STREAM_CONTROLS]; /* of the submits, by sequence % TD_STREAM_CONTROLS */
+    atomic_uint_least64_t submitted, completed; /* the last submit that the device has, that was seen to be over */
+    uint64_t last[TD_STREAM_PENDING];           /* the last submit in each slot's place */
+    td_stamp times[TD_STREAM_TIMES];            /* by sequence % TD_STREAM_TIMES, with that as their number */
+    atomic_uint_least32_t places[TD_STREAM_NUMBERS], record_counts[TD_STREAM_NUMBERS]; /* by sequence */
     atomic_int_fast64_t clock_offset_ns;
 };
 
-/* The number of the next submit, with its control cleared; BUSY with TD_STREAM_PENDING pending. The caller sets
- * stream->submitted to it once its end stamp is on its way. td_stream_enqueue() does both for its kinds. */
-tandem_status td_stream_next(td_stream *stream, const td_plan *plan, uint64_t *sequence, char *why, size_t why_bytes);
+/* The place of a submit among the last TD_STREAM_NUMBERS ones, the one at hand included. Any thread. */
+uint32_t td_stream_place(const td_stream *stream, uint64_t sequence);
 
-/* The parameters of a begin or end stamp of a submit. */
-td_params_stamp td_stream_stamp(const td_stream *stream, uint64_t sequence, bool end);
-uint64_t td_stream_control_address(const td_stream *stream, uint64_t sequence);
+/* The parameters of the begin or end stamp at a place. */
+td_params_stamp td_stream_stamp(const td_stream *stream, uint32_t place, bool end);
+uint64_t td_stream_control_address(const td_stream *stream, uint32_t place);
 
 #endif

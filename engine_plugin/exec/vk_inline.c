@@ -75,14 +75,11 @@ typedef struct slot_commands {
     uint64_t value;    /* of the timeline, once the buffer is free again */
 } slot_commands;
 
-/* Host memory that the device writes: the stamps of each slot's last submit, which look() takes to where td_stream has
- * them, and those of recorded plans by number % TD_INLINE_RECORDED. */
+/* Host memory that the device writes; with the stamps of recorded plans, by number % TD_INLINE_RECORDED. */
 typedef struct ring {
     td_stream_ring submits;
-    _Alignas(64) td_stamp slots[TD_STREAM_PENDING];
     td_stamp stamps[TD_INLINE_RECORDED];
 } ring;
-enum { RAN = 1 }; /* the number of a slot's stamps, which are cleared for each submit: a command buffer keeps it */
 
 /* Cancel words, that each block reads: in the device's memory, since reads of the host's cross the bus one by one. Of
  * slots, then of recorded plans. */
@@ -112,9 +109,8 @@ typedef struct inline_stream {
     uint64_t numbers[TD_INLINE_RECORDED], cancelled[TD_INLINE_RECORDED], seen_ns[TD_INLINE_RECORDED];
     slot_commands commands[TD_STREAM_PENDING][BUFFERS];
     atomic_bool word_set[TD_STREAM_PENDING];
-    atomic_uint_least64_t sent; /* the last submit that the device has: its stamps were cleared before */
-    uint64_t over;              /* what the timeline's value has been seen to be */
-    recording wanted;           /* by the call at hand */
+    uint64_t over;    /* what the timeline's value has been seen to be */
+    recording wanted; /* by the call at hand */
     self_test *test; /* while it runs */
 } inline_stream;
 
@@ -327,23 +323,22 @@ static void launch_kernel(const inline_stream *s, VkCommandBuffer to, VkCuFuncti
     s->fn->CmdCuLaunchKernelNVX(to, &info);
 }
 
-static void launch_stamp(const inline_stream *s, VkCommandBuffer to, uint64_t slot, uint64_t number, bool end)
+static void launch_stamp(const inline_stream *s, VkCommandBuffer to, const td_params_stamp *params)
 {
     static const uint32_t one[3] = {1, 1, 1};
-    const td_params_stamp params = {.slot = (td_stamp *)(uintptr_t)slot, .sequence = number, .end = end};
 
-    launch_kernel(s, to, s->stamp, one, one, 0, &params);
+    launch_kernel(s, to, s->stamp, one, one, 0, params);
 }
 
-/* s->wanted, with stamps around it: `number` at the device's address `slot`. */
-static void record_wanted(const inline_stream *s, VkCommandBuffer to, uint64_t slot, uint64_t number)
+/* s->wanted, between these stamps. */
+static void record_wanted(const inline_stream *s, VkCommandBuffer to, td_params_stamp begin, td_params_stamp end)
 {
     const recording *it = &s->wanted;
 
     td_vk_label_begin(s->vk, to, it->label);
     /* After what wrote the views, and after the last plan that used the same scratch. */
     barrier(s, to, NEED_DATA);
-    launch_stamp(s, to, slot, number, false);
+    launch_stamp(s, to, &begin);
     if (it->queries)
         s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, it->queries, it->query);
     for (uint32_t i = 0; i < it->count; i++) {
@@ -355,13 +350,16 @@ static void record_wanted(const inline_stream *s, VkCommandBuffer to, uint64_t s
     if (it->queries)
         s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, it->queries, it->query + 1);
     barrier(s, to, NEED_DATA);
-    launch_stamp(s, to, slot, number, true);
+    launch_stamp(s, to, &end);
     td_vk_label_end(s->vk, to);
 }
 
-static uint64_t device_address(const inline_stream *s, const void *in_ring)
+static td_params_stamp recorded_stamp(const inline_stream *s, uint64_t number, bool end)
 {
-    return s->memory.address + (uint64_t)((const char *)in_ring - (const char *)s->ring);
+    const uint64_t at = offsetof(ring, stamps) + number % TD_INLINE_RECORDED * sizeof(td_stamp);
+
+    return (td_params_stamp){
+        .slot = (td_stamp *)(uintptr_t)(s->memory.address + at), .sequence = number, .end = end};
 }
 
 /* Whether the plan that has a slot may still write its stamps: it has not run, or has run again since it was looked at
@@ -415,7 +413,7 @@ tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit
     take_number(s, next);
     set_word(s, word, 0);
     memset(&s->ring->stamps[slot], 0, sizeof s->ring->stamps[slot]);
-    record_wanted(s, to, device_address(s, &s->ring->stamps[slot]), next);
+    record_wanted(s, to, recorded_stamp(s, next, false), recorded_stamp(s, next, true));
     *number = next;
     return TANDEM_OK;
 }
@@ -460,48 +458,6 @@ bool td_inline_cancelled(const td_stream *stream, uint64_t number)
 }
 
 /* Submitting. */
-
-static void store_word(uint64_t *word, uint64_t value)
-{
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
-
-static uint32_t slot_of(const inline_stream *s, uint64_t sequence)
-{
-    return atomic_load_explicit(&s->base.slots[sequence % TD_STREAM_CONTROLS], memory_order_relaxed);
-}
-
-/* Any thread, several at once: a slot is not used again before its submit was seen to be over, so what was read before
- * that is that submit's. */
-static void look(td_stream *stream)
-{
-    inline_stream *s = (inline_stream *)stream;
-    td_stream_ring *to = stream->ring;
-    const uint64_t sent = atomic_load_explicit(&s->sent, memory_order_acquire);
-    uint64_t completed = load_word(&to->completed);
-
-    while (completed < sent) {
-        const uint64_t next = completed + 1;
-        const td_stamp *from = &s->ring->slots[slot_of(s, next)];
-        td_stamp *stamp = &to->stamps[next % TD_STREAM_SLOTS];
-        const bool begun = load_word(&from->begun), over = load_word(&from->sequence);
-        const uint64_t begin_ns = load_word(&from->begin_ns), end_ns = load_word(&from->end_ns);
-
-        if (!begun)
-            return;
-        completed = load_word(&to->completed);
-        if (completed >= next) /* another thread was faster */
-            continue;
-        store_word(&stamp->begin_ns, begin_ns);
-        store_word(&stamp->begun, next);
-        if (!over)
-            return;
-        store_word(&stamp->end_ns, end_ns);
-        store_word(&stamp->sequence, next);
-        if (__atomic_compare_exchange_n(&to->completed, &completed, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-            completed = next;
-    }
-}
 
 static tandem_status make_commands(inline_stream *s, slot_commands *c, char *why, size_t why_bytes)
 {
@@ -576,7 +532,7 @@ static tandem_status take_commands(inline_stream *s, uint32_t slot, slot_command
     return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the commands of slot %u are still in use", (unsigned)slot);
 }
 
-static tandem_status record_commands(inline_stream *s, uint32_t slot, slot_commands *c, char *why, size_t why_bytes)
+static tandem_status record_commands(inline_stream *s, uint32_t place, slot_commands *c, char *why, size_t why_bytes)
 {
     const VkCommandBufferBeginInfo again = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     VkResult result;
@@ -591,7 +547,7 @@ static tandem_status record_commands(inline_stream *s, uint32_t slot, slot_comma
     result = s->fn->BeginCommandBuffer(c->buffer, &again);
     if (result != VK_SUCCESS)
         return vk_fail(s, result, "vkBeginCommandBuffer", why, why_bytes);
-    record_wanted(s, c->buffer, device_address(s, &s->ring->slots[slot]), RAN);
+    record_wanted(s, c->buffer, td_stream_stamp(&s->base, place, false), td_stream_stamp(&s->base, place, true));
     result = s->fn->EndCommandBuffer(c->buffer);
     if (result != VK_SUCCESS)
         return vk_fail(s, result, "vkEndCommandBuffer", why, why_bytes);
@@ -649,19 +605,11 @@ static tandem_status submit_commands(inline_stream *s, const td_stream_submit *s
     return status;
 }
 
-static void clear_stamp(td_stamp *stamp)
-{
-    store_word(&stamp->sequence, 0);
-    store_word(&stamp->begun, 0);
-    store_word(&stamp->begin_ns, 0);
-    store_word(&stamp->end_ns, 0);
-}
-
 static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                              char *why, size_t why_bytes)
 {
     inline_stream *s = (inline_stream *)stream;
-    const uint32_t slot = submit->slot;
+    const uint32_t slot = submit->slot, place = td_stream_place(stream, sequence);
     tandem_status status = atomic_load(&s->broken);
     slot_commands *c = NULL;
 
@@ -669,20 +617,18 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
         return td_fail(why, why_bytes, status, "the device failed earlier");
     if (submit->copy_in_count || submit->copy_out_count)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "copies go through CUDA streams only");
-    status = set_wanted(s, submit, td_stream_control_address(stream, sequence), slot, why, why_bytes);
+    status = set_wanted(s, submit, td_stream_control_address(stream, place), slot, why, why_bytes);
     if (status == TANDEM_OK)
         status = take_commands(s, slot, &c, why, why_bytes);
     if (status == TANDEM_OK && !(c->whole && is_same(c->holds, &s->wanted)))
-        status = record_commands(s, slot, c, why, why_bytes);
+        status = record_commands(s, place, c, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    clear_stamp(&s->ring->slots[slot]);
     if (atomic_exchange(&s->word_set[slot], false))
         set_word(s, slot, 0);
     status = submit_commands(s, submit, sequence, c, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    atomic_store_explicit(&s->sent, sequence, memory_order_release);
     *signalled = submit->signal != NULL;
     return TANDEM_OK;
 }
@@ -809,15 +755,22 @@ static void destroy(td_stream *stream, bool drained)
 static void cancel(td_stream *stream, uint64_t sequence)
 {
     inline_stream *s = (inline_stream *)stream;
-    const uint32_t slot = slot_of(s, sequence);
+    const uint32_t slot = td_stream_place(stream, sequence) - TD_STREAM_NUMBERS;
 
     atomic_store(&s->word_set[slot], true);
     set_word(s, slot, 1);
 }
 
+/* Each: its slot's commands hold the place. */
+static bool by_slot(const td_stream *stream, const td_stream_submit *submit)
+{
+    (void)stream;
+    (void)submit;
+    return true;
+}
+
 static const td_stream_ops inline_ops = {.enqueue = enqueue,
-                                         .look = look,
-                                         .by_slot = true,
+                                         .by_slot = by_slot,
                                          .wait = wait_for,
                                          .cancel = cancel,
                                          .status = status_of,
@@ -1140,7 +1093,7 @@ static tandem_status measure_clock(inline_stream *s, char *why, size_t why_bytes
 
         if (status != TANDEM_OK)
             return status;
-        gpu = (int64_t)s->ring->submits.stamps[s->base.submitted % TD_STREAM_SLOTS].end_ns;
+        gpu = (int64_t)s->base.times[s->base.submitted % TD_STREAM_TIMES].end_ns;
         low = gpu - (int64_t)end > low ? gpu - (int64_t)end : low;
         high = gpu - (int64_t)begin < high ? gpu - (int64_t)begin : high;
     }
@@ -1185,7 +1138,7 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
         s->ring = s->memory.host;
         memset(s->ring, 0, sizeof *s->ring);
         s->base.ring = &s->ring->submits;
-        s->base.ring_address = device_address(s, &s->ring->submits);
+        s->base.ring_address = s->memory.address + offsetof(ring, submits);
         status = td_vk_mem_create_near(s->vk, WORDS * sizeof(uint32_t), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT, &s->words,
                                        why, why_bytes);
         if (status == TANDEM_ERROR_UNSUPPORTED)
@@ -1205,9 +1158,9 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
     if (status != TANDEM_OK)
         goto fail;
     s->before = s->base.submitted;
-    s->base.submitted = 0;
+    s->base.submitted = s->base.completed = 0;
     memset(s->base.last, 0, sizeof s->base.last);
-    atomic_store(&s->sent, 0);
+    memset(s->base.times, 0, sizeof s->base.times);
     memset(s->ring, 0, sizeof *s->ring);
     *out = stream;
     return TANDEM_OK;
