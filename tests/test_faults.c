@@ -627,7 +627,8 @@ static unsigned sweep(const fault_plan *of)
         if (t.print_calls && getenv("TANDEM_FAULTS_VERBOSE"))
             printf("%s, %u: %s: %u failures, %d, %u errors: %s\n", ground_names[t.on], n, call, f.failures, f.status,
                    errors_now(), t.last);
-        if (errors_now() != f.failures)
+        /* A worker may ask after a submit whose end the caller has seen: it says so, and no call fails. */
+        if (errors_now() != f.failures && !(!strcmp(call, "cuEventQuery") && !f.failures && errors_now() == 1))
             fail_msg("%s: call %u, %s, fails: %u calls fail, %u lines of log, the last: %s", ground_names[t.on], n,
                      call, f.failures, errors_now(), t.last);
         if (!f.failures && !may_be_done_without_here(&f, &plan, call))
