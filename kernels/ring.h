@@ -2,13 +2,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Plain functions, for the kernel and for tests/test_ring.c, which lets a producer and consumers run against each other
- * in every order.
+ * Plain functions, for the kernel and for tests/test_ring.c, which lets warps that fetch and warps that compute run
+ * against each other in every order.
  *
  * A tile is 64 keys. Those of T tiles are fetched one after the other, in the order in which they are needed:
  *   K(0), K(1) V(0), K(2) V(1), ... K(T-1) V(T-2), V(T-1)
  * Fetch f lies in slot f % slots and is that slot's round f / slots. A slot has two mbarriers:
- *   full    1 arrival a phase: the producer's, once the fetch is there
+ *   full    1 arrival of each fetching thread a phase, by itself once what this thread copies of the fetch is there
  *   empty   1 arrival of each consumer a phase, once it does not read the fetch any more
  * An mbarrier knows its phase only by its parity: a wait for parity x returns while the phase in progress has the other
  * one. So it means what it says only where the phase waited for is the one in progress or the one right before.
@@ -24,9 +24,6 @@
 #else
 #define TD_RING static inline
 #endif
-
-/* Fetches that may be under way when one more has begun: the one before these is waited for and published then. */
-#define TD_RING_LAG 2u
 
 /* Where a fetch lies. */
 typedef struct td_ring_place {
@@ -49,7 +46,7 @@ TD_RING uint32_t td_ring_full_parity(td_ring_place place)
     return place.odd;
 }
 
-/* The producer waits for phase `round - 1` of empty; in round 0 for the one that a new barrier has behind it. */
+/* Who fetches waits for phase `round - 1` of empty; in round 0 for the one that a new barrier has behind it. */
 TD_RING uint32_t td_ring_empty_parity(td_ring_place place)
 {
     return place.odd ^ 1;
