@@ -9,8 +9,8 @@
  * points and the parameters that changed are set anew; stamps, control and cancel word are at the slot's place, and do not
  * change. Else the slot's graph is made again.
  *
- * Each call of the driver counts: on an H200, with a wait, a signal and 20 records, 6.3 to 10.5 us of CPU to enqueue, by
- * host, while both stamps were set anew each time; a launch each took 80 us.
+ * Each call of the driver counts: on an H200, with a wait, a signal and 20 records, 7.9 us of CPU to enqueue, where a launch
+ * each took 97 us; with both stamps set anew each time it was 10.5, where that took 80.
  *
  * What cannot go this way - copies, a slot whose last submit is not finished, a graph that the driver refuses - is
  * launched kernel by kernel, on the same stream.

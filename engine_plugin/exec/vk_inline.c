@@ -37,8 +37,9 @@ enum {
     BLOCK_THREADS = 1024,
     GRID_YZ = 65535,
     CLOCK_TRIES = 12,
-    BUFFERS = 4, /* of a slot: for as many combinations of what its plans are given */
-    SPARE = 2,   /* as many are made at once: the last one may be pending for a moment after its stamp was seen */
+    /* Of a slot, made one a submit: for as many combinations of what its plans are given, and as the last ones may be pending
+     * for a moment after their stamps were seen, longer where processes share the device. */
+    BUFFERS = 4,
     STAGING_BYTES = 8 << 20,
 };
 #define GRID_X 0x7fffffffu
@@ -487,12 +488,12 @@ static tandem_status make_commands(inline_stream *s, slot_commands *c, char *why
 }
 
 /* The one that holds what is wanted, or else, in *oldest, the one that has been free for longest; NULL: none. */
-static slot_commands *find_commands(inline_stream *s, slot_commands all[], uint32_t count, slot_commands **oldest)
+static slot_commands *find_commands(inline_stream *s, slot_commands all[BUFFERS], slot_commands **oldest)
 {
     slot_commands *fits = NULL;
 
     *oldest = NULL;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < BUFFERS; i++) {
         if (all[i].value > s->over)
             continue;
         if (all[i].whole && is_same(all[i].holds, &s->wanted))
@@ -514,17 +515,17 @@ static tandem_status take_commands(inline_stream *s, uint32_t slot, slot_command
 
     while (made < BUFFERS && all[made].buffer)
         made++;
-    *out = find_commands(s, all, made, &oldest);
-    if (!*out && made) {
+    if (made < BUFFERS) {
+        *out = &all[made];
+        return make_commands(s, *out, why, why_bytes);
+    }
+    *out = find_commands(s, all, &oldest);
+    if (!*out) {
         result = s->fn->GetSemaphoreCounterValue(s->vk->device, s->timeline, &value);
         if (result != VK_SUCCESS)
             return vk_fail(s, result, "vkGetSemaphoreCounterValue", why, why_bytes);
         s->over = value;
-        *out = find_commands(s, all, made, &oldest);
-    }
-    if (made < SPARE || (!*out && made < BUFFERS)) {
-        *out = &all[made];
-        return make_commands(s, *out, why, why_bytes);
+        *out = find_commands(s, all, &oldest);
     }
     *out = *out ? *out : oldest;
     if (*out)
