@@ -714,7 +714,8 @@ static void test_frame_counts(void **state)
     assert_int_equal(F.allocations, 0);
     assert_int_equal(F.copies, 0);
     assert_int_equal(F.host_waits, 0);
-    assert_int_equal(F.begins, 0);
+    /* Where others share the device a point may be late, and then a spare buffer of the slot's is recorded once. */
+    assert_true(F.begins <= (F.real ? SLOTS : 0));
     assert_int_equal(F.submits, FRAMES);
     assert_int_equal(F.batches, FRAMES);
     assert_int_equal(F.waits, 0);
