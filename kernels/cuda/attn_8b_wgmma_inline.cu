@@ -110,10 +110,12 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
     constexpr int kinds = k_rows < 8 ? 8 / k_rows : 1; /* of rows, by where the swizzle puts their pieces */
     static_assert(T::tile % k_rows == 0 && T::dim % v_rows == 0, "every thread copies as much");
     const int t = int(threadIdx.x) % 128;
-    const int k_row = t / k_abreast, k_byte = t % k_abreast * 16, v_row = t / (T::tile / 16), v_byte = t % (T::tile / 16) * 16;
+    const int k_row = t / k_abreast, k_byte = t % k_abreast * 16;
+    const int v_row = t / (T::tile / 16), v_byte = t % (T::tile / 16) * 16;
     const uint8_t *k = (const uint8_t *)p.k_codes + (at.bhk * p.kv_pad + k_row) * T::dim + k_byte;
     const uint8_t *v = (const uint8_t *)p.v_codes + (at.bhk * T::dim + v_row) * p.kv_pad + v_byte;
-    const uint32_t v_further = uint32_t(v_rows) * p.kv_pad, tiles = uint32_t(at.tiles), first = shared_address(shared.slot[0]);
+    const int64_t v_further = int64_t(v_rows) * p.kv_pad;
+    const uint32_t tiles = uint32_t(at.tiles), first = shared_address(shared.slot[0]);
     const uint32_t v_to = first + T::v + swizzled<T::tile>(uint32_t(v_row * T::tile + v_byte));
     uint32_t k_to[kinds][k_pieces / k_abreast];
     td_ring_place place = {0, 0};
