@@ -113,9 +113,10 @@ static void clear_place(td_stream *stream, uint32_t place)
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes)
 {
-    const uint64_t next = stream->submitted + 1, completed = td_stream_completed(stream);
+    const uint64_t next = stream->submitted + 1;
     const uint32_t slot = submit->slot;
     tandem_status status;
+    uint64_t completed;
     uint32_t place;
     bool by_slot;
 
@@ -126,6 +127,7 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     if (slot >= TD_STREAM_PENDING)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)slot, TD_STREAM_PENDING);
     by_slot = stream->ops->by_slot && stream->ops->by_slot(stream, submit);
+    completed = td_stream_completed(stream); /* behind that: what it saw to be over is so here, too */
     if (by_slot && stream->last[slot] > completed)
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the last submit of slot %u is pending", (unsigned)slot);
     if (next - completed > TD_STREAM_PENDING)
