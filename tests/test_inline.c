@@ -22,6 +22,7 @@
 #include "tandem/vulkan.h"
 #include "tests/attention_util.h"
 #include "tests/fake_nvx.h"
+#include "tests/looker.h"
 
 #define LIMIT_NS 20000000000ull
 #define STORAGE                                                                                                        \
@@ -856,38 +857,6 @@ static void test_kept_commands(void **state)
     free(commits);
 }
 
-/* Threads that look while submits come and go, several at once: each sees numbers rise, and of each the same times. */
-typedef struct looker {
-    pthread_t thread;
-    atomic_bool *over;
-    unsigned wrong, seen;
-} looker;
-
-static void *look_on(void *user)
-{
-    looker *it = user;
-    uint64_t last = 0, last_end = 0;
-
-    while (!atomic_load(it->over)) {
-        const uint64_t completed = td_stream_completed(stream);
-        uint64_t begin = 0, end = 0, again[2] = {0};
-        bool right;
-
-        it->wrong += completed < last || !td_stream_begun(stream, completed);
-        if (completed == last)
-            continue;
-        right = td_stream_times(stream, completed, &begin, &end) && last_end <= begin && begin <= end &&
-                td_stream_times(stream, completed, &again[0], &again[1]) && again[0] == begin && again[1] == end;
-        if (td_stream_completed(stream) - completed > 200) /* this thread slept: the times may be gone */
-            continue;
-        it->wrong += !right;
-        last = completed;
-        last_end = end;
-        it->seen++;
-    }
-    return NULL;
-}
-
 static void test_lookers(void **state)
 {
     enum { SLOTS = 3, SUBMITS = 2000, LOOKERS = 3 };
@@ -898,6 +867,7 @@ static void test_lookers(void **state)
 
     (void)state;
     for (int i = 0; i < LOOKERS; i++) {
+        lookers[i].stream = stream;
         lookers[i].over = &over;
         assert_int_equal(pthread_create(&lookers[i].thread, NULL, look_on, &lookers[i]), 0);
     }

@@ -18,6 +18,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"
+#include "tests/looker.h"
 
 typedef tandem_status (*create_fn)(td_cu_device *device, const td_log *log, td_stream **out, char *why, size_t why_bytes);
 static const create_fn kinds[2] = {td_stream_create, td_stream_create_graph};
@@ -384,38 +385,6 @@ static void test_cancel_by_slot(void **state)
     close_with_points();
 }
 
-/* Threads that look while submits come and go, several at once: each sees numbers rise, and of each the same times. */
-typedef struct looker {
-    pthread_t thread;
-    atomic_bool *over;
-    unsigned wrong, seen;
-} looker;
-
-static void *look_on(void *user)
-{
-    looker *it = user;
-    uint64_t last = 0, last_end = 0;
-
-    while (!atomic_load(it->over) || !it->seen) {
-        const uint64_t completed = td_stream_completed(stream);
-        uint64_t begin = 0, end = 0, again[2] = {0};
-        bool right;
-
-        it->wrong += completed < last || !td_stream_begun(stream, completed);
-        if (completed == last)
-            continue;
-        right = td_stream_times(stream, completed, &begin, &end) && last_end <= begin && begin <= end &&
-                td_stream_times(stream, completed, &again[0], &again[1]) && again[0] == begin && again[1] == end;
-        if (td_stream_completed(stream) - completed > 200) /* this thread slept: the times may be gone */
-            continue;
-        it->wrong += !right;
-        last = completed;
-        last_end = end;
-        it->seen++;
-    }
-    return NULL;
-}
-
 static void test_lookers(void **state)
 {
     enum { SUBMITS = 1000, LOOKERS = 3 };
@@ -429,6 +398,7 @@ static void test_lookers(void **state)
 
         open_stream(kind);
         for (int i = 0; i < LOOKERS; i++) {
+            lookers[i].stream = stream;
             lookers[i].over = &over;
             assert_int_equal(pthread_create(&lookers[i].thread, NULL, look_on, &lookers[i]), 0);
         }

@@ -1,0 +1,47 @@
+/* Threads that look while submits come and go, several at once: each sees numbers rise, and of each the same times.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_TESTS_LOOKER_H
+#define TANDEM_TESTS_LOOKER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine_plugin/exec/exec.h"
+
+/* What is wrong is counted; the thread ends when `over` is set, and something was seen. */
+typedef struct looker {
+    pthread_t thread;
+    td_stream *stream;
+    atomic_bool *over;
+    unsigned wrong, seen;
+} looker;
+
+static void *look_on(void *user)
+{
+    looker *it = user;
+    td_stream *stream = it->stream;
+    uint64_t last = 0, last_end = 0;
+
+    while (!atomic_load(it->over) || !it->seen) {
+        const uint64_t completed = td_stream_completed(stream);
+        uint64_t begin = 0, end = 0, again[2] = {0};
+        bool right;
+
+        it->wrong += completed < last || !td_stream_begun(stream, completed);
+        if (completed == last)
+            continue;
+        right = td_stream_times(stream, completed, &begin, &end) && last_end <= begin && begin <= end &&
+                td_stream_times(stream, completed, &again[0], &again[1]) && again[0] == begin && again[1] == end;
+        if (td_stream_completed(stream) - completed > 200) /* this thread slept: the times may be gone */
+            continue;
+        it->wrong += !right;
+        last = completed;
+        last_end = end;
+        it->seen++;
+    }
+    return NULL;
+}
+
+#endif
