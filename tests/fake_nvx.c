@@ -9,7 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
 
-enum { KERNELS = 64, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
+enum { KERNELS = 64, FUNCTIONS = 512, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
 #define WAIT_NS 10000000000ull
 
 fake_nvx fake_nvx_state;
@@ -118,6 +118,38 @@ void fake_nvx_learn(void)
                                                              .registers = plan.records[i].block[0] > 128 ? 64 : 168};
                 }
             }
+}
+
+/* Of the functions that there are, where launches go to a device: what they are called. */
+static struct {
+    VkCuFunctionNVX handle;
+    const char *attention; /* NULL: of another kind */
+} functions[FUNCTIONS];
+
+static void name_function(VkCuFunctionNVX handle, const char *entry)
+{
+    uint32_t at = 0, kernel = 0;
+
+    while (at < FUNCTIONS && functions[at].handle)
+        at++;
+    if (at == FUNCTIONS)
+        abort();
+    while (kernel < kernel_count && strcmp(kernels[kernel]->entry, entry))
+        kernel++;
+    functions[at].handle = handle;
+    functions[at].attention =
+        kernel < kernel_count && !strncmp(entry, "attn_", 5) ? kernels[kernel]->name : NULL;
+}
+
+static uint32_t function_at(VkCuFunctionNVX handle)
+{
+    uint32_t at = 0;
+
+    while (at < FUNCTIONS && functions[at].handle != handle)
+        at++;
+    if (at == FUNCTIONS)
+        abort();
+    return at;
 }
 
 const td_cubin *fake_nvx_cubins(uint32_t *count)
@@ -414,6 +446,10 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateCuFunctionNVX(VkDevice device, 
     FAIL("vkCreateCuFunctionNVX");
     if (fake_nvx_state.real) {
         result = of(device)->CreateCuFunctionNVX(device, info, allocator, out);
+        pthread_mutex_lock(&lock);
+        if (result == VK_SUCCESS)
+            name_function(*out, info->pName);
+        pthread_mutex_unlock(&lock);
     } else {
         while (at <= kernel_count && strcmp(entries[at].entry, info->pName))
             at++;
@@ -437,8 +473,13 @@ static VKAPI_ATTR void VKAPI_CALL hook_DestroyCuFunctionNVX(VkDevice device, VkC
                                                             const VkAllocationCallbacks *allocator)
 {
     fake_nvx_state.live--;
-    if (fake_nvx_state.real)
-        of(device)->DestroyCuFunctionNVX(device, function, allocator);
+    if (!fake_nvx_state.real)
+        return;
+    pthread_mutex_lock(&lock);
+    if (function)
+        functions[function_at(function)].handle = VK_NULL_HANDLE;
+    pthread_mutex_unlock(&lock);
+    of(device)->DestroyCuFunctionNVX(device, function, allocator);
 }
 
 static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer commands, const VkCuLaunchInfoNVX *info)
@@ -450,7 +491,12 @@ static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer comm
     pthread_mutex_lock(&lock);
     fake_nvx_state.launches++;
     lost = fake_nvx_state.skip_launch && !--fake_nvx_state.skip_launch;
-    if (!fake_nvx_state.real && !lost) {
+    if (fake_nvx_state.real) {
+        const char *attention = functions[function_at(info->function)].attention;
+
+        if (attention)
+            fake_nvx_state.attention = attention;
+    } else if (!lost) {
         if (info->paramCount != 1 || info->extraCount || index > kernel_count)
             abort();
         it = add_item(commands);

@@ -19,7 +19,7 @@ typedef struct fake_nvx {
     unsigned begins;                           /* of command buffers */
     unsigned blocks;                           /* that did their work (host only) */
     unsigned submits, batches, waits, signals; /* waits, signals: of semaphores, by those batches */
-    const char *attention;                     /* the last kernel of that kind that was recorded (host only) */
+    const char *attention;                     /* the last kernel of that kind that was recorded */
     int live; /* modules, functions, pools, semaphores, memory and buffers that were not destroyed */
 
     const char *fail_call; /* NULL: any that can fail */

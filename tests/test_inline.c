@@ -1479,7 +1479,7 @@ static void test_kernels_of_8b(void **state)
                  {TANDEM_SMOOTH_DEFAULT, TANDEM_GRANULARITY_THREAD_ADA, "attn_8b_fp8"}};
 
     (void)state;
-    if (sm != 90 || F.real)
+    if (sm != 90)
         skip();
     F.attention = "";
     enter();
@@ -2193,8 +2193,6 @@ static void test_lost_while_recorded(void **state)
     tandem_job job;
 
     (void)state;
-    if (F.real)
-        skip();
     enter();
     job = job_on(w.lanes[0].mem);
     begin_commands(w.lanes[0].commands[0]);

@@ -295,9 +295,9 @@ class Cuda(Codes):
         self.v_kind = "F16" if int("".join(filter(str.isdigit, cuda["runs"]))) < 89 else "E4M3"
         self.thread = "thread-hopper" if self.sm == 90 else "thread-ada"
 
+    test_every_instruction_set = test_twins = None  # these are about the CPU
+
     def check(self, arrays, dtypes, precision, *options, **more):
-        if "--backend" in options or "--isa" in options:
-            self.skipTest("about the CPU")
         if "--granularity" not in options or "thread" in options:
             more["granularity"] = self.thread
         more.setdefault("v_kind", self.v_kind)
