@@ -628,7 +628,7 @@ static bool add_fused(maker *at, const operand *q, const operand *k, const opera
     return true;
 }
 
-/* Where a plan that commits puts its output first. */
+/* Where a plan that commits puts its output first; o is absent where that is in the views Q and K. */
 typedef struct output {
     place o, lse, verdict;
 } output;
@@ -642,8 +642,8 @@ static void add_commit(maker *at, const output *out, const td_tensor *o, uint64_
     record->block[0] = 1;
     add_reloc(record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
     use_scratch(record, WRITE, AT(claim, verdict), out->verdict);
-    /* No pointer leads there, but nothing is claimed before it is computed. */
-    add_range(record, READ, (td_range){TD_BASE_SCRATCH, 0, out->o.offset, out->o.offset + out->o.bytes});
+    if (out->o.offset != absent) /* no pointer leads there, but nothing is claimed before it is computed */
+        add_range(record, READ, (td_range){TD_BASE_SCRATCH, 0, out->o.offset, out->o.offset + out->o.bytes});
 
     const td_params_commit commit = {.o = *o,
                                      .lse_stride_batch = lse->stride_batch,
@@ -652,8 +652,13 @@ static void add_commit(maker *at, const output *out, const td_tensor *o, uint64_
     record = add_record(at, &kernel_commit, planes * ((o->rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS), &commit,
                         sizeof commit);
     use_scratch(record, READ, AT(commit, verdict), out->verdict);
-    use_scratch(record, READ, AT(commit, from), out->o);
-    use_scratch(record, READ, AT(commit, lse_from), out->lse);
+    if (out->o.offset != absent) {
+        use_scratch(record, READ, AT(commit, from), out->o);
+        use_scratch(record, READ, AT(commit, lse_from), out->lse);
+    } else {
+        use_view(at, record, READ, AT(commit, from), TD_VIEW_Q);
+        use_view(at, record, READ, AT(commit, lse_from), TD_VIEW_K);
+    }
     use_view(at, record, WRITE, AT(commit, o.data), TD_VIEW_O);
     use_view(at, record, WRITE, AT(commit, lse), TD_VIEW_LSE);
 }
@@ -1204,4 +1209,25 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                         .dump_p = dump_p.offset,
                                         .dump_r = dump_r.offset};
     return TANDEM_OK;
+}
+
+tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
+                             size_t why_bytes)
+{
+    maker at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
+    const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
+    const td_tensor o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim);
+    const output out = {.o = {absent, 0}, .lse = {absent, 0}, .verdict = take(&at, true, sizeof(uint32_t))};
+    uint32_t sm;
+    plan->record_count = 0;
+    if (!find_kernels(target, &at.cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    at.extent_bytes[TD_VIEW_Q] = td_view_extent_bytes(&op->q, op->batch, op->heads, op->q_len, op->head_dim);
+    at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
+    at.extent_bytes[TD_VIEW_K] = wants_lse ? td_view_extent_bytes(&op->k, op->batch, op->heads, op->q_len, 1) : 0;
+    at.extent_bytes[TD_VIEW_LSE] = wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
+    add_commit(&at, &out, &o, (uint64_t)op->batch * op->heads);
+    plan->scratch_bytes = at.scratch_bytes;
+    plan->precision = op->precision;
+    return at.missing ? refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "there is no kernel %s", at.missing) : TANDEM_OK;
 }

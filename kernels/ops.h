@@ -63,6 +63,12 @@ td_target td_target_for_stream(uint32_t sm);
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes);
 
+/* The end of a plan that commits, alone: `claim`, and `commit` from views Q (as o) and K (as lse), both dense, where pieces
+ * have written what o and lse, if it is wanted, are to be. The rest of op is that of the attention, which has passed the
+ * check. */
+tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
+                             size_t why_bytes);
+
 /* What a plan of `op`, which has passed the check, would have as its precision: what AUTO stands for on that target. */
 uint32_t td_attention_precision(const tandem_attention *op, const td_target *target);
 

@@ -1762,6 +1762,82 @@ static void *give_up(void *user)
 }
 
 /* Never do both win; a host that came too late reads what was decided. */
+/* What pieces have written elsewhere, dense, becomes the output, whatever its layout; or not a byte of it. */
+static void test_commit_of_a_draft(void **state)
+{
+    (void)state;
+    const td_target targets[] = {cpu, twin_of(90), twin_of(80)};
+    for (uint32_t i = 0; i < 36; i++) {
+        const tu_shape shape = {.batch = 1 + i % 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .q_len = i % 5 ? 1 + i * 7 : 256,
+                                .kv_len = 33,
+                                .head_dim = dims[i % DIMS],
+                                .dtype_o = 1 + i % 3,
+                                .lse = i / 3 % 2,
+                                .layout = (tu_layout)(i / 4 % 4),
+                                .precision = TANDEM_PRECISION_8B,
+                                .seed = i + 1};
+        const uint64_t row_bytes = shape.head_dim * (shape.dtype_o == TANDEM_DTYPE_F32 ? 4u : 2u);
+        char why[256] = "";
+        tu_case it;
+        tu_case_init(&it, &shape);
+        const uint64_t rows = (uint64_t)it.op.batch * it.op.heads * it.op.q_len;
+        unsigned char *o = malloc(rows * row_bytes), *lse = malloc(rows * 4);
+        assert_true(o && lse);
+        for (uint64_t b = 0; b < rows * row_bytes; b++)
+            o[b] = (unsigned char)(b * 31 >> 3 ^ i);
+        for (uint64_t b = 0; b < rows * 4; b++)
+            lse[b] = (unsigned char)(b * 17 >> 2 ^ i);
+        tandem_attention op = it.op;
+        op.q = (tandem_view){.dtype = it.op.o.dtype, .stride_row = op.head_dim};
+        op.q.stride_head = (int64_t)op.head_dim * op.q_len;
+        op.q.stride_batch = op.q.stride_head * op.heads;
+        op.k = (tandem_view){.dtype = it.op.lse.dtype, .stride_row = 1, .stride_head = op.q_len};
+        op.k.stride_batch = op.k.stride_head * op.heads;
+        op.v = (tandem_view){0};
+        assert_int_equal(td_plan_commit(&op, &targets[i % 3], &it.plan, why, sizeof why), TANDEM_OK);
+        assert_int_equal(it.plan.record_count, 2);
+        assert_int_equal(it.plan.precision, TANDEM_PRECISION_8B);
+        for (uint32_t stale = 0; stale < 2; stale++) {
+            const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)o, (uintptr_t)lse, 0, (uintptr_t)it.o.data,
+                                                   (uintptr_t)it.lse.data};
+            td_control control = {.stale = 1 - stale};
+            void *scratch = aligned_alloc(256, it.plan.scratch_bytes);
+            assert_non_null(scratch);
+            *(uint32_t *)scratch = TD_VERDICT_COMMITTED;
+            tu_poison(&it.o);
+            if (it.lse.data)
+                tu_poison(&it.lse);
+            assert_int_equal(td_exec_cpu_run(&it.plan, views, (uintptr_t)scratch, 2, &control), TANDEM_OK);
+            assert_int_equal(control.verdict, control.stale ? TD_VERDICT_GIVEN_UP : TD_VERDICT_COMMITTED);
+            if (control.stale) {
+                assert_true(is_poison(&it.o));
+                assert_true(!it.lse.data || is_poison(&it.lse));
+            }
+            free(scratch);
+        }
+        for (uint64_t r = 0; r < rows; r++) {
+            const uint64_t batch = r / it.op.q_len / it.op.heads, head = r / it.op.q_len % it.op.heads;
+            const uint64_t row = r % it.op.q_len;
+            const tandem_view *to = &it.op.o, *lse_to = &it.op.lse;
+            const uint64_t at = batch * (uint64_t)to->stride_batch + head * (uint64_t)to->stride_head +
+                                row * (uint64_t)to->stride_row;
+            const uint64_t lse_at = batch * (uint64_t)lse_to->stride_batch + head * (uint64_t)lse_to->stride_head +
+                                    row * (uint64_t)lse_to->stride_row;
+            assert_memory_equal((unsigned char *)it.o.data + at * (row_bytes / op.head_dim), o + r * row_bytes, row_bytes);
+            if (it.lse.data)
+                assert_memory_equal((unsigned char *)it.lse.data + lse_at * 4, lse + r * 4, 4);
+        }
+        assert_int_equal(tu_spoilt(&it.o), 0);
+        assert_true(!it.lse.data || !tu_spoilt(&it.lse));
+        free(o);
+        free(lse);
+        tu_case_free(&it);
+    }
+}
+
 static void test_commit_race(void **state)
 {
     (void)state;
@@ -1969,6 +2045,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_long_blocks_ask),
         cmocka_unit_test(test_patience),
         cmocka_unit_test(test_commit),
+        cmocka_unit_test(test_commit_of_a_draft),
         cmocka_unit_test(test_commit_race),
     };
     return cmocka_run_group_tests_name("attention on the CPU", tests, NULL, NULL);

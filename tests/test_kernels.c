@@ -197,6 +197,29 @@ static void spoil_values(tu_case *it)
     tu_set(&it->v, 0, 1, 129, 31, NAN);
 }
 
+/* A draft's bytes become the output. */
+static void check_commit(module *on, const tu_case *it, const td_target *target)
+{
+    unsigned char *o = malloc(it->o.bytes), *lse = malloc(it->lse.bytes);
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->o.data, (uintptr_t)it->lse.data, 0, (uintptr_t)o, (uintptr_t)lse};
+    uint32_t verdict[64] = {0};
+    tandem_attention op = it->op;
+    char why[256] = "";
+    td_plan plan;
+
+    assert_true(o && lse);
+    op.q = op.o;
+    op.k = op.lse;
+    must(td_plan_commit(&op, target, &plan, why, sizeof why), why);
+    assert_true(plan.scratch_bytes <= sizeof verdict);
+    for (uint32_t i = 0; i < plan.record_count; i++)
+        launch_record(on, &plan.records[i], views, (uintptr_t)verdict, seed * 1000 + i);
+    assert_memory_equal(o, it->o.data, it->o.bytes);
+    assert_memory_equal(lse, it->lse.data, it->lse.bytes);
+    free(o);
+    free(lse);
+}
+
 /* A case whole, then as pieces of its heads' rows: the same bits. */
 static void check_pieces(module *on, const tu_shape *shape, td_target target, bool spoilt)
 {
@@ -247,6 +270,7 @@ static void check_pieces(module *on, const tu_shape *shape, td_target target, bo
     }
     assert_memory_equal(whole[0], it.o.data, it.o.bytes);
     assert_memory_equal(whole[1], it.lse.data, it.lse.bytes);
+    check_commit(on, &it, &target);
     free(whole[0]);
     free(whole[1]);
     tu_case_free(&it);

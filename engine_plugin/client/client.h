@@ -72,6 +72,7 @@ typedef struct td_mem {
     td_object object;
     uint32_t source; /* tandem_mem_source */
     bool of_model, has_vk;
+    bool draft; /* td_lane_make_draft() */
     uint64_t bytes;
     uint64_t address; /* what the executor is given */
     void *host;       /* where the host has it, or NULL */
@@ -409,6 +410,10 @@ uint32_t td_lane_precision(const tandem_session *s, const tandem_attention *op);
 tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model);
 /* The memory of a model of another session's on the same device, which must outlive it. */
 tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
+/* Memory of the lane's own, zeroed, for the output of pieces of a job with a deadline: those have one, too, but claim nothing.
+ * When all have ended a job of TD_OPERATION_COMMIT claims it: td_plan_commit(). */
+enum { TD_OPERATION_COMMIT = 0x100 };
+tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out);
 /* A job without points, on a CPU and with none under way: from its submission to its end, in this thread. */
 tandem_status td_lane_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
 /* Gives up all jobs, and signals what they wait for: the client is gone. */

@@ -154,9 +154,31 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
                                  "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64,
                                  view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
                                  views[i]->mem);
-    target.commit = job->commits;
+    if (status != TANDEM_OK)
+        return status;
+    target.commit = job->commits = job->has_deadline && !job->mems[TD_VIEW_O]->draft;
     target.last_keys = s->last_keys;
-    return status == TANDEM_OK ? td_plan_attention(op, &target, &job->plan, NULL, why, TD_WHY_BYTES) : status;
+    return td_plan_attention(op, &target, &job->plan, NULL, why, TD_WHY_BYTES);
+}
+
+/* Of a lane: what pieces have written, `q` and `k`, becomes `o` and `lse`. */
+static tandem_status bind_commit_locked(tandem_session *s, td_job *job, const tandem_attention *op, char *why)
+{
+    const uint32_t o_shape[4] = {op->batch, op->heads, op->q_len, op->head_dim};
+    const uint32_t lse_shape[4] = {op->batch, op->heads, op->q_len, 1};
+    const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
+    tandem_status status;
+    box unused;
+
+    job->commits = true;
+    status = bind_view_locked(s, job, TD_VIEW_Q, &op->q, o_shape, &unused, why);
+    if (status == TANDEM_OK)
+        status = bind_view_locked(s, job, TD_VIEW_O, &op->o, o_shape, &unused, why);
+    if (status == TANDEM_OK && wants_lse)
+        status = bind_view_locked(s, job, TD_VIEW_K, &op->k, lse_shape, &unused, why);
+    if (status == TANDEM_OK && wants_lse)
+        status = bind_view_locked(s, job, TD_VIEW_LSE, &op->lse, lse_shape, &unused, why);
+    return status == TANDEM_OK ? td_plan_commit(op, &s->target, &job->plan, why, TD_WHY_BYTES) : status;
 }
 
 static tandem_status bind_points_locked(tandem_session *s, td_job *job, const tandem_job *desc, char *why)
@@ -227,6 +249,7 @@ static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why
 
 tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why)
 {
+    const bool commits = s->lane && desc->operation == TD_OPERATION_COMMIT;
     const uint64_t now = td_now_ns();
     tandem_status status;
     td_scratch scratch;
@@ -236,7 +259,7 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     if (desc->struct_bytes != sizeof *desc)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
-    if (desc->operation != TANDEM_OPERATION_ATTENTION)
+    if (desc->operation != TANDEM_OPERATION_ATTENTION && !commits)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u", desc->operation);
     td_jobs_advance_locked(s);
     if (s->broken)
@@ -248,12 +271,12 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     memset(job, 0, offsetof(td_job, plan));
     job->scratch = scratch;
     job->submit_ns = now;
-    job->has_deadline = job->commits = desc->deadline_ns != 0;
+    job->has_deadline = desc->deadline_ns != 0;
     job->deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
-        status = bind_attention_locked(s, job, &desc->op.attention, why);
+        status = (commits ? bind_commit_locked : bind_attention_locked)(s, job, &desc->op.attention, why);
     if (status == TANDEM_OK && s->remote)
         job->remote.op = desc->op.attention;
     else if (status == TANDEM_OK)

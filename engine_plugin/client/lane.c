@@ -114,6 +114,22 @@ tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_
     return td_session_fail(s, __func__, status, why);
 }
 
+tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out)
+{
+    char why[TD_WHY_BYTES] = "";
+    td_mem *mem = td_mem_new(s, bytes, why);
+    tandem_status status = mem ? td_mem_make_private(s, mem, why) : TANDEM_ERROR_NOMEM;
+
+    *out = 0;
+    if (status == TANDEM_OK) {
+        mem->draft = true;
+        status = td_mem_enter(s, mem, out, why);
+    } else if (mem) {
+        td_mem_free(s, mem);
+    }
+    return td_session_fail(s, __func__, status, why);
+}
+
 tandem_status td_lane_compute(tandem_session *s, const tandem_job *desc, tandem_job_report *report)
 {
     char why[TD_WHY_BYTES] = "";
