@@ -95,7 +95,7 @@ typedef struct peer {
 
 /* What the worker has been told of an object. */
 typedef struct known {
-    bool there, is_timeline, is_model;
+    bool there, is_timeline, is_model, is_draft;
     uint32_t lane;
     uint64_t bytes;
 } known;
@@ -107,7 +107,7 @@ static struct world {
     td_desk *desk;
     known *items;   /* by number; of this worker */
     uint64_t lanes; /* likewise, one bit each */
-    bool is_gpu;
+    bool is_gpu, is_behind; /* behind: the neighbour's jobs are the background's, so that there may be no frames */
     uint64_t page_value;
     bool over; /* the broker has ended */
     const uint8_t *data;
@@ -338,10 +338,12 @@ static void look_at_shared(td_task *t, known *it, int fd)
     const off_t length = t->opaque ? (off_t)t->allocation_bytes : lseek(fd, 0, SEEK_END);
 
     need(!it->there, "a mem or a timeline under a number that is taken");
-    need(t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
+    need(!t->draft || (t->kind == TD_TASK_MEM && t->bytes && fd < 0), "a draft that is something else");
+    need(t->draft  ? !t->opaque
+         : t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
                    : t->kind == TD_TASK_MEM && td_slab_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
          "a descriptor of another kind than was said");
-    need(t->kind == TD_TASK_TIMELINE ||
+    need(t->kind == TD_TASK_TIMELINE || t->draft ||
              (t->bytes && t->bytes <= (uint64_t)length && t->offset_bytes <= (uint64_t)length - t->bytes &&
               (t->opaque || t->offset_bytes % TD_WIRE_PAGE_BYTES == 0)),
          "a mem beyond its allocation");
@@ -349,6 +351,7 @@ static void look_at_shared(td_task *t, known *it, int fd)
         t->status = TANDEM_ERROR_NOMEM;
     *it = (known){.there = t->status == TANDEM_OK,
                   .is_timeline = t->kind == TD_TASK_TIMELINE,
+                  .is_draft = t->draft,
                   .lane = t->lane,
                   .bytes = t->bytes};
 }
@@ -461,7 +464,20 @@ static void look_at_desk(void)
 
         if (atomic_load(&slot->state) != TD_SLOT_READY)
             continue;
+        /* What is in a draft is no input, and goes to no other. */
         for (int v = 0; v < 5; v++)
+            need(!views[v]->mem || w.items[views[v]->mem].is_draft == (slot->commits ? v < 2 : v > 2 && slot->deadline_ns &&
+                                                                                       slot->whole.batch),
+                 "a draft in the wrong place");
+        for (int o = 0; slot->commits && o < TD_DESK_SLOTS; o++)
+            need(o == i || atomic_load(&w.desk->slots[o].state) != TD_SLOT_READY ||
+                     w.desk->slots[o].job.op.attention.o.mem != op->q.mem,
+                 "a draft that is written still");
+        if (slot->commits)
+            need(is_within(&op->q, op, 0, slot->lane) && is_within(&op->k, op, 4, slot->lane) && !op->v.mem &&
+                     !op->k.mem == !op->lse.mem,
+                 "a job that reaches beyond its draft");
+        for (int v = slot->commits ? 3 : 0; v < 5; v++)
             need(is_within(views[v], op, v, slot->lane), "a job that reaches beyond what it names");
         need(is_point(slot->job.wait, slot->lane) && is_point(slot->job.signal, slot->lane),
              "a job with points that are not its client's");
@@ -725,7 +741,7 @@ static void make_job(const peer *p, td_wire_message *m)
     *m = wire_sample(TD_WIRE_JOB);
     m->job.ticket = p->rules.next_ticket;
     m->job.submit_ns = now_ns;
-    m->job.job.deadline_ns = how & 1 ? 2 * MS : 0;
+    m->job.job.deadline_ns = !(how & 1) ? 0 : how & 32 ? 2000 * MS : 2 * MS;
     m->job.job.wait =
         how & 2 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), w.page_value + (how >> 6)} : (tandem_point){0};
     m->job.job.signal = how & 4 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), ++w.page_value} : (tandem_point){0};
@@ -735,6 +751,11 @@ static void make_job(const peer *p, td_wire_message *m)
     op->batch = op->heads = op->kv_heads = 1;
     op->q_len = op->kv_len = 16;
     op->head_dim = 64;
+    if (how & 16) { /* one that takes long: the same rows over and over, so as to be cut */
+        op->heads = op->kv_heads = 8;
+        op->kv_len = 1 << 24;
+        op->k.stride_row = op->v.stride_row = 0;
+    }
 }
 
 static void send_request(peer *p)
@@ -1010,6 +1031,7 @@ static void neighbour_begins(void)
     const uint8_t nothing[] = {0, 0, 0, 0};
 
     connect_peer(p);
+    m.hello.job_class = w.is_behind;
     say_message(p, &m, -1);
     go_honestly();
     need(read_all(p, &last) && p->ring.area, "no WELCOME for a neighbour");
@@ -1061,6 +1083,7 @@ static void begin(const uint8_t *data, size_t size)
     for (int i = 0; i < PAGES; i++)
         memset((void *)pages[i], 0, sizeof *pages[i]);
     w.is_gpu = size && data[0] & 1;
+    w.is_behind = size && data[0] & 2;
     now_ns = 1000 * TD_SECOND;
     w.items = items;
     w.worker = -1;
@@ -1147,6 +1170,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define TENSOR(p) STEP_REQUEST, p, 8, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define JOB(p) STEP_RING, p, 0, 0, 0, 0
 #define LATE_JOB(p) STEP_RING, p, 0, 1, 0, 0
+#define CUT_JOB(p) STEP_RING, p, 0, 49, 0, 0 /* in the background; with a deadline, so with a draft */
+#define BACKGROUND(p) STEP_CONNECT, p, 0, STEP_HELLO, p, 129, 0
 #define WAITING_JOB(p) STEP_RING, p, 0, 66, 0, 0, 0
 #define SIGNALLING_JOB(p) STEP_RING, p, 0, 4, 0, 0, 0
 #define CANCEL(p, ago) STEP_RING, p, 2, ago, 0
@@ -1154,6 +1179,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define GO_ON STEP_TURN, 1
 #define LATER(log_us) STEP_TIME, log_us, STEP_TURN, 0
 #define ON_GPU 255
+#define NO_FRAMES 254 /* on a GPU, too */
 #define GPU_CLIENT(p) STEP_CONNECT, p, 0, STEP_HELLO, p, 3, 0
 #define GPU_MEM(p) STEP_REQUEST, p, 3, 2, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define GPU_TIMELINE(p, by_daemon) STEP_REQUEST, p, 5, 2 | by_daemon, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
@@ -1200,6 +1226,19 @@ static const struct {
                   LATER(14), GO_ON, STEP_READ, 0}},
     {"gpu_background", {ON_GPU, STEP_CONNECT, 0, 0, STEP_HELLO, 0, 129, 0, CLIENT(1), MEM(0), MEM(1), JOB(0), JOB(1), JOB(0), GO,
                         STEP_END_JOB, 0, GO_ON}},
+    {"draft", {BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
+    {"draft_late", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, LATER(21), STEP_END_JOB, 1, 4,
+                    GO_ON, CUT_JOB(0), GO_ON}},
+    {"draft_refused", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 1, GO, STEP_END_JOB, 0, GO_ON}},
+    {"draft_no_room", {BACKGROUND(0), MEM(0), MEM(0), CUT_JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
+    {"draft_cancelled", {BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, GO,
+                         CANCEL(0, 2), GO, STEP_END_JOB, 1, 4, GO_ON}},
+    {"draft_gone", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, STEP_CLOSE, 0, 0, GO_ON}},
+    {"draft_gone_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_CLOSE, 0, 0, GO_ON}},
+    {"draft_dies", {BACKGROUND(0), BACKGROUND(1), MEM(0), MEM(1), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, JOB(1), GO,
+                    STEP_END_JOB, 0, GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
+    {"draft_dies_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
+    {"gpu_draft", {NO_FRAMES, BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
     {"stops", {CLIENT(0), MEM(0), JOB(0), GO, STEP_SIGNAL, 77, GO, JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
 };
 /* clang-format on */
@@ -1210,9 +1249,9 @@ static bool make_corpus(const char *folder)
 
     for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
         const uint8_t *bytes = beginnings[i].bytes;
-        uint8_t input[sizeof beginnings[i].bytes + 1] = {bytes[0] == ON_GPU};
+        uint8_t input[sizeof beginnings[i].bytes + 1] = {bytes[0] == ON_GPU ? 1 : bytes[0] == NO_FRAMES ? 3 : 0};
         size_t size = sizeof beginnings[i].bytes - 1;
-        const size_t from = bytes[0] == ON_GPU;
+        const size_t from = input[0] != 0;
 
         while (size > 1 && !bytes[size - 1])
             size--;

@@ -2006,6 +2006,295 @@ static void a_long_causal_head_lets_others_in(void **state)
     let_others_in(&(shape){1, 7000, 7000, 64, TANDEM_PRECISION_8B, 1});
 }
 
+/* Drafts: what pieces of a job with a deadline write, until all of them have. */
+
+/* Of the background one job at a time is computed: another's is done in between only where the long one is cut. */
+static void a_deadline_lets_others_in(void **state)
+{
+    static const shape shapes[] = {{1, 7000, 7000, 64, TANDEM_PRECISION_8B, 1}, {8, 2048, 1280, 64, TANDEM_PRECISION_F16, 0}};
+    enum { TRIES = 100 };
+    client c[2];
+    task t[2];
+
+    (void)state;
+    start_daemon("threads = 1\n");
+    for (int i = 0; i < 2; i++)
+        client_open_as(&c[i], i ? "quick" : "slow", TANDEM_CLASS_BACKGROUND);
+    task_make(&t[1], &small, 99);
+    task_share(&t[1], &c[1]);
+    for (int i = 0; i < 2; i++) {
+        bool between = false;
+
+        task_make(&t[0], &shapes[i], 98);
+        task_share(&t[0], &c[0]);
+        for (int try = 0; !between; try++) { /* it may come too late, but not always */
+            const uint64_t begin = td_now_ns();
+            tandem_job job = job_of(&t[0]);
+            td_wire_report slow, quick;
+            uint64_t ticket;
+
+            assert_true(try < TRIES);
+            clear_output(&t[0]);
+            job.deadline_ns = 600000 * MS;
+            ticket = client_job(&c[0], &job);
+            while (client_report(&c[0], ticket, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+                ;
+            quick = run_job(&c[1], &t[1]);
+            slow = client_report(&c[0], ticket, PATIENCE);
+            assert_int_equal(slow.state, TANDEM_JOB_DONE);
+            assert_int_equal(quick.state, TANDEM_JOB_DONE);
+            between = slow.begin_ns < quick.begin_ns && quick.end_ns < slow.end_ns;
+        }
+        check_output(&t[0]);
+        task_free(&t[0]);
+    }
+    client_close(&c[0]);
+    client_close(&c[1]);
+    task_free(&t[1]);
+}
+
+/* The same bits, those of lse too, as where such a job is not cut. */
+static void a_draft_becomes_the_output(void **state)
+{
+    static const shape shapes[] = {{4, 2304, 512, 32, TANDEM_PRECISION_F16, 0}, {2, 3000, 1500, 64, TANDEM_PRECISION_4B, 1},
+                                   {6, 200, 3000, 64, TANDEM_PRECISION_AUTO, 0}, {1, 4000, 300, 128, TANDEM_PRECISION_8B, 0}};
+    client c[2];
+    task t, lse;
+
+    (void)state;
+    start_daemon("threads = 2\n");
+    for (int i = 0; i < 2; i++)
+        client_open_as(&c[i], i ? "cut" : "whole", i ? TANDEM_CLASS_BACKGROUND : TANDEM_CLASS_FRAME);
+    for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const uint64_t lse_bytes = 4ull * shapes[i].heads * shapes[i].rows;
+        void *outputs[2] = {NULL, NULL};
+
+        task_make(&t, &shapes[i], 100 + i);
+        task_make(&lse, &shapes[i], 0); /* has room for it, in place of its own output */
+        for (int k = 0; k < 2; k++) {
+            tandem_job job;
+            td_wire_report r;
+
+            task_share(&t, &c[k]);
+            task_share(&lse, &c[k]);
+            clear_output(&t);
+            clear_output(&lse);
+            job = job_of(&t);
+            job.deadline_ns = 600000 * MS;
+            job.op.attention.lse = (tandem_view){.mem = lse.mem,
+                                                 .offset_bytes = lse.o_at,
+                                                 .dtype = TANDEM_DTYPE_F32,
+                                                 .stride_batch = (int64_t)lse_bytes / 4,
+                                                 .stride_head = shapes[i].rows,
+                                                 .stride_row = 1};
+            r = client_report(&c[k], client_job(&c[k], &job), PATIENCE);
+            assert_int_equal(r.state, TANDEM_JOB_DONE);
+            assert_int_not_equal(r.precision, TANDEM_PRECISION_AUTO);
+            outputs[k] = malloc(t.q_bytes + t.q_bytes);
+            memcpy(outputs[k], (char *)t.data + t.o_at, t.q_bytes);
+            memcpy((char *)outputs[k] + t.q_bytes, (char *)lse.data + lse.o_at, t.q_bytes); /* and what is behind it */
+        }
+        assert_memory_equal(outputs[0], outputs[1], 2 * t.q_bytes);
+        free(outputs[0]);
+        free(outputs[1]);
+        task_free(&t);
+        task_free(&lse);
+    }
+    client_close(&c[0]);
+    client_close(&c[1]);
+}
+
+/* A port that is free now. */
+static int free_port(void)
+{
+    struct sockaddr_in web = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int request = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t size = sizeof web;
+
+    assert_int_equal(bind(request, (struct sockaddr *)&web, sizeof web), 0);
+    assert_int_equal(getsockname(request, (struct sockaddr *)&web, &size), 0);
+    close(request);
+    return ntohs(web.sin_port);
+}
+
+static uint64_t metric(int port, const char *name)
+{
+    const struct sockaddr_in web = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+    const int request = socket(AF_INET, SOCK_STREAM, 0);
+    static char page[60000];
+    char line[80];
+    const char *found;
+    size_t have = 0;
+    ssize_t got;
+
+    assert_int_equal(connect(request, (const struct sockaddr *)&web, sizeof web), 0);
+    while (have < sizeof page - 1 && (got = recv(request, page + have, sizeof page - 1 - have, 0)) > 0)
+        have += (size_t)got;
+    close(request);
+    page[have] = 0;
+    snprintf(line, sizeof line, "\n%s ", name);
+    found = strstr(page, line);
+    assert_non_null(found);
+    return strtoull(found + strlen(line), NULL, 10);
+}
+
+/* Shared memory of all clients, and their drafts. */
+static void await_mem_bytes(int port, uint64_t wanted)
+{
+    const uint64_t begin = td_now_ns();
+
+    while (metric(port, "tandemd_mem_bytes") != wanted) {
+        assert_true(td_now_ns() - begin < PATIENCE);
+        sleep_ms(20);
+    }
+}
+
+typedef enum half { LATE, CANCELLED, GONE, HALVES } half;
+
+/* False if the job was not seen to run, or was done nevertheless. */
+static bool stop_half_way(half how, task *t, int port, uint64_t late_ns)
+{
+    static const char done[] = "tandemd_jobs_total{state=\"done\"}";
+    td_wire_message cancel = td_wire_new(TD_WIRE_CANCEL, 0);
+    const uint64_t begin = td_now_ns(), before = metric(port, done);
+    uint64_t held, state = TANDEM_JOB_PENDING;
+    tandem_job job;
+    bool ran;
+    client c;
+
+    client_open_as(&c, "half", TANDEM_CLASS_BACKGROUND);
+    task_share(t, &c);
+    clear_output(t);
+    job = job_of(t);
+    job.deadline_ns = how == LATE ? late_ns : 600000 * MS;
+    cancel.cancel.ticket = client_job(&c, &job);
+    while (client_report(&c, cancel.cancel.ticket, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+        ;
+    held = metric(port, "tandemd_mem_bytes");
+    ran = client_report(&c, cancel.cancel.ticket, 0).state == TANDEM_JOB_RUNNING;
+    if (ran)
+        assert_int_equal(held, t->bytes + td_align_up(t->q_bytes, 4096));
+    if (how == CANCELLED)
+        assert_int_equal(client_put(&c, &cancel), TANDEM_OK);
+    if (how != GONE) {
+        state = client_report(&c, cancel.cancel.ticket, PATIENCE).state;
+        if (state != TANDEM_JOB_DONE)
+            assert_true(is_untouched(t));
+        await_mem_bytes(port, t->bytes);
+    }
+    client_close(&c);
+    await_mem_bytes(port, 0);
+    if (metric(port, done) != before)
+        return false;
+    assert_true(is_untouched(t));
+    assert_int_equal(state, how == LATE        ? TANDEM_JOB_STALE
+                            : how == CANCELLED ? TANDEM_JOB_CANCELLED
+                                               : TANDEM_JOB_PENDING);
+    return ran;
+}
+
+/* Late, given up, or of a client that goes: not a byte is written, and the draft is freed. */
+static void half_a_draft_is_nothing(void **state)
+{
+    enum { TRIES = 8 };
+    const int port = free_port();
+    char config[60];
+    task t;
+
+    (void)state;
+    snprintf(config, sizeof config, "threads = 2\nmetrics = %d\n", port);
+    start_daemon(config);
+    task_make(&t, &(shape){8, 4096, 8192, 64, TANDEM_PRECISION_F16, 0}, 110);
+    for (half how = LATE; how < HALVES; how++)
+        for (int try = 0; !stop_half_way(how, &t, port, 50 * MS << try); try++)
+            assert_true(try < TRIES);
+    task_free(&t);
+}
+
+/* It begins again where its worker dies while another's job is in between. */
+static void a_lost_draft_is_written_again(void **state)
+{
+    const shape cannot_be_cut = {1, 1100, 32768, 64, TANDEM_PRECISION_F16, 0};
+    enum { TRIES = 20 };
+    bool again = false;
+    client c[2];
+    task t[2];
+
+    (void)state;
+    start_daemon("threads = 1\n");
+    for (int i = 0; i < 2; i++) {
+        client_open_as(&c[i], i ? "in between" : "cut", TANDEM_CLASS_BACKGROUND);
+        task_make(&t[i], i ? &cannot_be_cut : &large, 120);
+        task_share(&t[i], &c[i]);
+    }
+    for (int try = 0; !again; try++) {
+        const pid_t worker = await_worker(0);
+        uint64_t tickets[2];
+        td_wire_report r;
+
+        assert_true(try < TRIES); /* one of the two may be done too early, but not always */
+        for (int i = 0; i < 2; i++) {
+            const uint64_t begin = td_now_ns();
+            tandem_job job = job_of(&t[i]);
+
+            clear_output(&t[i]);
+            job.deadline_ns = i ? 0 : 600000 * MS;
+            tickets[i] = client_job(&c[i], &job);
+            while (client_report(&c[i], tickets[i], 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+                ;
+        }
+        again = client_report(&c[0], tickets[0], 0).state == TANDEM_JOB_RUNNING;
+        kill(worker, SIGKILL);
+        again = client_report(&c[1], tickets[1], PATIENCE).status == TANDEM_ERROR_LOST && again;
+        r = client_report(&c[0], tickets[0], PATIENCE);
+        if (again)
+            assert_int_equal(r.state, TANDEM_JOB_DONE); /* of the background one is with the worker: the other one */
+        if (r.state == TANDEM_JOB_DONE)
+            check_output(&t[0]);
+        await_worker(worker);
+    }
+    for (int i = 0; i < 2; i++) {
+        client_close(&c[i]);
+        task_free(&t[i]);
+    }
+}
+
+/* A draft is its client's, and where there is no room for one the job is not cut; an idle one makes room. */
+static void drafts_count(void **state)
+{
+    const shape cut = {2, 3000, 512, 64, TANDEM_PRECISION_8B, 0}, long_one = {1, 1024, 32768, 64, TANDEM_PRECISION_8B, 0};
+    uint64_t scratch;
+    char config[60];
+    client c;
+    task t, long_t;
+
+    (void)state;
+    start_daemon("");
+    scratch = scratch_of(&long_one);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    task_make(&t, &cut, 130);
+    task_make(&long_t, &long_one, 131);
+    snprintf(config, sizeof config, "client_bytes = %" PRIu64 "\n", t.bytes + long_t.bytes + scratch);
+    start_daemon(config);
+    client_open_as(&c, "all that it may have", TANDEM_CLASS_BACKGROUND);
+    task_share(&t, &c);
+    task_share(&long_t, &c);
+    for (int i = 0; i < 4; i++) {
+        const task *each = i % 2 ? &long_t : &t; /* which needs all the scratch that there may be */
+        tandem_job job = job_of(each);
+
+        clear_output(&t);
+        job.deadline_ns = i % 2 ? 0 : 600000 * MS;
+        assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+        if (each == &t)
+            check_output(&t);
+    }
+    client_close(&c);
+    task_free(&t);
+    task_free(&long_t);
+}
+
 /* What goes on in the background is cut: the same bits, and frames go in between. */
 static void the_background_gives_way(void **state)
 {
@@ -2240,7 +2529,6 @@ static void a_service_manager_is_served(void **state)
     char path[100];
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), request = -1;
     struct sockaddr_in web = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof web;
     static char page[60000];
     size_t have = 0;
     ssize_t got;
@@ -2248,10 +2536,7 @@ static void a_service_manager_is_served(void **state)
     char config[100];
 
     (void)state;
-    request = socket(AF_INET, SOCK_STREAM, 0); /* a port that is free now */
-    assert_int_equal(bind(request, (struct sockaddr *)&web, sizeof web), 0);
-    assert_int_equal(getsockname(request, (struct sockaddr *)&web, &size), 0);
-    close(request);
+    web.sin_port = htons((uint16_t)free_port());
     snprintf(config, sizeof config, "metrics = %d\n", ntohs(web.sin_port));
     write_config(config);
     next_log();
@@ -2503,16 +2788,13 @@ static void metrics_are_whole(void **state)
     static char page[300000];
     static client c[48];
     char config[100], name[TD_WIRE_NAME_BYTES] = "";
-    int request = socket(AF_INET, SOCK_STREAM, 0);
-    socklen_t size = sizeof web;
     uint32_t lines = 0;
     size_t have = 0;
     ssize_t got;
+    int request;
 
     (void)state;
-    assert_int_equal(bind(request, (struct sockaddr *)&web, sizeof web), 0);
-    assert_int_equal(getsockname(request, (struct sockaddr *)&web, &size), 0);
-    close(request);
+    web.sin_port = htons((uint16_t)free_port());
     snprintf(config, sizeof config, "clients = 48\nmetrics = %d\n", ntohs(web.sin_port));
     start_daemon(config);
     memset(name, '"', sizeof name - 1);
@@ -2685,6 +2967,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(shares_are_fair, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(long_jobs_let_others_in, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_long_causal_head_lets_others_in, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_deadline_lets_others_in, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_draft_becomes_the_output, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(half_a_draft_is_nothing, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(a_lost_draft_is_written_again, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(drafts_count, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(the_background_gives_way, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(frames_go_in_between_keys, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(earlier_deadlines_go_first, set_up_nothing, tear_down),

@@ -50,6 +50,7 @@ typedef struct engine {
     const char *socket;
     uint32_t ms, after, hang_at, wait_bound_ms, heads, rows, dim, job_class, rung; /* after: so many good frames behind
                                                                                    * what went wrong it ends */
+    uint32_t late_ms; /* its jobs' deadline; 0: none */
     bool stays; /* where it hangs */
     vku vk;
     tandem_vulkan vulkan;
@@ -193,6 +194,7 @@ static void draw(engine *e, slot *f, uint32_t seed)
     fill(f->from.host, e->in_bytes, f->seed);
     f->job.wait = (tandem_point){e->engines, up};
     f->job.signal = (tandem_point){e->ours, e->promised + 1};
+    f->job.deadline_ns = e->late_ms * MS;
     f->there = tandem_submit(e->s, &f->job, &f->ticket) == TANDEM_OK;
     e->refused += !f->there;
     submit(e, f->up, (vku_point){0}, (vku_point){e->engines_semaphore, up});
@@ -298,7 +300,7 @@ static int be_engine(int argc, char **argv)
             uint32_t *to;
         } options[] = {{"ms", &e.ms},       {"hang", &e.hang_at}, {"bound", &e.wait_bound_ms},
                        {"heads", &e.heads}, {"rows", &e.rows},    {"dim", &e.dim},
-                       {"class", &e.job_class}, {"after", &e.after}};
+                       {"class", &e.job_class}, {"after", &e.after}, {"late", &e.late_ms}};
 
         e.stays = e.stays || !strcmp(argv[i], "stays");
         for (size_t o = 0; o < sizeof options / sizeof *options; o++)
@@ -666,14 +668,13 @@ static void a_kernel_with_a_wild_pointer_is_survived(void **state)
 }
 
 /* A large job is cut: the same bits, and frames go in between. */
-static void frames_go_before_the_background(void **state)
+static void go_before(const char *behind)
 {
     run frames, background, alone;
 
-    (void)state;
     start_engine(&alone, "ms 800");
     assert_int_equal(end_engine(&alone), 0);
-    start_engine(&background, "ms 2500 class 1 rows 16384 heads 16 dim 128");
+    start_engine(&background, behind);
     await_said(&background, "begins");
     start_engine(&frames, "ms 800");
     assert_int_equal(end_engine(&frames), 0);
@@ -682,6 +683,19 @@ static void frames_go_before_the_background(void **state)
     print_message("           frames' mean: alone %" PRIu64 " us, with a background %" PRIu64 " us; of that a job %" PRIu64
                   " us\n",
                   alone.mean_us, frames.mean_us, background.mean_us);
+}
+
+static void frames_go_before_the_background(void **state)
+{
+    (void)state;
+    go_before("ms 2500 class 1 rows 16384 heads 16 dim 128");
+}
+
+/* Its pieces write a draft. */
+static void frames_go_before_what_has_a_deadline(void **state)
+{
+    (void)state;
+    go_before("ms 2500 class 1 rows 16384 heads 16 dim 128 late 60000");
 }
 
 int main(int argc, char **argv)
@@ -698,6 +712,7 @@ int main(int argc, char **argv)
         TEST(a_kernel_that_never_ends_is_survived),
         TEST(a_kernel_with_a_wild_pointer_is_survived),
         TEST(frames_go_before_the_background),
+        TEST(frames_go_before_what_has_a_deadline),
 #undef TEST
     };
     const char *build = getenv("TANDEM_BUILD");

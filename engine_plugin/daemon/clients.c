@@ -174,12 +174,13 @@ static void add_holders(td_broker *b, const td_client *c, uint32_t kinds, char *
 static void own_text(const td_broker *b, const td_client *c, const char *what, uint64_t asked, char *text,
                      size_t text_bytes)
 {
-    const uint64_t scratch = td_scratch_held(b, c);
+    const uint64_t draft = c->draft ? c->draft->bytes : 0, scratch = td_scratch_held(b, c) + draft;
+    const uint64_t shared = c->mem_bytes - draft;
 
     snprintf(text, text_bytes,
              "%s is %" PRIu64 ", and %" PRIu64 " of your %" PRIu64 " are held: %" PRIu64 " shared, %" PRIu64
              " scratch of your jobs",
-             what, asked, c->mem_bytes + scratch, b->config.client_bytes, c->mem_bytes, scratch);
+             what, asked, shared + scratch, b->config.client_bytes, shared, scratch);
 }
 
 /* or than all of them. */

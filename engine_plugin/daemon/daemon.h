@@ -105,6 +105,7 @@ typedef struct td_slot {
     uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
     tandem_attention whole; /* of which the job is a piece: what AUTO is goes by it; batch 0: it is whole */
     uint32_t last_keys;     /* of td_slice() */
+    uint32_t commits;       /* nothing is computed: what the job's pieces have written, q and k, becomes o and lse */
     tandem_job job;       /* with numbers of the worker's objects; points only those that the GPU knows */
     uint32_t end_state, precision;
     int32_t status;
@@ -151,6 +152,7 @@ typedef struct td_task {
     int32_t status;
     uint32_t lane, job_class;
     bool opaque, dedicated, by_daemon;
+    bool draft; /* a MEM of the worker's own: nothing comes with it */
     uint64_t bytes, offset_bytes, allocation_bytes;
     uint64_t value; /* TIMELINE: its counter; LANE: how long a wait may take, in ns; FORGET: the session */
     td_wire_identity identity; /* HELLO: device and driver */
@@ -246,6 +248,8 @@ typedef struct td_work {
     tandem_job job;
     td_shared *mems[TD_VIEWS], *wait, *signal;
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
+    td_shared *draft; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
+    bool whole;       /* it has one, and there is no room for a draft: it is not cut */
     uint32_t at_desk;             /* how many of them the worker has */
     uint64_t began_ns;            /* the first one */
     uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its lane's next */
@@ -287,7 +291,9 @@ struct td_client {
     uint32_t rung;        /* of its bell: as often as it has put something, or called */
     uint64_t called_ns;   /* 0: a job has come since */
     td_vigil calls;
-    uint64_t mem_bytes, model_bytes;
+    uint64_t mem_bytes, model_bytes; /* mem: and the draft's */
+    td_shared *draft; /* without an id; for one job at a time. NULL: none */
+    uint64_t draft_ns; /* when it was used last */
     uint64_t virtual_ns; /* of compute that it has had, or might have had while others did */
     uint32_t at_desk;    /* of its jobs */
     uint64_t at_desk_ns; /* what they will take */
@@ -420,6 +426,11 @@ td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
 td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 /* Ends a shared object that nothing uses any more. */
 void td_shared_end(td_broker *b, td_shared *shared);
+/* Asks the worker for a client's draft, for which there may be no room: false. */
+bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes);
+void td_draft_end(td_broker *b, td_client *c);
+/* Ends those that no job has used for so long. False: there is none. */
+bool td_drafts_end(td_broker *b, uint64_t idle_ns);
 /* A lane for a client, if there are lanes and it shares anything. */
 void td_lane_open(td_broker *b, td_client *c);
 /* Where its jobs and what they name are in the worker. */
@@ -454,6 +465,8 @@ void td_queue_take(td_broker *b, td_client *c);
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status);
 /* Signals and ends those of a client's that were given up and whose turn it is. */
 void td_queue_settle(td_broker *b, td_client *c);
+/* The worker has no room for a client's draft: its jobs are not cut. */
+void td_queue_without_draft(td_broker *b, td_client *c);
 /* The worker is gone: what it had has failed. */
 void td_queue_lost(td_broker *b);
 static inline void td_queue_kick(td_broker *b) { td_bell_ring(&b->kick); }

@@ -74,6 +74,7 @@ void td_errand_about(td_errand *errand, td_shared *s)
     t->opaque = s->opaque;
     t->dedicated = s->dedicated;
     t->by_daemon = s->by_daemon;
+    t->draft = s == s->client->draft;
     t->bytes = s->bytes;
     t->offset_bytes = s->offset_bytes;
     t->allocation_bytes = s->allocation_bytes;
@@ -304,23 +305,32 @@ td_ids *td_shared_ids(td_client *c, td_wire_kind kind)
     return kind == TD_WIRE_KIND_MEM ? &c->mems : kind == TD_WIRE_KIND_TIMELINE ? &c->timelines : &c->models;
 }
 
-td_shared *td_shared_add(td_client *c, td_wire_kind kind)
+static td_shared *add_nameless(td_client *c, td_wire_kind kind)
 {
     td_shared *made = calloc(1, sizeof *made);
 
     if (!made)
         return NULL;
-    made->id = td_ids_add(td_shared_ids(c, kind), made);
-    if (!made->id) {
-        free(made);
-        return NULL;
-    }
     made->client = c;
     made->kind = kind;
     made->fd = -1;
     made->next = c->shared;
     c->shared = made;
     return made;
+}
+
+td_shared *td_shared_add(td_client *c, td_wire_kind kind)
+{
+    td_shared *made = add_nameless(c, kind);
+
+    if (!made)
+        return NULL;
+    made->id = td_ids_add(td_shared_ids(c, kind), made);
+    if (made->id)
+        return made;
+    c->shared = made->next;
+    free(made);
+    return NULL;
 }
 
 void td_shared_end(td_broker *b, td_shared *s)
@@ -365,6 +375,56 @@ void td_shared_end(td_broker *b, td_shared *s)
     td_fd_close(&s->fd);
     free(s);
     td_errands_run(b);
+}
+
+/* Drafts. */
+
+bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes)
+{
+    td_errand *errand;
+
+    if (bytes > td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c)) ||
+        bytes > td_room_in(b->config.total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
+        return false;
+    c->draft = add_nameless(c, TD_WIRE_KIND_MEM);
+    if (!c->draft)
+        return false;
+    c->draft_ns = td_now_ns();
+    c->draft->bytes = bytes;
+    c->mem_bytes += bytes;
+    b->mem_bytes += bytes;
+    c->draft->number = td_number_take(b);
+    errand = c->draft->number ? td_errand_add(b, TD_TASK_MEM, c->draft->number, false) : NULL;
+    if (!errand) {
+        b->numbers[c->draft->number] = 0;
+        c->draft->number = 0;
+        td_draft_end(b, c);
+        return false;
+    }
+    td_errand_about(errand, c->draft);
+    td_errands_run(b);
+    return true;
+}
+
+void td_draft_end(td_broker *b, td_client *c)
+{
+    td_shared *draft = c->draft;
+
+    c->draft = NULL;
+    td_shared_end(b, draft);
+}
+
+bool td_drafts_end(td_broker *b, uint64_t idle_ns)
+{
+    const uint64_t now = td_now_ns();
+    bool some = false;
+
+    for (td_client *c = b->clients; c; c = c->next)
+        if (c->draft && c->draft->there && !c->draft->uses && now - c->draft_ns >= idle_ns) {
+            td_draft_end(b, c);
+            some = true;
+        }
+    return some;
 }
 
 /* The worker. */
@@ -567,6 +627,8 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_task *t)
     s->pending = 0;
     s->there = t->status == TANDEM_OK;
     s->status = t->status;
+    if (s == c->draft)
+        td_queue_kick(b);
     if (s->there) {
         if (serial)
             td_client_done(b, c, serial, s->id);
@@ -574,7 +636,9 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_task *t)
     }
     b->numbers[s->number] = 0;
     s->number = 0;
-    if (serial) {
+    if (s == c->draft) {
+        td_queue_without_draft(b, c);
+    } else if (serial) {
         td_client_error(b, c, serial, 0, t->status, t->text);
         td_shared_end(b, s);
     } else {

@@ -7,10 +7,12 @@
  *           than the one that has had least, the earliest deadline; where there is none, who has had least
  *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
  *           begins where the others are
- *   slices  a job without a deadline is given to the worker in pieces of at most SLICE_NS, where others may want to go in
- *           between; a frame's on a CPU, which are shorter whole, only from LONG_NS on; the GPU goes from a background's
- *           stream to a frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still
- *           while a frame's job is on the desk (engine_plugin/exec/gate.h)
+ *   slices  a job is given to the worker in pieces of at most SLICE_NS, where others may want to go in between; a frame's
+ *           not if it has a deadline, and on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a
+ *           background's stream to a frame's by itself, and on a CPU the background's piece, which may be longer than that,
+ *           stands still while a frame's job is on the desk (engine_plugin/exec/gate.h)
+ *   drafts  what has a deadline is written wholly or not at all: its pieces write a draft, and once all have ended, and
+ *           none of them is on the desk, one more slice claims it and copies it to the output
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
  *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
  */
@@ -40,7 +42,8 @@
 #define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
 #define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
 #define LOOK_AGAIN_NS 1000000u
-enum { MOST_UNMET = 3 };
+#define DRAFT_IDLE_NS TD_SECOND /* to free a GPU's memory is to wait for all that it does */
+enum { MOST_UNMET = 3, DRAFT_ALIGNMENT = 256 };
 
 /* The end of a job. */
 
@@ -87,6 +90,11 @@ static void drop_uses(td_work *work)
     if (work->wait)
         work->wait->uses--;
     work->wait = NULL;
+    if (work->draft) {
+        work->draft->uses--;
+        work->client->draft_ns = td_now_ns();
+    }
+    work->draft = NULL;
 }
 
 static void finish(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot)
@@ -503,6 +511,65 @@ static bool has_room(const td_broker *b, const td_client *c)
     return c->at_desk < TD_LANE_DEPTH && (c->at_desk < 2 || c->at_desk_ns < AHEAD_NS);
 }
 
+/* The output of a job as it is in a draft, dense, from its first byte on; returns how many bytes that has. */
+static uint64_t lay_out_draft(const tandem_attention *op, uint32_t number, tandem_view *o, tandem_view *lse)
+{
+    const int64_t head = (int64_t)op->q_len * op->head_dim;
+    const uint64_t rows = (uint64_t)op->batch * op->heads * op->q_len;
+    const uint64_t o_bytes = td_align_up(rows * op->head_dim * (op->o.dtype == TANDEM_DTYPE_F32 ? 4 : 2), DRAFT_ALIGNMENT);
+
+    *o = (tandem_view){.mem = number,
+                       .dtype = op->o.dtype,
+                       .stride_batch = head * op->heads,
+                       .stride_head = head,
+                       .stride_row = op->head_dim};
+    *lse = (tandem_view){0};
+    if (op->lse.mem)
+        *lse = (tandem_view){.mem = number,
+                             .offset_bytes = o_bytes,
+                             .dtype = op->lse.dtype,
+                             .stride_batch = (int64_t)op->q_len * op->heads,
+                             .stride_head = op->q_len,
+                             .stride_row = 1};
+    return td_align_up(o_bytes + (op->lse.mem ? rows * 4 : 0), TD_WIRE_PAGE_BYTES);
+}
+
+static bool awaits_draft(const td_work *work)
+{
+    const td_client *c = work->client;
+
+    return work->deadline_ns && !work->draft && c->draft && !c->draft->there;
+}
+
+/* Whether the next slice of a job can go, as far as a draft has to do with it; asks the worker for one. */
+static bool has_draft(td_broker *b, td_work *work)
+{
+    const tandem_attention *op = &work->job.op.attention;
+    td_client *c = work->client;
+    tandem_view o, lse;
+    uint64_t bytes;
+
+    if (work->draft)
+        return work->slice + 1 < work->slices || !work->at_desk;
+    if (!work->deadline_ns || work->whole || c->job_class != TANDEM_CLASS_BACKGROUND)
+        return true;
+    work->cuts = td_slices(&b->costs, op, SLICE_NS, &work->slices);
+    if (work->slices == 1)
+        return true;
+    bytes = lay_out_draft(op, 0, &o, &lse);
+    if (c->draft && c->draft->there && !c->draft->uses && c->draft->bytes < bytes)
+        td_draft_end(b, c);
+    work->whole = !c->draft && !td_draft_make(b, c, bytes);
+    if (work->whole || !c->draft->there || c->draft->uses) {
+        work->slices = 1;
+        return work->whole;
+    }
+    work->draft = c->draft;
+    work->draft->uses++;
+    work->slices++;
+    return true;
+}
+
 /* Of a class. *again: somebody waits for the share of another, who may not want it. */
 static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *again)
 {
@@ -512,7 +579,7 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
 
     for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? head_of(c) : NULL;
-        const bool ready = head && is_ready(b, head, now);
+        const bool ready = head && is_ready(b, head, now) && !awaits_draft(head);
 
         if (c->state != TD_CLIENT_READY || c->job_class != job_class)
             continue;
@@ -522,7 +589,7 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
     for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? head_of(c) : NULL;
 
-        if (!head || !is_ready(b, head, now) || !has_room(b, c))
+        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_draft(b, head))
             continue;
         if (c->virtual_ns - least > b->config.share_window_ns) {
             waits = true;
@@ -558,7 +625,7 @@ static uint32_t count_sharing(const td_broker *b)
 /* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
 static uint64_t slice_of(const td_broker *b, const td_work *work)
 {
-    if (work->job.deadline_ns) /* it is written wholly, or not at all */
+    if (work->deadline_ns) /* has_draft() cuts the background's */
         return 0;
     if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
         return SLICE_NS;
@@ -572,16 +639,28 @@ static uint64_t slice_of(const td_broker *b, const td_work *work)
 /* The worker's numbers for what a job, or a piece of it, names. */
 static void fill(td_slot *slot, const td_work *work)
 {
-    tandem_attention *op = &slot->job.op.attention;
-    tandem_view *views[TD_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    tandem_attention op = work->job.op.attention;
+    tandem_view *views[TD_VIEWS] = {&op.q, &op.k, &op.v, &op.o, &op.lse}, o, lse;
     const bool first = !work->slice, last = work->slice + 1 == work->slices;
 
     slot->job = work->job;
-    slot->whole = work->slices > 1 ? *op : (tandem_attention){0};
-    slot->last_keys = work->slices > 1 ? td_slice(&work->job.op.attention, work->cuts, work->slice, op) : 0;
+    slot->whole = work->slices > 1 ? op : (tandem_attention){0};
+    slot->commits = work->draft && last;
+    slot->last_keys = 0;
     for (int i = 0; i < TD_VIEWS; i++)
         if (work->mems[i])
             views[i]->mem = work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
+    if (work->draft) {
+        lay_out_draft(&op, work->draft->number, &o, &lse);
+        *(slot->commits ? &op.q : &op.o) = o;
+        *(slot->commits ? &op.k : &op.lse) = lse;
+    }
+    if (slot->commits)
+        op.v = (tandem_view){0};
+    if (work->slices > 1 && !slot->commits)
+        slot->last_keys = td_slice(&op, work->cuts, work->slice, &slot->job.op.attention);
+    else
+        slot->job.op.attention = op;
     slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
     slot->job.signal = last && work->signal && work->signal->opaque
                            ? (tandem_point){work->signal->number, work->signal_value}
@@ -604,7 +683,7 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     slot = &b->desk->slots[at];
     op = &slot->job.op.attention;
     c = work->client;
-    most_ns = work->slice ? 0 : slice_of(b, work);
+    most_ns = work->slice || work->draft ? 0 : slice_of(b, work);
     if (most_ns)
         work->cuts = td_slices(&b->costs, &work->job.op.attention, most_ns, &work->slices);
     fill(slot, work);
@@ -622,9 +701,10 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     work->slot = at;
     work->run_ns = now;
     b->desk_works[at] = work;
-    b->desk_ns[at] = work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, op, slot->last_keys)
-                                      : td_cost_guess(&b->costs, op, 0);
-    slot->brief = td_cost_is_brief(&b->costs, op, slot->last_keys);
+    b->desk_ns[at] = slot->commits      ? 0
+                     : work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, op, slot->last_keys)
+                                        : td_cost_guess(&b->costs, op, 0);
+    slot->brief = !slot->commits && td_cost_is_brief(&b->costs, op, slot->last_keys);
     if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
         td_gate_close(&b->desk->gate, now);
     c->at_desk++;
@@ -667,7 +747,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
         b->longest_slice_ns = slice_ns;
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
-    if (took && slot->end_state == TANDEM_JOB_DONE)
+    if (took && slot->end_state == TANDEM_JOB_DONE && !at->commits)
         cost = td_cost_learn(&b->costs, &at->job.op.attention, at->last_keys, slot->begin_ns, slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
                                                   b->last_other_ns <= slot->begin_ns),
@@ -689,11 +769,13 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
         c->strikes = c->unmet = 0;
 }
 
-/* The worker has no memory left for a job: once more, without the models that are idle. */
+/* The worker has no memory left for a job, or none that it may have: once more, without the drafts and models that are
+ * idle. */
 static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 {
-    if (slot->lacks_bytes || slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_errand ||
-        !td_weights_evict_idle(b, NULL))
+    if (slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_errand)
+        return false;
+    if (!td_drafts_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
         return false;
     work->after_errand = b->errand_serial;
     work->slice = 0;
@@ -780,6 +862,28 @@ static bool take_results(td_broker *b)
     return some;
 }
 
+void td_queue_without_draft(td_broker *b, td_client *c)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        c->order[i]->whole = true;
+    td_draft_end(b, c);
+}
+
+/* What was in it is lost, too: nobody was told of it yet. */
+static void lose_draft(td_broker *b, td_client *c)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        td_work *work = c->order[i];
+
+        if (!work->draft)
+            continue;
+        work->draft = NULL;
+        work->slice = 0;
+        work->slices = 1;
+    }
+    td_draft_end(b, c);
+}
+
 void td_queue_lost(td_broker *b)
 {
     uint64_t first = UINT64_MAX;
@@ -811,6 +915,9 @@ void td_queue_lost(td_broker *b)
         td_queue_give_up(b, work, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
         td_queue_settle(b, work->client);
     }
+    for (td_client *c = b->clients; c; c = c->next)
+        if (c->draft)
+            lose_draft(b, c);
 }
 
 /* The thread. */
@@ -971,6 +1078,7 @@ static void begin_turn(td_broker *b)
     const uint64_t now = td_now_ns();
 
     end_clients(b, now);
+    td_drafts_end(b, DRAFT_IDLE_NS);
     look_for_hangs(b, now);
     if (b->old_desk)
         munmap(b->old_desk, TD_DESK_BYTES);

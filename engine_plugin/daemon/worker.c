@@ -281,6 +281,8 @@ static bool submit(worker *w, td_slot *slot)
         if (w->fault && !--w->fault)
             td_lane_misplace(l->session);
         here = l->on_cpu && slot->brief && !l->count;
+        if (slot->commits)
+            job.operation = TD_OPERATION_COMMIT;
         if (!l->foreign && !here)
             job.signal = (tandem_point){l->ends, e.value};
         status = submit_for(w, l, slot, &job, here ? &report : NULL, &e.ticket);
@@ -510,6 +512,17 @@ static void take_opaque(worker *w, lane *l, td_task *t, int fd)
         keep_text(l->session, t->text, sizeof t->text);
 }
 
+static void take_draft(worker *w, lane *l, td_task *t)
+{
+    item made = {0};
+
+    t->status = td_lane_make_draft(l->session, t->bytes, &made.mem);
+    if (t->status == TANDEM_OK)
+        keep_item(w, t, made);
+    else
+        keep_text(l->session, t->text, sizeof t->text);
+}
+
 static void take_mem(worker *w, td_task *t, int fd)
 {
     item made = {.map_bytes = td_align_up(t->bytes, TD_WIRE_PAGE_BYTES)};
@@ -519,6 +532,10 @@ static void take_mem(worker *w, td_task *t, int fd)
         return;
     if (t->opaque) {
         take_opaque(w, l, t, fd);
+        return;
+    }
+    if (t->draft) {
+        take_draft(w, l, t);
         return;
     }
     made.map = mmap(NULL, made.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)t->offset_bytes);
