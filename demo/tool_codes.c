@@ -158,7 +158,7 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
     tool_pair(out, "v_rounding", "%s",
               layout->v_is_f16
                   ? "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768"
-                  : "code = e4m3(y * (448 / amax)), saturating, ties to even; scale = amax / 448");
+                  : "code = e4m3(y * (1.75 / amax)), ties to even; scale = amax / 1.75");
     tool_pair(out, "kernel", "%s", kernel->entry ? kernel->entry : kernel->name);
     if (kernel->entry)
         tool_pair(out, "qk_mma", "%s",
@@ -170,9 +170,9 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
                       : "mma.sync m16n8k32 s8");
     if (wgmma && !layout->v_is_f16)
         tool_pair(out, "p_rounding",
-                  "e4m3(2^(S - m)), ties to even; m becomes M - log2 448 + %g when a tile of 64 keys has a largest S, M, "
-                  "above m + log2 448; rows are divided by the sum of the rounded values",
-                  TD_HEADROOM_LOG2);
+                  "e4m3(2^(S - m)), ties to even; m becomes M - %g when a tile of 64 keys has a largest S, M, above m + %g; "
+                  "rows are divided by the sum of the rounded values",
+                  TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2, TD_LATE_LIMIT_LOG2);
     else
         tool_pair(out, "p_rounding", "%s(2^(S - m + log2 448)), %sm the running maximum over tiles of 64 keys",
                   layout->v_is_f16 ? "fp16" : "e4m3", layout->v_is_f16 ? "" : "saturating, ");

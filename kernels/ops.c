@@ -64,6 +64,8 @@ static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
 /* The same channels but 256: O and R are too many registers there. */
 static const td_kernel kernels_attn_8b_wgmma[D_COUNT - 1] = {WGMMA(attn_8b_wgmma, 32), WGMMA(attn_8b_wgmma, 64),
                                                              WGMMA(attn_8b_wgmma, 96), WGMMA(attn_8b_wgmma, 128)};
+static const td_kernel kernels_attn_8b_wgmma_two[D_COUNT - 1] = {
+    {0}, {0}, WGMMA(attn_8b_wgmma_two, 96), WGMMA(attn_8b_wgmma_two, 128)};
 static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
     WGMMA(attn_8b_wgmma_dump, 128)};
@@ -917,6 +919,24 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
     return choose_precision(op, target, cubin, sm);
 }
 
+/* Warpgroups of a block of attn_8b_wgmma that pay off. Blocks of three take 1.28 times as long as blocks of two (NOTES.md),
+ * of which there are more: with few blocks that decides. Right for 132 multiprocessors; up to d64 two never pay. */
+static uint32_t hopper_groups(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+{
+    enum { MULTIPROCESSORS = 132 };
+    double times[2];
+
+    if (d_pad <= 64 || target->groups)
+        return d_pad <= 64 ? 3 : target->groups;
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t rows = TD_HOPPER_ROWS(2 + i);
+        const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+
+        times[i] = op->causal ? fmax(1, blocks / 2) : ceil(blocks); /* in those of a block that sees all keys */
+    }
+    return times[0] < 1.28 * times[1] ? 2 : 3;
+}
+
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes)
 {
@@ -1019,13 +1039,14 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
                            scale > 0;
     /* ring: in the shared memory that every executor has; it has no dumps */
-    const bool roomy = target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad);
+    const bool roomy = target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad, 3u);
     const bool ring = wgmma_can && !roomy && !target->dump, wgmma = wgmma_can && (roomy || ring);
-    const uint32_t step_keys = wgmma ? TD_HOPPER_KEYS : TD_TILE_KEYS;
     const bool dump = target->dump && at.is_gpu;
+    const uint32_t groups = ring || dump ? TD_HOPPER_INLINE_GROUPS(d_pad) : hopper_groups(op, target, d_pad);
+    const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad) : k.rows_pad / TD_TILE_KEYS;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
     const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
-    const place dump_r = take(&at, dump && !v_f16, q_rows * (k.rows_pad / step_keys) * d_pad * 4);
+    const place dump_r = take(&at, dump && !v_f16, q_rows * sums * d_pad * 4);
     if (at.overflow)
         return refuse(TANDEM_ERROR_ARG, why, why_bytes,
                       "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
@@ -1115,8 +1136,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .d_pad = d_pad,
                                            .kv_pad = k.rows_pad,
                                            .each = at.is_gpu ? TD_DELTA_BLOCKS : 1};
-        const uint64_t groups = (q.chunks + delta_s.each - 1) / delta_s.each;
-        record = add_record(&at, &kernel_delta_s, q.planes * groups * delta_s.chunks, &delta_s, sizeof delta_s);
+        const uint64_t block_groups = (q.chunks + delta_s.each - 1) / delta_s.each;
+        record = add_record(&at, &kernel_delta_s, q.planes * block_groups * delta_s.chunks, &delta_s, sizeof delta_s);
         use_view(&at, record, READ, AT(delta_s, k.data), TD_VIEW_K);
         use_scratch(record, READ, AT(delta_s, q_mean), q_mean);
         use_scratch(record, READ, AT(delta_s, k_mean), k.mean);
@@ -1135,7 +1156,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .kv_pad = k.rows_pad,
                                            .d_pad = d_pad,
                                            .causal = op->causal,
-                                           .accumulator = wgmma ? TD_ACCUMULATOR_WGMMA : target->accumulator};
+                                           .accumulator =
+                                               (uint16_t)(wgmma ? TD_ACCUMULATOR_WGMMA_F16 : target->accumulator)};
     const td_tensor o = attention.o;
     if (target->commit) {
         attention.o.stride_row = op->head_dim;
@@ -1150,16 +1172,19 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
                               : ring   ? &kernels_attn_8b_wgmma_inline[d_index]
-                              : wgmma  ? (dump ? &kernels_attn_8b_wgmma_dump[d_index] : &kernels_attn_8b_wgmma[d_index])
+                              : wgmma  ? (dump          ? &kernels_attn_8b_wgmma_dump[d_index]
+                                          : groups == 2 ? &kernels_attn_8b_wgmma_two[d_index]
+                                                        : &kernels_attn_8b_wgmma[d_index])
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
-    const uint32_t tile_rows = wgmma ? TD_HOPPER_ROWS(d_pad) : at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
+    const uint32_t tile_rows = wgmma ? TD_HOPPER_ROWS(groups) : at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
+    attention.tile_rows = (uint16_t)tile_rows;
     record =
         add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
     if (wgmma) {
-        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : TD_HOPPER_SHARED_BYTES(d_pad);
-        record->block[0] = TD_HOPPER_THREADS(d_pad);
+        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : TD_HOPPER_SHARED_BYTES(d_pad, groups);
+        record->block[0] = TD_HOPPER_THREADS(groups);
     } else if (at.is_gpu) {
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);
     }
@@ -1193,7 +1218,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                         .d_pad = d_pad,
                                         .v_is_f16 = v_f16,
                                         .qk_is_f16 = qk_f16,
-                                        .step_keys = step_keys,
+                                        .step_keys = wgmma ? TD_HOPPER_R_KEYS : TD_TILE_KEYS,
                                         .qk_is_packed = packed,
                                         .q_codes = q.codes.offset,
                                         .q_scale = q.scale.offset,

@@ -17,7 +17,8 @@ typedef enum td_accumulator {
     TD_ACCUMULATOR_ADA_MMA = 1,    /* mma.sync e4m3 of sm_89: two fused halves of k = 16, 13 fractional bits */
     TD_ACCUMULATOR_WGMMA = 2,      /* wgmma e4m3 of sm_90: k = 32 fused, 13 fractional bits */
     TD_ACCUMULATOR_HOPPER_MMA = 3, /* mma.sync e4m3 of sm_90: fp16 products through HMMA, then an fp32 add */
-    TD_ACCUMULATOR_BLACKWELL_MMA = 4 /* mma.sync e4m3 of sm_120: 25 fractional bits */
+    TD_ACCUMULATOR_BLACKWELL_MMA = 4, /* mma.sync e4m3 of sm_120: 25 fractional bits */
+    TD_ACCUMULATOR_WGMMA_F16 = 5      /* wgmma e4m3 of sm_90 into fp16: k = 32 fused, 13 fractional bits, to nearest */
 } td_accumulator;
 
 /* What a plan is made for. */
@@ -32,6 +33,7 @@ typedef struct td_target {
      * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece. */
     uint32_t last_keys;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
+    uint32_t groups;       /* warpgroups that compute in a block of attn_8b_wgmma, 2 or 3 where it has both; 0: what pays */
     /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
@@ -46,7 +48,7 @@ typedef struct td_attention_layout {
     uint32_t q_pad, kv_pad, d_pad; /* rows padded to 128, head_dim padded to 32 */
     uint32_t v_is_f16;             /* V codes are fp16, not E4M3 */
     uint32_t qk_is_f16;            /* Q and K codes are fp16, not int8 */
-    uint32_t step_keys;            /* keys that R adds up before it goes to O: 64, or TD_HOPPER_KEYS */
+    uint32_t step_keys;            /* keys that R adds up before it goes to O: 64, or TD_HOPPER_R_KEYS */
     uint32_t qk_is_packed;         /* they are int4, two a byte: a row has TD_PACKED_ROW_BYTES */
     uint64_t q_codes, q_scale, q_mean, k_codes, k_scale, k_mean, v_codes, v_scale, v_mean, delta_s;
     uint64_t dump_s, dump_p, dump_r;

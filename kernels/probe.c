@@ -37,11 +37,13 @@ static const td_kernel kernels[TD_PROBE_UNITS] = {
     {.name = "probe_wgmma_e4m3", .entry = "probe_wgmma_e4m3", .cpu = probe_e4m3},
     {.name = "probe_mma_e4m3", .entry = "probe_mma_e4m3", .cpu = probe_e4m3},
     {.name = "probe_mma_f16", .entry = "probe_mma_f16", .cpu = probe_f16},
+    {.name = "probe_wgmma_e4m3_f16", .entry = "probe_wgmma_e4m3_f16", .cpu = probe_e4m3},
 };
 
 const char *td_probe_name(uint32_t unit)
 {
-    static const char *const names[] = {"wgmma m64n8k32 e4m3", "mma.sync m16n8k32 e4m3", "mma.sync m16n8k16 f16"};
+    static const char *const names[] = {"wgmma m64n8k32 e4m3", "mma.sync m16n8k32 e4m3", "mma.sync m16n8k16 f16",
+                                        "wgmma m64n8k32 e4m3 into fp16"};
     return unit < TD_PROBE_UNITS ? names[unit] : "unknown";
 }
 
@@ -61,7 +63,7 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
                  TD_PROBE_UNITS, TD_PROBE_MOST_TILES);
         return TANDEM_ERROR_ARG;
     }
-    if ((unit == TD_PROBE_WGMMA_E4M3 && target->sm != 90) || (unit == TD_PROBE_MMA_E4M3 && target->sm < 89)) {
+    if (((unit == TD_PROBE_WGMMA_E4M3 || unit == TD_PROBE_WGMMA_E4M3_F16) && target->sm != 90) || (unit == TD_PROBE_MMA_E4M3 && target->sm < 89)) {
         snprintf(why, why_bytes, "sm_%u has no %s", target->sm, td_probe_name(unit));
         return TANDEM_ERROR_UNSUPPORTED;
     }
@@ -83,8 +85,9 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
         record->registers = entry->registers;
         record->local_bytes = entry->local_bytes;
     }
-    const td_params_probe params = {.accumulator =
-                                        unit == TD_PROBE_WGMMA_E4M3 ? TD_ACCUMULATOR_WGMMA : target->accumulator};
+    const td_params_probe params = {.accumulator = unit == TD_PROBE_WGMMA_E4M3       ? TD_ACCUMULATOR_WGMMA
+                                                   : unit == TD_PROBE_WGMMA_E4M3_F16 ? TD_ACCUMULATOR_WGMMA_F16
+                                                                                     : target->accumulator};
     const struct {
         size_t offset;
         uint64_t tile_bytes;
@@ -184,6 +187,8 @@ static void random_code(uint32_t unit, void *codes, size_t i, uint32_t kind, boo
         code &= 0x87;
     if (kind == SPARSE && is_a && i % 7)
         code = 0;
+    if (unit == TD_PROBE_WGMMA_E4M3_F16 && !is_a)
+        code = (code & 0x80) | (code & 0x7f) % 0x3f; /* at most 1.75: 32 products pass no 25088 */
     ((uint8_t *)codes)[i] = (uint8_t)((code & 0x7f) == 0x7f ? code ^ 1 : code);
 }
 
@@ -201,7 +206,9 @@ void td_probe_fill_random(uint32_t unit, uint32_t tiles, uint64_t seed, void *a,
             random_code(unit, to_b, i, kind, false, &state);
         for (uint32_t i = 0; i < TD_PROBE_ELEMENTS; i++) {
             const bool none = kind == NO_C || kind == NEAR_ONE;
-            c[(size_t)tile * TD_PROBE_ELEMENTS + i] = none ? 0 : random_float(&state, kind == LARGE_C ? 0 : -12, 24);
+            const int least = kind == LARGE_C ? 0 : -12;
+            c[(size_t)tile * TD_PROBE_ELEMENTS + i] =
+                none ? 0 : random_float(&state, least, unit == TD_PROBE_WGMMA_E4M3_F16 ? (uint32_t)(15 - least) : 24);
         }
     }
 }

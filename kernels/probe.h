@@ -11,6 +11,7 @@ typedef enum td_probe_unit {
     TD_PROBE_WGMMA_E4M3 = 0, /* wgmma m64n8k32: sm_90a alone */
     TD_PROBE_MMA_E4M3 = 1,   /* mma.sync m16n8k32: sm_89 and up */
     TD_PROBE_MMA_F16 = 2,    /* mma.sync m16n8k16 */
+    TD_PROBE_WGMMA_E4M3_F16 = 3, /* wgmma m64n8k32 into fp16: sm_90a alone */
     TD_PROBE_UNITS
 } td_probe_unit;
 
@@ -44,7 +45,7 @@ enum { TD_PROBE_POWERS = 32 };
 enum { TD_PROBE_ROW_ONE, TD_PROBE_ROW_ALL, TD_PROBE_ROW_HALVES, TD_PROBE_ROW_MINUS };
 void td_probe_fill_powers(uint32_t unit, void *a, void *b, float *c);
 /* Eight kinds of tiles in turn: any codes, none negative, all near 1 (with and without C), C = 0, C large, sparse A,
- * subnormal A. Neither NaN nor infinity. */
+ * subnormal A. Neither NaN nor infinity, also where sums are fp16. */
 void td_probe_fill_random(uint32_t unit, uint32_t tiles, uint64_t seed, void *a, void *b, float *c);
 
 #endif

@@ -88,12 +88,12 @@ void tu_compare_dumps(const tu_case *it, const unsigned char *gpu, uint32_t accu
 {
     const td_attention_layout *at = &it->layout;
     const unsigned char *twin = it->scratch;
-    const uint32_t heads_per_kv = it->op.heads / it->op.kv_heads, steps = at->kv_pad / at->step_keys;
+    const uint32_t heads_per_kv = it->op.heads / it->op.kv_heads, steps = (at->kv_pad + at->step_keys - 1) / at->step_keys;
     uint64_t codes = 0, different = 0, far = 0, wrong_r = 0, checked_r = 0, rebased_r = 0;
     bool no_codes = at->dump_p == UINT64_MAX;
 
     if (at->step_keys != TD_TILE_KEYS)
-        accumulator = TD_ACCUMULATOR_WGMMA;
+        accumulator = TD_ACCUMULATOR_WGMMA_F16;
 
     if (at->dump_s == UINT64_MAX)
         return;
@@ -127,9 +127,10 @@ void tu_compare_dumps(const tu_case *it, const unsigned char *gpu, uint32_t accu
 
             for (uint32_t key = 0; key < visited(&it->op, r); key += at->step_keys) {
                 const uint64_t codes_at = at->dump_p + row * at->kv_pad + key;
-                uint8_t p[2][TD_HOPPER_KEYS]; /* the GPU's, the twin's; keys that were not visited count for nothing */
+                const uint32_t keys = at->kv_pad - key < at->step_keys ? at->kv_pad - key : at->step_keys;
+                uint8_t p[2][TD_HOPPER_R_KEYS]; /* the GPU's, the twin's; keys that were not visited count for nothing */
 
-                for (uint32_t j = 0; j < at->step_keys; j++) {
+                for (uint32_t j = 0; j < keys; j++) {
                     const bool seen = key + j < visited(&it->op, r);
 
                     p[0][j / 16 * 16 + td_v_position(j % 16)] = seen ? gpu[codes_at + j] : 0;
@@ -140,7 +141,7 @@ void tu_compare_dumps(const tu_case *it, const unsigned char *gpu, uint32_t accu
                     const uint64_t r_at = at->dump_r + ((row * steps + key / at->step_keys) * at->d_pad + c) * 4;
                     float want[2] = {0}, got[2];
 
-                    for (uint32_t k = 0; k < at->step_keys; k += 32)
+                    for (uint32_t k = 0; k < keys; k += 32)
                         for (int i = 0; i < 2; i++)
                             want[i] = td_twin_mma_e4m3(accumulator, p[i] + k, v + k, want[i]);
                     memcpy(&got[0], gpu + r_at, 4);

@@ -13,7 +13,8 @@ import numpy as np
 
 f32, f64 = np.float32, np.float64
 LOG2_E, LN_2, LOG2_448 = f32(1.4426950408889634), f32(0.6931471805599453), f32(8.8073549220576037)
-HEADROOM = f32(4)  # of a late base: log2 of how far below 448 P then starts
+V_TOP = f32(1.75)  # the largest code of V
+LATE_LIMIT, HEADROOM = f32(6), f32(2)  # of a late base, as log2: what P may reach, how far below that it starts
 TINY = f32(2.0**-100)
 CHUNK, TILE = 128, 64
 
@@ -282,9 +283,9 @@ def quant_v(y, bad, kind):
         return np.where(bad, np.float16(0), codes), np.ldexp(f32(1), e).astype(f32)
     zero = amax < TINY
     with np.errstate(all="ignore"):
-        factor = np.where(zero, f32(0), f32(448) / amax).astype(f32)
+        factor = np.where(zero, f32(0), V_TOP / amax).astype(f32)
     codes = e4m3_encode(y * factor[..., None, :])
-    return np.where(bad, np.uint8(0), codes), np.where(zero, f32(0), amax / f32(448)).astype(f32)
+    return np.where(bad, np.uint8(0), codes), np.where(zero, f32(0), amax / V_TOP).astype(f32)
 
 
 def quantise(q, k, v, precision, granularity, smooth, v_kind="E4M3"):
@@ -344,7 +345,7 @@ def attend_codes(codes, n, causal, scale, d, q=None, late=False):
     for at in range(0, kc.shape[2], TILE):
         tile = s[..., at : at + TILE]
         here = np.fmax.reduce(tile, -1)
-        m_new = np.where(here > m + LOG2_448, here - (LOG2_448 - HEADROOM), m) if late else np.fmax(m, here)
+        m_new = np.where(here > m + LATE_LIMIT, here - (LATE_LIMIT - HEADROOM), m) if late else np.fmax(m, here)
         base = np.where(np.isneginf(m_new), f32(0), m_new)
         alpha = np.exp2(m.astype(f64) - base)
         p = np.exp2(((tile - base[..., None]) + (f32(0) if late else LOG2_448)).astype(f64)).astype(f32)

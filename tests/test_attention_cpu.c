@@ -141,6 +141,20 @@ static void test_tensor_cores_of_an_h200(void **state)
         differ += cases[i].wgmma != cases[i].mma_e4m3;
     }
     assert_true(differ > 32); /* else the cases could not tell the units apart */
+    static const struct {
+        uint32_t a[8], b[8];
+        uint16_t c, d;
+    } halves[] = {
+#include "tests/wgmma_f16_h200.inc"
+    };
+    differ = 0;
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        const uint8_t *a = (const uint8_t *)halves[i].a, *b = (const uint8_t *)halves[i].b;
+        const float c = td_from_f16(halves[i].c), other = td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA, a, b, c);
+        assert_int_equal(td_bits(td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA_F16, a, b, c)), td_bits(td_from_f16(halves[i].d)));
+        differ += td_bits(other) != td_bits(td_from_f16(halves[i].d));
+    }
+    assert_true(differ > 16);
 }
 
 /* 8.5 sigma of bias on V: one accumulator over all keys loses much, one for each 64 keys little. */
@@ -670,7 +684,7 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
                 amax = fmaxf(amax, fabsf(v.y[r * dim + c]));
             if (!at->v_is_f16)
                 assert_int_equal(td_bits(((const float *)(scratch + at->v_scale))[bhk * d_pad + c]),
-                                 td_bits(amax / 448));
+                                 td_bits(amax / TD_V_TOP));
             const uint8_t *codes = scratch + at->v_codes + ((size_t)bhk * d_pad + c) * at->kv_pad;
             const uint16_t *halves = (const uint16_t *)(scratch + at->v_codes) + ((size_t)bhk * d_pad + c) * at->kv_pad;
             for (uint32_t r = 0; r < at->kv_pad; r++) {
@@ -679,7 +693,7 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
                 if (at->v_is_f16)
                     assert_int_equal(halves[r], td_to_f16(y));
                 else
-                    assert_int_equal(codes[td_v_position(r)], zero ? 0 : nearest_e4m3(y * (448 / amax)));
+                    assert_int_equal(codes[td_v_position(r)], zero ? 0 : nearest_e4m3(y * (TD_V_TOP / amax)));
             }
         }
         for (uint32_t h = hk * (heads / kv_heads); h < (hk + 1) * (heads / kv_heads); h++) {
@@ -837,7 +851,7 @@ static void test_lengths(void **state)
         }
 }
 
-/* Another order of the same steps: R over 128 keys, bases that follow late, P's sum of its codes. */
+/* Another order of the same steps: R in fp16 over 512 keys, bases that follow late, P's sum of its codes. */
 static void test_wgmma(void **state)
 {
     static const uint32_t head_dims[] = {32, 80, 96, 128};
@@ -859,7 +873,8 @@ static void test_wgmma(void **state)
                                       .seed = 900 + i});
         tu_case_ref(&it);
         run_and_compare(&it, &wgmma);
-        assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma");
+        assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
+                            head_dims[i] > 64 ? "attn_8b_wgmma_two" : "attn_8b_wgmma");
         if (i < 2) /* the sum of P and P V round alike, so an offset of V stays what it is */
             assert_in(tu_case_l1(&it), 0, 6e-3);
         assert_in(tu_case_lse_error(&it), 0, 2e-2);

@@ -85,7 +85,10 @@ static void test_random_tiles(void **state)
     for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
         const uint32_t k = td_probe_k(unit);
         const td_accumulator accumulator =
-            unit == TD_PROBE_WGMMA_E4M3 ? TD_ACCUMULATOR_WGMMA : TD_ACCUMULATOR_HOPPER_MMA;
+            unit == TD_PROBE_WGMMA_E4M3       ? TD_ACCUMULATOR_WGMMA
+            : unit == TD_PROBE_WGMMA_E4M3_F16 ? TD_ACCUMULATOR_WGMMA_F16
+                                              : TD_ACCUMULATOR_HOPPER_MMA;
+        const bool wgmma = unit == TD_PROBE_WGMMA_E4M3 || unit == TD_PROBE_WGMMA_E4M3_F16;
         td_probe_fill_random(unit, TILES, 5, a, b, c);
         run(unit, 90, TILES);
         double error = 0, most = 0;
@@ -93,7 +96,8 @@ static void test_random_tiles(void **state)
             const uint32_t tile = i / TD_PROBE_ELEMENTS, row = i / 8 % 16, column = i % 8;
             const unsigned char *x = a + tile * TD_PROBE_A_BYTES + row * 32;
             const unsigned char *y = b + tile * TD_PROBE_B_BYTES + column * 32;
-            double exact = (double)c[i], magnitude = fabs(exact);
+            double exact = unit == TD_PROBE_WGMMA_E4M3_F16 ? (double)td_from_f16(td_to_f16(c[i])) : (double)c[i];
+            double magnitude = fabs(exact);
             for (uint32_t j = 0; j < k; j++) {
                 const double product = unit == TD_PROBE_MMA_F16
                                            ? (double)td_from_f16(((const uint16_t *)(const void *)x)[j]) *
@@ -111,7 +115,7 @@ static void test_random_tiles(void **state)
         }
         /* wgmma: 33 terms, each cut at 2^-13 of the largest, and so is their sum. The others: at 2^-25, of the largest
          * or of 16 such, and a float32 sum. */
-        assert_true(error < (unit == TD_PROBE_WGMMA_E4M3 ? 66 * 0x1p-13 : 40 * 0x1p-21));
+        assert_true(error < (wgmma ? 66 * 0x1p-13 : 40 * 0x1p-21));
         assert_true(error > 0 && most > 100);
     }
     td_probe_fill_random(TD_PROBE_MMA_E4M3, TILES, 5, a, b, c);
@@ -131,11 +135,12 @@ static void test_probe_refusals(void **state)
         uint32_t unit, tiles, sm;
         tandem_status status;
         const char *says;
-    } cases[] = {{TD_PROBE_UNITS, 1, 90, TANDEM_ERROR_ARG, "unit is 3"},
+    } cases[] = {{TD_PROBE_UNITS, 1, 90, TANDEM_ERROR_ARG, "unit is 4"},
                  {TD_PROBE_MMA_F16, 0, 90, TANDEM_ERROR_ARG, "tiles is 0"},
                  {TD_PROBE_MMA_F16, TD_PROBE_MOST_TILES + 1, 90, TANDEM_ERROR_ARG, "1048577"},
                  {TD_PROBE_WGMMA_E4M3, 1, 89, TANDEM_ERROR_UNSUPPORTED, "sm_89"},
                  {TD_PROBE_WGMMA_E4M3, 1, 120, TANDEM_ERROR_UNSUPPORTED, "sm_120"},
+                 {TD_PROBE_WGMMA_E4M3_F16, 1, 120, TANDEM_ERROR_UNSUPPORTED, "sm_120"},
                  {TD_PROBE_MMA_E4M3, 1, 86, TANDEM_ERROR_UNSUPPORTED, "sm_86"}};
     static td_plan plan;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -473,7 +473,7 @@ static void test_many_orders(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t groups = 1; groups <= TD_HOPPER_GROUPS(dims[i]); groups++)
+        for (uint32_t groups = 1; groups <= TD_HOPPER_INLINE_GROUPS(dims[i]); groups++)
             for (uint32_t t = 0; t < sizeof tiles / sizeof *tiles; t++)
                 for (uint64_t seed = 1; seed <= 20; seed++) {
                     const ring_case c = {TD_HOPPER_INLINE_SLOTS(dims[i]), tiles[t], FETCHERS, 4 * groups, RIGHT};
@@ -547,9 +547,9 @@ static void test_sequence(void **state)
     }
     for (uint32_t i = 0; i < 4; i++) {
         assert_true(TD_HOPPER_INLINE_SLOTS(dims[i]) <= MOST_SLOTS);
-        assert_true(4 * TD_HOPPER_GROUPS(dims[i]) <= MOST_CONSUMERS);
+        assert_true(4 * TD_HOPPER_INLINE_GROUPS(dims[i]) <= MOST_CONSUMERS);
         assert_int_equal(TD_HOPPER_INLINE_SLOTS(dims[i]), TD_HOPPER_INLINE_SLOTS(dims[i / 2 * 2]));
-        assert_int_equal(TD_HOPPER_GROUPS(dims[i]), TD_HOPPER_GROUPS(dims[i / 2 * 2]));
+        assert_int_equal(TD_HOPPER_INLINE_GROUPS(dims[i]), TD_HOPPER_INLINE_GROUPS(dims[i / 2 * 2]));
     }
 }
 

@@ -49,10 +49,16 @@ REGISTERS = {
     },
 }
 # Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute up to 240.
-WGMMA_DIMS = (32, 64, 96, 128)
-WGMMA = {"attn_8b_wgmma": 168, "attn_8b_wgmma_dump": 168, "attn_8b_wgmma_inline": 168}
-# Registers of a thread as setmaxnreg hands them out, with two and with three warpgroups: (that compute, that fetches).
-HANDED = {"attn_8b_wgmma": ((240, 24), (160, 32)), "attn_8b_wgmma_inline": ((232, 40), (160, 32))}
+# Warpgroups that compute, by head dim.
+WGMMA = {
+    "attn_8b_wgmma": {32: 3, 64: 3, 96: 3, 128: 3},
+    "attn_8b_wgmma_two": {96: 2, 128: 2},
+    "attn_8b_wgmma_dump": {32: 3, 64: 3, 96: 2, 128: 2},
+    "attn_8b_wgmma_inline": {32: 3, 64: 3, 96: 2, 128: 2},
+}
+WGMMA_REGISTERS = {2: 168, 3: 128}
+# Registers of a thread as setmaxnreg hands them out, of those that compute and of those that fetch.
+HANDED = {2: (240, 24), 3: (160, 32), "attn_8b_wgmma_inline": {2: (232, 40), 3: (160, 32)}}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
 SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
 
@@ -121,7 +127,7 @@ class Ptxas(unittest.TestCase):
                 continue
             want = {f"{kernel}_d{d}" for kernel in REGISTERS[arch] for d in DIMS}
             if arch == "90a":
-                want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA_DIMS}
+                want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}
             self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
 
@@ -157,9 +163,9 @@ class Ptxas(unittest.TestCase):
             log = (BUILD / f"kernels/cuda/sm_{arch}.cubin.log").read_text()
             self.assertNotIn("serialized", log)
             self.assertNotIn("setmaxnreg", log)
-            for kernel, most in WGMMA.items():
-                for d in WGMMA_DIMS:
-                    self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
+            for kernel, by_dim in WGMMA.items():
+                for d, groups in by_dim.items():
+                    self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], WGMMA_REGISTERS[groups])
             for kernel in WGMMA_F16_KINDS:
                 for d, most in WGMMA_F16.items():
                     self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
@@ -167,9 +173,9 @@ class Ptxas(unittest.TestCase):
     def test_setmaxnreg_hands_out_what_a_block_has(self):
         """Else those that ask for registers wait for ever."""
         for arch in set(cubins()) & {"90a"}:
-            for kernel, (two, three) in HANDED.items():
-                for d in WGMMA_DIMS:
-                    groups, (computes, fetches) = (3, three) if d <= 64 else (2, two)
+            for kernel, by_dim in WGMMA.items():
+                for d, groups in by_dim.items():
+                    computes, fetches = HANDED.get(kernel, HANDED)[groups]
                     registers = ptxas_log(arch)[f"{kernel}_d{d}"][0]
                     self.assertGreaterEqual((groups + 1) * registers, groups * computes + fetches, f"{kernel}_d{d}")
 
@@ -204,7 +210,7 @@ class Sass(unittest.TestCase):
             for name, kinds in self.kinds(arch, "attn_8b_"):
                 if "_wgmma_" in name:
                     d = int(name.rpartition("_d")[2])
-                    shapes = {"IGMMA.64x64x32.S8.S8", f"QGMMA.64x{d + 8}x32.F32.E4M3.E4M3"}
+                    shapes = {"IGMMA.64x64x32.S8.S8", f"QGMMA.64x{d + 8}x32.F16.E4M3.E4M3"}
                     self.assertEqual(kinds, shapes, f"{name} on sm_{arch}")
                     continue
                 pv = FP8 if "_fp8_" in name and arch in FP8_ARCHS else F16

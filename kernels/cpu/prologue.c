@@ -389,8 +389,8 @@ TD_INLINE void quant_v_body(const void *params, const td_block *at)
             scale[c] = f16_scale(top[c]);
             inverse[c] = 1 / scale[c];
         } else {
-            scale[c] = top[c] < TD_TINY_AMAX ? 0 : top[c] / 448;
-            inverse[c] = top[c] < TD_TINY_AMAX ? 0 : 448 / top[c];
+            scale[c] = top[c] < TD_TINY_AMAX ? 0 : top[c] / TD_V_TOP;
+            inverse[c] = top[c] < TD_TINY_AMAX ? 0 : TD_V_TOP / top[c];
         }
         mean[c] = p->mean ? p->mean[(size_t)bhk * d_pad + c] : 0;
     }

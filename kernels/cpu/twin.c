@@ -7,10 +7,11 @@
  * Exponents are those of the operands added up: a product in [2, 4) is not normalised first.
  *   mma m16n8k16 f16            25 fractional bits, all 16 products and C at once, output e8m23
  *   wgmma e4m3 (sm_90)          13 fractional bits, all 32 at once, output e8m13
- *   mma e4m3 of sm_89           the same in two halves of k = 16
+ *   the same into fp16          13 fractional bits, all 32 at once; the sum is rounded to fp16, to nearest, ties to even
+ *   mma e4m3 of sm_89           as wgmma in two halves of k = 16
  *   mma e4m3 of sm_90           no such unit: the compiler emits two f16 mma (k % 4 < 2, then the rest) and a float add
  *   mma e4m3 of sm_120          25 fractional bits, all 32 at once
- * Proven on an H200 for the first, second and fourth (tests/mma_h200.inc); the others follow published measurements.
+ * Proven on an H200 for the first three and the fifth (tests/mma_h200.inc); the others follow published measurements.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
@@ -96,11 +97,17 @@ static uint32_t slot_e4m3(uint32_t k, uint32_t accumulator)
     return accumulator == TD_ACCUMULATOR_F32 ? td_v_key(k) : k;
 }
 
+static float in_f16(float x)
+{
+    return td_from_f16(td_to_f16(x));
+}
+
 static float mma_e4m3(uint32_t accumulator, const operand *a, const operand *b, float c)
 {
     switch (accumulator) {
     case TD_ACCUMULATOR_ADA_MMA: return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, c, 13, 13), 13, 13);
     case TD_ACCUMULATOR_WGMMA: return fused_sum(a, b, 32, 6, c, 13, 13);
+    case TD_ACCUMULATOR_WGMMA_F16: return in_f16(fused_sum(a, b, 32, 6, in_f16(c), 13, 23));
     case TD_ACCUMULATOR_HOPPER_MMA:
         return fused_sum(a + 16, b + 16, 16, 6, fused_sum(a, b, 16, 6, 0, 25, 23), 25, 23) + c;
     case TD_ACCUMULATOR_BLACKWELL_MMA: return fused_sum(a, b, 32, 6, c, 25, 23);
@@ -285,15 +292,16 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
 /* What a row of attn_8b_wgmma has added up, with another base. */
 static void rebase(td_local_twin *local, uint32_t r, float here, uint32_t d_pad)
 {
-    if (!(here > local->m[r] + TD_LOG2_448))
+    if (!(here > local->m[r] + TD_LATE_LIMIT_LOG2))
         return;
-    const float next = here - (TD_LOG2_448 - TD_HEADROOM_LOG2), alpha = exp2f(local->m[r] - next);
+    const float next = here - (TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), alpha = exp2f(local->m[r] - next);
+    const float half = in_f16(alpha);
     local->m[r] = next;
     local->l[r] *= alpha;
-    local->r_sum[r] *= alpha;
+    local->r_sum[r] = in_f16(local->r_sum[r] * half);
     for (uint32_t c = 0; c < d_pad; c++) {
         local->o[r][c] *= alpha;
-        local->r[r][c] *= alpha;
+        local->r[r][c] = in_f16(local->r[r][c] * half);
     }
 }
 
@@ -321,12 +329,12 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
         memset(local->r[r], 0, d_pad * sizeof local->r[r][0]);
     }
     for (uint32_t key = 0; (int64_t)key < keys; key += TD_TILE_KEYS) {
-        const bool again = key % TD_HOPPER_KEYS == 0; /* R starts from 0 */
+        const bool again = key % TD_HOPPER_R_KEYS == 0; /* R starts from 0 */
         operand ones[TD_TILE_KEYS];
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
-            split_e4m3(0x38, TD_ACCUMULATOR_WGMMA, &ones[j]);
+            split_e4m3(0x38, TD_ACCUMULATOR_WGMMA_F16, &ones[j]);
             for (uint32_t c = 0; c < d_pad; c++)
-                split_e4m3(v_codes[(size_t)c * p->kv_pad + key + j], TD_ACCUMULATOR_WGMMA, &local->v[c][j]);
+                split_e4m3(v_codes[(size_t)c * p->kv_pad + key + j], TD_ACCUMULATOR_WGMMA_F16, &local->v[c][j]);
         }
         for (uint32_t r = 0; r < rows; r++) {
             const size_t row = (size_t)bh * p->q_pad + first + r, dump = row * p->kv_pad + key;
@@ -343,10 +351,10 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
                 if (p->dump_s)
                     p->dump_s[dump + j] = s[j];
             }
-            if (again) { /* O += R of the 128 keys before */
+            if (again) { /* O += R of the keys before */
                 for (uint32_t c = 0; c < d_pad && key; c++) {
                     if (p->dump_r)
-                        p->dump_r[(row * (p->kv_pad / TD_HOPPER_KEYS) + key / TD_HOPPER_KEYS - 1) * d_pad + c] =
+                        p->dump_r[(row * TD_HOPPER_SUMS(p->kv_pad) + key / TD_HOPPER_R_KEYS - 1) * d_pad + c] =
                             local->r[r][c];
                     local->o[r][c] += local->r[r][c];
                     local->r[r][c] = 0;
@@ -360,7 +368,7 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
             for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
                 const float probability = exp2f(fmaf((float)s[j], by[j], -local->m[r]));
                 const uint8_t code = masked[j] ? 0 : td_to_e4m3(probability);
-                finite &= split_e4m3(code, TD_ACCUMULATOR_WGMMA, &codes[td_v_position(j)]);
+                finite &= split_e4m3(code, TD_ACCUMULATOR_WGMMA_F16, &codes[td_v_position(j)]);
                 if (p->dump_p)
                     p->dump_p[dump + j] = code;
             }
@@ -368,7 +376,7 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
                 const operand *v = c < d_pad ? local->v[c] : ones;
                 float *sum = c < d_pad ? &local->r[r][c] : &local->r_sum[r];
                 for (uint32_t k = 0; k < TD_TILE_KEYS; k += 32)
-                    *sum = finite ? mma_e4m3(TD_ACCUMULATOR_WGMMA, codes + k, v + k, *sum) : NAN;
+                    *sum = finite ? mma_e4m3(TD_ACCUMULATOR_WGMMA_F16, codes + k, v + k, *sum) : NAN;
             }
         }
     }
@@ -378,8 +386,8 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
         const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
         const float l = local->l[r] + local->r_sum[r], part = 1 / l;
         if (p->dump_r && keys > 0)
-            memcpy(p->dump_r + (((size_t)bh * p->q_pad + (size_t)row) * (p->kv_pad / TD_HOPPER_KEYS) +
-                                (size_t)(keys - 1) / TD_HOPPER_KEYS) *
+            memcpy(p->dump_r + (((size_t)bh * p->q_pad + (size_t)row) * TD_HOPPER_SUMS(p->kv_pad) +
+                                (size_t)(keys - 1) / TD_HOPPER_R_KEYS) *
                                    d_pad,
                    local->r[r], d_pad * sizeof local->r[r][0]);
         for (uint32_t c = 0; c < dim; c++) {
@@ -409,7 +417,7 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
 void td_twin_attn_8b_wgmma(const void *params, const td_block *at)
 {
     const td_params_attention *p = params;
-    const uint32_t rows = TD_HOPPER_ROWS(p->d_pad), tiles = (p->o.rows + rows - 1) / rows;
+    const uint32_t rows = p->tile_rows, tiles = (p->o.rows + rows - 1) / rows;
     const uint32_t first = at->x % tiles * rows;
     for (uint32_t row = first; row < first + rows && row < p->o.rows; row += TD_TWIN_ROWS)
         attention_wgmma(p, at->local, at->x / tiles, row);

@@ -1,15 +1,15 @@
-/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma: `attn_8b_wgmma`, sm_90a. See hopper.cuh, and hopper_narrow.cuh for up to d64.
+/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma: `attn_8b_wgmma`, sm_90a. See hopper.cuh.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc over 128 keys in the tensor cores, O += R in fp32.
- * Shared bytes: TD_HOPPER_SHARED_BYTES(d); 124 KB at d128, 124 KB at d64. Registers of a thread that computes: 240, or
- * 160 up to d64.
- * `attn_8b_wgmma_dump` is the same for tests, with S, P and R written out.
+ * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc in fp16 over 512 keys in the tensor cores, O += R in fp32.
+ * Blocks have three warpgroups that compute, 192 rows. `attn_8b_wgmma_two` has two, 128 rows, for d96 and d128: where
+ * there are few blocks, shorter ones end earlier. Not a bit differs.
+ * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups). Registers of a thread that computes: 160, or 240.
+ * `attn_8b_wgmma_dump` is the same for tests, of three and, for d96 and d128, two warpgroups, with S, P and R written out.
  * Times: kernels/NOTES.md.
  */
 #include "hopper.cuh"
-#include "hopper_narrow.cuh"
 
 #if TD_HAVE_WGMMA
 
@@ -37,29 +37,28 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
         produce<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 2 ? 240 : 160>();
-        if constexpr (T::groups == 2)
-            consume<T>(shared, p, at);
-        else
-            narrow::consume<T>(shared, p, at);
+        consume<T>(shared, p, at);
     }
 }
 
 } // namespace td
 
-#define TD_HOPPER_ENTRY(name, dim, dump)                                              \
-    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(unsigned(dim)), 1) \
-        name##_d##dim(const __grid_constant__ td_params_attention p)                  \
-    {                                                                                 \
-        td::wait_for_previous();                                                      \
-        if (!td::cancelled(p.cancel))                                                 \
-            td::attend_hopper<td::HopperTile<dim, dump>>(p);                          \
+#define TD_HOPPER_ENTRY(name, dim, groups, dump)                                            \
+    extern "C" __global__ void __launch_bounds__(128 * (groups + 1), 1)                     \
+        name##_d##dim(const __grid_constant__ td_params_attention p)                        \
+    {                                                                                       \
+        td::wait_for_previous();                                                            \
+        if (!td::cancelled(p.cancel))                                                       \
+            td::attend_hopper<td::HopperTile<dim, groups, dump>>(p);                        \
     }
-TD_HOPPER_ENTRY(attn_8b_wgmma, 32, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 64, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 96, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 128, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 32, true)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 64, true)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 96, true)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 128, true)
+TD_HOPPER_ENTRY(attn_8b_wgmma, 32, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma, 64, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma, 96, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma, 128, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_two, 96, 2, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_two, 128, 2, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 32, 3, true)
+TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 64, 3, true)
+TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 96, 2, true)
+TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 128, 2, true)
 #endif

@@ -3,14 +3,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic, the rows and the warpgroups of a block are those of attn_8b_wgmma (hopper.cuh), and so is every bit of
- * O and lse. Q lies in registers; K and V go through a ring of slots of 64 keys each, into which one warpgroup fetches
+ * The arithmetic is that of attn_8b_wgmma (hopper.cuh), and so is every bit of O and lse. A block has three warpgroups that
+ * compute, above d64 two, as Q takes registers there. Q lies in registers; K and V go through a ring of slots of 64 keys each, into which one warpgroup fetches
  * (kernels/ring.h). A warpgroup has S of one tile of keys and P of two (t: tile):
  *
- *   tensor     S = Q K(t), R = P V(t-1) ---------|                   | S = Q K(t+1), R += P V(t) --
- *   threads                         | P = ex2 S -| O += R, P = ex2 S |                  | P = ex2 S ...
+ *   tensor     S = Q K(t), R += P V(t-1) --|           | S = Q K(t+1), R += P V(t) --
+ *   threads                                | P = ex2 S |                            | P = ex2 S ...
  *
- * R adds up two tiles, so only every other time there is an O += R.
+ * R adds up eight tiles, so only every eighth time there is an O += R.
  *
  * Barriers. A slot's `full` has one arrival a phase of each thread that fetches, which the copies that it has started make
  * when they are there: nobody waits for copies. Its `empty` has one of each warp that computes, four for each warpgroup that
@@ -33,7 +33,7 @@
  * first barrier there is no other but setmaxnreg, which waits for the registers that the fetching warpgroup gives back
  * before all else.
  *
- * Threads: TD_HOPPER_THREADS(d). Registers of a thread that computes: 232, or 160 up to d64. Shared bytes:
+ * Threads: TD_HOPPER_THREADS(TD_HOPPER_INLINE_GROUPS(d)). Registers of a thread that computes: 232, or 160 up to d64. Shared bytes:
  * TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
  */
 #include "hopper.cuh"
@@ -48,11 +48,10 @@ constexpr uint64_t kLimitNs = 10000000000u;
 
 template <int Dim> struct Tile {
     static constexpr unsigned d = Dim;
-    static constexpr int dim = Dim, groups = int(TD_HOPPER_GROUPS(d)), rows = int(TD_HOPPER_ROWS(d));
-    static constexpr int threads = int(TD_HOPPER_THREADS(d));
-    static constexpr int keys = int(TD_HOPPER_KEYS), tile = int(TD_TILE_KEYS); /* of R; of a slot */
+    static constexpr int dim = Dim, groups = int(TD_HOPPER_INLINE_GROUPS(d)), rows = 64 * groups;
+    static constexpr int threads = 128 * (groups + 1);
+    static constexpr int keys = int(TD_HOPPER_KEYS), tile = int(TD_TILE_KEYS); /* of a step; of a slot */
     static constexpr uint32_t slots = TD_HOPPER_INLINE_SLOTS(d);
-    static constexpr int scores = 1; /* tiles whose S is in registers at a time */
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of K */
     static constexpr int columns = Dim + 8;                    /* of P V: the channels, and eight times P's sum */
     /* V ends where K does, and there the ones are: they are written once. */
@@ -69,10 +68,6 @@ template <int Dim> struct Tile {
     static_assert(TD_HOPPER_INLINE_SLOT_BYTES(d) % (8 * qk_row) == 0 &&
                       TD_HOPPER_INLINE_SLOT_BYTES(d) % (8 * tile) == 0 && v % (8 * tile) == 0,
                   "swizzled rows begin elsewhere");
-};
-
-template <int Value> struct Number {
-    static constexpr int value = Value;
 };
 
 /* A block's share of the work. */
@@ -177,21 +172,21 @@ template <class T> struct Consumer : td::Consumer<T> {
     __device__ __forceinline__ void issue_qk(uint32_t k)
     {
         wgmma_fence();
-        wgmma_s8<false>(s[0], q[0], descriptor<T::qk_row>(k));
+        wgmma_s8<false>(s, q[0], descriptor<T::qk_row>(k));
 #pragma unroll
         for (int step = 1; step < T::dim / 32; step++)
-            wgmma_s8<true>(s[0], q[step], descriptor<T::qk_row>(k + 2 * step));
+            wgmma_s8<true>(s, q[step], descriptor<T::qk_row>(k + 2 * step));
         wgmma_commit();
     }
 
-    /* R = P V of the first tile of two, R += P V of the second. */
-    template <int Tile> __device__ __forceinline__ void issue_pv(uint32_t v)
+    /* R += P V of a tile, the first or the second of a step, or R = P V. */
+    template <int Tile> __device__ __forceinline__ void issue_pv(uint32_t v, bool add = true)
     {
         wgmma_hold(p[Tile][0]);
         wgmma_hold(p[Tile][1]);
         wgmma_fence();
-        wgmma_e4m3<Tile != 0>(r, p[Tile][0], descriptor<T::tile>(v));
-        wgmma_e4m3<true>(r, p[Tile][1], descriptor<T::tile>(v + 2));
+        wgmma_e4m3(r, p[Tile][0], descriptor<T::tile>(v), add);
+        wgmma_e4m3(r, p[Tile][1], descriptor<T::tile>(v + 2));
         wgmma_commit();
     }
 };
@@ -221,8 +216,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     for (int i = 0; i < T::dim / 2; i++)
         c.o[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < T::columns / 2; i++)
-        c.r[i] = 0.0f;
+    for (int i = 0; i < T::columns / 4; i++)
+        c.r[i] = 0;
 
     if (at.tiles > 0) {
         const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
@@ -260,12 +255,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 key_scale = fmaxf(key_scale, fmaxf(scales[key], scales[key + 1]));
             mask(Number<0>(), step);
         };
-        const auto set_scale = [&] {
-            const float *row_scale = shared.row_scale + tid_x() / 32 * 16 + lane_now() / 4;
-
-            c.scale[0] = __fmul_rn(row_scale[0], key_scale);
-            c.scale[1] = __fmul_rn(row_scale[8], key_scale);
-        };
+        const auto set_scale = [&] { c.set_scale(shared.row_scale + 64 * group, key_scale); };
         const auto are_there = [&](const td_ring_pair &of) {
             return is_there(shared.full[of.k.slot], td_ring_full_parity(of.k)) &
                    is_there(shared.full[of.v.slot], td_ring_full_parity(of.v));
@@ -282,12 +272,12 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         c.issue_qk(k_tile);
         next = td_ring_next(next, T::slots);
         wgmma_wait<0>();
-        wgmma_hold(c.s[0]);
+        wgmma_hold(c.s);
         warp_arrive(shared.empty[0]);
         if (odd)
             mask_first(0);
         set_scale();
-        c.template set_base<Added::nothing>();
+        c.set_base();
 
 #pragma unroll 1
         for (int step = 0;; step++) {
@@ -301,18 +291,19 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             wgmma_hold(c.r);
             if (step > 0)
                 warp_arrive(shared.empty[v_slot]);
-            c.flush();
+            if (r_begins(step))
+                c.flush();
             c.template exponentials<0, pieces / 2, pieces>();
-            c.template check<0, Added::o>();
+            c.template check<0>();
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (!there)
                 wait_both(now);
             fence_proxy_async();
             c.issue_qk(k_tile + now.k.slot * slot_words);
-            c.template issue_pv<0>(v_tile + now.v.slot * slot_words);
+            c.template issue_pv<0>(v_tile + now.v.slot * slot_words, !r_begins(step));
             wgmma_wait<1>(); /* S of the second tile */
-            wgmma_hold(c.s[0]);
+            wgmma_hold(c.s);
             if (!more)
                 break;
             warp_arrive(shared.empty[now.k.slot]);
@@ -328,7 +319,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             wgmma_wait<0>(); /* R of the first tile */
             warp_arrive(shared.empty[v_slot]);
             c.template exponentials<1, pieces / 2, pieces>();
-            c.template check<1, Added::o_and_r>();
+            c.template check<1>();
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             if (!there)
@@ -338,7 +329,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.template issue_pv<1>(v_tile + now.v.slot * slot_words);
             odd = look(step + 1);
             wgmma_wait<1>(); /* S of the next step */
-            wgmma_hold(c.s[0]);
+            wgmma_hold(c.s);
             if (!more)
                 break;
             warp_arrive(shared.empty[now.k.slot]);
@@ -406,7 +397,7 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
 } // namespace td
 
 #define TD_INLINE_ENTRY(dim)                                                                 \
-    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(unsigned(dim)), 1) \
+    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_INLINE_GROUPS(unsigned(dim))), 1) \
         attn_8b_wgmma_inline_d##dim(const __grid_constant__ td_params_attention p)           \
     {                                                                                        \
         if (!td::cancelled(p.cancel))                                                        \

@@ -618,9 +618,9 @@ __device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32
     if (t < p.d_pad) {
         const float amax = __uint_as_float(shared.top[t]);
 
-        shared.factor[t] = code_factor(amax, 448.0f);
+        shared.factor[t] = code_factor(amax, TD_V_TOP);
         if (writes)
-            p.v_scale[int64_t(bhk) * p.d_pad + t] = code_scale(amax, 448.0f);
+            p.v_scale[int64_t(bhk) * p.d_pad + t] = code_scale(amax, TD_V_TOP);
     }
     __syncthreads();
 }

@@ -3,22 +3,25 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad], keys permuted as the A
- * fragment of P wants them. A block is two warpgroups of 64 rows (up to Dim 64 three: hopper_narrow.cuh) and one that
- * fetches. A step takes 128 keys in two halves, so that one half is in the tensor cores while the other is in the exponential (i: step; 0, 1: halves):
+ * fragment of P wants them. A block is two or three warpgroups of 64 rows and one that fetches. A step takes 128 keys in
+ * two halves that follow one another in one set of registers for S (i: step; 0, 1: halves):
  *
  *   fetching   V(i) K(i+1) -> a ring of stages, mbarriers full and empty
- *   tensor     S1 = Q K1(i), R += P1 V1(i-1) |        | R = P0 V0(i), S0 = Q K0(i+1) |          | S1 = Q K1(i+1) ...
- *   threads    P0 = ex2 S0 ------------------| O += R | P1 = ex2 S1 ----------------------------| P0 = ex2 S0 ...
+ *   tensor     S = Q K0(i) |              | S = Q K1(i), R += P0 V0(i) |            | S = Q K0(i+1), R += P1 V1(i) ...
+ *   threads                | P0 = ex2 S0  |                            | P1 = ex2 S |
  *
- * P is computed before it is known whether its base fits, and again if it did not. Whether it did is seen in P's codes,
- * four at a time: one that would pass 448 saturates to 448, and only then are the maxima of S looked at. The warpgroups
- * take turns at the exponentials. Registers of a thread at Dim 128: O 64, R 68, S 64, P 16 of 240.
+ * While one warpgroup waits for S, the others are in the exponential. P is computed before it is known whether its base
+ * fits, and again if it did not. Whether it did is seen in P's codes, four at a time: only where one is as large as the
+ * limit are the maxima of S looked at.
  *
- * The tensor cores keep 13 fractional bits, so R adds up 128 keys only and O, in fp32, takes the rest (two-level
- * accumulation). P's sum is one more column of P V, a channel of ones: the denominator adds up the very codes that the
- * numerator has, rounded alike.
- * A row's base follows its maximum late: when it is set, P is at most 448 / 2^TD_HEADROOM_LOG2, and it stays until a P
- * would pass 448. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
+ * R adds up TD_HOPPER_R_KEYS keys in fp16: products are exact, those of 32 keys and R are cut off behind 13 fractional bits
+ * of the largest and added up exactly, and the sum is rounded to nearest (kernels/cpu/twin.c). O, in fp32, takes the rest
+ * (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so three
+ * warpgroups have room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160. No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2
+ * and V's codes are at most TD_V_TOP, so 512 keys are at most 64 * 1.75 * 512 = 57344 of 65504. P's sum is one more
+ * column of P V, a channel of ones: the denominator adds up the very codes that the numerator has, rounded alike.
+ * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
+ * stays until a P would pass the limit. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
  */
 #pragma once
 
@@ -31,14 +34,13 @@
 
 namespace td {
 
-constexpr float kBaseLog2 = TD_LOG2_448 - TD_HEADROOM_LOG2;
+constexpr float kBaseLog2 = TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2;
 
-template <int Dim, bool Dump> struct HopperTile {
+template <int Dim, int Groups, bool Dump> struct HopperTile {
     static constexpr unsigned d = Dim;
-    static constexpr int dim = Dim, groups = int(TD_HOPPER_GROUPS(d)), rows = int(TD_HOPPER_ROWS(d));
-    static constexpr int threads = int(TD_HOPPER_THREADS(d)), stages = int(TD_HOPPER_STAGES(d));
+    static constexpr int dim = Dim, groups = Groups, rows = 64 * Groups;
+    static constexpr int threads = 128 * (Groups + 1), stages = int(TD_HOPPER_STAGES(d));
     static constexpr int keys = int(TD_HOPPER_KEYS);
-    static constexpr int scores = groups == 2 ? 2 : 1; /* halves of a step whose S is in registers at a time */
     static constexpr bool dump = Dump;
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of Q or K */
     static constexpr int columns = Dim + 8; /* of P V: the channels, and eight times P's sum */
@@ -54,9 +56,10 @@ template <int Dim, bool Dump> struct HopperTile {
         float v_scale[groups][Dim], v_mean[groups][Dim];
         alignas(1024) uint64_t full[stages];
         uint64_t empty[stages];
+        float row_scale[rows]; /* with the softmax's */
     };
     static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
-    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d), "the launch asks for another size");
+    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d, unsigned(Groups)), "the launch asks for another size");
 };
 
 /* Where byte `at` of a tile of rows of Row bytes lies: 16-byte pieces are exchanged, so that 8 rows meet 8 banks. */
@@ -132,37 +135,60 @@ struct HopperPlace : PlaceOf<int64_t> {
 
 /* What a consumer adds up; rows g and g + 8 of its warp's 16. */
 template <class T> struct Sums {
-    float r[T::columns / 2], o[T::dim / 2];
-    float l[2], top[2], scale[2], row_scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
+    uint32_t r[T::columns / 4]; /* two channels of a row each */
+    float o[T::dim / 2];
+    float l[2], top[2], scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
 
-    __device__ __forceinline__ void set_scale(float key_scale)
+    /* row_scale: of the warpgroup's rows. */
+    __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale)
     {
-        scale[0] = __fmul_rn(row_scale[0], key_scale);
-        scale[1] = __fmul_rn(row_scale[1], key_scale);
+        const float *mine = row_scale + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4;
+
+        scale[0] = __fmul_rn(mine[0], key_scale);
+        scale[1] = __fmul_rn(mine[8], key_scale);
+    }
+
+    __device__ __forceinline__ float2 pair_of_r(int i) const
+    {
+        __half2 pair;
+
+        memcpy(&pair, &r[i], sizeof pair);
+        return __half22float2(pair);
     }
 
     /* O += R: the second level of the accumulation. */
     __device__ __forceinline__ void flush()
     {
-        wgmma_hold(r); /* so that all of it lives from one step to the next, in the registers where wgmma wants it */
 #pragma unroll
-        for (int i = 0; i < T::dim / 2; i++)
-            o[i] = __fadd_rn(o[i], r[i]);
+        for (int i = 0; i < T::dim / 4; i++) {
+            const float2 pair = pair_of_r(i);
+
+            o[2 * i] = __fadd_rn(o[2 * i], pair.x);
+            o[2 * i + 1] = __fadd_rn(o[2 * i + 1], pair.y);
+        }
 #pragma unroll
         for (int row = 0; row < 2; row++)
-            l[row] = __fadd_rn(l[row], r[T::dim / 2 + 2 * row]);
+            l[row] = __fadd_rn(l[row], pair_of_r(T::dim / 4 + row).x);
     }
 };
 
-/* What has been added up by a row's old base when it gets another; `o`: R holds nothing that O has not. */
-enum class Added { nothing, o, o_and_r };
+/* Whether R begins anew with a step of TD_HOPPER_KEYS keys: then it has to be in O. */
+__device__ __forceinline__ bool r_begins(int step)
+{
+    return step % int(TD_HOPPER_R_KEYS / TD_HOPPER_KEYS) == 0;
+}
+
+template <int Value> struct Number {
+    static constexpr int value = Value;
+};
 
 /* A consumer's registers. */
 template <class T> struct Consumer : Sums<T> {
     static constexpr int kHalf = T::keys / 2, kPieces = kHalf / 16;
+    static constexpr uint32_t kLimitCode = (7 + uint32_t(TD_LATE_LIMIT_LOG2)) << 3; /* e4m3 of a power of two */
     static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1; /* stand for S: a key out of reach, a bad one */
 
-    int s[T::scores][kHalf / 2]; /* of a half: s[Half % T::scores] */
+    int s[kHalf / 2]; /* of a half */
     uint32_t p[2][kHalf / 32][4];
     using Sums<T>::r, Sums<T>::o, Sums<T>::l, Sums<T>::top, Sums<T>::scale;
 
@@ -171,26 +197,26 @@ template <class T> struct Consumer : Sums<T> {
     {
         k += Half * kHalf * T::qk_row / 16;
         wgmma_fence();
-        wgmma_s8<false>(s[Half % T::scores], descriptor<T::qk_row>(q), descriptor<T::qk_row>(k));
+        wgmma_s8<false>(s, descriptor<T::qk_row>(q), descriptor<T::qk_row>(k));
 #pragma unroll
         for (int step = 1; step < T::dim / 32; step++)
-            wgmma_s8<true>(s[Half % T::scores], descriptor<T::qk_row>(q + 2 * step),
+            wgmma_s8<true>(s, descriptor<T::qk_row>(q + 2 * step),
                            descriptor<T::qk_row>(k + 2 * step));
         wgmma_commit();
     }
 
-    /* R = P V of the first half, R += P V of the second. */
-    template <int Half> __device__ __forceinline__ void issue_pv(uint32_t v)
+    /* R += P V of a half, or R = P V. */
+    template <int Half> __device__ __forceinline__ void issue_pv(uint32_t v, bool add = true)
     {
         v += Half * kHalf / 16;
 #pragma unroll
         for (int step = 0; step < kHalf / 32; step++)
             wgmma_hold(p[Half][step]);
         wgmma_fence();
-        wgmma_e4m3<Half != 0>(r, p[Half][0], descriptor<T::keys>(v));
+        wgmma_e4m3(r, p[Half][0], descriptor<T::keys>(v), add);
 #pragma unroll
         for (int step = 1; step < kHalf / 32; step++)
-            wgmma_e4m3<true>(r, p[Half][step], descriptor<T::keys>(v + 2 * step));
+            wgmma_e4m3(r, p[Half][step], descriptor<T::keys>(v + 2 * step));
         wgmma_commit();
     }
 
@@ -204,14 +230,14 @@ template <class T> struct Consumer : Sums<T> {
             const float key_scale = k_scale[column];
 
             if (key_scale != key_scale)
-                s[Half % T::scores][i] = kBad;
+                s[i] = kBad;
             if (first_key + column >= min(end, reach + fragment_row(lane, i % 4)))
-                s[Half % T::scores][i] = kMasked;
+                s[i] = kMasked;
         }
     }
 
-    /* Whether P of a half would pass 448 in this thread; `here` are its maxima. */
-    template <int Half> __device__ __forceinline__ bool exceeds(float (&here)[2]) const
+    /* Whether P of what S is of would pass the limit in this thread; `here` are its maxima. */
+    __device__ __forceinline__ bool exceeds(float (&here)[2]) const
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
@@ -219,15 +245,15 @@ template <class T> struct Consumer : Sums<T> {
 
 #pragma unroll
             for (int i = 0; i < kHalf / 4; i++)
-                part[i / 2 % 2] = max(part[i / 2 % 2], s[Half % T::scores][i / 2 * 4 + 2 * row + i % 2]);
+                part[i / 2 % 2] = max(part[i / 2 % 2], s[i / 2 * 4 + 2 * row + i % 2]);
             const int most = max(part[0], part[1]);
             here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
         }
-        return here[0] > __fadd_rn(top[0], TD_LOG2_448) || here[1] > __fadd_rn(top[1], TD_LOG2_448);
+        return here[0] > __fadd_rn(top[0], TD_LATE_LIMIT_LOG2) || here[1] > __fadd_rn(top[1], TD_LATE_LIMIT_LOG2);
     }
 
-    /* Whether a code of P of a half is 448 or NaN, as it is wherever P would pass 448: a sign of `exceeds` that costs a
-     * third of it. No code has its top bit set, so there is no carry from one to the next. */
+    /* Whether a code of P of a half is the limit's or above, as it is wherever P would pass the limit: a sign of `exceeds`
+     * that costs a third of it. No code has its top bit set, so there is no carry from one to the next. */
     template <int Half> __device__ __forceinline__ bool saturated() const
     {
         uint32_t all = 0;
@@ -236,35 +262,34 @@ template <class T> struct Consumer : Sums<T> {
         for (int i = 0; i < kHalf / 32; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                all |= p[Half][i][j] + 0x02020202u;
+                all |= p[Half][i][j] + (0x80u - kLimitCode) * 0x01010101u;
         return all & 0x80808080u;
     }
 
-    /* Gives rows another base, and what has been added up so far with it. */
-    template <Added What> __device__ __forceinline__ void rebase(float (&here)[2])
+    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. */
+    __device__ __forceinline__ void rebase(float (&here)[2])
     {
-        float alpha[2];
-
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             here[row] = quad_max(here[row]);
             const float next =
-                here[row] > __fadd_rn(top[row], TD_LOG2_448) ? __fsub_rn(here[row], kBaseLog2) : top[row];
-            alpha[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
+                here[row] > __fadd_rn(top[row], TD_LATE_LIMIT_LOG2) ? __fsub_rn(here[row], kBaseLog2) : top[row];
+
+            here[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
             top[row] = next;
-            l[row] = __fmul_rn(l[row], alpha[row]);
+            l[row] = __fmul_rn(l[row], here[row]);
         }
-        if (What != Added::nothing)
+    }
+
+    __device__ __forceinline__ void rescale(const float (&by)[2])
+    {
 #pragma unroll
-            for (int i = 0; i < T::dim / 2; i++)
-                o[i] = __fmul_rn(o[i], alpha[i % 4 / 2]);
-        if (What == Added::o_and_r) {
-            wgmma_wait<0>();
-            wgmma_hold(r);
+        for (int i = 0; i < T::dim / 2; i++)
+            o[i] = __fmul_rn(o[i], by[i % 4 / 2]);
+        const uint32_t halves[2] = {cvt_f16x2(by[0], by[0]), cvt_f16x2(by[1], by[1])};
 #pragma unroll
-            for (int i = 0; i < T::columns / 2; i++)
-                r[i] = __fmul_rn(r[i], alpha[i % 4 / 2]);
-        }
+        for (int i = 0; i < T::columns / 4; i++)
+            r[i] = mul_f16x2(r[i], halves[i % 2]);
     }
 
     /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` converts S, which is exact, by another instruction:
@@ -277,7 +302,7 @@ template <class T> struct Consumer : Sums<T> {
 
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const int value = s[Half % T::scores][8 * piece + i];
+                const int value = s[8 * piece + i];
 
                 e[i] = ex2(__fmaf_rn(Again ? __int2float_rz(value) : __int2float_rn(value), scale[i % 4 / 2],
                                      -top[i % 4 / 2]));
@@ -298,28 +323,31 @@ template <class T> struct Consumer : Sums<T> {
             const int byte = 16 * (i / 4 % 2) + 8 * (i % 2);
             uint32_t &word = p[Half][i / 16][2 * (i / 8 % 2) + i % 4 / 2];
 
-            if (s[Half % T::scores][i] <= kBad)
-                word = (word & ~(255u << byte)) | (s[Half % T::scores][i] == kBad ? 127u << byte : 0u);
+            if (s[i] <= kBad)
+                word = (word & ~(255u << byte)) | (s[i] == kBad ? 127u << byte : 0u);
         }
     }
 
     /* The first base, by half 0. */
-    template <Added What> __device__ __forceinline__ void set_base()
+    __device__ __forceinline__ void set_base()
     {
         float here[2];
 
-        exceeds<0>(here);
-        rebase<What>(here);
+        exceeds(here);
+        rebase(here); /* nothing has been added up */
     }
 
     /* P of a half again, if its base does not fit. */
-    template <int Half, Added What> __device__ __forceinline__ void check()
+    template <int Half> __device__ __forceinline__ void check()
     {
         float here[2];
 
-        if (__builtin_expect(__any_sync(~0u, saturated<Half>()), 0) && __any_sync(~0u, exceeds<Half>(here))) {
-            rebase<What>(here);
+        if (__builtin_expect(__any_sync(~0u, saturated<Half>()), 0) && __any_sync(~0u, exceeds(here))) {
+            wgmma_wait<0>(); /* R */
+            wgmma_hold(r);
+            rebase(here);
             exponentials<Half, 0, kPieces, true>();
+            rescale(here);
         }
     }
 };
@@ -340,7 +368,7 @@ template <class T> __device__ __forceinline__ float largest_scale(const float *k
     return most;
 }
 
-/* For tests: S and codes of P of a half, R of a step. `row` is the warp's in [bh][q_pad]. */
+/* For tests: S and codes of P of a half, R before it begins anew. `row` is the warp's in [bh][q_pad]. */
 template <class T, int Half>
 __device__ __forceinline__ void dump_s(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
                                        int key)
@@ -348,7 +376,7 @@ __device__ __forceinline__ void dump_s(const td_params_attention &p, const Consu
 #pragma unroll
     for (int i = 0; i < T::keys / 4; i++)
         p.dump_s[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Half * T::keys / 2 +
-                 fragment_column(lane, i / 4, i % 4)] = c.s[Half % T::scores][i];
+                 fragment_column(lane, i / 4, i % 4)] = c.s[i];
 }
 template <class T, int Half>
 __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
@@ -363,10 +391,15 @@ __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consu
 template <class T>
 __device__ __forceinline__ void dump_r(const td_params_attention &p, const Sums<T> &c, int64_t row, int lane, int step)
 {
+    const int64_t each = TD_HOPPER_SUMS(p.kv_pad), at = step * T::keys / int(TD_HOPPER_R_KEYS);
+
 #pragma unroll
-    for (int i = 0; i < T::dim / 2; i++)
-        p.dump_r[((row + fragment_row(lane, i % 4)) * (p.kv_pad / T::keys) + step) * T::dim +
-                 fragment_column(lane, i / 4, i % 4)] = c.r[i];
+    for (int i = 0; i < T::dim / 2; i++) {
+        const float2 pair = c.pair_of_r(i / 2);
+
+        p.dump_r[((row + fragment_row(lane, i % 4)) * each + at) * T::dim + fragment_column(lane, i / 4, i % 4)] =
+            i % 2 ? pair.y : pair.x;
+    }
 }
 
 /* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. */
@@ -384,10 +417,9 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
     for (int fetch = 0; fetch <= at.steps; fetch++) {
         typename T::Stage &to = shared.stage[place.stage];
 
-        if (T::groups == 2 || t < 32) /* beside three warpgroups, four warps that poll would cost issue slots */
+        if (t < 32) /* four warps that poll would cost issue slots */
             wait_for(shared.empty[place.stage], place.parity);
-        if (T::groups > 2)
-            bar_sync<128>(6);
+        bar_sync<128>(6);
         if (fetch < at.steps) {
             copy_swizzled<T::keys, T::dim, T::qk_row>(to.k, k, T::dim, t);
             if (t < T::keys / 4)
@@ -534,26 +566,28 @@ __device__ __forceinline__ void write_rows(const td_params_attention &p, int64_t
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
 {
+    constexpr int pieces = Consumer<T>::kPieces;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
-    const int group_row = at.row0 + 64 * group, row0 = group_row + 16 * warp;
-    const int reach = p.causal ? row0 + int(p.kv_len) - int(p.o.rows) + 1 : int(p.kv_len);
-    const int64_t q_row = at.bh * p.q_pad + group_row, dump_row = q_row + 16 * warp;
+    const int group_row = at.row0 + 64 * group;
+    const int past = int(p.kv_len) - int(p.o.rows), end = int(p.kv_len);
+    const int free_keys = p.causal ? min(end, group_row + past + 1) : end; /* that all rows may attend to */
+    const int keys = p.causal ? min(end, min(group_row + 64, int(p.o.rows)) + past) : end;
+    const int steps = group_row < int(p.o.rows) ? (max(0, keys) + T::keys - 1) / T::keys : 0;
+    const int64_t q_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64), dump_row = q_row + 16 * warp;
     const uint32_t q_tile = tile_word(shared.q) + uint32_t(group * 64 * T::qk_row / 16);
     const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
-    /* Warpgroups take turns at the exponentials: side by side they share that unit, and then leave it idle together. */
-    const uint32_t my_turn = 3 + group, next_turn = 4 - group;
     Consumer<T> c;
 
     copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
                                          (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
     const bool has_channel = thread < T::dim; /* all loads first: they are on their way together */
+    const float q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
     const float v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
     const float v_mean = has_channel && p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        c.row_scale[row] = p.q_scale[q_row + 16 * warp + fragment_row(lane, 2 * row)];
         c.top[row] = -CUDART_INF_F;
         c.l[row] = 0.0f;
     }
@@ -565,116 +599,121 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         const float2 high = *reinterpret_cast<const float2 *>(k_scale + 64 + 2 * lane);
 
         key_scale = low.x;
-        return !scales_agree(low, high) || (step + 1) * T::keys > at.free_keys;
+        return !scales_agree(low, high) || (step + 1) * T::keys > free_keys;
     };
     const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
-    if (at.steps > 0)
+    if (steps > 0)
         odd = look(first_scale, 0);
     if (has_channel) {
         shared.v_scale[group][thread] = v_scale;
         shared.v_mean[group][thread] = v_mean;
     }
-#pragma unroll
-    for (int row = 0; row < 2; row++)
-        c.row_scale[row] = __fmul_rn(c.row_scale[row], __fmul_rn(p.scale, TD_LOG2_E));
+    if (thread < 64)
+        shared.row_scale[64 * group + thread] = __fmul_rn(q_scale, __fmul_rn(p.scale, TD_LOG2_E));
 #pragma unroll
     for (int i = 0; i < T::dim / 2; i++)
         c.o[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < T::columns / 2; i++)
-        c.r[i] = 0.0f;
+    for (int i = 0; i < T::columns / 4; i++)
+        c.r[i] = 0;
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async();
     bar_sync<128>(1 + group);
-    if (at.steps > 0 && group == 1)
-        bar_arrive<256>(next_turn);
 
-    if (at.steps > 0) {
-        RingPlace now = {0, 0}, next = {0, 0};
-        const auto mask_low = [&](const float *k_scale, int step) {
-            key_scale = largest_scale<T>(k_scale, lane);
-            c.template mask<0>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
+    RingPlace now = {0, 0};
+    if (steps > 0) {
+        RingPlace next = {0, 0};
+        /* Registers are few: what is rarely needed is found anew there. */
+        const auto mask = [&](auto half, const float *k_scale, int step) {
+            const int t = tid_x() % 128, first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
+
+            c.template mask<decltype(half)::value>(k_scale, t % 32, step * T::keys, end, first);
+        };
+        const auto mask_first = [&](const float *k_scale, int step) {
+            key_scale = largest_scale<T>(k_scale, tid_x() % 32);
+            mask(Number<0>(), k_scale, step);
         };
 
         next.next<T::stages>();
         wait_for(shared.full[0], 0);
         c.template issue_qk<0>(q_tile, k_tile);
         wgmma_wait<0>();
-        wgmma_hold(c.s[0]);
+        wgmma_hold(c.s);
         if (T::dump)
             dump_s<T, 0>(p, c, dump_row, lane, 0);
         if (odd)
-            mask_low(first_scale, 0);
-        c.set_scale(key_scale);
-        c.template set_base<Added::nothing>();
-        c.template issue_qk<1>(q_tile, k_tile);
+            mask_first(first_scale, 0);
+        c.set_scale(shared.row_scale + 64 * group, key_scale);
+        c.set_base();
 
 #pragma unroll 1
-        for (int step = 0; step < at.steps; step++) {
-            const bool more = step + 1 < at.steps; /* else the products of K below are of stale codes, and not used */
-            const uint32_t k_next = k_tile + next.stage * stage_words, v_next = v_tile + next.stage * stage_words;
+        for (int step = 0; step < steps; step++) {
+            const bool more = step + 1 < steps; /* else the products of K below are of other keys, and not used */
+            const uint32_t k_now = k_tile + now.stage * stage_words, k_next = k_tile + next.stage * stage_words;
+            const uint32_t v_next = v_tile + next.stage * stage_words;
             const float *k_scale = shared.stage[now.stage].k_scale, *k_scale_next = shared.stage[next.stage].k_scale;
 
             const bool fetched = mbarrier_try_wait(shared_address(&shared.full[next.stage]), next.parity);
-            bar_sync<256>(my_turn);
-            c.template exponentials<0, 0, Consumer<T>::kPieces / 2>();
-            wgmma_wait<0>(); /* S1, and R of the step before */
-            wgmma_hold(c.s[1]);
-            if (T::dump) {
-                dump_s<T, 1>(p, c, dump_row, lane, step * T::keys);
-                if (step > 0)
+            c.template exponentials<0, 0, pieces / 2>();
+            wgmma_wait<0>(); /* R of the step before */
+            wgmma_hold(c.r);
+            if (r_begins(step)) {
+                if (T::dump && step > 0)
                     dump_r<T>(p, c, dump_row, lane, step - 1);
+                c.flush();
             }
-            c.flush();
-            c.template exponentials<0, Consumer<T>::kPieces / 2, Consumer<T>::kPieces>();
-            bar_arrive<256>(next_turn);
-            c.template check<0, Added::o_and_r>();
+            c.template exponentials<0, pieces / 2, pieces>();
+            c.template check<0>();
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
-            if (!fetched)
-                wait_for(shared.full[next.stage], next.parity);
-            c.template issue_pv<0>(v_next);
-            c.template issue_qk<0>(q_tile, k_next);
-            if (__builtin_expect(odd, 0)) /* (a branch also keeps what follows from being mixed with the products) */
-                c.template mask<1>(k_scale, lane, step * T::keys, int(p.kv_len), reach);
-            warp_arrive(shared.empty[now.stage]);
             if (T::dump)
                 dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
+            if (!fetched)
+                wait_for(shared.full[next.stage], next.parity);
+            c.template issue_qk<1>(q_tile, k_now);
+            c.template issue_pv<0>(v_next, !r_begins(step));
+            wgmma_wait<1>(); /* S of the second half */
+            wgmma_hold(c.s);
+            if (T::dump)
+                dump_s<T, 1>(p, c, dump_row, lane, step * T::keys);
+            if (__builtin_expect(odd, 0))
+                mask(Number<1>(), k_scale, step);
+            warp_arrive(shared.empty[now.stage]);
 
-            bar_sync<256>(my_turn);
-            c.template exponentials<1, 0, Consumer<T>::kPieces>();
-            bar_arrive<256>(next_turn);
-            const bool odd_next = look(k_scale_next, step + 1);
-            c.template check<1, Added::o_and_r>();
+            c.template exponentials<1, 0, pieces>();
+            c.template check<1>();
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
-            c.template issue_qk<1>(q_tile, k_next);
-            c.template issue_pv<1>(v_next);
-            wgmma_wait<2>(); /* S0 of the next step */
-            wgmma_hold(c.s[0]);
-            if (T::dump) {
+            if (T::dump)
                 dump_p<T, 1>(p, c, dump_row, lane, step * T::keys);
-                if (more)
-                    dump_s<T, 0>(p, c, dump_row, lane, (step + 1) * T::keys);
-            }
-            odd = odd_next;
+            c.template issue_qk<0>(q_tile, k_next);
+            c.template issue_pv<1>(v_next);
+            odd = look(k_scale_next, step + 1);
+            wgmma_wait<1>(); /* S of the next step */
+            wgmma_hold(c.s);
+            if (T::dump && more)
+                dump_s<T, 0>(p, c, dump_row, lane, (step + 1) * T::keys);
             if (__builtin_expect(odd && more, 0))
-                mask_low(k_scale_next, step + 1);
-            c.set_scale(key_scale);
+                mask_first(k_scale_next, step + 1);
+            c.set_scale(shared.row_scale + 64 * group, key_scale);
             now = next;
             next.next<T::stages>();
         }
         wgmma_wait<0>();
         wgmma_hold(c.r);
         if (T::dump)
-            dump_r<T>(p, c, dump_row, lane, at.steps - 1);
+            dump_r<T>(p, c, dump_row, lane, steps - 1);
         c.flush();
     }
+    for (int fetch = steps; fetch <= at.steps; fetch++) { /* fetches of the other warpgroups */
+        wait_for(shared.full[now.stage], now.parity);
+        warp_arrive(shared.empty[now.stage]);
+        now.next<T::stages>();
+    }
 
-    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], row0, lane, c);
-    if (at.steps > 0 && group == 0)
-        bar_sync<256>(my_turn); /* the last turn that was passed: a barrier must not be left half full */
+    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], group_row + tid_x() % 128 / 32 * 16,
+                  tid_x() % 32, c);
 }
 
 } // namespace td

@@ -709,9 +709,9 @@ template <int Lanes> __device__ __forceinline__ void prepare_block(const td_para
 
         in_order(
             size, [&](uint32_t i) { return ld_cluster(&shared.most[c], i); }, [&](float v) { most = fmaxf(most, v); });
-        shared.factor[c] = code_factor(most, 448.0f);
+        shared.factor[c] = code_factor(most, TD_V_TOP);
         if (rank == 0 && c < p.d_pad)
-            p.v_scale[int64_t(cluster) * p.d_pad + c] = code_scale(most, 448.0f);
+            p.v_scale[int64_t(cluster) * p.d_pad + c] = code_scale(most, TD_V_TOP);
     }
     cluster_arrive();
     __syncthreads();
@@ -774,7 +774,7 @@ __device__ __forceinline__ void stats_of_head(const td_params_prepare &p, uint32
             blocks, [&](uint32_t i) { return __ldcg(from + int64_t(i) * p.d_pad); },
             [&](float v) { most = fmaxf(most, v); });
         from[int64_t(blocks) * p.d_pad] = most;
-        p.v_scale[int64_t(bhk) * p.d_pad + c] = code_scale(most, 448.0f);
+        p.v_scale[int64_t(bhk) * p.d_pad + c] = code_scale(most, TD_V_TOP);
     }
     __threadfence();
     __syncthreads();
@@ -817,7 +817,7 @@ __device__ __forceinline__ void codes_of_head(const td_params_prepare &p, uint32
         shared.mean[c] = p.smooth && c < p.d_pad ? __ldcg(p.k_mean + int64_t(bhk) * p.d_pad + c) : 0.0f;
     else if (t < 2 * C::width)
         shared.factor[c] =
-            c < p.d_pad ? code_factor(__ldcg(p.amax + (int64_t(bhk) * (blocks + 1) + blocks) * p.d_pad + c), 448.0f)
+            c < p.d_pad ? code_factor(__ldcg(p.amax + (int64_t(bhk) * (blocks + 1) + blocks) * p.d_pad + c), TD_V_TOP)
                         : 0.0f;
     uint32_t found = 0;
     of_type(mine.is_k ? p.k_dtype : p.v_dtype, [&](auto e) { found = find_bad_rows<decltype(e)>(x); });

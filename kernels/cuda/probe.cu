@@ -1,10 +1,13 @@
-/* D = A B + C by one tensor core instruction: `probe_wgmma_e4m3`, `probe_mma_e4m3`, `probe_mma_f16`. See params.h.
+/* D = A B + C by one tensor core instruction: `probe_wgmma_e4m3`, `probe_wgmma_e4m3_f16`, `probe_mma_e4m3`,
+ * `probe_mma_f16`. See params.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * A block is a tile of 16 x 8. wgmma works on 64 rows: its four warps hold the same 16.
  * B for wgmma, without swizzle: two core matrices (k 0..15, 16..31) of 8 columns x 16 bytes, 128 bytes apart.
  */
+#include <cuda_fp16.h>
+
 #include "ptx.cuh"
 #include "tile.cuh"
 
@@ -51,12 +54,12 @@ struct ProbeTile {
 } // namespace td
 
 #if TD_HAVE_WGMMA
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
-    probe_wgmma_e4m3(const __grid_constant__ td_params_probe p)
+template <bool InF16> __device__ __forceinline__ void probe_wgmma(const td_params_probe &p)
 {
     constexpr int core = 128; /* bytes of a core matrix */
     __shared__ __align__(128) uint8_t b[2 * core];
     td::ProbeTile tile(p);
+    uint32_t halves[2] = {td::cvt_f16x2(tile.c[1], tile.c[0]), td::cvt_f16x2(tile.c[3], tile.c[2])};
 
     for (int i = int(threadIdx.x); i < 2 * core; i += int(TD_BLOCK_THREADS)) {
         const int column = i % core / 16, k = i / core * 16 + i % 16;
@@ -69,10 +72,27 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
     const uint64_t descriptor =
         (td::shared_address(b) & 0x3ffff) >> 4 | uint64_t(core >> 4) << 16 | uint64_t(2 * core >> 4) << 32;
     td::wgmma_fence();
-    td::wgmma_m64n8k32_e4m3(tile.c, tile.a, descriptor);
+    if constexpr (InF16)
+        td::wgmma_m64n8k32_e4m3(halves, tile.a, descriptor);
+    else
+        td::wgmma_m64n8k32_e4m3(tile.c, tile.a, descriptor);
     td::wgmma_commit();
     td::wgmma_wait<0>();
+    for (int i = 0; i < 4 && InF16; i++)
+        tile.c[i] = __half2float(__ushort_as_half((unsigned short)(halves[i / 2] >> 16 * (i % 2))));
     tile.store(p);
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    probe_wgmma_e4m3(const __grid_constant__ td_params_probe p)
+{
+    probe_wgmma<false>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    probe_wgmma_e4m3_f16(const __grid_constant__ td_params_probe p)
+{
+    probe_wgmma<true>(p);
 }
 #endif
 

@@ -515,8 +515,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
         for (uint32_t i = 0; i < p.chunks; i++)
             amax = fmaxf(amax, from[int64_t(i) * p.d_pad]);
         if (p.mode == 0) {
-            scale = td::code_scale(amax, 448.0f);
-            factor[c] = td::code_factor(amax, 448.0f);
+            scale = td::code_scale(amax, TD_V_TOP);
+            factor[c] = td::code_factor(amax, TD_V_TOP);
         } else {
             scale = td::half_scale(amax);
             factor[c] = __frcp_rn(td::half_scale(amax));

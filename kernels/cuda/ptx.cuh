@@ -96,6 +96,14 @@ __device__ __forceinline__ float ex2(float x)
 #define TD_HAVE_WGMMA 1
 
 /* A: 64 rows x 32 codes, 16 rows a warp in mma's fragment; B: 8 columns x 32 codes in shared memory. */
+__device__ __forceinline__ void wgmma_m64n8k32_e4m3(uint32_t (&c)[2], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f16.e4m3.e4m3 {%0,%1}, {%2,%3,%4,%5}, %6, 1, 1, 1;"
+                 : "+r"(c[0]), "+r"(c[1])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+
 __device__ __forceinline__ void wgmma_m64n8k32_e4m3(float (&c)[4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, 1;"
@@ -130,20 +138,21 @@ __device__ __forceinline__ void fence_proxy_async()
 #define TD_D_32 TD_D_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define TD_D_48 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define TD_D_64 TD_D_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TD_D_20 TD_D_16 ",%16,%17,%18,%19"
-#define TD_D_36 TD_D_32 ",%32,%33,%34,%35"
-#define TD_D_52 TD_D_48 ",%48,%49,%50,%51"
-#define TD_D_68 TD_D_64 ",%64,%65,%66,%67"
+#define TD_D_10 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9"
+#define TD_D_18 TD_D_16 ",%16,%17"
+#define TD_D_26 TD_D_18 ",%18,%19,%20,%21,%22,%23,%24,%25"
+#define TD_D_34 TD_D_32 ",%32,%33"
 #define TD_X_AT(c, x, i) c((x)[i]), c((x)[i + 1]), c((x)[i + 2]), c((x)[i + 3])
 #define TD_X_16_AT(c, x, i) TD_X_AT(c, x, i), TD_X_AT(c, x, i + 4), TD_X_AT(c, x, i + 8), TD_X_AT(c, x, i + 12)
 #define TD_X_16(c, x) TD_X_16_AT(c, x, 0)
 #define TD_X_32(c, x) TD_X_16(c, x), TD_X_16_AT(c, x, 16)
+#define TD_X_2_AT(c, x, i) c((x)[i]), c((x)[i + 1])
+#define TD_X_10(c, x) TD_X_AT(c, x, 0), TD_X_AT(c, x, 4), TD_X_2_AT(c, x, 8)
+#define TD_X_18(c, x) TD_X_16(c, x), TD_X_2_AT(c, x, 16)
+#define TD_X_26(c, x) TD_X_18(c, x), TD_X_AT(c, x, 18), TD_X_AT(c, x, 22)
+#define TD_X_34(c, x) TD_X_32(c, x), TD_X_2_AT(c, x, 32)
 #define TD_X_48(c, x) TD_X_32(c, x), TD_X_16_AT(c, x, 32)
 #define TD_X_64(c, x) TD_X_48(c, x), TD_X_16_AT(c, x, 48)
-#define TD_X_20(c, x) TD_X_16(c, x), TD_X_AT(c, x, 16)
-#define TD_X_36(c, x) TD_X_32(c, x), TD_X_AT(c, x, 32)
-#define TD_X_52(c, x) TD_X_48(c, x), TD_X_AT(c, x, 48)
-#define TD_X_68(c, x) TD_X_64(c, x), TD_X_AT(c, x, 64)
 
 /* C = A B^T [+ C] of 64 x n, k = 32: int8, A and B in shared memory (descriptors). `count` = n / 2 registers;
  * `a` and `b` are the numbers of the operands behind them. */
@@ -182,30 +191,23 @@ __device__ __forceinline__ void wgmma_s8(int (&c)[32], const uint32_t (&a)[4], u
                      : "memory");
 }
 
-/* The same of e4m3, A in registers: a warp's 16 rows as mma's fragment, at operands a0 to a3. */
-#define TD_WGMMA_E4M3(n, count, a0, a1, a2, a3, b)                                                                    \
-    template <bool Add>                                                                                               \
-    __device__ __forceinline__ void wgmma_e4m3(float (&c)[count], const uint32_t (&a)[4], uint64_t b_shared)          \
+/* C = A B^T [+ C, if `add`] of e4m3 with C in fp16, two columns a register. A in registers: a warp's 16 rows as mma's
+ * fragment, at operands a0 to a3; n is twice as many as there are registers. */
+#define TD_WGMMA_E4M3(n, count, a0, a1, a2, a3, b, add_)                                                              \
+    __device__ __forceinline__ void wgmma_e4m3(uint32_t (&c)[count], const uint32_t (&a)[4], uint64_t b_shared,       \
+                                               bool add = true)                                                       \
     {                                                                                                                 \
-        if constexpr (Add)                                                                                            \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" TD_D_##count "}, {%" #a0        \
-                         ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b                                                         \
-                         ", 1, 1, 1;"                                                                                 \
-                         : TD_X_##count("+f", c)                                                                      \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                  \
-                         : "memory");                                                                                 \
-        else                                                                                                          \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" TD_D_##count "}, {%" #a0        \
-                         ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b                                                         \
-                         ", 0, 1, 1;"                                                                                 \
-                         : TD_X_##count("=f", c)                                                                      \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                  \
-                         : "memory");                                                                                 \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #add_ ", 0; "                                                 \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k32.f16.e4m3.e4m3 {" TD_D_##count "}, {%" #a0            \
+                     ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1; }"                                              \
+                     : TD_X_##count("+r", c)                                                                          \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared), "r"(uint32_t(add))                  \
+                     : "memory");                                                                                     \
     }
-TD_WGMMA_E4M3(40, 20, 20, 21, 22, 23, 24)
-TD_WGMMA_E4M3(72, 36, 36, 37, 38, 39, 40)
-TD_WGMMA_E4M3(104, 52, 52, 53, 54, 55, 56)
-TD_WGMMA_E4M3(136, 68, 68, 69, 70, 71, 72)
+TD_WGMMA_E4M3(40, 10, 10, 11, 12, 13, 14, 15)
+TD_WGMMA_E4M3(72, 18, 18, 19, 20, 21, 22, 23)
+TD_WGMMA_E4M3(104, 26, 26, 27, 28, 29, 30, 31)
+TD_WGMMA_E4M3(136, 34, 34, 35, 36, 37, 38, 39)
 
 #define TD_D_40 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define TD_D_80 TD_D_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
@@ -258,6 +260,13 @@ TD_WGMMA_PV(64, 32, 32, 33, 34, 35, 36)
 TD_WGMMA_PV(80, 40, 40, 41, 42, 43, 44)
 TD_WGMMA_PV(96, 48, 48, 49, 50, 51, 52)
 TD_WGMMA_PV(128, 64, 64, 65, 66, 67, 68)
+
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
 
 /* Registers that wgmma writes: nothing that reads them is moved above this. */
 template <class E, int N> __device__ __forceinline__ void wgmma_hold(E (&x)[N])

@@ -843,12 +843,20 @@ void execute(Started &it, unsigned warp)
         }
         for (int row = 0; row < 16; row++) {
             const int lane = row % 8 * 4 + column % 8 / 2, element = column / 8 * 4 + row / 8 * 2 + column % 2;
-            uint32_t *bits = &it.into->values[size_t(lane * it.into->count + element)];
+            uint32_t none = 0, *bits = it.type == Type::e4m3_into_f16
+                                           ? &none
+                                           : &it.into->values[size_t(lane * it.into->count + element)];
             if (it.type == Type::s8) {
                 int32_t sum = int32_t(*bits);
                 for (int k = 0; k < 32; k++)
                     sum += int8_t(a[row][k]) * int8_t(b[k]);
                 *bits = uint32_t(sum);
+            } else if (it.type == Type::e4m3_into_f16) {
+                uint32_t &pair = it.into->values[size_t(lane * it.into->count + column / 8 * 2 + row / 8)];
+                const int shift = column % 2 * 16;
+                const float sum = td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA_F16, a[row], b,
+                                                   td_from_f16(uint16_t(pair >> shift)));
+                pair = (pair & ~(0xffffu << shift)) | uint32_t(td_to_f16(sum)) << shift;
             } else if (it.type == Type::e4m3) {
                 *bits = td_bits(td_twin_mma_e4m3(TD_ACCUMULATOR_WGMMA, a[row], b, td_float(*bits)));
             } else {
@@ -902,7 +910,7 @@ void wgmma_start(const Product &product)
                 it.into = accumulator;
         if (!it.into) {
             it.into = std::make_shared<Accumulator>();
-            it.into->count = first.n / 2;
+            it.into->count = first.n / (first.type == Type::e4m3_into_f16 ? 4 : 2);
             it.into->values.resize(size_t(32 * it.into->count));
             for (int i = 0; i < 32; i++) {
                 it.into->c[i] = static_cast<const Product *>(lanes[i])->c;

@@ -81,14 +81,14 @@ bool mbarrier_test(uint32_t at, uint32_t parity); /* for somebody who asks until
 bool mbarrier_look(uint32_t at, uint32_t parity);
 
 /* Products that are under way: C (64 x n, 32 bits an element) = A B [+ C], k = 32 bytes of a row of A. */
-enum class Type { s8, e4m3, f16, bf16 };
+enum class Type { s8, e4m3, e4m3_into_f16, f16, bf16 };
 struct Product {
     Type type;
     int n;
     bool adds, b_by_k; /* b_by_k: a row of B in shared memory is a k, not a column */
     uint64_t a, b;     /* descriptors */
     const uint32_t *a_registers; /* or NULL */
-    void *c;                     /* this lane's n / 2 */
+    void *c;                     /* this lane's n / 2 numbers */
 };
 void wgmma_fence();
 void wgmma_start(const Product &product);

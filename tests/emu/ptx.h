@@ -231,9 +231,14 @@ template <bool Add, int N> static inline void wgmma_s8(int (&c)[N], const uint32
 {
     emu::wgmma_start({emu::Type::s8, 2 * N, Add, false, 0, b_shared, a, c});
 }
-template <bool Add, int N> static inline void wgmma_e4m3(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
+static inline void wgmma_m64n8k32_e4m3(uint32_t (&c)[2], const uint32_t (&a)[4], uint64_t b)
 {
-    emu::wgmma_start({emu::Type::e4m3, 2 * N, Add, false, 0, b_shared, a, c});
+    emu::wgmma_start({emu::Type::e4m3_into_f16, 8, true, false, 0, b, a, c});
+}
+template <int N>
+static inline void wgmma_e4m3(uint32_t (&c)[N], const uint32_t (&a)[4], uint64_t b_shared, bool add = true)
+{
+    emu::wgmma_start({emu::Type::e4m3_into_f16, 4 * N, add, false, 0, b_shared, a, c});
 }
 template <bool Add, bool Bf16, int N> static inline void wgmma_qk(float (&c)[N], uint64_t a_shared, uint64_t b_shared)
 {
@@ -243,6 +248,13 @@ template <bool Add, bool Bf16, int N> static inline void wgmma_qk(float (&c)[N],
 template <bool Bf16, int N> static inline void wgmma_pv(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
 {
     emu::wgmma_start({Bf16 ? emu::Type::bf16 : emu::Type::f16, 2 * N, true, true, 0, b_shared, a, c});
+}
+static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t d = 0;
+    for (int shift = 0; shift < 32; shift += 16)
+        d |= uint32_t(td_to_f16(td_from_f16(uint16_t(a >> shift)) * td_from_f16(uint16_t(b >> shift)))) << shift;
+    return d;
 }
 template <class E, int N> static inline void wgmma_hold(E (&)[N]) {}
 template <int Registers> static inline void setmaxnreg_inc() {}

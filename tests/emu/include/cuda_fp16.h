@@ -33,3 +33,7 @@ static inline __half2 __floats2half2_rn(float low, float high)
 {
     return {__float2half_rn(low), __float2half_rn(high)};
 }
+static inline float2 __half22float2(__half2 x)
+{
+    return {__half2float(x.low), __half2float(x.high)};
+}
