@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,8 @@ static void small_experiments(finding *f, gpu_side *gpu, arrays *it)
     f->one_seen = f->all_seen = -1;
     for (int n = 0; n < TD_PROBE_POWERS; n++) {
         const float *tile = d + n * TD_PROBE_ELEMENTS, power = c[n * TD_PROBE_ELEMENTS];
+        if (!isfinite(tile[0])) /* more than fp16 holds */
+            break;
         if (tile[TD_PROBE_ROW_ONE * TD_PROBE_COLUMNS] != power)
             f->one_seen = n;
         if (tile[TD_PROBE_ROW_ALL * TD_PROBE_COLUMNS] != power)
@@ -188,6 +191,8 @@ static const char *remark(const finding *f)
                "follows. It says nothing about the FP8 tensor cores, which wgmma uses";
     if (f->unit == TD_PROBE_WGMMA_E4M3)
         return "the FP8 tensor cores of Hopper, which the paper measured";
+    if (f->unit == TD_PROBE_WGMMA_E4M3_F16)
+        return "the same with sums in fp16, as attn_8b_wgmma has them: rounded to nearest";
     return f->sm == 89 ? "the FP8 tensor cores of Ada, which the paper measured" : "FP8 tensor cores";
 }
 
@@ -227,7 +232,8 @@ static const char *conclusion(const finding *findings, uint32_t count, char *tex
 {
     for (uint32_t i = 0; i < count; i++) {
         const finding *f = &findings[i];
-        if (!f->measured || !f->there || f->unit == TD_PROBE_MMA_F16 || (f->unit == TD_PROBE_MMA_E4M3 && f->sm == 90))
+        if (!f->measured || !f->there || f->unit == TD_PROBE_MMA_F16 || f->unit == TD_PROBE_WGMMA_E4M3_F16 ||
+            (f->unit == TD_PROBE_MMA_E4M3 && f->sm == 90))
             continue;
         if (is_fp22(f))
             snprintf(text, text_bytes,
@@ -307,6 +313,7 @@ static bool open_gpu(gpu_side *gpu)
 static int probe(bool cuda, bool cpu, uint32_t tiles, uint64_t seed, const char *json)
 {
     static const finding models[] = {{.unit = TD_PROBE_WGMMA_E4M3, .sm = 90},
+                                     {.unit = TD_PROBE_WGMMA_E4M3_F16, .sm = 90},
                                      {.unit = TD_PROBE_MMA_E4M3, .sm = 89},
                                      {.unit = TD_PROBE_MMA_E4M3, .sm = 90},
                                      {.unit = TD_PROBE_MMA_E4M3, .sm = 120},

@@ -22,7 +22,7 @@
  *                  here becomes -qmax
  *   row's scale    its group's scale, or NaN if the row is bad (for a key: bad in K or in V)
  *   V's scale      amax over the head's keys of a channel / V_TOP; code = e4m3(y * (V_TOP / amax)). V_TOP is so low that
- *                  sums in fp16 cannot overflow; it costs precision only below 1/112 of amax
+ *                  sums in fp16 cannot overflow; it costs precision only below 1/56 of amax
  *   S              (float)dot * (q_scale * sl2) * k_scale [fma(delta, sl2, .)], sl2 = softmax scale * log2(e); -inf where masked
  *                  evaluated as  (float)dot * ((q_scale * sl2) * k_scale)
  *   m              running row maximum of S over tiles of 64 keys, NaN ignored; base = m, or 0 while m is -inf
@@ -49,7 +49,7 @@
 #define TD_TILE_ROWS 128u  /* rows of Q, K, V that one block of the prologue handles, and the padding of rows */
 #define TD_TILE_KEYS 64u   /* keys per step of the attention kernel, and per flush of the two-level accumulation */
 #define TD_LOG2_448 8.8073549220576037f
-#define TD_V_TOP 1.75f /* the largest code of V */
+#define TD_V_TOP 0.875f /* the largest code of V */
 #define TD_LOG2_E 1.4426950408889634f
 #define TD_LN_2 0.6931471805599453f
 #define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
@@ -74,8 +74,8 @@
 #define TD_HOPPER_STAGES(d_pad) ((d_pad) <= 64u ? 6u : 3u)
 #define TD_HOPPER_ROWS(groups) (64u * (groups))
 #define TD_HOPPER_THREADS(groups) (128u * ((groups) + 1u))
-#define TD_LATE_LIMIT_LOG2 6.0f /* P at most, */
-#define TD_HEADROOM_LOG2 2.0f   /* and how far below that it is when its base is set */
+#define TD_LATE_LIMIT_LOG2 7.0f /* P at most, */
+#define TD_HEADROOM_LOG2 4.0f   /* and how far below that it is when its base is set */
 #define TD_HOPPER_ROW_BYTES(d_pad) ((d_pad) <= 32u ? 32u : (d_pad) <= 64u ? 64u : 128u)
 #define TD_HOPPER_STAGE_BYTES(d_pad) (128u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) + 8u) * 128u + 1024u)
 #define TD_HOPPER_SHARED_BYTES(d_pad, groups)                                                                         \

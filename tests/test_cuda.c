@@ -1033,8 +1033,8 @@ static void test_probe(void **state)
     for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
         /* The twin's fp16 unit is that of sm_90. */
         const bool proven = unit != TD_PROBE_MMA_F16 || sm == 90;
-        const bool has = unit == TD_PROBE_WGMMA_E4M3 ? runs->sm == 90 && !runs->ptx
-                                                     : unit == TD_PROBE_MMA_F16 || runs->sm >= 89;
+        const bool wgmma = unit == TD_PROBE_WGMMA_E4M3 || unit == TD_PROBE_WGMMA_E4M3_F16;
+        const bool has = wgmma ? runs->sm == 90 && !runs->ptx : unit == TD_PROBE_MMA_F16 || runs->sm >= 89;
         const tandem_status status = td_plan_probe(unit, tiles, &target, &plan, why, sizeof why);
 
         if (!has) {
