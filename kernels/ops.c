@@ -64,8 +64,9 @@ static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
 /* The same channels but 256: O and R are too many registers there. */
 static const td_kernel kernels_attn_8b_wgmma[D_COUNT - 1] = {WGMMA(attn_8b_wgmma, 32), WGMMA(attn_8b_wgmma, 64),
                                                              WGMMA(attn_8b_wgmma, 96), WGMMA(attn_8b_wgmma, 128)};
-static const td_kernel kernels_attn_8b_wgmma_two[D_COUNT - 1] = {
-    {0}, {0}, WGMMA(attn_8b_wgmma_two, 96), WGMMA(attn_8b_wgmma_two, 128)};
+static const td_kernel kernels_attn_8b_wgmma_short[D_COUNT - 1] = {
+    WGMMA(attn_8b_wgmma_short, 32), WGMMA(attn_8b_wgmma_short, 64), WGMMA(attn_8b_wgmma_short, 96),
+    WGMMA(attn_8b_wgmma_short, 128)};
 static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
     WGMMA(attn_8b_wgmma_dump, 128)};
@@ -919,22 +920,21 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
     return choose_precision(op, target, cubin, sm);
 }
 
-/* Warpgroups of a block of attn_8b_wgmma that pay off. Blocks of three take 1.28 times as long as blocks of two (NOTES.md),
- * of which there are more: with few blocks that decides. Right for 132 multiprocessors; up to d64 two never pay. */
+/* Warpgroups of a block of attn_8b_wgmma that pay off. With one more a block takes 1.28 times as long (NOTES.md), but
+ * there are fewer blocks: where they are few, that decides. Right for 132 multiprocessors. */
 static uint32_t hopper_groups(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
     enum { MULTIPROCESSORS = 132 };
     double times[2];
 
-    if (d_pad <= 64 || target->groups)
-        return d_pad <= 64 ? 3 : target->groups;
     for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t rows = TD_HOPPER_ROWS(2 + i);
+        const uint32_t rows = TD_HOPPER_ROWS(TD_HOPPER_GROUPS(d_pad) - i);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
 
         times[i] = op->causal ? fmax(1, blocks / 2) : ceil(blocks); /* in those of a block that sees all keys */
     }
-    return times[0] < 1.28 * times[1] ? 2 : 3;
+    const bool is_short = target->dump || (target->rows ? target->rows == TD_SHORT_ROWS : times[1] < 1.28 * times[0]);
+    return TD_HOPPER_GROUPS(d_pad) - is_short;
 }
 
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
@@ -1039,10 +1039,10 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
                            scale > 0;
     /* ring: in the shared memory that every executor has; it has no dumps */
-    const bool roomy = target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad, 3u);
+    const bool roomy = target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad, TD_HOPPER_GROUPS(d_pad));
     const bool ring = wgmma_can && !roomy && !target->dump, wgmma = wgmma_can && (roomy || ring);
     const bool dump = target->dump && at.is_gpu;
-    const uint32_t groups = ring || dump ? TD_HOPPER_INLINE_GROUPS(d_pad) : hopper_groups(op, target, d_pad);
+    const uint32_t groups = ring ? TD_HOPPER_INLINE_GROUPS(d_pad) : hopper_groups(op, target, d_pad);
     const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad) : k.rows_pad / TD_TILE_KEYS;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
     const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
@@ -1173,8 +1173,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
                               : ring   ? &kernels_attn_8b_wgmma_inline[d_index]
                               : wgmma  ? (dump          ? &kernels_attn_8b_wgmma_dump[d_index]
-                                          : groups == 2 ? &kernels_attn_8b_wgmma_two[d_index]
-                                                        : &kernels_attn_8b_wgmma[d_index])
+                                          : groups < TD_HOPPER_GROUPS(d_pad) ? &kernels_attn_8b_wgmma_short[d_index]
+                                                                             : &kernels_attn_8b_wgmma[d_index])
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;

@@ -21,6 +21,9 @@ typedef enum td_accumulator {
     TD_ACCUMULATOR_WGMMA_F16 = 5      /* wgmma e4m3 of sm_90 into fp16: k = 32 fused, 13 fractional bits, to nearest */
 } td_accumulator;
 
+/* Blocks of attn_8b_wgmma: those that pay off, those of more rows, those of fewer. Bits do not differ. */
+typedef enum td_rows { TD_BEST_ROWS = 0, TD_MOST_ROWS = 1, TD_SHORT_ROWS = 2 } td_rows;
+
 /* What a plan is made for. */
 typedef struct td_target {
     uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
@@ -33,7 +36,7 @@ typedef struct td_target {
      * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece. */
     uint32_t last_keys;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
-    uint32_t groups;       /* warpgroups that compute in a block of attn_8b_wgmma, 2 or 3 where it has both; 0: what pays */
+    uint32_t rows;         /* td_rows */
     /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */

@@ -417,9 +417,8 @@ static void test_direct(void **state)
 /* The plan for a command buffer against the twin, if `twin`, and bit for bit against that for a stream. */
 static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
 {
-    enum { WAYS = 3 }; /* in a command buffer; by three warpgroups a block; by two, above d64 */
-    const char *const names[WAYS] = {"attn_8b_wgmma_inline", "attn_8b_wgmma",
-                                     shape->head_dim > 64 ? "attn_8b_wgmma_two" : "attn_8b_wgmma"};
+    enum { WAYS = 3 }; /* in a command buffer, by large blocks, by small ones */
+    static const char *const names[WAYS] = {"attn_8b_wgmma_inline", "attn_8b_wgmma", "attn_8b_wgmma_short"};
     tu_tensor o[WAYS], lse[WAYS];
     tu_case it;
 
@@ -432,7 +431,7 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
         gpu_case gpu;
         char why[200];
 
-        target.groups = i == 2 ? 2 : 3;
+        target.rows = i == 1 ? TD_MOST_ROWS : TD_SHORT_ROWS;
         o[i] = tu_tensor_like(&it.o);
         lse[i] = tu_tensor_like(&it.lse);
         if (twin && i == 0)

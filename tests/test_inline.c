@@ -272,7 +272,7 @@ static void check_wgmma(const tu_shape *shape)
         assert_int_equal(tu_case_run(&it, &free_target, 2), TANDEM_OK);
     }
     name = it.plan.records[it.plan.record_count - 1].kernel->name;
-    assert_true(strcmp(name, "attn_8b_wgmma") == 0 || strcmp(name, "attn_8b_wgmma_two") == 0);
+    assert_true(strcmp(name, "attn_8b_wgmma") == 0 || strcmp(name, "attn_8b_wgmma_short") == 0);
     same("O", &on, TD_VIEW_O, &it.o);
     if (it.lse.data)
         same("lse", &on, TD_VIEW_LSE, &it.lse);

@@ -51,14 +51,14 @@ REGISTERS = {
 # Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute up to 240.
 # Warpgroups that compute, by head dim.
 WGMMA = {
-    "attn_8b_wgmma": {32: 3, 64: 3, 96: 3, 128: 3},
-    "attn_8b_wgmma_two": {96: 2, 128: 2},
+    "attn_8b_wgmma": {32: 4, 64: 4, 96: 3, 128: 3},
+    "attn_8b_wgmma_short": {32: 3, 64: 3, 96: 2, 128: 2},
     "attn_8b_wgmma_dump": {32: 3, 64: 3, 96: 2, 128: 2},
     "attn_8b_wgmma_inline": {32: 3, 64: 3, 96: 2, 128: 2},
 }
-WGMMA_REGISTERS = {2: 168, 3: 128}
+WGMMA_REGISTERS = {2: 168, 3: 128, 4: 96}
 # Registers of a thread as setmaxnreg hands them out, of those that compute and of those that fetch.
-HANDED = {2: (240, 24), 3: (160, 32), "attn_8b_wgmma_inline": {2: (232, 40), 3: (160, 32)}}
+HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24), "attn_8b_wgmma_inline": {2: (232, 40), 3: (160, 32)}}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
 SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
 

@@ -3,10 +3,10 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc in fp16 over 512 keys in the tensor cores, O += R in fp32.
- * Blocks have three warpgroups that compute, 192 rows. `attn_8b_wgmma_two` has two, 128 rows, for d96 and d128: where
+ * Blocks have TD_HOPPER_GROUPS(d) warpgroups that compute, of 64 rows each. `attn_8b_wgmma_short` has one fewer: where
  * there are few blocks, shorter ones end earlier. Not a bit differs.
- * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups). Registers of a thread that computes: 160, or 240.
- * `attn_8b_wgmma_dump` is the same for tests, of three and, for d96 and d128, two warpgroups, with S, P and R written out.
+ * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups). Registers of a thread that computes: 240, 160 or 112 with 2, 3 or 4.
+ * `attn_8b_wgmma_dump` is the short one for tests, with S, P and R written out.
  * Times: kernels/NOTES.md.
  */
 #include "hopper.cuh"
@@ -33,10 +33,10 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
     fence_proxy_async();
     __syncthreads();
     if (threadIdx.x >= 128 * T::groups) {
-        setmaxnreg_dec<T::groups == 2 ? 24 : 32>();
+        setmaxnreg_dec<T::groups == 3 ? 32 : 24>();
         produce<T>(shared, p, at);
     } else {
-        setmaxnreg_inc<T::groups == 2 ? 240 : 160>();
+        setmaxnreg_inc<T::groups == 2 ? 240 : T::groups == 3 ? 160 : 112>();
         consume<T>(shared, p, at);
     }
 }
@@ -51,12 +51,14 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
         if (!td::cancelled(p.cancel))                                                       \
             td::attend_hopper<td::HopperTile<dim, groups, dump>>(p);                        \
     }
-TD_HOPPER_ENTRY(attn_8b_wgmma, 32, 3, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 64, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma, 32, 4, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma, 64, 4, false)
 TD_HOPPER_ENTRY(attn_8b_wgmma, 96, 3, false)
 TD_HOPPER_ENTRY(attn_8b_wgmma, 128, 3, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_two, 96, 2, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_two, 128, 2, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_short, 32, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_short, 64, 3, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_short, 96, 2, false)
+TD_HOPPER_ENTRY(attn_8b_wgmma_short, 128, 2, false)
 TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 32, 3, true)
 TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 64, 3, true)
 TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 96, 2, true)

@@ -247,15 +247,16 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
             c.template mask<decltype(tile)::value>(scales, lane, step * T::keys, end, reach);
         };
+        const auto set_scale = [&] { c.set_scale(shared.row_scale + 64 * group, key_scale); };
         const auto mask_first = [&](int step) {
             const float *scales = k_scale + step * T::keys;
 
             key_scale = -CUDART_INF_F;
             for (int key = 2 * (lane_now() % 4); key < T::keys; key += 8)
                 key_scale = fmaxf(key_scale, fmaxf(scales[key], scales[key + 1]));
+            set_scale();
             mask(Number<0>(), step);
         };
-        const auto set_scale = [&] { c.set_scale(shared.row_scale + 64 * group, key_scale); };
         const auto are_there = [&](const td_ring_pair &of) {
             return is_there(shared.full[of.k.slot], td_ring_full_parity(of.k)) &
                    is_there(shared.full[of.v.slot], td_ring_full_parity(of.v));
@@ -274,10 +275,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         wgmma_wait<0>();
         wgmma_hold(c.s);
         warp_arrive(shared.empty[0]);
+        set_scale();
         if (odd)
             mask_first(0);
-        set_scale();
-        c.set_base();
+        c.set_base(c.l);
 
 #pragma unroll 1
         for (int step = 0;; step++) {
@@ -292,9 +293,9 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (step > 0)
                 warp_arrive(shared.empty[v_slot]);
             if (r_begins(step))
-                c.flush();
+                c.flush(c.l);
             c.template exponentials<0, pieces / 2, pieces>();
-            c.template check<0>();
+            c.template check<0>(c.l);
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (!there)
@@ -319,7 +320,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             wgmma_wait<0>(); /* R of the first tile */
             warp_arrive(shared.empty[v_slot]);
             c.template exponentials<1, pieces / 2, pieces>();
-            c.template check<1>();
+            c.template check<1>(c.l);
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             if (!there)
@@ -328,6 +329,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.issue_qk(k_tile + now.k.slot * slot_words);
             c.template issue_pv<1>(v_tile + now.v.slot * slot_words);
             odd = look(step + 1);
+            set_scale();
             wgmma_wait<1>(); /* S of the next step */
             wgmma_hold(c.s);
             if (!more)
@@ -336,11 +338,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             v_slot = now.v.slot;
             if (__builtin_expect(odd, 0))
                 mask_first(step + 1);
-            set_scale();
         }
         wgmma_wait<0>();
         wgmma_hold(c.r);
-        c.flush();
+        c.flush(c.l);
     }
 
     const int lane = lane_now(), row0 = row_now();

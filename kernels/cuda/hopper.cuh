@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim], V codes [bhk][Dim][kv_pad], keys permuted as the A
- * fragment of P wants them. A block is two or three warpgroups of 64 rows and one that fetches. A step takes 128 keys in
+ * fragment of P wants them. A block is two to four warpgroups of 64 rows and one that fetches. A step takes 128 keys in
  * two halves that follow one another in one set of registers for S (i: step; 0, 1: halves):
  *
  *   fetching   V(i) K(i+1) -> a ring of stages, mbarriers full and empty
@@ -16,8 +16,8 @@
  *
  * R adds up TD_HOPPER_R_KEYS keys in fp16: products are exact, those of 32 keys and R are cut off behind 13 fractional bits
  * of the largest and added up exactly, and the sum is rounded to nearest (kernels/cpu/twin.c). O, in fp32, takes the rest
- * (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so three
- * warpgroups have room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160. No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2
+ * (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so a third
+ * warpgroup has room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160; at Dim 64 a fourth: O 32, R 18 of 112. No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2
  * and V's codes are at most TD_V_TOP, so 512 keys are at most 128 * 0.875 * 512 = 57344 of 65504. P's sum is one more
  * column of P V, a channel of ones: the denominator adds up the very codes that the numerator has, rounded alike.
  * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
@@ -57,6 +57,7 @@ template <int Dim, int Groups, bool Dump> struct HopperTile {
         alignas(1024) uint64_t full[stages];
         uint64_t empty[stages];
         float row_scale[rows]; /* with the softmax's */
+        float l[2][128 * groups]; /* each thread's, which it rarely needs */
     };
     static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
     static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d, unsigned(Groups)), "the launch asks for another size");
@@ -142,7 +143,8 @@ template <class T> struct Sums {
     /* row_scale: of the warpgroup's rows. */
     __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale)
     {
-        const float *mine = row_scale + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4;
+        const uint32_t t = uint32_t(tid_x());
+        const float *mine = row_scale + t % 128 / 32 * 16 + t % 32 / 4;
 
         scale[0] = __fmul_rn(mine[0], key_scale);
         scale[1] = __fmul_rn(mine[8], key_scale);
@@ -156,8 +158,8 @@ template <class T> struct Sums {
         return __half22float2(pair);
     }
 
-    /* O += R: the second level of the accumulation. */
-    __device__ __forceinline__ void flush()
+    /* O += R: the second level of the accumulation. l: of two rows, `Apart` from another. */
+    template <int Apart = 1> __device__ __forceinline__ void flush(float *l)
     {
 #pragma unroll
         for (int i = 0; i < T::dim / 4; i++) {
@@ -168,14 +170,14 @@ template <class T> struct Sums {
         }
 #pragma unroll
         for (int row = 0; row < 2; row++)
-            l[row] = __fadd_rn(l[row], pair_of_r(T::dim / 4 + row).x);
+            l[row * Apart] = __fadd_rn(l[row * Apart], pair_of_r(T::dim / 4 + row).x);
     }
 };
 
 /* Whether R begins anew with a step of TD_HOPPER_KEYS keys: then it has to be in O. */
 __device__ __forceinline__ bool r_begins(int step)
 {
-    return step % int(TD_HOPPER_R_KEYS / TD_HOPPER_KEYS) == 0;
+    return uint32_t(step) % (TD_HOPPER_R_KEYS / TD_HOPPER_KEYS) == 0;
 }
 
 template <int Value> struct Number {
@@ -190,7 +192,7 @@ template <class T> struct Consumer : Sums<T> {
 
     int s[kHalf / 2]; /* of a half */
     uint32_t p[2][kHalf / 32][4];
-    using Sums<T>::r, Sums<T>::o, Sums<T>::l, Sums<T>::top, Sums<T>::scale;
+    using Sums<T>::r, Sums<T>::o, Sums<T>::top, Sums<T>::scale;
 
     /* S of a half of the keys; q and k are tile_word()s. */
     template <int Half> __device__ __forceinline__ void issue_qk(uint32_t q, uint32_t k)
@@ -267,7 +269,7 @@ template <class T> struct Consumer : Sums<T> {
     }
 
     /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. */
-    __device__ __forceinline__ void rebase(float (&here)[2])
+    template <int Apart> __device__ __forceinline__ void rebase(float (&here)[2], float *l)
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
@@ -277,7 +279,7 @@ template <class T> struct Consumer : Sums<T> {
 
             here[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
             top[row] = next;
-            l[row] = __fmul_rn(l[row], here[row]);
+            l[row * Apart] = __fmul_rn(l[row * Apart], here[row]);
         }
     }
 
@@ -329,23 +331,23 @@ template <class T> struct Consumer : Sums<T> {
     }
 
     /* The first base, by half 0. */
-    __device__ __forceinline__ void set_base()
+    template <int Apart = 1> __device__ __forceinline__ void set_base(float *l)
     {
         float here[2];
 
         exceeds(here);
-        rebase(here); /* nothing has been added up */
+        rebase<Apart>(here, l); /* nothing has been added up */
     }
 
     /* P of a half again, if its base does not fit. */
-    template <int Half> __device__ __forceinline__ void check()
+    template <int Half, int Apart = 1> __device__ __forceinline__ void check(float *l)
     {
         float here[2];
 
         if (__builtin_expect(__any_sync(~0u, saturated<Half>()), 0) && __any_sync(~0u, exceeds(here))) {
             wgmma_wait<0>(); /* R */
             wgmma_hold(r);
-            rebase(here);
+            rebase<Apart>(here, l);
             exponentials<Half, 0, kPieces, true>();
             rescale(here);
         }
@@ -566,7 +568,7 @@ __device__ __forceinline__ void write_rows(const td_params_attention &p, int64_t
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
 {
-    constexpr int pieces = Consumer<T>::kPieces;
+    constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
     const int group_row = at.row0 + 64 * group;
@@ -579,6 +581,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
     Consumer<T> c;
+    const auto sums = [&] { return &shared.l[0][tid_x()]; };
 
     copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
                                          (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
@@ -589,7 +592,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         c.top[row] = -CUDART_INF_F;
-        c.l[row] = 0.0f;
+        shared.l[row][threadIdx.x] = 0.0f;
     }
     float key_scale;
     bool odd = false; /* keys of the step are masked or bad */
@@ -626,12 +629,14 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         RingPlace next = {0, 0};
         /* Registers are few: what is rarely needed is found anew there. */
         const auto mask = [&](auto half, const float *k_scale, int step) {
-            const int t = tid_x() % 128, first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
+            const int t = int(uint32_t(tid_x()) % 128u), first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
 
-            c.template mask<decltype(half)::value>(k_scale, t % 32, step * T::keys, end, first);
+            c.template mask<decltype(half)::value>(k_scale, t & 31, step * T::keys, end, first);
         };
+        const auto set_scale = [&] { c.set_scale(shared.row_scale + 64 * group, key_scale); };
         const auto mask_first = [&](const float *k_scale, int step) {
-            key_scale = largest_scale<T>(k_scale, tid_x() % 32);
+            key_scale = largest_scale<T>(k_scale, tid_x() & 31);
+            set_scale();
             mask(Number<0>(), k_scale, step);
         };
 
@@ -642,10 +647,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         wgmma_hold(c.s);
         if (T::dump)
             dump_s<T, 0>(p, c, dump_row, lane, 0);
+        set_scale();
         if (odd)
             mask_first(first_scale, 0);
-        c.set_scale(shared.row_scale + 64 * group, key_scale);
-        c.set_base();
+        c.template set_base<apart>(sums());
 
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
@@ -661,10 +666,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (r_begins(step)) {
                 if (T::dump && step > 0)
                     dump_r<T>(p, c, dump_row, lane, step - 1);
-                c.flush();
+                c.template flush<apart>(sums());
             }
             c.template exponentials<0, pieces / 2, pieces>();
-            c.template check<0>();
+            c.template check<0, apart>(sums());
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (T::dump)
@@ -682,7 +687,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             warp_arrive(shared.empty[now.stage]);
 
             c.template exponentials<1, 0, pieces>();
-            c.template check<1>();
+            c.template check<1, apart>(sums());
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             if (T::dump)
@@ -690,13 +695,13 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.template issue_qk<0>(q_tile, k_next);
             c.template issue_pv<1>(v_next);
             odd = look(k_scale_next, step + 1);
+            set_scale();
             wgmma_wait<1>(); /* S of the next step */
             wgmma_hold(c.s);
             if (T::dump && more)
                 dump_s<T, 0>(p, c, dump_row, lane, (step + 1) * T::keys);
             if (__builtin_expect(odd && more, 0))
                 mask_first(k_scale_next, step + 1);
-            c.set_scale(shared.row_scale + 64 * group, key_scale);
             now = next;
             next.next<T::stages>();
         }
@@ -704,7 +709,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         wgmma_hold(c.r);
         if (T::dump)
             dump_r<T>(p, c, dump_row, lane, steps - 1);
-        c.flush();
+        c.template flush<apart>(sums());
     }
     for (int fetch = steps; fetch <= at.steps; fetch++) { /* fetches of the other warpgroups */
         wait_for(shared.full[now.stage], now.parity);
@@ -712,8 +717,11 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         now.next<T::stages>();
     }
 
-    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], group_row + tid_x() % 128 / 32 * 16,
-                  tid_x() % 32, c);
+    c.l[0] = sums()[0];
+    c.l[1] = sums()[apart];
+    const uint32_t t = uint32_t(tid_x());
+    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], group_row + int(t % 128 / 32 * 16),
+                  int(t % 32), c);
 }
 
 } // namespace td
