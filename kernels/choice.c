@@ -43,6 +43,7 @@ bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *devic
 /* What a kernel has to do: tiles of rows, and the keys that one has on average, and the longest so many times. */
 typedef struct work {
     double tiles, keys, longest;
+    double long_tiles, longer; /* 0, or how many if they had more rows, and how much longer each takes then */
     double row_tiles, key_tiles; /* of a plane, and if it had as many queries as keys */
 } work;
 
@@ -50,6 +51,19 @@ typedef struct work {
 static uint32_t tile_rows(uint32_t sm, uint32_t head_dim)
 {
     return sm == 90 && head_dim <= 128 ? TD_F16_ROWS(head_dim) : TD_TWIN_ROWS;
+}
+
+/* attn_8b_wgmma has blocks of two sizes and takes what ends earlier. */
+static bool has_long_tiles(uint32_t sm, int cost, uint32_t head_dim)
+{
+    return sm == 90 && cost == TD_CHOICE_8B && head_dim <= 128;
+}
+
+static void add_long_tiles(work *w, double planes, uint32_t length, uint32_t rows)
+{
+    const uint32_t long_rows = rows + TD_HOPPER_ROWS(1);
+    w->long_tiles = planes * ((length + long_rows - 1) / long_rows);
+    w->longer = TD_HOPPER_LONGER(rows > TD_HOPPER_ROWS(2) ? 64 : 128);
 }
 
 static work work_of(const tandem_attention *op, uint32_t rows)
@@ -75,7 +89,11 @@ static double waves(const work *w, double multiprocessors, bool equal, bool pair
 {
     if (paired && w->tiles >= 2 * multiprocessors)
         return 2 * ceil(w->tiles / (2 * multiprocessors));
-    return equal ? ceil(w->tiles / multiprocessors) : fmax(w->longest, w->tiles / multiprocessors);
+    const double number = equal ? ceil(w->tiles / multiprocessors) : fmax(w->longest, w->tiles / multiprocessors);
+    if (!(w->long_tiles > 0))
+        return number;
+    const work of_long = {.tiles = w->long_tiles, .longest = w->longest};
+    return fmin(number, w->longer * waves(&of_long, multiprocessors, equal, false));
 }
 
 static double rows_read(const tandem_attention *op)
@@ -93,8 +111,9 @@ uint32_t td_choice_rule_direct(const tandem_attention *op)
     int i = 0;
     while (steps[i].head_dim < op->head_dim && i < 3)
         i++;
-    const work w = work_of(op, TD_F16_ROWS(op->head_dim));
+    work w = work_of(op, TD_F16_ROWS(op->head_dim));
     const double f16 = waves(&w, H200, !op->causal, op->causal) * (1.8 + steps[i].f16 * w.keys / 128);
+    add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, TD_F16_ROWS(op->head_dim));
     const double kernel = waves(&w, H200, !op->causal, false) * (3.5 + steps[i].kernel_8b * w.keys / 128);
     const double prologue = 7 + rows_read(op) * 3 * op->head_dim / 2.4e6;
     return kernel + prologue < f16 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
@@ -107,14 +126,16 @@ typedef struct grid {
     enum { SQUARE, MASKED, FEW, PROLOGUE } section;
     double multiprocessors;
     uint32_t rows; /* of a tile */
-    bool paired;
+    bool paired, has_long;
 } grid;
 
 static double weight(const grid *g, uint32_t planes, uint32_t length)
 {
     const bool masked = g->section == MASKED;
     const uint32_t tiles = g->section == FEW ? 1 : (length + g->rows - 1) / g->rows;
-    const work w = {.tiles = (double)planes * tiles, .longest = 2};
+    work w = {.tiles = (double)planes * tiles, .longest = 2};
+    if (g->has_long)
+        add_long_tiles(&w, planes, g->section == FEW ? 1 : length, g->rows);
     if (g->section == PROLOGUE)
         return (double)planes * length;
     return waves(&w, g->multiprocessors, !masked, g->paired) * length / (masked ? 2 : 1);
@@ -160,9 +181,13 @@ static double kernel_us(const td_choice_table *table, const td_choice_part *part
 {
     const uint32_t rows = tile_rows(table->sm, op->head_dim);
     const double multiprocessors = table->multiprocessors;
-    const work w = work_of(op, rows);
-    const grid square = {part->causal ? MASKED : SQUARE, multiprocessors, rows, is_paired(table->sm, i, part->causal)},
-               few = {FEW, multiprocessors, rows, false};
+    const bool has_long = has_long_tiles(table->sm, i, op->head_dim);
+    work w = work_of(op, rows);
+    if (has_long)
+        add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, rows);
+    const grid square = {part->causal ? MASKED : SQUARE, multiprocessors, rows,
+                         is_paired(table->sm, i, part->causal), has_long},
+               few = {FEW, multiprocessors, rows, false, has_long};
     const double by_square = unit_of(&square, part->costs[i].kernel, w.tiles / w.key_tiles, op->kv_len);
     const double by_few = unit_of(&few, part->costs[i].few, w.tiles, op->kv_len);
     const double share = w.row_tiles >= w.key_tiles ? 1 : log(w.row_tiles) / log(w.key_tiles);

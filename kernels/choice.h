@@ -77,12 +77,14 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  *     8B  = waves * (3.5 + e * keys / 128) + 7 + bytes / 2.4 MB
  *
  *     head dim  up to 64    80    96   128     waves: of 132 tiles of 128 rows, 192 up to head dim 64; whole ones; with
- *     f             1.47  1.17  1.36  1.74            a mask as above, of F16 whole pairs from 264 tiles on
+ *     f             1.47  1.17  1.36  1.74            a mask as above, of F16 whole pairs from 264 tiles on; of 8B those
+ *                                                     of tiles of 64 rows more, which take 1.28 times as long (1.25 up
+ *                                                     to head dim 64), where that is less
  *     e             1.04  0.86  0.86  1.04     keys:  that a query sees on average
  *                                              bytes: 3 a value of Q, K and V, read as 16 bits and written as 8
  *
  * From an H200's kernels and prologues; NOTES.md compares it with what was measured, shape by shape. With 128 heads and
- * as many queries as keys that is 8B from about 1800 keys on for head dim 128, 2300 for 64, with a mask 3300 and 4200;
+ * as many queries as keys that is 8B from about 1400 keys on for head dim 128, 2100 for 64, with a mask 2600 and 3500;
  * with few queries F16, unless few heads share long K and V. */
 uint32_t td_choice_rule_direct(const tandem_attention *op);
 

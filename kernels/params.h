@@ -72,6 +72,7 @@
 #define TD_HOPPER_R_KEYS 512u
 #define TD_HOPPER_SUMS(kv_pad) (((kv_pad) + TD_HOPPER_R_KEYS - 1u) / TD_HOPPER_R_KEYS) /* R's of a row */
 #define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 4u : 3u) /* of attn_8b_wgmma; attn_8b_wgmma_short has one fewer */
+#define TD_HOPPER_LONGER(d_pad) ((d_pad) <= 64u ? 1.25 : 1.28) /* time of such a block, by the short one's */
 #define TD_HOPPER_STAGES(d_pad) ((d_pad) <= 64u ? 6u : 3u)
 #define TD_HOPPER_ROWS(groups) (64u * (groups))
 #define TD_HOPPER_THREADS(groups) (128u * ((groups) + 1u))

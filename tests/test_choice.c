@@ -177,11 +177,12 @@ static double last_end(double *jobs, size_t count)
     return last;
 }
 
-static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
+/* `longer`: how much longer a tile of so many rows takes than the smaller one. */
+static double rows_us(const gpu *g, const tandem_attention *op, bool coded, uint32_t rows, double longer)
 {
-    const uint32_t d = op->head_dim, rows = d <= 64 ? 192 : 128, tiles = (op->q_len + rows - 1) / rows;
+    const uint32_t d = op->head_dim, tiles = (op->q_len + rows - 1) / rows;
     const double f16 = d <= 64 ? 1.63 : d <= 80 ? 1.3 : d <= 96 ? 1.51 : 1.93;
-    const double step = !coded ? f16 : d == 64 || d == 128 ? 1.15 : 0.96, rest = coded ? 3.8 : 2;
+    const double step = longer * (!coded ? f16 : d == 64 || d == 128 ? 1.15 : 0.96), rest = coded ? longer * 3.8 : 2;
     const size_t planes = (size_t)op->batch * op->heads, count = planes * tiles;
     double sum = 0, us;
 
@@ -207,6 +208,15 @@ static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
     }
     free(jobs);
     return us;
+}
+
+/* 8B has blocks of two sizes. */
+static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
+{
+    const uint32_t d = op->head_dim, rows = d <= 64 ? 192 : 128;
+    const double us = rows_us(g, op, coded, rows, 1);
+
+    return coded ? fmin(us, rows_us(g, op, coded, rows + 64, d <= 64 ? 1.25 : 1.28)) : us;
 }
 
 static double kernel_us(const gpu *g, const tandem_attention *op, bool coded)
@@ -281,7 +291,7 @@ static void test_loss(void **state)
     static const struct {
         gpu gpu;
         double by_table, by_rule; /* the part of shapes that may lose more than 5 % */
-    } cases[] = {{{false, 0}, 0.001, 0.005}, {{false, 0.01}, 0.002, 0.01}, {{true, 0.01}, 0.02, 0.02}};
+    } cases[] = {{{false, 0}, 0.002, 0.006}, {{false, 0.01}, 0.003, 0.01}, {{true, 0.01}, 0.02, 0.02}};
     static td_choice_table table;
 
     (void)state;
@@ -546,7 +556,7 @@ static void test_plans(void **state)
     target.choice = NULL;
     static const struct {
         uint32_t dim, causal, last_f16, first_8b;
-    } borders[] = {{128, 0, 1700, 1900}, {128, 1, 3000, 3400}, {64, 0, 2200, 2400}, {64, 1, 3800, 4300}};
+    } borders[] = {{128, 0, 1250, 1450}, {128, 1, 2500, 2650}, {64, 0, 1700, 2150}, {64, 1, 3400, 3550}};
     for (int i = 0; i < 4; i++) {
         const tandem_attention below = op_of(4, 32, 32, borders[i].last_f16, borders[i].last_f16, borders[i].dim,
                                              borders[i].causal);
