@@ -130,9 +130,8 @@ class Codes(unittest.TestCase):
         self.assertTrue((np.isneginf(got.lse) == np.isneginf(lse)).all())
         there = np.isfinite(lse)
         self.assertTrue((np.isnan(got.lse) == np.isnan(lse)).all())
-        self.assertLess(
-            np.abs(got.lse[there] - lse[there]).max(initial=0), 1e-3 + 2e-6 * np.abs(lse[there]).max(initial=0)
-        )
+        most = (3e-3 if late else 1e-3) + 2e-6 * np.abs(lse[there]).max(initial=0)  # late: sums of P in fp16
+        self.assertLess(np.abs(got.lse[there] - lse[there]).max(initial=0), most)
         return got
 
     def test_every_head_dim_and_dtype(self):
@@ -282,8 +281,29 @@ class Codes(unittest.TestCase):
             self.check(x, "F16", "f16", "--backend", "twin", "--sm", sm)
 
 
-class Cuda(Codes):
+class Hopper(Codes):
+    """The same on the twin of sm_90, whose 8b adds up in fp16."""
+
+    test_every_instruction_set = test_twins = None  # these are about the CPU
+    backend, where = "twin", ("--sm", "90")
+
+    def setUp(self):
+        self.v_kind, self.thread = "E4M3", "thread-hopper"
+
+    def check(self, arrays, dtypes, precision, *options, **more):
+        if "--granularity" not in options or "thread" in options:
+            more["granularity"] = self.thread
+        more.setdefault("v_kind", self.v_kind)
+        more.setdefault("tolerance", 5e-3)
+        got = super().check(arrays, dtypes, precision, *options, "--backend", self.backend, *self.where, **more)
+        self.assertEqual(got.metadata["backend"], self.backend)
+        return got
+
+
+class Cuda(Hopper):
     """The same on the first CUDA device: not a bit of the prologue differs, whatever computes it."""
+
+    backend, where = "cuda", ()
 
     def setUp(self):
         cuda = json.loads(tool("info", "--json").stdout)["cuda"]
@@ -291,20 +311,8 @@ class Cuda(Codes):
             self.skipTest(f"no CUDA device: {cuda['reason']}")
         if not cuda["runs"]:
             self.skipTest(f"no kernel for {cuda['device']}: {cuda['reason']}")
-        self.sm = cuda["sm"]
         self.v_kind = "F16" if int("".join(filter(str.isdigit, cuda["runs"]))) < 89 else "E4M3"
-        self.thread = "thread-hopper" if self.sm == 90 else "thread-ada"
-
-    test_every_instruction_set = test_twins = None  # these are about the CPU
-
-    def check(self, arrays, dtypes, precision, *options, **more):
-        if "--granularity" not in options or "thread" in options:
-            more["granularity"] = self.thread
-        more.setdefault("v_kind", self.v_kind)
-        more.setdefault("tolerance", 5e-3)
-        got = super().check(arrays, dtypes, precision, *options, "--backend", "cuda", **more)
-        self.assertEqual(got.metadata["backend"], "cuda")
-        return got
+        self.thread = "thread-hopper" if cuda["sm"] == 90 else "thread-ada"
 
     def test_a_session_gives_the_same(self):
         x = inputs(1, 2, 4, 2, 130, 200, 64)
