@@ -16,6 +16,7 @@
 
 enum { FIRST_LENGTH = 256 };
 static const float most_us = 1e9f;
+static const double between_us = 4; /* what a prologue and its kernel take longer than each behind itself (NOTES.md) */
 
 uint32_t td_choice_planes(uint32_t index)
 {
@@ -115,7 +116,7 @@ uint32_t td_choice_rule_direct(const tandem_attention *op)
     const double f16 = waves(&w, H200, !op->causal, op->causal) * (1.8 + steps[i].f16 * w.keys / 128);
     add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, TD_F16_ROWS(op->head_dim));
     const double kernel = waves(&w, H200, !op->causal, false) * (3.5 + steps[i].kernel_8b * w.keys / 128);
-    const double prologue = 7 + rows_read(op) * 3 * op->head_dim / 2.4e6;
+    const double prologue = 7 + between_us + rows_read(op) * 3 * op->head_dim / 2.4e6;
     return kernel + prologue < f16 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
 }
 
@@ -190,7 +191,9 @@ static double kernel_us(const td_choice_table *table, const td_choice_part *part
                few = {FEW, multiprocessors, rows, false, has_long};
     const double by_square = unit_of(&square, part->costs[i].kernel, w.tiles / w.key_tiles, op->kv_len);
     const double by_few = unit_of(&few, part->costs[i].few, w.tiles, op->kv_len);
-    const double share = w.row_tiles >= w.key_tiles ? 1 : log(w.row_tiles) / log(w.key_tiles);
+    double share = w.row_tiles >= w.key_tiles ? 1 : log(w.row_tiles) / log(w.key_tiles);
+    if (op->q_len > TD_CHOICE_FEW) /* more of a block's warps have rows */
+        share = fmax(share, fmin(1, log((double)op->q_len / TD_CHOICE_FEW) / log((double)rows / TD_CHOICE_FEW)));
     const double unit = by_few > 0 && by_square > 0 ? between(by_few, by_square, share) : by_square;
     const double keys = w.keys * fmax(1, (double)FIRST_LENGTH / op->kv_len); /* fewer take no less */
     return unit * keys * waves(&w, multiprocessors, !part->causal, is_paired(table->sm, i, op->causal));
@@ -223,7 +226,8 @@ static double whole_us(const td_choice_table *table, const tandem_attention *op,
         const double without = kernel_us(table, bare, i, op), masked = (double)op->q_len / op->kv_len;
         us = without > 0 && us > 0 ? masked * us + (1 - masked) * without : us;
     }
-    return us > 0 ? us + prologue_us(&part->costs[i], op) : 0;
+    const double prologue = prologue_us(&part->costs[i], op);
+    return us > 0 ? us + prologue + (prologue > 0 ? between_us : 0) : 0;
 }
 
 uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op)

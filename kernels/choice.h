@@ -8,8 +8,9 @@
  *
  * Between those a shape's time is that of its tiles: `multiprocessors` of them are computed at once, so it is a whole
  * number of waves, and a wave takes as long as it has keys. What lies smoothly between its neighbours, on logarithmic
- * axes, is a wave's time a key: by tiles and keys, and from few queries to as many as keys by how many there are. A
- * prologue's time lies between its neighbours' by the rows of Q, K and V that it reads. The precision with the smallest
+ * axes, is a wave's time a key: by tiles and keys, and from few queries to as many as keys by how many there are, as a
+ * tile at least. A prologue's time lies between its neighbours' by the rows of Q, K and V that it reads, and there are 4
+ * microseconds more with one. The precision with the smallest
  * sum is taken, the more exact one where two are equal.
  * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON, who makes plans hands it in.
  */
@@ -74,7 +75,7 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  * to be faster, in microseconds:
  *
  *     F16 = waves * (1.8 + f * keys / 128)
- *     8B  = waves * (3.5 + e * keys / 128) + 7 + bytes / 2.4 MB
+ *     8B  = waves * (3.5 + e * keys / 128) + 11 + bytes / 2.4 MB
  *
  *     head dim  up to 64    80    96   128     waves: of 132 tiles of 128 rows, 192 up to head dim 64; whole ones; with
  *     f             1.47  1.17  1.36  1.74            a mask as above, of F16 whole pairs from 264 tiles on; of 8B those
@@ -84,7 +85,7 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  *                                              bytes: 3 a value of Q, K and V, read as 16 bits and written as 8
  *
  * From an H200's kernels and prologues; NOTES.md compares it with what was measured, shape by shape. With 128 heads and
- * as many queries as keys that is 8B from about 1400 keys on for head dim 128, 2100 for 64, with a mask 2600 and 3500;
+ * as many queries as keys that is 8B from about 1400 keys on for head dim 128, 2100 for 64, with a mask 2800 and 3800;
  * with few queries F16, unless few heads share long K and V. */
 uint32_t td_choice_rule_direct(const tandem_attention *op);
 
