@@ -158,7 +158,7 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
     tool_pair(out, "v_rounding", "%s",
               layout->v_is_f16
                   ? "code = fp16(y / scale), ties to even; scale = the least 2^e >= 1 with amax / 2^e <= 32768"
-                  : "code = e4m3(y * (0.875 / amax)), ties to even; scale = amax / 0.875");
+                  : "code = e4m3(y * (1.75 / amax)), ties to even; scale = amax / 1.75");
     tool_pair(out, "kernel", "%s", kernel->entry ? kernel->entry : kernel->name);
     if (kernel->entry)
         tool_pair(out, "qk_mma", "%s",

@@ -22,7 +22,7 @@
  *                  here becomes -qmax
  *   row's scale    its group's scale, or NaN if the row is bad (for a key: bad in K or in V)
  *   V's scale      amax over the head's keys of a channel / V_TOP; code = e4m3(y * (V_TOP / amax)). V_TOP is so low that
- *                  sums in fp16 cannot overflow; it costs precision only below 1/56 of amax
+ *                  sums in fp16 cannot overflow; it costs precision only below 1/112 of amax
  *   S              (float)dot * (q_scale * sl2) * k_scale [fma(delta, sl2, .)], sl2 = softmax scale * log2(e); -inf where masked
  *                  evaluated as  (float)dot * ((q_scale * sl2) * k_scale)
  *   m              running row maximum of S over tiles of 64 keys, NaN ignored; base = m, or 0 while m is -inf
@@ -36,7 +36,7 @@
  *   top            if here > top + LATE_LIMIT: next = here - (LATE_LIMIT - HEADROOM), what is added up (O, l, R) is
  *                  multiplied by ex2(top - next), R by that rounded to fp16, top = next; else it stays. It begins as -inf
  *   P              ex2(fma((float)dot, c, -top)), never above 2^LATE_LIMIT; its code is 0 where masked, NaN for a bad key
- *   R              P codes * V codes over 512 keys in fp16, and l's part with V codes of 1; then O += R, l += its part
+ *   R              P codes * V codes over 256 keys in fp16, and l's part with V codes of 1; then O += R, l += its part
  *   O, lse         (O * (1 / l)) * v_scale + v_mean; (top + log2(l)) * ln 2
  * The same P with the same offset is used by the fp16 kinds: their P code is f16(P), and their mma accumulates straight
  * into O after O = O * alpha. l sums P before it is rounded to a code, in any order.
@@ -49,7 +49,7 @@
 #define TD_TILE_ROWS 128u  /* rows of Q, K, V that one block of the prologue handles, and the padding of rows */
 #define TD_TILE_KEYS 64u   /* keys per step of the attention kernel, and per flush of the two-level accumulation */
 #define TD_LOG2_448 8.8073549220576037f
-#define TD_V_TOP 0.875f /* the largest code of V */
+#define TD_V_TOP 1.75f /* the largest code of V */
 #define TD_LOG2_E 1.4426950408889634f
 #define TD_LN_2 0.6931471805599453f
 #define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
@@ -69,7 +69,7 @@
  * 128 bytes in shared memory, which holds stages of K, V with eight channels of ones, and scales; then Q, V's scales and
  * means for each warpgroup, barriers, rows' scales and sums. R adds up TD_HOPPER_R_KEYS keys in fp16: none of its sums may pass 65504. */
 #define TD_HOPPER_KEYS 128u
-#define TD_HOPPER_R_KEYS 512u
+#define TD_HOPPER_R_KEYS 256u
 #define TD_HOPPER_SUMS(kv_pad) (((kv_pad) + TD_HOPPER_R_KEYS - 1u) / TD_HOPPER_R_KEYS) /* R's of a row */
 #define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 4u : 3u) /* of attn_8b_wgmma; attn_8b_wgmma_short has one fewer */
 #define TD_HOPPER_LONGER(d_pad) ((d_pad) <= 64u ? 1.25 : 1.28) /* time of such a block, by the short one's */

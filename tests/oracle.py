@@ -13,7 +13,7 @@ import numpy as np
 
 f32, f64 = np.float32, np.float64
 LOG2_E, LN_2, LOG2_448 = f32(1.4426950408889634), f32(0.6931471805599453), f32(8.8073549220576037)
-V_TOP = f32(0.875)  # the largest code of V
+V_TOP = f32(1.75)  # the largest code of V
 LATE_LIMIT, HEADROOM = f32(7), f32(4)  # of a late base, as log2: what P may reach, how far below that it starts
 TINY = f32(2.0**-100)
 CHUNK, TILE = 128, 64

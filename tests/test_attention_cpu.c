@@ -851,7 +851,7 @@ static void test_lengths(void **state)
         }
 }
 
-/* Another order of the same steps: R in fp16 over 512 keys, bases that follow late, P's sum of its codes. */
+/* Another order of the same steps: R in fp16 over 256 keys, bases that follow late, P's sum of its codes. */
 static void test_wgmma(void **state)
 {
     static const uint32_t head_dims[] = {32, 80, 96, 128};
@@ -876,7 +876,7 @@ static void test_wgmma(void **state)
         assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
                             "attn_8b_wgmma_short");
         if (i < 2) /* the sum of P and P V round alike, so an offset of V stays what it is */
-            assert_in(tu_case_l1(&it), 0, 6e-3);
+            assert_in(tu_case_l1(&it), 0, 3.3e-3); /* the authors' figure */
         assert_in(tu_case_lse_error(&it), 0, 2e-2);
         tu_case_free(&it);
     }

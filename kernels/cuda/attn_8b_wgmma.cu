@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc in fp16 over 512 keys in the tensor cores, O += R in fp32.
+ * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc in fp16 over 256 keys in the tensor cores, O += R in fp32.
  * Blocks have TD_HOPPER_GROUPS(d) warpgroups that compute, of 64 rows each. `attn_8b_wgmma_short` has one fewer: where
  * there are few blocks, shorter ones end earlier. Not a bit differs.
  * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups). Registers of a thread that computes: 240, 160 or 112 with 2, 3 or 4.

@@ -10,7 +10,7 @@
  *   tensor     S = Q K(t), R += P V(t-1) --|           | S = Q K(t+1), R += P V(t) --
  *   threads                                | P = ex2 S |                            | P = ex2 S ...
  *
- * R adds up eight tiles, so only every eighth time there is an O += R.
+ * R adds up four tiles, so only every fourth time there is an O += R.
  *
  * Barriers. A slot's `full` has one arrival a phase of each thread that fetches, which the copies that it has started make
  * when they are there: nobody waits for copies. Its `empty` has one of each warp that computes, four for each warpgroup that

@@ -18,7 +18,7 @@
  * of the largest and added up exactly, and the sum is rounded to nearest (kernels/cpu/twin.c). O, in fp32, takes the rest
  * (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so a third
  * warpgroup has room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160; at Dim 64 a fourth: O 32, R 18 of 112. No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2
- * and V's codes are at most TD_V_TOP, so 512 keys are at most 128 * 0.875 * 512 = 57344 of 65504. P's sum is one more
+ * and V's codes are at most TD_V_TOP, so 256 keys are at most 128 * 1.75 * 256 = 57344 of 65504. P's sum is one more
  * column of P V, a channel of ones: the denominator adds up the very codes that the numerator has, rounded alike.
  * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
  * stays until a P would pass the limit. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.

@@ -124,7 +124,7 @@ typedef struct tandem_attention {
  *
  *   q, k   int8 codes [batch][heads][rows_pad][dim_pad], -127 .. 127
  *          float32 scales [batch][heads][rows_pad]: a row's value is code * scale
- *   v      e4m3 codes of at most 0.875 (more than that overflows sums in fp16) [batch][heads][dim_pad][rows_pad], keys permuted within each 16: position 4 i + j holds key
+ *   v      e4m3 codes of at most 1.75 (more than that overflows sums in fp16) [batch][heads][dim_pad][rows_pad], keys permuted within each 16: position 4 i + j holds key
  *          8 (j / 2) + 2 i + j % 2, i and j in 0..3
  *          float32 scales [batch][heads][dim_pad]: a channel's value is code * scale
  *
