@@ -210,7 +210,7 @@ fi
 lane() {
     awk -v "first=$1" -v "lanes=$2" 'NR % lanes == first % lanes' | while read -r program; do
         if [ -x "$build/$program" ]; then
-            step "$program" 200 "$build/$program" </dev/null
+            step "$program" 300 "$build/$program" </dev/null
         else
             note "$program" not-built 0
         fi
