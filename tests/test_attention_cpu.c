@@ -882,6 +882,39 @@ static void test_wgmma(void **state)
     }
 }
 
+/* All P of a second R just below the limit, as the keys of the first one have an S that is 4 less, as log2: neither what
+ * is added up with V nor the sum of P itself may pass fp16 then. */
+static void test_wgmma_of_the_largest_sums(void **state)
+{
+    static const float steps[] = {3.94f, 3.97f, 3.999f};
+    const td_target targets[] = {wgmma_twin(), twin_of(90)};
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        tu_case it;
+        tu_case_init(&it, &(tu_shape){.q_len = 20,
+                                      .kv_len = 2 * TD_HOPPER_R_KEYS + 6,
+                                      .head_dim = 64,
+                                      .precision = TANDEM_PRECISION_8B,
+                                      .smooth = TANDEM_SMOOTH_NONE,
+                                      .scale = TD_LN_2 / 64,
+                                      .lse = 1,
+                                      .seed = 950 + i});
+        for (uint32_t c = 0; c < 64; c++) {
+            for (uint32_t r = 0; r < 20; r++)
+                tu_set(&it.q, 0, 0, r, c, 1);
+            for (uint32_t r = 0; r < it.op.kv_len; r++)
+                tu_set(&it.k, 0, 0, r, c, r < TD_HOPPER_R_KEYS ? 0 : (double)steps[i % 3]);
+        }
+        tu_case_ref(&it);
+        run_and_compare(&it, &targets[i / 3]);
+        assert_non_null(strstr(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma"));
+        assert_in(tu_case_l1(&it), 0, 0.1);
+        assert_in(tu_case_lse_error(&it), 0, 0.05);
+        tu_case_free(&it);
+    }
+}
+
 static void test_shapes(void **state)
 {
     (void)state;
@@ -2042,6 +2075,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_f16_scales),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_wgmma),
+        cmocka_unit_test(test_wgmma_of_the_largest_sums),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_bf16_output),
         cmocka_unit_test(test_causal),

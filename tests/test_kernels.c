@@ -198,6 +198,19 @@ static void spoil_values(tu_case *it)
     tu_set(&it->v, 0, 1, 129, 31, NAN);
 }
 
+/* Where all P of the second R are at their limit, or just below. */
+static void fill_to_the_limit(tu_case *it)
+{
+    const tandem_attention *op = &it->op;
+
+    for (uint32_t c = 0; c < op->head_dim; c++) {
+        for (uint32_t r = 0; r < op->q_len; r++)
+            tu_set(&it->q, 0, 0, r, c, 1 - 0.001 * (r % 7));
+        for (uint32_t r = 0; r < op->kv_len; r++)
+            tu_set(&it->k, 0, 0, r, c, r < TD_HOPPER_R_KEYS ? 0 : 3.999);
+    }
+}
+
 /* A draft's bytes become the output. */
 static void check_commit(module *on, const tu_case *it, const td_target *target)
 {
@@ -513,6 +526,20 @@ static void test_wgmma(void **state)
                       .precision = TANDEM_PRECISION_8B,
                       .seed = 95},
           (options){.stream = true, .dump = true, .spoil = spoil_values});
+    for (uint32_t i = 0; i < 12; i++) /* by both kernels of streams, and by that of command buffers */
+        check(module_of(90), 90,
+              &(tu_shape){.q_len = 20,
+                          .kv_len = 2 * TD_HOPPER_R_KEYS + 6,
+                          .head_dim = dims[i / 3],
+                          .precision = TANDEM_PRECISION_8B,
+                          .smooth = TANDEM_SMOOTH_NONE,
+                          .scale = TD_LN_2 / (float)dims[i / 3],
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .lse = 1,
+                          .seed = 96 + i % 3},
+              (options){.stream = i % 3 < 2, .spoil = fill_to_the_limit});
 }
 
 /* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */

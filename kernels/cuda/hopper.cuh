@@ -14,12 +14,13 @@
  * fits, and again if it did not. Whether it did is seen in P's codes, four at a time: only where one is as large as the
  * limit are the maxima of S looked at.
  *
- * R adds up TD_HOPPER_R_KEYS keys in fp16: products are exact, those of 32 keys and R are cut off behind 13 fractional bits
- * of the largest and added up exactly, and the sum is rounded to nearest (kernels/cpu/twin.c). O, in fp32, takes the rest
- * (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so a third
- * warpgroup has room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160; at Dim 64 a fourth: O 32, R 18 of 112. No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2
- * and V's codes are at most TD_V_TOP, so 256 keys are at most 128 * 1.75 * 256 = 57344 of 65504. P's sum is one more
- * column of P V, a channel of ones: the denominator adds up the very codes that the numerator has, rounded alike.
+ * R adds up TD_HOPPER_R_KEYS keys in fp16: products are exact, those of 32 keys and R are cut off behind 13 fractional
+ * bits of the largest and added up exactly, and the sum is rounded to nearest (kernels/cpu/twin.c). O, in fp32, takes the
+ * rest (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so a
+ * third warpgroup has room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160; at Dim 64 a fourth: O 32, R 18 of 112.
+ * No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2 and V's codes are at most TD_V_TOP, so 256 keys are at most
+ * 128 * 1.75 * 256 = 57344 of 65504. P's sum, at most 32768, is one more column of P V, a channel of ones: the
+ * denominator adds up the very codes that the numerator has, rounded alike.
  * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
  * stays until a P would pass the limit. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
  */
@@ -35,6 +36,8 @@
 namespace td {
 
 constexpr float kBaseLog2 = TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2;
+static_assert((TD_HOPPER_R_KEYS << unsigned(TD_LATE_LIMIT_LOG2)) * (TD_V_TOP > 1 ? TD_V_TOP : 1) <= 65504,
+              "sums in fp16 overflow: of P V, or of P");
 
 template <int Dim, int Groups, bool Dump> struct HopperTile {
     static constexpr unsigned d = Dim;
@@ -254,9 +257,9 @@ template <class T> struct Consumer : Sums<T> {
         return here[0] > __fadd_rn(top[0], TD_LATE_LIMIT_LOG2) || here[1] > __fadd_rn(top[1], TD_LATE_LIMIT_LOG2);
     }
 
-    /* Whether a code of P of a half is the limit's or above, as it is wherever P would pass the limit: a sign of `exceeds`
-     * that costs a third of it. No code has its top bit set, so there is no carry from one to the next. */
-    template <int Half> __device__ __forceinline__ bool saturated() const
+    /* Whether a code of P of a half is the limit's or above, as it is wherever P would pass the limit: a sign of
+     * `exceeds` that costs a third of it. No code has its top bit set, so there is no carry from one to the next. */
+    template <int Half> __device__ __forceinline__ bool at_limit() const
     {
         uint32_t all = 0;
 
@@ -344,7 +347,7 @@ template <class T> struct Consumer : Sums<T> {
     {
         float here[2];
 
-        if (__builtin_expect(__any_sync(~0u, saturated<Half>()), 0) && __any_sync(~0u, exceeds(here))) {
+        if (__builtin_expect(__any_sync(~0u, at_limit<Half>()), 0) && __any_sync(~0u, exceeds(here))) {
             wgmma_wait<0>(); /* R */
             wgmma_hold(r);
             rebase<Apart>(here, l);
