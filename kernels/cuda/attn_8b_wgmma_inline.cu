@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic is that of attn_8b_wgmma (hopper.cuh), and so is every bit of O and lse. A block has three warpgroups that
- * compute, above d64 two, as Q takes registers there. Q lies in registers; K and V go through a ring of slots of 64 keys each, into which one warpgroup fetches
- * (kernels/ring.h). A warpgroup has S of one tile of keys and P of two (t: tile):
+ * The arithmetic is that of attn_8b_wgmma (hopper.cuh), and so is every bit of O and lse. A block has three warpgroups
+ * that compute, above d64 two, as Q lies in registers. K and V go through a ring of slots of 64 keys each, into which one
+ * warpgroup fetches (kernels/ring.h). A warpgroup has S of one tile of keys and P of two (t: tile):
  *
  *   tensor     S = Q K(t), R += P V(t-1) --|           | S = Q K(t+1), R += P V(t) --
  *   threads                                | P = ex2 S |                            | P = ex2 S ...
@@ -33,8 +33,8 @@
  * first barrier there is no other but setmaxnreg, which waits for the registers that the fetching warpgroup gives back
  * before all else.
  *
- * Threads: TD_HOPPER_THREADS(TD_HOPPER_INLINE_GROUPS(d)). Registers of a thread that computes: 232, or 160 up to d64. Shared bytes:
- * TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
+ * Threads: TD_HOPPER_THREADS(TD_HOPPER_INLINE_GROUPS(d)). Registers of a thread that computes: 232, or 160 up to d64.
+ * Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d), at most 47696 of 48128.
  */
 #include "hopper.cuh"
 #include "kernels/ring.h"
@@ -236,10 +236,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         };
         /* The scale of a thread's keys, and whether any of the warp's are masked, or bad: only those have another. */
         const auto look = [&](int step) {
-            const bool same = low.x == low.y && low.x == high.x && low.x == high.y;
-
             key_scale = low.x;
-            return !__all_sync(~0u, same) || (step + 1) * T::keys > free_keys;
+            return !scales_agree(low, high) || (step + 1) * T::keys > free_keys;
         };
         const auto mask = [&](auto tile, int step) {
             const int lane = lane_now(), reach = p.causal ? row_now() + at.reach : end;
@@ -251,9 +249,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         const auto mask_first = [&](int step) {
             const float *scales = k_scale + step * T::keys;
 
-            key_scale = -CUDART_INF_F;
-            for (int key = 2 * (lane_now() % 4); key < T::keys; key += 8)
-                key_scale = fmaxf(key_scale, fmaxf(scales[key], scales[key + 1]));
+            key_scale = largest_scale<T>(scales, lane_now());
             set_scale();
             mask(Number<0>(), step);
         };
@@ -345,15 +341,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     }
 
     const int lane = lane_now(), row0 = row_now();
-#pragma unroll
-    for (int row = 0; row < 2; row++)
-        write_lse(p, at.bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
-    if (p.o.dtype == TANDEM_DTYPE_F32)
-        write_o<T, float>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
-    else if (p.o.dtype == TANDEM_DTYPE_F16)
-        write_o<T, __half>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
-    else
-        write_o<T, __nv_bfloat16>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
+    write_rows<T>(p, at.bh, shared.v_scale, shared.v_mean, row0, lane, c);
 }
 
 } // namespace ring

@@ -154,26 +154,21 @@ __device__ __forceinline__ void fence_proxy_async()
 #define TD_X_48(c, x) TD_X_32(c, x), TD_X_16_AT(c, x, 32)
 #define TD_X_64(c, x) TD_X_48(c, x), TD_X_16_AT(c, x, 48)
 
-/* C = A B^T [+ C] of 64 x n, k = 32: int8, A and B in shared memory (descriptors). `count` = n / 2 registers;
- * `a` and `b` are the numbers of the operands behind them. */
-#define TD_WGMMA_S8(n, count, a, b)                                                                                   \
-    template <bool Add>                                                                                               \
-    __device__ __forceinline__ void wgmma_s8(int (&c)[count], uint64_t a_shared, uint64_t b_shared)                   \
-    {                                                                                                                 \
-        if constexpr (Add)                                                                                            \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.s32.s8.s8 {" TD_D_##count "}, %" #a ", %" #b     \
-                         ", 1;"                                                                                       \
-                         : TD_X_##count("+r", c)                                                                      \
-                         : "l"(a_shared), "l"(b_shared)                                                               \
-                         : "memory");                                                                                 \
-        else                                                                                                          \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k32.s32.s8.s8 {" TD_D_##count "}, %" #a ", %" #b     \
-                         ", 0;"                                                                                       \
-                         : TD_X_##count("=r", c)                                                                      \
-                         : "l"(a_shared), "l"(b_shared)                                                               \
-                         : "memory");                                                                                 \
-    }
-TD_WGMMA_S8(64, 32, 32, 33)
+/* C = A B^T [+ C] of 64 x 64, k = 32: int8, A and B in shared memory (descriptors). */
+template <bool Add>
+__device__ __forceinline__ void wgmma_s8(int (&c)[32], uint64_t a_shared, uint64_t b_shared)
+{
+    if constexpr (Add)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" TD_D_32 "}, %32, %33, 1;"
+                     : TD_X_32("+r", c)
+                     : "l"(a_shared), "l"(b_shared)
+                     : "memory");
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" TD_D_32 "}, %32, %33, 0;"
+                     : TD_X_32("=r", c)
+                     : "l"(a_shared), "l"(b_shared)
+                     : "memory");
+}
 
 /* The same with A in registers: a warp's 16 rows as mma's fragment. */
 template <bool Add>
@@ -192,7 +187,7 @@ __device__ __forceinline__ void wgmma_s8(int (&c)[32], const uint32_t (&a)[4], u
 }
 
 /* C = A B^T [+ C, if `add`] of e4m3 with C in fp16, two columns a register. A in registers: a warp's 16 rows as mma's
- * fragment, at operands a0 to a3; n is twice as many as there are registers. */
+ * fragment, at operands a0 to a3; n is four times as many as there are registers. */
 #define TD_WGMMA_E4M3(n, count, a0, a1, a2, a3, b, add_)                                                              \
     __device__ __forceinline__ void wgmma_e4m3(uint32_t (&c)[count], const uint32_t (&a)[4], uint64_t b_shared,       \
                                                bool add = true)                                                       \
