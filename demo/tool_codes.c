@@ -170,8 +170,8 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
                       : "mma.sync m16n8k32 s8");
     if (wgmma && !layout->v_is_f16)
         tool_pair(out, "p_rounding",
-                  "e4m3(2^(S - m)), ties to even; m becomes M - %g when a tile of 64 keys has a largest S, M, above m + %g; "
-                  "rows are divided by the sum of the rounded values",
+                  "e4m3(2^(S - m)), ties to even; m becomes M - %g when a tile of 64 keys has a largest S, M, above "
+                  "m + %g; rows are divided by the sum of the rounded values",
                   TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2, TD_LATE_LIMIT_LOG2);
     else
         tool_pair(out, "p_rounding", "%s(2^(S - m + log2 448)), %sm the running maximum over tiles of 64 keys",

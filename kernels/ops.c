@@ -920,8 +920,8 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
     return choose_precision(op, target, cubin, sm);
 }
 
-/* Warpgroups of a block of attn_8b_wgmma that pay off. With one more a block takes longer, but there are fewer blocks: where
- * they are few, that decides. Right for 132 multiprocessors. choice.c knows it, too. */
+/* Warpgroups of a block of attn_8b_wgmma that pay off. With one more a block takes longer, but there are fewer blocks:
+ * where they are few, that decides. Right for 132 multiprocessors. choice.c knows it, too. */
 static uint32_t hopper_groups(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
     enum { MULTIPROCESSORS = 132 };
@@ -933,7 +933,8 @@ static uint32_t hopper_groups(const tandem_attention *op, const td_target *targe
 
         times[i] = op->causal ? fmax(1, blocks / 2) : ceil(blocks); /* in those of a block that sees all keys */
     }
-    const bool is_short = target->dump || (target->rows ? target->rows == TD_SHORT_ROWS : times[1] < TD_HOPPER_LONGER(d_pad) * times[0]);
+    const bool pays = times[1] < TD_HOPPER_LONGER(d_pad) * times[0];
+    const bool is_short = target->dump || (target->rows ? target->rows == TD_SHORT_ROWS : pays);
     return TD_HOPPER_GROUPS(d_pad) - is_short;
 }
 

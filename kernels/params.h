@@ -21,8 +21,8 @@
  *   code           clamp(rint(y * (qmax / amax)), -qmax, qmax)   (0 if amax < 2^-100); a NaN (sums overflowed)
  *                  here becomes -qmax
  *   row's scale    its group's scale, or NaN if the row is bad (for a key: bad in K or in V)
- *   V's scale      amax over the head's keys of a channel / V_TOP; code = e4m3(y * (V_TOP / amax)). V_TOP is so low that
- *                  sums in fp16 cannot overflow; it costs precision only below 1/112 of amax
+ *   V's scale      amax over the head's keys of a channel / V_TOP; code = e4m3(y * (V_TOP / amax)). V_TOP is so low
+ *                  that sums in fp16 cannot overflow; it costs precision only below 1/112 of amax
  *   S              (float)dot * (q_scale * sl2) * k_scale [fma(delta, sl2, .)], sl2 = softmax scale * log2(e); -inf where masked
  *                  evaluated as  (float)dot * ((q_scale * sl2) * k_scale)
  *   m              running row maximum of S over tiles of 64 keys, NaN ignored; base = m, or 0 while m is -inf
@@ -35,7 +35,8 @@
  *   here           the largest (float)dot * c of the 64 keys, c = (q_scale * sl2) * k_scale
  *   top            if here > top + LATE_LIMIT: next = here - (LATE_LIMIT - HEADROOM), what is added up (O, l, R) is
  *                  multiplied by ex2(top - next), R by that rounded to fp16, top = next; else it stays. It begins as -inf
- *   P              ex2(fma((float)dot, c, -top)), never above 2^LATE_LIMIT; its code is 0 where masked, NaN for a bad key
+ *   P              ex2(fma((float)dot, c, -top)), never above 2^LATE_LIMIT but for what S was rounded by, which tells
+ *                  from |S| of 2^20 on; its code is 0 where masked, NaN for a bad key
  *   R              P codes * V codes over 256 keys in fp16, and l's part with V codes of 1; then O += R, l += its part
  *   O, lse         (O * (1 / l)) * v_scale + v_mean; (top + log2(l)) * ln 2
  * The same P with the same offset is used by the fp16 kinds: their P code is f16(P), and their mma accumulates straight
@@ -67,7 +68,8 @@
     (TD_ATTENTION_STAGES(qk_row_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad))
 /* attn_8b_wgmma: 128 keys a step, two to four warpgroups of 64 rows and one that fetches. A row of K or Q has 32, 64 or
  * 128 bytes in shared memory, which holds stages of K, V with eight channels of ones, and scales; then Q, V's scales and
- * means for each warpgroup, barriers, rows' scales and sums. R adds up TD_HOPPER_R_KEYS keys in fp16: none of its sums may pass 65504. */
+ * means for each warpgroup, barriers, rows' scales and sums. R adds up TD_HOPPER_R_KEYS keys in fp16: none of its sums may
+ * pass 65504. */
 #define TD_HOPPER_KEYS 128u
 #define TD_HOPPER_R_KEYS 256u
 #define TD_HOPPER_SUMS(kv_pad) (((kv_pad) + TD_HOPPER_R_KEYS - 1u) / TD_HOPPER_R_KEYS) /* R's of a row */
@@ -85,15 +87,15 @@
      ((groups) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u +                                                         \
      (16u * TD_HOPPER_STAGES(d_pad) + 4u * TD_HOPPER_ROWS(groups) + 1024u * (groups) + 1023u) / 1024u * 1024u)
 
-/* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory. One warpgroup fetches tiles of 64 keys into a ring of
- * slots (kernels/ring.h); each holds 64 rows of K, or a row of 64 bytes for each of V's channels, and then the channels of
- * ones. Behind them rows' scales, V's scales and means, and two barriers a slot. */
+/* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory. One warpgroup fetches tiles of 64 keys into
+ * a ring of slots (kernels/ring.h); each holds 64 rows of K, or a row of 64 bytes for each of V's channels, and then the
+ * channels of ones. Behind them rows' scales, V's scales and means, and two barriers a slot. */
 #define TD_HOPPER_INLINE_GROUPS(d_pad) ((d_pad) <= 64u ? 3u : 2u)
 #define TD_HOPPER_INLINE_SLOTS(d_pad) ((d_pad) <= 64u ? 10u : 5u)
 #define TD_HOPPER_INLINE_SLOT_BYTES(d_pad) (64u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) <= 64u ? 512u : 1024u))
 #define TD_HOPPER_INLINE_SHARED_BYTES(d_pad)                                                                         \
-    (TD_HOPPER_INLINE_SLOTS(d_pad) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) + 4u * TD_HOPPER_ROWS(TD_HOPPER_INLINE_GROUPS(d_pad)) + \
-     8u * (d_pad))
+    (TD_HOPPER_INLINE_SLOTS(d_pad) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) +                                    \
+     4u * TD_HOPPER_ROWS(TD_HOPPER_INLINE_GROUPS(d_pad)) + 8u * (d_pad))
 
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
@@ -285,8 +287,8 @@ typedef struct td_params_prepare {
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
  * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES.
  * `attn_8b_wgmma` and `attn_8b_wgmma_short` (sm_90a, no _d256): rows, threads and shared bytes of a block are TD_HOPPER_*
- * of its warpgroups; scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they are bad. Writes
- * dumps only as `attn_8b_wgmma_dump`.
+ * of its warpgroups; scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they
+ * are bad. Writes dumps only as `attn_8b_wgmma_dump`.
  * `attn_8b_wgmma_inline`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES(d). */
 typedef struct td_params_attention {
     const uint32_t *cancel;
@@ -300,7 +302,7 @@ typedef struct td_params_attention {
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
     int32_t *dump_s;  /* [bh][q_pad][kv_pad], dot products (attn_f16: bits of the f32 ones); tests only, else NULL */
     uint8_t *dump_p;  /* [bh][q_pad][kv_pad], codes of P in key order; NULL where P is fp16 */
-    float *dump_r;    /* [bh][q_pad][kv_pad / 64 or TD_HOPPER_SUMS][d_pad], each R before it is added to O; NULL where P is fp16 */
+    float *dump_r;    /* [bh][q_pad][kv_pad / 64 or TD_HOPPER_SUMS][d_pad], each R as it goes to O; NULL where P is fp16 */
     float scale;      /* softmax scale, > 0 or < 0, not multiplied by log2(e) */
     uint32_t heads, kv_heads, kv_len, q_pad, kv_pad, d_pad;
     uint32_t causal;
@@ -355,8 +357,8 @@ typedef struct td_params_commit {
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
 } td_params_commit;
 
-/* Kernels `probe_wgmma_e4m3`, `probe_wgmma_e4m3_f16` (sm_90a; the latter rounds C to fp16 first), `probe_mma_e4m3` (sm_89 and up), `probe_mma_f16`: D = A B + C by one instruction of
- * the tensor cores, for measuring how they round. Grid x: tiles. a [tile][16][k], b [tile][8][k] (column after column),
+/* Kernels `probe_wgmma_e4m3`, `probe_wgmma_e4m3_f16` (sm_90a; the latter rounds C to fp16 first), `probe_mma_e4m3` (sm_89 and
+ * up), `probe_mma_f16`: D = A B + C by one instruction of the tensor cores, for measuring how they round. Grid x: tiles. a [tile][16][k], b [tile][8][k] (column after column),
  * c, d [tile][16][8]; k is 32 codes of e4m3 or 16 of fp16. Every warp of a block does the same, the first one writes. */
 typedef struct td_params_probe {
     const void *a, *b;

@@ -63,7 +63,8 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
                  TD_PROBE_UNITS, TD_PROBE_MOST_TILES);
         return TANDEM_ERROR_ARG;
     }
-    if (((unit == TD_PROBE_WGMMA_E4M3 || unit == TD_PROBE_WGMMA_E4M3_F16) && target->sm != 90) || (unit == TD_PROBE_MMA_E4M3 && target->sm < 89)) {
+    if (((unit == TD_PROBE_WGMMA_E4M3 || unit == TD_PROBE_WGMMA_E4M3_F16) && target->sm != 90) ||
+        (unit == TD_PROBE_MMA_E4M3 && target->sm < 89)) {
         snprintf(why, why_bytes, "sm_%u has no %s", target->sm, td_probe_name(unit));
         return TANDEM_ERROR_UNSUPPORTED;
     }

@@ -124,8 +124,9 @@ typedef struct tandem_attention {
  *
  *   q, k   int8 codes [batch][heads][rows_pad][dim_pad], -127 .. 127
  *          float32 scales [batch][heads][rows_pad]: a row's value is code * scale
- *   v      e4m3 codes of at most 1.75 (more than that overflows sums in fp16) [batch][heads][dim_pad][rows_pad], keys permuted within each 16: position 4 i + j holds key
- *          8 (j / 2) + 2 i + j % 2, i and j in 0..3
+ *   v      e4m3 codes [batch][heads][dim_pad][rows_pad], keys permuted within each 16: position 4 i + j holds key
+ *          8 (j / 2) + 2 i + j % 2, i and j in 0..3. None above 1.75 or below -1.75: Hopper's kernels add up in fp16, and
+ *          larger ones may make O infinite or NaN there
  *          float32 scales [batch][heads][dim_pad]: a channel's value is code * scale
  *
  * (heads: kv_heads for k and v.) Codes and scales of padding are 0. Rows that share a scale are those of `granularity`; each
