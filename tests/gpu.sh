@@ -13,7 +13,7 @@ usage: sh tests/gpu.sh [--build DIR] [--deps DIR] [--out DIR] [--only tests|sani
   --deps DIR    .deb files (the Vulkan loader, say) to unpack privately
   --out DIR     where summary.json, overlay.png, demo/ and results.tar.gz go; default: out-gpu
   --only WHAT   one part of tests, sanitize, demo, bench
-Takes at most 8 minutes, plus the build; five programs run at a time. Fails if anything fails, or a GPU test is skipped although there is a GPU.
+Takes at most 8 minutes, plus the build; four programs run at a time. Fails if anything fails, or a GPU test is skipped although there is a GPU.
 END
 }
 
@@ -219,11 +219,13 @@ lane() {
 
 if wanted tests; then
     [ -s "$build/gpu_tests.txt" ] || note tests none 0
-    # Several at a time: most of their time is the driver's, for contexts and devices. What loses a context comes last.
+    # Several at a time: most of their time is the driver's, for contexts and devices. The soaks are alone, as they look for
+    # memory that the GPU has lost; what loses a context comes last.
     grep -vx test_daemon_gpu "$build/gpu_tests.txt" >"$work/programs"
     for first in 1 2 3 4; do
         lane $first 4 <"$work/programs" &
     done
+    wait
     if [ -x "$build/soak" ] && [ -x "$build/tandemd" ]; then
         step soak 60 "$build/soak" --backend cuda --kills 12 --frames 2000
         step soak-vulkan 60 "$build/soak" --backend cuda --vulkan --kills 12 --frames 2000
@@ -236,7 +238,6 @@ if wanted tests; then
             step tool-on-cuda 120 python3 "$root/tests/test_tool.py" "$build" Cuda
         fi
     fi
-    wait
     grep -x test_daemon_gpu "$build/gpu_tests.txt" | lane 1 1
 fi
 
