@@ -2295,6 +2295,35 @@ static void drafts_count(void **state)
     task_free(&long_t);
 }
 
+/* A draft that no job needs now is in nobody's way: the memory beside it has all the room that there is without it. */
+static void an_idle_draft_makes_room(void **state)
+{
+    const shape cut = {2, 12000, 64, 64, TANDEM_PRECISION_8B, 0};
+    uint64_t limit, bytes;
+    char config[60], why[200] = "";
+    tandem_job job;
+    client c;
+    task t;
+    int fd;
+
+    (void)state;
+    task_make(&t, &cut, 140);
+    limit = 4 * t.bytes;
+    snprintf(config, sizeof config, "client_bytes = %" PRIu64 "\n", limit);
+    start_daemon(config);
+    client_open_as(&c, "drafts", TANDEM_CLASS_BACKGROUND);
+    task_share(&t, &c);
+    job = job_of(&t);
+    job.deadline_ns = 600000 * MS;
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    bytes = (limit - t.bytes - t.q_bytes / 2) / 4096 * 4096; /* the draft has q_bytes, pieces' scratch a fraction of that */
+    assert_int_equal(td_slab_make("tandem-test-slab", bytes, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_true(client_mem(&c, fd, bytes, bytes) != 0);
+    td_fd_close(&fd);
+    client_close(&c);
+    task_free(&t);
+}
+
 /* What goes on in the background is cut: the same bits, and frames go in between. */
 static void the_background_gives_way(void **state)
 {
@@ -2972,6 +3001,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(half_a_draft_is_nothing, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_lost_draft_is_written_again, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(drafts_count, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(an_idle_draft_makes_room, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(the_background_gives_way, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(frames_go_in_between_keys, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(earlier_deadlines_go_first, set_up_nothing, tear_down),

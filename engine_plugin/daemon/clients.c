@@ -333,6 +333,9 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
         td_client_end(b, c, status, 0, why);
         return;
     }
+    if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)) ||
+        m->bytes > td_room_in(k->total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
+        td_drafts_end(b, 0);
     if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
         own_text(b, c, "bytes", m->bytes, why, sizeof why);
     else if (m->bytes > td_room_in(k->total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
