@@ -15,6 +15,7 @@ import unittest
 
 TOOL = None
 WGMMA, MMA, F16 = "wgmma m64n8k32 e4m3", "mma.sync m16n8k32 e4m3", "mma.sync m16n8k16 f16"
+INTO_F16 = WGMMA + " into fp16"
 
 
 def probe(*args):
@@ -33,14 +34,15 @@ class Probe(unittest.TestCase):
     def test_models_alone_are_labelled_as_models(self):
         text, got = report("--backend", "cpu", "--tiles", "8")
         self.assertTrue(text.startswith("no GPU: "))
-        self.assertEqual(text.count("the twin's model, nothing measured"), 5)
+        self.assertEqual(text.count("the twin's model, nothing measured"), 6)
         self.assertNotIn("measured on this GPU", text)
         self.assertIsNone(got["gpu"])
         self.assertEqual({u["source"] for u in got["units"]}, {"model"})
         self.assertEqual(got["conclusion"], "no FP8 tensor core was measured")
         kept = {(u["unit"], u["sm"]): (u["mantissa_bits_kept"], u["one_product_seen_up_to"]) for u in got["units"]}
         precise = {(MMA, 90), (MMA, 120), (F16, 90)}
-        self.assertEqual(kept, {(WGMMA, 90): (13, 13), (MMA, 89): (13, 13)} | dict.fromkeys(precise, (23, 23)))
+        few = {(WGMMA, 90): (13, 13), (INTO_F16, 90): (10, 10), (MMA, 89): (13, 13)}
+        self.assertEqual(kept, few | dict.fromkeys(precise, (23, 23)))
         for unit in got["units"]:
             self.assertEqual(unit["is_fp22"], unit["mantissa_bits_kept"] == 13)
             self.assertNotIn("equal", unit)
@@ -57,7 +59,7 @@ class Probe(unittest.TestCase):
             if unit["ran"]:
                 self.assertEqual(unit["equal"] + unit["unequal"], unit["elements"])
         if got["gpu"]["sm"] == 90 and got["gpu"]["kernels"] == "sm_90":
-            self.assertEqual([u["unequal"] for u in units.values()], [0, 0, 0])
+            self.assertEqual([u["unequal"] for u in units.values()], [0, 0, 0, 0])
             self.assertTrue(units[WGMMA]["is_fp22"])
             self.assertFalse(units[MMA]["is_fp22"])
             self.assertIn("carried out as FP16", units[MMA]["remark"])
