@@ -43,24 +43,20 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
 
 } // namespace td
 
-#define TD_HOPPER_ENTRY(name, dim, groups, dump)                                            \
-    extern "C" __global__ void __launch_bounds__(128 * (groups + 1), 1)                     \
-        name##_d##dim(const __grid_constant__ td_params_attention p)                        \
-    {                                                                                       \
-        td::wait_for_previous();                                                            \
-        if (!td::cancelled(p.cancel))                                                       \
-            td::attend_hopper<td::HopperTile<dim, groups, dump>>(p);                        \
+#define TD_HOPPER_ENTRY(name, dim, fewer, dump)                                                                \
+    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_GROUPS(dim) - fewer), 1)          \
+        name##_d##dim(const __grid_constant__ td_params_attention p)                                           \
+    {                                                                                                          \
+        td::wait_for_previous();                                                                               \
+        if (!td::cancelled(p.cancel))                                                                          \
+            td::attend_hopper<td::HopperTile<dim, int(TD_HOPPER_GROUPS(dim)) - fewer, dump>>(p);               \
     }
-TD_HOPPER_ENTRY(attn_8b_wgmma, 32, 4, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 64, 4, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 96, 3, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma, 128, 3, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_short, 32, 3, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_short, 64, 3, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_short, 96, 2, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_short, 128, 2, false)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 32, 3, true)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 64, 3, true)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 96, 2, true)
-TD_HOPPER_ENTRY(attn_8b_wgmma_dump, 128, 2, true)
+#define TD_HOPPER_ENTRIES(name, fewer, dump) \
+    TD_HOPPER_ENTRY(name, 32, fewer, dump)   \
+    TD_HOPPER_ENTRY(name, 64, fewer, dump)   \
+    TD_HOPPER_ENTRY(name, 96, fewer, dump)   \
+    TD_HOPPER_ENTRY(name, 128, fewer, dump)
+TD_HOPPER_ENTRIES(attn_8b_wgmma, 0, false)
+TD_HOPPER_ENTRIES(attn_8b_wgmma_short, 1, false)
+TD_HOPPER_ENTRIES(attn_8b_wgmma_dump, 1, true)
 #endif
