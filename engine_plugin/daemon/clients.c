@@ -139,6 +139,12 @@ uint64_t td_scratch_held(const td_broker *b, const td_client *c)
     return pages * TD_WIRE_PAGE_BYTES;
 }
 
+bool td_client_fits(const td_broker *b, const td_client *c, uint64_t bytes)
+{
+    return bytes <= td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c)) &&
+           bytes <= td_room_in(b->config.total_bytes, b->mem_bytes + td_scratch_held(b, NULL));
+}
+
 /* Kinds of memory that may be short. */
 enum { MEMS = 1, MODELS = 2 };
 
@@ -326,21 +332,19 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     const bool opaque = m->kind == TD_WIRE_MEM_OPAQUE;
     tandem_status status = opaque ? td_opaque_check(*fd, why, sizeof why)
                                   : td_slab_check(*fd, m->allocation_bytes, false, why, sizeof why);
-    td_errand *errand;
     td_shared *mem;
 
     if (status != TANDEM_OK) {
         td_client_end(b, c, status, 0, why);
         return;
     }
-    if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)) ||
-        m->bytes > td_room_in(k->total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
+    if (!td_client_fits(b, c, m->bytes))
         td_drafts_end(b, 0);
-    if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
-        own_text(b, c, "bytes", m->bytes, why, sizeof why);
-    else if (m->bytes > td_room_in(k->total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
-        all_text(b, c, "mem", m->bytes, MEMS, why, sizeof why);
-    if (why[0]) {
+    if (!td_client_fits(b, c, m->bytes)) {
+        if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
+            own_text(b, c, "bytes", m->bytes, why, sizeof why);
+        else
+            all_text(b, c, "mem", m->bytes, MEMS, why, sizeof why);
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
@@ -358,18 +362,10 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     mem->dedicated = m->dedicated;
     mem->fd = *fd;
     *fd = -1;
-    c->mem_bytes += mem->bytes;
-    b->mem_bytes += mem->bytes;
-    mem->number = td_number_take(b);
-    errand = mem->number ? td_errand_add(b, TD_TASK_MEM, mem->number, false) : NULL;
-    if (!errand) {
-        b->numbers[mem->number] = 0;
-        mem->number = 0;
+    if (!td_mem_bring(b, mem)) {
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for a mem");
         td_shared_end(b, mem);
-        return;
     }
-    td_errand_about(errand, mem);
 }
 
 /* One that Vulkan exported is the worker's to import. */

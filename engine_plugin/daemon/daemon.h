@@ -412,6 +412,8 @@ static inline uint64_t td_room_in(uint64_t limit, uint64_t held)
 }
 /* The scratch that the worker holds for a client's jobs, or (NULL) for those of all. */
 uint64_t td_scratch_held(const td_broker *b, const td_client *c);
+/* Whether a client's quota and that of all have room for more. */
+bool td_client_fits(const td_broker *b, const td_client *c, uint64_t bytes);
 /* Why there is no memory for a job, and who holds it. */
 void td_client_lacks(td_broker *b, const td_client *c, uint64_t lacks_bytes, char *text, size_t text_bytes);
 
@@ -426,6 +428,8 @@ td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
 td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 /* Ends a shared object that nothing uses any more. */
 void td_shared_end(td_broker *b, td_shared *shared);
+/* Counts a new mem and tells the worker of it. False: there is no host memory for that; it is to be ended. */
+bool td_mem_bring(td_broker *b, td_shared *mem);
 /* Asks the worker for a client's draft, for which there may be no room: false. */
 bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes);
 void td_draft_end(td_broker *b, td_client *c);

@@ -377,31 +377,38 @@ void td_shared_end(td_broker *b, td_shared *s)
     td_errands_run(b);
 }
 
+bool td_mem_bring(td_broker *b, td_shared *mem)
+{
+    td_errand *errand;
+
+    mem->client->mem_bytes += mem->bytes;
+    b->mem_bytes += mem->bytes;
+    mem->number = td_number_take(b);
+    errand = mem->number ? td_errand_add(b, TD_TASK_MEM, mem->number, false) : NULL;
+    if (!errand) {
+        b->numbers[mem->number] = 0;
+        mem->number = 0;
+        return false;
+    }
+    td_errand_about(errand, mem);
+    return true;
+}
+
 /* Drafts. */
 
 bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes)
 {
-    td_errand *errand;
-
-    if (bytes > td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c)) ||
-        bytes > td_room_in(b->config.total_bytes, b->mem_bytes + td_scratch_held(b, NULL)))
+    if (!td_client_fits(b, c, bytes))
         return false;
     c->draft = add_nameless(c, TD_WIRE_KIND_MEM);
     if (!c->draft)
         return false;
     c->draft_ns = td_now_ns();
     c->draft->bytes = bytes;
-    c->mem_bytes += bytes;
-    b->mem_bytes += bytes;
-    c->draft->number = td_number_take(b);
-    errand = c->draft->number ? td_errand_add(b, TD_TASK_MEM, c->draft->number, false) : NULL;
-    if (!errand) {
-        b->numbers[c->draft->number] = 0;
-        c->draft->number = 0;
+    if (!td_mem_bring(b, c->draft)) {
         td_draft_end(b, c);
         return false;
     }
-    td_errand_about(errand, c->draft);
     td_errands_run(b);
     return true;
 }
