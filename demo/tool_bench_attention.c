@@ -2,8 +2,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A shape's contenders are measured in turn, round after round: A B C A B C. Each has its output poisoned before and
- * checked after. Where a shape is small, several calls are one submit, on tensors that do not fit into the L2 together.
+ * A shape's contenders are measured in turn, round after round: A B C A B C. Each has the GPU for `run_us` at a time,
+ * call after call, until the clock is what its own power allows: a single call's is what the one before it left. Outputs
+ * are poisoned before a run and checked at the end. Where a shape is small, several calls are one submit, on tensors that
+ * do not fit into the L2 together.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -48,10 +50,13 @@ typedef struct row {
     uint32_t precision, used; /* used: what AUTO took */
     char why[200]; /* not measured, because; empty: measured */
     bench_series us;
+    double spent_us;
     double error; /* relative L1 of the checked rows */
     td_plan *plan; /* `copies` calls */
     uint32_t copies, slot; /* slot: of the stream, so that each plan keeps a graph of its own */
+    uint32_t runs;         /* of the plan, so far */
     uint64_t scratch, scratch_bytes; /* of set 0; from one set to the next */
+    bench_power power;               /* at the end of its last run */
 } row;
 
 typedef struct bench {
@@ -59,7 +64,8 @@ typedef struct bench {
     bool cpu, quick, unchecked; /* unchecked: outputs are not compared with float64 */
     bool inline_too;            /* INLINE has rows */
     uint32_t rounds;
-    double seconds; /* that one contender may take for all its rounds of a shape */
+    double run_us;  /* that a contender has the GPU in a round, small shapes a tenth; at least one call */
+    double most_us; /* after three rounds that long there is no fourth */
     td_cu_device *device;
     td_stream *stream;
     const char *executor, *choice; /* choice: what AUTO goes by */
@@ -475,10 +481,27 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
     return count;
 }
 
+/* One contender's turn: calls on set after set. */
+static void run_for(bench *b, const shape *s, row *it, uint32_t sets)
+{
+    const uint32_t turns = it->kind == CUDNN ? 1 : sets / it->copies;
+    double spent = 0, us = 0;
+    if (!poison(b, s, sets, it->why, sizeof it->why))
+        return;
+    do {
+        if (!run_row(b, s, it, it->runs++ % turns * it->copies, &us))
+            return;
+        bench_add(&it->us, us / it->copies);
+        spent += us;
+    } while (spent < (s->small ? 0.1 : 1) * b->run_us);
+    it->spent_us += spent;
+    it->power = bench_nvml_read(b->nvml);
+}
+
 static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_t sets, char *why, size_t why_bytes)
 {
     reference r = {0};
-    double us = 0, spent[MOST_ROWS] = {0};
+    double us = 0;
     if (!fill(b, s, sets, why, why_bytes) || (!b->unchecked && !make_reference(b, s, 0, &r, why, why_bytes)))
         goto end;
     /* Once, uncounted: modules are loaded, codes are in the scratch of every set. */
@@ -487,15 +510,10 @@ static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_
              first += rows[i].copies)
             run_row(b, s, &rows[i], first + rows[i].copies > sets ? sets - rows[i].copies : first, &us);
     for (uint32_t round = 0; round < b->rounds; round++)
-        for (uint32_t i = 0; i < count; i++) {
-            row *it = &rows[i];
-            const uint32_t turns = it->kind == CUDNN ? 1 : sets / it->copies;
-            if (it->why[0] || (s->kernels_only && it->kind != KERNEL) || (round >= 3 && spent[i] > b->seconds * 1e6) ||
-                !poison(b, s, sets, it->why, sizeof it->why) || !run_row(b, s, it, round % turns * it->copies, &us))
-                continue;
-            spent[i] += us;
-            bench_add(&it->us, us / it->copies);
-        }
+        for (uint32_t i = 0; i < count; i++)
+            if (!rows[i].why[0] && (!s->kernels_only || rows[i].kind == KERNEL) &&
+                (round < 3 || rows[i].spent_us < b->most_us))
+                run_for(b, s, &rows[i], sets);
     for (uint32_t i = 0; i < count && !b->unchecked; i++)
         if (!rows[i].why[0] && !(poison(b, s, sets, rows[i].why, sizeof rows[i].why) &&
                                  run_row(b, s, &rows[i], 0, &us) && check(b, s, &r, &rows[i])))
@@ -573,7 +591,7 @@ static void expect(bench *b, const shape *s, const row *rows, uint32_t count)
                      "%s 8b end to end, times cuDNN fp16", name);
 }
 
-static void print_shape(const shape *s, const row *rows, uint32_t count, bench_power power)
+static void print_shape(const shape *s, const row *rows, uint32_t count)
 {
     char name[64];
     const row *cudnn = find_row(rows, count, CUDNN, 0);
@@ -595,8 +613,10 @@ static void print_shape(const shape *s, const row *rows, uint32_t count, bench_p
         if (it->us.count && it->precision == TANDEM_PRECISION_AUTO && it->kind == END_TO_END)
             printf("= %s, %.2f of the best's time ", precision_names[it->used], auto_to_best(rows, count));
     }
-    if (power.sm_mhz)
-        printf("| %u MHz %.0f W", (unsigned)power.sm_mhz, power.milliwatts * 1e-3);
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[i].power.sm_mhz && (rows[i].kind == CUDNN || i == 0))
+            printf("| %s %u MHz %.0f W ", kind_names[rows[i].kind], (unsigned)rows[i].power.sm_mhz,
+                   rows[i].power.milliwatts * 1e-3);
     printf("\n");
     for (uint32_t i = 0; i < count; i++)
         if (rows[i].why[0])
@@ -605,7 +625,7 @@ static void print_shape(const shape *s, const row *rows, uint32_t count, bench_p
     fflush(stdout);
 }
 
-static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint32_t sets, bench_power power)
+static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint32_t sets)
 {
     json_t *list = json_array();
     const row *cudnn = find_row(rows, count, CUDNN, 0);
@@ -613,18 +633,18 @@ static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint3
         const row *it = &rows[i];
         const double us = bench_median(&it->us);
         json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:i, s:o, s:o}", "what", kind_names[it->kind], "precision",
-                            it->kind == CUDNN ? "f16" : precision_names[it->precision], "used",
+            list, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:i, s:i, s:f, s:o, s:o}", "what", kind_names[it->kind],
+                            "precision", it->kind == CUDNN ? "f16" : precision_names[it->precision], "used",
                             precision_names[it->kind == CUDNN ? (uint32_t)TANDEM_PRECISION_F16 : it->used], "us", bench_json(&it->us),
                             "tflops", bench_number(tflops(s, us)), "times_cudnn",
                             bench_number(cudnn ? bench_median(&cudnn->us) / us : NAN), "calls", (int)it->copies,
-                            "relative_l1", it->us.count ? bench_number(it->error) : json_null(), "not_measured",
+                            "sm_mhz", (int)it->power.sm_mhz, "watts", it->power.milliwatts * 1e-3, "relative_l1",
+                            it->us.count ? bench_number(it->error) : json_null(), "not_measured",
                             it->why[0] ? json_string(it->why) : json_null()));
     }
-    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:i, s:i, s:f, s:o, s:o}", "batch", (int)s->batch, "heads",
+    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:o, s:o}", "batch", (int)s->batch, "heads",
                      (int)s->heads, "n", (int)s->n, "d", (int)s->dim, "causal", (int)s->causal, "small", (int)s->small,
-                     "sets", (int)sets, "sm_mhz", (int)power.sm_mhz, "memory_mhz", (int)power.memory_mhz, "watts",
-                     power.milliwatts * 1e-3, "auto_to_best", bench_number(auto_to_best(rows, count)), "rows", list);
+                     "sets", (int)sets, "auto_to_best", bench_number(auto_to_best(rows, count)), "rows", list);
 }
 
 static uint32_t list_shapes(shape *out, const char *only, const char *ns, const char *dims, const char *causal,
@@ -741,11 +761,10 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
             printf("%s | %s\n", shape_name(&shapes[i], name), why);
             failed++;
         }
-        const bench_power power = bench_nvml_read(b->nvml);
         if (row_count && !why[0]) {
-            print_shape(&shapes[i], rows, row_count, power);
+            print_shape(&shapes[i], rows, row_count);
             expect(b, &shapes[i], rows, row_count);
-            json_array_append_new(list, shape_json(&shapes[i], rows, row_count, sets, power));
+            json_array_append_new(list, shape_json(&shapes[i], rows, row_count, sets));
         }
         for (uint32_t r = 0; r < row_count; r++) {
             failed += rows[r].why[0] != 0;
@@ -761,6 +780,7 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
     json_object_set_new(report, "cudnn",
                         b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
     json_object_set_new(report, "rounds", json_integer(b->rounds));
+    json_object_set_new(report, "run_ms", json_real(1e-3 * b->run_us));
     json_object_set_new(report, "l2_bytes", json_integer((json_int_t)b->l2_bytes));
     json_object_set_new(report, "shapes", list);
     json_object_set_new(report, "targets", bench_targets_json(&b->targets));
@@ -777,21 +797,20 @@ int bench_attention(int argc, char **argv)
                       *const causals[] = {"yes", "no", "both", NULL},
                       *const modes[] = {"8b", "f16", "4b", "auto", "none", NULL};
     const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16,auto";
-    const char *rounds = NULL, *seconds = NULL, *tuning = NULL;
+    const char *rounds = NULL, *run_ms = NULL, *tuning = NULL;
     bool no_cudnn = false;
-    bench b = {.rounds = 11, .seconds = 1.5};
+    bench b = {.most_us = INFINITY};
     const tool_option options[] = {{"--json", &b.json, NULL},        {"--backend", &backend, NULL},
                                    {"--only", &only, NULL},          {"--n", &ns, NULL},
                                    {"--dim", &dims, NULL},           {"--causal", &causal, NULL},
                                    {"--precision", &precisions, NULL}, {"--rounds", &rounds, NULL},
-                                   {"--seconds", &seconds, NULL},    {"--no-cudnn", NULL, &no_cudnn},
+                                   {"--run-ms", &run_ms, NULL},      {"--no-cudnn", NULL, &no_cudnn},
                                    {"--tuning", &tuning, NULL},
                                    {"--quick", NULL, &b.quick}};
     const int parsed = tool_parse("bench attention", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
         return parsed;
-    uint64_t number = b.quick ? 3 : 11;
-    char *end = NULL;
+    uint64_t number = b.quick ? 3 : 5, run = b.quick ? 20 : 250;
     if (tool_word(backend, backends) < 0)
         return tool_usage("bench attention", "--backend \"%s\": must be cuda or cpu", backend);
     if (only && tool_word(only, onlys) < 0)
@@ -804,9 +823,10 @@ int bench_attention(int argc, char **argv)
         return tool_usage("bench attention", "--n and --dim must be lists of numbers");
     if (rounds && !tool_number(rounds, 1, 1000, &number))
         return tool_usage("bench attention", "--rounds \"%s\": must be a number from 1 to 1000", rounds);
-    if (seconds && (b.seconds = strtod(seconds, &end), *end || !(b.seconds > 0 && b.seconds <= 60)))
-        return tool_usage("bench attention", "--seconds \"%s\": must be a number above 0, at most 60", seconds);
+    if (run_ms && !tool_number(run_ms, 0, 60000, &run))
+        return tool_usage("bench attention", "--run-ms \"%s\": must be a number from 0 to 60000", run_ms);
     b.rounds = (uint32_t)number;
+    b.run_us = 1e3 * (double)run;
     b.cpu = !strcmp(backend, "cpu");
     shape shapes[MOST_SHAPES];
     const uint32_t count =
@@ -860,7 +880,7 @@ bench_tune *bench_tune_open(bool cpu, uint32_t rounds, char *why, size_t why_byt
     }
     t->b.cpu = cpu;
     t->b.rounds = rounds;
-    t->b.seconds = 0.05;
+    t->b.most_us = 5e4;
     t->b.unchecked = true;
     t->b.target = td_target_for_sm(0);
     make_block(&t->b);

@@ -4,11 +4,12 @@
 SPDX-License-Identifier: Apache-2.0
 
 usage: bench_peers.py BUILD_FOLDER [--json F] [--n 1024,4096] [--dim 64,128] [--causal yes|no|both] [--only large|small]
-                      [--rounds N]
+                      [--rounds N] [--run-ms N]
 
 cuDNN, FlashAttention-2 and the memory-efficient kernel through scaled_dot_product_attention, fp16, N(0,1); as in the
-tool, calls are in a CUDA graph and rotate through tensors that do not fit into the L2 together. PyTorch is timed before
-and after the tool, since the GPU's clock falls as it gets warm. Exit status 77: no PyTorch, or no GPU for it.
+tool, calls are in a CUDA graph and rotate through tensors that do not fit into the L2 together, and each function has
+the GPU for a quarter of a second at a time. PyTorch is timed before and after the tool, since the GPU's clock falls as
+it gets warm. Exit status 77: no PyTorch, or no GPU for it.
 """
 import argparse
 import glob
@@ -35,11 +36,12 @@ def arguments():
     p.add_argument("--dim", default="64,128")
     p.add_argument("--causal", default="both", choices=["yes", "no", "both"])
     p.add_argument("--only", default="large", choices=["large", "small"])
-    p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--run-ms", type=int, default=250)
     return p.parse_args()
 
 
-def time_shape(torch, functions, shape, rounds):
+def time_shape(torch, functions, shape, rounds, run_ms):
     """Median, least and most microseconds a call of each function, measured in turn."""
     batch, heads, n, d, causal, small = shape
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
@@ -62,13 +64,16 @@ def time_shape(torch, functions, shape, rounds):
             print(f"    {name}: {str(error).splitlines()[0]}")
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     times = {name: [] for name in graphs}
-    for turn in range(rounds + 1):
+    for turn in range(rounds):
         for name, graph in graphs.items():
-            begin.record()
             graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            if turn:
+            spent = 0
+            while spent == 0 or spent < (run_ms / 10 if small else run_ms):
+                begin.record()
+                graph.replay()
+                end.record()
+                torch.cuda.synchronize()
+                spent += begin.elapsed_time(end)
                 times[name].append(1e3 * begin.elapsed_time(end) / calls)
     return {name: {"median": statistics.median(t), "min": min(t), "max": max(t)} for name, t in times.items()}
 
@@ -98,7 +103,7 @@ def main():
               for d in numbers(args.dim) for causal in (False, True) for heads in ((4, 8, 16) if small else (32,))
               for n in numbers(args.n)
               if args.causal in ("both", "yes" if causal else "no") and not (small and causal)]
-    passes = [{s: time_shape(torch, functions, s, args.rounds) for s in shapes}]
+    passes = [{s: time_shape(torch, functions, s, args.rounds, args.run_ms) for s in shapes}]
     torch.cuda.empty_cache()
 
     import nvidia
@@ -108,14 +113,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tandem-peers-") as folder:
         out = os.path.join(folder, "ours.json")
         tool = [os.path.join(args.build, "tandem"), "bench", "attention", "--json", out, "--only", args.only, "--n",
-                args.n, "--dim", args.dim, "--causal", args.causal, "--precision", "none", "--rounds", str(args.rounds)]
+                args.n, "--dim", args.dim, "--causal", args.causal, "--precision", "none", "--rounds", str(args.rounds),
+                "--run-ms", str(args.run_ms)]
         done = subprocess.run(tool, env=env, timeout=600)
         if done.returncode:
             print(f"FAIL: the tool ended with {done.returncode}")
             return 1
         with open(out) as file:
             ours = json.load(file)
-    passes.append({s: time_shape(torch, functions, s, args.rounds) for s in shapes})
+    passes.append({s: time_shape(torch, functions, s, args.rounds, args.run_ms) for s in shapes})
 
     in_tool = {}
     for s in ours["shapes"]:

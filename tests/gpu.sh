@@ -261,7 +261,7 @@ if wanted bench; then
             beside=$(python3 -c 'import glob, nvidia, os
 print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join(p, "*", "lib")))))' 2>/dev/null)
             LD_LIBRARY_PATH=$beside${beside:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH-} \
-                step bench-attention 150 "$build/tandem" bench attention --seconds 0.4 \
+                step bench-attention 240 "$build/tandem" bench attention --rounds 3 \
                 ${tuned:+--tuning "$tuned"} --n 256,512,1024,2048,4096,16384 --json "$work/results/attention.json" &&
                 cat "$log"
             if python3 -c 'import torch' 2>/dev/null; then

@@ -893,7 +893,7 @@ class Bench(unittest.TestCase):
             (["attention", "--precision", "2b"], ["--precision", "2b"]),
             (["attention", "--causal", "perhaps"], ["--causal", "perhaps"]),
             (["attention", "--only", "medium"], ["--only", "medium"]),
-            (["attention", "--seconds", "-1"], ["--seconds", "-1"]),
+            (["attention", "--run-ms", "-1"], ["--run-ms", "-1"]),
             (["attention", "--n", "17"], ["--n"]),
         ]:
             run = tool("bench", *args)
