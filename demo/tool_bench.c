@@ -56,7 +56,7 @@ const char *const tool_bench_help =
     "clock, cuDNN's are calls in a CUDA graph between two events. A contender has the GPU for a quarter\n"
     "of a second at a time: its clock is then what its own power allows, and not what the one before it\n"
     "left. Medians of its calls. Small shapes: up to 20 calls one after the other. Whatever fits into the\n"
-    "L2 is rotated through tensors that do not. TFLOPS = 4 batch heads n n d / time, half of it if causal.\n"
+    "L2 is rotated through tensors that do not. TFLOPS = 4 batch heads n n d / time, half if causal.\n"
     "Outputs are filled with NaN before each run and checked after the last: no NaN left, some rows\n"
     "against float64.\n"
     "  --json F         everything as JSON\n"

@@ -870,7 +870,7 @@ class Bench(unittest.TestCase):
 
     def test_attention(self):
         report, text = self.run_bench("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1",
-                                      "--precision", "8b,f16,4b")
+                                      "--run-ms", "0", "--precision", "8b,f16,4b")
         self.assertEqual([(s["heads"], s["n"], s["d"]) for s in report["shapes"]], [(4, 256, 64), (8, 256, 64)])
         worst = {"8b": 0.1, "f16": 2e-3, "4b": 0.5}
         for shape in report["shapes"]:
