@@ -49,9 +49,11 @@ typedef struct work {
 } work;
 
 /* Rows of the tile that most kernels for that GPU have. */
-static uint32_t tile_rows(uint32_t sm, uint32_t head_dim)
+static uint32_t tile_rows(uint32_t sm, int cost, uint32_t head_dim)
 {
-    return sm == 90 && head_dim <= 128 ? TD_F16_ROWS(head_dim) : TD_TWIN_ROWS;
+    if (sm == 90 && head_dim > 128)
+        return cost == TD_CHOICE_8B ? TD_HOPPER_ROWS(TD_HOPPER_GROUPS(head_dim)) : TD_TWIN_ROWS;
+    return sm == 90 ? TD_F16_ROWS(head_dim) : TD_TWIN_ROWS;
 }
 
 /* attn_8b_wgmma has blocks of two sizes and takes what ends earlier. */
@@ -180,7 +182,7 @@ static double unit_of(const grid *g, const td_choice_times times, double planes,
 /* Of a precision's kernel, by what was measured with or without a mask. 0: not known. */
 static double kernel_us(const td_choice_table *table, const td_choice_part *part, int i, const tandem_attention *op)
 {
-    const uint32_t rows = tile_rows(table->sm, op->head_dim);
+    const uint32_t rows = tile_rows(table->sm, i, op->head_dim);
     const double multiprocessors = table->multiprocessors;
     const bool has_long = has_long_tiles(table->sm, i, op->head_dim);
     work w = work_of(op, rows);

@@ -61,15 +61,15 @@ static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
         .name = #symbol, .entry = #symbol "_d" #d, .cpu = td_twin_attn_8b_wgmma,     \
         .cpu_local_bytes = sizeof(td_local_twin)                                     \
     }
-/* The same channels but 256: O and R are too many registers there. */
-static const td_kernel kernels_attn_8b_wgmma[D_COUNT - 1] = {WGMMA(attn_8b_wgmma, 32), WGMMA(attn_8b_wgmma, 64),
-                                                             WGMMA(attn_8b_wgmma, 96), WGMMA(attn_8b_wgmma, 128)};
+static const td_kernel kernels_attn_8b_wgmma[D_COUNT] = {WGMMA(attn_8b_wgmma, 32), WGMMA(attn_8b_wgmma, 64),
+                                                         WGMMA(attn_8b_wgmma, 96), WGMMA(attn_8b_wgmma, 128),
+                                                         WGMMA(attn_8b_wgmma, 256)};
 static const td_kernel kernels_attn_8b_wgmma_short[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_short, 32), WGMMA(attn_8b_wgmma_short, 64), WGMMA(attn_8b_wgmma_short, 96),
     WGMMA(attn_8b_wgmma_short, 128)};
-static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT - 1] = {
+static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
-    WGMMA(attn_8b_wgmma_dump, 128)};
+    WGMMA(attn_8b_wgmma_dump, 128), WGMMA(attn_8b_wgmma_dump, 256)};
 #define F16_WGMMA(type, d)                                                                                              \
     {                                                                                                                \
         .name = "attn_" type "_wgmma", .entry = "attn_" type "_wgmma_d" #d, .cpu = td_twin_attn_f16_wgmma             \
@@ -920,6 +920,11 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
     return choose_precision(op, target, cubin, sm);
 }
 
+static uint32_t hopper_shared_bytes(uint32_t d_pad, uint32_t groups)
+{
+    return d_pad > 128 ? TD_HOPPER_256_SHARED_BYTES : TD_HOPPER_SHARED_BYTES(d_pad, groups);
+}
+
 /* Warpgroups of a block of attn_8b_wgmma that pay off. With one more a block takes longer, but there are fewer blocks:
  * where they are few, that decides. Right for 132 multiprocessors. choice.c knows it, too. */
 static uint32_t hopper_groups(const tandem_attention *op, const td_target *target, uint32_t d_pad)
@@ -927,6 +932,8 @@ static uint32_t hopper_groups(const tandem_attention *op, const td_target *targe
     enum { MULTIPROCESSORS = 132 };
     double times[2];
 
+    if (d_pad > 128)
+        return TD_HOPPER_GROUPS(d_pad);
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t rows = TD_HOPPER_ROWS(TD_HOPPER_GROUPS(d_pad) - i);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
@@ -1037,14 +1044,13 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     /* wgmma: one scale for what a thread has of a step's keys, maxima before scales (so none below zero), no delta-S */
     const bool one_scale =
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
-    const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && d_pad <= 128 && one_scale && !smooth_q &&
-                           scale > 0;
-    /* ring: in the shared memory that every executor has; it has no dumps */
-    const bool roomy = target->shared_bytes >= TD_HOPPER_SHARED_BYTES(d_pad, TD_HOPPER_GROUPS(d_pad));
-    const bool ring = wgmma_can && !roomy && !target->dump, wgmma = wgmma_can && (roomy || ring);
+    const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && one_scale && !smooth_q && scale > 0;
+    /* ring: in the shared memory that every executor has; it has no dumps and no 256 channels */
+    const bool roomy = target->shared_bytes >= hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad));
+    const bool ring = wgmma_can && !roomy && !target->dump && d_pad <= 128, wgmma = wgmma_can && (roomy || ring);
     const bool dump = target->dump && at.is_gpu;
     const uint32_t groups = ring ? TD_HOPPER_INLINE_GROUPS(d_pad) : hopper_groups(op, target, d_pad);
-    const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad) : k.rows_pad / TD_TILE_KEYS;
+    const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad, d_pad) : k.rows_pad / TD_TILE_KEYS;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
     const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
     const place dump_r = take(&at, dump && !v_f16, q_rows * sums * d_pad * 4);
@@ -1184,7 +1190,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     record =
         add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
     if (wgmma) {
-        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : TD_HOPPER_SHARED_BYTES(d_pad, groups);
+        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : hopper_shared_bytes(d_pad, groups);
         record->block[0] = TD_HOPPER_THREADS(groups);
     } else if (at.is_gpu) {
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);
@@ -1219,7 +1225,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                         .d_pad = d_pad,
                                         .v_is_f16 = v_f16,
                                         .qk_is_f16 = qk_f16,
-                                        .step_keys = wgmma ? TD_HOPPER_R_KEYS : TD_TILE_KEYS,
+                                        .step_keys = wgmma ? TD_HOPPER_SUM_KEYS(d_pad) : TD_TILE_KEYS,
                                         .qk_is_packed = packed,
                                         .q_codes = q.codes.offset,
                                         .q_scale = q.scale.offset,

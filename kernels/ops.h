@@ -51,7 +51,7 @@ typedef struct td_attention_layout {
     uint32_t q_pad, kv_pad, d_pad; /* rows padded to 128, head_dim padded to 32 */
     uint32_t v_is_f16;             /* V codes are fp16, not E4M3 */
     uint32_t qk_is_f16;            /* Q and K codes are fp16, not int8 */
-    uint32_t step_keys;            /* keys that R adds up before it goes to O: 64, or TD_HOPPER_R_KEYS */
+    uint32_t step_keys;            /* keys that R adds up before it goes to O: 64, or TD_HOPPER_SUM_KEYS */
     uint32_t qk_is_packed;         /* they are int4, two a byte: a row has TD_PACKED_ROW_BYTES */
     uint64_t q_codes, q_scale, q_mean, k_codes, k_scale, k_mean, v_codes, v_scale, v_mean, delta_s;
     uint64_t dump_s, dump_p, dump_r;

@@ -37,7 +37,7 @@
  *                  multiplied by ex2(top - next), R by that rounded to fp16, top = next; else it stays. It begins as -inf
  *   P              ex2(fma((float)dot, c, -top)), never above 2^LATE_LIMIT but for what S was rounded by, which tells
  *                  from |S| of 2^20 on; its code is 0 where masked, NaN for a bad key
- *   R              P codes * V codes over 256 keys in fp16, and l's part with V codes of 1; then O += R, l += its part
+ *   R              P codes * V codes over 256 keys (at d_pad 256: 128) in fp16, and l's part with V codes of 1; then O += R, l += its part
  *   O, lse         (O * (1 / l)) * v_scale + v_mean; (top + log2(l)) * ln 2
  * The same P with the same offset is used by the fp16 kinds: their P code is f16(P), and their mma accumulates straight
  * into O after O = O * alpha. l sums P before it is rounded to a code, in any order.
@@ -68,12 +68,14 @@
     (TD_ATTENTION_STAGES(qk_row_bytes, pv_bytes, d_pad) * TD_ATTENTION_STAGE_BYTES(qk_row_bytes, pv_bytes, d_pad))
 /* attn_8b_wgmma: 128 keys a step, two to four warpgroups of 64 rows and one that fetches. A row of K or Q has 32, 64 or
  * 128 bytes in shared memory, which holds stages of K, V with eight channels of ones, and scales; then Q, V's scales and
- * means for each warpgroup, barriers, rows' scales and sums. R adds up TD_HOPPER_R_KEYS keys in fp16: none of its sums may
- * pass 65504. */
+ * means for each warpgroup, barriers, rows' scales and sums. R adds up TD_HOPPER_SUM_KEYS(d_pad) keys in fp16: none of
+ * its sums may pass 65504. */
 #define TD_HOPPER_KEYS 128u
-#define TD_HOPPER_R_KEYS 256u
-#define TD_HOPPER_SUMS(kv_pad) (((kv_pad) + TD_HOPPER_R_KEYS - 1u) / TD_HOPPER_R_KEYS) /* R's of a row */
-#define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 4u : 3u) /* of attn_8b_wgmma; attn_8b_wgmma_short has one fewer */
+#define TD_HOPPER_R_KEYS 256u /* at most */
+#define TD_HOPPER_SUM_KEYS(d_pad) ((d_pad) <= 128u ? TD_HOPPER_R_KEYS : TD_HOPPER_KEYS)
+#define TD_HOPPER_SUMS(kv_pad, d_pad) (((kv_pad) + TD_HOPPER_SUM_KEYS(d_pad) - 1u) / TD_HOPPER_SUM_KEYS(d_pad)) /* R's of a row */
+/* Of attn_8b_wgmma; attn_8b_wgmma_short, up to d_pad 128, has one fewer. */
+#define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 4u : (d_pad) <= 128u ? 3u : 2u)
 #define TD_HOPPER_LONGER(d_pad) ((d_pad) <= 64u ? 1.25 : 1.28) /* time of such a block, by the short one's */
 #define TD_HOPPER_STAGES(d_pad) ((d_pad) <= 64u ? 6u : 3u)
 #define TD_HOPPER_ROWS(groups) (64u * (groups))
@@ -86,6 +88,9 @@
     (TD_HOPPER_STAGES(d_pad) * TD_HOPPER_STAGE_BYTES(d_pad) + TD_HOPPER_ROWS(groups) * TD_HOPPER_ROW_BYTES(d_pad) +   \
      ((groups) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u +                                                         \
      (16u * TD_HOPPER_STAGES(d_pad) + 4u * TD_HOPPER_ROWS(groups) + 1024u * (groups) + 1023u) / 1024u * 1024u)
+/* attn_8b_wgmma_d256: 4 slots for 64 keys of K, 3 for a step of V with the channels of ones, Q; then scales of 4 steps, of V
+ * and of rows, V's means, two pairs of numbers a thread, barriers. */
+#define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 9u * 1024u)
 
 /* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory. One warpgroup fetches tiles of 64 keys into
  * a ring of slots (kernels/ring.h); each holds 64 rows of K, or a row of 64 bytes for each of V's channels, and then the
@@ -286,8 +291,8 @@ typedef struct td_params_prepare {
 /* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's
  * `attn_fast`. Grid x: bh * q_tiles + q_tile; q_tiles = ceil(q_len / q_tile_rows), 64 rows on the GPU.
  * block 128 threads: 4 warps of 16 rows. Dynamic shared bytes: TD_ATTENTION_SHARED_BYTES.
- * `attn_8b_wgmma` and `attn_8b_wgmma_short` (sm_90a, no _d256): rows, threads and shared bytes of a block are TD_HOPPER_*
- * of its warpgroups; scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they
+ * `attn_8b_wgmma` and `attn_8b_wgmma_short` (sm_90a; no short _d256): rows, threads and shared bytes of a block are
+ * TD_HOPPER_* of its warpgroups (TD_HOPPER_256_SHARED_BYTES); scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they
  * are bad. Writes dumps only as `attn_8b_wgmma_dump`.
  * `attn_8b_wgmma_inline`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES(d). */
 typedef struct td_params_attention {

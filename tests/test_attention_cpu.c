@@ -851,14 +851,14 @@ static void test_lengths(void **state)
         }
 }
 
-/* Another order of the same steps: R in fp16 over 256 keys, bases that follow late, P's sum of its codes. */
+/* Another order of the same steps: R in fp16 over 256 keys (128 at head dim 256), bases that follow late, P's sum of its codes. */
 static void test_wgmma(void **state)
 {
-    static const uint32_t head_dims[] = {32, 80, 96, 128};
+    static const uint32_t head_dims[] = {32, 80, 96, 128, 256};
     const td_target wgmma = wgmma_twin();
 
     (void)state;
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 5; i++) {
         tu_case it;
         tu_case_init(&it, &(tu_shape){.batch = 2,
                                       .heads = 4,
@@ -874,7 +874,7 @@ static void test_wgmma(void **state)
         tu_case_ref(&it);
         run_and_compare(&it, &wgmma);
         assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
-                            "attn_8b_wgmma_short");
+                            head_dims[i] > 128 ? "attn_8b_wgmma" : "attn_8b_wgmma_short");
         if (i < 2) /* the sum of P and P V round alike, so an offset of V stays what it is */
             assert_in(tu_case_l1(&it), 0, 3.3e-3); /* the authors' figure */
         assert_in(tu_case_lse_error(&it), 0, 2e-2);

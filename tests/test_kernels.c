@@ -211,6 +211,19 @@ static void fill_to_the_limit(tu_case *it)
     }
 }
 
+/* Where bases move in the second half of a step of TD_HOPPER_KEYS keys, in some rows in the first one as well. */
+static void move_bases(tu_case *it)
+{
+    const tandem_attention *op = &it->op;
+
+    for (uint32_t c = 0; c < op->head_dim; c++) {
+        for (uint32_t r = 0; r < op->q_len; r++)
+            tu_set(&it->q, 0, 0, r, c, 1 - 0.1 * (r % 7));
+        for (uint32_t r = 0; r < op->kv_len; r++)
+            tu_set(&it->k, 0, 0, r, c, (r + 64) / 128 * 5.5 + r / 128 * (r % 3));
+    }
+}
+
 /* A draft's bytes become the output. */
 static void check_commit(module *on, const tu_case *it, const td_target *target)
 {
@@ -540,6 +553,66 @@ static void test_wgmma(void **state)
                           .lse = 1,
                           .seed = 96 + i % 3},
               (options){.stream = i % 3 < 2, .spoil = fill_to_the_limit});
+}
+
+/* The 8b kernel of head dim 256 by wgmma: both warpgroups, each of their rows, slots used several times. */
+static void test_wgmma_256(void **state)
+{
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 257, 1}, {1, 1, 1, 1, 0},    {2, 2, 200, 70, 1},
+                 {1, 1, 64, 128, 0}, {4, 2, 3, 65, 0},    {1, 1, 2, 1300, 0}, {1, 1, 129, 700, 1}};
+
+    (void)state;
+    for (uint32_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const tu_shape shape = {.heads = sizes[s].heads,
+                                .kv_heads = sizes[s].kv_heads,
+                                .q_len = sizes[s].q_len,
+                                .kv_len = sizes[s].kv_len,
+                                .head_dim = 256,
+                                .causal = sizes[s].causal,
+                                .precision = TANDEM_PRECISION_8B,
+                                .dtype_q = 1 + s % 2,
+                                .dtype_k = 1 + s % 2,
+                                .dtype_v = 1 + s % 2,
+                                .dtype_o = 1 + s % 3,
+                                .layout = (tu_layout)(s % 4),
+                                .lse = s % 4 == 0,
+                                .k_bias = 1,
+                                .v_bias = 1,
+                                .seed = 300 + s};
+
+        if (quick && s != 1 && s != 3)
+            continue;
+        check(module_of(90), 90, &shape, (options){.stream = true, .dump = true});
+        check(module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.heads = 2,
+                          .q_len = 70,
+                          .kv_len = 200,
+                          .head_dim = 256,
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .precision = TANDEM_PRECISION_8B,
+                          .seed = 310},
+              (options){.stream = true, .dump = i, .spoil = spoil_values});
+    for (uint32_t i = 0; i < 4; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.q_len = 20,
+                          .kv_len = 2 * TD_HOPPER_R_KEYS + 6,
+                          .head_dim = 256,
+                          .precision = TANDEM_PRECISION_8B,
+                          .smooth = TANDEM_SMOOTH_NONE,
+                          .scale = TD_LN_2 / 256,
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .lse = 1,
+                          .seed = 311},
+              (options){.stream = true, .dump = i / 2, .spoil = i % 2 ? move_bases : fill_to_the_limit});
 }
 
 /* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */
@@ -901,6 +974,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sm90),
         cmocka_unit_test(test_sm120),
         cmocka_unit_test(test_wgmma),
+        cmocka_unit_test(test_wgmma_256),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_prepare),

@@ -330,7 +330,7 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
         memset(local->r[r], 0, d_pad * sizeof local->r[r][0]);
     }
     for (uint32_t key = 0; (int64_t)key < keys; key += TD_TILE_KEYS) {
-        const bool again = key % TD_HOPPER_R_KEYS == 0; /* R starts from 0 */
+        const bool again = key % TD_HOPPER_SUM_KEYS(d_pad) == 0; /* R starts from 0 */
         operand ones[TD_TILE_KEYS];
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
             split_e4m3(0x38, TD_ACCUMULATOR_WGMMA_F16, &ones[j]);
@@ -355,8 +355,8 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
             if (again) { /* O += R of the keys before */
                 for (uint32_t c = 0; c < d_pad && key; c++) {
                     if (p->dump_r)
-                        p->dump_r[(row * TD_HOPPER_SUMS(p->kv_pad) + key / TD_HOPPER_R_KEYS - 1) * d_pad + c] =
-                            local->r[r][c];
+                        p->dump_r[(row * TD_HOPPER_SUMS(p->kv_pad, d_pad) + key / TD_HOPPER_SUM_KEYS(d_pad) - 1) * d_pad +
+                                  c] = local->r[r][c];
                     local->o[r][c] += local->r[r][c];
                     local->r[r][c] = 0;
                 }
@@ -387,8 +387,8 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
         const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
         const float l = local->l[r] + local->r_sum[r], part = 1 / l;
         if (p->dump_r && keys > 0)
-            memcpy(p->dump_r + (((size_t)bh * p->q_pad + (size_t)row) * TD_HOPPER_SUMS(p->kv_pad) +
-                                (size_t)(keys - 1) / TD_HOPPER_R_KEYS) *
+            memcpy(p->dump_r + (((size_t)bh * p->q_pad + (size_t)row) * TD_HOPPER_SUMS(p->kv_pad, d_pad) +
+                                (size_t)(keys - 1) / TD_HOPPER_SUM_KEYS(d_pad)) *
                                    d_pad,
                    local->r[r], d_pad * sizeof local->r[r][0]);
         for (uint32_t c = 0; c < dim; c++) {

@@ -396,7 +396,7 @@ __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consu
 template <class T>
 __device__ __forceinline__ void dump_r(const td_params_attention &p, const Sums<T> &c, int64_t row, int lane, int step)
 {
-    const int64_t each = TD_HOPPER_SUMS(p.kv_pad), at = step * T::keys / int(TD_HOPPER_R_KEYS);
+    const int64_t each = TD_HOPPER_SUMS(p.kv_pad, T::d), at = step * T::keys / int(TD_HOPPER_R_KEYS);
 
 #pragma unroll
     for (int i = 0; i < T::dim / 2; i++) {

@@ -12,6 +12,7 @@
 #include "attn_4b.cu"
 #include "attn_8b.cu"
 #include "attn_8b_wgmma.cu"
+#include "attn_8b_wgmma_256.cu"
 #include "attn_8b_wgmma_inline.cu"
 #include "attn_f16.cu"
 #include "attn_f16_wgmma.cu"
