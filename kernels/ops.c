@@ -666,10 +666,17 @@ static void add_commit(maker *at, const output *out, const td_tensor *o, uint64_
     use_view(at, record, WRITE, AT(commit, lse), TD_VIEW_LSE);
 }
 
+/* Whether a view may be read 16 bytes at a time. */
+static bool is_wide(const tandem_view *view)
+{
+    return view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 && view->stride_head % 8 == 0 &&
+           view->stride_row % 8 == 0;
+}
+
 /* How many blocks of `tiles` tiles make a cluster that has all of a head's K and V; 0: none does. */
 static uint32_t find_cluster(const operand *k, uint32_t *tiles)
 {
-    const uint32_t most = 8 / TD_PREPARE_WARPS(k->d_pad);
+    const uint32_t most = TD_PREPARE_MOST_THREADS / 64 / TD_PREPARE_HEAD_WARPS(k->d_pad);
     for (*tiles = 1; *tiles <= most; *tiles *= 2)
         if ((k->chunks + *tiles - 1) / *tiles <= MAX_CLUSTER)
             return (k->chunks + *tiles - 1) / *tiles;
@@ -690,7 +697,7 @@ static int index_of_dim(uint32_t d_pad)
     return i;
 }
 
-/* The prologue on sm_90: one record where clusters hold the heads and these are not too many, else two. */
+/* The prologue on sm_90: one record where clusters hold the heads and these lie well, else two. */
 static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
 {
     const tandem_attention *op = at->op;
@@ -721,14 +728,15 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
                                  .tiles = tiles,
                                  .lag = lag};
 
-    if ((k->planes + lag) * 2 * blocks > MAX_BLOCKS || q_tiles * warps > MAX_BLOCKS)
+    if ((k->planes + lag) * 2 * blocks > MAX_BLOCKS || 8 * q_tiles > MAX_BLOCKS)
         return false;
-    if (cluster && k->planes * cluster <= RESIDENT_BLOCKS) {
-        grid = k->planes * cluster + (q_tiles + 2 * tiles - 1) / (2 * tiles);
+    if (cluster && k->planes * cluster + 8 * q_tiles <= MAX_BLOCKS && is_wide(&op->q) && is_wide(&op->k) &&
+        is_wide(&op->v)) {
+        const uint32_t block_warps = 2 * tiles * TD_PREPARE_HEAD_WARPS(d_pad);
+        grid = k->planes * cluster + (8 * q_tiles + block_warps - 1) / block_warps;
         grid = (grid + cluster - 1) / cluster * cluster;
         record = add_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
-        record->block[0] = 2 * tiles * warps * 32;
-        record->shared_bytes = 2 * tiles * warps * TD_PREPARE_WARP_BYTES;
+        record->block[0] = 32 * block_warps;
         record->flags = TD_RECORD_CLUSTER;
         record->cluster = cluster;
         use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
@@ -763,13 +771,6 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
     use_scratch(record, WRITE, AT(prepare, k_codes), k->codes);
     use_scratch(record, WRITE, AT(prepare, v_codes), v->codes);
     return true;
-}
-
-/* Whether attn_f16_wgmma may read a view: 16 bytes at a time. */
-static bool is_wide(const tandem_view *view)
-{
-    return view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 && view->stride_head % 8 == 0 &&
-           view->stride_row % 8 == 0;
 }
 
 /* The kernel that takes Q, K and V of these types as they lie in memory, or NULL. */
@@ -1192,6 +1193,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     if (wgmma) {
         record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : hopper_shared_bytes(d_pad, groups);
         record->block[0] = TD_HOPPER_THREADS(groups);
+        /* Behind the kernel that lets it start early, and to which that was measured to gain; it waits for its end itself. */
+        record->flags = prepared && !ring && plan->record_count == 2 ? TD_RECORD_PDL : 0;
     } else if (at.is_gpu) {
         record->shared_bytes = TD_ATTENTION_SHARED_BYTES(qk_row_bytes, v_f16 ? 2u : 1u, d_pad);
     }

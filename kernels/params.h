@@ -261,16 +261,18 @@ typedef struct td_params_quantise {
  * TANDEM_GRANULARITY_THREAD_HOPPER, without smooth Q and lse_bias. Every array is as the kernels above make it.
  *
  * `prepare`: clusters of blocks, as many as a head has `tiles` tiles of 128 keys for. Cluster i < kv_planes has K and V of
- * head i, the others Q's tiles: the blocks' warps take them one after the other, TD_PREPARE_WARPS a tile. A block has as
- * many warps for each of K and V. `partial`, `amax`, `flag` and `counters` are NULL.
+ * head i, the others Q's tiles: the blocks' warps take 16 rows each. A block has TD_PREPARE_HEAD_WARPS for each of its
+ * tiles of K, and as many for V. Q, K and V are 16-byte aligned with all their strides. `partial`, `amax`, `flag` and
+ * `counters` are NULL.
  *
- * `prepare_q`: Q as above, TD_PREPARE_THREADS a block; counters become 0.
+ * `prepare_q`: Q's tiles one after the other, TD_PREPARE_WARPS a tile, TD_PREPARE_THREADS a block; counters become 0.
  * `prepare_kv`: blocks of TD_PREPARE_TILES tiles of a head; per head all of them twice. Grid x: in turn for each of
  * kv_planes + lag steps the blocks of head `step`, which make statistics, and those of head `step - lag`, which make codes.
  *   amax      [bhk][blocks of a head + 1][d_pad]: of each block, then of the head
  *   counters  [bhk][2]: blocks of the head whose statistics are there; 1 once its totals are */
 #define TD_PREPARE_THREADS 256u
-#define TD_PREPARE_WARP_BYTES 8192u /* of shared memory, in `prepare` */
+#define TD_PREPARE_MOST_THREADS 1024u /* of `prepare` */
+#define TD_PREPARE_HEAD_WARPS(d_pad) ((d_pad) <= 64u ? 4u : 8u)
 #define TD_PREPARE_WARPS(d_pad) ((d_pad) <= 32u ? 1u : (d_pad) <= 64u ? 2u : 4u)
 #define TD_PREPARE_TILES(d_pad) (4u / TD_PREPARE_WARPS(d_pad))
 typedef struct td_params_prepare {

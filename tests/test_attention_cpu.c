@@ -1938,8 +1938,8 @@ static void test_prologues_agree(void **state)
     static const struct {
         uint32_t batch, heads, kv_heads, q_len, kv_len, head_dim, records;
     } cases[] = {{1, 2, 1, 1, 1, 32, 2},      {2, 4, 2, 130, 300, 64, 2},  {1, 2, 2, 300, 2100, 128, 2},
-                 {1, 1, 1, 40, 4200, 96, 3},  {20, 14, 14, 2, 130, 80, 3}, {1, 3, 3, 129, 8200, 64, 3},
-                 {300, 1, 1, 130, 129, 32, 3}};
+                 {1, 1, 1, 40, 4200, 96, 3},  {20, 14, 14, 2, 130, 80, 2}, {1, 3, 3, 129, 8200, 64, 3},
+                 {300, 1, 1, 130, 129, 32, 2}};
 
     (void)state;
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
@@ -1972,7 +1972,8 @@ static void test_prologues_agree(void **state)
             tu_set(&it.q, 0, cases[c].heads - 1, cases[c].q_len / 2, 7, -INFINITY);
             assert_int_equal(td_attention_check(&it.op, NULL, 0), TANDEM_OK);
             assert_int_equal(td_plan_attention(&it.op, &target, &it.plan, &it.layout, NULL, 0), TANDEM_OK);
-            assert_int_equal(it.plan.record_count, stream ? cases[c].records : 3);
+            /* a cluster's blocks read 16 bytes at a time */
+            assert_int_equal(it.plan.record_count, stream && shape.layout != TU_GAPS ? cases[c].records : 3);
             assert_int_equal(!strncmp(it.plan.records[0].kernel->name, "prepare", 7), stream);
             it.plan.record_count--; /* without attention */
             it.scratch = aligned_alloc(256, (it.plan.scratch_bytes + 255) / 256 * 256);

@@ -551,15 +551,15 @@ static void test_many_heads(void **state)
                    NULL);
 }
 
-/* The prologue that sm_90 has on a stream: of heads that clusters hold, with one tile a block or several, and of so many
- * that they go through two records, their statistics ahead of their codes. */
+/* The prologue that sm_90 has on a stream: of heads that clusters hold, with one tile a block or several, and of such that
+ * go through two records, their statistics ahead of their codes: too long, or with rows that are not aligned. */
 static void test_prepare(void **state)
 {
     static const struct {
         uint32_t batch, heads, kv_heads, q_len, kv_len;
     } sizes[] = {{1, 2, 1, 1, 1},     {1, 2, 2, 130, 127},   {2, 4, 2, 257, 129},  {1, 1, 1, 100, 1000},
                  {1, 2, 2, 70, 2049}, {1, 1, 1, 40, 4096},   {17, 16, 16, 3, 260}, {35, 8, 8, 129, 1},
-                 {1, 3, 1, 50, 4100}};
+                 {1, 3, 1, 50, 4100},   {1, 2, 1, 33, 8300}};
     static const uint32_t dims[] = {32, 64, 80, 96, 128};
     uint64_t seed = 900;
 

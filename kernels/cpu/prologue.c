@@ -723,8 +723,9 @@ void td_cpu_prepare(const void *params, const td_block *at)
 {
     const td_params_prepare *p = params;
     const uint32_t cluster = (p->kv_pad / TD_TILE_ROWS + p->tiles - 1) / p->tiles, first = p->kv_planes * cluster;
+    const uint32_t each = 2 * p->tiles * TD_PREPARE_HEAD_WARPS(p->d_pad) / 8;
     if (at->x >= first)
-        prepare_tiles_of_q(p, (at->x - first) * 2 * p->tiles, 2 * p->tiles, at);
+        prepare_tiles_of_q(p, (at->x - first) * each, each, at);
     else if (at->x % cluster == 0)
         prepare_head(p, at->x / cluster, at);
 }

@@ -7,6 +7,7 @@
 #include "prologue.cu"
 #include "fused.cu" /* needs prologue.cu */
 #include "prepare.cu" /* needs fused.cu */
+#include "prepare_head.cu" /* needs prepare.cu */
 #include "stamp.cu"
 
 #include "attn_4b.cu"

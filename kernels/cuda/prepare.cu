@@ -9,8 +9,7 @@
  *   K   rows that are alike modulo 8, at `Lanes` lanes a row: sums and maxima of groups stay in the warp
  *   V   16 keys of the same eight channels: 16 codes of a channel are one store of the lane, transposed without moving
  *
- *   prepare        a cluster has K and V of a head, read once; what its blocks tell each other goes by way of their
- *                  shared memory. Other clusters take Q.
+ *   prepare        prepare_head.cu
  *   prepare_q      Q; clears the counters of
  *   prepare_kv     blocks of two kinds, those of heads in turn: `stats` of a head come before its `codes`, with so many
  *                  blocks in between that these find the statistics ready and the rows in L2. The last block of a head's
@@ -90,77 +89,7 @@ template <class Row> __device__ __forceinline__ void load_rows(Rows &x, bool wid
     }
 }
 
-/* The same rows in shared memory, at places of the lane's own: loops over them are few instructions, which is what a block
- * waits for where each multiprocessor has one and must fetch them anew. */
-struct SharedRows {
-    static constexpr int unroll = 4;
-    uint8_t *lane;
-
-    struct Words {
-        uint32_t w[4];
-    };
-
-    __device__ __forceinline__ explicit SharedRows(uint8_t *stage) /* 8 KB a warp */
-        : lane(stage + threadIdx.x / 32 * TD_PREPARE_WARP_BYTES + threadIdx.x % 32 * 16)
-    {
-    }
-
-    __device__ __forceinline__ Words operator[](int i) const
-    {
-        const uint4 four = *reinterpret_cast<const uint4 *>(lane + i * 512);
-
-        return {{four.x, four.y, four.z, four.w}};
-    }
-
-    __device__ __forceinline__ void set(int i, const uint32_t (&x)[4])
-    {
-        *reinterpret_cast<uint4 *>(lane + i * 512) = make_uint4(x[0], x[1], x[2], x[3]);
-    }
-
-    template <class Row> __device__ __forceinline__ void load(bool wide, Row row)
-    {
-        if (wide) {
-#pragma unroll 4
-            for (int i = 0; i < kLoads; i++) {
-                const uint16_t *p = row(i);
-
-                cp_async_16_or_zero(shared_address(lane) + i * 512, p, p ? 16 : 0);
-            }
-            cp_async_commit();
-            return;
-        }
-#pragma unroll 1
-        for (int i = 0; i < kLoads; i++) {
-            const uint16_t *p = row(i);
-            uint32_t x[4];
-
-#pragma unroll
-            for (int w = 0; w < 4; w++)
-                x[w] = p ? load_halves(p + 2 * w) : 0;
-            set(i, x);
-        }
-    }
-
-    __device__ __forceinline__ void wait() const
-    {
-        cp_async_wait<0>();
-    }
-
-    /* Two channels of all rows: which two is for the lane to say, such that no bank is met twice. */
-    __device__ __forceinline__ int pair_of(int turn) const
-    {
-        return (turn + int(threadIdx.x) % 32 / 8) % 4;
-    }
-
-    __device__ __forceinline__ uint32_t word(int i, int pair) const
-    {
-        return *reinterpret_cast<const uint32_t *>(lane + i * 512 + pair * 4);
-    }
-
-    __device__ __forceinline__ void forget() {}
-};
-
-/* And in registers. */
+/* A lane's rows, in registers. */
 struct OwnRows {
     static constexpr int unroll = kLoads;
     Rows x;
@@ -341,13 +270,9 @@ template <int Lanes> struct Tiles {
 
             of_type(p.k_dtype, [&](auto e) {
                 using E = decltype(e);
-                const uint32_t found = find_bad_rows<E>(x);
                 float sum[8] = {};
 
-                if (found)
-                    for (int i = 0; i < kLoads; i++)
-                        if (found >> i & 1)
-                            bad[8 * i + at.first] = 1;
+                find_bad_rows<E>(x);
                 if (!p.smooth)
                     return;
 #pragma unroll X::unroll
@@ -661,65 +586,6 @@ template <class F, class Add> __device__ __forceinline__ void in_order(uint32_t 
     }
 }
 
-template <int Lanes> __device__ __forceinline__ void prepare_block(const td_params_prepare &p)
-{
-    using C = Cover<Lanes>;
-    TD_DYNAMIC_SHARED(16, stage); /* of all warps' rows */
-    __shared__ PrepareShared<Lanes> shared;
-    const uint32_t size = cluster_size(), cluster = blockIdx.x / size, t = threadIdx.x;
-    const uint32_t chunks = p.kv_pad / TD_TILE_ROWS, warps = blockDim.x / 32;
-    const bool gone = cancel_word(p.cancel) != 0;
-
-    launch_dependents();
-    if (cluster >= p.kv_planes) {
-        const uint32_t unit = (blockIdx.x - p.kv_planes * size) * warps + t / 32, tile = unit / C::warps;
-
-        if (tile < p.q_tiles && !gone)
-            prepare_tile_of_q<Lanes>(p, tile, int(unit % C::warps), SharedRows(stage));
-        return;
-    }
-    const uint32_t rank = cluster_rank(), tiles = p.tiles;
-    const Tiles<Lanes> mine(p, cluster, rank * tiles, tiles);
-    SharedRows x(stage);
-
-    mine.load(x);
-    for (uint32_t i = t; i < sizeof shared.bad / 4; i += blockDim.x)
-        reinterpret_cast<uint32_t *>(shared.bad)[i] = 0;
-    __syncthreads();
-    x.wait();
-    mine.gather(x, shared);
-    cluster_arrive();
-    cluster_wait();
-    if (t < C::width) {
-        const uint32_t shift = uint32_t(__ffs(int(tiles))) - 1;
-        float sum = 0.0f;
-
-        if (p.smooth) {
-            in_order(
-                chunks, [&](uint32_t i) { return ld_cluster(&shared.chunk[i & (tiles - 1)][t], i >> shift); },
-                [&](float v) { sum = __fadd_rn(sum, v); });
-            sum = __fdiv_rn(sum, float(p.kv_len));
-            if (rank == 0 && t < p.d_pad)
-                p.k_mean[int64_t(cluster) * p.d_pad + t] = sum;
-        }
-        shared.mean[t] = sum;
-    } else if (t < 2 * C::width) {
-        const uint32_t c = t - C::width;
-        float most = 0.0f;
-
-        in_order(
-            size, [&](uint32_t i) { return ld_cluster(&shared.most[c], i); }, [&](float v) { most = fmaxf(most, v); });
-        shared.factor[c] = code_factor(most, TD_V_TOP);
-        if (rank == 0 && c < p.d_pad)
-            p.v_scale[int64_t(cluster) * p.d_pad + c] = code_scale(most, TD_V_TOP);
-    }
-    cluster_arrive();
-    __syncthreads();
-    if (!gone)
-        mine.put(x, shared, nullptr);
-    cluster_wait(); /* the others have read what is this block's */
-}
-
 /* prepare_kv's blocks. */
 
 template <int Lanes>
@@ -861,11 +727,6 @@ template <int Lanes> __device__ __forceinline__ void prepare_q_block(const td_pa
 } // namespace td
 
 #define TD_PREPARE(d, lanes)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(2 * TD_PREPARE_THREADS, 1)                                        \
-        prepare_d##d(const __grid_constant__ td_params_prepare p)                                                  \
-    {                                                                                                              \
-        td::prepare_block<lanes>(p);                                                                               \
-    }                                                                                                              \
     extern "C" __global__ void __launch_bounds__(TD_PREPARE_THREADS, 2)                                            \
         prepare_q_d##d(const __grid_constant__ td_params_prepare p)                                                \
     {                                                                                                              \

@@ -299,6 +299,18 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrival
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(barrier), "r"(arrivals) : "memory");
 }
 
+/* One arrival, of a phase that ends once this many bytes have come as well. */
+__device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
+}
+
+/* Other blocks of the cluster see mbarriers as initialised, behind the next barrier of the cluster. */
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" : : "r"(barrier) : "memory");
@@ -373,9 +385,10 @@ __device__ __forceinline__ uint32_t cluster_size()
     return size;
 }
 
+/* Orders nothing but what is fenced. */
 __device__ __forceinline__ void cluster_arrive()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
 }
 
 __device__ __forceinline__ void cluster_wait()
@@ -383,16 +396,73 @@ __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
 }
 
-/* What block `rank` of the cluster has where this one has `mine`, in shared memory. */
-__device__ __forceinline__ float ld_cluster(const float *mine, uint32_t rank)
+/* Words to where block `rank` of the cluster has what this one has at `mine`; its mbarrier at `barrier` hears of their bytes
+ * once they are there. */
+template <int N>
+__device__ __forceinline__ void st_async(uint32_t *mine, uint32_t rank, const uint32_t (&x)[N], uint64_t *barrier)
 {
-    uint32_t address;
-    float x;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(address)
-                 : "r"(shared_address(mine)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
-    return x;
+    uint32_t to, told;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(mine)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(told) : "r"(shared_address(barrier)), "r"(rank));
+    static_assert(N == 1 || N == 2 || N == 4, "so many words");
+    if constexpr (N == 1)
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+                     :
+                     : "r"(to), "r"(x[0]), "r"(told)
+                     : "memory");
+    else if constexpr (N == 2)
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1,%2}, [%3];"
+                     :
+                     : "r"(to), "r"(x[0]), "r"(x[1]), "r"(told)
+                     : "memory");
+    else
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1,%2,%3,%4}, [%5];"
+                     :
+                     : "r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(told)
+                     : "memory");
+}
+
+template <int N> __device__ __forceinline__ void st_async(float *mine, uint32_t rank, const float (&x)[N], uint64_t *barrier)
+{
+    uint32_t words[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        words[i] = __float_as_uint(x[i]);
+    st_async(reinterpret_cast<uint32_t *>(mine), rank, words, barrier);
+}
+
+/* The larger, or the smaller, of each two; NaN (0x7fff) where one of them is. */
+#define TD_EXTREME_X2(name, instruction)                                          \
+    __device__ __forceinline__ uint32_t name(uint32_t a, uint32_t b)              \
+    {                                                                             \
+        uint32_t d;                                                               \
+        asm(instruction " %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));               \
+        return d;                                                                 \
+    }
+TD_EXTREME_X2(max_f16x2, "max.NaN.f16x2")
+TD_EXTREME_X2(min_f16x2, "min.NaN.f16x2")
+TD_EXTREME_X2(max_bf16x2, "max.NaN.bf16x2")
+TD_EXTREME_X2(min_bf16x2, "min.NaN.bf16x2")
+
+/* Words of global memory that nobody reads again soon, or zeros. */
+template <int N> __device__ __forceinline__ void load_once_or_zeros(uint32_t (&x)[N], const uint16_t *p, bool exists)
+{
+    static_assert(N == 1 || N == 2 || N == 4, "so many words");
+    if constexpr (N == 1)
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; "
+                     "@p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
+                     : "=&r"(x[0])
+                     : "l"(p), "r"(uint32_t(exists)));
+    else if constexpr (N == 2)
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; "
+                     "@p ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2]; }"
+                     : "=&r"(x[0]), "=&r"(x[1])
+                     : "l"(p), "r"(uint32_t(exists)));
+    else
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0; "
+                     "@p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+                     : "=&r"(x[0]), "=&r"(x[1]), "=&r"(x[2]), "=&r"(x[3])
+                     : "l"(p), "r"(uint32_t(exists)));
 }
 
 /* A word of global memory between blocks: what was written before the store is seen behind a load that finds it. */

@@ -90,21 +90,32 @@ extern "C" __global__ void product(const __grid_constant__ Params p)
     td::wgmma_wait<0>();
 }
 
-/* Blocks of a cluster read what the others wrote. Mistakes: 1 no barrier before it, 2 none behind it. */
+/* Blocks of a cluster tell two others what they have. Mistakes: 1 they read before they wait, 2 nobody knows whether the others
+ * have begun, 3 no wait, 4 more bytes come than are waited for. */
 extern "C" __global__ void neighbours(const __grid_constant__ Params p)
 {
-    __shared__ float x[64];
+    __shared__ float x[2][64];
+    __shared__ uint64_t told;
     const uint32_t t = threadIdx.x, rank = td::cluster_rank(), size = td::cluster_size();
+    const float mine[1] = {float(p.in[blockIdx.x * 64 + t] % 1000)};
+    float sum = 0;
 
-    x[t] = float(p.in[blockIdx.x * 64 + t] % 1000);
-    if (p.mistake != 1) {
-        td::cluster_arrive();
-        td::cluster_wait();
+    if (t == 0) {
+        td::mbarrier_init(td::shared_address(&told), 1);
+        td::fence_mbarrier_init();
+        td::mbarrier_expect(td::shared_address(&told), sizeof x - 4 * (p.mistake == 4));
     }
-    const float sum = td::ld_cluster(&x[t ^ 1], (rank + 1) % size) + td::ld_cluster(&x[t], (rank + 2) % size);
     if (p.mistake != 2) {
         td::cluster_arrive();
         td::cluster_wait();
     }
+    td::st_async(&x[0][t ^ 1], (rank + 1) % size, mine, &told);
+    td::st_async(&x[1][t], (rank + 2) % size, mine, &told);
+    if (p.mistake == 1)
+        sum = x[0][t] + x[1][t];
+    while (p.mistake != 3 && !td::mbarrier_try_wait(td::shared_address(&told), 0)) {
+    }
+    if (p.mistake != 1)
+        sum = x[0][t] + x[1][t];
     p.out[blockIdx.x * 64 + t] = uint32_t(sum);
 }

@@ -136,6 +136,18 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T x, int mask)
 {
     return emu::shuffle(x, int(threadIdx.x % 32) ^ mask, "shfl.xor");
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x)
+{
+    for (int step = 16; step; step /= 2)
+        x = max(x, __shfl_xor_sync(mask, x, step));
+    return x;
+}
+static inline unsigned __reduce_or_sync(unsigned mask, unsigned x)
+{
+    for (int step = 16; step; step /= 2)
+        x |= __shfl_xor_sync(mask, x, step);
+    return x;
+}
 static inline unsigned __ballot_sync(unsigned, bool x)
 {
     return emu::vote(x);

@@ -724,6 +724,16 @@ void mbarrier_init(uint32_t at, uint32_t arrivals)
                                                                           uint16_t(arrivals), 0};
 }
 
+/* Bytes that are to come are pending like arrivals. */
+void mbarrier_expect(uint32_t at, uint32_t bytes)
+{
+    Mbarrier *it = mbarrier_of(at);
+    if (it->pending + bytes > UINT16_MAX)
+        fail("an mbarrier for %u bytes; here 65535 is the most", bytes);
+    it->pending = uint16_t(it->pending + bytes);
+    mbarrier_arrive(at);
+}
+
 void mbarrier_arrive(uint32_t at)
 {
     Mbarrier *it = mbarrier_of(at);
@@ -1012,6 +1022,25 @@ const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes)
     if (other == run->now)
         return mine;
     return other->statics.data() + (at - run->statics);
+}
+
+void cluster_store(void *mine, uint32_t rank, const void *from, uint32_t bytes, const void *barrier)
+{
+    Mbarrier it;
+    void *there = const_cast<void *>(cluster_pointer(barrier, rank, sizeof it));
+    memcpy(const_cast<void *>(cluster_pointer(mine, rank, bytes)), from, bytes);
+    memcpy(&it, there, sizeof it);
+    if (it.magic != kMagic)
+        fail("block %u of the cluster has not initialised its mbarrier", rank);
+    if (it.pending < bytes)
+        fail("%u bytes for an mbarrier of block %u that waits for %u", bytes, rank, it.pending);
+    it.pending = uint16_t(it.pending - bytes);
+    if (!it.pending) {
+        it.pending = it.expected;
+        it.phase++;
+    }
+    memcpy(there, &it, sizeof it);
+    maybe_yield();
 }
 
 } // namespace emu

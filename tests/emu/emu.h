@@ -77,6 +77,7 @@ void copy_arrive(uint32_t barrier); /* once all copies of this thread are there 
 
 void mbarrier_init(uint32_t at, uint32_t arrivals);
 void mbarrier_arrive(uint32_t at);
+void mbarrier_expect(uint32_t at, uint32_t bytes); /* an arrival; the phase waits for so many bytes as well */
 bool mbarrier_test(uint32_t at, uint32_t parity); /* for somebody who asks until it is true */
 bool mbarrier_look(uint32_t at, uint32_t parity);
 
@@ -101,5 +102,7 @@ void cluster_arrive();
 void cluster_wait();
 /* What another block of the cluster has where this one has the static variable `mine`. */
 const void *cluster_pointer(const void *mine, uint32_t rank, uint32_t bytes);
+/* To there, and its mbarrier where this block has `barrier` hears of it; both are static variables. */
+void cluster_store(void *mine, uint32_t rank, const void *from, uint32_t bytes, const void *barrier);
 
 } // namespace emu

@@ -269,6 +269,11 @@ static inline void mbarrier_init(uint32_t barrier, uint32_t arrivals)
 {
     emu::mbarrier_init(barrier, arrivals);
 }
+static inline void mbarrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    emu::mbarrier_expect(barrier, bytes);
+}
+static inline void fence_mbarrier_init() {}
 static inline void mbarrier_arrive(uint32_t barrier)
 {
     emu::mbarrier_arrive(barrier);
@@ -333,9 +338,41 @@ static inline void cluster_wait()
 {
     emu::cluster_wait();
 }
-static inline float ld_cluster(const float *mine, uint32_t rank)
+template <class T, int N> static inline void st_async(T *mine, uint32_t rank, const T (&x)[N], uint64_t *barrier)
 {
-    return *static_cast<const float *>(emu::cluster_pointer(mine, rank, sizeof *mine));
+    emu::cluster_store(mine, rank, x, sizeof x, barrier);
+}
+/* Half-words of a and b as `Value` has them: the larger, or the smaller (`sign` -1), or NaN. */
+template <class Value> static inline uint32_t extreme_x2(uint32_t a, uint32_t b, float sign, Value value)
+{
+    uint32_t d = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const uint16_t x = uint16_t(a >> i), y = uint16_t(b >> i);
+        const float u = sign * value(x), v = sign * value(y);
+        d |= uint32_t(u != u || v != v ? 0x7fff : u < v || (u == v && signbit(u)) ? y : x) << i;
+    }
+    return d;
+}
+static inline uint32_t max_f16x2(uint32_t a, uint32_t b)
+{
+    return extreme_x2(a, b, 1, [](uint16_t x) { return td_from_f16(x); });
+}
+static inline uint32_t min_f16x2(uint32_t a, uint32_t b)
+{
+    return extreme_x2(a, b, -1, [](uint16_t x) { return td_from_f16(x); });
+}
+static inline uint32_t max_bf16x2(uint32_t a, uint32_t b)
+{
+    return extreme_x2(a, b, 1, [](uint16_t x) { return td_from_bf16(x); });
+}
+static inline uint32_t min_bf16x2(uint32_t a, uint32_t b)
+{
+    return extreme_x2(a, b, -1, [](uint16_t x) { return td_from_bf16(x); });
+}
+template <int N> static inline void load_once_or_zeros(uint32_t (&x)[N], const uint16_t *p, bool exists)
+{
+    for (int i = 0; i < N; i++)
+        x[i] = exists ? reinterpret_cast<const uint32_t *>(p)[i] : 0;
 }
 static inline void st_release(uint32_t *p, uint32_t x)
 {
