@@ -14,7 +14,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
 
-enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264 };
+enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264,
+       MULTIPROCESSORS = 132 };
 
 #define PROLOGUE(symbol)                       \
     static const td_kernel kernel_##symbol = { \
@@ -67,6 +68,9 @@ static const td_kernel kernels_attn_8b_wgmma[D_COUNT] = {WGMMA(attn_8b_wgmma, 32
 static const td_kernel kernels_attn_8b_wgmma_short[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_short, 32), WGMMA(attn_8b_wgmma_short, 64), WGMMA(attn_8b_wgmma_short, 96),
     WGMMA(attn_8b_wgmma_short, 128)};
+static const td_kernel kernels_attn_8b_wgmma_split[D_COUNT - 1] = {
+    WGMMA(attn_8b_wgmma_split, 32), WGMMA(attn_8b_wgmma_split, 64), WGMMA(attn_8b_wgmma_split, 96),
+    WGMMA(attn_8b_wgmma_split, 128)};
 static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
     WGMMA(attn_8b_wgmma_dump, 128), WGMMA(attn_8b_wgmma_dump, 256)};
@@ -152,7 +156,7 @@ uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t 
 
 td_target td_target_for_sm(uint32_t sm)
 {
-    td_target target = {.sm = sm, .accumulator = TD_ACCUMULATOR_F32};
+    td_target target = {.sm = sm, .accumulator = TD_ACCUMULATOR_F32, .multiprocessors = MULTIPROCESSORS};
     if (sm >= 100)
         target.accumulator = TD_ACCUMULATOR_BLACKWELL_MMA;
     else if (sm >= 90)
@@ -921,29 +925,48 @@ uint32_t td_attention_precision(const tandem_attention *op, const td_target *tar
     return choose_precision(op, target, cubin, sm);
 }
 
-static uint32_t hopper_shared_bytes(uint32_t d_pad, uint32_t groups)
+static uint32_t hopper_shared_bytes(uint32_t d_pad, uint32_t groups, uint32_t splits)
 {
-    return d_pad > 128 ? TD_HOPPER_256_SHARED_BYTES : TD_HOPPER_SHARED_BYTES(d_pad, groups);
+    return d_pad > 128 ? TD_HOPPER_256_SHARED_BYTES : TD_HOPPER_SHARED_BYTES(d_pad, groups, splits);
 }
 
-/* Warpgroups of a block of attn_8b_wgmma that pay off. With one more a block takes longer, but there are fewer blocks:
- * where they are few, that decides. Right for 132 multiprocessors. choice.c knows it, too. */
-static uint32_t hopper_groups(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+/* What a block of attn_8b_wgmma is made of: its warpgroups, and how many of them have the same rows. */
+typedef struct hopper_block {
+    uint32_t groups, splits;
+} hopper_block;
+
+/* Those blocks that end first: with one warpgroup more each takes longer, but there are fewer; where they are few, that
+ * decides. Where even those are few, warpgroups share the keys. Right for 132 multiprocessors. choice.c knows of the first
+ * two, so AUTO takes 8B for slower than it is where they share. */
+static hopper_block hopper_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
-    enum { MULTIPROCESSORS = 132 };
-    double times[2];
+    const uint32_t most = TD_HOPPER_GROUPS(d_pad);
+    const hopper_block ways[] = {{most, 1}, {most - 1, 1}, {most, TD_HOPPER_SPLITS(d_pad)}};
+    const double steps = op->kv_len / (double)TD_HOPPER_KEYS; /* below: microseconds of a tile, and of each step */
+    const double split = d_pad <= 64 ? (2.4 + 0.44 * steps) / (3.0 + 1.27 * steps)
+                                     : (2.4 + 0.53 * steps) / (3.0 + 1.16 * steps);
+    const double each[] = {TD_HOPPER_LONGER(d_pad), 1, split}; /* what a tile takes, by that of a short block */
+    uint32_t best = 0;
+    double least = 0;
 
     if (d_pad > 128)
-        return TD_HOPPER_GROUPS(d_pad);
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t rows = TD_HOPPER_ROWS(TD_HOPPER_GROUPS(d_pad) - i);
+        return ways[0];
+    if (target->dump)
+        return ways[1];
+    if (target->rows != TD_BEST_ROWS)
+        return ways[target->rows - TD_MOST_ROWS];
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double time = each[i] * (op->causal ? fmax(1, blocks / 2) : ceil(blocks));
 
-        times[i] = op->causal ? fmax(1, blocks / 2) : ceil(blocks); /* in those of a block that sees all keys */
+        if (i == 0 || (time < least &&
+                       hopper_shared_bytes(d_pad, ways[i].groups, ways[i].splits) <= target->shared_bytes)) {
+            least = time;
+            best = i;
+        }
     }
-    const bool pays = times[1] < TD_HOPPER_LONGER(d_pad) * times[0];
-    const bool is_short = target->dump || (target->rows ? target->rows == TD_SHORT_ROWS : pays);
-    return TD_HOPPER_GROUPS(d_pad) - is_short;
+    return ways[best];
 }
 
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
@@ -1047,10 +1070,12 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
     const bool wgmma_can = sm == 90 && !(at.cubin && at.cubin->ptx) && !v_f16 && one_scale && !smooth_q && scale > 0;
     /* ring: in the shared memory that every executor has; it has no dumps and no 256 channels */
-    const bool roomy = target->shared_bytes >= hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad));
+    const bool roomy = target->shared_bytes >= hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad), 1);
     const bool ring = wgmma_can && !roomy && !target->dump && d_pad <= 128, wgmma = wgmma_can && (roomy || ring);
     const bool dump = target->dump && at.is_gpu;
-    const uint32_t groups = ring ? TD_HOPPER_INLINE_GROUPS(d_pad) : hopper_groups(op, target, d_pad);
+    const hopper_block block = !wgmma ? (hopper_block){0, 1}
+                               : ring ? (hopper_block){TD_HOPPER_INLINE_GROUPS(d_pad), 1}
+                                      : hopper_blocks(target->whole ? target->whole : op, target, d_pad);
     const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad, d_pad) : k.rows_pad / TD_TILE_KEYS;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
     const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
@@ -1165,7 +1190,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .d_pad = d_pad,
                                            .causal = op->causal,
                                            .accumulator =
-                                               (uint16_t)(wgmma ? TD_ACCUMULATOR_WGMMA_F16 : target->accumulator)};
+                                               (uint8_t)(wgmma ? TD_ACCUMULATOR_WGMMA_F16 : target->accumulator),
+                                           .splits = (uint8_t)block.splits,
+                                           .planes = (uint32_t)q.planes};
     const td_tensor o = attention.o;
     if (target->commit) {
         attention.o.stride_row = op->head_dim;
@@ -1180,19 +1207,27 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
                               : ring   ? &kernels_attn_8b_wgmma_inline[d_index]
-                              : wgmma  ? (dump          ? &kernels_attn_8b_wgmma_dump[d_index]
-                                          : groups < TD_HOPPER_GROUPS(d_pad) ? &kernels_attn_8b_wgmma_short[d_index]
-                                                                             : &kernels_attn_8b_wgmma[d_index])
+                              : wgmma  ? (dump               ? &kernels_attn_8b_wgmma_dump[d_index]
+                                          : block.splits > 1 ? &kernels_attn_8b_wgmma_split[d_index]
+                                          : block.groups < TD_HOPPER_GROUPS(d_pad)
+                                              ? &kernels_attn_8b_wgmma_short[d_index]
+                                              : &kernels_attn_8b_wgmma[d_index])
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
-    const uint32_t tile_rows = wgmma ? TD_HOPPER_ROWS(groups) : at.is_gpu ? TD_TWIN_ROWS : TD_FAST_ROWS;
+    const uint32_t tile_rows = wgmma       ? TD_HOPPER_ROWS(block.groups / block.splits)
+                               : at.is_gpu ? TD_TWIN_ROWS
+                                           : TD_FAST_ROWS;
     attention.tile_rows = (uint16_t)tile_rows;
-    record =
-        add_record(&at, kernel, q.planes * ((op->q_len + tile_rows - 1) / tile_rows), &attention, sizeof attention);
+    uint64_t blocks = q.planes * ((op->q_len + tile_rows - 1) / tile_rows);
+    if (block.splits > 1 && target->multiprocessors && blocks > target->multiprocessors)
+        blocks = target->multiprocessors;
+    attention.walkers = block.splits > 1 ? (uint32_t)blocks : 0;
+    record = add_record(&at, kernel, blocks, &attention, sizeof attention);
     if (wgmma) {
-        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad) : hopper_shared_bytes(d_pad, groups);
-        record->block[0] = TD_HOPPER_THREADS(groups);
+        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad)
+                                    : hopper_shared_bytes(d_pad, block.groups, block.splits);
+        record->block[0] = TD_HOPPER_THREADS(block.groups);
         /* Behind the kernel that lets it start early, and to which that was measured to gain; it waits for its end itself. */
         record->flags = prepared && !ring && plan->record_count == 2 ? TD_RECORD_PDL : 0;
     } else if (at.is_gpu) {

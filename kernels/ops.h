@@ -21,8 +21,9 @@ typedef enum td_accumulator {
     TD_ACCUMULATOR_WGMMA_F16 = 5      /* wgmma e4m3 of sm_90 into fp16: k = 32 fused, 13 fractional bits, to nearest */
 } td_accumulator;
 
-/* Blocks of attn_8b_wgmma: those that pay off, those of more rows, those of fewer. Bits do not differ. */
-typedef enum td_rows { TD_BEST_ROWS = 0, TD_MOST_ROWS = 1, TD_SHORT_ROWS = 2 } td_rows;
+/* Blocks of attn_8b_wgmma: those that pay off, those of more rows, those of fewer, whose bits are the same; those of 64
+ * rows whose warpgroups share the keys, so add up in another order. */
+typedef enum td_rows { TD_BEST_ROWS = 0, TD_MOST_ROWS = 1, TD_SHORT_ROWS = 2, TD_SPLIT_ROWS = 3 } td_rows;
 
 /* What a plan is made for. */
 typedef struct td_target {
@@ -35,8 +36,11 @@ typedef struct td_target {
     /* Where op is a piece of a causal head's rows: how many keys its last row attends to, one fewer each row before it.
      * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece. */
     uint32_t last_keys;
+    /* Where op is a piece: what it is a piece of, which decides in which order keys are added up. NULL: op is whole. */
+    const tandem_attention *whole;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     uint32_t rows;         /* td_rows */
+    uint32_t multiprocessors; /* so many blocks that walk; td_target_for_sm() sets those of an H200 */
     /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */

@@ -76,18 +76,22 @@
 #define TD_HOPPER_SUMS(kv_pad, d_pad) (((kv_pad) + TD_HOPPER_SUM_KEYS(d_pad) - 1u) / TD_HOPPER_SUM_KEYS(d_pad)) /* R's of a row */
 /* Of attn_8b_wgmma; attn_8b_wgmma_short, up to d_pad 128, has one fewer. */
 #define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 4u : (d_pad) <= 128u ? 3u : 2u)
+#define TD_HOPPER_SPLITS(d_pad) TD_HOPPER_GROUPS(d_pad) /* up to d_pad 128: warpgroups of attn_8b_wgmma_split */
+#define TD_MAX_SPLITS 4
 #define TD_HOPPER_LONGER(d_pad) ((d_pad) <= 64u ? 1.25 : 1.28) /* time of such a block, by the short one's */
-#define TD_HOPPER_STAGES(d_pad) ((d_pad) <= 64u ? 6u : 3u)
+#define TD_HOPPER_STAGES(d_pad, splits) (((d_pad) <= 64u ? 6u : 3u) * ((splits) > 1u ? 2u : 1u))
 #define TD_HOPPER_ROWS(groups) (64u * (groups))
 #define TD_HOPPER_THREADS(groups) (128u * ((groups) + 1u))
 #define TD_LATE_LIMIT_LOG2 7.0f /* P at most, */
 #define TD_HEADROOM_LOG2 4.0f   /* and how far below that it is when its base is set */
 #define TD_HOPPER_ROW_BYTES(d_pad) ((d_pad) <= 32u ? 32u : (d_pad) <= 64u ? 64u : 128u)
 #define TD_HOPPER_STAGE_BYTES(d_pad) (128u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) + 8u) * 128u + 1024u)
-#define TD_HOPPER_SHARED_BYTES(d_pad, groups)                                                                         \
-    (TD_HOPPER_STAGES(d_pad) * TD_HOPPER_STAGE_BYTES(d_pad) + TD_HOPPER_ROWS(groups) * TD_HOPPER_ROW_BYTES(d_pad) +   \
-     ((groups) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u +                                                         \
-     (16u * TD_HOPPER_STAGES(d_pad) + 4u * TD_HOPPER_ROWS(groups) + 1024u * (groups) + 1023u) / 1024u * 1024u)
+#define TD_HOPPER_SHARED_BYTES(d_pad, groups, splits)                                                                 \
+    (TD_HOPPER_STAGES(d_pad, splits) * TD_HOPPER_STAGE_BYTES(d_pad) +                                                 \
+     TD_HOPPER_ROWS((groups) / (splits)) * TD_HOPPER_ROW_BYTES(d_pad) +                                               \
+     (((splits) > 1u ? 2u : (groups)) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u +                                  \
+     (16u * TD_HOPPER_STAGES(d_pad, splits) + 4u * TD_HOPPER_ROWS((groups) / (splits)) + 1028u * (groups) + 1039u) /  \
+         1024u * 1024u)
 /* attn_8b_wgmma_d256: 4 slots for 64 keys of K, 3 for a step of V with the channels of ones, Q; then scales of 4 steps, of V
  * and of rows, V's means, two pairs of numbers a thread, barriers. */
 #define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 9u * 1024u)
@@ -296,6 +300,8 @@ typedef struct td_params_prepare {
  * `attn_8b_wgmma` and `attn_8b_wgmma_short` (sm_90a; no short _d256): rows, threads and shared bytes of a block are
  * TD_HOPPER_* of its warpgroups (TD_HOPPER_256_SHARED_BYTES); scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they
  * are bad. Writes dumps only as `attn_8b_wgmma_dump`.
+ * `attn_8b_wgmma_split`: the same without dumps, by TD_HOPPER_SPLITS(d) warpgroups that have the same 64 rows. Grid x: any
+ * number of blocks up to the tiles of 64 rows; warpgroup i takes steps i, i + splits ... of a tile.
  * `attn_8b_wgmma_inline`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES(d). */
 typedef struct td_params_attention {
     const uint32_t *cancel;
@@ -313,7 +319,10 @@ typedef struct td_params_attention {
     float scale;      /* softmax scale, > 0 or < 0, not multiplied by log2(e) */
     uint32_t heads, kv_heads, kv_len, q_pad, kv_pad, d_pad;
     uint32_t causal;
-    uint16_t accumulator, tile_rows; /* td_accumulator and rows of a block, for the twin; the GPU has its own */
+    /* td_accumulator, warpgroups that share keys (else 1) and rows of a tile, for the twin; the GPU has its own */
+    uint8_t accumulator, splits;
+    uint16_t tile_rows;
+    uint32_t planes, walkers; /* heads of all the batch; for the twin: blocks where these walk from tile to tile, else 0 */
 } td_params_attention;
 
 /* Kernel `attn_f16_wgmma` (sm_90a): attention on fp16 or bf16 tensors as they lie in memory, q, k and v of one of these

@@ -240,6 +240,7 @@ void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attent
 
     *op = it->op;
     op->q_len = rows;
+    target->whole = &it->op;
     target->last_keys = op->causal ? op->kv_len - it->op.q_len + row + rows : 0;
     for (int i = 0; i < 3; i++)
         views[indices[i]] += row * (uint64_t)moved[i]->stride_row * td_dtype_bytes(moved[i]->dtype);

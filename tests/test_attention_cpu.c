@@ -855,11 +855,14 @@ static void test_lengths(void **state)
 static void test_wgmma(void **state)
 {
     static const uint32_t head_dims[] = {32, 80, 96, 128, 256};
-    const td_target wgmma = wgmma_twin();
+    td_target wgmma = wgmma_twin();
 
     (void)state;
-    for (uint32_t i = 0; i < 5; i++) {
+    for (uint32_t n = 0; n < 10; n++) {
+        const uint32_t i = n % 5;
         tu_case it;
+
+        wgmma.rows = n < 5 ? TD_SHORT_ROWS : TD_BEST_ROWS; /* so few rows share the keys if they may */
         tu_case_init(&it, &(tu_shape){.batch = 2,
                                       .heads = 4,
                                       .kv_heads = 2,
@@ -874,7 +877,9 @@ static void test_wgmma(void **state)
         tu_case_ref(&it);
         run_and_compare(&it, &wgmma);
         assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
-                            head_dims[i] > 128 ? "attn_8b_wgmma" : "attn_8b_wgmma_short");
+                            head_dims[i] > 128 ? "attn_8b_wgmma"
+                            : n < 5            ? "attn_8b_wgmma_short"
+                                               : "attn_8b_wgmma_split");
         if (i < 2) /* the sum of P and P V round alike, so an offset of V stays what it is */
             assert_in(tu_case_l1(&it), 0, 3.3e-3); /* the authors' figure */
         assert_in(tu_case_lse_error(&it), 0, 2e-2);
@@ -887,9 +892,10 @@ static void test_wgmma(void **state)
 static void test_wgmma_of_the_largest_sums(void **state)
 {
     static const float steps[] = {3.94f, 3.97f, 3.999f};
-    const td_target targets[] = {wgmma_twin(), twin_of(90)};
+    td_target targets[] = {wgmma_twin(), twin_of(90)};
 
     (void)state;
+    targets[0].rows = TD_SHORT_ROWS;
     for (uint32_t i = 0; i < 6; i++) {
         tu_case it;
         tu_case_init(&it, &(tu_shape){.q_len = 20,
@@ -1085,6 +1091,41 @@ static void test_pieces_are_the_whole(void **state)
             free(lse);
             tu_case_free(&it);
         }
+}
+
+/* In which order a piece adds up is what its whole does. */
+static void test_pieces_share_keys_as_the_whole(void **state)
+{
+    static const struct {
+        uint32_t heads, dim;
+        const char *whole, *alone;
+    } cases[] = {{32, 64, "attn_8b_wgmma", "attn_8b_wgmma_split"},
+                 {32, 128, "attn_8b_wgmma", "attn_8b_wgmma_split"},
+                 {4, 64, "attn_8b_wgmma_split", "attn_8b_wgmma_split"}};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const tu_shape shape = {.heads = 1, .q_len = 8, .kv_len = 2048, .head_dim = cases[i].dim,
+                                .precision = TANDEM_PRECISION_8B, .dtype_q = 1, .dtype_k = 1, .dtype_v = 1};
+        td_target target = wgmma_twin();
+        tandem_attention whole;
+        static td_plan plan;
+        char why[256] = "";
+        tu_case it;
+
+        tu_case_init(&it, &shape);
+        whole = it.op;
+        whole.batch = 4;
+        whole.heads = whole.kv_heads = cases[i].heads;
+        whole.q_len = 2048 / (cases[i].heads == 4 ? 4 : 1);
+        for (int of = 0; of < 3; of++) { /* the whole, its piece, a job like the piece */
+            target.whole = of == 1 ? &whole : NULL;
+            assert_int_equal(td_plan_attention(of ? &it.op : &whole, &target, &plan, NULL, why, sizeof why), TANDEM_OK);
+            assert_string_equal(plan.records[plan.record_count - 1].kernel->name,
+                                of < 2 ? cases[i].whole : cases[i].alone);
+        }
+        tu_case_free(&it);
+    }
 }
 
 /* Which rows are NaN is as the contract says, and the others are as if nothing had happened. */
@@ -2081,6 +2122,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bf16_output),
         cmocka_unit_test(test_causal),
         cmocka_unit_test(test_pieces_are_the_whole),
+        cmocka_unit_test(test_pieces_share_keys_as_the_whole),
         cmocka_unit_test(test_nan_stays_where_it_belongs),
         cmocka_unit_test(test_accuracy),
         cmocka_unit_test(test_smooth_k),

@@ -131,6 +131,7 @@ static void launch_record(module *on, const td_record *record, const uint64_t *v
 
 typedef struct options {
     bool stream, dump, commit, prologue_only;
+    td_rows split;
     uint32_t schedules;
     void (*spoil)(tu_case *);
 } options;
@@ -145,7 +146,9 @@ static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
     target.twin = true;
     target.dump = with.dump;
     target.commit = with.commit;
-    target.rows = shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS;
+    if (with.split)
+        target.multiprocessors = 1 + shape->seed % 5;
+    target.rows = with.split ? with.split : shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS;
     if (sm == 80 && on->sm != 80) /* the twin's fp16 units are all alike */
         target.accumulator = td_target_for_sm(on->sm).accumulator;
     tu_case_init(&it, shape);
@@ -615,6 +618,53 @@ static void test_wgmma_256(void **state)
               (options){.stream = true, .dump = i / 2, .spoil = i % 2 ? move_bases : fill_to_the_limit});
 }
 
+/* The 8b kernel whose warpgroups share the keys: fewer steps than warpgroups, as many, a few times as many; rows without keys,
+ * parts without keys. */
+static void test_wgmma_split(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 128};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
+                 {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 8; s++)
+            if (!quick || s % 4 == i)
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_8B,
+                                  .dtype_q = 1 + s % 2,
+                                  .dtype_k = 1 + s % 2,
+                                  .dtype_v = 1 + s % 2,
+                                  .dtype_o = (s + i) % 3,
+                                  .layout = (tu_layout)(s % 4),
+                                  .lse = (s + i) % 2,
+                                  .k_bias = 1,
+                                  .v_bias = 1,
+                                  .seed = 250 + 8 * i + s},
+                      (options){.stream = true, .split = TD_SPLIT_ROWS, .schedules = quick ? 1 : 2});
+    for (uint32_t i = 0; i < 4; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.heads = 2,
+                          .q_len = 70,
+                          .kv_len = 200 + 200 * i,
+                          .head_dim = dims[i],
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .lse = 1,
+                          .precision = TANDEM_PRECISION_8B,
+                          .seed = 290 + i},
+              (options){.stream = true, .split = TD_SPLIT_ROWS, .spoil = i % 2 ? spoil_values : fill_to_the_limit});
+}
+
 /* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */
 static void test_inline_wgmma(void **state)
 {
@@ -989,6 +1039,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sm120),
         cmocka_unit_test(test_wgmma),
         cmocka_unit_test(test_wgmma_256),
+        cmocka_unit_test(test_wgmma_split),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_prepare),

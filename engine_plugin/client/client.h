@@ -221,7 +221,8 @@ struct tandem_session {
     uint64_t owner, owner_most_bytes; /* td_lane_owner() */
     uint64_t owner_lacks_bytes;       /* td_lane_lacks() */
     bool misplaces;   /* td_lane_misplace() */
-    uint32_t last_keys; /* td_lane_last_keys() */
+    uint32_t last_keys;     /* td_lane_piece() */
+    tandem_attention whole; /* the same; batch 0: there is none */
     td_gate *gate;    /* td_lane_gate(), or NULL; */
     uint64_t held_ns, late_ns; /* td_lane_held() */
     bool foreign;     /* a lane whose timelines are other processes': only the GPU can read them */
@@ -436,8 +437,8 @@ uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES]);
 /* Frees what no job uses, of one owner or of TD_EVERYBODY. False: there was none. */
 #define TD_EVERYBODY UINT64_MAX
 bool td_lane_trim(tandem_session *s, uint64_t owner);
-/* Of the jobs that come now, which are pieces of causal heads: as td_target.last_keys; 0: they are none. */
-void td_lane_last_keys(tandem_session *s, uint32_t last_keys);
+/* Of the jobs that come now: what they are pieces of (batch 0: they are whole), and td_target.last_keys. */
+void td_lane_piece(tandem_session *s, const tandem_attention *whole, uint32_t last_keys);
 /* For tests of what becomes of the others: the next job's views begin where nothing is. */
 void td_lane_misplace(tandem_session *s);
 /* session.c: keeps a copy of a table, or makes room for one (NULL). */

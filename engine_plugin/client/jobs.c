@@ -158,6 +158,7 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
         return status;
     target.commit = job->commits = job->has_deadline && !job->mems[TD_VIEW_O]->draft;
     target.last_keys = s->last_keys;
+    target.whole = s->whole.batch ? &s->whole : NULL;
     return td_plan_attention(op, &target, &job->plan, NULL, why, TD_WHY_BYTES);
 }
 

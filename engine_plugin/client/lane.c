@@ -198,9 +198,10 @@ void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_lane_last_keys(tandem_session *s, uint32_t last_keys)
+void td_lane_piece(tandem_session *s, const tandem_attention *whole, uint32_t last_keys)
 {
     pthread_mutex_lock(&s->lock);
+    s->whole = *whole;
     s->last_keys = last_keys;
     pthread_mutex_unlock(&s->lock);
 }

@@ -233,7 +233,7 @@ static tandem_status submit_for(worker *w, lane *l, td_slot *slot, const tandem_
     tandem_status status;
     uint64_t may;
 
-    td_lane_last_keys(l->session, slot->last_keys);
+    td_lane_piece(l->session, &slot->whole, slot->last_keys);
     do {
         may = scratch_for(w, slot);
         td_lane_owner(l->session, slot->session, may);

@@ -52,10 +52,16 @@ typedef struct td_twin_operand {
     int16_t mantissa, exponent;
 } td_twin_operand;
 
+/* What a warpgroup of attn_8b_wgmma has added up. */
+typedef struct td_twin_part {
+    float o[TD_TWIN_ROWS][TD_MAX_DIM], m[TD_TWIN_ROWS], l[TD_TWIN_ROWS];
+} td_twin_part;
+
 typedef struct td_local_twin {
     float o[TD_TWIN_ROWS][TD_MAX_DIM];
     float r[TD_TWIN_ROWS][TD_MAX_DIM];
     float m[TD_TWIN_ROWS], l[TD_TWIN_ROWS], r_sum[TD_TWIN_ROWS];
+    td_twin_part parts[TD_MAX_SPLITS];
     td_twin_operand q[TD_MAX_DIM], k[TD_TILE_KEYS * TD_MAX_DIM], v[TD_MAX_DIM][TD_TILE_KEYS];
 } td_local_twin;
 

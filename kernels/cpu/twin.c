@@ -306,22 +306,18 @@ static void rebase(td_local_twin *local, uint32_t r, float here, uint32_t d_pad)
     }
 }
 
-/* 64 rows of attn_8b_wgmma, from row `first`; m is its `top`. */
-static void attention_wgmma(const td_params_attention *p, td_local_twin *local, uint32_t bh, uint32_t first)
+/* 64 rows of attn_8b_wgmma, from row `first`, by the keys that a warpgroup has: every splits-th step of them. m is its
+ * `top`; the last R is not in O yet. */
+static void add_up(const td_params_attention *p, td_local_twin *local, uint32_t bh, uint32_t first, uint32_t rows,
+                   int64_t keys, uint32_t split)
 {
-    const uint32_t q_len = p->o.rows, dim = p->o.dim, d_pad = p->d_pad;
-    const uint32_t bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
-    const uint32_t rows = q_len - first < TD_TWIN_ROWS ? q_len - first : TD_TWIN_ROWS;
-    const int64_t past = (int64_t)p->kv_len - (int64_t)q_len; /* causal: row i sees keys up to i + past */
+    const uint32_t d_pad = p->d_pad, bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
+    const int64_t past = (int64_t)p->kv_len - (int64_t)p->o.rows; /* causal: row i sees keys up to i + past */
     const float sl2 = p->scale * TD_LOG2_E;
     const uint8_t *q_codes = (const uint8_t *)p->q_codes + (size_t)bh * p->q_pad * d_pad;
     const uint8_t *k_codes = (const uint8_t *)p->k_codes + (size_t)bhk * p->kv_pad * d_pad;
     const uint8_t *v_codes = (const uint8_t *)p->v_codes + (size_t)bhk * p->kv_pad * d_pad;
     const float *q_scale = p->q_scale + (size_t)bh * p->q_pad, *k_scale = p->k_scale + (size_t)bhk * p->kv_pad;
-    const float *v_scale = p->v_scale + (size_t)bhk * d_pad;
-    int64_t keys = p->kv_len;
-    if (p->causal && (int64_t)(first + rows - 1) + past + 1 < keys)
-        keys = (int64_t)(first + rows - 1) + past + 1;
 
     for (uint32_t r = 0; r < TD_TWIN_ROWS; r++) {
         local->m[r] = -INFINITY;
@@ -329,8 +325,9 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
         memset(local->o[r], 0, d_pad * sizeof local->o[r][0]);
         memset(local->r[r], 0, d_pad * sizeof local->r[r][0]);
     }
-    for (uint32_t key = 0; (int64_t)key < keys; key += TD_TILE_KEYS) {
-        const bool again = key % TD_HOPPER_SUM_KEYS(d_pad) == 0; /* R starts from 0 */
+    uint32_t seen = 0; /* keys of this part so far */
+    for (uint32_t key = split * TD_HOPPER_KEYS; (int64_t)key < keys; seen += TD_TILE_KEYS) {
+        const bool again = seen % TD_HOPPER_SUM_KEYS(d_pad) == 0; /* R starts from 0 */
         operand ones[TD_TILE_KEYS];
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
             split_e4m3(0x38, TD_ACCUMULATOR_WGMMA_F16, &ones[j]);
@@ -353,7 +350,7 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
                     p->dump_s[dump + j] = s[j];
             }
             if (again) { /* O += R of the keys before */
-                for (uint32_t c = 0; c < d_pad && key; c++) {
+                for (uint32_t c = 0; c < d_pad && seen; c++) {
                     if (p->dump_r)
                         p->dump_r[(row * TD_HOPPER_SUMS(p->kv_pad, d_pad) + key / TD_HOPPER_SUM_KEYS(d_pad) - 1) * d_pad +
                                   c] = local->r[r][c];
@@ -380,21 +377,67 @@ static void attention_wgmma(const td_params_attention *p, td_local_twin *local, 
                     *sum = finite ? mma_e4m3(TD_ACCUMULATOR_WGMMA_F16, codes + k, v + k, *sum) : NAN;
             }
         }
+        key += TD_TILE_KEYS;
+        if (key % TD_HOPPER_KEYS == 0)
+            key += (p->splits - 1) * TD_HOPPER_KEYS;
     }
+    for (uint32_t r = 0; r < rows && p->dump_r && keys > 0; r++)
+        memcpy(p->dump_r + (((size_t)bh * p->q_pad + first + r) * TD_HOPPER_SUMS(p->kv_pad, d_pad) +
+                            (size_t)(keys - 1) / TD_HOPPER_SUM_KEYS(d_pad)) *
+                               d_pad,
+               local->r[r], d_pad * sizeof local->r[r][0]);
+}
+
+/* What warpgroups have added up of a row, by the largest of their bases, in their order. */
+static void put_together(td_local_twin *local, uint32_t r, uint32_t d_pad, uint32_t splits)
+{
+    float top = -INFINITY, l = 0;
+    for (uint32_t i = 0; i < splits; i++)
+        top = fmaxf(top, local->parts[i].m[r]);
+    for (uint32_t i = 0; i < splits; i++) {
+        const td_twin_part *part = &local->parts[i];
+        const float by = part->m[r] == top ? 1 : exp2f(part->m[r] - top);
+        l = i ? fmaf(part->l[r], by, l) : part->l[r] * by;
+        for (uint32_t c = 0; c < d_pad; c++)
+            local->o[r][c] = i ? fmaf(part->o[r][c], by, local->o[r][c]) : part->o[r][c] * by;
+    }
+    local->m[r] = top;
+    local->l[r] = l;
+}
+
+/* 64 rows of attn_8b_wgmma, from row `first`. */
+static void attention_wgmma(const td_params_attention *p, td_local_twin *local, uint32_t bh, uint32_t first)
+{
+    const uint32_t q_len = p->o.rows, dim = p->o.dim, d_pad = p->d_pad;
+    const uint32_t bhk = bh / p->heads * p->kv_heads + bh % p->heads / (p->heads / p->kv_heads);
+    const uint32_t rows = q_len - first < TD_TWIN_ROWS ? q_len - first : TD_TWIN_ROWS;
+    const int64_t past = (int64_t)p->kv_len - (int64_t)q_len;
+    const float *v_scale = p->v_scale + (size_t)bhk * d_pad;
+    int64_t keys = p->kv_len;
+    if (p->causal && (int64_t)(first + rows - 1) + past + 1 < keys)
+        keys = (int64_t)(first + rows - 1) + past + 1;
+
+    for (uint32_t split = 0; split < p->splits; split++) {
+        td_twin_part *part = &local->parts[split];
+        add_up(p, local, bh, first, rows, keys, split);
+        for (uint32_t r = 0; r < rows; r++) {
+            part->m[r] = local->m[r];
+            part->l[r] = local->l[r] + local->r_sum[r];
+            for (uint32_t c = 0; c < d_pad; c++)
+                part->o[r][c] = local->o[r][c] + local->r[r][c];
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++)
+        put_together(local, r, d_pad, p->splits);
 
     for (uint32_t r = 0; r < rows; r++) {
         const int64_t b = bh / p->heads, h = bh % p->heads, row = first + r;
         const int64_t at_o = b * p->o.stride_batch + h * p->o.stride_head + row * p->o.stride_row;
-        const float l = local->l[r] + local->r_sum[r], part = 1 / l;
-        if (p->dump_r && keys > 0)
-            memcpy(p->dump_r + (((size_t)bh * p->q_pad + (size_t)row) * TD_HOPPER_SUMS(p->kv_pad, d_pad) +
-                                (size_t)(keys - 1) / TD_HOPPER_SUM_KEYS(d_pad)) *
-                                   d_pad,
-                   local->r[r], d_pad * sizeof local->r[r][0]);
+        const float l = local->l[r], part = 1 / l;
         for (uint32_t c = 0; c < dim; c++) {
             float x = 0;
             if (l != 0) {
-                x = (local->o[r][c] + local->r[r][c]) * part * v_scale[c];
+                x = local->o[r][c] * part * v_scale[c];
                 if (p->v_mean)
                     x += p->v_mean[(size_t)bhk * d_pad + c];
             }
@@ -419,9 +462,13 @@ void td_twin_attn_8b_wgmma(const void *params, const td_block *at)
 {
     const td_params_attention *p = params;
     const uint32_t rows = p->tile_rows, tiles = (p->o.rows + rows - 1) / rows;
-    const uint32_t first = at->x % tiles * rows;
-    for (uint32_t row = first; row < first + rows && row < p->o.rows; row += TD_TWIN_ROWS)
-        attention_wgmma(p, at->local, at->x / tiles, row);
+    for (uint64_t tile = at->x; tile < (uint64_t)p->planes * tiles; tile += p->walkers) { /* the GPU has another order */
+        const uint32_t first = (uint32_t)(tile % tiles) * rows;
+        for (uint32_t row = first; row < first + rows && row < p->o.rows; row += TD_TWIN_ROWS)
+            attention_wgmma(p, at->local, (uint32_t)(tile / tiles), row);
+        if (!p->walkers)
+            break;
+    }
 }
 
 void td_twin_attn_8b_fp8(const void *params, const td_block *at)

@@ -4,8 +4,9 @@
  *
  * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc in fp16 over 256 keys in the tensor cores, O += R in fp32.
  * Blocks have TD_HOPPER_GROUPS(d) warpgroups that compute, of 64 rows each. `attn_8b_wgmma_short` has one fewer: where
- * there are few blocks, shorter ones end earlier. Not a bit differs.
- * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups). Registers of a thread that computes: 240, 160 or 112 with 2, 3 or 4.
+ * there are few blocks, shorter ones end earlier. Not a bit differs. `attn_8b_wgmma_split`: blocks of 64 rows whose
+ * warpgroups share the keys, for fewer still; they walk, block x of the grid's having tiles x, 2 * grid - 1 - x, ...
+ * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups, splits). Registers of a thread that computes: 240, 160 or 112 with 2, 3 or 4.
  * `attn_8b_wgmma_dump` is the short one for tests, with S, P and R written out.
  * Times: kernels/NOTES.md.
  */
@@ -15,6 +16,20 @@
 
 namespace td {
 
+/* Barriers, and the eight rows of ones of each stage. */
+template <class T> __device__ __forceinline__ void begin_ring(typename T::Shared &shared, uint32_t fill, uint32_t drain)
+{
+    constexpr int pieces = 8 * T::keys / 16;
+
+    if (threadIdx.x < T::stages) {
+        mbarrier_init(shared_address(&shared.full[threadIdx.x]), fill);
+        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), drain);
+    }
+    for (int i = int(threadIdx.x); i < T::stages * pieces; i += T::threads)
+        *reinterpret_cast<uint4 *>(shared.stage[i / pieces].v + T::dim * T::keys + i % pieces * 16) =
+            make_uint4(0x38383838u, 0x38383838u, 0x38383838u, 0x38383838u);
+}
+
 template <class T> __device__ __forceinline__ void attend_hopper(const td_params_attention &p)
 {
     TD_DYNAMIC_SHARED(1024, hopper_bytes);
@@ -23,13 +38,7 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
 
     at.steps = (at.keys + T::keys - 1) / T::keys;
 
-    if (threadIdx.x < T::stages) {
-        mbarrier_init(shared_address(&shared.full[threadIdx.x]), 4);
-        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), 4 * T::groups);
-    }
-    constexpr int words = 8 * T::keys / 4; /* the eight rows of ones */
-    for (int i = int(threadIdx.x); i < T::stages * words; i += T::threads)
-        *reinterpret_cast<uint32_t *>(shared.stage[i / words].v + T::dim * T::keys + i % words * 4) = 0x38383838u;
+    begin_ring<T>(shared, 4, 4 * T::groups);
     fence_proxy_async();
     __syncthreads();
     if (threadIdx.x >= 128 * T::groups) {
@@ -37,7 +46,46 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
         produce<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 2 ? 240 : T::groups == 3 ? 160 : 112>();
-        consume<T>(shared, p, at);
+        RingPlace now = {0, 0};
+        consume<T>(shared, p, at, now);
+    }
+}
+
+/* Where the warpgroups share keys: what takes time is begun first, and the block walks from tile to tile. */
+template <class T> __device__ __forceinline__ void attend_split(const td_params_attention &p)
+{
+    TD_DYNAMIC_SHARED(1024, hopper_bytes);
+    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
+    const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
+
+    if (threadIdx.x >= 128 * T::groups) {
+        const HopperPlace at = split_place<T>(p, 0);
+
+        fetch_first<T>(shared, p, at, RingPlace{0, 1}, [](RingPlace) {});
+        fetch_rows<T>(shared, p, at, 0);
+    }
+    begin_ring<T>(shared, 128, 4);
+    if (threadIdx.x == 0)
+        mbarrier_init(shared_address(&shared.q_free), 4 * T::groups);
+    fence_proxy_async();
+    if (__syncthreads_or(given_up)) {
+        cp_async_wait<0>();
+        return;
+    }
+    if (threadIdx.x >= 128 * T::groups) {
+        setmaxnreg_dec<T::groups == 3 ? 32 : 24>();
+        produce_split<T>(shared, p);
+    } else {
+        setmaxnreg_inc<T::groups == 3 ? 160 : 112>();
+        const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
+        RingPlace now = {uint32_t(group), 0};
+#pragma unroll 1
+        for (uint32_t n = 0;; n++) {
+            const HopperPlace at = split_place<T>(p, n);
+            if (at.steps < 0)
+                break;
+            consume<T>(shared, p, at, now, n);
+        }
     }
 }
 
@@ -56,6 +104,17 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
     TD_HOPPER_ENTRY(name, 64, fewer, dump)   \
     TD_HOPPER_ENTRY(name, 96, fewer, dump)   \
     TD_HOPPER_ENTRY(name, 128, fewer, dump)
+#define TD_SPLIT_ENTRY(dim)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_SPLITS(dim)), 1)                  \
+        attn_8b_wgmma_split_d##dim(const __grid_constant__ td_params_attention p)                              \
+    {                                                                                                          \
+        td::wait_for_previous();                                                                               \
+        td::attend_split<td::HopperTile<dim, int(TD_HOPPER_SPLITS(dim)), false, int(TD_HOPPER_SPLITS(dim))>>(p); \
+    }
+TD_SPLIT_ENTRY(32)
+TD_SPLIT_ENTRY(64)
+TD_SPLIT_ENTRY(96)
+TD_SPLIT_ENTRY(128)
 TD_HOPPER_ENTRIES(attn_8b_wgmma, 0, false)
 TD_HOPPER_ENTRIES(attn_8b_wgmma_short, 1, false)
 TD_HOPPER_ENTRIES(attn_8b_wgmma_dump, 1, true)

@@ -23,6 +23,11 @@
  * denominator adds up the very codes that the numerator has, rounded alike.
  * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
  * stays until a P would pass the limit. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
+ *
+ * Where tiles are few, all warpgroups of a block have the same 64 rows, and each every so manieth step of keys with bases, R
+ * and O of its own (HopperTile::splits). Behind the last step each leaves O in a stage of its own, and all of them write the
+ * tile: O = sum of O_i 2^(top_i - top), in the warpgroups' order, so every run has the same bits. Such a block walks from
+ * tile to tile; the ring goes on. It is another order of adding up than that of the other blocks, so other bits.
  */
 #pragma once
 
@@ -39,10 +44,11 @@ constexpr float kBaseLog2 = TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2;
 static_assert((TD_HOPPER_R_KEYS << unsigned(TD_LATE_LIMIT_LOG2)) * (TD_V_TOP > 1 ? TD_V_TOP : 1) <= 65504,
               "sums in fp16 overflow: of P V, or of P");
 
-template <int Dim, int Groups, bool Dump> struct HopperTile {
+/* Splits: 1, or as many as Groups: the warpgroups have the same 64 rows then, and each every Splits-th step of keys. */
+template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
     static constexpr unsigned d = Dim;
-    static constexpr int dim = Dim, groups = Groups, rows = 64 * Groups;
-    static constexpr int threads = 128 * (Groups + 1), stages = int(TD_HOPPER_STAGES(d));
+    static constexpr int dim = Dim, groups = Groups, splits = Splits, rows = 64 * Groups / Splits;
+    static constexpr int threads = 128 * (Groups + 1), stages = int(TD_HOPPER_STAGES(d, unsigned(Splits)));
     static constexpr int keys = int(TD_HOPPER_KEYS);
     static constexpr bool dump = Dump;
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of Q or K */
@@ -56,14 +62,22 @@ template <int Dim, int Groups, bool Dump> struct HopperTile {
     struct Shared {
         Stage stage[stages];
         alignas(1024) uint8_t q[rows * qk_row];
-        float v_scale[groups][Dim], v_mean[groups][Dim];
+        float v_scale[Splits > 1 ? 2 : groups][Dim]; /* of every second tile, or of each warpgroup */
+        float v_mean[Splits > 1 ? 2 : groups][Dim];
         alignas(1024) uint64_t full[stages];
         uint64_t empty[stages];
         float row_scale[rows]; /* with the softmax's */
-        float l[2][128 * groups]; /* each thread's, which it rarely needs */
+        float l[2][128 * groups]; /* each thread's, which it rarely needs; then sums and bases of each warpgroup's rows */
+        uint32_t left[groups];    /* where warpgroups have the same rows: the stage that has one's part of O */
+        uint64_t q_free;          /* there, too: nobody reads Q and row_scale any more */
     };
+    static_assert(Splits == 1 || Splits == Groups, "all warpgroups have the same rows");
+    static_assert(Splits == 1 || (stages % Splits == 0 && stages >= 2 * Splits), "a stage is one warpgroup's");
+    static_assert(Splits == 1 || 64 * Dim * 4 <= Dim * keys + keys * qk_row, "a stage has room for O beside its ones");
+    static_assert(sizeof(Shared) <= 227 * 1024, "more than a block gets");
     static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
-    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d, unsigned(Groups)), "the launch asks for another size");
+    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d, unsigned(Groups), unsigned(Splits)),
+                  "the launch asks for another size");
 };
 
 /* Where byte `at` of a tile of rows of Row bytes lies: 16-byte pieces are exchanged, so that 8 rows meet 8 banks. */
@@ -88,10 +102,11 @@ template <int Row> __device__ __forceinline__ uint64_t descriptor(uint32_t word)
 struct RingPlace {
     uint32_t stage, parity;
 
-    template <int Stages> __device__ __forceinline__ void next()
+    template <int Stages, int By = 1> __device__ __forceinline__ void next()
     {
-        if (++stage == Stages) {
-            stage = 0;
+        stage += By;
+        if (stage >= Stages) {
+            stage -= Stages;
             parity ^= 1;
         }
     }
@@ -143,7 +158,7 @@ template <class T> struct Sums {
     float o[T::dim / 2];
     float l[2], top[2], scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
 
-    /* row_scale: of the warpgroup's rows. */
+    /* row_scale: of the warpgroup's rows, with the softmax's in it. */
     __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale)
     {
         const uint32_t t = uint32_t(tid_x());
@@ -151,6 +166,16 @@ template <class T> struct Sums {
 
         scale[0] = __fmul_rn(mine[0], key_scale);
         scale[1] = __fmul_rn(mine[8], key_scale);
+    }
+
+    /* The same where the softmax's is not in it. */
+    __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale, float softmax_scale)
+    {
+        const uint32_t t = uint32_t(tid_x());
+        const float *mine = row_scale + t % 128 / 32 * 16 + t % 32 / 4;
+
+        scale[0] = __fmul_rn(__fmul_rn(mine[0], softmax_scale), key_scale);
+        scale[1] = __fmul_rn(__fmul_rn(mine[8], softmax_scale), key_scale);
     }
 
     __device__ __forceinline__ float2 pair_of_r(int i) const
@@ -407,6 +432,127 @@ __device__ __forceinline__ void dump_r(const td_params_attention &p, const Sums<
     }
 }
 
+/* K of a step, and the keys' scales. */
+template <class T>
+__device__ __forceinline__ void fetch_k(typename T::Stage &to, const uint8_t *k, const float *k_scale, int t)
+{
+    copy_swizzled<T::keys, T::dim, T::qk_row>(to.k, k, T::dim, t);
+    if (t < T::keys / 4)
+        cp_async_16(shared_address(to.k_scale + 4 * t), k_scale + 4 * t);
+}
+
+/* --- Warpgroups that share keys --- */
+
+/* The tile number n of this block: of all tiles every gridDim.x-th, forwards and backwards in turn, as with a mask the
+ * longest come first. steps: -1 behind the last one. */
+template <class T> __device__ __forceinline__ HopperPlace split_place(const td_params_attention &p, uint32_t n)
+{
+    uint32_t words[3] = {(p.o.rows + T::rows - 1) / T::rows, p.planes, p.heads};
+    forget(words); /* else all that divides by them is kept in registers from one tile to the next */
+    const uint32_t tiles = words[0], planes = words[1], heads = words[2];
+    const uint32_t number = n * gridDim.x + (n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const uint32_t by = p.causal ? planes : tiles, whole = number / by, rest = number % by;
+    const uint32_t bh = p.causal ? rest : whole, tile = p.causal ? tiles - 1 - whole : rest;
+    HopperPlace at = {place_of<T, int64_t>(p, bh, int(tile), heads), -1};
+
+    if (number < planes * tiles)
+        at.steps = (at.keys + T::keys - 1) / T::keys;
+    return at;
+}
+
+/* Of the first steps of a tile, how many are warpgroup number `split`'s. */
+template <class T> __device__ __forceinline__ int share(int steps, int split)
+{
+    return (steps - split + T::splits - 1) / T::splits;
+}
+
+/* K of the step that each warpgroup begins with, into stages from `place` on: `wait` waits for them. */
+template <class T, class Wait>
+__device__ __forceinline__ void fetch_first(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                            RingPlace place, Wait wait)
+{
+    const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
+    const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
+
+#pragma unroll 1
+    for (int fetch = 0; fetch < T::splits; fetch++) {
+        wait(place);
+        if (fetch < at.steps)
+            fetch_k<T>(shared.stage[place.stage], k, k_scale, int(threadIdx.x) % 128);
+        place.next<T::stages>();
+        k += T::keys * T::dim;
+        k_scale += T::keys;
+    }
+}
+
+/* What the warpgroups share of a tile besides: Q, scales of its rows and of channels, means. */
+template <class T>
+__device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                           uint32_t n)
+{
+    const int t = int(threadIdx.x) % 128;
+    const int64_t q_row = at.bh * p.q_pad + at.row0, channel = at.bhk * T::dim + t % 32 * 4;
+
+    copy_swizzled<T::rows, T::dim, T::qk_row>(shared.q, (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
+    if (t < T::rows / 4)
+        cp_async_16(shared_address(shared.row_scale + 4 * t), p.q_scale + q_row + 4 * t);
+    else if (t >= 32 && t < 32 + T::dim / 4)
+        cp_async_16(shared_address(shared.v_scale[n % 2] + t % 32 * 4), p.v_scale + channel);
+    else if (t >= 64 && t < 64 + T::dim / 4)
+        cp_async_16_or_zero(shared_address(shared.v_mean[n % 2] + t % 32 * 4),
+                            p.v_mean ? p.v_mean + channel : p.v_scale, p.v_mean ? 16 : 0);
+}
+
+/* Each warpgroup has its stages, and as many fetches of a tile as the others: fetch number n is for warpgroup n % splits and
+ * holds K of step n and V of step n - splits, where these are. Whoever has waited for its first one has fetch_rows(), too.
+ * The first tile's first fetches are under way. */
+template <class T>
+__device__ __forceinline__ void produce_split(typename T::Shared &shared, const td_params_attention &p)
+{
+    const int t = int(threadIdx.x) % 128;
+    RingPlace place = {0, 1};
+    const auto wait = [&](RingPlace to) {
+        if (t < 32) /* four warps that poll would cost issue slots */
+            wait_for(shared.empty[to.stage], to.parity);
+        bar_sync<128>(6);
+    };
+
+#pragma unroll 1
+    for (uint32_t n = 0;; n++) {
+        const HopperPlace at = split_place<T>(p, n);
+        if (at.steps < 0)
+            break;
+        if (n > 0) {
+            fetch_first<T>(shared, p, at, place, wait);
+            wait_for(shared.q_free, (n - 1) % 2);
+            fetch_rows<T>(shared, p, at, n);
+        }
+        const uint8_t *k = (const uint8_t *)p.k_codes + (at.bhk * p.kv_pad + T::splits * T::keys) * T::dim;
+        const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
+        const float *k_scale = p.k_scale + at.bhk * p.kv_pad + T::splits * T::keys;
+        const int fetches = (at.steps + 2 * T::splits - 1) / T::splits * T::splits;
+
+#pragma unroll 1
+        for (int fetch = 0; fetch < fetches; fetch++) {
+            if (fetch >= T::splits) {
+                wait(place);
+                if (fetch < at.steps) {
+                    fetch_k<T>(shared.stage[place.stage], k, k_scale, t);
+                    k += T::keys * T::dim;
+                    k_scale += T::keys;
+                }
+                if (fetch - T::splits < at.steps) {
+                    copy_swizzled<T::dim, T::keys, T::keys>(shared.stage[place.stage].v, v, p.kv_pad, t);
+                    v += T::keys;
+                }
+            }
+            cp_async_arrive(shared_address(&shared.full[place.stage]));
+            place.next<T::stages>();
+        }
+    }
+    cp_async_wait<0>();
+}
+
 /* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. */
 template <class T>
 __device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
@@ -425,11 +571,8 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
         if (t < 32) /* four warps that poll would cost issue slots */
             wait_for(shared.empty[place.stage], place.parity);
         bar_sync<128>(6);
-        if (fetch < at.steps) {
-            copy_swizzled<T::keys, T::dim, T::qk_row>(to.k, k, T::dim, t);
-            if (t < T::keys / 4)
-                cp_async_16(shared_address(to.k_scale + 4 * t), k_scale + 4 * t);
-        }
+        if (fetch < at.steps)
+            fetch_k<T>(to, k, k_scale, t);
         if (fetch > 0)
             copy_swizzled<T::dim, T::keys, T::keys>(to.v, v, p.kv_pad, t);
         cp_async_commit();
@@ -568,30 +711,179 @@ __device__ __forceinline__ void write_rows(const td_params_attention &p, int64_t
         write_o<T, __nv_bfloat16>(p, bh, v_scale, v_mean, row0, lane, c);
 }
 
+/* Where channels of a row of O lie that a warpgroup leaves for others: in K and V of a stage, but for V's ones. Eight
+ * channels are exchanged, so that 8 rows meet all banks. */
+template <class T> __device__ __forceinline__ float *left_o(typename T::Stage &stage, int row, int channel)
+{
+    constexpr int mask = T::dim % 64 ? 3 : 7;
+
+    return reinterpret_cast<float *>(stage.k) + row * T::dim + (channel ^ (row & mask) * 8);
+}
+
+/* Four neighbours in a row of O, of which there are `dim`. */
+template <class E> __device__ __forceinline__ void write_four(E *to, int channel, int dim, const float (&x)[4])
+{
+    to += channel;
+    if constexpr (sizeof(E) == 4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (channel + i < dim)
+                to[i] = x[i];
+    } else {
+        const uint32_t bits[2] = {pack2(to, x[0], x[1]), pack2(to, x[2], x[3])};
+
+        if (channel + 4 <= dim && reinterpret_cast<uint64_t>(to) % 8 == 0) {
+            *reinterpret_cast<uint2 *>(to) = make_uint2(bits[0], bits[1]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (channel + i < dim)
+                    reinterpret_cast<uint16_t *>(to)[i] = uint16_t(bits[i / 2] >> (16 * (i % 2)));
+        }
+    }
+}
+
+/* Of a row that the warpgroups have left their parts of: bases are made the largest of them, and what has been added up is
+ * added up in the warpgroups' order. Instead of bases, factors for the parts; instead of the first sum, one divided by all. */
 template <class T>
-__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
+__device__ __forceinline__ void weigh(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at, int row)
+{
+    float top = -CUDART_INF_F, l = 0;
+
+#pragma unroll
+    for (int i = 0; i < T::splits; i++)
+        top = fmaxf(top, shared.l[1][128 * i + row]);
+#pragma unroll
+    for (int i = 0; i < T::splits; i++) {
+        const float base = shared.l[1][128 * i + row], sum = shared.l[0][128 * i + row];
+        const float by = base == top ? 1.0f : ex2(__fsub_rn(base, top));
+
+        l = i ? __fmaf_rn(sum, by, l) : __fmul_rn(sum, by);
+        shared.l[1][128 * i + row] = by;
+    }
+    shared.l[0][row] = l != 0.0f ? __frcp_rn(l) : 0.0f;
+    write_lse(p, uint32_t(at.bh), at.row0 + row, 0, top, l);
+}
+
+/* O of the tile's rows. A thread has its channels in all of its rows. */
+template <class T, class E>
+__device__ __forceinline__ void put_together(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                             uint32_t n)
+{
+    constexpr int fours = T::dim / 4, abreast = 128 * T::splits / fours; /* rows */
+    const int t = tid_x(), channel = t % fours * 4, rows = min(64, int(p.o.rows) - at.row0);
+    const uint32_t bh = uint32_t(at.bh);
+    E *to = static_cast<E *>(p.o.data) + bh / p.heads * p.o.stride_batch + bh % p.heads * p.o.stride_head +
+            (at.row0 + t / fours) * p.o.stride_row;
+    const float4 scale = *reinterpret_cast<const float4 *>(shared.v_scale[n % 2] + channel);
+    const float4 mean = *reinterpret_cast<const float4 *>(shared.v_mean[n % 2] + channel);
+    typename T::Stage *left[T::splits];
+
+    static_assert(128 * T::splits % fours == 0, "a thread's channels stay");
+#pragma unroll
+    for (int i = 0; i < T::splits; i++)
+        left[i] = &shared.stage[shared.left[i]];
+#pragma unroll 1
+    for (int row = t / fours; row < rows; row += abreast) {
+        float x[4];
+
+#pragma unroll
+        for (int i = 0; i < T::splits; i++) {
+            const float4 o = *reinterpret_cast<const float4 *>(left_o<T>(*left[i], row, channel));
+            const float by = shared.l[1][128 * i + row];
+
+            x[0] = i ? __fmaf_rn(o.x, by, x[0]) : __fmul_rn(o.x, by);
+            x[1] = i ? __fmaf_rn(o.y, by, x[1]) : __fmul_rn(o.y, by);
+            x[2] = i ? __fmaf_rn(o.z, by, x[2]) : __fmul_rn(o.z, by);
+            x[3] = i ? __fmaf_rn(o.w, by, x[3]) : __fmul_rn(o.w, by);
+        }
+        const float part = shared.l[0][row];
+        const bool some = part != 0.0f;
+        const float y[4] = {some ? __fadd_rn(__fmul_rn(__fmul_rn(x[0], part), scale.x), mean.x) : 0.0f,
+                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[1], part), scale.y), mean.y) : 0.0f,
+                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[2], part), scale.z), mean.z) : 0.0f,
+                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[3], part), scale.w), mean.w) : 0.0f};
+        write_four(to, channel, int(p.o.dim), y);
+        to += abreast * p.o.stride_row;
+    }
+}
+
+/* Leaves this warpgroup's part in `stage`, which nobody uses any more, and writes some of what all parts make. */
+template <class T>
+__device__ __forceinline__ void merge(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                      uint32_t n, uint32_t stage, const Sums<T> &c)
+{
+    const int t = tid_x(), group = t / 128, lane = t % 32;
+
+    bar_sync<128>(uint32_t(1 + group)); /* all of its warps have read V and their sums */
+    if (t % 128 == 0)
+        shared.left[group] = stage;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = t % 128 / 32 * 16 + fragment_row(lane, 2 * half);
+
+        if (lane % 4 == 0) {
+            shared.l[0][128 * group + row] = c.l[half];
+            shared.l[1][128 * group + row] = c.top[half];
+        }
+#pragma unroll
+        for (int j = 0; j < T::dim / 8; j++)
+            *reinterpret_cast<float2 *>(left_o<T>(shared.stage[stage], row, fragment_column(lane, j, 0))) =
+                float2{c.o[4 * j + 2 * half], c.o[4 * j + 2 * half + 1]};
+    }
+    bar_sync<128 * T::splits>(7);
+    if (t < 64)
+        weigh<T>(shared, p, at, t);
+    bar_sync<128 * T::splits>(7);
+    if (p.o.dtype == TANDEM_DTYPE_F32)
+        put_together<T, float>(shared, p, at, n);
+    else if (p.o.dtype == TANDEM_DTYPE_F16)
+        put_together<T, __half>(shared, p, at, n);
+    else
+        put_together<T, __nv_bfloat16>(shared, p, at, n);
+    bar_sync<128 * T::splits>(7);
+}
+
+/* A tile, of which K of the first step is in stage `now`. n: where warpgroups share keys, this block's tile number n. */
+/* The tile that consume() has, behind its loop: found anew where blocks walk, as registers are few. */
+template <class T>
+__device__ __forceinline__ HopperPlace again(const td_params_attention &p, const HopperPlace &at, uint32_t n)
+{
+    if constexpr (T::splits > 1)
+        return split_place<T>(p, n);
+    else
+        return at;
+}
+
+template <class T>
+__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                        RingPlace &now, uint32_t n = 0)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
-    const int group_row = at.row0 + 64 * group;
+    const int group_row = at.row0 + (T::splits > 1 ? 0 : 64 * group), split = T::splits > 1 ? group : 0;
     const int past = int(p.kv_len) - int(p.o.rows), end = int(p.kv_len);
     const int free_keys = p.causal ? min(end, group_row + past + 1) : end; /* that all rows may attend to */
     const int keys = p.causal ? min(end, min(group_row + 64, int(p.o.rows)) + past) : end;
-    const int steps = group_row < int(p.o.rows) ? (max(0, keys) + T::keys - 1) / T::keys : 0;
+    const int steps = group_row < int(p.o.rows) ? share<T>((max(0, keys) + T::keys - 1) / T::keys, split) : 0;
+    const int free_steps = share<T>(max(0, free_keys) / T::keys, split);
     const int64_t q_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64), dump_row = q_row + 16 * warp;
-    const uint32_t q_tile = tile_word(shared.q) + uint32_t(group * 64 * T::qk_row / 16);
+    const uint32_t q_tile = tile_word(shared.q) + uint32_t((group_row - at.row0) * T::qk_row / 16);
     const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
     Consumer<T> c;
     const auto sums = [&] { return &shared.l[0][tid_x()]; };
 
-    copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
-                                         (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
-    const bool has_channel = thread < T::dim; /* all loads first: they are on their way together */
-    const float q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
-    const float v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
-    const float v_mean = has_channel && p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
+    const bool has_channel = T::splits == 1 && thread < T::dim; /* all loads first: they are on their way together */
+    float q_scale, v_scale, v_mean;
+    if (T::splits == 1) {
+        copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
+                                             (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
+        q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
+        v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
+        v_mean = has_channel && p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
+    }
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         c.top[row] = -CUDART_INF_F;
@@ -605,16 +897,16 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         const float2 high = *reinterpret_cast<const float2 *>(k_scale + 64 + 2 * lane);
 
         key_scale = low.x;
-        return !scales_agree(low, high) || (step + 1) * T::keys > free_keys;
+        return !scales_agree(low, high) || step >= free_steps;
     };
     const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
-    if (steps > 0)
+    if (T::splits == 1 && steps > 0)
         odd = look(first_scale, 0);
     if (has_channel) {
         shared.v_scale[group][thread] = v_scale;
         shared.v_mean[group][thread] = v_mean;
     }
-    if (thread < 64)
+    if (T::splits == 1 && thread < 64)
         shared.row_scale[64 * group + thread] = __fmul_rn(q_scale, __fmul_rn(p.scale, TD_LOG2_E));
 #pragma unroll
     for (int i = 0; i < T::dim / 2; i++)
@@ -622,30 +914,41 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 #pragma unroll
     for (int i = 0; i < T::columns / 4; i++)
         c.r[i] = 0;
-    cp_async_commit();
-    cp_async_wait<0>();
-    fence_proxy_async();
-    bar_sync<128>(1 + group);
+    if (T::splits == 1) {
+        cp_async_commit();
+        cp_async_wait<0>();
+        fence_proxy_async();
+        bar_sync<128>(1 + group);
+    }
 
-    RingPlace now = {0, 0};
     if (steps > 0) {
-        RingPlace next = {0, 0};
+        RingPlace next = now;
         /* Registers are few: what is rarely needed is found anew there. */
         const auto mask = [&](auto half, const float *k_scale, int step) {
             const int t = int(uint32_t(tid_x()) % 128u), first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
 
-            c.template mask<decltype(half)::value>(k_scale, t & 31, step * T::keys, end, first);
+            c.template mask<decltype(half)::value>(k_scale, t & 31, (step * T::splits + split) * T::keys, end, first);
         };
-        const auto set_scale = [&] { c.set_scale(shared.row_scale + 64 * group, key_scale); };
+        const auto set_scale = [&] {
+            if (T::splits > 1)
+                c.set_scale(shared.row_scale, key_scale, __fmul_rn(p.scale, TD_LOG2_E));
+            else
+                c.set_scale(shared.row_scale + 64 * group, key_scale);
+        };
         const auto mask_first = [&](const float *k_scale, int step) {
             key_scale = largest_scale<T>(k_scale, tid_x() & 31);
             set_scale();
             mask(Number<0>(), k_scale, step);
         };
 
-        next.next<T::stages>();
-        wait_for(shared.full[0], 0);
-        c.template issue_qk<0>(q_tile, k_tile);
+        next.next<T::stages, T::splits>();
+        wait_for(shared.full[now.stage], now.parity);
+        if (T::splits > 1) {
+            fence_proxy_async(); /* copies arrive by themselves */
+            first_scale = shared.stage[now.stage].k_scale;
+            odd = look(first_scale, 0);
+        }
+        c.template issue_qk<0>(q_tile, k_tile + now.stage * stage_words);
         wgmma_wait<0>();
         wgmma_hold(c.s);
         if (T::dump)
@@ -679,6 +982,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
             if (!fetched)
                 wait_for(shared.full[next.stage], next.parity);
+            if (T::splits > 1)
+                fence_proxy_async();
             c.template issue_qk<1>(q_tile, k_now);
             c.template issue_pv<0>(v_next, !r_begins(step));
             wgmma_wait<1>(); /* S of the second half */
@@ -706,7 +1011,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (__builtin_expect(odd && more, 0))
                 mask_first(k_scale_next, step + 1);
             now = next;
-            next.next<T::stages>();
+            next.next<T::stages, T::splits>();
         }
         wgmma_wait<0>();
         wgmma_hold(c.r);
@@ -714,17 +1019,28 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             dump_r<T>(p, c, dump_row, lane, steps - 1);
         c.template flush<apart>(sums());
     }
-    for (int fetch = steps; fetch <= at.steps; fetch++) { /* fetches of the other warpgroups */
+    const HopperPlace place = again<T>(p, at, n);
+    const int fetches = T::splits > 1 ? share<T>(place.steps, 0) : at.steps + 1;
+    for (int fetch = steps; fetch < fetches; fetch++) { /* of other warpgroups; of those that share, but for the last */
         wait_for(shared.full[now.stage], now.parity);
         warp_arrive(shared.empty[now.stage]);
-        now.next<T::stages>();
+        now.next<T::stages, T::splits>();
     }
 
     c.l[0] = sums()[0];
     c.l[1] = sums()[apart];
-    const uint32_t t = uint32_t(tid_x());
-    write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], group_row + int(t % 128 / 32 * 16),
-                  int(t % 32), c);
+    if constexpr (T::splits > 1) {
+        wait_for(shared.full[now.stage], now.parity); /* the last: all that fetch have seen q_free of the tile before */
+        warp_arrive(shared.q_free);
+        merge<T>(shared, p, place, n, now.stage, c);
+        warp_arrive(shared.empty[now.stage]);
+        now.next<T::stages, T::splits>();
+    } else {
+        const uint32_t t = uint32_t(tid_x());
+
+        write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], group_row + int(t % 128 / 32 * 16),
+                      int(t % 32), c);
+    }
 }
 
 } // namespace td

@@ -50,17 +50,15 @@ template <class Index> struct PlaceOf {
 };
 using Place = PlaceOf<uint32_t>;
 
-template <class T, class Index = uint32_t> __device__ __forceinline__ PlaceOf<Index> place(const td_params_attention &p)
+/* Tile `tile` of head `bh`; `heads` of each of the batch. */
+template <class T, class Index>
+__device__ __forceinline__ PlaceOf<Index> place_of(const td_params_attention &p, uint32_t bh, int tile, uint32_t heads)
 {
-    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
     const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
     PlaceOf<Index> at;
 
-    at.bh = blockIdx.x / tiles;
-    int tile = int(blockIdx.x % tiles);
-    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
-        tile = int(tiles) - 1 - tile;
-    at.bhk = at.bh / p.heads * p.kv_heads + at.bh % p.heads / (p.heads / p.kv_heads);
+    at.bh = bh; /* divided with 32 bits: with 64 it takes hundreds of cycles */
+    at.bhk = bh / heads * p.kv_heads + bh % heads / (heads / p.kv_heads);
     at.row0 = tile * T::rows;
     at.reach = kv_len - q_len + 1;
     at.keys = at.free_keys = kv_len;
@@ -69,6 +67,16 @@ template <class T, class Index = uint32_t> __device__ __forceinline__ PlaceOf<In
         at.free_keys = max(0, min(kv_len, at.row0 + at.reach));
     }
     return at;
+}
+
+template <class T, class Index = uint32_t> __device__ __forceinline__ PlaceOf<Index> place(const td_params_attention &p)
+{
+    const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
+    int tile = int(blockIdx.x % tiles);
+
+    if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
+        tile = int(tiles) - 1 - tile;
+    return place_of<T, Index>(p, blockIdx.x / tiles, tile, p.heads);
 }
 
 /* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many neighbouring threads share
