@@ -321,10 +321,11 @@ def quantise(q, k, v, precision, granularity, smooth, v_kind="E4M3"):
     return out
 
 
-def attend_codes(codes, n, causal, scale, d, q=None, late=False):
+def attend_codes(codes, n, causal, scale, d, q=None, late=False, splits=1):
     """O and lse from the codes alone (float64 where params.h leaves the order open), in tiles of 64 keys, P rounded to
     what V's codes are. late: as attn_8b_wgmma rounds, whose base follows the maximum late and whose rows are divided by
-    the sum of the rounded P. q: only for the lse when K was smoothed."""
+    the sum of the rounded P. splits: so many share the keys, 128 at a time in turn, each with a base of its own. q: only
+    for the lse when K was smoothed."""
     qc, kc, vc = codes["q_codes"], codes["k_codes"], codes["v_codes"]
     b, h = qc.shape[:2]
     group = h // kc.shape[1]
@@ -338,11 +339,12 @@ def attend_codes(codes, n, causal, scale, d, q=None, late=False):
     if "delta_s" in codes:
         s = s + np.repeat(codes["delta_s"], CHUNK, 2)[:, :, :n].astype(f64) * f64(sl2)
     s = np.where(visible(n, kc.shape[2], causal), s.astype(f32), f32(-np.inf))
-    m = np.full((b, h, n), -np.inf, f32)
-    l = np.zeros((b, h, n))
-    o = np.zeros((b, h, n, d))
-    base = np.zeros((b, h, n), f32)
+    bases = [np.full((b, h, n), -np.inf, f32) for _ in range(splits)]
+    sums = [np.zeros((b, h, n)) for _ in range(splits)]
+    outs = [np.zeros((b, h, n, d)) for _ in range(splits)]
     for at in range(0, kc.shape[2], TILE):
+        part = at // 128 % splits
+        m, l, o = bases[part], sums[part], outs[part]
         tile = s[..., at : at + TILE]
         here = np.fmax.reduce(tile, -1)
         m_new = np.where(here > m + LATE_LIMIT, here - (LATE_LIMIT - HEADROOM), m) if late else np.fmax(m, here)
@@ -352,7 +354,12 @@ def attend_codes(codes, n, causal, scale, d, q=None, late=False):
         code = e4m3_decode(e4m3_encode(p)) if e4m3 else p.astype(np.float16)
         l = l * alpha + (code if late else p).astype(f64).sum(-1)
         o = o * alpha[..., None] + np.einsum("bhij,bhjd->bhid", code.astype(f64), vv[:, :, at : at + TILE])
-        m = m_new
+        bases[part], sums[part], outs[part] = m_new, l, o
+    top = np.fmax.reduce(bases)
+    base = np.where(np.isneginf(top), f32(0), top)
+    factors = [np.exp2(m.astype(f64) - base) for m in bases]
+    l = sum(l * by for l, by in zip(sums, factors))
+    o = sum(o * by[..., None] for o, by in zip(outs, factors))
     with np.errstate(divide="ignore", invalid="ignore"):
         o = o / l[..., None] * v_scale[..., None, :].astype(f64)
         if "v_mean" in codes:
