@@ -874,6 +874,7 @@ static void test_wide_blocks(void **state)
             td_target target = target_here();
 
             target.dump = dumps;
+            target.rows = TD_MOST_ROWS; /* those whose warpgroups share keys add up in another order */
             must(td_plan_attention(&it.op, &target, &it.plan, &it.layout, why, sizeof why), why);
             o[dumps] = tu_tensor_like(&it.o);
             lse[dumps] = tu_tensor_like(&it.lse);
