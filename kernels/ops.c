@@ -57,11 +57,12 @@ static const td_kernel kernels_attn_8b_f16[D_COUNT] = ATTENTIONS(attn_8b_f16);
 static const td_kernel kernels_attn_4b_fp8[D_COUNT] = ATTENTIONS(attn_4b_fp8);
 static const td_kernel kernels_attn_4b_f16[D_COUNT] = ATTENTIONS(attn_4b_f16);
 static const td_kernel kernels_attn_f16[D_COUNT] = ATTENTIONS(attn_f16);
-#define WGMMA(symbol, d)                                                             \
+#define WGMMA_AS(kind, symbol, d)                                                    \
     {                                                                                \
-        .name = #symbol, .entry = #symbol "_d" #d, .cpu = td_twin_attn_8b_wgmma,     \
+        .name = #kind, .entry = #symbol "_d" #d, .cpu = td_twin_attn_8b_wgmma,       \
         .cpu_local_bytes = sizeof(td_local_twin)                                     \
     }
+#define WGMMA(symbol, d) WGMMA_AS(symbol, symbol, d)
 static const td_kernel kernels_attn_8b_wgmma[D_COUNT] = {WGMMA(attn_8b_wgmma, 32), WGMMA(attn_8b_wgmma, 64),
                                                          WGMMA(attn_8b_wgmma, 96), WGMMA(attn_8b_wgmma, 128),
                                                          WGMMA(attn_8b_wgmma, 256)};
@@ -81,6 +82,10 @@ static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT] = {
 static const td_kernel kernels_attn_8b_wgmma_inline[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_inline, 32), WGMMA(attn_8b_wgmma_inline, 64), WGMMA(attn_8b_wgmma_inline, 96),
     WGMMA(attn_8b_wgmma_inline, 128)};
+static const td_kernel kernels_attn_8b_wgmma_inline_short[D_COUNT - 2] = {
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 32),
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 64),
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 96)};
 /* Without a prologue: on tensors of fp16, of bf16. */
 static const struct {
     uint32_t dim;
@@ -969,6 +974,25 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
     return ways[best];
 }
 
+/* The same of attn_8b_wgmma_inline, which has no warpgroups that share keys. */
+static hopper_block inline_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+{
+    const uint32_t most = TD_HOPPER_INLINE_GROUPS(d_pad);
+    double times[2];
+
+    if (most == 2)
+        return (hopper_block){most, 1};
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t rows = TD_HOPPER_ROWS(most - i);
+        const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+
+        times[i] = op->causal ? fmax(1, blocks / 2) : ceil(blocks); /* in those of a block that sees all keys */
+    }
+    const bool pays = times[1] < TD_HOPPER_LONGER(d_pad) * times[0];
+    const bool is_short = target->rows == TD_BEST_ROWS ? pays : target->rows == TD_SHORT_ROWS;
+    return (hopper_block){most - is_short, 1};
+}
+
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes)
 {
@@ -1074,7 +1098,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const bool ring = wgmma_can && !roomy && !target->dump && d_pad <= 128, wgmma = wgmma_can && (roomy || ring);
     const bool dump = target->dump && at.is_gpu;
     const hopper_block block = !wgmma ? (hopper_block){0, 1}
-                               : ring ? (hopper_block){TD_HOPPER_INLINE_GROUPS(d_pad), 1}
+                               : ring ? inline_blocks(target->whole ? target->whole : op, target, d_pad)
                                       : hopper_blocks(target->whole ? target->whole : op, target, d_pad);
     const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad, d_pad) : k.rows_pad / TD_TILE_KEYS;
     const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
@@ -1206,7 +1230,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
-                              : ring   ? &kernels_attn_8b_wgmma_inline[d_index]
+                              : ring   ? (block.groups < TD_HOPPER_INLINE_GROUPS(d_pad)
+                                              ? &kernels_attn_8b_wgmma_inline_short[d_index]
+                                              : &kernels_attn_8b_wgmma_inline[d_index])
                               : wgmma  ? (dump               ? &kernels_attn_8b_wgmma_dump[d_index]
                                           : block.splits > 1 ? &kernels_attn_8b_wgmma_split[d_index]
                                           : block.groups < TD_HOPPER_GROUPS(d_pad)
@@ -1225,7 +1251,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     attention.walkers = block.splits > 1 ? (uint32_t)blocks : 0;
     record = add_record(&at, kernel, blocks, &attention, sizeof attention);
     if (wgmma) {
-        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad)
+        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad, block.groups)
                                     : hopper_shared_bytes(d_pad, block.groups, block.splits);
         record->block[0] = TD_HOPPER_THREADS(block.groups);
         /* Behind the kernel that lets it start early, and to which that was measured to gain; it waits for its end itself. */

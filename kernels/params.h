@@ -96,15 +96,17 @@
  * rows, V's means, two pairs of numbers a thread, barriers. */
 #define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 7u * 1024u)
 
-/* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory. One warpgroup fetches tiles of 64 keys into
- * a ring of slots (kernels/ring.h); each holds 64 rows of K, or a row of 64 bytes for each of V's channels, and then the
- * channels of ones. Behind them rows' scales, V's scales and means, and two barriers a slot. */
-#define TD_HOPPER_INLINE_GROUPS(d_pad) ((d_pad) <= 64u ? 3u : 2u)
-#define TD_HOPPER_INLINE_SLOTS(d_pad) ((d_pad) <= 64u ? 10u : 5u)
-#define TD_HOPPER_INLINE_SLOT_BYTES(d_pad) (64u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) <= 64u ? 512u : 1024u))
-#define TD_HOPPER_INLINE_SHARED_BYTES(d_pad)                                                                         \
-    (TD_HOPPER_INLINE_SLOTS(d_pad) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) +                                    \
-     4u * TD_HOPPER_ROWS(TD_HOPPER_INLINE_GROUPS(d_pad)) + 8u * (d_pad))
+/* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory; attn_8b_wgmma_inline_short, up to d_pad 96,
+ * has one warpgroup fewer. TD_HOPPER_INLINE_TEAMS of its warps fetch tiles of 64 keys into a ring of slots (kernels/ring.h);
+ * each holds K's rows, and a row of 64 bytes for each of V's channels and of eight channels of ones. Behind them are V's
+ * scales and means, two steps' scales of keys, rows' scales, and two barriers a slot. */
+#define TD_HOPPER_INLINE_GROUPS(d_pad) ((d_pad) <= 96u ? 3u : 2u)
+#define TD_HOPPER_INLINE_SLOTS(d_pad) ((d_pad) <= 64u ? 4u : (d_pad) <= 96u ? 3u : 2u)
+#define TD_HOPPER_INLINE_TEAMS(d_pad) TD_HOPPER_INLINE_SLOTS(d_pad)
+#define TD_HOPPER_INLINE_SLOT_BYTES(d_pad) (64u * TD_HOPPER_ROW_BYTES(d_pad) + 64u * ((d_pad) + 8u))
+#define TD_HOPPER_INLINE_SHARED_BYTES(d_pad, groups)                                                                  \
+    (TD_HOPPER_INLINE_SLOTS(d_pad) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) + 8u * (d_pad) + 1024u +              \
+     4u * TD_HOPPER_ROWS(groups))
 
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
 #define TD_PACKED_ROW_BYTES(d_pad) (((d_pad) + 63u) / 64u * 32u)
@@ -302,7 +304,7 @@ typedef struct td_params_prepare {
  * are bad. Writes dumps only as `attn_8b_wgmma_dump`.
  * `attn_8b_wgmma_split`: the same without dumps, by TD_HOPPER_SPLITS(d) warpgroups that have the same 64 rows. Grid x: any
  * number of blocks up to the tiles of 64 rows; warpgroup i takes steps i, i + splits ... of a tile.
- * `attn_8b_wgmma_inline`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES(d). */
+ * `attn_8b_wgmma_inline`, `attn_8b_wgmma_inline_short`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES. */
 typedef struct td_params_attention {
     const uint32_t *cancel;
     const void *q_codes, *k_codes, *v_codes;

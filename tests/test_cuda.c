@@ -417,8 +417,9 @@ static void test_direct(void **state)
 /* The plan for a command buffer against the twin, if `twin`, and bit for bit against that for a stream. */
 static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
 {
-    enum { WAYS = 3 }; /* in a command buffer, by large blocks, by small ones */
-    static const char *const names[WAYS] = {"attn_8b_wgmma_inline", "attn_8b_wgmma", "attn_8b_wgmma_short"};
+    enum { WAYS = 4, INLINE = 2 }; /* in a command buffer, then on a stream: by large blocks, by small ones */
+    static const char *const names[WAYS] = {"attn_8b_wgmma_inline", "attn_8b_wgmma_inline", "attn_8b_wgmma",
+                                            "attn_8b_wgmma_short"};
     tu_tensor o[WAYS], lse[WAYS];
     tu_case it;
 
@@ -427,11 +428,11 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
     if (spoil)
         spoil(&it);
     for (int i = 0; i < WAYS; i++) {
-        td_target target = i == 0 ? td_target_for_sm(90) : target_here();
+        td_target target = i < INLINE ? td_target_for_sm(90) : target_here();
         gpu_case gpu;
         char why[200];
 
-        target.rows = i == 1 ? TD_MOST_ROWS : TD_SHORT_ROWS;
+        target.rows = i % 2 ? TD_SHORT_ROWS : TD_MOST_ROWS;
         o[i] = tu_tensor_like(&it.o);
         lse[i] = tu_tensor_like(&it.lse);
         if (twin && i == 0)

@@ -603,7 +603,9 @@ __device__ __forceinline__ void write_lse(const td_params_attention &p, int64_t 
         if (p.lse_bias)
             lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[bh * p.q_pad + row], p.scale));
     }
-    p.lse[bh / p.heads * p.lse_stride_batch + bh % p.heads * p.lse_stride_head + row * p.lse_stride_row] = lse;
+    const uint32_t plane = uint32_t(bh); /* dividing 64 bits takes hundreds of cycles */
+
+    p.lse[plane / p.heads * p.lse_stride_batch + plane % p.heads * p.lse_stride_head + row * p.lse_stride_row] = lse;
 }
 
 __device__ __forceinline__ uint32_t pack2(__half *, float x0, float x1)
@@ -643,7 +645,8 @@ template <class T, class E>
 __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh, const float *v_scale,
                                         const float *v_mean, int row0, int lane, const Sums<T> &c)
 {
-    E *to = static_cast<E *>(p.o.data) + bh / p.heads * p.o.stride_batch + bh % p.heads * p.o.stride_head +
+    const uint32_t plane = uint32_t(bh);
+    E *to = static_cast<E *>(p.o.data) + plane / p.heads * p.o.stride_batch + plane % p.heads * p.o.stride_head +
             (row0 + lane / 4) * p.o.stride_row;
     const int rows = int(p.o.rows) - row0 - lane / 4, q = lane % 4; /* of this thread: 0 and 8, if below */
     const bool wide = __all_sync(~0u, reinterpret_cast<uint64_t>(to) % 16 == 0 && uint64_t(p.o.stride_row) % 8 == 0);

@@ -566,12 +566,26 @@ __device__ __forceinline__ void wait_for_previous()
 #endif
 }
 
+/* Of the 128 bytes around it. */
+__device__ __forceinline__ void prefetch_l2(const void *global)
+{
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(global));
+}
+
 /* threadIdx.x, read anew: what is computed from it is not kept in registers from one step to the next. */
 __device__ __forceinline__ int tid_x()
 {
     int t;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
     return t;
+}
+
+/* blockIdx.x, likewise. */
+__device__ __forceinline__ uint32_t ctaid_x()
+{
+    uint32_t x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    return x;
 }
 
 __device__ __forceinline__ uint64_t globaltimer()

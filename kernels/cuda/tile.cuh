@@ -69,14 +69,15 @@ __device__ __forceinline__ PlaceOf<Index> place_of(const td_params_attention &p,
     return at;
 }
 
-template <class T, class Index = uint32_t> __device__ __forceinline__ PlaceOf<Index> place(const td_params_attention &p)
+template <class T, class Index = uint32_t>
+__device__ __forceinline__ PlaceOf<Index> place(const td_params_attention &p, uint32_t block = blockIdx.x)
 {
     const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
-    int tile = int(blockIdx.x % tiles);
+    int tile = int(block % tiles);
 
     if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
         tile = int(tiles) - 1 - tile;
-    return place_of<T, Index>(p, blockIdx.x / tiles, tile, p.heads);
+    return place_of<T, Index>(p, block / tiles, tile, p.heads);
 }
 
 /* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many neighbouring threads share
