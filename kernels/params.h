@@ -92,9 +92,9 @@
      (((splits) > 1u ? 2u : (groups)) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u +                                  \
      (16u * TD_HOPPER_STAGES(d_pad, splits) + 4u * TD_HOPPER_ROWS((groups) / (splits)) + 1028u * (groups) + 1039u) /  \
          1024u * 1024u)
-/* attn_8b_wgmma_d256: 4 slots for 64 keys of K, 3 for a step of V with the channels of ones, Q; then scales of V and of
- * rows, V's means, two pairs of numbers a thread, barriers. */
-#define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 7u * 1024u)
+/* attn_8b_wgmma_d256: 4 slots for 64 keys of K, 3 for a step of V with the channels of ones, Q; then scales of 4 steps, of V
+ * and of rows, V's means, two pairs of numbers a thread, barriers. */
+#define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 9u * 1024u)
 
 /* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory; attn_8b_wgmma_inline_short, up to d_pad 96,
  * has one warpgroup fewer. TD_HOPPER_INLINE_TEAMS of its warps fetch tiles of 64 keys into a ring of slots (kernels/ring.h);

@@ -38,7 +38,7 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
 
     at.steps = (at.keys + T::keys - 1) / T::keys;
 
-    begin_ring<T>(shared, 4, 4 * T::groups);
+    begin_ring<T>(shared, 128, 4 * T::groups);
     fence_proxy_async();
     __syncthreads();
     if (threadIdx.x >= 128 * T::groups) {

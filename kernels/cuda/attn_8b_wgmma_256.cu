@@ -33,6 +33,7 @@ template <bool Dump> struct HopperTile256 {
         alignas(1024) uint8_t k[k_slots][2 * part];
         alignas(1024) uint8_t v[v_slots][(dim + 8) * keys];
         alignas(1024) uint8_t q[groups][2 * part];
+        alignas(1024) float k_scale[4][keys]; /* of step i in i % 4 */
         float v_scale[dim], v_mean[dim];
         float row_scale[rows];        /* with the softmax's */
         float l[2][128 * groups];     /* each thread's, which it rarely needs */
@@ -132,6 +133,7 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared, const td
     const int t = int(threadIdx.x) % 128;
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
     const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
+    const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
     RingPlace place = {0, 1};
     uint64_t *before = &shared.v_full[0];
     const auto room = [&](const uint64_t &empty, uint32_t parity) {
@@ -143,7 +145,7 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared, const td
         cp_async_commit();
         cp_async_wait<1>();
         fence_proxy_async();
-        warp_arrive(*before);
+        mbarrier_arrive(shared_address(before));
         before = &full;
     };
 
@@ -157,6 +159,8 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared, const td
             room(shared.k_empty[slot], (uint32_t(2 * step + half) / T::k_slots & 1) ^ 1);
             copy_swizzled<T::half, 128, 128>(shared.k[slot], k, T::dim, t);
             copy_swizzled<T::half, 128, 128>(shared.k[slot] + T::part, k + 128, T::dim, t);
+            if (half == 0 && t < T::keys / 4)
+                cp_async_16(shared_address(shared.k_scale[step % 4] + 4 * t), k_scale + 4 * t);
             publish(shared.k_full[slot]);
             k += T::half * T::dim;
         }
@@ -165,10 +169,11 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared, const td
         copy_swizzled<T::dim, T::keys, T::keys>(shared.v[place.stage], v, p.kv_pad, t);
         publish(shared.v_full[place.stage]);
         v += T::keys;
+        k_scale += T::keys;
     }
     cp_async_wait<0>();
     fence_proxy_async();
-    warp_arrive(*before);
+    mbarrier_arrive(shared_address(before));
 }
 
 template <class T>
@@ -213,8 +218,6 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
     float key_scale;
     bool odd = false; /* keys of the step are masked or bad */
     /* The scale of a thread's keys, and whether the step is odd. */
-    /* Of a step's keys, from global memory. */
-    const auto scales = [&](int step) { return p.k_scale + at.bhk * p.kv_pad + step * T::keys; };
     const auto look = [&](const float *k_scale, int step) {
         const int l = tid_x() & 31;
         const float2 low = *reinterpret_cast<const float2 *>(k_scale + 2 * l);
@@ -224,7 +227,7 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
         return !scales_agree(low, high) || (step + 1) * T::keys > free_keys;
     };
     if (steps > 0)
-        odd = look(scales(0), 0);
+        odd = look(p.k_scale + at.bhk * p.kv_pad, 0); /* not from shared memory: known before K is */
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async();
@@ -259,13 +262,14 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
             dump_s<T, 0>(p, c, dump_row, lane, 0);
         set_scale();
         if (odd)
-            mask_first(scales(0), 0);
+            mask_first(shared.k_scale[0], 0);
         k_done(0);
         c.template set_base<apart>(sums());
 
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
             const bool more = step + 1 < steps; /* else the products of K below are not used */
+            const float *k_scale = shared.k_scale[step % 4];
 
             if (T::dump) {
                 wgmma_wait<0>();
@@ -303,7 +307,7 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
             if (T::dump)
                 dump_s<T, 1>(p, c, dump_row, lane, step * T::keys);
             if (__builtin_expect(odd, 0))
-                mask(Number<1>(), scales(step), step);
+                mask(Number<1>(), k_scale, step);
             k_done(2 * step + 1);
 
             bool moved = false;
@@ -326,7 +330,7 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
             if (more)
                 k_wait(2 * step + 2);
             c.issue_qk(q_tile, more ? k_slot(2 * step + 2) : q_tile);
-            const float *k_scale_next = scales(more ? step + 1 : step);
+            const float *k_scale_next = shared.k_scale[(more ? step + 1 : step) % 4];
             odd = look(k_scale_next, step + 1);
             set_scale();
             wgmma_wait<1>(); /* R of the first half of the channels */
@@ -384,11 +388,11 @@ template <class T> __device__ __forceinline__ void attend_hopper_256(const td_pa
     at.steps = (at.keys + T::keys - 1) / T::keys;
 
     if (threadIdx.x < T::k_slots) {
-        mbarrier_init(shared_address(&shared.k_full[threadIdx.x]), 4);
+        mbarrier_init(shared_address(&shared.k_full[threadIdx.x]), 128);
         mbarrier_init(shared_address(&shared.k_empty[threadIdx.x]), 4 * T::groups);
     }
     if (threadIdx.x < T::v_slots) {
-        mbarrier_init(shared_address(&shared.v_full[threadIdx.x]), 4);
+        mbarrier_init(shared_address(&shared.v_full[threadIdx.x]), 128);
         mbarrier_init(shared_address(&shared.v_empty[threadIdx.x]), 4 * T::groups);
     }
     constexpr int words = 8 * T::keys / 4; /* the eight rows of ones */

@@ -170,7 +170,7 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
         if (before) {
             cp_async_wait<0>();
             fence_proxy_async();
-            warp_arrive(*before);
+            mbarrier_arrive(shared_address(before));
             before = nullptr;
         }
         wait_for(empty, parity);
@@ -180,7 +180,7 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
         if (before) {
             cp_async_wait<1>();
             fence_proxy_async();
-            warp_arrive(*before);
+            mbarrier_arrive(shared_address(before));
         }
         before = &full;
     };
@@ -234,7 +234,7 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
     if (before) {
         cp_async_wait<0>();
         fence_proxy_async();
-        warp_arrive(*before);
+        mbarrier_arrive(shared_address(before));
     }
 }
 
@@ -624,13 +624,13 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
     const uint32_t begin = blockIdx.x * p.pair, end = p.works;
 
     if (threadIdx.x < T::stages) {
-        mbarrier_init(shared_address(&shared.k_full[threadIdx.x]), 4);
-        mbarrier_init(shared_address(&shared.v_full[threadIdx.x]), 4);
+        mbarrier_init(shared_address(&shared.k_full[threadIdx.x]), 128);
+        mbarrier_init(shared_address(&shared.v_full[threadIdx.x]), 128);
         mbarrier_init(shared_address(&shared.k_empty[threadIdx.x]), 4 * T::groups);
         mbarrier_init(shared_address(&shared.v_empty[threadIdx.x]), 4 * T::groups);
     }
     if (threadIdx.x < 2) {
-        mbarrier_init(shared_address(&shared.q_full[threadIdx.x]), 4);
+        mbarrier_init(shared_address(&shared.q_full[threadIdx.x]), 128);
         mbarrier_init(shared_address(&shared.q_empty[threadIdx.x]), 4 * T::groups);
     }
     fence_proxy_async();
