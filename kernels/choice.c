@@ -104,22 +104,46 @@ static double rows_read(const tandem_attention *op)
     return (double)op->batch * ((double)op->heads * op->q_len + 2.0 * op->kv_heads * op->kv_len);
 }
 
-uint32_t td_choice_rule_direct(const tandem_attention *op)
+/* Of an H200's kernels, microseconds: a step of 128 keys by head dim (64, 80, 96, 128), what a prologue takes whatever it
+ * reads, and bytes that it reads and writes in one. */
+typedef struct rates {
+    double f16[4], kernel_8b[4], prologue, bytes;
+    bool has_long; /* 8B has blocks of two sizes */
+} rates;
+
+static uint32_t choose_direct(const tandem_attention *op, const rates *r)
 {
     enum { H200 = 132 };
-    static const struct {
-        uint32_t head_dim;
-        double f16, kernel_8b;
-    } steps[] = {{64, 1.47, 1.04}, {80, 1.17, 0.86}, {96, 1.36, 0.86}, {128, 1.74, 1.04}};
+    static const uint32_t head_dims[] = {64, 80, 96, 128};
     int i = 0;
-    while (steps[i].head_dim < op->head_dim && i < 3)
+    while (head_dims[i] < op->head_dim && i < 3)
         i++;
     work w = work_of(op, TD_F16_ROWS(op->head_dim));
-    const double f16 = waves(&w, H200, !op->causal, op->causal) * (1.8 + steps[i].f16 * w.keys / 128);
-    add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, TD_F16_ROWS(op->head_dim));
-    const double kernel = waves(&w, H200, !op->causal, false) * (3.5 + steps[i].kernel_8b * w.keys / 128);
-    const double prologue = 7 + between_us + rows_read(op) * 3 * op->head_dim / 2.4e6;
+    const double f16 = waves(&w, H200, !op->causal, op->causal) * (1.8 + r->f16[i] * w.keys / 128);
+    if (r->has_long)
+        add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, TD_F16_ROWS(op->head_dim));
+    const double kernel = waves(&w, H200, !op->causal, false) * (3.5 + r->kernel_8b[i] * w.keys / 128);
+    const double prologue = r->prologue + between_us + rows_read(op) * 3 * op->head_dim / r->bytes;
     return kernel + prologue < f16 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
+}
+
+uint32_t td_choice_rule_direct(const tandem_attention *op)
+{
+    static const rates on_streams = {.f16 = {1.47, 1.17, 1.36, 1.74},
+                                     .kernel_8b = {1.04, 0.86, 0.86, 1.04},
+                                     .prologue = 7,
+                                     .bytes = 2.4e6,
+                                     .has_long = true};
+    return choose_direct(op, &on_streams);
+}
+
+uint32_t td_choice_rule_inline(const tandem_attention *op)
+{
+    static const rates in_commands = {.f16 = {2.05, 2.16, 2.2, 2.5},
+                                      .kernel_8b = {1.39, 1.17, 1.17, 1.31},
+                                      .prologue = 12,
+                                      .bytes = 1.95e6};
+    return choose_direct(op, &in_commands);
 }
 
 /* --- Times --- */

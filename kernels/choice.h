@@ -89,4 +89,7 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  * with few queries F16, unless few heads share long K and V. */
 uint32_t td_choice_rule_direct(const tandem_attention *op);
 
+/* The same in command buffers, whose kernels take longer (NOTES.md has the rates) and whose prologue has two records. */
+uint32_t td_choice_rule_inline(const tandem_attention *op);
+
 #endif

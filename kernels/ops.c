@@ -75,10 +75,7 @@ static const td_kernel kernels_attn_8b_wgmma_split[D_COUNT - 1] = {
 static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
     WGMMA(attn_8b_wgmma_dump, 128), WGMMA(attn_8b_wgmma_dump, 256)};
-#define F16_WGMMA(type, d)                                                                                              \
-    {                                                                                                                \
-        .name = "attn_" type "_wgmma", .entry = "attn_" type "_wgmma_d" #d, .cpu = td_twin_attn_f16_wgmma             \
-    }
+#define F16_WGMMA(name_, d) {.name = name_, .entry = name_ "_d" #d, .cpu = td_twin_attn_f16_wgmma}
 static const td_kernel kernels_attn_8b_wgmma_inline[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_inline, 32), WGMMA(attn_8b_wgmma_inline, 64), WGMMA(attn_8b_wgmma_inline, 96),
     WGMMA(attn_8b_wgmma_inline, 128)};
@@ -86,14 +83,20 @@ static const td_kernel kernels_attn_8b_wgmma_inline_short[D_COUNT - 2] = {
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 32),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 64),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 96)};
-/* Without a prologue: on tensors of fp16, of bf16. */
-static const struct {
+/* Without a prologue: on tensors of fp16, of bf16; on a stream, and in the shared memory that every executor has, by
+ * blocks of three warpgroups or of two. */
+typedef struct direct_kernels {
     uint32_t dim;
-    td_kernel kernels[2];
-} kernels_attn_f16_wgmma[] = {{64, {F16_WGMMA("f16", 64), F16_WGMMA("bf16", 64)}},
-                              {80, {F16_WGMMA("f16", 80), F16_WGMMA("bf16", 80)}},
-                              {96, {F16_WGMMA("f16", 96), F16_WGMMA("bf16", 96)}},
-                              {128, {F16_WGMMA("f16", 128), F16_WGMMA("bf16", 128)}}};
+    td_kernel kernels[2], inlines[2], shorts[2];
+} direct_kernels;
+#define DIRECT(d)                                                                                             \
+    d, {F16_WGMMA("attn_f16_wgmma", d), F16_WGMMA("attn_bf16_wgmma", d)},                                     \
+        {F16_WGMMA("attn_f16_wgmma_inline", d), F16_WGMMA("attn_bf16_wgmma_inline", d)}
+#define SHORTS(d) {F16_WGMMA("attn_f16_wgmma_inline_short", d), F16_WGMMA("attn_bf16_wgmma_inline_short", d)}
+static const direct_kernels directs[] = {{DIRECT(64), {{0}}},
+                                         {DIRECT(80), SHORTS(80)},
+                                         {DIRECT(96), SHORTS(96)},
+                                         {DIRECT(128), SHORTS(128)}};
 static const td_kernel kernel_fast_8b = {
     .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
 static const td_kernel kernel_fast_f16 = {
@@ -782,6 +785,39 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
     return true;
 }
 
+/* Whether a block of the target has room for attn_f16_wgmma's. */
+static bool is_roomy(const td_target *target, uint32_t head_dim)
+{
+    return target->shared_bytes >= TD_F16_SHARED_BYTES(head_dim);
+}
+
+/* Whether a block gets pairs of tiles of rows, a long and a short one. */
+static bool is_paired(const tandem_attention *op, uint64_t works)
+{
+    return op->causal && works >= 264;
+}
+
+/* Warpgroups of a block of attn_f16_wgmma_inline that pay off, as in hopper_groups(). */
+static uint32_t inline_groups(const tandem_attention *op, const td_target *target)
+{
+    double times[2];
+
+    if (op->head_dim <= 64)
+        return TD_F16_INLINE_GROUPS;
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t rows = 64 * (TD_F16_INLINE_GROUPS - i);
+        const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows);
+        const double each = is_paired(op, works) ? 2 : 1;
+
+        times[i] = each * ceil((double)works / (each * MULTIPROCESSORS));
+        if (op->causal)
+            times[i] *= (double)op->kv_len + rows; /* twice what a query sees, and what the mask hides of a block's keys */
+    }
+    const bool pays = times[1] < TD_F16_INLINE_LONGER * times[0];
+    const bool is_short = target->rows ? target->rows == TD_SHORT_ROWS : pays;
+    return TD_F16_INLINE_GROUPS - is_short;
+}
+
 /* The kernel that takes Q, K and V of these types as they lie in memory, or NULL. */
 static const td_kernel *direct_kernel(const tandem_attention *op, const td_target *target, const td_cubin *cubin,
                                       uint32_t sm, uint32_t smooth, float scale)
@@ -791,9 +827,11 @@ static const td_kernel *direct_kernel(const tandem_attention *op, const td_targe
         (!bf16 && op->q.dtype != TANDEM_DTYPE_F16) || op->k.dtype != op->q.dtype || op->v.dtype != op->q.dtype ||
         !is_wide(&op->q) || !is_wide(&op->k) || !is_wide(&op->v))
         return NULL;
-    for (size_t i = 0; i < sizeof kernels_attn_f16_wgmma / sizeof *kernels_attn_f16_wgmma; i++)
-        if (kernels_attn_f16_wgmma[i].dim == op->head_dim && target->shared_bytes >= TD_F16_SHARED_BYTES(op->head_dim))
-            return &kernels_attn_f16_wgmma[i].kernels[bf16];
+    for (size_t i = 0; i < sizeof directs / sizeof *directs; i++)
+        if (directs[i].dim == op->head_dim)
+            return &(is_roomy(target, op->head_dim)                     ? directs[i].kernels
+                     : inline_groups(op, target) < TD_F16_INLINE_GROUPS ? directs[i].shorts
+                                                                        : directs[i].inlines)[bf16];
     return NULL;
 }
 
@@ -819,11 +857,12 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
                                  size_t why_bytes)
 {
     const tandem_attention *op = at->op;
-    const bool commits = target->commit;
-    const uint32_t rows = TD_F16_ROWS(op->head_dim), keys = target->last_keys ? target->last_keys : op->kv_len;
+    const bool commits = target->commit, roomy = is_roomy(target, op->head_dim);
+    const uint32_t groups = roomy ? TD_F16_GROUPS(op->head_dim) : inline_groups(op, target), rows = 64 * groups;
+    const uint32_t keys = target->last_keys ? target->last_keys : op->kv_len;
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
     const uint64_t works = planes * ((op->q_len + rows - 1) / rows);
-    const uint32_t pair = op->causal && works >= 264 ? 2 : 1;
+    const uint32_t pair = is_paired(op, works) ? 2 : 1;
     const uint32_t steps = (keys + TD_F16_KEYS - 1) / TD_F16_KEYS;
     const uint64_t blocks = blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps);
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
@@ -840,7 +879,7 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
                                  .works = (uint32_t)works,
                                  .blocks = (uint32_t)blocks,
                                  .tile_rows = (uint16_t)rows,
-                                 .step_keys = TD_F16_KEYS};
+                                 .step_keys = roomy ? TD_F16_KEYS : TD_F16_INLINE_KEYS(op->head_dim)};
     const td_tensor o = p.o;
     const output out = {.o = take(at, commits, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
                         .lse = take(at, commits && wants_lse, (unsigned __int128)o_rows * 4),
@@ -859,8 +898,8 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
         p.lse_stride_batch = p.lse_stride_head * op->heads;
     }
     td_record *record = add_record(at, kernel, blocks, &p, sizeof p);
-    record->shared_bytes = TD_F16_SHARED_BYTES(op->head_dim);
-    record->block[0] = TD_F16_THREADS(op->head_dim);
+    record->shared_bytes = roomy ? TD_F16_SHARED_BYTES(op->head_dim) : TD_F16_INLINE_SHARED_BYTES(op->head_dim);
+    record->block[0] = 128 * (groups + 1);
     use_view(at, record, READ, AT(attention_f16, q.data), TD_VIEW_Q);
     use_view(at, record, READ, AT(attention_f16, k.data), TD_VIEW_K);
     use_view(at, record, READ, AT(attention_f16, v.data), TD_VIEW_V);
@@ -900,8 +939,9 @@ static uint32_t choose_precision(const tandem_attention *op, const td_target *ta
     const uint32_t precision = known && usual ? td_choice_precision(table, op) : (uint32_t)TANDEM_PRECISION_AUTO;
     if (precision != TANDEM_PRECISION_AUTO)
         return precision;
-    return usual && direct_kernel(op, target, cubin, sm, TANDEM_SMOOTH_NONE, 1) ? td_choice_rule_direct(op)
-                                                                                 : td_choice_rule(op);
+    if (!usual || !direct_kernel(op, target, cubin, sm, TANDEM_SMOOTH_NONE, 1))
+        return td_choice_rule(op);
+    return is_roomy(target, op->head_dim) ? td_choice_rule_direct(op) : td_choice_rule_inline(op);
 }
 
 /* The kernels for a target: its cubin, if it has one, and of which compute capability they are. False: none fit. */
@@ -1049,7 +1089,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                             .d_pad = d_pad,
                                             .v_is_f16 = 1,
                                             .qk_is_f16 = 1,
-                                            .step_keys = TD_F16_KEYS,
+                                            .step_keys = is_roomy(target, op->head_dim)
+                                                             ? TD_F16_KEYS
+                                                             : TD_F16_INLINE_KEYS(op->head_dim),
                                             .q_codes = absent,
                                             .q_scale = absent,
                                             .q_mean = absent,

@@ -338,11 +338,18 @@ typedef struct td_params_attention {
 #define TD_F16_GROUPS(d) ((d) <= 64u ? 3u : 2u)
 #define TD_F16_STAGES(d) ((d) <= 64u ? 3u : 2u)
 #define TD_F16_ROWS(d) (64u * TD_F16_GROUPS(d))
-#define TD_F16_THREADS(d) (128u * TD_F16_GROUPS(d) + 128u)
 #define TD_F16_PARTS(d) (((d) + 63u) / 64u)
 #define TD_F16_SHARED(d, keys, groups, stages) \
     (TD_F16_PARTS(d) * 128u * (128u * (groups) + 2u * (stages) * (keys)) + 1024u)
 #define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS, TD_F16_GROUPS(d), TD_F16_STAGES(d))
+/* `attn_f16_wgmma_inline` and, above head dim 64, `attn_f16_wgmma_inline_short`, whose blocks have a warpgroup less: the same
+ * in 47 KB of shared memory, a ring of slots of a step's keys of K or V, with two barriers and a number each. */
+#define TD_F16_INLINE_KEYS(d) ((d) <= 64u ? 64u : 32u) /* a step */
+#define TD_F16_INLINE_GROUPS 3u
+#define TD_F16_INLINE_LONGER 1.3 /* time of such a block, by the short one's */
+#define TD_F16_INLINE_SLOTS 5u
+#define TD_F16_INLINE_SHARED(d, keys, slots) (((slots) * (128u * TD_F16_PARTS(d) * (keys) + 20u) + 1023u) / 1024u * 1024u)
+#define TD_F16_INLINE_SHARED_BYTES(d) TD_F16_INLINE_SHARED(d, TD_F16_INLINE_KEYS(d), TD_F16_INLINE_SLOTS)
 typedef struct td_params_attention_f16 {
     const uint32_t *cancel;
     td_tensor q, k, v, o;

@@ -9,7 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
 
-enum { KERNELS = 64, FUNCTIONS = 512, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
+enum { KERNELS = 96, FUNCTIONS = 512, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
 #define WAIT_NS 10000000000ull
 
 fake_nvx fake_nvx_state;
@@ -75,15 +75,19 @@ static uint32_t kernel_count;
 
 void fake_nvx_learn(void)
 {
-    static const uint32_t dims[] = {32, 64, 96, 128, 256};
+    static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
     static td_plan plan;
 
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (uint32_t precision = TANDEM_PRECISION_F16; precision <= TANDEM_PRECISION_4B; precision++)
-            for (uint32_t way = 0; way < 5; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused */
+            for (uint32_t way = 0; way < 9; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused, or none */
                 const uint32_t sm = way < 2 ? 80 : 90;
+                const uint32_t smooth = (way < 4 ? TANDEM_SMOOTH_Q : 0u) | TANDEM_SMOOTH_K |
+                                        (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V);
                 const tandem_view view = {.mem = 1,
-                                          .dtype = way % 2 ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32,
+                                          .dtype = way == 6 || way == 8 ? TANDEM_DTYPE_BF16
+                                                   : way % 2            ? TANDEM_DTYPE_F16
+                                                                        : TANDEM_DTYPE_F32,
                                           .stride_row = dims[d]};
                 const tandem_attention op = {.q = view,
                                              .k = view,
@@ -96,12 +100,12 @@ void fake_nvx_learn(void)
                                              .kv_len = 64,
                                              .head_dim = dims[d],
                                              .precision = precision,
-                                             .smooth = (way < 4 ? TANDEM_SMOOTH_Q : 0u) | TANDEM_SMOOTH_K |
-                                                       (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V)};
+                                             .smooth = way < 5 ? smooth : (uint32_t)TANDEM_SMOOTH_NONE};
                 td_target target = td_target_for_sm(sm);
                 char why[200];
 
                 target.twin = target.commit = true;
+                target.rows = way < 7 ? TD_MOST_ROWS : TD_SHORT_ROWS;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();

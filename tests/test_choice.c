@@ -545,7 +545,19 @@ static void test_plans(void **state)
     assert_int_equal(planned(&op, &small), TANDEM_PRECISION_F16);
     mine.sm = 90;
     const td_target inline_one = {.sm = 90, .twin = true, .choice = &mine};
-    assert_int_equal(planned(&op, &inline_one), TANDEM_PRECISION_8B);
+    static const struct {
+        uint32_t dim, causal, last_f16, first_8b;
+    } inline_borders[] = {{128, 0, 768, 1536}, {128, 1, 1280, 3072}, {64, 0, 1024, 3072}, {64, 1, 2048, 5120}};
+    for (int i = 0; i < 4; i++) {
+        const tandem_attention below = op_of(4, 32, 32, inline_borders[i].last_f16, inline_borders[i].last_f16,
+                                             inline_borders[i].dim, inline_borders[i].causal);
+        const tandem_attention from = op_of(4, 32, 32, inline_borders[i].first_8b, inline_borders[i].first_8b,
+                                            inline_borders[i].dim, inline_borders[i].causal);
+
+        assert_int_equal(planned(&below, &inline_one), TANDEM_PRECISION_F16);
+        assert_int_equal(planned(&from, &inline_one), TANDEM_PRECISION_8B);
+        assert_int_equal(td_choice_rule_inline(&below), TANDEM_PRECISION_F16);
+    }
 
     /* The rule. */
     tandem_attention few = op_of(1, 2, 2, 1024, 255, 64, 0);

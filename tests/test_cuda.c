@@ -143,9 +143,8 @@ static void show(const char *name, const tu_shape *s)
         s->granularity, s->dtype_q, s->dtype_k, s->dtype_v, s->dtype_o, (unsigned)s->layout);
 }
 
-static void check_case_on(const tu_shape *shape, spoil_fn spoil, bool dump)
+static void check_case_on(td_target target, const tu_shape *shape, spoil_fn spoil)
 {
-    td_target target = target_here();
     tu_tensor o, lse, again;
     gpu_case gpu;
     tu_case it;
@@ -153,7 +152,6 @@ static void check_case_on(const tu_shape *shape, spoil_fn spoil, bool dump)
     tu_case_init(&it, shape);
     if (spoil)
         spoil(&it);
-    target.dump = dump;
     must(tu_case_run(&it, &target, THREADS), "the twin");
     o = tu_tensor_like(&it.o);
     again = tu_tensor_like(&it.o);
@@ -174,7 +172,10 @@ static void check_case_on(const tu_shape *shape, spoil_fn spoil, bool dump)
 
 static void check_case(const tu_shape *shape, spoil_fn spoil)
 {
-    check_case_on(shape, spoil, true);
+    td_target target = target_here();
+
+    target.dump = true;
+    check_case_on(target, shape, spoil);
 }
 
 /* Plans that commit write the same bytes, whatever the type and the layout. */
@@ -285,9 +286,8 @@ static void test_head_dims(void **state)
 
 /* --- F16 without a prologue, on Hopper --- */
 
-static bool is_direct(const tu_shape *shape, spoil_fn spoil)
+static bool is_direct(td_target target, const tu_shape *shape, spoil_fn spoil)
 {
-    const td_target target = target_here();
     td_plan plan;
     tu_case it;
     char why[200];
@@ -300,15 +300,22 @@ static bool is_direct(const tu_shape *shape, spoil_fn spoil)
     return strstr(plan.records[0].kernel->name, "f16_wgmma") != NULL;
 }
 
+/* By the kernel of streams, and on sm_90 by that of command buffers. */
 static void check_direct(tu_shape shape, spoil_fn spoil)
 {
+    const bool is_90 = target_here().sm == 90;
+
     shape.precision = TANDEM_PRECISION_F16;
     for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++) {
         shape.dtype_q = shape.dtype_k = shape.dtype_v = type;
         show("direct", &shape);
-        if (target_here().sm == 90)
-            assert_true(is_direct(&shape, spoil));
-        check_case_on(&shape, spoil, false);
+        if (is_90)
+            assert_true(is_direct(target_here(), &shape, spoil));
+        check_case_on(target_here(), &shape, spoil);
+        if (is_90 && !image) {
+            assert_true(is_direct(td_target_for_sm(90), &shape, spoil));
+            check_case_on(td_target_for_sm(90), &shape, spoil);
+        }
     }
 }
 
@@ -402,13 +409,13 @@ static void test_direct(void **state)
         tu_shape shape = {.q_len = 70, .kv_len = 70, .head_dim = 64, .precision = TANDEM_PRECISION_F16,
                           .dtype_q = 1, .dtype_k = 1, .dtype_v = 1};
 
-        assert_true(is_direct(&shape, NULL));
-        assert_false(is_direct(&shape, spoil_offset));
+        assert_true(is_direct(target_here(), &shape, NULL));
+        assert_false(is_direct(target_here(), &shape, spoil_offset));
         shape.layout = TU_GAPS;
-        assert_false(is_direct(&shape, NULL));
+        assert_false(is_direct(target_here(), &shape, NULL));
         shape.layout = TU_DENSE;
         shape.dtype_k = 2;
-        assert_false(is_direct(&shape, NULL));
+        assert_false(is_direct(target_here(), &shape, NULL));
     }
 }
 

@@ -95,7 +95,8 @@ static void vk_case_make(vk_case *it, const tu_case *of)
             if (i >= TD_VIEW_O)
                 memset(it->mems[i].host, TU_POISON, tensors[i]->bytes + TU_GUARD_BYTES);
         }
-    must(td_vk_mem_create_device(vk, of->plan.scratch_bytes, STORAGE, &it->scratch, why, sizeof why));
+    if (of->plan.scratch_bytes)
+        must(td_vk_mem_create_device(vk, of->plan.scratch_bytes, STORAGE, &it->scratch, why, sizeof why));
 }
 
 static void vk_case_free(vk_case *it)
@@ -145,7 +146,7 @@ static void expected(const tu_case *of, tu_tensor *o, tu_tensor *lse)
             must(td_cu_copy_to_device(device, mems[i].address, tensors[i]->data, tensors[i]->bytes + TU_GUARD_BYTES));
             views[i] = mems[i].address;
         }
-    must(td_cu_mem_alloc(device, of->plan.scratch_bytes, &scratch, why, sizeof why));
+    must(td_cu_mem_alloc(device, of->plan.scratch_bytes + 1, &scratch, why, sizeof why));
     submit.views = views;
     submit.scratch = scratch.address;
     must(td_stream_enqueue(cuda, &submit, &sequence, &signalled, why, sizeof why));
@@ -189,6 +190,19 @@ static void check_case(const tu_shape *shape, const char *name)
         same(name, &on, TD_VIEW_LSE, &it.lse);
     vk_case_free(&on);
     tu_case_free(&it);
+}
+
+static void check_direct(const tu_shape *shape, const char *kernel)
+{
+    const td_target target = td_target_for_sm(sm);
+    tu_case it;
+
+    tu_case_init(&it, shape);
+    must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why));
+    assert_int_equal(strncmp(it.plan.records[it.plan.record_count - 1].kernel->name, kernel, strlen(kernel)), 0);
+    assert_int_equal(it.plan.record_count == 1, strstr(kernel, "wgmma") != NULL);
+    tu_case_free(&it);
+    check_case(shape, kernel);
 }
 
 /* --- Plans --- */
@@ -310,6 +324,49 @@ static void test_wgmma(void **state)
                                 .precision = TANDEM_PRECISION_8B, .causal = d % 2, .seed = 200 + d});
         check_wgmma(&(tu_shape){.heads = 3, .q_len = 500, .kv_len = 5000, .head_dim = wgmma_dims[d],
                                 .precision = TANDEM_PRECISION_8B, .scale = 1.5f, .lse = 1, .seed = 210 + d});
+    }
+}
+
+/* F16 of tensors of 16 bits: attn_f16_wgmma_inline, without a prologue; of others attn_f16. */
+static void test_direct(void **state)
+{
+    static const uint32_t direct_dims[] = {64, 80, 96, 128}, lengths[] = {1, 63, 64, 65, 128, 129, 192, 193, 400};
+    uint64_t seed = 300;
+
+    (void)state;
+    if (sm != 90)
+        skip();
+    for (size_t q = 0; q < 9; q++)
+        for (size_t k = 0; k < 9; k++, seed++) {
+            const uint32_t type = 1 + seed % 2;
+
+            if (!F.real && (q + 2 * k) % 7) /* the twin takes its time */
+                continue;
+            check_direct(&(tu_shape){.heads = 4,
+                                     .kv_heads = 2,
+                                     .q_len = lengths[q],
+                                     .kv_len = lengths[k],
+                                     .head_dim = direct_dims[seed / 2 % 4],
+                                     .precision = TANDEM_PRECISION_F16,
+                                     .causal = seed % 3 == 0,
+                                     .lse = seed % 4 < 2,
+                                     .dtype_q = type,
+                                     .dtype_k = type,
+                                     .dtype_v = type,
+                                     .dtype_o = 1 + seed % 3,
+                                     .v_bias = 1,
+                                     .seed = seed},
+                         type == TANDEM_DTYPE_F16 ? "attn_f16_wgmma_inline" : "attn_bf16_wgmma_inline");
+        }
+    check_direct(&(tu_shape){.q_len = 70, .kv_len = 70, .head_dim = 64, .precision = TANDEM_PRECISION_F16, .dtype_q = 1,
+                             .dtype_k = 2, .dtype_v = 1, .seed = seed}, "attn_f16");
+    for (size_t d = 0; d < 4 && F.real; d++) { /* blocks with several tiles of rows; long rings; bases that move */
+        check_direct(&(tu_shape){.batch = 20, .heads = 20, .q_len = 300, .kv_len = 200, .head_dim = direct_dims[d],
+                                 .precision = TANDEM_PRECISION_F16, .causal = d % 2, .dtype_q = 1, .dtype_k = 1,
+                                 .dtype_v = 1, .seed = 400 + d}, "attn_f16_wgmma_inline");
+        check_direct(&(tu_shape){.heads = 3, .q_len = 500, .kv_len = 5000, .head_dim = direct_dims[d],
+                                 .precision = TANDEM_PRECISION_F16, .scale = 1.5f, .lse = 1, .dtype_q = 1, .dtype_k = 1,
+                                 .dtype_v = 1, .seed = 410 + d}, "attn_f16_wgmma_inline");
     }
 }
 
@@ -2420,6 +2477,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_wgmma),
+        cmocka_unit_test(test_direct),
         cmocka_unit_test(test_many_plans_in_a_row),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_barriers),

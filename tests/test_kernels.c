@@ -820,6 +820,98 @@ static void test_direct(void **state)
               (options){.stream = true});
 }
 
+/* The same in command buffers: rings of 5 slots of 32 or 64 keys, rounded several times, and across tiles of rows; blocks of
+ * two sizes, as seeds are even or odd. */
+static void test_direct_inline(void **state)
+{
+    static const uint32_t dims[] = {64, 80, 96, 128}, lengths[] = {1, 31, 32, 33, 63, 64, 65};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 330, 500, 1}, {1, 1, 1, 1, 0}, {2, 2, 200, 70, 1}, {1, 1, 64, 700, 0}};
+
+    (void)state;
+    for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++)
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t s = 0; s < 5; s++) {
+                if (quick ? s != i || (s + type) % 2 : (s + type) % 2)
+                    continue;
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_F16,
+                                  .dtype_q = type,
+                                  .dtype_k = type,
+                                  .dtype_v = type,
+                                  .dtype_o = 1 + (s + i) % 3,
+                                  .layout = s % 2 ? TU_BY_ROW : TU_DENSE,
+                                  .lse = s != 1,
+                                  .v_bias = 1,
+                                  .seed = 300 + 5 * i + s},
+                      (options){.schedules = quick ? 1 : 3});
+            }
+    for (uint32_t q = 0; q < 7 && !quick; q++)
+        for (uint32_t k = 0; k < 7; k++)
+            check(module_of(90), 90,
+                  &(tu_shape){.heads = 1 + (q + k) % 2,
+                              .q_len = lengths[q],
+                              .kv_len = lengths[k] + (k % 2) * 64,
+                              .head_dim = dims[(q + k) % 4],
+                              .causal = (q * 7 + k) / 3 % 2,
+                              .precision = TANDEM_PRECISION_F16,
+                              .dtype_q = 1 + q % 2,
+                              .dtype_k = 1 + q % 2,
+                              .dtype_v = 1 + q % 2,
+                              .lse = 1,
+                              .seed = 340 + 7 * q + k},
+                  (options){.schedules = 2});
+    /* a bad V in steps that the mask cuts, scores of a wide range, blocks with several tiles of rows */
+    for (uint32_t i = 0; i < 4; i++)
+        if (!quick || i == 3)
+            check(module_of(90), 90,
+                  &(tu_shape){.heads = 2,
+                              .q_len = 150,
+                              .kv_len = 170,
+                              .head_dim = dims[i],
+                              .causal = 1,
+                              .precision = TANDEM_PRECISION_F16,
+                              .dtype_q = 1,
+                              .dtype_k = 1,
+                              .dtype_v = 1,
+                              .lse = 1,
+                              .seed = 390 + i},
+                  (options){.spoil = spoil_values, .schedules = quick ? 1 : 3});
+    check(module_of(90), 90,
+          &(tu_shape){.q_len = 40,
+                      .kv_len = 400,
+                      .head_dim = 64,
+                      .scale = 1.5f,
+                      .precision = TANDEM_PRECISION_F16,
+                      .dtype_q = 2,
+                      .dtype_k = 2,
+                      .dtype_v = 2,
+                      .lse = 1,
+                      .seed = 395},
+          (options){0});
+    for (uint32_t causal = 0; causal < 2 && !quick; causal++)
+        check(module_of(90), 90,
+              &(tu_shape){.batch = 23,
+                          .heads = 13,
+                          .q_len = 4,
+                          .kv_len = causal ? 20 : 140,
+                          .head_dim = causal ? 128 : 64,
+                          .causal = causal,
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .seed = 397},
+              (options){.schedules = 2});
+}
+
 static void spoil_ends(tu_case *it)
 {
     const tandem_attention *op = &it->op;
@@ -1042,6 +1134,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_wgmma_split),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_direct_inline),
         cmocka_unit_test(test_prepare),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_every_entry_was_run),

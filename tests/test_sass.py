@@ -64,6 +64,13 @@ INLINE_HANDED = {2: (232, 40), 3: (160, 32)}
 HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24)}
 HANDED |= {"attn_8b_wgmma_inline": INLINE_HANDED, "attn_8b_wgmma_inline_short": INLINE_HANDED}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
+# Those of the same in command buffers: warpgroups that compute.
+F16_INLINE = {
+    f"attn_{kind}_wgmma_inline{size}": dict.fromkeys(dims, groups)
+    for kind in ("f16", "bf16")
+    for size, dims, groups in (("", (64, 80, 96, 128), 3), ("_short", (80, 96, 128), 2))
+}
+F16_INLINE_HANDED = {2: (232, 40), 3: (152, 56)}
 SLACK = 16  # registers that another version of nvcc may need more, as long as as many blocks fit
 
 INT4, INT8, F16, FP8 = "IMMA.16864.S4", "IMMA.16832.S8", "HMMA.16816.F32", "QMMA.16832.F32.E4M3"
@@ -133,6 +140,7 @@ class Ptxas(unittest.TestCase):
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}
+                want |= {f"{kernel}_d{d}" for kernel in F16_INLINE for d in F16_INLINE[kernel]}
             self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
 
     def test_attention_has_no_local_memory_up_to_128_channels_and_by_wgmma(self):
@@ -174,6 +182,9 @@ class Ptxas(unittest.TestCase):
             for kernel in WGMMA_F16_KINDS:
                 for d, most in WGMMA_F16.items():
                     self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], most)
+            for kernel, by_dim in F16_INLINE.items():
+                for d, groups in by_dim.items():
+                    self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], WGMMA_REGISTERS[groups])
 
     def test_setmaxnreg_hands_out_what_a_block_has(self):
         """Else those that ask for registers wait for ever."""
@@ -181,6 +192,11 @@ class Ptxas(unittest.TestCase):
             for kernel, by_dim in WGMMA.items():
                 for d, groups in by_dim.items():
                     computes, fetches = HANDED.get(kernel, HANDED)[groups]
+                    registers = ptxas_log(arch)[f"{kernel}_d{d}"][0]
+                    self.assertGreaterEqual((groups + 1) * registers, groups * computes + fetches, f"{kernel}_d{d}")
+            for kernel, by_dim in F16_INLINE.items():
+                for d, groups in by_dim.items():
+                    computes, fetches = F16_INLINE_HANDED[groups]
                     registers = ptxas_log(arch)[f"{kernel}_d{d}"][0]
                     self.assertGreaterEqual((groups + 1) * registers, groups * computes + fetches, f"{kernel}_d{d}")
 
@@ -234,6 +250,12 @@ class Sass(unittest.TestCase):
                 for d in WGMMA_F16:
                     suffix = ".BF16" if "bf16" in kernel else ""
                     shapes = {f"HGMMA.64x128x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
+                    self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
+            for kernel, by_dim in F16_INLINE.items():
+                for d in by_dim:
+                    suffix = ".BF16" if "bf16" in kernel else ""
+                    keys = 64 if d <= 64 else 32
+                    shapes = {f"HGMMA.64x{keys}x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
                     self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
 
     def test_probes_are_one_instruction_of_their_unit(self):

@@ -41,7 +41,7 @@
  * Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d, groups), at most 47152 of 48128.
  */
 #include "hopper.cuh"
-#include "kernels/ring.h"
+#include "ring.cuh"
 
 #if TD_HAVE_WGMMA
 
@@ -82,19 +82,6 @@ struct Place : PlaceOf<uint32_t> {
 __device__ __forceinline__ bool is_there(const uint64_t &barrier, uint32_t parity)
 {
     return mbarrier_test_wait(shared_address(&barrier), parity);
-}
-
-__device__ __forceinline__ void wait_or_trap(const uint64_t &barrier, uint32_t parity)
-{
-    const auto now = [] { return uint32_t(globaltimer() >> 32); }; /* in units of 4.3 seconds: one register */
-    uint32_t begin = 0;
-
-    for (uint32_t tries = 1; !mbarrier_try_wait(shared_address(&barrier), parity); tries++)
-        if (tries % 1024 == 0) {
-            begin = begin ? begin : now();
-            if (now() - begin > 2)
-                __trap();
-        }
 }
 
 /* A warp of a team, which has every so many fetches. A thread's copies go to and come from addresses that differ from

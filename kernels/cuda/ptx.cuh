@@ -236,6 +236,29 @@ TD_WGMMA_QK(128, 64, 64, 65)
 TD_WGMMA_QK(160, 80, 80, 81)
 TD_WGMMA_QK(176, 88, 88, 89)
 
+/* The same with A in registers, a warp's 16 rows as mma's fragment, at operands a0 to a3. */
+#define TD_WGMMA_QK_A_ONE(n, count, type, a0, a1, a2, a3, b, add, out)                                                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, {%" #a0 ",%" #a1 \
+                 ",%" #a2 ",%" #a3 "}, %" #b ", " add ", 1, 1, 0;"                                                     \
+                 : TD_X_##count(out, c)                                                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                                           \
+                 : "memory")
+#define TD_WGMMA_QK_A(n, count, a0, a1, a2, a3, b)                                                                  \
+    template <bool Add, bool Bf16>                                                                                  \
+    __device__ __forceinline__ void wgmma_qk(float (&c)[count], const uint32_t (&a)[4], uint64_t b_shared)          \
+    {                                                                                                               \
+        if constexpr (Add && Bf16)                                                                                  \
+            TD_WGMMA_QK_A_ONE(n, count, "bf16", a0, a1, a2, a3, b, "1", "+f");                                      \
+        else if constexpr (Add)                                                                                     \
+            TD_WGMMA_QK_A_ONE(n, count, "f16", a0, a1, a2, a3, b, "1", "+f");                                       \
+        else if constexpr (Bf16)                                                                                    \
+            TD_WGMMA_QK_A_ONE(n, count, "bf16", a0, a1, a2, a3, b, "0", "=f");                                      \
+        else                                                                                                        \
+            TD_WGMMA_QK_A_ONE(n, count, "f16", a0, a1, a2, a3, b, "0", "=f");                                       \
+    }
+TD_WGMMA_QK_A(32, 16, 16, 17, 18, 19, 20)
+TD_WGMMA_QK_A(64, 32, 32, 33, 34, 35, 36)
+
 /* C += A B of 64 x n, k = 16: A in registers, a warp's 16 rows as mma's fragment; B in shared memory, a row being its n. */
 #define TD_WGMMA_PV_ONE(n, count, type, a0, a1, a2, a3, b)                                                            \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, {%" #a0 ",%" #a1 \

@@ -253,6 +253,11 @@ template <bool Add, bool Bf16, int N> static inline void wgmma_qk(float (&c)[N],
     emu::wgmma_start(
         {Bf16 ? emu::Type::bf16 : emu::Type::f16, 2 * N, Add, false, a_shared, b_shared, nullptr, c});
 }
+template <bool Add, bool Bf16, int N>
+static inline void wgmma_qk(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
+{
+    emu::wgmma_start({Bf16 ? emu::Type::bf16 : emu::Type::f16, 2 * N, Add, false, 0, b_shared, a, c});
+}
 template <bool Bf16, int N> static inline void wgmma_pv(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared)
 {
     emu::wgmma_start({Bf16 ? emu::Type::bf16 : emu::Type::f16, 2 * N, true, true, 0, b_shared, a, c});

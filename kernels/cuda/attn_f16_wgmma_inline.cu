@@ -1,0 +1,346 @@
+/* attn_f16_wgmma where a block has 47 KB of shared memory: `attn_f16_wgmma_inline`, sm_90a.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Tiles of rows and arithmetic are those of attn_f16_wgmma, but for the keys of a step, TD_F16_INLINE_KEYS(d), so that bases
+ * may differ and with them the last bits. Q lies in registers. K and V go through a ring of slots of a step's keys each, into
+ * which one warpgroup fetches (kernels/ring_single.h). All steps of all tiles of rows of a block are one row of tiles of keys to
+ * the ring: while a warpgroup adds up the last P V of its rows, it has the first Q K of the next. A warpgroup (t: tile of
+ * keys):
+ *
+ *   tensor     S = Q K(t+1), O += P V(t) |      (the other warpgroups')      | S = Q K(t+2), O += P V(t+1)
+ *   threads                              | wait for S, P = ex2 S, wait for O |
+ *
+ * Barriers. A slot's `full` has one arrival a phase of each thread that fetches, which the copies that it has started make
+ * when they are there: nobody waits for copies. Its `empty` has one of each warp that computes; all of them go through all
+ * fetches of the block in their order. About round n of a slot:
+ *
+ *   each thread that fetches   waits for phase n - 1 of empty, then starts copies, which arrive at full: all end phase n
+ *   each warp that computes    waits for phase n of full, then at its fence, lets wgmma read, waits for wgmma, then arrives at
+ *                              empty, once
+ *
+ * - Nobody writes what is still read: phase n - 1 of empty ends with the last arrival behind the reads of round n - 1.
+ * - A wait is for the phase in progress or the one right before it, so that a parity says which. Of empty: phase n cannot
+ *   end before its warps arrive, behind their wait for full of round n, for which this very thread has yet to write; and
+ *   it has waited for phase n - 2 itself. Of full: a warp has waited for phase n - 1 itself; phase n + 1 cannot end
+ *   before round n + 1 is written, behind phase n of empty, behind this very warp's arrival.
+ * - Nobody waits for ever: copies come whether or not their thread waits for room. A warp that computes waits for V(t) with
+ *   K(t+1) in hand and nothing else, so with two slots or more somebody can always go on. A turn at the products (below
+ *   head dim 128, where turns pay) waits for a warpgroup that has its tiles of keys, or waits for nothing but these.
+ * - Where the mask cuts a step, those that fetch wait for their own copies of V, clear what is not finite, say where the
+ *   first such key is, and arrive at full themselves. `first_bad` of a slot is that key minus the number of cut steps before
+ *   this one times the keys of a step: so the latest is the least, and nobody has to clear it.
+ * - Behind the last fetches nobody arrives at empty, as nobody waits there.
+ * Every wait at these ends after some ten seconds: then the kernel traps, which loses the device instead of hanging it.
+ *
+ * A block's 5 slots are what limits it (NOTES.md): three warpgroups get more out of each, two waste less of small shapes.
+ * Shared bytes: TD_F16_INLINE_SHARED_BYTES(d). Registers: 152 of a thread that computes and 56 of one that fetches; of the
+ * short blocks 232 and 40.
+ */
+#include "f16.cuh"
+#include "kernels/ring_single.h"
+#include "ring.cuh"
+
+#if TD_HAVE_WGMMA
+
+namespace td {
+
+template <int Dim, int Keys, int Groups, int Slots, bool Bf16> struct F16InlineTile {
+    static constexpr int dim = Dim, keys = Keys, groups = Groups;
+    static constexpr uint32_t slots = Slots;
+    static constexpr bool bf16 = Bf16, staged = false;
+    static constexpr int rows = 64 * Groups, threads = 128 * (Groups + 1);
+    static constexpr int parts = (Dim + 63) / 64; /* a row is cut into parts of 64 channels: 128 bytes */
+    static constexpr int consumer_registers = Groups == 2 ? 232 : 152, producer_registers = Groups == 2 ? 40 : 56;
+    static constexpr bool turns = Dim < 128; /* at the products */
+
+    struct Shared {
+        alignas(1024) uint8_t slot[Slots][parts][Keys * 128];
+        uint64_t full[Slots], empty[Slots];
+        int first_bad[Slots];
+    };
+    static_assert(sizeof(Shared) == TD_F16_INLINE_SHARED(unsigned(Dim), unsigned(Keys), unsigned(Slots)),
+                  "the launch asks for another size");
+    static_assert(sizeof(Shared) <= 47 * 1024, "more than a block has in a command buffer");
+};
+
+/* The fetching warpgroup: K(0), K(1) V(0), K(2) V(1), ... */
+template <class T>
+__device__ __forceinline__ void f16_fetch(typename T::Shared &shared, const td_params_attention_f16 &p, uint32_t begin,
+                                          uint32_t end)
+{
+    using Copy = F16Copy<T::keys, T::dim>;
+    const uint32_t first_slot = shared_address(shared.slot[0]);
+    td_ring_place place = {0, 0};
+    const uint8_t *v = nullptr; /* of the tile before */
+    int v_there = 0, cuts = 0;
+    bool cut = false;
+
+    const auto start = [&](const uint8_t *from, int64_t stride_row, int there) {
+        wait_or_trap(shared.empty[place.slot], td_ring_empty_parity(place));
+        Copy::start(first_slot + place.slot * uint32_t(sizeof shared.slot[0]), from, 2 * stride_row, there);
+    };
+    const auto arrive = [&] {
+        cp_async_arrive(shared_address(&shared.full[place.slot]));
+        place = td_ring_next(place, T::slots);
+    };
+    const auto fetch_v = [&] {
+        start(v, p.v.stride_row, v_there);
+        if (__builtin_expect(cut, 0)) {
+            cp_async_commit();
+            cp_async_wait<0>();
+            const int first = Copy::clear_bad(shared.slot[place.slot][0], T::bf16 ? 0x7f80u : 0x7c00u);
+            if (first < T::keys)
+                atomicMin(&shared.first_bad[place.slot], first - T::keys * cuts);
+            cuts++;
+            mbarrier_arrive(shared_address(&shared.full[place.slot]));
+            place = td_ring_next(place, T::slots);
+        } else {
+            arrive();
+        }
+    };
+#pragma unroll 1
+    for (uint32_t work = begin; work < end; work = f16_next(p, work)) {
+        const F16Place at = f16_place<T>(p, work);
+        const uint8_t *k = f16_rows(p.k, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
+
+#pragma unroll 1
+        for (int step = 0; step < at.steps; step++) {
+            start(k, p.k.stride_row, int(p.k.rows) - step * T::keys);
+            arrive();
+            k += 2 * T::keys * p.k.stride_row;
+            if (v)
+                fetch_v();
+            v = step ? v + 2 * T::keys * p.v.stride_row
+                     : f16_rows(p.v, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
+            v_there = int(p.k.rows) - step * T::keys;
+            cut = p.causal && (step + 1) * T::keys > at.free_keys;
+        }
+    }
+    if (v)
+        fetch_v();
+    cp_async_commit(); /* no thread leaves before its copies are there */
+    cp_async_wait<0>();
+}
+
+/* A consumer's registers. */
+template <class T> struct F16InlineConsumer : F16Consumer<T> {
+    uint32_t q[T::dim / 16][4];
+    float s[T::keys / 2];
+
+    /* Of a warp's rows; of those that do not exist, the last one that does. */
+    __device__ __forceinline__ void load_q(const td_params_attention_f16 &p, const F16Rows<T> &rows, int lane)
+    {
+        const int last = int(p.q.rows) - 1;
+        const uint8_t *low = f16_rows(p.q, rows.at.batch, rows.at.head, min(rows.row0 + lane / 4, last)) + 4 * (lane % 4);
+        const uint8_t *high =
+            f16_rows(p.q, rows.at.batch, rows.at.head, min(rows.row0 + lane / 4 + 8, last)) + 4 * (lane % 4);
+
+#pragma unroll
+        for (int step = 0; step < T::dim / 16; step++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                q[step][i] = ld_global((i % 2 ? high : low) + 32 * step + i / 2 * 16);
+    }
+
+    __device__ __forceinline__ void issue_qk(uint32_t k)
+    {
+        wgmma_fence();
+        wgmma_qk<false, T::bf16>(s, q[0], descriptor<128>(k));
+#pragma unroll
+        for (int step = 1; step < T::dim / 16; step++)
+            wgmma_qk<true, T::bf16>(s, q[step], descriptor<128>(k + step / 4 * (T::keys * 8) + step % 4 * 2));
+        wgmma_commit();
+    }
+};
+
+template <class T>
+__device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared, const td_params_attention_f16 &p,
+                                                 uint32_t begin, uint32_t end)
+{
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
+    const int first_row = 64 * group + int(threadIdx.x) % 128 / 32 * 16;
+    constexpr uint32_t part_words = T::keys * 128 / 16, slot_words = T::parts * part_words;
+    const uint32_t k_tile = tile_word(shared.slot[0]);
+    const uint32_t v_tile = part_words << 16 | shared_address(shared.slot[0]) >> 4;
+    const float scale = __fmul_rn(p.scale, TD_LOG2_E);
+    td_ring_place next = {0, 0};
+    td_single_pair now;
+    int cuts = 0; /* steps of all rows so far that the mask cuts */
+    F16InlineConsumer<T> c;
+
+    const auto lane_now = [] { return tid_x() % 32; };
+    /* The next tile of rows that has keys; rows without any are done with at once. */
+    uint32_t work = begin;
+    const auto next_rows = [&] {
+        F16Rows<T> rows(p, work, first_row);
+
+        while (rows.at.steps == 0) {
+            f16_write_nothing<T>(p, rows.at, rows.row0, lane_now());
+            work = f16_next(p, work);
+            if (work >= end)
+                break;
+            rows = F16Rows<T>(p, work, first_row);
+        }
+        return rows;
+    };
+    const auto is_there = [&](const td_ring_place &place) {
+        return mbarrier_test_wait(shared_address(&shared.full[place.slot]), td_ring_full_parity(place));
+    };
+    /* K of the next tile, if there is one, and V of this one. */
+    const auto take = [&](bool more) {
+        now = td_single_take(&next, more, T::slots);
+        if (!(is_there(now.k) & is_there(now.v))) {
+            wait_or_trap(shared.full[now.k.slot], td_ring_full_parity(now.k));
+            wait_or_trap(shared.full[now.v.slot], td_ring_full_parity(now.v));
+        }
+        fence_proxy_async();
+    };
+    const auto mask = [&](const F16Rows<T> &rows, int step) {
+        if (__builtin_expect((step + 1) * T::keys > min(int(p.k.rows), rows.reach), 0))
+            c.mask(c.s, lane_now(), step * T::keys, int(p.k.rows), rows.reach);
+    };
+    /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
+    const auto look = [&](const F16Rows<T> &rows, int step) {
+        if (__builtin_expect(p.causal && rows.cut(step), 0)) {
+            const int bad = shared.first_bad[now.v.slot] + T::keys * cuts++;
+#pragma unroll
+            for (int row = 0; row < 2; row++)
+                if (bad < T::keys && step * T::keys + bad < rows.reach + fragment_row(lane_now(), 2 * row))
+                    c.l[row] = CUDART_NAN_F;
+        }
+    };
+    const auto issue_qk = [&] { c.issue_qk(k_tile + now.k.slot * slot_words); };
+    const auto issue_pv = [&] { c.issue_pv(v_tile + now.v.slot * slot_words); };
+    const auto done_with_v = [&] {
+        wgmma_wait<0>();
+        wgmma_hold(c.o);
+        warp_arrive(shared.empty[now.v.slot]);
+    };
+
+    F16Rows<T> rows = next_rows();
+    if (work >= end)
+        return;
+    c.load_q(p, rows, lane_now());
+    float alpha[2];
+    int step = 0;
+    const uint32_t my_turn = 1 + group, next_turn = 1 + (group + 1) % T::groups;
+    if (T::turns && group == T::groups - 1)
+        bar_arrive<256>(next_turn);
+    c.start();
+    wait_or_trap(shared.full[0], td_ring_full_parity(next));
+    fence_proxy_async();
+    c.issue_qk(k_tile);
+    next = td_ring_next(next, T::slots);
+    wgmma_wait<0>();
+    wgmma_hold(c.s);
+    warp_arrive(shared.empty[0]);
+    mask(rows, 0);
+    c.softmax(c.s, scale, alpha);
+    c.convert(c.s);
+#pragma unroll 1
+    while (true) {
+        if (step + 1 < rows.at.steps) {
+            take(true);
+            if (T::turns)
+                bar_sync<256>(my_turn);
+            issue_qk();
+            issue_pv();
+            if (T::turns)
+                bar_arrive<256>(next_turn);
+            wgmma_wait<1>();
+            wgmma_hold(c.s);
+            warp_arrive(shared.empty[now.k.slot]);
+            mask(rows, step + 1);
+            const bool moves = c.softmax(c.s, scale, alpha);
+            look(rows, step);
+            done_with_v();
+            if (moves)
+                c.rescale(alpha);
+            c.convert(c.s);
+            step++;
+            continue;
+        }
+        /* The last P V of these rows lies beside the first Q K of the next. */
+        const F16Rows<T> old = rows;
+        work = f16_next(p, work);
+        if (work < end)
+            rows = next_rows();
+        if (work >= end) {
+            take(false);
+            issue_pv();
+            look(old, step);
+            done_with_v();
+            c.finish();
+            f16_write<T>(p, old.at, old.row0, lane_now(), nullptr, c);
+            break;
+        }
+        c.load_q(p, rows, lane_now());
+        take(true);
+        issue_qk();
+        issue_pv();
+        look(old, step);
+        wgmma_wait<0>();
+        wgmma_hold(c.s);
+        warp_arrive(shared.empty[now.k.slot]); /* in the order of their fetches */
+        done_with_v();
+        c.finish();
+        f16_write<T>(p, old.at, old.row0, lane_now(), nullptr, c);
+        c.start();
+        mask(rows, 0);
+        c.softmax(c.s, scale, alpha);
+        c.convert(c.s);
+        step = 0;
+    }
+    if (T::turns && group == 0)
+        bar_sync<256>(my_turn); /* the last turn that was passed: a barrier must not be left half full */
+}
+
+template <class T> __device__ __forceinline__ void attend_f16_ring(const td_params_attention_f16 &p)
+{
+    TD_DYNAMIC_SHARED(1024, f16_bytes);
+    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(f16_bytes);
+    const uint32_t begin = blockIdx.x * p.pair, end = p.works;
+
+    if (threadIdx.x < T::slots) {
+        mbarrier_init(shared_address(&shared.full[threadIdx.x]), 128);
+        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), 4 * T::groups);
+        shared.first_bad[threadIdx.x] = T::keys; /* none */
+    }
+    fence_proxy_async();
+    __syncthreads();
+    if (threadIdx.x >= 128 * T::groups) {
+        setmaxnreg_dec<T::producer_registers>();
+        f16_fetch<T>(shared, p, begin, end);
+    } else {
+        setmaxnreg_inc<T::consumer_registers>();
+        f16_consume_ring<T>(shared, p, begin, end);
+    }
+}
+
+} // namespace td
+
+#define TD_F16_INLINE_ENTRY(name, dim, keys, groups, slots, bf16)                      \
+    extern "C" __global__ void __launch_bounds__(128 * (groups + 1), 1)                \
+        name(const __grid_constant__ td_params_attention_f16 p)                        \
+    {                                                                                  \
+        if (!td::cancelled(p.cancel))                                                  \
+            td::attend_f16_ring<td::F16InlineTile<dim, keys, groups, slots, bf16>>(p); \
+    }
+#define TD_F16_INLINE_ENTRIES(suffix, d, groups)                                                                     \
+    TD_F16_INLINE_ENTRY(attn_f16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups, TD_F16_INLINE_SLOTS, \
+                        false)                                                                                       \
+    TD_F16_INLINE_ENTRY(attn_bf16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups,                     \
+                        TD_F16_INLINE_SLOTS, true)
+#ifdef TD_F16_INLINE_VARIANTS
+TD_F16_INLINE_VARIANTS
+#else
+TD_F16_INLINE_ENTRIES(, 64, TD_F16_INLINE_GROUPS)
+TD_F16_INLINE_ENTRIES(, 80, TD_F16_INLINE_GROUPS)
+TD_F16_INLINE_ENTRIES(, 96, TD_F16_INLINE_GROUPS)
+TD_F16_INLINE_ENTRIES(, 128, TD_F16_INLINE_GROUPS)
+TD_F16_INLINE_ENTRIES(_short, 80, TD_F16_INLINE_GROUPS - 1)
+TD_F16_INLINE_ENTRIES(_short, 96, TD_F16_INLINE_GROUPS - 1)
+TD_F16_INLINE_ENTRIES(_short, 128, TD_F16_INLINE_GROUPS - 1)
+#endif
+#endif
