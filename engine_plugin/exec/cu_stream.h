@@ -10,7 +10,7 @@
 #include "engine_plugin/exec/stream.h"
 #include "interop/cu/driver.h"
 
-enum { TD_CUDA_FUNCTIONS = 64, TD_CUDA_TRACES = 8 };
+enum { TD_CUDA_FUNCTIONS = 128, TD_CUDA_TRACES = 8 };
 
 typedef struct td_cuda_function {
     const char *entry; /* in the cubin's table */
