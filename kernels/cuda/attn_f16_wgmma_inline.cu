@@ -33,7 +33,7 @@
  * - Behind the last fetches nobody arrives at empty, as nobody waits there.
  * Every wait at these ends after some ten seconds: then the kernel traps, which loses the device instead of hanging it.
  *
- * A block's 5 slots are what limits it (NOTES.md): three warpgroups get more out of each, two waste less of small shapes.
+ * Three warpgroups get more out of each slot, two waste less of small shapes (NOTES.md).
  * Shared bytes: TD_F16_INLINE_SHARED_BYTES(d). Registers: 152 of a thread that computes and 56 of one that fetches; of the
  * short blocks 232 and 40.
  */
