@@ -1242,8 +1242,8 @@ static void test_frame_counts(void **state)
         assert_true(begin_ns < end_ns);
         assert_true(begin_ns > last_end);
         last_end = end_ns;
-        /* the clocks agree within 50 us */
-        assert_true(begin_ns + 50000 > start && end_ns < td_now_ns() + 50000);
+        /* the clocks agree within 500 us: seven other programs may keep the host and the GPU busy */
+        assert_true(begin_ns + 500000 > start && end_ns < td_now_ns() + 500000);
     }
     assert_true(td_stream_times(stream, sequence - 255, &begin_ns, &end_ns));
     assert_false(td_stream_times(stream, sequence - 256, &begin_ns, &end_ns));

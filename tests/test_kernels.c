@@ -674,6 +674,14 @@ static void test_inline_wgmma(void **state)
     } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 1000, 1}, {1, 1, 1, 1, 0}, {2, 2, 200, 70, 1}, {1, 1, 64, 700, 0}};
 
     (void)state;
+    for (uint32_t i = 0; i < 8; i++) /* every entry */
+        check(module_of(90), 90,
+              &(tu_shape){.q_len = 65,
+                          .kv_len = 70,
+                          .head_dim = 32 + 32 * (i % 4),
+                          .precision = TANDEM_PRECISION_8B,
+                          .seed = 600 + i},
+              (options){.split = i < 4 ? TD_SHORT_ROWS : TD_MOST_ROWS, .schedules = 1});
     for (uint32_t i = 0; i < 4; i++)
         for (uint32_t s = 0; s < 5; s++)
             if (!quick || s == i)
@@ -896,6 +904,18 @@ static void test_direct_inline(void **state)
                       .lse = 1,
                       .seed = 395},
           (options){0});
+    /* every entry: long and short blocks of both types */
+    for (uint32_t i = 0; i < 16; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.q_len = 65,
+                          .kv_len = 70,
+                          .head_dim = dims[i % 4],
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = 1 + i / 4 % 2,
+                          .dtype_k = 1 + i / 4 % 2,
+                          .dtype_v = 1 + i / 4 % 2,
+                          .seed = 400 + i},
+              (options){.split = i < 8 ? TD_SHORT_ROWS : TD_MOST_ROWS, .schedules = 1});
     for (uint32_t causal = 0; causal < 2 && !quick; causal++)
         check(module_of(90), 90,
               &(tu_shape){.batch = 23,

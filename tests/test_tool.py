@@ -112,8 +112,9 @@ class Codes(unittest.TestCase):
         options += ("--codes",) + (("--causal",) if causal else ()) + (("--scale", repr(scale)) if scale else ())
         got = attend(arrays, dtypes, precision, *options)
         want = R.quantise(got.q, got.k, got.v, precision, granularity, smooth, v_kind)
-        self.assertEqual(sorted(got.codes), sorted([*want, "o", "lse"]))
-        for name, array in want.items():
+        direct = got.metadata["kernel"].startswith(("attn_f16_wgmma", "attn_bf16_wgmma"))  # reads the tensors themselves
+        self.assertEqual(sorted(got.codes), sorted(["o", "lse"] if direct else [*want, "o", "lse"]))
+        for name, array in () if direct else want.items():
             if not same_bits(got.codes[name], array):
                 differ = np.argwhere(np.asarray(got.codes[name] != array))
                 self.fail(
@@ -123,7 +124,7 @@ class Codes(unittest.TestCase):
         n, d = got.q.shape[2:]
         late = got.metadata["kernel"].startswith("attn_8b_wgmma")
         splits = (4 if d <= 64 else 3) if "_split" in got.metadata["kernel"] else 1
-        o, lse = R.attend_codes(got.codes, n, causal, scale, d, got.q, late, splits)
+        o, lse = R.attend_codes(want if direct else got.codes, n, causal, scale, d, got.q, late, splits)
         finite = np.isfinite(o)
         self.assertTrue((np.isfinite(got.o) == finite).all(), f"{precision} {options}: NaN elsewhere in o")
         error = R.rel_l1(np.where(finite, got.o, 0), np.where(finite, o, 0))
@@ -223,8 +224,9 @@ class Codes(unittest.TestCase):
     def test_bad_numbers_stay_in_their_rows(self):
         q, k, v = inputs(6, 1, 2, 2, 100, 150, 64)
         q[0, 0, 3, 5], q[0, 1, 99, 0] = np.nan, np.inf
-        k[0, 0, 140, 1], v[0, 1, 120, 2] = -np.inf, np.nan
+        v[0, 1, 120, 2] = np.nan
         for precision in ("8b", "f16"):
+            k[0, 0, 140, 1] = -np.inf if precision == "8b" else np.nan  # a score of -inf is a number where nothing is quantised
             for dtype in ("F16", "BF16", "F32"):
                 got = self.check([q, k, v], dtype, precision, causal=True)
                 rows = np.isnan(got.o).any(-1)
