@@ -837,15 +837,16 @@ static const td_kernel *direct_kernel(const tandem_attention *op, const td_targe
 
 /* How many blocks share the tiles of rows: a block begins a tile beside the end of the one before, which two blocks do
  * not, but where tiles take long the multiprocessors had better get new blocks as they are done. So a block gets tiles (a
- * multiple of `pair`) with 32 steps in all, as long as the last of 132 multiprocessors is not done later and almost each
+ * multiple of `pair`) with 32 steps in all, as long as the last of MULTIPROCESSORS is not done later and almost each
  * of them has two blocks. */
 static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps)
 {
-    enum { SMS = 132, STEPS = 32, MOST = 8 };
-    uint64_t best = (tiles + pair - 1) / pair, least = (best + SMS - 1) / SMS * pair;
+    enum { STEPS = 32, MOST = 8 };
+    uint64_t best = (tiles + pair - 1) / pair, least = (best + MULTIPROCESSORS - 1) / MULTIPROCESSORS * pair;
     for (uint32_t each = 2 * pair; each <= MOST && each * steps <= STEPS; each += pair) {
-        const uint64_t blocks = (tiles + each - 1) / each, last = (blocks + SMS - 1) / SMS * each;
-        if (last <= least && blocks * 16 >= 31 * SMS) {
+        const uint64_t blocks = (tiles + each - 1) / each;
+        const uint64_t last = (blocks + MULTIPROCESSORS - 1) / MULTIPROCESSORS * each;
+        if (last <= least && blocks * 16 >= 31 * MULTIPROCESSORS) {
             least = last;
             best = blocks;
         }
