@@ -2,11 +2,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * An mbarrier is the parity of the phase in progress and the arrivals that this phase still lacks; a wait for a parity
- * returns while the phase in progress has the other one, whichever that is. Of each fetch every fetching warp copies a
- * part: its threads are one here, and arrive once. Its copies land by themselves, in its order, at any time after they
- * began. The steps of a warp are those of kernels/cuda/attn_f16_wgmma_inline.cu between two of which another warp may see
- * something. In every order of all warps' steps and landings, or many for the kernel's own number of warps:
+ * Of each fetch every fetching warp copies a part: its threads are one here, and arrive once. Its copies land by
+ * themselves, in its order, at any time after they began. The steps of a warp are those of
+ * kernels/cuda/attn_f16_wgmma_inline.cu between two of which another warp may see something. In every order of all warps'
+ * steps and landings, or many for the kernel's own number of warps:
  *   each tile that is read is there, the right one, and still so when the reading ends
  *   whoever is not done can go on
  * Ways to get it wrong are caught, each.
@@ -16,13 +15,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "kernels/params.h"
 #include "kernels/ring_single.h"
+#include "tests/ring_orders.h"
 
 /* Of the kernel: warps that fetch, and its ring. */
 enum { FETCHERS = 4, SLOTS = TD_F16_INLINE_SLOTS };
@@ -45,11 +44,6 @@ typedef struct ring_case {
     mistake mistake;
 } ring_case;
 
-typedef struct barrier {
-    uint8_t parity, lacks;
-    uint8_t ended; /* phases: what a GPU's does not know */
-} barrier;
-
 typedef struct fetcher {
     uint8_t begun, landed; /* fetches, of its part */
     uint8_t has_room;      /* the next fetch */
@@ -64,33 +58,10 @@ typedef struct consumer {
 
 /* No padding and nothing left over: states are compared by their bytes. */
 typedef struct world {
-    barrier full[MOST_SLOTS], empty[MOST_SLOTS];
+    ring_barrier full[MOST_SLOTS], empty[MOST_SLOTS];
     fetcher fetchers[FETCHERS];
     consumer consumers[MOST_CONSUMERS];
 } world;
-
-/* What was seen in some order, in bits. */
-enum { UNWRITTEN = 1, ANOTHER = 2, INCOMPLETE = 4, STUCK = 8, OLD = 16 };
-static uint32_t wrong;
-
-static void arrive(barrier *b, uint32_t arrivals)
-{
-    if (--b->lacks == 0) {
-        b->parity ^= 1;
-        b->lacks = (uint8_t)arrivals;
-        b->ended++;
-    }
-}
-
-/* What a wait for a parity finds, and whether it means the phase that is waited for. */
-static bool is_over(const barrier *b, uint32_t parity, int phase)
-{
-    const bool over = b->parity != parity;
-
-    if (over != (b->ended > phase))
-        wrong |= OLD;
-    return over;
-}
 
 static td_ring_place place_of(uint32_t slot, uint32_t odd)
 {
@@ -102,8 +73,11 @@ static uint32_t full_arrivals(const ring_case *c)
     return c->fetchers - (c->mistake == FEW_ARRIVALS);
 }
 
-static void begin(world *w, const ring_case *c)
+static void begin(void *at, const void *the_case)
 {
+    world *w = at;
+    const ring_case *c = the_case;
+
     memset(w, 0, sizeof *w);
     for (uint32_t i = 0; i < c->slots; i++) {
         w->full[i].lacks = (uint8_t)full_arrivals(c);
@@ -124,13 +98,13 @@ static bool fetch(world *w, const ring_case *c, uint32_t index)
         return false;
     if (!me->has_room) {
         me->has_room = (c->mistake == ONE_WAITS && index > 0) ||
-                       is_over(&w->empty[slot], td_ring_empty_parity(place), (int)round - 1);
+                       ring_is_over(&w->empty[slot], td_ring_empty_parity(place), (int)round - 1);
         return me->has_room;
     }
     me->has_room = false;
     me->begun++;
     if (c->mistake == ARRIVE_AT_ONCE)
-        arrive(&w->full[slot], full_arrivals(c));
+        ring_arrive(&w->full[slot], full_arrivals(c));
     return true;
 }
 
@@ -142,7 +116,7 @@ static bool land(world *w, const ring_case *c, uint32_t index)
     if (me->landed == me->begun)
         return false;
     if (c->mistake != ARRIVE_AT_ONCE)
-        arrive(&w->full[me->landed % c->slots], full_arrivals(c));
+        ring_arrive(&w->full[me->landed % c->slots], full_arrivals(c));
     me->landed++;
     return true;
 }
@@ -154,21 +128,21 @@ static void reads(const world *w, const ring_case *c, uint32_t slot, uint32_t ti
 {
     for (const fetcher *of = w->fetchers; of < w->fetchers + c->fetchers; of++) {
         if (of->begun <= slot) {
-            wrong |= UNWRITTEN;
+            ring_wrong |= RING_UNWRITTEN;
             continue;
         }
         const uint32_t last = of->begun - 1u - (of->begun - 1u - slot) % c->slots;
         if (td_single_tile(last, c->tiles) != tile || td_single_is_v(last, c->tiles) != of_v)
-            wrong |= ANOTHER;
+            ring_wrong |= RING_ANOTHER;
         else if (of->landed <= last)
-            wrong |= INCOMPLETE;
+            ring_wrong |= RING_INCOMPLETE;
     }
 }
 
 static void release(world *w, const ring_case *c, uint32_t slot)
 {
     for (int i = c->mistake == RELEASE_TWICE; i >= 0; i--)
-        arrive(&w->empty[slot], c->consumers);
+        ring_arrive(&w->empty[slot], c->consumers);
 }
 
 static void go_on(consumer *me, uint32_t at)
@@ -186,7 +160,7 @@ static bool consume(world *w, const ring_case *c, uint32_t index)
 
     switch (me->at) {
     case WAIT_FIRST:
-        if (!is_over(&w->full[next.slot], td_ring_full_parity(next), 0))
+        if (!ring_is_over(&w->full[next.slot], td_ring_full_parity(next), 0))
             return false;
         reads(w, c, next.slot, 0, false);
         go_on(me, FIRST_READ);
@@ -211,8 +185,8 @@ static bool consume(world *w, const ring_case *c, uint32_t index)
         }
         me->more = me->tile + 1u < c->tiles;
         const td_single_pair now = td_single_take(&next, me->more, c->slots);
-        me->there = is_over(&w->full[now.k.slot], td_ring_full_parity(now.k), k_round) &&
-                    is_over(&w->full[now.v.slot], td_ring_full_parity(now.v), v_round);
+        me->there = ring_is_over(&w->full[now.k.slot], td_ring_full_parity(now.k), k_round) &&
+                    ring_is_over(&w->full[now.v.slot], td_ring_full_parity(now.v), v_round);
         me->k_slot = (uint8_t)now.k.slot;
         me->k_odd = (uint8_t)now.k.odd;
         me->now_slot = (uint8_t)now.v.slot;
@@ -229,12 +203,12 @@ static bool consume(world *w, const ring_case *c, uint32_t index)
         go_on(me, me->there ? ISSUE : WAIT_K);
         break;
     case WAIT_K:
-        if (!is_over(&w->full[k.slot], td_ring_full_parity(k), k_round))
+        if (!ring_is_over(&w->full[k.slot], td_ring_full_parity(k), k_round))
             return false;
         go_on(me, WAIT_V);
         break;
     case WAIT_V:
-        if (!is_over(&w->full[v.slot], td_ring_full_parity(v), v_round))
+        if (!ring_is_over(&w->full[v.slot], td_ring_full_parity(v), v_round))
             return false;
         go_on(me, ISSUE);
         break;
@@ -269,21 +243,28 @@ static bool consume(world *w, const ring_case *c, uint32_t index)
 }
 
 /* Agents: the fetching warps, their copies, the consumers. */
-static uint32_t agents_of(const ring_case *c)
+static uint32_t agents_of(const void *the_case)
 {
+    const ring_case *c = the_case;
+
     return 2 * c->fetchers + c->consumers;
 }
 
 /* A step of an agent; false if it cannot go on. */
-static bool step(world *w, const ring_case *c, uint32_t agent)
+static bool step(void *at, const void *the_case, uint32_t agent)
 {
+    world *w = at;
+    const ring_case *c = the_case;
     return agent < c->fetchers       ? fetch(w, c, agent)
            : agent < 2 * c->fetchers ? land(w, c, agent - c->fetchers)
                                      : consume(w, c, agent - 2 * c->fetchers);
 }
 
-static bool is_done(const world *w, const ring_case *c)
+static bool is_done(const void *at, const void *the_case)
 {
+    const world *w = at;
+    const ring_case *c = the_case;
+
     for (uint32_t i = 0; i < c->fetchers; i++)
         if (w->fetchers[i].landed != td_single_fetches(c->tiles))
             return false;
@@ -293,156 +274,37 @@ static bool is_done(const world *w, const ring_case *c)
     return true;
 }
 
-/* --- Every order --- */
-
-enum { TABLE = 1 << 23, DEPTH = 4096 };
-static uint64_t *seen; /* what the states were that have been gone on from: by 64 bits, never 0, of all searches alike */
-static world *stack;
-static uint32_t states, taken, search;
-
-static uint64_t mixed(const world *w)
+/* Warps of a kind are alike, so their order does not matter (but for the one that is wrong). */
+static void normalise(void *at, const void *the_case)
 {
-    const unsigned char *bytes = (const unsigned char *)w;
-    uint64_t h = 0x9e3779b97f4a7c15u * (search + 1);
+    world *w = at;
+    const ring_case *c = the_case;
 
-    for (size_t i = 0; i + 8 <= sizeof *w; i += 8) {
-        uint64_t word;
-
-        memcpy(&word, bytes + i, 8);
-        h = (h ^ word) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
-    return h ? h : 1;
-}
-
-static void sort(void *items, uint32_t count, size_t bytes)
-{
-    unsigned char *first = items, swapped[16];
-
-    for (uint32_t i = 1; i < count; i++)
-        for (unsigned char *at = first + i * bytes; at > first && memcmp(at, at - bytes, bytes) < 0; at -= bytes) {
-            memcpy(swapped, at, bytes);
-            memcpy(at, at - bytes, bytes);
-            memcpy(at - bytes, swapped, bytes);
-        }
-}
-
-/* Whether it is new. Warps of a kind are alike, so their order does not matter (but for the one that is wrong). */
-static bool is_new(world *w, const ring_case *c)
-{
     if (c->mistake != ONE_WAITS)
-        sort(w->fetchers, c->fetchers, sizeof *w->fetchers);
+        ring_sort(w->fetchers, c->fetchers, sizeof *w->fetchers);
     if (c->mistake != LEAVE_EARLY && c->mistake != ARRIVE_UNSEEN)
-        sort(w->consumers, c->consumers, sizeof *w->consumers);
-    const uint64_t key = mixed(w);
-    for (uint32_t at = (uint32_t)key % TABLE;; at = (at + 1) % TABLE) {
-        if (seen[at] == key)
-            return false;
-        if (!seen[at]) {
-            seen[at] = key;
-            states++;
-            assert_true(++taken < TABLE / 4 * 3);
-            return true;
-        }
-    }
+        ring_sort(w->consumers, c->consumers, sizeof *w->consumers);
 }
 
-/* What is wrong, in any of them. */
+static const ring_model model = {sizeof(world), begin, agents_of, step, is_done, normalise};
+
 static uint32_t in_every_order(const ring_case *c)
 {
-    uint32_t depth = 1, all = 0;
-
-    _Static_assert(sizeof(world) % 8 == 0, "mixed() takes words");
-    if (taken > TABLE / 4) {
-        memset(seen, 0, TABLE * sizeof *seen);
-        taken = 0;
-    }
-    search++;
-    states = 0;
-    begin(&stack[0], c);
-    is_new(&stack[0], c);
-    while (depth) {
-        const world from = stack[--depth];
-        bool stuck = true;
-
-        for (uint32_t agent = 0; agent < agents_of(c); agent++) {
-            world *w = &stack[depth];
-
-            *w = from;
-            wrong = 0;
-            if (!step(w, c, agent))
-                continue;
-            stuck = false;
-            all |= wrong;
-            if (!(wrong & ~(uint32_t)OLD) && is_new(w, c)) /* what comes of an old phase is looked at, too */
-                assert_true(++depth < DEPTH);
-        }
-        if (stuck && !is_done(&from, c))
-            all |= STUCK;
-    }
-    return all;
+    return ring_in_every_order(&model, c, NULL);
 }
 
-/* --- Many orders --- */
-
-static uint32_t random_below(uint64_t *state, uint32_t n)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 33) % n;
-}
-
-/* Whoever can go on does, by lot, for some steps; in half of the orders one, the laggard, only if nobody else can. */
 static uint32_t in_some_order(const ring_case *c, uint64_t seed)
 {
-    const uint32_t agents = agents_of(c);
-    uint64_t state = seed;
-    const uint32_t laggard = random_below(&state, 2 * agents), stay = random_below(&state, 30) + 1;
-    world w, tried;
-    uint32_t agent = 0;
-
-    wrong = 0;
-    begin(&w, c);
-    while (!is_done(&w, c)) {
-        bool moved = false;
-
-        if (random_below(&state, stay) == 0)
-            agent = random_below(&state, agents);
-        for (uint32_t i = 0; i < 2 * agents && !moved; i++) {
-            const uint32_t who = (agent + i) % agents;
-
-            if (who == laggard && i < agents)
-                continue;
-            tried = w;
-            moved = step(&tried, c, who);
-            if (moved) {
-                w = tried;
-                agent = who;
-            }
-        }
-        if (wrong)
-            return wrong;
-        if (!moved)
-            return STUCK;
-    }
-    return 0;
+    return ring_in_some_order(&model, c, seed);
 }
 
 /* --- Tests --- */
-
-static const char *named(uint32_t what)
-{
-    return what & OLD         ? "a wait is for another phase"
-           : what & STUCK     ? "nobody can go on"
-           : what & UNWRITTEN ? "a slot is read before anything was written"
-           : what & ANOTHER   ? "another tile is read"
-                              : "a tile is read before all of it is there";
-}
 
 static void fail_if(uint32_t what, const ring_case *c, uint64_t seed)
 {
     if (what)
         fail_msg("%u slots, %u tiles, %u warps fetch, %u compute, order %u: %s", c->slots, c->tiles, c->fetchers,
-                 c->consumers, (unsigned)seed, named(what));
+                 c->consumers, (unsigned)seed, ring_named(what));
 }
 
 static void test_every_order(void **state)
@@ -456,8 +318,9 @@ static void test_every_order(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t tiles = 1; tiles <= 12; tiles += tiles < 6 ? 1 : 6) { /* more than four rounds of five slots */
             const ring_case c = {cases[i].slots, tiles, cases[i].fetchers, cases[i].consumers, RIGHT};
+            uint32_t states;
 
-            fail_if(in_every_order(&c), &c, 0);
+            fail_if(ring_in_every_order(&model, &c, &states), &c, 0);
             if (tiles == 12)
                 print_message("    %u slots, %u warps fetch, %u compute: %u states\n", c.slots, c.fetchers, c.consumers,
                               states);
@@ -486,7 +349,7 @@ static void test_a_parity_that_is_old(void **state)
     ring_case c = {5, 10, 2, 2, PARITY_FOR_TWO};
 
     (void)state;
-    assert_int_equal(in_every_order(&c) & (ANOTHER | OLD), ANOTHER | OLD);
+    assert_int_equal(in_every_order(&c) & (RING_ANOTHER | RING_OLD), RING_ANOTHER | RING_OLD);
     c.consumers = 1;
     for (c.slots = 4; c.slots <= MOST_SLOTS; c.slots += 2)
         assert_int_equal(in_every_order(&c), 0);
@@ -497,9 +360,13 @@ static void test_mistakes(void **state)
     static const struct {
         mistake mistake;
         uint32_t seen;
-    } cases[] = {{ONE_WAITS, ANOTHER},      {ARRIVE_AT_ONCE, INCOMPLETE}, {FEW_ARRIVALS, UNWRITTEN | INCOMPLETE},
-                 {RELEASE_UNREAD, ANOTHER}, {LEAVE_EARLY, STUCK},         {ARRIVE_UNSEEN, ANOTHER},
-                 {RELEASE_TWICE, ANOTHER}};
+    } cases[] = {{ONE_WAITS, RING_ANOTHER},
+                 {ARRIVE_AT_ONCE, RING_INCOMPLETE},
+                 {FEW_ARRIVALS, RING_UNWRITTEN | RING_INCOMPLETE},
+                 {RELEASE_UNREAD, RING_ANOTHER},
+                 {LEAVE_EARLY, RING_STUCK},
+                 {ARRIVE_UNSEEN, RING_ANOTHER},
+                 {RELEASE_TWICE, RING_ANOTHER}};
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -515,7 +382,7 @@ static void test_mistakes(void **state)
     }
     /* Fewer slots than a consumer may hold and ask for. */
     assert_int_equal(in_every_order(&(ring_case){2, 10, 2, 2, RIGHT}), 0);
-    assert_int_equal(in_every_order(&(ring_case){1, 10, 2, 2, RIGHT}), STUCK);
+    assert_int_equal(in_every_order(&(ring_case){1, 10, 2, 2, RIGHT}), RING_STUCK);
 }
 
 /* What is fetched, and where to: written down once more, by hand. */
@@ -554,14 +421,6 @@ int main(void)
         cmocka_unit_test(test_a_parity_that_is_old),
         cmocka_unit_test(test_mistakes),
     };
-    int failed;
 
-    seen = calloc(TABLE, sizeof *seen);
-    stack = malloc((DEPTH + 1) * sizeof *stack);
-    if (!seen || !stack)
-        return 1;
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    free(seen);
-    free(stack);
-    return failed;
+    return cmocka_run_group_tests(tests, ring_orders_begin, ring_orders_end);
 }
