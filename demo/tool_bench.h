@@ -72,8 +72,9 @@ typedef struct bench_tune_shape {
     bool causal, kernels_only;
 } bench_tune_shape;
 typedef struct bench_tune bench_tune;
-/* On the first CUDA device, or the CPU. NULL, and the reason, if there is none that can be used. */
-bench_tune *bench_tune_open(bool cpu, uint32_t rounds, char *why, size_t why_bytes);
+/* On the first CUDA device, or the CPU, a precision having it for run_us at a time. NULL, and the reason, if there is none
+ * that can be used. */
+bench_tune *bench_tune_open(bool cpu, double run_us, char *why, size_t why_bytes);
 /* Its name, compute capability and multiprocessors. */
 void bench_tune_device(const bench_tune *t, td_choice_table *out);
 /* tandem_precision that AUTO is for the shape, by a table or by what there is (NULL). */

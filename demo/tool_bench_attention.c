@@ -50,7 +50,6 @@ typedef struct row {
     uint32_t precision, used; /* used: what AUTO took */
     char why[200]; /* not measured, because; empty: measured */
     bench_series us;
-    double spent_us;
     double error; /* relative L1 of the checked rows */
     td_plan *plan; /* `copies` calls */
     uint32_t copies, slot; /* slot: of the stream, so that each plan keeps a graph of its own */
@@ -61,11 +60,11 @@ typedef struct row {
 
 typedef struct bench {
     const char *json;
-    bool cpu, quick, unchecked; /* unchecked: outputs are not compared with float64 */
+    bool cpu, quick;
+    bool tunes;      /* for `tandem tune`: outputs are not compared with float64, the first half of a turn does not count */
     bool inline_too;            /* INLINE has rows */
     uint32_t rounds;
     double run_us;  /* that a contender has the GPU in a round, small shapes a tenth; at least one call */
-    double most_us; /* after three rounds that long there is no fourth */
     td_cu_device *device;
     td_stream *stream;
     const char *executor, *choice; /* choice: what AUTO goes by */
@@ -485,24 +484,31 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
 static void run_for(bench *b, const shape *s, row *it, uint32_t sets)
 {
     const uint32_t turns = it->kind == CUDNN ? 1 : sets / it->copies;
+    const double turn_us = (s->small || s->kernels_only ? 0.1 : 1) * b->run_us;
     double spent = 0, us = 0;
     if (!poison(b, s, sets, it->why, sizeof it->why))
         return;
     do {
         if (!run_row(b, s, it, it->runs++ % turns * it->copies, &us))
             return;
-        bench_add(&it->us, us / it->copies);
         spent += us;
-    } while (spent < (s->small ? 0.1 : 1) * b->run_us);
-    it->spent_us += spent;
+        if (!b->tunes || spent > turn_us / 2)
+            bench_add(&it->us, us / it->copies);
+    } while (spent < turn_us);
     it->power = bench_nvml_read(b->nvml);
+}
+
+/* End to end there is nothing but the kernel. */
+static bool is_bare(const row *it)
+{
+    return it->kind == END_TO_END && it->plan && it->plan->record_count == it->copies;
 }
 
 static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_t sets, char *why, size_t why_bytes)
 {
     reference r = {0};
     double us = 0;
-    if (!fill(b, s, sets, why, why_bytes) || (!b->unchecked && !make_reference(b, s, 0, &r, why, why_bytes)))
+    if (!fill(b, s, sets, why, why_bytes) || (!b->tunes && !make_reference(b, s, 0, &r, why, why_bytes)))
         goto end;
     /* Once, uncounted: modules are loaded, codes are in the scratch of every set. */
     for (uint32_t i = 0; i < count; i++)
@@ -511,10 +517,9 @@ static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_
             run_row(b, s, &rows[i], first + rows[i].copies > sets ? sets - rows[i].copies : first, &us);
     for (uint32_t round = 0; round < b->rounds; round++)
         for (uint32_t i = 0; i < count; i++)
-            if (!rows[i].why[0] && (!s->kernels_only || rows[i].kind == KERNEL) &&
-                (round < 3 || rows[i].spent_us < b->most_us))
+            if (!rows[i].why[0] && (!s->kernels_only || rows[i].kind == KERNEL) && !(b->tunes && is_bare(&rows[i])))
                 run_for(b, s, &rows[i], sets);
-    for (uint32_t i = 0; i < count && !b->unchecked; i++)
+    for (uint32_t i = 0; i < count && !b->tunes; i++)
         if (!rows[i].why[0] && !(poison(b, s, sets, rows[i].why, sizeof rows[i].why) &&
                                  run_row(b, s, &rows[i], 0, &us) && check(b, s, &r, &rows[i])))
             bench_free(&rows[i].us);
@@ -530,15 +535,26 @@ static const row *find_row(const row *rows, uint32_t count, contender kind, uint
     return NULL;
 }
 
-/* AUTO's time to the best of ours, end to end; NAN where there are not both. */
+static bool same_plan(const row *a, const row *b)
+{
+    return a->plan->record_count == b->plan->record_count &&
+           !memcmp(a->plan->records, b->plan->records, a->plan->record_count * sizeof *a->plan->records);
+}
+
+/* AUTO's time to the best of ours, end to end; NAN where there are not both. Where its plan is that of another row, by that
+ * row's time: what differs is the clock that their neighbours left them. */
 static double auto_to_best(const row *rows, uint32_t count)
 {
     const row *automatic = find_row(rows, count, END_TO_END, TANDEM_PRECISION_AUTO);
-    double best = NAN;
+    double best = NAN, us = automatic ? bench_median(&automatic->us) : NAN;
     for (uint32_t i = 0; i < count; i++)
-        if (rows[i].kind == END_TO_END && rows[i].precision != TANDEM_PRECISION_AUTO && rows[i].us.count)
-            best = fmin(best, bench_median(&rows[i].us));
-    return automatic ? bench_median(&automatic->us) / best : NAN;
+        if (rows[i].kind == END_TO_END && rows[i].precision != TANDEM_PRECISION_AUTO && rows[i].us.count) {
+            const double it = bench_median(&rows[i].us);
+            best = fmin(best, it);
+            if (automatic && same_plan(automatic, &rows[i]))
+                us = it;
+        }
+    return us / best;
 }
 
 /* What the kernels are to reach, as a ratio to cuDNN's fp16; large shapes, 8b, kernel alone. */
@@ -799,7 +815,7 @@ int bench_attention(int argc, char **argv)
     const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16,auto";
     const char *rounds = NULL, *run_ms = NULL, *tuning = NULL;
     bool no_cudnn = false;
-    bench b = {.most_us = INFINITY};
+    bench b = {0};
     const tool_option options[] = {{"--json", &b.json, NULL},        {"--backend", &backend, NULL},
                                    {"--only", &only, NULL},          {"--n", &ns, NULL},
                                    {"--dim", &dims, NULL},           {"--causal", &causal, NULL},
@@ -871,7 +887,7 @@ struct bench_tune {
     bench b;
 };
 
-bench_tune *bench_tune_open(bool cpu, uint32_t rounds, char *why, size_t why_bytes)
+bench_tune *bench_tune_open(bool cpu, double run_us, char *why, size_t why_bytes)
 {
     bench_tune *t = calloc(1, sizeof *t);
     if (!t) {
@@ -879,9 +895,9 @@ bench_tune *bench_tune_open(bool cpu, uint32_t rounds, char *why, size_t why_byt
         return NULL;
     }
     t->b.cpu = cpu;
-    t->b.rounds = rounds;
-    t->b.most_us = 5e4;
-    t->b.unchecked = true;
+    t->b.rounds = 1;
+    t->b.run_us = run_us;
+    t->b.tunes = true;
     t->b.target = td_target_for_sm(0);
     make_block(&t->b);
     if (!t->b.block || (!cpu && !open_cuda(&t->b, false, why, why_bytes))) {
@@ -949,8 +965,7 @@ bool bench_tune_run(bench_tune *t, const bench_tune_shape *of, const char *preci
         const int cost = rows[i].precision == TANDEM_PRECISION_F16  ? TD_CHOICE_F16
                          : rows[i].precision == TANDEM_PRECISION_8B ? TD_CHOICE_8B
                                                                     : TD_CHOICE_4B;
-        const bool bare = rows[i].kind == END_TO_END && rows[i].plan && rows[i].plan->record_count == rows[i].copies;
-        if (rows[i].us.count && !bare)
+        if (rows[i].us.count)
             (rows[i].kind == KERNEL ? out->kernel : out->whole)[cost] = bench_median(&rows[i].us);
         if (rows[i].why[0] && !why[0])
             td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", precision_names[rows[i].precision], rows[i].why);

@@ -14,6 +14,8 @@
 #include "interop/base.h"
 
 enum { MOST_ROWS_AT_ONCE = 1 << 18, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
+/* That a kernel has the GPU at a time, small shapes a tenth: until its clock is what its power allows. */
+enum { TUNE_US = 120000, QUICK_US = 12000, PROVE_US = 40000 };
 
 /* clang-format off */
 const char *const tool_tune_help =
@@ -26,14 +28,14 @@ const char *const tool_tune_help =
     "one of f16, 8b and 4b that is the fastest from fp16 or bf16 tensors to the output; without such a file\n"
     "it goes by a table that came with this build, if there is one for the GPU, or else by a rule: 8b from\n"
     "256 keys on, f16 below; on Hopper, where f16 needs no prologue, 8b where its kernel is estimated to save\n"
-    "more than its prologue costs (kernels/choice.h: with 128 heads from about 1400 queries and keys on for\n"
-    "head dim 128, 2100 for 64, with a causal mask 2800 and 3800).\n"
+    "more than its prologue costs (kernels/choice.h: with 128 heads from about 1500 queries and keys on for\n"
+    "head dim 128, 2700 for 64, with a causal mask 3400 and 5000).\n"
     "\n"
     "  --out F      where the file goes; default $XDG_CONFIG_HOME/tandem/tuning.json, or\n"
     "               ~/.config/tandem/tuning.json; written under a temporary name, then renamed\n"
     "  --dim LIST   of head dims, default 64,80,96,128; others go by the rule\n"
     "  --4b         4b, too, also where the GPU has no int4 tensor cores (it is measured where it has)\n"
-    "  --quick      only up to 4096 keys, and three times instead of five\n"
+    "  --quick      only up to 4096 keys, and a tenth of the time for each\n"
     "  --check F    measures nothing: says whether F is such a file, and what auto would take\n"
     "  --prove      measures 200 (--shapes N) random shapes end to end, grouped heads and few queries among\n"
     "               them, and says what auto loses by what it takes: by F, or by what came with this build\n"
@@ -263,7 +265,7 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
     uint32_t over = 0;
     if (path && !tool_tuning(path, &table, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    bench_tune *t = bench_tune_open(cpu, 5, why, sizeof why);
+    bench_tune *t = bench_tune_open(cpu, PROVE_US, why, sizeof why);
     if (!t)
         return tool_fail("tune", "%s", why);
     bench_tune_device(t, &device);
@@ -364,7 +366,7 @@ int tool_tune(int argc, char **argv)
         return tool_fail("tune", "%s", why);
     if (!tool_can_save("--out", path, why, sizeof why))
         return tool_fail("tune", "%s", why);
-    bench_tune *t = bench_tune_open(false, quick ? 3 : 5, why, sizeof why);
+    bench_tune *t = bench_tune_open(false, quick ? QUICK_US : TUNE_US, why, sizeof why);
     if (!t)
         return tool_fail("tune", "%s", why);
     bench_tune_device(t, &table);
