@@ -11,12 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/ops.h"
 #include "kernels/params.h"
 
 enum { FIRST_LENGTH = 256 };
 static const float most_us = 1e9f;
-static const double between_us = 4; /* what a prologue and its kernel take longer than each behind itself (NOTES.md) */
 
 uint32_t td_choice_planes(uint32_t index)
 {
@@ -41,62 +40,72 @@ bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *devic
 
 /* --- Shapes --- */
 
-/* What a kernel has to do: tiles of rows, and the keys that one has on average, and the longest so many times. */
-typedef struct work {
-    double tiles, keys, longest;
-    double long_tiles, longer; /* 0, or how many if they had more rows, and how much longer each takes then */
-    double row_tiles, key_tiles; /* of a plane, and if it had as many queries as keys */
-} work;
+/* Microseconds of an H200's kernels. */
+typedef struct rates {
+    double rest, row; /* of a tile, and of each 64 rows of it, whatever its keys */
+    double step[4];   /* of 64 rows and 128 keys, by head dim (64, 80, 96, 128), where blocks have most warpgroups */
+    double part;      /* of 64 rows, where some of a step's keys are masked */
+    double light;     /* so much of a step's time where few multiprocessors are busy: their clock is higher */
+    double key_bytes; /* of a value of K or V */
+} rates;
 
-/* Rows of the tile that most kernels for that GPU have. */
-static uint32_t tile_rows(uint32_t sm, int cost, uint32_t head_dim)
+/* On a stream and in the shared memory that every executor has, of F16 and of 8B. */
+static const rates all_rates[2][2] = {
+    {{2.6, 0.6, {0.52, 0.71, 0.75, 0.88}, 0, 0.86, 2}, {3, 1, {0.362, 0.445, 0.455, 0.505}, 0.6, 1, 1}},
+    {{2.6, 0.6, {0.65, 1.03, 1.07, 1.15}, 0, 0.86, 2}, {3, 1, {0.39, 0.445, 0.455, 0.62}, 0.6, 1, 1}}};
+
+/* What a launch takes; bytes of K and V that all blocks together get in a microsecond, and what that takes longer at
+ * first; how much longer a step takes where warpgroups share the keys. */
+static const double launch_us = 2.5, key_rate = 4e6, first_keys_us = 7.5, shared_longer = 1.08;
+
+static uint32_t groups_of_most(uint32_t head_dim, int cost, bool roomy)
 {
-    if (sm == 90 && head_dim > 128)
-        return cost == TD_CHOICE_8B ? TD_HOPPER_ROWS(TD_HOPPER_GROUPS(head_dim)) : TD_TWIN_ROWS;
-    return sm == 90 ? TD_F16_ROWS(head_dim) : TD_TWIN_ROWS;
+    if (cost == TD_CHOICE_F16)
+        return roomy ? TD_F16_GROUPS(head_dim) : TD_F16_INLINE_GROUPS;
+    return roomy ? TD_HOPPER_GROUPS(head_dim) : TD_HOPPER_INLINE_GROUPS(head_dim);
 }
 
-/* attn_8b_wgmma has blocks of two sizes and takes what ends earlier. */
-static bool has_long_tiles(uint32_t sm, int cost, uint32_t head_dim)
+/* How long tiles take that blocks begin head after head, each head's longest first, as soon as one ends: the last head's
+ * begins when all of the others have begun, and half of what was begun last is left. Almost equal ones as without a
+ * mask. `tiles` in those that are done at once. */
+static double unequal_us(double tiles, double average, double longest, double heads)
 {
-    return sm == 90 && cost == TD_CHOICE_8B && head_dim <= 128;
+    const double shortest = fmax(0, 2 * average - longest), all = tiles * average;
+    const double left = (longest * (longest + shortest) + shortest * shortest) / (6 * average);
+    const double us = fmax(fmax(longest, all), all * (1 - 1 / heads) + longest - left);
+    const double equal = fmin(1, fmax(0, 3 * shortest / longest - 2));
+    return (1 - equal) * us + equal * ceil(tiles) * average;
 }
 
-static void add_long_tiles(work *w, double planes, uint32_t length, uint32_t rows)
+/* How long a precision's kernel is estimated to take: as many tiles at once as there are multiprocessors. */
+static double estimated_us(const tandem_attention *op, int cost, const td_target *target, double multiprocessors)
 {
-    const uint32_t long_rows = rows + TD_HOPPER_ROWS(1);
-    w->long_tiles = planes * ((length + long_rows - 1) / long_rows);
-    w->longer = TD_HOPPER_LONGER(rows > TD_HOPPER_ROWS(2) ? 64 : 128);
-}
-
-static work work_of(const tandem_attention *op, uint32_t rows)
-{
-    const double q = op->q_len, kv = op->kv_len;
-    work w = {.keys = !op->causal ? kv : q > kv ? kv * kv / (2 * q) : kv - (q - 1) / 2,
-              .row_tiles = (op->q_len + rows - 1) / rows,
-              .key_tiles = (op->kv_len + rows - 1) / rows};
-    w.longest = kv / w.keys;
-    w.tiles = w.row_tiles * op->batch * op->heads;
-    return w;
-}
-
-/* attn_f16_wgmma gives a block a long tile and a short one where there is a mask and enough of them. */
-static bool is_paired(uint32_t sm, int cost, bool causal)
-{
-    return sm == 90 && cost == TD_CHOICE_F16 && causal;
-}
-
-/* How long all tiles take, in times of an average one: equal ones in whole waves; of unequal ones the longest go first,
- * and shorter ones fill what is left. */
-static double waves(const work *w, double multiprocessors, bool equal, bool paired)
-{
-    if (paired && w->tiles >= 2 * multiprocessors)
-        return 2 * ceil(w->tiles / (2 * multiprocessors));
-    const double number = equal ? ceil(w->tiles / multiprocessors) : fmax(w->longest, w->tiles / multiprocessors);
-    if (!(w->long_tiles > 0))
-        return number;
-    const work of_long = {.tiles = w->long_tiles, .longest = w->longest};
-    return fmin(number, w->longer * waves(&of_long, multiprocessors, equal, false));
+    static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
+    static const uint32_t head_dims[] = {64, 80, 96, 128};
+    const bool roomy = target->shared_bytes > 0;
+    const rates *r = &all_rates[!roomy][cost != TD_CHOICE_F16];
+    const td_tiles t = td_attention_tiles(op, target, precisions[cost]);
+    int i = 0;
+    while (head_dims[i] < op->head_dim && i < 3)
+        i++;
+    const double most = groups_of_most(op->head_dim, cost, roomy);
+    const double longer = cost == TD_CHOICE_F16 ? TD_F16_INLINE_LONGER : TD_HOPPER_LONGER(op->head_dim);
+    const double slower = t.groups < most ? most / (most - 1) / longer : t.shares > 1 ? shared_longer : 1;
+    const double q = op->q_len, kv = op->kv_len, planes = (double)op->batch * op->heads, rows = t.rows / 64.0;
+    const double tiles = (double)t.tiles / multiprocessors;
+    const double step = rows * slower * r->step[i] * (r->light + (1 - r->light) * fmin(1, tiles));
+    const bool has_part = op->causal || op->kv_len % 128;
+    const double rest = r->rest + rows * (r->row + (has_part ? r->part : 0)), whole = rest + step * ceil(kv / 128);
+    const double keys = !op->causal ? kv : q > kv ? kv * kv / (2 * q) : kv - (q - 1) / 2;
+    const double edge = t.rows / 2.0 * fmin(1, kv / q); /* keys of a step that are masked */
+    const double average = rest + step * fmin(ceil(kv / 128), (keys + edge) / 128);
+    double us = ceil(tiles) * whole;
+    if (op->causal && t.pair > 1)
+        us = t.pair * ceil(tiles / t.pair) * average;
+    else if (op->causal && tiles > 1)
+        us = unequal_us(tiles, average, whole, planes);
+    const double bytes = 2 * r->key_bytes * op->head_dim * kv * op->batch * op->kv_heads;
+    return launch_us + fmax(us, bytes / key_rate + fmin(first_keys_us, bytes / key_rate));
 }
 
 static double rows_read(const tandem_attention *op)
@@ -104,68 +113,62 @@ static double rows_read(const tandem_attention *op)
     return (double)op->batch * ((double)op->heads * op->q_len + 2.0 * op->kv_heads * op->kv_len);
 }
 
-/* Of an H200's kernels, microseconds: a step of 128 keys by head dim (64, 80, 96, 128), what a prologue takes whatever it
- * reads, and bytes that it reads and writes in one. */
-typedef struct rates {
-    double f16[4], kernel_8b[4], prologue, bytes;
-    bool has_long; /* 8B has blocks of two sizes */
-} rates;
+/* How long 8B's prologue is estimated to take. Clusters leave places for blocks empty where they do not fill the
+ * multiprocessors that can share one. */
+static double estimated_prologue_us(const tandem_attention *op, const td_target *target)
+{
+    enum { SHARED_BY = 16, THREADS = 1024 }; /* multiprocessors, and what blocks of one have by their registers */
+    const td_tiles t = td_attention_tiles(op, target, TANDEM_PRECISION_8B);
+    const double bytes = rows_read(op) * 3 * op->head_dim;
+    if (!target->shared_bytes)
+        return 16 + bytes / 1.95e6;
+    if (!t.cluster) /* K and V are read twice, Q besides */
+        return 11 + (bytes - 2.25 * op->batch * op->heads * op->q_len * op->head_dim) / 1.7e6;
+    const uint32_t places = SHARED_BY * THREADS / t.cluster_threads, used = places / t.cluster * t.cluster;
+    return 2 + op->head_dim / 60.0 + bytes / 3e6 * (0.3 + 0.7 * places / used);
+}
 
-static uint32_t choose_direct(const tandem_attention *op, const rates *r)
+static uint32_t choose_estimated(const tandem_attention *op, const td_target *target)
 {
     enum { H200 = 132 };
-    static const uint32_t head_dims[] = {64, 80, 96, 128};
-    int i = 0;
-    while (head_dims[i] < op->head_dim && i < 3)
-        i++;
-    work w = work_of(op, TD_F16_ROWS(op->head_dim));
-    const double f16 = waves(&w, H200, !op->causal, op->causal) * (1.8 + r->f16[i] * w.keys / 128);
-    if (r->has_long)
-        add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, TD_F16_ROWS(op->head_dim));
-    const double kernel = waves(&w, H200, !op->causal, false) * (3.5 + r->kernel_8b[i] * w.keys / 128);
-    const double prologue = r->prologue + between_us + rows_read(op) * 3 * op->head_dim / r->bytes;
-    return kernel + prologue < f16 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
+    const double f16 = estimated_us(op, TD_CHOICE_F16, target, H200);
+    const double by_8b = estimated_us(op, TD_CHOICE_8B, target, H200) + estimated_prologue_us(op, target);
+    return by_8b < f16 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
 }
 
 uint32_t td_choice_rule_direct(const tandem_attention *op)
 {
-    static const rates on_streams = {.f16 = {1.47, 1.17, 1.36, 1.74},
-                                     .kernel_8b = {1.04, 0.86, 0.86, 1.04},
-                                     .prologue = 7,
-                                     .bytes = 2.4e6,
-                                     .has_long = true};
-    return choose_direct(op, &on_streams);
+    const td_target target = td_target_for_stream(90);
+    return choose_estimated(op, &target);
 }
 
 uint32_t td_choice_rule_inline(const tandem_attention *op)
 {
-    static const rates in_commands = {.f16 = {2.05, 2.16, 2.2, 2.5},
-                                      .kernel_8b = {1.39, 1.17, 1.17, 1.31},
-                                      .prologue = 12,
-                                      .bytes = 1.95e6};
-    return choose_direct(op, &in_commands);
+    const td_target target = td_target_for_sm(90);
+    return choose_estimated(op, &target);
 }
 
 /* --- Times --- */
 
 /* What is measured, and what a measured time is divided by, so that what is left changes smoothly. */
 typedef struct grid {
-    enum { SQUARE, MASKED, FEW, PROLOGUE } section;
+    enum { SQUARE, FEW, PROLOGUE } section;
+    int cost;
+    tandem_attention op; /* but for its heads and lengths */
+    const td_target *target;
     double multiprocessors;
-    uint32_t rows; /* of a tile */
-    bool paired, has_long;
 } grid;
 
 static double weight(const grid *g, uint32_t planes, uint32_t length)
 {
-    const bool masked = g->section == MASKED;
-    const uint32_t tiles = g->section == FEW ? 1 : (length + g->rows - 1) / g->rows;
-    work w = {.tiles = (double)planes * tiles, .longest = 2};
-    if (g->has_long)
-        add_long_tiles(&w, planes, g->section == FEW ? 1 : length, g->rows);
+    tandem_attention op = g->op;
+    op.batch = 1;
+    op.heads = op.kv_heads = planes;
+    op.kv_len = length;
+    op.q_len = g->section == FEW ? TD_CHOICE_FEW : length;
     if (g->section == PROLOGUE)
-        return (double)planes * length;
-    return waves(&w, g->multiprocessors, !masked, g->paired) * length / (masked ? 2 : 1);
+        return estimated_prologue_us(&op, g->target);
+    return estimated_us(&op, g->cost, g->target, g->multiprocessors);
 }
 
 static double unit_at(const grid *g, const td_choice_times times, uint32_t i, uint32_t j)
@@ -206,30 +209,29 @@ static double unit_of(const grid *g, const td_choice_times times, double planes,
 /* Of a precision's kernel, by what was measured with or without a mask. 0: not known. */
 static double kernel_us(const td_choice_table *table, const td_choice_part *part, int i, const tandem_attention *op)
 {
-    const uint32_t rows = tile_rows(table->sm, i, op->head_dim);
-    const double multiprocessors = table->multiprocessors;
-    const bool has_long = has_long_tiles(table->sm, i, op->head_dim);
-    work w = work_of(op, rows);
-    if (has_long)
-        add_long_tiles(&w, (double)op->batch * op->heads, op->q_len, rows);
-    const grid square = {part->causal ? MASKED : SQUARE, multiprocessors, rows,
-                         is_paired(table->sm, i, part->causal), has_long},
-               few = {FEW, multiprocessors, rows, false, has_long};
-    const double by_square = unit_of(&square, part->costs[i].kernel, w.tiles / w.key_tiles, op->kv_len);
-    const double by_few = unit_of(&few, part->costs[i].few, w.tiles, op->kv_len);
-    double share = w.row_tiles >= w.key_tiles ? 1 : log(w.row_tiles) / log(w.key_tiles);
+    static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
+    const td_target target = td_target_for_stream(table->sm);
+    grid square = {SQUARE, i, *op, &target, table->multiprocessors}, few = square;
+    square.op.causal = part->causal;
+    few.section = FEW;
+    few.op.causal = false;
+    const td_tiles t = td_attention_tiles(op, &target, precisions[i]);
+    const double row_tiles = (op->q_len + t.rows - 1) / t.rows, key_tiles = (op->kv_len + t.rows - 1) / t.rows;
+    const double by_square = unit_of(&square, part->costs[i].kernel, (double)t.tiles / key_tiles, op->kv_len);
+    const double by_few = unit_of(&few, part->costs[i].few, (double)t.tiles, op->kv_len);
+    double share = row_tiles >= key_tiles ? 1 : log(row_tiles) / log(key_tiles);
     if (op->q_len > TD_CHOICE_FEW) /* more of a block's warps have rows */
-        share = fmax(share, fmin(1, log((double)op->q_len / TD_CHOICE_FEW) / log((double)rows / TD_CHOICE_FEW)));
+        share = fmax(share, fmin(1, log((double)op->q_len / TD_CHOICE_FEW) / log((double)t.rows / TD_CHOICE_FEW)));
     const double unit = by_few > 0 && by_square > 0 ? between(by_few, by_square, share) : by_square;
-    const double keys = w.keys * fmax(1, (double)FIRST_LENGTH / op->kv_len); /* fewer take no less */
-    return unit * keys * waves(&w, multiprocessors, !part->causal, is_paired(table->sm, i, op->causal));
+    return unit * estimated_us(op, i, &target, table->multiprocessors);
 }
 
-static double prologue_us(const td_choice_cost *cost, const tandem_attention *op)
+static double prologue_us(const td_choice_table *table, const td_choice_cost *cost, const tandem_attention *op)
 {
-    const grid g = {.section = PROLOGUE, .rows = 1};
-    const double length = fmax(op->kv_len, FIRST_LENGTH), planes = fmax(rows_read(op) / 3 / length, 1);
-    return unit_of(&g, cost->prologue, planes, length) * planes * length;
+    const td_target target = td_target_for_stream(table->sm);
+    const grid g = {PROLOGUE, TD_CHOICE_8B, *op, &target, table->multiprocessors};
+    const double planes = fmax(rows_read(op) / 3 / op->kv_len, 1);
+    return unit_of(&g, cost->prologue, planes, op->kv_len) * estimated_prologue_us(op, &target);
 }
 
 static const td_choice_part *find_part(const td_choice_table *table, uint32_t head_dim, bool causal)
@@ -252,8 +254,7 @@ static double whole_us(const td_choice_table *table, const tandem_attention *op,
         const double without = kernel_us(table, bare, i, op), masked = (double)op->q_len / op->kv_len;
         us = without > 0 && us > 0 ? masked * us + (1 - masked) * without : us;
     }
-    const double prologue = prologue_us(&part->costs[i], op);
-    return us > 0 ? us + prologue + (prologue > 0 ? between_us : 0) : 0;
+    return us > 0 ? us + prologue_us(table, &part->costs[i], op) : 0;
 }
 
 uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op)

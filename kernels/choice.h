@@ -6,12 +6,12 @@
  * head dims, with and without a causal mask: of each precision's kernel with as many queries as keys, and with 16
  * queries ("few"); and of the prologue before it, where it has one. 0: not measured. Other head dims go by the rule.
  *
- * Between those a shape's time is that of its tiles: `multiprocessors` of them are computed at once, so it is a whole
- * number of waves, and a wave takes as long as it has keys. What lies smoothly between its neighbours, on logarithmic
- * axes, is a wave's time a key: by tiles and keys, and from few queries to as many as keys by how many there are, as a
- * tile at least. A prologue's time lies between its neighbours' by the rows of Q, K and V that it reads, and there are 4
- * microseconds more with one. The precision with the smallest
- * sum is taken, the more exact one where two are equal.
+ * Between those goes an estimate, made of what plans have (td_attention_tiles): tiles of rows, of which as many as
+ * there are multiprocessors are computed at once, and what one takes by its rows, its keys and the warpgroups that share
+ * these; of a prologue its clusters. What was measured is divided by its estimate, and what that quotient is for a shape
+ * lies smoothly between its neighbours, on logarithmic axes: by tiles and keys; from few queries to as many as keys by
+ * how many there are, as a tile at least; of a prologue by the rows of Q, K and V that it reads. The precision with the
+ * smallest sum of kernel and prologue is taken, the more exact one where two are equal.
  * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON, who makes plans hands it in.
  */
 #ifndef TANDEM_KERNELS_CHOICE_H
@@ -72,24 +72,26 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
 }
 
 /* Where F16 needs no prologue, but 8B one that reads all of Q, K and V (sm_90, fp16 or bf16 tensors): what is estimated
- * to be faster, in microseconds:
+ * to be faster on an H200, in microseconds:
  *
- *     F16 = waves * (1.8 + f * keys / 128)
- *     8B  = waves * (3.5 + e * keys / 128) + 11 + bytes / 2.4 MB
+ *     kernel    2.5 + waves * (rest + rows / 64 * (row + step * keys / 128))
+ *     prologue  2 + head dim / 60 + bytes / 3 MB, up to 1.5 times that where clusters leave multiprocessors idle;
+ *               where none holds a head (4096 keys, up to head dim 64 8192): 11 + bytes of K and V / 1.7 MB
  *
- *     head dim  up to 64    80    96   128     waves: of 132 tiles of 128 rows, 192 up to head dim 64; whole ones; with
- *     f             1.47  1.17  1.36  1.74            a mask as above, of F16 whole pairs from 264 tiles on; of 8B those
- *                                                     of tiles of 64 rows more, which take 1.28 times as long (1.25 up
- *                                                     to head dim 64), where that is less
- *     e             1.04  0.86  0.86  1.04     keys:  that a query sees on average
- *                                              bytes: 3 a value of Q, K and V, read as 16 bits and written as 8
+ *     rest, row 2.6 and 0.6 of F16; 3 and 1 of 8B, 1.6 where some of a step's keys are masked
+ *     step      by head dim up to 64, 80, 96, 128: of F16 0.52, 0.71, 0.75, 0.88 (14 % less where multiprocessors are
+ *               idle), of 8B 0.362, 0.445, 0.455, 0.505; 8 % more where warpgroups share keys, 7 to 17 % more in
+ *               smaller blocks
+ *     waves     of tiles of `rows` rows on 132 multiprocessors: whole ones; with a mask as they get them in order
+ *     keys      that a query sees on average
+ *     bytes     3 a value of Q, K and V, read as 16 bits and written as 8
  *
- * From an H200's kernels and prologues; NOTES.md compares it with what was measured, shape by shape. With 128 heads and
- * as many queries as keys that is 8B from about 1400 keys on for head dim 128, 2100 for 64, with a mask 2800 and 3800;
- * with few queries F16, unless few heads share long K and V. */
+ * and a kernel takes at least the time in which its K and V are read. NOTES.md says how far that is from what was
+ * measured. With 128 heads and as many queries as keys that is 8B from about 1500 keys on for head dim 80 to 128, 1800
+ * to 2700 for 64, with a mask 2900 to 3400 and 4000 to 5000; with few queries F16, unless few heads share long K and V. */
 uint32_t td_choice_rule_direct(const tandem_attention *op);
 
-/* The same in command buffers, whose kernels take longer (NOTES.md has the rates) and whose prologue has two records. */
+/* The same in command buffers, whose kernels take longer and whose prologue has two records. */
 uint32_t td_choice_rule_inline(const tandem_attention *op);
 
 #endif

@@ -686,12 +686,12 @@ static bool is_wide(const tandem_view *view)
 }
 
 /* How many blocks of `tiles` tiles make a cluster that has all of a head's K and V; 0: none does. */
-static uint32_t find_cluster(const operand *k, uint32_t *tiles)
+static uint32_t find_cluster(uint32_t chunks, uint32_t d_pad, uint32_t *tiles)
 {
-    const uint32_t most = TD_PREPARE_MOST_THREADS / 64 / TD_PREPARE_HEAD_WARPS(k->d_pad);
+    const uint32_t most = TD_PREPARE_MOST_THREADS / 64 / TD_PREPARE_HEAD_WARPS(d_pad);
     for (*tiles = 1; *tiles <= most; *tiles *= 2)
-        if ((k->chunks + *tiles - 1) / *tiles <= MAX_CLUSTER)
-            return (k->chunks + *tiles - 1) / *tiles;
+        if ((chunks + *tiles - 1) / *tiles <= MAX_CLUSTER)
+            return (chunks + *tiles - 1) / *tiles;
     return 0;
 }
 
@@ -718,7 +718,7 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
     const uint64_t q_tiles = q->planes * q->chunks;
     const bool smooth = k->mean.offset != absent;
     const int d = index_of_dim(d_pad);
-    uint32_t tiles, cluster = find_cluster(k, &tiles);
+    uint32_t tiles, cluster = find_cluster(k->chunks, d_pad, &tiles);
     uint64_t grid;
     td_record *record;
     td_params_prepare prepare = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},
@@ -982,8 +982,7 @@ typedef struct hopper_block {
 } hopper_block;
 
 /* Those blocks that end first: with one warpgroup more each takes longer, but there are fewer; where they are few, that
- * decides. Where even those are few, warpgroups share the keys. Right for 132 multiprocessors. choice.c knows of the first
- * two, so AUTO takes 8B for slower than it is where they share. */
+ * decides. Where even those are few, warpgroups share the keys. Right for 132 multiprocessors. */
 static hopper_block hopper_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
     const uint32_t most = TD_HOPPER_GROUPS(d_pad);
@@ -1032,6 +1031,30 @@ static hopper_block inline_blocks(const tandem_attention *op, const td_target *t
     const bool pays = times[1] < TD_HOPPER_LONGER(d_pad) * times[0];
     const bool is_short = target->rows == TD_BEST_ROWS ? pays : target->rows == TD_SHORT_ROWS;
     return (hopper_block){most - is_short, 1};
+}
+
+td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target, uint32_t precision)
+{
+    const uint32_t d_pad = pad_dim(op->head_dim);
+    const bool roomy = target->shared_bytes >= hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad), 1);
+    td_tiles t = {.rows = TD_TWIN_ROWS, .groups = 1, .shares = 1, .pair = 1};
+    if (target->sm == 90 && precision == TANDEM_PRECISION_8B && (roomy || d_pad <= 128)) {
+        const hopper_block block = roomy ? hopper_blocks(op, target, d_pad) : inline_blocks(op, target, d_pad);
+        t.groups = block.groups;
+        t.shares = block.splits;
+    } else if (target->sm == 90 && precision == TANDEM_PRECISION_F16 && op->head_dim >= 64 && op->head_dim <= 128) {
+        t.groups = is_roomy(target, op->head_dim) ? TD_F16_GROUPS(op->head_dim) : inline_groups(op, target);
+    }
+    t.rows = 64 * t.groups / t.shares;
+    t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
+    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && is_paired(op, t.tiles))
+        t.pair = 2;
+    if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
+        uint32_t tiles;
+        t.cluster = find_cluster((op->kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS, d_pad, &tiles);
+        t.cluster_threads = t.cluster ? 64 * tiles * TD_PREPARE_HEAD_WARPS(d_pad) : 0;
+    }
+    return t;
 }
 
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,

@@ -81,6 +81,18 @@ tandem_status td_plan_commit(const tandem_attention *op, const td_target *target
 /* What a plan of `op`, which has passed the check, would have as its precision: what AUTO stands for on that target. */
 uint32_t td_attention_precision(const tandem_attention *op, const td_target *target);
 
+/* The tiles that the attention kernel of a plan has; q, k and v fp16 or bf16, granularity, smoothing and scale left to us. */
+typedef struct td_tiles {
+    uint32_t rows;   /* of a tile */
+    uint32_t groups; /* warpgroups of a block */
+    uint32_t shares; /* those of them that have the same rows, and a part of the keys each; 1: rows of their own */
+    uint32_t pair;   /* a block takes so many at once: with a mask a long one and a short one; else 1 */
+    uint64_t tiles;  /* of all heads */
+    /* Of the prologue before it: the blocks of a cluster and their threads; 0: it has no clusters. */
+    uint32_t cluster, cluster_threads;
+} td_tiles;
+td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target, uint32_t precision);
+
 /* Part of its group's largest magnitude that the INT4 codes of Q and K reach where both are smoothed: `clip` in
  * params.h. */
 float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k);
