@@ -15,7 +15,9 @@
 #include "kernels/params.h"
 
 enum { FIRST_LENGTH = 256 };
+static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
 static const float most_us = 1e9f;
+static const double unlike = 0.1; /* what a neighbour counts whose blocks are of another kind */
 
 uint32_t td_choice_planes(uint32_t index)
 {
@@ -80,7 +82,6 @@ static double unequal_us(double tiles, double average, double longest, double he
 /* How long a precision's kernel is estimated to take: as many tiles at once as there are multiprocessors. */
 static double estimated_us(const tandem_attention *op, int cost, const td_target *target, double multiprocessors)
 {
-    static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
     static const uint32_t head_dims[] = {64, 80, 96, 128};
     const bool roomy = target->shared_bytes > 0;
     const rates *r = &all_rates[!roomy][cost != TD_CHOICE_F16];
@@ -97,11 +98,12 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
     const bool has_part = op->causal || op->kv_len % 128;
     const double rest = r->rest + rows * (r->row + (has_part ? r->part : 0)), whole = rest + step * ceil(kv / 128);
     const double keys = !op->causal ? kv : q > kv ? kv * kv / (2 * q) : kv - (q - 1) / 2;
+    const uint32_t row_tiles = (op->q_len + t.rows - 1) / t.rows; /* where odd, a pair has two heads' tiles */
     const double edge = t.rows / 2.0 * fmin(1, kv / q); /* keys of a step that are masked */
     const double average = rest + step * fmin(ceil(kv / 128), (keys + edge) / 128);
     double us = ceil(tiles) * whole;
     if (op->causal && t.pair > 1)
-        us = t.pair * ceil(tiles / t.pair) * average;
+        us = t.pair * ceil(tiles / t.pair) * average + (row_tiles % 2 ? 0.5 * (whole - average) : 0);
     else if (op->causal && tiles > 1)
         us = unequal_us(tiles, average, whole, planes);
     const double bytes = 2 * r->key_bytes * op->head_dim * kv * op->batch * op->kv_heads;
@@ -157,23 +159,62 @@ typedef struct grid {
     tandem_attention op; /* but for its heads and lengths */
     const td_target *target;
     double multiprocessors;
+    td_tiles tiles; /* of what is asked for */
 } grid;
 
-static double weight(const grid *g, uint32_t planes, uint32_t length)
+/* What was measured there is estimated to be; and whether its blocks are of the kind that is asked for. */
+static double estimate_at(const grid *g, uint32_t planes, uint32_t length, bool *alike)
 {
     tandem_attention op = g->op;
     op.batch = 1;
     op.heads = op.kv_heads = planes;
     op.kv_len = length;
     op.q_len = g->section == FEW ? TD_CHOICE_FEW : length;
-    if (g->section == PROLOGUE)
+    const td_tiles t = td_attention_tiles(&op, g->target, precisions[g->cost]);
+    if (g->section == PROLOGUE) {
+        *alike = (t.cluster > 0) == (g->tiles.cluster > 0);
         return estimated_prologue_us(&op, g->target);
+    }
+    *alike = t.groups == g->tiles.groups && t.shares == g->tiles.shares;
     return estimated_us(&op, g->cost, g->target, g->multiprocessors);
 }
 
-static double unit_at(const grid *g, const td_choice_times times, uint32_t i, uint32_t j)
+/* How many planes were measured of a length. */
+static uint32_t planes_of(const td_choice_times times, uint32_t j)
 {
-    return (double)times[i][j] / weight(g, td_choice_planes(i), td_choice_length(j));
+    uint32_t last = TD_CHOICE_PLANES;
+    while (last && !(times[last - 1][j] > 0))
+        last--;
+    return last;
+}
+
+/* Between four neighbours, on logarithmic axes, of which those count less whose blocks are of another kind; beyond what was
+ * measured it stays what it is. 0: not known. */
+static double unit_of(const grid *g, const td_choice_times times, double planes, double length)
+{
+    uint32_t last = TD_CHOICE_LENGTHS;
+    while (last && !planes_of(times, last - 1))
+        last--;
+    if (!last)
+        return 0;
+    const double y = fmin(length > FIRST_LENGTH ? log2(length / FIRST_LENGTH) : 0, last - 1);
+    double sum = 0, weights = 0;
+    for (uint32_t j = (uint32_t)y; j < last && j <= (uint32_t)y + 1; j++) {
+        const uint32_t count = planes_of(times, j);
+        const double x = fmin(planes > 1 ? log2(planes) : 0, count ? count - 1 : 0);
+        for (uint32_t i = (uint32_t)x; i < count && i <= (uint32_t)x + 1; i++) {
+            bool alike;
+            const double estimate = estimate_at(g, td_choice_planes(i), td_choice_length(j), &alike);
+            const double weight = (1 - fabs(x - i)) * (1 - fabs(y - j)) * (alike ? 1 : unlike);
+            if (!(times[i][j] > 0) && weight > 0)
+                return 0;
+            if (weight > 0) {
+                sum += weight * log((double)times[i][j] / estimate);
+                weights += weight;
+            }
+        }
+    }
+    return weights > 0 ? exp(sum / weights) : 0;
 }
 
 static double between(double low, double high, double x)
@@ -181,41 +222,15 @@ static double between(double low, double high, double x)
     return low > 0 && high > 0 ? low * pow(high / low, x) : 0;
 }
 
-/* Of a measured length; beyond what was measured it stays what it is. 0 if nothing was. */
-static double at_length(const grid *g, const td_choice_times times, double planes, uint32_t j)
-{
-    uint32_t last = TD_CHOICE_PLANES;
-    while (last && !(times[last - 1][j] > 0))
-        last--;
-    if (!last)
-        return 0;
-    const double x = fmin(planes > 1 ? log2(planes) : 0, last - 1);
-    const uint32_t i = (uint32_t)x;
-    return between(unit_at(g, times, i, j), unit_at(g, times, i + 1 < last ? i + 1 : i, j), x - i);
-}
-
-static double unit_of(const grid *g, const td_choice_times times, double planes, double length)
-{
-    uint32_t last = TD_CHOICE_LENGTHS;
-    while (last && !(at_length(g, times, planes, last - 1) > 0))
-        last--;
-    if (!last)
-        return 0;
-    const double x = fmin(length > FIRST_LENGTH ? log2(length / FIRST_LENGTH) : 0, last - 1);
-    const uint32_t j = (uint32_t)x;
-    return between(at_length(g, times, planes, j), at_length(g, times, planes, j + 1 < last ? j + 1 : j), x - j);
-}
-
 /* Of a precision's kernel, by what was measured with or without a mask. 0: not known. */
 static double kernel_us(const td_choice_table *table, const td_choice_part *part, int i, const tandem_attention *op)
 {
-    static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
     const td_target target = td_target_for_stream(table->sm);
-    grid square = {SQUARE, i, *op, &target, table->multiprocessors}, few = square;
+    const td_tiles t = td_attention_tiles(op, &target, precisions[i]);
+    grid square = {SQUARE, i, *op, &target, table->multiprocessors, t}, few = square;
     square.op.causal = part->causal;
     few.section = FEW;
     few.op.causal = false;
-    const td_tiles t = td_attention_tiles(op, &target, precisions[i]);
     const double row_tiles = (op->q_len + t.rows - 1) / t.rows, key_tiles = (op->kv_len + t.rows - 1) / t.rows;
     const double by_square = unit_of(&square, part->costs[i].kernel, (double)t.tiles / key_tiles, op->kv_len);
     const double by_few = unit_of(&few, part->costs[i].few, (double)t.tiles, op->kv_len);
@@ -229,7 +244,8 @@ static double kernel_us(const td_choice_table *table, const td_choice_part *part
 static double prologue_us(const td_choice_table *table, const td_choice_cost *cost, const tandem_attention *op)
 {
     const td_target target = td_target_for_stream(table->sm);
-    const grid g = {PROLOGUE, TD_CHOICE_8B, *op, &target, table->multiprocessors};
+    const grid g = {PROLOGUE, TD_CHOICE_8B, *op, &target, table->multiprocessors,
+                    td_attention_tiles(op, &target, TANDEM_PRECISION_8B)};
     const double planes = fmax(rows_read(op) / 3 / op->kv_len, 1);
     return unit_of(&g, cost->prologue, planes, op->kv_len) * estimated_prologue_us(op, &target);
 }
@@ -259,7 +275,6 @@ static double whole_us(const td_choice_table *table, const tandem_attention *op,
 
 uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op)
 {
-    static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
     uint32_t best = TANDEM_PRECISION_AUTO;
     double least = 0;
     for (int i = 0; i < TD_CHOICE_COSTS; i++) {

@@ -9,9 +9,10 @@
  * Between those goes an estimate, made of what plans have (td_attention_tiles): tiles of rows, of which as many as
  * there are multiprocessors are computed at once, and what one takes by its rows, its keys and the warpgroups that share
  * these; of a prologue its clusters. What was measured is divided by its estimate, and what that quotient is for a shape
- * lies smoothly between its neighbours, on logarithmic axes: by tiles and keys; from few queries to as many as keys by
- * how many there are, as a tile at least; of a prologue by the rows of Q, K and V that it reads. The precision with the
- * smallest sum of kernel and prologue is taken, the more exact one where two are equal.
+ * lies between its four neighbours, on logarithmic axes: by tiles and keys; from few queries to as many as keys by how
+ * many there are, as a tile at least; of a prologue by the rows of Q, K and V that it reads. Neighbours whose blocks are
+ * of another kind count a tenth. The precision with the smallest sum of kernel and prologue is taken, the more exact one
+ * where two are equal.
  * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON, who makes plans hands it in.
  */
 #ifndef TANDEM_KERNELS_CHOICE_H
