@@ -15,7 +15,7 @@
 
 enum { MOST_ROWS_AT_ONCE = 1 << 18, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
 /* That a kernel has the GPU at a time, small shapes a tenth: until its clock is what its power allows. */
-enum { TUNE_US = 120000, QUICK_US = 12000, PROVE_US = 40000 };
+enum { TUNE_US = 100000, QUICK_US = 10000, PROVE_US = 40000 };
 
 /* clang-format off */
 const char *const tool_tune_help =
