@@ -48,17 +48,18 @@ typedef struct rates {
     double step[4];   /* of 64 rows and 128 keys, by head dim (64, 80, 96, 128), where blocks have most warpgroups */
     double part;      /* of 64 rows, where some of a step's keys are masked */
     double light;     /* so much of a step's time where few multiprocessors are busy: their clock is higher */
+    double shared;    /* so much longer is a step where warpgroups share the keys */
     double key_bytes; /* of a value of K or V */
 } rates;
 
 /* On a stream and in the shared memory that every executor has, of F16 and of 8B. */
 static const rates all_rates[2][2] = {
-    {{2.6, 0.6, {0.52, 0.71, 0.75, 0.88}, 0, 0.86, 2}, {3, 1, {0.362, 0.445, 0.455, 0.505}, 0.6, 1, 1}},
-    {{2.6, 0.6, {0.65, 1.03, 1.07, 1.15}, 0, 0.86, 2}, {3, 1, {0.39, 0.445, 0.455, 0.62}, 0.6, 1, 1}}};
+    {{2.6, 0.6, {0.52, 0.71, 0.75, 0.88}, 0, 0.86, 1.3, 2}, {3, 1, {0.362, 0.445, 0.455, 0.505}, 0.6, 1, 1.08, 1}},
+    {{2.6, 0.6, {0.65, 1.03, 1.07, 1.15}, 0, 0.86, 1.3, 2}, {3, 1, {0.39, 0.445, 0.455, 0.62}, 0.6, 1, 1.08, 1}}};
 
 /* What a launch takes; bytes of K and V that all blocks together get in a microsecond, and what that takes longer at
- * first; how much longer a step takes where warpgroups share the keys. */
-static const double launch_us = 2.5, key_rate = 4e6, first_keys_us = 7.5, shared_longer = 1.08;
+ * first. */
+static const double launch_us = 2.5, key_rate = 4e6, first_keys_us = 7.5;
 
 static uint32_t groups_of_most(uint32_t head_dim, int cost, bool roomy)
 {
@@ -91,7 +92,7 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
         i++;
     const double most = groups_of_most(op->head_dim, cost, roomy);
     const double longer = cost == TD_CHOICE_F16 ? TD_F16_INLINE_LONGER : TD_HOPPER_LONGER(op->head_dim);
-    const double slower = t.groups < most ? most / (most - 1) / longer : t.shares > 1 ? shared_longer : 1;
+    const double slower = t.shares > 1 ? r->shared : t.groups < most ? most / (most - 1) / longer : 1;
     const double q = op->q_len, kv = op->kv_len, planes = (double)op->batch * op->heads, rows = t.rows / 64.0;
     const double tiles = (double)t.tiles / multiprocessors;
     const double step = rows * slower * r->step[i] * (r->light + (1 - r->light) * fmin(1, tiles));

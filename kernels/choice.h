@@ -81,8 +81,8 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  *
  *     rest, row 2.6 and 0.6 of F16; 3 and 1 of 8B, 1.6 where some of a step's keys are masked
  *     step      by head dim up to 64, 80, 96, 128: of F16 0.52, 0.71, 0.75, 0.88 (14 % less where multiprocessors are
- *               idle), of 8B 0.362, 0.445, 0.455, 0.505; 8 % more where warpgroups share keys, 7 to 17 % more in
- *               smaller blocks
+ *               idle), of 8B 0.362, 0.445, 0.455, 0.505; where warpgroups share keys 30 % more of F16, 8 % of 8B, in
+ *               smaller blocks 7 to 17 % more
  *     waves     of tiles of `rows` rows on 132 multiprocessors: whole ones; with a mask as they get them in order
  *     keys      that a query sees on average
  *     bytes     3 a value of Q, K and V, read as 16 bits and written as 8
