@@ -55,7 +55,7 @@ typedef struct rates {
 /* On a stream and in the shared memory that every executor has, of F16 and of 8B. */
 static const rates all_rates[2][2] = {
     {{2.6, 0.6, {0.52, 0.71, 0.75, 0.88}, 0, 0.86, 1.3, 2}, {3, 1, {0.362, 0.445, 0.455, 0.505}, 0.6, 1, 1.08, 1}},
-    {{2.6, 0.6, {0.65, 1.03, 1.07, 1.15}, 0, 0.86, 1.3, 2}, {3, 1, {0.39, 0.445, 0.455, 0.62}, 0.6, 1, 1.08, 1}}};
+    {{2.6, 0.6, {0.62, 0.73, 0.82, 1.09}, 0, 0.86, 1.3, 2}, {3, 1, {0.39, 0.445, 0.455, 0.62}, 0.6, 1, 1.08, 1}}};
 
 /* What a launch takes; bytes of K and V that all blocks together get in a microsecond, and what that takes longer at
  * first. */
@@ -91,7 +91,7 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
     while (head_dims[i] < op->head_dim && i < 3)
         i++;
     const double most = groups_of_most(op->head_dim, cost, roomy);
-    const double longer = cost == TD_CHOICE_F16 ? TD_F16_INLINE_LONGER : TD_HOPPER_LONGER(op->head_dim);
+    const double longer = cost == TD_CHOICE_F16 ? TD_F16_INLINE_LONGER(op->head_dim) : TD_HOPPER_LONGER(op->head_dim);
     const double slower = t.shares > 1 ? r->shared : t.groups < most ? most / (most - 1) / longer : 1;
     const double q = op->q_len, kv = op->kv_len, planes = (double)op->batch * op->heads, rows = t.rows / 64.0;
     const double tiles = (double)t.tiles / multiprocessors;

@@ -89,14 +89,15 @@ typedef struct direct_kernels {
     uint32_t dim;
     td_kernel kernels[2], inlines[2], shorts[2];
 } direct_kernels;
-#define DIRECT(d)                                                                                             \
-    d, {F16_WGMMA("attn_f16_wgmma", d), F16_WGMMA("attn_bf16_wgmma", d)},                                     \
-        {F16_WGMMA("attn_f16_wgmma_inline", d), F16_WGMMA("attn_bf16_wgmma_inline", d)}
-#define SHORTS(d) {F16_WGMMA("attn_f16_wgmma_inline_short", d), F16_WGMMA("attn_bf16_wgmma_inline_short", d)}
-static const direct_kernels directs[] = {{DIRECT(64), {{0}}},
-                                         {DIRECT(80), SHORTS(80)},
-                                         {DIRECT(96), SHORTS(96)},
-                                         {DIRECT(128), SHORTS(128)}};
+#define DIRECT(d)                                                                                     \
+    {                                                                                                 \
+        d, {F16_WGMMA("attn_f16_wgmma", d), F16_WGMMA("attn_bf16_wgmma", d)},                         \
+            {F16_WGMMA("attn_f16_wgmma_inline", d), F16_WGMMA("attn_bf16_wgmma_inline", d)},          \
+        {                                                                                             \
+            F16_WGMMA("attn_f16_wgmma_inline_short", d), F16_WGMMA("attn_bf16_wgmma_inline_short", d) \
+        }                                                                                             \
+    }
+static const direct_kernels directs[] = {DIRECT(64), DIRECT(80), DIRECT(96), DIRECT(128)};
 static const td_kernel kernel_fast_8b = {
     .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
 static const td_kernel kernel_fast_f16 = {
@@ -802,8 +803,6 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
 {
     double times[2];
 
-    if (op->head_dim <= 64)
-        return TD_F16_INLINE_GROUPS;
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t rows = 64 * (TD_F16_INLINE_GROUPS - i);
         const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows);
@@ -813,7 +812,7 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
         if (op->causal)
             times[i] *= (double)op->kv_len + rows; /* twice what a query sees, and what the mask hides of a block's keys */
     }
-    const bool pays = times[1] < TD_F16_INLINE_LONGER * times[0];
+    const bool pays = times[1] < TD_F16_INLINE_LONGER(op->head_dim) * times[0];
     const bool is_short = target->rows ? target->rows == TD_SHORT_ROWS : pays;
     return TD_F16_INLINE_GROUPS - is_short;
 }

@@ -342,14 +342,14 @@ typedef struct td_params_attention {
 #define TD_F16_SHARED(d, keys, groups, stages) \
     (TD_F16_PARTS(d) * 128u * (128u * (groups) + 2u * (stages) * (keys)) + 1024u)
 #define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS, TD_F16_GROUPS(d), TD_F16_STAGES(d))
-/* `attn_f16_wgmma_inline` and, above head dim 64, `attn_f16_wgmma_inline_short`, whose blocks have a warpgroup less: the same
- * in 47 KB of shared memory, a ring of slots of a step's keys of K or V, with two barriers and a number each. */
-#define TD_F16_INLINE_KEYS(d) ((d) <= 64u ? 64u : 32u) /* a step */
+/* `attn_f16_wgmma_inline` and `attn_f16_wgmma_inline_short`, whose blocks have a warpgroup less: the same in 47 KB of shared
+ * memory, a ring of slots of a step's keys of K or V, with two barriers and a number each. */
+#define TD_F16_INLINE_KEYS(d) ((d) <= 80u ? 64u : (d) <= 96u ? 48u : 32u) /* a step */
 #define TD_F16_INLINE_GROUPS 3u
-#define TD_F16_INLINE_LONGER 1.3 /* time of such a block, by the short one's */
-#define TD_F16_INLINE_SLOTS 5u
-#define TD_F16_INLINE_SHARED(d, keys, slots) (((slots) * (128u * TD_F16_PARTS(d) * (keys) + 20u) + 1023u) / 1024u * 1024u)
-#define TD_F16_INLINE_SHARED_BYTES(d) TD_F16_INLINE_SHARED(d, TD_F16_INLINE_KEYS(d), TD_F16_INLINE_SLOTS)
+#define TD_F16_INLINE_LONGER(d) ((d) <= 64u ? 1.12 : 1.25) /* time of such a block, by the short one's */
+#define TD_F16_INLINE_SLOTS(d) ((d) == 80u ? 4u : 5u)
+#define TD_F16_INLINE_SHARED(d, keys, slots) (((slots) * (2u * (d) * (keys) + 20u) + 1023u) / 1024u * 1024u)
+#define TD_F16_INLINE_SHARED_BYTES(d) TD_F16_INLINE_SHARED(d, TD_F16_INLINE_KEYS(d), TD_F16_INLINE_SLOTS(d))
 typedef struct td_params_attention_f16 {
     const uint32_t *cancel;
     td_tensor q, k, v, o;

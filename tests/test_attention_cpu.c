@@ -446,12 +446,12 @@ static void test_plans(void **state)
                     if (direct) {
                         td_params_attention_f16 params;
                         memcpy(&params, last->params, sizeof params);
-                        assert_string_equal(last->kernel->name, "attn_f16_wgmma_inline");
-                        assert_string_equal(last->kernel->entry, "attn_f16_wgmma_inline_d64");
+                        assert_string_equal(last->kernel->name, "attn_f16_wgmma_inline_short");
+                        assert_string_equal(last->kernel->entry, "attn_f16_wgmma_inline_short_d64");
                         assert_int_equal(plan.record_count, 1);
                         assert_int_equal(plan.scratch_bytes, 0);
                         assert_true(last->shared_bytes <= 47 * 1024);
-                        assert_int_equal(last->block[0], 64 * 3 * 2 + 128);
+                        assert_int_equal(last->block[0], 64 * 2 * 2 + 128);
                         assert_int_equal(last->grid[0], 12);
                         assert_int_equal(params.step_keys, layout.step_keys);
                         assert_true(fabs((double)params.scale * 8 - 1) < 1e-6);

@@ -828,11 +828,11 @@ static void test_direct(void **state)
               (options){.stream = true});
 }
 
-/* The same in command buffers: rings of 5 slots of 32 or 64 keys, rounded several times, and across tiles of rows; blocks of
- * two sizes, as seeds are even or odd. */
+/* The same in command buffers: rings of 4 or 5 slots of 32, 48 or 64 keys, rounded several times, and across tiles of rows;
+ * blocks of two sizes, as seeds are even or odd. */
 static void test_direct_inline(void **state)
 {
-    static const uint32_t dims[] = {64, 80, 96, 128}, lengths[] = {1, 31, 32, 33, 63, 64, 65};
+    static const uint32_t dims[] = {64, 80, 96, 128}, lengths[] = {1, 31, 32, 33, 48, 63, 64, 65};
     static const struct {
         uint32_t heads, kv_heads, q_len, kv_len, causal;
     } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 330, 500, 1}, {1, 1, 1, 1, 0}, {2, 2, 200, 70, 1}, {1, 1, 64, 700, 0}};
@@ -861,20 +861,20 @@ static void test_direct_inline(void **state)
                                   .seed = 300 + 5 * i + s},
                       (options){.schedules = quick ? 1 : 3});
             }
-    for (uint32_t q = 0; q < 7 && !quick; q++)
-        for (uint32_t k = 0; k < 7; k++)
+    for (uint32_t q = 0; q < 8 && !quick; q++)
+        for (uint32_t k = 0; k < 8; k++)
             check(module_of(90), 90,
                   &(tu_shape){.heads = 1 + (q + k) % 2,
                               .q_len = lengths[q],
                               .kv_len = lengths[k] + (k % 2) * 64,
                               .head_dim = dims[(q + k) % 4],
-                              .causal = (q * 7 + k) / 3 % 2,
+                              .causal = (q * 8 + k) / 3 % 2,
                               .precision = TANDEM_PRECISION_F16,
                               .dtype_q = 1 + q % 2,
                               .dtype_k = 1 + q % 2,
                               .dtype_v = 1 + q % 2,
                               .lse = 1,
-                              .seed = 340 + 7 * q + k},
+                              .seed = 340 + 8 * q + k},
                   (options){.schedules = 2});
     /* a bad V in steps that the mask cuts, scores of a wide range, blocks with several tiles of rows */
     for (uint32_t i = 0; i < 4; i++)

@@ -24,7 +24,7 @@
 #include "tests/ring_orders.h"
 
 /* Of the kernel: warps that fetch, and its ring. */
-enum { FETCHERS = 4, SLOTS = TD_F16_INLINE_SLOTS };
+enum { FETCHERS = 4, SLOTS = TD_F16_INLINE_SLOTS(128), FEW_SLOTS = TD_F16_INLINE_SLOTS(80) };
 enum { MOST_SLOTS = 10, MOST_CONSUMERS = 12 };
 
 typedef enum mistake {
@@ -311,8 +311,9 @@ static void test_every_order(void **state)
 {
     static const struct {
         uint32_t slots, fetchers, consumers;
-    } cases[] = {{SLOTS, 1, 3}, {SLOTS, 2, 2}, {SLOTS, 2, 3}, {SLOTS, 3, 2}, {4, 2, 2}, {3, 2, 3},
-                 {3, 3, 2},     {2, 2, 3},     {2, 3, 3},     {2, 4, 2}};
+    } cases[] = {{SLOTS, 1, 3}, {SLOTS, 2, 2},     {SLOTS, 2, 3},     {SLOTS, 3, 2},     {FEW_SLOTS, 1, 3},
+                 {3, 2, 3},     {FEW_SLOTS, 2, 2}, {FEW_SLOTS, 2, 3}, {FEW_SLOTS, 3, 2}, {3, 3, 2},
+                 {2, 2, 3},     {2, 3, 3},         {2, 4, 2}};
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -334,8 +335,8 @@ static void test_many_orders(void **state)
     (void)state;
     for (uint32_t groups = 1; groups <= TD_F16_INLINE_GROUPS; groups++)
         for (uint32_t t = 0; t < sizeof tiles / sizeof *tiles; t++)
-            for (uint64_t seed = 1; seed <= 80; seed++) {
-                const ring_case c = {SLOTS, tiles[t], FETCHERS, 4 * groups, RIGHT};
+            for (uint64_t seed = 1; seed <= 160; seed++) {
+                const ring_case c = {seed % 2 ? SLOTS : FEW_SLOTS, tiles[t], FETCHERS, 4 * groups, RIGHT};
 
                 fail_if(in_some_order(&c, seed), &c, seed);
             }
@@ -408,7 +409,11 @@ static void test_sequence(void **state)
             assert_int_equal(td_ring_empty_parity(place), (f / slots + 1) % 2);
         }
     }
-    assert_in_range(TD_F16_INLINE_SLOTS, 2, MOST_SLOTS);
+    for (uint32_t d = 64; d <= 128; d += 16) {
+        const uint32_t slots = TD_F16_INLINE_SLOTS(d);
+        assert_true(slots == SLOTS || slots == FEW_SLOTS);
+        assert_in_range(slots, 2, MOST_SLOTS);
+    }
     assert_in_range(4 * TD_F16_INLINE_GROUPS, 4, MOST_CONSUMERS);
 }
 

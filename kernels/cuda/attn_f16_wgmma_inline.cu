@@ -25,17 +25,18 @@
  *   it has waited for phase n - 2 itself. Of full: a warp has waited for phase n - 1 itself; phase n + 1 cannot end
  *   before round n + 1 is written, behind phase n of empty, behind this very warp's arrival.
  * - Nobody waits for ever: copies come whether or not their thread waits for room. A warp that computes waits for V(t) with
- *   K(t+1) in hand and nothing else, so with two slots or more somebody can always go on. A turn at the products (below
- *   head dim 128, where turns pay) waits for a warpgroup that has its tiles of keys, or waits for nothing but these.
+ *   K(t+1) in hand and nothing else, so with two slots or more somebody can always go on. A turn at the products
+ *   (where turns pay) waits for a warpgroup that has its tiles of keys, or waits for nothing but these.
  * - Where the mask cuts a step, those that fetch wait for their own copies of V, clear what is not finite, say where the
  *   first such key is, and arrive at full themselves. `first_bad` of a slot is that key minus the number of cut steps before
  *   this one times the keys of a step: so the latest is the least, and nobody has to clear it.
  * - Behind the last fetches nobody arrives at empty, as nobody waits there.
  * Every wait at these ends after some ten seconds: then the kernel traps, which loses the device instead of hanging it.
  *
- * Three warpgroups get more out of each slot, two waste less of small shapes (NOTES.md).
- * Shared bytes: TD_F16_INLINE_SHARED_BYTES(d). Registers: 152 of a thread that computes and 56 of one that fetches; of the
- * short blocks 232 and 40.
+ * Three warpgroups get more out of each slot, two waste less of small shapes. What those that fetch have to do for a fetch
+ * limits all of it (NOTES.md).
+ * Shared bytes: TD_F16_INLINE_SHARED_BYTES(d). Registers: 152 of a thread that computes and 56 of one that fetches, at
+ * d80 and d96 144 and 80; of the short blocks 216 and 72, at d80 208 and 88.
  */
 #include "f16.cuh"
 #include "kernels/ring_single.h"
@@ -50,12 +51,14 @@ template <int Dim, int Keys, int Groups, int Slots, bool Bf16> struct F16InlineT
     static constexpr uint32_t slots = Slots;
     static constexpr bool bf16 = Bf16, staged = false;
     static constexpr int rows = 64 * Groups, threads = 128 * (Groups + 1);
-    static constexpr int parts = (Dim + 63) / 64; /* a row is cut into parts of 64 channels: 128 bytes */
-    static constexpr int consumer_registers = Groups == 2 ? 232 : 152, producer_registers = Groups == 2 ? 40 : 56;
-    static constexpr bool turns = Dim < 128; /* at the products */
+    /* A row is cut into parts of so many bytes that nothing is left over. */
+    static constexpr int part = Dim % 64 == 0 ? 128 : Dim % 32 == 0 ? 64 : 32, parts = 2 * Dim / part;
+    static constexpr int consumer_registers = Groups == 2 ? (Dim == 80 ? 208 : 216) : Dim % 64 ? 144 : 152;
+    static constexpr int producer_registers = Groups == 2 ? 504 - 2 * consumer_registers : 512 - 3 * consumer_registers;
+    static constexpr bool turns = Dim < 128 || Groups == 3; /* at the products */
 
     struct Shared {
-        alignas(1024) uint8_t slot[Slots][parts][Keys * 128];
+        alignas(1024) uint8_t slot[Slots][parts][Keys * part];
         uint64_t full[Slots], empty[Slots];
         int first_bad[Slots];
     };
@@ -64,57 +67,190 @@ template <int Dim, int Keys, int Groups, int Slots, bool Bf16> struct F16InlineT
     static_assert(sizeof(Shared) <= 47 * 1024, "more than a block has in a command buffer");
 };
 
-/* The fetching warpgroup: K(0), K(1) V(0), K(2) V(1), ... */
+/* Copies of Rows rows of Dim channels into swizzled parts of Part bytes, by 128 threads: neighbours have neighbouring pieces of
+ * 16 bytes. After `period` rounds a thread's pieces lie multiples of eight rows further, where the swizzle is the same. */
+template <int Rows, int Dim, int Part> struct F16RingCopy {
+    static constexpr int pieces = Dim / 8, total = Rows * pieces, rounds = (total + 127) / 128;
+    static constexpr int period = pieces / (pieces & -pieces), period_rows = 128 * period / pieces;
+    static constexpr int own = rounds < period ? rounds : period;
+    static_assert(pieces % 2 == 0 && period_rows % 8 == 0, "the swizzle is the same");
+
+    uint32_t place[own];
+    int row[own];
+    int64_t k[own], v[own]; /* from a tile's first byte */
+    int64_t k_period, v_period;
+
+    __device__ __forceinline__ F16RingCopy(int64_t k_bytes, int64_t v_bytes)
+        : k_period(period_rows * k_bytes), v_period(period_rows * v_bytes)
+    {
+#pragma unroll
+        for (int i = 0; i < own; i++) {
+            const int piece = int(threadIdx.x) % 128 + 128 * i, at = piece % pieces;
+
+            row[i] = piece / pieces;
+            place[i] = uint32_t(at / (Part / 16) * Rows * Part + row[i] * Part +
+                                (at ^ row[i] * Part / 128) % (Part / 16) * 16);
+            k[i] = row[i] * k_bytes + at * 16;
+            v[i] = row[i] * v_bytes + at * 16;
+        }
+    }
+
+    __device__ __forceinline__ static bool has(int round)
+    {
+        return 128 * (round + 1) <= total || int(threadIdx.x) % 128 < total - 128 * round;
+    }
+    template <bool V> __device__ __forceinline__ const uint8_t *from(const uint8_t *x, int round) const
+    {
+        return x + (V ? v : k)[round % period] + round / period * (V ? v_period : k_period);
+    }
+    __device__ __forceinline__ uint32_t to(int round) const
+    {
+        return place[round % period] + uint32_t(round / period * period_rows * Part);
+    }
+
+    template <bool V> __device__ __forceinline__ void start(uint32_t slot, const uint8_t *x) const
+    {
+#pragma unroll
+        for (int i = 0; i < rounds; i++)
+            if (has(i))
+                cp_async_16(slot + to(i), from<V>(x, i));
+    }
+    /* Of the rows `there` exist; the others become zeros. */
+    template <bool V> __device__ __forceinline__ void start(uint32_t slot, const uint8_t *x, int there) const
+    {
+#pragma unroll
+        for (int i = 0; i < rounds; i++)
+            if (has(i))
+                cp_async_16_or_zero(slot + to(i), from<V>(x, i),
+                                    row[i % period] + i / period * period_rows < there ? 16 : 0);
+    }
+
+    /* Clears the pieces that this thread copied where they hold a NaN or an infinity; the first such row, or Rows. */
+    __device__ __forceinline__ int clear_bad(uint8_t *shared, uint32_t exponent) const
+    {
+        int first = Rows;
+
+#pragma unroll
+        for (int i = 0; i < rounds; i++) {
+            if (!has(i))
+                break;
+            uint32_t *words = reinterpret_cast<uint32_t *>(shared + to(i));
+            bool bad = false;
+
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                bad |= (words[j] & exponent) == exponent || (words[j] & exponent << 16) == exponent << 16;
+            if (bad) {
+                *reinterpret_cast<uint4 *>(words) = make_uint4(0, 0, 0, 0);
+                first = min(first, row[i % period] + i / period * period_rows);
+            }
+        }
+        return first;
+    }
+};
+
+/* The fetching warpgroup: K(0), K(1) V(0), K(2) V(1), ... After the first, fetches are pairs, of which 2 * slots are two
+ * rounds of the ring: pairs of whole tiles are written out for each place in these, so that addresses and parities are
+ * numbers in the instructions. */
 template <class T>
 __device__ __forceinline__ void f16_fetch(typename T::Shared &shared, const td_params_attention_f16 &p, uint32_t begin,
                                           uint32_t end)
 {
-    using Copy = F16Copy<T::keys, T::dim>;
-    const uint32_t first_slot = shared_address(shared.slot[0]);
+    using Copy = F16RingCopy<T::keys, T::dim, T::part>;
+    constexpr uint32_t slots = T::slots, slot_bytes = sizeof shared.slot[0];
+    const Copy copy(2 * p.k.stride_row, 2 * p.v.stride_row);
+    const int64_t k_tile = 2 * T::keys * p.k.stride_row, v_tile = 2 * T::keys * p.v.stride_row;
+    const uint32_t first_slot = shared_address(shared.slot[0]), first_full = shared_address(&shared.full[0]);
     td_ring_place place = {0, 0};
+    uint32_t pair = 0;          /* the next one */
     const uint8_t *v = nullptr; /* of the tile before */
     int v_there = 0, cuts = 0;
     bool cut = false;
 
-    const auto start = [&](const uint8_t *from, int64_t stride_row, int there) {
-        wait_or_trap(shared.empty[place.slot], td_ring_empty_parity(place));
-        Copy::start(first_slot + place.slot * uint32_t(sizeof shared.slot[0]), from, 2 * stride_row, there);
-    };
+    const auto wait_for_room = [&] { wait_or_trap(shared.empty[place.slot], td_ring_empty_parity(place)); };
+    const auto slot = [&] { return first_slot + place.slot * slot_bytes; };
     const auto arrive = [&] {
-        cp_async_arrive(shared_address(&shared.full[place.slot]));
-        place = td_ring_next(place, T::slots);
+        cp_async_arrive(first_full + 8 * place.slot);
+        place = td_ring_next(place, slots);
     };
     const auto fetch_v = [&] {
-        start(v, p.v.stride_row, v_there);
+        wait_for_room();
+        copy.template start<true>(slot(), v, v_there);
         if (__builtin_expect(cut, 0)) {
             cp_async_commit();
             cp_async_wait<0>();
-            const int first = Copy::clear_bad(shared.slot[place.slot][0], T::bf16 ? 0x7f80u : 0x7c00u);
+            const int first = copy.clear_bad(shared.slot[place.slot][0], T::bf16 ? 0x7f80u : 0x7c00u);
             if (first < T::keys)
                 atomicMin(&shared.first_bad[place.slot], first - T::keys * cuts);
             cuts++;
-            mbarrier_arrive(shared_address(&shared.full[place.slot]));
-            place = td_ring_next(place, T::slots);
+            mbarrier_arrive(first_full + 8 * place.slot);
+            place = td_ring_next(place, slots);
         } else {
             arrive();
         }
+        pair = pair + 1 < slots ? pair + 1 : 0;
+    };
+    const auto fetch_whole = [&](uint32_t fetch, auto of_v, const uint8_t *&x) {
+        const td_ring_place at = {fetch % slots, fetch / slots % 2};
+
+        if (!mbarrier_try_wait(shared_address(&shared.empty[0]) + 8 * at.slot, td_ring_empty_parity(at)))
+            wait_or_trap(shared.empty[at.slot], td_ring_empty_parity(at));
+        copy.template start<decltype(of_v)::value>(first_slot + at.slot * slot_bytes, x);
+        cp_async_arrive(first_full + 8 * at.slot);
+        x += decltype(of_v)::value ? v_tile : k_tile;
+    };
+    /* So many pairs of whole tiles, K and V of the tile before, of which the mask cuts nothing. */
+    const auto fetch_pairs = [&](const uint8_t *&k, int count) {
+        static_assert(slots <= 5, "as many pairs as are written out");
+#define TD_PAIR(number)                                                \
+    case number:                                                       \
+        if constexpr (number < slots) {                                \
+            fetch_whole(2 * number + 1, std::false_type{}, k);         \
+            fetch_whole(2 * number + 2, std::true_type{}, v);          \
+            if (--count == 0) {                                        \
+                pair = (number + 1) % slots;                           \
+                break;                                                 \
+            }                                                          \
+        }
+        switch (pair) {
+            while (true) {
+                TD_PAIR(0)
+                TD_PAIR(1)
+                TD_PAIR(2)
+                TD_PAIR(3)
+                TD_PAIR(4)
+            }
+        }
+#undef TD_PAIR
+        const uint32_t next = 2 * pair + 1;
+        place.slot = next >= slots ? next - slots : next;
+        place.odd = next >= slots;
     };
 #pragma unroll 1
     for (uint32_t work = begin; work < end; work = f16_next(p, work)) {
         const F16Place at = f16_place<T>(p, work);
-        const uint8_t *k = f16_rows(p.k, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
+        const int whole = min(at.steps, p.causal ? min(int(p.k.rows), at.free_keys + T::keys) / T::keys
+                                                 : int(p.k.rows) / T::keys);
+        const uint8_t *k = f16_rows(p.k, at.batch, at.kv_head, 0);
+        int step = 0;
 
 #pragma unroll 1
-        for (int step = 0; step < at.steps; step++) {
-            start(k, p.k.stride_row, int(p.k.rows) - step * T::keys);
-            arrive();
-            k += 2 * T::keys * p.k.stride_row;
-            if (v)
-                fetch_v();
-            v = step ? v + 2 * T::keys * p.v.stride_row
-                     : f16_rows(p.v, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
-            v_there = int(p.k.rows) - step * T::keys;
-            cut = p.causal && (step + 1) * T::keys > at.free_keys;
+        while (step < at.steps) {
+            if (step > 0 && step < whole) {
+                fetch_pairs(k, whole - step);
+                step = whole;
+            } else {
+                wait_for_room();
+                copy.template start<false>(slot(), k, int(p.k.rows) - step * T::keys);
+                arrive();
+                k += k_tile;
+                if (v)
+                    fetch_v();
+                v = step ? v + v_tile : f16_rows(p.v, at.batch, at.kv_head, 0);
+                step++;
+            }
+            v_there = int(p.k.rows) - (step - 1) * T::keys;
+            cut = p.causal && step * T::keys > at.free_keys;
         }
     }
     if (v)
@@ -146,10 +282,25 @@ template <class T> struct F16InlineConsumer : F16Consumer<T> {
     __device__ __forceinline__ void issue_qk(uint32_t k)
     {
         wgmma_fence();
-        wgmma_qk<false, T::bf16>(s, q[0], descriptor<128>(k));
+        wgmma_qk<false, T::bf16>(s, q[0], descriptor<T::part>(k));
 #pragma unroll
         for (int step = 1; step < T::dim / 16; step++)
-            wgmma_qk<true, T::bf16>(s, q[step], descriptor<128>(k + step / 4 * (T::keys * 8) + step % 4 * 2));
+            wgmma_qk<true, T::bf16>(s, q[step],
+                                    descriptor<T::part>(k + 32 * step / T::part * (T::keys * T::part / 16) +
+                                                        32 * step % T::part / 16));
+        wgmma_commit();
+    }
+
+    /* v's word says how far it is from one part to the next. */
+    __device__ __forceinline__ void issue_pv(uint32_t v)
+    {
+#pragma unroll
+        for (int step = 0; step < T::keys / 16; step++)
+            wgmma_hold(this->p[step]);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < T::keys / 16; step++)
+            wgmma_pv<T::bf16>(this->o, this->p[step], descriptor<T::part>(v + step * T::part));
         wgmma_commit();
     }
 };
@@ -160,7 +311,7 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared, con
 {
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
     const int first_row = 64 * group + int(threadIdx.x) % 128 / 32 * 16;
-    constexpr uint32_t part_words = T::keys * 128 / 16, slot_words = T::parts * part_words;
+    constexpr uint32_t part_words = T::keys * T::part / 16, slot_words = T::parts * part_words;
     const uint32_t k_tile = tile_word(shared.slot[0]);
     const uint32_t v_tile = part_words << 16 | shared_address(shared.slot[0]) >> 4;
     const float scale = __fmul_rn(p.scale, TD_LOG2_E);
@@ -328,10 +479,10 @@ template <class T> __device__ __forceinline__ void attend_f16_ring(const td_para
             td::attend_f16_ring<td::F16InlineTile<dim, keys, groups, slots, bf16>>(p); \
     }
 #define TD_F16_INLINE_ENTRIES(suffix, d, groups)                                                                     \
-    TD_F16_INLINE_ENTRY(attn_f16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups, TD_F16_INLINE_SLOTS, \
+    TD_F16_INLINE_ENTRY(attn_f16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups, TD_F16_INLINE_SLOTS(d), \
                         false)                                                                                       \
     TD_F16_INLINE_ENTRY(attn_bf16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups,                     \
-                        TD_F16_INLINE_SLOTS, true)
+                        TD_F16_INLINE_SLOTS(d), true)
 #ifdef TD_F16_INLINE_VARIANTS
 TD_F16_INLINE_VARIANTS
 #else
@@ -339,6 +490,7 @@ TD_F16_INLINE_ENTRIES(, 64, TD_F16_INLINE_GROUPS)
 TD_F16_INLINE_ENTRIES(, 80, TD_F16_INLINE_GROUPS)
 TD_F16_INLINE_ENTRIES(, 96, TD_F16_INLINE_GROUPS)
 TD_F16_INLINE_ENTRIES(, 128, TD_F16_INLINE_GROUPS)
+TD_F16_INLINE_ENTRIES(_short, 64, TD_F16_INLINE_GROUPS - 1)
 TD_F16_INLINE_ENTRIES(_short, 80, TD_F16_INLINE_GROUPS - 1)
 TD_F16_INLINE_ENTRIES(_short, 96, TD_F16_INLINE_GROUPS - 1)
 TD_F16_INLINE_ENTRIES(_short, 128, TD_F16_INLINE_GROUPS - 1)

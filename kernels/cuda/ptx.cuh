@@ -205,6 +205,8 @@ TD_WGMMA_E4M3(104, 26, 26, 27, 28, 29, 30, 31)
 TD_WGMMA_E4M3(128, 32, 32, 33, 34, 35, 36, 37)
 TD_WGMMA_E4M3(136, 34, 34, 35, 36, 37, 38, 39)
 
+#define TD_D_24 TD_D_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define TD_X_24(c, x) TD_X_16(c, x), TD_X_AT(c, x, 16), TD_X_AT(c, x, 20)
 #define TD_D_40 TD_D_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define TD_D_80 TD_D_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define TD_D_88 TD_D_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
@@ -257,6 +259,7 @@ TD_WGMMA_QK(176, 88, 88, 89)
             TD_WGMMA_QK_A_ONE(n, count, "f16", a0, a1, a2, a3, b, "0", "=f");                                       \
     }
 TD_WGMMA_QK_A(32, 16, 16, 17, 18, 19, 20)
+TD_WGMMA_QK_A(48, 24, 24, 25, 26, 27, 28)
 TD_WGMMA_QK_A(64, 32, 32, 33, 34, 35, 36)
 
 /* C += A B of 64 x n, k = 16: A in registers, a warp's 16 rows as mma's fragment; B in shared memory, a row being its n. */
