@@ -72,6 +72,7 @@ static const td_kernel kernels_attn_8b_wgmma_short[D_COUNT - 1] = {
 static const td_kernel kernels_attn_8b_wgmma_split[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_split, 32), WGMMA(attn_8b_wgmma_split, 64), WGMMA(attn_8b_wgmma_split, 96),
     WGMMA(attn_8b_wgmma_split, 128)};
+static const td_kernel kernel_attn_8b_wgmma_pair = WGMMA(attn_8b_wgmma_pair, 64);
 static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT] = {
     WGMMA(attn_8b_wgmma_dump, 32), WGMMA(attn_8b_wgmma_dump, 64), WGMMA(attn_8b_wgmma_dump, 96),
     WGMMA(attn_8b_wgmma_dump, 128), WGMMA(attn_8b_wgmma_dump, 256)};
@@ -985,11 +986,12 @@ typedef struct hopper_block {
 static hopper_block hopper_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
     const uint32_t most = TD_HOPPER_GROUPS(d_pad);
-    const hopper_block ways[] = {{most, 1}, {most - 1, 1}, {most, TD_HOPPER_SPLITS(d_pad)}};
+    const hopper_block ways[] = {{most, 1}, {most - 1, 1}, {most, TD_HOPPER_SPLITS(d_pad)}, {most, 2}};
     const double steps = op->kv_len / (double)TD_HOPPER_KEYS; /* below: microseconds of a tile, and of each step */
     const double split = d_pad <= 64 ? (2.4 + 0.44 * steps) / (3.0 + 1.27 * steps)
                                      : (2.4 + 0.53 * steps) / (3.0 + 1.16 * steps);
-    const double each[] = {TD_HOPPER_LONGER(d_pad), 1, split}; /* what a tile takes, by that of a short block */
+    const double pair = (3.0 + 0.86 * steps) / (3.0 + 1.27 * steps);
+    const double each[] = {TD_HOPPER_LONGER(d_pad), 1, split, pair}; /* what a tile takes, by that of a short block */
     uint32_t best = 0;
     double least = 0;
 
@@ -998,8 +1000,8 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
     if (target->dump)
         return ways[1];
     if (target->rows != TD_BEST_ROWS)
-        return ways[target->rows - TD_MOST_ROWS];
-    for (uint32_t i = 0; i < 3; i++) {
+        return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
+    for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
         const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
         const double time = each[i] * (op->causal ? fmax(1, blocks / 2) : ceil(blocks));
@@ -1298,8 +1300,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                               : ring   ? (block.groups < TD_HOPPER_INLINE_GROUPS(d_pad)
                                               ? &kernels_attn_8b_wgmma_inline_short[d_index]
                                               : &kernels_attn_8b_wgmma_inline[d_index])
-                              : wgmma  ? (dump               ? &kernels_attn_8b_wgmma_dump[d_index]
-                                          : block.splits > 1 ? &kernels_attn_8b_wgmma_split[d_index]
+                              : wgmma  ? (dump                ? &kernels_attn_8b_wgmma_dump[d_index]
+                                          : block.splits == 2 ? &kernel_attn_8b_wgmma_pair
+                                          : block.splits > 1  ? &kernels_attn_8b_wgmma_split[d_index]
                                           : block.groups < TD_HOPPER_GROUPS(d_pad)
                                               ? &kernels_attn_8b_wgmma_short[d_index]
                                               : &kernels_attn_8b_wgmma[d_index])

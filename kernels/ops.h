@@ -22,8 +22,14 @@ typedef enum td_accumulator {
 } td_accumulator;
 
 /* Blocks of attn_8b_wgmma: those that pay off, those of more rows, those of fewer, whose bits are the same; those of 64
- * rows whose warpgroups share the keys, so add up in another order. */
-typedef enum td_rows { TD_BEST_ROWS = 0, TD_MOST_ROWS = 1, TD_SHORT_ROWS = 2, TD_SPLIT_ROWS = 3 } td_rows;
+ * rows whose warpgroups share the keys, so add up in another order; at head dim 64 those of 128 rows that pairs of them do. */
+typedef enum td_rows {
+    TD_BEST_ROWS = 0,
+    TD_MOST_ROWS = 1,
+    TD_SHORT_ROWS = 2,
+    TD_SPLIT_ROWS = 3,
+    TD_PAIR_ROWS = 4
+} td_rows;
 
 /* What a plan is made for. */
 typedef struct td_target {

@@ -79,7 +79,7 @@
 #define TD_HOPPER_SPLITS(d_pad) TD_HOPPER_GROUPS(d_pad) /* up to d_pad 128: warpgroups of attn_8b_wgmma_split */
 #define TD_MAX_SPLITS 4
 #define TD_HOPPER_LONGER(d_pad) ((d_pad) <= 64u ? 1.25 : 1.28) /* time of such a block, by the short one's */
-#define TD_HOPPER_STAGES(d_pad, splits) (((d_pad) <= 64u ? 6u : 3u) * ((splits) > 1u ? 2u : 1u))
+#define TD_HOPPER_STAGES(d_pad, splits) ((splits) == 2u ? 10u : ((d_pad) <= 64u ? 6u : 3u) * ((splits) > 1u ? 2u : 1u))
 #define TD_HOPPER_ROWS(groups) (64u * (groups))
 #define TD_HOPPER_THREADS(groups) (128u * ((groups) + 1u))
 #define TD_LATE_LIMIT_LOG2 7.0f /* P at most, */
@@ -303,7 +303,8 @@ typedef struct td_params_prepare {
  * TD_HOPPER_* of its warpgroups (TD_HOPPER_256_SHARED_BYTES); scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they
  * are bad. Writes dumps only as `attn_8b_wgmma_dump`.
  * `attn_8b_wgmma_split`: the same without dumps, by TD_HOPPER_SPLITS(d) warpgroups that have the same 64 rows. Grid x: any
- * number of blocks up to the tiles of 64 rows; warpgroup i takes steps i, i + splits ... of a tile.
+ * number of blocks up to the tiles of 64 rows; warpgroup i takes steps i, i + splits ... of a tile. `attn_8b_wgmma_pair`, d 64:
+ * the same by tiles of 128 rows, two warpgroups for each 64 of them, which take every second step.
  * `attn_8b_wgmma_inline`, `attn_8b_wgmma_inline_short`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES. */
 typedef struct td_params_attention {
     const uint32_t *cancel;

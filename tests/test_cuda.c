@@ -467,21 +467,22 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
 /* --- attn_8b_wgmma_split --- */
 
 /* Against the twin, and twice the same bits. */
-static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multiprocessors)
+static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multiprocessors, td_rows rows)
 {
     td_target target = target_here();
     tu_tensor o[2], lse[2];
     tu_case it;
 
     show("split", shape);
-    target.rows = TD_SPLIT_ROWS;
+    target.rows = rows;
     if (multiprocessors)
         target.multiprocessors = multiprocessors;
     tu_case_init(&it, shape);
     if (spoil)
         spoil(&it);
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma_split");
+    assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
+                        rows == TD_PAIR_ROWS ? "attn_8b_wgmma_pair" : "attn_8b_wgmma_split");
     for (int i = 0; i < 2; i++) {
         gpu_case gpu;
 
@@ -509,37 +510,39 @@ static void test_split_wgmma(void **state)
     (void)state;
     if (target_here().sm != 90 || image)
         skip();
-    for (size_t q = 0; q < 10; q++)
-        for (size_t k = 0; k < 10; k++, seed++)
-            if ((q + 3 * k) % (quick ? 19 : 3) == 0)
-                check_split(&(tu_shape){.heads = 4,
-                                        .kv_heads = 1 + seed % 2,
-                                        .q_len = lengths[q],
-                                        .kv_len = lengths[k],
-                                        .head_dim = dims[seed % 5],
-                                        .precision = TANDEM_PRECISION_8B,
-                                        .causal = seed / 2 % 2,
-                                        .smooth = seed % 4 ? 0 : TANDEM_SMOOTH_V,
-                                        .dtype_q = seed % 3,
-                                        .dtype_k = seed % 3,
-                                        .dtype_v = seed % 3,
-                                        .dtype_o = 1 + seed % 3,
-                                        .lse = seed % 3 != 1,
-                                        .v_bias = 1,
-                                        .seed = seed},
-                            NULL, (uint32_t)(seed % 3 * 5)); /* blocks with a tile, with some, with many */
-    for (size_t i = 0; i < 5; i++)
+    for (uint32_t pair = 0; pair < 2; pair++)
+        for (size_t q = 0; q < 10; q++)
+            for (size_t k = 0; k < 10; k++, seed++)
+                if ((q + 3 * k) % (quick ? 19 : 3) == 0)
+                    check_split(&(tu_shape){.heads = 4,
+                                            .kv_heads = 1 + seed % 2,
+                                            .q_len = lengths[q],
+                                            .kv_len = lengths[k],
+                                            .head_dim = pair ? 64 : dims[seed % 5],
+                                            .precision = TANDEM_PRECISION_8B,
+                                            .causal = seed / 2 % 2,
+                                            .smooth = seed % 4 ? 0 : TANDEM_SMOOTH_V,
+                                            .dtype_q = seed % 3,
+                                            .dtype_k = seed % 3,
+                                            .dtype_v = seed % 3,
+                                            .dtype_o = 1 + seed % 3,
+                                            .lse = seed % 3 != 1,
+                                            .v_bias = 1,
+                                            .seed = seed},
+                                NULL, (uint32_t)(seed % 3 * 5), /* blocks with a tile, with some, with many */
+                                pair ? TD_PAIR_ROWS : TD_SPLIT_ROWS);
+    for (size_t i = 0; i < 6; i++)
         for (uint32_t causal = 0; causal < 2 && !(quick && i); causal++)
             check_split(&(tu_shape){.batch = 2,
                                     .heads = 2,
                                     .q_len = 260,
                                     .kv_len = 300,
-                                    .head_dim = dims[i],
+                                    .head_dim = i < 5 ? dims[i] : 64,
                                     .precision = TANDEM_PRECISION_8B,
                                     .causal = causal,
                                     .lse = 1,
                                     .seed = 1700 + i},
-                        spoil_direct, causal ? 3 : 0);
+                        spoil_direct, causal ? 3 : 0, i < 5 ? TD_SPLIT_ROWS : TD_PAIR_ROWS);
 }
 
 static void test_inline_wgmma(void **state)

@@ -622,16 +622,16 @@ static void test_wgmma_256(void **state)
  * parts without keys. */
 static void test_wgmma_split(void **state)
 {
-    static const uint32_t dims[] = {32, 64, 80, 128};
+    static const uint32_t dims[] = {32, 64, 80, 128, 64}; /* the last by pairs of warpgroups */
     static const struct {
         uint32_t heads, kv_heads, q_len, kv_len, causal;
     } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
                  {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
 
     (void)state;
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < 5; i++)
         for (uint32_t s = 0; s < 8; s++)
-            if (!quick || s % 4 == i)
+            if (!quick || s % 4 == i || i == 4)
                 check(module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
@@ -649,20 +649,22 @@ static void test_wgmma_split(void **state)
                                   .k_bias = 1,
                                   .v_bias = 1,
                                   .seed = 250 + 8 * i + s},
-                      (options){.stream = true, .split = TD_SPLIT_ROWS, .schedules = quick ? 1 : 2});
-    for (uint32_t i = 0; i < 4; i++)
+                      (options){.stream = true, .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = quick ? 1 : 2});
+    for (uint32_t i = 0; i < 6; i++)
         check(module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 70,
-                          .kv_len = 200 + 200 * i,
-                          .head_dim = dims[i],
+                          .kv_len = 200 + 200 * (i % 4),
+                          .head_dim = i < 4 ? dims[i] : 64,
                           .dtype_q = 1,
                           .dtype_k = 1,
                           .dtype_v = 1,
                           .lse = 1,
                           .precision = TANDEM_PRECISION_8B,
                           .seed = 290 + i},
-              (options){.stream = true, .split = TD_SPLIT_ROWS, .spoil = i % 2 ? spoil_values : fill_to_the_limit});
+              (options){.stream = true,
+                        .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS,
+                        .spoil = i % 2 ? spoil_values : fill_to_the_limit});
 }
 
 /* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */

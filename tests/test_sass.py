@@ -54,6 +54,7 @@ WGMMA = {
     "attn_8b_wgmma": {32: 4, 64: 4, 96: 3, 128: 3, 256: 2},
     "attn_8b_wgmma_short": {32: 3, 64: 3, 96: 2, 128: 2},
     "attn_8b_wgmma_split": {32: 4, 64: 4, 96: 3, 128: 3},
+    "attn_8b_wgmma_pair": {64: 4},
     "attn_8b_wgmma_dump": {32: 3, 64: 3, 96: 2, 128: 2, 256: 2},
     "attn_8b_wgmma_inline": {32: 3, 64: 3, 96: 3, 128: 2},
     "attn_8b_wgmma_inline_short": {32: 2, 64: 2, 96: 2},

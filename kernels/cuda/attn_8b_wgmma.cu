@@ -6,6 +6,7 @@
  * Blocks have TD_HOPPER_GROUPS(d) warpgroups that compute, of 64 rows each. `attn_8b_wgmma_short` has one fewer: where
  * there are few blocks, shorter ones end earlier. Not a bit differs. `attn_8b_wgmma_split`: blocks of 64 rows whose
  * warpgroups share the keys, for fewer still; they walk, block x of the grid's having tiles x, 2 * grid - 1 - x, ...
+ * `attn_8b_wgmma_pair`: the same with blocks of 128 rows, two warpgroups for each 64.
  * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups, splits). Registers of a thread that computes: 240, 160 or 112 with 2, 3 or 4.
  * `attn_8b_wgmma_dump` is the short one for tests, with S, P and R written out.
  * Times: kernels/NOTES.md.
@@ -56,17 +57,17 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
 {
     TD_DYNAMIC_SHARED(1024, hopper_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
+    HopperPlace at = split_place<T>(p, 0);
+
+    begin_ring<T>(shared, 128, 4 * T::abreast);
+    if (threadIdx.x == 0)
+        mbarrier_init(shared_address(&shared.q_free), 4 * T::groups);
+    wait_for_previous();
     const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
-
     if (threadIdx.x >= 128 * T::groups) {
-        const HopperPlace at = split_place<T>(p, 0);
-
         fetch_first<T>(shared, p, at, RingPlace{0, 1}, [](RingPlace) {});
         fetch_rows<T>(shared, p, at, 0);
     }
-    begin_ring<T>(shared, 128, 4);
-    if (threadIdx.x == 0)
-        mbarrier_init(shared_address(&shared.q_free), 4 * T::groups);
     fence_proxy_async();
     if (__syncthreads_or(given_up)) {
         cp_async_wait<0>();
@@ -74,18 +75,13 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     }
     if (threadIdx.x >= 128 * T::groups) {
         setmaxnreg_dec<T::groups == 3 ? 32 : 24>();
-        produce_split<T>(shared, p);
+        produce_split<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 3 ? 160 : 112>();
-        const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
-        RingPlace now = {uint32_t(group), 0};
+        RingPlace now = {uint32_t(__shfl_sync(~0u, int(threadIdx.x) / 128, 0) / T::abreast), 0};
 #pragma unroll 1
-        for (uint32_t n = 0;; n++) {
-            const HopperPlace at = split_place<T>(p, n);
-            if (at.steps < 0)
-                break;
+        for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n))
             consume<T>(shared, p, at, now, n);
-        }
     }
 }
 
@@ -104,17 +100,17 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     TD_HOPPER_ENTRY(name, 64, fewer, dump)   \
     TD_HOPPER_ENTRY(name, 96, fewer, dump)   \
     TD_HOPPER_ENTRY(name, 128, fewer, dump)
-#define TD_SPLIT_ENTRY(dim)                                                                                    \
+#define TD_SPLIT_ENTRY(name, dim, splits)                                                                      \
     extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_SPLITS(dim)), 1)                  \
-        attn_8b_wgmma_split_d##dim(const __grid_constant__ td_params_attention p)                              \
+        name##_d##dim(const __grid_constant__ td_params_attention p)                                           \
     {                                                                                                          \
-        td::wait_for_previous();                                                                               \
-        td::attend_split<td::HopperTile<dim, int(TD_HOPPER_SPLITS(dim)), false, int(TD_HOPPER_SPLITS(dim))>>(p); \
+        td::attend_split<td::HopperTile<dim, int(TD_HOPPER_SPLITS(dim)), false, int(splits)>>(p);              \
     }
-TD_SPLIT_ENTRY(32)
-TD_SPLIT_ENTRY(64)
-TD_SPLIT_ENTRY(96)
-TD_SPLIT_ENTRY(128)
+TD_SPLIT_ENTRY(attn_8b_wgmma_split, 32, TD_HOPPER_SPLITS(32))
+TD_SPLIT_ENTRY(attn_8b_wgmma_split, 64, TD_HOPPER_SPLITS(64))
+TD_SPLIT_ENTRY(attn_8b_wgmma_split, 96, TD_HOPPER_SPLITS(96))
+TD_SPLIT_ENTRY(attn_8b_wgmma_split, 128, TD_HOPPER_SPLITS(128))
+TD_SPLIT_ENTRY(attn_8b_wgmma_pair, 64, 2)
 TD_HOPPER_ENTRIES(attn_8b_wgmma, 0, false)
 TD_HOPPER_ENTRIES(attn_8b_wgmma_short, 1, false)
 TD_HOPPER_ENTRIES(attn_8b_wgmma_dump, 1, true)

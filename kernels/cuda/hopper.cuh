@@ -28,6 +28,9 @@
  * and O of its own (HopperTile::splits). Behind the last step each leaves O in a stage of its own, and all of them write the
  * tile: O = sum of O_i 2^(top_i - top), in the warpgroups' order, so every run has the same bits. Such a block walks from
  * tile to tile; the ring goes on. It is another order of adding up than that of the other blocks, so other bits.
+ * Where there are somewhat more, two warpgroups of four have the same 64 rows, and two the next 64 (HopperTile::abreast): warpgroup
+ * i has rows of part i % 2 and every second step, from step i / 2 on. Of such a pair each leaves the other half of its channels
+ * and writes its own.
  */
 #pragma once
 
@@ -44,10 +47,10 @@ constexpr float kBaseLog2 = TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2;
 static_assert((TD_HOPPER_R_KEYS << unsigned(TD_LATE_LIMIT_LOG2)) * (TD_V_TOP > 1 ? TD_V_TOP : 1) <= 65504,
               "sums in fp16 overflow: of P V, or of P");
 
-/* Splits: 1, or as many as Groups: the warpgroups have the same 64 rows then, and each every Splits-th step of keys. */
+/* Splits: 1, or so many warpgroups have the same 64 rows, and each every Splits-th step of keys. */
 template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
     static constexpr unsigned d = Dim;
-    static constexpr int dim = Dim, groups = Groups, splits = Splits, rows = 64 * Groups / Splits;
+    static constexpr int dim = Dim, groups = Groups, splits = Splits, abreast = Groups / Splits, rows = 64 * abreast;
     static constexpr int threads = 128 * (Groups + 1), stages = int(TD_HOPPER_STAGES(d, unsigned(Splits)));
     static constexpr int keys = int(TD_HOPPER_KEYS);
     static constexpr bool dump = Dump;
@@ -71,8 +74,9 @@ template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
         uint32_t left[groups];    /* where warpgroups have the same rows: the stage that has one's part of O */
         uint64_t q_free;          /* there, too: nobody reads Q and row_scale any more */
     };
-    static_assert(Splits == 1 || Splits == Groups, "all warpgroups have the same rows");
-    static_assert(Splits == 1 || (stages % Splits == 0 && stages >= 2 * Splits), "a stage is one warpgroup's");
+    static constexpr bool pairs = Splits == 2 && abreast == 2;
+    static_assert(Splits == 1 || Splits == Groups || (pairs && Dim == 64), "all warpgroups have the same rows, or two");
+    static_assert(Splits == 1 || (stages % Splits == 0 && stages >= 2 * Splits), "a stage is of one share of the keys");
     static_assert(Splits == 1 || 64 * Dim * 4 <= Dim * keys + keys * qk_row, "a stage has room for O beside its ones");
     static_assert(sizeof(Shared) <= 227 * 1024, "more than a block gets");
     static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
@@ -466,7 +470,7 @@ template <class T> __device__ __forceinline__ int share(int steps, int split)
     return (steps - split + T::splits - 1) / T::splits;
 }
 
-/* K of the step that each warpgroup begins with, into stages from `place` on: `wait` waits for them. */
+/* K of the step that each share of the keys begins with, into stages from `place` on: `wait` waits for them. */
 template <class T, class Wait>
 __device__ __forceinline__ void fetch_first(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
                                             RingPlace place, Wait wait)
@@ -503,11 +507,11 @@ __device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_
                             p.v_mean ? p.v_mean + channel : p.v_scale, p.v_mean ? 16 : 0);
 }
 
-/* Each warpgroup has its stages, and as many fetches of a tile as the others: fetch number n is for warpgroup n % splits and
- * holds K of step n and V of step n - splits, where these are. Whoever has waited for its first one has fetch_rows(), too.
- * The first tile's first fetches are under way. */
+/* Each share of the keys has its stages, and as many fetches of a tile as the others: fetch number n is for share n % splits
+ * and holds K of step n and V of step n - splits, where these are. Whoever has waited for its first one has fetch_rows(), too.
+ * at: the first tile, whose first fetches are under way. */
 template <class T>
-__device__ __forceinline__ void produce_split(typename T::Shared &shared, const td_params_attention &p)
+__device__ __forceinline__ void produce_split(typename T::Shared &shared, const td_params_attention &p, HopperPlace at)
 {
     const int t = int(threadIdx.x) % 128;
     RingPlace place = {0, 1};
@@ -518,10 +522,7 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared, const 
     };
 
 #pragma unroll 1
-    for (uint32_t n = 0;; n++) {
-        const HopperPlace at = split_place<T>(p, n);
-        if (at.steps < 0)
-            break;
+    for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n)) {
         if (n > 0) {
             fetch_first<T>(shared, p, at, place, wait);
             wait_for(shared.q_free, (n - 1) % 2);
@@ -641,10 +642,10 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int q)
             }
 }
 
-/* O of rows g and g + 8. Two-byte elements go as 16 bytes a thread where the addresses allow it. */
+/* O of rows g and g + 8, from channel `first` on. Two-byte elements go as 16 bytes a thread where the addresses allow it. */
 template <class T, class E>
 __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh, const float *v_scale,
-                                        const float *v_mean, int row0, int lane, const Sums<T> &c)
+                                        const float *v_mean, int row0, int lane, const Sums<T> &c, int first)
 {
     const uint32_t plane = uint32_t(bh);
     E *to = static_cast<E *>(p.o.data) + plane / p.heads * p.o.stride_batch + plane % p.heads * p.o.stride_head +
@@ -659,7 +660,7 @@ __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh
 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int j = 4 * four + i, channel = fragment_column(lane, j, 0);
+            const int j = 4 * four + i, channel = first + fragment_column(lane, j, 0);
             const float2 scale = *reinterpret_cast<const float2 *>(v_scale + channel);
             const float2 mean = *reinterpret_cast<const float2 *>(v_mean + channel);
 
@@ -689,7 +690,7 @@ __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh
         if (sizeof(E) == 2 && wide)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int channel = 32 * four + 8 * q;
+                const int channel = first + 32 * four + 8 * q;
 
                 transpose_quad(bits[half], q);
                 if (8 * half < rows && channel < int(p.o.dim))
@@ -702,18 +703,24 @@ __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh
 /* O and lse of a warp's 16 rows. */
 template <class T>
 __device__ __forceinline__ void write_rows(const td_params_attention &p, int64_t bh, const float *v_scale,
-                                           const float *v_mean, int row0, int lane, const Sums<T> &c)
+                                           const float *v_mean, int row0, int lane, const Sums<T> &c, int first = 0)
 {
+    if (first == 0)
 #pragma unroll
-    for (int row = 0; row < 2; row++)
-        write_lse(p, bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
+        for (int row = 0; row < 2; row++)
+            write_lse(p, bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
     if (p.o.dtype == TANDEM_DTYPE_F32)
-        write_o<T, float>(p, bh, v_scale, v_mean, row0, lane, c);
+        write_o<T, float>(p, bh, v_scale, v_mean, row0, lane, c, first);
     else if (p.o.dtype == TANDEM_DTYPE_F16)
-        write_o<T, __half>(p, bh, v_scale, v_mean, row0, lane, c);
+        write_o<T, __half>(p, bh, v_scale, v_mean, row0, lane, c, first);
     else
-        write_o<T, __nv_bfloat16>(p, bh, v_scale, v_mean, row0, lane, c);
+        write_o<T, __nv_bfloat16>(p, bh, v_scale, v_mean, row0, lane, c, first);
 }
+
+/* Sums of some channels. */
+template <int Dim> struct HopperHalf {
+    static constexpr int dim = Dim, columns = Dim + 8;
+};
 
 /* Where channels of a row of O lie that a warpgroup leaves for others: in K and V of a stage, but for V's ones. Eight
  * channels are exchanged, so that 8 rows meet all banks. */
@@ -848,6 +855,76 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
     bar_sync<128 * T::splits>(7);
 }
 
+/* Of two warpgroups with the same rows each leaves half of its channels in `stage`, which neither it nor the other one with
+ * these keys uses any more, and writes the other half, with that of the other. As weigh() and put_together() do it. */
+template <class T>
+__device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                           uint32_t n, uint32_t stage, Sums<T> &c)
+{
+    using Half = HopperHalf<T::dim / 2>;
+    constexpr int half = T::dim / 4, part_floats = 128 * half;
+    const int thread = tid_x() % 128, group = __shfl_sync(~0u, tid_x() / 128, 0), lane = thread % 32;
+    const int split = group / T::abreast, part = group % T::abreast, other = (split ^ 1) * T::abreast + part;
+    const int row0 = thread / 32 * 16;
+    const uint32_t pair_barrier = uint32_t(3 + part);
+    float4 *left = reinterpret_cast<float4 *>(reinterpret_cast<float *>(shared.stage[stage].k) + part * part_floats) + thread;
+    Sums<Half> mine;
+
+    bar_sync<128 * T::abreast>(uint32_t(1 + split)); /* all of their warps have read V and their sums */
+    if (thread == 0)
+        shared.left[group] = stage;
+#pragma unroll
+    for (int i = 0; i < half / 4; i++) {
+        float give[4];
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float low = c.o[4 * i + j], high = c.o[4 * i + j + half];
+
+            give[j] = split ? low : high;
+            mine.o[4 * i + j] = split ? high : low;
+        }
+        left[128 * i] = make_float4(give[0], give[1], give[2], give[3]);
+    }
+#pragma unroll
+    for (int row = 0; row < 2; row++)
+        if (lane % 4 == 0) {
+            shared.l[0][128 * group + row0 + fragment_row(lane, 2 * row)] = c.l[row];
+            shared.l[1][128 * group + row0 + fragment_row(lane, 2 * row)] = c.top[row];
+        }
+    bar_sync<256>(pair_barrier);
+    float by[2][2]; /* of rows; of the first and the second share of the keys */
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const int at_row = 128 * other + row0 + fragment_row(lane, 2 * row);
+        const float l = shared.l[0][at_row], base = shared.l[1][at_row], top = fmaxf(base, c.top[row]);
+        const float here = c.top[row] == top ? 1.0f : ex2(__fsub_rn(c.top[row], top));
+        const float there = base == top ? 1.0f : ex2(__fsub_rn(base, top));
+
+        by[row][0] = split ? there : here;
+        by[row][1] = split ? here : there;
+        mine.l[row] = __fmaf_rn(split ? c.l[row] : l, by[row][1], __fmul_rn(split ? l : c.l[row], by[row][0]));
+        mine.top[row] = top;
+    }
+    const float4 *from = reinterpret_cast<const float4 *>(
+                             reinterpret_cast<const float *>(shared.stage[shared.left[other]].k) + part * part_floats) +
+                         thread;
+#pragma unroll
+    for (int i = 0; i < half / 4; i++) {
+        const float4 got = from[128 * i];
+        const float theirs[4] = {got.x, got.y, got.z, got.w};
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float &o = mine.o[4 * i + j];
+            o = __fmaf_rn(split ? o : theirs[j], by[j / 2][1], __fmul_rn(split ? theirs[j] : o, by[j / 2][0]));
+        }
+    }
+    bar_sync<256>(pair_barrier); /* the other one has read what this one has left */
+    write_rows<Half>(p, at.bh, shared.v_scale[n % 2], shared.v_mean[n % 2], at.row0 + 64 * part + row0, lane, mine,
+                     split * (T::dim / 2));
+}
+
 /* A tile, of which K of the first step is in stage `now`. n: where warpgroups share keys, this block's tile number n. */
 /* The tile that consume() has, behind its loop: found anew where blocks walk, as registers are few. */
 template <class T>
@@ -866,7 +943,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
-    const int group_row = at.row0 + (T::splits > 1 ? 0 : 64 * group), split = T::splits > 1 ? group : 0;
+    const int part = group % T::abreast, split = group / T::abreast, group_row = at.row0 + 64 * part;
     const int past = int(p.kv_len) - int(p.o.rows), end = int(p.kv_len);
     const int free_keys = p.causal ? min(end, group_row + past + 1) : end; /* that all rows may attend to */
     const int keys = p.causal ? min(end, min(group_row + 64, int(p.o.rows)) + past) : end;
@@ -935,7 +1012,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         };
         const auto set_scale = [&] {
             if (T::splits > 1)
-                c.set_scale(shared.row_scale, key_scale, __fmul_rn(p.scale, TD_LOG2_E));
+                c.set_scale(shared.row_scale + 64 * part, key_scale, __fmul_rn(p.scale, TD_LOG2_E));
             else
                 c.set_scale(shared.row_scale + 64 * group, key_scale);
         };
@@ -1036,7 +1113,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     if constexpr (T::splits > 1) {
         wait_for(shared.full[now.stage], now.parity); /* the last: all that fetch have seen q_free of the tile before */
         warp_arrive(shared.q_free);
-        merge<T>(shared, p, place, n, now.stage, c);
+        if constexpr (T::pairs)
+            merge_pair<T>(shared, p, place, n, now.stage, c);
+        else
+            merge<T>(shared, p, place, n, now.stage, c);
         warp_arrive(shared.empty[now.stage]);
         now.next<T::stages, T::splits>();
     } else {
