@@ -41,14 +41,25 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
 
     begin_ring<T>(shared, 128, 4 * T::groups);
     fence_proxy_async();
-    __syncthreads();
+    wait_for_previous();
+    const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
+    HopperLoads loads = {}; /* what takes time is begun first */
+    if (threadIdx.x < 128 * T::groups)
+        loads = load_rows<T>(shared, p, at);
+    else if (at.steps > 0)
+        fetch_k<T>(shared.stage[0], (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim, p.k_scale + at.bhk * p.kv_pad,
+                   int(threadIdx.x) % 128);
+    if (__syncthreads_or(given_up)) {
+        cp_async_wait<0>();
+        return;
+    }
     if (threadIdx.x >= 128 * T::groups) {
         setmaxnreg_dec<T::groups == 3 ? 32 : 24>();
         produce<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 2 ? 240 : T::groups == 3 ? 160 : 112>();
         RingPlace now = {0, 0};
-        consume<T>(shared, p, at, now);
+        consume<T>(shared, p, at, now, loads);
     }
 }
 
@@ -81,7 +92,7 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
         RingPlace now = {uint32_t(__shfl_sync(~0u, int(threadIdx.x) / 128, 0) / T::abreast), 0};
 #pragma unroll 1
         for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n))
-            consume<T>(shared, p, at, now, n);
+            consume<T>(shared, p, at, now, HopperLoads{}, n);
     }
 }
 
@@ -91,9 +102,7 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_GROUPS(dim) - fewer), 1)          \
         name##_d##dim(const __grid_constant__ td_params_attention p)                                           \
     {                                                                                                          \
-        td::wait_for_previous();                                                                               \
-        if (!td::cancelled(p.cancel))                                                                          \
-            td::attend_hopper<td::HopperTile<dim, int(TD_HOPPER_GROUPS(dim)) - fewer, dump>>(p);               \
+        td::attend_hopper<td::HopperTile<dim, int(TD_HOPPER_GROUPS(dim)) - fewer, dump>>(p);                   \
     }
 #define TD_HOPPER_ENTRIES(name, fewer, dump) \
     TD_HOPPER_ENTRY(name, 32, fewer, dump)   \

@@ -554,7 +554,35 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared, const 
     cp_async_wait<0>();
 }
 
-/* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. Every thread arrives for
+/* What a thread of a warpgroup that shares no keys has on its way besides Q: scales of a row and of its keys of the first
+ * step, and of a channel, whose mean is the last. */
+struct HopperLoads {
+    float q_scale, v_scale, v_mean;
+    float2 low, high;
+};
+
+template <class T>
+__device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
+{
+    const int thread = int(threadIdx.x) % 128, group = int(threadIdx.x) / 128;
+    const int64_t q_row = at.bh * p.q_pad + min(at.row0 + 64 * group, int(p.q_pad) - 64);
+    const float *k_scale = p.k_scale + at.bhk * p.kv_pad + 2 * (thread % 32);
+    const bool has_channel = thread < T::dim;
+    HopperLoads loads;
+
+    copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
+                                         (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
+    cp_async_commit();
+    loads.q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
+    loads.v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
+    loads.v_mean = has_channel && p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
+    loads.low = *reinterpret_cast<const float2 *>(k_scale);
+    loads.high = *reinterpret_cast<const float2 *>(k_scale + 64);
+    return loads;
+}
+
+/* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. K of the first step is on
+ * its way. Every thread arrives for
  * its own copies: racecheck does not follow a lane that does so for its warp, and it costs nothing here. */
 template <class T>
 __device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
@@ -570,13 +598,14 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
     for (int fetch = 0; fetch <= at.steps; fetch++) {
         typename T::Stage &to = shared.stage[place.stage];
 
-        if (t < 32) /* four warps that poll would cost issue slots */
-            wait_for(shared.empty[place.stage], place.parity);
-        bar_sync<128>(6);
-        if (fetch < at.steps)
-            fetch_k<T>(to, k, k_scale, t);
-        if (fetch > 0)
+        if (fetch > 0) {
+            if (t < 32) /* four warps that poll would cost issue slots */
+                wait_for(shared.empty[place.stage], place.parity);
+            bar_sync<128>(6);
+            if (fetch < at.steps)
+                fetch_k<T>(to, k, k_scale, t);
             copy_swizzled<T::dim, T::keys, T::keys>(to.v, v, p.kv_pad, t);
+        }
         cp_async_commit();
         if (fetch > 0) { /* the fetch before this one is there */
             cp_async_wait<1>();
@@ -938,7 +967,7 @@ __device__ __forceinline__ HopperPlace again(const td_params_attention &p, const
 
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
-                                        RingPlace &now, uint32_t n = 0)
+                                        RingPlace &now, const HopperLoads &loads, uint32_t n = 0)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
@@ -949,22 +978,13 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     const int keys = p.causal ? min(end, min(group_row + 64, int(p.o.rows)) + past) : end;
     const int steps = group_row < int(p.o.rows) ? share<T>((max(0, keys) + T::keys - 1) / T::keys, split) : 0;
     const int free_steps = share<T>(max(0, free_keys) / T::keys, split);
-    const int64_t q_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64), dump_row = q_row + 16 * warp;
+    const int64_t dump_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64) + 16 * warp;
     const uint32_t q_tile = tile_word(shared.q) + uint32_t((group_row - at.row0) * T::qk_row / 16);
     const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
     Consumer<T> c;
     const auto sums = [&] { return &shared.l[0][tid_x()]; };
 
-    const bool has_channel = T::splits == 1 && thread < T::dim; /* all loads first: they are on their way together */
-    float q_scale, v_scale, v_mean;
-    if (T::splits == 1) {
-        copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
-                                             (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
-        q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
-        v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
-        v_mean = has_channel && p.v_mean ? p.v_mean[at.bhk * T::dim + thread] : 0.0f;
-    }
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         c.top[row] = -CUDART_INF_F;
@@ -980,15 +1000,6 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         key_scale = low.x;
         return !scales_agree(low, high) || step >= free_steps;
     };
-    const float *first_scale = p.k_scale + at.bhk * p.kv_pad; /* not from shared memory: known before K is */
-    if (T::splits == 1 && steps > 0)
-        odd = look(first_scale, 0);
-    if (has_channel) {
-        shared.v_scale[group][thread] = v_scale;
-        shared.v_mean[group][thread] = v_mean;
-    }
-    if (T::splits == 1 && thread < 64)
-        shared.row_scale[64 * group + thread] = __fmul_rn(q_scale, __fmul_rn(p.scale, TD_LOG2_E));
 #pragma unroll
     for (int i = 0; i < T::dim / 2; i++)
         c.o[i] = 0.0f;
@@ -996,7 +1007,14 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     for (int i = 0; i < T::columns / 4; i++)
         c.r[i] = 0;
     if (T::splits == 1) {
-        cp_async_commit();
+        odd = !scales_agree(loads.low, loads.high) || free_steps <= 0;
+        key_scale = loads.low.x;
+        if (thread < T::dim) {
+            shared.v_scale[group][thread] = loads.v_scale;
+            shared.v_mean[group][thread] = loads.v_mean;
+        }
+        if (thread < 64)
+            shared.row_scale[64 * group + thread] = __fmul_rn(loads.q_scale, __fmul_rn(p.scale, TD_LOG2_E));
         cp_async_wait<0>();
         fence_proxy_async();
         bar_sync<128>(1 + group);
@@ -1024,9 +1042,9 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
         next.next<T::stages, T::splits>();
         wait_for(shared.full[now.stage], now.parity);
+        const float *first_scale = shared.stage[now.stage].k_scale;
         if (T::splits > 1) {
             fence_proxy_async(); /* copies arrive by themselves */
-            first_scale = shared.stage[now.stage].k_scale;
             odd = look(first_scale, 0);
         }
         c.template issue_qk<0>(q_tile, k_tile + now.stage * stage_words);
