@@ -22,7 +22,14 @@ template <class T> __device__ __forceinline__ void begin_ring(typename T::Shared
 {
     constexpr int pieces = 8 * T::keys / 16;
 
-    if (threadIdx.x < T::stages) {
+    if (T::splits > 1) { /* a loop, not a predicate: with that, racecheck sees other threads' copies hit by it */
+        if (threadIdx.x == 0)
+#pragma unroll 1
+            for (int stage = 0; stage < T::stages; stage++) {
+                mbarrier_init(shared_address(&shared.full[stage]), fill);
+                mbarrier_init(shared_address(&shared.empty[stage]), drain);
+            }
+    } else if (threadIdx.x < T::stages) {
         mbarrier_init(shared_address(&shared.full[threadIdx.x]), fill);
         mbarrier_init(shared_address(&shared.empty[threadIdx.x]), drain);
     }

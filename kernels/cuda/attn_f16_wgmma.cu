@@ -114,6 +114,7 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
             if (p.causal && (step + 1) * T::keys > at.free_keys) { /* before others see it */
                 cp_async_wait<0>();
                 const int first = Copy::clear_bad(shared.v[v_place.stage][0], T::bf16 ? 0x7f80u : 0x7c00u);
+                bar_sync<128>(kProducers); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
                 if (threadIdx.x % 128 == 0)
                     shared.first_bad[v_place.stage] = T::keys;
                 bar_sync<128>(kProducers);

@@ -526,6 +526,7 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared, const 
         if (n > 0) {
             fetch_first<T>(shared, p, at, place, wait);
             wait_for(shared.q_free, (n - 1) % 2);
+            bar_sync<128>(6); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
             fetch_rows<T>(shared, p, at, n);
         }
         const uint8_t *k = (const uint8_t *)p.k_codes + (at.bhk * p.kv_pad + T::splits * T::keys) * T::dim;
