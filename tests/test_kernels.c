@@ -131,6 +131,7 @@ static void launch_record(module *on, const td_record *record, const uint64_t *v
 
 typedef struct options {
     bool stream, dump, commit, prologue_only;
+    double most_l1; /* of O against float64, where not 0 */
     td_rows split;
     uint32_t schedules;
     void (*spoil)(tu_case *);
@@ -186,6 +187,11 @@ static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
             continue;
         tu_compare_dumps(&it, scratch, target.accumulator);
         tu_compare_outputs(&it, &o, &lse);
+    }
+    if (with.most_l1 > 0) {
+        tu_case_ref(&it);
+        if (!(tu_case_l1(&it) < with.most_l1))
+            fail_msg("O is %g from float64's, %g is the most", tu_case_l1(&it), with.most_l1);
     }
     free(scratch);
     tu_tensor_free(&o);
@@ -556,6 +562,71 @@ static void test_wgmma(void **state)
                           .lse = 1,
                           .seed = 96 + i % 3},
               (options){.stream = i % 3 < 2, .spoil = fill_to_the_limit});
+}
+
+/* Signs, so that row r's key is 7 r modulo the keys, and all others are far from it. */
+static float far_apart;
+static void set_far_apart(tu_case *it)
+{
+    const uint32_t keys = it->op.kv_len, rows = it->op.q_len;
+
+    for (uint32_t key = 0; key < keys; key++)
+        for (uint32_t c = 0; c < it->op.head_dim; c++) {
+            uint64_t state = key * 1000 + c;
+            const float x = tu_random(&state) % 2 ? far_apart : -far_apart;
+
+            tu_set(&it->k, 0, 0, key, c, (double)x);
+            for (uint32_t row = 0; row < rows; row++)
+                if (7 * row % keys == key)
+                    tu_set(&it->q, 0, 0, row, c, (double)x);
+        }
+}
+
+/* Scores beyond what floats resolve: up to 2^33. */
+static void test_far_apart(void **state)
+{
+    static const struct {
+        uint32_t head_dim;
+        bool stream;
+        td_rows split;
+    } kinds[] = {{32, true, 0}, {128, true, 0}, {64, false, 0}, {96, false, 0}, {64, true, TD_SPLIT_ROWS}, {256, true, 0}};
+    static const float sizes[] = {100, 700, 1500, 3000, 4000, 6000, 11000, 30000};
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++)
+        for (uint32_t s = 0; s < 8; s++) {
+            if (quick && (i + s) % 4)
+                continue;
+            far_apart = sizes[s];
+            check(module_of(90), 90,
+                  &(tu_shape){.q_len = 70,
+                              .kv_len = 300,
+                              .head_dim = kinds[i].head_dim,
+                              .precision = TANDEM_PRECISION_8B,
+                              .smooth = s % 2 ? TANDEM_SMOOTH_NONE : 0,
+                              .dtype_q = 1,
+                              .dtype_k = 1,
+                              .dtype_v = 1,
+                              .dtype_o = 3,
+                              .lse = 1,
+                              .seed = 400 + s},
+                  (options){.stream = kinds[i].stream, .split = kinds[i].split, .spoil = set_far_apart, .most_l1 = 0.05});
+        }
+    for (uint32_t s = 0; s < 4; s++) { /* F16: below 2^27 */
+        far_apart = sizes[s];
+        check(module_of(90), 90,
+              &(tu_shape){.q_len = 70,
+                          .kv_len = 300,
+                          .head_dim = 64,
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .dtype_o = 3,
+                          .lse = 1,
+                          .seed = 410 + s},
+              (options){.stream = s % 2, .spoil = set_far_apart, .most_l1 = 0.001});
+    }
 }
 
 /* The 8b kernel of head dim 256 by wgmma: both warpgroups, each of their rows, slots used several times. */
@@ -1153,6 +1224,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sm120),
         cmocka_unit_test(test_wgmma),
         cmocka_unit_test(test_wgmma_256),
+        cmocka_unit_test(test_far_apart),
         cmocka_unit_test(test_wgmma_split),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),

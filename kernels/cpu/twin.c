@@ -295,7 +295,8 @@ static void rebase(td_local_twin *local, uint32_t r, float here, uint32_t d_pad)
 {
     if (!(here > local->m[r] + TD_LATE_LIMIT_LOG2))
         return;
-    const float next = here - (TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), alpha = exp2f(local->m[r] - next);
+    const float next = here - fmaxf(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2, fabsf(here) * TD_BASE_STEP);
+    const float alpha = exp2f(local->m[r] - next);
     const float half = in_f16(alpha);
     local->m[r] = next;
     local->l[r] *= alpha;

@@ -300,14 +300,16 @@ template <class T> struct Consumer : Sums<T> {
         return all & 0x80808080u;
     }
 
-    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. */
+    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. Where floats of the size
+     * of scores are further apart than the headroom, the largest P is above 1 all the same. */
     template <int Apart> __device__ __forceinline__ void rebase(float (&here)[2], float *l)
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             here[row] = quad_max(here[row]);
+            const float below = fmaxf(kBaseLog2, __fmul_rn(fabsf(here[row]), TD_BASE_STEP));
             const float next =
-                here[row] > __fadd_rn(top[row], TD_LATE_LIMIT_LOG2) ? __fsub_rn(here[row], kBaseLog2) : top[row];
+                here[row] > __fadd_rn(top[row], TD_LATE_LIMIT_LOG2) ? __fsub_rn(here[row], below) : top[row];
 
             here[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
             top[row] = next;
