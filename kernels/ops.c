@@ -794,9 +794,9 @@ static bool is_roomy(const td_target *target, uint32_t head_dim)
 }
 
 /* Whether a block gets pairs of tiles of rows, a long and a short one. */
-static bool is_paired(const tandem_attention *op, uint64_t works)
+static bool is_paired(const tandem_attention *op, uint64_t works, uint32_t multiprocessors)
 {
-    return op->causal && works >= 264;
+    return op->causal && works >= 2 * multiprocessors;
 }
 
 /* Warpgroups of a block of attn_f16_wgmma_inline that pay off, as in hopper_groups(). */
@@ -807,7 +807,7 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t rows = 64 * (TD_F16_INLINE_GROUPS - i);
         const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows);
-        const double each = is_paired(op, works) ? 2 : 1;
+        const double each = is_paired(op, works, MULTIPROCESSORS) ? 2 : 1;
 
         times[i] = each * ceil((double)works / (each * MULTIPROCESSORS));
         if (op->causal)
@@ -837,16 +837,16 @@ static const td_kernel *direct_kernel(const tandem_attention *op, const td_targe
 
 /* How many blocks share the tiles of rows: a block begins a tile beside the end of the one before, which two blocks do
  * not, but where tiles take long the multiprocessors had better get new blocks as they are done. So a block gets tiles (a
- * multiple of `pair`) with 32 steps in all, as long as the last of MULTIPROCESSORS is not done later and almost each
+ * multiple of `pair`) with 32 steps in all, as long as the last multiprocessor is not done later and almost each
  * of them has two blocks. */
-static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps)
+static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32_t multiprocessors)
 {
     enum { STEPS = 32, MOST = 8 };
-    uint64_t best = (tiles + pair - 1) / pair, least = (best + MULTIPROCESSORS - 1) / MULTIPROCESSORS * pair;
+    uint64_t best = (tiles + pair - 1) / pair, least = (best + multiprocessors - 1) / multiprocessors * pair;
     for (uint32_t each = 2 * pair; each <= MOST && each * steps <= STEPS; each += pair) {
         const uint64_t blocks = (tiles + each - 1) / each;
-        const uint64_t last = (blocks + MULTIPROCESSORS - 1) / MULTIPROCESSORS * each;
-        if (last <= least && blocks * 16 >= 31 * MULTIPROCESSORS) {
+        const uint64_t last = (blocks + multiprocessors - 1) / multiprocessors * each;
+        if (last <= least && blocks * 16 >= 31 * multiprocessors) {
             least = last;
             best = blocks;
         }
@@ -863,9 +863,10 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
     const uint32_t keys = target->last_keys ? target->last_keys : op->kv_len;
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
     const uint64_t works = planes * ((op->q_len + rows - 1) / rows);
-    const uint32_t pair = is_paired(op, works) ? 2 : 1;
+    const uint32_t multiprocessors = target->multiprocessors ? target->multiprocessors : MULTIPROCESSORS;
+    const uint32_t pair = is_paired(op, works, multiprocessors) ? 2 : 1;
     const uint32_t steps = (keys + TD_F16_KEYS - 1) / TD_F16_KEYS;
-    const uint64_t blocks = blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps);
+    const uint64_t blocks = blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors);
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
                                  .k = tensor_of(&op->k, op->kv_heads, keys, op->head_dim),
@@ -1048,7 +1049,7 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
     }
     t.rows = 64 * t.groups / t.shares;
     t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
-    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && is_paired(op, t.tiles))
+    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && is_paired(op, t.tiles, MULTIPROCESSORS))
         t.pair = 2;
     if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
         uint32_t tiles;

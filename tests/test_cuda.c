@@ -3,9 +3,11 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * The kernels of older architectures run, too, where the build has their PTX: the driver compiles it.
- * test_cuda [--quick | --bench]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
+ * test_cuda [--quick | --bench | --each [LANE/LANES | NAME]]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
  * What needs Vulkan too is skipped, or then fails likewise, where there is none.
- * --quick runs few and small cases (for compute-sanitizer), --bench prints the time of each kernel instead.
+ * --quick runs few and small cases, --bench prints the time of each kernel instead.
+ * --each runs each kernel of this GPU once or twice (for compute-sanitizer), or every LANES-th of these cases, from number
+ * LANE on, or those of the kernels whose names begin with NAME.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -157,7 +159,8 @@ static void check_case_on(td_target target, const tu_shape *shape, spoil_fn spoi
     again = tu_tensor_like(&it.o);
     lse = tu_tensor_like(&it.lse);
     gpu_case_run(&gpu, &it, &o, &lse);
-    tu_compare_prologue(&it, gpu.host_scratch);
+    if (!target.commit) /* O is in its scratch */
+        tu_compare_prologue(&it, gpu.host_scratch);
     tu_compare_dumps(&it, gpu.host_scratch, td_target_for_sm(td_cu_device_info(device)->sm).accumulator);
     tu_compare_outputs(&it, &o, &lse);
     gpu_case_free(&gpu);
@@ -1143,6 +1146,214 @@ static void test_probe(void **state)
     }
     for (int i = 0; i < TD_PROBE_VIEWS; i++)
         free(arrays[i]);
+}
+
+/* --- Each kernel once, as sanitizers need it --- */
+
+/* What --each is to run: every so manieth case, or those alone that launch a kernel whose name begins so. */
+static struct {
+    uint32_t lane, lanes, number;
+    const char *name;
+    bool launched[2][256]; /* by a case, of this lane or another: without a mask, with one; as the cubin lists its kernels */
+} each = {.lanes = 1, .name = ""};
+
+static const td_cubin *own_kernels(void)
+{
+    char why[160] = "";
+    const td_cubin *cubin = td_cubin_for_sm(td_cu_device_info(device)->sm, why, sizeof why);
+
+    if (!cubin)
+        fail_msg("%s", why);
+    assert_true(cubin->entry_count <= sizeof each.launched[0]);
+    return cubin;
+}
+
+/* Whether the plan is to run here: it launches what no case before it has launched. */
+static bool is_mine(const td_plan *plan, bool causal)
+{
+    const td_cubin *cubin = own_kernels();
+    bool wanted = false;
+
+    for (uint32_t r = 0; r < plan->record_count; r++) {
+        const char *entry = plan->records[r].kernel->entry;
+
+        for (uint32_t i = 0; i < cubin->entry_count; i++)
+            if (!strcmp(cubin->entries[i].entry, entry)) {
+                wanted = wanted || (!each.launched[causal][i] && !strncmp(entry, each.name, strlen(each.name)));
+                each.launched[causal][i] = true;
+            }
+    }
+    return wanted && each.number++ % each.lanes == each.lane;
+}
+
+/* In a step that the causal mask cuts, where those that fetch look for it. */
+static void spoil_last_step(tu_case *it)
+{
+    tu_set(&it->v, 0, 0, it->op.kv_len - 40, 5, INFINITY);
+}
+
+static void each_case(td_target target, tu_shape shape)
+{
+    char why[200];
+    tu_case it;
+
+    if (!shape.precision)
+        shape.precision = TANDEM_PRECISION_8B;
+    shape.seed = 2000 + each.number;
+    tu_case_init(&it, &shape);
+    const tandem_status status = td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why);
+    if (status && status != TANDEM_ERROR_UNSUPPORTED)
+        fail_msg("status %d: %s", (int)status, why);
+    const bool mine = !status && is_mine(&it.plan, shape.causal);
+    if (mine)
+        print_message("    %s%s\n", it.plan.records[it.plan.record_count - (target.commit ? 3 : 1)].kernel->entry,
+                      shape.causal ? ", causal" : "");
+    tu_case_free(&it);
+    if (mine)
+        check_case_on(target, &shape, shape.causal ? spoil_last_step : NULL);
+}
+
+/* Rings go round, tiles of rows and of keys are cut, warpgroups see different numbers of keys, blocks walk. */
+static void each_attention(void)
+{
+    static const uint32_t dims[] = {64, 128, 96, 80, 32, 256};
+    const td_target stream_target = target_here();
+    td_cubin older = *own_kernels(); /* of a GPU without e4m3, as if this were one */
+
+    older.sm = 80;
+    for (uint32_t i = 0; i < 12; i++) {
+        const tu_shape floats = {.heads = 2,
+                                 .kv_heads = 1,
+                                 .q_len = 200,
+                                 .kv_len = 830,
+                                 .head_dim = dims[i / 2],
+                                 .causal = i % 2,
+                                 .lse = 1,
+                                 .v_bias = 1,
+                                 .scale = i % 4 == 3 ? 1 : 0}; /* bases move */
+        td_target target = stream_target;
+        tu_shape halves = floats, shape;
+
+        halves.dtype_q = halves.dtype_k = halves.dtype_v = halves.dtype_o = TANDEM_DTYPE_F16;
+        halves.lse = 0;
+        /* 8B: by each kind of block, on a stream and in a command buffer; mma.sync's; what dumps */
+        for (target.rows = TD_MOST_ROWS; target.rows <= TD_SPLIT_ROWS; target.rows++) {
+            target.multiprocessors = 3;
+            if (target.rows == TD_SPLIT_ROWS && halves.head_dim == 256)
+                continue;
+            each_case(target, halves);
+            if (target.rows == TD_SPLIT_ROWS)
+                continue;
+            td_target inside = td_target_for_sm(target.sm);
+            inside.rows = target.rows;
+            each_case(inside, halves);
+        }
+        target = stream_target;
+        target.dump = true;
+        each_case(target, floats);
+        shape = floats;
+        shape.smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K;
+        each_case(stream_target, shape);
+        target = stream_target;
+        target.sm = 80;
+        target.image = &older;
+        each_case(target, halves);
+        shape = floats;
+        shape.precision = TANDEM_PRECISION_4B;
+        each_case(stream_target, shape);
+        /* F16: of floats by way of a prologue; as tensors lie, again by each kind of block */
+        shape.precision = TANDEM_PRECISION_F16;
+        each_case(stream_target, shape);
+        for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++) {
+            shape = halves;
+            shape.precision = TANDEM_PRECISION_F16;
+            shape.dtype_q = shape.dtype_k = shape.dtype_v = shape.dtype_o = type;
+            for (uint32_t inside = 0; inside < 2; inside++) {
+                target = inside ? td_target_for_sm(stream_target.sm) : stream_target;
+                for (target.rows = TD_MOST_ROWS; target.rows <= TD_SPLIT_ROWS; target.rows++) {
+                    target.multiprocessors = 1;
+                    each_case(target, shape);
+                }
+            }
+        }
+    }
+}
+
+/* Prologues that those cases do not have, and plans that commit. */
+static void each_other(void)
+{
+    static const uint32_t dims[] = {32, 64, 128};
+    const td_target stream_target = target_here();
+    td_target commits = stream_target;
+
+    commits.commit = true;
+    for (uint32_t i = 0; i < 3; i++) {
+        const tu_shape halves = {.batch = 2,
+                                 .heads = 2,
+                                 .q_len = 70,
+                                 .kv_len = 300,
+                                 .head_dim = dims[i],
+                                 .dtype_q = TANDEM_DTYPE_F16,
+                                 .dtype_k = TANDEM_DTYPE_BF16,
+                                 .dtype_v = TANDEM_DTYPE_F16,
+                                 .dtype_o = 1 + i,
+                                 .layout = TU_BATCH_LAST,
+                                 .k_bias = 1};
+        tu_shape shape = halves;
+
+        each_case(stream_target, shape);
+        each_case(commits, shape);
+        shape.layout = TU_GAPS; /* rows are not aligned */
+        each_case(stream_target, shape);
+        shape.granularity = TANDEM_GRANULARITY_TENSOR;
+        shape.smooth = TANDEM_SMOOTH_K | TANDEM_SMOOTH_V;
+        each_case(stream_target, shape);
+        shape = halves;
+        shape.batch = 1;
+        shape.heads = 1;
+        shape.kv_len = 4200; /* longer than a cluster */
+        each_case(stream_target, shape);
+    }
+}
+
+static void each_probe(void)
+{
+    void *arrays[TD_PROBE_VIEWS];
+    const td_target target = target_here();
+    static td_plan plan;
+    char why[256] = "";
+
+    for (int i = 0; i < TD_PROBE_VIEWS; i++) {
+        arrays[i] = malloc(8 * TD_PROBE_A_BYTES);
+        assert_non_null(arrays[i]);
+    }
+    for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
+        if (td_plan_probe(unit, 8, &target, &plan, why, sizeof why) || !is_mine(&plan, false))
+            continue;
+        td_probe_fill_random(unit, 8, 17 + unit, arrays[0], arrays[1], arrays[2]);
+        compare_probe(unit, 8, arrays, &plan, unit != TD_PROBE_MMA_F16 || target.sm == 90);
+    }
+    for (int i = 0; i < TD_PROBE_VIEWS; i++)
+        free(arrays[i]);
+}
+
+static void test_each(void **state)
+{
+    const td_cubin *cubin = own_kernels();
+    uint32_t missing = 0;
+
+    (void)state;
+    each_attention();
+    each_other();
+    each_probe();
+    print_message("    %u cases, every %u. of which is run here\n", each.number, each.lanes);
+    for (uint32_t i = 0; i < cubin->entry_count; i++)
+        if (!each.launched[0][i] && strcmp(cubin->entries[i].entry, "stamp")) { /* stamp: before and behind each plan */
+            print_message("    no case runs %s\n", cubin->entries[i].entry);
+            missing++;
+        }
+    assert_int_equal(missing, 0);
+    assert_true(each.number > each.lane);
 }
 
 static td_stream *own_stream; /* of this GPU's own kernels */
@@ -2390,6 +2601,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest bench[] = {cmocka_unit_test(test_bench_enqueue), cmocka_unit_test(test_bench_wait),
                                        cmocka_unit_test(test_bench_copies), cmocka_unit_test(test_bench)};
+    const struct CMUnitTest each_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_head_dims),
@@ -2439,6 +2651,13 @@ int main(int argc, char **argv)
     if (argc > 2 && !strcmp(argv[1], "--peer"))
         return be_peer(atoi(argv[2]));
     quick = argc > 1 && !strcmp(argv[1], "--quick");
+    const bool each_only = argc > 1 && !strcmp(argv[1], "--each");
+    if (each_only && argc > 2 && sscanf(argv[2], "%u/%u", &each.lane, &each.lanes) < 2)
+        each.name = argv[2];
+    if (each.lane >= each.lanes) {
+        fprintf(stderr, "--each %s: must be the number of a lane, from 0 on, and of how many\n", argv[2]);
+        return 2;
+    }
     expected = expect && !strcmp(expect, "1");
     status = td_cu_device_open(NULL, &log, &device, why, sizeof why);
     if (status) {
@@ -2454,6 +2673,12 @@ int main(int argc, char **argv)
     print_message("%s, compute capability %u, driver %u, clock offset %lld ns\n", td_cu_device_info(device)->name,
                   td_cu_device_info(device)->sm, td_cu_device_info(device)->driver_version,
                   (long long)td_stream_clock_offset_ns(stream));
+    if (each_only) {
+        failures = cmocka_run_group_tests(each_kernel, NULL, NULL);
+        td_stream_destroy(&stream, 1000000000u);
+        td_cu_device_close(&device);
+        return failures != 0;
+    }
     const bool vulkan = open_vulkan();
     failures = times ? cmocka_run_group_tests(bench, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
     own_stream = stream;

@@ -138,6 +138,10 @@ END
 cat >"$work/bin/compute-sanitizer" <<'END'
 #!/bin/sh
 echo "$*" >>"$FAKE/sanitizer"
+[ -e "$FAKE/hazard" ] || exit 0
+echo "========= Error: Race reported between Write access at straw_d64+0x10"
+echo "=========     and Read access at straw_d64+0x20 [5 hazards]"
+exit 9
 END
 cat >"$work/tree/test_cuda" <<'END'
 #!/bin/sh
@@ -185,14 +189,22 @@ gpu() {
 }
 
 gpu 0 cuda || fail "gpu.sh failed where everything passes"
-tail -n 1 "$work/out" | grep -q '^11 passed, 0 failed$' || fail "gpu.sh counts wrongly"
-grep -q -- '--tool racecheck .*test_cuda --quick' "$work/sanitizer" || fail "no racecheck"
+tail -n 1 "$work/out" | grep -q '^17 passed, 0 failed$' || fail "gpu.sh counts wrongly"
+for tool in memcheck racecheck; do
+    [ "$(grep -c -e "--tool $tool .*test_cuda --each [0-3]/4\$" "$work/sanitizer")" = 4 ] || fail "no $tool of all kernels"
+done
+grep -q ', 0 places$' "$work/out" || fail "gpu.sh does not say that the sanitizers found nothing"
+touch "$work/hazard"
+if gpu 0 cuda --only sanitize; then fail "a race passed"; fi
+grep -q '^ *8 Error: Race .* straw_d64' "$work/out" || fail "gpu.sh does not name the kernel that has a race"
+rm "$work/hazard"
+gpu 0 cuda || fail "gpu.sh failed where everything passes"
 for file in summary.json overlay.png results.tar.gz demo/report.json; do
     [ -s "$work/gpu/$file" ] || fail "gpu.sh left no $file"
 done
 python3 -c 'import json, sys
 s = json.load(open(sys.argv[1]))
-assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 11, 0), s
+assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 17, 0), s
 assert [x["name"] for x in s["steps"]].count("test_cuda") == 1 and all(x["seconds"] >= 0 for x in s["steps"])' \
     "$work/gpu/summary.json" || fail "summary.json is wrong"
 tar -tzf "$work/gpu/results.tar.gz" | grep -q 'results/logs/test_cuda.log' || fail "the logs are not in results.tar.gz"
