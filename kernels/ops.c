@@ -80,10 +80,16 @@ static const td_kernel kernels_attn_8b_wgmma_dump[D_COUNT] = {
 static const td_kernel kernels_attn_8b_wgmma_inline[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_inline, 32), WGMMA(attn_8b_wgmma_inline, 64), WGMMA(attn_8b_wgmma_inline, 96),
     WGMMA(attn_8b_wgmma_inline, 128)};
-static const td_kernel kernels_attn_8b_wgmma_inline_short[D_COUNT - 2] = {
+static const td_kernel kernels_attn_8b_wgmma_inline_split[D_COUNT - 1] = {
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 32),
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 64),
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 96),
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 128)};
+static const td_kernel kernels_attn_8b_wgmma_inline_short[D_COUNT - 1] = {
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 32),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 64),
-    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 96)};
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 96),
+    WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 128)};
 /* Without a prologue: on tensors of fp16, of bf16; on a stream, and in the shared memory that every executor has, by
  * blocks of three warpgroups or of two. */
 typedef struct direct_kernels {
@@ -1016,23 +1022,37 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
     return ways[best];
 }
 
-/* The same of attn_8b_wgmma_inline, which has no warpgroups that share keys. */
+/* The same of attn_8b_wgmma_inline, by times of an H200. */
 static hopper_block inline_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
-    const uint32_t most = TD_HOPPER_INLINE_GROUPS(d_pad);
-    double times[2];
+    const uint32_t splits = TD_HOPPER_INLINE_SPLITS(d_pad);
+    const hopper_block ways[] = {{TD_HOPPER_INLINE_GROUPS(d_pad), 1}, {TD_HOPPER_INLINE_FEW, 1}, {splits, splits}};
+    static const struct {
+        double block, step;
+    } us[D_COUNT][3] = {{{6.0, 1.2}, {5.0, 0.95}, {4.6, 0.45}}, /* of 32 channels: not measured */
+                        {{6.5, 1.62}, {5.4, 1.1}, {5.4, 0.46}},
+                        {{5.9, 1.46}, {5.9, 1.2}, {5.0, 0.75}},
+                        {{7.2, 1.57}, {6.7, 1.27}, {5.3, 0.72}}};
+    const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
+    const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
+    uint32_t best = 0;
+    double least = 0;
 
-    if (most == 2)
-        return (hopper_block){most, 1};
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t rows = TD_HOPPER_ROWS(most - i);
+    if (target->rows != TD_BEST_ROWS)
+        return ways[target->rows > TD_SPLIT_ROWS ? 2 : target->rows - TD_MOST_ROWS];
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double block = us[index_of_dim(d_pad)][i].block, step = us[index_of_dim(d_pad)][i].step;
+        const double time = op->causal ? fmax(block + step * steps, blocks * (block + step * mean))
+                                       : ceil(blocks) * (block + step * steps);
 
-        times[i] = op->causal ? fmax(1, blocks / 2) : ceil(blocks); /* in those of a block that sees all keys */
+        if (i == 0 || time < least) {
+            least = time;
+            best = i;
+        }
     }
-    const bool pays = times[1] < TD_HOPPER_LONGER(d_pad) * times[0];
-    const bool is_short = target->rows == TD_BEST_ROWS ? pays : target->rows == TD_SHORT_ROWS;
-    return (hopper_block){most - is_short, 1};
+    return ways[best];
 }
 
 td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target, uint32_t precision)
@@ -1298,7 +1318,8 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
-                              : ring   ? (block.groups < TD_HOPPER_INLINE_GROUPS(d_pad)
+                              : ring   ? (block.splits > 1 ? &kernels_attn_8b_wgmma_inline_split[d_index]
+                                          : block.groups < TD_HOPPER_INLINE_GROUPS(d_pad)
                                               ? &kernels_attn_8b_wgmma_inline_short[d_index]
                                               : &kernels_attn_8b_wgmma_inline[d_index])
                               : wgmma  ? (dump                ? &kernels_attn_8b_wgmma_dump[d_index]
@@ -1315,12 +1336,12 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            : TD_FAST_ROWS;
     attention.tile_rows = (uint16_t)tile_rows;
     uint64_t blocks = q.planes * ((op->q_len + tile_rows - 1) / tile_rows);
-    if (block.splits > 1 && target->multiprocessors && blocks > target->multiprocessors)
+    if (block.splits > 1 && !ring && target->multiprocessors && blocks > target->multiprocessors)
         blocks = target->multiprocessors;
     attention.walkers = block.splits > 1 ? (uint32_t)blocks : 0;
     record = add_record(&at, kernel, blocks, &attention, sizeof attention);
     if (wgmma) {
-        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad, block.groups)
+        record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad, block.groups, block.splits)
                                     : hopper_shared_bytes(d_pad, block.groups, block.splits);
         record->block[0] = TD_HOPPER_THREADS(block.groups);
         /* Behind the kernel that lets it start early, and to which that was measured to gain; it waits for its end itself. */

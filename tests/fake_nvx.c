@@ -80,7 +80,7 @@ void fake_nvx_learn(void)
 
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (uint32_t precision = TANDEM_PRECISION_F16; precision <= TANDEM_PRECISION_4B; precision++)
-            for (uint32_t way = 0; way < 9; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused, or none */
+            for (uint32_t way = 0; way < 10; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused, or none */
                 const uint32_t sm = way < 2 ? 80 : 90;
                 const uint32_t smooth = (way < 4 ? TANDEM_SMOOTH_Q : 0u) | TANDEM_SMOOTH_K |
                                         (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V);
@@ -105,7 +105,7 @@ void fake_nvx_learn(void)
                 char why[200];
 
                 target.twin = target.commit = true;
-                target.rows = way < 7 ? TD_MOST_ROWS : TD_SHORT_ROWS;
+                target.rows = way < 7 ? TD_MOST_ROWS : way < 9 ? TD_SHORT_ROWS : TD_SPLIT_ROWS;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();

@@ -467,12 +467,12 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
     tu_case_free(&it);
 }
 
-/* --- attn_8b_wgmma_split --- */
+/* --- attn_8b_wgmma_split, attn_8b_wgmma_pair, attn_8b_wgmma_inline_split --- */
 
 /* Against the twin, and twice the same bits. */
-static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multiprocessors, td_rows rows)
+static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multiprocessors, td_rows rows, bool in_47_kb)
 {
-    td_target target = target_here();
+    td_target target = in_47_kb ? td_target_for_sm(90) : target_here();
     tu_tensor o[2], lse[2];
     tu_case it;
 
@@ -485,7 +485,9 @@ static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multipro
         spoil(&it);
     must(tu_case_run(&it, &target, THREADS), "the twin");
     assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
-                        rows == TD_PAIR_ROWS ? "attn_8b_wgmma_pair" : "attn_8b_wgmma_split");
+                        in_47_kb               ? "attn_8b_wgmma_inline"
+                        : rows == TD_PAIR_ROWS ? "attn_8b_wgmma_pair"
+                                               : "attn_8b_wgmma_split");
     for (int i = 0; i < 2; i++) {
         gpu_case gpu;
 
@@ -513,7 +515,7 @@ static void test_split_wgmma(void **state)
     (void)state;
     if (target_here().sm != 90 || image)
         skip();
-    for (uint32_t pair = 0; pair < 2; pair++)
+    for (uint32_t kind = 0; kind < 3; kind++) /* as many warpgroups as there are, pairs, in a command buffer */
         for (size_t q = 0; q < 10; q++)
             for (size_t k = 0; k < 10; k++, seed++)
                 if ((q + 3 * k) % (quick ? 19 : 3) == 0)
@@ -521,7 +523,7 @@ static void test_split_wgmma(void **state)
                                             .kv_heads = 1 + seed % 2,
                                             .q_len = lengths[q],
                                             .kv_len = lengths[k],
-                                            .head_dim = pair ? 64 : dims[seed % 5],
+                                            .head_dim = kind == 1 ? 64 : dims[seed % 5],
                                             .precision = TANDEM_PRECISION_8B,
                                             .causal = seed / 2 % 2,
                                             .smooth = seed % 4 ? 0 : TANDEM_SMOOTH_V,
@@ -533,19 +535,19 @@ static void test_split_wgmma(void **state)
                                             .v_bias = 1,
                                             .seed = seed},
                                 NULL, (uint32_t)(seed % 3 * 5), /* blocks with a tile, with some, with many */
-                                pair ? TD_PAIR_ROWS : TD_SPLIT_ROWS);
-    for (size_t i = 0; i < 6; i++)
+                                kind == 1 ? TD_PAIR_ROWS : TD_SPLIT_ROWS, kind == 2);
+    for (size_t i = 0; i < 11; i++)
         for (uint32_t causal = 0; causal < 2 && !(quick && i); causal++)
             check_split(&(tu_shape){.batch = 2,
                                     .heads = 2,
                                     .q_len = 260,
                                     .kv_len = 300,
-                                    .head_dim = i < 5 ? dims[i] : 64,
+                                    .head_dim = i == 5 ? 64 : dims[i < 5 ? i : i - 6],
                                     .precision = TANDEM_PRECISION_8B,
                                     .causal = causal,
                                     .lse = 1,
                                     .seed = 1700 + i},
-                        spoil_direct, causal ? 3 : 0, i < 5 ? TD_SPLIT_ROWS : TD_PAIR_ROWS);
+                        spoil_direct, causal ? 3 : 0, i == 5 ? TD_PAIR_ROWS : TD_SPLIT_ROWS, i > 5);
 }
 
 static void test_inline_wgmma(void **state)

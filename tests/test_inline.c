@@ -260,18 +260,22 @@ static void test_many_plans_in_a_row(void **state)
         check_case(&big, "8b, all smoothed");
 }
 
-/* attn_8b_wgmma_inline: the bits of the plan for a stream, with attn_8b_wgmma. */
+/* attn_8b_wgmma_inline: the bits of the plan for a stream, with attn_8b_wgmma; where warpgroups share keys, as many do so
+ * nowhere else: those of the same plan in a stream. */
 static void check_wgmma(const tu_shape *shape)
 {
-    const td_target target = td_target_for_sm(sm);
-    td_target free_target = td_target_for_stream(sm);
+    static const td_rows ways[] = {TD_SHORT_ROWS, TD_MOST_ROWS, TD_SPLIT_ROWS};
+    const td_rows rows = ways[shape->seed % 3];
+    td_target target = td_target_for_sm(sm), free_target = td_target_for_stream(sm);
     td_stream_submit submit;
     tu_case it;
     vk_case on;
 
     print_message("    h%u/%u q%u kv%u d%u causal %u\n", shape->heads, shape->kv_heads, shape->q_len, shape->kv_len,
                   shape->head_dim, shape->causal);
-    free_target.rows = shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS; /* whose order of adding up is the same */
+    target.rows = free_target.rows = rows;
+    if (rows == TD_SPLIT_ROWS)
+        free_target = target;
     tu_case_init(&it, shape);
     must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why));
     assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, "attn_8b_wgmma_inline");
@@ -286,7 +290,9 @@ static void check_wgmma(const tu_shape *shape)
         assert_int_equal(tu_case_run(&it, &free_target, 2), TANDEM_OK);
     }
     assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
-                        shape->seed % 2 ? "attn_8b_wgmma" : "attn_8b_wgmma_short");
+                        rows == TD_MOST_ROWS    ? "attn_8b_wgmma"
+                        : rows == TD_SHORT_ROWS ? "attn_8b_wgmma_short"
+                                                : "attn_8b_wgmma_inline");
     same("O", &on, TD_VIEW_O, &it.o);
     if (it.lse.data)
         same("lse", &on, TD_VIEW_LSE, &it.lse);

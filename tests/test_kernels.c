@@ -328,8 +328,9 @@ static void test_pieces(void **state)
     for (uint32_t i = 0; i < sizeof families / sizeof *families; i++)
         for (uint32_t s = 0; s < 4; s++) {
             const uint32_t sm = families[i].sm, type = families[i].dtype;
-            const td_target target = families[i].stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
+            td_target target = families[i].stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
 
+            target.rows = s % 2 ? TD_SHORT_ROWS : TD_BEST_ROWS;
             if (quick ? s != i % 3 : (s + i) % 4 == 3)
                 continue;
             check_pieces(module_of(sm),
@@ -736,6 +737,52 @@ static void test_wgmma_split(void **state)
               (options){.stream = true,
                         .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS,
                         .spoil = i % 2 ? spoil_values : fill_to_the_limit});
+}
+
+/* The same in command buffers. */
+static void test_inline_split(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 128};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
+                 {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 8; s++)
+            if (!quick || s % 4 == i)
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_8B,
+                                  .dtype_q = 1 + s % 2,
+                                  .dtype_k = 1 + s % 2,
+                                  .dtype_v = 1 + s % 2,
+                                  .dtype_o = (s + i) % 3,
+                                  .layout = (tu_layout)(s % 4),
+                                  .lse = (s + i) % 2,
+                                  .k_bias = 1,
+                                  .v_bias = 1,
+                                  .seed = 250 + 8 * i + s},
+                      (options){.split = TD_SPLIT_ROWS, .schedules = quick ? 1 : 2});
+    for (uint32_t i = 0; i < 4; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.heads = 2,
+                          .q_len = 70,
+                          .kv_len = 200 + 200 * i,
+                          .head_dim = dims[i],
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .lse = 1,
+                          .precision = TANDEM_PRECISION_8B,
+                          .seed = 290 + i},
+              (options){.split = TD_SPLIT_ROWS, .spoil = i % 2 ? spoil_values : fill_to_the_limit});
 }
 
 /* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */
@@ -1226,6 +1273,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_wgmma_256),
         cmocka_unit_test(test_far_apart),
         cmocka_unit_test(test_wgmma_split),
+        cmocka_unit_test(test_inline_split),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_direct_inline),
@@ -1234,6 +1282,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_entry_was_run),
     };
 
+    if (getenv("TANDEM_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     quick = getenv("TANDEM_SANITIZED") != NULL;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--quick") == 0) {

@@ -22,7 +22,7 @@
 #include "kernels/ring.h"
 #include "tests/ring_orders.h"
 
-enum { MOST_SLOTS = 8, MOST_FETCHERS = 4, MOST_CONSUMERS = 12 };
+enum { MOST_SLOTS = 8, MOST_FETCHERS = 4, MOST_CONSUMERS = 16 };
 
 typedef enum mistake {
     RIGHT,
@@ -38,6 +38,7 @@ typedef enum mistake {
 typedef struct ring_case {
     uint32_t slots, tiles, teams, fetchers, consumers; /* warps that fetch: of a team */
     mistake mistake;
+    bool early; /* a consumer waits for R with S, and then gives the fetch back */
 } ring_case;
 
 typedef struct fetcher {
@@ -194,7 +195,7 @@ static bool consume(world *w, const ring_case *c, uint32_t index)
         go_on(me, R_READ);
         break;
     case R_READ:
-        if (tile) {
+        if (tile && !c->early) {
             reads_v(w, c, now.slot, tile - 1);
             if (c->mistake != RELEASE_UNREAD)
                 release(w, c, now.slot);
@@ -218,6 +219,10 @@ static bool consume(world *w, const ring_case *c, uint32_t index)
         reads_k(w, c, now.slot, tile + 1);
         if (c->mistake == RELEASE_UNREAD) /* the tensor cores still read V */
             release(w, c, now.slot);
+        if (c->early) {
+            reads_v(w, c, now.slot, tile);
+            release(w, c, now.slot);
+        }
         me->tile++;
         go_on(me, LOOK);
         break;
@@ -302,19 +307,20 @@ static void test_every_order(void **state)
     static const struct {
         uint32_t slots, teams, fetchers, consumers;
     } cases[] = {{2, 2, 1, 3}, {2, 2, 2, 2}, {2, 2, 2, 3}, {3, 3, 1, 2}, {3, 3, 1, 3}, {4, 4, 1, 2}, {4, 4, 1, 3},
-                 {5, 4, 1, 2}, {8, 2, 1, 2}, {3, 2, 2, 2}, {2, 1, 3, 3}, {1, 1, 2, 2}};
+                 {5, 4, 1, 2}, {8, 2, 1, 2}, {3, 2, 2, 2}, {2, 1, 3, 3}, {1, 1, 2, 2}, {1, 1, 1, 4}};
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (uint32_t tiles = 1; tiles <= 20; tiles += tiles < 6 ? 1 : 7) { /* more than two rounds of eight slots */
-            const ring_case c = {cases[i].slots,    tiles, cases[i].teams, cases[i].fetchers,
-                                 cases[i].consumers, RIGHT};
+        for (uint32_t tiles = 1, early = 0; tiles <= 20; /* more than two rounds of eight slots */
+             tiles += early == 0 ? 0 : tiles < 6 ? 1 : 7, early ^= 1) {
+            const ring_case c = {cases[i].slots,     tiles, cases[i].teams, cases[i].fetchers,
+                                 cases[i].consumers, RIGHT, early};
             uint32_t states;
 
             fail_if(ring_in_every_order(&model, &c, &states), &c, 0);
             if (tiles == 20)
-                print_message("    %u slots, %u teams of %u warps fetch, %u compute: %u states\n", c.slots, c.teams,
-                              c.fetchers, c.consumers, states);
+                print_message("    %u slots, %u teams of %u warps fetch, %u compute%s: %u states\n", c.slots, c.teams,
+                              c.fetchers, c.consumers, early ? ", early" : "", states);
         }
 }
 
@@ -324,11 +330,14 @@ static void test_many_orders(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t groups = 1; groups <= TD_HOPPER_INLINE_GROUPS(dims[i]); groups++)
+        for (uint32_t groups = 0; groups <= TD_HOPPER_INLINE_GROUPS(dims[i]); groups++)
             for (uint32_t t = 0; t < sizeof tiles / sizeof *tiles; t++)
                 for (uint64_t seed = 1; seed <= 20; seed++) {
-                    const uint32_t teams = TD_HOPPER_INLINE_TEAMS(dims[i]);
-                    const ring_case c = {TD_HOPPER_INLINE_SLOTS(dims[i]), tiles[t], teams, 4 / teams, 4 * groups, RIGHT};
+                    /* 0: one of the rings of a block whose warpgroups share keys, with a team and a warpgroup to itself */
+                    const uint32_t splits = groups ? 1 : TD_HOPPER_INLINE_SPLITS(dims[i]);
+                    const uint32_t teams = TD_HOPPER_INLINE_TEAMS(dims[i], splits);
+                    const ring_case c = {TD_HOPPER_INLINE_SLOTS(dims[i], splits), tiles[t], groups ? teams : 1, 4 / teams,
+                                         groups ? 4 * groups : 4, RIGHT, seed % 2};
 
                     fail_if(in_some_order(&c, seed * 1000 + i), &c, seed);
                 }
@@ -342,11 +351,11 @@ static void test_a_parity_that_is_old(void **state)
     const uint32_t old = RING_ANOTHER | RING_OLD;
 
     (void)state;
-    assert_int_equal(in_every_order(&(ring_case){1, 10, 2, 1, 2, RIGHT}) & old, old);
-    assert_int_equal(in_every_order(&(ring_case){2, 10, 3, 1, 2, RIGHT}) & old, old);
+    assert_int_equal(in_every_order(&(ring_case){1, 10, 2, 1, 2, RIGHT, false}) & old, old);
+    assert_int_equal(in_every_order(&(ring_case){2, 10, 3, 1, 2, RIGHT, false}) & old, old);
     for (uint32_t slots = 2; slots <= 5; slots++)
         for (uint32_t teams = 1; teams <= slots && teams <= MOST_FETCHERS; teams++)
-            assert_int_equal(in_every_order(&(ring_case){slots, 11, teams, 1, 1, RIGHT}), 0);
+            assert_int_equal(in_every_order(&(ring_case){slots, 11, teams, 1, 1, RIGHT, teams % 2}), 0);
 }
 
 static void test_mistakes(void **state)
@@ -364,7 +373,8 @@ static void test_mistakes(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const ring_case few = {2, 6, 1, 2, 2, cases[i].mistake}, many = {2, 26, 2, 2, 8, cases[i].mistake};
+        const ring_case few = {2, 6, 1, 2, 2, cases[i].mistake, false},
+                        many = {2, 26, 2, 2, 8, cases[i].mistake, false};
         uint32_t what = 0;
 
         if (cases[i].seen & ~in_every_order(&few))
@@ -410,10 +420,11 @@ static void test_sequence(void **state)
         }
     }
     for (uint32_t i = 0; i < 4; i++) {
-        assert_true(TD_HOPPER_INLINE_SLOTS(dims[i]) <= MOST_SLOTS);
+        assert_true(TD_HOPPER_INLINE_SLOTS(dims[i], 1) <= MOST_SLOTS);
         assert_true(4 * TD_HOPPER_INLINE_GROUPS(dims[i]) <= MOST_CONSUMERS);
-        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i]) <= MOST_FETCHERS);
-        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i]) <= TD_HOPPER_INLINE_SLOTS(dims[i]));
+        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i], 1) <= MOST_FETCHERS);
+        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i], 1) <= TD_HOPPER_INLINE_SLOTS(dims[i], 1));
+        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i], TD_HOPPER_INLINE_SPLITS(dims[i])) <= 4);
     }
 }
 

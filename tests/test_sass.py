@@ -56,14 +56,15 @@ WGMMA = {
     "attn_8b_wgmma_split": {32: 4, 64: 4, 96: 3, 128: 3},
     "attn_8b_wgmma_pair": {64: 4},
     "attn_8b_wgmma_dump": {32: 3, 64: 3, 96: 2, 128: 2, 256: 2},
-    "attn_8b_wgmma_inline": {32: 3, 64: 3, 96: 3, 128: 2},
-    "attn_8b_wgmma_inline_short": {32: 2, 64: 2, 96: 2},
+    "attn_8b_wgmma_inline": {32: 3, 64: 4, 96: 3, 128: 3},
+    "attn_8b_wgmma_inline_short": {32: 2, 64: 2, 96: 2, 128: 2},
+    "attn_8b_wgmma_inline_split": {32: 3, 64: 3, 96: 3, 128: 2},
 }
 WGMMA_REGISTERS = {2: 168, 3: 128, 4: 96}
 # Registers of a thread as setmaxnreg hands them out, of those that compute and of those that fetch.
-INLINE_HANDED = {2: (232, 40), 3: (160, 32)}
+INLINE_HANDED = {2: (232, 40), 3: (160, 32), 4: (112, 32)}
 HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24)}
-HANDED |= {"attn_8b_wgmma_inline": INLINE_HANDED, "attn_8b_wgmma_inline_short": INLINE_HANDED}
+HANDED |= {f"attn_8b_wgmma_inline{size}": INLINE_HANDED for size in ("", "_short", "_split")}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
 # Those of the same in command buffers: warpgroups that compute.
 F16_INLINE = {
