@@ -1239,12 +1239,12 @@ static void each_attention(void)
         halves.dtype_q = halves.dtype_k = halves.dtype_v = halves.dtype_o = TANDEM_DTYPE_F16;
         halves.lse = 0;
         /* 8B: by each kind of block, on a stream and in a command buffer; mma.sync's; what dumps */
-        for (target.rows = TD_MOST_ROWS; target.rows <= TD_SPLIT_ROWS; target.rows++) {
+        for (target.rows = TD_MOST_ROWS; target.rows <= TD_PAIR_ROWS; target.rows++) {
             target.multiprocessors = 3;
-            if (target.rows == TD_SPLIT_ROWS && halves.head_dim == 256)
+            if (target.rows >= TD_SPLIT_ROWS && halves.head_dim == 256)
                 continue;
             each_case(target, halves);
-            if (target.rows == TD_SPLIT_ROWS)
+            if (target.rows == TD_PAIR_ROWS) /* on streams alone */
                 continue;
             td_target inside = td_target_for_sm(target.sm);
             inside.rows = target.rows;

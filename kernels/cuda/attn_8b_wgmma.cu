@@ -22,17 +22,12 @@ template <class T> __device__ __forceinline__ void begin_ring(typename T::Shared
 {
     constexpr int pieces = 8 * T::keys / 16;
 
-    if (T::splits > 1) { /* a loop, not a predicate: with that, racecheck sees other threads' copies hit by it */
-        if (threadIdx.x == 0)
+    if (threadIdx.x == 0) /* a loop, not a predicate: with that, racecheck sees other threads' copies hit by it */
 #pragma unroll 1
-            for (int stage = 0; stage < T::stages; stage++) {
-                mbarrier_init(shared_address(&shared.full[stage]), fill);
-                mbarrier_init(shared_address(&shared.empty[stage]), drain);
-            }
-    } else if (threadIdx.x < T::stages) {
-        mbarrier_init(shared_address(&shared.full[threadIdx.x]), fill);
-        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), drain);
-    }
+        for (int stage = 0; stage < T::stages; stage++) {
+            mbarrier_init(shared_address(&shared.full[stage]), fill);
+            mbarrier_init(shared_address(&shared.empty[stage]), drain);
+        }
     for (int i = int(threadIdx.x); i < T::stages * pieces; i += T::threads)
         *reinterpret_cast<uint4 *>(shared.stage[i / pieces].v + T::dim * T::keys + i % pieces * 16) =
             make_uint4(0x38383838u, 0x38383838u, 0x38383838u, 0x38383838u);

@@ -236,6 +236,7 @@ template <class T> struct Fetcher {
 
             if (n != first) {
                 wait_or_trap(shared.empty[slot], td_ring_empty_parity(place));
+                bar_sync<threads>(8 + team); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
                 copy_k(n);
                 copy_v(n);
                 cp_async_commit();
@@ -489,7 +490,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     uint64_t *const full = shared.full + split, *const empty = shared.empty + split;
     constexpr uint32_t k_words = sizeof shared.k[0] / 16, v_words = sizeof shared.v[0] / 16;
     const int own_keys = p.causal ? max(0, min(end, min(group_row + 64, int(p.o.rows)) - 1 + at.reach)) : end;
-    const int all = tiles_of<T>(at.tiles, split), tiles = T::shares ? all : (own_keys + T::tile - 1) / T::tile;
+    const int all = tiles_of<T>(at.tiles, split), tiles = T::shares ? all : int(uint32_t(own_keys + T::tile - 1) / T::tile);
     td_ring_place now = {0, 0}; /* the last fetch that was waited for */
 
     /* Registers are few: what follows from a thread's number is found anew where it is needed. */
@@ -684,10 +685,12 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
             shared.bhk = at.bhk;
             shared.row0 = uint32_t(at.row0);
         }
-        if (thread < int(T::all_slots)) {
-            mbarrier_init(shared_address(&shared.full[thread]), 32 * T::team_warps);
-            mbarrier_init(shared_address(&shared.empty[thread]), T::shares ? 4 : 4 * at.active);
-        }
+        if (thread == 0) /* a loop, not a predicate: with that, racecheck sees other threads' copies hit by it */
+#pragma unroll 1
+            for (uint32_t slot = 0; slot < T::all_slots; slot++) {
+                mbarrier_init(shared_address(&shared.full[slot]), 32 * T::team_warps);
+                mbarrier_init(shared_address(&shared.empty[slot]), T::shares ? 4 : 4 * at.active);
+            }
         constexpr int words = 8 * T::tile / 4;
         for (int i = thread; i < int(T::all_slots) * words; i += T::threads)
             *reinterpret_cast<uint32_t *>(shared.v[i / words] + T::dim * T::tile + i % words * 4) = 0x38383838u;
