@@ -106,7 +106,7 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
     if (op->causal && t.pair > 1)
         us = t.pair * ceil(tiles / t.pair) * average + (row_tiles % 2 ? 0.5 * (whole - average) : 0);
     else if (op->causal && tiles > 1)
-        us = unequal_us(tiles, average, whole, planes);
+        us = unequal_us(tiles, average, whole, t.shares > 1 && cost == TD_CHOICE_F16 ? 1 : planes); /* 1: of all heads */
     const double bytes = 2 * r->key_bytes * op->head_dim * kv * op->batch * op->kv_heads;
     return launch_us + fmax(us, bytes / key_rate + fmin(first_keys_us, bytes / key_rate));
 }

@@ -90,21 +90,19 @@ static const td_kernel kernels_attn_8b_wgmma_inline_short[D_COUNT - 1] = {
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 64),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 96),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 128)};
-/* Without a prologue: on tensors of fp16, of bf16; on a stream, and in the shared memory that every executor has, by
- * blocks of three warpgroups or of two. */
+/* Without a prologue, on tensors of fp16, of bf16: on a stream, there by blocks whose warpgroups share the keys of 64 rows or
+ * of 128, and in the shared memory that every executor has, by blocks of three warpgroups or of two. */
+typedef enum direct_kind { DIRECT, DIRECT_SPLIT, DIRECT_SPLIT2, DIRECT_INLINE, DIRECT_SHORT, DIRECT_KINDS } direct_kind;
 typedef struct direct_kernels {
     uint32_t dim;
-    td_kernel kernels[2], inlines[2], shorts[2];
+    td_kernel kernels[DIRECT_KINDS][2];
 } direct_kernels;
-#define DIRECT(d)                                                                                     \
-    {                                                                                                 \
-        d, {F16_WGMMA("attn_f16_wgmma", d), F16_WGMMA("attn_bf16_wgmma", d)},                         \
-            {F16_WGMMA("attn_f16_wgmma_inline", d), F16_WGMMA("attn_bf16_wgmma_inline", d)},          \
-        {                                                                                             \
-            F16_WGMMA("attn_f16_wgmma_inline_short", d), F16_WGMMA("attn_bf16_wgmma_inline_short", d) \
-        }                                                                                             \
-    }
-static const direct_kernels directs[] = {DIRECT(64), DIRECT(80), DIRECT(96), DIRECT(128)};
+#define DIRECT_PAIR(kind, d) {F16_WGMMA("attn_f16_wgmma" kind, d), F16_WGMMA("attn_bf16_wgmma" kind, d)}
+#define DIRECTS(d)                                                                                       \
+    .dim = d, .kernels = {[DIRECT] = DIRECT_PAIR("", d), [DIRECT_SPLIT] = DIRECT_PAIR("_split", d),      \
+                          [DIRECT_INLINE] = DIRECT_PAIR("_inline", d), [DIRECT_SHORT] = DIRECT_PAIR("_inline_short", d)}
+static const direct_kernels directs[] = {
+    {DIRECTS(64), .kernels[DIRECT_SPLIT2] = DIRECT_PAIR("_split2", 64)}, {DIRECTS(80)}, {DIRECTS(96)}, {DIRECTS(128)}};
 static const td_kernel kernel_fast_8b = {
     .name = "attn_fast_8b", .cpu = td_fast_attn_8b, .cpu_local_bytes = sizeof(td_local_fast)};
 static const td_kernel kernel_fast_f16 = {
@@ -824,6 +822,57 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
     return TD_F16_INLINE_GROUPS - is_short;
 }
 
+/* What a block of a direct kernel is made of. */
+typedef struct direct_block {
+    direct_kind kind;
+    uint32_t rows, teams, keys; /* of a tile; of warpgroups that share its keys, else 1; of a step */
+    uint32_t threads, shared_bytes;
+} direct_block;
+
+/* Of how many tiles of 64 rows a block is whose warpgroups share the keys, where such blocks end first; else 0. By
+ * microseconds of an H200 for a block and for 128 keys of it. */
+static uint32_t split_members(const tandem_attention *op, const td_target *target)
+{
+    static const struct {
+        double begin, step;
+    } times[2][3] = {{{3.3, 1.44}, {2.0, 0.67}, {2.0, 1.32}}, {{3.5, 1.58}, {3.4, 1.02}}}; /* up to 64 channels, above */
+    const bool wide = op->head_dim > 64;
+    const uint32_t most = wide ? 1 : 2;
+    const double part = op->causal ? 1 - fmin(1, op->q_len / (double)op->kv_len) / 2 : 1; /* of the keys that a row sees */
+    uint32_t best = 0;
+    double least = 0;
+
+    if (target->rows != TD_BEST_ROWS)
+        return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && most == 2 ? 2 : 0;
+    for (uint32_t members = 0; members <= most; members++) {
+        const uint32_t rows = members ? 64 * members : TD_F16_ROWS(op->head_dim);
+        const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double each = times[wide][members].begin + times[wide][members].step * op->kv_len / 128;
+        const double time = each * (part < 0.75 ? fmax(1, blocks * part) : ceil(blocks));
+
+        if (members == 0 || time < least) {
+            least = time;
+            best = members;
+        }
+    }
+    return best;
+}
+
+static direct_block direct_block_of(const tandem_attention *op, const td_target *target)
+{
+    const uint32_t d = op->head_dim;
+    if (!is_roomy(target, d)) {
+        const uint32_t groups = inline_groups(op, target);
+        return (direct_block){groups < TD_F16_INLINE_GROUPS ? DIRECT_SHORT : DIRECT_INLINE, 64 * groups, 1,
+                              TD_F16_INLINE_KEYS(d), 128 * (groups + 1), TD_F16_INLINE_SHARED_BYTES(d)};
+    }
+    const uint32_t members = split_members(target->whole ? target->whole : op, target);
+    if (members)
+        return (direct_block){members == 1 ? DIRECT_SPLIT : DIRECT_SPLIT2, 64 * members, TD_F16_SPLIT_TEAMS(members),
+                              TD_F16_SPLIT_KEYS(members), TD_F16_SPLIT_THREADS, TD_F16_SPLIT_SHARED_BYTES(d, members)};
+    return (direct_block){DIRECT, TD_F16_ROWS(d), 1, TD_F16_KEYS, 128 * (TD_F16_GROUPS(d) + 1), TD_F16_SHARED_BYTES(d)};
+}
+
 /* The kernel that takes Q, K and V of these types as they lie in memory, or NULL. */
 static const td_kernel *direct_kernel(const tandem_attention *op, const td_target *target, const td_cubin *cubin,
                                       uint32_t sm, uint32_t smooth, float scale)
@@ -835,9 +884,7 @@ static const td_kernel *direct_kernel(const tandem_attention *op, const td_targe
         return NULL;
     for (size_t i = 0; i < sizeof directs / sizeof *directs; i++)
         if (directs[i].dim == op->head_dim)
-            return &(is_roomy(target, op->head_dim)                     ? directs[i].kernels
-                     : inline_groups(op, target) < TD_F16_INLINE_GROUPS ? directs[i].shorts
-                                                                        : directs[i].inlines)[bf16];
+            return &directs[i].kernels[direct_block_of(op, target).kind][bf16];
     return NULL;
 }
 
@@ -864,15 +911,17 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
                                  size_t why_bytes)
 {
     const tandem_attention *op = at->op;
-    const bool commits = target->commit, roomy = is_roomy(target, op->head_dim);
-    const uint32_t groups = roomy ? TD_F16_GROUPS(op->head_dim) : inline_groups(op, target), rows = 64 * groups;
+    const bool commits = target->commit;
+    const direct_block block = direct_block_of(op, target);
+    const bool splits = block.teams > 1;
     const uint32_t keys = target->last_keys ? target->last_keys : op->kv_len;
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
-    const uint64_t works = planes * ((op->q_len + rows - 1) / rows);
+    const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
     const uint32_t multiprocessors = target->multiprocessors ? target->multiprocessors : MULTIPROCESSORS;
-    const uint32_t pair = is_paired(op, works, multiprocessors) ? 2 : 1;
+    const uint32_t pair = !splits && is_paired(op, works, multiprocessors) ? 2 : 1;
     const uint32_t steps = (keys + TD_F16_KEYS - 1) / TD_F16_KEYS;
-    const uint64_t blocks = blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors);
+    const uint64_t blocks = splits ? works
+                                   : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors);
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
                                  .k = tensor_of(&op->k, op->kv_heads, keys, op->head_dim),
@@ -886,8 +935,9 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
                                  .pair = (uint16_t)pair,
                                  .works = (uint32_t)works,
                                  .blocks = (uint32_t)blocks,
-                                 .tile_rows = (uint16_t)rows,
-                                 .step_keys = roomy ? TD_F16_KEYS : TD_F16_INLINE_KEYS(op->head_dim)};
+                                 .tile_rows = (uint16_t)block.rows,
+                                 .step_keys = (uint16_t)block.keys,
+                                 .teams = (uint16_t)block.teams};
     const td_tensor o = p.o;
     const output out = {.o = take(at, commits, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
                         .lse = take(at, commits && wants_lse, (unsigned __int128)o_rows * 4),
@@ -906,8 +956,8 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
         p.lse_stride_batch = p.lse_stride_head * op->heads;
     }
     td_record *record = add_record(at, kernel, blocks, &p, sizeof p);
-    record->shared_bytes = roomy ? TD_F16_SHARED_BYTES(op->head_dim) : TD_F16_INLINE_SHARED_BYTES(op->head_dim);
-    record->block[0] = 128 * (groups + 1);
+    record->shared_bytes = block.shared_bytes;
+    record->block[0] = block.threads;
     use_view(at, record, READ, AT(attention_f16, q.data), TD_VIEW_Q);
     use_view(at, record, READ, AT(attention_f16, k.data), TD_VIEW_K);
     use_view(at, record, READ, AT(attention_f16, v.data), TD_VIEW_V);
@@ -1065,11 +1115,13 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
         t.groups = block.groups;
         t.shares = block.splits;
     } else if (target->sm == 90 && precision == TANDEM_PRECISION_F16 && op->head_dim >= 64 && op->head_dim <= 128) {
-        t.groups = is_roomy(target, op->head_dim) ? TD_F16_GROUPS(op->head_dim) : inline_groups(op, target);
+        const direct_block block = direct_block_of(op, target);
+        t.groups = block.rows / 64 * block.teams;
+        t.shares = block.teams;
     }
     t.rows = 64 * t.groups / t.shares;
     t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
-    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && is_paired(op, t.tiles, MULTIPROCESSORS))
+    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && t.shares == 1 && is_paired(op, t.tiles, MULTIPROCESSORS))
         t.pair = 2;
     if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
         uint32_t tiles;
@@ -1135,9 +1187,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                             .d_pad = d_pad,
                                             .v_is_f16 = 1,
                                             .qk_is_f16 = 1,
-                                            .step_keys = is_roomy(target, op->head_dim)
-                                                             ? TD_F16_KEYS
-                                                             : TD_F16_INLINE_KEYS(op->head_dim),
+                                            .step_keys = direct_block_of(op, target).keys,
                                             .q_codes = absent,
                                             .q_scale = absent,
                                             .q_mean = absent,

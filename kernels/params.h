@@ -356,6 +356,15 @@ typedef struct td_params_attention {
 #define TD_F16_SHARED(d, keys, groups, stages) \
     (TD_F16_PARTS(d) * 128u * (128u * (groups) + 2u * (stages) * (keys)) + 1024u)
 #define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS, TD_F16_GROUPS(d), TD_F16_STAGES(d))
+/* `attn_f16_wgmma_split` and, at head dim 64, `attn_f16_wgmma_split2`: blocks of one tile of 64 or 128 rows (`members` 1 or
+ * 2), whose four warpgroups share the keys by members: team i of 4 / members takes steps i, i + teams ... Each team has a
+ * ring of slots for a step's K or V; behind all are the teams' sums and bases of rows. */
+#define TD_F16_SPLIT_THREADS 512u
+#define TD_F16_SPLIT_KEYS(members) (64u * (members)) /* a step */
+#define TD_F16_SPLIT_TEAMS(members) (4u / (members))
+#define TD_F16_SPLIT_SLOTS(d) ((d) <= 64u ? 4u : 3u)
+#define TD_F16_SPLIT_SHARED_BYTES(d, members) \
+    (TD_F16_PARTS(d) * 128u * 64u * ((members) + 4u * TD_F16_SPLIT_SLOTS(d)) + 3072u)
 /* `attn_f16_wgmma_inline` and `attn_f16_wgmma_inline_short`, whose blocks have a warpgroup less: the same in 47 KB of shared
  * memory, a ring of slots of a step's keys of K or V, with two barriers and a number each. */
 #define TD_F16_INLINE_KEYS(d) ((d) <= 80u ? 64u : (d) <= 96u ? 48u : 32u) /* a step */
@@ -372,8 +381,8 @@ typedef struct td_params_attention_f16 {
     float scale;
     uint16_t causal, pair;
     uint32_t works, blocks;
-    uint16_t tile_rows, step_keys; /* 64 * groups and keys, for the twin; the GPU has its own */
-    uint32_t reserved;
+    uint16_t tile_rows, step_keys, teams; /* rows of a tile, keys, those who share them (else 1), for the twin; the GPU has its own */
+    uint16_t reserved;
 } td_params_attention_f16;
 
 /* Kernel `claim` (one thread), of plans that commit: the device's side of td_control's protocol. *verdict, in scratch, is

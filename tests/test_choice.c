@@ -204,8 +204,9 @@ static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
     }
     double *jobs = malloc(count * sizeof *jobs);
     assert_non_null(jobs);
-    for (size_t i = 0; i < count; i++) { /* the last rows of a head come first */
-        const double end = fmin((double)(tiles - i % tiles) * t.rows, op->q_len);
+    for (size_t i = 0; i < count; i++) { /* the last rows of a head come first, or of all heads */
+        const size_t before = !coded && t.shares > 1 ? i / (count / tiles) : i % tiles;
+        const double end = fmin((double)(tiles - before) * t.rows, op->q_len);
 
         jobs[i] = rest + ceil(fmax(0, end + op->kv_len - op->q_len) / 128) * step;
         sum += jobs[i];
@@ -620,6 +621,7 @@ static void test_tiles(void **state)
                     assert_int_equal(t.rows, p.tile_rows);
                     assert_int_equal(t.tiles, p.works);
                     assert_int_equal(t.pair, p.pair);
+                    assert_int_equal(t.shares, p.teams);
                 } else {
                     td_params_attention p;
 

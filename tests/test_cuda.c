@@ -303,18 +303,21 @@ static bool is_direct(td_target target, const tu_shape *shape, spoil_fn spoil)
     return strstr(plan.records[0].kernel->name, "f16_wgmma") != NULL;
 }
 
-/* By the kernel of streams, and on sm_90 by that of command buffers. */
+/* By the kernels of streams, on sm_90 each of them, and there by that of command buffers. */
 static void check_direct(tu_shape shape, spoil_fn spoil)
 {
     const bool is_90 = target_here().sm == 90;
+    td_target target = target_here();
 
     shape.precision = TANDEM_PRECISION_F16;
     for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++) {
         shape.dtype_q = shape.dtype_k = shape.dtype_v = type;
         show("direct", &shape);
         if (is_90)
-            assert_true(is_direct(target_here(), &shape, spoil));
-        check_case_on(target_here(), &shape, spoil);
+            assert_true(is_direct(target, &shape, spoil));
+        for (target.rows = is_90 ? TD_MOST_ROWS : TD_BEST_ROWS; target.rows <= (is_90 ? TD_PAIR_ROWS : TD_BEST_ROWS);
+             target.rows++)
+            check_case_on(target, &shape, spoil);
         if (is_90 && !image) {
             assert_true(is_direct(td_target_for_sm(90), &shape, spoil));
             check_case_on(td_target_for_sm(90), &shape, spoil);
@@ -467,10 +470,11 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
     tu_case_free(&it);
 }
 
-/* --- attn_8b_wgmma_split, attn_8b_wgmma_pair, attn_8b_wgmma_inline_split --- */
+/* --- Kernels whose warpgroups share keys: of 8B on streams and in command buffers, of F16 --- */
 
 /* Against the twin, and twice the same bits. */
-static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multiprocessors, td_rows rows, bool in_47_kb)
+static void check_split(const char *kernel, const tu_shape *shape, spoil_fn spoil, uint32_t multiprocessors, td_rows rows,
+                        bool in_47_kb)
 {
     td_target target = in_47_kb ? td_target_for_sm(90) : target_here();
     tu_tensor o[2], lse[2];
@@ -484,10 +488,7 @@ static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multipro
     if (spoil)
         spoil(&it);
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
-                        in_47_kb               ? "attn_8b_wgmma_inline"
-                        : rows == TD_PAIR_ROWS ? "attn_8b_wgmma_pair"
-                                               : "attn_8b_wgmma_split");
+    assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name, kernel);
     for (int i = 0; i < 2; i++) {
         gpu_case gpu;
 
@@ -510,6 +511,8 @@ static void check_split(const tu_shape *shape, spoil_fn spoil, uint32_t multipro
 static void test_split_wgmma(void **state)
 {
     static const uint32_t dims[] = {32, 64, 80, 96, 128}, lengths[] = {1, 63, 64, 65, 128, 129, 320, 385, 700, 1100};
+    static const uint32_t direct_dims[] = {64, 80, 96, 128, 64};
+    static const char *const names[] = {"attn_8b_wgmma_split", "attn_8b_wgmma_pair", "attn_8b_wgmma_inline"};
     uint64_t seed = 1500;
 
     (void)state;
@@ -519,7 +522,8 @@ static void test_split_wgmma(void **state)
         for (size_t q = 0; q < 10; q++)
             for (size_t k = 0; k < 10; k++, seed++)
                 if ((q + 3 * k) % (quick ? 19 : 3) == 0)
-                    check_split(&(tu_shape){.heads = 4,
+                    check_split(names[kind],
+                                &(tu_shape){.heads = 4,
                                             .kv_heads = 1 + seed % 2,
                                             .q_len = lengths[q],
                                             .kv_len = lengths[k],
@@ -538,7 +542,8 @@ static void test_split_wgmma(void **state)
                                 kind == 1 ? TD_PAIR_ROWS : TD_SPLIT_ROWS, kind == 2);
     for (size_t i = 0; i < 11; i++)
         for (uint32_t causal = 0; causal < 2 && !(quick && i); causal++)
-            check_split(&(tu_shape){.batch = 2,
+            check_split(i < 5 ? "attn_8b_wgmma_split" : i == 5 ? "attn_8b_wgmma_pair" : "attn_8b_wgmma_inline",
+                        &(tu_shape){.batch = 2,
                                     .heads = 2,
                                     .q_len = 260,
                                     .kv_len = 300,
@@ -548,6 +553,31 @@ static void test_split_wgmma(void **state)
                                     .lse = 1,
                                     .seed = 1700 + i},
                         spoil_direct, causal ? 3 : 0, i == 5 ? TD_PAIR_ROWS : TD_SPLIT_ROWS, i > 5);
+    for (uint32_t i = 0; i < 5 && !(quick && i); i++)
+        for (uint32_t q = 0; q < 10; q += 3)
+            for (uint32_t k = q % 2; k < 10; k += 2, seed++) {
+                const bool bf16 = seed % 2, wide = i == 4;
+                const uint32_t type = bf16 ? TANDEM_DTYPE_BF16 : TANDEM_DTYPE_F16;
+                char name[64];
+
+                snprintf(name, sizeof name, "attn_%s_wgmma_split%s", bf16 ? "bf16" : "f16", wide ? "2" : "");
+                check_split(name,
+                            &(tu_shape){.heads = 4,
+                                        .kv_heads = 1 + i % 2,
+                                        .q_len = lengths[q],
+                                        .kv_len = lengths[k],
+                                        .head_dim = direct_dims[i],
+                                        .precision = TANDEM_PRECISION_F16,
+                                        .causal = (q + k / 2) % 2,
+                                        .dtype_q = type,
+                                        .dtype_k = type,
+                                        .dtype_v = type,
+                                        .dtype_o = 1 + seed % 3,
+                                        .lse = 1,
+                                        .v_bias = 1,
+                                        .seed = seed},
+                            NULL, 0, wide ? TD_PAIR_ROWS : TD_SPLIT_ROWS, false);
+            }
 }
 
 static void test_inline_wgmma(void **state)

@@ -948,6 +948,90 @@ static void test_direct(void **state)
               (options){.stream = true});
 }
 
+/* The same by warpgroups that share the keys, four of 64 rows or (at head dim 64) two pairs of 128: fewer steps than teams,
+ * as many, so many that rings go round; rows without keys, parts without keys. */
+static void test_direct_split(void **state)
+{
+    static const uint32_t dims[] = {64, 80, 96, 128}, lengths[] = {1, 63, 64, 65};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
+                 {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 8; s++)
+            for (uint32_t members = 1; members <= (i ? 1 : 2); members++) {
+                const uint32_t type = 1 + (s + i / 2 + members) % 2;
+                if (quick && s % 4 != (i + members) % 4)
+                    continue;
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_F16,
+                                  .dtype_q = type,
+                                  .dtype_k = type,
+                                  .dtype_v = type,
+                                  .dtype_o = 1 + (s + i) % 3,
+                                  .layout = s % 3 == 2 ? TU_BATCH_LAST : (tu_layout)(s % 3),
+                                  .lse = (s + i) % 2,
+                                  .v_bias = 1,
+                                  .seed = 700 + 16 * i + 2 * s + members},
+                      (options){.stream = true,
+                                .split = members == 1 ? TD_SPLIT_ROWS : TD_PAIR_ROWS,
+                                .schedules = quick ? 1 : 2});
+            }
+    for (uint32_t q = 0; q < 4 && !quick; q++)
+        for (uint32_t k = 0; k < 4; k++)
+            check(module_of(90), 90,
+                  &(tu_shape){.heads = 1 + (q + k) % 2,
+                              .q_len = lengths[q],
+                              .kv_len = lengths[k] + k % 3 * 128,
+                              .head_dim = k % 2 ? dims[(q + k / 2) % 4] : 64,
+                              .causal = (q * 4 + k) / 3 % 2,
+                              .precision = TANDEM_PRECISION_F16,
+                              .dtype_q = 1 + q % 2,
+                              .dtype_k = 1 + q % 2,
+                              .dtype_v = 1 + q % 2,
+                              .lse = 1,
+                              .seed = 770 + 4 * q + k},
+                  (options){.stream = true, .split = k % 2 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = 2});
+    /* bad values, of V in steps that the mask cuts, too; scores of a wide range */
+    for (uint32_t i = 0; i < 8; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.heads = 2,
+                          .q_len = 150,
+                          .kv_len = 170,
+                          .head_dim = i < 4 ? dims[i] : 64,
+                          .causal = 1,
+                          .scale = i % 4 == 1 ? 1.5f : 0,
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = 1 + i / 2 % 2,
+                          .dtype_k = 1 + i / 2 % 2,
+                          .dtype_v = 1 + i / 2 % 2,
+                          .lse = 1,
+                          .seed = 790 + i},
+              (options){.stream = true,
+                        .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS,
+                        .spoil = i % 4 == 1 ? NULL : spoil_values});
+    /* every entry */
+    for (uint32_t i = 0; i < 10; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.q_len = 65,
+                          .kv_len = 70,
+                          .head_dim = i < 8 ? dims[i % 4] : 64,
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = i < 8 ? 1 + i / 4 : i - 7,
+                          .dtype_k = i < 8 ? 1 + i / 4 : i - 7,
+                          .dtype_v = i < 8 ? 1 + i / 4 : i - 7,
+                          .seed = 810 + i},
+              (options){.stream = true, .split = i < 8 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = 1});
+}
+
 /* The same in command buffers: rings of 4 or 5 slots of 32, 48 or 64 keys, rounded several times, and across tiles of rows;
  * blocks of two sizes, as seeds are even or odd. */
 static void test_direct_inline(void **state)
@@ -1276,6 +1360,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_inline_split),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_direct_split),
         cmocka_unit_test(test_direct_inline),
         cmocka_unit_test(test_prepare),
         cmocka_unit_test(test_pieces),
@@ -1303,6 +1388,8 @@ int main(int argc, char **argv)
     }
     if (!open_module(&broken, "libemu_broken.so"))
         return 1;
+    if (getenv("TANDEM_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     printf("seed %llu\n", (unsigned long long)seed);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,6 +66,12 @@ INLINE_HANDED = {2: (232, 40), 3: (160, 32), 4: (112, 32)}
 HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24)}
 HANDED |= {f"attn_8b_wgmma_inline{size}": INLINE_HANDED for size in ("", "_short", "_split")}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
+# Those of them whose warpgroups share the keys, 512 threads of 128 registers.
+F16_SPLIT = {
+    f"{kernel}_split{rows}": dict.fromkeys(dims, keys)  # of a step
+    for kernel in WGMMA_F16_KINDS
+    for rows, dims, keys in (("", WGMMA_F16, 64), ("2", (64,), 128))
+}
 # Those of the same in command buffers: warpgroups that compute.
 F16_INLINE = {
     f"attn_{kind}_wgmma_inline{size}": dict.fromkeys(dims, groups)
@@ -150,6 +156,7 @@ class Ptxas(unittest.TestCase):
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}
+                want |= {f"{kernel}_d{d}" for kernel in F16_SPLIT for d in F16_SPLIT[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in F16_INLINE for d in F16_INLINE[kernel]}
             self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
 
@@ -203,6 +210,9 @@ class Ptxas(unittest.TestCase):
             for kernel, by_dim in F16_INLINE.items():
                 for d, groups in by_dim.items():
                     self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], WGMMA_REGISTERS[groups])
+            for kernel, by_dim in F16_SPLIT.items():
+                for d in by_dim:
+                    self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], 128)
 
     def test_setmaxnreg_hands_out_what_a_block_has(self):
         """Else those that ask for registers wait for ever."""
@@ -269,10 +279,11 @@ class Sass(unittest.TestCase):
                     suffix = ".BF16" if "bf16" in kernel else ""
                     shapes = {f"HGMMA.64x128x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
                     self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
-            for kernel, by_dim in F16_INLINE.items():
+            for kernel, by_dim in (F16_SPLIT | F16_INLINE).items():
                 for d in by_dim:
                     suffix = ".BF16" if "bf16" in kernel else ""
-                    shapes = {f"HGMMA.64x{F16_INLINE_KEYS[d]}x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
+                    keys = by_dim[d] if kernel in F16_SPLIT else F16_INLINE_KEYS[d]
+                    shapes = {f"HGMMA.64x{keys}x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
                     self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
 
     def test_probes_are_one_instruction_of_their_unit(self):

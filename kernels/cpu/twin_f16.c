@@ -20,16 +20,21 @@ static int64_t row_of(const td_tensor *x, int64_t b, int64_t h, int64_t row)
     return b * x->stride_batch + h * x->stride_head + row * x->stride_row;
 }
 
-/* One row of O; it attends to the first `keys` keys. */
-static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64_t row, int64_t keys)
+/* What has been added up of a row. */
+typedef struct sums {
+    double o[TD_MAX_DIM], l;
+    float top;
+} sums;
+
+/* One of p->teams: every so manieth step of the first `keys` keys. */
+static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64_t row, int64_t keys, uint32_t team, sums *to)
 {
     const int64_t hk = h / (p->q.heads / p->k.heads), q = row_of(&p->q, b, h, row);
     const uint32_t dim = p->q.dim;
     const float c = p->scale * TD_LOG2_E;
-    double o[TD_MAX_DIM] = {0}, l = 0;
-    float top = -INFINITY;
 
-    for (int64_t first = 0; first < keys; first += p->step_keys) {
+    *to = (sums){.top = -INFINITY};
+    for (int64_t first = (int64_t)team * p->step_keys; first < keys; first += (int64_t)p->teams * p->step_keys) {
         const int64_t count = keys - first < p->step_keys ? keys - first : p->step_keys;
         float s[MOST_KEYS], here = -INFINITY;
         for (int64_t j = 0; j < count; j++) {
@@ -41,29 +46,49 @@ static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
             here = s[j] > here ? s[j] : here;
         }
         here *= c;
-        if (here > top + TD_F16_LIMIT_LOG2) {
-            const float next = here - TD_F16_TOP_LOG2, alpha = exp2f(top - next);
-            top = next;
-            l *= (double)alpha;
+        if (here > to->top + TD_F16_LIMIT_LOG2) {
+            const float next = here - TD_F16_TOP_LOG2, alpha = exp2f(to->top - next);
+            to->top = next;
+            to->l *= (double)alpha;
             for (uint32_t i = 0; i < dim; i++)
-                o[i] *= (double)alpha;
+                to->o[i] *= (double)alpha;
         }
-        const float base = top == -INFINITY ? 0 : top;
+        const float base = to->top == -INFINITY ? 0 : to->top;
         for (int64_t j = 0; j < count; j++) {
             const float exact = exp2f(fmaf(s[j], c, -base));
             const double code = p->q.dtype == TANDEM_DTYPE_BF16 ? (double)td_from_bf16(td_to_bf16(exact))
                                                                 : (double)td_from_f16(td_to_f16(exact));
             const int64_t v = row_of(&p->v, b, hk, first + j);
-            l += (double)exact;
+            to->l += (double)exact;
             for (uint32_t i = 0; i < dim; i++) {
                 const double x = (double)element(&p->v, v + i);
-                o[i] += code * x;
-                l += 0 * x; /* NaN where a bad V is attended to */
+                to->o[i] += code * x;
+                to->l += 0 * x; /* NaN where a bad V is attended to */
             }
         }
     }
     for (uint32_t i = 0; i < dim; i++)
-        l += 0 * o[i];
+        to->l += 0 * to->o[i];
+}
+
+/* One row of O; it attends to the first `keys` keys. */
+static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64_t row, int64_t keys)
+{
+    const uint32_t dim = p->q.dim;
+    double o[TD_MAX_DIM] = {0}, l = 0;
+    sums parts[TD_MAX_SPLITS];
+    float top = -INFINITY;
+
+    for (uint32_t team = 0; team < p->teams; team++) {
+        add_up(p, b, h, row, keys, team, &parts[team]);
+        top = parts[team].top > top ? parts[team].top : top;
+    }
+    for (uint32_t team = 0; team < p->teams; team++) {
+        const double by = parts[team].top == top ? 1 : (double)exp2f(parts[team].top - top);
+        l += parts[team].l * by;
+        for (uint32_t i = 0; i < dim; i++)
+            o[i] += parts[team].o[i] * by;
+    }
 
     const float sum = (float)l, part = 1 / sum;
     const int64_t to = row_of(&p->o, b, h, row);

@@ -132,17 +132,6 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
     }
 }
 
-template <class T> __device__ __forceinline__ void f16_issue_qk(float (&s)[T::keys / 2], uint32_t q, uint32_t k)
-{
-    wgmma_fence();
-    wgmma_qk<false, T::bf16>(s, descriptor<128>(q), descriptor<128>(k));
-#pragma unroll
-    for (int step = 1; step < T::dim / 16; step++)
-        wgmma_qk<true, T::bf16>(s, descriptor<128>(q + step / 4 * (64 * 8) + step % 4 * 2),
-                                descriptor<128>(k + step / 4 * (T::keys * 8) + step % 4 * 2));
-    wgmma_commit();
-}
-
 template <class T>
 __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td_params_attention_f16 &p,
                                             uint32_t begin, uint32_t end)
@@ -193,13 +182,8 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     };
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
     const auto look = [&](const F16Rows<T> &rows, int step) {
-        if (__builtin_expect(p.causal && rows.cut(step), 0)) {
-            const int bad = shared.first_bad[v_place.stage];
-#pragma unroll
-            for (int row = 0; row < 2; row++)
-                if (bad < T::keys && step * T::keys + bad < rows.reach + fragment_row(lane, 2 * row))
-                    c.l[row] = CUDART_NAN_F;
-        }
+        if (__builtin_expect(p.causal && rows.cut(step), 0))
+            c.look(shared.first_bad[v_place.stage], lane, step * T::keys, rows.reach);
     };
     const auto done_with_v = [&] {
         wgmma_wait<0>();

@@ -36,9 +36,14 @@ template <class T> __device__ __forceinline__ F16Place f16_place(const td_params
 
     if (p.causal) /* a block's tiles are long and short ones in turn; single ones begin with the longest */
         tile = p.pair == 1 ? tiles - 1 - x : x % 2 ? x / 2 : tiles - 1 - x / 2;
-    at.batch = bh / p.q.heads;
-    at.head = bh % p.q.heads;
-    at.kv_head = at.head / (p.q.heads / p.k.heads);
+    at.batch = 0;
+    at.head = at.kv_head = bh;
+    if (bh >= p.q.heads) { /* a division takes a hundred cycles */
+        at.batch = bh / p.q.heads;
+        at.head = at.kv_head = bh - at.batch * p.q.heads;
+    }
+    if (p.q.heads != p.k.heads)
+        at.kv_head = at.head / (p.q.heads / p.k.heads);
     at.row0 = int(tile) * T::rows;
     int keys = kv_len;
     at.free_keys = kv_len;
@@ -57,26 +62,26 @@ __device__ __forceinline__ const uint8_t *f16_rows(const td_tensor &x, int64_t b
 }
 
 /* Copies of Rows rows of Dim channels into parts of 128-byte swizzled rows, by 128 threads: as many neighbours share a
- * row as its pieces of 16 bytes allow. Eight rows further the swizzle is the same. */
-template <int Rows, int Dim> struct F16Copy {
+ * row as its pieces of 16 bytes allow. Eight rows further the swizzle is the same. PartRows: how many rows a part has. */
+template <int Rows, int Dim, int PartRows = Rows> struct F16Copy {
     static constexpr int pieces = Dim / 8, abreast = pieces & -pieces, at_once = 128 / abreast; /* rows */
     static_assert(at_once % 8 == 0 && (Rows % at_once == 0 || at_once > Rows), "every thread copies as much, or nothing");
 
     __device__ __forceinline__ static int first_row()
     {
-        return tid_x() % 128 / abreast;
+        return int(uint32_t(tid_x()) % 128u / uint32_t(abreast));
     }
     /* What this thread copies of a row begins here. */
     __device__ __forceinline__ static int first_byte()
     {
-        return tid_x() % abreast * 16;
+        return int(uint32_t(tid_x()) % uint32_t(abreast) * 16u);
     }
     /* Where a piece of its first row goes. */
     __device__ __forceinline__ static uint32_t place(int piece)
     {
-        const int at = tid_x() % abreast + piece, row = first_row();
+        const uint32_t at = uint32_t(tid_x()) % uint32_t(abreast) + uint32_t(piece), row = uint32_t(first_row());
 
-        return uint32_t(at / 8 * Rows * 128 + row * 128 + (at ^ row) % 8 * 16);
+        return uint32_t(at / 8 * PartRows * 128 + row * 128 + (at ^ row) % 8 * 16);
     }
 
     /* `from`: its first piece; `there`: of the rows, how many exist; the others become zeros. */
@@ -122,6 +127,18 @@ template <int Rows, int Dim> struct F16Copy {
     }
 };
 
+/* S of 64 rows and a step's keys; q and k are tile_word()s. */
+template <class T> __device__ __forceinline__ void f16_issue_qk(float (&s)[T::keys / 2], uint32_t q, uint32_t k)
+{
+    wgmma_fence();
+    wgmma_qk<false, T::bf16>(s, descriptor<128>(q), descriptor<128>(k));
+#pragma unroll
+    for (int step = 1; step < T::dim / 16; step++)
+        wgmma_qk<true, T::bf16>(s, descriptor<128>(q + step / 4 * (64 * 8) + step % 4 * 2),
+                                descriptor<128>(k + step / 4 * (T::keys * 8) + step % 4 * 2));
+    wgmma_commit();
+}
+
 /* A consumer's registers; rows g and g + 8 of its warp's 16. */
 template <class T> struct F16Consumer {
     float o[T::dim / 2];
@@ -159,6 +176,15 @@ template <class T> struct F16Consumer {
         for (int i = 0; i < T::keys / 2; i++)
             if (i / 4 * 8 + i % 2 >= (i % 4 < 2 ? low : high))
                 s[i] = -CUDART_INF_F;
+    }
+
+    /* Rows that attend to a bad V of a step, of which key `bad` is the first such, or behind the step: they are bad, too. */
+    __device__ __forceinline__ void look(int bad, int lane, int first_key, int reach)
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            if (bad < T::keys && first_key + bad < reach + fragment_row(lane, 2 * row))
+                l[row] = CUDART_NAN_F;
     }
 
     /* S becomes P; whether O has to be multiplied by alpha. */

@@ -18,3 +18,4 @@
 #include "attn_f16.cu"
 #include "attn_f16_wgmma.cu"
 #include "attn_f16_wgmma_inline.cu"
+#include "attn_f16_wgmma_split.cu"

@@ -234,6 +234,7 @@ TD_WGMMA_E4M3(136, 34, 34, 35, 36, 37, 38, 39)
         else                                                                                         \
             TD_WGMMA_QK_ONE(n, count, "f16", a, b, "0", "=f");                                       \
     }
+TD_WGMMA_QK(64, 32, 32, 33)
 TD_WGMMA_QK(128, 64, 64, 65)
 TD_WGMMA_QK(160, 80, 80, 81)
 TD_WGMMA_QK(176, 88, 88, 89)
