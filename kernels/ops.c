@@ -870,7 +870,7 @@ static direct_block direct_block_of(const tandem_attention *op, const td_target 
     if (members)
         return (direct_block){members == 1 ? DIRECT_SPLIT : DIRECT_SPLIT2, 64 * members, TD_F16_SPLIT_TEAMS(members),
                               TD_F16_SPLIT_KEYS(members), TD_F16_SPLIT_THREADS, TD_F16_SPLIT_SHARED_BYTES(d, members)};
-    return (direct_block){DIRECT, TD_F16_ROWS(d), 1, TD_F16_KEYS, 128 * (TD_F16_GROUPS(d) + 1), TD_F16_SHARED_BYTES(d)};
+    return (direct_block){DIRECT, TD_F16_ROWS(d), 1, TD_F16_KEYS(d), 128 * (TD_F16_GROUPS(d) + 1), TD_F16_SHARED_BYTES(d)};
 }
 
 /* The kernel that takes Q, K and V of these types as they lie in memory, or NULL. */
@@ -889,17 +889,17 @@ static const td_kernel *direct_kernel(const tandem_attention *op, const td_targe
 }
 
 /* How many blocks share the tiles of rows: a block begins a tile beside the end of the one before, which two blocks do
- * not, but where tiles take long the multiprocessors had better get new blocks as they are done. So a block gets tiles (a
- * multiple of `pair`) with 32 steps in all, as long as the last multiprocessor is not done later and almost each
- * of them has two blocks. */
-static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32_t multiprocessors)
+ * not. So where it `walks` a block gets up to 8 tiles (a multiple of `pair`), as long as the last multiprocessor is not
+ * done later. Elsewhere (command buffers, where that was not timed; single tiles that a mask makes unequal) it gets 32
+ * steps in all, if almost each multiprocessor has two blocks. */
+static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32_t multiprocessors, bool walks)
 {
     enum { STEPS = 32, MOST = 8 };
     uint64_t best = (tiles + pair - 1) / pair, least = (best + multiprocessors - 1) / multiprocessors * pair;
-    for (uint32_t each = 2 * pair; each <= MOST && each * steps <= STEPS; each += pair) {
+    for (uint32_t each = 2 * pair; each <= MOST && (walks || each * steps <= STEPS); each += pair) {
         const uint64_t blocks = (tiles + each - 1) / each;
         const uint64_t last = (blocks + multiprocessors - 1) / multiprocessors * each;
-        if (last <= least && blocks * 16 >= 31 * multiprocessors) {
+        if (last <= least && (walks || blocks * 16 >= 31 * multiprocessors)) {
             least = last;
             best = blocks;
         }
@@ -919,9 +919,10 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
     const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
     const uint32_t multiprocessors = target->multiprocessors ? target->multiprocessors : MULTIPROCESSORS;
     const uint32_t pair = !splits && is_paired(op, works, multiprocessors) ? 2 : 1;
-    const uint32_t steps = (keys + TD_F16_KEYS - 1) / TD_F16_KEYS;
+    const uint32_t step = TD_F16_KEYS(op->head_dim), steps = (keys + step - 1) / step;
     const uint64_t blocks = splits ? works
-                                   : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors);
+                                   : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors,
+                                                block.kind == DIRECT && (!op->causal || pair == 2));
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
                                  .k = tensor_of(&op->k, op->kv_heads, keys, op->head_dim),

@@ -348,14 +348,14 @@ typedef struct td_params_attention {
  * come first. A row of Q, K or V is cut into parts of 128 bytes. */
 #define TD_F16_TOP_LOG2 8.0f    /* P when its base is set, */
 #define TD_F16_LIMIT_LOG2 15.0f /* and at most, while scores are below 2^27; then it may be 0 or infinite */
-#define TD_F16_KEYS 128u        /* a step */
+#define TD_F16_KEYS(d) ((d) <= 64u ? 96u : 128u) /* a step */
 #define TD_F16_GROUPS(d) ((d) <= 64u ? 3u : 2u)
-#define TD_F16_STAGES(d) ((d) <= 64u ? 3u : 2u)
+#define TD_F16_STAGES(d) ((d) <= 64u ? 4u : 2u)
 #define TD_F16_ROWS(d) (64u * TD_F16_GROUPS(d))
 #define TD_F16_PARTS(d) (((d) + 63u) / 64u)
 #define TD_F16_SHARED(d, keys, groups, stages) \
     (TD_F16_PARTS(d) * 128u * (128u * (groups) + 2u * (stages) * (keys)) + 1024u)
-#define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS, TD_F16_GROUPS(d), TD_F16_STAGES(d))
+#define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS(d), TD_F16_GROUPS(d), TD_F16_STAGES(d))
 /* `attn_f16_wgmma_split` and, at head dim 64, `attn_f16_wgmma_split2`: blocks of one tile of 64 or 128 rows (`members` 1 or
  * 2), whose four warpgroups share the keys by members: team i of 4 / members takes steps i, i + teams ... Each team has a
  * ring of slots for a step's K or V; behind all are the teams' sums and bases of rows. */

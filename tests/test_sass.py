@@ -277,7 +277,8 @@ class Sass(unittest.TestCase):
             for kernel in WGMMA_F16_KINDS:
                 for d in WGMMA_F16:
                     suffix = ".BF16" if "bf16" in kernel else ""
-                    shapes = {f"HGMMA.64x128x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
+                    keys = 96 if d <= 64 else 128
+                    shapes = {f"HGMMA.64x{keys}x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
                     self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
             for kernel, by_dim in (F16_SPLIT | F16_INLINE).items():
                 for d in by_dim:

@@ -14,10 +14,11 @@
  *
  * S, l and O are fp32; P is rounded to the tensors' type. A row's base follows its maximum late: when it is set, the
  * largest P is 2^TD_F16_TOP_LOG2, and it stays until a P would pass 2^TD_F16_LIMIT_LOG2, which is finite in fp16. So P
- * has all its bits down to 2^-22 of the row's largest, and O is rarely rescaled.
+ * has all its bits down to 2^-22 of the row's largest, and O is rarely rescaled. Where no thread's sum of P passes that
+ * limit no P does, so maxima of S are looked for only elsewhere, and P is then computed once more.
  * Shared bytes: TD_F16_SHARED_BYTES(d); 193 KB at d128, 145 KB at d64. Registers: 232 of a thread that computes and 40 of
  * one that fetches; at d64, with three warpgroups, 160 and 32.
- * H200, batch 4, 32 heads, 4096 x 4096: d64 2.40 ms (459 TFLOPS), d128 1.96 ms (560 TFLOPS).
+ * H200, batch 4, 32 heads, 4096 x 4096, at its full power: d64 1.22 ms (451 TFLOPS), d128 1.83 ms (600 TFLOPS).
  * A bad V (NaN or infinity) makes the rows NaN that attend to it, and no others: where the mask cuts a step, those that
  * fetch look for such keys, clear them and say where the first one is.
  */
@@ -55,27 +56,47 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
     constexpr uint32_t kProducers = 4; /* barrier */
     RingPlace q_place = {0, 1}, k_place = {0, 1}, v_place = {0, 1};
     uint64_t *before = nullptr; /* says that the copies that were started last are there */
+    int cut = -1;               /* where they are V of a step that the mask cuts: its stage */
 
+    /* What was started last is there. */
+    const auto arrive = [&] {
+        if (cut >= 0) { /* before others see it */
+            const int first = Copy::clear_bad(shared.v[cut][0], T::bf16 ? 0x7f80u : 0x7c00u);
+            bar_sync<128>(kProducers); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            if (threadIdx.x % 128 == 0)
+                shared.first_bad[cut] = T::keys;
+            bar_sync<128>(kProducers);
+            if (first < T::keys)
+                atomicMin(&shared.first_bad[cut], first);
+        }
+        fence_proxy_async();
+        mbarrier_arrive(shared_address(before));
+    };
     /* While there is no room, what is under way is waited for. */
     const auto wait_for_room = [&](const uint64_t &empty, uint32_t parity) {
         if (__all_sync(~0u, mbarrier_try_wait(shared_address(&empty), parity)))
             return;
         if (before) {
             cp_async_wait<0>();
-            fence_proxy_async();
-            mbarrier_arrive(shared_address(before));
+            arrive();
             before = nullptr;
         }
         wait_for(empty, parity);
     };
-    const auto publish = [&](uint64_t &full) {
+    const auto start = [](auto copy, uint32_t to, const uint8_t *from, int64_t stride, int rows, int there) {
+        if (there >= rows && stride == T::dim)
+            copy.start_dense(to, from);
+        else
+            copy.start(to, from, 2 * stride, there);
+    };
+    const auto publish = [&](uint64_t &full, int cuts = -1) {
         cp_async_commit();
         if (before) {
             cp_async_wait<1>();
-            fence_proxy_async();
-            mbarrier_arrive(shared_address(before));
+            arrive();
         }
         before = &full;
+        cut = cuts;
     };
 #pragma unroll 1
     for (uint32_t work = begin; work < end; work = f16_next(p, work)) {
@@ -87,9 +108,9 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
         for (int group = 0; group < T::groups; group++) {
             const int row0 = at.row0 + 64 * group;
 
-            CopyQ::start(shared_address(shared.q[q_place.stage][group]),
-                         f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(),
-                         2 * p.q.stride_row, int(p.q.rows) - row0);
+            start(CopyQ(), shared_address(shared.q[q_place.stage][group]),
+                  f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(), p.q.stride_row, 64,
+                  int(p.q.rows) - row0);
         }
         publish(shared.q_full[q_place.stage]);
         q_place.template next<2>();
@@ -100,8 +121,8 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
         for (int step = -1; step < at.steps; step++) { /* K of the next, V of this one */
             if (step + 1 < at.steps) {
                 wait_for_room(shared.k_empty[k_place.stage], k_place.parity);
-                Copy::start(shared_address(shared.k[k_place.stage]), k, 2 * p.k.stride_row,
-                            int(p.k.rows) - (step + 1) * T::keys);
+                start(Copy(), shared_address(shared.k[k_place.stage]), k, p.k.stride_row, T::keys,
+                      int(p.k.rows) - (step + 1) * T::keys);
                 publish(shared.k_full[k_place.stage]);
                 k_place.template next<T::stages>();
                 k += 2 * T::keys * p.k.stride_row;
@@ -109,28 +130,110 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
             if (step < 0)
                 continue;
             wait_for_room(shared.v_empty[v_place.stage], v_place.parity);
-            Copy::start(shared_address(shared.v[v_place.stage]), v, 2 * p.v.stride_row, int(p.k.rows) - step * T::keys);
-            publish(shared.v_full[v_place.stage]);
-            if (p.causal && (step + 1) * T::keys > at.free_keys) { /* before others see it */
-                cp_async_wait<0>();
-                const int first = Copy::clear_bad(shared.v[v_place.stage][0], T::bf16 ? 0x7f80u : 0x7c00u);
-                bar_sync<128>(kProducers); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
-                if (threadIdx.x % 128 == 0)
-                    shared.first_bad[v_place.stage] = T::keys;
-                bar_sync<128>(kProducers);
-                if (first < T::keys)
-                    atomicMin(&shared.first_bad[v_place.stage], first);
-            }
+            start(Copy(), shared_address(shared.v[v_place.stage]), v, p.v.stride_row, T::keys,
+                  int(p.k.rows) - step * T::keys);
+            const bool cuts = p.causal && (step + 1) * T::keys > at.free_keys;
+            publish(shared.v_full[v_place.stage], cuts ? int(v_place.stage) : -1);
             v_place.template next<T::stages>();
             v += 2 * T::keys * p.v.stride_row;
         }
     }
     if (before) {
         cp_async_wait<0>();
-        fence_proxy_async();
-        mbarrier_arrive(shared_address(before));
+        arrive();
     }
 }
+
+/* A consumer that has P of two steps, of the one that the tensor cores multiply and of the next: so S is still there
+ * when P is, and P may be computed once more by another base. */
+template <class T> struct F16Ahead : F16Consumer<T> {
+    using F16Consumer<T>::o, F16Consumer<T>::l, F16Consumer<T>::top, F16Consumer<T>::raise;
+    using Codes = uint32_t[T::keys / 16][4];
+    Codes codes[2]; /* the first is multiplied */
+
+    /* v's word says how far it is from one part to the next. */
+    __device__ __forceinline__ void issue_pv(uint32_t v)
+    {
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < T::keys / 16; step++)
+            wgmma_pv<T::bf16>(o, codes[0][step], descriptor<128>(v + step * (16 * 8)));
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void hold_codes()
+    {
+#pragma unroll
+        for (int i = 0; i < T::keys / 16; i++)
+            wgmma_hold(codes[0][i]);
+    }
+
+    /* P of S, and a thread's sums of it. */
+    __device__ __forceinline__ void exponentials(const float (&s)[T::keys / 2], Codes &p, float c,
+                                                 float (&sum)[2]) const
+    {
+        using E = std::conditional_t<T::bf16, __nv_bfloat16, __half>;
+        const float base[2] = {top[0] == -CUDART_INF_F ? 0.0f : top[0], top[1] == -CUDART_INF_F ? 0.0f : top[1]};
+        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+
+#pragma unroll
+        for (int i = 0; i < T::keys / 2; i += 2) {
+            const float low = ex2(__fmaf_rn(s[i], c, -base[i % 4 / 2]));
+            const float high = ex2(__fmaf_rn(s[i + 1], c, -base[i % 4 / 2]));
+
+            part[i % 4] = __fadd_rn(part[i % 4], low);
+            part[i % 4 + 1] = __fadd_rn(part[i % 4 + 1], high);
+            p[i / 8][i / 2 % 4] = pack2(static_cast<E *>(nullptr), low, high);
+        }
+        sum[0] = __fadd_rn(part[0], part[1]);
+        sum[1] = __fadd_rn(part[2], part[3]);
+    }
+
+    /* P of a tile's first step. */
+    __device__ __forceinline__ void begin(const float (&s)[T::keys / 2], Codes &p, float c)
+    {
+        float alpha[2];
+
+        l[0] = l[1] = 0.0f;
+        top[0] = top[1] = -CUDART_INF_F;
+        raise(s, c, alpha);
+        exponentials(s, p, c, l);
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < T::dim / 2; i++)
+            o[i] = 0.0f;
+    }
+
+    __device__ __forceinline__ void set_sums(const float (&sums)[2], const float (&bases)[2])
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            l[row] = sums[row];
+            top[row] = bases[row];
+        }
+    }
+
+    /* P of another step, while O += P V of the one before is under way. Its sums say whether a P may be too large, and
+     * maxima are looked for only then. */
+    __device__ __forceinline__ void go_on(const float (&s)[T::keys / 2], Codes &p, float c)
+    {
+        constexpr float limit = float(1u << int(TD_F16_LIMIT_LOG2));
+        float sum[2], alpha[2];
+
+        exponentials(s, p, c, sum);
+        if (__builtin_expect(__any_sync(~0u, !(sum[0] <= limit && sum[1] <= limit)), 0) && raise(s, c, alpha)) {
+            wgmma_wait<0>();
+            wgmma_hold(o);
+            exponentials(s, p, c, sum);
+            this->rescale(alpha);
+        }
+        l[0] = __fadd_rn(l[0], sum[0]);
+        l[1] = __fadd_rn(l[1], sum[1]);
+    }
+};
 
 template <class T>
 __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td_params_attention_f16 &p,
@@ -147,7 +250,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     const float scale = __fmul_rn(p.scale, TD_LOG2_E);
     RingPlace q_place = {0, 0}, k_place = {0, 0}, v_place = {0, 0};
     float s[T::keys / 2];
-    F16Consumer<T> c;
+    F16Ahead<T> c;
 
     /* The next tile that has keys; rows without any are done with at once. */
     uint32_t work = begin;
@@ -193,13 +296,36 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     };
 
     F16Rows<T> rows = next_rows();
+    int step = 0;
+    const uint32_t zero = block_y();
+    /* Were this a plain copy, the compiler would take both for one, and wait for P V before it computes P. */
+    const auto next_codes = [&] {
+#pragma unroll
+        for (int i = 0; i < T::keys / 4; i++)
+            c.codes[0][i / 4][i % 4] = c.codes[1][i / 4][i % 4] ^ zero;
+        c.hold_codes();
+    };
+    const auto one_step = [&] {
+        wait_for(shared.k_full[k_place.stage], k_place.parity);
+        bar_sync<256>(my_turn);
+        issue_qk();
+        wait_for(shared.v_full[v_place.stage], v_place.parity);
+        c.issue_pv(v_tile + v_place.stage * stage_words);
+        bar_arrive<256>(next_turn);
+        wgmma_wait<1>();
+        wgmma_hold(s);
+        done_with_k();
+        mask(rows, step + 1);
+        c.go_on(s, c.codes[1], scale);
+        look(rows, step);
+        done_with_v();
+        next_codes();
+        step++;
+    };
     if (work >= end)
         return;
     if (group == T::groups - 1)
         bar_arrive<256>(next_turn);
-    float alpha[2];
-    int step = 0;
-    c.start();
     wait_for(shared.q_full[q_place.stage], q_place.parity);
     wait_for(shared.k_full[k_place.stage], k_place.parity);
     issue_qk();
@@ -207,28 +333,13 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     wgmma_hold(s);
     done_with_k();
     mask(rows, 0);
-    c.softmax(s, scale, alpha);
-    c.convert(s);
+    c.begin(s, c.codes[0], scale);
+    c.clear();
+    c.hold_codes();
 #pragma unroll 1
     while (true) {
         if (step + 1 < rows.at.steps) {
-            wait_for(shared.k_full[k_place.stage], k_place.parity);
-            bar_sync<256>(my_turn);
-            issue_qk();
-            wait_for(shared.v_full[v_place.stage], v_place.parity);
-            c.issue_pv(v_tile + v_place.stage * stage_words);
-            bar_arrive<256>(next_turn);
-            wgmma_wait<1>();
-            wgmma_hold(s);
-            done_with_k();
-            mask(rows, step + 1);
-            const bool moves = c.softmax(s, scale, alpha);
-            look(rows, step);
-            done_with_v();
-            if (moves)
-                c.rescale(alpha);
-            c.convert(s);
-            step++;
+            one_step();
             continue;
         }
         /* The last P V of a tile lies beside the first Q K of the next. */
@@ -252,16 +363,33 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
         issue_qk();
         wait_for(shared.v_full[v_place.stage], v_place.parity);
         c.issue_pv(v_tile + v_place.stage * stage_words);
-        look(old, step);
-        done_with_v();
-        wgmma_hold(s);
-        done_with_k();
-        c.finish();
-        write(old, q_stage);
-        c.start();
-        mask(rows, 0);
-        c.softmax(s, scale, alpha);
-        c.convert(s);
+        if constexpr (T::groups > 2) { /* P of the next tile while P V is under way: above head dim 64 that is slower */
+            wgmma_wait<1>();
+            wgmma_hold(s);
+            done_with_k();
+            mask(rows, 0);
+            look(old, step);
+            const float old_l[2] = {c.l[0], c.l[1]}, old_top[2] = {c.top[0], c.top[1]};
+            c.begin(s, c.codes[1], scale);
+            const float l[2] = {c.l[0], c.l[1]}, top[2] = {c.top[0], c.top[1]};
+            c.set_sums(old_l, old_top);
+            done_with_v();
+            c.finish();
+            write(old, q_stage);
+            c.set_sums(l, top);
+            next_codes();
+        } else {
+            look(old, step);
+            done_with_v();
+            wgmma_hold(s);
+            done_with_k();
+            c.finish();
+            write(old, q_stage);
+            mask(rows, 0);
+            c.begin(s, c.codes[0], scale);
+            c.hold_codes();
+        }
+        c.clear();
         step = 0;
     }
     if (group == 0)
@@ -306,8 +434,8 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
             td::attend_f16<td::F16Tile<dim, keys, groups, stages, bf16>>(p); \
     }
 #define TD_F16_ENTRIES(dim)                                                                                          \
-    TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS, TD_F16_GROUPS(dim), TD_F16_STAGES(dim), false)             \
-    TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS, TD_F16_GROUPS(dim), TD_F16_STAGES(dim), true)
+    TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS(dim), TD_F16_STAGES(dim), false)        \
+    TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS(dim), TD_F16_STAGES(dim), true)
 #ifdef TD_F16_VARIANTS
 TD_F16_VARIANTS
 #else

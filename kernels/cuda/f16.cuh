@@ -100,6 +100,18 @@ template <int Rows, int Dim, int PartRows = Rows> struct F16Copy {
         }
     }
 
+    /* The same where all rows exist and lie one behind the other: an instruction a piece. */
+    __device__ __forceinline__ static void start_dense(uint32_t to, const uint8_t *from)
+    {
+        if (at_once > Rows && first_row() >= Rows)
+            return;
+#pragma unroll
+        for (int r = 0; r < Rows; r += at_once)
+#pragma unroll
+            for (int piece = 0; piece < pieces; piece += abreast)
+                cp_async_16(to + place(piece) + uint32_t(r * 128), from + r * 2 * Dim + piece * 16);
+    }
+
     /* Clears the pieces that this thread copied where they hold a NaN or an infinity; the first such row, or Rows. */
     __device__ __forceinline__ static int clear_bad(uint8_t *shared, uint32_t exponent)
     {
@@ -187,8 +199,8 @@ template <class T> struct F16Consumer {
                 l[row] = CUDART_NAN_F;
     }
 
-    /* S becomes P; whether O has to be multiplied by alpha. */
-    __device__ __forceinline__ bool softmax(float (&s)[T::keys / 2], float c, float (&alpha)[2])
+    /* Gives rows another base of which a P would pass the limit; whether O has to be multiplied by alpha. */
+    __device__ __forceinline__ bool raise(const float (&s)[T::keys / 2], float c, float (&alpha)[2])
     {
         float here[2];
 
@@ -220,6 +232,13 @@ template <class T> struct F16Consumer {
                 }
             }
         }
+        return moves;
+    }
+
+    /* S becomes P; whether O has to be multiplied by alpha. */
+    __device__ __forceinline__ bool softmax(float (&s)[T::keys / 2], float c, float (&alpha)[2])
+    {
+        const bool moves = raise(s, c, alpha);
         const float base[2] = {top[0] == -CUDART_INF_F ? 0.0f : top[0], top[1] == -CUDART_INF_F ? 0.0f : top[1]};
         float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll

@@ -236,6 +236,7 @@ TD_WGMMA_E4M3(136, 34, 34, 35, 36, 37, 38, 39)
     }
 TD_WGMMA_QK(64, 32, 32, 33)
 TD_WGMMA_QK(128, 64, 64, 65)
+TD_WGMMA_QK(96, 48, 48, 49)
 TD_WGMMA_QK(160, 80, 80, 81)
 TD_WGMMA_QK(176, 88, 88, 89)
 
@@ -396,6 +397,13 @@ template <int Threads> __device__ __forceinline__ void bar_sync(uint32_t id)
 template <int Threads> __device__ __forceinline__ void bar_arrive(uint32_t id)
 {
     asm volatile("bar.arrive %0, %1;" : : "r"(id), "n"(Threads) : "memory");
+}
+/* 0, as grids have one dimension, which the compiler does not know. */
+__device__ __forceinline__ uint32_t block_y()
+{
+    uint32_t y;
+    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+    return y;
 }
 /* Clusters of blocks: this one's number in it, how many there are, a barrier of all their threads. */
 __device__ __forceinline__ uint32_t cluster_rank()

@@ -335,6 +335,11 @@ template <int Threads> static inline void bar_arrive(uint32_t id)
     emu::barrier(id, Threads, false, true);
 }
 
+static inline uint32_t block_y()
+{
+    return 0;
+}
+
 static inline uint32_t cluster_rank()
 {
     return emu::cluster_rank();
