@@ -919,7 +919,7 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
     const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
     const uint32_t multiprocessors = target->multiprocessors ? target->multiprocessors : MULTIPROCESSORS;
     const uint32_t pair = !splits && is_paired(op, works, multiprocessors) ? 2 : 1;
-    const uint32_t step = TD_F16_KEYS(op->head_dim), steps = (keys + step - 1) / step;
+    const uint32_t steps = (keys + 127) / 128;
     const uint64_t blocks = splits ? works
                                    : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors,
                                                 block.kind == DIRECT && (!op->causal || pair == 2));
