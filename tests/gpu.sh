@@ -214,9 +214,19 @@ if wanted demo; then
     fi
 fi
 
-# Every LANES-th of the programs on standard input, from the FIRST on, one after the other.
+# The first program in a file that no other shell has taken.
+take() {
+    while ! mkdir "$work/taking" 2>/dev/null; do
+        sleep 0.1
+    done
+    sed -n 1p "$1"
+    sed -i 1d "$1"
+    rmdir "$work/taking"
+}
+
+# Runs programs of a file until all are taken.
 lane() {
-    awk -v "first=$1" -v "lanes=$2" 'NR % lanes == first % lanes' | while read -r program; do
+    while program=$(take "$1") && [ -n "$program" ]; do
         if [ -x "$build/$program" ]; then
             step "$program" 300 "$build/$program" </dev/null
         else
@@ -228,10 +238,12 @@ lane() {
 if wanted tests; then
     [ -s "$build/gpu_tests.txt" ] || note tests none 0
     # Several at a time: most of their time is the driver's, for contexts and devices. The soaks are alone, as they look for
-    # memory that the GPU has lost; what loses a context comes last.
-    grep -vx test_daemon_gpu "$build/gpu_tests.txt" >"$work/programs"
-    for first in 1 2 3 4; do
-        lane $first 4 <"$work/programs" &
+    # memory that the GPU has lost; what loses a context comes last. What takes longest is begun first.
+    longest='test_faults|test_cuda|test_inline'
+    grep -xE "$longest" "$build/gpu_tests.txt" | sort -r >"$work/programs"
+    grep -vxE "$longest|test_daemon_gpu" "$build/gpu_tests.txt" >>"$work/programs"
+    for lane in 1 2 3 4; do
+        lane "$work/programs" &
     done
     wait
     if [ -x "$build/soak" ] && [ -x "$build/tandemd" ]; then
@@ -246,7 +258,8 @@ if wanted tests; then
             step tool-on-cuda 120 python3 "$root/tests/test_tool.py" "$build" Cuda
         fi
     fi
-    grep -x test_daemon_gpu "$build/gpu_tests.txt" | lane 1 1
+    grep -x test_daemon_gpu "$build/gpu_tests.txt" >"$work/programs"
+    lane "$work/programs"
 fi
 
 if wanted bench; then

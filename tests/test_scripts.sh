@@ -222,6 +222,16 @@ names = [x["name"] for x in json.load(open(sys.argv[1]))["steps"]]
 assert names.index("demo-ladder") < names.index("test_cuda") < names.index("probe-fp22") < names.index("test_daemon_gpu"), names' \
     "$work/gpu/summary.json" || fail "what loses a context does not come behind what draws and all other programs"
 rm "$work/tree/test_daemon_gpu"
+for program in test_1 test_2 test_3 test_4 test_5 test_faults test_cuda; do
+    [ -e "$work/tree/$program" ] || cp "$work/tree/test_cuda" "$work/tree/$program"
+    echo $program
+done >"$work/tree/gpu_tests.txt"
+gpu 0 cuda --only tests || fail "gpu.sh failed with seven programs"
+python3 -c 'import json, sys
+names = [x["name"] for x in json.load(open(sys.argv[1]))["steps"]]
+assert sorted(names[:7]) == ["test_1", "test_2", "test_3", "test_4", "test_5", "test_cuda", "test_faults"], names' \
+    "$work/gpu/summary.json" || fail "programs that run at a time are not each run once"
+rm "$work/tree"/test_[1-5] "$work/tree/test_faults"
 echo test_cuda >"$work/tree/gpu_tests.txt"
 if gpu 0 cpu --only demo; then fail "the demo passed on the CPU"; fi
 if gpu 0 cuda --only nothing; then fail "--only nothing was taken"; fi
