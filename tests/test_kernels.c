@@ -707,17 +707,16 @@ static void test_wgmma_256(void **state)
 }
 
 /* The 8b kernel whose warpgroups share the keys: fewer steps than warpgroups, as many, a few times as many; rows without keys,
- * parts without keys. */
-static void test_wgmma_split(void **state)
+ * parts without keys. By pairs of them on streams alone. */
+static void check_split(bool stream)
 {
-    static const uint32_t dims[] = {32, 64, 80, 128, 64}; /* the last by pairs of warpgroups */
+    static const uint32_t dims[] = {32, 64, 80, 128, 64}; /* the last by pairs */
     static const struct {
         uint32_t heads, kv_heads, q_len, kv_len, causal;
     } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
                  {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
 
-    (void)state;
-    for (uint32_t i = 0; i < 5; i++)
+    for (uint32_t i = 0; i < (stream ? 5 : 4); i++)
         for (uint32_t s = 0; s < 8; s++)
             if (!quick || s % 4 == i || i == 4)
                 check(module_of(90), 90,
@@ -737,8 +736,8 @@ static void test_wgmma_split(void **state)
                                   .k_bias = 1,
                                   .v_bias = 1,
                                   .seed = 250 + 8 * i + s},
-                      (options){.stream = true, .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = quick ? 1 : 2});
-    for (uint32_t i = 0; i < 6; i++)
+                      (options){.stream = stream, .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = quick ? 1 : 2});
+    for (uint32_t i = 0; i < (stream ? 6 : 4); i++)
         check(module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 70,
@@ -750,58 +749,24 @@ static void test_wgmma_split(void **state)
                           .lse = 1,
                           .precision = TANDEM_PRECISION_8B,
                           .seed = 290 + i},
-              (options){.stream = true,
+              (options){.stream = stream,
                         .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS,
                         .spoil = i % 2 ? spoil_values : fill_to_the_limit});
 }
 
-/* The same in command buffers. */
-static void test_inline_split(void **state)
+static void test_wgmma_split(void **state)
 {
-    static const uint32_t dims[] = {32, 64, 80, 128};
-    static const struct {
-        uint32_t heads, kv_heads, q_len, kv_len, causal;
-    } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
-                 {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
-
     (void)state;
-    for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t s = 0; s < 8; s++)
-            if (!quick || s % 4 == i)
-                check(module_of(90), 90,
-                      &(tu_shape){.heads = sizes[s].heads,
-                                  .kv_heads = sizes[s].kv_heads,
-                                  .q_len = sizes[s].q_len,
-                                  .kv_len = sizes[s].kv_len,
-                                  .head_dim = dims[i],
-                                  .causal = sizes[s].causal,
-                                  .precision = TANDEM_PRECISION_8B,
-                                  .dtype_q = 1 + s % 2,
-                                  .dtype_k = 1 + s % 2,
-                                  .dtype_v = 1 + s % 2,
-                                  .dtype_o = (s + i) % 3,
-                                  .layout = (tu_layout)(s % 4),
-                                  .lse = (s + i) % 2,
-                                  .k_bias = 1,
-                                  .v_bias = 1,
-                                  .seed = 250 + 8 * i + s},
-                      (options){.split = TD_SPLIT_ROWS, .schedules = quick ? 1 : 2});
-    for (uint32_t i = 0; i < 4; i++)
-        check(module_of(90), 90,
-              &(tu_shape){.heads = 2,
-                          .q_len = 70,
-                          .kv_len = 200 + 200 * i,
-                          .head_dim = dims[i],
-                          .dtype_q = 1,
-                          .dtype_k = 1,
-                          .dtype_v = 1,
-                          .lse = 1,
-                          .precision = TANDEM_PRECISION_8B,
-                          .seed = 290 + i},
-              (options){.split = TD_SPLIT_ROWS, .spoil = i % 2 ? spoil_values : fill_to_the_limit});
+    check_split(true);
 }
 
-/* The 8b kernels of command buffers by wgmma: rings of 5 slots and of 10, rounded several times. */
+static void test_inline_split(void **state)
+{
+    (void)state;
+    check_split(false);
+}
+
+/* The 8b kernels of command buffers by wgmma: rings of 2, 3 and 4 slots, rounded several times. */
 static void test_inline_wgmma(void **state)
 {
     static const uint32_t dims[] = {32, 64, 80, 128}, lengths[] = {1, 63, 64, 65};
