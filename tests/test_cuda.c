@@ -1301,8 +1301,10 @@ static void each_attention(void)
             shape.precision = TANDEM_PRECISION_F16;
             shape.dtype_q = shape.dtype_k = shape.dtype_v = shape.dtype_o = type;
             for (uint32_t inside = 0; inside < 2; inside++) {
+                const uint32_t last = inside ? TD_SPLIT_ROWS : TD_PAIR_ROWS; /* pairs: on streams alone */
+
                 target = inside ? td_target_for_sm(stream_target.sm) : stream_target;
-                for (target.rows = TD_MOST_ROWS; target.rows <= TD_SPLIT_ROWS; target.rows++) {
+                for (target.rows = TD_MOST_ROWS; target.rows <= last; target.rows++) {
                     target.multiprocessors = 1;
                     each_case(target, shape);
                 }

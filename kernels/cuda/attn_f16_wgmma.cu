@@ -277,7 +277,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     const auto write = [&](const F16Rows<T> &of, uint32_t stage) {
         bar_sync<128>(5 + group);
         f16_write<T>(p, of.at, of.row0, lane, &shared.q[stage][group][0][0] + warp * (T::parts * 16 * 128), c);
-        warp_arrive(shared.q_empty[stage]);
+        mbarrier_arrive(shared_address(&shared.q_empty[stage])); /* each thread, for racecheck: see above */
     };
     const auto mask = [&](const F16Rows<T> &rows, int step) {
         if (__builtin_expect(rows.cut(step), 0))
@@ -410,7 +410,7 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
     }
     if (threadIdx.x < 2) {
         mbarrier_init(shared_address(&shared.q_full[threadIdx.x]), 128);
-        mbarrier_init(shared_address(&shared.q_empty[threadIdx.x]), 4 * T::groups);
+        mbarrier_init(shared_address(&shared.q_empty[threadIdx.x]), 128 * T::groups);
     }
     fence_proxy_async();
     __syncthreads();
