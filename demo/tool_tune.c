@@ -13,7 +13,7 @@
 #include "demo/tool_bench.h"
 #include "interop/base.h"
 
-enum { MOST_ROWS_AT_ONCE = 1 << 18, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
+enum { MOST_ROWS_AT_ONCE = 1 << 19, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
 /* That a kernel has the GPU at a time, small shapes a tenth: until its clock is what its power allows. */
 enum { TUNE_US = 100000, QUICK_US = 10000, PROVE_US = 40000 };
 

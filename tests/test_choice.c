@@ -262,12 +262,12 @@ static void measure(const gpu *g, td_choice_table *t)
                 part->head_dim = d;
                 part->causal = p % 2;
                 for (int c = TD_CHOICE_F16; c <= TD_CHOICE_8B; c++) { /* as `tandem tune` does */
-                    if (planes * n <= 1 << 18)
+                    if (planes * n <= 1 << 19)
                         part->costs[c].kernel[i][j] = (float)kernel_us(g, &all, c == TD_CHOICE_8B);
                     if (planes * n <= 1 << 20 && !part->causal)
                         part->costs[c].few[i][j] = (float)kernel_us(g, &few, c == TD_CHOICE_8B);
                 }
-                if (planes * n <= 1 << 18)
+                if (planes * n <= 1 << 19)
                     part->costs[TD_CHOICE_8B].prologue[i][j] = (float)prologue_us(&all);
             }
 }
