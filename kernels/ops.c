@@ -85,6 +85,7 @@ static const td_kernel kernels_attn_8b_wgmma_inline_split[D_COUNT - 1] = {
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 64),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 96),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_split, 128)};
+static const td_kernel kernel_attn_8b_wgmma_inline_pair = WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_pair, 64);
 static const td_kernel kernels_attn_8b_wgmma_inline_short[D_COUNT - 1] = {
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 32),
     WGMMA_AS(attn_8b_wgmma_inline, attn_8b_wgmma_inline_short, 64),
@@ -1077,21 +1078,22 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
 static hopper_block inline_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
     const uint32_t splits = TD_HOPPER_INLINE_SPLITS(d_pad);
-    const hopper_block ways[] = {{TD_HOPPER_INLINE_GROUPS(d_pad), 1}, {TD_HOPPER_INLINE_FEW, 1}, {splits, splits}};
+    const hopper_block ways[] = {
+        {TD_HOPPER_INLINE_GROUPS(d_pad), 1}, {TD_HOPPER_INLINE_FEW, 1}, {splits, splits}, {TD_HOPPER_INLINE_GROUPS(64u), 2}};
     static const struct {
         double block, step;
-    } us[D_COUNT][3] = {{{6.0, 1.2}, {5.0, 0.95}, {4.6, 0.45}}, /* of 32 channels: not measured */
-                        {{6.5, 1.62}, {5.4, 1.1}, {5.4, 0.46}},
+    } us[D_COUNT][4] = {{{6.0, 1.2}, {5.0, 0.95}, {4.6, 0.45}}, /* of 32 channels: not measured */
+                        {{6.5, 1.62}, {5.4, 1.1}, {5.0, 0.57}, {6.2, 0.84}},
                         {{5.9, 1.46}, {5.9, 1.2}, {5.0, 0.75}},
-                        {{7.2, 1.57}, {6.7, 1.27}, {5.3, 0.72}}};
+                        {{7.2, 1.57}, {6.7, 1.27}, {6.3, 0.77}}};
     const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
     const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
     uint32_t best = 0;
     double least = 0;
 
     if (target->rows != TD_BEST_ROWS)
-        return ways[target->rows > TD_SPLIT_ROWS ? 2 : target->rows - TD_MOST_ROWS];
-    for (uint32_t i = 0; i < 3; i++) {
+        return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
+    for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
         const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
         const double block = us[index_of_dim(d_pad)][i].block, step = us[index_of_dim(d_pad)][i].step;
@@ -1369,7 +1371,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
-                              : ring   ? (block.splits > 1 ? &kernels_attn_8b_wgmma_inline_split[d_index]
+                              : ring   ? (block.splits > 1
+                                              ? (block.groups > block.splits ? &kernel_attn_8b_wgmma_inline_pair
+                                                                             : &kernels_attn_8b_wgmma_inline_split[d_index])
                                           : block.groups < TD_HOPPER_INLINE_GROUPS(d_pad)
                                               ? &kernels_attn_8b_wgmma_inline_short[d_index]
                                               : &kernels_attn_8b_wgmma_inline[d_index])

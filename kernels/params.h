@@ -99,25 +99,27 @@
 #define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 9u * 1024u)
 
 /* attn_8b_wgmma_inline: a block like attn_8b_wgmma's in 47 KB of shared memory; attn_8b_wgmma_inline_short has
- * TD_HOPPER_INLINE_FEW warpgroups, attn_8b_wgmma_inline_split TD_HOPPER_INLINE_SPLITS that share the keys of 64 rows.
- * Teams of its warps that fetch bring tiles of 64 keys into rings of slots (kernels/ring.h), one ring or one a warpgroup that
- * shares; a slot holds K's rows, and a row of 64 bytes for each of V's channels and of eight channels of ones. Behind them are
- * TD_HOPPER_INLINE_Q_STEPS times 32 channels of Q (the others are in registers), V's scales and means (not where the longest
- * blocks of d_pad 128 are: there they come at last, where Q was), scales of keys, keys that all rows see, rows' scales, and two
- * barriers a slot. */
+ * TD_HOPPER_INLINE_FEW warpgroups, attn_8b_wgmma_inline_split TD_HOPPER_INLINE_SPLITS that share the keys of 64 rows,
+ * attn_8b_wgmma_inline_pair four of which two share those of 64.
+ * Teams of its warps that fetch, a slot each, bring tiles of 64 keys into rings of slots (kernels/ring.h), one ring or one for
+ * those that have the same keys; a slot holds K's rows, and a row of 64 bytes for each of V's channels and of eight channels of
+ * ones. Behind them are TD_HOPPER_INLINE_Q_STEPS times 32 channels of Q (the others are in registers), V's scales and means
+ * (not where the longest blocks of d_pad 128 are: there they come at last, where Q was), scales of keys, keys that all rows
+ * see, rows' scales, and two barriers a slot. */
 #define TD_HOPPER_INLINE_GROUPS(d_pad) ((d_pad) > 32u && (d_pad) <= 64u ? 4u : 3u)
 #define TD_HOPPER_INLINE_FEW 2u
 #define TD_HOPPER_INLINE_SPLITS(d_pad) ((d_pad) <= 96u ? 3u : 2u)
 #define TD_HOPPER_INLINE_Q_STEPS(d_pad, groups) ((groups) == 4u ? 1u : (d_pad) > 96u && (groups) == 3u ? 2u : 0u)
-#define TD_HOPPER_INLINE_SLOTS(d_pad, splits) ((splits) > 1u ? 1u : (d_pad) <= 64u ? 4u : (d_pad) <= 96u ? 3u : 2u)
-#define TD_HOPPER_INLINE_TEAMS(d_pad, splits) ((splits) > 1u ? (splits) : TD_HOPPER_INLINE_SLOTS(d_pad, splits))
+#define TD_HOPPER_INLINE_SLOTS(d_pad, groups, splits) \
+    ((splits) > 1u ? (groups) / (splits) : (d_pad) <= 64u ? 4u : (d_pad) <= 96u ? 3u : 2u)
 #define TD_HOPPER_INLINE_SLOT_BYTES(d_pad) (64u * TD_HOPPER_ROW_BYTES(d_pad) + 64u * ((d_pad) + 8u))
-#define TD_HOPPER_INLINE_Q_BYTES(d_pad, groups) (32u * TD_HOPPER_INLINE_Q_STEPS(d_pad, groups) * 64u * (groups))
+#define TD_HOPPER_INLINE_Q_BYTES(d_pad, groups, splits) \
+    (32u * TD_HOPPER_INLINE_Q_STEPS(d_pad, groups) * 64u * (groups) / (splits))
 #define TD_HOPPER_INLINE_V_LAST(d_pad, groups) ((d_pad) > 96u && (groups) == 3u)
 #define TD_HOPPER_INLINE_SHARED_BYTES(d_pad, groups, splits)                                                          \
-    ((splits) * TD_HOPPER_INLINE_SLOTS(d_pad, splits) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) +                  \
-     (TD_HOPPER_INLINE_Q_STEPS(d_pad, groups) ? TD_HOPPER_INLINE_Q_BYTES(d_pad, groups) : 16u) +                      \
-     (TD_HOPPER_INLINE_V_LAST(d_pad, groups) ? 32u : 8u * (d_pad)) + 512u * ((splits) > 1u ? (splits) : 2u) + 32u +   \
+    ((splits) * TD_HOPPER_INLINE_SLOTS(d_pad, groups, splits) * (TD_HOPPER_INLINE_SLOT_BYTES(d_pad) + 16u) +          \
+     (TD_HOPPER_INLINE_Q_STEPS(d_pad, groups) ? TD_HOPPER_INLINE_Q_BYTES(d_pad, groups, splits) : 16u) +              \
+     (TD_HOPPER_INLINE_V_LAST(d_pad, groups) ? 32u : 8u * (d_pad)) + 512u * ((splits) > 1u ? (groups) : 2u) + 32u +   \
      4u * TD_HOPPER_ROWS(groups))
 
 /* Packed int4 codes: two a byte, the even channel in the low half, channels padded with 0 to 64 (one mma step). */
@@ -318,7 +320,8 @@ typedef struct td_params_prepare {
  * number of blocks up to the tiles of 64 rows; warpgroup i takes steps i, i + splits ... of a tile. `attn_8b_wgmma_pair`, d 64:
  * the same by tiles of 128 rows, two warpgroups for each 64 of them, which take every second step.
  * `attn_8b_wgmma_inline`, `attn_8b_wgmma_inline_short`: the same without dumps in TD_HOPPER_INLINE_SHARED_BYTES;
- * `attn_8b_wgmma_inline_split`: a block a tile of 64 rows, by TD_HOPPER_INLINE_SPLITS(d) warpgroups as above. */
+ * `attn_8b_wgmma_inline_split`: a block a tile of 64 rows, by TD_HOPPER_INLINE_SPLITS(d) warpgroups as above;
+ * `attn_8b_wgmma_inline_pair`, d 64: of 128 rows, as attn_8b_wgmma_pair. */
 typedef struct td_params_attention {
     const uint32_t *cancel;
     const void *q_codes, *k_codes, *v_codes;

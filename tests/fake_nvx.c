@@ -80,14 +80,14 @@ void fake_nvx_learn(void)
 
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (uint32_t precision = TANDEM_PRECISION_F16; precision <= TANDEM_PRECISION_4B; precision++)
-            for (uint32_t way = 0; way < 10; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused, or none */
+            for (uint32_t way = 0; way < 11; way++) { /* in steps, for sm_80; those of fp16 for sm_90 are fused, or none */
                 const uint32_t sm = way < 2 ? 80 : 90;
                 const uint32_t smooth = (way < 4 ? TANDEM_SMOOTH_Q : 0u) | TANDEM_SMOOTH_K |
                                         (way % 2 ? 0u : (uint32_t)TANDEM_SMOOTH_V);
                 const tandem_view view = {.mem = 1,
-                                          .dtype = way == 6 || way == 8 ? TANDEM_DTYPE_BF16
-                                                   : way % 2            ? TANDEM_DTYPE_F16
-                                                                        : TANDEM_DTYPE_F32,
+                                          .dtype = way == 6 || way == 8   ? TANDEM_DTYPE_BF16
+                                                   : way % 2 || way == 10 ? TANDEM_DTYPE_F16
+                                                                          : TANDEM_DTYPE_F32,
                                           .stride_row = dims[d]};
                 const tandem_attention op = {.q = view,
                                              .k = view,
@@ -105,7 +105,7 @@ void fake_nvx_learn(void)
                 char why[200];
 
                 target.twin = target.commit = true;
-                target.rows = way < 7 ? TD_MOST_ROWS : way < 9 ? TD_SHORT_ROWS : TD_SPLIT_ROWS;
+                target.rows = way < 7 ? TD_MOST_ROWS : way < 9 ? TD_SHORT_ROWS : way < 10 ? TD_SPLIT_ROWS : TD_PAIR_ROWS;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();

@@ -707,7 +707,7 @@ static void test_wgmma_256(void **state)
 }
 
 /* The 8b kernel whose warpgroups share the keys: fewer steps than warpgroups, as many, a few times as many; rows without keys,
- * parts without keys. By pairs of them on streams alone. */
+ * parts without keys. */
 static void check_split(bool stream)
 {
     static const uint32_t dims[] = {32, 64, 80, 128, 64}; /* the last by pairs */
@@ -716,7 +716,7 @@ static void check_split(bool stream)
     } sizes[] = {{2, 1, 65, 129, 0}, {1, 1, 130, 900, 1}, {1, 1, 1, 1, 0},     {2, 2, 200, 70, 1},
                  {1, 1, 64, 2200, 0}, {1, 1, 63, 640, 0}, {1, 1, 300, 260, 1}, {1, 1, 10, 1500, 1}};
 
-    for (uint32_t i = 0; i < (stream ? 5 : 4); i++)
+    for (uint32_t i = 0; i < 5; i++)
         for (uint32_t s = 0; s < 8; s++)
             if (!quick || s % 4 == i || i == 4)
                 check(module_of(90), 90,
@@ -737,7 +737,7 @@ static void check_split(bool stream)
                                   .v_bias = 1,
                                   .seed = 250 + 8 * i + s},
                       (options){.stream = stream, .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = quick ? 1 : 2});
-    for (uint32_t i = 0; i < (stream ? 6 : 4); i++)
+    for (uint32_t i = 0; i < 6; i++)
         check(module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 70,

@@ -330,14 +330,15 @@ static void test_many_orders(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t groups = 0; groups <= TD_HOPPER_INLINE_GROUPS(dims[i]); groups++)
+        /* the last two: of blocks whose warpgroups share keys, with a ring each or two of them one */
+        for (uint32_t way = 0; way < TD_HOPPER_INLINE_GROUPS(dims[i]) + 2; way++)
             for (uint32_t t = 0; t < sizeof tiles / sizeof *tiles; t++)
                 for (uint64_t seed = 1; seed <= 20; seed++) {
-                    /* 0: one of the rings of a block whose warpgroups share keys, with a team and a warpgroup to itself */
-                    const uint32_t splits = groups ? 1 : TD_HOPPER_INLINE_SPLITS(dims[i]);
-                    const uint32_t teams = TD_HOPPER_INLINE_TEAMS(dims[i], splits);
-                    const ring_case c = {TD_HOPPER_INLINE_SLOTS(dims[i], splits), tiles[t], groups ? teams : 1, 4 / teams,
-                                         groups ? 4 * groups : 4, RIGHT, seed % 2};
+                    const uint32_t most = TD_HOPPER_INLINE_GROUPS(dims[i]), split = TD_HOPPER_INLINE_SPLITS(dims[i]);
+                    const uint32_t splits = way < most ? 1 : way == most ? split : 2;
+                    const uint32_t groups = way < most ? way + 1 : way == most ? split : 4;
+                    const uint32_t slots = TD_HOPPER_INLINE_SLOTS(dims[i], groups, splits);
+                    const ring_case c = {slots, tiles[t], slots, 4 / (slots * splits), 4 * groups / splits, RIGHT, seed % 2};
 
                     fail_if(in_some_order(&c, seed * 1000 + i), &c, seed);
                 }
@@ -420,11 +421,12 @@ static void test_sequence(void **state)
         }
     }
     for (uint32_t i = 0; i < 4; i++) {
-        assert_true(TD_HOPPER_INLINE_SLOTS(dims[i], 1) <= MOST_SLOTS);
+        const uint32_t splits = TD_HOPPER_INLINE_SPLITS(dims[i]);
+
+        assert_true(TD_HOPPER_INLINE_SLOTS(dims[i], 4, 1) <= MOST_SLOTS);
         assert_true(4 * TD_HOPPER_INLINE_GROUPS(dims[i]) <= MOST_CONSUMERS);
-        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i], 1) <= MOST_FETCHERS);
-        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i], 1) <= TD_HOPPER_INLINE_SLOTS(dims[i], 1));
-        assert_true(TD_HOPPER_INLINE_TEAMS(dims[i], TD_HOPPER_INLINE_SPLITS(dims[i])) <= 4);
+        assert_true(TD_HOPPER_INLINE_SLOTS(dims[i], 4, 1) <= MOST_FETCHERS); /* a team a slot */
+        assert_true(splits * TD_HOPPER_INLINE_SLOTS(dims[i], splits, splits) <= 4);
     }
 }
 

@@ -59,12 +59,13 @@ WGMMA = {
     "attn_8b_wgmma_inline": {32: 3, 64: 4, 96: 3, 128: 3},
     "attn_8b_wgmma_inline_short": {32: 2, 64: 2, 96: 2, 128: 2},
     "attn_8b_wgmma_inline_split": {32: 3, 64: 3, 96: 3, 128: 2},
+    "attn_8b_wgmma_inline_pair": {64: 4},
 }
 WGMMA_REGISTERS = {2: 168, 3: 128, 4: 96}
 # Registers of a thread as setmaxnreg hands them out, of those that compute and of those that fetch.
 INLINE_HANDED = {2: (232, 40), 3: (160, 32), 4: (112, 32)}
 HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24)}
-HANDED |= {f"attn_8b_wgmma_inline{size}": INLINE_HANDED for size in ("", "_short", "_split")}
+HANDED |= {f"attn_8b_wgmma_inline{size}": INLINE_HANDED for size in ("", "_short", "_split", "_pair")}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
 # Those of them whose warpgroups share the keys, 512 threads of 128 registers.
 F16_SPLIT = {

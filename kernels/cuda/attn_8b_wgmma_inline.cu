@@ -1,5 +1,5 @@
 /* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma where a block has 47 KB of shared memory:
- * `attn_8b_wgmma_inline`, `attn_8b_wgmma_inline_short`, `attn_8b_wgmma_inline_split`, sm_90a.
+ * `attn_8b_wgmma_inline`, `attn_8b_wgmma_inline_short`, `attn_8b_wgmma_inline_split`, `attn_8b_wgmma_inline_pair`, sm_90a.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -17,6 +17,8 @@
  * Where tiles are few, a block has 64 rows, and its warpgroups share the keys (attn_8b_wgmma_inline_split): each has every
  * so manieth step of 128 keys, a ring of one slot and a team that fetches for it. The parts of O are put together as those
  * of attn_8b_wgmma_split are, by way of the slots, half of the channels at a time: with as many warpgroups the same bits.
+ * Where there are somewhat more tiles, two warpgroups of four have the same 64 rows, and two the next 64
+ * (attn_8b_wgmma_inline_pair): the two that have the same steps have a ring of two slots. Bits are attn_8b_wgmma_pair's.
  *
  * Barriers. A slot's `full` has one arrival a phase of each thread of the team that fetches, once it has waited for its copies
  * and told wgmma of them. Its `empty` has one of each warp that computes, four for each warpgroup of the ring that has rows (the
@@ -38,9 +40,12 @@
  * - Behind the last fetches nobody waits for empty.
  * Every wait ends after some ten seconds: then the kernel traps, which loses the device instead of hanging it.
  *
- * Scales of keys come with K of every second tile, into one of two places in turn, of a ring of one slot into one: a step's are
- * read (`look`) before its first fetch is given back, and overwritten by a fetch four (two) later, for which that has to have
- * happened, as there are at most four slots (one).
+ * Scales of keys come with K of every second tile, into one of two places in turn, where warpgroups share keys into one a ring:
+ * a step's are read (`look`) before its first fetch is given back, and overwritten by a fetch four (two) later, for which that
+ * has to have happened, as there are at most four slots (two).
+ *
+ * Blocks of a head begin together and go through its keys alike: what L2 does not have they would all wait for, step by step.
+ * So each asks at its start for a part of it.
  *
  * Threads: TD_HOPPER_THREADS(groups). Registers of a thread that computes: 232, 160 or 112 with 2, 3 or 4 warpgroups.
  * Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d, groups, splits), at most 47968 of 48128.
@@ -53,41 +58,46 @@
 namespace td {
 namespace ring {
 
-/* Splits: 1, or as many as Groups: the warpgroups have the same 64 rows then, and each every Splits-th step of keys and a
- * ring of one slot. */
+/* Splits: 1, or so many warpgroups have the same 64 rows, and each every Splits-th step of keys; those with the same steps
+ * have a ring. Warpgroup i has rows of part i % abreast and steps from i / abreast on. */
 template <int Dim, int Groups, int Splits = 1> struct Tile {
     static constexpr unsigned d = Dim;
-    static constexpr int dim = Dim, groups = Groups, splits = Splits, rows = 64 * Groups / Splits;
+    static constexpr int dim = Dim, groups = Groups, splits = Splits, abreast = Groups / Splits, rows = 64 * abreast;
     static constexpr int threads = 128 * (Groups + 1);
     static constexpr int keys = int(TD_HOPPER_KEYS), tile = int(TD_TILE_KEYS); /* of a step; of a slot */
     static constexpr bool shares = Splits > 1;
-    static constexpr uint32_t rings = Splits, slots = TD_HOPPER_INLINE_SLOTS(d, unsigned(Splits)); /* of a ring */
-    static constexpr uint32_t all_slots = rings * slots, teams = TD_HOPPER_INLINE_TEAMS(d, unsigned(Splits));
+    static constexpr uint32_t rings = Splits, slots = TD_HOPPER_INLINE_SLOTS(d, unsigned(Groups), unsigned(Splits)); /* of one */
+    static constexpr uint32_t all_slots = rings * slots, teams = all_slots; /* a team a slot */
     static constexpr int team_warps = 4 / int(teams);
-    static constexpr uint32_t tiles_ahead = slots == 2 ? 4 : 0; /* brought into L2, where so few are under way */
+    static constexpr uint32_t tiles_ahead = !shares && slots == 2 ? 4 : 0; /* brought into L2, where so few are under way */
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of K */
     static constexpr int columns = Dim + 8;                    /* of P V: the channels, and eight times P's sum */
     static constexpr int q_steps = int(TD_HOPPER_INLINE_Q_STEPS(d, unsigned(Groups))); /* in shared memory */
     static constexpr bool v_last = TD_HOPPER_INLINE_V_LAST(d, unsigned(Groups));
     static constexpr bool one_p = Groups == 4 || (Dim == 128 && Groups == 3), early = one_p || shares; /* see above */
 
+    /* Of a warpgroup. */
+    static __device__ __forceinline__ int part(int group) { return Splits == 1 ? group : group % abreast; }
+    static __device__ __forceinline__ int split(int group) { return Splits == 1 ? 0 : group / abreast; }
+
     struct Shared {
         uint8_t k[all_slots][tile * qk_row];
         uint8_t v[all_slots][columns * tile];
         uint8_t q[q_steps ? rows * 32 * q_steps : 16]; /* the first channels */
         float v_scale[v_last ? 4 : Dim], v_mean[v_last ? 4 : Dim];
-        float k_scale[shares ? Splits : 2][keys]; /* by step; of rings, behind whose last step sums and bases of rows */
+        float k_scale[shares ? Groups : 2][keys]; /* by step; of rings, then sums and bases of a warpgroup's rows */
         int free_keys[4];                         /* that all rows of a warpgroup may attend to */
-        uint32_t bh, bhk, row0, padding;
+        uint32_t bh, bhk, row0, tiles;
         float row_scale[64 * groups];             /* with the softmax's */
         uint64_t full[all_slots], empty[all_slots];
     };
     static_assert(sizeof(Shared) == TD_HOPPER_INLINE_SHARED_BYTES(d, unsigned(Groups), unsigned(Splits)),
                   "the launch asks for another size");
     static_assert(sizeof(Shared) <= 47 * 1024, "more than a block has in a command buffer");
-    static_assert(teams <= all_slots && slots <= 4, "see above");
+    static_assert(slots <= (shares ? 2 : 4), "see above");
+    static_assert(Splits == 1 || Groups == Splits || (Splits == 2 && Groups == 4), "all warpgroups have the same rows, or two");
     static_assert(sizeof(Shared::k) % (8 * tile) == 0 && columns % 8 == 0, "swizzled rows begin elsewhere");
-    static_assert(!shares || Splits * 64 * Dim / 2 * 4 <= sizeof(Shared::k) + sizeof(Shared::v), "no room for half of O");
+    static_assert(!shares || Groups * 64 * Dim / 2 * 4 <= sizeof(Shared::k) + sizeof(Shared::v), "no room for half of O");
 };
 
 /* A block's share of the work. */
@@ -134,7 +144,9 @@ template <class T> struct Fetcher {
 
     typename T::Shared &shared;
     const td_params_attention &p;
-    uint32_t team, tiles, first, each; /* fetches: the first, from one to the next */
+    static constexpr uint32_t each = T::slots; /* from one of its fetches of a ring to the next */
+
+    uint32_t team, ring, first, tiles; /* of the ring; its first fetch */
     int t;
     int64_t plane;
     const uint8_t *k_plane, *v_plane, *k, *v;
@@ -150,27 +162,40 @@ template <class T> struct Fetcher {
         t = int(threadIdx.x) % threads;
         const int k_row = t / k_abreast, k_byte = t % k_abreast * 16;
         const int v_row = t / (T::tile / 16), v_byte = t % (T::tile / 16) * 16;
-        const int64_t key = T::shares ? team * T::keys : team * T::tile;
+        ring = team / each;
+        first = team % each;
+        const int64_t key = ring * T::keys + first * T::tile;
 
         plane = at.bhk;
-        tiles = uint32_t(tiles_of<T>(at.tiles, int(team)));
-        first = T::shares ? 0 : team;
-        each = T::shares ? 1 : T::teams;
+        tiles = uint32_t(tiles_of<T>(at.tiles, int(ring)));
         k_plane = (const uint8_t *)p.k_codes + plane * p.kv_pad * T::dim;
         v_plane = (const uint8_t *)p.v_codes + plane * p.kv_pad * T::dim;
         k = k_plane + (key + k_row) * T::dim + k_byte;
-        v = v_plane + v_row * int64_t(p.kv_pad) + key + v_byte - (T::shares ? 0 : T::tile);
+        v = v_plane + v_row * int64_t(p.kv_pad) + key + v_byte + before(first);
         k_scale = p.k_scale + plane * p.kv_pad + key + 4 * t;
         v_further = int64_t(v_rows) * p.kv_pad;
-        const uint32_t ring = T::shares ? team : 0;
-        k_to = shared_address(shared.k[ring]);
-        v_to = shared_address(shared.v[ring]) + swizzled<T::tile>(uint32_t(v_row * T::tile + v_byte));
+        k_to = shared_address(shared.k[ring * T::slots]);
+        v_to = shared_address(shared.v[ring * T::slots]) + swizzled<T::tile>(uint32_t(v_row * T::tile + v_byte));
 #pragma unroll
         for (int i = 0; i < kinds; i++)
 #pragma unroll
             for (int j = 0; j < k_pieces / k_abreast; j++)
                 k_at[i][j] =
                     k_to + swizzled<T::qk_row>(uint32_t((k_row + i * k_rows) * T::qk_row + k_byte + 16 * k_abreast * j));
+    }
+
+    /* From the keys of a ring's tile number n on to those of the tile of this team's next fetch. */
+    static __device__ __forceinline__ int further(uint32_t n)
+    {
+        return T::slots == 1 ? (n % 2 ? (2 * T::splits - 1) * T::tile : T::tile)
+               : T::shares   ? T::splits * T::keys
+                             : int(T::slots) * T::tile;
+    }
+
+    /* And from its keys to those of the tile before it; of the first to those that the first V of a ring of one slot has. */
+    static __device__ __forceinline__ int before(uint32_t n)
+    {
+        return T::slots == 1 && n == 0 ? 0 : n % 2 || !T::shares ? -T::tile : (1 - 2 * T::splits) * T::tile;
     }
 
     __device__ __forceinline__ bool has(uint32_t n) const
@@ -190,14 +215,13 @@ template <class T> struct Fetcher {
                     cp_async_16(k_at[r % kinds][j] + k_slot + uint32_t(r / kinds * kinds * k_rows * T::qk_row),
                                 k + r * k_rows * T::dim + 16 * k_abreast * j);
             if (n % 2 == 0 && t < T::keys / 4) {
-                const uint32_t to = shared_address(shared.k_scale[T::shares ? team : n / 2 % 2] + 4 * t);
+                const uint32_t to = shared_address(shared.k_scale[T::shares ? ring * T::abreast : n / 2 % 2] + 4 * t);
 
                 cp_async_16(to, k_scale);
             }
         }
-        const int further = !T::shares ? int(T::teams) * T::tile : n % 2 ? (2 * T::splits - 1) * T::tile : T::tile;
-        k += further * T::dim;
-        k_scale += further;
+        k += further(n) * T::dim;
+        k_scale += further(n);
     }
 
     __device__ __forceinline__ void copy_v(uint32_t n)
@@ -211,10 +235,19 @@ template <class T> struct Fetcher {
             for (int r = 0; r < T::dim / v_rows; r++, from += v_further)
                 cp_async_16(v_to + v_slot + uint32_t(r * v_rows * T::tile), from);
         }
-        v += !T::shares ? int(T::teams) * T::tile
-             : n == 0   ? 0
-             : n % 2    ? T::tile
-                        : (2 * T::splits - 1) * T::tile;
+        v += T::slots > 1 ? further(n) : -before(n);
+    }
+
+    /* V's scales and means; a mean that there is not is 0. */
+    __device__ __forceinline__ void copy_v_scales()
+    {
+        for (int c = 4 * t; c < T::dim; c += 4 * threads) {
+            const int64_t channel = plane * T::dim + c;
+
+            cp_async_16(shared_address(shared.v_scale + c), p.v_scale + channel);
+            cp_async_16_or_zero(shared_address(shared.v_mean + c), p.v_mean ? p.v_mean + channel : p.v_scale,
+                                p.v_mean ? 16 : 0);
+        }
     }
 
     /* The first fetch, for which there is room. */
@@ -223,7 +256,30 @@ template <class T> struct Fetcher {
         if (has(first)) {
             copy_k(first);
             copy_v(first);
+            if (team == 0 && !T::v_last)
+                copy_v_scales();
             cp_async_commit();
+        }
+    }
+
+    /* Blocks of a head each bring a part of its scales of keys into L2, for which all of them would wait at the same time; where
+     * a ring has one slot, of its K and V, too. */
+    __device__ __forceinline__ void warm_l2(int row0)
+    {
+        const uint32_t tiles_of_rows = (p.o.rows + T::rows - 1) / T::rows, number = uint32_t(row0) / T::rows;
+        const auto part = [&](const void *plane_of, uint32_t bytes) {
+            const uint32_t each = (bytes / 128 + tiles_of_rows - 1) / tiles_of_rows * 128, begin = number * each;
+            const uint32_t end = min(bytes, begin + min(each, 1u << 16));
+            const uint8_t *const from = static_cast<const uint8_t *>(plane_of);
+#pragma unroll 1
+            for (uint32_t at = begin + threadIdx.x % 128 * 128; at < end; at += 128 * 128)
+                prefetch_l2(from + at);
+        };
+
+        part(p.k_scale + plane * p.kv_pad, 4 * p.kv_pad);
+        if (T::slots == 1) {
+            part(k_plane, p.kv_pad * T::dim);
+            part(v_plane, p.kv_pad * T::dim);
         }
     }
 
@@ -232,7 +288,7 @@ template <class T> struct Fetcher {
 #pragma unroll 1
         for (uint32_t n = first; has(n); n += each) {
             const td_ring_place place = td_ring_of(n, T::slots);
-            const uint32_t slot = T::shares ? team : place.slot;
+            const uint32_t slot = ring * T::slots + place.slot;
 
             if (n != first) {
                 wait_or_trap(shared.empty[slot], td_ring_empty_parity(place));
@@ -241,11 +297,6 @@ template <class T> struct Fetcher {
                 copy_v(n);
                 cp_async_commit();
             }
-            if (n == 0 && team == 0 && !T::v_last) /* nobody needs them before the last fetch is there */
-                for (int c = t; c < T::dim; c += threads) {
-                    shared.v_scale[c] = p.v_scale[plane * T::dim + c];
-                    shared.v_mean[c] = p.v_mean ? p.v_mean[plane * T::dim + c] : 0.0f;
-                }
             if (T::tiles_ahead > 0 && n + T::tiles_ahead < tiles) {
                 const int64_t ahead = (n + T::tiles_ahead) * T::tile;
 
@@ -343,63 +394,65 @@ template <class T> __device__ __forceinline__ float *left_half(typename T::Share
     return reinterpret_cast<float *>(shared.k[0]) + (group * 64 + row) * half + (channel ^ (row & mask) * 8);
 }
 
-/* As in hopper.cuh. */
+/* As in hopper.cuh, of a row of the block: sums and bases of its warpgroups lie behind one another. */
 template <class T>
 __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_params_attention &p, const PlaceOf<uint32_t> &at,
                                       int row)
 {
+    float(*const sums)[T::keys] = shared.k_scale + row / 64;
+    const int r = row % 64;
     float top = -CUDART_INF_F, l = 0;
 
 #pragma unroll
     for (int i = 0; i < T::splits; i++)
-        top = fmaxf(top, shared.k_scale[i][64 + row]);
+        top = fmaxf(top, sums[i * T::abreast][64 + r]);
 #pragma unroll
     for (int i = 0; i < T::splits; i++) {
-        const float base = shared.k_scale[i][64 + row], sum = shared.k_scale[i][row];
+        const float base = sums[i * T::abreast][64 + r], sum = sums[i * T::abreast][r];
         const float by = base == top ? 1.0f : ex2(__fsub_rn(base, top));
 
         l = i ? __fmaf_rn(sum, by, l) : __fmul_rn(sum, by);
-        shared.k_scale[i][64 + row] = by;
+        sums[i * T::abreast][64 + r] = by;
     }
-    shared.k_scale[0][row] = l != 0.0f ? __frcp_rn(l) : 0.0f;
+    sums[0][r] = l != 0.0f ? __frcp_rn(l) : 0.0f;
     write_lse(p, at.bh, at.row0 + row, 0, top, l);
 }
 
 /* Half of the channels of O of the tile's rows. */
 template <class T, class E>
-__device__ __forceinline__ void put_half(typename T::Shared &shared, const td_params_attention &p,
-                                         const PlaceOf<uint32_t> &at, int first)
+__device__ __forceinline__ void put_half(typename T::Shared &shared, const td_params_attention &p, int64_t begin, int rows,
+                                         int first)
 {
-    constexpr int fours = T::dim / 8, abreast = 128 * T::splits / fours; /* rows */
-    const int t = tid_x(), channel = t % fours * 4, rows = min(64, int(p.o.rows) - at.row0);
-    E *to = static_cast<E *>(p.o.data) + at.bh / p.heads * p.o.stride_batch + at.bh % p.heads * p.o.stride_head +
-            (at.row0 + t / fours) * p.o.stride_row;
+    constexpr int fours = T::dim / 8, at_once = 128 * T::groups / fours; /* rows */
+    const int t = tid_x(), channel = t % fours * 4;
+    E *to = static_cast<E *>(p.o.data) + begin + t / fours * p.o.stride_row;
     const float4 scale = *reinterpret_cast<const float4 *>(shared.v_scale + first + channel);
     const float4 mean = *reinterpret_cast<const float4 *>(shared.v_mean + first + channel);
 
-    static_assert(128 * T::splits % fours == 0, "a thread's channels stay");
-#pragma unroll 1
-    for (int row = t / fours; row < rows; row += abreast) {
+    static_assert(128 * T::groups % fours == 0, "a thread's channels stay");
+#pragma unroll 2
+    for (int row = t / fours; row < rows; row += at_once) {
+        const int part = row / 64, r = row % 64;
         float x[4];
 
 #pragma unroll
         for (int i = 0; i < T::splits; i++) {
-            const float4 o = *reinterpret_cast<const float4 *>(left_half<T>(shared, i, row, channel));
-            const float by = shared.k_scale[i][64 + row];
+            const float4 o = *reinterpret_cast<const float4 *>(left_half<T>(shared, i * T::abreast + part, r, channel));
+            const float by = shared.k_scale[i * T::abreast + part][64 + r];
 
             x[0] = i ? __fmaf_rn(o.x, by, x[0]) : __fmul_rn(o.x, by);
             x[1] = i ? __fmaf_rn(o.y, by, x[1]) : __fmul_rn(o.y, by);
             x[2] = i ? __fmaf_rn(o.z, by, x[2]) : __fmul_rn(o.z, by);
             x[3] = i ? __fmaf_rn(o.w, by, x[3]) : __fmul_rn(o.w, by);
         }
-        const float part = shared.k_scale[0][row];
-        const bool some = part != 0.0f;
-        const float y[4] = {some ? __fadd_rn(__fmul_rn(__fmul_rn(x[0], part), scale.x), mean.x) : 0.0f,
-                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[1], part), scale.y), mean.y) : 0.0f,
-                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[2], part), scale.z), mean.z) : 0.0f,
-                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[3], part), scale.w), mean.w) : 0.0f};
+        const float whole = shared.k_scale[part][r];
+        const bool some = whole != 0.0f;
+        const float y[4] = {some ? __fadd_rn(__fmul_rn(__fmul_rn(x[0], whole), scale.x), mean.x) : 0.0f,
+                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[1], whole), scale.y), mean.y) : 0.0f,
+                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[2], whole), scale.z), mean.z) : 0.0f,
+                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[3], whole), scale.w), mean.w) : 0.0f};
         write_four(to, first + channel, int(p.o.dim), y);
-        to += abreast * p.o.stride_row;
+        to += at_once * p.o.stride_row;
     }
 }
 
@@ -412,8 +465,11 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
 
     at.bh = shared.bh;
     at.row0 = int(shared.row0);
+    const int64_t begin = at.bh / p.heads * p.o.stride_batch + at.bh % p.heads * p.o.stride_head +
+                          at.row0 * p.o.stride_row;
+    const int rows = min(T::rows, int(p.o.rows) - at.row0);
 
-    bar_sync<128>(uint32_t(1 + group)); /* all of its warps have read scales of keys */
+    bar_sync<128 * T::abreast>(uint32_t(1 + T::split(group))); /* nobody reads scales of these keys any more */
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (lane % 4 == 0) {
@@ -422,8 +478,8 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
             shared.k_scale[group][row] = c.l[half];
             shared.k_scale[group][64 + row] = c.top[half];
         }
-    bar_sync<128 * T::splits>(7); /* and K and V */
-    if (t < 64)
+    bar_sync<128 * T::groups>(7); /* nor K and V */
+    if (t < T::rows)
         weigh<T>(shared, p, at, t);
 #pragma unroll
     for (int first = 0; first < T::dim; first += T::dim / 2) {
@@ -439,15 +495,15 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
                     float2{c.o[i], c.o[i + 1]};
             }
         }
-        bar_sync<128 * T::splits>(7);
+        bar_sync<128 * T::groups>(7);
         if (p.o.dtype == TANDEM_DTYPE_F32)
-            put_half<T, float>(shared, p, at, first);
+            put_half<T, float>(shared, p, begin, rows, first);
         else if (p.o.dtype == TANDEM_DTYPE_F16)
-            put_half<T, __half>(shared, p, at, first);
+            put_half<T, __half>(shared, p, begin, rows, first);
         else
-            put_half<T, __nv_bfloat16>(shared, p, at, first);
+            put_half<T, __nv_bfloat16>(shared, p, begin, rows, first);
         if (first == 0)
-            bar_sync<128 * T::splits>(7);
+            bar_sync<128 * T::groups>(7);
     }
 }
 
@@ -457,19 +513,21 @@ __device__ __forceinline__ void begin(typename T::Shared &shared, const td_param
                                       Consumer<T> &c)
 {
     const int thread = int(threadIdx.x) % 128, group = int(threadIdx.x) / 128;
-    const int64_t q_row = int64_t(at.bh) * p.q_pad + at.row0 + (T::shares ? 0 : 64 * group); /* padded to 128 in memory */
+    const int part = T::part(group);
+    const int64_t q_row = int64_t(at.bh) * p.q_pad + at.row0 + 64 * part; /* padded to 128 in memory */
 
     if (group >= at.active)
         return;
     if constexpr (T::q_steps > 0) {
-        copy_swizzled<64, 32 * T::q_steps, 32 * T::q_steps>(shared.q + group * 64 * 32 * T::q_steps,
-                                                            (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
+        if (group == part) /* for all that have these rows: behind the barrier */
+            copy_swizzled<64, 32 * T::q_steps, 32 * T::q_steps>(shared.q + part * 64 * 32 * T::q_steps,
+                                                                (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
         cp_async_commit();
     }
     const float q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
     if (thread == 0)
         shared.free_keys[group] =
-            p.causal ? min(int(p.kv_len), at.row0 + (T::shares ? 0 : 64 * group) + at.reach) : int(p.kv_len);
+            p.causal ? min(int(p.kv_len), at.row0 + 64 * part + at.reach) : int(p.kv_len);
     c.load_q((const uint8_t *)p.q_codes + (q_row + thread / 32 * 16) * T::dim, thread % 32);
     if (thread < 64)
         shared.row_scale[64 * group + thread] = __fmul_rn(q_scale, __fmul_rn(p.scale, TD_LOG2_E));
@@ -483,18 +541,20 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 {
     constexpr int pieces = Consumer<T>::kPieces;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
-    const int split = T::shares ? group : 0;
-    const int group_row = at.row0 + (T::shares ? 0 : 64 * group), end = int(p.kv_len);
-    const uint32_t q_tile = tile_word(shared.q) + uint32_t(group * 64 * 32 * T::q_steps / 16);
-    const uint32_t k_tile = tile_word(shared.k[split]), v_tile = tile_word(shared.v[split]);
-    uint64_t *const full = shared.full + split, *const empty = shared.empty + split;
+    const int part = T::part(group), split = T::split(group), ring = split * int(T::slots);
+    const int group_row = at.row0 + 64 * part, end = int(p.kv_len);
+    const uint32_t q_tile = tile_word(shared.q) + uint32_t(part * 64 * 32 * T::q_steps / 16);
+    const uint32_t k_tile = tile_word(shared.k[ring]), v_tile = tile_word(shared.v[ring]);
+    uint64_t *const full = shared.full + ring, *const empty = shared.empty + ring;
     constexpr uint32_t k_words = sizeof shared.k[0] / 16, v_words = sizeof shared.v[0] / 16;
     const int own_keys = p.causal ? max(0, min(end, min(group_row + 64, int(p.o.rows)) - 1 + at.reach)) : end;
-    const int all = tiles_of<T>(at.tiles, split), tiles = T::shares ? all : int(uint32_t(own_keys + T::tile - 1) / T::tile);
+    const int tiles = tiles_of<T>(int(uint32_t(own_keys + T::tile - 1) / T::tile), split);
     td_ring_place now = {0, 0}; /* the last fetch that was waited for */
 
     /* Registers are few: what follows from a thread's number is found anew where it is needed. */
     const auto lane_now = [] { return tid_x() % 32; };
+    const auto split_now = [&] { return T::abreast > 1 ? T::split(tid_x() / 128) : split; };
+    const auto all = [&] { return tiles_of<T>(int(shared.tiles), split_now()); };
 
 #pragma unroll
     for (int row = 0; row < 2; row++) {
@@ -511,10 +571,10 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     if (tiles > 0) {
         float key_scale;
 
-        const auto first_key = [&](int step) { return (step * T::splits + split) * T::keys; };
+        const auto first_key = [&](int step) { return (step * T::splits + split_now()) * T::keys; };
         /* The scale of a thread's keys, and whether any of the warp's are masked, or bad: only those have another. */
         const auto look = [&](int step) {
-            const float *scales = shared.k_scale[T::shares ? split : step % 2] + 2 * lane_now();
+            const float *scales = shared.k_scale[T::shares ? split_now() * T::abreast : step % 2] + 2 * lane_now();
             const float2 low = *reinterpret_cast<const float2 *>(scales);
             const float2 high = *reinterpret_cast<const float2 *>(scales + 64);
 
@@ -536,7 +596,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 c.template mark_bad<decltype(tile)::value>(scales_of(step));
             c.template mask<decltype(tile)::value>(
                 first_key(step), int(p.kv_len),
-                p.causal ? int(shared.row0 + p.kv_len - p.o.rows) + 1 + (T::shares ? 0 : tid_x() / 128 * 64) : int(p.kv_len));
+                p.causal ? int(shared.row0 + p.kv_len - p.o.rows) + 1 + 64 * T::part(tid_x() / 128) : int(p.kv_len));
         };
         const auto set_scale = [&] {
             const int t = tid_x();
@@ -630,12 +690,12 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         }
         wgmma_wait<0>();
         wgmma_hold(c.r);
-        if (!T::shares && tiles < all)
+        if (T::abreast > 1 && tiles < all())
             warp_arrive(empty[now.slot]);
         c.flush(c.l);
     }
-    if (!T::shares && tiles < all) /* what other warpgroups have yet to see */
-        for (int fetch = tiles ? tiles + 1 : 0; fetch <= all; fetch++) {
+    if (T::abreast > 1 && tiles < all()) /* what other warpgroups have yet to see */
+        for (int fetch = tiles ? tiles + 1 : 0; fetch <= all(); fetch++) {
             now = td_ring_of(uint32_t(fetch), T::slots);
             wait_or_trap(full[now.slot], td_ring_full_parity(now));
             warp_arrive(empty[now.slot]);
@@ -684,12 +744,13 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
             shared.bh = at.bh;
             shared.bhk = at.bhk;
             shared.row0 = uint32_t(at.row0);
+            shared.tiles = uint32_t(at.tiles);
         }
         if (thread == 0) /* a loop, not a predicate: with that, racecheck sees other threads' copies hit by it */
 #pragma unroll 1
             for (uint32_t slot = 0; slot < T::all_slots; slot++) {
                 mbarrier_init(shared_address(&shared.full[slot]), 32 * T::team_warps);
-                mbarrier_init(shared_address(&shared.empty[slot]), T::shares ? 4 : 4 * at.active);
+                mbarrier_init(shared_address(&shared.empty[slot]), 4 * (T::shares ? T::abreast : at.active));
             }
         constexpr int words = 8 * T::tile / 4;
         for (int i = thread; i < int(T::all_slots) * words; i += T::threads)
@@ -707,6 +768,7 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
             return;
         }
         setmaxnreg_dec<fetches>();
+        fetcher.warm_l2(at.row0);
         fetcher.go_on();
     } else {
         ring::Consumer<T> c;
@@ -728,6 +790,11 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
     {                                                                                                         \
         td::attend_ring<td::ring::Tile<dim, int(groups)>>(p);                                                 \
     }
+extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_INLINE_GROUPS(64u)), 1)
+    attn_8b_wgmma_inline_pair_d64(const __grid_constant__ td_params_attention p)
+{
+    td::attend_ring<td::ring::Tile<64, int(TD_HOPPER_INLINE_GROUPS(64u)), 2>>(p);
+}
 #define TD_INLINE_SPLIT_ENTRY(dim)                                                                             \
     extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_INLINE_SPLITS(dim)), 1)           \
         attn_8b_wgmma_inline_split_d##dim(const __grid_constant__ td_params_attention p)                       \
