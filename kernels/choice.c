@@ -54,8 +54,11 @@ typedef struct rates {
 
 /* On a stream and in the shared memory that every executor has, of F16 and of 8B. */
 static const rates all_rates[2][2] = {
-    {{2.6, 0.6, {0.52, 0.71, 0.75, 0.88}, 0, 0.86, 1.3, 2}, {3, 1, {0.362, 0.445, 0.455, 0.505}, 0.6, 1, 1.08, 1}},
+    {{2.6, 0.6, {0.5, 0.71, 0.75, 0.88}, 0, 0.86, 1.3, 2}, {3, 1, {0.362, 0.445, 0.455, 0.505}, 0.6, 1, 1.08, 1}},
     {{2.6, 0.6, {0.62, 0.73, 0.82, 1.09}, 0, 0.86, 1.3, 2}, {3, 1, {0.39, 0.445, 0.455, 0.62}, 0.6, 1, 1.08, 1}}};
+
+/* Of F16's blocks of two teams: what both tiles take whatever their keys, half of it beside the other's. */
+static const double teams_rest = 2.6;
 
 /* What a launch takes; bytes of K and V that all blocks together get in a microsecond, and what that takes longer at
  * first. */
@@ -64,7 +67,7 @@ static const double launch_us = 2.5, key_rate = 4e6, first_keys_us = 7.5;
 static uint32_t groups_of_most(uint32_t head_dim, int cost, bool roomy)
 {
     if (cost == TD_CHOICE_F16)
-        return roomy ? TD_F16_GROUPS(head_dim) : TD_F16_INLINE_GROUPS;
+        return roomy ? TD_F16_GROUPS : TD_F16_INLINE_GROUPS;
     return roomy ? TD_HOPPER_GROUPS(head_dim) : TD_HOPPER_INLINE_GROUPS(head_dim);
 }
 
@@ -92,12 +95,14 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
         i++;
     const double most = groups_of_most(op->head_dim, cost, roomy);
     const double longer = cost == TD_CHOICE_F16 ? TD_F16_INLINE_LONGER(op->head_dim) : TD_HOPPER_LONGER(op->head_dim);
-    const double slower = t.shares > 1 ? r->shared : t.groups < most ? most / (most - 1) / longer : 1;
-    const double q = op->q_len, kv = op->kv_len, planes = (double)op->batch * op->heads, rows = t.rows / 64.0;
-    const double tiles = (double)t.tiles / multiprocessors;
+    const bool fetched = cost == TD_CHOICE_F16 && t.shares == 2; /* by warps that do nothing else, as where none share */
+    const double slower = t.shares > 1 ? fetched ? 1 : r->shared : t.groups < most ? most / (most - 1) / longer : 1;
+    const double q = op->q_len, kv = op->kv_len, planes = (double)op->batch * op->heads;
+    const double rows = t.rows * t.walkers / 64.0, tiles = (double)t.tiles / t.walkers / multiprocessors;
     const double step = rows * slower * r->step[i] * (r->light + (1 - r->light) * fmin(1, tiles));
     const bool has_part = op->causal || op->kv_len % 128;
-    const double rest = r->rest + rows * (r->row + (has_part ? r->part : 0)), whole = rest + step * ceil(kv / 128);
+    const double rest = t.walkers > 1 ? teams_rest : r->rest + rows * (r->row + (has_part ? r->part : 0));
+    const double whole = rest + step * ceil(kv / 128);
     const double keys = !op->causal ? kv : q > kv ? kv * kv / (2 * q) : kv - (q - 1) / 2;
     const uint32_t row_tiles = (op->q_len + t.rows - 1) / t.rows; /* where odd, a pair has two heads' tiles */
     const double edge = t.rows / 2.0 * fmin(1, kv / q); /* keys of a step that are masked */

@@ -798,10 +798,11 @@ static bool is_roomy(const td_target *target, uint32_t head_dim)
     return target->shared_bytes >= TD_F16_SHARED_BYTES(head_dim);
 }
 
-/* Whether a block gets pairs of tiles of rows, a long and a short one. */
-static bool is_paired(const tandem_attention *op, uint64_t works, uint32_t multiprocessors)
+/* Whether each of those that walk from tile to tile gets pairs of tiles of rows, a long and a short one: where there are as
+ * many as that, or, of two a multiprocessor, almost. */
+static bool is_paired(const tandem_attention *op, uint64_t works, uint32_t multiprocessors, uint32_t walkers)
 {
-    return op->causal && works >= 2 * multiprocessors;
+    return op->causal && 4 * works >= (uint64_t)multiprocessors * (walkers == 1 ? 8 : 7 * walkers);
 }
 
 /* Warpgroups of a block of attn_f16_wgmma_inline that pay off, as in hopper_groups(). */
@@ -812,7 +813,7 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t rows = 64 * (TD_F16_INLINE_GROUPS - i);
         const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows);
-        const double each = is_paired(op, works, MULTIPROCESSORS) ? 2 : 1;
+        const double each = is_paired(op, works, MULTIPROCESSORS, 1) ? 2 : 1;
 
         times[i] = each * ceil((double)works / (each * MULTIPROCESSORS));
         if (op->causal)
@@ -827,18 +828,20 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
 typedef struct direct_block {
     direct_kind kind;
     uint32_t rows, teams, keys; /* of a tile; of warpgroups that share its keys, else 1; of a step */
+    uint32_t walkers;           /* teams that have tiles of their own, else 1 */
     uint32_t threads, shared_bytes;
 } direct_block;
 
 /* Of how many tiles of 64 rows a block is whose warpgroups share the keys, where such blocks end first; else 0. By
- * microseconds of an H200 for a block and for 128 keys of it. */
+ * microseconds of an H200 for what a multiprocessor has at once, and for 128 keys of it. */
 static uint32_t split_members(const tandem_attention *op, const td_target *target)
 {
     static const struct {
         double begin, step;
-    } times[2][3] = {{{3.3, 1.44}, {2.0, 0.67}, {2.0, 1.32}}, {{3.5, 1.58}, {3.4, 1.02}}}; /* up to 64 channels, above */
+    } times[2][3] = {{{2.6, 1.9}, {2.0, 0.67}, {4.3, 0.96}}, {{3.5, 1.58}, {3.4, 1.02}}}; /* up to 64 channels, above */
+    const double alone = 1.4; /* a step where only one of the two teams has a tile */
     const bool wide = op->head_dim > 64;
-    const uint32_t most = wide ? 1 : 2;
+    const uint32_t most = wide ? 1 : 2, walkers = TD_F16_WALKERS(op->head_dim);
     const double part = op->causal ? 1 - fmin(1, op->q_len / (double)op->kv_len) / 2 : 1; /* of the keys that a row sees */
     uint32_t best = 0;
     double least = 0;
@@ -846,10 +849,13 @@ static uint32_t split_members(const tandem_attention *op, const td_target *targe
     if (target->rows != TD_BEST_ROWS)
         return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && most == 2 ? 2 : 0;
     for (uint32_t members = 0; members <= most; members++) {
-        const uint32_t rows = members ? 64 * members : TD_F16_ROWS(op->head_dim);
-        const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
-        const double each = times[wide][members].begin + times[wide][members].step * op->kv_len / 128;
-        const double time = each * (part < 0.75 ? fmax(1, blocks * part) : ceil(blocks));
+        const uint32_t rows = members ? 64 * members : TD_F16_ROWS;
+        const double tiles = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double blocks = members ? tiles : tiles / walkers;
+        const double step = members == 0 && walkers > 1 && tiles <= 1 ? alone : times[wide][members].step;
+        const double begin = times[wide][members].begin, all = begin + step * op->kv_len / 128;
+        const double average = begin + step * part * op->kv_len / 128;
+        const double time = part < 0.75 ? fmax(all, blocks * average) : ceil(blocks) * all;
 
         if (members == 0 || time < least) {
             least = time;
@@ -865,13 +871,14 @@ static direct_block direct_block_of(const tandem_attention *op, const td_target 
     if (!is_roomy(target, d)) {
         const uint32_t groups = inline_groups(op, target);
         return (direct_block){groups < TD_F16_INLINE_GROUPS ? DIRECT_SHORT : DIRECT_INLINE, 64 * groups, 1,
-                              TD_F16_INLINE_KEYS(d), 128 * (groups + 1), TD_F16_INLINE_SHARED_BYTES(d)};
+                              TD_F16_INLINE_KEYS(d), 1, 128 * (groups + 1), TD_F16_INLINE_SHARED_BYTES(d)};
     }
     const uint32_t members = split_members(target->whole ? target->whole : op, target);
-    if (members)
-        return (direct_block){members == 1 ? DIRECT_SPLIT : DIRECT_SPLIT2, 64 * members, TD_F16_SPLIT_TEAMS(members),
-                              TD_F16_SPLIT_KEYS(members), TD_F16_SPLIT_THREADS, TD_F16_SPLIT_SHARED_BYTES(d, members)};
-    return (direct_block){DIRECT, TD_F16_ROWS(d), 1, TD_F16_KEYS(d), 128 * (TD_F16_GROUPS(d) + 1), TD_F16_SHARED_BYTES(d)};
+    if (members == 1)
+        return (direct_block){DIRECT_SPLIT, 64, TD_F16_SPLIT_TEAMS, TD_F16_SPLIT_KEYS, 1, TD_F16_SPLIT_THREADS,
+                              TD_F16_SPLIT_SHARED_BYTES(d)};
+    return (direct_block){members ? DIRECT_SPLIT2 : DIRECT, TD_F16_ROWS, members ? 2 : 1, TD_F16_KEYS(d),
+                          members ? 1 : TD_F16_WALKERS(d), TD_F16_THREADS(d), TD_F16_SHARED_BYTES(d)};
 }
 
 /* The kernel that takes Q, K and V of these types as they lie in memory, or NULL. */
@@ -919,11 +926,15 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
     const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
     const uint32_t multiprocessors = target->multiprocessors ? target->multiprocessors : MULTIPROCESSORS;
-    const uint32_t pair = !splits && is_paired(op, works, multiprocessors) ? 2 : 1;
+    const uint32_t walkers = multiprocessors * block.walkers;
+    const uint32_t pair = !splits && is_paired(op, works, multiprocessors, block.walkers) ? 2 : 1;
     const uint32_t steps = (keys + 127) / 128;
-    const uint64_t blocks = splits ? works
-                                   : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, multiprocessors,
-                                                block.kind == DIRECT && (!op->causal || pair == 2));
+    const uint64_t walks = splits ? works
+                                  : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, walkers,
+                                               block.kind == DIRECT && (!op->causal || pair == 2));
+    /* so few walks that each may have a multiprocessor of its own do not share a block */
+    const uint64_t all_blocks = (walks + block.walkers - 1) / block.walkers;
+    const uint64_t grid = walks < multiprocessors ? walks : all_blocks < multiprocessors ? multiprocessors : all_blocks;
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
                                  .k = tensor_of(&op->k, op->kv_heads, keys, op->head_dim),
@@ -936,10 +947,11 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
                                  .causal = (uint16_t)op->causal,
                                  .pair = (uint16_t)pair,
                                  .works = (uint32_t)works,
-                                 .blocks = (uint32_t)blocks,
+                                 .blocks = (uint32_t)(grid * block.walkers),
                                  .tile_rows = (uint16_t)block.rows,
                                  .step_keys = (uint16_t)block.keys,
-                                 .teams = (uint16_t)block.teams};
+                                 .teams = (uint16_t)block.teams,
+                                 .walkers = (uint16_t)block.walkers};
     const td_tensor o = p.o;
     const output out = {.o = take(at, commits, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
                         .lse = take(at, commits && wants_lse, (unsigned __int128)o_rows * 4),
@@ -957,7 +969,7 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
         p.lse_stride_head = op->q_len;
         p.lse_stride_batch = p.lse_stride_head * op->heads;
     }
-    td_record *record = add_record(at, kernel, blocks, &p, sizeof p);
+    td_record *record = add_record(at, kernel, grid, &p, sizeof p);
     record->shared_bytes = block.shared_bytes;
     record->block[0] = block.threads;
     use_view(at, record, READ, AT(attention_f16, q.data), TD_VIEW_Q);
@@ -1112,7 +1124,7 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
 {
     const uint32_t d_pad = pad_dim(op->head_dim);
     const bool roomy = target->shared_bytes >= hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad), 1);
-    td_tiles t = {.rows = TD_TWIN_ROWS, .groups = 1, .shares = 1, .pair = 1};
+    td_tiles t = {.rows = TD_TWIN_ROWS, .groups = 1, .shares = 1, .walkers = 1, .pair = 1};
     if (target->sm == 90 && precision == TANDEM_PRECISION_8B && (roomy || d_pad <= 128)) {
         const hopper_block block = roomy ? hopper_blocks(op, target, d_pad) : inline_blocks(op, target, d_pad);
         t.groups = block.groups;
@@ -1121,10 +1133,12 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
         const direct_block block = direct_block_of(op, target);
         t.groups = block.rows / 64 * block.teams;
         t.shares = block.teams;
+        t.walkers = block.walkers;
     }
     t.rows = 64 * t.groups / t.shares;
     t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
-    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && t.shares == 1 && is_paired(op, t.tiles, MULTIPROCESSORS))
+    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && t.shares == 1 &&
+        is_paired(op, t.tiles, MULTIPROCESSORS, t.walkers))
         t.pair = 2;
     if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
         uint32_t tiles;

@@ -351,23 +351,29 @@ typedef struct td_params_attention {
  * come first. A row of Q, K or V is cut into parts of 128 bytes. */
 #define TD_F16_TOP_LOG2 8.0f    /* P when its base is set, */
 #define TD_F16_LIMIT_LOG2 15.0f /* and at most, while scores are below 2^27; then it may be 0 or infinite */
-#define TD_F16_KEYS(d) ((d) <= 64u ? 96u : 128u) /* a step */
-#define TD_F16_GROUPS(d) ((d) <= 64u ? 3u : 2u)
+#define TD_F16_KEYS(d) ((d) <= 64u ? 64u : 128u) /* a step */
+#define TD_F16_GROUPS 2u /* of a tile */
 #define TD_F16_STAGES(d) ((d) <= 64u ? 4u : 2u)
-#define TD_F16_ROWS(d) (64u * TD_F16_GROUPS(d))
+#define TD_F16_ROWS (64u * TD_F16_GROUPS)
 #define TD_F16_PARTS(d) (((d) + 63u) / 64u)
 #define TD_F16_SHARED(d, keys, groups, stages) \
     (TD_F16_PARTS(d) * 128u * (128u * (groups) + 2u * (stages) * (keys)) + 1024u)
-#define TD_F16_SHARED_BYTES(d) TD_F16_SHARED(d, TD_F16_KEYS(d), TD_F16_GROUPS(d), TD_F16_STAGES(d))
-/* `attn_f16_wgmma_split` and, at head dim 64, `attn_f16_wgmma_split2`: blocks of one tile of 64 or 128 rows (`members` 1 or
- * 2), whose four warpgroups share the keys by members: team i of 4 / members takes steps i, i + teams ... Each team has a
- * ring of slots for a step's K or V; behind all are the teams' sums and bases of rows. */
+/* At head dim 64 a block has two teams, each of which walks by itself (`walkers` 2): team i of block x takes the tiles that
+ * block x + i * grid would have. */
+#define TD_F16_TEAMS_THREADS 640u
+#define TD_F16_TEAMS_SHARED_BYTES (2u * TD_F16_SHARED(64u, TD_F16_KEYS(64u), TD_F16_GROUPS, TD_F16_STAGES(64u)) + 2048u)
+#define TD_F16_WALKERS(d) ((d) <= 64u ? 2u : 1u)
+#define TD_F16_THREADS(d) ((d) <= 64u ? TD_F16_TEAMS_THREADS : 128u * (TD_F16_GROUPS + 1u))
+#define TD_F16_SHARED_BYTES(d) \
+    ((d) <= 64u ? TD_F16_TEAMS_SHARED_BYTES : TD_F16_SHARED(d, TD_F16_KEYS(d), TD_F16_GROUPS, TD_F16_STAGES(d)))
+/* `attn_f16_wgmma_split`: blocks of one tile of 64 rows, whose four warpgroups share the keys: team i of them takes steps
+ * i, i + teams ... Each team has a ring of slots for a step's K or V; behind all are the teams' sums and bases of rows. */
 #define TD_F16_SPLIT_THREADS 512u
-#define TD_F16_SPLIT_KEYS(members) (64u * (members)) /* a step */
-#define TD_F16_SPLIT_TEAMS(members) (4u / (members))
+#define TD_F16_SPLIT_KEYS 64u /* a step */
+#define TD_F16_SPLIT_TEAMS 4u
 #define TD_F16_SPLIT_SLOTS(d) ((d) <= 64u ? 4u : 3u)
-#define TD_F16_SPLIT_SHARED_BYTES(d, members) \
-    (TD_F16_PARTS(d) * 128u * 64u * ((members) + 4u * TD_F16_SPLIT_SLOTS(d)) + 3072u)
+#define TD_F16_SPLIT_SHARED_BYTES(d) (TD_F16_PARTS(d) * 128u * 64u * (1u + 4u * TD_F16_SPLIT_SLOTS(d)) + 3072u)
+/* `attn_f16_wgmma_split2`, head dim 64: attn_f16_wgmma's blocks of two teams, which share the keys as above, a tile a block. */
 /* `attn_f16_wgmma_inline` and `attn_f16_wgmma_inline_short`, whose blocks have a warpgroup less: the same in 47 KB of shared
  * memory, a ring of slots of a step's keys of K or V, with two barriers and a number each. */
 #define TD_F16_INLINE_KEYS(d) ((d) <= 80u ? 64u : (d) <= 96u ? 48u : 32u) /* a step */
@@ -384,8 +390,9 @@ typedef struct td_params_attention_f16 {
     float scale;
     uint16_t causal, pair;
     uint32_t works, blocks;
-    uint16_t tile_rows, step_keys, teams; /* rows of a tile, keys, those who share them (else 1), for the twin; the GPU has its own */
-    uint16_t reserved;
+    /* Rows of a tile, keys, those who share them (else 1), those of a block with tiles of their own, for the twin; the GPU has
+     * its own. `blocks` is walkers times the grid. */
+    uint16_t tile_rows, step_keys, teams, walkers;
 } td_params_attention_f16;
 
 /* Kernel `claim` (one thread), of plans that commit: the device's side of td_control's protocol. *verdict, in scratch, is

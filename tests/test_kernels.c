@@ -944,6 +944,60 @@ static void test_direct(void **state)
               (options){.stream = true});
 }
 
+/* Head dim 64 again: blocks of two teams that have tiles of their own: none, one, several, pairs; warpgroups that stop before their team's last
+ * step, rows without keys, rings that go round. Blocks are as many as `seed` says, of one to five multiprocessors. */
+static void test_direct_teams(void **state)
+{
+    static const struct {
+        uint32_t batch, heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{1, 1, 1, 65, 129, 0},  {2, 2, 1, 130, 300, 1}, {1, 1, 1, 1, 1, 0},    {1, 2, 2, 300, 70, 1},
+                 {1, 1, 1, 2, 1200, 0},  {2, 4, 2, 256, 256, 1}, {3, 5, 5, 20, 100, 0}, {1, 3, 1, 520, 520, 1},
+                 {1, 1, 1, 10, 1500, 1}, {1, 6, 6, 129, 64, 1},  {1, 2, 1, 400, 200, 0}, {2, 3, 3, 64, 65, 1}};
+
+    (void)state;
+    for (uint32_t s = 0; s < 12; s++)
+        for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++) {
+            if (quick && (s + type) % 3)
+                continue;
+            check(module_of(90), 90,
+                  &(tu_shape){.batch = sizes[s].batch,
+                              .heads = sizes[s].heads,
+                              .kv_heads = sizes[s].kv_heads,
+                              .q_len = sizes[s].q_len,
+                              .kv_len = sizes[s].kv_len,
+                              .head_dim = 64,
+                              .causal = sizes[s].causal,
+                              .precision = TANDEM_PRECISION_F16,
+                              .dtype_q = type,
+                              .dtype_k = type,
+                              .dtype_v = type,
+                              .dtype_o = 1 + s % 3,
+                              .layout = s % 3 == 2 ? TU_BATCH_LAST : (tu_layout)(s % 3),
+                              .lse = s % 2,
+                              .v_bias = 1,
+                              .seed = 830 + 3 * s + type},
+                  (options){.stream = true, .split = TD_MOST_ROWS, .schedules = quick ? 1 : 3});
+        }
+    /* bad values, of V in steps that the mask cuts, too; scores of a wide range, bases that move, that stay */
+    for (uint32_t i = 0; i < 8; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.heads = 2,
+                          .q_len = 150 + 64 * (i % 2),
+                          .kv_len = 170 + 300 * (i / 4),
+                          .head_dim = 64,
+                          .causal = i % 3 != 2,
+                          .scale = i == 1 ? 1.5f : 0,
+                          .precision = TANDEM_PRECISION_F16,
+                          .dtype_q = 1 + i / 2 % 2,
+                          .dtype_k = 1 + i / 2 % 2,
+                          .dtype_v = 1 + i / 2 % 2,
+                          .lse = 1,
+                          .seed = 870 + i},
+              (options){.stream = true,
+                        .split = TD_MOST_ROWS,
+                        .spoil = i < 4 ? i == 1 ? NULL : spoil_values : i % 2 ? sum_to_the_limit : move_bases});
+}
+
 /* The same by warpgroups that share the keys, four of 64 rows or (at head dim 64) two pairs of 128: fewer steps than teams,
  * as many, so many that rings go round; rows without keys, parts without keys. */
 static void test_direct_split(void **state)
@@ -1356,6 +1410,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_inline_split),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_direct),
+        cmocka_unit_test(test_direct_teams),
         cmocka_unit_test(test_direct_split),
         cmocka_unit_test(test_direct_inline),
         cmocka_unit_test(test_prepare),

@@ -66,13 +66,11 @@ WGMMA_REGISTERS = {2: 168, 3: 128, 4: 96}
 INLINE_HANDED = {2: (232, 40), 3: (160, 32), 4: (112, 32)}
 HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24)}
 HANDED |= {f"attn_8b_wgmma_inline{size}": INLINE_HANDED for size in ("", "_short", "_split", "_pair")}
-WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 128, 80: 168, 96: 168, 128: 168}  # by head dim
-# Those of them whose warpgroups share the keys, 512 threads of 128 registers.
-F16_SPLIT = {
-    f"{kernel}_split{rows}": dict.fromkeys(dims, keys)  # of a step
-    for kernel in WGMMA_F16_KINDS
-    for rows, dims, keys in (("", WGMMA_F16, 64), ("2", (64,), 128))
-}
+WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 96, 80: 168, 96: 168, 128: 168}  # by head dim
+# Those of them whose warpgroups share the keys, 512 threads of 128 registers, and those of two teams, 640 of 96 at launch;
+# keys of a step.
+F16_SPLIT = {f"{kernel}_split": dict.fromkeys(WGMMA_F16, 64) for kernel in WGMMA_F16_KINDS}
+F16_TEAMS = {f"{kernel}{kind}": {64: 64} for kernel in WGMMA_F16_KINDS for kind in ("", "_split2")}
 # Those of the same in command buffers: warpgroups that compute.
 F16_INLINE = {
     f"attn_{kind}_wgmma_inline{size}": dict.fromkeys(dims, groups)
@@ -158,6 +156,7 @@ class Ptxas(unittest.TestCase):
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}
                 want |= {f"{kernel}_d{d}" for kernel in F16_SPLIT for d in F16_SPLIT[kernel]}
+                want |= {f"{kernel}_d{d}" for kernel in F16_TEAMS for d in F16_TEAMS[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in F16_INLINE for d in F16_INLINE[kernel]}
             self.assertEqual({n for n in ptxas_log(arch) if n.startswith("attn_")}, want, f"sm_{arch}")
 
@@ -214,6 +213,8 @@ class Ptxas(unittest.TestCase):
             for kernel, by_dim in F16_SPLIT.items():
                 for d in by_dim:
                     self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d{d}"][0], 128)
+            for kernel in F16_TEAMS:
+                self.assertLessEqual(ptxas_log(arch)[f"{kernel}_d64"][0], WGMMA_REGISTERS[4])
 
     def test_setmaxnreg_hands_out_what_a_block_has(self):
         """Else those that ask for registers wait for ever."""
@@ -228,6 +229,8 @@ class Ptxas(unittest.TestCase):
                     computes, fetches = f16_inline_handed(groups, d)
                     registers = ptxas_log(arch)[f"{kernel}_d{d}"][0]
                     self.assertGreaterEqual((groups + 1) * registers, groups * computes + fetches, f"{kernel}_d{d}")
+            for kernel in F16_TEAMS:
+                self.assertGreaterEqual(5 * ptxas_log(arch)[f"{kernel}_d64"][0], 4 * 112 + 32, kernel)
 
 
 class Sass(unittest.TestCase):
@@ -278,13 +281,13 @@ class Sass(unittest.TestCase):
             for kernel in WGMMA_F16_KINDS:
                 for d in WGMMA_F16:
                     suffix = ".BF16" if "bf16" in kernel else ""
-                    keys = 96 if d <= 64 else 128
+                    keys = 64 if d <= 64 else 128
                     shapes = {f"HGMMA.64x{keys}x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
                     self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
-            for kernel, by_dim in (F16_SPLIT | F16_INLINE).items():
+            for kernel, by_dim in (F16_SPLIT | F16_TEAMS | F16_INLINE).items():
                 for d in by_dim:
                     suffix = ".BF16" if "bf16" in kernel else ""
-                    keys = by_dim[d] if kernel in F16_SPLIT else F16_INLINE_KEYS[d]
+                    keys = F16_INLINE_KEYS[d] if kernel in F16_INLINE else by_dim[d]
                     shapes = {f"HGMMA.64x{keys}x16.F32{suffix}", f"HGMMA.64x{d}x16.F32{suffix}"}
                     self.assertEqual(mma(self.of[arch][f"{kernel}_d{d}"]), shapes, f"{kernel}_d{d}")
 

@@ -104,11 +104,11 @@ static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
             sum == 0 ? -INFINITY : (top + log2f(sum)) * TD_LN_2;
 }
 
-void td_twin_attn_f16_wgmma(const void *params, const td_block *at)
+/* The tiles of rows that block x of p->blocks has. */
+static void walk(const td_params_attention_f16 *p, uint64_t block)
 {
-    const td_params_attention_f16 *p = params;
     const uint32_t tiles = (p->q.rows + p->tile_rows - 1) / p->tile_rows;
-    for (uint64_t work = (uint64_t)at->x * p->pair; work < p->works;
+    for (uint64_t work = block * p->pair; work < p->works;
          work += p->pair == 1 ? p->blocks : work % 2 ? 2 * (uint64_t)p->blocks - 1 : 1) {
         const uint32_t x = (uint32_t)(work % tiles), bh = (uint32_t)(work / tiles);
         const uint32_t tile = !p->causal ? x : p->pair == 1 ? tiles - 1 - x : x % 2 ? x / 2 : tiles - 1 - x / 2;
@@ -117,4 +117,11 @@ void td_twin_attn_f16_wgmma(const void *params, const td_block *at)
             attend(p, bh / p->q.heads, bh % p->q.heads, r, reach < p->k.rows ? reach : p->k.rows);
         }
     }
+}
+
+void td_twin_attn_f16_wgmma(const void *params, const td_block *at)
+{
+    const td_params_attention_f16 *p = params;
+    for (uint32_t walker = 0; walker < p->walkers; walker++)
+        walk(p, at->x + (uint64_t)walker * (p->blocks / p->walkers));
 }

@@ -16,9 +16,9 @@
  * largest P is 2^TD_F16_TOP_LOG2, and it stays until a P would pass 2^TD_F16_LIMIT_LOG2, which is finite in fp16. So P
  * has all its bits down to 2^-22 of the row's largest, and O is rarely rescaled. Where no thread's sum of P passes that
  * limit no P does, so maxima of S are looked for only elsewhere, and P is then computed once more.
- * Shared bytes: TD_F16_SHARED_BYTES(d); 193 KB at d128, 145 KB at d64. Registers: 232 of a thread that computes and 40 of
- * one that fetches; at d64, with three warpgroups, 160 and 32.
- * H200, batch 4, 32 heads, 4096 x 4096, at its full power: d64 1.22 ms (451 TFLOPS), d128 1.83 ms (600 TFLOPS).
+ * Shared bytes: TD_F16_SHARED_BYTES(d), 193 KB at d128. Registers: 232 of a thread that computes and 40 of one that fetches.
+ * Head dim 64 has blocks of its own: attn_f16_wgmma_teams.cu. H200, batch 4, 32 heads, 4096 x 4096, at its full power: d128
+ * 1.83 ms (600 TFLOPS).
  * A bad V (NaN or infinity) makes the rows NaN that attend to it, and no others: where the mask cuts a step, those that
  * fetch look for such keys, clear them and say where the first one is.
  */
@@ -33,7 +33,8 @@ template <int Dim, int Keys, int Groups, int Stages, bool Bf16> struct F16Tile {
     static constexpr bool bf16 = Bf16, staged = true;
     static constexpr int rows = 64 * Groups, threads = 128 * (Groups + 1);
     static constexpr int parts = (Dim + 63) / 64; /* a row is cut into parts of 64 channels: 128 bytes */
-    static constexpr int consumer_registers = Groups == 2 ? 232 : 160, producer_registers = Groups == 2 ? 40 : 32;
+    static constexpr int consumer_registers = 232, producer_registers = 40;
+    static_assert(Groups == 2, "those are of a block of three warpgroups");
 
     struct Shared {
         alignas(1024) uint8_t q[2][Groups][parts][64 * 128]; /* of this tile of rows and the next */
@@ -207,15 +208,6 @@ template <class T> struct F16Ahead : F16Consumer<T> {
             o[i] = 0.0f;
     }
 
-    __device__ __forceinline__ void set_sums(const float (&sums)[2], const float (&bases)[2])
-    {
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            l[row] = sums[row];
-            top[row] = bases[row];
-        }
-    }
-
     /* P of another step, while O += P V of the one before is under way. Its sums say whether a P may be too large, and
      * maxima are looked for only then. */
     __device__ __forceinline__ void go_on(const float (&s)[T::keys / 2], Codes &p, float c)
@@ -363,32 +355,15 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
         issue_qk();
         wait_for(shared.v_full[v_place.stage], v_place.parity);
         c.issue_pv(v_tile + v_place.stage * stage_words);
-        if constexpr (T::groups > 2) { /* P of the next tile while P V is under way: above head dim 64 that is slower */
-            wgmma_wait<1>();
-            wgmma_hold(s);
-            done_with_k();
-            mask(rows, 0);
-            look(old, step);
-            const float old_l[2] = {c.l[0], c.l[1]}, old_top[2] = {c.top[0], c.top[1]};
-            c.begin(s, c.codes[1], scale);
-            const float l[2] = {c.l[0], c.l[1]}, top[2] = {c.top[0], c.top[1]};
-            c.set_sums(old_l, old_top);
-            done_with_v();
-            c.finish();
-            write(old, q_stage);
-            c.set_sums(l, top);
-            next_codes();
-        } else {
-            look(old, step);
-            done_with_v();
-            wgmma_hold(s);
-            done_with_k();
-            c.finish();
-            write(old, q_stage);
-            mask(rows, 0);
-            c.begin(s, c.codes[0], scale);
-            c.hold_codes();
-        }
+        look(old, step);
+        done_with_v();
+        wgmma_hold(s);
+        done_with_k();
+        c.finish();
+        write(old, q_stage);
+        mask(rows, 0);
+        c.begin(s, c.codes[0], scale);
+        c.hold_codes();
         c.clear();
         step = 0;
     }
@@ -434,12 +409,11 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
             td::attend_f16<td::F16Tile<dim, keys, groups, stages, bf16>>(p); \
     }
 #define TD_F16_ENTRIES(dim)                                                                                          \
-    TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS(dim), TD_F16_STAGES(dim), false)        \
-    TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS(dim), TD_F16_STAGES(dim), true)
+    TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), false)             \
+    TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), true)
 #ifdef TD_F16_VARIANTS
 TD_F16_VARIANTS
 #else
-TD_F16_ENTRIES(64)
 TD_F16_ENTRIES(80)
 TD_F16_ENTRIES(96)
 TD_F16_ENTRIES(128)

@@ -61,15 +61,15 @@ __device__ __forceinline__ const uint8_t *f16_rows(const td_tensor &x, int64_t b
            2 * (batch * x.stride_batch + head * x.stride_head + row * x.stride_row);
 }
 
-/* Copies of Rows rows of Dim channels into parts of 128-byte swizzled rows, by 128 threads: as many neighbours share a
+/* Copies of Rows rows of Dim channels into parts of 128-byte swizzled rows, by so many threads: as many neighbours share a
  * row as its pieces of 16 bytes allow. Eight rows further the swizzle is the same. PartRows: how many rows a part has. */
-template <int Rows, int Dim, int PartRows = Rows> struct F16Copy {
-    static constexpr int pieces = Dim / 8, abreast = pieces & -pieces, at_once = 128 / abreast; /* rows */
+template <int Rows, int Dim, int PartRows = Rows, int Threads = 128> struct F16Copy {
+    static constexpr int pieces = Dim / 8, abreast = pieces & -pieces, at_once = Threads / abreast; /* rows */
     static_assert(at_once % 8 == 0 && (Rows % at_once == 0 || at_once > Rows), "every thread copies as much, or nothing");
 
     __device__ __forceinline__ static int first_row()
     {
-        return int(uint32_t(tid_x()) % 128u / uint32_t(abreast));
+        return int(uint32_t(tid_x()) % uint32_t(Threads) / uint32_t(abreast));
     }
     /* What this thread copies of a row begins here. */
     __device__ __forceinline__ static int first_byte()

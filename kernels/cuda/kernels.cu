@@ -19,3 +19,4 @@
 #include "attn_f16_wgmma.cu"
 #include "attn_f16_wgmma_inline.cu"
 #include "attn_f16_wgmma_split.cu"
+#include "attn_f16_wgmma_teams.cu"
