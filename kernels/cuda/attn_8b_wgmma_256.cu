@@ -246,7 +246,13 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
 
             c.template mask<decltype(half)::value>(k_scale, t & 31, step * T::keys, end, first);
         };
-        const auto set_scale = [&] { c.set_scale(shared.row_scale + 64 * group, key_scale); };
+        const auto set_scale = [&] { /* side by side, as there is done, its products wait for one another for want of registers */
+            const uint32_t t = uint32_t(tid_x());
+            const float *mine = shared.row_scale + 64 * group + t % 128 / 32 * 16 + t % 32 / 4;
+
+            c.scale[0] = __fmul_rn(mine[0], key_scale);
+            c.scale[1] = __fmul_rn(mine[8], key_scale);
+        };
         const auto mask_first = [&](const float *k_scale, int step) {
             key_scale = largest_scale<T>(k_scale, tid_x() & 31);
             set_scale();

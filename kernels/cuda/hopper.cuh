@@ -69,7 +69,7 @@ template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
         float v_mean[Splits > 1 ? 2 : groups][Dim];
         alignas(1024) uint64_t full[stages];
         uint64_t empty[stages];
-        float row_scale[rows]; /* with the softmax's */
+        float row_scale[rows]; /* with the softmax's, a thread's two side by side; of rows that are shared: as q_scale has them */
         float l[2][128 * groups]; /* each thread's, which it rarely needs; then sums and bases of each warpgroup's rows */
         uint32_t left[groups];    /* where warpgroups have the same rows: the stage that has one's part of O */
         uint64_t q_free;          /* there, too: nobody reads Q and row_scale any more */
@@ -156,20 +156,25 @@ struct HopperPlace : PlaceOf<int64_t> {
     int steps; /* of T::keys keys */
 };
 
+/* Where the scale of a row is: next to that of the other one that a thread has, of its warp's 16. */
+__device__ __forceinline__ int place_of_row(int row)
+{
+    return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1);
+}
+
 /* What a consumer adds up; rows g and g + 8 of its warp's 16. */
 template <class T> struct Sums {
     uint32_t r[T::columns / 4]; /* two channels of a row each */
     float o[T::dim / 2];
     float l[2], top[2], scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
 
-    /* row_scale: of the warpgroup's rows, with the softmax's in it. */
+    /* row_scale: of all rows, with the softmax's in it, those of a thread side by side (place_of_row()). */
     __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale)
     {
-        const uint32_t t = uint32_t(tid_x());
-        const float *mine = row_scale + t % 128 / 32 * 16 + t % 32 / 4;
+        const float2 mine = *reinterpret_cast<const float2 *>(row_scale + uint32_t(tid_x()) / 4 * 2);
 
-        scale[0] = __fmul_rn(mine[0], key_scale);
-        scale[1] = __fmul_rn(mine[8], key_scale);
+        scale[0] = __fmul_rn(mine.x, key_scale);
+        scale[1] = __fmul_rn(mine.y, key_scale);
     }
 
     /* The same where the softmax's is not in it. */
@@ -1017,7 +1022,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             shared.v_mean[group][thread] = loads.v_mean;
         }
         if (thread < 64)
-            shared.row_scale[64 * group + thread] = __fmul_rn(loads.q_scale, __fmul_rn(p.scale, TD_LOG2_E));
+            shared.row_scale[64 * group + place_of_row(thread)] = __fmul_rn(loads.q_scale, __fmul_rn(p.scale, TD_LOG2_E));
         cp_async_wait<0>();
         fence_proxy_async();
         bar_sync<128>(1 + group);
@@ -1035,7 +1040,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (T::splits > 1)
                 c.set_scale(shared.row_scale + 64 * part, key_scale, __fmul_rn(p.scale, TD_LOG2_E));
             else
-                c.set_scale(shared.row_scale + 64 * group, key_scale);
+                c.set_scale(shared.row_scale, key_scale);
         };
         const auto mask_first = [&](const float *k_scale, int step) {
             key_scale = largest_scale<T>(k_scale, tid_x() & 31);
