@@ -69,6 +69,9 @@ static const td_kernel kernels_attn_8b_wgmma[D_COUNT] = {WGMMA(attn_8b_wgmma, 32
 static const td_kernel kernels_attn_8b_wgmma_short[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_short, 32), WGMMA(attn_8b_wgmma_short, 64), WGMMA(attn_8b_wgmma_short, 96),
     WGMMA(attn_8b_wgmma_short, 128)};
+static const td_kernel kernels_attn_8b_wgmma_walk[D_COUNT - 1] = {
+    WGMMA_AS(attn_8b_wgmma, attn_8b_wgmma_walk, 32), WGMMA_AS(attn_8b_wgmma, attn_8b_wgmma_walk, 64),
+    WGMMA_AS(attn_8b_wgmma, attn_8b_wgmma_walk, 96), WGMMA_AS(attn_8b_wgmma, attn_8b_wgmma_walk, 128)};
 static const td_kernel kernels_attn_8b_wgmma_split[D_COUNT - 1] = {
     WGMMA(attn_8b_wgmma_split, 32), WGMMA(attn_8b_wgmma_split, 64), WGMMA(attn_8b_wgmma_split, 96),
     WGMMA(attn_8b_wgmma_split, 128)};
@@ -1086,6 +1089,20 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
     return ways[best];
 }
 
+/* Whether blocks of most warpgroups walk, as they may where there are more tiles than multiprocessors. What a tile begins and
+ * ends with is hidden then, and with a mask long and short tiles are shared out evenly; but tiles of many steps are as well
+ * handed out to whichever multiprocessor is free. */
+static bool hopper_walks(const tandem_attention *op, const td_target *target, uint32_t d_pad, hopper_block block,
+                         uint64_t tiles)
+{
+    const uint32_t most = d_pad <= 64 || op->causal ? 8192 : 2048; /* keys, at which it was measured to gain */
+
+    return d_pad <= 128 && !target->dump && target->multiprocessors && tiles > target->multiprocessors &&
+           block.groups == TD_HOPPER_GROUPS(d_pad) && block.splits == 1 &&
+           target->shared_bytes >= TD_HOPPER_WALK_SHARED_BYTES(d_pad) &&
+           (op->kv_len <= most || (op->causal && d_pad <= 64));
+}
+
 /* The same of attn_8b_wgmma_inline, by times of an H200. */
 static hopper_block inline_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
@@ -1382,6 +1399,18 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         attention.lse_stride_batch = attention.lse_stride_head * op->heads;
     }
     const int d_index = index_of_dim(d_pad);
+    const uint32_t tile_rows = wgmma       ? TD_HOPPER_ROWS(block.groups / block.splits)
+                               : at.is_gpu ? TD_TWIN_ROWS
+                                           : TD_FAST_ROWS;
+    const uint64_t tiles = q.planes * ((op->q_len + tile_rows - 1) / tile_rows);
+    const bool shared = block.splits > 1 && !ring && target->multiprocessors && tiles > target->multiprocessors;
+    const bool long_ones = wgmma && !ring && hopper_walks(op, target, d_pad, block, tiles), walks = shared || long_ones;
+    const uint64_t blocks = walks ? target->multiprocessors : tiles;
+    const uint64_t plane_bytes = 2 * (uint64_t)k.rows_pad * d_pad;
+    attention.tile_rows = (uint16_t)tile_rows;
+    attention.walkers = walks ? (uint32_t)blocks : 0;
+    attention.chunk_planes = op->heads / op->kv_heads *
+                             (uint32_t)(plane_bytes < TD_HOPPER_WALK_CHUNK_BYTES ? TD_HOPPER_WALK_CHUNK_BYTES / plane_bytes : 1);
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
@@ -1396,22 +1425,16 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                           : block.splits > 1  ? &kernels_attn_8b_wgmma_split[d_index]
                                           : block.groups < TD_HOPPER_GROUPS(d_pad)
                                               ? &kernels_attn_8b_wgmma_short[d_index]
-                                              : &kernels_attn_8b_wgmma[d_index])
+                                          : long_ones ? &kernels_attn_8b_wgmma_walk[d_index]
+                                                      : &kernels_attn_8b_wgmma[d_index])
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
-    const uint32_t tile_rows = wgmma       ? TD_HOPPER_ROWS(block.groups / block.splits)
-                               : at.is_gpu ? TD_TWIN_ROWS
-                                           : TD_FAST_ROWS;
-    attention.tile_rows = (uint16_t)tile_rows;
-    uint64_t blocks = q.planes * ((op->q_len + tile_rows - 1) / tile_rows);
-    if (block.splits > 1 && !ring && target->multiprocessors && blocks > target->multiprocessors)
-        blocks = target->multiprocessors;
-    attention.walkers = block.splits > 1 ? (uint32_t)blocks : 0;
     record = add_record(&at, kernel, blocks, &attention, sizeof attention);
     if (wgmma) {
         record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad, block.groups, block.splits)
-                                    : hopper_shared_bytes(d_pad, block.groups, block.splits);
+                               : long_ones ? TD_HOPPER_WALK_SHARED_BYTES(d_pad)
+                                           : hopper_shared_bytes(d_pad, block.groups, block.splits);
         record->block[0] = TD_HOPPER_THREADS(block.groups);
         /* Behind the kernel that lets it start early, and to which that was measured to gain; it waits for its end itself. */
         record->flags = prepared && !ring && plan->record_count == 2 ? TD_RECORD_PDL : 0;

@@ -75,7 +75,7 @@
 #define TD_HOPPER_R_KEYS 256u /* at most */
 #define TD_HOPPER_SUM_KEYS(d_pad) ((d_pad) <= 128u ? TD_HOPPER_R_KEYS : TD_HOPPER_KEYS)
 #define TD_HOPPER_SUMS(kv_pad, d_pad) (((kv_pad) + TD_HOPPER_SUM_KEYS(d_pad) - 1u) / TD_HOPPER_SUM_KEYS(d_pad)) /* R's of a row */
-/* Of attn_8b_wgmma; attn_8b_wgmma_short, up to d_pad 128, has one fewer. */
+/* Of attn_8b_wgmma and, up to d_pad 128, attn_8b_wgmma_walk; attn_8b_wgmma_short, up to d_pad 128, has one fewer. */
 #define TD_HOPPER_GROUPS(d_pad) ((d_pad) <= 64u ? 4u : (d_pad) <= 128u ? 3u : 2u)
 #define TD_HOPPER_SPLITS(d_pad) TD_HOPPER_GROUPS(d_pad) /* up to d_pad 128: warpgroups of attn_8b_wgmma_split */
 #define TD_MAX_SPLITS 4
@@ -94,6 +94,16 @@
      (((splits) > 1u ? 2u : (groups)) * 2u * 4u * (d_pad) + 1023u) / 1024u * 1024u +                                  \
      (16u * TD_HOPPER_STAGES(d_pad, splits) + 4u * TD_HOPPER_ROWS((groups) / (splits)) + 1028u * (groups) + 1039u) /  \
          1024u * 1024u)
+/* attn_8b_wgmma_walk, whose blocks have TD_HOPPER_GROUPS(d_pad) warpgroups and walk from tile to tile: more stages where there
+ * is room, Q, rows' scales, V's scales and means, barriers and the place of two tiles, and scales of rows as threads have them. */
+#define TD_HOPPER_WALK_STAGES(d_pad) ((d_pad) <= 64u ? 6u : 4u)
+#define TD_HOPPER_WALK_SHARED_BYTES(d_pad)                                                                             \
+    (TD_HOPPER_WALK_STAGES(d_pad) * TD_HOPPER_STAGE_BYTES(d_pad) +                                                     \
+     2u * TD_HOPPER_ROWS(TD_HOPPER_GROUPS(d_pad)) * TD_HOPPER_ROW_BYTES(d_pad) +                                       \
+     (16u * (d_pad) + 1023u) / 1024u * 1024u +                                                                         \
+     (16u * TD_HOPPER_WALK_STAGES(d_pad) + 1284u * TD_HOPPER_GROUPS(d_pad) + 1039u) / 1024u * 1024u +                  \
+     (8u * TD_HOPPER_ROWS(TD_HOPPER_GROUPS(d_pad)) + 32u + 1023u) / 1024u * 1024u)
+#define TD_HOPPER_WALK_CHUNK_BYTES (32u << 20) /* of K and V that blocks use at a time under a causal mask: L2 has 50 MB */
 /* attn_8b_wgmma_d256: 4 slots for 64 keys of K, 3 for a step of V with the channels of ones, Q; then scales of 4 steps, of V
  * and of rows, V's means, two pairs of numbers a thread, barriers. */
 #define TD_HOPPER_256_SHARED_BYTES (4u * 64u * 256u + 3u * 264u * 128u + 128u * 256u + 9u * 1024u)
@@ -316,6 +326,8 @@ typedef struct td_params_prepare {
  * `attn_8b_wgmma` and `attn_8b_wgmma_short` (sm_90a; no short _d256): rows, threads and shared bytes of a block are
  * TD_HOPPER_* of its warpgroups (TD_HOPPER_256_SHARED_BYTES); scale > 0, no delta, and all keys of a step that are alike in key % 8 / 2 share a scale unless they
  * are bad. Writes dumps only as `attn_8b_wgmma_dump`.
+ * `attn_8b_wgmma_walk`, up to d 128: as attn_8b_wgmma without dumps, by any number of blocks up to its tiles; with a causal mask
+ * they take tiles of `chunk_planes` heads at a time.
  * `attn_8b_wgmma_split`: the same without dumps, by TD_HOPPER_SPLITS(d) warpgroups that have the same 64 rows. Grid x: any
  * number of blocks up to the tiles of 64 rows; warpgroup i takes steps i, i + splits ... of a tile. `attn_8b_wgmma_pair`, d 64:
  * the same by tiles of 128 rows, two warpgroups for each 64 of them, which take every second step.
@@ -342,6 +354,7 @@ typedef struct td_params_attention {
     uint8_t accumulator, splits;
     uint16_t tile_rows;
     uint32_t planes, walkers; /* heads of all the batch; for the twin: blocks where these walk from tile to tile, else 0 */
+    uint32_t chunk_planes, reserved;
 } td_params_attention;
 
 /* Kernel `attn_f16_wgmma` (sm_90a): attention on fp16 or bf16 tensors as they lie in memory, q, k and v of one of these

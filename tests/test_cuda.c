@@ -582,6 +582,40 @@ static void test_split_wgmma(void **state)
             }
 }
 
+/* 8B's blocks of most warpgroups that walk, by one to five of them; causal and not, heads by chunks of all of them. */
+static void test_walk_wgmma(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 96, 128}, lengths[] = {1, 64, 129, 300, 520, 1100};
+    uint64_t seed = 1900;
+
+    (void)state;
+    if (target_here().sm != 90 || image)
+        skip();
+    for (uint32_t q = 0; q < 6; q++)
+        for (uint32_t k = 0; k < 6; k++, seed++)
+            if ((q + 3 * k) % (quick ? 11 : 2) == 0)
+                for (uint32_t d = 0; d < 5; d++)
+                    check_split("attn_8b_wgmma",
+                                &(tu_shape){.batch = 2,
+                                            .heads = 4,
+                                            .kv_heads = 2 + seed % 2 * 2,
+                                            .q_len = lengths[q],
+                                            .kv_len = lengths[k],
+                                            .head_dim = dims[d],
+                                            .precision = TANDEM_PRECISION_8B,
+                                            .causal = (seed + d) % 3 > 0,
+                                            .smooth = seed % 4 ? 0 : TANDEM_SMOOTH_V,
+                                            .dtype_q = seed % 3,
+                                            .dtype_k = seed % 3,
+                                            .dtype_v = seed % 3,
+                                            .dtype_o = 1 + (seed + d) % 3,
+                                            .lse = seed % 3 != 1,
+                                            .v_bias = 1,
+                                            .seed = seed},
+                                d == 2 && lengths[q] > 64 && lengths[k] > 200 ? spoil_direct : NULL,
+                                1 + (uint32_t)((seed + d) % 5), TD_MOST_ROWS, false);
+}
+
 static void test_inline_wgmma(void **state)
 {
     static const uint32_t dims[] = {32, 64, 80, 96, 128},
@@ -1272,9 +1306,11 @@ static void each_attention(void)
         halves.lse = 0;
         /* 8B: by each kind of block, on a stream and in a command buffer; mma.sync's; what dumps */
         for (target.rows = TD_MOST_ROWS; target.rows <= TD_PAIR_ROWS; target.rows++) {
-            target.multiprocessors = 3;
             if (target.rows >= TD_SPLIT_ROWS && halves.head_dim == 256)
                 continue;
+            if (target.rows == TD_MOST_ROWS) /* a tile a block, then all by one */
+                each_case(target, halves);
+            target.multiprocessors = target.rows == TD_MOST_ROWS ? 1 : 3;
             each_case(target, halves);
             td_target inside = td_target_for_sm(target.sm);
             inside.rows = target.rows;
@@ -2642,6 +2678,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_inline_wgmma),
         cmocka_unit_test(test_split_wgmma),
+        cmocka_unit_test(test_walk_wgmma),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_causal_and_groups),
         cmocka_unit_test(test_many_heads),
@@ -2716,6 +2753,8 @@ int main(int argc, char **argv)
         return failures != 0;
     }
     const bool vulkan = open_vulkan();
+    if (getenv("TANDEM_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     failures = times ? cmocka_run_group_tests(bench, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
     own_stream = stream;
     for (int kind = 0; kind < 2 && !times; kind++) {

@@ -706,6 +706,54 @@ static void test_wgmma_256(void **state)
               (options){.stream = true, .dump = i / 2, .spoil = i % 2 ? move_bases : fill_to_the_limit});
 }
 
+/* The 8b kernel whose blocks walk, by one to five of them: tiles without keys and of a few, rings that go on from one tile to
+ * the next, heads by chunks, tiles that end in the middle of a warpgroup's rows or before some of them. */
+static void test_wgmma_walk(void **state)
+{
+    static const uint32_t dims[] = {32, 64, 80, 128};
+    static const struct {
+        uint32_t heads, kv_heads, q_len, kv_len, causal;
+    } sizes[] = {{2, 1, 300, 129, 0}, {3, 3, 400, 300, 1}, {6, 2, 1, 1, 0}, {2, 2, 600, 70, 1},
+                 {2, 1, 260, 1100, 1}, {5, 1, 200, 260, 1}};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = 0; s < 6; s++)
+            if (!quick || (s + i) % 3 == 1)
+                check(module_of(90), 90,
+                      &(tu_shape){.heads = sizes[s].heads,
+                                  .kv_heads = sizes[s].kv_heads,
+                                  .q_len = sizes[s].q_len,
+                                  .kv_len = sizes[s].kv_len,
+                                  .head_dim = dims[i],
+                                  .causal = sizes[s].causal,
+                                  .precision = TANDEM_PRECISION_8B,
+                                  .smooth = s % 2 ? TANDEM_SMOOTH_V : 0,
+                                  .dtype_q = 1 + s % 2,
+                                  .dtype_k = 1 + s % 2,
+                                  .dtype_v = 1 + s % 2,
+                                  .dtype_o = (s + i) % 3,
+                                  .layout = (tu_layout)(s % 4),
+                                  .lse = (s + i) % 2,
+                                  .k_bias = 1,
+                                  .v_bias = 1,
+                                  .seed = 330 + 6 * i + s},
+                      (options){.stream = true, .split = TD_MOST_ROWS, .schedules = quick ? 1 : 2});
+    for (uint32_t i = 0; i < 4; i++)
+        check(module_of(90), 90,
+              &(tu_shape){.heads = 2,
+                          .q_len = 270,
+                          .kv_len = 600,
+                          .head_dim = dims[i],
+                          .dtype_q = 1,
+                          .dtype_k = 1,
+                          .dtype_v = 1,
+                          .lse = 1,
+                          .precision = TANDEM_PRECISION_8B,
+                          .seed = 355 + 5 * i},
+              (options){.stream = true, .split = TD_MOST_ROWS, .spoil = i % 2 ? spoil_values : move_bases});
+}
+
 /* The 8b kernel whose warpgroups share the keys: fewer steps than warpgroups, as many, a few times as many; rows without keys,
  * parts without keys. */
 static void check_split(bool stream)
@@ -1405,6 +1453,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sm120),
         cmocka_unit_test(test_wgmma),
         cmocka_unit_test(test_wgmma_256),
+        cmocka_unit_test(test_wgmma_walk),
         cmocka_unit_test(test_far_apart),
         cmocka_unit_test(test_wgmma_split),
         cmocka_unit_test(test_inline_split),

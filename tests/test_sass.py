@@ -53,6 +53,7 @@ REGISTERS = {
 WGMMA = {
     "attn_8b_wgmma": {32: 4, 64: 4, 96: 3, 128: 3, 256: 2},
     "attn_8b_wgmma_short": {32: 3, 64: 3, 96: 2, 128: 2},
+    "attn_8b_wgmma_walk": {32: 4, 64: 4, 96: 3, 128: 3},
     "attn_8b_wgmma_split": {32: 4, 64: 4, 96: 3, 128: 3},
     "attn_8b_wgmma_pair": {64: 4},
     "attn_8b_wgmma_dump": {32: 3, 64: 3, 96: 2, 128: 2, 256: 2},
@@ -65,6 +66,7 @@ WGMMA_REGISTERS = {2: 168, 3: 128, 4: 96}
 # Registers of a thread as setmaxnreg hands them out, of those that compute and of those that fetch.
 INLINE_HANDED = {2: (232, 40), 3: (160, 32), 4: (112, 32)}
 HANDED = {2: (240, 24), 3: (160, 32), 4: (112, 24)}
+HANDED["attn_8b_wgmma_walk"] = {3: (160, 32), 4: (112, 32)}
 HANDED |= {f"attn_8b_wgmma_inline{size}": INLINE_HANDED for size in ("", "_short", "_split", "_pair")}
 WGMMA_F16_KINDS, WGMMA_F16 = ("attn_f16_wgmma", "attn_bf16_wgmma"), {64: 96, 80: 168, 96: 168, 128: 168}  # by head dim
 # Those of them whose warpgroups share the keys, 512 threads of 128 registers, and those of two teams, 640 of 96 at launch;

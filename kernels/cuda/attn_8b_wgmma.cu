@@ -4,10 +4,12 @@
  *
  * S = q_scale k_scale (Qc Kc^T), exact in int32; R = Pc Vc in fp16 over 256 keys in the tensor cores, O += R in fp32.
  * Blocks have TD_HOPPER_GROUPS(d) warpgroups that compute, of 64 rows each. `attn_8b_wgmma_short` has one fewer: where
- * there are few blocks, shorter ones end earlier. Not a bit differs. `attn_8b_wgmma_split`: blocks of 64 rows whose
- * warpgroups share the keys, for fewer still; they walk, block x of the grid's having tiles x, 2 * grid - 1 - x, ...
- * `attn_8b_wgmma_pair`: the same with blocks of 128 rows, two warpgroups for each 64.
- * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups, splits). Registers of a thread that computes: 240, 160 or 112 with 2, 3 or 4.
+ * there are few blocks, shorter ones end earlier. `attn_8b_wgmma_walk`: where there are more tiles than multiprocessors,
+ * blocks walk over them, so K, V and Q of the next are there when one ends. Not a bit differs. `attn_8b_wgmma_split`: blocks
+ * of 64 rows whose warpgroups share the keys, for fewer still; they walk, block x of the grid's having tiles x,
+ * 2 * grid - 1 - x, ... `attn_8b_wgmma_pair`: the same with blocks of 128 rows, two warpgroups for each 64.
+ * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups, splits), TD_HOPPER_WALK_SHARED_BYTES(d). Registers of a thread that
+ * computes: 240, 160 or 112 with 2, 3 or 4.
  * `attn_8b_wgmma_dump` is the short one for tests, with S, P and R written out.
  * Times: kernels/NOTES.md.
  */
@@ -98,6 +100,46 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     }
 }
 
+/* The same where blocks walk from tile to tile and their warpgroups have rows of their own. */
+template <class T> __device__ __forceinline__ void attend_walk(const td_params_attention &p)
+{
+    TD_DYNAMIC_SHARED(1024, hopper_bytes);
+    typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
+
+    begin_ring<T>(shared, 128, 4 * T::groups);
+    if (threadIdx.x == 0) {
+        mbarrier_init(shared_address(&shared.tile_free[0]), 4 * T::groups);
+        mbarrier_init(shared_address(&shared.tile_free[1]), 4 * T::groups);
+        shared.where[0] = walk_place<T>(p, 0);
+    }
+    fence_proxy_async();
+    wait_for_previous();
+    const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
+    if (threadIdx.x >= 128 * T::groups)
+        fetch_begin<T>(shared, p, walk_to<T>(p, walk_place<T>(p, 0)), 0, 0);
+    if (__syncthreads_or(given_up)) {
+        cp_async_wait<0>();
+        return;
+    }
+    if (threadIdx.x >= 128 * T::groups) {
+        setmaxnreg_dec<32>();
+        produce_walk<T>(shared, p, walk_to<T>(p, shared.where[0]));
+    } else {
+        setmaxnreg_inc<T::groups == 3 ? 160 : 112>();
+        RingPlace now = {0, 0};
+
+#pragma unroll 1
+        for (uint32_t n = 0;; n++) {
+            wait_for(shared.full[now.stage], now.parity);
+            const WalkPlace where = shared.where[n % 2];
+
+            if (where.tile < 0)
+                break;
+            consume<T>(shared, p, walk_to<T>(p, where), now, HopperLoads{}, n);
+        }
+    }
+}
+
 } // namespace td
 
 #define TD_HOPPER_ENTRY(name, dim, fewer, dump)                                                                \
@@ -117,6 +159,16 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     {                                                                                                          \
         td::attend_split<td::HopperTile<dim, int(TD_HOPPER_SPLITS(dim)), false, int(splits)>>(p);              \
     }
+#define TD_WALK_ENTRY(dim)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_GROUPS(dim)), 1)                  \
+        attn_8b_wgmma_walk_d##dim(const __grid_constant__ td_params_attention p)                               \
+    {                                                                                                          \
+        td::attend_walk<td::HopperTile<dim, int(TD_HOPPER_GROUPS(dim)), false, 1, true>>(p);                   \
+    }
+TD_WALK_ENTRY(32)
+TD_WALK_ENTRY(64)
+TD_WALK_ENTRY(96)
+TD_WALK_ENTRY(128)
 TD_SPLIT_ENTRY(attn_8b_wgmma_split, 32, TD_HOPPER_SPLITS(32))
 TD_SPLIT_ENTRY(attn_8b_wgmma_split, 64, TD_HOPPER_SPLITS(64))
 TD_SPLIT_ENTRY(attn_8b_wgmma_split, 96, TD_HOPPER_SPLITS(96))

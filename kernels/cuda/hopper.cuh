@@ -24,6 +24,10 @@
  * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
  * stays until a P would pass the limit. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
  *
+ * Where tiles are many, blocks walk over them (HopperTile::walks): the ring goes on from one tile to the next, and the fetch that
+ * a tile begins with brings Q and scales, too, into one of two places in turn. Such a place is free when all warps have said so
+ * behind the tile's O. Who fetches says in front of that fetch which tile it is, or that there is none.
+ *
  * Where tiles are few, all warpgroups of a block have the same 64 rows, and each every so manieth step of keys with bases, R
  * and O of its own (HopperTile::splits). Behind the last step each leaves O in a stage of its own, and all of them write the
  * tile: O = sum of O_i 2^(top_i - top), in the warpgroups' order, so every run has the same bits. Such a block walks from
@@ -47,13 +51,28 @@ constexpr float kBaseLog2 = TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2;
 static_assert((TD_HOPPER_R_KEYS << unsigned(TD_LATE_LIMIT_LOG2)) * (TD_V_TOP > 1 ? TD_V_TOP : 1) <= 65504,
               "sums in fp16 overflow: of P V, or of P");
 
-/* Splits: 1, or so many warpgroups have the same 64 rows, and each every Splits-th step of keys. */
-template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
+/* Where a block that walks is: a head and a tile of its rows, -1 behind the last one. */
+struct WalkPlace {
+    uint32_t bh;
+    int tile;
+};
+
+template <bool First, class A, class B> struct Either {
+    using type = A;
+};
+template <class A, class B> struct Either<false, A, B> {
+    using type = B;
+};
+
+/* Splits: 1, or so many warpgroups have the same 64 rows, and each every Splits-th step of keys. Walks: blocks whose warpgroups
+ * share no keys walk from tile to tile, and have what they need of a tile but K and V twice. */
+template <int Dim, int Groups, bool Dump, int Splits = 1, bool Walks = false> struct HopperTile {
     static constexpr unsigned d = Dim;
     static constexpr int dim = Dim, groups = Groups, splits = Splits, abreast = Groups / Splits, rows = 64 * abreast;
-    static constexpr int threads = 128 * (Groups + 1), stages = int(TD_HOPPER_STAGES(d, unsigned(Splits)));
+    static constexpr int threads = 128 * (Groups + 1), buffers = Walks ? 2 : 1;
+    static constexpr int stages = int(Walks ? TD_HOPPER_WALK_STAGES(d) : TD_HOPPER_STAGES(d, unsigned(Splits)));
     static constexpr int keys = int(TD_HOPPER_KEYS);
-    static constexpr bool dump = Dump;
+    static constexpr bool dump = Dump, walks = Walks;
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of Q or K */
     static constexpr int columns = Dim + 8; /* of P V: the channels, and eight times P's sum */
 
@@ -62,11 +81,11 @@ template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
         alignas(1024) uint8_t v[columns * keys];
         alignas(1024) float k_scale[keys];
     };
-    struct Shared {
+    struct Common {
         Stage stage[stages];
-        alignas(1024) uint8_t q[rows * qk_row];
-        float v_scale[Splits > 1 ? 2 : groups][Dim]; /* of every second tile, or of each warpgroup */
-        float v_mean[Splits > 1 ? 2 : groups][Dim];
+        alignas(1024) uint8_t q[buffers][rows * qk_row];
+        float v_scale[Splits > 1 || Walks ? 2 : groups][Dim]; /* of every second tile, or of each warpgroup */
+        float v_mean[Splits > 1 || Walks ? 2 : groups][Dim];
         alignas(1024) uint64_t full[stages];
         uint64_t empty[stages];
         float row_scale[rows]; /* with the softmax's, a thread's two side by side; of rows that are shared: as q_scale has them */
@@ -74,13 +93,21 @@ template <int Dim, int Groups, bool Dump, int Splits = 1> struct HopperTile {
         uint32_t left[groups];    /* where warpgroups have the same rows: the stage that has one's part of O */
         uint64_t q_free;          /* there, too: nobody reads Q and row_scale any more */
     };
+    struct Walking : Common {
+        alignas(16) float q_scale[2][rows];
+        uint64_t tile_free[2]; /* nobody reads Q, scales, means and `where` of the tile any more */
+        WalkPlace where[2];
+    };
+    using Shared = typename Either<Walks, Walking, Common>::type;
     static constexpr bool pairs = Splits == 2 && abreast == 2;
     static_assert(Splits == 1 || Splits == Groups || (pairs && Dim == 64), "all warpgroups have the same rows, or two");
     static_assert(Splits == 1 || (stages % Splits == 0 && stages >= 2 * Splits), "a stage is of one share of the keys");
     static_assert(Splits == 1 || 64 * Dim * 4 <= Dim * keys + keys * qk_row, "a stage has room for O beside its ones");
     static_assert(sizeof(Shared) <= 227 * 1024, "more than a block gets");
     static_assert(Dim <= 128, "a thread of a warpgroup looks after a channel at most");
-    static_assert(sizeof(Shared) == TD_HOPPER_SHARED_BYTES(d, unsigned(Groups), unsigned(Splits)),
+    static_assert(!Walks || (Splits == 1 && Groups == TD_HOPPER_GROUPS(d) && !Dump), "as many warpgroups as there are");
+    static_assert(sizeof(Shared) == (Walks ? TD_HOPPER_WALK_SHARED_BYTES(d)
+                                           : TD_HOPPER_SHARED_BYTES(d, unsigned(Groups), unsigned(Splits))),
                   "the launch asks for another size");
 };
 
@@ -504,7 +531,7 @@ __device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_
     const int t = int(threadIdx.x) % 128;
     const int64_t q_row = at.bh * p.q_pad + at.row0, channel = at.bhk * T::dim + t % 32 * 4;
 
-    copy_swizzled<T::rows, T::dim, T::qk_row>(shared.q, (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
+    copy_swizzled<T::rows, T::dim, T::qk_row>(shared.q[0], (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
     if (t < T::rows / 4)
         cp_async_16(shared_address(shared.row_scale + 4 * t), p.q_scale + q_row + 4 * t);
     else if (t >= 32 && t < 32 + T::dim / 4)
@@ -578,7 +605,7 @@ __device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared, con
     const bool has_channel = thread < T::dim;
     HopperLoads loads;
 
-    copy_swizzled<64, T::dim, T::qk_row>(shared.q + group * 64 * T::qk_row,
+    copy_swizzled<64, T::dim, T::qk_row>(shared.q[0] + group * 64 * T::qk_row,
                                          (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
     cp_async_commit();
     loads.q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
@@ -629,6 +656,147 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
     cp_async_wait<0>();
     fence_proxy_async();
     mbarrier_arrive(shared_address(&shared.full[before]));
+}
+
+/* --- Blocks that walk --- */
+
+/* The tile number n of this block. Without a mask of all tiles every gridDim.x-th. With one, heads come by as many as have
+ * chunk_planes, of each such chunk the longest tiles of all its heads first, or last in every second one, so that tiles of
+ * like length meet where chunks do; and blocks take them forwards and backwards in turn. */
+template <class T> __device__ __forceinline__ WalkPlace walk_place(const td_params_attention &p, uint32_t n)
+{
+    uint32_t words[3] = {(p.o.rows + T::rows - 1) / T::rows, p.planes, p.chunk_planes};
+    forget(words); /* else all that divides by them is kept in registers from one tile to the next */
+    const uint32_t tiles = words[0], planes = words[1], each = words[2];
+    const uint32_t number = n * gridDim.x + (p.causal && n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+
+    if (number >= planes * tiles)
+        return {0, -1};
+    if (!p.causal)
+        return {number / tiles, int(number % tiles)};
+    const uint32_t chunk = number / (each * tiles), first = chunk * each, rest = number - first * tiles;
+    const uint32_t here = min(each, planes - first), whole = rest / here, chunks = (planes + each - 1) / each;
+
+    return {first + rest % here, int((chunks - chunk) % 2 ? tiles - 1 - whole : whole)};
+}
+
+template <class T> __device__ __forceinline__ HopperPlace walk_to(const td_params_attention &p, WalkPlace where)
+{
+    uint32_t heads[1] = {p.heads};
+    forget(heads);
+    HopperPlace at = {place_of<T, int64_t>(p, where.bh, where.tile, heads[0]), 0};
+
+    at.steps = (at.keys + T::keys - 1) / T::keys;
+    return at;
+}
+
+/* Q, scales of its rows, which may end in a warpgroup's, and of channels, means. */
+template <class T>
+__device__ __forceinline__ void fetch_tile(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                           uint32_t n)
+{
+    const int t = int(threadIdx.x) % 128, of = int(n % 2);
+    const int64_t channel = at.bhk * T::dim + t % 32 * 4;
+
+#pragma unroll 1
+    for (int group = 0; group < T::groups; group++) {
+        const int64_t q_row = at.bh * p.q_pad + min(at.row0 + 64 * group, int(p.q_pad) - 64);
+
+        copy_swizzled<64, T::dim, T::qk_row>(shared.q[of] + group * 64 * T::qk_row,
+                                             (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
+        if (t < 16)
+            cp_async_16(shared_address(shared.q_scale[of] + 64 * group + 4 * t), p.q_scale + q_row + 4 * t);
+    }
+    if (t < T::dim / 4)
+        cp_async_16(shared_address(shared.v_scale[of] + t % 32 * 4), p.v_scale + channel);
+    else if (t >= 32 && t < 32 + T::dim / 4)
+        cp_async_16_or_zero(shared_address(shared.v_mean[of] + t % 32 * 4), p.v_mean ? p.v_mean + channel : p.v_scale,
+                            p.v_mean ? 16 : 0);
+}
+
+/* What is first fetched of a tile. */
+template <class T>
+__device__ __forceinline__ void fetch_begin(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+                                            uint32_t n, uint32_t stage)
+{
+    fetch_tile<T>(shared, p, at, n);
+    if (at.steps > 0)
+        fetch_k<T>(shared.stage[stage], (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim,
+                   p.k_scale + at.bhk * p.kv_pad, int(threadIdx.x) % 128);
+}
+
+/* As produce(), tile after tile; the first fetch of a tile has what fetch_tile() brings, too. Which tile it is, or that there
+ * is none, is said in front of it. at: the first tile, whose first fetch is under way. */
+template <class T>
+__device__ __forceinline__ void produce_walk(typename T::Shared &shared, const td_params_attention &p, HopperPlace at)
+{
+    const int t = int(threadIdx.x) % 128;
+    RingPlace place = {0, 1};
+    uint32_t before = 0, cancel = 0;
+    const auto wait = [&] {
+        if (t < 32) /* four warps that poll would cost issue slots */
+            wait_for(shared.empty[place.stage], place.parity);
+    };
+    const auto arrive = [&] {
+        fence_proxy_async();
+        mbarrier_arrive(shared_address(&shared.full[before]));
+    };
+
+#pragma unroll 1
+    for (uint32_t n = 0;; n++) {
+        if (n > 0) {
+            if (t < 32) {
+                const WalkPlace next = cancel ? WalkPlace{0, -1} : walk_place<T>(p, n);
+
+                wait();
+                if (n > 1)
+                    wait_for(shared.tile_free[n % 2], (n / 2 - 1) % 2);
+                if (t == 0)
+                    shared.where[n % 2] = next;
+            }
+            bar_sync<128>(6);
+            const WalkPlace where = shared.where[n % 2];
+
+            if (where.tile < 0)
+                break;
+            at = walk_to<T>(p, where);
+            fetch_begin<T>(shared, p, at, n, place.stage);
+            cp_async_commit();
+            cp_async_wait<1>();
+            arrive();
+        } else {
+            cp_async_commit();
+        }
+        const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
+        const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
+        const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
+
+        if (p.cancel && t == 0)
+            cancel = *(const volatile uint32_t *)p.cancel; /* there when the tile ends, as it may come from afar */
+        before = place.stage;
+        place.next<T::stages>();
+#pragma unroll 1
+        for (int fetch = 1; fetch <= at.steps; fetch++) {
+            typename T::Stage &to = shared.stage[place.stage];
+
+            k += T::keys * T::dim;
+            k_scale += T::keys;
+            wait();
+            bar_sync<128>(6);
+            if (fetch < at.steps)
+                fetch_k<T>(to, k, k_scale, t);
+            copy_swizzled<T::dim, T::keys, T::keys>(to.v, v, p.kv_pad, t);
+            v += T::keys;
+            cp_async_commit();
+            cp_async_wait<1>(); /* the fetch before this one is there */
+            arrive();
+            before = place.stage;
+            place.next<T::stages>();
+        }
+    }
+    cp_async_wait<0>();
+    arrive();
+    mbarrier_arrive(shared_address(&shared.full[place.stage]));
 }
 
 __device__ __forceinline__ void write_lse(const td_params_attention &p, int64_t bh, int64_t row, int lane, float top,
@@ -962,17 +1130,20 @@ __device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_
                      split * (T::dim / 2));
 }
 
-/* A tile, of which K of the first step is in stage `now`. n: where warpgroups share keys, this block's tile number n. */
 /* The tile that consume() has, behind its loop: found anew where blocks walk, as registers are few. */
 template <class T>
-__device__ __forceinline__ HopperPlace again(const td_params_attention &p, const HopperPlace &at, uint32_t n)
+__device__ __forceinline__ HopperPlace again(const typename T::Shared &shared, const td_params_attention &p,
+                                             const HopperPlace &at, uint32_t n)
 {
     if constexpr (T::splits > 1)
         return split_place<T>(p, n);
+    else if constexpr (T::walks)
+        return walk_to<T>(p, shared.where[n % 2]);
     else
         return at;
 }
 
+/* A tile, of which K of the first step is or comes in stage `now`. n: where blocks walk, this block's tile number n. */
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
                                         RingPlace &now, const HopperLoads &loads, uint32_t n = 0)
@@ -987,7 +1158,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     const int steps = group_row < int(p.o.rows) ? share<T>((max(0, keys) + T::keys - 1) / T::keys, split) : 0;
     const int free_steps = share<T>(max(0, free_keys) / T::keys, split);
     const int64_t dump_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64) + 16 * warp;
-    const uint32_t q_tile = tile_word(shared.q) + uint32_t((group_row - at.row0) * T::qk_row / 16);
+    const uint32_t q_tile = tile_word(shared.q[T::walks ? n % 2 : 0]) + uint32_t((group_row - at.row0) * T::qk_row / 16);
     const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
     Consumer<T> c;
@@ -1014,7 +1185,13 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 #pragma unroll
     for (int i = 0; i < T::columns / 4; i++)
         c.r[i] = 0;
-    if (T::splits == 1) {
+    if constexpr (T::walks) {
+        const int row = 64 * group + 16 * warp + lane % 16;
+
+        if (lane < 16) /* of the warp's rows, which no other warp reads */
+            shared.row_scale[place_of_row(row)] = __fmul_rn(shared.q_scale[n % 2][row], __fmul_rn(p.scale, TD_LOG2_E));
+        __syncwarp();
+    } else if (T::splits == 1) {
         odd = !scales_agree(loads.low, loads.high) || free_steps <= 0;
         key_scale = loads.low.x;
         if (thread < T::dim) {
@@ -1049,12 +1226,13 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         };
 
         next.next<T::stages, T::splits>();
-        wait_for(shared.full[now.stage], now.parity);
+        if (!T::walks)
+            wait_for(shared.full[now.stage], now.parity);
         const float *first_scale = shared.stage[now.stage].k_scale;
-        if (T::splits > 1) {
+        if (T::splits > 1)
             fence_proxy_async(); /* copies arrive by themselves */
+        if (T::splits > 1 || T::walks)
             odd = look(first_scale, 0);
-        }
         c.template issue_qk<0>(q_tile, k_tile + now.stage * stage_words);
         wgmma_wait<0>();
         wgmma_hold(c.s);
@@ -1126,14 +1304,18 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             dump_r<T>(p, c, dump_row, lane, steps - 1);
         c.template flush<apart>(sums());
     }
-    const HopperPlace place = again<T>(p, at, n);
-    const int fetches = T::splits > 1 ? share<T>(place.steps, 0) : at.steps + 1;
-    for (int fetch = steps; fetch < fetches; fetch++) { /* of other warpgroups; of those that share, but for the last */
-        wait_for(shared.full[now.stage], now.parity);
-        warp_arrive(shared.empty[now.stage]);
-        now.next<T::stages, T::splits>();
-    }
+    const HopperPlace place = again<T>(shared, p, at, n);
+    const int fetches = T::splits > 1 ? share<T>(place.steps, 0) : place.steps + 1;
+    int fetch = steps;
+    const auto release = [&](int end) {
+        for (; fetch < end; fetch++) {
+            wait_for(shared.full[now.stage], now.parity);
+            warp_arrive(shared.empty[now.stage]);
+            now.next<T::stages, T::splits>();
+        }
+    };
 
+    release(T::walks ? steps + 1 : fetches); /* of other warpgroups; of those that share, but for the last */
     c.l[0] = sums()[0];
     c.l[1] = sums()[apart];
     if constexpr (T::splits > 1) {
@@ -1146,10 +1328,13 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         warp_arrive(shared.empty[now.stage]);
         now.next<T::stages, T::splits>();
     } else {
-        const uint32_t t = uint32_t(tid_x());
+        const uint32_t t = uint32_t(tid_x()), of = T::walks ? n % 2 : t / 128;
 
-        write_rows<T>(p, at.bh, shared.v_scale[group], shared.v_mean[group], group_row + int(t % 128 / 32 * 16),
-                      int(t % 32), c);
+        write_rows<T>(p, place.bh, shared.v_scale[of], shared.v_mean[of], place.row0 + int(t / 32 * 16), int(t % 32), c);
+    }
+    if constexpr (T::walks) {
+        release(fetches); /* behind what takes time: the other warpgroups have their last steps meanwhile */
+        warp_arrive(shared.tile_free[n % 2]);
     }
 }
 
