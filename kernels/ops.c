@@ -1061,11 +1061,17 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
 {
     const uint32_t most = TD_HOPPER_GROUPS(d_pad);
     const hopper_block ways[] = {{most, 1}, {most - 1, 1}, {most, TD_HOPPER_SPLITS(d_pad)}, {most, 2}};
-    const double steps = op->kv_len / (double)TD_HOPPER_KEYS; /* below: microseconds of a tile, and of each step */
-    const double split = d_pad <= 64 ? (2.4 + 0.44 * steps) / (3.0 + 1.27 * steps)
-                                     : (2.4 + 0.53 * steps) / (3.0 + 1.16 * steps);
-    const double pair = (3.0 + 0.86 * steps) / (3.0 + 1.27 * steps);
-    const double each[] = {TD_HOPPER_LONGER(d_pad), 1, split, pair}; /* what a tile takes, by that of a short block */
+    const bool narrow = d_pad <= 64;
+    const double longer = TD_HOPPER_LONGER(d_pad);
+    const struct {
+        double tile, step; /* microseconds of a tile and of each of its steps */
+        double uneven;     /* with a mask: by how much the last block ends later than if tiles were shared out evenly */
+    } us[] = {{3.0 * longer, (narrow ? 1.27 : 1.16) * longer, 1.15},
+              {3.0, narrow ? 1.27 : 1.16, 1.7},
+              {2.4, narrow ? 0.44 : 0.53, 1.4},
+              {3.0, 0.86, 1.4}};
+    const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
+    const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
     uint32_t best = 0;
     double least = 0;
 
@@ -1078,7 +1084,9 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
     for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
         const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
         const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
-        const double time = each[i] * (op->causal ? fmax(1, blocks / 2) : ceil(blocks));
+        const double longest = us[i].tile + us[i].step * steps;
+        const double time = op->causal ? fmax(longest, us[i].uneven * blocks * (us[i].tile + us[i].step * mean))
+                                       : ceil(blocks) * longest;
 
         if (i == 0 || (time < least &&
                        hopper_shared_bytes(d_pad, ways[i].groups, ways[i].splits) <= target->shared_bytes)) {
