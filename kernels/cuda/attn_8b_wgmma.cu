@@ -24,12 +24,14 @@ template <class T> __device__ __forceinline__ void begin_ring(typename T::Shared
 {
     constexpr int pieces = 8 * T::keys / 16;
 
-    if (threadIdx.x == 0) /* a loop, not a predicate: with that, racecheck sees other threads' copies hit by it */
+    /* One takes 140 cycles, so each is another warp's. A loop, not a predicate: with that, racecheck sees other threads'
+     * copies hit by it. */
 #pragma unroll 1
-        for (int stage = 0; stage < T::stages; stage++) {
-            mbarrier_init(shared_address(&shared.full[stage]), fill);
-            mbarrier_init(shared_address(&shared.empty[stage]), drain);
-        }
+    for (int stage = threadIdx.x % 32 ? T::stages : int(threadIdx.x) / 32; stage < T::stages; stage += T::threads / 32) {
+        mbarrier_init(shared_address(&shared.full[stage]), fill);
+        mbarrier_init(shared_address(&shared.empty[stage]), drain);
+    }
+#pragma unroll 1
     for (int i = int(threadIdx.x); i < T::stages * pieces; i += T::threads)
         *reinterpret_cast<uint4 *>(shared.stage[i / pieces].v + T::dim * T::keys + i % pieces * 16) =
             make_uint4(0x38383838u, 0x38383838u, 0x38383838u, 0x38383838u);
@@ -77,13 +79,13 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     begin_ring<T>(shared, 128, 4 * T::abreast);
     if (threadIdx.x == 0)
         mbarrier_init(shared_address(&shared.q_free), 4 * T::groups);
+    fence_proxy_async(); /* not behind the copies: it would wait for them */
     wait_for_previous();
     const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
     if (threadIdx.x >= 128 * T::groups) {
         fetch_first<T>(shared, p, at, RingPlace{0, 1}, [](RingPlace) {});
         fetch_rows<T>(shared, p, at, 0);
     }
-    fence_proxy_async();
     if (__syncthreads_or(given_up)) {
         cp_async_wait<0>();
         return;

@@ -489,12 +489,16 @@ template <class T> __device__ __forceinline__ HopperPlace split_place(const td_p
     forget(words); /* else all that divides by them is kept in registers from one tile to the next */
     const uint32_t tiles = words[0], planes = words[1], heads = words[2];
     const uint32_t number = n * gridDim.x + (n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    const uint32_t by = p.causal ? planes : tiles, whole = number / by, rest = number % by;
-    const uint32_t bh = p.causal ? rest : whole, tile = p.causal ? tiles - 1 - whole : rest;
-    HopperPlace at = {place_of<T, int64_t>(p, bh, int(tile), heads), -1};
+    HopperPlace at = {};
 
-    if (number < planes * tiles)
+    at.steps = -1;
+    if (number < planes * tiles) {
+        const uint32_t by = p.causal ? planes : tiles, whole = number / by, rest = number % by;
+        const uint32_t bh = p.causal ? rest : whole, tile = p.causal ? tiles - 1 - whole : rest;
+
+        at = {place_of<T, int64_t>(p, bh, int(tile), heads), 0};
         at.steps = (at.keys + T::keys - 1) / T::keys;
+    }
     return at;
 }
 
@@ -847,61 +851,102 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int q)
             }
 }
 
-/* O of rows g and g + 8, from channel `first` on. Two-byte elements go as 16 bytes a thread where the addresses allow it. */
+/* Where a head's rows of O begin, in elements. The first of the batch needs no division. */
+__device__ __forceinline__ int64_t plane_offset(const td_params_attention &p, uint32_t plane)
+{
+    int64_t batch = 0;
+
+    if (plane >= p.heads) {
+        batch = plane / p.heads * p.o.stride_batch;
+        plane %= p.heads;
+    }
+    return batch + plane * p.o.stride_head;
+}
+
+/* O of rows g and g + 8, from channel `first` on; rows without any key are 0. A warp meets this code once, and to fetch an
+ * instruction takes longer than to execute it. So where all of its rows have keys and the addresses allow it, two-byte elements
+ * go without a choice for each, and as 8 bytes a thread, for which neighbours exchange a word of two. */
 template <class T, class E>
 __device__ __forceinline__ void write_o(const td_params_attention &p, int64_t bh, const float *v_scale,
                                         const float *v_mean, int row0, int lane, const Sums<T> &c, int first)
 {
+    const int rows = int(p.o.rows) - row0 - lane / 4, left = int(p.o.dim) - first; /* of this thread: 0 and 8, if below */
     const uint32_t plane = uint32_t(bh);
-    E *to = static_cast<E *>(p.o.data) + plane / p.heads * p.o.stride_batch + plane % p.heads * p.o.stride_head +
-            (row0 + lane / 4) * p.o.stride_row;
-    const int rows = int(p.o.rows) - row0 - lane / 4, q = lane % 4; /* of this thread: 0 and 8, if below */
-    const bool wide = __all_sync(~0u, reinterpret_cast<uint64_t>(to) % 16 == 0 && uint64_t(p.o.stride_row) % 8 == 0);
-    const float part[2] = {c.l[0] != 0.0f ? __frcp_rn(c.l[0]) : 0.0f, c.l[1] != 0.0f ? __frcp_rn(c.l[1]) : 0.0f};
+    /* Above 128 channels the branch would have something spilt. */
+    const int64_t head = T::dim <= 128 ? plane_offset(p, plane)
+                                       : plane / p.heads * p.o.stride_batch + plane % p.heads * p.o.stride_head;
+    E *to = static_cast<E *>(p.o.data) + head + (row0 + lane / 4) * p.o.stride_row + first;
+    const int64_t eight = 8 * p.o.stride_row;
+    using Two = std::conditional_t<sizeof(E) == 2, E, __half>;
+    const bool some[2] = {c.l[0] != 0.0f, c.l[1] != 0.0f};
+    const bool wide = sizeof(E) == 2 && __all_sync(~0u, some[0] && some[1] && reinterpret_cast<uint64_t>(to) % 8 == 0 &&
+                                                            uint64_t(eight) % 32 == 0);
+    const float part[2] = {__frcp_rn(c.l[0]), __frcp_rn(c.l[1])};
+    /* Elements i and i + 1 of n-tile j. */
+    const auto two = [&](int j, int half, const float2 &scale, const float2 &mean) {
+        const float x0 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half], part[half]), scale.x);
+        const float x1 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half + 1], part[half]), scale.y);
+
+        return float2{__fadd_rn(x0, mean.x), __fadd_rn(x1, mean.y)};
+    };
+    const auto of_channel = [&](const float *from, int channel) {
+        return *reinterpret_cast<const float2 *>(from + first + channel);
+    };
+
+    if (__builtin_expect(wide, 1)) {
+        const bool odd = lane & 1;
+        E *at = to + lane % 4 / 2 * 4 + odd * 8;
 
 #pragma unroll
-    for (int four = 0; four < T::dim / 32; four++) {
-        uint32_t bits[2][4];
+        for (int j = 0; j < T::dim / 8; j += 2) {
+            uint32_t bits[2][2];
 
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int j = 4 * four + i, channel = first + fragment_column(lane, j, 0);
-            const float2 scale = *reinterpret_cast<const float2 *>(v_scale + channel);
-            const float2 mean = *reinterpret_cast<const float2 *>(v_mean + channel);
+            for (int i = 0; i < 2; i++) {
+                const int channel = fragment_column(lane, j + i, 0);
+                const float2 scale = of_channel(v_scale, channel), mean = of_channel(v_mean, channel);
 
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const bool some = c.l[half] != 0.0f;
-                const float x0 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half], part[half]), scale.x);
-                const float x1 = __fmul_rn(__fmul_rn(c.o[4 * j + 2 * half + 1], part[half]), scale.y);
-                const float y0 = some ? __fadd_rn(x0, mean.x) : 0.0f, y1 = some ? __fadd_rn(x1, mean.y) : 0.0f;
-                const bool mine = 8 * half < rows && channel < int(p.o.dim);
-                E *at = to + 8 * half * p.o.stride_row + channel;
+                for (int half = 0; half < 2; half++) {
+                    const float2 y = two(j + i, half, scale, mean);
 
-                if constexpr (sizeof(E) == 4) {
-                    if (mine) {
-                        at[0] = y0;
-                        at[1] = y1;
-                    }
-                } else {
-                    bits[half][i] = pack2(to, y0, y1);
-                    if (!wide && mine) {
-                        reinterpret_cast<uint16_t *>(at)[0] = uint16_t(bits[half][i]);
-                        reinterpret_cast<uint16_t *>(at)[1] = uint16_t(bits[half][i] >> 16);
-                    }
+                    bits[half][i] = pack2(static_cast<Two *>(nullptr), y.x, y.y);
                 }
             }
-        }
-        if (sizeof(E) == 2 && wide)
+            const bool mine = 8 * j + (lane % 4 / 2 * 4 + odd * 8) < left;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int channel = first + 32 * four + 8 * q;
+                const uint32_t got = __shfl_xor_sync(~0u, odd ? bits[half][0] : bits[half][1], 1);
 
-                transpose_quad(bits[half], q);
-                if (8 * half < rows && channel < int(p.o.dim))
-                    *reinterpret_cast<uint4 *>(to + 8 * half * p.o.stride_row + channel) =
-                        make_uint4(bits[half][0], bits[half][1], bits[half][2], bits[half][3]);
+                if (mine && 8 * half < rows)
+                    *reinterpret_cast<uint2 *>(at + half * eight + 8 * j) =
+                        make_uint2(odd ? got : bits[half][0], odd ? bits[half][1] : got);
             }
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < T::dim / 8; j++) {
+        const int channel = fragment_column(lane, j, 0);
+        const float2 scale = of_channel(v_scale, channel), mean = of_channel(v_mean, channel);
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float2 y = some[half] ? two(j, half, scale, mean) : float2{0, 0};
+            E *at = to + half * eight + channel;
+
+            if (8 * half >= rows || channel >= left)
+                continue;
+            if constexpr (sizeof(E) == 4) {
+                at[0] = y.x;
+                at[1] = y.y;
+            } else {
+                const uint32_t bits = pack2(to, y.x, y.y);
+
+                reinterpret_cast<uint16_t *>(at)[0] = uint16_t(bits);
+                reinterpret_cast<uint16_t *>(at)[1] = uint16_t(bits >> 16);
+            }
+        }
     }
 }
 
@@ -914,10 +959,10 @@ __device__ __forceinline__ void write_rows(const td_params_attention &p, int64_t
 #pragma unroll
         for (int row = 0; row < 2; row++)
             write_lse(p, bh, row0 + fragment_row(lane, 2 * row), lane, c.top[row], c.l[row]);
-    if (p.o.dtype == TANDEM_DTYPE_F32)
-        write_o<T, float>(p, bh, v_scale, v_mean, row0, lane, c, first);
-    else if (p.o.dtype == TANDEM_DTYPE_F16)
+    if (__builtin_expect(p.o.dtype == TANDEM_DTYPE_F16, 1))
         write_o<T, __half>(p, bh, v_scale, v_mean, row0, lane, c, first);
+    else if (p.o.dtype == TANDEM_DTYPE_F32)
+        write_o<T, float>(p, bh, v_scale, v_mean, row0, lane, c, first);
     else
         write_o<T, __nv_bfloat16>(p, bh, v_scale, v_mean, row0, lane, c, first);
 }
@@ -988,9 +1033,7 @@ __device__ __forceinline__ void put_together(typename T::Shared &shared, const t
 {
     constexpr int fours = T::dim / 4, abreast = 128 * T::splits / fours; /* rows */
     const int t = tid_x(), channel = t % fours * 4, rows = min(64, int(p.o.rows) - at.row0);
-    const uint32_t bh = uint32_t(at.bh);
-    E *to = static_cast<E *>(p.o.data) + bh / p.heads * p.o.stride_batch + bh % p.heads * p.o.stride_head +
-            (at.row0 + t / fours) * p.o.stride_row;
+    E *to = static_cast<E *>(p.o.data) + plane_offset(p, uint32_t(at.bh)) + (at.row0 + t / fours) * p.o.stride_row;
     const float4 scale = *reinterpret_cast<const float4 *>(shared.v_scale[n % 2] + channel);
     const float4 mean = *reinterpret_cast<const float4 *>(shared.v_mean[n % 2] + channel);
     typename T::Stage *left[T::splits];
@@ -1051,13 +1094,31 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
     if (t < 64)
         weigh<T>(shared, p, at, t);
     bar_sync<128 * T::splits>(7);
-    if (p.o.dtype == TANDEM_DTYPE_F32)
-        put_together<T, float>(shared, p, at, n);
-    else if (p.o.dtype == TANDEM_DTYPE_F16)
+    if (__builtin_expect(p.o.dtype == TANDEM_DTYPE_F16, 1))
         put_together<T, __half>(shared, p, at, n);
+    else if (p.o.dtype == TANDEM_DTYPE_F32)
+        put_together<T, float>(shared, p, at, n);
     else
         put_together<T, __nv_bfloat16>(shared, p, at, n);
     bar_sync<128 * T::splits>(7);
+}
+
+/* What two warpgroups with the same rows make of both parts' channels; `Split`: which share of the keys this one has had. */
+template <int Split, int N>
+__device__ __forceinline__ void combine(float (&mine)[N], const float4 *theirs, const float (&by)[2][2])
+{
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        const float4 got = theirs[128 * i];
+        const float other[4] = {got.x, got.y, got.z, got.w};
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float first = Split ? other[j] : mine[4 * i + j], second = Split ? mine[4 * i + j] : other[j];
+
+            mine[4 * i + j] = __fmaf_rn(second, by[j / 2][1], __fmul_rn(first, by[j / 2][0]));
+        }
+    }
 }
 
 /* Of two warpgroups with the same rows each leaves half of its channels in `stage`, which neither it nor the other one with
@@ -1068,9 +1129,9 @@ __device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_
 {
     using Half = HopperHalf<T::dim / 2>;
     constexpr int half = T::dim / 4, part_floats = 128 * half;
-    const int thread = tid_x() % 128, group = __shfl_sync(~0u, tid_x() / 128, 0), lane = thread % 32;
+    const int thread = tid_x() & 127, group = __shfl_sync(~0u, tid_x() >> 7, 0), lane = thread & 31;
     const int split = group / T::abreast, part = group % T::abreast, other = (split ^ 1) * T::abreast + part;
-    const int row0 = thread / 32 * 16;
+    const int row0 = thread >> 5 << 4;
     const uint32_t pair_barrier = uint32_t(3 + part);
     float4 *left = reinterpret_cast<float4 *>(reinterpret_cast<float *>(shared.stage[stage].k) + part * part_floats) + thread;
     Sums<Half> mine;
@@ -1078,19 +1139,15 @@ __device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_
     bar_sync<128 * T::abreast>(uint32_t(1 + split)); /* all of their warps have read V and their sums */
     if (thread == 0)
         shared.left[group] = stage;
+    const auto give = [&](int from) {
 #pragma unroll
-    for (int i = 0; i < half / 4; i++) {
-        float give[4];
-
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float low = c.o[4 * i + j], high = c.o[4 * i + j + half];
-
-            give[j] = split ? low : high;
-            mine.o[4 * i + j] = split ? high : low;
-        }
-        left[128 * i] = make_float4(give[0], give[1], give[2], give[3]);
-    }
+        for (int i = 0; i < half / 4; i++)
+            left[128 * i] = make_float4(c.o[from + 4 * i], c.o[from + 4 * i + 1], c.o[from + 4 * i + 2], c.o[from + 4 * i + 3]);
+    };
+    if (split) /* not a choice for each element */
+        give(0);
+    else
+        give(half);
 #pragma unroll
     for (int row = 0; row < 2; row++)
         if (lane % 4 == 0) {
@@ -1114,30 +1171,28 @@ __device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_
     const float4 *from = reinterpret_cast<const float4 *>(
                              reinterpret_cast<const float *>(shared.stage[shared.left[other]].k) + part * part_floats) +
                          thread;
+    if (split) {
 #pragma unroll
-    for (int i = 0; i < half / 4; i++) {
-        const float4 got = from[128 * i];
-        const float theirs[4] = {got.x, got.y, got.z, got.w};
-
+        for (int i = 0; i < half; i++)
+            mine.o[i] = c.o[half + i];
+        combine<1>(mine.o, from, by);
+    } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float &o = mine.o[4 * i + j];
-            o = __fmaf_rn(split ? o : theirs[j], by[j / 2][1], __fmul_rn(split ? theirs[j] : o, by[j / 2][0]));
-        }
+        for (int i = 0; i < half; i++)
+            mine.o[i] = c.o[i];
+        combine<0>(mine.o, from, by);
     }
     bar_sync<256>(pair_barrier); /* the other one has read what this one has left */
     write_rows<Half>(p, at.bh, shared.v_scale[n % 2], shared.v_mean[n % 2], at.row0 + 64 * part + row0, lane, mine,
                      split * (T::dim / 2));
 }
 
-/* The tile that consume() has, behind its loop: found anew where blocks walk, as registers are few. */
+/* The tile that consume() has, behind its loop: where long blocks walk it is found anew, as registers are few. */
 template <class T>
 __device__ __forceinline__ HopperPlace again(const typename T::Shared &shared, const td_params_attention &p,
                                              const HopperPlace &at, uint32_t n)
 {
-    if constexpr (T::splits > 1)
-        return split_place<T>(p, n);
-    else if constexpr (T::walks)
+    if constexpr (T::walks)
         return walk_to<T>(p, shared.where[n % 2]);
     else
         return at;
@@ -1322,9 +1377,9 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         wait_for(shared.full[now.stage], now.parity); /* the last: all that fetch have seen q_free of the tile before */
         warp_arrive(shared.q_free);
         if constexpr (T::pairs)
-            merge_pair<T>(shared, p, place, n, now.stage, c);
+            merge_pair<T>(shared, p, at, n, now.stage, c);
         else
-            merge<T>(shared, p, place, n, now.stage, c);
+            merge<T>(shared, p, at, n, now.stage, c);
         warp_arrive(shared.empty[now.stage]);
         now.next<T::stages, T::splits>();
     } else {

@@ -57,8 +57,9 @@ __device__ __forceinline__ PlaceOf<Index> place_of(const td_params_attention &p,
     const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
     PlaceOf<Index> at;
 
-    at.bh = bh; /* divided with 32 bits: with 64 it takes hundreds of cycles */
-    at.bhk = bh / heads * p.kv_heads + bh % heads / (heads / p.kv_heads);
+    at.bh = at.bhk = bh;
+    if (heads != p.kv_heads) /* divided with 32 bits: with 64 it takes hundreds of cycles */
+        at.bhk = bh / heads * p.kv_heads + bh % heads / (heads / p.kv_heads);
     at.row0 = tile * T::rows;
     at.reach = kv_len - q_len + 1;
     at.keys = at.free_keys = kv_len;
