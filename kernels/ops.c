@@ -15,7 +15,7 @@
 #include "kernels/params.h"
 
 enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264,
-       MULTIPROCESSORS = 132 };
+       MULTIPROCESSORS = 132, MULTIPROCESSOR_SHARED = 228 << 10, PREPARE_LEAST_SHARED = 18 << 10 };
 
 #define PROLOGUE(symbol)                       \
     static const td_kernel kernel_##symbol = { \
@@ -719,6 +719,14 @@ static int index_of_dim(uint32_t d_pad)
     return i;
 }
 
+/* Blocks that start before the kernel ahead has left all multiprocessors pile up where there is room first. Dynamic shared bytes,
+ * which nobody uses, that let no more of them there than it takes to have the grid at once. */
+static uint32_t spread_bytes(uint64_t grid)
+{
+    const uint64_t each = (grid + MULTIPROCESSORS - 1) / MULTIPROCESSORS;
+    return each > 2 ? 0 : MULTIPROCESSOR_SHARED / (uint32_t)(each + 1) - PREPARE_LEAST_SHARED;
+}
+
 /* The prologue on sm_90: one record where clusters hold the heads and these lie well, else two. */
 static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
 {
@@ -759,8 +767,9 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
         grid = (grid + cluster - 1) / cluster * cluster;
         record = add_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
         record->block[0] = 32 * block_warps;
-        record->flags = TD_RECORD_CLUSTER;
+        record->flags = TD_RECORD_CLUSTER | TD_RECORD_PDL;
         record->cluster = cluster;
+        record->shared_bytes = spread_bytes(grid);
         use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
         use_scratch(record, WRITE, AT(prepare, q_scale), q->scale);
         use_scratch(record, WRITE, AT(prepare, q_codes), q->codes);

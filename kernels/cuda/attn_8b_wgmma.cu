@@ -139,6 +139,7 @@ template <class T> __device__ __forceinline__ void attend_walk(const td_params_a
                 break;
             consume<T>(shared, p, walk_to<T>(p, where), now, HopperLoads{}, n);
         }
+        launch_dependents(); /* as consume() does where blocks do not walk */
     }
 }
 

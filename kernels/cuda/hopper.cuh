@@ -1359,6 +1359,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             dump_r<T>(p, c, dump_row, lane, steps - 1);
         c.template flush<apart>(sums());
     }
+    if constexpr (!T::walks)
+        launch_dependents(); /* the next call's prologue: its blocks take the places that these leave */
     const HopperPlace place = again<T>(shared, p, at, n);
     const int fetches = T::splits > 1 ? share<T>(place.steps, 0) : place.steps + 1;
     int fetch = steps;

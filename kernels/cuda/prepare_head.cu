@@ -537,6 +537,7 @@ template <int D, int W> __device__ __forceinline__ void prepare_block(const td_p
     const bool gone = cancel_word(p.cancel) != 0;
 
     launch_dependents();
+    wait_for_previous(); /* another call's attention, which may still read codes */
     if (bhk >= p.kv_planes) {
         const uint32_t unit = (blockIdx.x - p.kv_planes * size) * warps + t / 32;
 
