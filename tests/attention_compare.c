@@ -187,7 +187,8 @@ void tu_compare_outputs(const tu_case *it, const tu_tensor *o, const tu_tensor *
 {
     assert_int_equal(tu_spoilt(o), 0);
     double l1 = tu_distance(o, &it->o);
-    if (!(l1 <= 1e-4))
+    /* Of one key O is V, and an eighth of fp16 lies half-way between two of bf16: a P off by 2^-24 turns half of these. */
+    if (!(l1 <= (o->view.dtype == TANDEM_DTYPE_BF16 ? 2.5e-4 : 1e-4)))
         fail_msg("O is %g from the twin's", l1);
     if (lse->data) {
         assert_int_equal(tu_spoilt(lse), 0);

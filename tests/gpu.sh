@@ -13,7 +13,7 @@ usage: sh tests/gpu.sh [--build DIR] [--deps DIR] [--out DIR] [--only tests|sani
   --deps DIR    .deb files (the Vulkan loader, say) to unpack privately
   --out DIR     where summary.json, overlay.png, demo/ and results.tar.gz go; default: out-gpu
   --only WHAT   one part of tests, sanitize, demo, bench
-Takes at most 8 minutes, plus the build; four programs run at a time. Fails if anything fails, or a GPU test is skipped although there is a GPU.
+A part takes at most 9 minutes, plus the build; four programs run at a time. Fails if anything fails, or a GPU test is skipped although there is a GPU.
 END
 }
 
@@ -134,7 +134,7 @@ build=$(CDPATH='' cd -- "$build" && pwd -P)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 
 begin=$(date +%s)
-limit=465
+limit=525
 : >"$work/steps"
 : >"$work/table"
 
@@ -227,8 +227,10 @@ take() {
 # Runs programs of a file until all are taken.
 lane() {
     while program=$(take "$1") && [ -n "$program" ]; do
-        if [ -x "$build/$program" ]; then
-            step "$program" 300 "$build/$program" </dev/null
+        if [ "$program" = tool-on-cuda ]; then
+            step "$program" 200 python3 "$root/tests/test_tool.py" "$build" Cuda </dev/null
+        elif [ -x "$build/$program" ]; then
+            step "$program" 400 "$build/$program" </dev/null
         else
             note "$program" not-built 0
         fi
@@ -241,6 +243,8 @@ if wanted tests; then
     # memory that the GPU has lost; what loses a context comes last. What takes longest is begun first.
     longest='test_faults|test_cuda|test_inline'
     grep -xE "$longest" "$build/gpu_tests.txt" | sort -r >"$work/programs"
+    # The tool from outside, where the machine has numpy.
+    [ ! -x "$build/tandem" ] || ! python3 -c 'import numpy' 2>/dev/null || echo tool-on-cuda >>"$work/programs"
     grep -vxE "$longest|test_daemon_gpu" "$build/gpu_tests.txt" >>"$work/programs"
     for lane in 1 2 3 4; do
         lane "$work/programs" &
@@ -253,10 +257,6 @@ if wanted tests; then
     if [ -x "$build/tandem" ]; then
         step probe-fp22 30 "$build/tandem" probe fp22 --backend cuda
         step accuracy 60 "$build/tandem" accuracy --quick --backend cuda
-        # From outside, where the machine has numpy.
-        if python3 -c 'import numpy' 2>/dev/null; then
-            step tool-on-cuda 120 python3 "$root/tests/test_tool.py" "$build" Cuda
-        fi
     fi
     grep -x test_daemon_gpu "$build/gpu_tests.txt" >"$work/programs"
     lane "$work/programs"
@@ -302,19 +302,23 @@ if wanted sanitize; then
     elif [ ! -x "$build/test_cuda" ]; then
         note sanitize not-built 0
     else
-        # Every kernel, by four processes at a time: racecheck takes some 100 times as long as the kernels alone.
-        for lane in 0 1 2 3; do
+        # Every kernel, by a process for each core: racecheck takes some 100 times as long as the kernels alone.
+        lanes=$(nproc)
+        [ "$lanes" -le 16 ] || lanes=16
+        lane=0
+        while [ "$lane" -lt "$lanes" ]; do
             {
                 step racecheck-$lane 240 "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no --error-exitcode 9 \
-                    "$build/test_cuda" --each $lane/4
+                    "$build/test_cuda" --each $lane/$lanes
                 # The tests make the driver refuse on purpose; those answers are not errors here.
                 step memcheck-$lane 150 "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
-                    --error-exitcode 9 "$build/test_cuda" --each $lane/4
+                    --error-exitcode 9 "$build/test_cuda" --each $lane/$lanes
             } >"$work/sanitize-$lane" &
+            lane=$((lane + 1))
         done
         wait
-        cat "$work"/sanitize-?
-        cat "$work"/results/logs/racecheck-?.log "$work"/results/logs/memcheck-?.log >"$work/sanitized" 2>/dev/null
+        cat "$work"/sanitize-*
+        cat "$work"/results/logs/racecheck-*.log "$work"/results/logs/memcheck-*.log >"$work/sanitized" 2>/dev/null
         hazards "$work/sanitized"
     fi
 fi

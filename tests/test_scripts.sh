@@ -160,6 +160,7 @@ printf '{"backend": "%s"}' "$(cat "$FAKE/backend")" >"$out/report.json"
 echo picture >"$out/overlay.png"
 END
 printf '#!/bin/sh\necho "{}"\n' >"$work/tree/tandem"
+printf '#!/bin/sh\necho 4\n' >"$work/bin/nproc"
 printf '#!/bin/sh\nexit 1\n' >"$work/bin/python3" # no numpy here: a tool of straw has nothing to recompute
 chmod +x "$work"/bin/* "$work"/tree/*
 echo test_cuda >"$work/tree/gpu_tests.txt"
