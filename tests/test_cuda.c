@@ -2753,8 +2753,6 @@ int main(int argc, char **argv)
         return failures != 0;
     }
     const bool vulkan = open_vulkan();
-    if (getenv("TANDEM_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     failures = times ? cmocka_run_group_tests(bench, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
     own_stream = stream;
     for (int kind = 0; kind < 2 && !times; kind++) {
