@@ -59,7 +59,7 @@ const char *const tool_bench_help =
     "L2 is rotated through tensors that do not. TFLOPS = 4 batch heads n n d / time, half if causal.\n"
     "Outputs are filled with NaN before each run and checked after the last: no NaN left, some rows\n"
     "against float64.\n"
-    "  --json F         everything as JSON\n"
+    "  --json F         everything as JSON; what has been measured, if it is ended early\n"
     "  --backend B      cuda (default) or cpu, which is there to try the bench\n"
     "  --only W         large (batch 4, 32 heads) or small (batch 1; 4, 8 and 16 heads)\n"
     "  --n LIST         sequence lengths, as 1024,4096; default: all\n"

@@ -756,9 +756,31 @@ static void close_bench(bench *b)
     free(b->block);
 }
 
+/* The shapes that have been measured. missed: of the targets, once all are known; NULL while some shapes are left, as who ends
+ * the bench early keeps those that it has. */
+static int save(const bench *b, json_t *list, const uint32_t *missed)
+{
+    char driver[128];
+    snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
+    json_t *report = bench_report("attention", b->cpu ? "CPU" : td_cu_device_info(b->device)->name, driver);
+    json_object_set_new(report, "executor", json_string(b->executor));
+    json_object_set_new(report, "auto_by", json_string(b->choice));
+    json_object_set_new(report, "cudnn",
+                        b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
+    json_object_set_new(report, "rounds", json_integer(b->rounds));
+    json_object_set_new(report, "run_ms", json_real(1e-3 * b->run_us));
+    json_object_set_new(report, "l2_bytes", json_integer((json_int_t)b->l2_bytes));
+    json_object_set(report, "shapes", list);
+    if (missed) {
+        json_object_set_new(report, "targets", bench_targets_json(&b->targets));
+        json_object_set_new(report, "missed", json_integer(*missed));
+    }
+    return bench_save(report, b->json);
+}
+
 static int run_all(bench *b, const shape *shapes, uint32_t count, const char *precisions)
 {
-    char why[400] = "", driver[128] = "";
+    char why[400] = "";
     json_t *list = json_array();
     uint32_t failed = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -781,6 +803,8 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
             print_shape(&shapes[i], rows, row_count);
             expect(b, &shapes[i], rows, row_count);
             json_array_append_new(list, shape_json(&shapes[i], rows, row_count, sets));
+            if (b->json && save(b, list, NULL) != TOOL_OK)
+                failed++;
         }
         for (uint32_t r = 0; r < row_count; r++) {
             failed += rows[r].why[0] != 0;
@@ -789,19 +813,8 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
         }
     }
     const uint32_t missed = bench_print_targets(&b->targets);
-    snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
-    json_t *report = bench_report("attention", b->cpu ? "CPU" : td_cu_device_info(b->device)->name, driver);
-    json_object_set_new(report, "executor", json_string(b->executor));
-    json_object_set_new(report, "auto_by", json_string(b->choice));
-    json_object_set_new(report, "cudnn",
-                        b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
-    json_object_set_new(report, "rounds", json_integer(b->rounds));
-    json_object_set_new(report, "run_ms", json_real(1e-3 * b->run_us));
-    json_object_set_new(report, "l2_bytes", json_integer((json_int_t)b->l2_bytes));
-    json_object_set_new(report, "shapes", list);
-    json_object_set_new(report, "targets", bench_targets_json(&b->targets));
-    json_object_set_new(report, "missed", json_integer(missed));
-    const int saved = bench_save(report, b->json);
+    const int saved = save(b, list, &missed);
+    json_decref(list);
     if (failed)
         return tool_fail("bench attention", "%u measurements failed", (unsigned)failed);
     return saved;

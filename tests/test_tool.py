@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -884,6 +885,26 @@ class Bench(unittest.TestCase):
                 self.assertEqual(self.spread(row["us"]), 1)
                 self.assertTrue(0 < row["relative_l1"] < worst[precision], row)
                 self.assertAlmostEqual(row["tflops"], 4 * shape["heads"] * 256 * 256 * 64 / row["us"]["median"] * 1e-6)
+
+    def test_ended_early(self):
+        """What has been measured is in the file before the rest is."""
+        out = FOLDER / "early.json"
+        args = ["bench", "attention", "--backend", "cpu", "--only", "small", "--dim", "64", "--rounds", "1", "--run-ms", "0",
+                "--precision", "f16", "--json", out]
+        run = subprocess.Popen([str(a) for a in (TOOL, *args)], stdout=subprocess.DEVNULL)
+        try:
+            report = None
+            for _ in range(600):
+                try:
+                    report = json.loads(out.read_text())
+                    break
+                except (FileNotFoundError, json.JSONDecodeError):  # not yet, or being written
+                    time.sleep(0.05)
+            self.assertIsNone(run.poll(), "the bench was over before")
+            self.assertTrue(report and report["shapes"] and "missed" not in report, report)
+        finally:
+            run.kill()
+            run.wait()
 
     def test_words(self):
         for args, words in [
