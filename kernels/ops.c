@@ -15,7 +15,8 @@
 #include "kernels/params.h"
 
 enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264,
-       MULTIPROCESSORS = 132, MULTIPROCESSOR_SHARED = 228 << 10, PREPARE_LEAST_SHARED = 18 << 10 };
+       MULTIPROCESSORS = 132, MULTIPROCESSOR_SHARED = 228 << 10, PREPARE_LEAST_SHARED = 18 << 10,
+       PREPARE_KEPT_BYTES = 31 << 20, MOST_LAG = 16, PREPARE_ASKS_BYTES = 8 << 20 /* of tensors: measured to gain; above it attention suffers */ };
 
 #define PROLOGUE(symbol)                       \
     static const td_kernel kernel_##symbol = { \
@@ -705,10 +706,14 @@ static uint32_t find_cluster(uint32_t chunks, uint32_t d_pad, uint32_t *tiles)
     return 0;
 }
 
-/* Statistics of heads so far ahead of their codes that these blocks find them ready: two blocks a multiprocessor. */
-static uint32_t find_lag(uint32_t blocks)
+/* Statistics of heads are so far ahead of their codes: by as many as find their rows still in L2, but at least so that they find
+ * the statistics ready. */
+static uint32_t find_lag(const operand *k, uint32_t blocks)
 {
-    return 1 + (RESIDENT_BLOCKS + 2 * blocks - 1) / (2 * blocks);
+    const uint64_t head_bytes = 6 * (uint64_t)k->rows_pad * k->d_pad; /* of K and V, and of their codes */
+    const uint32_t fit = head_bytes < PREPARE_KEPT_BYTES ? (uint32_t)(PREPARE_KEPT_BYTES / head_bytes) : 0;
+    const uint32_t least = 1 + RESIDENT_BLOCKS / (2 * blocks);
+    return fit > least ? fit < MOST_LAG ? fit : MOST_LAG : least;
 }
 
 static int index_of_dim(uint32_t d_pad)
@@ -728,15 +733,15 @@ static uint32_t spread_bytes(uint64_t grid)
 }
 
 /* The prologue on sm_90: one record where clusters hold the heads and these lie well, else two. */
-static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
+static bool add_prepare(maker *at, bool clusters, operand *q, operand *k, operand *v)
 {
     const tandem_attention *op = at->op;
-    const uint32_t d_pad = k->d_pad, warps = TD_PREPARE_WARPS(d_pad), each = TD_PREPARE_TILES(d_pad);
-    const uint32_t blocks = (k->chunks + each - 1) / each, lag = find_lag(blocks);
+    const uint32_t d_pad = k->d_pad, warps = TD_PREPARE_HEAD_WARPS(d_pad), each = TD_PREPARE_THREADS / 64 / warps;
+    const uint32_t blocks = (k->chunks + each - 1) / each, lag = find_lag(k, blocks);
     const uint64_t q_tiles = q->planes * q->chunks;
     const bool smooth = k->mean.offset != absent;
     const int d = index_of_dim(d_pad);
-    uint32_t tiles, cluster = find_cluster(k->chunks, d_pad, &tiles);
+    uint32_t tiles = 0, cluster = clusters ? find_cluster(k->chunks, d_pad, &tiles) : 0;
     uint64_t grid;
     td_record *record;
     td_params_prepare prepare = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},
@@ -755,14 +760,17 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
                                  .k_dtype = (uint8_t)op->k.dtype,
                                  .v_dtype = (uint8_t)op->v.dtype,
                                  .smooth = smooth,
-                                 .tiles = tiles,
+                                 .tiles = each,
                                  .lag = lag};
 
-    if ((k->planes + lag) * 2 * blocks > MAX_BLOCKS || 8 * q_tiles > MAX_BLOCKS)
+    if ((k->planes + lag) * 2 * blocks > MAX_BLOCKS || 8 * q_tiles > MAX_BLOCKS || !is_wide(&op->q) || !is_wide(&op->k) ||
+        !is_wide(&op->v))
         return false;
-    if (cluster && k->planes * cluster + 8 * q_tiles <= MAX_BLOCKS && is_wide(&op->q) && is_wide(&op->k) &&
-        is_wide(&op->v)) {
-        const uint32_t block_warps = 2 * tiles * TD_PREPARE_HEAD_WARPS(d_pad);
+    if (cluster && k->planes * cluster + 8 * q_tiles <= MAX_BLOCKS) {
+        const uint32_t block_warps = 2 * tiles * warps;
+        const uint64_t bytes = 2 * op->head_dim * (q->planes * op->q_len + 2 * k->planes * op->kv_len);
+        prepare.tiles = tiles;
+        prepare.asks = bytes <= PREPARE_ASKS_BYTES;
         grid = k->planes * cluster + (8 * q_tiles + block_warps - 1) / block_warps;
         grid = (grid + cluster - 1) / cluster * cluster;
         record = add_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
@@ -777,8 +785,7 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
         const place counters = take(at, true, (unsigned __int128)k->planes * 2 * sizeof(uint32_t));
         k->partial = take(at, smooth, (unsigned __int128)k->planes * k->chunks * d_pad * 4);
         v->amax = take(at, true, (unsigned __int128)k->planes * (blocks + 1) * d_pad * 4);
-        v->flag = take(at, true, (unsigned __int128)k->planes * k->rows_pad * 4);
-        grid = (q_tiles * warps + TD_PREPARE_THREADS / 32 - 1) / (TD_PREPARE_THREADS / 32);
+        grid = (8 * q_tiles + TD_PREPARE_THREADS / 32 - 1) / (TD_PREPARE_THREADS / 32);
         record = add_record(at, &kernels_prepare_q[d], grid, &prepare, sizeof prepare);
         record->block[0] = TD_PREPARE_THREADS;
         use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
@@ -787,12 +794,11 @@ static bool add_prepare(maker *at, operand *q, operand *k, operand *v)
         use_scratch(record, WRITE, AT(prepare, q_codes), q->codes);
 
         record = add_record(at, &kernels_prepare_kv[d], (k->planes + lag) * 2 * blocks, &prepare, sizeof prepare);
-        record->block[0] = TD_PREPARE_THREADS;
+        record->block[0] = 64 * each * warps;
         record->flags = TD_RECORD_PDL;
         use_scratch(record, WRITE, AT(prepare, counters), counters);
         use_scratch(record, WRITE, AT(prepare, partial), k->partial);
         use_scratch(record, WRITE, AT(prepare, amax), v->amax);
-        use_scratch(record, WRITE, AT(prepare, flag), v->flag);
     }
     use_view(at, record, READ, AT(prepare, k), TD_VIEW_K);
     use_view(at, record, READ, AT(prepare, v), TD_VIEW_V);
@@ -1271,7 +1277,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     /* A stream's block gets more shared memory than any executor's; only there, clusters too. */
     const bool prepared = !coded && halves && sm == 90 && !(at.cubin && at.cubin->ptx) && target->shared_bytes && !smooth_q &&
                           !smooth_v && !bias && precision == TANDEM_PRECISION_8B &&
-                          granularity == TANDEM_GRANULARITY_THREAD_HOPPER && add_prepare(&at, &q, &k, &v);
+                          granularity == TANDEM_GRANULARITY_THREAD_HOPPER && add_prepare(&at, !target->no_clusters, &q, &k, &v);
     if (!prepared && !coded) {
         place_chunks(&at, &k, tensor_scale, false);
         place_chunks(&at, &v, true, true);

@@ -38,6 +38,7 @@ typedef struct td_target {
     bool dump;            /* the attention kernel also writes S, P codes and R tiles to scratch (tests only) */
     bool int4;            /* 4B: packed codes and mma s4 even where that is not native, so for tests only */
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
+    bool no_clusters;     /* no cluster of blocks holds a head's K and V, as if all were too long; for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
     /* Where op is a piece of a causal head's rows: how many keys its last row attends to, one fewer each row before it.
      * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece. */

@@ -292,24 +292,22 @@ typedef struct td_params_quantise {
  *
  * `prepare`: clusters of blocks, as many as a head has `tiles` tiles of 128 keys for. Cluster i < kv_planes has K and V of
  * head i, the others Q's tiles: the blocks' warps take 16 rows each. A block has TD_PREPARE_HEAD_WARPS for each of its
- * tiles of K, and as many for V. Q, K and V are 16-byte aligned with all their strides. `partial`, `amax`, `flag` and
- * `counters` are NULL.
+ * tiles of K, and as many for V. `partial`, `amax` and `counters` are NULL. Q, K and V are 16-byte aligned with all their
+ * strides, here and below.
  *
- * `prepare_q`: Q's tiles one after the other, TD_PREPARE_WARPS a tile, TD_PREPARE_THREADS a block; counters become 0.
- * `prepare_kv`: blocks of TD_PREPARE_TILES tiles of a head; per head all of them twice. Grid x: in turn for each of
- * kv_planes + lag steps the blocks of head `step`, which make statistics, and those of head `step - lag`, which make codes.
+ * `prepare_q`: Q's tiles one after the other, a warp 16 rows, TD_PREPARE_THREADS a block; counters become 0.
+ * `prepare_kv`: blocks of `tiles` tiles of a head, with warps as above; per head all of them twice. Grid x: in turn for each
+ * of kv_planes + lag steps the blocks of head `step`, which make statistics, and those of head `step - lag`, which make codes.
  *   amax      [bhk][blocks of a head + 1][d_pad]: of each block, then of the head
  *   counters  [bhk][2]: blocks of the head whose statistics are there; 1 once its totals are */
-#define TD_PREPARE_THREADS 256u
+#define TD_PREPARE_THREADS 512u       /* at most, of `prepare_kv` */
 #define TD_PREPARE_MOST_THREADS 1024u /* of `prepare` */
 #define TD_PREPARE_HEAD_WARPS(d_pad) ((d_pad) <= 64u ? 4u : 8u)
-#define TD_PREPARE_WARPS(d_pad) ((d_pad) <= 32u ? 1u : (d_pad) <= 64u ? 2u : 4u)
-#define TD_PREPARE_TILES(d_pad) (4u / TD_PREPARE_WARPS(d_pad))
 typedef struct td_params_prepare {
     const uint32_t *cancel;
     const void *q, *k, *v;
     int64_t q_strides[3], k_strides[3], v_strides[3]; /* batch, head, row; in elements */
-    float *partial, *amax, *flag;
+    float *partial, *amax;
     uint32_t *counters;
     float *q_scale, *k_scale, *v_scale, *k_mean;
     void *q_codes, *k_codes, *v_codes;
@@ -318,6 +316,8 @@ typedef struct td_params_prepare {
     uint16_t dim, d_pad;
     uint8_t q_dtype, k_dtype, v_dtype, smooth; /* tandem_dtype; whether K is smoothed */
     uint32_t tiles, lag;
+    uint32_t asks; /* of `prepare`: a block asks for what it reads to be in L2 before it waits for the kernel ahead */
+    uint32_t reserved;
 } td_params_prepare;
 
 /* Kernels `attn_8b_fp8`, `attn_8b_f16`, `attn_f16`, and `attn_4b_fp8`, `attn_4b_f16` on packed codes (GPU entries with _d32 _d64 _d96 _d128 _d256 behind) and the CPU's

@@ -130,7 +130,7 @@ static void launch_record(module *on, const td_record *record, const uint64_t *v
 /* --- Cases of attention --- */
 
 typedef struct options {
-    bool stream, dump, commit, prologue_only;
+    bool stream, dump, commit, prologue_only, no_clusters;
     double most_l1; /* of O against float64, where not 0 */
     td_rows split;
     uint32_t schedules;
@@ -147,6 +147,7 @@ static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
     target.twin = true;
     target.dump = with.dump;
     target.commit = with.commit;
+    target.no_clusters = with.no_clusters;
     if (with.split)
         target.multiprocessors = 1 + shape->seed % 5;
     target.rows = with.split ? with.split : shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS;
@@ -1244,40 +1245,44 @@ static void spoil_ends(tu_case *it)
     tu_set(&it->v, 0, op->kv_heads - 1, op->kv_len / 2, op->head_dim - 1, INFINITY);
 }
 
-/* Prologues of heads that clusters hold, and of such that they do not: rows that are not aligned, or too many. */
+/* Prologues of heads that clusters hold, and of such that they do not: as if they were too long, or one that is; of rows that
+ * are not aligned. */
 static void test_prepare(void **state)
 {
     static const struct {
         uint32_t batch, heads, kv_heads, q_len, kv_len;
     } sizes[] = {{1, 2, 1, 1, 1}, {1, 2, 2, 130, 127}, {1, 1, 1, 100, 1000}, {1, 1, 1, 40, 2100}, {35, 8, 8, 2, 130},
-                 {1, 1, 1, 70, 4100}};
+                 {2, 3, 3, 20, 300}, {1, 1, 1, 70, 4100}};
     static const uint32_t dims[] = {32, 64, 80, 128};
 
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t s = 0; s < 5; s++) {
-            const uint32_t type = 1 + (i + s) % 2;
+        for (uint32_t n = 0; n < 14; n++) {
+            const uint32_t s = n / 2, type = 1 + (i + s) % 2;
+            const bool no_clusters = n % 2;
+            const tu_layout layout = s == 4 && !no_clusters ? TU_GAPS : (tu_layout)((s + i) % 4);
 
-            if (quick && s != i && s != 4 + i % 2)
+            if ((quick && s != i && s != 4 + i % 2) || (s == 6 && (dims[i] != 128 || no_clusters)))
                 continue;
             check(module_of(90), 90,
                   &(tu_shape){.batch = sizes[s].batch,
                               .heads = sizes[s].heads,
                               .kv_heads = sizes[s].kv_heads,
                               .q_len = sizes[s].q_len,
-                              .kv_len = s == 5 && dims[i] <= 64 ? 2 * sizes[s].kv_len : sizes[s].kv_len,
+                              .kv_len = sizes[s].kv_len,
                               .head_dim = dims[i],
                               .dtype_q = type,
                               .dtype_k = 3 - type,
                               .dtype_v = type,
-                              .layout = s == 4 ? TU_GAPS : (tu_layout)((s + i) % 4),
+                              .layout = no_clusters && layout == TU_GAPS ? TU_BATCH_LAST : layout,
                               .precision = TANDEM_PRECISION_8B,
                               .smooth = s == 1 ? (uint32_t)TANDEM_SMOOTH_NONE : 0,
                               .k_bias = 2,
                               .v_bias = 1,
-                              .seed = 130 + 6 * i + s},
+                              .seed = 130 + 14 * i + n},
                   (options){.stream = true,
                             .prologue_only = true,
+                            .no_clusters = no_clusters,
                             .schedules = s < 3 ? 2 : 1,
                             .spoil = (s + i / 2) % 2 ? spoil_ends : NULL});
         }

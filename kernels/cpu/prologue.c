@@ -644,7 +644,7 @@ static void prepare_tiles_of_q(const td_params_prepare *p, uint32_t first, uint3
 /* All of a head's K and V. Arrays of statistics may be NULL. */
 static void prepare_head(const td_params_prepare *p, uint32_t bhk, const td_block *at)
 {
-    const uint32_t chunks = p->kv_pad / TD_TILE_ROWS, d_pad = p->d_pad, each = TD_PREPARE_TILES(d_pad);
+    const uint32_t chunks = p->kv_pad / TD_TILE_ROWS, d_pad = p->d_pad, each = p->tiles;
     const uint32_t blocks = (chunks + each - 1) / each;
     float sum[TD_MAX_DIM] = {0}, most[TD_MAX_DIM] = {0}, here[TD_MAX_DIM], flag[TD_TILE_ROWS];
     for (uint32_t chunk = 0; chunk < chunks; chunk++) {
@@ -670,8 +670,6 @@ static void prepare_head(const td_params_prepare *p, uint32_t bhk, const td_bloc
         td_cpu_amax_partial(&amax, &(td_block){.local = at->local});
         for (uint32_t c = 0; c < d_pad; c++)
             most[c] = here[c] > most[c] ? here[c] : most[c];
-        if (p->flag)
-            memcpy(p->flag + (size_t)bhk * p->kv_pad + row, flag, sizeof flag);
         if (p->amax) {
             float *to = p->amax + ((size_t)bhk * (blocks + 1) + chunk / each) * d_pad;
             for (uint32_t c = 0; c < d_pad; c++)
@@ -733,15 +731,14 @@ void td_cpu_prepare(const void *params, const td_block *at)
 void td_cpu_prepare_q(const void *params, const td_block *at)
 {
     const td_params_prepare *p = params;
-    const uint32_t each = 2 * TD_PREPARE_TILES(p->d_pad);
+    const uint32_t each = TD_PREPARE_THREADS / 256; /* 8 warps a tile */
     prepare_tiles_of_q(p, at->x * each, each, at);
 }
 
 void td_cpu_prepare_kv(const void *params, const td_block *at)
 {
     const td_params_prepare *p = params;
-    const uint32_t each = TD_PREPARE_TILES(p->d_pad), blocks = (p->kv_pad / TD_TILE_ROWS + each - 1) / each;
-    const uint32_t step = at->x / (2 * blocks);
+    const uint32_t blocks = (p->kv_pad / TD_TILE_ROWS + p->tiles - 1) / p->tiles, step = at->x / (2 * blocks);
     if (step >= p->lag && at->x % (2 * blocks) == blocks)
         prepare_head(p, step - p->lag, at);
 }

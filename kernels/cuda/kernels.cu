@@ -6,8 +6,8 @@
 #include "probe.cu"
 #include "prologue.cu"
 #include "fused.cu" /* needs prologue.cu */
-#include "prepare.cu" /* needs fused.cu */
-#include "prepare_head.cu" /* needs prepare.cu */
+#include "prepare_head.cu" /* needs fused.cu */
+#include "prepare.cu" /* needs prepare_head.cu */
 #include "stamp.cu"
 
 #include "attn_4b.cu"

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prepare.cu, whose words it uses.
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind fused.cu, whose words it uses.
  * At such sizes what counts is the time of one block: many warps hide each other's waits, so a lane has only 64 or 128 bytes
  * of one tensor, in registers; and instructions are few, since a multiprocessor fetches them anew. A lane's rows are those
  * whose results need each other:
@@ -20,6 +20,23 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 namespace td {
+
+/* Calls f with an element of the type; both take the same loads. */
+template <class F> __device__ __forceinline__ void of_type(uint32_t dtype, F f)
+{
+    if (dtype == TANDEM_DTYPE_BF16)
+        f(__nv_bfloat16());
+    else
+        f(__half());
+}
+
+/* Whether what has these magnitudes is finite, all of it. */
+template <class E> __device__ __forceinline__ bool is_finite_below(uint32_t most)
+{
+    const uint32_t top = Words<E>::exponent & 0xffffu;
+
+    return (most & 0xffffu) < top && most >> 16 < top;
+}
 
 /* How warps lie over a tile of 128 rows of K and V; a lane has `W` words of 16 rows. */
 template <int D, int W> struct Lay {
@@ -41,9 +58,10 @@ template <class T, int N> struct alignas(sizeof(T) * N) Several {
 /* Element c % 2 of two, as a float. */
 template <class E> __device__ __forceinline__ float half_of(uint32_t word, int c)
 {
-    const uint32_t words[4] = {word};
-
-    return value<E>(words, c % 2);
+    if constexpr (std::is_same_v<E, __half>)
+        return __half2float(__ushort_as_half(uint16_t(word >> (c % 2 * 16))));
+    else
+        return __uint_as_float(c % 2 ? word & 0xffff0000u : word << 16);
 }
 
 /* The larger and the smaller of each two, or NaN. */
@@ -77,8 +95,8 @@ template <class T, int N> __device__ __forceinline__ void store_words(T *to, con
 }
 
 /* Codes of 2 W channels of a row, or zeros. */
-template <class E, int W, bool Mean>
-__device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t (&x)[W], const float *mean, float factor,
+template <class E, int W, bool Mean, class Stays>
+__device__ __forceinline__ void store_codes(Stays stays, uint8_t *to, const uint32_t (&x)[W], const float *mean, float factor,
                                             uint32_t mask = ~0u, bool stores = true)
 {
     uint32_t code[2 * W];
@@ -108,7 +126,7 @@ __device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t (&x)[W],
                        mask;
         forget(words);
         if (stores)
-            store_words(reinterpret_cast<uint32_t *>(to), words);
+            store_global(stays, reinterpret_cast<uint32_t *>(to), words);
     }
 }
 
@@ -137,12 +155,12 @@ template <int N, int W> struct Piece {
     uint32_t x[N][W];
 
     /* The i-th begins at from + i * stride, if it exists. */
-    template <class Exists>
-    __device__ __forceinline__ void load(const uint16_t *from, int64_t stride, Exists exists)
+    template <class Stays, class Exists>
+    __device__ __forceinline__ void load(Stays stays, const uint16_t *from, int64_t stride, Exists exists)
     {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            load_once_or_zeros(x[i], from + i * stride, exists(i));
+            load_once_or_zeros(stays, x[i], from + i * stride, exists(i));
     }
 
     /* What is not finite becomes 0; bit i of the result: row i had some. */
@@ -196,6 +214,7 @@ template <int D, int W> struct HeadShared {
     alignas(16) uint32_t most[16][D / 2];                          /* of all blocks: V's largest magnitudes */
     alignas(16) float mean[D], factor[D];
     uint64_t told;                                  /* mbarrier: chunks and most are there */
+    uint32_t last;                                  /* of prepare_kv: whether it is the block that makes totals */
     uint32_t bad_k[L::most_tiles][8];               /* rows that are not finite: bits of 16 that are alike, */
     uint32_t bad_v[L::most_tiles][4][L::v_columns]; /* of 32 next to each other */
 };
@@ -209,13 +228,22 @@ template <int D, int W> struct Slice {
     int left;                 /* i-th row exists: 8 i, or i, is less */
     bool is_k;
 
-    __device__ __forceinline__ Slice(const td_params_prepare &p, uint32_t bhk, uint32_t rank)
+    /* Sets what it is of; the result: the number of the warp in the tile. */
+    __device__ __forceinline__ int place(const td_params_prepare &p)
     {
-        const int lane = int(threadIdx.x) % 32, half = int(p.tiles) * L::warps, at = int(threadIdx.x) / 32;
-        const int warp = at % L::warps;
+        const int half = int(p.tiles) * L::warps, at = int(threadIdx.x) / 32;
 
         is_k = at < half;
         tile = (is_k ? at : at - half) / L::warps;
+        return at % L::warps;
+    }
+
+    __device__ __forceinline__ Slice() {}
+    template <class Stays>
+    __device__ __forceinline__ Slice(const td_params_prepare &p, uint32_t bhk, uint32_t rank, Stays stays)
+    {
+        const int lane = int(threadIdx.x) % 32, warp = place(p);
+
         first = is_k ? warp * L::rows + lane / L::lanes : warp / L::v_columns * 32 + lane / 16 * 16;
         channel = is_k ? lane % L::lanes * 2 * W : warp % L::v_columns * L::v_width + lane % 16 * 2 * W;
         const int row = int(rank * p.tiles + uint32_t(tile)) * int(TD_TILE_ROWS) + first, step = is_k ? 8 : 1;
@@ -227,7 +255,24 @@ template <int D, int W> struct Slice {
         left = min(int(p.kv_len) - row, int(TD_TILE_ROWS) - first);
         const int reads = channel < int(p.dim) ? left : 0;
 
-        piece.load(from, stride, [&](int i) { return i * step < reads; });
+        piece.load(stays, from, stride, [&](int i) { return i * step < reads; });
+    }
+
+    /* Asks for what it has to be in L2: a lane for 128 bytes. */
+    static __device__ __forceinline__ void ask(const td_params_prepare &p, uint32_t bhk, uint32_t rank)
+    {
+        Slice it;
+        const int lane = int(threadIdx.x) % 32, warp = it.place(p);
+        const int row0 = int(rank * p.tiles + uint32_t(it.tile)) * int(TD_TILE_ROWS);
+        const int row = row0 + (!it.is_k         ? warp / L::v_columns * 32 + lane
+                                : L::rows == 2 ? warp * 2 + lane / 16 + lane % 16 * 8
+                                               : warp + lane % 16 * 8);
+        const int column = !it.is_k ? warp % L::v_columns * L::v_width : L::rows == 2 ? 0 : lane / 16 * 64;
+        const int64_t(&strides)[3] = it.is_k ? p.k_strides : p.v_strides;
+        const uint16_t *x = static_cast<const uint16_t *>(it.is_k ? p.k : p.v);
+
+        if (row < int(p.kv_len) && column < int(p.dim))
+            prefetch_l2(x + head_offset(bhk, p.kv_heads, strides) + row * strides[2] + column);
     }
 
     __device__ __forceinline__ bool exists() const /* any row of the tile */
@@ -282,8 +327,9 @@ template <int D, int W> struct Slice {
         store_words(&shared.sums[tile][first][channel], sum);
     }
 
-    template <class E> __device__ __forceinline__ void put_keys(const td_params_prepare &p, const Shared &shared,
-                                                                int64_t to) const /* of the lane's first row */
+    template <class E, class Stays>
+    __device__ __forceinline__ void put_keys(const td_params_prepare &p, const Shared &shared, int64_t to, /* of the lane's first row */
+                                             Stays stays) const
     {
         const int lane = int(threadIdx.x) % 32, even = first & ~1, odd = even + int(left + first > even + 1);
         uint32_t top[2][W], low[2][W], most = 0;
@@ -319,7 +365,7 @@ template <int D, int W> struct Slice {
             return;
         uint8_t *codes = static_cast<uint8_t *>(p.k_codes) + to * p.d_pad + channel;
         for_rows<8>(piece, [&](int i, const uint32_t(&x)[W]) {
-            store_codes<E, W, true>(codes, x, mean, factor, 8 * i < left ? ~0u : 0u);
+            store_codes<E, W, true>(stays, codes, x, mean, factor, 8 * i < left ? ~0u : 0u);
             codes += 8 * p.d_pad;
         });
     }
@@ -362,8 +408,9 @@ template <int D, int W> struct Slice {
             store_words(&shared.tops[tile * 4 + first / 32][channel / 2], most);
     }
 
-    template <class E> __device__ __forceinline__ void put_values(const td_params_prepare &p, const Shared &shared,
-                                                                  int64_t plane, int row) const
+    template <class E, class Stays>
+    __device__ __forceinline__ void put_values(const td_params_prepare &p, const Shared &shared, int64_t plane, int row,
+                                               Stays stays) const
     {
         float factor[2 * W];
 
@@ -381,9 +428,10 @@ template <int D, int W> struct Slice {
                                                __fmul_rn(half_of<E>(x.x[i][0], c), factor[c])));
                 };
 
-                *reinterpret_cast<uint4 *>(codes) =
-                    make_uint4(__byte_perm(two(0), two(8), 0x5410), __byte_perm(two(2), two(10), 0x5410),
-                               __byte_perm(two(4), two(12), 0x5410), __byte_perm(two(6), two(14), 0x5410));
+                const uint32_t four[4] = {__byte_perm(two(0), two(8), 0x5410), __byte_perm(two(2), two(10), 0x5410),
+                                          __byte_perm(two(4), two(12), 0x5410), __byte_perm(two(6), two(14), 0x5410)};
+
+                store_global(stays, reinterpret_cast<uint32_t *>(codes), four);
                 codes += p.kv_pad;
             }
 #pragma unroll
@@ -416,7 +464,7 @@ template <int D> __device__ __forceinline__ void prepare_rows_of_q(const td_para
         Piece<8, W> piece;
         uint32_t mine = 0, bad = 0; /* lane i of 8 has group i */
 
-        piece.load(from, stride, [&](int i) { return i < reads; });
+        piece.load(InL2(), from, stride, [&](int i) { return i < reads; });
 #pragma unroll 1
         for (bool cleaned = false;; cleaned = true) {
             uint32_t most = 0;
@@ -445,10 +493,47 @@ template <int D> __device__ __forceinline__ void prepare_rows_of_q(const td_para
             p.q_scale[to + i] = i >= left ? 0.0f : bad >> i & 1 ? CUDART_NAN_F : code_scale(amax, 127.0f);
         uint8_t *codes = static_cast<uint8_t *>(p.q_codes) + to * p.d_pad + channel;
         for_rows<4>(piece, [&](int i, const uint32_t(&x)[W]) {
-            store_codes<E, W, false>(codes, x, nullptr, __shfl_sync(~0u, factor, i), ~0u, channel < int(p.d_pad));
+            store_codes<E, W, false>(InL2(), codes, x, nullptr, __shfl_sync(~0u, factor, i), ~0u, channel < int(p.d_pad));
             codes += p.d_pad;
         });
     });
+}
+
+/* Asks for what the block reads to be in L2. */
+template <int D, int W> __device__ __forceinline__ void ask_for_all(const td_params_prepare &p)
+{
+    const uint32_t block = blockIdx.x, size = cluster_size(), warps = blockDim.x / 32, t = threadIdx.x;
+
+    if (block < p.kv_planes * size) {
+        Slice<D, W>::ask(p, block / size, block % size);
+        return;
+    }
+    const uint32_t unit = (block - p.kv_planes * size) * warps + t / 32, chunks = (p.q_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    const uint32_t tile = unit / 8, row = tile % chunks * TD_TILE_ROWS + unit % 8 * 16 + t % 16, column = t % 32 / 16 * 64;
+
+    if (tile < p.q_tiles && row < p.q_len && column < p.dim)
+        prefetch_l2(static_cast<const uint16_t *>(p.q) + head_offset(tile / chunks, p.heads, p.q_strides) +
+                    row * p.q_strides[2] + column);
+}
+
+/* Behind a barrier: sums of the tile's rows, of the lane's channels. */
+template <int D, int W>
+__device__ __forceinline__ void sum_of_tile(const HeadShared<D, W> &shared, int tile, float (&sum)[Lay<D, W>::each])
+{
+    using L = Lay<D, W>;
+    const int lane = int(threadIdx.x) % 32;
+    float more[2][L::each];
+
+#pragma unroll
+    for (int r = 0; r < 8; r += 2) {
+        load_words(more[0], &shared.sums[tile][r][lane * L::each]);
+        load_words(more[1], &shared.sums[tile][r + 1][lane * L::each]);
+#pragma unroll
+        for (int c = 0; c < L::each; c++) {
+            more[0][c] = __fadd_rn(more[0][c], more[1][c]);
+            sum[c] = r ? __fadd_rn(sum[c], more[0][c]) : more[0][c];
+        }
+    }
 }
 
 /* Behind a barrier: the block's sums of tiles and maxima, to all blocks of the cluster; each warp serves some of them. */
@@ -460,20 +545,11 @@ __device__ __forceinline__ void tell_cluster(const td_params_prepare &p, HeadSha
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % L::warps;
 
     if (is_k) {
-        float sum[L::each], more[2][L::each];
+        float sum[L::each];
 
         if (!p.smooth)
             return;
-#pragma unroll
-        for (int r = 0; r < 8; r += 2) {
-            load_words(more[0], &shared.sums[tile][r][lane * L::each]);
-            load_words(more[1], &shared.sums[tile][r + 1][lane * L::each]);
-#pragma unroll
-            for (int c = 0; c < L::each; c++) {
-                more[0][c] = __fadd_rn(more[0][c], more[1][c]);
-                sum[c] = r ? __fadd_rn(sum[c], more[0][c]) : more[0][c];
-            }
-        }
+        sum_of_tile(shared, tile, sum);
 #pragma unroll 1
         for (uint32_t to = uint32_t(warp); to < size; to += uint32_t(L::warps))
             st_async(&shared.chunks[rank * p.tiles + uint32_t(tile)][lane * L::each], to, sum, &shared.told);
@@ -537,6 +613,8 @@ template <int D, int W> __device__ __forceinline__ void prepare_block(const td_p
     const bool gone = cancel_word(p.cancel) != 0;
 
     launch_dependents();
+    if (p.asks) /* what the kernel ahead may still write is not read */
+        ask_for_all<D, W>(p);
     wait_for_previous(); /* another call's attention, which may still read codes */
     if (bhk >= p.kv_planes) {
         const uint32_t unit = (blockIdx.x - p.kv_planes * size) * warps + t / 32;
@@ -546,7 +624,7 @@ template <int D, int W> __device__ __forceinline__ void prepare_block(const td_p
         return;
     }
     const uint32_t rank = cluster_rank(), told = shared_address(&shared.told);
-    Slice<D, W> slice(p, bhk, rank);
+    Slice<D, W> slice(p, bhk, rank, InL2());
     const int row = int(rank * p.tiles + uint32_t(slice.tile)) * int(TD_TILE_ROWS) + slice.first;
 
     if (t == 0) {
@@ -571,10 +649,10 @@ template <int D, int W> __device__ __forceinline__ void prepare_block(const td_p
         return;
     if (slice.is_k)
         of_type(p.k_dtype, [&](auto e) {
-            slice.template put_keys<decltype(e)>(p, shared, int64_t(bhk) * p.kv_pad + row);
+            slice.template put_keys<decltype(e)>(p, shared, int64_t(bhk) * p.kv_pad + row, InL2());
         });
     else
-        of_type(p.v_dtype, [&](auto e) { slice.template put_values<decltype(e)>(p, shared, bhk, row); });
+        of_type(p.v_dtype, [&](auto e) { slice.template put_values<decltype(e)>(p, shared, bhk, row, InL2()); });
 }
 
 } // namespace td

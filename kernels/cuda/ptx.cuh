@@ -479,8 +479,25 @@ TD_EXTREME_X2(min_f16x2, "min.NaN.f16x2")
 TD_EXTREME_X2(max_bf16x2, "max.NaN.bf16x2")
 TD_EXTREME_X2(min_bf16x2, "min.NaN.bf16x2")
 
-/* Words of global memory that nobody reads again soon, or zeros. */
-template <int N> __device__ __forceinline__ void load_once_or_zeros(uint32_t (&x)[N], const uint16_t *p, bool exists)
+/* Whether L2 gives up what a load brings as it does by itself, behind other lines, or before them. */
+struct InL2 {};
+struct LastInL2 {};
+struct FirstInL2 {};
+__device__ __forceinline__ uint64_t l2_policy(LastInL2)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ uint64_t l2_policy(FirstInL2)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* Words of global memory that this multiprocessor does not read again, or zeros. */
+template <int N> __device__ __forceinline__ void load_once_or_zeros(InL2, uint32_t (&x)[N], const uint16_t *p, bool exists)
 {
     static_assert(N == 1 || N == 2 || N == 4, "so many words");
     if constexpr (N == 1)
@@ -498,6 +515,44 @@ template <int N> __device__ __forceinline__ void load_once_or_zeros(uint32_t (&x
                      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
                      : "=&r"(x[0]), "=&r"(x[1]), "=&r"(x[2]), "=&r"(x[3])
                      : "l"(p), "r"(uint32_t(exists)));
+}
+template <class Stays, int N>
+__device__ __forceinline__ void load_once_or_zeros(Stays stays, uint32_t (&x)[N], const uint16_t *p, bool exists)
+{
+    static_assert(N == 1 || N == 2, "so many words");
+    if constexpr (N == 1)
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; "
+                     "@p ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %3; }"
+                     : "=&r"(x[0])
+                     : "l"(p), "r"(uint32_t(exists)), "l"(l2_policy(stays)));
+    else
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; "
+                     "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0,%1}, [%2], %4; }"
+                     : "=&r"(x[0]), "=&r"(x[1])
+                     : "l"(p), "r"(uint32_t(exists)), "l"(l2_policy(stays)));
+}
+
+/* Words to global memory. */
+template <int N> __device__ __forceinline__ void store_global(InL2, uint32_t *p, const uint32_t (&x)[N])
+{
+    static_assert(N == 1 || N == 2 || N == 4, "so many words");
+    if constexpr (N == 1)
+        *p = x[0];
+    else if constexpr (N == 2)
+        *reinterpret_cast<uint2 *>(p) = make_uint2(x[0], x[1]);
+    else
+        *reinterpret_cast<uint4 *>(p) = make_uint4(x[0], x[1], x[2], x[3]);
+}
+template <class Stays, int N> __device__ __forceinline__ void store_global(Stays stays, uint32_t *p, const uint32_t (&x)[N])
+{
+    static_assert(N == 1 || N == 4, "so many words");
+    if constexpr (N == 1)
+        asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" : : "l"(p), "r"(x[0]), "l"(l2_policy(stays)) : "memory");
+    else
+        asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1,%2,%3,%4}, %5;"
+                     :
+                     : "l"(p), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(l2_policy(stays))
+                     : "memory");
 }
 
 /* A word of global memory between blocks: what was written before the store is seen behind a load that finds it. */
@@ -552,26 +607,6 @@ template <int N> __device__ __forceinline__ void forget(uint32_t (&words)[N])
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(words[i]));
-}
-
-/* Sixteen bytes of global memory that nobody reads again soon. */
-__device__ __forceinline__ uint4 load_once(const uint16_t *p)
-{
-    uint4 x;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(p));
-    return x;
-}
-
-/* Two halves that may lie at odd addresses of words. */
-__device__ __forceinline__ uint32_t load_halves(const uint16_t *p)
-{
-    uint32_t x;
-    asm volatile("{ .reg .u16 low, high; ld.global.nc.u16 low, [%1]; ld.global.nc.u16 high, [%1+2]; mov.b32 %0, {low, high}; }"
-                 : "=r"(x)
-                 : "l"(p));
-    return x;
 }
 
 /* A load that the compiler leaves where it stands, where registers are too few to keep the value. */

@@ -172,14 +172,6 @@ template <int Pending> static inline void cp_async_wait()
 
 template <int N> static inline void forget(uint32_t (&)[N]) {}
 
-static inline uint4 load_once(const uint16_t *p)
-{
-    return *reinterpret_cast<const uint4 *>(p);
-}
-static inline uint32_t load_halves(const uint16_t *p)
-{
-    return p[0] | uint32_t(p[1]) << 16;
-}
 static inline uint32_t ld_global(const void *p)
 {
     return *static_cast<const uint32_t *>(p);
@@ -387,10 +379,17 @@ static inline uint32_t min_bf16x2(uint32_t a, uint32_t b)
 {
     return extreme_x2(a, b, -1, [](uint16_t x) { return td_from_bf16(x); });
 }
-template <int N> static inline void load_once_or_zeros(uint32_t (&x)[N], const uint16_t *p, bool exists)
+struct InL2 {};
+struct LastInL2 {};
+struct FirstInL2 {};
+template <class Stays, int N> static inline void load_once_or_zeros(Stays, uint32_t (&x)[N], const uint16_t *p, bool exists)
 {
     for (int i = 0; i < N; i++)
         x[i] = exists ? reinterpret_cast<const uint32_t *>(p)[i] : 0;
+}
+template <class Stays, int N> static inline void store_global(Stays, uint32_t *p, const uint32_t (&x)[N])
+{
+    memcpy(p, x, sizeof x);
 }
 static inline void st_release(uint32_t *p, uint32_t x)
 {
