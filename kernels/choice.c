@@ -60,6 +60,9 @@ static const rates all_rates[2][2] = {
 /* Of F16's blocks of two teams: what both tiles take whatever their keys, half of it beside the other's. */
 static const double teams_rest = 2.6;
 
+/* What is left of a tile's begin and end where blocks begin the next meanwhile. */
+static const double walk_rest = 0.57;
+
 /* What a launch takes; bytes of K and V that all blocks together get in a microsecond, and what that takes longer at
  * first. */
 static const double launch_us = 2.5, key_rate = 4e6, first_keys_us = 7.5;
@@ -101,7 +104,8 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
     const double rows = t.rows * t.walkers / 64.0, tiles = (double)t.tiles / t.walkers / multiprocessors;
     const double step = rows * slower * r->step[i] * (r->light + (1 - r->light) * fmin(1, tiles));
     const bool has_part = op->causal || op->kv_len % 128;
-    const double rest = t.walkers > 1 ? teams_rest : r->rest + rows * (r->row + (has_part ? r->part : 0));
+    const double rest = t.walkers > 1 ? teams_rest
+                                      : (t.walks ? walk_rest : 1) * (r->rest + rows * (r->row + (has_part ? r->part : 0)));
     const double whole = rest + step * ceil(kv / 128);
     const double keys = !op->causal ? kv : q > kv ? kv * kv / (2 * q) : kv - (q - 1) / 2;
     const uint32_t row_tiles = (op->q_len + t.rows - 1) / t.rows; /* where odd, a pair has two heads' tiles */
@@ -110,6 +114,8 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
     double us = ceil(tiles) * whole;
     if (op->causal && t.pair > 1)
         us = t.pair * ceil(tiles / t.pair) * average + (row_tiles % 2 ? 0.5 * (whole - average) : 0);
+    else if (op->causal && t.walks)
+        us = fmax(whole, tiles * average);
     else if (op->causal && tiles > 1)
         us = unequal_us(tiles, average, whole, t.shares > 1 && cost == TD_CHOICE_F16 ? 1 : planes); /* 1: of all heads */
     const double bytes = 2 * r->key_bytes * op->head_dim * kv * op->batch * op->kv_heads;
@@ -130,8 +136,8 @@ static double estimated_prologue_us(const tandem_attention *op, const td_target 
     const double bytes = rows_read(op) * 3 * op->head_dim;
     if (!target->shared_bytes)
         return 16 + bytes / 1.95e6;
-    if (!t.cluster) /* K and V are read twice, Q besides */
-        return 11 + (bytes - 2.25 * op->batch * op->heads * op->q_len * op->head_dim) / 1.7e6;
+    if (!t.cluster) /* Q by itself */
+        return 11 + (bytes - 2.25 * op->batch * op->heads * op->q_len * op->head_dim) / 2.4e6;
     const uint32_t places = SHARED_BY * THREADS / t.cluster_threads, used = places / t.cluster * t.cluster;
     return 2 + op->head_dim / 60.0 + bytes / 3e6 * (0.3 + 0.7 * places / used);
 }
@@ -181,7 +187,7 @@ static double estimate_at(const grid *g, uint32_t planes, uint32_t length, bool 
         *alike = (t.cluster > 0) == (g->tiles.cluster > 0);
         return estimated_prologue_us(&op, g->target);
     }
-    *alike = t.groups == g->tiles.groups && t.shares == g->tiles.shares;
+    *alike = t.groups == g->tiles.groups && t.shares == g->tiles.shares && t.walks == g->tiles.walks;
     return estimated_us(&op, g->cost, g->target, g->multiprocessors);
 }
 

@@ -1177,6 +1177,8 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
     }
     t.rows = 64 * t.groups / t.shares;
     t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
+    t.walks = target->sm == 90 && precision == TANDEM_PRECISION_8B && roomy &&
+              hopper_walks(op, target, d_pad, (hopper_block){t.groups, t.shares}, t.tiles);
     if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && t.shares == 1 &&
         is_paired(op, t.tiles, MULTIPROCESSORS, t.walkers))
         t.pair = 2;

@@ -95,6 +95,7 @@ typedef struct td_tiles {
     uint32_t shares; /* those of them that have the same rows, and a part of the keys each; 1: rows of their own */
     uint32_t walkers; /* teams of so many warpgroups that a block has, each with tiles of its own; else 1 */
     uint32_t pair;   /* a block takes so many at once: with a mask a long one and a short one; else 1 */
+    uint32_t walks;  /* 8B: whether blocks walk over tiles that are dealt out evenly, and begin the next while one ends */
     uint64_t tiles;  /* of all heads */
     /* Of the prologue before it: the blocks of a cluster and their threads; 0: it has no clusters. */
     uint32_t cluster, cluster_threads;

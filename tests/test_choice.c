@@ -202,6 +202,8 @@ static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
     double step, rest, sum = 0, us;
 
     tile_times(op, &t, coded, &step, &rest);
+    if (t.walks)
+        rest *= 0.57;
     if (!op->causal) {
         const double waves = (double)count / walkers, tile = rest + ceil(op->kv_len / 128.0) * step;
 
@@ -220,6 +222,8 @@ static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
         const double pairs = (double)count / 2 / walkers;
 
         us = 2 * sum / (double)count * (g->smooth ? pairs : ceil(pairs));
+    } else if (t.walks) { /* dealt out evenly */
+        us = fmax(sum / walkers, jobs[0]);
     } else {
         us = last_end(jobs, count, (int)walkers);
     }
@@ -237,7 +241,7 @@ static double kernel_us(const gpu *g, const tandem_attention *op, bool coded)
     return (2.5 + fmax(memory + fmin(memory, 7), tiles_us(g, op, coded))) * (1 + g->noise * (2 * random_part(&state) - 1));
 }
 
-/* Clusters of one head, as many as sixteen multiprocessors hold; without them K and V are read twice. */
+/* Clusters of one head, as many as sixteen multiprocessors hold; without them K and V are looked at twice. */
 static double prologue_us(const tandem_attention *op)
 {
     const td_target target = td_target_for_stream(90);
@@ -246,7 +250,7 @@ static double prologue_us(const tandem_attention *op)
     const double q = (double)op->batch * op->heads * op->q_len, kv = 2.0 * op->batch * op->kv_heads * op->kv_len;
 
     if (!t.cluster)
-        return 10 + (0.2 * q + kv) * (2 * d + pad) / 1.8e6;
+        return 10 + (0.2 * q + kv) * (2 * d + pad) / 2.5e6;
     const uint32_t places = 16 * 1024 / t.cluster_threads;
     return 3.5 + (q + kv) * (2 * d + pad) / 2.9e6 * (0.3 + 0.7 * places / (places / t.cluster * t.cluster));
 }
@@ -305,7 +309,7 @@ static void test_loss(void **state)
     static const struct {
         gpu gpu;
         double by_table, by_rule; /* the part of shapes that may lose more than 5 % */
-    } cases[] = {{{false, 0}, 0.002, 0.006}, {{false, 0.01}, 0.003, 0.01}, {{true, 0.01}, 0.03, 0.04}};
+    } cases[] = {{{false, 0}, 0.005, 0.006}, {{false, 0.01}, 0.006, 0.01}, {{true, 0.01}, 0.03, 0.04}};
     static td_choice_table table;
 
     (void)state;
@@ -337,20 +341,19 @@ static void test_loss(void **state)
     }
 }
 
-/* What the rule loses in the large shapes of `tandem bench attention`: microseconds end to end of an H200, 2026-11-22; f16 at
- * head dim 64 in a graph, beside cuDNN. */
+/* What the rule loses in the large shapes of `tandem bench attention`: microseconds end to end of an H200, 2026-11-23. */
 static void test_rule_as_measured(void **state)
 {
     static const struct {
         uint32_t dim, causal, n;
         double f16, by_8b;
     } measured[] = {
-        {64, 0, 1024, 78.95, 95.68}, {64, 0, 4096, 1063.2, 919.14}, {64, 0, 16384, 16242, 12627},
-        {64, 1, 1024, 53.2, 92.576}, {64, 1, 4096, 574.4, 614.66}, {64, 1, 16384, 8272.5, 6878},
-        {80, 0, 4096, 1681.8, 1243.8}, {80, 1, 4096, 918.5, 843.97}, {96, 0, 4096, 1761.2, 1249.4},
-        {96, 1, 4096, 986.21, 849.86}, {128, 0, 1024, 141.89, 153.73}, {128, 0, 4096, 2072.6, 1366.3},
-        {128, 0, 16384, 30935, 17886}, {128, 1, 1024, 100.77, 140.64}, {128, 1, 4096, 1144.5, 897.89},
-        {128, 1, 16384, 16122, 9904.5},
+        {64, 0, 1024, 75.104, 89.024}, {64, 0, 4096, 1122.7, 881.28}, {64, 0, 16384, 17264, 12610},
+        {64, 1, 1024, 51.808, 76.736}, {64, 1, 4096, 593.38, 554.4}, {64, 1, 16384, 8791.1, 6540.8},
+        {80, 0, 4096, 1532.5, 1192}, {80, 1, 4096, 845.44, 759.14}, {96, 0, 4096, 1555.7, 1204.5},
+        {96, 1, 4096, 885.44, 776.32}, {128, 0, 1024, 131.17, 137.92}, {128, 0, 4096, 1846.1, 1299.1},
+        {128, 0, 16384, 27792, 17175}, {128, 1, 1024, 91.936, 123.3}, {128, 1, 4096, 1032.3, 837.18},
+        {128, 1, 16384, 14636, 9426},
     };
 
     (void)state;
@@ -577,7 +580,7 @@ static void test_plans(void **state)
     target.choice = NULL;
     static const struct {
         uint32_t dim, causal, last_f16, first_8b;
-    } borders[] = {{128, 0, 1400, 1600}, {128, 1, 2700, 3600}, {64, 0, 2800, 4600}, {64, 1, 6000, 7000}};
+    } borders[] = {{128, 0, 850, 1450}, {128, 1, 1750, 2600}, {64, 0, 2150, 2350}, {64, 1, 3050, 5250}};
     for (int i = 0; i < 4; i++) {
         const tandem_attention below = op_of(4, 32, 32, borders[i].last_f16, borders[i].last_f16, borders[i].dim,
                                              borders[i].causal);
