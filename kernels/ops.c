@@ -16,7 +16,8 @@
 
 enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264,
        MULTIPROCESSORS = 132, MULTIPROCESSOR_SHARED = 228 << 10, PREPARE_LEAST_SHARED = 18 << 10,
-       PREPARE_KEPT_BYTES = 31 << 20, MOST_LAG = 16, PREPARE_ASKS_BYTES = 8 << 20 /* of tensors: measured to gain; above it attention suffers */ };
+       PREPARE_KEPT_BYTES = 31 << 20, /* that L2 keeps from one look at a head to the next */
+       PREPARE_ASKS_BYTES = 8 << 20   /* of tensors that `prepare` asks for early: above it attention suffers */ };
 
 #define PROLOGUE(symbol)                       \
     static const td_kernel kernel_##symbol = { \
@@ -710,10 +711,10 @@ static uint32_t find_cluster(uint32_t chunks, uint32_t d_pad, uint32_t *tiles)
  * the statistics ready. */
 static uint32_t find_lag(const operand *k, uint32_t blocks)
 {
-    const uint64_t head_bytes = 6 * (uint64_t)k->rows_pad * k->d_pad; /* of K and V, and of their codes */
-    const uint32_t fit = head_bytes < PREPARE_KEPT_BYTES ? (uint32_t)(PREPARE_KEPT_BYTES / head_bytes) : 0;
+    const uint64_t fit = PREPARE_KEPT_BYTES / (6 * (uint64_t)k->rows_pad * k->d_pad); /* K and V, and their codes */
     const uint32_t least = 1 + RESIDENT_BLOCKS / (2 * blocks);
-    return fit > least ? fit < MOST_LAG ? fit : MOST_LAG : least;
+    const uint64_t most = fit < k->planes ? fit : k->planes;
+    return most > least ? (uint32_t)most : least;
 }
 
 static int index_of_dim(uint32_t d_pad)
