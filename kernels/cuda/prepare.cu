@@ -96,10 +96,7 @@ __device__ __forceinline__ void stats_of_head(const td_params_prepare &p, HeadSh
 
     if (__syncthreads_or(int(cancel_word(p.cancel))))
         return;
-    if (slice.is_k)
-        of_type(p.k_dtype, [&](auto e) { slice.template gather_keys<decltype(e)>(shared, p.smooth); });
-    else
-        of_type(p.v_dtype, [&](auto e) { slice.template gather_values<decltype(e)>(shared); });
+    slice.gather(p, shared, true);
     __syncthreads();
     tell_head(p, shared, bhk, block, blocks, slice);
     wait_for_previous(); /* prepare_q has cleared the counters */
@@ -142,10 +139,7 @@ __device__ __forceinline__ void codes_of_head(const td_params_prepare &p, HeadSh
     Slice<D, W> slice(p, bhk, block, FirstInL2());
     const int row = int(block * p.tiles + uint32_t(slice.tile)) * int(TD_TILE_ROWS) + slice.first;
 
-    if (slice.is_k)
-        of_type(p.k_dtype, [&](auto e) { slice.template gather_keys<decltype(e)>(shared, false); });
-    else
-        of_type(p.v_dtype, [&](auto e) { slice.template gather_values<decltype(e)>(shared); });
+    slice.gather(p, shared, false);
     forget_piece(slice.piece);
     if (!wait_for_totals(p, bhk))
         return;
@@ -162,12 +156,7 @@ __device__ __forceinline__ void codes_of_head(const td_params_prepare &p, HeadSh
     __syncthreads();
     if (!slice.exists())
         return;
-    if (slice.is_k)
-        of_type(p.k_dtype, [&](auto e) {
-            slice.template put_keys<decltype(e)>(p, shared, int64_t(bhk) * p.kv_pad + row, FirstInL2());
-        });
-    else
-        of_type(p.v_dtype, [&](auto e) { slice.template put_values<decltype(e)>(p, shared, bhk, row, FirstInL2()); });
+    slice.put(p, shared, bhk, row, FirstInL2());
 }
 
 template <int D, int W> __device__ __forceinline__ void prepare_kv_block(const td_params_prepare &p)

@@ -94,6 +94,11 @@ template <class T, int N> __device__ __forceinline__ void store_words(T *to, con
     *reinterpret_cast<Several<T, N> *>(to) = all;
 }
 
+template <int N> __device__ __forceinline__ void store_global(InL2, uint32_t *to, const uint32_t (&from)[N])
+{
+    store_words(to, from);
+}
+
 /* Codes of 2 W channels of a row, or zeros. */
 template <class E, int W, bool Mean, class Stays>
 __device__ __forceinline__ void store_codes(Stays stays, uint8_t *to, const uint32_t (&x)[W], const float *mean, float factor,
@@ -278,6 +283,25 @@ template <int D, int W> struct Slice {
     __device__ __forceinline__ bool exists() const /* any row of the tile */
     {
         return left + first > 0;
+    }
+
+    /* What the block's other warps and totals need of it, to shared memory. */
+    __device__ __forceinline__ void gather(const td_params_prepare &p, Shared &shared, bool sums)
+    {
+        if (is_k)
+            of_type(p.k_dtype, [&](auto e) { gather_keys<decltype(e)>(shared, sums && p.smooth); });
+        else
+            of_type(p.v_dtype, [&](auto e) { gather_values<decltype(e)>(shared); });
+    }
+
+    /* Codes and scales, by the head's mean and factors; row: the lane's first. */
+    template <class Stays>
+    __device__ __forceinline__ void put(const td_params_prepare &p, const Shared &shared, uint32_t bhk, int row, Stays stays) const
+    {
+        if (is_k)
+            of_type(p.k_dtype, [&](auto e) { put_keys<decltype(e)>(p, shared, int64_t(bhk) * p.kv_pad + row, stays); });
+        else
+            of_type(p.v_dtype, [&](auto e) { put_values<decltype(e)>(p, shared, bhk, row, stays); });
     }
 
     template <class E> __device__ __forceinline__ void find_ends(uint32_t (&top)[W], uint32_t (&low)[W]) const
@@ -633,10 +657,7 @@ template <int D, int W> __device__ __forceinline__ void prepare_block(const td_p
         mbarrier_expect(told, size * ((p.smooth ? p.tiles * sizeof shared.chunks[0] : 0) + sizeof shared.most[0]));
     }
     cluster_arrive();
-    if (slice.is_k)
-        of_type(p.k_dtype, [&](auto e) { slice.template gather_keys<decltype(e)>(shared, p.smooth); });
-    else
-        of_type(p.v_dtype, [&](auto e) { slice.template gather_values<decltype(e)>(shared); });
+    slice.gather(p, shared, true);
     forget_piece(slice.piece);
     __syncthreads();
     cluster_wait(); /* their barriers are there */
@@ -647,12 +668,7 @@ template <int D, int W> __device__ __forceinline__ void prepare_block(const td_p
     __syncthreads();
     if (!slice.exists() || gone)
         return;
-    if (slice.is_k)
-        of_type(p.k_dtype, [&](auto e) {
-            slice.template put_keys<decltype(e)>(p, shared, int64_t(bhk) * p.kv_pad + row, InL2());
-        });
-    else
-        of_type(p.v_dtype, [&](auto e) { slice.template put_values<decltype(e)>(p, shared, bhk, row, InL2()); });
+    slice.put(p, shared, bhk, row, InL2());
 }
 
 } // namespace td

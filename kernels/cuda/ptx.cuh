@@ -533,16 +533,6 @@ __device__ __forceinline__ void load_once_or_zeros(Stays stays, uint32_t (&x)[N]
 }
 
 /* Words to global memory. */
-template <int N> __device__ __forceinline__ void store_global(InL2, uint32_t *p, const uint32_t (&x)[N])
-{
-    static_assert(N == 1 || N == 2 || N == 4, "so many words");
-    if constexpr (N == 1)
-        *p = x[0];
-    else if constexpr (N == 2)
-        *reinterpret_cast<uint2 *>(p) = make_uint2(x[0], x[1]);
-    else
-        *reinterpret_cast<uint4 *>(p) = make_uint4(x[0], x[1], x[2], x[3]);
-}
 template <class Stays, int N> __device__ __forceinline__ void store_global(Stays stays, uint32_t *p, const uint32_t (&x)[N])
 {
     static_assert(N == 1 || N == 4, "so many words");
