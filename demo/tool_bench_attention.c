@@ -2,10 +2,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A shape's contenders are measured in turn, round after round: A B C A B C. Each has the GPU for `run_us` at a time,
- * call after call, until the clock is what its own power allows: a single call's is what the one before it left. Outputs
- * are poisoned before a run and checked at the end. Where a shape is small, several calls are one submit, on tensors that
- * do not fit into the L2 together.
+ * A shape's contenders are measured in turn, round after round: A B C A B C, by two protocols, as their ratios differ:
+ * SUSTAINED: each has the GPU for `run_us` at a time, call after call, until the clock is what its own power allows.
+ * ONE_CALL: each has it for a single call at a time, so all have one clock, which is what none of them alone would have.
+ * Outputs are poisoned before a run and checked at the end. Where a shape is small, several calls are one submit, on
+ * tensors that do not fit into the L2 together.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -27,6 +28,7 @@ enum {
     MOST_COPIES = 20,
     MOST_SETS = 64,
     CHECKED_ROWS = 4,
+    ONE_CALL_ROUNDS = 11,
     BLOCK_VALUES = 1 << 22,
     L2_ATTRIBUTE = 38,
     LIMIT_S = 20,
@@ -37,6 +39,8 @@ _Static_assert(6 * MOST_SHAPES <= BENCH_TARGETS, "expect() has up to six targets
 
 /* INLINE: 8b's kernel for command buffers, on the same codes; sm_90, where it is another one. */
 typedef enum contender { KERNEL, INLINE, END_TO_END, CUDNN } contender;
+
+typedef enum protocol { SUSTAINED, ONE_CALL, PROTOCOLS } protocol;
 
 typedef struct shape {
     uint32_t batch, heads, n, dim;
@@ -49,13 +53,13 @@ typedef struct row {
     contender kind;
     uint32_t precision, used; /* used: what AUTO took */
     char why[200]; /* not measured, because; empty: measured */
-    bench_series us;
+    bench_series us[PROTOCOLS];
     double error; /* relative L1 of the checked rows */
     td_plan *plan; /* `copies` calls */
     uint32_t copies, slot; /* slot: of the stream, so that each plan keeps a graph of its own */
     uint32_t runs;         /* of the plan, so far */
     uint64_t scratch, scratch_bytes; /* of set 0; from one set to the next */
-    bench_power power;               /* at the end of its last run */
+    bench_power power[PROTOCOLS];    /* at the end of its last run */
 } row;
 
 typedef struct bench {
@@ -85,6 +89,7 @@ typedef struct bench {
 
 static const char *const precision_names[] = {"auto", "f16", "8b", "4b"};
 static const char *const kind_names[] = {"kernel", "inline", "end to end", "cudnn"};
+static const char *const protocol_names[] = {"sustained", "one call at a time"};
 
 static bool has(const char *list, const char *word)
 {
@@ -121,8 +126,8 @@ static bool all_known(const char *list, const char *const *words)
 
 static const char *shape_name(const shape *s, char text[64])
 {
-    snprintf(text, 64, "b%u h%-2u d%-3u n%-5u %s", (unsigned)s->batch, (unsigned)s->heads, (unsigned)s->dim,
-             (unsigned)s->n, s->causal ? "causal" : "      ");
+    snprintf(text, 64, "b%u h%-2u d%-3u n%-5u%s", (unsigned)s->batch, (unsigned)s->heads, (unsigned)s->dim,
+             (unsigned)s->n, s->causal ? " causal" : "");
     return text;
 }
 
@@ -493,15 +498,31 @@ static void run_for(bench *b, const shape *s, row *it, uint32_t sets)
             return;
         spent += us;
         if (!b->tunes || spent > turn_us / 2)
-            bench_add(&it->us, us / it->copies);
+            bench_add(&it->us[SUSTAINED], us / it->copies);
     } while (spent < turn_us);
-    it->power = bench_nvml_read(b->nvml);
+    it->power[SUSTAINED] = bench_nvml_read(b->nvml);
+}
+
+/* One contender's turn: a single call (where a shape is small, a single submit). */
+static void run_once(bench *b, const shape *s, row *it, uint32_t sets)
+{
+    const uint32_t turns = it->kind == CUDNN ? 1 : sets / it->copies;
+    double us = 0;
+    if (run_row(b, s, it, it->runs++ % turns * it->copies, &us))
+        bench_add(&it->us[ONE_CALL], us / it->copies);
+    it->power[ONE_CALL] = bench_nvml_read(b->nvml);
 }
 
 /* End to end there is nothing but the kernel. */
 static bool is_bare(const row *it)
 {
     return it->kind == END_TO_END && it->plan && it->plan->record_count == it->copies;
+}
+
+static void free_times(row *it)
+{
+    for (int p = 0; p < PROTOCOLS; p++)
+        bench_free(&it->us[p]);
 }
 
 static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_t sets, char *why, size_t why_bytes)
@@ -519,10 +540,14 @@ static void measure(bench *b, const shape *s, row *rows, uint32_t count, uint32_
         for (uint32_t i = 0; i < count; i++)
             if (!rows[i].why[0] && (!s->kernels_only || rows[i].kind == KERNEL) && !(b->tunes && is_bare(&rows[i])))
                 run_for(b, s, &rows[i], sets);
+    for (uint32_t round = 0; round < ONE_CALL_ROUNDS && !b->tunes; round++)
+        for (uint32_t i = 0; i < count; i++)
+            if (!rows[i].why[0])
+                run_once(b, s, &rows[i], sets);
     for (uint32_t i = 0; i < count && !b->tunes; i++)
         if (!rows[i].why[0] && !(poison(b, s, sets, rows[i].why, sizeof rows[i].why) &&
                                  run_row(b, s, &rows[i], 0, &us) && check(b, s, &r, &rows[i])))
-            bench_free(&rows[i].us);
+            free_times(&rows[i]);
 end:
     free(r.o);
 }
@@ -530,31 +555,25 @@ end:
 static const row *find_row(const row *rows, uint32_t count, contender kind, uint32_t precision)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (rows[i].kind == kind && (kind == CUDNN || rows[i].precision == precision) && rows[i].us.count)
+        if (rows[i].kind == kind && (kind == CUDNN || rows[i].precision == precision) &&
+            rows[i].us[SUSTAINED].count)
             return &rows[i];
     return NULL;
 }
 
-static bool same_plan(const row *a, const row *b)
+static double median_of(const row *it, protocol p)
 {
-    return a->plan->record_count == b->plan->record_count &&
-           !memcmp(a->plan->records, b->plan->records, a->plan->record_count * sizeof *a->plan->records);
+    return it ? bench_median(&it->us[p]) : NAN;
 }
 
-/* AUTO's time to the best of ours, end to end; NAN where there are not both. Where its plan is that of another row, by that
- * row's time: what differs is the clock that their neighbours left them. */
-static double auto_to_best(const row *rows, uint32_t count)
+/* AUTO's own time to the best of ours, end to end; NAN where there are not both. */
+static double auto_to_best(const row *rows, uint32_t count, protocol p)
 {
-    const row *automatic = find_row(rows, count, END_TO_END, TANDEM_PRECISION_AUTO);
-    double best = NAN, us = automatic ? bench_median(&automatic->us) : NAN;
+    double best = NAN;
     for (uint32_t i = 0; i < count; i++)
-        if (rows[i].kind == END_TO_END && rows[i].precision != TANDEM_PRECISION_AUTO && rows[i].us.count) {
-            const double it = bench_median(&rows[i].us);
-            best = fmin(best, it);
-            if (automatic && same_plan(automatic, &rows[i]))
-                us = it;
-        }
-    return us / best;
+        if (rows[i].kind == END_TO_END && rows[i].precision != TANDEM_PRECISION_AUTO)
+            best = fmin(best, median_of(&rows[i], p));
+    return median_of(find_row(rows, count, END_TO_END, TANDEM_PRECISION_AUTO), p) / best;
 }
 
 /* What the kernels are to reach, as a ratio to cuDNN's fp16; large shapes, 8b, kernel alone. */
@@ -578,62 +597,82 @@ static void expect(bench *b, const shape *s, const row *rows, uint32_t count)
         return;
     if (b->inline_too) {
         const row *rung = find_row(rows, count, INLINE, TANDEM_PRECISION_8B);
-        bench_expect(&b->targets, rung && kernel ? bench_median(&kernel->us) / bench_median(&rung->us) : NAN, true, 0.85,
+        bench_expect(&b->targets, median_of(kernel, SUSTAINED) / median_of(rung, SUSTAINED), true, 0.85,
                      "%s 8b inline, of the kernel's rate", name);
     }
     if (s->dim % 64) /* measured for that alone */
         return;
     if (!s->small && target_ratio(s) > 0)
-        bench_expect(&b->targets, cudnn && kernel ? bench_median(&cudnn->us) / bench_median(&kernel->us) : NAN, true,
+        bench_expect(&b->targets, median_of(cudnn, SUSTAINED) / median_of(kernel, SUSTAINED), true,
                      target_ratio(s), "%s 8b kernel, times cuDNN fp16", name);
     if (!s->small && s->dim == 128 && (s->n == 16384 || s->n == 4096))
-        bench_expect(&b->targets, whole && kernel ? bench_median(&kernel->us) / bench_median(&whole->us) : NAN, true,
+        bench_expect(&b->targets, median_of(kernel, SUSTAINED) / median_of(whole, SUSTAINED), true,
                      s->n == 16384 ? 0.93 : 0.80, "%s 8b end to end, of the kernel's rate", name);
     if (!s->small && (s->n == 16384 || s->n == 4096))
-        bench_expect(&b->targets, cudnn && f16 ? bench_median(&cudnn->us) / bench_median(&f16->us) : NAN, true, 0.95,
+        bench_expect(&b->targets, median_of(cudnn, SUSTAINED) / median_of(f16, SUSTAINED), true, 0.95,
                      "%s f16 kernel, times cuDNN fp16", name);
     const row *automatic = find_row(rows, count, END_TO_END, TANDEM_PRECISION_AUTO);
-    bench_expect(&b->targets, auto_to_best(rows, count), false, 1.05, "%s auto end to end, to the best of ours", name);
+    /* At one clock: in sustained turns the same plan differs by what its neighbours left it of the power. */
+    bench_expect(&b->targets, auto_to_best(rows, count, ONE_CALL), false, 1.05, "%s auto end to end, to the best of ours", name);
     if (!s->small)
         bench_expect(&b->targets,
-                     cudnn && automatic ? bench_median(&automatic->us) / bench_median(&cudnn->us) : NAN, false, 1.05,
+                     median_of(automatic, SUSTAINED) / median_of(cudnn, SUSTAINED), false, 1.05,
                      "%s auto end to end, to cuDNN fp16", name);
     else
         bench_expect(&b->targets,
-                     cudnn && automatic ? bench_median(&automatic->us) / bench_median(&cudnn->us) : NAN, false, 1,
+                     median_of(automatic, SUSTAINED) / median_of(cudnn, SUSTAINED), false, 1,
                      "%s auto end to end, to cuDNN fp16", name);
     if (s->small && s->n >= 2048)
-        bench_expect(&b->targets, cudnn && whole ? bench_median(&cudnn->us) / bench_median(&whole->us) : NAN, true, 1,
+        bench_expect(&b->targets, median_of(cudnn, SUSTAINED) / median_of(whole, SUSTAINED), true, 1,
                      "%s 8b end to end, times cuDNN fp16", name);
+}
+
+/* "1815 MHz", or "1800-1965 MHz" where contenders had different clocks. */
+static void print_clock(const row *rows, uint32_t count, protocol p)
+{
+    uint32_t least = UINT32_MAX, most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t mhz = (uint32_t)rows[i].power[p].sm_mhz;
+        least = mhz && mhz < least ? mhz : least;
+        most = mhz > most ? mhz : most;
+    }
+    if (most && least == most)
+        printf(", %u MHz", (unsigned)most);
+    else if (most)
+        printf(", %u-%u MHz", (unsigned)least, (unsigned)most);
+}
+
+static void print_protocol(const shape *s, const row *rows, uint32_t count, protocol p)
+{
+    const double cudnn_us = median_of(find_row(rows, count, CUDNN, 0), p);
+    printf("  %s", protocol_names[p]);
+    print_clock(rows, count, p);
+    for (uint32_t i = 0; i < count; i++) {
+        const row *it = &rows[i];
+        const double us = median_of(it, p);
+        const bool end_to_end = it->kind == END_TO_END;
+        printf(" | %s%s%s ", it->kind == CUDNN ? "" : precision_names[it->precision], it->kind == CUDNN ? "" : " ",
+               end_to_end ? "e2e" : kind_names[it->kind]);
+        if (!it->us[p].count)
+            printf("-");
+        else if (s->small)
+            printf("%.1f us", us);
+        else
+            printf("%.*f TF", tflops(s, us) < 10 ? 3 : 0, tflops(s, us));
+        if (it->us[p].count && it->kind != CUDNN && isfinite(cudnn_us))
+            printf(" (%.2fx)", cudnn_us / us);
+        if (it->us[p].count && it->precision == TANDEM_PRECISION_AUTO && end_to_end)
+            printf(" = %s, %.2f of the best's time", precision_names[it->used], auto_to_best(rows, count, p));
+    }
+    printf("\n");
 }
 
 static void print_shape(const shape *s, const row *rows, uint32_t count)
 {
     char name[64];
-    const row *cudnn = find_row(rows, count, CUDNN, 0);
-    printf("%s ", shape_name(s, name));
-    for (uint32_t i = 0; i < count; i++) {
-        const row *it = &rows[i];
-        const double us = bench_median(&it->us);
-        char label[32];
-        snprintf(label, sizeof label, "%s%s%s", it->kind == CUDNN ? "" : precision_names[it->precision],
-                 it->kind == CUDNN ? "" : " ", it->kind == END_TO_END ? "e2e" : kind_names[it->kind]);
-        if (!it->us.count)
-            printf("| %s - ", label);
-        else if (s->small)
-            printf("| %s %.1f us ", label, us);
-        else
-            printf("| %s %.*f TF ", label, tflops(s, us) < 10 ? 3 : 0, tflops(s, us));
-        if (it->us.count && cudnn && it != cudnn)
-            printf("(%.2fx) ", bench_median(&cudnn->us) / us);
-        if (it->us.count && it->precision == TANDEM_PRECISION_AUTO && it->kind == END_TO_END)
-            printf("= %s, %.2f of the best's time ", precision_names[it->used], auto_to_best(rows, count));
-    }
-    for (uint32_t i = 0; i < count; i++)
-        if (rows[i].power.sm_mhz && (rows[i].kind == CUDNN || i == 0))
-            printf("| %s %u MHz %.0f W ", kind_names[rows[i].kind], (unsigned)rows[i].power.sm_mhz,
-                   rows[i].power.milliwatts * 1e-3);
-    printf("\n");
+    printf("%s\n", shape_name(s, name));
+    for (int p = 0; p < PROTOCOLS; p++)
+        print_protocol(s, rows, count, (protocol)p);
     for (uint32_t i = 0; i < count; i++)
         if (rows[i].why[0])
             printf("    %s %s: %s\n", rows[i].kind == CUDNN ? "" : precision_names[rows[i].precision],
@@ -641,26 +680,42 @@ static void print_shape(const shape *s, const row *rows, uint32_t count)
     fflush(stdout);
 }
 
+/* What a row took by one protocol: times, rates and the clock that it had. */
+static json_t *protocol_json(const shape *s, const row *it, const row *cudnn, protocol p)
+{
+    const double us = median_of(it, p);
+    return json_pack("{s:o, s:o, s:o, s:i, s:f}", "us", bench_json(&it->us[p]), "tflops", bench_number(tflops(s, us)),
+                     "times_cudnn", bench_number(median_of(cudnn, p) / us), "sm_mhz", (int)it->power[p].sm_mhz, "watts",
+                     it->power[p].milliwatts * 1e-3);
+}
+
+/* Its `us` and what belongs to that are SUSTAINED's, as in reports from before there were two protocols. */
+static json_t *row_json(const shape *s, const row *it, const row *cudnn)
+{
+    const bool is_cudnn = it->kind == CUDNN;
+    json_t *out = json_pack("{s:s, s:s, s:s}", "what", kind_names[it->kind], "precision",
+                            is_cudnn ? "f16" : precision_names[it->precision], "used",
+                            precision_names[is_cudnn ? (uint32_t)TANDEM_PRECISION_F16 : it->used]);
+    json_t *sustained = protocol_json(s, it, cudnn, SUSTAINED);
+    json_object_update(out, sustained);
+    json_decref(sustained);
+    json_object_set_new(out, "one_call", protocol_json(s, it, cudnn, ONE_CALL));
+    json_object_set_new(out, "calls", json_integer(it->copies));
+    json_object_set_new(out, "relative_l1", it->us[SUSTAINED].count ? bench_number(it->error) : json_null());
+    json_object_set_new(out, "not_measured", it->why[0] ? json_string(it->why) : json_null());
+    return out;
+}
+
 static json_t *shape_json(const shape *s, const row *rows, uint32_t count, uint32_t sets)
 {
     json_t *list = json_array();
     const row *cudnn = find_row(rows, count, CUDNN, 0);
-    for (uint32_t i = 0; i < count; i++) {
-        const row *it = &rows[i];
-        const double us = bench_median(&it->us);
-        json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:i, s:i, s:f, s:o, s:o}", "what", kind_names[it->kind],
-                            "precision", it->kind == CUDNN ? "f16" : precision_names[it->precision], "used",
-                            precision_names[it->kind == CUDNN ? (uint32_t)TANDEM_PRECISION_F16 : it->used], "us", bench_json(&it->us),
-                            "tflops", bench_number(tflops(s, us)), "times_cudnn",
-                            bench_number(cudnn ? bench_median(&cudnn->us) / us : NAN), "calls", (int)it->copies,
-                            "sm_mhz", (int)it->power.sm_mhz, "watts", it->power.milliwatts * 1e-3, "relative_l1",
-                            it->us.count ? bench_number(it->error) : json_null(), "not_measured",
-                            it->why[0] ? json_string(it->why) : json_null()));
-    }
-    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:o, s:o}", "batch", (int)s->batch, "heads",
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(list, row_json(s, &rows[i], cudnn));
+    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:i, s:o, s:o, s:o}", "batch", (int)s->batch, "heads",
                      (int)s->heads, "n", (int)s->n, "d", (int)s->dim, "causal", (int)s->causal, "small", (int)s->small,
-                     "sets", (int)sets, "auto_to_best", bench_number(auto_to_best(rows, count)), "rows", list);
+                     "sets", (int)sets, "auto_to_best", bench_number(auto_to_best(rows, count, SUSTAINED)),
+                     "auto_to_best_one_call", bench_number(auto_to_best(rows, count, ONE_CALL)), "rows", list);
 }
 
 static uint32_t list_shapes(shape *out, const char *only, const char *ns, const char *dims, const char *causal,
@@ -808,7 +863,7 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
         }
         for (uint32_t r = 0; r < row_count; r++) {
             failed += rows[r].why[0] != 0;
-            bench_free(&rows[r].us);
+            free_times(&rows[r]);
             free(rows[r].plan);
         }
     }
@@ -978,11 +1033,11 @@ bool bench_tune_run(bench_tune *t, const bench_tune_shape *of, const char *preci
         const int cost = rows[i].precision == TANDEM_PRECISION_F16  ? TD_CHOICE_F16
                          : rows[i].precision == TANDEM_PRECISION_8B ? TD_CHOICE_8B
                                                                     : TD_CHOICE_4B;
-        if (rows[i].us.count)
-            (rows[i].kind == KERNEL ? out->kernel : out->whole)[cost] = bench_median(&rows[i].us);
+        if (rows[i].us[SUSTAINED].count)
+            (rows[i].kind == KERNEL ? out->kernel : out->whole)[cost] = median_of(&rows[i], SUSTAINED);
         if (rows[i].why[0] && !why[0])
             td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", precision_names[rows[i].precision], rows[i].why);
-        bench_free(&rows[i].us);
+        free_times(&rows[i]);
         free(rows[i].plan);
     }
     return count && !why[0];
