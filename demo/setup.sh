@@ -53,6 +53,15 @@ td_install() {
     rm -f "$td_log"
 }
 
+# td_progress FOLDER START: says every ten seconds how far the build in FOLDER is, until it is ended or this script has been.
+td_progress() {
+    while sleep "${TD_PROGRESS_S:-10}" >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        # "[12/345]" by ninja, "[ 12%]" by make.
+        td_step=$(sed -n 's/^\[ *\([0-9/%]*\)\].*/\1/p' "$1/build.log" | tail -n 1)
+        td_say "${1##*/}: ${td_step:+step $td_step, }$(($(date +%s) - $2)) s"
+    done
+}
+
 # td_build PRESET FOLDER [configure options]: configures and builds; shows what the compiler said only if it failed.
 td_build() {
     td_preset=$1
@@ -74,7 +83,14 @@ td_build() {
     sed -n 's/^-- \(CUDA kernels: .*\)/tandem: \1/p' "$td_folder/configure.log"
     td_jobs=$(nproc 2>/dev/null || echo 2)
     td_say "building ${td_folder##*/} with $td_jobs jobs"
-    cmake --build "$td_folder" --parallel "$td_jobs" >"$td_folder/build.log" 2>&1 || {
+    : >"$td_folder/build.log"
+    td_progress "$td_folder" "$td_start" &
+    td_monitor=$!
+    td_status=0
+    cmake --build "$td_folder" --parallel "$td_jobs" >"$td_folder/build.log" 2>&1 || td_status=$?
+    kill "$td_monitor" 2>/dev/null || :
+    wait "$td_monitor" 2>/dev/null || :
+    [ "$td_status" = 0 ] || {
         tail -n 80 "$td_folder/build.log" >&2
         td_die "building ${td_folder##*/} failed; all of it is in $td_folder/build.log"
     }

@@ -118,6 +118,27 @@ grep -q 'sudo.* glslc libpng-dev' "$work/out" || fail "does not name what needs 
 touch "$work/broken"
 if install 0; then fail "went on after apt-get failed"; fi
 grep -q 'no network' "$work/out" || fail "hides why apt-get failed"
+
+# A long build says how far it is, and that it failed.
+mkdir "$work/slow"
+cat >"$work/slow/cmake" <<'END'
+#!/bin/sh
+[ "$1" = --build ] || exit 0
+echo "[7/45] Compiling the kernels: sm_90a.cubin"
+sleep 3
+exit "$FAKE_RESULT"
+END
+chmod +x "$work/slow/cmake"
+# slow RESULT: builds by a cmake that takes three seconds.
+slow() {
+    FAKE_RESULT=$1 TD_PROGRESS_S=1 PATH=$work/slow:$PATH "$sh" -c 'set -eu; . "$1/demo/setup.sh"; root=$2; td_build default built' - \
+        "$root" "$work" >"$work/out" 2>&1
+}
+slow 0 || fail "a build that passes fails"
+grep -q '^tandem: built: step 7/45, [1-9][0-9]* s$' "$work/out" || fail "a long build does not say how far it is"
+grep -q '^tandem: built built in ' "$work/out" || fail "a build does not say that it is done"
+if slow 1; then fail "a build that fails passes"; fi
+grep -q 'building built failed' "$work/out" || fail "a build does not say that it failed"
 rm "$work/bin/apt-get"
 if install 0; then fail "went on without apt-get"; fi
 grep -q 'no apt-get.* glslc libpng-dev' "$work/out" || fail "does not name what is missing"
