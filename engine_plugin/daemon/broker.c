@@ -312,7 +312,7 @@ int td_broker_run(td_broker *b)
     if (!td_broker_begin(b))
         return 1;
     td_confine_files(b->listener.path);
-    b->has_thread = !pthread_create(&b->thread, NULL, td_queue_main, b);
+    b->has_thread = td_log_begin() && !pthread_create(&b->thread, NULL, td_queue_main, b);
     if (!b->has_thread) {
         td_say(TD_LOG_ERROR, "no thread could be started");
     } else {

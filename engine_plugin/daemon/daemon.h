@@ -7,7 +7,7 @@
  *   broker.c   the main thread: what it listens to          queue.c    the second one: rings, points, who is next
  *   clients.c  who connects, what each asks for             errands.c  what the worker has, a new one for a dead one
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
- *   metrics.c  the numbers in Prometheus' text format
+ *   metrics.c  the numbers in Prometheus' text format        log.c      lines on stderr, which nobody waits for
  *
  *   clients ==== sockets, areas, pages ====> broker ---- errands (socket), jobs (desk) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
@@ -63,9 +63,16 @@ td_config td_config_default(void);
 /* Reads a file over *config, which is unchanged on failure: IO, or ARG naming line, key and value. */
 tandem_status td_config_read(const char *path, td_config *config, char *why, size_t why_bytes);
 
-/* main.c: a line on stderr, with its priority for journald if that reads it. */
+/* log.c: a line for stderr, with its priority for journald if that reads it. Never blocks: a thread writes what is kept, and
+ * of more than that the oldest is dropped, which is said once there is room again. */
 void td_say(td_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 extern uint32_t td_say_level;
+/* Starts that thread, once; until then lines are kept. False: it cannot be started. */
+bool td_log_begin(void);
+/* In a process that was forked before that: what is kept is the other's. */
+void td_log_forget(void);
+/* At a process's end: lets the last lines be written, for 200 ms at most. */
+void td_log_end(void);
 
 /* Messages between our own processes: whole, with at most two descriptors, over SOCK_SEQPACKET. BUSY: not now; LOST. */
 tandem_status td_pass(int to, const void *message, size_t bytes, const int *fds, uint32_t fd_count);

@@ -18,27 +18,6 @@
 
 #include "engine_plugin/daemon/daemon.h"
 
-uint32_t td_say_level = TD_LOG_INFO;
-static bool to_journal;
-
-void td_say(td_log_level level, const char *format, ...)
-{
-    static const char *const words[] = {"error: ", "warning: ", "", ""};
-    static const int priorities[] = {3, 4, 6, 7};
-    char line[TD_TEXT_BYTES + 200];
-    va_list list;
-
-    if ((uint32_t)level > td_say_level)
-        return;
-    va_start(list, format);
-    vsnprintf(line, sizeof line, format, list);
-    va_end(list);
-    if (to_journal)
-        dprintf(STDERR_FILENO, "<%d>%s\n", priorities[level], line);
-    else
-        dprintf(STDERR_FILENO, "tandemd: %s%s\n", words[level], line);
-}
-
 static void help(void)
 {
     printf("usage: tandemd [--socket PATH] [--config FILE]\n"
@@ -248,7 +227,7 @@ static int be_worker(char **argv)
     return td_worker_main(3, 4, (uint32_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10));
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     static td_broker b;
     static options o;
@@ -256,7 +235,6 @@ int main(int argc, char **argv)
     const bool inherits = inherits_socket();
     int result;
 
-    to_journal = getenv("JOURNAL_STREAM") != NULL;
     if (argc == 4 && !strcmp(argv[1], "--worker"))
         return be_worker(argv);
     result = read_options(&o, argc, argv);
@@ -299,5 +277,13 @@ int main(int argc, char **argv)
     td_fd_close(&b.signals);
     td_fd_close(&b.metrics);
     td_fd_close(&b.notify);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    const int result = run(argc, argv);
+
+    td_log_end();
     return result;
 }

@@ -311,10 +311,11 @@ int td_nursery_start(const td_config *config, const char *config_path, bool conf
                       .config_path = config_path,
                       .config_given = config_given,
                       .socket_path = socket_path};
+        td_log_forget();
         n.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         prctl(PR_SET_NAME, "tandemd-nursery", 0ul, 0ul, 0ul);
         if (td_confine_nursery(why, sizeof why) != TANDEM_OK)
             td_say(TD_LOG_DEBUG, "nursery: %s", why);
-        _exit(n.signals < 0 ? 1 : run(&n));
+        _exit(n.signals < 0 || !td_log_begin() ? 1 : run(&n));
     }
 }

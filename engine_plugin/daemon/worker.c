@@ -251,6 +251,7 @@ static void end_worker(worker *w, lane *l, tandem_status status)
 
     keep_text(l->session, last.text, sizeof last.text);
     tell(w, &last);
+    td_log_end();
     _exit(1);
 }
 
@@ -592,6 +593,7 @@ static void give_up(worker *w, td_task *t, tandem_session *session)
     t->kind = TD_TASK_BROKEN;
     keep_text(session, t->text, sizeof t->text);
     tell(w, t);
+    td_log_end();
     _exit(1);
 }
 
@@ -858,7 +860,7 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
     w->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
     close(desk);
     w->fault = getenv("TANDEMD_TEST_FAULT") ? (uint32_t)strtoul(getenv("TANDEMD_TEST_FAULT"), NULL, 10) : 0;
-    if (w->desk == MAP_FAILED || pthread_mutex_init(&w->lock, NULL))
+    if (w->desk == MAP_FAILED || pthread_mutex_init(&w->lock, NULL) || !td_log_begin())
         return 1;
     if (!begin(w, backend, threads))
         return 1;
