@@ -1,0 +1,237 @@
+"""What the documents say was measured: sentences and rows of tables, with the expression of each figure.
+
+SPDX-License-Identifier: Apache-2.0
+
+A claim is (document, template). In a template {expression:format} is a figure: a Python expression of the names in FILES
+and of the functions below. Outside figures a template is the document's text; lines may break elsewhere.
+"""
+
+import decimal
+
+FILES = {
+    "whole": "h200-attention-whole.json",
+    "turns": "h200-attention.json",
+    "peers": "h200-attention-peers.json",
+    "torch": "h200-peers.json",
+    "demo": "h200-demo.json",
+    "runs": "h200.json",
+    "handover": "h200-handover.json",
+    "daemon": "h200-daemon.json",
+    "lavapipe": "lavapipe.json",
+    "accuracy": "cpu-accuracy.json",
+}
+
+# Documents in which every figure must be a claim or no measurement.
+COVERED = ["README.md"]
+
+# What is no measurement, as regular expressions: versions, products, shapes, the paper's numbering.
+NOT_MEASURED = [
+    r"4096\s+and\s+16384\s+tokens", r"8192\s+and\s+32768\s+tokens",
+    r"Debian(?: |\s)12", r"is 11\.8", r"NVIDIA 580", r"CUDA 13", r"Vulkan 1\.2, or 1\.1", r"driver 580\.159",
+    r"\| compute capability 8\.0", r"\| 8\.6, 8\.7 ", r"\| 8\.9 ", r"\| 9\.0 ", r"\| 12\.0, 12\.1 ", r"from 8\.0", r"before 8\.0",
+    r"on 9\.0", r"RTX \d+", r"C\+\+17", r"2 cores with AVX-512", r"16 cores", r"\(table \d\)",
+    r"\d+ queries x \d+ keys", r"batch \d", r"\d+ heads", r"\d+ tokens", r"4096 x 4096", r"\| 4096 (?=\|)",
+    r"d \d+(?:(?:,| to) \d+)?", r"N\(0,1\)", r"max / 7", r"48 KB", r"256 KiB", r"cuDNN 9\.19", r"relative L1", r"p50 \(p99\)",
+]
+
+SHAPES = [(d, n, causal) for d in (128, 64) for n in (16384, 4096) for causal in (False, True)]
+
+
+def named(items, **keys):
+    """The one of `items` that has these members."""
+    found = [i for i in items if all(getattr(i, k) == v for k, v in keys.items())]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} of {keys}")
+    return found[0]
+
+
+def shape(report, d, n, causal):
+    """Batch 4, 32 heads, of `tandem bench attention`."""
+    return named(report.shapes, batch=4, d=d, n=n, causal=causal)
+
+
+def row(report, at, what, precision):
+    return named(shape(report, *at).rows, what=what, precision=precision)
+
+
+def peer_rates(peers, at):
+    return named(peers.rows, d=at[0], n=at[1], causal=at[2]).tflops
+
+
+def beside_fp8(peers):
+    """8b's kernel to the best fp8 peer's, at 4096 and 16384 tokens."""
+    rates = [r.tflops for r in peers.rows if r.n >= 4096]
+    return [r.ours_8b_kernel / max(r.fa3_fp8, r.cudnn_fp8) for r in rates]
+
+
+def beside_authors(peers):
+    rates = [r.tflops for r in peers.rows if r.n >= 4096]
+    return [r.ours_8b_kernel / max(r.sage_thread_kernel, r.sage_warp_kernel) for r in rates]
+
+
+def lane(report, payload, name):
+    return named(named(report.handover if hasattr(report, "handover") else report.payloads, payload=payload).lanes, lane=name)
+
+
+def beyond_job(handover, payload, name):
+    """What a command buffer's time has beyond the job itself."""
+    at = lane(handover, payload, name)
+    return at.between_us.median - at.job_us.median
+
+
+def throughputs(handover):
+    return [t.value for t in handover.targets
+            if t.target.startswith("inline, recorded") and t.target.endswith("throughput by all-Vulkan's")]
+
+
+def submitted_longer(handover):
+    """Three in flight: a frame that submits jobs, beyond one that records them; where a payload is."""
+    return [lane(handover, p.payload, "inline, submitted").in_flight_3_us.median -
+            lane(handover, p.payload, "inline, recorded").in_flight_3_us.median for p in handover.payloads if p.bytes > 64]
+
+
+def only(mapping):
+    """The one run of a file of runs, or the one whose command has these words."""
+    return next(iter(vars(mapping).values()))
+
+
+def run_of(mapping, words):
+    return next(v for k, v in vars(mapping).items() if words in k)
+
+
+def short(value, digits):
+    """.081 for 0.0805."""
+    rounded = decimal.Decimal(repr(value)).quantize(decimal.Decimal(1).scaleb(-digits), decimal.ROUND_HALF_UP)
+    return str(rounded).lstrip("0")
+
+
+def l1(accuracy, table, name):
+    return named(named(accuracy.report.tables, table=table).rows, name=name).average.relative_l1
+
+
+def paper(accuracy, table, name):
+    return named(named(accuracy.report.tables, table=table).rows, name=name).paper.relative_l1
+
+
+def auto_by_own_time(report):
+    """AUTO's own time to the best of ours, of each shape, the worst first."""
+    out = []
+    for s in report.shapes:
+        whole = {r.precision: r.us.median for r in s.rows if r.what == "end to end" and r.us}
+        out += [whole.pop("auto") / min(whole.values())] if "auto" in whole else []
+    return sorted(out, reverse=True)
+
+
+def attention_row(label, figure):
+    return f"| {label} | " + " | ".join("{" + figure.replace("AT", str(at)) + "}" for at in SHAPES) + " |"
+
+
+def pair(table, name, digits=3):
+    return (f"{{short(l1(accuracy, '{table}', '{name}'), {digits})}} / "
+            f"{{short(paper(accuracy, '{table}', '{name}'), {digits})}}")
+
+
+def handover_row(label, name):
+    at = f"lane(handover, '960x540', '{name}')"
+    return (f"| {label} | {{{at}.gap_in_us.median:.0f}}, {{{at}.gap_out_us.median:.0f}} | "
+            f"{{{at}.round_trip_us.median:.0f}} | {{{at}.in_flight_3_us.median:.0f}} |")
+
+
+INLINE = "lane(handover, '960x540', 'inline, recorded')"
+VULKAN = "lane(handover, '960x540', 'floor: Vulkan alone')"
+F16_RUN = "run_of(runs.runs, '--mode f16 --in-flight 1')"
+
+README = [
+    "an empty hand-over takes {lane(daemon, '64 B', 'through tandemd').round_trip_us.median - "
+    "lane(daemon, '64 B', 'in this process').round_trip_us.median:.0f} us longer than in process, and with three in flight "
+    "a frame as long ({lane(daemon, '8 MiB', 'in this process').in_flight_us.median / "
+    "lane(daemon, '8 MiB', 'through tandemd').in_flight_us.median:.2f})",
+    "960x540, `inline`: {demo.frame.p50_ms:.2f} ms ({demo.frame.p99_ms:.2f}) | 320x180: "
+    "{only(lavapipe.runs).frame.p50_ms:.0f} ms ({only(lavapipe.runs).frame.p99_ms:.0f}), tracing included |",
+    "| of it: attention, 8b | {demo.stages.attention.p50_ms:.2f} ms (256 queries x 784 keys a tile, d 32) | "
+    "{only(lavapipe.runs).stages.attention.p50_ms:.0f} ms |",
+    "| of it: hand-over, there and back | {getattr(demo.stages, 'hand-over (to)').p50_ms + "
+    "getattr(demo.stages, 'hand-over (back)').p50_ms:.3f} ms; `timeline` "
+    "{lane(handover, '960x540', 'timeline').gap_in_us.median / 1000:.2f} + "
+    "{lane(handover, '960x540', 'timeline').gap_out_us.median / 1000:.2f} ms | "
+    "{getattr(only(lavapipe.runs).stages, 'hand-over (to)').p50_ms:.1f} + "
+    "{getattr(only(lavapipe.runs).stages, 'hand-over (back)').p50_ms:.1f} ms |",
+    "| input, best box filter, result (PSNR) | {demo.psnr.noisy_db:.1f}, {demo.psnr.box_db:.1f}, {demo.psnr.result_db:.1f} dB | "
+    "{only(lavapipe.runs).psnr.noisy_db:.1f}, {only(lavapipe.runs).psnr.box_db:.1f}, {only(lavapipe.runs).psnr.result_db:.1f} dB |",
+    f"| relative L1 of the last frame, every row | 8b {{demo.accuracy.rel_l1:.4f}}, f16 {{{F16_RUN}.accuracy.rel_l1:.4f}} | "
+    "8b {only(lavapipe.runs).accuracy.rel_l1:.4f} |",
+    f"| `inline`: kernels in the engine's command buffer | {{{INLINE}.gap_in_us.median:.1f}}, {{{INLINE}.gap_out_us.median:.1f}} | "
+    f"{{{INLINE}.round_trip_us.median:.0f}} | {{{INLINE}.in_flight_3_us.median:.0f}} |",
+    handover_row("`timeline`: shared memory and semaphores", "timeline"),
+    handover_row("`host`: shared memory, points by the host", "host"),
+    handover_row("`copy`: nothing shared", "copy"),
+    handover_row("`cpu`: no CUDA, 16 cores", "cpu"),
+    handover_row("floor: bare semaphores, no session, the command buffer's kernel", "floor: bare timelines"),
+    "| floor: Vulkan alone, a dispatch in the job's place | "
+    f"{{{VULKAN}.gap_in_us.median:.1f}}, {{{VULKAN}.gap_out_us.median:.1f}} | | |",
+    "`inline` has {beyond_job(handover, '256 KiB', 'inline, recorded'):.1f} us more than the job at 256 KiB, Vulkan "
+    "{beyond_job(handover, '256 KiB', 'floor: Vulkan alone'):.1f} more than its dispatch",
+    "`inline` has {short(min(throughputs(handover)), 2)} to {short(max(throughputs(handover)), 3)} of the throughput",
+    f"the job itself takes {{{INLINE}.job_us.median / 1000:.2f}} ms there and "
+    "{lane(handover, '960x540', 'timeline').job_us.median / 1000:.2f} ms on a CUDA stream (in that run; "
+    "{demo.stages.attention.p50_ms:.2f} ms in the first table, with later kernels)",
+    "(256 KiB: {lane(handover, '256 KiB', 'inline, recorded').in_flight_3_us.median:.0f} against "
+    "{lane(handover, '256 KiB', 'timeline').in_flight_3_us.median:.0f} us a frame)",
+    attention_row("`8b`, on operands that are quantised", "row(whole, AT, 'kernel', '8b').tflops:.0f"),
+    attention_row("`8b`, from fp16 to fp16", "row(whole, AT, 'end to end', '8b').tflops:.0f"),
+    attention_row("`f16`", "row(whole, AT, 'kernel', 'f16').tflops:.0f"),
+    attention_row("cuDNN fp16", "row(whole, AT, 'cudnn', 'f16').tflops:.0f"),
+    attention_row("clock of `8b`, MHz", "row(whole, AT, 'kernel', '8b').sm_mhz"),
+    attention_row("clock of cuDNN, MHz", "row(whole, AT, 'cudnn', 'f16').sm_mhz"),
+    attention_row("`8b` to cuDNN, each at its own clock", "row(whole, AT, 'kernel', '8b').times_cudnn:.2f"),
+    attention_row("`8b` to cuDNN, at one clock", "row(turns, AT, 'kernel', '8b').times_cudnn:.2f"),
+    "{min(s.sm_mhz for s in turns.shapes if s.batch == 4)} to {max(s.sm_mhz for s in turns.shapes if s.batch == 4)} MHz",
+    "the same times within {max(abs(s.apart) for s in torch.shapes) * 100:.1f} %",
+    "`8b`'s kernel has {min(beside_fp8(peers)):.2f} to {max(beside_fp8(peers)):.2f} times the rate of the best fp8 kernel "
+    "(FlashAttention-3's or cuDNN 9.19's) and {min(beside_authors(peers)):.2f} to {max(beside_authors(peers)):.2f} times that of "
+    "the authors' kernel",
+    f"none {pair('4', 'None')} | Hadamard {pair('4', 'HadmdAttn')} | SmoothAttn {pair('4', 'SmoothAttn')} | K {pair('4', 'Smooth K')} "
+    f"| Q {pair('4', 'Smooth Q')} | **Q+K {pair('4', 'Smooth Q+K')}** |",
+    f"token {pair('6', 'Per token')} | **thread {pair('6', 'Per thread')}** | warp {pair('6', 'Per warp')} | "
+    f"block {pair('6', 'Per block')} | tensor {pair('6', 'Per tensor')} |",
+    f"INT8 {pair('7', 'INT8')} | E5M2 {pair('7', 'E5M2')} | **E4M3 {pair('7', 'E4M3')}** | FP16 {pair('7', 'FP16')} |",
+    f"one level {pair('two-level', 'one level')} | **two "
+    "{short(l1(accuracy, 'two-level', 'two levels, 64 keys'), 4)} / {short(paper(accuracy, 'two-level', 'two levels, 64 keys'), 3)}** |",
+    f"SageAttention1 {pair('variants', 'SageAttention1')} | **8b {pair('variants', '8b')}** | 4b {pair('variants', '4b')} | "
+    f"4b, Q as is {pair('variants', '4b without smooth Q')} |",
+    "`8b` on the H200 {short(named(peers.relative_l1.tensors, of='N(0,1)').ours_8b, 4)}, theirs "
+    "{short(named(peers.relative_l1.tensors, of='N(0,1)').sage, 4)}; on a CPU `8b` "
+    "{short(l1(accuracy, 'normal', '8b'), 4)}, `4b` {short(l1(accuracy, 'normal', '4b'), 3)} "
+    "({short(l1(accuracy, 'normal', '4b, scale max / 7'), 3)} with the paper's scale",
+]
+
+OPERATIONS = [
+    "| H200: a frame with an empty job, one at a time | {lane(daemon, '64 B', 'in this process').round_trip_us.median:.0f} | "
+    "{lane(daemon, '64 B', 'through tandemd').round_trip_us.median:.0f} |",
+    "| H200: a frame with an 8 MiB job, one at a time, three in flight | "
+    "{lane(daemon, '8 MiB', 'in this process').round_trip_us.median:.0f}, "
+    "{lane(daemon, '8 MiB', 'in this process').in_flight_us.median:.0f} | "
+    "{lane(daemon, '8 MiB', 'through tandemd').round_trip_us.median:.0f}, "
+    "{lane(daemon, '8 MiB', 'through tandemd').in_flight_us.median:.0f} |",
+    "{daemon.clients.worst_share * 100:.0f} % off at most, and all together as much done as one alone ({daemon.clients.total:.2f})",
+    "a frame's job began {daemon.clients.frame_wait_us.median / 1000:.1f} ms after it was submitted, "
+    "{daemon.clients.frame_wait_us.p99 / 1000:.1f} ms at the 99th percentile",
+]
+
+INTEGRATION = [
+    "the queue rests some {lane(handover, '960x540', 'inline, submitted').gap_in_us.median:.0f} us before it and "
+    "{lane(handover, '960x540', 'inline, submitted').gap_out_us.median:.0f} us behind it, and with three frames in flight a frame is "
+    "{min(submitted_longer(handover)):.0f} to {max(submitted_longer(handover)):.0f} us longer",
+]
+
+NOTES = [
+    "AUTO's own time was {auto_by_own_time(whole)[0] * 100 - 100:.1f}, {auto_by_own_time(whole)[1] * 100 - 100:.1f}, "
+    "{auto_by_own_time(whole)[2] * 100 - 100:.1f} and {auto_by_own_time(whole)[3] * 100 - 100:.1f} % behind the best of ours",
+]
+
+CLAIMS = (
+    [("README.md", t) for t in README]
+    + [("engine_plugin/OPERATIONS.md", t) for t in OPERATIONS]
+    + [("engine_plugin/INTEGRATION.md", t) for t in INTEGRATION]
+    + [("kernels/NOTES.md", t) for t in NOTES]
+)
