@@ -106,6 +106,25 @@ int tool_word(const char *value, const char *const *words)
     return -1;
 }
 
+int tool_words(const char *command, const char *option, const char *list, const char *const *words)
+{
+    uint64_t seen = 0;
+    for (const char *at = list, *end; at; at = *end ? end + 1 : NULL) {
+        char word[32], legal[200] = "";
+        end = at + strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)(end - at), at);
+        const int which = (size_t)(end - at) < sizeof word ? tool_word(word, words) : -1;
+        for (int i = 0; words[i]; i++)
+            snprintf(legal + strlen(legal), sizeof legal - strlen(legal), "%s%s", i ? ", " : "", words[i]);
+        if (which < 0)
+            return tool_usage(command, "%s \"%s\": \"%.*s\" is none of %s", option, list, (int)(end - at), at, legal);
+        if (seen >> which & 1)
+            return tool_usage(command, "%s \"%s\": %s is there twice", option, list, word);
+        seen |= UINT64_C(1) << which;
+    }
+    return TOOL_OK;
+}
+
 bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out)
 {
     char *end = NULL;

@@ -31,6 +31,9 @@ int tool_parse(const char *command, int argc, char **argv, const tool_option *op
 
 /* Index of `value` in a NULL-terminated list; -1 if it is not there. */
 int tool_word(const char *value, const char *const *words);
+/* Checks an option's comma-separated list. Returns TOOL_OK, or TOOL_USAGE after a line that names the word that is none of
+ * `words`, or is there twice. */
+int tool_words(const char *command, const char *option, const char *list, const char *const *words);
 bool tool_number(const char *value, uint64_t least, uint64_t most, uint64_t *out);
 
 /* JSON on stdout: a quoted string, with everything escaped that has to be. */
@@ -73,9 +76,13 @@ bool tool_find(tool_file *file, const char *name, tool_input *out, char *why, si
 void tool_close(tool_file *file);
 /* Before the work: could the result be written there? False, and the reason, which names the option, if not. */
 bool tool_can_save(const char *option, const char *path, char *why, size_t why_bytes);
+/* The same of a file that is written in place, which may be a pipe or a device. */
+bool tool_can_write(const char *option, const char *path, char *why, size_t why_bytes);
 /* Writes under a temporary name beside `path`, then renames. */
 bool tool_save(const char *path, const tool_list *list, char *why, size_t why_bytes);
 
+/* False, and the reason, where the plan's kernel reads Q, K and V as they are, so that nothing is in its scratch. */
+bool tool_has_codes(const td_plan *plan, const td_attention_layout *layout, char *why, size_t why_bytes);
 /* Adds the arrays that a plan left in its scratch (`scratch`: a copy on the host) and the metadata that names the
  * arithmetic. False when memory is short. */
 bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,
@@ -96,7 +103,7 @@ tool_cuda *tool_cuda_open(char *why, size_t why_bytes);
 const char *tool_cuda_name(const tool_cuda *cuda);
 uint32_t tool_cuda_sm(const tool_cuda *cuda);
 /* Runs `op`, whose views are dense and begin at 0, on copies of host memory. `lse` may be NULL where op has none;
- * *scratch, where it is asked for, is a copy that the caller frees. */
+ * *scratch, where it is asked for, is a copy that the caller frees; fails where the plan leaves no codes in it. */
 bool tool_cuda_run(tool_cuda *cuda, const tandem_attention *op, const void *const inputs[3], void *o, float *lse,
                    unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes);
 void tool_cuda_close(tool_cuda *cuda);

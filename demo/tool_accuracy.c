@@ -68,6 +68,7 @@ typedef struct check {
 
 typedef struct table {
     const char *key, *also, *title;
+    const char *title_of_files; /* with --in; NULL: the same */
     const char *theirs; /* whose numbers stand beside ours; NULL: the paper's */
     const tool_family *family;
     uint32_t q_len, kv_len, layers, heads;
@@ -345,7 +346,7 @@ enum { TABLES = 12 };
 static void make_tables(table *t, bool quick)
 {
     const uint32_t q = quick ? 256 : 1024, kv = 4096, layers = 4, heads = 2;
-    static const char *const theirs = "their kernels, on an H200";
+    static const char *const theirs = "their kernels, on an H200", *const modes = "The modes as the authors' kernel was measured";
     const table tables[TABLES] = {
         {.key = "4", .also = "17", .title = "Smoothing: INT4 Q K per thread, E4M3 P V", .family = &family_video},
         {.key = "5",
@@ -362,8 +363,16 @@ static void make_tables(table *t, bool quick)
         {.key = "two-level", .title = "Rebuttal: two levels of accumulation, 8b", .family = &family_flat},
         {.key = "v-scale", .title = "Rebuttal: what shares a scale of V, 4b", .family = &family_flat},
         {.key = "variants", .title = "Rebuttal: SageAttention1, 8b, 4b; baselines", .family = &family_video},
-        {.key = "normal", .title = "Batch 1, 8 heads, 4096 x 4096, d 128", .theirs = theirs, .family = &family_normal},
-        {.key = "outliers", .title = "The same with outliers", .theirs = theirs, .family = &family_outlier}};
+        {.key = "normal",
+         .title = quick ? "Batch 1, 8 heads, 256 x 4096, d 128" : "Batch 1, 8 heads, 4096 x 4096, d 128",
+         .title_of_files = modes,
+         .theirs = theirs,
+         .family = &family_normal},
+        {.key = "outliers",
+         .title = "The same size with outliers",
+         .title_of_files = modes,
+         .theirs = theirs,
+         .family = &family_outlier}};
     for (int i = 0; i < TABLES; i++) {
         t[i] = tables[i];
         t[i].q_len = q;
@@ -518,6 +527,12 @@ static bool verdict(const accuracy *a, const table *t, bool worst, char *why, si
     return all;
 }
 
+/* What the title says of the synthetic tensors' sizes is not true of a file's. */
+static const char *title_of(const accuracy *a, const table *t)
+{
+    return a->file_count && t->title_of_files ? t->title_of_files : t->title;
+}
+
 static void print_verdict(const accuracy *a, const table *t, bool worst)
 {
     char why[1024];
@@ -529,6 +544,17 @@ static void print_verdict(const accuracy *a, const table *t, bool worst)
         printf("does not hold on these tensors: %s\n", why);
 }
 
+/* Bounds are for synthetic tensors of full size. */
+static bool has_bound(const accuracy *a, const row *r)
+{
+    return r->bound > 0 && !a->file_count && !a->quick;
+}
+
+static bool within_bound(const accuracy *a, const row *r)
+{
+    return !has_bound(a, r) || r->average.l1 <= r->bound;
+}
+
 static void print_table(const accuracy *a, const table *t, const tool_samples *samples)
 {
     bool any_paper = false, any_worst = false;
@@ -536,7 +562,7 @@ static void print_table(const accuracy *a, const table *t, const tool_samples *s
         any_paper = any_paper || (has(t->rows[i].paper) && !(isnan(t->rows[i].paper.l1)));
         any_worst = any_worst || has(t->rows[i].paper_worst);
     }
-    printf("Table %s%s%s. %s\n", t->key, t->also ? " (average), " : "", t->also ? t->also : "", t->title);
+    printf("Table %s%s%s. %s\n", t->key, t->also ? " (average), " : "", t->also ? t->also : "", title_of(a, t));
     const td_head *h = &samples->items[0].head;
     printf("  on %s", a->file_count ? a->in[0] : t->family->name);
     for (uint32_t i = 1; i < a->file_count; i++)
@@ -567,8 +593,8 @@ static void print_table(const accuracy *a, const table *t, const tool_samples *s
             printf(" |");
             print_metrics(r->paper_worst, true);
         }
-        if (r->bound > 0 && !a->file_count && !a->quick)
-            printf("  at most %g: %s", r->bound, r->average.l1 <= r->bound ? "yes" : "NO");
+        if (has_bound(a, r))
+            printf("  at most %g: %s", r->bound, within_bound(a, r) ? "yes" : "NO");
         printf("\n");
     }
     print_verdict(a, t, false);
@@ -614,7 +640,7 @@ static json_t *json_table(const accuracy *a, const table *t, const tool_samples 
             json_object_set_new(one, t->theirs ? "theirs" : "paper", json_metrics(r->paper));
         if (has(r->paper_worst))
             json_object_set_new(one, "paper_worst", json_metrics(r->paper_worst));
-        if (r->bound > 0 && !a->file_count && !a->quick)
+        if (has_bound(a, r))
             json_object_set_new(one, "bound", json_real(r->bound));
         json_array_append_new(rows, one);
     }
@@ -631,7 +657,7 @@ static json_t *json_table(const accuracy *a, const table *t, const tool_samples 
         json_array_append_new(tensors, json_string(a->in[i]));
     const bool all = verdict(a, t, false, why, sizeof why);
     json_t *it = json_pack("{s:s, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:s, s:o, s:o}", "table", t->key,
-                           "title", t->title, "tensors", tensors, "layers", (int)layers_of(samples), "heads",
+                           "title", title_of(a, t), "tensors", tensors, "layers", (int)layers_of(samples), "heads",
                            (int)samples->count, "faint_heads", (int)faint_heads(samples), "q_len", (int)h->q_len,
                            "kv_len", (int)h->kv_len, "head_dim", (int)h->dim, "order_holds", all,
                            all ? "equal" : "out_of_order", why, "order", checks, "rows", rows);
@@ -644,20 +670,35 @@ static json_t *json_table(const accuracy *a, const table *t, const tool_samples 
     return it;
 }
 
+static bool is_wanted(const accuracy *a, const table *t)
+{
+    if (a->only)
+        return !strcmp(a->only, t->key) || (t->also && !strcmp(a->only, t->also));
+    return !(a->file_count && t->theirs); /* those are about tensors of their own */
+}
+
+/* In its order, by the average and (where the paper has it) by the worst head, and within its bounds. */
+static bool is_good(const accuracy *a, const table *t)
+{
+    char why[1024];
+    bool good = verdict(a, t, false, why, sizeof why) && (!t->also || verdict(a, t, true, why, sizeof why));
+    for (uint32_t i = 0; i < t->row_count; i++)
+        good = good && within_bound(a, &t->rows[i]);
+    return good;
+}
+
 static int run(accuracy *a)
 {
     static table tables[TABLES];
     make_tables(tables, a->quick);
     json_t *json = json_array();
-    bool any = false;
+    char failed[128] = "";
     printf("Ours beside the paper's. The tensors differ (the paper's are CogVideoX's own), so compare the order, not "
            "the digits.\n\n");
     for (int i = 0; i < TABLES; i++) {
         table *t = &tables[i];
-        if (a->only ? strcmp(a->only, t->key) != 0 && (!t->also || strcmp(a->only, t->also) != 0)
-                    : a->file_count && t->theirs) /* those are about tensors of their own */
+        if (!is_wanted(a, t))
             continue;
-        any = true;
         tool_samples *samples = samples_of(a, t);
         if (!samples) {
             json_decref(json);
@@ -671,19 +712,74 @@ static int run(accuracy *a)
         judge(a, t);
         print_table(a, t, samples);
         json_array_append_new(json, json_table(a, t, samples));
-    }
-    if (!any) {
-        json_decref(json);
-        return tool_usage("accuracy",
-                          "--table \"%s\" is none of 4, 5, 6, 7, pv, 10, 15, 16, 17, ablation, two-level, "
-                          "v-scale, variants, normal, outliers",
-                          a->only);
+        if (!is_good(a, t))
+            snprintf(failed + strlen(failed), sizeof failed - strlen(failed), "%s%s", failed[0] ? ", " : "", t->key);
     }
     json_t *root =
         json_pack("{s:s, s:s, s:o}", "tandem", "accuracy", "backend", a->cuda ? "cuda" : "cpu", "tables", json);
     const bool written = !a->json || json_dump_file(root, a->json, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(root);
-    return written ? TOOL_OK : tool_fail("accuracy", "--json \"%s\" could not be written", a->json);
+    if (!written)
+        return tool_fail("accuracy", "--json \"%s\" could not be written", a->json);
+    return failed[0] ? tool_fail("accuracy", "out of order or out of bounds: table %s", failed) : TOOL_OK;
+}
+
+/* Files behind --in go into `a`, all else into `rest`. */
+static int split_arguments(accuracy *a, int argc, char **argv, char **rest, int most, int *rest_count)
+{
+    bool list = false; /* within the files of --in */
+    for (int i = 0; i < argc; i++) {
+        const bool joined = strncmp(argv[i], "--in=", 5) == 0, begins = strcmp(argv[i], "--in") == 0;
+        if (begins && (i + 1 == argc || strncmp(argv[i + 1], "--", 2) == 0))
+            return tool_usage("accuracy", "--in needs a value");
+        if (begins || joined || (list && strncmp(argv[i], "--", 2) != 0)) {
+            list = true;
+            if (begins)
+                continue;
+            if (a->file_count == MAX_FILES)
+                return tool_usage("accuracy", "--in \"%s\": more than %d files", argv[i], MAX_FILES);
+            a->in[a->file_count++] = argv[i] + (joined ? 5 : 0);
+            continue;
+        }
+        if (*rest_count == most)
+            return tool_usage("accuracy", "too many arguments, from \"%s\" on", argv[i]);
+        rest[(*rest_count)++] = argv[i];
+        list = false;
+    }
+    return TOOL_OK;
+}
+
+/* Whether --table names any, and --backend cuda would run any of its rows. */
+static int check_tables(const accuracy *a, bool cuda)
+{
+    static table tables[TABLES];
+    bool any = false, modes = false;
+    make_tables(tables, a->quick);
+    for (int i = 0; i < TABLES; i++)
+        for (uint32_t r = 0; is_wanted(a, &tables[i]) && r < tables[i].row_count; r++) {
+            any = true;
+            modes = modes || tables[i].rows[r].product;
+        }
+    if (!any)
+        return tool_usage("accuracy",
+                          "--table \"%s\" is none of 4, 5, 6, 7, pv, 10, 15, 16, 17, ablation, two-level, "
+                          "v-scale, variants, normal, outliers",
+                          a->only);
+    if (cuda && !modes)
+        return tool_usage("accuracy", "--backend cuda: no row of table %s is a mode that runs there", a->only);
+    return TOOL_OK;
+}
+
+static int refuse_clash(const accuracy *a)
+{
+    if (a->causal && !a->file_count)
+        return tool_usage("accuracy", "--causal needs --in: the synthetic tensors have no mask");
+    if (a->quick && a->file_count)
+        return tool_usage("accuracy", "--quick does not go with --in: it makes synthetic tensors smaller");
+    const char *ignored = a->only ? "--table" : a->json ? "--json" : a->backend ? "--backend" : a->quick ? "--quick" : NULL;
+    if (a->figures && ignored)
+        return tool_usage("accuracy", "%s does not go with --figures, which makes no tables", ignored);
+    return TOOL_OK;
 }
 
 int tool_accuracy(int argc, char **argv)
@@ -694,34 +790,18 @@ int tool_accuracy(int argc, char **argv)
                                    {"--quick", NULL, &a.quick},     {"--causal", NULL, &a.causal}};
     char *rest[32];
     int rest_count = 0;
-    bool list = false; /* within the files of --in */
-    for (int i = 0; i < argc; i++) {
-        const bool joined = strncmp(argv[i], "--in=", 5) == 0, begins = strcmp(argv[i], "--in") == 0;
-        if (begins && (i + 1 == argc || strncmp(argv[i + 1], "--", 2) == 0))
-            return tool_usage("accuracy", "--in needs a value");
-        if (begins || joined || (list && strncmp(argv[i], "--", 2) != 0)) {
-            list = true;
-            if (begins)
-                continue;
-            if (a.file_count == MAX_FILES)
-                return tool_usage("accuracy", "more than %d files", MAX_FILES);
-            a.in[a.file_count++] = argv[i] + (joined ? 5 : 0);
-            continue;
-        }
-        if (rest_count == sizeof rest / sizeof *rest)
-            return tool_usage("accuracy", "too many arguments, from \"%s\" on", argv[i]);
-        rest[rest_count++] = argv[i];
-        list = false;
-    }
-    if (tool_parse("accuracy", rest_count, rest, options, sizeof options / sizeof *options) != TOOL_OK)
+    if (split_arguments(&a, argc, argv, rest, sizeof rest / sizeof *rest, &rest_count) != TOOL_OK ||
+        tool_parse("accuracy", rest_count, rest, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     const int backend = a.backend ? tool_word(a.backend, (const char *const[]){"cpu", "cuda", NULL}) : 0;
     if (backend < 0)
         return tool_usage("accuracy", "--backend \"%s\" is none of cpu, cuda", a.backend);
-    if (a.causal && !a.file_count)
-        return tool_usage("accuracy", "--causal needs --in");
+    if (refuse_clash(&a) != TOOL_OK || check_tables(&a, backend == 1) != TOOL_OK)
+        return TOOL_USAGE;
     int status = TOOL_OK;
-    if (backend == 1 && !(a.cuda = tool_cuda_open(a.why, sizeof a.why)))
+    if (a.json && !tool_can_write("--json", a.json, a.why, sizeof a.why))
+        status = tool_fail("accuracy", "%s", a.why);
+    if (!status && backend == 1 && !(a.cuda = tool_cuda_open(a.why, sizeof a.why)))
         status = tool_fail("accuracy", "%s", a.why);
     for (uint32_t i = 0; i < a.file_count && !status; i++)
         if (!tool_samples_read(&a.file, a.in[i], i, a.causal, a.why, sizeof a.why))

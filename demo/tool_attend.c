@@ -51,6 +51,39 @@ static double now_ms(void)
     return (double)td_now_ns() * 1e-6;
 }
 
+/* Options that the precision or the backend would ignore are refused, with the reason. */
+static int refuse_clash(arguments *a)
+{
+    const bool ref = a->precision_value == PRECISION_REF, f16 = a->precision_value == PRECISION_F16;
+    const bool twin = a->backend_value == BACKEND_TWIN, cuda = a->backend_value == BACKEND_CUDA;
+    const struct {
+        bool both;
+        const char *option, *with, *why;
+    } clashes[] = {
+        {ref && a->codes, "--codes", "--precision ref", "it quantises nothing"},
+        {ref && a->smooth, "--smooth", "--precision ref", "it quantises nothing"},
+        {ref && a->granularity, "--granularity", "--precision ref", "it quantises nothing"},
+        {ref && a->isa, "--isa", "--precision ref", "it is plain C in float64"},
+        {ref && a->session, "--session", "--precision ref", "sessions have no such precision"},
+        {ref && cuda, "--backend cuda", "--precision ref", "it is computed on the CPU"},
+        {ref && twin, "--backend twin", "--precision ref", "it imitates no GPU"},
+        {f16 && a->granularity, "--granularity", "--precision f16", "its scales are always of a single row"},
+        {a->sm && !twin, "--sm", "this backend", "it names the GPU that --backend twin imitates"},
+        {a->isa && twin, "--isa", "--backend twin", "the twin computes as the GPU does, whatever the CPU"},
+        {a->isa && cuda, "--isa", "--backend cuda", "it is about the CPU's kernels"},
+        {a->threads && cuda, "--threads", "--backend cuda", "it is about the CPU's kernels"},
+        {a->session && a->codes, "--codes", "--session", "a session keeps its scratch to itself"},
+        {a->session && twin, "--backend twin", "--session", "no session imitates a GPU"},
+    };
+    for (size_t i = 0; i < sizeof clashes / sizeof *clashes; i++)
+        if (clashes[i].both)
+            return tool_usage("attend", "%s does not go with %s: %s", clashes[i].option, clashes[i].with,
+                              clashes[i].why);
+    if (a->isa) /* who names the CPU's instructions wants the CPU */
+        a->backend_value = BACKEND_CPU;
+    return TOOL_OK;
+}
+
 /* The command line, and everything of `op` that it says. */
 static int read_arguments(int argc, char **argv, arguments *a, tandem_attention *op)
 {
@@ -85,8 +118,6 @@ static int read_arguments(int argc, char **argv, arguments *a, tandem_attention 
     const int sm = a->sm ? tool_word(a->sm, sms) : 3;
     if (sm < 0)
         return tool_usage("attend", "--sm \"%s\" is none of 80, 86, 89, 90, 120", a->sm);
-    if (a->sm && backend != BACKEND_TWIN)
-        return tool_usage("attend", "--sm %s needs --backend twin", a->sm);
     a->sm_value = sm_values[sm];
 
     static const char *const granularities[] = {"thread", "thread-ada", "thread-hopper", "token",
@@ -127,18 +158,7 @@ static int read_arguments(int argc, char **argv, arguments *a, tandem_attention 
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     a->thread_count = threads ? (uint32_t)threads : cores > 0 ? (uint32_t)cores : 1;
     op->causal = a->causal;
-    if (precision == PRECISION_REF) {
-        const char *wrong = a->codes ? "--codes" : a->session ? "--session" : a->smooth ? "--smooth" : NULL;
-        if (!wrong && a->granularity)
-            wrong = "--granularity";
-        if (!wrong && (backend == BACKEND_CUDA || backend == BACKEND_TWIN))
-            wrong = "--backend cuda or twin";
-        if (wrong)
-            return tool_usage("attend", "%s does not go with --precision ref", wrong);
-    }
-    if (a->session && (a->codes || backend == BACKEND_TWIN))
-        return tool_usage("attend", "%s does not go with --session", a->codes ? "--codes" : "--backend twin");
-    return TOOL_OK;
+    return refuse_clash(a);
 }
 
 static tandem_view dense(uint32_t dtype, uint64_t heads, uint64_t rows, uint64_t dim)
@@ -290,7 +310,8 @@ static bool run_cpu(attend *a, uint32_t sm)
 {
     td_target target = td_target_for_sm(sm);
     target.twin = sm != 0;
-    if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK)
+    if (td_plan_attention(&a->op, &target, &a->plan, &a->layout, a->why, sizeof a->why) != TANDEM_OK ||
+        (a->args.codes && !tool_has_codes(&a->plan, &a->layout, a->why, sizeof a->why)))
         return false;
     if (a->plan.scratch_bytes > SIZE_MAX - 4096)
         return out_of_memory(a);

@@ -45,6 +45,7 @@ const char *const tool_bench_help =
     "  --round-ms N      about how long a lane's single frames take in a round, and its frames in flight\n"
     "  --no-waiting      not how late the host learns\n"
     "  --quick           2 rounds of 10 ms\n"
+    "  --strict          exit status 1 if a target was missed\n"
     "\n"
     "attention: N(0,1) in fp16, dense tensors [batch, heads, n, d]. Contenders, each in turn:\n"
     "  kernel      the attention kernel alone, on operands that are quantised already\n"
@@ -73,6 +74,7 @@ const char *const tool_bench_help =
     "                   default 250\n"
     "  --no-cudnn       without cuDNN\n"
     "  --quick          fewer shapes, 3 rounds of 20 ms\n"
+    "  --strict         exit status 1 if a target was missed\n"
     "\n"
     "daemon: a tandemd of its own, beside this program. First the hand-over as above (64 B; and 8 MiB,\n"
     "without a GPU 256 KiB), in this process and through tandemd in turn, on the same rung, every frame\n"
@@ -84,7 +86,11 @@ const char *const tool_bench_help =
     "  --json F         everything as JSON\n"
     "  --socket PATH    a tandemd that runs already; nobody else should use it meanwhile\n"
     "  --rounds N       of the hand-over; default 9\n"
-    "  --quick          2 rounds of 10 ms, clients for 1 s\n";
+    "  --quick          2 rounds of 10 ms, clients for 1 s\n"
+    "  --strict         exit status 1 if a target was missed\n"
+    "\n"
+    "Exit status 1, too, if a lane or a kernel that is there failed, if a result was wrong, or if nothing\n"
+    "was measured.\n";
 /* clang-format on */
 
 int tool_bench(int argc, char **argv)
@@ -189,6 +195,15 @@ uint32_t bench_print_targets(const bench_targets *targets)
     }
     printf("verdict: %u targets met, %u missed, %u not measured here\n", met, missed, targets->count - met - missed);
     return missed;
+}
+
+int bench_status(const char *bench, uint64_t measured, uint32_t missed, bool strict)
+{
+    if (!measured)
+        return tool_fail(bench, "nothing was measured");
+    if (strict && missed)
+        return tool_fail(bench, "--strict: %u target%s missed", (unsigned)missed, missed == 1 ? " was" : "s were");
+    return TOOL_OK;
 }
 
 json_t *bench_targets_json(const bench_targets *targets)

@@ -46,6 +46,9 @@ void bench_expect(bench_targets *targets, double value, bool at_least, double li
     __attribute__((format(printf, 5, 6)));
 /* One line for each that was measured, and one that counts them. Returns how many were missed. */
 uint32_t bench_print_targets(const bench_targets *targets);
+/* The exit status of a bench in which nothing broke: a line on stderr and TOOL_FAILED where nothing was measured or, if
+ * `strict`, where targets were missed. */
+int bench_status(const char *bench, uint64_t measured, uint32_t missed, bool strict);
 json_t *bench_targets_json(const bench_targets *targets);
 
 /* NVML, where there is one: clocks and power of the GPU with this UUID (16 bytes). All calls accept NULL. */

@@ -64,7 +64,7 @@ typedef struct row {
 
 typedef struct bench {
     const char *json;
-    bool cpu, quick;
+    bool cpu, quick, strict;
     bool tunes;      /* for `tandem tune`: outputs are not compared with float64, the first half of a turn does not count */
     bool inline_too;            /* INLINE has rows */
     uint32_t rounds;
@@ -109,19 +109,6 @@ static bool has_number(const char *list, uint32_t number)
     char word[16];
     snprintf(word, sizeof word, "%u", (unsigned)number);
     return has(list, word);
-}
-
-/* Every word of a list is one of `words`, or a number where there are none. */
-static bool all_known(const char *list, const char *const *words)
-{
-    char copy[256];
-    snprintf(copy, sizeof copy, "%s", list);
-    for (char *rest = copy, *word = strsep(&rest, ","); word; word = strsep(&rest, ",")) {
-        uint64_t number;
-        if (words ? tool_word(word, words) < 0 : !tool_number(word, 1, 1 << 20, &number))
-            return false;
-    }
-    return strlen(list) < sizeof copy;
 }
 
 static const char *shape_name(const shape *s, char text[64])
@@ -751,6 +738,24 @@ static uint32_t list_shapes(shape *out, const char *only, const char *ns, const 
     return count;
 }
 
+/* False, after a line that says it, if a length or width that was asked for is in no shape of the table. */
+static bool all_taken(const shape *shapes, uint32_t count, const char *ns, const char *dims)
+{
+    const char *const lists[] = {ns, dims}, *const names[] = {"--n", "--dim"};
+    for (int l = 0; l < 2; l++)
+        for (const char *at = lists[l]; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+            bool taken = false;
+            for (uint32_t i = 0; i < count && !taken; i++)
+                taken = strtoul(at, NULL, 10) == (l ? shapes[i].dim : shapes[i].n);
+            if (!taken)
+                return tool_usage("bench attention", "%s %.*s: no shape of the table has it with the other options",
+                                  names[l], (int)strcspn(at, ","), at), false;
+        }
+    if (!count)
+        tool_usage("bench attention", "no shape of the table has --only, --causal and --quick together");
+    return count != 0;
+}
+
 static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
 {
     const td_log quiet = {0};
@@ -837,18 +842,19 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
 {
     char why[400] = "";
     json_t *list = json_array();
-    uint32_t failed = 0;
+    uint32_t failed = 0, measured = 0;
     for (uint32_t i = 0; i < count; i++) {
         row rows[MOST_ROWS] = {{0}};
         uint32_t sets = 0;
         why[0] = 0;
-        if (!b->cpu && td_cu_enter(b->device, why, sizeof why) != TANDEM_OK)
-            break;
-        const uint32_t row_count = make_rows(b, &shapes[i], precisions, rows, &sets, why, sizeof why);
-        if (row_count)
-            measure(b, &shapes[i], rows, row_count, sets, why, sizeof why);
-        if (!b->cpu)
-            td_cu_leave(b->device);
+        uint32_t row_count = 0;
+        if (b->cpu || td_cu_enter(b->device, why, sizeof why) == TANDEM_OK) {
+            row_count = make_rows(b, &shapes[i], precisions, rows, &sets, why, sizeof why);
+            if (row_count)
+                measure(b, &shapes[i], rows, row_count, sets, why, sizeof why);
+            if (!b->cpu)
+                td_cu_leave(b->device);
+        }
         if (why[0]) {
             char name[64];
             printf("%s | %s\n", shape_name(&shapes[i], name), why);
@@ -863,6 +869,7 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
         }
         for (uint32_t r = 0; r < row_count; r++) {
             failed += rows[r].why[0] != 0;
+            measured += rows[r].us[SUSTAINED].count != 0;
             free_times(&rows[r]);
             free(rows[r].plan);
         }
@@ -872,14 +879,16 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
     json_decref(list);
     if (failed)
         return tool_fail("bench attention", "%u measurements failed", (unsigned)failed);
-    return saved;
+    return saved ? saved : bench_status("bench attention", measured, missed, b->strict);
 }
 
 int bench_attention(int argc, char **argv)
 {
     static const char *const backends[] = {"cuda", "cpu", NULL}, *const onlys[] = {"large", "small", NULL},
                       *const causals[] = {"yes", "no", "both", NULL},
-                      *const modes[] = {"8b", "f16", "4b", "auto", "none", NULL};
+                      *const modes[] = {"8b", "f16", "4b", "auto", "none", NULL},
+                      *const lengths[] = {"256", "512", "1024", "2048", "4096", "8192", "16384", "32768", NULL},
+                      *const widths[] = {"64", "80", "96", "128", NULL};
     const char *backend = "cuda", *only = NULL, *ns = NULL, *dims = NULL, *causal = "both", *precisions = "8b,f16,auto";
     const char *rounds = NULL, *run_ms = NULL, *tuning = NULL;
     bool no_cudnn = false;
@@ -889,7 +898,7 @@ int bench_attention(int argc, char **argv)
                                    {"--dim", &dims, NULL},           {"--causal", &causal, NULL},
                                    {"--precision", &precisions, NULL}, {"--rounds", &rounds, NULL},
                                    {"--run-ms", &run_ms, NULL},      {"--no-cudnn", NULL, &no_cudnn},
-                                   {"--tuning", &tuning, NULL},
+                                   {"--tuning", &tuning, NULL},      {"--strict", NULL, &b.strict},
                                    {"--quick", NULL, &b.quick}};
     const int parsed = tool_parse("bench attention", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
@@ -901,24 +910,34 @@ int bench_attention(int argc, char **argv)
         return tool_usage("bench attention", "--only \"%s\": must be large or small", only);
     if (tool_word(causal, causals) < 0)
         return tool_usage("bench attention", "--causal \"%s\": must be yes, no or both", causal);
-    if (!all_known(precisions, modes))
-        return tool_usage("bench attention", "--precision \"%s\": must be a list of 8b, f16, 4b, auto, or none", precisions);
-    if ((ns && !all_known(ns, NULL)) || (dims && !all_known(dims, NULL)))
-        return tool_usage("bench attention", "--n and --dim must be lists of numbers");
+    if (tool_words("bench attention", "--precision", precisions, modes) != TOOL_OK ||
+        (ns && tool_words("bench attention", "--n", ns, lengths) != TOOL_OK) ||
+        (dims && tool_words("bench attention", "--dim", dims, widths) != TOOL_OK))
+        return TOOL_USAGE;
+    const bool cpu = !strcmp(backend, "cpu"), none = has(precisions, "none");
+    if (none && strcmp(precisions, "none"))
+        return tool_usage("bench attention", "--precision \"%s\": none goes with no other", precisions);
+    if (none && (cpu || no_cudnn))
+        return tool_usage("bench attention", "--precision none leaves cuDNN alone, and %s leaves that out",
+                          cpu ? "--backend cpu" : "--no-cudnn");
+    if (cpu && no_cudnn)
+        return tool_usage("bench attention", "--no-cudnn does not go with --backend cpu: cuDNN needs a GPU");
+    if (tuning && !has(precisions, "auto"))
+        return tool_usage("bench attention", "--tuning is what auto goes by, and --precision %s is without it", precisions);
     if (rounds && !tool_number(rounds, 1, 1000, &number))
         return tool_usage("bench attention", "--rounds \"%s\": must be a number from 1 to 1000", rounds);
     if (run_ms && !tool_number(run_ms, 0, 60000, &run))
         return tool_usage("bench attention", "--run-ms \"%s\": must be a number from 0 to 60000", run_ms);
     b.rounds = (uint32_t)number;
     b.run_us = 1e3 * (double)run;
-    b.cpu = !strcmp(backend, "cpu");
+    b.cpu = cpu;
     shape shapes[MOST_SHAPES];
     const uint32_t count =
         list_shapes(shapes, only, ns, dims, strcmp(causal, "both") ? causal : NULL, b.quick, b.cpu);
-    if (!count)
-        return tool_usage("bench attention", "no shape of the table is left by --only, --n, --dim and --causal");
+    if (!all_taken(shapes, count, ns, dims))
+        return TOOL_USAGE;
     char why[400] = "";
-    if (b.json && !tool_can_save("--json", b.json, why, sizeof why))
+    if (b.json && !tool_can_write("--json", b.json, why, sizeof why))
         return tool_fail("bench attention", "%s", why);
 
     static td_choice_table table;

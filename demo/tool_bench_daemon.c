@@ -66,7 +66,8 @@ typedef struct bench {
     bench_targets targets;
     uint32_t rounds;
     double round_ms, seconds;
-    bool is_cpu;
+    uint64_t measured; /* frames and waits */
+    bool is_cpu, strict;
 } bench;
 
 /* A client. */
@@ -399,6 +400,7 @@ static bool hand_over(bench *b, const payload *p, json_t *list)
                    bench_at(&l->round_trip, 0.99), bench_median(&l->in_flight), bench_median(&l->cpu),
                    bench_median(&l->job));
         good = good && !l->why[0] && !l->wrong;
+        b->measured += l->round_trip.count;
         json_array_append_new(lanes, lane_report(l));
     }
     json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "payload", p->name, "job", p->job, "lanes", lanes));
@@ -518,7 +520,9 @@ static int run(bench *b, const char *json)
     json_object_set_new(report, "targets", bench_targets_json(&b->targets));
     json_object_set_new(report, "missed", json_integer(missed));
     const int saved = bench_save(report, json);
-    return good ? saved : tool_fail("bench daemon", "%s", why);
+    if (!good)
+        return tool_fail("bench daemon", "%s", why);
+    return saved ? saved : bench_status("bench daemon", b->measured, missed, b->strict);
 }
 
 static bool open_table(bench *b)
@@ -533,9 +537,10 @@ static bool open_table(bench *b)
 int bench_daemon(int argc, char **argv)
 {
     const char *json = NULL, *socket = NULL, *rounds = NULL;
-    bool quick = false;
-    const tool_option options[] = {
-        {"--json", &json, NULL}, {"--socket", &socket, NULL}, {"--rounds", &rounds, NULL}, {"--quick", NULL, &quick}};
+    bool quick = false, strict = false;
+    const tool_option options[] = {{"--json", &json, NULL},     {"--socket", &socket, NULL},
+                                   {"--rounds", &rounds, NULL}, {"--quick", NULL, &quick},
+                                   {"--strict", NULL, &strict}};
     uint64_t number = 0, index = 0;
     char why[420] = "";
     if (argc == 3 && !strcmp(argv[0], "--client") && tool_number(argv[1], 0, 1 << 20, &number) &&
@@ -545,12 +550,13 @@ int bench_daemon(int argc, char **argv)
         return TOOL_USAGE;
     if (rounds && !tool_number(rounds, 1, 1000, &number))
         return tool_usage("bench daemon", "--rounds \"%s\": must be a number from 1 to 1000", rounds);
-    if (json && !tool_can_save("--json", json, why, sizeof why))
+    if (json && !tool_can_write("--json", json, why, sizeof why))
         return tool_fail("bench daemon", "%s", why);
     bench *b = calloc(1, sizeof *b);
     if (!b)
         return tool_fail("bench daemon", "out of memory");
     b->table_fd = b->daemon.conn.fd = -1;
+    b->strict = strict;
     b->rounds = rounds ? (uint32_t)number : quick ? 2 : 9;
     b->round_ms = quick ? 10 : 40;
     b->seconds = quick ? 1 : 6;

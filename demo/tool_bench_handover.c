@@ -34,7 +34,7 @@ typedef struct handover {
     bench_nvml *nvml;
     uint32_t rounds, wanted; /* wanted: payloads, one bit each */
     double round_ms; /* that a lane may take for single frames in a round, and for frames in flight */
-    bool is_cpu;
+    bool is_cpu, strict;
 } handover;
 
 enum { VULKAN, CHAIN, PROBE, CUDA, RECORDED, INLINE, TIMELINE, RUNG_HOST, RUNG_COPY, RUNG_CPU };
@@ -368,8 +368,9 @@ static json_t *enqueueing(handover *h)
 
 static int run(handover *h, const char *json, double seconds)
 {
-    uint64_t wrong = 0;
+    uint64_t wrong = 0, measured = 0;
     uint32_t broken = 0;
+    bool there[LANES];
     json_t *list = json_array();
     char driver[768];
     const td_vk_caps *caps = td_vk_get_caps(h->vk.vk);
@@ -377,8 +378,11 @@ static int run(handover *h, const char *json, double seconds)
     snprintf(driver, sizeof driver, "%.700s", h->vk.driver);
     printf("%s, %s, consumer's begin by %s\n", h->vk.properties.deviceName, driver,
            h->vk.shader_clock ? "the shader's clock" : "timestamp");
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < LANES; i++) {
         lane_open(&h->lanes[i], &h->vk);
+        there[i] = !h->lanes[i].why[0];
+    }
+    there[CUDA] = there[PROBE]; /* whose buffers it uses */
     for (uint32_t i = 0; i < PAYLOADS; i++) {
         const payload *p = &h->payloads[i];
         if (!(h->wanted >> i & 1))
@@ -391,8 +395,9 @@ static int run(handover *h, const char *json, double seconds)
             figures *f = &h->figures[i][l];
             json_array_append_new(lanes, lane_json(&h->lanes[l], f));
             wrong += f->wrong;
+            measured += f->round_trip.count;
             /* A rung that is not there is no failure; one that is there and broke is. */
-            if (f->frames && f->why[0]) {
+            if (there[l] && f->why[0]) {
                 printf("%s: %s\n", h->lanes[l].name, f->why);
                 broken++;
             }
@@ -429,17 +434,18 @@ static int run(handover *h, const char *json, double seconds)
     const int saved = bench_save(report, json);
     if (wrong || broken)
         return tool_fail("bench handover", "%" PRIu64 " frames were wrong, %u lanes broke", wrong, (unsigned)broken);
-    return saved;
+    return saved ? saved : bench_status("bench handover", measured, missed, h->strict);
 }
 
 int bench_handover(int argc, char **argv)
 {
     static const char *const words[] = {"64B", "256K", "8M", "64M", "demo", NULL};
     const char *json = NULL, *payloads = NULL, *rounds = NULL, *budget = NULL;
-    bool quick = false, no_waits = false;
+    bool quick = false, no_waits = false, strict = false;
     const tool_option options[] = {{"--json", &json, NULL},     {"--payloads", &payloads, NULL},
                                    {"--rounds", &rounds, NULL}, {"--round-ms", &budget, NULL},
-                                   {"--quick", NULL, &quick},   {"--no-waiting", NULL, &no_waits}};
+                                   {"--quick", NULL, &quick},   {"--no-waiting", NULL, &no_waits},
+                                   {"--strict", NULL, &strict}};
     const int parsed = tool_parse("bench handover", argc, argv, options, sizeof options / sizeof *options);
     uint64_t number = 0;
     char why[400] = "";
@@ -448,6 +454,7 @@ int bench_handover(int argc, char **argv)
     handover *h = calloc(1, sizeof *h);
     if (!h)
         return tool_fail("bench handover", "out of memory");
+    h->strict = strict;
     h->rounds = quick ? 2 : 7;
     h->round_ms = quick ? 10 : 30;
     int result = TOOL_OK;
@@ -459,18 +466,16 @@ int bench_handover(int argc, char **argv)
         result = tool_usage("bench handover", "--round-ms \"%s\": must be a number from 1 to 10000", budget);
     else if (budget)
         h->round_ms = (double)number;
+    if (!result && payloads)
+        result = tool_words("bench handover", "--payloads", payloads, words);
     for (const char *at = payloads; !result && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         char word[16];
         snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
-        const int which = tool_word(word, words);
-        if (which < 0)
-            result = tool_usage("bench handover", "--payloads \"%s\": must be of 64B, 256K, 8M, 64M, demo", payloads);
-        else
-            h->wanted |= 1u << which;
+        h->wanted |= 1u << tool_word(word, words);
     }
     if (!payloads)
         h->wanted = ~0u;
-    if (!result && json && !tool_can_save("--json", json, why, sizeof why))
+    if (!result && json && !tool_can_write("--json", json, why, sizeof why))
         result = tool_fail("bench handover", "%s", why);
     if (!result && !bench_vk_open(&h->vk, why, sizeof why))
         result = tool_fail("bench handover", "%s", why);

@@ -121,6 +121,8 @@ int tool_calibrate(int argc, char **argv)
     for (uint32_t i = 0; i < file_count && !status; i++)
         if (!tool_samples_read(&samples, files[i], i, causal, why, sizeof why))
             status = tool_fail("calibrate", "%s", why);
+    if (!status && json_path && !tool_can_write("--json", json_path, why, sizeof why))
+        status = tool_fail("calibrate", "%s", why);
     if (status)
         goto end;
     all = calloc(samples.count, sizeof *all);

@@ -178,6 +178,18 @@ void tool_arithmetic(const tandem_attention *op, const td_plan *plan, const td_a
                   layout->v_is_f16 ? "fp16" : "e4m3", layout->v_is_f16 ? "" : "saturating, ");
 }
 
+bool tool_has_codes(const td_plan *plan, const td_attention_layout *layout, char *why, size_t why_bytes)
+{
+    if (layout->q_codes != UINT64_MAX)
+        return true;
+    const td_kernel *kernel = plan->records[plan->record_count - 1].kernel;
+    td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+            "--codes: kernel %s reads q, k and v as they are in the file, so there are no codes to write "
+            "(with --smooth or F32 tensors there are)",
+            kernel->entry ? kernel->entry : kernel->name);
+    return false;
+}
+
 bool tool_codes(const tandem_attention *op, const td_plan *plan, const td_attention_layout *layout,
                 const unsigned char *scratch, tool_list *out)
 {

@@ -77,10 +77,9 @@ static bool wait_for(tool_cuda *c, uint64_t sequence, char *why, size_t why_byte
 bool tool_cuda_run(tool_cuda *c, const tandem_attention *op, const void *const inputs[3], void *o, float *lse,
                    unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes)
 {
-    /* f16 without a prologue leaves no codes behind */
-    const td_target target = scratch && op->precision == TANDEM_PRECISION_F16 ? td_target_for_sm(tool_cuda_sm(c))
-                                                                              : td_target_for_stream(tool_cuda_sm(c));
-    if (td_plan_attention(op, &target, &ran->plan, &ran->layout, why, why_bytes) != TANDEM_OK)
+    const td_target target = td_target_for_stream(tool_cuda_sm(c));
+    if (td_plan_attention(op, &target, &ran->plan, &ran->layout, why, why_bytes) != TANDEM_OK ||
+        (scratch && !tool_has_codes(&ran->plan, &ran->layout, why, why_bytes)))
         return false;
     const uint64_t kv_rows = (uint64_t)op->batch * op->kv_heads * op->kv_len,
                    q_rows = (uint64_t)op->batch * op->heads * op->q_len;

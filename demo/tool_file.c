@@ -151,17 +151,32 @@ end:
     return done;
 }
 
+static bool folder_takes_files(const char *option, const char *path, char *file, char *why, size_t why_bytes)
+{
+    char *slash = strrchr(file, '/');
+    if (slash)
+        slash[slash == file] = 0;
+    const bool can = access(slash ? file : ".", W_OK | X_OK) == 0;
+    if (!can)
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path, strerror(errno));
+    return can;
+}
+
 bool tool_can_save(const char *option, const char *path, char *why, size_t why_bytes)
 {
     char *real = resolve(option, path, why, why_bytes);
-    if (!real)
-        return false;
-    char *slash = strrchr(real, '/');
-    if (slash)
-        slash[slash == real] = 0;
-    const bool can = access(slash ? real : ".", W_OK | X_OK) == 0;
-    if (!can)
-        td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path, strerror(errno));
+    const bool can = real && folder_takes_files(option, path, real, why, why_bytes);
     free(real);
+    return can;
+}
+
+bool tool_can_write(const char *option, const char *path, char *why, size_t why_bytes)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return tool_can_save(option, path, why, why_bytes);
+    const bool folder = S_ISDIR(st.st_mode), can = !folder && access(path, W_OK) == 0;
+    if (!can)
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path, strerror(folder ? EISDIR : errno));
     return can;
 }

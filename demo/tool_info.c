@@ -155,12 +155,17 @@ int tool_info(int argc, char **argv)
     bool json = false;
     const char *path = NULL;
     survey_tuning tuning = {0};
-    char why[400] = "";
+    static td_choice_table table;
+    char why[400] = "", reason[300] = "";
     const tool_option options[] = {{"--json", NULL, &json}, {"--tuning", &path, NULL}};
     if (tool_parse("info", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (path && !tool_tuning_text(path, &tuning.text, &tuning.bytes, why, sizeof why))
-        return tool_fail("info", "%s", why);
+        return tool_fail("info", "--tuning %s", why);
+    if (tuning.text && td_choice_parse(tuning.text, tuning.bytes, &table, reason, sizeof reason) != TANDEM_OK) {
+        free(tuning.text);
+        return tool_fail("info", "--tuning \"%s\" is no table of `tandem tune`: %s", path, reason);
+    }
     cuda_report cuda = {0};
     session_report host = {0};
     vulkan_report *vulkan = calloc(1, sizeof *vulkan);

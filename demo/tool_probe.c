@@ -28,7 +28,7 @@ typedef struct gpu_side {
 /* A unit, and what came of the three experiments on it. */
 typedef struct finding {
     uint32_t unit, sm; /* sm: of the GPU, or of the one that the model imitates */
-    bool there, measured;
+    bool there, measured, absent; /* absent: the GPU has no such unit */
     char why[256];                         /* it is not there */
     uint32_t kept;                         /* leading mantissa bits of C that survive with A = B = 0 */
     char bits[TD_PROBE_MANTISSA_BITS + 1]; /* '1': survives */
@@ -78,7 +78,7 @@ static bool run_model(uint32_t unit, uint32_t tiles, uint32_t sm, const arrays *
     return status == TANDEM_OK && td_exec_cpu_run(&plan, views, 0, 4, NULL) == TANDEM_OK;
 }
 
-static bool run_gpu(gpu_side *gpu, uint32_t unit, uint32_t tiles, const arrays *it, char *why, size_t why_bytes)
+static tandem_status run_gpu(gpu_side *gpu, uint32_t unit, uint32_t tiles, const arrays *it, char *why, size_t why_bytes)
 {
     static td_plan plan;
     const td_target target = td_target_for_sm(td_cu_device_info(gpu->device)->sm);
@@ -108,16 +108,18 @@ static bool run_gpu(gpu_side *gpu, uint32_t unit, uint32_t tiles, const arrays *
     if (status != TANDEM_ERROR_BUSY)
         for (int i = 0; i < TD_PROBE_VIEWS; i++)
             td_cu_mem_free(gpu->device, &mems[i]);
-    return status == TANDEM_OK;
+    return status;
 }
 
 /* D of the tiles in `it`, measured or modelled. */
 static bool run_unit(finding *f, gpu_side *gpu, uint32_t tiles, arrays *it)
 {
     f->why[0] = 0;
-    if (gpu)
-        f->there = run_gpu(gpu, f->unit, tiles, it, f->why, sizeof f->why);
-    else
+    if (gpu) {
+        const tandem_status status = run_gpu(gpu, f->unit, tiles, it, f->why, sizeof f->why);
+        f->there = status == TANDEM_OK;
+        f->absent = status == TANDEM_ERROR_UNSUPPORTED;
+    } else
         f->there = run_model(f->unit, tiles, f->sm, it, it->at[TD_PROBE_D], f->why, sizeof f->why);
     return f->there;
 }
@@ -156,10 +158,10 @@ static void random_experiment(finding *f, gpu_side *gpu, uint32_t tiles, uint64_
     td_probe_fill_random(f->unit, tiles, seed, it->at[0], it->at[1], it->at[2]);
     if (!run_unit(f, gpu, tiles, it))
         return;
+    f->elements = (uint64_t)tiles * TD_PROBE_ELEMENTS;
     if (!gpu)
         return;
     f->there = run_model(f->unit, tiles, f->sm, it, it->model, f->why, sizeof f->why);
-    f->elements = (uint64_t)tiles * TD_PROBE_ELEMENTS;
     const float *d = it->at[TD_PROBE_D];
     for (uint64_t i = 0; f->there && i < f->elements; i++)
         if (td_bits(d[i]) != td_bits(it->model[i]) && f->unequal++ == 0) {
@@ -218,8 +220,11 @@ static void text_finding(const finding *f)
     if (f->one_seen >= 0 && f->one_seen + 1 < TD_PROBE_POWERS)
         printf("                        2^%d + 1.5 adds %g; 2^%d - 1 adds %g\n", f->one_seen,
                (double)f->halves[f->one_seen], f->one_seen + 1, (double)f->minus[f->one_seen + 1]);
-    if (!f->measured)
+    if (!f->measured) {
+        printf("  random tiles          %" PRIu64 " elements by the model; there is no GPU to compare them with\n",
+               f->elements);
         return;
+    }
     printf("  random tiles          %" PRIu64 " elements against the twin's model, bit by bit: %" PRIu64
            " equal, %" PRIu64 " unequal\n",
            f->elements, f->elements - f->unequal, f->unequal);
@@ -248,6 +253,23 @@ static const char *conclusion(const finding *findings, uint32_t count, char *tex
     }
     snprintf(text, text_bytes, "no FP8 tensor core was measured");
     return text;
+}
+
+/* Whether every unit that the GPU has ran, and added up as the twin's model of it does, bit by bit. */
+static bool all_as_modelled(const finding *findings, uint32_t count, char *why, size_t why_bytes)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const finding *f = &findings[i];
+        if (!f->there && !f->absent)
+            td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s was not run: %s", td_probe_name(f->unit), f->why);
+        else if (f->there && f->unequal)
+            td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s differs from the twin's model in %" PRIu64 " of %" PRIu64
+                    " elements", td_probe_name(f->unit), f->unequal, f->elements);
+        else
+            continue;
+        return false;
+    }
+    return true;
 }
 
 static bool write_json(const char *path, const gpu_side *gpu, const finding *findings, uint32_t count,
@@ -351,6 +373,8 @@ static int probe(bool cuda, bool cpu, uint32_t tiles, uint64_t seed, const char 
     }
     conclusion(findings, count, verdict, sizeof verdict);
     printf("\n%s\n", verdict);
+    if (measured && !all_as_modelled(findings, count, why, sizeof why))
+        status = tool_fail("probe", "%s", why);
     if (json && !write_json(json, &gpu, findings, count, verdict, why, sizeof why))
         status = tool_fail("probe", "%s", why);
 done:
@@ -381,6 +405,9 @@ int tool_probe(int argc, char **argv)
     if (tiles_text && !tool_number(tiles_text, 1, TD_PROBE_MOST_TILES, &tiles))
         return tool_usage("probe", "--tiles \"%s\" is not a number from 1 to %d", tiles_text, TD_PROBE_MOST_TILES);
     if (seed_text && !tool_number(seed_text, 0, UINT64_MAX, &seed))
-        return tool_usage("probe", "--seed \"%s\" is not a number", seed_text);
+        return tool_usage("probe", "--seed \"%s\" is not a number from 0 to 2^64 - 1", seed_text);
+    char why[400] = "";
+    if (json && !tool_can_write("--json", json, why, sizeof why))
+        return tool_fail("probe", "%s", why);
     return probe(which == 1, which == 2, (uint32_t)tiles, seed, json);
 }

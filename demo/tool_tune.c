@@ -302,6 +302,10 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
         printf("%s, auto by %s: %zu shapes, %u lose more than 5 %%, at most %.1f %%\n", device.device,
                path ? path : "what came with this build", losses.count, (unsigned)over, 100 * bench_at(&losses, 1));
     bench_free(&losses);
+    if (good && !json_array_size(list)) {
+        td_fail(why, sizeof why, TANDEM_ERROR_DEVICE, "nothing was measured");
+        good = false;
+    }
     json_t *report = bench_report("tune", device.device, "");
     json_object_set_new(report, "shapes", list);
     json_object_set_new(report, "over_5_percent", json_integer(over));
@@ -312,8 +316,9 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
 int tool_tune(int argc, char **argv)
 {
     static const char *const backends[] = {"cuda", "cpu", NULL};
-    const char *out = NULL, *dims = "64,80,96,128", *checked = NULL;
-    const char *by = NULL, *shapes = NULL, *backend = "cuda", *json = NULL;
+    static const char *const head_dims[] = {"32", "64", "80", "96", "128", "256", NULL};
+    const char *out = NULL, *dims = NULL, *checked = NULL;
+    const char *by = NULL, *shapes = NULL, *backend = NULL, *json = NULL;
     bool with_4b = false, quick = false, proves = false;
     uint64_t count = 200;
     const tool_option options[] = {{"--out", &out, NULL},
@@ -331,12 +336,18 @@ int tool_tune(int argc, char **argv)
     const int parsed = tool_parse("tune", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)
         return parsed;
-    if (checked && (out || with_4b || quick || proves))
-        return tool_usage("tune", "--check goes with no other option");
-    if (!proves && (by || shapes || json || strcmp(backend, "cuda")))
-        return tool_usage("tune", "--tuning, --shapes, --backend and --json go with --prove");
-    if (proves && (out || with_4b || quick))
-        return tool_usage("tune", "--out, --4b and --quick do not go with --prove");
+    const char *of_prove = by ? "--tuning" : shapes ? "--shapes" : json ? "--json" : backend ? "--backend" : NULL;
+    const char *of_tune = out ? "--out" : dims ? "--dim" : with_4b ? "--4b" : quick ? "--quick" : NULL;
+    if (checked && (of_tune || of_prove || proves))
+        return tool_usage("tune", "%s: --check goes with no other option", of_tune ? of_tune : of_prove ? of_prove : "--prove");
+    if (!proves && of_prove)
+        return tool_usage("tune", "%s: --tuning, --shapes, --backend and --json go with --prove", of_prove);
+    if (proves && of_tune)
+        return tool_usage("tune", "%s: --out, --dim, --4b and --quick do not go with --prove", of_tune);
+    if (!backend)
+        backend = "cuda";
+    if (dims && tool_words("tune", "--dim", dims, head_dims) != TOOL_OK)
+        return TOOL_USAGE;
     if (shapes && !tool_number(shapes, 1, 100000, &count))
         return tool_usage("tune", "--shapes \"%s\": must be a number from 1 to 100000", shapes);
     if (tool_word(backend, backends) < 0)
@@ -347,17 +358,10 @@ int tool_tune(int argc, char **argv)
         return check(checked);
 
     memset(&table, 0, sizeof table);
-    snprintf(list, sizeof list, "%s", dims);
+    snprintf(list, sizeof list, "%s", dims ? dims : "64,80,96,128");
     for (char *rest = list, *word = strsep(&rest, ","); word; word = strsep(&rest, ","))
         for (uint32_t causal = 0; causal < 2; causal++) {
-            uint64_t dim;
-            if (!tool_number(word, 1, 256, &dim) ||
-                (dim != 32 && dim != 64 && dim != 80 && dim != 96 && dim != 128 && dim != 256))
-                return tool_usage("tune", "--dim \"%s\": must be a list of 32, 64, 80, 96, 128 and 256", dims);
-            for (uint32_t i = 0; i < table.count; i++)
-                if (table.parts[i].head_dim == dim && table.parts[i].causal == causal)
-                    return tool_usage("tune", "--dim \"%s\": %u is there twice", dims, (unsigned)dim);
-            table.parts[table.count].head_dim = (uint32_t)dim;
+            table.parts[table.count].head_dim = (uint32_t)strtoul(word, NULL, 10);
             table.parts[table.count++].causal = causal;
         }
     if (out)

@@ -33,9 +33,18 @@ def report(*args):
     path = FOLDER / "report.json"
     path.unlink(missing_ok=True)
     run = tool("accuracy", "--json", path, *args)
-    if run.returncode:
+    if not path.exists():
         raise AssertionError(f"{args}: exit {run.returncode}: {run.stderr}")
-    return {t["table"]: t for t in json.loads(path.read_text())["tables"]}, run.stdout
+    tables = {t["table"]: t for t in json.loads(path.read_text())["tables"]}
+    failed = [k for k, t in tables.items() if not (t["order_holds"] and t.get("worst_order_holds", True) and in_bounds(t))]
+    says = f"tandem accuracy: out of order or out of bounds: table {', '.join(failed)}\n" if failed else ""
+    if (run.returncode, run.stderr) != (1 if failed else 0, says):
+        raise AssertionError(f"{args}: exit {run.returncode} though {failed or 'nothing'} failed: {run.stderr}")
+    return tables, run.stdout
+
+
+def in_bounds(table):
+    return all(r["average"]["relative_l1"] <= r["bound"] for r in table["rows"] if "bound" in r)
 
 
 def l1(table, name, which="average"):
@@ -171,6 +180,13 @@ class Files(unittest.TestCase):
         self.assertEqual(list(tables), "4 5 6 7 pv 10 ablation two-level v-scale variants".split())
         failed = check_verdicts(self, tables, text)
         self.assertIn("4", failed)
+
+    def test_shape_of_a_file(self):
+        """No table of a file claims the size of the synthetic tensors."""
+        for table in ("normal", "outliers", "4"):
+            tables, text = report("--in", self.path, "--table", table)
+            self.assertIn("1 layer, 8 heads, 200 x 300, d 64\n", text)
+            self.assertNotRegex(text + json.dumps(tables), r"4096|d 128")
 
     def test_calibrate(self):
         plan = FOLDER / "plan.json"

@@ -60,12 +60,21 @@ def attend(arrays, dtypes, precision, *options):
     out = FOLDER / "out.safetensors"
     out.unlink(missing_ok=True)
     run = tool("attend", "--in", FOLDER / "in.safetensors", "--out", out, "--precision", precision, "--json", *options)
+    if run.returncode and "--codes" in options and "so there are no codes to write" in run.stderr:
+        if out.exists():
+            raise AssertionError("there are no codes, and yet a file")
+        done = attend(arrays, dtypes, precision, *(o for o in options if o != "--codes"))
+        if not done.metadata["kernel"].startswith(("attn_f16_wgmma", "attn_bf16_wgmma")):
+            raise AssertionError(f"{precision} {options}: no codes by {done.metadata['kernel']}")
+        return done
     if run.returncode:
         raise AssertionError(f"{precision} {options}: exit {run.returncode}: {run.stderr}")
     done.report = json.loads(run.stdout)
     tensors, done.metadata = R.load(out)
     done.dtypes = {name: t for name, (t, _) in tensors.items()}
     done.codes = {name: x for name, (_, x) in tensors.items()}
+    if "--codes" in options and "q_codes" not in tensors:
+        raise AssertionError(f"{precision} {options}: exit 0, and no codes")
     done.o = R.decode(*reversed(tensors["o"]))
     done.lse = done.codes["lse"]
     return done
@@ -113,7 +122,7 @@ class Codes(unittest.TestCase):
         options += ("--codes",) + (("--causal",) if causal else ()) + (("--scale", repr(scale)) if scale else ())
         got = attend(arrays, dtypes, precision, *options)
         want = R.quantise(got.q, got.k, got.v, precision, granularity, smooth, v_kind)
-        direct = got.metadata["kernel"].startswith(("attn_f16_wgmma", "attn_bf16_wgmma"))  # reads the tensors themselves
+        direct = "q_codes" not in got.codes  # the kernel reads the tensors themselves
         self.assertEqual(sorted(got.codes), sorted(["o", "lse"] if direct else [*want, "o", "lse"]))
         for name, array in () if direct else want.items():
             if not same_bits(got.codes[name], array):
@@ -531,6 +540,10 @@ class Words(unittest.TestCase):
             (("--shapes", "9"), 2, "go with --prove"),
             (("--prove", "--quick"), 2, "do not go with --prove"),
             (("--prove", "--shapes", "0"), 2, '--shapes "0"'),
+            (("--prove", "--dim", "64"), 2, "--dim"),
+            (("--check", path, "--dim", "64"), 2, "--dim"),
+            (("--check", path, "--backend", "cpu"), 2, "--backend"),
+            (("--backend", "cuda"), 2, "--backend"),
             (("--prove", "--tuning", path, "--backend", "cpu"), 1, "parts[0].f16.kernel[7][7] is -3"),
             (("--out", FOLDER / "no/such/folder/x.json"), 1, "no/such/folder"),
         ):
@@ -538,9 +551,13 @@ class Words(unittest.TestCase):
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn(said, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
-        session = json.loads(tool("info", "--json", "--tuning", path).stdout)["host_session"]
-        self.assertIn("desc.tuning: parts[0].f16.kernel[7][7] is -3", session["reason"])
-        self.assertEqual(tool("info", "--tuning", FOLDER / "nothing.json").returncode, 1)
+        for rubbish in (path.read_bytes(), b"", b"rubbish", b"{}", bytes(range(256)) * 1000):
+            path.write_bytes(rubbish)
+            for options in ((), ("--json",)):
+                self.one_line(tool("info", "--tuning", path, *options), 1, "--tuning", path.name)
+        path.write_text(json.dumps(table))
+        self.one_line(tool("info", "--tuning", path), 1, "parts[0].f16.kernel[7][7] is -3")
+        self.one_line(tool("info", "--tuning", FOLDER / "nothing.json"), 1, "nothing.json")
         done = tool("bench", "attention", "--backend", "cpu", "--tuning", path)
         self.assertEqual(done.returncode, 1)
         self.assertIn("parts[0].f16.kernel[7][7]", done.stderr)
@@ -679,9 +696,46 @@ class Words(unittest.TestCase):
             (["attend", *files, "--precision", "ref", "--smooth", "k"], "--smooth"),
             (["attend", *files, "--precision", "ref", "--backend", "cuda"], "cuda"),
             ([*whole, "--bad\noption"], "--bad?option"),
+            # What the precision or the backend would ignore.
+            (["attend", *files, "--precision", "f16", "--granularity", "tensor"], "--granularity"),
+            (["attend", *files, "--precision", "ref", "--granularity", "tensor"], "--granularity"),
+            (["attend", *files, "--precision", "ref", "--isa", "c"], "--isa"),
+            (["attend", *files, "--precision", "ref", "--session"], "--session"),
+            ([*whole, "--isa", "c", "--backend", "twin"], "--isa"),
+            ([*whole, "--isa", "c", "--backend", "cuda"], "--isa"),
+            ([*whole, "--threads", "1", "--backend", "cuda"], "--threads"),
+            (["bench", "attention", "--backend", "cpu", "--precision", "f16", "--tuning", "F"], "--tuning"),
+            (["bench", "attention", "--backend", "cpu", "--no-cudnn"], "--no-cudnn"),
+            (["bench", "attention", "--backend", "cpu", "--precision", "none"], "--precision none"),
+            (["bench", "attention", "--no-cudnn", "--precision", "none"], "--no-cudnn"),
+            (["bench", "attention", "--precision", "8b,none"], '"8b,none"'),
+            (["accuracy", "--quick", "--in", "F"], "--quick"),
+            (["accuracy", "--figures", "F", "--table", "4"], "--table"),
+            (["accuracy", "--figures", "F", "--json", "G"], "--json"),
+            (["accuracy", "--figures", "F", "--backend", "cuda"], "--backend"),
+            (["accuracy", "--figures", "F", "--quick"], "--quick"),
+            (["accuracy", "--table", "4", "--backend", "cuda"], "--backend cuda"),
         ]
         for args, word in table:
             self.one_line(tool(*args), 2, word)
+
+    def test_lists(self):
+        """An error of a list names the option, the word that is wrong and the legal ones."""
+        for command, option, bad, legal in (
+            (("bench", "attention"), "--n", ("0", "17", "1024,17", "1024,", ",1024", "1024,1024", "x", "9" * 300),
+             "256, 512, 1024, 2048, 4096, 8192, 16384, 32768"),
+            (("bench", "attention"), "--dim", ("0", "32", "64,65"), "64, 80, 96, 128"),
+            (("bench", "attention"), "--precision", ("2b", "8b,"), "8b, f16, 4b, auto, none"),
+            (("bench", "handover"), "--payloads", ("1G", "8M,,64M"), "64B, 256K, 8M, 64M, demo"),
+            (("tune",), "--dim", ("0", "64,63"), "32, 64, 80, 96, 128, 256"),
+        ):
+            for value in bad:
+                run = tool(*command, option, value)
+                words = value.split(",")
+                twice = len(set(words)) < len(words) and "" not in words
+                self.one_line(run, 2, f'{option} "{value[:200]}', "is there twice" if twice else f"is none of {legal}")
+        for value in (("--n", "1024", "--dim", "64,80"), ("--dim", "80", "--only", "small")):
+            self.one_line(tool("bench", "attention", "--backend", "cpu", *value), 2, "--dim 80")
 
     def test_bad_files(self):
         q, k, v = inputs(1, 1, 2, 2, 6, 7, 32)
@@ -888,6 +942,23 @@ class Bench(unittest.TestCase):
                 self.assertEqual(self.spread(row["one_call"]["us"]), 11)
                 self.assertTrue(0 < row["relative_l1"] < worst[precision], row)
                 self.assertAlmostEqual(row["tflops"], 4 * shape["heads"] * 256 * 256 * 64 / row["us"]["median"] * 1e-6)
+
+    def test_exit_status(self):
+        """A target that is missed fails the bench under --strict alone; one without measurements always."""
+        shape = ("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1", "--run-ms", "0")
+        run = tool("bench", *shape, "--precision", "f16", "--only", "small", "--causal", "no", "--strict")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))  # the CPU has no targets here
+        handover = ("handover", "--payloads", "64B", "--rounds", "1", "--round-ms", "1", "--quick", "--no-waiting")
+        out = FOLDER / "strict.json"
+        slow = ["nice", "-n", "19"] if json.loads(tool("info", "--json").stdout)["vulkan"]["devices"] else None
+        if not slow:
+            self.skipTest("no Vulkan device")
+        for strict in ((), ("--strict",)):
+            run = subprocess.run([*slow, TOOL, "bench", *handover, "--json", out, *strict], capture_output=True, text=True,
+                                 timeout=120)
+            missed = json.loads(out.read_text())["missed"]
+            self.assertEqual(run.returncode, 1 if strict and missed else 0, (missed, run.stderr))
+            self.assertEqual("--strict: " in run.stderr, bool(strict and missed))
 
     def test_ended_early(self):
         """What has been measured is in the file before the rest is."""
