@@ -125,8 +125,8 @@ typedef struct td_cubin_entry {
 typedef struct td_cubin {
     uint32_t sm; /* 80, 86, 89, 90, 120; for PTX the compute_ version */
     bool ptx;
-    const unsigned char *data;
-    size_t data_bytes;
+    const unsigned char *data; /* gzipped; td_cubin_image() unpacks it */
+    size_t data_bytes, image_bytes;
     const td_cubin_entry *entries;
     uint32_t entry_count;
 } td_cubin;
@@ -134,6 +134,10 @@ const td_cubin *td_cubins(uint32_t *count); /* count 0 where the build had no nv
 
 /* The cubin for a GPU: exact, else a lower minor of the same major, else PTX; NULL and the reason if none fits. */
 const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes);
+
+/* The image as drivers take it, image_bytes and a 0 behind them (PTX is a string); the caller frees it. UNSUPPORTED where
+ * what lies in the library is damaged. From any thread; takes some 2 ms a MiB. */
+tandem_status td_cubin_image(const td_cubin *cubin, void **image, char *why, size_t why_bytes);
 
 /* The test oracle: attention in float64 on host pointers, straight from the formula. `lse` may be NULL.
  * q, k, v, o point to element (0,0,0,0) of each view; the views' mem and offset are not used. */

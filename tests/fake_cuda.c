@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/params.h"
+#include "tests/fake_image.h"
 #include "tests/faults.h"
 
 fake_cuda fake_cuda_driver = {.device_count = 1};
@@ -786,7 +787,7 @@ CALL(cuModuleLoadDataEx, td_cu_module *module, const void *data, unsigned count,
     (void)count;
     (void)options;
     (void)values;
-    if (!data)
+    if (!data || memcmp(data, fake_image_text, sizeof fake_image_text))
         return INVALID_VALUE;
     *module = __real_calloc(1, sizeof **module);
     add(OBJECT_MODULE, *module);

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
+#include "tests/fake_image.h"
 
 enum { KERNELS = 96, FUNCTIONS = 512, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
 #define WAIT_NS 10000000000ull
@@ -158,9 +159,9 @@ static uint32_t function_at(VkCuFunctionNVX handle)
 
 const td_cubin *fake_nvx_cubins(uint32_t *count)
 {
-    static const unsigned char data[] = "not a cubin";
-    static td_cubin image = {.sm = 90, .data = data, .data_bytes = sizeof data, .entries = entries};
+    static td_cubin image = {.sm = 90, .entries = entries};
 
+    fake_image(&image, fake_nvx_state.damaged_image);
     image.entry_count = kernel_count + 1;
     *count = 1;
     return &image;
@@ -434,8 +435,10 @@ static VKAPI_ATTR VkResult VKAPI_CALL hook_CreateCuModuleNVX(VkDevice device, co
     FAIL("vkCreateCuModuleNVX");
     if (fake_nvx_state.real)
         result = of(device)->CreateCuModuleNVX(device, info, allocator, out);
+    else if (info->dataSize != sizeof fake_image_text || memcmp(info->pData, fake_image_text, info->dataSize))
+        result = VK_ERROR_INITIALIZATION_FAILED;
     else
-        *out = (VkCuModuleNVX)(uintptr_t)info->pData;
+        *out = (VkCuModuleNVX)(uintptr_t)entries;
     fake_nvx_state.live += result == VK_SUCCESS;
     return result;
 }

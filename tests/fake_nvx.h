@@ -27,6 +27,8 @@ typedef struct fake_nvx {
     bool failed;
     VkResult failure;
 
+    bool damaged_image; /* the kernels in the library are not as they were built (host only) */
+
     /* What the next launches meet. */
     unsigned skip_launch; /* the n-th launch from now is lost; 0: none */
     bool swallow_submits; /* they succeed, and nothing comes of them: as if the device hung, or had much to do */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/fake_cuda.h"
+#include "tests/fake_image.h"
 #include "tests/vk_util.h"
 
 pthread_mutex_t fault_semaphores = PTHREAD_MUTEX_INITIALIZER;
@@ -820,14 +821,14 @@ tandem_attention fault_attention(uint32_t dtype, uint32_t head_dim, uint32_t pre
 const td_cubin *__wrap_td_cubins(uint32_t *count)
 {
     static td_cubin_entry entries[TD_PLAN_RECORDS + 1] = {{.entry = "stamp"}};
-    static const unsigned char data[] = "not a cubin";
-    static td_cubin image = {.sm = 90, .data = data, .data_bytes = sizeof data, .entries = entries};
+    static td_cubin image = {.sm = 90, .entries = entries};
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static bool filling;
 
     if (f.cuda_kind != FAULT_FAKE_CUDA)
         return __real_td_cubins(count);
     pthread_mutex_lock(&lock);
+    fake_image(&image, f.disguise & FAULT_DAMAGED_IMAGE);
     if (!image.entry_count && !filling) {
         static td_plan plan;
         const tandem_attention op = fault_attention(TANDEM_DTYPE_F32, 32, TANDEM_PRECISION_F16);

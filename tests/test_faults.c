@@ -538,8 +538,8 @@ static bool may_be_done_without_here(const frame *f, const fault_plan *plan, con
                strstr(call, "NVX");
     if ((plan->kinds & FAULT_LIBC) && !strcmp(call, "pthread_create")) /* a job runs on fewer threads */
         return steps[f->at].take == compute;
-    if (plan->kinds & FAULT_LIBC) /* the lists of extensions; CUDA where the CPU will do */
-        return !strcmp(call, "dlopen") || !strcmp(call, "calloc");
+    if (plan->kinds & FAULT_LIBC && (!strcmp(call, "dlopen") || !strcmp(call, "calloc")))
+        return true; /* the lists of extensions; CUDA where the CPU will do */
     if (!strcmp(call, "cuDeviceGetAttribute")) /* whether there are timelines */
         return true;
     if (t.on == ON_COPY && (!strcmp(call, "cuMemHostRegister") || !strcmp(call, "cuMemHostGetDevicePointer")))

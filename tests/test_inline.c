@@ -1062,6 +1062,11 @@ static void test_what_demotes(void **state)
     desc.sm = 61;
     fails_to_create(&desc, "6.1");
     desc.sm = sm;
+    if (!F.real) {
+        F.damaged_image = true;
+        fails_to_create(&desc, "the kernels for sm_90 in this build are damaged");
+        F.damaged_image = false;
+    }
     /* a launch that is lost: the codes of V, the attention itself */
     F.skip_launch = 6;
     fails_to_create(&desc, "wrong data");

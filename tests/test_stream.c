@@ -840,6 +840,28 @@ static void test_drain(void **state)
     }
 }
 
+/* No driver is given what was built otherwise, and the reason says so. */
+static void test_damaged_image(void **state)
+{
+    char why[256] = "";
+
+    (void)state;
+    open_stream(0);
+    for (int kind = 0; kind < 2; kind++) {
+        const fault_live before = fault_count_live();
+        td_stream *refused = stream;
+
+        fault_disguise_as(FAULT_DAMAGED_IMAGE);
+        assert_int_equal(kinds[kind](device, NULL, &refused, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
+        fault_disguise_as(0);
+        assert_non_null(strstr(why, "the kernels for sm_90 in this build are damaged"));
+        assert_null(refused);
+        assert_int_equal(fault_count_live().cuda, before.cuda);
+        assert_int_equal(fault_count_live().blocks, before.blocks);
+    }
+    close_stream();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -857,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_copies_by_way_of_the_host),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_damaged_image),
     };
 
     return cmocka_run_group_tests(tests, make_plan, NULL);

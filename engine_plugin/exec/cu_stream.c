@@ -96,9 +96,13 @@ static tandem_status load_image(td_cuda_stream *stream, const td_cubin *image, c
     int options[] = {TD_CU_JIT_ERROR_LOG, TD_CU_JIT_ERROR_LOG_BYTES};
     void *values[] = {errors, (void *)(uintptr_t)sizeof errors};
     td_cu_result result;
+    void *bytes;
+    const tandem_status status = td_cubin_image(image, &bytes, why, why_bytes);
 
-    result =
-        TD_CU(stream->device, cuModuleLoadDataEx, &stream->module, image->data, image->ptx ? 2 : 0, options, values);
+    if (status)
+        return status;
+    result = TD_CU(stream->device, cuModuleLoadDataEx, &stream->module, bytes, image->ptx ? 2 : 0, options, values);
+    free(bytes);
     return td_cu_check(stream->device, result, why, why_bytes,
                        "the kernels for %s_%u do not load%s%s: cuModuleLoadDataEx", image->ptx ? "compute" : "sm",
                        (unsigned)image->sm, errors[0] ? ": " : "", errors);

@@ -919,12 +919,17 @@ static tandem_status load_function(inline_stream *s, const char *entry, VkCuFunc
 
 static tandem_status load_kernels(inline_stream *s, char *why, size_t why_bytes)
 {
-    const VkCuModuleCreateInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX,
-                                          .dataSize = s->cubin->data_bytes,
-                                          .pData = s->cubin->data};
-    VkResult result = s->fn->CreateCuModuleNVX(s->vk->device, &info, NULL, &s->module);
-    tandem_status status;
+    VkCuModuleCreateInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX,
+                                    .dataSize = s->cubin->image_bytes};
+    void *image;
+    tandem_status status = td_cubin_image(s->cubin, &image, why, why_bytes);
+    VkResult result;
 
+    if (status)
+        return status;
+    info.pData = image;
+    result = s->fn->CreateCuModuleNVX(s->vk->device, &info, NULL, &s->module);
+    free(image);
     if (result != VK_SUCCESS) {
         s->module = VK_NULL_HANDLE;
         return vk_fail(s, result, "vkCreateCuModuleNVX", why, why_bytes);

@@ -1,4 +1,4 @@
-# Writes TABLE, a C file with td_cubins(): the bytes of IMAGES, and what ptxas said about each entry.
+# Writes TABLE, a C file with td_cubins(): the bytes of IMAGES, gzipped beside them, and what ptxas said about each entry.
 # SPDX-License-Identifier: Apache-2.0
 #
 # cmake -D "IMAGES=a;b" -D TABLE=... -P table.cmake
@@ -9,7 +9,8 @@ set(rows "")
 foreach(image IN LISTS IMAGES)
     get_filename_component(arch ${image} NAME_WLE)
     string(REGEX REPLACE "[^0-9]" "" sm ${arch})
-    string(APPEND blobs "BLOB(${arch}, \"${image}\")\n")
+    execute_process(COMMAND gzip -9 -n -c ${image} OUTPUT_FILE ${image}.gz COMMAND_ERROR_IS_FATAL ANY)
+    string(APPEND blobs "BLOB(${arch}, \"${image}.gz\")\n")
     string(APPEND entries "static const td_cubin_entry entries_${arch}[] = {\n")
     set(entry_count 0)
     if(image MATCHES "\\.ptx$") # registers are known once the driver has compiled it
@@ -47,19 +48,20 @@ foreach(image IN LISTS IMAGES)
         message(FATAL_ERROR "no kernel is named in ${image} or its log")
     endif()
     string(APPEND entries "};\n")
-    file(SIZE ${image} bytes)
-    string(APPEND rows "        {${sm}, ${ptx}, blob_${arch}, ${bytes}, entries_${arch}, ${entry_count}},\n")
+    file(SIZE ${image} image_bytes)
+    file(SIZE ${image}.gz bytes)
+    string(APPEND rows
+        "        {${sm}, ${ptx}, blob_${arch}, ${bytes}, ${image_bytes}, entries_${arch}, ${entry_count}},\n")
 endforeach()
 
 set(text [=[
 /* Made by kernels/cuda/table.cmake. */
 #include "kernels/ops.h"
 
-/* 64-byte aligned, with a zero behind it: PTX is a string. */
-#define BLOB(name, path)                                                                                    \
-    extern const unsigned char blob_##name[] __attribute__((visibility("hidden")));                         \
-    __asm__(".pushsection .rodata\n.balign 64\n.globl blob_" #name "\n.hidden blob_" #name "\nblob_" #name            \
-            ":\n.incbin \"" path "\"\n.byte 0\n.popsection");
+#define BLOB(name, path)                                                                                     \
+    extern const unsigned char blob_##name[] __attribute__((visibility("hidden")));                          \
+    __asm__(".pushsection .rodata\n.globl blob_" #name "\n.hidden blob_" #name "\nblob_" #name              \
+            ":\n.incbin \"" path "\"\n.popsection");
 @blobs@
 @entries@
 const td_cubin *td_cubins(uint32_t *count)

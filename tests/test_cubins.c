@@ -1,0 +1,180 @@
+/* The kernels that lie gzipped in the library: whole they come out as they were built, and nothing else ever does.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include <cmocka.h>
+
+#include "kernels/ops.h"
+
+enum { TEXT_BYTES = 20000, PACKED_BYTES = 24000 };
+
+static unsigned char text[TEXT_BYTES], packed[PACKED_BYTES];
+
+/* An image of text that packs to about a half. */
+static td_cubin make_image(void)
+{
+    z_stream z = {.next_in = text, .avail_in = TEXT_BYTES, .next_out = packed, .avail_out = PACKED_BYTES};
+    uint32_t state = 1;
+
+    for (size_t i = 0; i < TEXT_BYTES; i++)
+        text[i] = (unsigned char)('a' + ((state = state * 1664525u + 1013904223u) >> 28));
+    assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 16 + MAX_WBITS, 9, Z_DEFAULT_STRATEGY), Z_OK);
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    deflateEnd(&z);
+    return (td_cubin){.sm = 90, .data = packed, .data_bytes = z.total_out, .image_bytes = TEXT_BYTES};
+}
+
+/* What was built in: an ELF file or PTX each, that a checksum vouches for. */
+static void test_own_images(void **state)
+{
+    uint32_t count;
+    const td_cubin *table = td_cubins(&count);
+
+    (void)state;
+    for (uint32_t i = 0; i < count; i++) {
+        char why[200] = "";
+        void *image;
+
+        if (td_cubin_image(&table[i], &image, why, sizeof why) != TANDEM_OK)
+            fail_msg("%s", why);
+        if (table[i].ptx)
+            assert_true(strstr(image, ".version ") && strlen(image) == table[i].image_bytes);
+        else
+            assert_memory_equal(image, "\177ELF", 4);
+        assert_true(table[i].data_bytes < table[i].image_bytes / 3);
+        print_message("    %s_%u: %zu bytes, packed %zu\n", table[i].ptx ? "compute" : "sm", (unsigned)table[i].sm,
+                      table[i].image_bytes, table[i].data_bytes);
+        free(image);
+    }
+}
+
+static void test_whole_image(void **state)
+{
+    const td_cubin cubin = make_image();
+    unsigned char *image;
+    char why[200] = "";
+
+    (void)state;
+    assert_int_equal(td_cubin_image(&cubin, (void **)&image, why, sizeof why), TANDEM_OK);
+    assert_memory_equal(image, text, TEXT_BYTES);
+    assert_int_equal(image[TEXT_BYTES], 0);
+    assert_string_equal(why, "");
+    free(image);
+}
+
+static void is_refused(const td_cubin *cubin, const char *what, size_t at)
+{
+    void *image = text;
+    char why[200] = "";
+    const tandem_status status = td_cubin_image(cubin, &image, why, sizeof why);
+
+    if (status != TANDEM_ERROR_UNSUPPORTED || image || !strstr(why, "the kernels for sm_90 in this build are damaged"))
+        fail_msg("%s %zu: status %d, '%s'", what, at, (int)status, why);
+}
+
+/* Returns whether the image came out whole although a byte of it is another: there are several ways to pack a text. */
+static bool is_whole_or_refused(const td_cubin *cubin, size_t at)
+{
+    void *image;
+
+    if (td_cubin_image(cubin, &image, NULL, 0) != TANDEM_OK) {
+        is_refused(cubin, "byte", at);
+        return false;
+    }
+    assert_memory_equal(image, text, TEXT_BYTES);
+    free(image);
+    return true;
+}
+
+/* Each byte, each length, each size that it is not. */
+static void test_damaged_images(void **state)
+{
+    const td_cubin whole = make_image();
+    size_t harmless = 0;
+
+    (void)state;
+    for (size_t i = 0; i < whole.data_bytes; i++) {
+        packed[i] ^= 0x10;
+        harmless += is_whole_or_refused(&whole, i);
+        packed[i] ^= 0x10;
+    }
+    assert_true(harmless < whole.data_bytes / 100); /* such as the time and the system in the header */
+    for (size_t bytes = 0; bytes < whole.data_bytes; bytes++) {
+        const td_cubin cut = {.sm = 90, .data = packed, .data_bytes = bytes, .image_bytes = TEXT_BYTES};
+
+        is_refused(&cut, "cut to", bytes);
+    }
+    for (int longer = -3; longer <= 3; longer++) {
+        td_cubin other = whole;
+
+        other.image_bytes += (size_t)longer;
+        if (longer)
+            is_refused(&other, "image bytes", other.image_bytes);
+        other = whole;
+        other.data_bytes += 3;
+        is_refused(&other, "with more behind it", other.data_bytes);
+    }
+}
+
+static void test_no_memory(void **state)
+{
+    td_cubin cubin = make_image();
+    void *image = text;
+    char why[200] = "";
+
+    (void)state;
+    if (getenv("TANDEM_SANITIZED"))
+        skip(); /* its malloc() ends the program */
+    cubin.image_bytes = PTRDIFF_MAX;
+    assert_int_equal(td_cubin_image(&cubin, &image, why, sizeof why), TANDEM_ERROR_NOMEM);
+    assert_null(image);
+    assert_non_null(strstr(why, "to unpack the kernels for sm_90"));
+}
+
+static void *unpack(void *user)
+{
+    for (int i = 0; i < 50; i++) {
+        void *image;
+
+        if (td_cubin_image(user, &image, NULL, 0) != TANDEM_OK || memcmp(image, text, TEXT_BYTES))
+            return user;
+        free(image);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    td_cubin cubin = make_image();
+    pthread_t threads[8];
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, unpack, &cubin), 0);
+    for (int i = 0; i < 8; i++) {
+        void *failed;
+
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_images), cmocka_unit_test(test_whole_image), cmocka_unit_test(test_damaged_images),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_threads),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
