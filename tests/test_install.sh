@@ -12,6 +12,23 @@ cmake --install "$build" --prefix "$work/first" >"$work/log" 2>&1 || {
     cat "$work/log"
     exit 1
 }
+unit=$work/first/lib/systemd/user/tandemd.service
+grep -qxF "ExecStart=\"$work/first/bin/tandemd\"" "$unit" || {
+    echo "the unit does not start the daemon that was installed: $(grep ExecStart "$unit")"
+    exit 1
+}
+if command -v systemd-analyze >/dev/null 2>&1; then
+    XDG_RUNTIME_DIR=$work systemd-analyze --user verify "$unit" >"$work/log" 2>&1 || {
+        cat "$work/log"
+        exit 1
+    }
+fi
+DESTDIR=$work/packed cmake --install "$build" --prefix "/opt/50%/tandem" >"$work/log" 2>&1
+grep -qxF 'ExecStart="/opt/50%%/tandem/bin/tandemd"' "$work/packed/opt/50%/tandem/lib/systemd/user/tandemd.service" || {
+    echo "the unit of a package does not start the daemon where the package will lie"
+    exit 1
+}
+rm "$unit" # what is moved has to name its new place there
 mv "$work/first" "$work/moved"
 prefix=$work/moved
 for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan.h include/tandem/plugin.h; do
@@ -28,6 +45,20 @@ if grep -rIl -e "$build" -e "$work/first" "$prefix"; then
     echo "these name the folder of the build"
     exit 1
 fi
+
+# What lies beside the library is found without ldconfig or LD_LIBRARY_PATH, by the library and by the programs.
+jansson=$(ldd "$library" | sed -n 's/.*libjansson.so.4 => \([^ ]*\).*/\1/p')
+cp "$jansson" "$libdir/libjansson.so.4"
+for file in "$library" "$prefix/bin/tandemd" "$prefix/bin/tandem"; do
+    [ "$(realpath "$(env -u LD_LIBRARY_PATH ldd "$file" | sed -n 's/.*libjansson.so.4 => \([^ ]*\).*/\1/p')")" = \
+        "$(realpath "$libdir/libjansson.so.4")" ] || {
+        echo "${file##*/} does not look beside the library"
+        exit 1
+    }
+done
+rm "$libdir/libjansson.so.4"
+env -i "$prefix/bin/tandem" --help >"$work/log"
+env -i "$prefix/bin/tandemd" --help >"$work/log"
 
 mkdir "$work/user"
 cat >"$work/user/user.c" <<'END'
@@ -53,6 +84,9 @@ export PKG_CONFIG_PATH="$libdir/pkgconfig"
 # shellcheck disable=SC2046
 gcc -std=c17 -Wall -Wextra -Werror "$work/user/user.c" -o "$work/by_pkg_config" $(pkg-config --cflags --libs tandem)
 LD_LIBRARY_PATH=$libdir "$work/by_pkg_config"
+# shellcheck disable=SC2046
+gcc "$work/user/user.c" -o "$work/by_rpath" $(pkg-config --cflags --libs tandem) "-Wl,-rpath,$(pkg-config --variable=libdir tandem)"
+env -u LD_LIBRARY_PATH "$work/by_rpath"
 
 cat >"$work/user/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.25)

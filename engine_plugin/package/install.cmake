@@ -27,7 +27,21 @@ string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
 configure_file(${package_in}/tandem.pc.in ${package_out}/tandem.pc @ONLY)
 install(FILES ${package_out}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# The daemon, with units for the user's service manager.
+# The daemon, with units for the user's service manager. What a unit starts has an absolute path, so it is written when the
+# prefix is known for good.
 install(TARGETS tandemd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-configure_file(${package_in}/tandemd.service.in ${package_out}/tandemd.service @ONLY)
+install(CODE "
+    set(bindir \"${CMAKE_INSTALL_BINDIR}\")
+    cmake_path(ABSOLUTE_PATH bindir BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\" NORMALIZE)
+    string(REPLACE % %% bindir \"\${bindir}\")
+    configure_file(\"${package_in}/tandemd.service.in\" \"${package_out}/tandemd.service\" @ONLY)")
 install(FILES ${package_out}/tandemd.service ${package_in}/tandemd.socket DESTINATION lib/systemd/user)
+
+# Installed programs and the library find what lies beside the library, wherever that is.
+file(RELATIVE_PATH bin_to_lib /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
+set_property(TARGET tandem_library APPEND PROPERTY INSTALL_RPATH "$ORIGIN")
+foreach(program tandem_tool tandemd)
+    if(TARGET ${program})
+        set_property(TARGET ${program} APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+    endif()
+endforeach()
