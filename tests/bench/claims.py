@@ -122,8 +122,8 @@ def auto_by_own_time(report):
     return sorted(out, reverse=True)
 
 
-def attention_row(label, figure):
-    return f"| {label} | " + " | ".join("{" + figure.replace("AT", str(at)) + "}" for at in SHAPES) + " |"
+def attention_row(label, figure, shapes=SHAPES):
+    return f"| {label} | " + " | ".join("{" + figure.replace("AT", str(at)) + "}" for at in shapes) + " |"
 
 
 def pair(table, name, digits=3):
@@ -224,9 +224,47 @@ INTEGRATION = [
     "{min(submitted_longer(handover)):.0f} to {max(submitted_longer(handover)):.0f} us longer",
 ]
 
+WIDE = [(d, n, causal) for d in (128, 64) for n in (16384, 4096, 1024) for causal in (False, True)]
+FEW = [(heads, n) for heads, lengths in ((4, (256, 512, 1024, 2048, 4096)), (8, (256, 512, 1024, 2048, 4096)),
+                                         (16, (1024, 2048, 4096))) for n in lengths]
+
+
+def few(report, d, heads, n, what, precision):
+    """Batch 1, microseconds."""
+    at = named(report.shapes, batch=1, d=d, heads=heads, n=n)
+    return named(at.rows, what=what, precision=precision).us.median
+
+
+def of_kernel(report, at, what):
+    """8b by another way, of the kernel's rate."""
+    return row(report, at, what, "8b").tflops / row(report, at, "kernel", "8b").tflops
+
+
+def few_row(d):
+    cells = [f"{{few(whole, {d}, {h}, {n}, 'end to end', '8b'):.1f}}, {{few(whole, {d}, {h}, {n}, 'end to end', 'auto'):.1f}} "
+             f"({{few(whole, {d}, {h}, {n}, 'cudnn', 'f16'):.1f}})" for h, n in FEW]
+    return f"| d{d} | " + " | ".join(cells) + " |"
+
+
+def fa3_beside_f16(peers):
+    return [r.tflops.fa3_fp16 / r.tflops.ours_f16 for r in peers.rows if r.d == 128]
+
+
 NOTES = [
+    attention_row("attn_8b_wgmma, TFLOPS", "row(whole, AT, 'kernel', '8b').tflops:.0f", WIDE),
+    attention_row("MHz", "row(whole, AT, 'kernel', '8b').sm_mhz", WIDE),
+    attention_row("times cuDNN fp16", "row(whole, AT, 'kernel', '8b').times_cudnn:.2f", WIDE),
+    attention_row("end to end, of the kernel's rate", "of_kernel(whole, AT, 'end to end'):.2f", WIDE),
+    attention_row("F16, of cuDNN", "row(whole, AT, 'kernel', 'f16').times_cudnn:.2f", WIDE),
+    attention_row("in a command buffer, of the kernel's rate", "of_kernel(whole, AT, 'inline'):.2f", WIDE),
+    attention_row("AUTO end to end, of cuDNN", "row(whole, AT, 'end to end', 'auto').times_cudnn:.2f", WIDE),
+    few_row(64),
+    few_row(128),
+    "Of the bench's targets {sum(t.met for t in whole.targets)} were met and {sum(not t.met for t in whole.targets)} missed",
     "AUTO's own time was {auto_by_own_time(whole)[0] * 100 - 100:.1f}, {auto_by_own_time(whole)[1] * 100 - 100:.1f}, "
-    "{auto_by_own_time(whole)[2] * 100 - 100:.1f} and {auto_by_own_time(whole)[3] * 100 - 100:.1f} % behind the best of ours",
+    "{auto_by_own_time(whole)[2] * 100 - 100:.1f} and {auto_by_own_time(whole)[3] * 100 - 100:.1f} % behind the best of ours at batch 1, "
+    "n 4096 (d128 h16, d64 h8, d64 h16, d128 h4), elsewhere {auto_by_own_time(whole)[4] * 100 - 100:.1f} % at most",
+    "which has {min(fa3_beside_f16(peers)):.2f} to {max(fa3_beside_f16(peers)):.2f} times its rate at d128",
 ]
 
 CLAIMS = (
