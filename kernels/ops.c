@@ -13,9 +13,9 @@
 #include "kernels/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
+#include "kernels/plan_builder.h"
 
-enum { MAX_ROWS = 1 << 30, MAX_BLOCKS = 0x7fffffff, SCRATCH_ALIGN = 256, MAX_CLUSTER = 16, RESIDENT_BLOCKS = 264,
-       MULTIPROCESSORS = 132, MULTIPROCESSOR_SHARED = 228 << 10, PREPARE_LEAST_SHARED = 18 << 10,
+enum { MAX_ROWS = 1 << 30, MAX_CLUSTER = 16, MULTIPROCESSOR_SHARED = 228 << 10, PREPARE_LEAST_SHARED = 18 << 10,
        PREPARE_KEPT_BYTES = 31 << 20, /* that L2 keeps from one look at a head to the next */
        PREPARE_ASKS_BYTES = 8 << 20   /* of tensors that `prepare` asks for early: above it attention suffers */ };
 
@@ -176,7 +176,7 @@ uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t 
 
 td_target td_target_for_sm(uint32_t sm)
 {
-    td_target target = {.sm = sm, .accumulator = TD_ACCUMULATOR_F32, .multiprocessors = MULTIPROCESSORS};
+    td_target target = {.sm = sm, .accumulator = TD_ACCUMULATOR_F32, .multiprocessors = TD_H200_MULTIPROCESSORS};
     if (sm >= 100)
         target.accumulator = TD_ACCUMULATOR_BLACKWELL_MMA;
     else if (sm >= 90)
@@ -191,6 +191,18 @@ td_target td_target_for_stream(uint32_t sm)
     td_target target = td_target_for_sm(sm);
     target.shared_bytes = sm >= 100 ? 99u * 1024u : sm >= 90 ? 227u * 1024u : 0;
     return target;
+}
+
+/* Where nobody said how many there are, those of the GPU on which all times here were measured. */
+static uint32_t multiprocessors_of(const td_target *target)
+{
+    return target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS;
+}
+
+/* In how many turns the multiprocessors have `blocks` blocks, one each at a time. */
+static double turns_of(const td_target *target, uint64_t blocks)
+{
+    return (double)blocks / multiprocessors_of(target);
 }
 
 const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes)
@@ -291,6 +303,11 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
         return TANDEM_OK;
     for (int i = 0; i < 3; i++) {
         const tandem_view *view = views[i].view;
+        if (view->dtype != views[i].dtype)
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32, views[i].name,
+                          view->dtype, views[i].dtype);
+        /* check_view() has seen that 63 bits hold what such codes have */
         const int64_t rows_pad = round_up(views[i].rows, TD_TILE_ROWS), row = i < 2 ? d_pad : rows_pad;
         const struct {
             const char *name;
@@ -298,14 +315,10 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
         } strides[3] = {{"row", view->stride_row, row},
                         {"head", view->stride_head, rows_pad * d_pad},
                         {"batch", view->stride_batch, rows_pad * d_pad * views[i].heads}};
-        if (view->dtype != views[i].dtype)
-            return refuse(TANDEM_ERROR_ARG, why, why_bytes,
-                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32, views[i].name,
-                          view->dtype, views[i].dtype);
-        if (view->offset_bytes % SCRATCH_ALIGN)
+        if (view->offset_bytes % TD_SCRATCH_ALIGN)
             return refuse(TANDEM_ERROR_ARG, why, why_bytes,
                           "attention.%s.offset_bytes is %" PRIu64 "; for codes it must be a multiple of %d", views[i].name,
-                          view->offset_bytes, SCRATCH_ALIGN);
+                          view->offset_bytes, TD_SCRATCH_ALIGN);
         for (int s = 0; s < 3; s++)
             if (strides[s].is != strides[s].must)
                 return refuse(TANDEM_ERROR_ARG, why, why_bytes,
@@ -396,105 +409,12 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     unsigned __int128 blocks = bh * (q_tiles > chunks ? q_tiles : chunks);
     if (deltas && bh * q_blocks * chunks > blocks)
         blocks = bh * q_blocks * chunks;
-    if (blocks > MAX_BLOCKS)
+    if (blocks > TD_MOST_BLOCKS)
         return refuse(TANDEM_ERROR_ARG, why, why_bytes,
                       "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
                       "; together they need more than %d blocks",
-                      op->batch, op->heads, op->q_len, op->kv_len, MAX_BLOCKS);
+                      op->batch, op->heads, op->q_len, op->kv_len, TD_MOST_BLOCKS);
     return TANDEM_OK;
-}
-
-/* A plan in the making. */
-typedef struct maker {
-    const tandem_attention *op;
-    td_plan *plan;
-    const td_cubin *cubin;
-    uint64_t scratch_bytes;
-    uint64_t extent_bytes[TD_VIEW_COUNT];
-    const char *missing; /* an entry that the cubin lacks */
-    bool is_gpu, overflow;
-    bool overlaps; /* the kernels wait for the one before themselves, from sm_90 on */
-} maker;
-
-static const uint64_t absent = UINT64_MAX;
-
-/* A place in scratch and its size; nothing if `wanted` is false. */
-typedef struct place {
-    uint64_t offset, bytes;
-} place;
-
-static place take(maker *at, bool wanted, unsigned __int128 bytes)
-{
-    if (!wanted)
-        return (place){absent, 0};
-    const place it = {at->scratch_bytes, (uint64_t)bytes};
-    const unsigned __int128 end = at->scratch_bytes + (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
-    if (end > (unsigned __int128)INT64_MAX)
-        at->overflow = true;
-    else
-        at->scratch_bytes = (uint64_t)end;
-    return it;
-}
-
-static void add_reloc(td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
-{
-    record->relocs[record->reloc_count++] = (td_reloc){
-        .offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend};
-}
-
-static td_record *add_record(maker *at, const td_kernel *kernel, uint64_t grid, const void *params,
-                             uint32_t param_bytes)
-{
-    td_record *record = &at->plan->records[at->plan->record_count++];
-    memset(record, 0, sizeof *record);
-    record->kernel = kernel;
-    record->grid[0] = (uint32_t)grid;
-    record->grid[1] = record->grid[2] = 1;
-    record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
-    record->block[1] = record->block[2] = 1;
-    record->param_bytes = param_bytes;
-    memcpy(record->params, params, param_bytes);
-    add_reloc(record, 0, TD_BASE_CONTROL, 0, offsetof(td_control, cancel)); /* `cancel` is each block's first member */
-    if (!at->cubin)
-        return record;
-    const td_cubin_entry *found = NULL;
-    for (uint32_t i = 0; i < at->cubin->entry_count && !found; i++)
-        if (strcmp(at->cubin->entries[i].entry, kernel->entry) == 0)
-            found = &at->cubin->entries[i];
-    if (found) {
-        record->registers = found->registers;
-        record->local_bytes = found->local_bytes;
-    } else {
-        at->missing = kernel->entry;
-    }
-    return record;
-}
-
-enum { READ = 0, WRITE = 1 };
-
-static void add_range(td_record *record, int access, td_range range)
-{
-    if (access == READ)
-        record->reads[record->read_count++] = range;
-    else
-        record->writes[record->write_count++] = range;
-}
-
-/* The pointer at `offset` of the parameters leads to a place in scratch, or stays NULL if there is none. */
-static void use_scratch(td_record *record, int access, size_t offset, place it)
-{
-    if (it.offset == absent)
-        return;
-    add_reloc(record, offset, TD_BASE_SCRATCH, 0, it.offset);
-    add_range(record, access, (td_range){TD_BASE_SCRATCH, 0, it.offset, it.offset + it.bytes});
-}
-
-static void use_view(const maker *at, td_record *record, int access, size_t offset, uint32_t view)
-{
-    if (!at->extent_bytes[view])
-        return;
-    add_reloc(record, offset, TD_BASE_VIEW, view, 0);
-    add_range(record, access, (td_range){TD_BASE_VIEW, view, 0, at->extent_bytes[view]});
 }
 
 #define AT(type, member) offsetof(td_params_##type, member)
@@ -515,58 +435,58 @@ typedef struct operand {
     uint32_t view, rows_pad, chunks, d_pad;
     uint64_t planes; /* batch * its heads */
     td_tensor tensor;
-    place partial, mean, amax, flag, codes, scale;
+    td_place partial, mean, amax, flag, codes, scale;
 } operand;
 
 /* Statistics of its chunks, for the prologues that keep them there. */
-static void place_chunks(maker *at, operand *x, bool amax, bool flag)
+static void place_chunks(td_builder *at, operand *x, bool amax, bool flag)
 {
     const unsigned __int128 chunks = (unsigned __int128)x->planes * x->chunks;
-    x->partial = take(at, x->mean.offset != absent, chunks * x->d_pad * 4);
-    x->amax = take(at, amax, chunks * x->d_pad * 4);
-    x->flag = take(at, flag, chunks * TD_TILE_ROWS * 4);
+    x->partial = td_build_take(at, x->mean.offset != TD_ABSENT, chunks * x->d_pad * 4);
+    x->amax = td_build_take(at, amax, chunks * x->d_pad * 4);
+    x->flag = td_build_take(at, flag, chunks * TD_TILE_ROWS * 4);
 }
 
-static void add_mean(maker *at, operand *x)
+static void add_mean(td_builder *at, operand *x)
 {
     td_record *record;
     const td_params_mean_partial partial = {.x = x->tensor, .chunks = x->chunks, .d_pad = x->d_pad};
-    record = add_record(at, &kernel_mean_partial, x->planes * x->chunks, &partial, sizeof partial);
-    use_view(at, record, READ, AT(mean_partial, x.data), x->view);
-    use_scratch(record, WRITE, AT(mean_partial, partial), x->partial);
+    record = td_build_record(at, &kernel_mean_partial, x->planes * x->chunks, &partial, sizeof partial);
+    td_build_view(at, record, TD_READ, AT(mean_partial, x.data), x->view);
+    td_build_scratch(at, record, TD_WRITE, AT(mean_partial, partial), x->partial);
 
     const td_params_mean_final final = {.chunks = x->chunks, .d_pad = x->d_pad, .rows = x->tensor.rows};
-    record = add_record(at, &kernel_mean_final, x->planes, &final, sizeof final);
-    use_scratch(record, READ, AT(mean_final, partial), x->partial);
-    use_scratch(record, WRITE, AT(mean_final, mean), x->mean);
+    record = td_build_record(at, &kernel_mean_final, x->planes, &final, sizeof final);
+    td_build_scratch(at, record, TD_READ, AT(mean_final, partial), x->partial);
+    td_build_scratch(at, record, TD_WRITE, AT(mean_final, mean), x->mean);
 }
 
-static void add_amax(maker *at, const operand *x, bool own_mean)
+static void add_amax(td_builder *at, const operand *x, bool own_mean)
 {
     const td_params_amax_partial amax = {
         .x = x->tensor, .chunks = x->chunks, .d_pad = x->d_pad, .rows_pad = x->rows_pad, .own_mean = own_mean};
-    td_record *record = add_record(at, &kernel_amax_partial, x->planes * x->chunks, &amax, sizeof amax);
-    use_view(at, record, READ, AT(amax_partial, x.data), x->view);
-    use_scratch(record, READ, AT(amax_partial, mean), x->mean);
-    use_scratch(record, WRITE, AT(amax_partial, amax), x->amax);
-    use_scratch(record, WRITE, AT(amax_partial, flag), x->flag);
+    td_record *record = td_build_record(at, &kernel_amax_partial, x->planes * x->chunks, &amax, sizeof amax);
+    td_build_view(at, record, TD_READ, AT(amax_partial, x.data), x->view);
+    td_build_scratch(at, record, TD_READ, AT(amax_partial, mean), x->mean);
+    td_build_scratch(at, record, TD_WRITE, AT(amax_partial, amax), x->amax);
+    td_build_scratch(at, record, TD_WRITE, AT(amax_partial, flag), x->flag);
 }
 
 /* Codes and scales of an operand: of scratch, or of a view that has them. */
-static void use_codes(const maker *at, td_record *record, size_t codes, size_t scale, const operand *x)
+static void use_codes(td_builder *at, td_record *record, size_t codes, size_t scale, const operand *x)
 {
     uint64_t scales_bytes;
     if (!is_codes(x->tensor.dtype)) {
-        use_scratch(record, READ, codes, x->codes);
-        use_scratch(record, READ, scale, x->scale);
+        td_build_scratch(at, record, TD_READ, codes, x->codes);
+        td_build_scratch(at, record, TD_READ, scale, x->scale);
         return;
     }
     tandem_codes_bytes(x->tensor.dtype, at->op->batch, x->tensor.heads, x->tensor.rows, x->tensor.dim, &scales_bytes);
-    use_view(at, record, READ, codes, x->view);
-    add_reloc(record, scale, TD_BASE_VIEW, x->view, scales_bytes);
+    td_build_view(at, record, TD_READ, codes, x->view);
+    td_build_pointer(at, record, scale, TD_BASE_VIEW, x->view, scales_bytes);
 }
 
-static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows,
+static operand make_operand(td_builder *at, uint32_t view, const tandem_view *of, uint32_t heads, uint32_t rows,
                             uint32_t d_pad)
 {
     const uint32_t dim = at->op->head_dim;
@@ -579,115 +499,116 @@ static operand make_operand(maker *at, uint32_t view, const tandem_view *of, uin
 }
 
 /* Scratch of an operand. Its sizes count elements, which are below 2^31 blocks * 128 rows * 256 channels. */
-static void place_operand(maker *at, operand *x, bool mean, uint32_t row_bytes, bool scale_by_row)
+static void place_operand(td_builder *at, operand *x, bool mean, uint32_t row_bytes, bool scale_by_row)
 {
     const unsigned __int128 rows = (unsigned __int128)x->planes * x->rows_pad;
     const unsigned __int128 channels = (unsigned __int128)x->planes * x->d_pad;
-    x->partial = x->amax = x->flag = (place){absent, 0};
-    x->mean = take(at, mean, channels * 4);
-    x->codes = take(at, !is_codes(x->tensor.dtype), rows * row_bytes);
-    x->scale = take(at, !is_codes(x->tensor.dtype), (scale_by_row ? rows : channels) * 4);
+    x->partial = x->amax = x->flag = (td_place){TD_ABSENT, 0};
+    x->mean = td_build_take(at, mean, channels * 4);
+    x->codes = td_build_take(at, !is_codes(x->tensor.dtype), rows * row_bytes);
+    x->scale = td_build_take(at, !is_codes(x->tensor.dtype), (scale_by_row ? rows : channels) * 4);
 }
 
 /* Sets a block works on, so that each multiprocessor still gets some eight blocks: a power of two up to 8. */
-static uint32_t sets_a_block(uint64_t sets)
+static uint32_t sets_a_block(const td_target *target, uint64_t sets)
 {
+    const uint64_t blocks = 8 * (uint64_t)multiprocessors_of(target);
     uint32_t each = 1;
-    while (each < 8 && sets / (2 * each) >= 1056)
+    while (each < 8 && sets / (2 * each) >= blocks)
         each *= 2;
     return each;
 }
 
 /* The prologue as two records; what they need beyond the operands is in `quantise`. False if the grid is too large. */
-static bool add_fused(maker *at, const operand *q, const operand *k, const operand *v, td_params_quantise *quantise,
-                      place q_mean, place lse_bias, bool ahead)
+static bool add_fused(td_builder *at, const td_target *target, const operand *q, const operand *k, const operand *v, td_params_quantise *quantise,
+                      td_place q_mean, td_place lse_bias, bool ahead)
 {
     const uint32_t tiles = TD_FUSED_TILES(k->d_pad), sets = (k->chunks + tiles - 1) / tiles;
     const uint64_t q_tiles = q->planes * q->chunks;
-    const uint32_t each = sets_a_block(2 * k->planes * sets + q_tiles / tiles);
+    const uint32_t each = sets_a_block(target, 2 * k->planes * sets + q_tiles / tiles);
     quantise->sets = (uint16_t)each;
     quantise->ahead = ahead && each > 1;
     quantise->kv_planes = (uint32_t)k->planes;
     quantise->kv_blocks = (sets + each - 1) / each;
     quantise->q_tiles = (uint32_t)q_tiles;
     const uint64_t grid = 2 * k->planes * quantise->kv_blocks + (q_tiles + tiles * each - 1) / (tiles * each);
-    if (grid > MAX_BLOCKS || 2 * k->planes * k->chunks > MAX_BLOCKS)
+    if (grid > TD_MOST_BLOCKS || 2 * k->planes * k->chunks > TD_MOST_BLOCKS)
         return false;
 
     td_params_stats stats = {.k = k->tensor,
                              .v = v->tensor,
                              .planes = (uint32_t)k->planes,
                              .chunks = k->chunks,
-                             .sets = sets_a_block(2 * k->planes * k->chunks / tiles),
+                             .sets = sets_a_block(target, 2 * k->planes * k->chunks / tiles),
                              .d_pad = (uint16_t)k->d_pad};
     stats.ahead = ahead && stats.sets > 1;
-    const bool smooth_k = k->partial.offset != absent;
+    const bool smooth_k = k->partial.offset != TD_ABSENT;
     const uint64_t stats_grid = (k->planes * k->chunks + tiles * stats.sets - 1) / (tiles * stats.sets);
-    td_record *record = add_record(at, &kernel_stats, stats_grid << smooth_k, &stats, sizeof stats);
+    td_record *record = td_build_record(at, &kernel_stats, stats_grid << smooth_k, &stats, sizeof stats);
     record->block[0] = TD_FUSED_THREADS;
     record->shared_bytes = TD_FUSED_SHARED_BYTES + stats.ahead * TD_FUSED_AHEAD_BYTES;
     if (smooth_k)
-        use_view(at, record, READ, AT(stats, k.data), TD_VIEW_K);
-    use_view(at, record, READ, AT(stats, v.data), TD_VIEW_V);
-    use_scratch(record, WRITE, AT(stats, partial), k->partial);
-    use_scratch(record, WRITE, AT(stats, amax), v->amax);
-    use_scratch(record, WRITE, AT(stats, flag), v->flag);
+        td_build_view(at, record, TD_READ, AT(stats, k.data), TD_VIEW_K);
+    td_build_view(at, record, TD_READ, AT(stats, v.data), TD_VIEW_V);
+    td_build_scratch(at, record, TD_WRITE, AT(stats, partial), k->partial);
+    td_build_scratch(at, record, TD_WRITE, AT(stats, amax), v->amax);
+    td_build_scratch(at, record, TD_WRITE, AT(stats, flag), v->flag);
 
-    record = add_record(at, &kernel_quantise, grid, quantise, sizeof *quantise);
+    record = td_build_record(at, &kernel_quantise, grid, quantise, sizeof *quantise);
     record->block[0] = TD_FUSED_THREADS;
     record->shared_bytes = TD_FUSED_SHARED_BYTES + quantise->ahead * TD_FUSED_AHEAD_BYTES;
     record->flags = at->overlaps ? TD_RECORD_PDL : 0;
-    use_view(at, record, READ, AT(quantise, q), TD_VIEW_Q);
-    use_view(at, record, READ, AT(quantise, k), TD_VIEW_K);
-    use_view(at, record, READ, AT(quantise, v), TD_VIEW_V);
-    use_scratch(record, READ, AT(quantise, partial), k->partial);
-    use_scratch(record, READ, AT(quantise, amax), v->amax);
-    use_scratch(record, READ, AT(quantise, flag), v->flag);
-    use_scratch(record, WRITE, AT(quantise, q_scale), q->scale);
-    use_scratch(record, WRITE, AT(quantise, k_scale), k->scale);
-    use_scratch(record, WRITE, AT(quantise, v_scale), v->scale);
-    use_scratch(record, WRITE, AT(quantise, q_mean), q_mean);
-    use_scratch(record, WRITE, AT(quantise, k_mean), k->mean);
-    use_scratch(record, WRITE, AT(quantise, lse_bias), lse_bias);
-    use_scratch(record, WRITE, AT(quantise, q_codes), q->codes);
-    use_scratch(record, WRITE, AT(quantise, k_codes), k->codes);
-    use_scratch(record, WRITE, AT(quantise, v_codes), v->codes);
+    td_build_view(at, record, TD_READ, AT(quantise, q), TD_VIEW_Q);
+    td_build_view(at, record, TD_READ, AT(quantise, k), TD_VIEW_K);
+    td_build_view(at, record, TD_READ, AT(quantise, v), TD_VIEW_V);
+    td_build_scratch(at, record, TD_READ, AT(quantise, partial), k->partial);
+    td_build_scratch(at, record, TD_READ, AT(quantise, amax), v->amax);
+    td_build_scratch(at, record, TD_READ, AT(quantise, flag), v->flag);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, q_scale), q->scale);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, k_scale), k->scale);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, v_scale), v->scale);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, q_mean), q_mean);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, k_mean), k->mean);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, lse_bias), lse_bias);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, q_codes), q->codes);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, k_codes), k->codes);
+    td_build_scratch(at, record, TD_WRITE, AT(quantise, v_codes), v->codes);
     return true;
 }
 
-/* Where a plan that commits puts its output first; o is absent where that is in the views Q and K. */
+/* Where a plan that commits puts its output first; o is TD_ABSENT where that is in the views Q and K. */
 typedef struct output {
-    place o, lse, verdict;
+    td_place o, lse, verdict;
 } output;
 
-static void add_commit(maker *at, const output *out, const td_tensor *o, uint64_t planes)
+static void add_commit(td_builder *at, const output *out, const td_tensor *o, uint64_t planes)
 {
     const tandem_view *lse = &at->op->lse;
     td_record *record;
     const td_params_claim claim = {0};
-    record = add_record(at, &kernel_claim, 1, &claim, sizeof claim);
+    record = td_build_record(at, &kernel_claim, 1, &claim, sizeof claim);
     record->block[0] = 1;
-    add_reloc(record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
-    use_scratch(record, WRITE, AT(claim, verdict), out->verdict);
-    if (out->o.offset != absent) /* no pointer leads there, but nothing is claimed before it is computed */
-        add_range(record, READ, (td_range){TD_BASE_SCRATCH, 0, out->o.offset, out->o.offset + out->o.bytes});
+    td_build_pointer(at, record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
+    td_build_scratch(at, record, TD_WRITE, AT(claim, verdict), out->verdict);
+    if (out->o.offset != TD_ABSENT) /* no pointer leads there, but nothing is claimed before it is computed */
+        td_build_range(at, record, TD_READ, (td_range){TD_BASE_SCRATCH, 0, out->o.offset, out->o.offset + out->o.bytes});
 
     const td_params_commit commit = {.o = *o,
                                      .lse_stride_batch = lse->stride_batch,
                                      .lse_stride_head = lse->stride_head,
                                      .lse_stride_row = lse->stride_row};
-    record = add_record(at, &kernel_commit, planes * ((o->rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS), &commit,
+    record = td_build_record(at, &kernel_commit, planes * ((o->rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS), &commit,
                         sizeof commit);
-    use_scratch(record, READ, AT(commit, verdict), out->verdict);
-    if (out->o.offset != absent) {
-        use_scratch(record, READ, AT(commit, from), out->o);
-        use_scratch(record, READ, AT(commit, lse_from), out->lse);
+    td_build_scratch(at, record, TD_READ, AT(commit, verdict), out->verdict);
+    if (out->o.offset != TD_ABSENT) {
+        td_build_scratch(at, record, TD_READ, AT(commit, from), out->o);
+        td_build_scratch(at, record, TD_READ, AT(commit, lse_from), out->lse);
     } else {
-        use_view(at, record, READ, AT(commit, from), TD_VIEW_Q);
-        use_view(at, record, READ, AT(commit, lse_from), TD_VIEW_K);
+        td_build_view(at, record, TD_READ, AT(commit, from), TD_VIEW_Q);
+        td_build_view(at, record, TD_READ, AT(commit, lse_from), TD_VIEW_K);
     }
-    use_view(at, record, WRITE, AT(commit, o.data), TD_VIEW_O);
-    use_view(at, record, WRITE, AT(commit, lse), TD_VIEW_LSE);
+    td_build_view(at, record, TD_WRITE, AT(commit, o.data), TD_VIEW_O);
+    td_build_view(at, record, TD_WRITE, AT(commit, lse), TD_VIEW_LSE);
 }
 
 /* Whether a view may be read 16 bytes at a time. */
@@ -709,10 +630,11 @@ static uint32_t find_cluster(uint32_t chunks, uint32_t d_pad, uint32_t *tiles)
 
 /* Statistics of heads are so far ahead of their codes: by as many as find their rows still in L2, but at least so that they find
  * the statistics ready. */
-static uint32_t find_lag(const operand *k, uint32_t blocks)
+static uint32_t find_lag(const td_target *target, const operand *k, uint32_t blocks)
 {
+    const uint32_t resident = 2 * multiprocessors_of(target);
     const uint64_t fit = PREPARE_KEPT_BYTES / (6 * (uint64_t)k->rows_pad * k->d_pad); /* K and V, and their codes */
-    const uint32_t least = 1 + RESIDENT_BLOCKS / (2 * blocks);
+    const uint32_t least = 1 + resident / (2 * blocks);
     const uint64_t most = fit < k->planes ? fit : k->planes;
     return most > least ? (uint32_t)most : least;
 }
@@ -727,22 +649,22 @@ static int index_of_dim(uint32_t d_pad)
 
 /* Blocks that start before the kernel ahead has left all multiprocessors pile up where there is room first. Dynamic shared bytes,
  * which nobody uses, that let no more of them there than it takes to have the grid at once. */
-static uint32_t spread_bytes(uint64_t grid)
+static uint32_t spread_bytes(const td_target *target, uint64_t grid)
 {
-    const uint64_t each = (grid + MULTIPROCESSORS - 1) / MULTIPROCESSORS;
+    const uint64_t each = (grid + multiprocessors_of(target) - 1) / multiprocessors_of(target);
     return each > 2 ? 0 : MULTIPROCESSOR_SHARED / (uint32_t)(each + 1) - PREPARE_LEAST_SHARED;
 }
 
 /* The prologue on sm_90: one record where clusters hold the heads and these lie well, else two. */
-static bool add_prepare(maker *at, bool clusters, operand *q, operand *k, operand *v)
+static bool add_prepare(td_builder *at, const td_target *target, operand *q, operand *k, operand *v)
 {
     const tandem_attention *op = at->op;
     const uint32_t d_pad = k->d_pad, warps = TD_PREPARE_HEAD_WARPS(d_pad), each = TD_PREPARE_THREADS / 64 / warps;
-    const uint32_t blocks = (k->chunks + each - 1) / each, lag = find_lag(k, blocks);
+    const uint32_t blocks = (k->chunks + each - 1) / each, lag = find_lag(target, k, blocks);
     const uint64_t q_tiles = q->planes * q->chunks;
-    const bool smooth = k->mean.offset != absent;
+    const bool smooth = k->mean.offset != TD_ABSENT;
     const int d = index_of_dim(d_pad);
-    uint32_t tiles = 0, cluster = clusters ? find_cluster(k->chunks, d_pad, &tiles) : 0;
+    uint32_t tiles = 0, cluster = target->no_clusters ? 0 : find_cluster(k->chunks, d_pad, &tiles);
     uint64_t grid;
     td_record *record;
     td_params_prepare prepare = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},
@@ -764,50 +686,50 @@ static bool add_prepare(maker *at, bool clusters, operand *q, operand *k, operan
                                  .tiles = each,
                                  .lag = lag};
 
-    if ((k->planes + lag) * 2 * blocks > MAX_BLOCKS || 8 * q_tiles > MAX_BLOCKS || !is_wide(&op->q) || !is_wide(&op->k) ||
+    if ((k->planes + lag) * 2 * blocks > TD_MOST_BLOCKS || 8 * q_tiles > TD_MOST_BLOCKS || !is_wide(&op->q) || !is_wide(&op->k) ||
         !is_wide(&op->v))
         return false;
-    if (cluster && k->planes * cluster + 8 * q_tiles <= MAX_BLOCKS) {
+    if (cluster && k->planes * cluster + 8 * q_tiles <= TD_MOST_BLOCKS) {
         const uint32_t block_warps = 2 * tiles * warps;
         const uint64_t bytes = 2 * op->head_dim * (q->planes * op->q_len + 2 * k->planes * op->kv_len);
         prepare.tiles = tiles;
         prepare.asks = bytes <= PREPARE_ASKS_BYTES;
         grid = k->planes * cluster + (8 * q_tiles + block_warps - 1) / block_warps;
         grid = (grid + cluster - 1) / cluster * cluster;
-        record = add_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
+        record = td_build_record(at, &kernels_prepare[d], grid, &prepare, sizeof prepare);
         record->block[0] = 32 * block_warps;
         record->flags = TD_RECORD_CLUSTER | TD_RECORD_PDL;
         record->cluster = cluster;
-        record->shared_bytes = spread_bytes(grid);
-        use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
-        use_scratch(record, WRITE, AT(prepare, q_scale), q->scale);
-        use_scratch(record, WRITE, AT(prepare, q_codes), q->codes);
+        record->shared_bytes = spread_bytes(target, grid);
+        td_build_view(at, record, TD_READ, AT(prepare, q), TD_VIEW_Q);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, q_scale), q->scale);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, q_codes), q->codes);
     } else {
-        const place counters = take(at, true, (unsigned __int128)k->planes * 2 * sizeof(uint32_t));
-        k->partial = take(at, smooth, (unsigned __int128)k->planes * k->chunks * d_pad * 4);
-        v->amax = take(at, true, (unsigned __int128)k->planes * (blocks + 1) * d_pad * 4);
+        const td_place counters = td_build_take(at, true, (unsigned __int128)k->planes * 2 * sizeof(uint32_t));
+        k->partial = td_build_take(at, smooth, (unsigned __int128)k->planes * k->chunks * d_pad * 4);
+        v->amax = td_build_take(at, true, (unsigned __int128)k->planes * (blocks + 1) * d_pad * 4);
         grid = (8 * q_tiles + TD_PREPARE_THREADS / 32 - 1) / (TD_PREPARE_THREADS / 32);
-        record = add_record(at, &kernels_prepare_q[d], grid, &prepare, sizeof prepare);
+        record = td_build_record(at, &kernels_prepare_q[d], grid, &prepare, sizeof prepare);
         record->block[0] = TD_PREPARE_THREADS;
-        use_view(at, record, READ, AT(prepare, q), TD_VIEW_Q);
-        use_scratch(record, WRITE, AT(prepare, counters), counters);
-        use_scratch(record, WRITE, AT(prepare, q_scale), q->scale);
-        use_scratch(record, WRITE, AT(prepare, q_codes), q->codes);
+        td_build_view(at, record, TD_READ, AT(prepare, q), TD_VIEW_Q);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, counters), counters);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, q_scale), q->scale);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, q_codes), q->codes);
 
-        record = add_record(at, &kernels_prepare_kv[d], (k->planes + lag) * 2 * blocks, &prepare, sizeof prepare);
+        record = td_build_record(at, &kernels_prepare_kv[d], (k->planes + lag) * 2 * blocks, &prepare, sizeof prepare);
         record->block[0] = 64 * each * warps;
         record->flags = TD_RECORD_PDL;
-        use_scratch(record, WRITE, AT(prepare, counters), counters);
-        use_scratch(record, WRITE, AT(prepare, partial), k->partial);
-        use_scratch(record, WRITE, AT(prepare, amax), v->amax);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, counters), counters);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, partial), k->partial);
+        td_build_scratch(at, record, TD_WRITE, AT(prepare, amax), v->amax);
     }
-    use_view(at, record, READ, AT(prepare, k), TD_VIEW_K);
-    use_view(at, record, READ, AT(prepare, v), TD_VIEW_V);
-    use_scratch(record, WRITE, AT(prepare, k_scale), k->scale);
-    use_scratch(record, WRITE, AT(prepare, v_scale), v->scale);
-    use_scratch(record, WRITE, AT(prepare, k_mean), k->mean);
-    use_scratch(record, WRITE, AT(prepare, k_codes), k->codes);
-    use_scratch(record, WRITE, AT(prepare, v_codes), v->codes);
+    td_build_view(at, record, TD_READ, AT(prepare, k), TD_VIEW_K);
+    td_build_view(at, record, TD_READ, AT(prepare, v), TD_VIEW_V);
+    td_build_scratch(at, record, TD_WRITE, AT(prepare, k_scale), k->scale);
+    td_build_scratch(at, record, TD_WRITE, AT(prepare, v_scale), v->scale);
+    td_build_scratch(at, record, TD_WRITE, AT(prepare, k_mean), k->mean);
+    td_build_scratch(at, record, TD_WRITE, AT(prepare, k_codes), k->codes);
+    td_build_scratch(at, record, TD_WRITE, AT(prepare, v_codes), v->codes);
     return true;
 }
 
@@ -832,9 +754,9 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t rows = 64 * (TD_F16_INLINE_GROUPS - i);
         const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows);
-        const double each = is_paired(op, works, MULTIPROCESSORS, 1) ? 2 : 1;
+        const double each = is_paired(op, works, multiprocessors_of(target), 1) ? 2 : 1;
 
-        times[i] = each * ceil((double)works / (each * MULTIPROCESSORS));
+        times[i] = each * ceil(turns_of(target, works) / each);
         if (op->causal)
             times[i] *= (double)op->kv_len + rows; /* twice what a query sees, and what the mask hides of a block's keys */
     }
@@ -869,7 +791,7 @@ static uint32_t split_members(const tandem_attention *op, const td_target *targe
         return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && most == 2 ? 2 : 0;
     for (uint32_t members = 0; members <= most; members++) {
         const uint32_t rows = members ? 64 * members : TD_F16_ROWS;
-        const double tiles = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double tiles = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
         const double blocks = members ? tiles : tiles / walkers;
         const double step = members == 0 && walkers > 1 && tiles <= 1 ? alone : times[wide][members].step;
         const double begin = times[wide][members].begin, all = begin + step * op->kv_len / 128;
@@ -934,7 +856,7 @@ static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32
     return best;
 }
 
-static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_target *target, float scale, char *why,
+static tandem_status plan_direct(td_builder *at, const td_kernel *kernel, const td_target *target, float scale, char *why,
                                  size_t why_bytes)
 {
     const tandem_attention *op = at->op;
@@ -944,7 +866,7 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
     const uint32_t keys = target->last_keys ? target->last_keys : op->kv_len;
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
     const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
-    const uint32_t multiprocessors = target->multiprocessors ? target->multiprocessors : MULTIPROCESSORS;
+    const uint32_t multiprocessors = multiprocessors_of(target);
     const uint32_t walkers = multiprocessors * block.walkers;
     const uint32_t pair = !splits && is_paired(op, works, multiprocessors, block.walkers) ? 2 : 1;
     const uint32_t steps = (keys + 127) / 128;
@@ -972,14 +894,9 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
                                  .teams = (uint16_t)block.teams,
                                  .walkers = (uint16_t)block.walkers};
     const td_tensor o = p.o;
-    const output out = {.o = take(at, commits, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
-                        .lse = take(at, commits && wants_lse, (unsigned __int128)o_rows * 4),
-                        .verdict = take(at, commits, sizeof(uint32_t))};
-    if (at->overflow)
-        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
-                      "attention.batch, heads, q_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                      "; together they need more than 2^63 bytes of scratch",
-                      op->batch, op->heads, op->q_len);
+    const output out = {.o = td_build_take(at, commits, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
+                        .lse = td_build_take(at, commits && wants_lse, (unsigned __int128)o_rows * 4),
+                        .verdict = td_build_take(at, commits, sizeof(uint32_t))};
     if (commits) {
         p.o.stride_row = op->head_dim;
         p.o.stride_head = p.o.stride_row * op->q_len;
@@ -988,24 +905,21 @@ static tandem_status plan_direct(maker *at, const td_kernel *kernel, const td_ta
         p.lse_stride_head = op->q_len;
         p.lse_stride_batch = p.lse_stride_head * op->heads;
     }
-    td_record *record = add_record(at, kernel, grid, &p, sizeof p);
+    td_record *record = td_build_record(at, kernel, grid, &p, sizeof p);
     record->shared_bytes = block.shared_bytes;
     record->block[0] = block.threads;
-    use_view(at, record, READ, AT(attention_f16, q.data), TD_VIEW_Q);
-    use_view(at, record, READ, AT(attention_f16, k.data), TD_VIEW_K);
-    use_view(at, record, READ, AT(attention_f16, v.data), TD_VIEW_V);
+    td_build_view(at, record, TD_READ, AT(attention_f16, q.data), TD_VIEW_Q);
+    td_build_view(at, record, TD_READ, AT(attention_f16, k.data), TD_VIEW_K);
+    td_build_view(at, record, TD_READ, AT(attention_f16, v.data), TD_VIEW_V);
     if (commits) {
-        use_scratch(record, WRITE, AT(attention_f16, o.data), out.o);
-        use_scratch(record, WRITE, AT(attention_f16, lse), out.lse);
+        td_build_scratch(at, record, TD_WRITE, AT(attention_f16, o.data), out.o);
+        td_build_scratch(at, record, TD_WRITE, AT(attention_f16, lse), out.lse);
         add_commit(at, &out, &o, planes);
     } else {
-        use_view(at, record, WRITE, AT(attention_f16, o.data), TD_VIEW_O);
-        use_view(at, record, WRITE, AT(attention_f16, lse), TD_VIEW_LSE);
+        td_build_view(at, record, TD_WRITE, AT(attention_f16, o.data), TD_VIEW_O);
+        td_build_view(at, record, TD_WRITE, AT(attention_f16, lse), TD_VIEW_LSE);
     }
-    at->plan->scratch_bytes = at->scratch_bytes;
-    return at->missing ? refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "there is no kernel %s in the cubin of sm_90a",
-                                at->missing)
-                       : TANDEM_OK;
+    return td_build_end(at, why, why_bytes);
 }
 
 float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k)
@@ -1072,7 +986,7 @@ typedef struct hopper_block {
 } hopper_block;
 
 /* Those blocks that end first: with one warpgroup more each takes longer, but there are fewer; where they are few, that
- * decides. Where even those are few, warpgroups share the keys. Right for 132 multiprocessors. */
+ * decides. Where even those are few, warpgroups share the keys. */
 static hopper_block hopper_blocks(const tandem_attention *op, const td_target *target, uint32_t d_pad)
 {
     const uint32_t most = TD_HOPPER_GROUPS(d_pad);
@@ -1099,7 +1013,7 @@ static hopper_block hopper_blocks(const tandem_attention *op, const td_target *t
         return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
     for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
         const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
-        const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
         const double longest = us[i].tile + us[i].step * steps;
         const double time = op->causal ? fmax(longest, us[i].uneven * blocks * (us[i].tile + us[i].step * mean))
                                        : ceil(blocks) * longest;
@@ -1121,7 +1035,7 @@ static bool hopper_walks(const tandem_attention *op, const td_target *target, ui
 {
     const uint32_t most = d_pad <= 64 || op->causal ? 8192 : 2048; /* keys, at which it was measured to gain */
 
-    return d_pad <= 128 && !target->dump && target->multiprocessors && tiles > target->multiprocessors &&
+    return d_pad <= 128 && !target->dump && tiles > multiprocessors_of(target) &&
            block.groups == TD_HOPPER_GROUPS(d_pad) && block.splits == 1 &&
            target->shared_bytes >= TD_HOPPER_WALK_SHARED_BYTES(d_pad) &&
            (op->kv_len <= most || (op->causal && d_pad <= 64));
@@ -1148,7 +1062,7 @@ static hopper_block inline_blocks(const tandem_attention *op, const td_target *t
         return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
     for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
         const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
-        const double blocks = (double)op->batch * op->heads * ((op->q_len + rows - 1) / rows) / MULTIPROCESSORS;
+        const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
         const double block = us[index_of_dim(d_pad)][i].block, step = us[index_of_dim(d_pad)][i].step;
         const double time = op->causal ? fmax(block + step * steps, blocks * (block + step * mean))
                                        : ceil(blocks) * (block + step * steps);
@@ -1181,7 +1095,7 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
     t.walks = target->sm == 90 && precision == TANDEM_PRECISION_8B && roomy &&
               hopper_walks(op, target, d_pad, (hopper_block){t.groups, t.shares}, t.tiles);
     if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && t.shares == 1 &&
-        is_paired(op, t.tiles, MULTIPROCESSORS, t.walkers))
+        is_paired(op, t.tiles, multiprocessors_of(target), t.walkers))
         t.pair = 2;
     if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
         uint32_t tiles;
@@ -1191,10 +1105,20 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
     return t;
 }
 
+/* Heads whose tiles blocks that walk take at a time, those that share K and V together; no more than there are, so that
+ * its tiles are no more than all of them, which 32 bits hold. */
+static uint32_t walk_chunk(const tandem_attention *op, const operand *k)
+{
+    const uint64_t plane_bytes = 2 * (uint64_t)k->rows_pad * k->d_pad, planes = (uint64_t)op->batch * op->heads;
+    const uint64_t kept = TD_HOPPER_WALK_CHUNK_BYTES / plane_bytes, group = op->heads / op->kv_heads;
+    const uint64_t chunk = group * (kept ? kept : 1);
+    return (uint32_t)(chunk < planes ? chunk : planes);
+}
+
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes)
 {
-    maker at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
+    td_builder at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
     plan->scratch_bytes = 0;
     plan->record_count = 0;
     uint32_t sm;
@@ -1248,39 +1172,39 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                             .v_is_f16 = 1,
                                             .qk_is_f16 = 1,
                                             .step_keys = direct_block_of(op, target).keys,
-                                            .q_codes = absent,
-                                            .q_scale = absent,
-                                            .q_mean = absent,
-                                            .k_codes = absent,
-                                            .k_scale = absent,
-                                            .k_mean = absent,
-                                            .v_codes = absent,
-                                            .v_scale = absent,
-                                            .v_mean = absent,
-                                            .delta_s = absent,
-                                            .dump_s = absent,
-                                            .dump_p = absent,
-                                            .dump_r = absent};
+                                            .q_codes = TD_ABSENT,
+                                            .q_scale = TD_ABSENT,
+                                            .q_mean = TD_ABSENT,
+                                            .k_codes = TD_ABSENT,
+                                            .k_scale = TD_ABSENT,
+                                            .k_mean = TD_ABSENT,
+                                            .v_codes = TD_ABSENT,
+                                            .v_scale = TD_ABSENT,
+                                            .v_mean = TD_ABSENT,
+                                            .delta_s = TD_ABSENT,
+                                            .dump_s = TD_ABSENT,
+                                            .dump_p = TD_ABSENT,
+                                            .dump_r = TD_ABSENT};
         return plan_direct(&at, direct, target, scale, why, why_bytes);
     }
     place_operand(&at, &k, smooth_k, qk_row_bytes, true);
     place_operand(&at, &v, smooth_v, v_f16 ? 2 * d_pad : d_pad, false);
     place_operand(&at, &q, false, qk_row_bytes, true);
     const unsigned __int128 q_rows = (unsigned __int128)q.planes * q.rows_pad;
-    const place q_mean = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * d_pad * 4);
-    const place delta = take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * k.rows_pad * 4);
-    const place lse_bias = take(&at, bias, q_rows * 4);
+    const td_place q_mean = td_build_take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * d_pad * 4);
+    const td_place delta = td_build_take(&at, smooth_q, (unsigned __int128)q.planes * q.chunks * k.rows_pad * 4);
+    const td_place lse_bias = td_build_take(&at, bias, q_rows * 4);
     const uint64_t o_rows = q.planes * op->q_len;
     const output out = {
-        .o = take(&at, target->commit, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
-        .lse = take(&at, target->commit && wants_lse, (unsigned __int128)o_rows * 4),
-        .verdict = take(&at, target->commit, sizeof(uint32_t))};
+        .o = td_build_take(&at, target->commit, (unsigned __int128)o_rows * op->head_dim * td_dtype_bytes(op->o.dtype)),
+        .lse = td_build_take(&at, target->commit && wants_lse, (unsigned __int128)o_rows * 4),
+        .verdict = td_build_take(&at, target->commit, sizeof(uint32_t))};
     const bool halves = op->q.dtype != TANDEM_DTYPE_F32 && op->k.dtype != TANDEM_DTYPE_F32 &&
                         op->v.dtype != TANDEM_DTYPE_F32 && d_pad <= 128;
     /* A stream's block gets more shared memory than any executor's; only there, clusters too. */
     const bool prepared = !coded && halves && sm == 90 && !(at.cubin && at.cubin->ptx) && target->shared_bytes && !smooth_q &&
                           !smooth_v && !bias && precision == TANDEM_PRECISION_8B &&
-                          granularity == TANDEM_GRANULARITY_THREAD_HOPPER && add_prepare(&at, !target->no_clusters, &q, &k, &v);
+                          granularity == TANDEM_GRANULARITY_THREAD_HOPPER && add_prepare(&at, target, &q, &k, &v);
     if (!prepared && !coded) {
         place_chunks(&at, &k, tensor_scale, false);
         place_chunks(&at, &v, true, true);
@@ -1299,15 +1223,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                : ring ? inline_blocks(target->whole ? target->whole : op, target, d_pad)
                                       : hopper_blocks(target->whole ? target->whole : op, target, d_pad);
     const uint32_t sums = wgmma ? TD_HOPPER_SUMS(k.rows_pad, d_pad) : k.rows_pad / TD_TILE_KEYS;
-    const place dump_s = take(&at, dump, q_rows * k.rows_pad * 4);
-    const place dump_p = take(&at, dump && !v_f16, q_rows * k.rows_pad);
-    const place dump_r = take(&at, dump && !v_f16, q_rows * sums * d_pad * 4);
-    if (at.overflow)
-        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
-                      "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                      "; together they need more than 2^63 bytes of scratch",
-                      op->batch, op->heads, op->q_len, op->kv_len);
-
+    const td_place dump_s = td_build_take(&at, dump, q_rows * k.rows_pad * 4);
+    const td_place dump_p = td_build_take(&at, dump && !v_f16, q_rows * k.rows_pad);
+    const td_place dump_r = td_build_take(&at, dump && !v_f16, q_rows * sums * d_pad * 4);
     td_record *record;
     td_params_quantise quantise = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},
                                    .k_strides = {op->k.stride_batch, op->k.stride_head, op->k.stride_row},
@@ -1327,7 +1245,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                    .k_clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
                                    .granularity = (uint8_t)granularity};
     const bool fused = !prepared && !coded && at.is_gpu && !v_f16 && !smooth_v && !tensor_scale && halves &&
-                       add_fused(&at, &q, &k, &v, &quantise, q_mean, lse_bias,
+                       add_fused(&at, target, &q, &k, &v, &quantise, q_mean, lse_bias,
                                  target->shared_bytes >= TD_FUSED_SHARED_BYTES + TD_FUSED_AHEAD_BYTES);
     if (!prepared && !fused && !coded) {
         if (smooth_k)
@@ -1349,22 +1267,22 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                     .clip = clips ? td_int4_clip(granularity, op->head_dim, true) : 1,
                                     .granularity = granularity,
                                     .is_k = 1};
-        record = add_record(&at, &kernel_quant_qk, k.planes * k.chunks, &quant, sizeof quant);
-        use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_K);
-        use_scratch(record, READ, AT(quant_qk, mean), k.mean);
-        use_scratch(record, READ, AT(quant_qk, flag), v.flag);
-        use_scratch(record, READ, AT(quant_qk, amax), k.amax);
-        use_scratch(record, WRITE, AT(quant_qk, scale), k.scale);
-        use_scratch(record, WRITE, AT(quant_qk, codes), k.codes);
+        record = td_build_record(&at, &kernel_quant_qk, k.planes * k.chunks, &quant, sizeof quant);
+        td_build_view(&at, record, TD_READ, AT(quant_qk, x.data), TD_VIEW_K);
+        td_build_scratch(&at, record, TD_READ, AT(quant_qk, mean), k.mean);
+        td_build_scratch(&at, record, TD_READ, AT(quant_qk, flag), v.flag);
+        td_build_scratch(&at, record, TD_READ, AT(quant_qk, amax), k.amax);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_qk, scale), k.scale);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_qk, codes), k.codes);
 
         const td_params_quant_v quant_v = {
             .x = v.tensor, .chunks = v.chunks, .d_pad = d_pad, .kv_pad = v.rows_pad, .mode = v_f16};
-        record = add_record(&at, &kernel_quant_v, v.planes * v.chunks, &quant_v, sizeof quant_v);
-        use_view(&at, record, READ, AT(quant_v, x.data), TD_VIEW_V);
-        use_scratch(record, READ, AT(quant_v, mean), v.mean);
-        use_scratch(record, READ, AT(quant_v, amax), v.amax);
-        use_scratch(record, WRITE, AT(quant_v, scale), v.scale);
-        use_scratch(record, WRITE, AT(quant_v, codes), v.codes);
+        record = td_build_record(&at, &kernel_quant_v, v.planes * v.chunks, &quant_v, sizeof quant_v);
+        td_build_view(&at, record, TD_READ, AT(quant_v, x.data), TD_VIEW_V);
+        td_build_scratch(&at, record, TD_READ, AT(quant_v, mean), v.mean);
+        td_build_scratch(&at, record, TD_READ, AT(quant_v, amax), v.amax);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_v, scale), v.scale);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_v, codes), v.codes);
 
         quant.x = q.tensor;
         quant.chunks = q.chunks;
@@ -1372,15 +1290,15 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         quant.is_k = 0;
         quant.clip = clips ? td_int4_clip(granularity, op->head_dim, false) : 1;
         quant.lse_heads = op->kv_heads;
-        record = add_record(&at, &kernel_quant_qk, q.planes * q.chunks, &quant, sizeof quant);
-        use_view(&at, record, READ, AT(quant_qk, x.data), TD_VIEW_Q);
-        use_scratch(record, READ, AT(quant_qk, amax), q.amax);
-        use_scratch(record, WRITE, AT(quant_qk, block_mean), q_mean);
+        record = td_build_record(&at, &kernel_quant_qk, q.planes * q.chunks, &quant, sizeof quant);
+        td_build_view(&at, record, TD_READ, AT(quant_qk, x.data), TD_VIEW_Q);
+        td_build_scratch(&at, record, TD_READ, AT(quant_qk, amax), q.amax);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_qk, block_mean), q_mean);
         if (bias)
-            use_scratch(record, READ, AT(quant_qk, lse_mean), k.mean);
-        use_scratch(record, WRITE, AT(quant_qk, lse_bias), lse_bias);
-        use_scratch(record, WRITE, AT(quant_qk, scale), q.scale);
-        use_scratch(record, WRITE, AT(quant_qk, codes), q.codes);
+            td_build_scratch(&at, record, TD_READ, AT(quant_qk, lse_mean), k.mean);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_qk, lse_bias), lse_bias);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_qk, scale), q.scale);
+        td_build_scratch(&at, record, TD_WRITE, AT(quant_qk, codes), q.codes);
     }
 
     if (smooth_q) {
@@ -1392,11 +1310,11 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                            .kv_pad = k.rows_pad,
                                            .each = at.is_gpu ? TD_DELTA_BLOCKS : 1};
         const uint64_t block_groups = (q.chunks + delta_s.each - 1) / delta_s.each;
-        record = add_record(&at, &kernel_delta_s, q.planes * block_groups * delta_s.chunks, &delta_s, sizeof delta_s);
-        use_view(&at, record, READ, AT(delta_s, k.data), TD_VIEW_K);
-        use_scratch(record, READ, AT(delta_s, q_mean), q_mean);
-        use_scratch(record, READ, AT(delta_s, k_mean), k.mean);
-        use_scratch(record, WRITE, AT(delta_s, delta), delta);
+        record = td_build_record(&at, &kernel_delta_s, q.planes * block_groups * delta_s.chunks, &delta_s, sizeof delta_s);
+        td_build_view(&at, record, TD_READ, AT(delta_s, k.data), TD_VIEW_K);
+        td_build_scratch(&at, record, TD_READ, AT(delta_s, q_mean), q_mean);
+        td_build_scratch(&at, record, TD_READ, AT(delta_s, k_mean), k.mean);
+        td_build_scratch(&at, record, TD_WRITE, AT(delta_s, delta), delta);
     }
 
     td_params_attention attention = {.o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
@@ -1429,14 +1347,12 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                : at.is_gpu ? TD_TWIN_ROWS
                                            : TD_FAST_ROWS;
     const uint64_t tiles = q.planes * ((op->q_len + tile_rows - 1) / tile_rows);
-    const bool shared = block.splits > 1 && !ring && target->multiprocessors && tiles > target->multiprocessors;
+    const bool shared = block.splits > 1 && !ring && tiles > multiprocessors_of(target);
     const bool long_ones = wgmma && !ring && hopper_walks(op, target, d_pad, block, tiles), walks = shared || long_ones;
-    const uint64_t blocks = walks ? target->multiprocessors : tiles;
-    const uint64_t plane_bytes = 2 * (uint64_t)k.rows_pad * d_pad;
+    const uint64_t blocks = walks ? multiprocessors_of(target) : tiles;
     attention.tile_rows = (uint16_t)tile_rows;
     attention.walkers = walks ? (uint32_t)blocks : 0;
-    attention.chunk_planes = op->heads / op->kv_heads *
-                             (uint32_t)(plane_bytes < TD_HOPPER_WALK_CHUNK_BYTES ? TD_HOPPER_WALK_CHUNK_BYTES / plane_bytes : 1);
+    attention.chunk_planes = walk_chunk(op, &k);
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]
@@ -1456,7 +1372,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
                                        : &kernels_attn_8b_fp8[d_index];
     if (!at.is_gpu)
         kernel = qk_f16 ? &kernel_fast_f16 : &kernel_fast_8b;
-    record = add_record(&at, kernel, blocks, &attention, sizeof attention);
+    record = td_build_record(&at, kernel, blocks, &attention, sizeof attention);
     if (wgmma) {
         record->shared_bytes = ring ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad, block.groups, block.splits)
                                : long_ones ? TD_HOPPER_WALK_SHARED_BYTES(d_pad)
@@ -1470,27 +1386,25 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     use_codes(&at, record, AT(attention, q_codes), AT(attention, q_scale), &q);
     use_codes(&at, record, AT(attention, k_codes), AT(attention, k_scale), &k);
     use_codes(&at, record, AT(attention, v_codes), AT(attention, v_scale), &v);
-    use_scratch(record, READ, AT(attention, v_mean), v.mean);
-    use_scratch(record, READ, AT(attention, delta), delta);
-    use_scratch(record, READ, AT(attention, lse_bias), lse_bias);
+    td_build_scratch(&at, record, TD_READ, AT(attention, v_mean), v.mean);
+    td_build_scratch(&at, record, TD_READ, AT(attention, delta), delta);
+    td_build_scratch(&at, record, TD_READ, AT(attention, lse_bias), lse_bias);
     if (target->commit) {
-        use_scratch(record, WRITE, AT(attention, o.data), out.o);
-        use_scratch(record, WRITE, AT(attention, lse), out.lse);
+        td_build_scratch(&at, record, TD_WRITE, AT(attention, o.data), out.o);
+        td_build_scratch(&at, record, TD_WRITE, AT(attention, lse), out.lse);
     } else {
-        use_view(&at, record, WRITE, AT(attention, o.data), TD_VIEW_O);
-        use_view(&at, record, WRITE, AT(attention, lse), TD_VIEW_LSE);
+        td_build_view(&at, record, TD_WRITE, AT(attention, o.data), TD_VIEW_O);
+        td_build_view(&at, record, TD_WRITE, AT(attention, lse), TD_VIEW_LSE);
     }
-    use_scratch(record, WRITE, AT(attention, dump_s), dump_s);
-    use_scratch(record, WRITE, AT(attention, dump_p), dump_p);
-    use_scratch(record, WRITE, AT(attention, dump_r), dump_r);
+    td_build_scratch(&at, record, TD_WRITE, AT(attention, dump_s), dump_s);
+    td_build_scratch(&at, record, TD_WRITE, AT(attention, dump_p), dump_p);
+    td_build_scratch(&at, record, TD_WRITE, AT(attention, dump_r), dump_r);
     if (target->commit)
         add_commit(&at, &out, &o, q.planes);
 
-    plan->scratch_bytes = at.scratch_bytes;
-    if (at.missing)
-        return refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes,
-                      "there is no kernel %s for compute capability %" PRIu32 ".%" PRIu32, at.missing, sm / 10,
-                      sm % 10);
+    const tandem_status status = td_build_end(&at, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
     if (layout)
         *layout = (td_attention_layout){.q_pad = q.rows_pad,
                                         .kv_pad = k.rows_pad,
@@ -1518,10 +1432,10 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
 tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
                              size_t why_bytes)
 {
-    maker at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
+    td_builder at = {.op = op, .plan = plan, .is_gpu = target->sm != 0};
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     const td_tensor o = tensor_of(&op->o, op->heads, op->q_len, op->head_dim);
-    const output out = {.o = {absent, 0}, .lse = {absent, 0}, .verdict = take(&at, true, sizeof(uint32_t))};
+    const output out = {.o = {TD_ABSENT, 0}, .lse = {TD_ABSENT, 0}, .verdict = td_build_take(&at, true, sizeof(uint32_t))};
     uint32_t sm;
     plan->record_count = 0;
     if (!find_kernels(target, &at.cubin, &sm, why, why_bytes))
@@ -1531,7 +1445,6 @@ tandem_status td_plan_commit(const tandem_attention *op, const td_target *target
     at.extent_bytes[TD_VIEW_K] = wants_lse ? td_view_extent_bytes(&op->k, op->batch, op->heads, op->q_len, 1) : 0;
     at.extent_bytes[TD_VIEW_LSE] = wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
     add_commit(&at, &out, &o, (uint64_t)op->batch * op->heads);
-    plan->scratch_bytes = at.scratch_bytes;
     plan->precision = op->precision;
-    return at.missing ? refuse(TANDEM_ERROR_UNSUPPORTED, why, why_bytes, "there is no kernel %s", at.missing) : TANDEM_OK;
+    return td_build_end(&at, why, why_bytes);
 }

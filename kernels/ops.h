@@ -47,11 +47,13 @@ typedef struct td_target {
     const tandem_attention *whole;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     uint32_t rows;         /* td_rows */
-    uint32_t multiprocessors; /* so many blocks that walk; td_target_for_sm() sets those of an H200 */
+    uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */
     /* What AUTO goes by (kernels/choice.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
+
+enum { TD_H200_MULTIPROCESSORS = 132 }; /* all times that plans and AUTO are made by were measured there */
 
 /* Views of an attention plan, in this order. */
 enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_COUNT };
@@ -68,7 +70,8 @@ typedef struct td_attention_layout {
     uint64_t dump_s, dump_p, dump_r;
 } td_attention_layout;
 
-/* A target for a GPU of compute capability sm (as 90), or the CPU for 0. Its plans suit every executor. */
+/* A target for a GPU of compute capability sm (as 90), or the CPU for 0. Its plans suit every executor; who knows the
+ * device sets `multiprocessors`. */
 td_target td_target_for_sm(uint32_t sm);
 
 /* The same for a CUDA stream, whose blocks get more shared memory. */
@@ -84,6 +87,9 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
  * check. */
 tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
                              size_t why_bytes);
+
+/* Whether a plan, whoever made it, stays within the bounds that plan.h sets: executors ask before they copy any of it. */
+tandem_status td_plan_check(const td_plan *plan, char *why, size_t why_bytes);
 
 /* What a plan of `op`, which has passed the check, would have as its precision: what AUTO stands for on that target. */
 uint32_t td_attention_precision(const tandem_attention *op, const td_target *target);

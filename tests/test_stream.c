@@ -83,6 +83,41 @@ static uint64_t submit_plan(const td_plan *of, const uint64_t *views, uint32_t s
     return sequence;
 }
 
+/* What a plan has too much of is refused by each executor before it is copied. */
+static void test_bounds_of_plans(void **state)
+{
+    enum { WAYS = 6 };
+
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        open_stream(kind);
+        for (int way = 0; way < WAYS; way++) {
+            const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+            td_plan wrong = plan;
+            td_record *r = &wrong.records[0];
+            const td_stream_submit submit = {.plan = &wrong, .views = views, .scratch = 4096};
+            uint64_t sequence = 0;
+            bool signalled;
+            char why[256] = "";
+
+            switch (way) {
+            case 0: wrong.record_count = TD_PLAN_RECORDS + 1; break;
+            case 1: r->param_bytes = TD_PARAM_BYTES + 1; break;
+            case 2: r->reloc_count = TD_MAX_RELOCS + 1; break;
+            case 3: r->write_count = TD_MAX_RANGES + 1; break;
+            case 4: r->relocs[1].offset = TD_PARAM_BYTES - 4; break;
+            default: r->relocs[1] = (td_reloc){.offset = 8, .base = TD_BASE_VIEW, .view = TD_VIEW_COUNT}; break;
+            }
+            assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                             TANDEM_ERROR_UNSUPPORTED);
+            assert_non_null(strstr(why, way ? r->kernel->name : "25 records"));
+            assert_int_equal(sequence, 0);
+            assert_int_equal(td_exec_cpu_run(&wrong, views, 4096, 1, NULL), TANDEM_ERROR_UNSUPPORTED);
+        }
+        close_stream();
+    }
+}
+
 static void test_graphs_are_kept(void **state)
 {
     uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
@@ -865,6 +900,7 @@ static void test_damaged_image(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bounds_of_plans),
         cmocka_unit_test(test_graphs_are_kept),
         cmocka_unit_test(test_calls_of_a_frame),
         cmocka_unit_test(test_slot_in_use),

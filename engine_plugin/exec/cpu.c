@@ -143,6 +143,8 @@ tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *vie
 {
     size_t local_bytes = 64;
     uint64_t most_blocks = 1;
+    if (td_plan_check(plan, NULL, 0) != TANDEM_OK)
+        return TANDEM_ERROR_UNSUPPORTED;
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
         const uint64_t blocks = (uint64_t)record->grid[0] * record->grid[1] * record->grid[2];

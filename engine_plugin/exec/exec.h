@@ -24,7 +24,7 @@ void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params);
 
 /* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, block by block.
  * Blocks until done. If control->cancel becomes nonzero (control may be NULL) it stops within one tile a thread: BUSY.
- * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel. */
+ * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel or the plan is none. */
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
                               td_control *control);
 

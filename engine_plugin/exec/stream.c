@@ -126,6 +126,9 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
                        (unsigned)submit->copy_in_count, (unsigned)submit->copy_out_count, TD_VIEW_COUNT);
     if (slot >= TD_STREAM_PENDING)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)slot, TD_STREAM_PENDING);
+    status = td_plan_check(submit->plan, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
     by_slot = stream->ops->by_slot && stream->ops->by_slot(stream, submit);
     completed = td_stream_completed(stream); /* behind that: what it saw to be over is so here, too */
     if (by_slot && stream->last[slot] > completed)
