@@ -14,32 +14,25 @@
 #include "demo/tool.h"
 #include "tandem/tandem.h"
 
-static const char *const overview =
+static const char *const introduction =
     "tandem - SageAttention2 on files, and what this machine can do\n"
     "\n"
-    "usage: tandem attend --in F.safetensors --out G.safetensors --precision 8b|4b|f16|ref [options]\n"
-    "       tandem accuracy [--in F.safetensors] [--table T] [--json F] [--backend cpu|cuda] [--quick]\n"
-    "       tandem calibrate --in F.safetensors ... [--percent X] [--json PLAN]\n"
-    "       tandem info [--json] [--tuning F]\n"
-    "       tandem doctor [--json] [--socket PATH]\n"
-    "       tandem top [--socket PATH] [--once] [--json]\n"
-    "       tandem probe fp22 [--json F] [--backend auto|cuda|cpu] [--tiles N] [--seed N]\n"
-    "       tandem bench handover|attention|daemon [--json F] [options]\n"
-    "       tandem tune [--out F] [--check F] [options]\n"
-    "       tandem version\n"
-    "       tandem help [attend|accuracy|calibrate|doctor|top|bench|tune]\n"
+    "usage: tandem COMMAND [options]\n"
+    "       tandem help COMMAND\n"
+    "\n";
+const char *const tool_exit_status =
+    "exit status: 0 done; 1 it could not be done, or what was measured is not as it should be; 2 the command\n"
+    "line is wrong. Either leaves one line on stderr.\n";
+static const char *const version_help = "usage: tandem version\n\nPrints the version and ends.\n";
+static const char *const help_help =
+    "usage: tandem help [COMMAND]\n"
+    "       tandem help --man [COMMAND]\n"
+    "       tandem help --bash\n"
     "\n"
-    "  attend     softmax(scale * Q K^T) V of the tensors in a file; `tandem help attend` documents every array\n"
-    "  accuracy   the paper's tables of accuracy, on synthetic tensors or on a file's\n"
-    "  calibrate  chooses 4b or 8b for each head of some files\n"
-    "  info       version, build, CPU, CUDA and Vulkan devices: which rung of the ladder each reaches, and why\n"
-    "  doctor     what works on this machine, what does not, and what to do about it\n"
-    "  top        what the clients of tandemd have it do, live\n"
-    "  probe      how many bits this GPU's tensor cores keep when they add, beside the twin's models of them\n"
-    "  bench      what the hand-over costs on each rung, and through tandemd; attention beside cuDNN's\n"
-    "  tune       measures what precision `auto` goes by on this GPU\n"
-    "\n"
-    "exit status: 0 done; 1 it could not be done; 2 the command line is wrong. Either leaves one line on stderr.\n";
+    "What a command does, its options, and what its output means; without a command, which there are.\n"
+    "  --man   the same as a man page: tandem help --man attend | man -l -\n"
+    "  --bash  completion of tandem's command lines for bash: source <(tandem help --bash)\n"
+    "An installed Tandem has both where man and bash look for them.\n";
 
 static void complain(const char *command, const char *format, va_list args)
 {
@@ -166,29 +159,43 @@ static int version(int argc, char **argv)
     return TOOL_OK;
 }
 
-/* Commands; `help` NULL: the overview says it all. */
+/* `run` NULL: a part of the command above it, by which it is run. */
 static const struct command {
-    const char *name;
+    tool_topic topic;
     int (*run)(int argc, char **argv);
-    const char *const *help;
 } commands[] = {
-    {"attend", tool_attend, &tool_attend_help},
-    {"accuracy", tool_accuracy, &tool_accuracy_help},
-    {"calibrate", tool_calibrate, &tool_calibrate_help},
-    {"info", tool_info, NULL},
-    {"doctor", tool_doctor, &tool_doctor_help},
-    {"top", tool_top, &tool_top_help},
-    {"probe", tool_probe, NULL},
-    {"bench", tool_bench, &tool_bench_help},
-    {"tune", tool_tune, &tool_tune_help},
-    {"version", version, NULL},
-    {"--version", version, NULL},
+    {{"sample-qkv", "writes a first q, k and v to try attend on", &tool_sample_qkv_help}, tool_sample_qkv},
+    {{"attend", "softmax(scale * Q K^T) V of the tensors in a file", &tool_attend_help}, tool_attend},
+    {{"accuracy", "the paper's tables of accuracy, on synthetic tensors or on a file's", &tool_accuracy_help},
+     tool_accuracy},
+    {{"calibrate", "chooses 4b or 8b for each head of some files", &tool_calibrate_help}, tool_calibrate},
+    {{"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help}, tool_doctor},
+    {{"info", "the build, the CPU, devices: which rung each reaches, and why not a higher one", &tool_info_help},
+     tool_info},
+    {{"top", "what the clients of tandemd have it do, live", &tool_top_help}, tool_top},
+    {{"bench", "what the hand-over costs, how fast attention is, what tandemd adds", &tool_bench_help}, tool_bench},
+    {{"bench handover", "what the hand-over costs on each rung", &tool_bench_handover_help}, NULL},
+    {{"bench attention", "the kernels on this GPU, beside cuDNN's", &tool_bench_attention_help}, NULL},
+    {{"bench daemon", "what it costs to compute in tandemd, and how it shares the device", &tool_bench_daemon_help},
+     NULL},
+    {{"tune", "measures what precision `auto` goes by on this GPU", &tool_tune_help}, tool_tune},
+    {{"probe", "how many bits this GPU's tensor cores keep when they add", &tool_probe_help}, tool_probe},
+    {{"version", "the version", &version_help}, version},
+    {{"help", "this, or what a command does", &help_help}, NULL},
 };
 
-static const struct command *find(const char *name)
+const tool_topic *tool_topic_at(size_t index)
 {
+    return index < sizeof commands / sizeof *commands ? &commands[index].topic : NULL;
+}
+
+/* The command, or with `part` the part of it, if there is one. */
+static const struct command *find(const char *name, const char *part)
+{
+    char both[64];
+    snprintf(both, sizeof both, part ? "%s %s" : "%s", name, part);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (strcmp(name, commands[i].name) == 0)
+        if (strcmp(both, commands[i].topic.name) == 0)
             return &commands[i];
     return NULL;
 }
@@ -198,9 +205,44 @@ static bool asks_for_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-static int help(const struct command *about)
+static int print_overview(void)
 {
-    fputs(about && about->help ? *about->help : overview, stdout);
+    fputs(introduction, stdout);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strchr(commands[i].topic.name, ' '))
+            printf("  %-11s %s\n", commands[i].topic.name, commands[i].topic.summary);
+    printf("\n%s", tool_exit_status);
+    return TOOL_OK;
+}
+
+/* The help on a command, and on its parts. */
+static int print_help(const struct command *about)
+{
+    const size_t length = strlen(about->topic.name);
+    fputs(*about->topic.help, stdout);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strncmp(commands[i].topic.name, about->topic.name, length) && commands[i].topic.name[length] == ' ')
+            printf("\n%s", *commands[i].topic.help);
+    return TOOL_OK;
+}
+
+/* `tandem help ...` */
+static int help(int argc, char **argv)
+{
+    const bool man = argc > 0 && !strcmp(argv[0], "--man"), bash = argc > 0 && !strcmp(argv[0], "--bash");
+    char **const words = argv + (man || bash);
+    const int count = argc - (man || bash);
+    const struct command *about = count == 1   ? find(words[0], NULL)
+                                  : count == 2 ? find(words[0], words[1])
+                                               : NULL;
+    if (count > 0 && (!about || bash))
+        return tool_usage("help", "no help on \"%s\"", words[count - 1]);
+    if (bash)
+        tool_print_bash_completion();
+    else if (man)
+        tool_print_man(about ? &about->topic : NULL);
+    else
+        return about ? print_help(about) : print_overview();
     return TOOL_OK;
 }
 
@@ -216,17 +258,18 @@ static int run(int argc, char **argv)
 {
     if (argc < 2)
         return tool_usage(NULL, "no command given; `tandem --help` lists them");
-    const bool helps = asks_for_help(argv[1]) || strcmp(argv[1], "help") == 0;
-    if (helps && argc == 2)
-        return help(NULL);
-    const struct command *command = find(argv[helps ? 2 : 1]);
-    if (helps)
-        return command && argc == 3 ? help(command) : tool_usage("help", "no help on \"%s\"", argv[argc - 1]);
+    if (asks_for_help(argv[1]) || (!strcmp(argv[1], "help") && !(argc == 3 && asks_for_help(argv[2]))))
+        return help(argc - 2, argv + 2);
+    const struct command *command = find(strcmp(argv[1], "--version") ? argv[1] : "version", NULL);
     if (!command)
         return tool_usage(NULL, "unknown command \"%s\"; `tandem --help` lists them", argv[1]);
     for (int i = 2; i < argc; i++)
-        if (asks_for_help(argv[i]))
-            return help(command);
+        if (asks_for_help(argv[i])) {
+            const struct command *part = find(argv[1], argv[2]);
+            return print_help(part ? part : command);
+        }
+    if (!command->run)
+        return tool_usage(NULL, "unknown command \"%s\"; `tandem --help` lists them", argv[1]);
     if (command->run == tool_bench || command->run == tool_doctor)
         wait_passively(argv);
     return command->run(argc - 2, argv + 2);

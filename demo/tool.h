@@ -112,6 +112,21 @@ void tool_cuda_close(tool_cuda *cuda);
 bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes);
 bool tool_tuning(const char *path, td_choice_table *out, char *why, size_t why_bytes);
 
+/* What there is help on: a command, or a part of one ("bench attention"), in the order in which they are listed. */
+typedef struct tool_topic {
+    const char *name, *summary;
+    const char *const *help;
+} tool_topic;
+/* NULL behind the last. */
+const tool_topic *tool_topic_at(size_t index);
+/* How often and what is told of exit statuses. */
+extern const char *const tool_exit_status;
+
+/* Made from the texts of help: a man page in roff, and a script that completes command lines of bash. */
+void tool_print_man(const tool_topic *topic); /* NULL: of the tool itself */
+void tool_print_bash_completion(void);
+
+int tool_sample_qkv(int argc, char **argv);
 int tool_accuracy(int argc, char **argv);
 int tool_calibrate(int argc, char **argv);
 int tool_attend(int argc, char **argv);
@@ -121,8 +136,10 @@ int tool_bench(int argc, char **argv);
 int tool_tune(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
 int tool_top(int argc, char **argv);
-extern const char *const tool_attend_help, *const tool_accuracy_help, *const tool_calibrate_help;
-extern const char *const tool_tune_help, *const tool_bench_help, *const tool_doctor_help, *const tool_top_help;
+extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
+extern const char *const tool_calibrate_help, *const tool_info_help, *const tool_doctor_help, *const tool_top_help;
+extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help;
+extern const char *const tool_bench_handover_help, *const tool_bench_attention_help, *const tool_bench_daemon_help;
 
 /* "cpu", "cuda"; "inline", "timeline", ... */
 const char *tool_backend_name(uint32_t backend);

@@ -14,37 +14,6 @@
 
 #include "demo/tool_accuracy.h"
 
-/* What the tables are measured on. */
-#define CHANNELS_AND_TOKENS                                                                             \
-    .q_offset = 0.5, .k_offset = 2.9, .spread = 0.5, .q_outlier = 6.5, .k_outlier = 4.5, .outliers = 4, \
-    .token_spread = 0.35
-#define HARD_CHANNELS                                                                                  \
-    .q_offset = 0.5, .k_offset = 5.5, .spread = 0.7, .q_outlier = 22, .k_outlier = 5, .outliers = 4, \
-    .token_spread = 0.35
-static const tool_family family_hard = {.name = "hard", HARD_CHANNELS, .sink = 8, .v_normal = 1};
-static const tool_family family_video = {
-    .name = "channel offsets and outliers in Q and K (far ones in a hard layer), token norms spread, a sink, V with "
-            "offsets N(0,1)",
-    CHANNELS_AND_TOKENS,
-    .sink = 8,
-    .v_normal = 1,
-    .hard = &family_hard};
-static const tool_family family_long = {
-    .name = "the same, longer, V with offsets 3 N(0,1)", CHANNELS_AND_TOKENS, .sink = 8, .v_normal = 3};
-static const tool_family family_biased = {.name = "the same, longer, V with an offset of 8 to 9 in every channel",
-                                          CHANNELS_AND_TOKENS,
-                                          .sink = 8,
-                                          .v_offset = 8};
-static const tool_family family_flat = {.name = "Q and K of N(0,1), V with an offset of 8 to 9 in every channel",
-                                        .v_offset = 8};
-static const tool_family family_normal = {.name = "N(0,1)"};
-static const tool_family family_outlier = {.name =
-                                               "N(0,1), offsets of 8 in six channels of Q and K, of 10 N(0,1) in V's",
-                                           .q_outlier = 8,
-                                           .k_outlier = 8,
-                                           .outliers = 6,
-                                           .v_normal = 10};
-
 enum { MAX_ROWS = 10, MAX_CHECKS = 10, MAX_SAMPLE_SETS = 8, MAX_FILES = 64 };
 
 typedef struct row {
@@ -348,44 +317,44 @@ static void make_tables(table *t, bool quick)
     const uint32_t q = quick ? 256 : 1024, kv = 4096, layers = 4, heads = 2;
     static const char *const theirs = "their kernels, on an H200", *const modes = "The modes as the authors' kernel was measured";
     const table tables[TABLES] = {
-        {.key = "4", .also = "17", .title = "Smoothing: INT4 Q K per thread, E4M3 P V", .family = &family_video},
+        {.key = "4", .also = "17", .title = "Smoothing: INT4 Q K per thread, E4M3 P V", .family = &tool_family_video},
         {.key = "5",
          .title = "INT4 Q K, P V exact (the paper: Lambada 81.5% -> 72.6%, smoothed 80.8%)",
-         .family = &family_video},
-        {.key = "6", .also = "15", .title = "Granularity of Q and K: INT4, smooth Q+K", .family = &family_video},
+         .family = &tool_family_video},
+        {.key = "6", .also = "15", .title = "Granularity of Q and K: INT4, smooth Q+K", .family = &tool_family_video},
         {.key = "7",
          .also = "16",
          .title = "Types of P and V: INT4 Q K smoothed, 32-bit accumulator",
-         .family = &family_video},
-        {.key = "pv", .title = "Types of P and V alone: Q K exact", .family = &family_video},
-        {.key = "10", .title = "Smooth V: 4b on the 13-bit accumulator", .family = &family_biased},
-        {.key = "ablation", .title = "Rebuttal: one technique after the other, K smoothed", .family = &family_long},
-        {.key = "two-level", .title = "Rebuttal: two levels of accumulation, 8b", .family = &family_flat},
-        {.key = "v-scale", .title = "Rebuttal: what shares a scale of V, 4b", .family = &family_flat},
-        {.key = "variants", .title = "Rebuttal: SageAttention1, 8b, 4b; baselines", .family = &family_video},
+         .family = &tool_family_video},
+        {.key = "pv", .title = "Types of P and V alone: Q K exact", .family = &tool_family_video},
+        {.key = "10", .title = "Smooth V: 4b on the 13-bit accumulator", .family = &tool_family_biased},
+        {.key = "ablation", .title = "Rebuttal: one technique after the other, K smoothed", .family = &tool_family_long},
+        {.key = "two-level", .title = "Rebuttal: two levels of accumulation, 8b", .family = &tool_family_flat},
+        {.key = "v-scale", .title = "Rebuttal: what shares a scale of V, 4b", .family = &tool_family_flat},
+        {.key = "variants", .title = "Rebuttal: SageAttention1, 8b, 4b; baselines", .family = &tool_family_video},
         {.key = "normal",
          .title = quick ? "Batch 1, 8 heads, 256 x 4096, d 128" : "Batch 1, 8 heads, 4096 x 4096, d 128",
          .title_of_files = modes,
          .theirs = theirs,
-         .family = &family_normal},
+         .family = &tool_family_normal},
         {.key = "outliers",
          .title = "The same size with outliers",
          .title_of_files = modes,
          .theirs = theirs,
-         .family = &family_outlier}};
+         .family = &tool_family_outlier}};
     for (int i = 0; i < TABLES; i++) {
         t[i] = tables[i];
         t[i].q_len = q;
         t[i].kv_len = kv;
         t[i].layers = layers;
         t[i].heads = heads;
-        if (t[i].family == &family_biased || t[i].family == &family_long ||
-            t[i].family == &family_flat) { /* what one level loses shows in long sums */
+        if (t[i].family == &tool_family_biased || t[i].family == &tool_family_long ||
+            t[i].family == &tool_family_flat) { /* what one level loses shows in long sums */
             t[i].kv_len = 8192;
             t[i].q_len = quick ? 128 : 512;
             t[i].layers = quick ? 1 : 2;
         }
-        if (t[i].family == &family_normal || t[i].family == &family_outlier) {
+        if (t[i].family == &tool_family_normal || t[i].family == &tool_family_outlier) {
             t[i].kv_len = 4096;
             t[i].q_len = quick ? 256 : 4096;
             t[i].layers = 1;

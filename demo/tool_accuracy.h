@@ -25,6 +25,10 @@ typedef struct tool_family {
     const struct tool_family *hard;
 } tool_family;
 
+/* What the tables are measured on: named after what they are like. */
+extern const tool_family tool_family_video, tool_family_long, tool_family_biased, tool_family_flat, tool_family_normal,
+    tool_family_outlier;
+
 typedef struct tool_sample {
     float *q, *k, *v;
     double *exact; /* [q_len][dim] */

@@ -14,9 +14,17 @@
 
 /* clang-format off */
 const char *const tool_bench_help =
-    "usage: tandem bench handover [--json F] [options]\n"
-    "       tandem bench attention [--json F] [options]\n"
-    "       tandem bench daemon [--json F] [options]\n"
+    "usage: tandem bench handover|attention|daemon [options]\n"
+    "\n"
+    "  handover   what it costs to have a job between two pieces of Vulkan work, on each rung there is\n"
+    "  attention  how fast the kernels are on this GPU, beside cuDNN's in the same process\n"
+    "  daemon     what it costs to compute in tandemd instead, and how it shares the device\n"
+    "\n"
+    "Exit status 1, too, if a lane or a kernel that is there failed, if a result was wrong, or if nothing\n"
+    "was measured.\n";
+
+const char *const tool_bench_handover_help =
+    "usage: tandem bench handover [options]\n"
     "\n"
     "handover: frames of three steps - Vulkan writes a payload, a job transforms it, Vulkan checks it -\n"
     "on every rung that this machine has, and on floors, in turn in one run:\n"
@@ -40,12 +48,16 @@ const char *const tool_bench_help =
     "Then: how late the host learns of a point and what part of a core that takes, submits left out; and\n"
     "the CPU time of enqueueing 20 launches.\n"
     "  --json F          everything as JSON, with least and most\n"
-    "  --payloads LIST   of 64B, 256K, 8M, 64M, demo; default: all\n"
-    "  --rounds N        default 7\n"
-    "  --round-ms N      about how long a lane's single frames take in a round, and its frames in flight\n"
+    "  --payloads LIST   of 64B, 256K, 8M, 64M, demo, with commas between them; default: all\n"
+    "  --rounds N        1 to 1000; default 7\n"
+    "  --round-ms N      about how long a lane's single frames take in a round, and its frames in flight;\n"
+    "                    1 to 10000; default 30\n"
     "  --no-waiting      not how late the host learns\n"
     "  --quick           2 rounds of 10 ms\n"
-    "  --strict          exit status 1 if a target was missed\n"
+    "  --strict          exit status 1 if a target was missed\n";
+
+const char *const tool_bench_attention_help =
+    "usage: tandem bench attention [options]\n"
     "\n"
     "attention: N(0,1) in fp16, dense tensors [batch, heads, n, d]. Contenders, each in turn:\n"
     "  kernel      the attention kernel alone, on operands that are quantised already\n"
@@ -62,19 +74,26 @@ const char *const tool_bench_help =
     "Outputs are filled with NaN before each run and checked after the last: no NaN left, some rows\n"
     "against float64.\n"
     "  --json F         everything as JSON; what has been measured, if it is ended early\n"
-    "  --backend B      cuda (default) or cpu, which is there to try the bench\n"
-    "  --only W         large (batch 4, 32 heads) or small (batch 1; 4, 8 and 16 heads)\n"
-    "  --n LIST         sequence lengths, as 1024,4096; default: all\n"
-    "  --dim LIST       64, 128, and 80, 96 (batch 4, n 4096); default: all\n"
-    "  --causal C       yes, no or both (default)\n"
-    "  --precision LIST of 8b, f16, 4b, auto; none: cuDNN alone; default: 8b,f16,auto\n"
+    "  --backend cuda|cpu\n"
+    "                   cuda (default), or cpu, which is there to try the bench\n"
+    "  --only large|small\n"
+    "                   batch 4, 32 heads, or batch 1 and 4, 8 or 16 heads; default: both\n"
+    "  --n LIST         sequence lengths of 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, with commas\n"
+    "                   between them; default: all\n"
+    "  --dim LIST       head dims, of 64, 128, and 80, 96 (batch 4, n 4096); default: all\n"
+    "  --causal yes|no|both\n"
+    "                   default: both\n"
+    "  --precision LIST  of 8b, f16, 4b, auto; or none: cuDNN alone; default: 8b,f16,auto\n"
     "  --tuning F       what auto goes by: a file of `tandem tune`; default: this build's own table\n"
-    "  --rounds N       default 5\n"
+    "  --rounds N       1 to 1000; default 5\n"
     "  --run-ms N       how long a contender has the GPU at a time, small shapes a tenth; 0: one call;\n"
-    "                   default 250\n"
+    "                   to 60000; default 250\n"
     "  --no-cudnn       without cuDNN\n"
     "  --quick          fewer shapes, 3 rounds of 20 ms\n"
-    "  --strict         exit status 1 if a target was missed\n"
+    "  --strict         exit status 1 if a target was missed\n";
+
+const char *const tool_bench_daemon_help =
+    "usage: tandem bench daemon [options]\n"
     "\n"
     "daemon: a tandemd of its own, beside this program. First the hand-over as above (64 B; and 8 MiB,\n"
     "without a GPU 256 KiB), in this process and through tandemd in turn, on the same rung, every frame\n"
@@ -85,12 +104,9 @@ const char *const tool_bench_help =
     "frame's job waits.\n"
     "  --json F         everything as JSON\n"
     "  --socket PATH    a tandemd that runs already; nobody else should use it meanwhile\n"
-    "  --rounds N       of the hand-over; default 9\n"
+    "  --rounds N       of the hand-over, 1 to 1000; default 9\n"
     "  --quick          2 rounds of 10 ms, clients for 1 s\n"
-    "  --strict         exit status 1 if a target was missed\n"
-    "\n"
-    "Exit status 1, too, if a lane or a kernel that is there failed, if a result was wrong, or if nothing\n"
-    "was measured.\n";
+    "  --strict         exit status 1 if a target was missed\n";
 /* clang-format on */
 
 int tool_bench(int argc, char **argv)

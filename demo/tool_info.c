@@ -9,6 +9,18 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
 
+/* clang-format off */
+const char *const tool_info_help =
+    "usage: tandem info [--json] [--tuning F]\n"
+    "\n"
+    "The version, what the build holds, the CPU's kernels, the CUDA device and each Vulkan device, with the\n"
+    "rung that a session on it is on, why it is not on a higher one, and which extensions and features that\n"
+    "takes. `tandem doctor` says the same shorter, measures it, and says what to do.\n"
+    "\n"
+    "  --json      the same as JSON\n"
+    "  --tuning F  a file of `tandem tune`: whether sessions on this machine would go by it\n";
+/* clang-format on */
+
 static void text_requirements(const requirements *needs)
 {
     for (uint32_t i = 0; i < needs->count; i++) {

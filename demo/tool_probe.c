@@ -18,6 +18,26 @@
 
 enum { LIMIT_MS = 60000, DEFAULT_TILES = 4096 };
 
+/* clang-format off */
+const char *const tool_probe_help =
+    "usage: tandem probe fp22 [--json F] [--backend auto|cuda|cpu] [--tiles N] [--seed N]\n"
+    "\n"
+    "How many bits the tensor cores of this GPU keep when they add up: the paper found that those for FP8\n"
+    "have sums of 22 bits (1 sign, 8 exponent, 13 mantissa) where float32 has 32. Three experiments on each\n"
+    "unit: which mantissa bits of C survive D = A B + C with A = B = 0; from which C on products beside it\n"
+    "are lost; and random tiles, whose D must be bit for bit that of the twin, the CPU's model of the unit.\n"
+    "Without a GPU the models are shown alone, and it says so.\n"
+    "\n"
+    "  --json F     everything as JSON\n"
+    "  --backend auto|cuda|cpu\n"
+    "               auto (default): the GPU where there is one; cuda: an error where there is none; cpu: the\n"
+    "               models alone\n"
+    "  --tiles N    random tiles for each unit, 1 to 1048576; default 4096\n"
+    "  --seed N     of the random tiles; default 1\n"
+    "\n"
+    "exit status: 1, too, if a unit that the GPU has did not run, or differs from the twin's model.\n";
+/* clang-format on */
+
 typedef struct gpu_side {
     td_cu_device *device;
     td_stream *stream;

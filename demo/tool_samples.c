@@ -12,6 +12,36 @@
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 
+#define CHANNELS_AND_TOKENS                                                                             \
+    .q_offset = 0.5, .k_offset = 2.9, .spread = 0.5, .q_outlier = 6.5, .k_outlier = 4.5, .outliers = 4, \
+    .token_spread = 0.35
+#define HARD_CHANNELS                                                                                  \
+    .q_offset = 0.5, .k_offset = 5.5, .spread = 0.7, .q_outlier = 22, .k_outlier = 5, .outliers = 4, \
+    .token_spread = 0.35
+static const tool_family hard = {.name = "hard", HARD_CHANNELS, .sink = 8, .v_normal = 1};
+const tool_family tool_family_video = {
+    .name = "channel offsets and outliers in Q and K (far ones in a hard layer), token norms spread, a sink, V with "
+            "offsets N(0,1)",
+    CHANNELS_AND_TOKENS,
+    .sink = 8,
+    .v_normal = 1,
+    .hard = &hard};
+const tool_family tool_family_long = {
+    .name = "the same, longer, V with offsets 3 N(0,1)", CHANNELS_AND_TOKENS, .sink = 8, .v_normal = 3};
+const tool_family tool_family_biased = {.name = "the same, longer, V with an offset of 8 to 9 in every channel",
+                                          CHANNELS_AND_TOKENS,
+                                          .sink = 8,
+                                          .v_offset = 8};
+const tool_family tool_family_flat = {.name = "Q and K of N(0,1), V with an offset of 8 to 9 in every channel",
+                                        .v_offset = 8};
+const tool_family tool_family_normal = {.name = "N(0,1)"};
+const tool_family tool_family_outlier = {.name =
+                                               "N(0,1), offsets of 8 in six channels of Q and K, of 10 N(0,1) in V's",
+                                           .q_outlier = 8,
+                                           .k_outlier = 8,
+                                           .outliers = 6,
+                                           .v_normal = 10};
+
 static uint64_t random_bits(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

@@ -37,6 +37,14 @@ for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan
         exit 1
     }
 done
+if [ -x "$build/tandem" ]; then
+    for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/bash-completion/completions/tandem; do
+        [ -s "$prefix/$file" ] || {
+            echo "not installed: $file"
+            exit 1
+        }
+    done
+fi
 library=$(find "$prefix" -name libtandem.so)
 libdir=${library%/*}
 [ -n "$library" ] && [ -e "$libdir/libtandem.so.0" ] && [ -f "$libdir/libtandem.so.0.1.0" ]
