@@ -856,6 +856,12 @@ static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32
     return best;
 }
 
+/* To how many keys op's last row attends. */
+static uint32_t seen_keys_of(const tandem_attention *op, const td_target *target)
+{
+    return target->last_keys == TD_NO_KEYS ? 0 : target->last_keys ? target->last_keys : op->kv_len;
+}
+
 static tandem_status plan_direct(td_builder *at, const td_kernel *kernel, const td_target *target, float scale, char *why,
                                  size_t why_bytes)
 {
@@ -863,7 +869,7 @@ static tandem_status plan_direct(td_builder *at, const td_kernel *kernel, const 
     const bool commits = target->commit;
     const direct_block block = direct_block_of(op, target);
     const bool splits = block.teams > 1;
-    const uint32_t keys = target->last_keys ? target->last_keys : op->kv_len;
+    const uint32_t keys = seen_keys_of(op, target);
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
     const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
     const uint32_t multiprocessors = multiprocessors_of(target);
@@ -1210,7 +1216,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         place_chunks(&at, &v, true, true);
         place_chunks(&at, &q, tensor_scale, false);
     }
-    const uint32_t seen_keys = target->last_keys ? target->last_keys : op->kv_len;
+    const uint32_t seen_keys = seen_keys_of(op, target);
     /* wgmma: one scale for what a thread has of a step's keys, maxima before scales (so none below zero), no delta-S */
     const bool one_scale =
         granularity == TANDEM_GRANULARITY_THREAD_HOPPER || granularity == TANDEM_GRANULARITY_TENSOR;
@@ -1305,7 +1311,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         const td_params_delta_s delta_s = {.k = k.tensor,
                                            .heads = op->heads,
                                            .q_blocks = q.chunks,
-                                           .chunks = (seen_keys + TD_TILE_ROWS - 1) / TD_TILE_ROWS,
+                                           .chunks = seen_keys ? (seen_keys - 1) / TD_TILE_ROWS + 1 : 1, /* no grid is 0 */
                                            .d_pad = d_pad,
                                            .kv_pad = k.rows_pad,
                                            .each = at.is_gpu ? TD_DELTA_BLOCKS : 1};

@@ -31,6 +31,8 @@ typedef enum td_rows {
     TD_PAIR_ROWS = 4
 } td_rows;
 
+#define TD_NO_KEYS UINT32_MAX
+
 /* What a plan is made for. */
 typedef struct td_target {
     uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
@@ -41,7 +43,8 @@ typedef struct td_target {
     bool no_clusters;     /* no cluster of blocks holds a head's K and V, as if all were too long; for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
     /* Where op is a piece of a causal head's rows: how many keys its last row attends to, one fewer each row before it.
-     * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece. */
+     * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece;
+     * TD_NO_KEYS: even the last row attends to none. */
     uint32_t last_keys;
     /* Where op is a piece: what it is a piece of, which decides in which order keys are added up. NULL: op is whole. */
     const tandem_attention *whole;

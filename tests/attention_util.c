@@ -242,6 +242,10 @@ void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attent
     op->q_len = rows;
     target->whole = &it->op;
     target->last_keys = op->causal ? op->kv_len - it->op.q_len + row + rows : 0;
+    if (op->causal && row + rows + op->kv_len <= it->op.q_len) { /* as td_slice() has it */
+        target->last_keys = TD_NO_KEYS;
+        op->kv_len = 1;
+    }
     for (int i = 0; i < 3; i++)
         views[indices[i]] += row * (uint64_t)moved[i]->stride_row * td_dtype_bytes(moved[i]->dtype);
 }

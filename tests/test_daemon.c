@@ -1405,6 +1405,18 @@ static void a_long_causal_head_lets_others_in(void **state)
     let_others_in(&(shape){1, 7000, 7000, 64, TANDEM_PRECISION_8B, 1});
 }
 
+static void few_keys_for_many_rows_let_others_in(void **state)
+{
+    (void)state;
+    let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_F16, 0});
+}
+
+static void rows_without_keys_let_others_in(void **state)
+{
+    (void)state;
+    let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_8B, 1});
+}
+
 /* Drafts: what pieces of a job with a deadline write, until all of them have. */
 
 /* Of the background one job at a time is computed: another's is done in between only where the long one is cut. */
@@ -2395,6 +2407,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(shares_are_fair, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(long_jobs_let_others_in, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_long_causal_head_lets_others_in, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(few_keys_for_many_rows_let_others_in, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(rows_without_keys_let_others_in, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_deadline_lets_others_in, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_draft_becomes_the_output, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(half_a_draft_is_nothing, set_up_nothing, tear_down),

@@ -19,19 +19,34 @@
 #define BRIEF_NS 100000u
 #define BRIEF_MFLOPS 0.5 /* of one core, about as long */
 /* A block is a whole number of any kernel's tiles of rows, which have 64, 128 or 192. */
-enum { BLOCK_ROWS = 384, LEAST_ROWS = 3 * BLOCK_ROWS, MOST_SLICES = 1024 };
+enum { BLOCK_ROWS = 384, LEAST_ROWS = 3 * BLOCK_ROWS, MOST_SLICES = 16384 };
+/* What a row takes by itself, to be read and written, in keys that it might attend to: a row without any takes 45 of
+ * them on a CPU, one with a single key, whose tile is computed all the same, up to 145. */
+enum { ROW_KEYS = 128 };
 
 /* Of a head: how often one of its rows attends to a key. */
 static double pairs_of(const tandem_attention *op, uint32_t last_keys)
 {
-    const double keys = last_keys ? last_keys : op->kv_len, rows = op->q_len < keys ? op->q_len : keys;
+    const double keys = last_keys == TD_NO_KEYS ? 0 : last_keys ? last_keys : op->kv_len;
+    const double rows = op->q_len < keys ? op->q_len : keys;
 
     return op->causal ? rows * keys - rows * (rows - 1) / 2 : (double)op->q_len * op->kv_len;
 }
 
+/* And what its rows take beside that, in the same unit. */
+static double work_of(const tandem_attention *op, uint32_t last_keys)
+{
+    return pairs_of(op, last_keys) + (double)ROW_KEYS * op->q_len;
+}
+
+static double mflops_of(const tandem_attention *op, double pairs)
+{
+    return 4e-6 * op->batch * op->heads * op->head_dim * pairs;
+}
+
 static double mflops(const tandem_attention *op, uint32_t last_keys)
 {
-    return 4e-6 * op->batch * op->heads * op->head_dim * pairs_of(op, last_keys);
+    return mflops_of(op, work_of(op, last_keys));
 }
 
 static uint64_t key_of(const tandem_attention *op, uint32_t last_keys)
@@ -58,7 +73,7 @@ uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op, uint32
 
 bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op, uint32_t last_keys)
 {
-    return mflops(op, last_keys) < BRIEF_MFLOPS && td_cost_guess(costs, op, last_keys) < BRIEF_NS;
+    return mflops_of(op, pairs_of(op, last_keys)) < BRIEF_MFLOPS && td_cost_guess(costs, op, last_keys) < BRIEF_NS;
 }
 
 /* What the device gets done altogether, however many jobs are at it at a time: on a GPU. A CPU's that are under way
@@ -107,81 +122,82 @@ uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint32_t las
     return alone || took < guess ? took : guess;
 }
 
-/* How a job is cut: pieces of a head's rows, of the heads of a group, of the groups, of the batches. Only one of the first
- * two is more than one. */
+/* How a job is cut: pieces of several batches, of one batch's heads (whole groups, or part of one), of one head's rows.
+ * Each is cut only where pieces of what is before it are still too long. */
 typedef struct cut {
-    uint32_t row_pieces;
-    double pairs;                     /* of a piece of a head's rows, at most where that is LEAST_ROWS or more */
-    uint32_t heads, pieces_of_heads;  /* heads: of a piece; of all heads if group is whole */
-    bool whole_groups;
+    uint32_t batches, pieces_of_batches;
+    uint32_t heads, pieces_of_heads;
+    bool whole_groups; /* else `heads` of one group, whose last piece may have fewer */
+    double work;       /* of a piece of a head's rows, at most where that is LEAST_ROWS or more; INFINITY: all rows */
 } cut;
+
+static uint32_t divided_up(uint32_t n, uint32_t by) { return n / by + (n % by != 0); }
 
 /* Where a piece of a head's rows ends that begins at `row`. Of a causal head's rows those behind attend to more keys,
  * and the first ones, where there are more rows than keys, to none. */
-static uint32_t end_of(const tandem_attention *op, double pairs, uint32_t row)
+static uint32_t end_of(const tandem_attention *op, double work, uint32_t row)
 {
     const int64_t keys = (int64_t)op->kv_len - op->q_len + row + 1; /* of that row */
-    const double first = keys > 1 ? (double)keys : 1, idle = keys < 1 ? (double)(1 - keys) : 0;
-    double rows = pairs / op->kv_len, end;
+    const double idle = op->causal && keys < 1 ? (double)(1 - keys) : 0;
+    const double before = (keys > 1 ? (double)keys : 1) - 0.5 + ROW_KEYS, left = work - ROW_KEYS * idle;
+    double rows = work / (op->causal ? ROW_KEYS : op->kv_len + (double)ROW_KEYS), end;
 
-    if (op->causal)
-        rows = idle + sqrt((first - 0.5) * (first - 0.5) + 2 * pairs) - (first - 0.5);
-    if (rows < idle + LEAST_ROWS)
-        rows = idle + LEAST_ROWS;
+    if (op->causal && left > 0)
+        rows = idle + sqrt(before * before + 2 * left) - before;
+    if (rows < LEAST_ROWS)
+        rows = LEAST_ROWS;
     end = floor((row + rows) / BLOCK_ROWS) * BLOCK_ROWS;
     return end < op->q_len ? (uint32_t)end : op->q_len;
 }
 
 static cut cut_for(const tandem_attention *op, uint32_t count)
 {
-    const uint32_t group = op->heads / op->kv_heads, planes = op->batch * op->heads;
-    cut c = {.row_pieces = 1, .pairs = INFINITY, .heads = op->heads, .pieces_of_heads = 1, .whole_groups = true};
-    uint32_t per_batch = (count + op->batch - 1) / op->batch;
+    const uint32_t group = op->heads / op->kv_heads;
+    const uint64_t planes = (uint64_t)op->batch * op->heads;
+    cut c = {.batches = 1, .heads = op->heads, .pieces_of_heads = 1, .whole_groups = true, .work = INFINITY};
+    uint32_t per_batch;
 
+    if (count <= op->batch)
+        c.batches = op->batch / count;
+    c.pieces_of_batches = divided_up(op->batch, c.batches);
+    per_batch = divided_up(count, op->batch);
     if (per_batch <= 1)
         return c;
     if (per_batch <= op->kv_heads) {
         const uint32_t groups = op->kv_heads / per_batch;
 
         c.heads = groups * group;
-        c.pieces_of_heads = (op->kv_heads + groups - 1) / groups;
+        c.pieces_of_heads = divided_up(op->kv_heads, groups);
         return c;
     }
     c.whole_groups = false;
-    c.heads = per_batch >= op->heads ? 1 : group / ((per_batch + op->kv_heads - 1) / op->kv_heads);
+    c.heads = group / divided_up(per_batch, op->kv_heads);
     if (!c.heads)
         c.heads = 1;
-    while (group % c.heads)
-        c.heads--;
-    c.pieces_of_heads = op->heads / c.heads;
-    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR) {
-        c.pairs = pairs_of(op, 0) * planes / count;
-        for (uint32_t end = end_of(op, c.pairs, 0); end < op->q_len; end = end_of(op, c.pairs, end))
-            c.row_pieces++;
-    }
+    c.pieces_of_heads = op->kv_heads * divided_up(group, c.heads);
+    if (count > planes && op->granularity != TANDEM_GRANULARITY_TENSOR)
+        c.work = work_of(op, 0) * (double)planes / count;
     return c;
-}
-
-static uint32_t count_of(const tandem_attention *op, const cut *c)
-{
-    return c->row_pieces * c->pieces_of_heads * op->batch;
 }
 
 uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces)
 {
     const uint64_t guess = td_cost_guess(costs, op, 0);
-    uint64_t count = (guess + most_ns - 1) / most_ns;
+    uint64_t count = guess / most_ns + (guess % most_ns != 0);
+    uint32_t row_pieces = 1;
     cut c;
 
     *pieces = 1;
-    if (count <= 1 || (uint64_t)op->batch * op->heads > MOST_SLICES)
+    if (count <= 1)
         return 1;
     if (op->q.dtype == TANDEM_DTYPE_CODES_INT8) /* all scales lie behind all codes: a part is no tensor of codes */
         return 1;
     if (count > MOST_SLICES)
         count = MOST_SLICES;
     c = cut_for(op, (uint32_t)count);
-    *pieces = count_of(op, &c);
+    for (uint32_t end = end_of(op, c.work, 0); end < op->q_len; end = end_of(op, c.work, end))
+        row_pieces++;
+    *pieces = row_pieces * c.pieces_of_heads * c.pieces_of_batches;
     return (uint32_t)count;
 }
 
@@ -193,21 +209,20 @@ static void move(tandem_view *view, uint64_t batch, uint64_t head, uint64_t row)
     view->offset_bytes += elements * (view->dtype == TANDEM_DTYPE_F32 ? 4 : 2);
 }
 
-uint32_t td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out)
+uint32_t td_slice(const tandem_attention *op, uint32_t cuts, td_slice_at *at, tandem_attention *out)
 {
     const cut c = cut_for(op, cuts);
-    const uint32_t group = op->heads / op->kv_heads;
-    const uint32_t piece = index / c.row_pieces % c.pieces_of_heads;
-    const uint32_t batch = index / c.row_pieces / c.pieces_of_heads, head = piece * c.heads;
-    uint32_t row = 0, end = end_of(op, c.pairs, 0);
+    const uint32_t group = op->heads / op->kv_heads, per_group = divided_up(group, c.heads);
+    const uint32_t piece = at->plane % c.pieces_of_heads, batch = at->plane / c.pieces_of_heads * c.batches;
+    const uint32_t head = c.whole_groups ? piece * c.heads : piece / per_group * group + piece % per_group * c.heads;
+    const uint32_t heads = c.whole_groups ? op->heads - head : group - piece % per_group * c.heads;
+    const uint32_t row = at->row, end = end_of(op, c.work, row);
+    const int64_t last_keys = (int64_t)op->kv_len - op->q_len + end;
+    const bool rows_are_cut = row || end < op->q_len;
 
-    for (uint32_t i = index % c.row_pieces; i; i--) {
-        row = end;
-        end = end_of(op, c.pairs, row);
-    }
     *out = *op;
-    out->batch = 1;
-    out->heads = op->heads - head < c.heads ? op->heads - head : c.heads;
+    out->batch = op->batch - batch < c.batches ? op->batch - batch : c.batches;
+    out->heads = heads < c.heads ? heads : c.heads;
     out->kv_heads = c.whole_groups ? out->heads / group : 1;
     out->q_len = end - row;
     move(&out->q, batch, head, row);
@@ -216,5 +231,12 @@ uint32_t td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tan
         move(&out->lse, batch, head, row);
     move(&out->k, batch, head / group, 0);
     move(&out->v, batch, head / group, 0);
-    return op->causal && c.row_pieces > 1 ? op->kv_len - op->q_len + end : 0;
+    at->row = end < op->q_len ? end : 0;
+    at->plane += !at->row;
+    if (!op->causal || !rows_are_cut)
+        return 0;
+    if (last_keys > 0)
+        return (uint32_t)last_keys;
+    out->kv_len = 1; /* there has to be one, but none is looked at: no more are quantised for nothing */
+    return TD_NO_KEYS;
 }

@@ -27,6 +27,7 @@
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
 #include "kernels/choice.h"
+#include "kernels/ops.h"
 #include "tandem/tandem.h"
 
 enum {
@@ -216,11 +217,16 @@ uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const t
  * which is no more for having run beside them. */
 uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint32_t last_keys, uint64_t begin_ns,
                        uint64_t end_ns, uint64_t held_ns, bool alone, uint64_t guess);
-/* How a job is cut into `pieces` of at most `most_ns`, as far as that can be so that the bits stay the same; 1 piece: it
- * cannot be, or need not. And one of them, below `pieces`: of a causal head's rows returns how many keys its last one
- * attends to (td_target.last_keys), else 0. */
+/* How a job is cut into `pieces` of at most `most_ns`, as far as that can be so that the bits stay the same, and K and V
+ * are not quantised again for few rows; 1 piece: it cannot be, or need not. */
 uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces);
-uint32_t td_slice(const tandem_attention *op, uint32_t cuts, uint32_t index, tandem_attention *out);
+/* Where the next piece begins; {0} before the first. */
+typedef struct td_slice_at {
+    uint32_t plane, row; /* plane: so many pieces of batches and heads are through */
+} td_slice_at;
+/* The next piece, where there is more than one. Of a causal head's rows returns how many keys its last one attends to
+ * (td_target.last_keys), else 0. */
+uint32_t td_slice(const tandem_attention *op, uint32_t cuts, td_slice_at *at, tandem_attention *out);
 
 typedef struct td_client td_client;
 
@@ -255,6 +261,7 @@ typedef struct td_work {
     tandem_job job;
     td_shared *mems[TD_VIEWS], *wait, *signal;
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
+    td_slice_at slice_at;         /* where that begins */
     td_shared *draft; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
     bool whole;       /* it has one, and there is no room for a draft: it is not cut */
     uint32_t at_desk;             /* how many of them the worker has */

@@ -34,8 +34,8 @@ static void help(void)
            "\n"
            "Frames go before what clients do in the background. Of a class each client gets the same time on the\n"
            "device; within share_window_us the earliest deadline goes first. What takes long is computed in slices\n"
-           "where it can be cut: of 0.5 ms, what is a frame's on a CPU of 20 ms. A frame's with a deadline cannot. On a\n"
-           "CPU the background stands still while frames are computed.\n"
+           "where it can be cut: of 0.5 ms, what is a frame's on a CPU of 20 ms. On a CPU the background stands still\n"
+           "while frames are computed.\n"
            "Engines use it by tandem_session_desc.socket. `tandem doctor` says whether it can be reached and what it\n"
            "computes on, `tandem top` what its clients have it do; it logs to stderr, under systemd to the journal.\n"
            "Exit status: 0 after SIGTERM; 1 if it cannot begin; 2 for a wrong command line.\n",

@@ -8,9 +8,9 @@
  *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
  *           begins where the others are
  *   slices  a job is given to the worker in pieces of at most SLICE_NS, where others may want to go in between; a frame's
- *           not if it has a deadline, and on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a
- *           background's stream to a frame's by itself, and on a CPU the background's piece, which may be longer than that,
- *           stands still while a frame's job is on the desk (engine_plugin/exec/gate.h)
+ *           on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a
+ *           frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still while a
+ *           frame's job is on the desk (engine_plugin/exec/gate.h)
  *   drafts  what has a deadline is written wholly or not at all: its pieces write a draft, and once all have ended, and
  *           none of them is on the desk, one more slice claims it and copies it to the output
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
@@ -541,19 +541,42 @@ static bool awaits_draft(const td_work *work)
     return work->deadline_ns && !work->draft && c->draft && !c->draft->there;
 }
 
+/* Who may have jobs. */
+static uint32_t count_sharing(const td_broker *b)
+{
+    uint32_t count = 0;
+
+    for (const td_client *c = b->clients; c; c = c->next)
+        count += c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE;
+    return count;
+}
+
+/* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
+static uint64_t slice_of(const td_broker *b, const td_work *work)
+{
+    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
+        return SLICE_NS;
+    if (count_sharing(b) < 2)
+        return 0;
+    if (b->costs.is_gpu)
+        return SLICE_NS;
+    return td_cost_guess(&b->costs, &work->job.op.attention, 0) > LONG_NS ? LONG_SLICE_NS : 0;
+}
+
 /* Whether the next slice of a job can go, as far as a draft has to do with it; asks the worker for one. */
 static bool has_draft(td_broker *b, td_work *work)
 {
     const tandem_attention *op = &work->job.op.attention;
     td_client *c = work->client;
     tandem_view o, lse;
-    uint64_t bytes;
+    uint64_t bytes, most_ns;
 
     if (work->draft)
         return work->slice + 1 < work->slices || !work->at_desk;
-    if (!work->deadline_ns || work->whole || c->job_class != TANDEM_CLASS_BACKGROUND)
+    most_ns = work->deadline_ns && !work->whole ? slice_of(b, work) : 0;
+    if (!most_ns)
         return true;
-    work->cuts = td_slices(&b->costs, op, SLICE_NS, &work->slices);
+    work->cuts = td_slices(&b->costs, op, most_ns, &work->slices);
     if (work->slices == 1)
         return true;
     bytes = lay_out_draft(op, 0, &o, &lse);
@@ -612,32 +635,8 @@ static td_work *choose(td_broker *b, uint64_t now, bool *again)
     return best ? best : choose_of(b, TANDEM_CLASS_BACKGROUND, now, again);
 }
 
-/* Who may have jobs. */
-static uint32_t count_sharing(const td_broker *b)
-{
-    uint32_t count = 0;
-
-    for (const td_client *c = b->clients; c; c = c->next)
-        count += c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE;
-    return count;
-}
-
-/* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
-static uint64_t slice_of(const td_broker *b, const td_work *work)
-{
-    if (work->deadline_ns) /* has_draft() cuts the background's */
-        return 0;
-    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
-        return SLICE_NS;
-    if (count_sharing(b) < 2)
-        return 0;
-    if (b->costs.is_gpu)
-        return SLICE_NS;
-    return td_cost_guess(&b->costs, &work->job.op.attention, 0) > LONG_NS ? LONG_SLICE_NS : 0;
-}
-
 /* The worker's numbers for what a job, or a piece of it, names. */
-static void fill(td_slot *slot, const td_work *work)
+static void fill(td_slot *slot, td_work *work)
 {
     tandem_attention op = work->job.op.attention;
     tandem_view *views[TD_VIEWS] = {&op.q, &op.k, &op.v, &op.o, &op.lse}, o, lse;
@@ -657,8 +656,10 @@ static void fill(td_slot *slot, const td_work *work)
     }
     if (slot->commits)
         op.v = (tandem_view){0};
+    if (first)
+        work->slice_at = (td_slice_at){0};
     if (work->slices > 1 && !slot->commits)
-        slot->last_keys = td_slice(&op, work->cuts, work->slice, &slot->job.op.attention);
+        slot->last_keys = td_slice(&op, work->cuts, &work->slice_at, &slot->job.op.attention);
     else
         slot->job.op.attention = op;
     slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
@@ -683,7 +684,7 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     slot = &b->desk->slots[at];
     op = &slot->job.op.attention;
     c = work->client;
-    most_ns = work->slice || work->draft ? 0 : slice_of(b, work);
+    most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_draft() has cut what has a deadline */
     if (most_ns)
         work->cuts = td_slices(&b->costs, &work->job.op.attention, most_ns, &work->slices);
     fill(slot, work);
