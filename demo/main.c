@@ -18,14 +18,6 @@ static void on_log(void *user, int level, const char *text)
         fprintf(stderr, "tandem-demo: %s\n", text);
 }
 
-/* OpenMP's threads spin while they wait unless the environment says otherwise when the program is loaded, and would
- * keep the cores from the renderer: this starts the program again with that said. */
-static void wait_passively(char **argv)
-{
-    if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))
-        execv("/proc/self/exe", argv);
-}
-
 /* Opens the window's part from the program's own folder; NULL with the reason in `why`. */
 static const demo_window_table *load_window(void **library, char *why, size_t why_bytes)
 {
@@ -71,7 +63,6 @@ int main(int argc, char **argv)
         demo_options_help();
         return 0;
     }
-    wait_passively(argv);
     if (!options.headless) {
         display.table = load_window(&library, why, sizeof why);
         if (display.table)

@@ -5,10 +5,11 @@
 #include "demo/probe.h"
 
 #include <math.h>
-#include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "demo/engine.h"
+#include "interop/os/thread_pool.h"
 
 double demo_accuracy_cos(const demo_accuracy *a)
 {
@@ -133,18 +134,34 @@ void demo_probe_all(const uint16_t *q, const uint16_t *k, const uint16_t *v, uin
     demo_probe_some(q, k, v, o, batch, q_len, kv_len, dim, scale, 0, 1, push, threads, out);
 }
 
+/* The batch entries of demo_probe_some(). */
+typedef struct probe {
+    const uint16_t *q, *k, *v;
+    uint16_t *o;
+    uint32_t q_len, kv_len, dim, first, step;
+    float scale;
+    double push;
+    pthread_mutex_t lock;
+    demo_accuracy *out;
+} probe;
+
+static void probe_entry(void *context, uint64_t b, uint32_t worker)
+{
+    probe *p = context;
+    const size_t at_q = b * p->q_len * p->dim, at_k = b * p->kv_len * p->dim;
+    demo_accuracy part = {0};
+    (void)worker;
+    demo_probe_rows(p->q + at_q, p->k + at_k, p->v + at_k, p->o + at_q, p->q_len, p->kv_len, p->dim, p->scale, p->first,
+                    p->step, p->push, &part);
+    pthread_mutex_lock(&p->lock);
+    demo_accuracy_merge(p->out, &part);
+    pthread_mutex_unlock(&p->lock);
+}
+
 void demo_probe_some(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o, uint32_t batch,
                      uint32_t q_len, uint32_t kv_len, uint32_t dim, float scale, uint32_t first, uint32_t step,
                      double push, uint32_t threads, demo_accuracy *out)
 {
-    const int count = threads ? (int)threads : omp_get_max_threads();
-#pragma omp parallel for schedule(dynamic) num_threads(count)
-    for (uint32_t b = 0; b < batch; b++) {
-        const size_t at_q = (size_t)b * q_len * dim, at_k = (size_t)b * kv_len * dim;
-        demo_accuracy part = {0};
-        demo_probe_rows(q + at_q, k + at_k, v + at_k, o + at_q, q_len, kv_len, dim, scale, first, step, push,
-                        &part);
-#pragma omp critical
-        demo_accuracy_merge(out, &part);
-    }
+    probe p = {q, k, v, o, q_len, kv_len, dim, first, step, scale, push, PTHREAD_MUTEX_INITIALIZER, out};
+    td_parallel_for(threads ? threads : td_core_count(), batch, probe_entry, &p);
 }

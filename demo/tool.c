@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "demo/tool.h"
 #include "tandem/tandem.h"
@@ -246,14 +245,6 @@ static int help(int argc, char **argv)
     return TOOL_OK;
 }
 
-/* OpenMP's threads spin while they wait unless the environment says otherwise when the program is loaded, and would
- * keep the cores from whoever is measured: this starts the program again with that said. */
-static void wait_passively(char **argv)
-{
-    if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))
-        execv("/proc/self/exe", argv);
-}
-
 static int run(int argc, char **argv)
 {
     if (argc < 2)
@@ -270,8 +261,6 @@ static int run(int argc, char **argv)
         }
     if (!command->run)
         return tool_usage(NULL, "unknown command \"%s\"; `tandem --help` lists them", argv[1]);
-    if (command->run == tool_bench || command->run == tool_doctor)
-        wait_passively(argv);
     return command->run(argc - 2, argv + 2);
 }
 

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 
 #include "interop/base.h"
+#include "interop/os/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 
 static bool same_float(float a, float b)
@@ -84,12 +86,67 @@ static uint32_t visited(const tandem_attention *op, uint32_t r)
     return keys <= 0 ? 0 : (uint32_t)(keys + 63) / 64 * 64;
 }
 
+/* What was found of the elements of R. */
+typedef struct sums {
+    const tu_case *it;
+    const unsigned char *gpu;
+    uint32_t accumulator;
+    _Atomic uint64_t wrong, checked, rebased;
+} sums;
+
+/* Of a row of a head: R against the twin's accumulator on the very codes. */
+static void check_sums(void *context, uint64_t index, uint32_t worker)
+{
+    sums *s = context;
+    const tu_case *it = s->it;
+    const td_attention_layout *at = &it->layout;
+    const unsigned char *gpu = s->gpu, *twin = it->scratch;
+    const uint32_t heads_per_kv = it->op.heads / it->op.kv_heads, steps = (at->kv_pad + at->step_keys - 1) / at->step_keys;
+    const uint32_t bh = (uint32_t)(index / it->op.q_len), r = (uint32_t)(index % it->op.q_len);
+    const uint64_t row = (uint64_t)bh * at->q_pad + r;
+    const uint32_t bhk = bh / it->op.heads * it->op.kv_heads + bh % it->op.heads / heads_per_kv;
+    uint64_t wrong = 0, checked = 0, rebased = 0;
+
+    (void)worker;
+    for (uint32_t key = 0; key < visited(&it->op, r); key += at->step_keys) {
+        const uint64_t codes_at = at->dump_p + row * at->kv_pad + key;
+        const uint32_t keys = at->kv_pad - key < at->step_keys ? at->kv_pad - key : at->step_keys;
+        uint8_t p[2][TD_HOPPER_R_KEYS]; /* the GPU's, the twin's; keys that were not visited count for nothing */
+
+        for (uint32_t j = 0; j < keys; j++) {
+            const bool seen = key + j < visited(&it->op, r);
+
+            p[0][j / 16 * 16 + td_v_position(j % 16)] = seen ? gpu[codes_at + j] : 0;
+            p[1][j / 16 * 16 + td_v_position(j % 16)] = seen ? twin[codes_at + j] : 0;
+        }
+        for (uint32_t c = 0; c < at->d_pad; c += 1 + c % 3) { /* two of three channels */
+            const uint8_t *v = gpu + at->v_codes + ((uint64_t)bhk * at->d_pad + c) * at->kv_pad + key;
+            const uint64_t r_at = at->dump_r + ((row * steps + key / at->step_keys) * at->d_pad + c) * 4;
+            float want[2] = {0}, got[2];
+
+            for (uint32_t k = 0; k < keys; k += 32)
+                for (int i = 0; i < 2; i++)
+                    want[i] = td_twin_mma_e4m3(s->accumulator, p[i] + k, v + k, want[i]);
+            memcpy(&got[0], gpu + r_at, 4);
+            memcpy(&got[1], twin + r_at, 4);
+            if (!same_float(got[1], want[1])) { /* the row got another base meanwhile */
+                rebased++;
+                continue;
+            }
+            checked++;
+            wrong += !(got[0] == want[0] || (isnan(got[0]) && isnan(want[0])));
+        }
+    }
+    s->wrong += wrong;
+    s->checked += checked;
+    s->rebased += rebased;
+}
+
 void tu_compare_dumps(const tu_case *it, const unsigned char *gpu, uint32_t accumulator)
 {
     const td_attention_layout *at = &it->layout;
     const unsigned char *twin = it->scratch;
-    const uint32_t heads_per_kv = it->op.heads / it->op.kv_heads, steps = (at->kv_pad + at->step_keys - 1) / at->step_keys;
-    uint64_t codes = 0, different = 0, far = 0, wrong_r = 0, checked_r = 0, rebased_r = 0;
+    uint64_t codes = 0, different = 0, far = 0;
     bool no_codes = at->dump_p == UINT64_MAX;
 
     if (at->step_keys != TD_TILE_KEYS)
@@ -119,48 +176,14 @@ void tu_compare_dumps(const tu_case *it, const unsigned char *gpu, uint32_t accu
     }
     if (no_codes)
         return;
-#pragma omp parallel for collapse(2) reduction(+ : wrong_r, checked_r, rebased_r) schedule(dynamic, 8)
-    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
-        for (uint32_t r = 0; r < it->op.q_len; r++) {
-            const uint64_t row = (uint64_t)bh * at->q_pad + r;
-            const uint32_t bhk = bh / it->op.heads * it->op.kv_heads + bh % it->op.heads / heads_per_kv;
-
-            for (uint32_t key = 0; key < visited(&it->op, r); key += at->step_keys) {
-                const uint64_t codes_at = at->dump_p + row * at->kv_pad + key;
-                const uint32_t keys = at->kv_pad - key < at->step_keys ? at->kv_pad - key : at->step_keys;
-                uint8_t p[2][TD_HOPPER_R_KEYS]; /* the GPU's, the twin's; keys that were not visited count for nothing */
-
-                for (uint32_t j = 0; j < keys; j++) {
-                    const bool seen = key + j < visited(&it->op, r);
-
-                    p[0][j / 16 * 16 + td_v_position(j % 16)] = seen ? gpu[codes_at + j] : 0;
-                    p[1][j / 16 * 16 + td_v_position(j % 16)] = seen ? twin[codes_at + j] : 0;
-                }
-                for (uint32_t c = 0; c < at->d_pad; c += 1 + c % 3) { /* two of three channels */
-                    const uint8_t *v = gpu + at->v_codes + ((uint64_t)bhk * at->d_pad + c) * at->kv_pad + key;
-                    const uint64_t r_at = at->dump_r + ((row * steps + key / at->step_keys) * at->d_pad + c) * 4;
-                    float want[2] = {0}, got[2];
-
-                    for (uint32_t k = 0; k < keys; k += 32)
-                        for (int i = 0; i < 2; i++)
-                            want[i] = td_twin_mma_e4m3(accumulator, p[i] + k, v + k, want[i]);
-                    memcpy(&got[0], gpu + r_at, 4);
-                    memcpy(&got[1], twin + r_at, 4);
-                    if (!same_float(got[1], want[1])) { /* the row got another base meanwhile */
-                        rebased_r++;
-                        continue;
-                    }
-                    checked_r++;
-                    wrong_r += !(got[0] == want[0] || (isnan(got[0]) && isnan(want[0])));
-                }
-            }
-        }
-    if (rebased_r > checked_r)
-        fail_msg("%llu elements of R were rebased, only %llu not", (unsigned long long)rebased_r,
-                 (unsigned long long)checked_r);
-    if (wrong_r)
-        fail_msg("%llu of %llu elements of R differ from the twin's accumulator", (unsigned long long)wrong_r,
-                 (unsigned long long)checked_r);
+    sums all = {.it = it, .gpu = gpu, .accumulator = accumulator};
+    td_parallel_for(td_core_count(), (uint64_t)it->op.batch * it->op.heads * it->op.q_len, check_sums, &all);
+    if (all.rebased > all.checked)
+        fail_msg("%llu elements of R were rebased, only %llu not", (unsigned long long)all.rebased,
+                 (unsigned long long)all.checked);
+    if (all.wrong)
+        fail_msg("%llu of %llu elements of R differ from the twin's accumulator", (unsigned long long)all.wrong,
+                 (unsigned long long)all.checked);
 }
 
 double tu_distance(const tu_tensor *gpu, const tu_tensor *twin)

@@ -1646,7 +1646,7 @@ static void *open_and_close(void *user)
 static void test_patience(void **state)
 {
     (void)state;
-    static const uint32_t threads[] = {1, 2, 3};
+    td_thread_pool *pools[] = {NULL, td_thread_pool_create(2), td_thread_pool_create(3)};
     for (uint32_t precision = 1; precision <= 3; precision++) {
         tu_case it;
         tu_case_init(&it, &(tu_shape){.heads = 2, .q_len = 200, .kv_len = 3000, .head_dim = 64, .precision = precision,
@@ -1667,7 +1667,7 @@ static void test_patience(void **state)
         for (int run = 0; run < 30; run++) {
             tu_poison(&it.o);
             tu_poison(&it.lse);
-            assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, threads[run % 3], NULL, &patience),
+            assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, pools[run % 3], NULL, &patience),
                              TANDEM_OK);
             assert_memory_equal(o, it.o.data, it.o.bytes);
             assert_memory_equal(lse, it.lse.data, it.lse.bytes);
@@ -1677,17 +1677,19 @@ static void test_patience(void **state)
 
         td_control control = {.cancel = 1};
         td_gate_close(&keeper.gate, td_now_ns());
-        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, 2, &control, &patience),
+        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, pools[1], &control, &patience),
                          TANDEM_ERROR_BUSY);
         assert_int_equal(patience.held_ns, 0); /* nobody waits for it */
         tu_poison(&it.o);
-        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, 2, NULL, &patience), TANDEM_OK);
+        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, pools[1], NULL, &patience), TANDEM_OK);
         assert_true(patience.held_ns >= 10000000);
         assert_memory_equal(o, it.o.data, it.o.bytes);
         free(o);
         free(lse);
         tu_case_free(&it);
     }
+    td_thread_pool_destroy(&pools[1]);
+    td_thread_pool_destroy(&pools[2]);
 }
 
 /* ---- bench ---- */

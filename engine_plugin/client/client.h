@@ -246,6 +246,7 @@ struct tandem_session {
     pthread_cond_t work, watch, changed; /* for the worker, the watchdog, callers that wait */
     bool has_lock, has_worker, has_watchdog, stopping;
     pthread_t worker, watchdog;
+    td_thread_pool *pool; /* with which the worker computes; NULL: it does not */
     td_sleeper *sleeper;
     uint64_t watch_until_ns; /* when the watchdog looks by itself */
     bool enqueuing;  /* the worker is handing something to the stream, without the lock */

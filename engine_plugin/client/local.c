@@ -990,7 +990,8 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
 }
 
 /* Called and left with the lock held. */
-static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint32_t threads, uint64_t *begin_ns, uint64_t *end_ns)
+static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *pool, uint64_t *begin_ns,
+                                uint64_t *end_ns)
 {
     td_patience patience = {.gate = s->gate};
     tandem_status status;
@@ -998,7 +999,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint32_t threads
     job->words = &job->control;
     pthread_mutex_unlock(&s->lock);
     *begin_ns = td_now_ns();
-    status = td_exec_cpu_run_patiently(&job->plan, job->views, job->scratch.address, threads, &job->control, &patience);
+    status = td_exec_cpu_run_patiently(&job->plan, job->views, job->scratch.address, pool, &job->control, &patience);
     *end_ns = td_now_ns();
     pthread_mutex_lock(&s->lock);
     s->held_ns += patience.held_ns;
@@ -1006,7 +1007,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, uint32_t threads
     return status == TANDEM_ERROR_BUSY && job->given_up ? TANDEM_OK : status; /* it was told to stop */
 }
 
-static void work_on(tandem_session *s, td_job *job, uint32_t threads, char *line)
+static void work_on(tandem_session *s, td_job *job, td_thread_pool *pool, char *line)
 {
     tandem_job_report *report = td_job_report_locked(s, job);
     uint64_t begin_ns, end_ns;
@@ -1022,7 +1023,7 @@ static void work_on(tandem_session *s, td_job *job, uint32_t threads, char *line
     pthread_cond_broadcast(&s->changed);
     if (report->state == TANDEM_JOB_PENDING)
         report->state = TANDEM_JOB_RUNNING;
-    status = run_on_cpu(s, job, threads, &begin_ns, &end_ns);
+    status = run_on_cpu(s, job, pool, &begin_ns, &end_ns);
     if (s->timing) {
         report->begin_ns = begin_ns;
         report->end_ns = end_ns;
@@ -1043,7 +1044,7 @@ void td_job_compute_locked(tandem_session *s, td_job *job, tandem_job_report *re
     s->order[s->order_count++] = job;
     if (first_look_ns(s, job) < s->watch_until_ns)
         pthread_cond_signal(&s->watch);
-    work_on(s, job, 1, s->untold); /* a line that the watchdog logs */
+    work_on(s, job, NULL, s->untold); /* a line that the watchdog logs */
     *report = *kept;
     if (s->untold[0])
         pthread_cond_signal(&s->watch);
@@ -1067,7 +1068,7 @@ static void *work(void *user)
             pthread_cond_wait(&s->work, &s->lock);
             continue;
         }
-        work_on(s, s->order[0], s->threads, line);
+        work_on(s, s->order[0], s->pool, line);
         if (line[0]) {
             pthread_mutex_unlock(&s->lock);
             td_logf(&s->log, TD_LOG_ERROR, "%s", line);
@@ -1266,6 +1267,10 @@ tandem_status td_local_start(tandem_session *s, char *why)
     s->sleeper = make_sleeper();
     if (!s->sleeper)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a thread");
+    if (!s->remote && !s->ahead)
+        s->pool = td_thread_pool_create(s->threads);
+    if (!s->remote && !s->ahead && !s->pool)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %u threads", s->threads);
     s->has_watchdog = td_thread_start(&s->watchdog, watch, s);
     s->has_worker =
         s->has_watchdog &&
@@ -1361,6 +1366,8 @@ void td_local_stop(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
     if (s->has_worker)
         joined = join_worker(s, until);
+    if (joined)
+        td_thread_pool_destroy(&s->pool);
     pthread_mutex_lock(&s->lock);
     left = s->ahead ? left : s->order_count;
     s->stuck = s->stuck || left || !joined;

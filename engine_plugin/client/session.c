@@ -244,15 +244,6 @@ void td_sleep_ns(uint64_t ns)
 
 /* Sessions. */
 
-static uint32_t core_count(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof set, &set))
-        return 1;
-    return CPU_COUNT(&set) > 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-}
-
 static tandem_status check_desc(const tandem_session_desc *desc, char *why)
 {
     const tandem_vulkan *vulkan = desc->vulkan;
@@ -445,7 +436,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool f
     s->foreign = foreign;
     s->owner_most_bytes = UINT64_MAX;
     s->wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : 2000000000u;
-    s->threads = core_count();
+    s->threads = td_core_count();
     if (desc->cpu_threads && desc->cpu_threads < s->threads)
         s->threads = desc->cpu_threads;
     s->salt = atomic_fetch_add(&sessions_made, 1) & 0xfff;

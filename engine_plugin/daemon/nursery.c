@@ -103,7 +103,6 @@ static void become_worker(const nursery *n, int socket, int desk)
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* of 8 two clients' streams may share one: who waits holds both up */
-    setenv("OMP_WAIT_POLICY", "passive", 0); /* threads that spin take the cores from the games' */
     /* Not onto one another. */
     socket = fcntl(socket, F_DUPFD_CLOEXEC, 10);
     desk = fcntl(desk, F_DUPFD_CLOEXEC, 10);

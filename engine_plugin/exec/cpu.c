@@ -1,13 +1,12 @@
-/* Runs plans on the host, block by block, over OpenMP threads.
+/* Runs plans on the host, block by block, over the threads of a pool.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * What can wait is not cut into small plans for the sake of what cannot: keys cannot be cut without another rounding of O,
  * and each cut of the rows quantises K and V again. Instead each thread looks at a gate between tiles, and sleeps there
- * with O and the sums of its rows where they are; the other plan has a team of threads of its own. So nothing is computed
+ * with O and the sums of its rows where they are; the other plan has a pool of its own. So nothing is computed
  * twice, and what was suspended has the same bits.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,50 +34,30 @@ void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params)
             memcpy(params, &word, sizeof word);
 }
 
-static void *pass(void *gate)
-{
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* How many threads a team may have. libgomp ends the process where it cannot start one: so before a team grows, as many
- * are started here to see whether they can be. It keeps the last team of each thread that had one. */
-static uint32_t possible_threads(uint32_t wanted)
-{
-    enum { MOST_TRIED = 1024 };
-    static _Thread_local uint32_t team = 1;
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t tried[MOST_TRIED];
-    uint32_t made = 0;
-
-    pthread_mutex_lock(&gate);
-    while (team + made < wanted && made < MOST_TRIED && !pthread_create(&tried[made], NULL, pass, &gate))
-        made++;
-    pthread_mutex_unlock(&gate);
-    for (uint32_t i = 0; i < made; i++)
-        pthread_join(tried[i], NULL);
-    pthread_mutex_destroy(&gate);
-    team = team + made < wanted ? team + made : wanted;
-    return team;
-}
-
 #define MOST_HELD_NS 10000000u /* at a closed gate, */
 #define TURN_NS 400000u        /* before it goes on for so long */
+
+struct run;
+
+/* A thread of it. */
+typedef struct member {
+    struct run *of;
+    uint32_t records;  /* how far it came: it has had blocks of that many, or of none between */
+    uint64_t since_ns; /* it computes without having been held or idle */
+    uint64_t turn_until_ns;
+    uint64_t held_ns, late_ns;
+    unsigned char *local;
+} member;
 
 typedef struct run {
     td_control *control; /* or NULL */
     td_gate *gate;       /* or NULL */
     atomic_bool stopped;
+    const td_record *record; /* the one at hand, */
+    uint32_t records;        /* of so many so far */
+    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+    member *members;
 } run;
-
-/* A thread of it. */
-typedef struct member {
-    run *of;
-    uint64_t since_ns; /* it computes without having been held or idle */
-    uint64_t turn_until_ns;
-    uint64_t held_ns, late_ns;
-} member;
 
 static bool is_cancelled(const run *r)
 {
@@ -122,80 +101,101 @@ static bool goes_on(void *user)
     return !m->of->stopped;
 }
 
-static void raise_to(_Atomic uint64_t *most, uint64_t value)
+/* A block of the record at hand, which begins as a thread's first of it does. */
+static void run_block(void *context, uint64_t block, uint32_t worker)
 {
-    uint64_t was = atomic_load(most);
+    run *r = context;
+    member *m = &r->members[worker];
+    const td_record *record = r->record;
+    const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
+    td_block at = {.x = (uint32_t)(block % record->grid[0]),
+                   .y = (uint32_t)(block % plane / record->grid[0]),
+                   .z = (uint32_t)(block / plane),
+                   .local = m->local,
+                   .goes_on = goes_on,
+                   .user = m};
 
-    while (was < value && !atomic_compare_exchange_weak(most, &was, value))
-        ;
+    if (r->gate && m->records != r->records)
+        m->since_ns = td_now_ns();
+    m->records = r->records;
+    if (goes_on(m))
+        record->kernel->cpu(r->params, &at);
 }
 
-tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
-                              td_control *control)
+/* Each record waits for the one before it. */
+static void run_records(run *r, const td_plan *plan, const uint64_t *views, uint64_t scratch, td_thread_pool *pool)
 {
-    td_patience none = {0};
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_record *record = &plan->records[i];
 
-    return td_exec_cpu_run_patiently(plan, views, scratch, threads, control, &none);
+        r->record = record;
+        r->records = i + 1;
+        td_exec_bind(record, views, scratch, (uintptr_t)r->control, r->params);
+        td_thread_pool_run(pool, (uint64_t)record->grid[0] * record->grid[1] * record->grid[2], run_block, r);
+    }
 }
 
-tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
-                                        td_control *control, td_patience *patience)
+/* The most bytes of its own that a block of the plan wants, and the most blocks of a record. */
+static tandem_status measure(const td_plan *plan, size_t *local_bytes, uint64_t *most_blocks)
 {
-    size_t local_bytes = 64;
-    uint64_t most_blocks = 1;
+    *local_bytes = 64;
+    *most_blocks = 1;
     if (td_plan_check(plan, NULL, 0) != TANDEM_OK)
         return TANDEM_ERROR_UNSUPPORTED;
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
         const uint64_t blocks = (uint64_t)record->grid[0] * record->grid[1] * record->grid[2];
+
         if (!record->kernel->cpu)
             return TANDEM_ERROR_UNSUPPORTED;
-        if (record->kernel->cpu_local_bytes > local_bytes)
-            local_bytes = record->kernel->cpu_local_bytes;
-        if (blocks > most_blocks)
-            most_blocks = blocks;
+        if (record->kernel->cpu_local_bytes > *local_bytes)
+            *local_bytes = record->kernel->cpu_local_bytes;
+        if (blocks > *most_blocks)
+            *most_blocks = blocks;
     }
-    if (threads < 1)
-        threads = 1;
+    *local_bytes = (size_t)td_align_up(*local_bytes, 64);
+    return TANDEM_OK;
+}
+
+tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                        td_thread_pool *pool, td_control *control, td_patience *patience)
+{
+    uint32_t threads = td_thread_pool_threads(pool);
+    run r = {.control = control, .gate = patience->gate};
+    uint64_t most_blocks;
+    size_t local_bytes;
+    const tandem_status status = measure(plan, &local_bytes, &most_blocks);
+
+    if (status != TANDEM_OK)
+        return status;
     if (threads > most_blocks)
         threads = (uint32_t)most_blocks;
-    threads = possible_threads(threads);
-    local_bytes = (local_bytes + 63) & ~(size_t)63;
-    unsigned char *local = aligned_alloc(64, local_bytes * threads);
+    /* Members' own memory first, as that is aligned to lines. */
+    unsigned char *local = aligned_alloc(64, local_bytes * threads + (size_t)td_align_up(threads * sizeof(member), 64));
     if (!local)
         return TANDEM_ERROR_NOMEM;
+    r.members = (member *)(local + local_bytes * threads);
+    for (uint32_t i = 0; i < threads; i++)
+        r.members[i] = (member){.of = &r, .local = local + local_bytes * i};
+    run_records(&r, plan, views, scratch, pool);
+    patience->held_ns = patience->late_ns = 0;
+    for (uint32_t i = 0; i < threads; i++) {
+        const member *m = &r.members[i];
 
-    run r = {.control = control, .gate = patience->gate};
-    _Atomic uint64_t held_ns = 0, late_ns = 0;
-    atomic_uint next_thread = 0;
-    /* One team for the whole plan; the barrier behind each loop separates the records. */
-#pragma omp parallel num_threads(threads)
-    {
-        member m = {.of = &r};
-        td_block at = {
-            .local = local + local_bytes * atomic_fetch_add(&next_thread, 1u), .goes_on = goes_on, .user = &m};
-        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
-        for (uint32_t i = 0; i < plan->record_count; i++) {
-            const td_record *record = &plan->records[i];
-            const uint64_t plane = (uint64_t)record->grid[0] * record->grid[1];
-            const uint64_t blocks = plane * record->grid[2];
-            td_exec_bind(record, views, scratch, (uintptr_t)control, params);
-            m.since_ns = r.gate ? td_now_ns() : 0;
-#pragma omp for schedule(dynamic, 1)
-            for (uint64_t block = 0; block < blocks; block++) {
-                if (!goes_on(&m))
-                    continue;
-                at.x = (uint32_t)(block % record->grid[0]);
-                at.y = (uint32_t)(block % plane / record->grid[0]);
-                at.z = (uint32_t)(block / plane);
-                record->kernel->cpu(params, &at);
-            }
-        }
-        raise_to(&held_ns, m.held_ns);
-        raise_to(&late_ns, m.late_ns);
+        patience->held_ns = m->held_ns > patience->held_ns ? m->held_ns : patience->held_ns;
+        patience->late_ns = m->late_ns > patience->late_ns ? m->late_ns : patience->late_ns;
     }
     free(local);
-    patience->held_ns = held_ns;
-    patience->late_ns = late_ns;
     return r.stopped ? TANDEM_ERROR_BUSY : TANDEM_OK;
+}
+
+tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
+                              td_control *control)
+{
+    td_thread_pool *pool = threads > 1 ? td_thread_pool_create(threads) : NULL;
+    td_patience none = {0};
+    const tandem_status status = td_exec_cpu_run_patiently(plan, views, scratch, pool, control, &none);
+
+    td_thread_pool_destroy(&pool);
+    return status;
 }

@@ -9,6 +9,7 @@
 
 #include "engine_plugin/exec/gate.h"
 #include "interop/cu/cu.h"
+#include "interop/os/thread_pool.h"
 #include "interop/vk/vk.h"
 #include "kernels/ops.h"
 #include "kernels/params.h"
@@ -22,21 +23,23 @@ void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scrat
  * of host memory every block's read crosses the bus, one after the other. */
 void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params);
 
-/* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, block by block.
- * Blocks until done. If control->cancel becomes nonzero (control may be NULL) it stops within one tile a thread: BUSY.
- * Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel or the plan is none. */
+/* Runs a plan's records one after the other on the calling thread and up to threads - 1 others, which are started for it,
+ * block by block. Blocks until done. If control->cancel becomes nonzero (control may be NULL) it stops within one tile a
+ * thread: BUSY. Returns NOMEM if the threads' scratch cannot be had; UNSUPPORTED if a record has no CPU kernel
+ * or the plan is none. */
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
                               td_control *control);
 
-/* The same for work that can wait: while the gate is closed its threads sleep, from the next tile on, and go on where they
- * were, so the bits are the same. But for 400 us after each 10 ms: nothing stands still for good. */
+/* The same on a pool (NULL: the calling thread alone), for work that can wait: while the gate is closed its threads sleep,
+ * from the next tile on, and go on where they were, so the bits are the same. But for 400 us after each 10 ms: nothing
+ * stands still for good. */
 typedef struct td_patience {
     td_gate *gate;
     uint64_t held_ns; /* out: for how long the run stood still; */
     uint64_t late_ns; /* and the longest that it went on after the gate was closed */
 } td_patience;
-tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
-                                        td_control *control, td_patience *patience);
+tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                        td_thread_pool *pool, td_control *control, td_patience *patience);
 
 /* A stream: submits to a GPU, run in their order, whichever way they get there:
  *   td_stream_create()         kernel launches on a CUDA stream          (executor `cu_stream`)

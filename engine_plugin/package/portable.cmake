@@ -2,9 +2,8 @@
 # (RUNPATH, so LD_LIBRARY_PATH goes first).
 # SPDX-License-Identifier: Apache-2.0
 set(carried)
-foreach(name cmocka jansson png16 stb vulkan z gomp)
-    # gomp has no link for the linker outside the compiler's own folder.
-    find_library(TANDEM_CARRY_${name} NAMES ${name} lib${name}.so.1)
+foreach(name cmocka jansson png16 stb vulkan z)
+    find_library(TANDEM_CARRY_${name} NAMES ${name})
     if(TANDEM_CARRY_${name})
         list(APPEND carried ${TANDEM_CARRY_${name}})
     endif()

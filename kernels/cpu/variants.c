@@ -8,8 +8,10 @@
  */
 #include "kernels/cpu/variants.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
+#include "interop/os/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
 
@@ -590,27 +592,64 @@ static bool possible(const td_arithmetic *how, const td_head *head)
     return how->v_scale != TD_V_BLOCK || (how->two_level && how->flush_keys == TILE);
 }
 
+/* A loop over blocks of one of the two: each thread has memory of its own, from its first block on. */
+typedef struct loop {
+    const work *w;
+    size_t local_bytes;
+    void **locals; /* one a thread */
+    atomic_bool failed;
+    float *o;
+    double *exact;
+} loop;
+
+static void *local_of(loop *l, uint32_t worker)
+{
+    if (!l->locals[worker])
+        l->locals[worker] = aligned_alloc(64, (l->local_bytes + 63) / 64 * 64);
+    if (!l->locals[worker])
+        l->failed = true;
+    return l->locals[worker];
+}
+
+static void compute_rows(void *context, uint64_t block, uint32_t worker)
+{
+    loop *l = context;
+    local *at = local_of(l, worker);
+    if (at)
+        rows_of[td_cpu_isa_level()](l->w, at, (uint32_t)block, l->o);
+}
+
+static void compute_exact(void *context, uint64_t group, uint32_t worker)
+{
+    loop *l = context;
+    double *s = local_of(l, worker);
+    if (s)
+        exact_of[td_cpu_isa_level()](l->w, s, (uint32_t)group * 4, l->exact);
+}
+
+static bool run_loop(loop *l, uint32_t threads, uint64_t count, td_pool_function function)
+{
+    td_thread_pool *pool = td_thread_pool_create(threads); /* or NULL, which is this thread alone */
+    const uint32_t workers = td_thread_pool_threads(pool);
+    l->locals = calloc(workers, sizeof *l->locals);
+    if (l->locals)
+        td_thread_pool_run(pool, count, function, l);
+    td_thread_pool_destroy(&pool);
+    if (!l->locals)
+        return false;
+    for (uint32_t i = 0; i < workers; i++)
+        free(l->locals[i]);
+    free(l->locals);
+    return !l->failed;
+}
+
 bool td_variant_attention(const td_arithmetic *how, const td_head *head, float *o, uint32_t threads)
 {
     if (!possible(how, head))
         return false;
     work w = work_of(how, head);
-    const uint32_t blocks = w.q_pad / BLOCK_ROWS;
-    const rows_fn rows = rows_of[td_cpu_isa_level()];
-    bool done = prologue(&w) && pack_k(&w);
-#pragma omp parallel num_threads(threads) if (done)
-    {
-        local *at = done ? aligned_alloc(64, (sizeof *at + 63) / 64 * 64) : NULL;
-#pragma omp for schedule(dynamic)
-        for (uint32_t block = 0; block < blocks; block++) {
-            if (at)
-                rows(&w, at, block, o);
-            else
-#pragma omp atomic write
-                done = false;
-        }
-        free(at);
-    }
+    loop l = {.w = &w, .local_bytes = sizeof(local), .o = o};
+    const bool done = prologue(&w) && pack_k(&w) && run_loop(&l, threads, w.q_pad / BLOCK_ROWS, compute_rows);
     release(&w);
     return done;
 }
@@ -621,21 +660,8 @@ bool td_exact_attention(const td_head *head, double *o, uint32_t threads)
     if (!possible(&how, head))
         return false;
     work w = work_of(&how, head);
-    const exact_fn exact = exact_of[td_cpu_isa_level()];
-    bool done = prologue(&w) && pack_k(&w);
-#pragma omp parallel num_threads(threads) if (done)
-    {
-        double *s = done ? aligned_alloc(64, (size_t)w.kv_pad * 4 * sizeof *s) : NULL;
-#pragma omp for schedule(dynamic)
-        for (uint32_t row = 0; row < head->q_len; row += 4) {
-            if (s)
-                exact(&w, s, row, o);
-            else
-#pragma omp atomic write
-                done = false;
-        }
-        free(s);
-    }
+    loop l = {.w = &w, .local_bytes = (size_t)w.kv_pad * 4 * sizeof(double), .exact = o};
+    const bool done = prologue(&w) && pack_k(&w) && run_loop(&l, threads, (head->q_len + 3) / 4, compute_exact);
     release(&w);
     return done;
 }
