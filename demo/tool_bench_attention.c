@@ -765,7 +765,7 @@ static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
     const td_log quiet = {0};
     if (td_cu_device_open(NULL, &quiet, &b->device, why, why_bytes) != TANDEM_OK)
         return false;
-    b->target = td_target_for_stream(td_cu_device_info(b->device)->sm);
+    b->target = td_exec_target(td_cu_device_info(b->device), true);
     b->executor = "cu_graph";
     if (td_stream_create_graph(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK) {
         b->executor = "cu_stream";

@@ -277,7 +277,7 @@ void lane_prepare(lane *l, bench_vk *v, const payload *p)
     if (l->why[0] || l->kind == LANE_CUDA)
         return;
     if (l->kind == LANE_PROBE) {
-        const td_target target = td_target_for_stream(td_cu_device_info(l->device)->sm);
+        const td_target target = td_exec_target(td_cu_device_info(l->device), true);
         l->plan = malloc(sizeof *l->plan);
         if (!l->plan || td_plan_attention(&p->op, &target, l->plan, NULL, l->why, sizeof l->why) != TANDEM_OK)
             return;

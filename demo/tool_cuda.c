@@ -77,7 +77,7 @@ static bool wait_for(tool_cuda *c, uint64_t sequence, char *why, size_t why_byte
 bool tool_cuda_run(tool_cuda *c, const tandem_attention *op, const void *const inputs[3], void *o, float *lse,
                    unsigned char **scratch, tool_ran *ran, char *why, size_t why_bytes)
 {
-    const td_target target = td_target_for_stream(tool_cuda_sm(c));
+    const td_target target = td_exec_target(td_cu_device_info(c->device), true);
     if (td_plan_attention(op, &target, &ran->plan, &ran->layout, why, why_bytes) != TANDEM_OK ||
         (scratch && !tool_has_codes(&ran->plan, &ran->layout, why, why_bytes)))
         return false;

@@ -101,7 +101,7 @@ static bool run_model(uint32_t unit, uint32_t tiles, uint32_t sm, const arrays *
 static tandem_status run_gpu(gpu_side *gpu, uint32_t unit, uint32_t tiles, const arrays *it, char *why, size_t why_bytes)
 {
     static td_plan plan;
-    const td_target target = td_target_for_sm(td_cu_device_info(gpu->device)->sm);
+    const td_target target = td_exec_target(td_cu_device_info(gpu->device), false);
     td_cu_mem mems[TD_PROBE_VIEWS] = {{0}};
     uint64_t views[TD_PROBE_VIEWS], sequence = 0;
     bool signalled;

@@ -87,7 +87,7 @@ static double unequal_us(double tiles, double average, double longest, double he
 }
 
 /* How long a precision's kernel is estimated to take: as many tiles at once as there are multiprocessors. */
-static double estimated_us(const tandem_attention *op, int cost, const td_target *target, double multiprocessors)
+static double estimated_us(const tandem_attention *op, int cost, const td_target *target)
 {
     static const uint32_t head_dims[] = {64, 80, 96, 128};
     const bool roomy = target->shared_bytes > 0;
@@ -101,7 +101,7 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
     const bool fetched = cost == TD_CHOICE_F16 && t.shares == 2; /* by warps that do nothing else, as where none share */
     const double slower = t.shares > 1 ? fetched ? 1 : r->shared : t.groups < most ? most / (most - 1) / longer : 1;
     const double q = op->q_len, kv = op->kv_len, planes = (double)op->batch * op->heads;
-    const double rows = t.rows * t.walkers / 64.0, tiles = (double)t.tiles / t.walkers / multiprocessors;
+    const double rows = t.rows * t.walkers / 64.0, tiles = (double)t.tiles / t.walkers / target->multiprocessors;
     const double step = rows * slower * r->step[i] * (r->light + (1 - r->light) * fmin(1, tiles));
     const bool has_part = op->causal || op->kv_len % 128;
     const double rest = t.walkers > 1 ? teams_rest
@@ -142,24 +142,24 @@ static double estimated_prologue_us(const tandem_attention *op, const td_target 
     return 2 + op->head_dim / 60.0 + bytes / 3e6 * (0.3 + 0.7 * places / used);
 }
 
-static uint32_t choose_estimated(const tandem_attention *op, const td_target *target)
+static uint32_t choose_estimated(const tandem_attention *op, td_target like, uint32_t multiprocessors)
 {
-    enum { H200 = 132 };
-    const double f16 = estimated_us(op, TD_CHOICE_F16, target, H200);
-    const double by_8b = estimated_us(op, TD_CHOICE_8B, target, H200) + estimated_prologue_us(op, target);
+    const td_target *target = &like;
+
+    like.multiprocessors = multiprocessors ? multiprocessors : like.multiprocessors;
+    const double f16 = estimated_us(op, TD_CHOICE_F16, target);
+    const double by_8b = estimated_us(op, TD_CHOICE_8B, target) + estimated_prologue_us(op, target);
     return by_8b < f16 ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
 }
 
-uint32_t td_choice_rule_direct(const tandem_attention *op)
+uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors)
 {
-    const td_target target = td_target_for_stream(90);
-    return choose_estimated(op, &target);
+    return choose_estimated(op, td_target_for_stream(90), multiprocessors);
 }
 
-uint32_t td_choice_rule_inline(const tandem_attention *op)
+uint32_t td_choice_rule_inline(const tandem_attention *op, uint32_t multiprocessors)
 {
-    const td_target target = td_target_for_sm(90);
-    return choose_estimated(op, &target);
+    return choose_estimated(op, td_target_for_sm(90), multiprocessors);
 }
 
 /* --- Times --- */
@@ -170,7 +170,6 @@ typedef struct grid {
     int cost;
     tandem_attention op; /* but for its heads and lengths */
     const td_target *target;
-    double multiprocessors;
     td_tiles tiles; /* of what is asked for */
 } grid;
 
@@ -188,7 +187,7 @@ static double estimate_at(const grid *g, uint32_t planes, uint32_t length, bool 
         return estimated_prologue_us(&op, g->target);
     }
     *alike = t.groups == g->tiles.groups && t.shares == g->tiles.shares && t.walks == g->tiles.walks;
-    return estimated_us(&op, g->cost, g->target, g->multiprocessors);
+    return estimated_us(&op, g->cost, g->target);
 }
 
 /* How many planes were measured of a length. */
@@ -234,12 +233,21 @@ static double between(double low, double high, double x)
     return low > 0 && high > 0 ? low * pow(high / low, x) : 0;
 }
 
+/* What it was measured on. */
+static td_target target_of(const td_choice_table *table)
+{
+    td_target target = td_target_for_stream(table->sm);
+
+    target.multiprocessors = table->multiprocessors;
+    return target;
+}
+
 /* Of a precision's kernel, by what was measured with or without a mask. 0: not known. */
 static double kernel_us(const td_choice_table *table, const td_choice_part *part, int i, const tandem_attention *op)
 {
-    const td_target target = td_target_for_stream(table->sm);
+    const td_target target = target_of(table);
     const td_tiles t = td_attention_tiles(op, &target, precisions[i]);
-    grid square = {SQUARE, i, *op, &target, table->multiprocessors, t}, few = square;
+    grid square = {SQUARE, i, *op, &target, t}, few = square;
     square.op.causal = part->causal;
     few.section = FEW;
     few.op.causal = false;
@@ -250,14 +258,13 @@ static double kernel_us(const td_choice_table *table, const td_choice_part *part
     if (op->q_len > TD_CHOICE_FEW) /* more of a block's warps have rows */
         share = fmax(share, fmin(1, log((double)op->q_len / TD_CHOICE_FEW) / log((double)t.rows / TD_CHOICE_FEW)));
     const double unit = by_few > 0 && by_square > 0 ? between(by_few, by_square, share) : by_square;
-    return unit * estimated_us(op, i, &target, table->multiprocessors);
+    return unit * estimated_us(op, i, &target);
 }
 
 static double prologue_us(const td_choice_table *table, const td_choice_cost *cost, const tandem_attention *op)
 {
-    const td_target target = td_target_for_stream(table->sm);
-    const grid g = {PROLOGUE, TD_CHOICE_8B, *op, &target, table->multiprocessors,
-                    td_attention_tiles(op, &target, TANDEM_PRECISION_8B)};
+    const td_target target = target_of(table);
+    const grid g = {PROLOGUE, TD_CHOICE_8B, *op, &target, td_attention_tiles(op, &target, TANDEM_PRECISION_8B)};
     const double planes = fmax(rows_read(op) / 3 / op->kv_len, 1);
     return unit_of(&g, cost->prologue, planes, op->kv_len) * estimated_prologue_us(op, &target);
 }

@@ -73,7 +73,7 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
 }
 
 /* Where F16 needs no prologue, but 8B one that reads all of Q, K and V (sm_90, fp16 or bf16 tensors): what is estimated
- * to be faster on an H200, in microseconds:
+ * to be faster on a GPU like the H200 with so many multiprocessors (0: its own), in microseconds:
  *
  *     kernel    2.5 + waves * (rest + rows / 64 * (row + step * keys / 128))
  *     prologue  2 + head dim / 60 + bytes / 3 MB, up to 1.5 times that where clusters leave multiprocessors idle;
@@ -84,7 +84,7 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  *     step      by head dim up to 64, 80, 96, 128: of F16 0.5, 0.71, 0.75, 0.88 (14 % less where multiprocessors are
  *               idle), of 8B 0.362, 0.445, 0.455, 0.505; where warpgroups share keys 30 % more of F16 but of two
  *               teams, 8 % of 8B, in smaller blocks 7 to 17 % more
- *     waves     of tiles of `rows` rows on 132 multiprocessors: whole ones; with a mask as they get them in order. Where
+ *     waves     of tiles of `rows` rows on the multiprocessors: whole ones; with a mask as they get them in order. Where
  *               8B's blocks walk from tile to tile 57 % of rest and row are left, and with a mask all get as much
  *     keys      that a query sees on average
  *     bytes     3 a value of Q, K and V, read as 16 bits and written as 8
@@ -92,9 +92,9 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  * and a kernel takes at least the time in which its K and V are read. NOTES.md says how far that is from what was
  * measured. With 128 heads and as many queries as keys that is 8B from 1000 to 1400 keys on for head dim 80 to 128, 2300
  * for 64, with a mask 1800 to 2600 and 3100 to 5200; with few queries F16, unless few heads share long K and V. */
-uint32_t td_choice_rule_direct(const tandem_attention *op);
+uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors);
 
 /* The same in command buffers, whose kernels take longer and whose prologue has two records. */
-uint32_t td_choice_rule_inline(const tandem_attention *op);
+uint32_t td_choice_rule_inline(const tandem_attention *op, uint32_t multiprocessors);
 
 #endif

@@ -952,7 +952,7 @@ static uint32_t choose_precision(const tandem_attention *op, const td_target *ta
         return precision;
     if (!usual || !direct_kernel(op, target, cubin, sm, TANDEM_SMOOTH_NONE, 1))
         return td_choice_rule(op);
-    return is_roomy(target, op->head_dim) ? td_choice_rule_direct(op) : td_choice_rule_inline(op);
+    return (is_roomy(target, op->head_dim) ? td_choice_rule_direct : td_choice_rule_inline)(op, target->multiprocessors);
 }
 
 /* The kernels for a target: its cubin, if it has one, and of which compute capability they are. False: none fit. */

@@ -39,6 +39,7 @@ typedef struct command {
     command_kind kind;
     td_cu_function function; /* of a graph's kernel */
     unsigned grid[3];
+    unsigned char params[TD_PARAM_BYTES];
     td_params_stamp stamp;
     VkSemaphore semaphore;
     uint64_t value;
@@ -364,7 +365,7 @@ CALL(cuDeviceGetAttribute, int *value, int attribute, td_cu_ordinal ordinal)
 {
     (void)ordinal;
     switch (attribute) {
-    case TD_CU_ATTRIBUTE_MULTIPROCESSORS: *value = 4; break;
+    case TD_CU_ATTRIBUTE_MULTIPROCESSORS: *value = fake_cuda_driver.multiprocessors ? fake_cuda_driver.multiprocessors : 4; break;
     case TD_CU_ATTRIBUTE_MAJOR: *value = 9; break;
     case TD_CU_ATTRIBUTE_MINOR: *value = 0; break;
     case TD_CU_ATTRIBUTE_SHARED_OPTIN: *value = SHARED_BYTES; break;
@@ -859,6 +860,27 @@ static bool is_stamp(td_cu_function function)
     return !strcmp(function->name, "stamp");
 }
 
+atomic_uint fake_cuda_launched;
+fake_cuda_launch fake_cuda_launches[FAKE_CUDA_LAUNCHES];
+
+static void note_launch(td_cu_function function, const unsigned grid[3], const unsigned char *params)
+{
+    fake_cuda_launch *to = &fake_cuda_launches[atomic_fetch_add(&fake_cuda_launched, 1u) % FAKE_CUDA_LAUNCHES];
+
+    snprintf(to->entry, sizeof to->entry, "%s", function->name);
+    memcpy(to->grid, grid, sizeof to->grid);
+    memcpy(to->params, params, sizeof to->params);
+}
+
+/* Of a launch's {buffer, its size}: the parameters, and zeros. */
+static void copy_params(unsigned char to[TD_PARAM_BYTES], void *const *extra)
+{
+    const size_t bytes = *(const size_t *)extra[3];
+
+    memset(to, 0, TD_PARAM_BYTES);
+    memcpy(to, extra[1], bytes < TD_PARAM_BYTES ? bytes : TD_PARAM_BYTES);
+}
+
 CALL(cuFuncLoad, td_cu_function function)
 {
     return function ? TD_CU_SUCCESS : INVALID_VALUE;
@@ -873,6 +895,8 @@ CALL(cuLaunchKernel, td_cu_function function, unsigned gx, unsigned gy, unsigned
         !is_allowed(function, shared))
         return INVALID_VALUE;
     if (!is_stamp(function)) {
+        copy_params(c.params, extra);
+        note_launch(function, (const unsigned[3]){gx, gy, gz}, c.params);
         c.kind = COMMAND_HOLD;
         return atomic_load(&fake_cuda_driver.holds) ? enqueue(stream, &c) : TD_CU_SUCCESS;
     }
@@ -947,6 +971,7 @@ static td_cu_result kernel_command(const td_cu_kernel_node *params, command *c)
         return INVALID_VALUE;
     c->function = params->function;
     memcpy(c->grid, params->grid, sizeof c->grid);
+    copy_params(c->params, params->extra);
     if (is_stamp(params->function)) {
         c->kind = COMMAND_STAMP;
         memcpy(&c->stamp, params->extra[1], sizeof c->stamp);
@@ -1058,9 +1083,14 @@ CALL(cuGraphLaunch, td_cu_graph_exec exec, td_cu_stream stream)
     const struct td_cu_graph_st *graph = (const void *)exec;
     td_cu_result result = TD_CU_SUCCESS;
 
-    for (size_t i = 0; !result && i < graph->count; i++)
-        if (graph->commands[i].kind != COMMAND_COPY)
-            result = enqueue(stream, &graph->commands[i]);
+    for (size_t i = 0; !result && i < graph->count; i++) {
+        const command *c = &graph->commands[i];
+
+        if (c->kind != COMMAND_COPY)
+            result = enqueue(stream, c);
+        else if (c->function)
+            note_launch(c->function, c->grid, c->params);
+    }
     return result;
 }
 

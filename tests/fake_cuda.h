@@ -10,6 +10,7 @@
 
 #include "interop/cu/driver.h"
 #include "interop/vk/table.h"
+#include "kernels/plan.h"
 
 enum { FAKE_CUDA_DEVICES = 3 };
 
@@ -20,6 +21,7 @@ typedef struct fake_cuda {
     const td_vk_table *vulkan;  /* where the semaphores behind its timelines live */
     VkDevice device;
     int static_shared_bytes; /* that every kernel has */
+    int multiprocessors;     /* of each device; 0: 4 */
     atomic_bool holds;       /* kernels that are launched one by one meanwhile take until it is false */
     atomic_int live;      /* contexts, memory, imports, semaphores, streams and modules that were not given back */
     atomic_int abandoned; /* those that only the end of their context took with it */
@@ -35,6 +37,17 @@ void fake_cuda_die(void);
 
 /* The same by a kernel's wild pointer: from here on all that the context is asked for fails, too. */
 void fake_cuda_fault(void);
+
+/* The kernels that were launched, one by one or in graphs, but for stamps: the last FAKE_CUDA_LAUNCHES of them since the
+ * counter was set to 0, by number % FAKE_CUDA_LAUNCHES. */
+enum { FAKE_CUDA_LAUNCHES = 64 };
+typedef struct fake_cuda_launch {
+    char entry[40];
+    unsigned grid[3];
+    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+} fake_cuda_launch;
+extern atomic_uint fake_cuda_launched;
+extern fake_cuda_launch fake_cuda_launches[FAKE_CUDA_LAUNCHES];
 
 /* A kernel on that stream that never ends. */
 void fake_cuda_hang(td_cu_stream stream);

@@ -322,7 +322,7 @@ static void test_loss(void **state)
             const tandem_attention op = random_op(&seed);
             const double f16 = kernel_us(&cases[i].gpu, &op, false);
             const double by_8b = kernel_us(&cases[i].gpu, &op, true) + prologue_us(&op);
-            const uint32_t taken[] = {td_choice_precision(&table, &op), td_choice_rule_direct(&op)};
+            const uint32_t taken[] = {td_choice_precision(&table, &op), td_choice_rule_direct(&op, 0)};
 
             for (int by = 0; by < 2; by++) {
                 const double loss = (taken[by] == TANDEM_PRECISION_F16 ? f16 : by_8b) / fmin(f16, by_8b) - 1;
@@ -360,7 +360,7 @@ static void test_rule_as_measured(void **state)
     for (size_t i = 0; i < sizeof measured / sizeof *measured; i++) {
         const tandem_attention op = op_of(4, 32, 32, measured[i].n, measured[i].n, measured[i].dim, measured[i].causal);
         const double us[] = {measured[i].f16, measured[i].by_8b};
-        const bool by_8b = td_choice_rule_direct(&op) == TANDEM_PRECISION_8B;
+        const bool by_8b = td_choice_rule_direct(&op, 0) == TANDEM_PRECISION_8B;
         const double loss = us[by_8b] / fmin(us[0], us[1]) - 1;
 
         print_message("d%-3u n%-5u %-6s f16 %7.1f, 8b %7.1f us: the rule takes %-3s and loses %.1f %%\n", op.head_dim,
@@ -568,7 +568,7 @@ static void test_plans(void **state)
 
         assert_int_equal(planned(&below, &inline_one), TANDEM_PRECISION_F16);
         assert_int_equal(planned(&from, &inline_one), TANDEM_PRECISION_8B);
-        assert_int_equal(td_choice_rule_inline(&below), TANDEM_PRECISION_F16);
+        assert_int_equal(td_choice_rule_inline(&below, 0), TANDEM_PRECISION_F16);
     }
 
     /* The rule. */

@@ -68,7 +68,7 @@ static void must(tandem_status status, const char *why)
 
 static td_target target_here(void)
 {
-    td_target target = td_target_for_stream(td_cu_device_info(device)->sm);
+    td_target target = td_exec_target(td_cu_device_info(device), true);
 
     target.image = image;
     return target;

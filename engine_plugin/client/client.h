@@ -359,6 +359,9 @@ static inline uint64_t td_nap_ns(uint64_t waited_ns)
  * names in use. */
 tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why);
 tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
+/* An operation as plans have to know it: which kernels can read its views depends on their addresses, and mems may begin
+ * anywhere in what they were made of. */
+tandem_attention td_attention_at(const tandem_attention *op, const uint64_t addresses[TD_VIEW_COUNT]);
 
 /* stage.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
  * the job's views read to where the device, or its submit, finds it; fills job->stage, and views and copies of `submit`.
@@ -406,8 +409,8 @@ tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_
 tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value, tandem_timeline *out);
 /* As desc.tuning, before its first job. */
 tandem_status td_lane_tune(tandem_session *s, const struct td_choice_table *table);
-/* What a job's precision is there. */
-uint32_t td_lane_precision(const tandem_session *s, const tandem_attention *op);
+/* What the precision of a job is there, by one of its pieces, whose views are in the same mems. */
+uint32_t td_lane_precision(tandem_session *s, const tandem_attention *whole, const tandem_attention *piece);
 /* Where a model's tensors are. */
 tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model);
 /* The memory of a model of another session's on the same device, which must outlive it. */

@@ -74,7 +74,7 @@ static tandem_status open_inline(tandem_session *s, const tandem_session_desc *d
     s->backend = TANDEM_BACKEND_CUDA;
     s->rung = TANDEM_RUNG_INLINE;
     s->gpu_signals = true;
-    s->target = td_target_for_sm(info.sm);
+    s->target = td_exec_target(&info, false);
     snprintf(s->device_name, sizeof s->device_name, "%s", info.name);
     cubin = td_cubin_for_sm(info.sm, why, TD_WHY_BYTES);
     if (cubin)
@@ -103,7 +103,7 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     }
     info = td_cu_device_info(s->cu);
     s->backend = TANDEM_BACKEND_CUDA;
-    s->target = td_target_for_stream(info->sm);
+    s->target = td_exec_target(info, true);
     snprintf(s->device_name, sizeof s->device_name, "%s", info->name);
     cubin = td_cubin_for_sm(info->sm, why, TD_WHY_BYTES);
     if (cubin)

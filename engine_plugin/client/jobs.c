@@ -13,6 +13,9 @@
 #define MOST_DECIDING_NS 5000000u
 #define DECIDING_NS 20000u
 
+/* Of codes, which every kernel reads so many bytes at a time: wherever a mem begins. */
+enum { CODES_ALIGNMENT = 16 };
+
 static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
 
 static td_extent extent_of(const tandem_view *view, const uint32_t shape[4], uint64_t bytes)
@@ -104,7 +107,8 @@ static bool overlap(const box *one, const box *other)
 static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_view *view,
                                       const uint32_t shape[4], box *out, char *why)
 {
-    const uint32_t element = td_dtype_bytes(view->dtype);
+    const bool coded = view->dtype == TANDEM_DTYPE_CODES_INT8 || view->dtype == TANDEM_DTYPE_CODES_E4M3;
+    const uint32_t element = coded ? CODES_ALIGNMENT : td_dtype_bytes(view->dtype);
     const char *name = view_names[index];
     char what[24];
     uint64_t extent, end;
@@ -133,6 +137,16 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     return TANDEM_OK;
 }
 
+tandem_attention td_attention_at(const tandem_attention *op, const uint64_t addresses[TD_VIEW_COUNT])
+{
+    tandem_attention placed = *op;
+    tandem_view *const views[TD_VIEW_COUNT] = {&placed.q, &placed.k, &placed.v, &placed.o, &placed.lse};
+
+    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+        views[i]->offset_bytes = addresses[i];
+    return placed;
+}
+
 static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const tandem_attention *op, char *why)
 {
     const uint32_t q_shape[4] = {op->batch, op->heads, op->q_len, op->head_dim};
@@ -159,7 +173,8 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
     target.commit = job->commits = job->has_deadline && !job->mems[TD_VIEW_O]->draft;
     target.last_keys = s->last_keys;
     target.whole = s->whole.batch ? &s->whole : NULL;
-    return td_plan_attention(op, &target, &job->plan, NULL, why, TD_WHY_BYTES);
+    const tandem_attention placed = td_attention_at(op, job->views);
+    return td_plan_attention(&placed, &target, &job->plan, NULL, why, TD_WHY_BYTES);
 }
 
 /* Of a lane: what pieces have written, `q` and `k`, becomes `o` and `lse`. */

@@ -22,9 +22,22 @@ tandem_status td_lane_tune(tandem_session *s, const td_choice_table *table)
     return td_session_fail(s, __func__, status, why);
 }
 
-uint32_t td_lane_precision(const tandem_session *s, const tandem_attention *op)
+uint32_t td_lane_precision(tandem_session *s, const tandem_attention *whole, const tandem_attention *piece)
 {
-    return td_attention_precision(op, &s->target);
+    const tandem_view *const of_whole[] = {&whole->q, &whole->k, &whole->v}, *const of_piece[] = {&piece->q, &piece->k, &piece->v};
+    uint64_t addresses[TD_VIEW_COUNT] = {0};
+    tandem_attention placed;
+    char why[TD_WHY_BYTES];
+
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = TD_VIEW_Q; i <= TD_VIEW_V; i++) {
+        const td_mem *mem = td_mem_find_locked(s, of_piece[i]->mem, "mem", why); /* if there is none, the job says so */
+
+        addresses[i] = of_whole[i]->offset_bytes + (mem ? mem->address : 0);
+    }
+    pthread_mutex_unlock(&s->lock);
+    placed = td_attention_at(whole, addresses);
+    return td_attention_precision(&placed, &s->target);
 }
 
 tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,

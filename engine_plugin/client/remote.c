@@ -832,6 +832,7 @@ tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
 
     if (opaque) {
         slab->there = slab->opaque = true;
+        mem->address = mem->vk.offset; /* from where the daemon maps it, which no more than its alignment tells */
         return TANDEM_OK;
     }
     if (mem->vk.memfd > 0) {

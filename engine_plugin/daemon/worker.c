@@ -275,10 +275,10 @@ static bool submit(worker *w, td_slot *slot)
     job.deadline_ns = slot->deadline_ns ? slot->deadline_ns - now : 0;
     pthread_mutex_lock(&w->lock);
     if (l->session) {
-        if (slot->whole.batch) /* pieces are of other shapes, but all of one precision */
-            job.op.attention.precision = td_lane_precision(l->session, &slot->whole);
         e.value = l->value + 1;
         name_objects(w, l, &job);
+        if (slot->whole.batch) /* pieces are of other shapes, but all of one precision */
+            job.op.attention.precision = td_lane_precision(l->session, &slot->whole, &job.op.attention);
         if (w->fault && !--w->fault)
             td_lane_misplace(l->session);
         here = l->on_cpu && slot->brief && !l->count;

@@ -14,6 +14,9 @@
 #include "kernels/ops.h"
 #include "kernels/params.h"
 
+/* What plans for a GPU are made for: its stream's kernels, or those that every executor has. */
+td_target td_exec_target(const td_cu_info *gpu, bool on_stream);
+
 /* Copies a record's parameter block to `out` (TD_PARAM_BYTES, 16-byte aligned) with every pointer relocation
  * resolved: `views[i]` is the address of view i's first element, 0 if the job has none; `control` that of the job's
  * td_control, 0 if it has none. */

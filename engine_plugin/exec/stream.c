@@ -36,6 +36,14 @@ static void range_pop(const char *label)
 }
 #endif
 
+td_target td_exec_target(const td_cu_info *gpu, bool on_stream)
+{
+    td_target target = on_stream ? td_target_for_stream(gpu->sm) : td_target_for_sm(gpu->sm);
+
+    target.multiprocessors = gpu->multiprocessors;
+    return target;
+}
+
 static uint64_t load_word(const volatile uint64_t *word)
 {
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);

@@ -145,6 +145,7 @@ static tandem_status find_device(td_cu_device *device, const uint8_t *uuid, char
 
 static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
 {
+    enum { MOST_OF_A_DEVICE = 1 << 24 };
     const struct {
         int attribute;
         const char *name;
@@ -174,6 +175,10 @@ static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
         status = td_cu_check(
             device, TD_CU(device, cuDeviceGetName, device->info.name, sizeof device->info.name, device->ordinal), why,
             why_bytes, "cuDeviceGetName");
+    for (int i = 0; i < 4 && !status; i++) /* no driver's word is taken for what plans divide by */
+        if (values[i] < (i != 1) || values[i] > MOST_OF_A_DEVICE)
+            status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "cuDeviceGetAttribute(%s) says %d", wanted[i].name,
+                             values[i]);
     device->info.sm = (uint32_t)(values[0] * 10 + values[1]);
     device->info.multiprocessors = (uint32_t)values[2];
     device->shared_limit = (uint32_t)values[3];

@@ -189,7 +189,8 @@ typedef struct tandem_mem_desc {
     uint32_t dedicated;        /* FD, VULKAN: 1 if the memory is a dedicated allocation */
     uint64_t vulkan_memory;    /* VULKAN: the VkDeviceMemory, cast */
     uint64_t allocation_bytes; /* FD, VULKAN: VkMemoryAllocateInfo.allocationSize */
-    uint64_t offset_bytes;     /* FD, VULKAN: where the mem begins in the allocation */
+    uint64_t offset_bytes;     /* FD, VULKAN: where the mem begins in the allocation; views are as aligned as that, and below
+                                  16 bytes slower kernels read them */
     uint32_t vulkan_usage;     /* CREATE: VkBufferUsageFlags beyond storage and transfer, of those in Vulkan 1.0 */
     uint32_t reserved;         /* 0 */
 } tandem_mem_desc;

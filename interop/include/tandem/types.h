@@ -133,7 +133,7 @@ typedef struct tandem_attention {
  * has it all the same. A scale of NaN says that a row of Q is not finite, or a key in K or V. From K the caller has
  * subtracted what it wants, for softmax does not notice one vector subtracted from all keys: best their mean.
  *
- * offset_bytes is a multiple of 256. Strides are those of the codes: stride_row dim_pad for q and k, rows_pad for v (of
+ * offset_bytes is a multiple of 256, and the mem begins at a multiple of 16. Strides are those of the codes: stride_row dim_pad for q and k, rows_pad for v (of
  * channels); stride_head rows_pad * dim_pad; stride_batch as many heads' of that.
  *
  * Returns the bytes of codes and scales, UINT64_MAX if they are too many; *scales_bytes, if not NULL, is where scales begin. */
