@@ -10,6 +10,9 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include "tests/daemon_client.h"
 
 static int set_up_nothing(void **state)
@@ -72,10 +75,77 @@ static void a_frame_with_a_deadline_lets_others_in(void **state)
     }
 }
 
+/* Who connects. */
+
+/* Has so many connections, without a word, and again whenever one is closed. */
+static void connect_silently(int connections)
+{
+    td_conn held[64];
+
+    for (int i = 0; i < connections; i++)
+        held[i].fd = -1;
+    for (;;) {
+        struct pollfd p[64];
+
+        for (int i = 0; i < connections; i++) {
+            char why[300], last_words[2500];
+
+            if (held[i].fd >= 0 && recv(held[i].fd, last_words, sizeof last_words, MSG_DONTWAIT) != 0 && errno == EAGAIN)
+                continue;
+            td_conn_close(&held[i]);
+            td_conn_connect(&held[i], socket_path, why, sizeof why);
+        }
+        for (int i = 0; i < connections; i++)
+            p[i] = (struct pollfd){held[i].fd, POLLIN, 0};
+        poll(p, (nfds_t)connections, 1);
+    }
+}
+
+/* So many processes do, while newcomers come one by one, each of which is let in. */
+static void be_let_in_beside(int processes, int connections)
+{
+    enum { NEWCOMERS = 60 };
+    pid_t silent[40];
+
+    for (int i = 0; i < processes; i++) {
+        silent[i] = fork();
+        assert_true(silent[i] >= 0);
+        if (!silent[i]) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            connect_silently(connections);
+        }
+    }
+    sleep_ms(100);
+    for (int i = 0; i < NEWCOMERS; i++) {
+        td_wire_message m = hello(TD_WIRE_SHARE_HOST, "a newcomer");
+        client c;
+
+        assert_int_equal(client_connect(&c), TANDEM_OK);
+        if (client_hello(&c, &m) != TANDEM_OK)
+            fail_msg("newcomer %d of %d was kept out by %d x %d", i, NEWCOMERS, processes, connections);
+        client_close(&c);
+    }
+    for (int i = 0; i < processes; i++) {
+        kill(silent[i], SIGKILL);
+        waitpid(silent[i], NULL, 0);
+    }
+}
+
+static void silent_connections_keep_nobody_out(void **state)
+{
+    static const int attackers[][2] = {{1, 40}, {40, 1}, {10, 4}, {3, 30}};
+
+    (void)state;
+    start_daemon("");
+    for (int i = 0; i < 4; i++)
+        be_let_in_beside(attackers[i][0], attackers[i][1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest own[] = {
         cmocka_unit_test_setup_teardown(a_frame_with_a_deadline_lets_others_in, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(silent_connections_keep_nobody_out, set_up_nothing, tear_down),
     };
 
     if (!begin_tests("tandemd"))

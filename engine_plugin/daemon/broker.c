@@ -200,6 +200,8 @@ static int sleep_ms(const td_broker *b)
 
     if (b->new_count || b->stopping)
         ns = 50000000;
+    if (b->accept_ns)
+        ns = 5000000;
     if (b->worker < 0)
         ns = 5000000;
     if (b->watchdog_ns && b->watchdog_ns / 8 < ns)
@@ -225,7 +227,7 @@ int td_broker_turn(td_broker *b, int ms)
     p[0] = (struct pollfd){b->nursery, POLLIN, 0};
     p[1] = (struct pollfd){b->signals, POLLIN, 0};
     p[2] = (struct pollfd){b->worker, POLLIN, 0};
-    p[3] = (struct pollfd){b->listener.fd, POLLIN, 0};
+    p[3] = (struct pollfd){td_now_ns() < b->accept_ns ? -1 : b->listener.fd, POLLIN, 0};
     p[4] = (struct pollfd){b->metrics, POLLIN, 0};
     for (td_client *c = b->clients; c; c = c->next) {
         c->polled = -1;

@@ -1,4 +1,4 @@
-/* Clients: who connects, and what each asks for.
+/* Clients: what each asks for.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -722,51 +722,4 @@ void td_client_read(td_broker *b, td_client *c)
     }
     if (c->state == TD_CLIENT_READY)
         td_queue_kick(b);
-}
-
-static bool may_connect(const td_broker *b, uid_t uid)
-{
-    bool may = uid == b->uid;
-
-    for (uint32_t i = 0; i < b->config.allow_count; i++)
-        may = may || uid == b->config.allow[i];
-    return may;
-}
-
-void td_clients_accept(td_broker *b)
-{
-    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
-        td_client *c = calloc(1, sizeof *c);
-        char why[TD_TEXT_BYTES] = "";
-        tandem_status status;
-
-        if (!c)
-            return;
-        status = td_listener_accept(&b->listener, &c->conn, why, sizeof why);
-        if (status != TANDEM_OK) {
-            free(c);
-            if (status != TANDEM_ERROR_BUSY)
-                td_say(TD_LOG_WARN, "%s", why);
-            if (status == TANDEM_ERROR_NOMEM)
-                continue;
-            return;
-        }
-        c->process = -1;
-        c->rules = td_wire_rules_new();
-        c->since_ns = td_now_ns();
-        c->next = b->clients;
-        b->clients = c;
-        b->new_count++;
-        if (!may_connect(b, c->conn.uid)) {
-            td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "user %u may not connect: neither user %u nor allowed",
-                    c->conn.uid, b->uid);
-            b->refused++;
-            td_client_end(b, c, TANDEM_ERROR_UNSUPPORTED, 0, why);
-        } else if (b->new_count > TD_MAX_NEW) {
-            b->refused++;
-            td_client_end(b, c, TANDEM_OK, TD_WIRE_BYE_FULL, "too many connect");
-        } else {
-            c->process = td_conn_process(&c->conn);
-        }
-    }
 }

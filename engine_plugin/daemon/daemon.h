@@ -5,7 +5,8 @@
  *   main.c     options, signals' set-up, the start          config.c   what the file may say
  *   nursery.c  starts and ends workers, opens files: what the broker may not do any more once it is confined
  *   broker.c   the main thread: what it listens to          queue.c    the second one: rings, points, who is next
- *   clients.c  who connects, what each asks for             errands.c  what the worker has, a new one for a dead one
+ *   accept.c   who connects                                 clients.c  what each asks for
+ *   errands.c  what the worker has, a new one for a dead one
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
  *   metrics.c  the numbers in Prometheus' text format        log.c      lines on stderr, which nobody waits for
  *
@@ -349,6 +350,7 @@ typedef struct td_broker {
     int nursery, signals, metrics, notify;
     bool stopping, ready_told;
     uint64_t stop_ns, watchdog_ns, watched_ns;
+    uint64_t accept_ns; /* until then nobody is let in: all who are new have just come */
 
     td_client *clients;
     uint32_t client_count, new_count, session_count; /* sessions: so far */
@@ -402,8 +404,10 @@ int td_broker_turn(td_broker *b, int ms);
 void td_broker_end(td_broker *b);
 void td_tell_manager(td_broker *b, const char *text);
 
-/* clients.c */
+/* accept.c: lets in who has connected, as long as there is room; b->accept_ns: not before then. */
 void td_clients_accept(td_broker *b);
+
+/* clients.c */
 void td_client_read(td_broker *b, td_client *c);
 /* The nursery has opened a file, or has not; *fd may be taken. */
 void td_client_opened(td_broker *b, const td_nurse *m, int *fd);
