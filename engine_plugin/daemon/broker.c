@@ -150,7 +150,7 @@ static void look_at_clients(td_broker *b, const struct pollfd *p)
             if (status != TANDEM_OK && status != TANDEM_ERROR_BUSY)
                 td_client_end(b, c, TANDEM_ERROR_LOST, 0, why);
         }
-        if (at[0].revents & ~POLLOUT)
+        if ((at[0].revents & ~POLLOUT) || c->held)
             td_client_read(b, c);
         if (c->state != TD_CLIENT_GONE && at[1].revents)
             td_client_end(b, c, TANDEM_ERROR_LOST, 0, "its process has ended");
@@ -202,6 +202,9 @@ static int sleep_ms(const td_broker *b)
         ns = 50000000;
     if (b->accept_ns)
         ns = 5000000;
+    for (const td_client *c = b->clients; c; c = c->next)
+        if (c->held)
+            ns = 5000000;
     if (b->worker < 0)
         ns = 5000000;
     if (b->watchdog_ns && b->watchdog_ns / 8 < ns)
@@ -234,7 +237,8 @@ int td_broker_turn(td_broker *b, int ms)
         if (c->state == TD_CLIENT_GONE || count + 2 > MOST_POLLED)
             continue;
         c->polled = count;
-        p[count++] = (struct pollfd){c->conn.fd, (short)(POLLIN | (c->conn.queued_bytes ? POLLOUT : 0)), 0};
+        p[count++] = (struct pollfd){
+            c->conn.fd, (short)((c->held ? 0 : POLLIN) | (c->conn.queued_bytes ? POLLOUT : 0)), 0};
         p[count++] = (struct pollfd){c->process, POLLIN, 0};
     }
     pthread_mutex_unlock(&b->lock);

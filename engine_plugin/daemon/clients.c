@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,19 +333,21 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     const bool opaque = m->kind == TD_WIRE_MEM_OPAQUE;
     tandem_status status = opaque ? td_opaque_check(*fd, why, sizeof why)
                                   : td_slab_check(*fd, m->allocation_bytes, false, why, sizeof why);
+    uint64_t adds;
     td_shared *mem;
 
     if (status != TANDEM_OK) {
         td_client_end(b, c, status, 0, why);
         return;
     }
-    if (!td_client_fits(b, c, m->bytes))
+    adds = td_mem_adds(c, *fd, m->bytes, m->allocation_bytes);
+    if (!td_client_fits(b, c, adds))
         td_drafts_end(b, 0);
-    if (!td_client_fits(b, c, m->bytes)) {
-        if (m->bytes > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
-            own_text(b, c, "bytes", m->bytes, why, sizeof why);
+    if (!td_client_fits(b, c, adds)) {
+        if (adds > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
+            own_text(b, c, adds > m->bytes ? "allocation_bytes" : "bytes", adds, why, sizeof why);
         else
-            all_text(b, c, "mem", m->bytes, MEMS, why, sizeof why);
+            all_text(b, c, adds > m->bytes ? "mem's allocation" : "mem", adds, MEMS, why, sizeof why);
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
@@ -697,9 +700,24 @@ static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int
     }
 }
 
+/* Whether a message of its may be carried out: what was put before it comes before it. Once a message is there, so is in
+ * the ring what was put before that was sent. Who has gone waits for nothing. */
+static bool may_read(td_broker *b, td_client *c)
+{
+    struct pollfd p = {c->conn.fd, POLLIN, 0};
+
+    if (c->state != TD_CLIENT_READY)
+        return true;
+    if (poll(&p, 1, 0) <= 0)
+        return false;
+    c->held = !td_queue_take(b, c) && !(p.revents & (POLLHUP | POLLERR));
+    return !c->held && c->state != TD_CLIENT_GONE;
+}
+
 void td_client_read(td_broker *b, td_client *c)
 {
-    for (int i = 0; i < MESSAGES_AT_ONCE && c->state != TD_CLIENT_GONE; i++) {
+    c->held = false;
+    for (int i = 0; i < MESSAGES_AT_ONCE && c->state != TD_CLIENT_GONE && may_read(b, c); i++) {
         int fds[TD_WIRE_MAX_FDS];
         char why[TD_TEXT_BYTES] = "";
         td_wire_message m;
@@ -713,10 +731,7 @@ void td_client_read(td_broker *b, td_client *c)
         } else if (status != TANDEM_OK) {
             td_client_end(b, c, status, 0, why);
         } else {
-            if (c->state == TD_CLIENT_READY) /* what was put before it comes before it */
-                td_queue_take(b, c);
-            if (c->state != TD_CLIENT_GONE)
-                on_message(b, c, &m, &fds[0]);
+            on_message(b, c, &m, &fds[0]);
         }
         td_fd_close(&fds[0]);
     }

@@ -231,6 +231,19 @@ uint32_t td_slice(const tandem_attention *op, uint32_t cuts, td_slice_at *at, ta
 
 typedef struct td_client td_client;
 
+/* What mems of a client's lie in, as far as that can be told. It is held as a whole, however little of it they are: it
+ * counts once, or as much as the mems in it together if that is more. */
+typedef struct td_allocation {
+    uint64_t device, inode, bytes; /* as opened; several exports of a driver's may look alike, then they count as one */
+    uint64_t mem_bytes;            /* of all mems in it */
+    uint32_t mems;
+    struct td_allocation *next;
+} td_allocation;
+static inline uint64_t td_allocation_counts(const td_allocation *a)
+{
+    return a->mem_bytes > a->bytes ? a->mem_bytes : a->bytes;
+}
+
 /* What a client shares: a mem, a timeline, or its part of a model. */
 typedef struct td_shared {
     td_client *client;
@@ -244,6 +257,7 @@ typedef struct td_shared {
     uint32_t close_serial;
     uint64_t close_until_ns;
     uint64_t bytes, offset_bytes, allocation_bytes;
+    td_allocation *allocation; /* of a mem that is a client's; NULL: it counts for itself */
     int fd;
     bool opaque, dedicated; /* exported by the client's Vulkan: the worker's GPU alone can use it */
     td_point point;         /* of a timeline that is a page */
@@ -296,9 +310,11 @@ struct td_client {
     td_ids mems, timelines, models;
     td_ids_slot *slots;
     td_shared *shared;
+    td_allocation *allocations;
     td_work *works; /* TD_MAX_WORKS, once it has said hello */
     td_work *order[TD_MAX_WORKS];
     uint32_t count;
+    bool held;   /* what it has sent waits until there is room for the jobs that it put before */
     bool swept;  /* gone: its jobs were given up */
     bool listed; /* in a text that names who holds what */
     int polled;  /* where in poll()'s array; -1: not there */
@@ -446,6 +462,8 @@ td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
 td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 /* Ends a shared object that nothing uses any more. */
 void td_shared_end(td_broker *b, td_shared *shared);
+/* By how much more a client has with a mem of so many bytes in the allocation that a descriptor is of. */
+uint64_t td_mem_adds(const td_client *c, int fd, uint64_t bytes, uint64_t allocation_bytes);
 /* Counts a new mem and tells the worker of it. False: there is no host memory for that; it is to be ended. */
 bool td_mem_bring(td_broker *b, td_shared *mem);
 /* Asks the worker for a client's draft, for which there may be no room: false. */
@@ -481,8 +499,8 @@ void td_worker_kill(td_broker *b, const char *why);
 void *td_queue_main(void *broker);
 /* One turn of it, without the sleep: true if it did something; *next_ns: when there is something to do at the latest. */
 bool td_queue_turn(td_broker *b, uint64_t *next_ns);
-/* Takes what the client's ring holds now. */
-void td_queue_take(td_broker *b, td_client *c);
+/* Takes what the client's ring holds now. False: it has as many jobs as can be, so some of that is left. */
+bool td_queue_take(td_broker *b, td_client *c);
 /* Has a work end so, now or in its turn. */
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status);
 /* Signals and ends those of a client's that were given up and whose turn it is. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_plugin/daemon/daemon.h"
@@ -333,6 +334,81 @@ td_shared *td_shared_add(td_client *c, td_wire_kind kind)
     return NULL;
 }
 
+static td_allocation *find_allocation(const td_client *c, int fd, uint64_t bytes)
+{
+    td_allocation *a = c->allocations;
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st))
+        return NULL;
+    while (a && (a->device != st.st_dev || a->inode != st.st_ino || a->bytes != bytes))
+        a = a->next;
+    return a;
+}
+
+uint64_t td_mem_adds(const td_client *c, int fd, uint64_t bytes, uint64_t allocation_bytes)
+{
+    const td_allocation *a = find_allocation(c, fd, allocation_bytes);
+    const uint64_t room = a ? td_room_in(a->bytes, a->mem_bytes) : 0;
+
+    if (!a)
+        return bytes > allocation_bytes ? bytes : allocation_bytes;
+    return bytes > room ? bytes - room : 0;
+}
+
+/* What a new mem lies in. False: no host memory. */
+static bool join_allocation(td_shared *mem)
+{
+    td_client *c = mem->client;
+    struct stat st;
+
+    if (mem->fd < 0 || fstat(mem->fd, &st))
+        return mem->fd < 0;
+    mem->allocation = find_allocation(c, mem->fd, mem->allocation_bytes);
+    if (!mem->allocation) {
+        mem->allocation = calloc(1, sizeof *mem->allocation);
+        if (!mem->allocation)
+            return false;
+        *mem->allocation = (td_allocation){
+            .device = st.st_dev, .inode = st.st_ino, .bytes = mem->allocation_bytes, .next = c->allocations};
+        c->allocations = mem->allocation;
+    }
+    mem->allocation->mems++;
+    return true;
+}
+
+static void leave_allocation(td_shared *mem)
+{
+    td_allocation **at = &mem->client->allocations, *a = mem->allocation;
+
+    mem->allocation = NULL;
+    if (!a || --a->mems)
+        return;
+    while (*at != a)
+        at = &(*at)->next;
+    *at = a->next;
+    free(a);
+}
+
+/* Of a mem that comes (1) or goes (-1). */
+static void count_mem(td_broker *b, td_shared *mem, int sign)
+{
+    td_allocation *a = mem->allocation;
+    const uint64_t before = a && (sign < 0 || a->mems > 1) ? td_allocation_counts(a) : 0;
+    uint64_t after = 0;
+
+    if (a) {
+        a->mem_bytes += sign > 0 ? mem->bytes : -mem->bytes;
+        after = sign < 0 && a->mems == 1 ? 0 : td_allocation_counts(a);
+    } else {
+        after = sign > 0 ? mem->bytes : -mem->bytes;
+    }
+    mem->client->mem_bytes += after - before;
+    b->mem_bytes += after - before;
+    if (sign < 0)
+        leave_allocation(mem);
+}
+
 void td_shared_end(td_broker *b, td_shared *s)
 {
     td_client *c = s->client;
@@ -362,10 +438,8 @@ void td_shared_end(td_broker *b, td_shared *s)
         }
     }
     end_number(b, s->number);
-    if (counted) {
-        c->mem_bytes -= s->bytes;
-        b->mem_bytes -= s->bytes;
-    }
+    if (counted)
+        count_mem(b, s, -1);
     if (s->weights) {
         if (!s->weights->evicted)
             c->model_bytes -= s->weights->bytes;
@@ -379,10 +453,12 @@ void td_shared_end(td_broker *b, td_shared *s)
 
 bool td_mem_bring(td_broker *b, td_shared *mem)
 {
+    const bool joined = join_allocation(mem);
     td_errand *errand;
 
-    mem->client->mem_bytes += mem->bytes;
-    b->mem_bytes += mem->bytes;
+    count_mem(b, mem, 1);
+    if (!joined)
+        return false;
     mem->number = td_number_take(b);
     errand = mem->number ? td_errand_add(b, TD_TASK_MEM, mem->number, false) : NULL;
     if (!errand) {

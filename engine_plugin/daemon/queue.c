@@ -212,6 +212,7 @@ static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *
 static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t why_bytes)
 {
     const tandem_point *wait = &work->job.wait, *signal = &work->job.signal;
+    uint64_t before = 0; /* where its signal's timeline will be without it */
 
     if (signal->timeline) {
         td_shared *t = td_ids_find(&c->timelines, signal->timeline);
@@ -228,6 +229,7 @@ static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t 
                            "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", where the timeline is or will be",
                            signal->value, t->promised);
         work->signal = t;
+        before = t->promised;
         work->signal_value = t->promised = signal->value;
         t->uses++;
     }
@@ -240,6 +242,11 @@ static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t 
         if (!t || t->closing || t->pending)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "job.wait.timeline is 0x%" PRIx64 ", which %s",
                            wait->timeline, t && t->pending ? "is not made yet" : "was destroyed");
+        if (t == work->signal && wait->value > before)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "job.wait.value is %" PRIu64 " of the timeline that the job itself signals; those before it signal "
+                           "up to %" PRIu64,
+                           wait->value, before);
         if (t->by_daemon && wait->value > t->promised)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                            "job.wait.value is %" PRIu64 ", but the daemon's timeline ends at %" PRIu64 " so far",
@@ -354,9 +361,13 @@ static bool take_news(td_broker *b, td_client *c, uint64_t now)
     return some;
 }
 
-void td_queue_take(td_broker *b, td_client *c)
+bool td_queue_take(td_broker *b, td_client *c)
 {
+    char why[TD_TEXT_BYTES];
+    uint32_t left = 0;
+
     take_some(b, c);
+    return c->state != TD_CLIENT_READY || (td_ring_count(&c->ring, &left, why, sizeof why) == TANDEM_OK && !left);
 }
 
 /* Whose turn it is. */
