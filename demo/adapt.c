@@ -58,7 +58,7 @@ void demo_adapt_text(const demo_adapt *a, char *text, size_t bytes)
     else if (a->steps)
         snprintf(text, bytes, "stepped down: error %.3g %% below %.3g %%", at, limit / 2);
     else if (a->probes)
-        snprintf(text, bytes, "error %.3g %%, f16 above %.3g %%", 100 * a->error, limit);
+        snprintf(text, bytes, "8-bit: error near %.2f %%, limit %.3g %%", 100 * a->error, limit);
     else
-        snprintf(text, bytes, "f16 above an error of %.3g %%", limit);
+        snprintf(text, bytes, "8-bit up to an error of %.3g %%", limit);
 }

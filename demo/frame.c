@@ -241,7 +241,13 @@ static const char *rung_name(uint32_t rung)
     return rung < sizeof names / sizeof *names ? names[rung] : "unknown";
 }
 
-demo_switch demo_pipeline_step_down(demo_pipeline *p, char *text, size_t bytes)
+/* On the CPU's backend nobody but the host signals, so that `host` is `cpu` by another name. */
+static bool is_cpu_again(const tandem_info *info)
+{
+    return info->backend == TANDEM_BACKEND_CPU && info->rung == TANDEM_RUNG_HOST;
+}
+
+demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text, size_t bytes)
 {
     demo_station *now = p->station, *next = &p->stations[now == &p->stations[0]];
     char why[400] = "";
@@ -251,7 +257,8 @@ demo_switch demo_pipeline_step_down(demo_pipeline *p, char *text, size_t bytes)
     for (uint32_t i = 0; i < TANDEM_RUNG_CPU - 1 && !found; i++) {
         const uint32_t rung = (now->info.rung + i) % TANDEM_RUNG_CPU + 1;
         p->trying = true;
-        found = create_station(p, next, rung, why, sizeof why) && next->info.rung == rung;
+        found = create_station(p, next, rung, why, sizeof why) && next->info.rung == rung &&
+                !(skip_same && is_cpu_again(&next->info));
         p->trying = false;
         if (!found && next->session) {
             tandem_session_destroy(&next->session);

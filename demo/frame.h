@@ -141,9 +141,9 @@ void demo_pipeline_destroy(demo_pipeline *p);
 
 /* Makes a session on the next rung down that this machine has, behind the lowest on the best one, for the frames that
  * begin from now on; those under way end on their own session. `text`: what it came to, in a few words. LATER: frames
- * of the session before are still under way. */
+ * of the session before are still under way. With `skip_same` a rung on which the same happens as on another is left out. */
 typedef enum demo_switch { DEMO_SWITCHED, DEMO_SWITCH_LATER, DEMO_SWITCH_FAILED } demo_switch;
-demo_switch demo_pipeline_step_down(demo_pipeline *p, char *text, size_t bytes);
+demo_switch demo_pipeline_step_down(demo_pipeline *p, bool skip_same, char *text, size_t bytes);
 
 /* Whether consume has to follow begin at once, since the frame is one submit. */
 bool demo_frame_at_once(const demo_slot *slot);

@@ -197,7 +197,7 @@ static bool begin(headless *h, uint32_t index, uint32_t *consumed)
     const demo_frame_request request = request_of(h, index, false);
     char text[300];
     if (h->options->ladder && index && index % h->options->ladder == 0) {
-        const demo_switch outcome = demo_pipeline_step_down(p, text, sizeof text);
+        const demo_switch outcome = demo_pipeline_step_down(p, false, text, sizeof text);
         if (outcome != DEMO_SWITCHED)
             return demo_fail("--ladder: %s", outcome == DEMO_SWITCH_LATER ? "the step before is not over" : text);
     }
@@ -330,19 +330,15 @@ static bool write_overlay(headless *h)
     demo_pipeline *p = h->pipeline;
     demo_screen screen;
     demo_frame_result frame;
-    demo_view view = {.precision = h->options->precision,
-                      .smooth = TANDEM_SMOOTH_K,
-                      .wipe = DEMO_WIPE_NOISY,
-                      .wipe_at = 0.5f,
-                      .error_map = h->last.denoised};
+    const demo_view view = demo_first_view(h->options->precision);
     demo_overlay_data data = {.info = &p->info,
                               .vulkan_device = h->engine->properties.deviceName,
                               .scene = demo_scene_name(h->options->frame.scene),
                               .notice = p->trouble[0] ? p->trouble : NULL,
+                              .warns = true,
                               .width = h->width,
                               .height = h->height,
                               .in_flight = p->in_flight,
-                              .frames_per_second = h->frames / h->wall_seconds,
                               .history = (const float (*)[DEMO_STAGES])h->history,
                               .history_count = h->history_count,
                               .precision_used = h->last.precision,
@@ -360,7 +356,7 @@ static bool write_overlay(headless *h)
     data.frame = demo_percentiles_of(h->timings.frame_ms + first, count);
     for (int i = 0; i < DEMO_STAGES; i++)
         data.stages[i] = demo_percentiles_of(h->timings.stage_ms[i] + first, count);
-    const demo_frame_request request = request_of(h, h->frames - 1, h->last.denoised);
+    const demo_frame_request request = request_of(h, h->frames - 1, false);
     bool ok = demo_screen_create(&screen, h->engine, VK_NULL_HANDLE, 0, OVERLAY_WIDTH, OVERLAY_HEIGHT) &&
               demo_overlay_create(h->engine, screen.pass, 1);
     if (ok) {
@@ -390,9 +386,8 @@ static void print_summary(const headless *h)
         demo_adapt_text(&h->adapt, why, sizeof why);
         printf("precision: %s\n", why);
     }
-    printf("frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; %.1f frames/s with everything around it\n", frame.p50,
-           frame.p95,
-           frame.p99, h->frames / h->wall_seconds);
+    printf("time of a frame: p50 %.2f ms, p95 %.2f ms, p99 %.2f ms; all %u took %.1f s, with checks and pictures\n",
+           frame.p50, frame.p95, frame.p99, h->frames, h->wall_seconds);
     printf("accuracy of the last frame: cos %.6f, relative L1 %.5f, RMSE %.6f; relative L1 of rows sampled before "
            "%.5f\n",
            demo_accuracy_cos(&r->accuracy), demo_accuracy_rel_l1(&r->accuracy), demo_accuracy_rmse(&r->accuracy),

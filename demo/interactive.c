@@ -2,7 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -34,6 +36,7 @@ typedef struct interactive {
     uint32_t screenshots;
     char notice[512];
     double notice_until;
+    bool notice_warns;
     bool step_down;  /* asked for */
     uint32_t rung;   /* of the frames that were learnt from */
 } interactive;
@@ -192,6 +195,7 @@ static bool complete(interactive *w, demo_slot *slot, demo_trace *trace)
 static void set_notice(interactive *w)
 {
     const bool fresh = now_seconds() < w->notice_until;
+    w->data.warns = w->pipeline->trouble[0] || w->notice_warns;
     w->data.notice = w->pipeline->trouble[0] ? w->pipeline->trouble : fresh ? w->notice : NULL;
 }
 
@@ -231,9 +235,9 @@ static bool drain(interactive *w, demo_trace *trace)
 
 static bool take_screenshot(interactive *w)
 {
-    char path[400];
+    char path[PATH_MAX + 32], whole[PATH_MAX];
     demo_screen copy;
-    snprintf(path, sizeof path, "%.300s/screenshot-%03u.png", w->options->out, ++w->screenshots);
+    snprintf(path, sizeof path, "%.4000s/screenshot-%03u.png", w->options->out, ++w->screenshots);
     bool ok = demo_make_folder(w->options->out) &&
               demo_screen_create(&copy, w->engine, VK_NULL_HANDLE, w->screen.format, w->screen.width, w->screen.height);
     if (ok) {
@@ -244,18 +248,23 @@ static bool take_screenshot(interactive *w)
         ok = demo_frame_redraw(w->pipeline, w->shown, &present) && demo_screen_save(&copy, path);
         demo_screen_destroy(&copy);
     }
-    snprintf(w->notice, sizeof w->notice, ok ? "saved %s" : "could not save %s", path);
-    w->notice_until = now_seconds() + 3.0;
+    const char *where = realpath(path, whole) ? whole : path;
+    snprintf(w->notice, sizeof w->notice, ok ? "saved %.480s" : "could not save %.480s", where);
+    printf("tandem-demo: %s\n", w->notice);
+    fflush(stdout);
+    w->notice_warns = !ok;
+    w->notice_until = now_seconds() + 6.0;
     return !w->engine->lost;
 }
 
 /* The next frame is the first one on the next rung; those under way end on theirs. */
 static void step_down(interactive *w)
 {
-    const demo_switch outcome = demo_pipeline_step_down(w->pipeline, w->notice, sizeof w->notice);
+    const demo_switch outcome = demo_pipeline_step_down(w->pipeline, true, w->notice, sizeof w->notice);
     if (outcome == DEMO_SWITCH_LATER)
         return;
     w->step_down = false;
+    w->notice_warns = outcome != DEMO_SWITCHED;
     w->notice_until = now_seconds() + (outcome == DEMO_SWITCHED ? 1.5 : 4.0);
 }
 
@@ -292,7 +301,8 @@ static void set_title(interactive *w)
 {
     char title[160];
     const char *precision = w->data.denoised ? demo_precision_name(w->data.precision_used) : "not filtered";
-    snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames/s", w->data.scene, precision, w->data.frames_per_second);
+    snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames shown a second", w->data.scene, precision,
+             w->data.frames_per_second);
     w->display->table->title(w->display->window, title);
 }
 
@@ -352,7 +362,7 @@ int demo_run_window(demo_engine *e, demo_pipeline *p, const demo_options *o, con
                       .pipeline = p,
                       .options = o,
                       .display = display,
-                      .view = {.precision = o->precision, .smooth = TANDEM_SMOOTH_K, .wipe_at = 0.5f},
+                      .view = demo_first_view(o->precision),
                       .data = {.info = &p->info,
                                .vulkan_device = e->properties.deviceName,
                                .scene = demo_scene_name(o->frame.scene),

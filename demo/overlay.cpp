@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Everything is laid out in units of 1/720 of the height and at least one pixel, on one draw list: nothing scrolls,
- * nothing is clipped, and a screenshot looks like the window.
+ * Everything is laid out in units, which are pixels of a window of 1280x720, on one draw list: nothing scrolls, what has no
+ * room is left out, and a screenshot looks like the window.
  */
 #include "demo/overlay.h"
 
@@ -35,17 +35,24 @@ constexpr ImU32 STAGE_COLORS[DEMO_STAGES] = {IM_COL32(86, 156, 230, 255),  IM_CO
                                              IM_COL32(196, 152, 68, 255),  IM_COL32(160, 126, 222, 255),
                                              IM_COL32(226, 120, 176, 255)};
 
-constexpr float MARGIN = 16, PANEL_WIDTH = 420, SMALL = 16, NORMAL = 17, TITLE = 24;
+constexpr float MARGIN = 16, SMALL = 16, NORMAL = 17, TITLE = 24;
+constexpr float FULL_WIDTH = 420, COMPACT_WIDTH = 300; /* of the panel */
+constexpr float LEAST_MAP = 60, LEAST_GRAPH = 150;     /* height of an error map beside the graph; its width */
 
 ImFont *sans, *mono;
 VkDescriptorPool pool;
 bool created;
 ImVec2 mouse;
+demo_text_watcher *watcher;
+void *watcher_user;
 
 struct Pen {
     ImDrawList *list;
     float unit;
     float x, y, width;
+    float bottom = 1e9f, column = 104; /* column: of a row's value, in units */
+
+    bool has_room(float units) const { return y + units * unit <= bottom; }
 
     float size_of(float size) const { return std::floor(size * unit + 0.5f); }
     float measure(ImFont *font, float size, const char *text) const
@@ -54,7 +61,13 @@ struct Pen {
     }
     void put(ImFont *font, float size, float at_x, float at_y, ImU32 color, const char *text, float wrap = 0) const
     {
-        list->AddText(font, size_of(size), ImVec2(std::floor(at_x), std::floor(at_y)), color, text, nullptr, wrap);
+        const ImVec2 at(std::floor(at_x), std::floor(at_y));
+        list->AddText(font, size_of(size), at, color, text, nullptr, wrap);
+        if (watcher) {
+            const ImVec2 extent = font->CalcTextSizeA(size_of(size), 1e9f, wrap, text);
+            const demo_rect where = {at.x, at.y, extent.x, extent.y};
+            watcher(watcher_user, text, &where);
+        }
     }
     /* Cut with an ellipsis where it would not fit. */
     std::string fit(ImFont *font, float size, const char *text, float room) const
@@ -66,23 +79,32 @@ struct Pen {
             whole.pop_back();
         return whole + "...";
     }
-    void heading(const char *text)
+    /* False where neither it nor a row below it has room. */
+    bool heading(const char *text)
     {
+        if (!has_room(55)) {
+            bottom = y; /* nor has what would come below */
+            return false;
+        }
         y += 7 * unit;
         list->AddLine(ImVec2(x, y), ImVec2(x + width, y), LINE, unit);
         y += 6 * unit;
-        put(sans, SMALL, x, y, HEADING, text);
+        put(sans, SMALL, x, y, HEADING, fit(sans, SMALL, text, width).c_str());
         y += 22 * unit;
+        return true;
     }
     void row(const char *label, const char *value, ImU32 color = TEXT)
     {
-        const float column = 104 * unit;
+        if (!has_room(20))
+            return;
         put(sans, SMALL, x, y, DIM, label);
-        put(sans, SMALL, x + column, y, color, fit(sans, SMALL, value, width - column).c_str());
+        put(sans, SMALL, x + column * unit, y, color, fit(sans, SMALL, value, width - column * unit).c_str());
         y += 20 * unit;
     }
     void paragraph(const char *text, ImU32 color, int most_lines)
     {
+        if (!has_room(20.0f * (float)most_lines))
+            return;
         std::string shown = text;
         const float size = size_of(SMALL), line = sans->CalcTextSizeA(size, 1e9f, width, "x").y;
         while (sans->CalcTextSizeA(size, 1e9f, width, shown.c_str()).y > line * (float)most_lines + 1 &&
@@ -118,21 +140,37 @@ std::string ms(double value)
 const char *sharing_text(uint32_t rung)
 {
     switch (rung) {
-    case TANDEM_RUNG_INLINE: return "Inline: CUDA kernels within the engine's own commands, one submit a frame";
-    case TANDEM_RUNG_TIMELINE: return "Timeline: shared memory, the GPU waits and signals";
-    case TANDEM_RUNG_HOST: return "Host: shared memory, the host signals";
-    case TANDEM_RUNG_COPY: return "Copy: copied there and back";
-    default: return "Cpu: shared memory, the CPU computes";
+    case TANDEM_RUNG_INLINE: return "CUDA kernels run within the engine's own commands, one submit a frame.";
+    case TANDEM_RUNG_TIMELINE: return "CUDA runs on shared memory; the GPU waits and signals.";
+    case TANDEM_RUNG_HOST: return "CUDA runs on shared memory; the CPU signals.";
+    case TANDEM_RUNG_COPY: return "Nothing is shared: copied there and back.";
+    default: return "The CPU computes, in shared memory.";
     }
 }
 
+/* Why there is no better way, for somebody who only sees this window. */
+std::string why_not_better(const char *reason)
+{
+    static const char none[] = "no CUDA here: ";
+    if (!reason[0])
+        return "";
+    if (strstr(reason, "no CUDA driver"))
+        return " Faster ways need an NVIDIA GPU and its driver.";
+    if (!strncmp(reason, none, sizeof none - 1))
+        return std::string(" Faster ways need CUDA: ") + (reason + sizeof none - 1);
+    return std::string(" No faster way: ") + reason;
+}
+
 /* All rungs in a row, the one in use on a plate. */
-void ladder(Pen &pen, uint32_t current)
+void ladder(Pen &pen, uint32_t current, bool labelled)
 {
     static const char *const names[] = {"inline", "timeline", "host", "copy", "cpu"};
     const float unit = pen.unit;
-    float x = pen.x + 104 * unit;
-    pen.put(sans, SMALL, pen.x, pen.y, DIM, "Rung");
+    float x = pen.x + (labelled ? pen.column : 5) * unit;
+    if (!pen.has_room(20))
+        return;
+    if (labelled)
+        pen.put(sans, SMALL, pen.x, pen.y, DIM, "Rung");
     for (uint32_t i = 0; i < 5; i++) {
         const float wide = pen.measure(sans, SMALL, names[i]);
         const bool here = i + 1 == current;
@@ -140,7 +178,7 @@ void ladder(Pen &pen, uint32_t current)
             pen.list->AddRectFilled(ImVec2(std::floor(x - 5 * unit), pen.y - unit),
                                     ImVec2(std::floor(x + wide + 5 * unit), pen.y + 18 * unit), HEADING, 4 * unit);
         pen.put(sans, SMALL, x, pen.y, here ? PANEL : DIM, names[i]);
-        x += wide + 15 * unit;
+        x += wide + (labelled ? 15 : 14) * unit;
     }
     pen.y += 20 * unit;
 }
@@ -163,6 +201,16 @@ const char *precision_text(uint32_t precision)
     }
 }
 
+const char *precision_short(uint32_t precision)
+{
+    switch (precision) {
+    case TANDEM_PRECISION_F16: return "16-bit";
+    case TANDEM_PRECISION_8B: return "8-bit";
+    case TANDEM_PRECISION_4B: return "4-bit";
+    default: return "-";
+    }
+}
+
 const char *const stage_labels[DEMO_STAGES] = {"render", "pack into tokens", "hand over to session", "attention",
                                                "hand back to engine", "unpack", "present"};
 
@@ -181,19 +229,48 @@ std::string smoothing_text(uint32_t smooth)
     return on + (smooth == TANDEM_SMOOTH_K ? " (the mean of the keys is removed)" : " (means are removed)");
 }
 
-void panel_timing(Pen &pen, const demo_overlay_data *d)
+std::string milliseconds_a_frame(const demo_overlay_data *d)
 {
-    const float unit = pen.unit, third = pen.x + pen.width, second = third - 72 * unit, first = third - 144 * unit;
-    pen.heading("Time of a frame, milliseconds");
+    return d->frame.p50 > 0 ? ms(d->frame.p50) + " ms a frame" : "";
+}
+
+std::string error_text(const demo_overlay_data *d)
+{
+    return d->accuracy.elements ? format("%.2f %%", 100 * demo_accuracy_rel_l1(&d->accuracy)) : "-";
+}
+
+/* All figures where there is no panel. */
+std::string facts_text(const demo_overlay_data *d)
+{
+    const std::string time = milliseconds_a_frame(d);
+    return time.empty() || !d->accuracy.elements ? time : time + ", error " + error_text(d);
+}
+
+std::string hand_over_text(const demo_overlay_data *d)
+{
+    /* Which part of a few microseconds is which, two clocks cannot tell; their sum is exact. */
+    const double there = d->stages[DEMO_TO].p50, back = d->stages[DEMO_BACK].p50;
+    return d->info->rung == TANDEM_RUNG_INLINE ? gap(there + back) + ", there and back"
+                                               : gap(there) + " there, " + gap(back) + " back";
+}
+
+/* Stages that have room, and the whole; `columns` of p50, p95 and p99, from the left. */
+void panel_timing(Pen &pen, const demo_overlay_data *d, int columns)
+{
+    static const char *const names[] = {"p50", "p95", "p99"};
+    const float unit = pen.unit, pitch = 72 * unit, first = pen.x + pen.width - pitch * (float)(columns - 1);
+    if (!pen.heading(columns > 1 ? "Time of a frame, milliseconds" : "Time of a frame, ms"))
+        return;
     pen.y -= 22 * unit;
-    pen.right(sans, SMALL, first, DIM, "p50");
-    pen.right(sans, SMALL, second, DIM, "p95");
-    pen.right(sans, SMALL, third, DIM, "p99");
+    for (int c = 0; c < columns; c++)
+        pen.right(sans, SMALL, first + pitch * (float)c, DIM, columns > 1 ? names[c] : "median");
     pen.y += 22 * unit;
     for (int i = 0; i <= DEMO_STAGES; i++) {
         const bool total = i == DEMO_STAGES;
         const demo_percentiles &p = total ? d->frame : d->stages[i];
         const ImU32 color = total ? HEADING : TEXT;
+        if (!pen.has_room(20))
+            return;
         if (!total) {
             const float top = pen.y + 4 * unit;
             pen.list->AddRectFilled(ImVec2(pen.x, top), ImVec2(pen.x + 12 * unit, top + 12 * unit), STAGE_COLORS[i],
@@ -202,41 +279,38 @@ void panel_timing(Pen &pen, const demo_overlay_data *d)
         pen.put(sans, SMALL, pen.x + 20 * unit, pen.y, color, total                            ? "whole frame"
                 : i == DEMO_BACK && d->has_exact ? "exact job, hand back"
                                                  : stage_labels[i]);
-        pen.right(mono, SMALL, first, color, ms(p.p50).c_str());
-        pen.right(mono, SMALL, second, color, ms(p.p95).c_str());
-        pen.right(mono, SMALL, third, color, ms(p.p99).c_str());
+        const double values[] = {p.p50, p.p95, p.p99};
+        for (int c = 0; c < columns; c++)
+            pen.right(mono, SMALL, first + pitch * (float)c, color, ms(values[c]).c_str());
         pen.y += 20 * unit;
     }
 }
 
-void panel(ImDrawList *list, float unit, float x, float y, float width, float height, const demo_view *view,
-           const demo_overlay_data *d)
+/* What a small window has room for. */
+void panel_compact(Pen &pen, const demo_overlay_data *d)
 {
-    list->AddRectFilled(ImVec2(x, y), ImVec2(x + width, y + height), PANEL, 6 * unit);
-    Pen pen = {list, unit, x + 14 * unit, y + 10 * unit, width - 28 * unit};
-    pen.put(sans, TITLE, pen.x, pen.y, TEXT, "Tandem");
-    const std::string rate =
-        d->frames_per_second > 0 ? format("%.*f frames/s", d->frames_per_second < 20 ? 1 : 0,
-                                          d->frames_per_second) : "";
-    pen.y += 7 * unit;
-    pen.right(sans, SMALL, pen.x + pen.width, DIM, rate.c_str());
-    pen.y += 21 * unit;
+    pen.column = 84;
+    if (pen.heading("Where it runs")) {
+        pen.row("Attention", d->info->device);
+        ladder(pen, d->info->rung, false);
+    }
+    if (pen.heading("Precision")) {
+        pen.row("In use", !d->denoised ? "none: not filtered" : precision_short(d->precision_used),
+                d->denoised ? TEXT : WARNING);
+        pen.row("Error", error_text(d).c_str());
+    }
+    panel_timing(pen, d, 1);
+}
 
+void panel_full(Pen &pen, const demo_view *view, const demo_overlay_data *d)
+{
     pen.heading("Where it runs");
     const bool cuda = d->info->backend == TANDEM_BACKEND_CUDA;
     pen.row("Attention", format(cuda ? "CUDA, %s, %s" : "%s, %s", d->info->device, d->info->isa).c_str());
     pen.row("Renderer", d->vulkan_device);
-    ladder(pen, d->info->rung);
-    /* Which part of a few microseconds is which, two clocks cannot tell; their sum is exact. */
-    const double there = d->stages[DEMO_TO].p50, back = d->stages[DEMO_BACK].p50;
-    pen.row("Hand-over",
-            d->info->rung == TANDEM_RUNG_INLINE
-                ? format("%s, there and back", gap(there + back).c_str()).c_str()
-                : format("%s there, %s back", gap(there).c_str(), gap(back).c_str()).c_str(), GOOD);
-    std::string how = sharing_text(d->info->rung);
-    if (d->info->rung_reason[0])
-        how += std::string("; not higher: ") + d->info->rung_reason;
-    pen.paragraph(how.c_str(), DIM, 2);
+    ladder(pen, d->info->rung, true);
+    pen.row("Hand-over", hand_over_text(d).c_str(), GOOD);
+    pen.paragraph((sharing_text(d->info->rung) + why_not_better(d->info->rung_reason)).c_str(), DIM, 2);
 
     pen.heading("Precision");
     const bool automatic = view->precision == TANDEM_PRECISION_AUTO;
@@ -247,23 +321,37 @@ void panel(ImDrawList *list, float unit, float x, float y, float width, float he
     pen.row("Smoothing", d->precision_used == TANDEM_PRECISION_F16 ? "not needed at this precision"
                                                                    : smoothing_text(view->smooth).c_str());
 
-    pen.heading("Accuracy, against float64");
-    if (d->accuracy.elements) {
-        pen.row("Cosine", format("%.5f", demo_accuracy_cos(&d->accuracy)).c_str());
-        pen.row("Relative L1", format("%.2f %%", 100 * demo_accuracy_rel_l1(&d->accuracy)).c_str());
-        pen.row("RMSE", format("%.5f", demo_accuracy_rmse(&d->accuracy)).c_str());
-    } else {
-        pen.row("Cosine", "-");
-        pen.row("Relative L1", "-");
-        pen.row("RMSE", "-");
-    }
-    if (d->result_db > 0) {
-        pen.heading(format("PSNR of the picture, against %u samples", d->reference_samples).c_str());
+    const bool known = d->accuracy.elements;
+    pen.heading("Error of the attention, against float64");
+    pen.row("Mean error", known ? (error_text(d) + "  (relative L1)").c_str() : "-");
+    pen.row("RMSE", known ? format("%.5f", demo_accuracy_rmse(&d->accuracy)).c_str() : "-");
+    pen.row("Cosine", known ? format("%.5f", demo_accuracy_cos(&d->accuracy)).c_str() : "-");
+    if (d->result_db > 0 &&
+        pen.heading(format("Quality of the picture (PSNR to %u samples)", d->reference_samples).c_str())) {
         pen.row("Input", format("%.1f dB  (1 sample a pixel)", d->noisy_db).c_str());
         pen.row("Box filter", format("%.1f dB  (the best of six)", d->box_db).c_str());
         pen.row("Attention", format("%.1f dB", d->result_db).c_str(), GOOD);
     }
-    panel_timing(pen, d);
+    panel_timing(pen, d, 3);
+}
+
+void panel(ImDrawList *list, float unit, const demo_rect *r, bool compact, const demo_view *view,
+           const demo_overlay_data *d)
+{
+    list->AddRectFilled(ImVec2(r->x, r->y), ImVec2(r->x + r->width, r->y + r->height), PANEL, 6 * unit);
+    Pen pen = {list, unit, r->x + 14 * unit, r->y + 10 * unit, r->width - 28 * unit};
+    pen.bottom = r->y + r->height - 4 * unit;
+    pen.put(sans, TITLE, pen.x, pen.y, TEXT, "Tandem");
+    std::string rate = milliseconds_a_frame(d);
+    if (!compact && d->frames_per_second > 0)
+        rate += format(", %.*f shown a second", d->frames_per_second < 20 ? 1 : 0, d->frames_per_second);
+    pen.y += 7 * unit;
+    pen.right(sans, SMALL, pen.x + pen.width, DIM, rate.c_str());
+    pen.y += 21 * unit;
+    if (compact)
+        panel_compact(pen, d);
+    else
+        panel_full(pen, view, d);
 }
 
 /* A round step so that about four lines fit. */
@@ -281,7 +369,8 @@ void graph(ImDrawList *list, float unit, float x, float y, float width, float he
     double top = 0;
     list->AddRectFilled(ImVec2(x, y), ImVec2(x + width, y + height), PANEL, 6 * unit);
     Pen pen = {list, unit, x + 12 * unit, y + 8 * unit, width - 24 * unit};
-    pen.put(sans, SMALL, pen.x, pen.y, HEADING, format("Frame time, last %u frames", d->history_count).c_str());
+    const std::string title = format("Frame time, last %u frames", d->history_count);
+    pen.put(sans, SMALL, pen.x, pen.y, HEADING, pen.fit(sans, SMALL, title.c_str(), pen.width).c_str());
     for (uint32_t i = 0; i < d->history_count; i++) {
         double sum = 0;
         for (int j = 0; j < DEMO_STAGES; j++)
@@ -317,49 +406,85 @@ void graph(ImDrawList *list, float unit, float x, float y, float width, float he
     }
 }
 
+float chip_width(float unit, const char *text)
+{
+    return Pen{nullptr, unit, 0, 0, 0}.measure(sans, NORMAL, text) + 16 * unit;
+}
+
 void chip(ImDrawList *list, float unit, float x, float y, bool from_right, const char *text, ImU32 color = TEXT)
 {
     const Pen pen = {list, unit, 0, 0, 0};
-    const float wide = pen.measure(sans, NORMAL, text) + 16 * unit;
-    const float left = from_right ? x - wide : x;
+    const float wide = chip_width(unit, text), left = from_right ? x - wide : x;
     list->AddRectFilled(ImVec2(left, y), ImVec2(left + wide, y + 28 * unit), IM_COL32(8, 10, 12, 205), 5 * unit);
     pen.put(sans, NORMAL, left + 8 * unit, y + 4 * unit, color, text);
 }
 
-void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo_view *view, const demo_overlay_data *d)
+/* A chip of as many lines as its text needs. */
+void chip_wrapped(ImDrawList *list, float unit, float x, float bottom, float most_width, const char *text, ImU32 color)
 {
-    const float inset = 8 * unit, top = p->y + inset, right = p->x + p->width - inset;
-    const char *filtered = d->denoised ? "after attention" : "not filtered";
-    if (view->wipe == DEMO_WIPE_NOISY) {
-        chip(list, unit, p->x + inset, top, false, "input: 1 sample a pixel");
-        chip(list, unit, right, top, true, filtered);
-    } else if (view->wipe == DEMO_WIPE_EXACT) {
-        chip(list, unit, p->x + inset, top, false, "exact (16-bit)");
-        chip(list, unit, right, top, true, precision_text(d->precision_used));
-    } else {
-        chip(list, unit, p->x + inset, top, false, filtered);
+    const Pen pen = {list, unit, 0, 0, 0};
+    const float wrap = most_width - 16 * unit;
+    const ImVec2 size = sans->CalcTextSizeA(pen.size_of(NORMAL), 1e9f, wrap, text);
+    const float top = bottom - size.y - 10 * unit;
+    list->AddRectFilled(ImVec2(x, top), ImVec2(x + size.x + 16 * unit, bottom), IM_COL32(8, 10, 12, 225), 5 * unit);
+    pen.put(sans, NORMAL, x + 8 * unit, top + 4 * unit, color, text, wrap);
+}
+
+/* One chip in each upper corner; short where both would not fit. */
+void upper_labels(ImDrawList *list, float unit, const demo_rect *p, const char *const left[2], const char *const right[2])
+{
+    const float inset = 8 * unit, room = p->width - 3 * inset;
+    const int which = chip_width(unit, left[0]) + chip_width(unit, right[0]) > room;
+    chip(list, unit, p->x + inset, p->y + inset, false, left[which]);
+    if (right[which][0] && chip_width(unit, left[which]) + chip_width(unit, right[which]) <= room)
+        chip(list, unit, p->x + p->width - inset, p->y + inset, true, right[which]);
+}
+
+void picture_labels(ImDrawList *list, float unit, const demo_rect *p, const demo_view *view, const demo_overlay_data *d,
+                    bool facts)
+{
+    static const char *const noisy[2] = {"input: 1 sample a pixel", "input"}, *const exact[2] = {"exact (16-bit)", "exact"},
+                      *const nothing[2] = {"", ""};
+    const float inset = 8 * unit, bottom = p->y + p->height - inset, room = p->width - 2 * inset;
+    const char *const filtered[2] = {d->denoised ? "after attention" : "not filtered", d->denoised ? "result" : "-"};
+    const char *const precision[2] = {precision_text(d->precision_used), precision_short(d->precision_used)};
+    if (view->wipe == DEMO_WIPE_NOISY)
+        upper_labels(list, unit, p, noisy, filtered);
+    else if (view->wipe == DEMO_WIPE_EXACT)
+        upper_labels(list, unit, p, exact, precision);
+    else
+        upper_labels(list, unit, p, filtered, nothing);
+    if (d->notice) {
+        chip_wrapped(list, unit, p->x + inset, bottom, room, d->notice, d->warns ? WARNING : GOOD);
+        return;
     }
-    const float bottom = p->y + p->height - 36 * unit;
-    if (d->notice)
-        chip(list, unit, p->x + inset, bottom, false,
-             Pen{list, unit, 0, 0, 0}.fit(sans, NORMAL, d->notice, p->width - 4 * inset - 16 * unit).c_str(), WARNING);
-    else if (view->paused)
-        chip(list, unit, p->x + inset, bottom, false, "paused: space goes on");
-    if (!d->notice)
-        chip(list, unit, right, bottom, true, "L: next rung   H: help");
+    const std::string left = view->paused ? "paused: space goes on" : facts ? facts_text(d) : "";
+    float used = 0;
+    if (!left.empty() && chip_width(unit, left.c_str()) <= room) {
+        chip(list, unit, p->x + inset, bottom - 28 * unit, false, left.c_str());
+        used = chip_width(unit, left.c_str()) + inset;
+    }
+    const char *const hints[] = {view->wipe == DEMO_WIPE_NONE ? "L: next rung   H: help"
+                                                              : "mouse: move the line   L: next rung   H: help",
+                                 "L: next rung   H: help", "H: help"};
+    for (const char *hint : hints)
+        if (chip_width(unit, hint) <= room - used) {
+            chip(list, unit, p->x + p->width - inset, bottom - 28 * unit, true, hint);
+            break;
+        }
 }
 
 void help(ImDrawList *list, float unit, float width, float height)
 {
     static const char *const lines[][2] = {{"1  2  3", "precision: automatic, 16-bit, 8-bit"},
                                            {"K  Q  V", "smoothing of keys, queries, values on or off"},
-                                           {"A", "wipe: input against result"},
-                                           {"B", "wipe: exact against quantised"},
+                                           {"A", "wipe: input against result, on or off"},
+                                           {"B", "wipe: exact against quantised, on or off"},
                                            {"mouse, left, right", "move the wipe"},
-                                           {"E", "map of the error against exact"},
-                                           {"L", "one rung down; from the lowest to the best"},
+                                           {"E", "map of the error against exact, on or off"},
+                                           {"L", "one rung down: the next slower way to compute"},
                                            {"space", "pause"},
-                                           {"P or F12", "screenshot (PNG, in the output folder)"},
+                                           {"P or F12", "screenshot: a PNG, and says where"},
                                            {"Tab", "figures on or off"},
                                            {"H or F1", "this help"},
                                            {"Esc", "quit"}};
@@ -391,6 +516,67 @@ demo_rect fit_picture(float x, float y, float width, float height, const demo_ov
     r.width = std::floor(r.width);
     r.height = std::floor(r.height);
     return r;
+}
+
+/* Everything; what a small window has room for; or nothing but the picture. */
+enum Kind { FULL, COMPACT, PICTURE };
+
+struct Layout {
+    Kind kind;
+    float unit, panel_width;
+};
+
+float between(float least, float x, float most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+Layout layout_of(float w, float h, bool hide_panel)
+{
+    const float full = std::fmin(h / 720, w / 1000), compact = between(0.75f, std::fmin(h / 450, w / 800), 1);
+    if (hide_panel)
+        return {PICTURE, h >= 720 ? full : between(0.75f, full, 1), 0};
+    if (full >= 0.8f)
+        return {FULL, full, FULL_WIDTH * full};
+    if (w >= 2 * COMPACT_WIDTH * compact && h >= 240 * compact)
+        return {COMPACT, compact, COMPACT_WIDTH * compact};
+    return {PICTURE, 0.75f, 0};
+}
+
+constexpr char MAP_TITLE[] = "Error against exact, \xc3\x97 20";
+
+/* A framed map at the right end of `place`, which keeps the rest. Without room for one: nothing, of no size. */
+demo_rect map_panel(ImDrawList *list, float unit, demo_rect *place, const demo_overlay_data *d)
+{
+    const float inset = 12 * unit, top = 34 * unit;
+    const demo_rect map = fit_picture(0, 0, 0.42f * place->width, place->height - top - 8 * unit, d);
+    const float box = map.width + 2 * inset, x = place->x + place->width - box;
+    const Pen pen = {list, unit, 0, 0, 0};
+    if (map.height < LEAST_MAP * unit || place->width - box - MARGIN * unit < LEAST_GRAPH * unit || pen.measure(sans, SMALL, "Error \xc3\x97 20") > map.width)
+        return {0, 0, 0, 0};
+    /* The map is drawn beneath the overlay: the panel is a frame around it. */
+    const ImVec2 in(std::floor(x + inset), std::floor(place->y + top)), out(in.x + map.width, in.y + map.height);
+    const float bottom = place->y + place->height;
+    list->AddRectFilled(ImVec2(x, place->y), ImVec2(x + box, in.y), PANEL, 6 * unit, ImDrawFlags_RoundCornersTop);
+    list->AddRectFilled(ImVec2(x, out.y), ImVec2(x + box, bottom), PANEL, 6 * unit, ImDrawFlags_RoundCornersBottom);
+    list->AddRectFilled(ImVec2(x, in.y), ImVec2(in.x, out.y), PANEL);
+    list->AddRectFilled(ImVec2(out.x, in.y), ImVec2(x + box, out.y), PANEL);
+    const bool whole = pen.measure(sans, SMALL, MAP_TITLE) <= map.width;
+    pen.put(sans, SMALL, x + inset, place->y + 8 * unit, HEADING, whole ? MAP_TITLE : "Error \xc3\x97 20");
+    place->width -= box + MARGIN * unit;
+    return {in.x, in.y, map.width, map.height};
+}
+
+/* A map on the picture, with its caption above. */
+demo_rect map_inset(ImDrawList *list, float unit, const demo_rect *picture)
+{
+    const float wide = std::floor(picture->width / 3), tall = std::floor(picture->height / 3), inset = 8 * unit;
+    const demo_rect map = {std::floor(picture->x + picture->width - wide - inset),
+                           std::floor(picture->y + (picture->height - tall) / 2 + 14 * unit), wide, tall};
+    const Pen pen = {list, unit, 0, 0, 0};
+    const char *title = pen.measure(sans, NORMAL, MAP_TITLE) + 16 * unit <= picture->width ? MAP_TITLE : "Error \xc3\x97 20";
+    chip(list, unit, map.x + wide, map.y - 30 * unit, true, title);
+    return map;
 }
 
 } // namespace
@@ -489,49 +675,50 @@ void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, ui
     ImGui_ImplVulkan_NewFrame();
     ImGui::NewFrame();
 
-    ImDrawList *list = ImGui::GetBackgroundDrawList();
-    const float w = (float)width, h = (float)height, unit = h >= 720 ? h / 720 : 1;
-    const float margin = MARGIN * unit, panel_width = PANEL_WIDTH * unit;
-    const bool figures = !view->hide_panel && w >= 2 * panel_width && h >= 700 * unit;
+    ImDrawList *list = ImGui::GetBackgroundDrawList(), *front = ImGui::GetForegroundDrawList();
+    const float w = (float)width, h = (float)height;
+    const Layout layout = layout_of(w, h, view->hide_panel);
+    const float unit = layout.unit, margin = MARGIN * unit;
     *error_map = demo_rect{0, 0, 0, 0};
-    if (figures) {
-        const float left_width = w - panel_width - 3 * margin;
-        *picture = fit_picture(margin, margin, left_width, h - 3 * margin - 150 * unit, data);
-        const float below = picture->y + picture->height + margin, tall = h - below - margin;
-        float graph_width = left_width;
-        if (view->error_map) {
-            const float room = tall - 42 * unit;
-            demo_rect map = fit_picture(0, 0, 0.42f * left_width, room, data);
-            const float box = map.width + 24 * unit;
-            graph_width -= box + margin;
-            const float x = margin + graph_width + margin;
-            *error_map = demo_rect{std::floor(x + 12 * unit), std::floor(below + 34 * unit), map.width, map.height};
-            /* The map is drawn beneath the overlay: the panel is a frame around it. */
-            const ImVec2 in(error_map->x, error_map->y), out(in.x + map.width, in.y + map.height);
-            list->AddRectFilled(ImVec2(x, below), ImVec2(x + box, in.y), PANEL, 6 * unit, ImDrawFlags_RoundCornersTop);
-            list->AddRectFilled(ImVec2(x, out.y), ImVec2(x + box, below + tall), PANEL, 6 * unit,
-                                ImDrawFlags_RoundCornersBottom);
-            list->AddRectFilled(ImVec2(x, in.y), ImVec2(in.x, out.y), PANEL);
-            list->AddRectFilled(ImVec2(out.x, in.y), ImVec2(x + box, out.y), PANEL);
-            const Pen pen = {list, unit, 0, 0, 0};
-            const std::string title = pen.fit(sans, SMALL, "Error against exact, \xc3\x97 20", box - 24 * unit);
-            pen.put(sans, SMALL, x + 12 * unit, below + 8 * unit, HEADING, title.c_str());
-        }
-        graph(list, unit, margin, below, graph_width, tall, data);
-        panel(list, unit, w - panel_width - margin, margin, panel_width, h - 2 * margin, view, data);
-    } else {
+    if (layout.kind == PICTURE) {
         *picture = fit_picture(0, 0, w, h, data);
         picture->y = std::floor((h - picture->height) / 2);
-        if (view->error_map) {
-            const float wide = std::floor(picture->width / 3), tall = std::floor(picture->height / 3);
-            *error_map = demo_rect{picture->x + picture->width - wide - 8 * unit, picture->y + 44 * unit, wide, tall};
-        }
+    } else {
+        const demo_rect all = {w - layout.panel_width - margin, margin, layout.panel_width, h - 2 * margin};
+        const float left_width = w - layout.panel_width - 3 * margin;
+        const float below_least = layout.kind == FULL ? 150 * unit : 110 * unit;
+        *picture = fit_picture(margin, margin, left_width, h - 3 * margin - below_least, data);
+        const float below = picture->y + picture->height + margin;
+        demo_rect graph_place = {margin, below, left_width, h - below - margin};
+        if (view->error_map)
+            *error_map = map_panel(list, unit, &graph_place, data);
+        graph(list, unit, graph_place.x, graph_place.y, graph_place.width, graph_place.height, data);
+        panel(list, unit, &all, layout.kind == COMPACT, view, data);
     }
-    ImDrawList *front = ImGui::GetForegroundDrawList();
-    picture_labels(front, unit, picture, view, data);
-    if (view->help)
-        help(front, unit < w / 600 ? unit : w / 600, w, h);
+    picture_labels(front, unit, picture, view, data, layout.kind == PICTURE && !view->hide_panel);
+    if (view->error_map && error_map->width <= 0)
+        *error_map = map_inset(front, unit, picture);
+    if (view->help) {
+        const float fits = std::fmin(w / 600, h / 420);
+        help(front, unit < fits ? unit : fits, w, h);
+    }
     ImGui::Render();
+}
+
+void demo_overlay_watch(demo_text_watcher *on_text, void *user)
+{
+    watcher = on_text;
+    watcher_user = user;
+}
+
+demo_view demo_first_view(uint32_t precision)
+{
+    demo_view view = {};
+    view.precision = precision;
+    view.smooth = TANDEM_SMOOTH_K;
+    view.wipe = DEMO_WIPE_NOISY;
+    view.wipe_at = 0.5f;
+    return view;
 }
 
 void demo_overlay_record(VkCommandBuffer commands)

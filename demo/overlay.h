@@ -29,10 +29,11 @@ typedef struct demo_view {
 
 typedef struct demo_overlay_data {
     const tandem_info *info;
-    const char *vulkan_device, *scene, *notice; /* notice: NULL, or one line that matters */
+    const char *vulkan_device, *scene, *notice; /* notice: NULL, or what matters just now */
+    bool warns;                                 /* the notice is of something that went wrong */
     uint32_t width, height, in_flight;
     demo_percentiles frame, stages[DEMO_STAGES];
-    double frames_per_second; /* 0: not known */
+    double frames_per_second; /* that are shown, which the display may hold back; 0: not known */
     const float (*history)[DEMO_STAGES]; /* ms, oldest first */
     uint32_t history_count;
     uint32_t precision_used;
@@ -48,6 +49,9 @@ typedef struct demo_rect {
     float x, y, width, height;
 } demo_rect;
 
+/* What a window begins with, and the headless picture of it shows. */
+demo_view demo_first_view(uint32_t precision);
+
 bool demo_overlay_create(demo_engine *e, VkRenderPass pass, uint32_t image_count);
 void demo_overlay_destroy(demo_engine *e);
 /* Takes an event; true if a panel wants it for itself. */
@@ -56,6 +60,9 @@ bool demo_overlay_event(const demo_event *event, demo_view *view, const demo_rec
 void demo_overlay_build(const demo_view *view, const demo_overlay_data *data, uint32_t width, uint32_t height,
                         double delta_seconds, demo_rect *picture, demo_rect *error_map);
 void demo_overlay_record(VkCommandBuffer commands);
+/* Called with every text that demo_overlay_build lays out, and where. NULL: nobody looks. */
+typedef void demo_text_watcher(void *user, const char *text, const demo_rect *where);
+void demo_overlay_watch(demo_text_watcher *on_text, void *user);
 
 #ifdef __cplusplus
 }

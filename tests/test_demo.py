@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # The demo from outside: its files, its numbers, its command line. Argument: the build folder.
 # SPDX-License-Identifier: Apache-2.0
+import ctypes
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 
 build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build")
@@ -232,6 +234,103 @@ def check_surroundings():
               f"a window of six frames ({done.stderr.strip()[:300]})")
 
 
+def pixels(path):
+    """An 8-bit PNG without interlacing, as an array."""
+    with open(path, "rb") as file:
+        data = file.read()
+    width, height, _, kind = struct.unpack(">IIBB", data[16:26])
+    at, body = 8, b""
+    while at < len(data):
+        length, name = struct.unpack(">I4s", data[at:at + 8])
+        body += data[at + 8:at + 8 + length] if name == b"IDAT" else b""
+        at += 12 + length
+    channels = {2: 3, 6: 4}[kind]
+    rows = np.frombuffer(zlib.decompress(body), np.uint8).reshape(height, 1 + width * channels)
+    out = np.zeros((height, width, channels), np.int32)
+    before = np.zeros((width, channels), np.int32)
+    for y, row in enumerate(rows):
+        line = row[1:].reshape(width, channels).astype(np.int32)
+        now = np.zeros((width, channels), np.int32)
+        for x in range(width):
+            left, up = now[x - 1] if x else 0, before[x]
+            corner = before[x - 1] if x else 0
+            if row[0] == 4:
+                guess = left + up - corner
+                a, b, c = np.abs(guess - left), np.abs(guess - up), np.abs(guess - corner)
+                predicted = np.where((a <= b) & (a <= c), left, np.where(b <= c, up, corner))
+            else:
+                predicted = (0, left, up, (left + up) // 2)[row[0]]
+            now[x] = (line[x] + predicted) & 255
+        out[y] = before = now
+    return out
+
+
+def press_key(number, key, title, deadline):
+    """Presses a key in the window of that title on a display of Xvfb; False if there is no such window in time."""
+    x11, xtst = ctypes.CDLL("libX11.so.6"), ctypes.CDLL("libXtst.so.6")
+    for function, result in ((x11.XOpenDisplay, ctypes.c_void_p), (x11.XKeysymToKeycode, ctypes.c_ubyte)):
+        function.restype = result
+    display = ctypes.c_void_p(x11.XOpenDisplay(f":{number}".encode()))
+    root, parent, child = ctypes.c_ulong(x11.XDefaultRootWindow(display)), ctypes.c_ulong(), ctypes.POINTER(ctypes.c_ulong)()
+    count, name, found = ctypes.c_uint(), ctypes.c_char_p(), None
+    while not found and time.monotonic() < deadline:
+        x11.XQueryTree(display, root, ctypes.byref(ctypes.c_ulong()), ctypes.byref(parent), ctypes.byref(child),
+                       ctypes.byref(count))
+        for i in range(count.value):
+            if x11.XFetchName(display, ctypes.c_ulong(child[i]), ctypes.byref(name)) and title in (name.value or b""):
+                found = ctypes.c_ulong(child[i])
+        time.sleep(0.1)
+    if found:
+        x11.XSetInputFocus(display, found, 1, ctypes.c_ulong(0))
+        code = x11.XKeysymToKeycode(display, ctypes.c_ulong(x11.XStringToKeysym(key.encode())))
+        for down in (1, 0):
+            x11.XSync(display, 0)
+            time.sleep(0.3)
+            xtst.XTestFakeKeyEvent(display, code, down, ctypes.c_ulong(0))
+        x11.XSync(display, 0)
+    x11.XCloseDisplay(display)
+    return bool(found)
+
+
+def check_window():
+    """What somebody sees who starts the demo and presses P: the input beside the result, and where the picture went."""
+    try:
+        ctypes.CDLL("libXtst.so.6"), ctypes.CDLL("libX11.so.6")
+    except OSError:
+        print("      no libXtst: no key is pressed")
+        return
+    if not shutil.which("Xvfb") or not os.path.exists(os.path.join(build, "tandem_window.so")):
+        return
+    ready, tell = os.pipe()
+    server = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-screen", "0", "1280x720x24", "-nolisten", "tcp"],
+                              pass_fds=[tell], stderr=subprocess.DEVNULL)
+    os.close(tell)
+    number = os.read(ready, 16).decode().strip()
+    demo = subprocess.Popen([program, "--width", "160", "--height", "90", "--frames", "100000", "--out", "pictures"],
+                            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=dict(os.environ, DISPLAY=f":{number}", SDL_VIDEODRIVER="x11"))
+    try:
+        deadline = time.monotonic() + 60
+        # The title has a rate once frames were shown.
+        check(press_key(number, "p", b"shown a second", deadline), "the window's title says what is shown")
+        path = os.path.join(folder, "pictures", "screenshot-001.png")
+        while not os.path.exists(path) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(2)
+    finally:
+        demo.terminate()
+        text, errors = demo.communicate(timeout=30)
+        server.terminate()
+        server.wait(timeout=30)
+    check(f"saved {os.path.realpath(path)}\n" in text, f"P says where the picture went: {text.strip()} {errors.strip()[:200]}")
+    if not os.path.exists(path):
+        return
+    picture = pixels(path)[60:400, 30:810, :3]
+    noise = np.abs(np.diff(picture.astype(int), axis=1)).mean((0, 2))
+    check(picture.shape == (340, 780, 3) and noise[:370].mean() > 2 * noise[410:].mean(),
+          f"a window begins with the input on the left, {noise[:370].mean():.2f}, and the result, {noise[410:].mean():.2f}")
+
+
 def check_command_line():
     for arguments, words in [
             (["--scene", "cellar"], ["--scene", "cellar", "room", "gallery"]),
@@ -267,4 +366,5 @@ check_files()
 check_errors_and_delays()
 check_ladder()
 check_surroundings()
+check_window()
 finish()
