@@ -9,10 +9,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "tandem/types.h"
 
 typedef enum td_log_level { TD_LOG_ERROR = 0, TD_LOG_WARN = 1, TD_LOG_INFO = 2, TD_LOG_DEBUG = 3 } td_log_level;
+
+/* A name of the caller's within a text, as printf("'" TD_NAME "'", TD_NAMED(path)): a long one ends in "...". */
+#define TD_NAME "%.*s%s"
+#define TD_NAMED(name) TD_NAME_MOST, (name), strlen(name) > TD_NAME_MOST ? "..." : ""
+enum { TD_NAME_MOST = 200 };
 
 /* Where log lines go. fn may be NULL: nowhere. One line a call, without a newline. fn may be called from any thread. */
 typedef struct td_log {
@@ -21,8 +27,14 @@ typedef struct td_log {
 } td_log;
 
 void td_logf(const td_log *log, td_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* What TANDEM_LOG asks for (error, warning, info or debug): lines of that level and above to stderr, else nowhere. Any
+ * other value is said once a process. */
+td_log td_log_of_environment(void);
 
-/* Formats into `text` (bytes may be 0) and returns `status`, so that a check can end in one return. */
+/* Formats into `text` (bytes may be 0); what does not fit is cut behind a word and ends in "...". */
+void td_text(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void td_text_list(char *text, size_t bytes, const char *format, va_list args);
+/* The same, and returns `status`, so that a check can end in one return. */
 tandem_status td_fail(char *text, size_t bytes, tandem_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -1120,6 +1120,7 @@ static void refuse_everything(rig *r)
 static void test_refusals(void **state)
 {
     tandem_job job = {0};
+    char text[200];
     tandem_mem id;
     uint64_t value;
     void *host;
@@ -1128,7 +1129,10 @@ static void test_refusals(void **state)
     each_kind_that_shares(refuse_everything);
     /* No session at all. */
     assert_int_equal(tandem_session_info(NULL, &(tandem_info){.struct_bytes = sizeof(tandem_info)}), TANDEM_ERROR_ARG);
-    assert_int_equal(tandem_error_text(NULL, (char[4]){0}, 4), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_error_text(NULL, text, sizeof text), TANDEM_OK);
+    assert_string_equal(text, "tandem_session_info: session is NULL");
+    assert_int_equal(tandem_error_text(NULL, text, 0), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_error_text(NULL, NULL, 4), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_mem_create(NULL, &(tandem_mem_desc){0}, &id), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_mem_destroy(NULL, 1), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_mem_host(NULL, 1, &host), TANDEM_ERROR_ARG);

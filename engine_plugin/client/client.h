@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
+ *   entry.c    what every public call looks at first; failures without a session
  *   session.c  create, destroy, info, error text; memory of our own; ids
  *   device.c   which backend, which rung, and why
  *   mems.c     blocks of bytes, from wherever they come     timelines.c  counters and points     model.c  weights
@@ -23,13 +24,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "engine_plugin/exec/exec.h"
 #include "interop/vk/vk.h"
 #include "tandem/vulkan.h"
 
 enum {
-    TD_WHY_BYTES = 400,
+    TD_WHY_BYTES = 1000,
     TD_MAX_FRAMES = TD_STREAM_PENDING,
     TD_REPORTS = 256,
     TD_MAX_GARBAGE = 64,
@@ -212,6 +214,9 @@ struct tandem_session {
     void (*release)(void *user, void *pointer);
     void *user;
     atomic_ullong block_bytes; /* held of the allocator */
+    pid_t maker;
+    const volatile uint32_t *mark; /* 1 in the process that made it, and in a child 0, */
+    bool wiped;                    /* where the kernel sees to that */
 
     uint32_t backend, rung, threads, frames, timing, salt;
     uint32_t job_class; /* tandem_class */
@@ -283,6 +288,15 @@ struct tandem_session {
     uint32_t point_fd_count;
     uint64_t point_looks;
 };
+
+/* entry.c. usable: in the process that made it, else (or for NULL) the call is to return ARG. fail, keep: the text of a call
+ * without a session, this thread's, and a line where TANDEM_LOG asks for one. */
+bool td_session_usable(const tandem_session *s, const char *call);
+bool td_session_mark(tandem_session *s); /* false: no memory */
+void td_session_unmark(tandem_session *s);
+tandem_status td_call_fail(const char *call, tandem_status status, const char *why);
+void td_call_keep(const char *call, const char *why);
+const char *td_call_text(void);
 
 /* session.c: our own memory, zeroed or as it comes; `bytes` again on release. NULL: none left. */
 void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment);

@@ -75,7 +75,7 @@ static tandem_status open_inline(tandem_session *s, const tandem_session_desc *d
     s->rung = TANDEM_RUNG_INLINE;
     s->gpu_signals = true;
     s->target = td_exec_target(&info, false);
-    snprintf(s->device_name, sizeof s->device_name, "%s", info.name);
+    td_text(s->device_name, sizeof s->device_name, "%s", info.name);
     cubin = td_cubin_for_sm(info.sm, why, TD_WHY_BYTES);
     if (cubin)
         snprintf(s->isa, sizeof s->isa, "sm_%u", cubin->sm);
@@ -104,7 +104,7 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     info = td_cu_device_info(s->cu);
     s->backend = TANDEM_BACKEND_CUDA;
     s->target = td_exec_target(info, true);
-    snprintf(s->device_name, sizeof s->device_name, "%s", info->name);
+    td_text(s->device_name, sizeof s->device_name, "%s", info->name);
     cubin = td_cubin_for_sm(info->sm, why, TD_WHY_BYTES);
     if (cubin)
         snprintf(s->isa, sizeof s->isa, cubin->ptx ? "ptx compute_%u" : "sm_%u", cubin->sm);
@@ -130,11 +130,11 @@ static tandem_status has_shared_memory(tandem_session *s, char *why)
         return TANDEM_OK;
     if (s->cu && !caps->export_memory)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "'%.60s' cannot share its memory with CUDA: %s missing", caps->name,
+                       "'%s' cannot share its memory with CUDA: %s missing", caps->name,
                        caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
     if (!s->cu && !caps->import_host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "the CPU cannot share memory with '%.60s': VK_EXT_external_memory_host is not enabled",
+                       "the CPU cannot share memory with '%s': VK_EXT_external_memory_host is not enabled",
                        caps->name);
     return TANDEM_OK;
 }
@@ -204,7 +204,7 @@ static tandem_status take_step(tandem_session *s, const step *ladder, uint32_t a
 {
     char text[TD_WHY_BYTES];
 
-    snprintf(s->rung_reason, sizeof s->rung_reason, "%s", reason);
+    td_text(s->rung_reason, sizeof s->rung_reason, "%s", reason);
     for (const step *at = ladder; at->name; at++) {
         tandem_status status;
 
@@ -219,9 +219,9 @@ static tandem_status take_step(tandem_session *s, const step *ladder, uint32_t a
         if (asked)
             return td_fail(why, TD_WHY_BYTES, status, "desc.rung is %u (%s): %s", asked, at->name, text);
         if (s->cu)
-            snprintf(s->rung_reason, sizeof s->rung_reason, "%s: %.240s", at->name, text);
+            td_text(s->rung_reason, sizeof s->rung_reason, "%s: %s", at->name, text);
         else
-            snprintf(s->rung_reason, sizeof s->rung_reason, "%s: %.150s; %.80s", at->name, text, reason);
+            td_text(s->rung_reason, sizeof s->rung_reason, "%s: %s; %s", at->name, text, reason);
     }
     return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is %u (%s): %s", asked, rung_name(asked),
                    reason);
@@ -235,7 +235,7 @@ static tandem_status open_remote(tandem_session *s, const tandem_session_desc *d
 
     if (status != TANDEM_OK)
         return status;
-    snprintf(reason, sizeof reason, "%s", s->rung_reason);
+    td_text(reason, sizeof reason, "%s", s->rung_reason);
     return take_step(s, s->backend == TANDEM_BACKEND_CPU ? with_cpu : with_daemon, desc->rung, reason, why);
 }
 
@@ -269,9 +269,9 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
         status = open_inline(s, desc, text);
         if (status == TANDEM_OK)
             return status;
-        snprintf(reason, sizeof reason, "inline: %.300s", text);
+        td_text(reason, sizeof reason, "inline: %s", text);
         if (desc->rung)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is 1 (inline): %.300s", text);
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is 1 (inline): %s", text);
     }
     if (!cpu_asked) {
         if (desc->rung)
@@ -283,7 +283,7 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
             return take_step(s, with_cuda, desc->rung, reason, why);
         if (desc->backend == TANDEM_BACKEND_CUDA)
             return td_fail(why, TD_WHY_BYTES, status, "%s", text);
-        snprintf(reason, sizeof reason, "no CUDA here: %.230s", text);
+        td_text(reason, sizeof reason, "no CUDA here: %s", text);
     }
     open_cpu(s);
     return take_step(s, with_cpu, desc->rung, reason, why);
@@ -316,12 +316,12 @@ void td_device_tune(tandem_session *s)
     if (s->target.choice)
         s->tuning = s->target.choice == s->given ? TANDEM_TUNING_GIVEN : TANDEM_TUNING_SHIPPED;
     else if (!reason[0])
-        snprintf(reason, sizeof reason, "no times of '%.100s' came with this library", s->device_name);
+        td_text(reason, sizeof reason, "no times of '%s' came with this library", s->device_name);
     if (s->given && s->tuning != TANDEM_TUNING_GIVEN) {
         td_logf(&s->log, TD_LOG_WARN, "the tuning that was given is not used: %s", reason);
-        snprintf(s->tuning_reason, sizeof s->tuning_reason, "what was given is not used: %.220s", reason);
+        td_text(s->tuning_reason, sizeof s->tuning_reason, "what was given is not used: %s", reason);
     } else {
-        snprintf(s->tuning_reason, sizeof s->tuning_reason, "%.255s", reason);
+        td_text(s->tuning_reason, sizeof s->tuning_reason, "%s", reason);
     }
 }
 

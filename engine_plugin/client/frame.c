@@ -9,24 +9,32 @@
 
 enum { MAX_REQUIREMENTS = 64, MAX_PIXELS = 1 << 20 };
 
+/* Of the version without feature_struct_bytes. */
+#define FIRST_REQUIREMENT_BYTES (offsetof(tandem_requirement, buys) + sizeof(const char *))
+
 tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
                                          VkPhysicalDevice physical_device, uint32_t *count, tandem_requirement *list)
 {
     td_vk_requirement found[MAX_REQUIREMENTS];
+    const uint32_t bytes = list && count && *count ? list[0].struct_bytes : sizeof *list;
     uint32_t n, room;
+    char why[160];
 
     if (!count || !get_instance_proc_addr)
-        return TANDEM_ERROR_ARG;
-    if (list && list[0].struct_bytes != sizeof *list && *count > 0)
-        return TANDEM_ERROR_ARG;
+        return td_call_fail(__func__, TANDEM_ERROR_ARG, count ? "get_instance_proc_addr is NULL" : "count is NULL");
+    if (bytes != sizeof *list && bytes != FIRST_REQUIREMENT_BYTES) {
+        td_text(why, sizeof why, "list[0].struct_bytes is %u, not %zu: set it to sizeof(tandem_requirement)", bytes,
+                sizeof *list);
+        return td_call_fail(__func__, TANDEM_ERROR_ARG, why);
+    }
     n = td_vk_requirements(get_instance_proc_addr, instance, physical_device, MAX_REQUIREMENTS, found);
     room = *count;
     *count = n;
     if (!list)
         return TANDEM_OK;
-    for (uint32_t i = 0; i < n && i < room && i < MAX_REQUIREMENTS; i++)
-        list[i] = (tandem_requirement){
-            .struct_bytes = sizeof *list,
+    for (uint32_t i = 0; i < n && i < room && i < MAX_REQUIREMENTS; i++) {
+        const tandem_requirement r = {
+            .struct_bytes = bytes,
             .kind = found[i].kind,
             .name = found[i].name,
             .required = found[i].required,
@@ -34,8 +42,15 @@ tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_
             .feature_struct = found[i].feature_struct,
             .feature_offset = found[i].feature_offset,
             .buys = found[i].buys,
+            .feature_struct_bytes = found[i].feature_struct_bytes,
         };
-    return n > room ? TANDEM_ERROR_BUSY : TANDEM_OK;
+
+        memcpy((char *)list + (size_t)i * bytes, &r, bytes); /* an array of the caller's version */
+    }
+    if (n <= room)
+        return TANDEM_OK;
+    td_text(why, sizeof why, "*count is %u, and there are %u", room, n);
+    return td_call_fail(__func__, TANDEM_ERROR_BUSY, why);
 }
 
 /* Takes a mem with a VkBuffer into use; released by the caller. */
@@ -88,7 +103,7 @@ static tandem_status record_barrier(tandem_session *s, const char *call, bool re
     td_mem *mem = NULL;
     tandem_status status;
 
-    if (!s)
+    if (!td_session_usable(s, call))
         return TANDEM_ERROR_ARG;
     status = check_commands(s, commands, why);
     if (status == TANDEM_OK && !stage)
@@ -126,10 +141,12 @@ tandem_status tandem_record_acquire(tandem_session *session, VkCommandBuffer com
 static tandem_status check_tiles(const tandem_pack *p, uint32_t *tiles_x, uint32_t *tiles_y, char *why)
 {
     CHECK(p->struct_bytes == sizeof *p, "pack.struct_bytes is %u, not %zu", p->struct_bytes, sizeof *p);
-    CHECK(p->width && p->width <= MAX_PIXELS, "pack.width is %u", p->width);
-    CHECK(p->height && p->height <= MAX_PIXELS, "pack.height is %u", p->height);
-    CHECK(p->tile_width && p->tile_width <= MAX_PIXELS, "pack.tile_width is %u", p->tile_width);
-    CHECK(p->tile_height && p->tile_height <= MAX_PIXELS, "pack.tile_height is %u", p->tile_height);
+    CHECK(p->width && p->width <= MAX_PIXELS, "pack.width is %u, not in 1 to %d", p->width, MAX_PIXELS);
+    CHECK(p->height && p->height <= MAX_PIXELS, "pack.height is %u, not in 1 to %d", p->height, MAX_PIXELS);
+    CHECK(p->tile_width && p->tile_width <= MAX_PIXELS, "pack.tile_width is %u, not in 1 to %d", p->tile_width,
+          MAX_PIXELS);
+    CHECK(p->tile_height && p->tile_height <= MAX_PIXELS, "pack.tile_height is %u, not in 1 to %d", p->tile_height,
+          MAX_PIXELS);
     CHECK(p->shift_x < p->tile_width, "pack.shift_x is %u, not less than tile_width %u", p->shift_x, p->tile_width);
     CHECK(p->shift_y < p->tile_height, "pack.shift_y is %u, not less than tile_height %u", p->shift_y, p->tile_height);
     *tiles_x = (p->width + p->shift_x + p->tile_width - 1) / p->tile_width;
@@ -156,7 +173,7 @@ tandem_status tandem_pack_tiles(tandem_session *session, const tandem_pack *pack
     uint32_t x = 0, y = 0;
     tandem_status status;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!pack || !tiles_x || !tiles_y)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG,
@@ -175,7 +192,7 @@ static tandem_status record_pack(tandem_session *s, const char *call, VkCommandB
     td_mem *mem = NULL;
     tandem_status status;
 
-    if (!s)
+    if (!td_session_usable(s, call))
         return TANDEM_ERROR_ARG;
     if (!p)
         return td_session_fail(s, call, TANDEM_ERROR_ARG, "pack is NULL");

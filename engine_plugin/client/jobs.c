@@ -18,6 +18,17 @@ enum { CODES_ALIGNMENT = 16 };
 
 static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
 
+/* What shows at once that a view's strides are those of bytes. */
+#define REACHES "%s reaches byte %" PRIu64 " of a mem of %" PRIu64 " bytes"
+#define STRIDES ": strides count elements, not bytes"
+
+static uint64_t reach_of(const tandem_view *view, uint64_t extent)
+{
+    uint64_t end;
+
+    return td_add_u64(view->offset_bytes, extent, &end) ? end : UINT64_MAX;
+}
+
 static td_extent extent_of(const tandem_view *view, const uint32_t shape[4], uint64_t bytes)
 {
     const uint64_t element = td_dtype_bytes(view->dtype);
@@ -125,8 +136,9 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     if (extent == UINT64_MAX || !td_add_u64(view->offset_bytes, extent, &end) || end > mem->bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "%s.offset_bytes is %" PRIu64 ", and its %" PRIu64 " bytes go beyond the %" PRIu64
-                       " of mem 0x%" PRIx64,
-                       name, view->offset_bytes, extent, mem->bytes, view->mem);
+                       " of mem 0x%" PRIx64 ": " REACHES STRIDES,
+                       name, view->offset_bytes, extent, mem->bytes, view->mem, name, reach_of(view, extent),
+                       mem->bytes);
     if ((mem->address + view->offset_bytes) % element)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u",
                        name, mem->address + view->offset_bytes, element);
@@ -165,9 +177,12 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
         for (uint32_t i = 0; i < w && status == TANDEM_OK; i++)
             if (overlap(&boxes[w], &boxes[i]))
                 status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                                 "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64,
+                                 "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64
+                                 ": " REACHES " and " REACHES STRIDES,
                                  view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
-                                 views[i]->mem);
+                                 views[i]->mem, view_names[i], reach_of(views[i], job->extents[i].bytes),
+                                 job->mems[i]->bytes, view_names[w], reach_of(views[w], job->extents[w].bytes),
+                                 job->mems[w]->bytes);
     if (status != TANDEM_OK)
         return status;
     target.commit = job->commits = job->has_deadline && !job->mems[TD_VIEW_O]->draft;
@@ -276,7 +291,8 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
     if (desc->operation != TANDEM_OPERATION_ATTENTION && !commits)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u", desc->operation);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be 1 (attention)",
+                       desc->operation);
     td_jobs_advance_locked(s);
     if (s->broken)
         return td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken));
@@ -342,7 +358,7 @@ tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tand
 
     if (ticket)
         *ticket = 0;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!job || !ticket)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");
@@ -382,7 +398,7 @@ tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_
     tandem_status status;
     uint64_t number;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!report)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "report is NULL");
@@ -419,7 +435,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
     uint64_t number;
     int slack = 0;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     status = report ? check_report(report, why) : TANDEM_OK;
     if (status != TANDEM_OK)
@@ -490,7 +506,7 @@ tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket)
     bool open = true;
     uint64_t number;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     number = ticket_number_locked(session, ticket, why);

@@ -777,7 +777,7 @@ bool td_gpu_is_well_locked(tandem_session *s)
 
     if (status == TANDEM_OK)
         return true;
-    td_fail(s->untold, sizeof s->untold, status, "the GPU failed: %.300s", why[0] ? why : tandem_status_text(status));
+    td_fail(s->untold, sizeof s->untold, status, "the GPU failed: %s", why[0] ? why : tandem_status_text(status));
     td_session_keep_error_locked(s, s->untold);
     break_session(s, status, true);
     return false;

@@ -299,7 +299,7 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
     /* A driver that refuses an fd is not broken: the fd is not what it should be. */
     if (status != TANDEM_ERROR_NOMEM && status != TANDEM_ERROR_LOST)
         status = TANDEM_ERROR_ARG;
-    return td_fail(why, TD_WHY_BYTES, status, "desc.fd is %d, desc.allocation_bytes %" PRIu64 ": %.200s", desc->fd,
+    return td_fail(why, TD_WHY_BYTES, status, "desc.fd is %d, desc.allocation_bytes %" PRIu64 ": %s", desc->fd,
                    desc->allocation_bytes, text);
 }
 
@@ -347,7 +347,8 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
     if (desc->source > TANDEM_MEM_VULKAN)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.source is %u", desc->source);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.source is %u; it must be 0 (CREATE), 1 (HOST), 2 (FD) or 3 (VULKAN)", desc->source);
     if (!desc->bytes || desc->bytes > (uint64_t)INT64_MAX)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64, desc->bytes);
     if (desc->reserved)
@@ -409,7 +410,7 @@ tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *
 
     if (mem)
         *mem = 0;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!desc || !mem)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "mem is NULL" : "desc is NULL");
@@ -427,7 +428,7 @@ tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
     tandem_status status = TANDEM_ERROR_ARG;
     td_mem *found;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     found = td_mem_find_locked(session, mem, "mem", why);
@@ -457,7 +458,7 @@ tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **ho
 
     if (host)
         *host = NULL;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!host)
         return td_session_fail(session, __func__, status, "host is NULL");
@@ -480,7 +481,7 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
     tandem_status status = TANDEM_ERROR_ARG;
     td_mem *found;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!out)
         return td_session_fail(session, __func__, status, "out is NULL");

@@ -93,8 +93,8 @@ static tandem_status read_tensors(tandem_session *s, td_model *model, const td_s
             else
                 status = td_inline_upload(s->stream, &model->mem->vk, offset, to, bytes, NULL, 0);
             if (status != TANDEM_OK)
-                td_fail(why, TD_WHY_BYTES, status, "tensor '%.80s' cannot be copied to the device",
-                        model->tensors[i].name);
+                td_fail(why, TD_WHY_BYTES, status, "tensor '" TD_NAME "' cannot be copied to the device",
+                        TD_NAMED(model->tensors[i].name));
         }
     }
     td_session_free(s, staging, most);
@@ -110,7 +110,7 @@ static tandem_status load(tandem_session *s, const char *path, td_model **out, c
     tandem_status status = td_safetensors_open(path, &file, text, sizeof text);
 
     if (status != TANDEM_OK)
-        return td_fail(why, TD_WHY_BYTES, status, "path is '%.120s': %.260s", path, text);
+        return td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
     model = *out = td_session_alloc(s, sizeof *model, 64);
     if (model)
         status = lay_out(s, model, &file, &bytes, text);
@@ -123,7 +123,7 @@ static tandem_status load(tandem_session *s, const char *path, td_model **out, c
     else if (status == TANDEM_OK)
         status = read_tensors(s, model, &file, text);
     td_safetensors_close(&file);
-    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "path is '%.120s': %.260s", path, text);
+    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
 }
 
 tandem_status tandem_model_load(tandem_session *session, const char *path, tandem_model *model)
@@ -134,7 +134,7 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
 
     if (model)
         *model = 0;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!path || !model)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, path ? "model is NULL" : "path is NULL");
@@ -171,7 +171,7 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
         *view = (tandem_view){0};
     if (shape)
         memset(shape, 0, 4 * sizeof *shape);
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!name || !view || !shape)
         return td_session_fail(session, __func__, status,
@@ -188,9 +188,10 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
         if (!strcmp(of->tensors[i].name, name))
             found = &of->tensors[i];
     if (of && !found) {
-        td_fail(why, sizeof why, status, "name is '%.120s', which is not in the model", name);
+        td_fail(why, sizeof why, status, "name is '" TD_NAME "', which is not in the model", TD_NAMED(name));
     } else if (of && found->refused) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "name is '%.120s', which no job can read: %s", name,
+        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "name is '" TD_NAME "', which no job can read: %s",
+                         TD_NAMED(name),
                          found->refused);
     } else if (of) {
         *view = found->view;
@@ -207,7 +208,7 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
     tandem_status status = TANDEM_ERROR_ARG;
     td_model *found;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     found = (td_model *)td_table_find_locked(session, TD_KIND_MODEL, model, "model", why);

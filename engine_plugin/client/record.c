@@ -19,7 +19,7 @@ static tandem_status check_record(tandem_session *s, const tandem_job *desc, VkC
 {
     if (s->rung != TANDEM_RUNG_INLINE)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "the session is not on the inline rung: %.200s", s->rung_reason);
+                       "the session is not on the inline rung: %s", s->rung_reason);
     if (!commands)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "commands is NULL");
     if (desc->struct_bytes != sizeof *desc)
@@ -75,7 +75,7 @@ tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCo
 
     if (ticket)
         *ticket = 0;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!job || !ticket)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");

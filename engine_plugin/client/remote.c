@@ -107,7 +107,7 @@ static void keep_failed(tandem_session *s, uint64_t ticket, bool all, const char
 
     r->failed_ticket = ticket;
     r->failed_all = all;
-    snprintf(r->failed_text, sizeof r->failed_text, "%s", text);
+    td_text(r->failed_text, sizeof r->failed_text, "%s", text);
     pthread_cond_broadcast(&s->changed);
 }
 
@@ -138,13 +138,13 @@ static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, ch
     switch ((td_wire_type)m->header.type) {
     case TD_WIRE_ERROR:
         if (!m->error.ticket)
-            return td_fail(why, TD_WHY_BYTES, (tandem_status)m->error.status, "it says: %.300s", m->error.text);
+            return td_fail(why, TD_WHY_BYTES, (tandem_status)m->error.status, "it says: %s", m->error.text);
         keep_failed(s, m->error.ticket, false, m->error.text);
         return TANDEM_OK;
     case TD_WIRE_RESET: {
         char text[TD_WHY_BYTES];
 
-        snprintf(text, sizeof text, "its worker was replaced: %.220s", m->reset.text);
+        td_text(text, sizeof text, "its worker was replaced: %s", m->reset.text);
         keep_failed(s, m->reset.last_ticket, true, text);
         own_signals_locked(s);
         return TANDEM_OK;
@@ -198,7 +198,7 @@ static void sleep_on_socket(td_remote *r, bool writes, uint64_t ns)
 
 static tandem_status gone_text(const td_remote *r, char *why)
 {
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%.100s' is gone: %.200s", r->path, r->gone);
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%s' is gone: %s", r->path, r->gone);
 }
 
 static tandem_status send_locked(tandem_session *s, const td_wire_message *m, int fd, char *why)
@@ -290,7 +290,7 @@ static void disconnect_locked(tandem_session *s, const char *why)
 
     r->up = false;
     r->connection++;
-    snprintf(r->gone, sizeof r->gone, "%s", why);
+    td_text(r->gone, sizeof r->gone, "%s", why);
     for (uint32_t i = 0; i < ASKS; i++)
         if (r->asks[i].serial && !r->asks[i].answered) {
             r->asks[i].status = TANDEM_ERROR_LOST;
@@ -385,13 +385,13 @@ static tandem_status connect_locked(tandem_session *s, char *why)
         r->info = m.info;
         if (r->backend && m.info.backend != r->backend)
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                             "it computes with backend %u (%.100s), and this session with %u", m.info.backend,
+                             "it computes with backend %u (%s), and this session with %u", m.info.backend,
                              m.info.device, r->backend);
     }
     if (status != TANDEM_OK) {
         char text[TD_WHY_BYTES];
 
-        snprintf(text, sizeof text, "%s", why);
+        td_text(text, sizeof text, "%s", why);
         disconnect_locked(s, text);
     }
     return status;
@@ -478,7 +478,7 @@ static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
 
     if (!(r->rules.features & TD_WIRE_MODELS))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "tandemd at '%.100s' loads no models: no model_dir is configured", r->path);
+                       "tandemd at '%s' loads no models: no model_dir is configured", r->path);
     td_wire_text(m.model_load.path, sizeof m.model_load.path, there->path);
     m.header.serial = r->rules.next_serial;
     if (td_wire_check(&r->rules, TD_WIRE_TO_DAEMON, &m, m.header.bytes, 0, why, TD_WHY_BYTES) != TANDEM_OK)
@@ -501,8 +501,8 @@ static tandem_status find_tensor_locked(tandem_session *s, td_model *model, cons
     tandem_status status;
 
     if (model->there->connection != connection)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%.100s' could not load '%.100s' again",
-                       r->path, model->there->path);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%s' could not load '" TD_NAME "' again",
+                       r->path, TD_NAMED(model->there->path));
     m.model_tensor.model = model->there->id;
     td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, name);
     status = ask_locked(s, &m, -1, TD_WIRE_TENSOR, NULL, why);
@@ -686,8 +686,8 @@ static tandem_status find_path(td_remote *r, const char *socket, char *why)
     else
         length = snprintf(r->path, sizeof r->path, "%s/tandem-0", folder);
     if (length < 0 || (size_t)length >= sizeof r->path)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.socket is '%.120s...', longer than %zu bytes", socket,
-                       sizeof r->path - 1);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.socket is '" TD_NAME "', longer than %zu bytes",
+                       TD_NAMED(socket), sizeof r->path - 1);
     return TANDEM_OK;
 }
 
@@ -699,14 +699,14 @@ static void choose_share(tandem_session *s, const tandem_session_desc *desc)
 
     r->share = TD_WIRE_SHARE_HOST;
     if (!caps)
-        snprintf(r->why_not, sizeof r->why_not, "the session has no Vulkan device to share semaphores with");
+        td_text(r->why_not, sizeof r->why_not, "the session has no Vulkan device to share semaphores with");
     else if (!caps->export_memory || !caps->export_timeline)
-        snprintf(r->why_not, sizeof r->why_not, "%s missing",
+        td_text(r->why_not, sizeof r->why_not, "%s missing",
                  caps->missing[0] ? caps->missing : "export of OPAQUE_FD memory and timeline semaphores is");
     else if (r->backend == TANDEM_BACKEND_CPU)
-        snprintf(r->why_not, sizeof r->why_not, "the CPU was asked for");
+        td_text(r->why_not, sizeof r->why_not, "the CPU was asked for");
     else if (desc->rung && desc->rung != TANDEM_RUNG_TIMELINE)
-        snprintf(r->why_not, sizeof r->why_not, "another rung was asked for");
+        td_text(r->why_not, sizeof r->why_not, "another rung was asked for");
     else
         r->share = TD_WIRE_SHARE_OPAQUE;
     if (r->share != TD_WIRE_SHARE_OPAQUE)
@@ -721,7 +721,7 @@ tandem_status td_remote_shares_gpu(tandem_session *s, char *why)
 {
     if (s->remote->share == TD_WIRE_SHARE_OPAQUE)
         return TANDEM_OK;
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%.390s", s->remote->why_not);
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s", s->remote->why_not);
 }
 
 tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, char *why)
@@ -746,23 +746,23 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     pthread_mutex_lock(&s->lock);
     status = connect_locked(s, text);
     if (status == TANDEM_ERROR_UNSUPPORTED && r->share == TD_WIRE_SHARE_OPAQUE && !desc->rung) {
-        snprintf(r->why_not, sizeof r->why_not, "%.390s", text);
+        td_text(r->why_not, sizeof r->why_not, "%s", text);
         r->share = TD_WIRE_SHARE_HOST;
         status = connect_locked(s, text);
     }
     r->up = status == TANDEM_OK;
     pthread_mutex_unlock(&s->lock);
     if (status != TANDEM_OK)
-        return td_fail(why, TD_WHY_BYTES, status, "desc.socket is '%.100s': %.250s", r->path, text);
+        return td_fail(why, TD_WHY_BYTES, status, "desc.socket is '%s': %s", r->path, text);
     r->backend = s->backend = r->info.backend;
     s->threads = r->info.cpu_threads;
     s->target = s->backend == TANDEM_BACKEND_CPU ? td_target_for_sm(0) : td_target_for_stream(r->info.sm);
-    snprintf(s->device_name, sizeof s->device_name, "%s", r->info.device);
+    td_text(s->device_name, sizeof s->device_name, "%s", r->info.device);
     snprintf(s->isa, sizeof s->isa, "%s", r->info.isa);
     if (s->backend == TANDEM_BACKEND_CPU)
-        snprintf(s->rung_reason, sizeof s->rung_reason, "tandemd: %.240s", r->info.rung_reason);
+        td_text(s->rung_reason, sizeof s->rung_reason, "tandemd: %s", r->info.rung_reason);
     else
-        snprintf(s->rung_reason, sizeof s->rung_reason, "inline: tandemd computes in a process of its own");
+        td_text(s->rung_reason, sizeof s->rung_reason, "inline: tandemd computes in a process of its own");
     return TANDEM_OK;
 }
 
@@ -944,7 +944,7 @@ tandem_status td_remote_model_load(tandem_session *s, const char *path, td_model
         status = s->remote->up ? load_locked(s, model, text) : gone_text(s->remote, text);
         pthread_mutex_unlock(&s->lock);
         if (status != TANDEM_OK)
-            td_fail(why, TD_WHY_BYTES, status, "path is '%.120s': %.260s", path, text);
+            td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
     }
     free(whole);
     return status;
@@ -958,7 +958,7 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
     tandem_status status;
 
     if (strlen(name) >= TD_WIRE_TENSOR_BYTES)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "name is '%.120s...', which is not in the model", name);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "name is '" TD_NAME "', which is not in the model", TD_NAMED(name));
     if (!s->remote->up)
         return gone_text(s->remote, why);
     model->mem->object.uses++;
@@ -970,7 +970,7 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
         view->mem = model->mem->object.id;
         memcpy(shape, tensor.shape, sizeof tensor.shape);
     } else {
-        td_fail(why, TD_WHY_BYTES, status, "%.380s", text);
+        td_fail(why, TD_WHY_BYTES, status, "%s", text);
     }
     td_object_release_locked(s, &model->mem->object);
     return status;
@@ -1181,7 +1181,7 @@ static void answer(td_job *job, uint32_t state, tandem_status status, bool yours
     there->state = state;
     there->status = status;
     there->yours = yours;
-    snprintf(there->why, sizeof there->why, "%s", why);
+    td_text(there->why, sizeof there->why, "%s", why);
 }
 
 /* There will be no report. */
@@ -1286,7 +1286,7 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     if (state == TANDEM_JOB_FAILED) {
         const bool told = has_text(s->remote, job);
 
-        td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s%.300s", job->number, told ? "tandemd: " : "",
+        td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s%s", job->number, told ? "tandemd: " : "",
                 told ? s->remote->failed_text : there->why);
         td_session_keep_error_locked(s, line);
     }

@@ -82,7 +82,7 @@ void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
 
 void td_session_keep_error_locked(tandem_session *s, const char *text)
 {
-    snprintf(s->error, sizeof s->error, "%s", text);
+    td_text(s->error, sizeof s->error, "%s", text);
 }
 
 tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status status, const char *why)
@@ -92,7 +92,7 @@ tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status
 
     if (status == TANDEM_OK)
         return status;
-    snprintf(text, sizeof text, "%s: %s", call, why);
+    td_text(text, sizeof text, "%s: %s", call, why);
     pthread_mutex_lock(&s->lock);
     td_session_keep_error_locked(s, text);
     /* That there is no daemon is told once, by who saw it go. */
@@ -104,12 +104,19 @@ tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status
 
 tandem_status tandem_error_text(tandem_session *session, char *text, size_t bytes)
 {
-    if (!session)
-        return TANDEM_ERROR_ARG;
-    if (!text || !bytes)
-        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, text ? "bytes is 0" : "text is NULL");
+    const char *no_room = !text ? "text is NULL" : !bytes ? "bytes is 0" : NULL;
+
+    if (!session && no_room)
+        return td_call_fail(__func__, TANDEM_ERROR_ARG, no_room);
+    if (!session || !td_session_usable(session, __func__)) {
+        if (!no_room)
+            td_text(text, bytes, "%s", td_call_text());
+        return session ? TANDEM_ERROR_ARG : TANDEM_OK;
+    }
+    if (no_room)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, no_room);
     pthread_mutex_lock(&session->lock);
-    snprintf(text, bytes, "%s", session->error);
+    td_text(text, bytes, "%s", session->error);
     pthread_mutex_unlock(&session->lock);
     return TANDEM_OK;
 }
@@ -249,7 +256,8 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     const tandem_vulkan *vulkan = desc->vulkan;
 
     if (desc->backend > TANDEM_BACKEND_CPU)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.backend is %u", desc->backend);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.backend is %u; it must be 0 (auto), 1 (CUDA) or 2 (CPU)",
+                       desc->backend);
     if (!desc->allocate != !desc->release)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.%s is NULL, but desc.%s is not",
                        desc->allocate ? "release" : "allocate", desc->allocate ? "allocate" : "release");
@@ -259,9 +267,12 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     if (desc->timing > 1)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.timing is %u, not 0 or 1", desc->timing);
     if (desc->rung > TANDEM_RUNG_CPU)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.rung is %u", desc->rung);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, 
+                       "desc.rung is %u; it must be 0 (the best), 1 (inline), 2 (timeline), 3 (host), 4 (copy) or 5 (cpu)",
+                       desc->rung);
     if (desc->job_class > TANDEM_CLASS_BACKGROUND)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.job_class is %u", desc->job_class);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, 
+                       "desc.job_class is %u; it must be 0 (frame) or 1 (background)", desc->job_class);
     if (desc->reserved)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
     if (!desc->tuning && desc->tuning_bytes)
@@ -338,12 +349,9 @@ static void table_free(tandem_session *s, td_table *table)
     td_session_free(s, table->generations, table->capacity * sizeof *table->generations);
 }
 
-tandem_status tandem_session_destroy(tandem_session **session)
+/* Accepts a half-made one. */
+static void free_session(tandem_session *s)
 {
-    tandem_session *s = session ? *session : NULL;
-
-    if (!s)
-        return TANDEM_ERROR_ARG;
     if (s->has_lock)
         td_local_stop(s);
     if (s->remote)
@@ -370,16 +378,34 @@ tandem_status tandem_session_destroy(tandem_session **session)
         pthread_cond_destroy(&s->watch);
         pthread_cond_destroy(&s->changed);
     }
-    *session = NULL;
+    td_session_unmark(s);
     if (s->release)
         s->release(s->user, s);
     else
         free(s);
+}
+
+tandem_status tandem_session_destroy(tandem_session **session)
+{
+    if (!td_session_usable(session ? *session : NULL, __func__))
+        return TANDEM_ERROR_ARG;
+    free_session(*session);
+    *session = NULL;
     return TANDEM_OK;
 }
 
 /* Tells the ids of one session from those of the 4095 made before and after it. */
 static atomic_uint sessions_made;
+
+/* Its text is kept for who asks without a session, as there is none. */
+static tandem_status create_failed(td_log log, tandem_status status, const char *why)
+{
+    if (!log.fn)
+        return td_call_fail("tandem_session_create", status, why);
+    td_call_keep("tandem_session_create", why);
+    td_logf(&log, TD_LOG_ERROR, "tandem_session_create: %s", why);
+    return status;
+}
 
 /* Where a desc of a wrong size can still be answered: a size that was forgotten or that is another version's, and that
  * covers the log's fields or the text's. */
@@ -387,14 +413,15 @@ static tandem_status refuse_size(const tandem_session_desc *desc)
 {
     enum { MOST_BYTES = 4096 };
     const uint32_t bytes = desc->struct_bytes ? desc->struct_bytes : sizeof *desc;
+    td_log log = {0};
     char why[80];
 
     td_fail(why, sizeof why, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes, sizeof *desc);
     if (bytes <= MOST_BYTES && bytes >= sizeof *desc)
         td_fail(desc->error_text, desc->error_text_bytes, TANDEM_ERROR_ARG, "%s", why);
     if (bytes <= MOST_BYTES && bytes >= offsetof(tandem_session_desc, user) + sizeof desc->user)
-        td_logf(&(td_log){desc->log, desc->user}, TD_LOG_ERROR, "tandem_session_create: %s", why);
-    return TANDEM_ERROR_ARG;
+        log = (td_log){desc->log, desc->user};
+    return create_failed(log, TANDEM_ERROR_ARG, why);
 }
 
 tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool foreign, tandem_session **out)
@@ -407,10 +434,10 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool f
     if (out)
         *out = NULL;
     if (!desc)
-        return TANDEM_ERROR_ARG;
+        return create_failed((td_log){0}, TANDEM_ERROR_ARG, "desc is NULL");
     if (desc->struct_bytes != sizeof *desc)
         return refuse_size(desc);
-    log = (td_log){desc->log, desc->user};
+    log = desc->log ? (td_log){desc->log, desc->user} : td_log_of_environment();
     status = out ? check_desc(desc, why) : td_fail(why, sizeof why, TANDEM_ERROR_ARG, "out is NULL");
     if (status != TANDEM_OK)
         goto fail;
@@ -441,6 +468,10 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool f
         s->threads = desc->cpu_threads;
     s->salt = atomic_fetch_add(&sessions_made, 1) & 0xfff;
     s->jobs = td_session_alloc(s, s->frames * sizeof *s->jobs, 64);
+    if (!td_session_mark(s)) {
+        td_fail(why, sizeof why, status, "no memory for a page: mmap: %s", strerror(errno));
+        goto fail;
+    }
     if (!s->jobs || !make_lock(s)) {
         td_fail(why, sizeof why, status, "no host memory for %u frames", s->frames);
         goto fail;
@@ -460,10 +491,10 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool f
     *out = s;
     return TANDEM_OK;
 fail:
-    tandem_session_destroy(&s);
+    if (s)
+        free_session(s);
     td_fail(desc->error_text, desc->error_text_bytes, status, "%s", why);
-    td_logf(&log, TD_LOG_ERROR, "tandem_session_create: %s", why);
-    return status;
+    return create_failed(log, status, why);
 }
 
 tandem_status tandem_session_create(const tandem_session_desc *desc, tandem_session **out)
@@ -476,7 +507,7 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     char why[TD_WHY_BYTES];
     tandem_session *s = session;
 
-    if (!s)
+    if (!td_session_usable(s, __func__))
         return TANDEM_ERROR_ARG;
     if (!info)
         return td_session_fail(s, __func__, TANDEM_ERROR_ARG, "info is NULL");

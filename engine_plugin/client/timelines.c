@@ -123,7 +123,8 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
     if (desc->signaller > TANDEM_SIGNALLER_SESSION)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.signaller is %u", desc->signaller);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.signaller is %u; it must be 0 (the engine) or 1 (the session)", desc->signaller);
     if (desc->vulkan_semaphore && !s->vk)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.vulkan_semaphore is 0x%" PRIx64 ", but the session has no Vulkan device",
@@ -185,7 +186,7 @@ tandem_status tandem_timeline_create(tandem_session *session, const tandem_timel
 
     if (timeline)
         *timeline = 0;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!desc || !timeline)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "timeline is NULL" : "desc is NULL");
@@ -210,7 +211,7 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
     tandem_status status = TANDEM_ERROR_ARG;
     td_timeline *found;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     found = td_timeline_find_locked(session, timeline, "timeline", why);
@@ -239,7 +240,7 @@ tandem_status tandem_timeline_value(tandem_session *session, tandem_timeline tim
 
     if (value)
         *value = 0;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!value)
         return td_session_fail(session, __func__, status, "value is NULL");
@@ -262,7 +263,7 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
     td_timeline *found;
     uint64_t now = 0;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     found = td_timeline_find_locked(session, timeline, "timeline", why);
@@ -297,7 +298,7 @@ tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline
     tandem_status status = TANDEM_ERROR_ARG;
     td_timeline *found;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     pthread_mutex_lock(&session->lock);
     found = td_timeline_find_locked(session, timeline, "timeline", why);
@@ -368,7 +369,7 @@ tandem_status tandem_point_fd(tandem_session *session, tandem_point point, int *
 
     if (fd)
         *fd = -1;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!fd)
         return td_session_fail(session, __func__, status, "fd is NULL");
@@ -391,7 +392,7 @@ tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uin
     td_timeline *found;
     int slack = 0;
 
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!point.timeline && !point.value)
         return TANDEM_OK;
@@ -443,7 +444,7 @@ tandem_status tandem_timeline_get_vulkan(tandem_session *session, tandem_timelin
 
     if (out)
         *out = VK_NULL_HANDLE;
-    if (!session)
+    if (!td_session_usable(session, __func__))
         return TANDEM_ERROR_ARG;
     if (!out)
         return td_session_fail(session, __func__, status, "out is NULL");

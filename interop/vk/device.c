@@ -131,10 +131,12 @@ uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance,
         ADD(.name = "timelineSemaphore", .kind = 2, .available = timeline.timelineSemaphore == VK_TRUE,
             .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
             .feature_offset = offsetof(VkPhysicalDeviceTimelineSemaphoreFeatures, timelineSemaphore),
+            .feature_struct_bytes = sizeof(VkPhysicalDeviceTimelineSemaphoreFeatures),
             .buys = "points that submits wait for and signal; without it the engine waits and signals on the host");
         ADD(.name = "bufferDeviceAddress", .kind = 2, .available = address.bufferDeviceAddress == VK_TRUE,
             .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
             .feature_offset = offsetof(VkPhysicalDeviceBufferDeviceAddressFeatures, bufferDeviceAddress),
+            .feature_struct_bytes = sizeof(VkPhysicalDeviceBufferDeviceAddressFeatures),
             .buys = "the inline rung, with VK_NVX_binary_import: kernels take addresses of buffers");
         free(extensions);
     }

@@ -343,7 +343,8 @@ static tandem_status find_span(td_vk *vk, const td_vk_mem *mem, const td_vk_pack
                        pack->stride_batch, pack->stride_row, out->batches, out->rows);
     end = td_align_up(end, 4);
     if (end > mem->bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "the view ends at byte %" PRIu64 ", the mem at %" PRIu64, end,
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, 
+                       "the view ends at byte %" PRIu64 ", the mem at %" PRIu64 ": strides count elements, not bytes", end,
                        mem->bytes);
     /* Written rows must not overlap: batches one after the other, or interleaved within the rows. */
     if (!unpack && ((out->rows > 1 && (uint64_t)pack->stride_row < channels) ||

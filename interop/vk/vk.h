@@ -48,7 +48,7 @@ typedef struct td_vk_requirement {
     uint32_t kind; /* 0 instance extension, 1 device extension, 2 feature */
     bool required, available;
     VkStructureType feature_struct;
-    uint32_t feature_offset;
+    uint32_t feature_offset, feature_struct_bytes;
     const char *buys;
 } td_vk_requirement;
 

@@ -11,7 +11,16 @@
  *
  * Every function is safe against wrong handles: an id that was destroyed, or never was, is TANDEM_ERROR_ARG. Every
  * failure leaves one log line (BUSY, which a caller may poll for, at TANDEM_LOG_DEBUG, all others at TANDEM_LOG_ERROR)
- * and tandem_error_text(), which name the argument and its value. Without a session (NULL) there is only the status.
+ * and tandem_error_text(), which name the argument and its value. Where there is no session to hold that text (NULL, or
+ * tandem_session_create() failed) it is the thread's: tandem_error_text(NULL, ...).
+ *
+ * Lines go to tandem_session_desc.log. Without it they go nowhere, unless the environment says TANDEM_LOG=error, warning,
+ * info or debug: then lines of that level, and of graver ones, go to stderr.
+ *
+ * A session is for the process that made it. In a child after fork() each call with it is TANDEM_ERROR_ARG ("made in
+ * another process"), at once, without its log callback (which may want a lock that nobody there gives back), and without
+ * effect on the parent's, tandem_session_destroy() too: what the child has of it is a copy, which ends with the child. A
+ * child may make sessions of its own. (Not one of vfork(), which shares the parent's memory.)
  */
 #ifndef TANDEM_TANDEM_H
 #define TANDEM_TANDEM_H
@@ -72,7 +81,8 @@ typedef struct tandem_session_desc {
     uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
     uint32_t backend;            /* tandem_backend; AUTO: CUDA where the engine's GPU has it, else the CPU */
     const tandem_vulkan *vulkan; /* the engine's device; NULL: host memory only */
-    void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; one line */
+    void (*log)(void *user, int level, const char *text); /* tandem_log_level; from any thread; one line; NULL: TANDEM_LOG
+                                                             of the environment says which go to stderr, else none do */
     void *(*allocate)(void *user, size_t bytes, size_t alignment); /* memory of the session's objects; NULL: malloc */
     void (*release)(void *user, void *pointer);                    /* set both or neither */
     void *user;                /* for the three callbacks; none of them may call back */
@@ -146,7 +156,8 @@ TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, 
 
 /* Cancels what has not begun, waits for what has, signals every point, frees everything that is left, sets *session
  * NULL.
- * Returns: OK; ARG if session or *session is NULL (as after a first destroy).
+ * Returns: OK; ARG if session or *session is NULL (as after a first destroy), or in a child of the process that made it:
+ *          there *session stays, and so does its memory.
  * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
  *        What a GPU that failed or hangs may still use is left behind, with a log line.
  * Threads: no other call on this session may run or follow.
@@ -160,8 +171,10 @@ TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
  * Blocks: never. */
 TANDEM_API tandem_status tandem_session_info(tandem_session *session, tandem_info *info);
 
-/* The text of the last failure on this session, of whichever thread or job it was: copied, cut to `bytes`.
- * Returns: OK; ARG for NULL or bytes 0. Empty text when nothing failed yet.
+/* The text of the last failure on this session, of whichever thread or job it was; without a session (NULL) that of the
+ * last call of this thread that failed and had none. Copied; cut to `bytes` behind a word.
+ * Returns: OK; ARG for text NULL or bytes 0, and in a child of the process that made the session (with the text that says
+ *          so). Empty text when nothing failed yet.
  * Owner: the caller's buffer.
  * Threads: any.
  * Blocks: never. */

@@ -58,18 +58,21 @@ typedef enum tandem_requirement_kind {
 
 /* One thing to enable. `required`: without it there is no session on this device; else `buys` says what it brings. */
 typedef struct tandem_requirement {
-    uint32_t struct_bytes; /* the caller sets that of list[0] */
+    uint32_t struct_bytes; /* the caller sets that of list[0]; a forgotten one is ARG */
     uint32_t kind;         /* tandem_requirement_kind */
     const char *name; /* of the extension, or of the feature's member, as "timelineSemaphore" */
     uint32_t required, available;
     VkStructureType feature_struct; /* FEATURE: which struct of the chain, and where the VkBool32 is in it */
     uint32_t feature_offset;
     const char *buys;
+    uint32_t feature_struct_bytes; /* FEATURE: sizeof that struct, for an engine that makes its chain from this list; one
+                                      that chains VkPhysicalDeviceVulkan12Features goes by `name`: see INTEGRATION.md */
+    uint32_t reserved;             /* 0 */
 } tandem_requirement;
 
 /* Asks before vkCreateInstance (instance and physical_device NULL: instance extensions only) and before vkCreateDevice
  * what to enable. Fills at most *count entries and sets *count to how many there are; list may be NULL.
- * Returns: OK; ARG; BUSY if *count was too small.
+ * Returns: OK; ARG; BUSY if *count was too small. What is wrong says tandem_error_text() without a session.
  * Owner: the caller's array; names are literals.
  * Threads: any.
  * Blocks: never. */
