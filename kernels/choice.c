@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "interop/base.h"
 #include "kernels/ops.h"
 #include "kernels/params.h"
 
@@ -33,10 +34,10 @@ bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *devic
 {
     const bool fits = table->sm == sm && strncmp(table->device, device, TD_CHOICE_DEVICE - 1) == 0;
     if (!fits && why && why_bytes)
-        snprintf(why, why_bytes,
-                 "it was measured on '%s' (compute capability %" PRIu32 ".%" PRIu32 "), this is '%.64s' (%" PRIu32
-                 ".%" PRIu32 ")",
-                 table->device, table->sm / 10, table->sm % 10, device, sm / 10, sm % 10);
+        td_text(why, why_bytes,
+                "it was measured on '%s' (compute capability %" PRIu32 ".%" PRIu32 "), this is '%s' (%" PRIu32
+                ".%" PRIu32 ")",
+                table->device, table->sm / 10, table->sm % 10, device, sm / 10, sm % 10);
     return fits;
 }
 
@@ -318,7 +319,7 @@ __attribute__((format(printf, 2, 3))) static bool refuse(const reader *r, const 
     if (r->why && r->why_bytes) {
         va_list list;
         va_start(list, format);
-        vsnprintf(r->why, r->why_bytes, format, list);
+        td_text_list(r->why, r->why_bytes, format, list);
         va_end(list);
     }
     return false;

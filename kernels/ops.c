@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "interop/base.h"
 #include "kernels/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
@@ -120,7 +121,7 @@ __attribute__((format(printf, 4, 5))) static tandem_status refuse(tandem_status 
     if (why && why_bytes) {
         va_list list;
         va_start(list, format);
-        vsnprintf(why, why_bytes, format, list);
+        td_text_list(why, why_bytes, format, list);
         va_end(list);
     }
     return status;
@@ -242,7 +243,8 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
         {"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
     if (!bytes || (written && is_codes(view->dtype)))
         return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
-                      "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)", name, view->dtype);
+                      "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)%s", name, view->dtype,
+                      written ? "" : ", or where q, k and v are codes 4 and 5");
     if (view->reserved)
         return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes, "attention.%s.reserved is %" PRIu32 "; it must be 0",
                       name, view->reserved);
@@ -260,7 +262,7 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
     if (extent > (uint64_t)INT64_MAX || view->offset_bytes > (uint64_t)INT64_MAX - extent)
         return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
                       "attention.%s.stride_batch, stride_head, stride_row are %" PRId64 ", %" PRId64 ", %" PRId64
-                      "; with offset_bytes %" PRIu64 " the last element lies beyond 2^63 bytes",
+                      "; with offset_bytes %" PRIu64 " the last element lies beyond 2^63 bytes (strides count elements)",
                       name, view->stride_batch, view->stride_head, view->stride_row, view->offset_bytes);
     if (!written)
         return TANDEM_OK;
@@ -281,8 +283,9 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
             continue;
         if ((unsigned __int128)axes[axis].stride < span)
             return refuse(TANDEM_ERROR_ARG, at->why, at->why_bytes,
-                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself", name,
-                          axes[axis].name, axes[axis].stride);
+                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself: strides count elements, and "
+                          "it must be at least %" PRIu64,
+                          name, axes[axis].name, axes[axis].stride, (uint64_t)span);
         span += (unsigned __int128)(axes[axis].count - 1) * (uint64_t)axes[axis].stride;
     }
     return TANDEM_OK;
@@ -353,6 +356,10 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
                   {"causal", op->causal},
                   {"reserved", op->reserved}};
     const uint32_t highest[] = {TANDEM_PRECISION_4B, TANDEM_GRANULARITY_TENSOR, 1, 0};
+    static const char *const legal[] = {
+        "0 (auto), 1 (f16), 2 (8b) or 3 (4b)",
+        "0 (default), 1 (thread, Ada's), 2 (thread, Hopper's), 3 (token), 4 (warp), 5 (block) or 6 (tensor)",
+        "0 or 1", "0"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].value == 0)
             return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.%s is 0; it must be at least 1", sizes[i].name);
@@ -370,10 +377,12 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
                       "attention.head_dim is %" PRIu32 "; it must be 32, 64, 80, 96, 128 or 256", dim);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value > highest[i])
-            return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.%s is %" PRIu32 "; it must be at most %" PRIu32,
-                          limits[i].name, limits[i].value, highest[i]);
+            return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.%s is %" PRIu32 "; it must be %s",
+                          limits[i].name, limits[i].value, legal[i]);
     if (op->smooth > 15)
-        return refuse(TANDEM_ERROR_ARG, why, why_bytes, "attention.smooth is %" PRIu32 "; it must be at most 15",
+        return refuse(TANDEM_ERROR_ARG, why, why_bytes,
+                      "attention.smooth is %" PRIu32
+                      "; it must be 0 (default), 1 (none), or a sum of 2 (Q), 4 (K) and 8 (V): at most 14",
                       op->smooth);
     if ((op->smooth & TANDEM_SMOOTH_NONE) && op->smooth != TANDEM_SMOOTH_NONE)
         return refuse(TANDEM_ERROR_ARG, why, why_bytes,

@@ -28,3 +28,15 @@ awk '
     exit 1
 }
 try "$work/readme.c"
+
+# Each C text of INTEGRATION.md is, word for word, in the program that tries it.
+awk '
+    NR == FNR { program = program $0 "\n"; next }
+    /^```c[ \t]*$/ { inside = 1; text = ""; next }
+    /^```/ && inside { inside = 0; found++; if (!index(program, text)) { printf "not tried:\n%s", text; wrong = 1 } next }
+    inside { text = text $0 "\n" }
+    END { exit wrong || !found }
+' "$root/tests/test_integration.c" "$root/engine_plugin/INTEGRATION.md" || {
+    echo "a C text of INTEGRATION.md is not in tests/test_integration.c"
+    exit 1
+}

@@ -44,7 +44,7 @@ void td_client_error(td_broker *b, td_client *c, uint32_t serial, uint64_t ticke
 
     m.error.status = status;
     m.error.ticket = ticket;
-    td_wire_text(m.error.text, sizeof m.error.text, text);
+    td_wire_sentence(m.error.text, sizeof m.error.text, text);
     td_client_answered(c, serial);
     td_client_send(b, c, &m, NULL);
 }
@@ -73,7 +73,7 @@ void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_rea
         td_wire_message m = td_wire_new(TD_WIRE_ERROR, 0);
 
         m.error.status = status;
-        td_wire_text(m.error.text, sizeof m.error.text, why);
+        td_wire_sentence(m.error.text, sizeof m.error.text, why);
         td_conn_send(&c->conn, &m, NULL, ignored, sizeof ignored);
     }
     /* Who never said hello could fill the log. */

@@ -652,7 +652,7 @@ static void tell_reset(td_broker *b, td_client *c)
     m.reset.epoch = b->epoch;
     m.reset.status = b->worker_status;
     m.reset.last_ticket = c->count ? c->order[0]->ticket - 1 : c->last_ticket;
-    td_wire_text(m.reset.text, sizeof m.reset.text, b->worker_text[0] ? b->worker_text : "the worker died");
+    td_wire_sentence(m.reset.text, sizeof m.reset.text, b->worker_text[0] ? b->worker_text : "the worker died");
     td_client_send(b, c, &m, NULL);
 }
 
@@ -814,7 +814,7 @@ static void on_info_answer(td_broker *b, td_client *c, uint32_t serial, const ta
     r->cuda_host_waits = info->cuda_host_waits;
     r->cuda_launches = info->cuda_launches;
     memcpy(r->device_uuid, info->device_uuid, sizeof r->device_uuid);
-    td_wire_text(r->rung_reason, sizeof r->rung_reason, info->rung_reason);
+    td_wire_sentence(r->rung_reason, sizeof r->rung_reason, info->rung_reason);
     td_wire_text(r->device, sizeof r->device, info->device);
     td_wire_text(r->isa, sizeof r->isa, info->isa);
     td_client_answered(c, serial);

@@ -57,7 +57,7 @@ tandem_status td_cu_check(td_cu_device *device, td_cu_result result, char *why, 
     if (result == TD_CU_SUCCESS)
         return TANDEM_OK;
     va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
+    td_text_list(what, sizeof what, format, args);
     va_end(args);
     if (TD_CU(device, cuGetErrorName, result, &name) || !name)
         name = "an error without a name";

@@ -27,7 +27,7 @@ static bool refuse(const check *c, const char *field, const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    td_text_list(text, sizeof text, format, args);
     va_end(args);
     td_fail(c->why, c->why_bytes, TANDEM_ERROR_PROTOCOL, "%s.%s %s", c->message, field, text);
     return false;
@@ -632,6 +632,14 @@ void td_wire_text(char *field, size_t bytes, const char *from)
         left -= room;
     }
     memset(field + at, 0, bytes - at);
+}
+
+void td_wire_sentence(char *field, size_t bytes, const char *from)
+{
+    char fits[TD_WIRE_TEXT_BYTES];
+
+    td_text(fits, bytes < sizeof fits ? bytes : sizeof fits, "%s", from);
+    td_wire_text(field, bytes, fits);
 }
 
 /* The content of a small file up to its line end; empty if there is none. */

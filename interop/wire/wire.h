@@ -469,6 +469,8 @@ uint32_t td_wire_bytes(uint32_t type);
 const char *td_wire_name(uint32_t type);
 /* Copies a text into a field, cut to fit at a whole character; control characters become '?', the rest of the field 0. */
 void td_wire_text(char *field, size_t bytes, const char *text);
+/* The same for a text that people read: what does not fit is cut behind a word and ends in "...". */
+void td_wire_sentence(char *field, size_t bytes, const char *text);
 
 /* Whether `length` bytes, aligned to 8, are one message that may come on this road now, with `fds` descriptors.
  * Returns OK, or PROTOCOL and a text that names message, field and value. */

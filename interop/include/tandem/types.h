@@ -72,6 +72,24 @@ typedef struct tandem_view {
     int64_t stride_row;
 } tandem_view;
 
+/* A view of a tensor [batch, heads, rows, head_dim] that lies dense in its mem, from offset_bytes on: of any batch, and with
+ * head_dim 1 an lse. Strides that an int64_t cannot hold are INT64_MAX, which tandem_submit() refuses. */
+static inline tandem_view tandem_view_dense(tandem_mem mem, uint64_t offset_bytes, uint32_t dtype, uint32_t heads,
+                                            uint32_t rows, uint32_t head_dim)
+{
+    const uint64_t plane = (uint64_t)rows * head_dim, most = (uint64_t)INT64_MAX;
+    tandem_view view;
+
+    view.mem = mem;
+    view.offset_bytes = offset_bytes;
+    view.dtype = dtype;
+    view.reserved = 0;
+    view.stride_batch = plane && heads > most / plane ? INT64_MAX : (int64_t)(plane * heads);
+    view.stride_head = plane > most ? INT64_MAX : (int64_t)plane;
+    view.stride_row = head_dim;
+    return view;
+}
+
 typedef enum tandem_precision {
     TANDEM_PRECISION_AUTO = 0, /* what is fastest by the session's tuning: a table that was measured, or a rule: 8B where
                                   kv_len >= 256, F16 below; on Hopper 8B from about 2000 rows on (kernels/choice.h) */
