@@ -332,6 +332,7 @@ const td_vk_table *fault_vulkan_real(void)
     X(CreateBuffer, VkBufferCreateInfo, VkBuffer)                                  \
     X(AllocateMemory, VkMemoryAllocateInfo, VkDeviceMemory)                        \
     X(CreateCommandPool, VkCommandPoolCreateInfo, VkCommandPool)                   \
+    X(CreateFence, VkFenceCreateInfo, VkFence)                                     \
     X(CreateShaderModule, VkShaderModuleCreateInfo, VkShaderModule)                \
     X(CreateDescriptorSetLayout, VkDescriptorSetLayoutCreateInfo, VkDescriptorSetLayout) \
     X(CreatePipelineLayout, VkPipelineLayoutCreateInfo, VkPipelineLayout)
@@ -340,6 +341,7 @@ const td_vk_table *fault_vulkan_real(void)
     X(FreeMemory, VkDeviceMemory)                       \
     X(DestroyCommandPool, VkCommandPool)                \
     X(DestroySemaphore, VkSemaphore)                    \
+    X(DestroyFence, VkFence)                            \
     X(DestroyShaderModule, VkShaderModule)              \
     X(DestroyDescriptorSetLayout, VkDescriptorSetLayout)\
     X(DestroyPipelineLayout, VkPipelineLayout)          \
@@ -356,6 +358,7 @@ const td_vk_table *fault_vulkan_real(void)
     X(BeginCommandBuffer, (VkCommandBuffer a, const VkCommandBufferBeginInfo *b), (a, b), b, 0)                        \
     X(EndCommandBuffer, (VkCommandBuffer a), (a), NULL, 0)                                                             \
     X(QueueSubmit, (VkQueue a, uint32_t b, const VkSubmitInfo *c, VkFence d), (a, b, c, d), c, b)                      \
+    X(WaitForFences, (VkDevice a, uint32_t b, const VkFence *c, VkBool32 d, uint64_t e), (a, b, c, d, e), c, b)        \
     X(GetSemaphoreCounterValue, (VkDevice a, VkSemaphore b, uint64_t *c), (a, b, c), NULL, (uint64_t)b)                \
     X(WaitSemaphores, (VkDevice a, const VkSemaphoreWaitInfo *b, uint64_t c), (a, b, c), b, c)                         \
     X(SignalSemaphore, (VkDevice a, const VkSemaphoreSignalInfo *b), (a, b), b, b->value)                              \

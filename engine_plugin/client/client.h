@@ -7,6 +7,7 @@
  *   device.c   which backend, which rung, and why
  *   mems.c     blocks of bytes, from wherever they come     timelines.c  counters and points     model.c  weights
  *   jobs.c     submit (all checks), poll, wait, cancel      frame.c      what is recorded into the engine's commands
+ *   release.c  points that no job signals, when a timeline or its session goes
  *   record.c   jobs within those commands (inline rung)
  *   stage.c    the rung `copy`: bytes of mems there and back
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
@@ -87,6 +88,7 @@ typedef struct td_mem {
     td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or memory of the same size beside it */
     bool beside;
     td_slab slab;
+    struct td_mem *next; /* among those that leave: release.c */
 } td_mem;
 
 /* A view in bytes: the rows that it has, and the dimensions of more than one element, least stride first. */
@@ -111,12 +113,15 @@ typedef struct td_timeline {
     uint64_t counter;
     uint64_t promised;  /* by_session: the highest value that a job signals or has signalled, */
     uint64_t ended;     /* and of those jobs that are over */
+    uint64_t refused;   /* the highest that a job was to signal which tandem_submit() did not take */
     uint64_t submitted; /* else: up to which value the engine has announced its submits, */
     uint64_t held_ns;   /* and for how long the last job was held on the host that had to be */
     uint64_t look; /* td_points_notify_locked()'s number when it read `looked` */
     uint64_t looked;
     tandem_status look_status;
     td_there there;     /* remote, where the GPU signals */
+    struct td_timeline *next; /* among those that leave, since left_ns: release.c */
+    uint64_t left_ns;
 } td_timeline;
 
 typedef struct td_tensor_entry {
@@ -234,6 +239,11 @@ struct tandem_session {
     bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
     char rung_reason[256], device_name[128], isa[32];
     td_vk *vk;
+    td_vk_queue queue;    /* tandem_vulkan's, or none */
+    td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them; */
+    td_mem *leaving_mems; /* and while it may wait for a point that was refused */
+    bool released;        /* a point that was refused was signalled */
+    bool in_use;          /* the engine's queue is behind for good: what is Vulkan's is left to it */
     td_cu_device *cu;
     td_stream *stream;
     td_target target;
@@ -405,6 +415,16 @@ uint64_t td_toward(uint64_t now, uint64_t at);
 void td_guess_learn_locked(tandem_session *s, const td_job *job);
 /* Whether the worker of a stream has to see the end of jobs. */
 bool td_worker_needed_locked(const tandem_session *s);
+
+/* release.c. refused: signals, of one timeline or of all (NULL), the next point that tandem_submit() refused and that the
+ * engine may wait for; true: line says which, and to call it again. leave: a timeline or a mem that was destroyed is freed,
+ * now, or once the engine's queue cannot use it any more; not locked. leave_queue: when the session ends, at most 2 s; what
+ * the queue may use even then is left to it (in_use). */
+bool td_refused_release_locked(tandem_session *s, td_timeline *only, char *line);
+void td_timeline_leave(tandem_session *s, td_timeline *timeline);
+void td_mem_leave(tandem_session *s, td_mem *mem);
+void td_session_leave_queue(tandem_session *s);
+void td_leaving_free(tandem_session *s);
 
 /* record.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
 void td_recorded_advance_locked(tandem_session *s);

@@ -26,6 +26,7 @@ static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan,
         .enabled_features = vulkan->enabled_features,
     };
 
+    s->queue = (td_vk_queue){vulkan->queue, vulkan->lock_queue, vulkan->unlock_queue, vulkan->user};
     return td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
 }
 

@@ -341,6 +341,18 @@ tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
     return (uint64_t)TD_KIND_TICKET << 60 | (uint64_t)s->salt << 48 | (job->number & 0xffffffffffff);
 }
 
+/* An engine may wait for its point all the same: release.c. */
+static void note_refused_locked(tandem_session *s, const tandem_job *desc)
+{
+    char ignored[TD_WHY_BYTES];
+    td_timeline *signal = NULL;
+
+    if (desc->struct_bytes == sizeof *desc && desc->signal.timeline)
+        signal = td_timeline_find_locked(s, desc->signal.timeline, "", ignored);
+    if (signal && signal->by_session && desc->signal.value > signal->refused)
+        signal->refused = desc->signal.value;
+}
+
 static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, tandem_ticket *ticket, char *why)
 {
     td_job *job;
@@ -348,7 +360,11 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
 
     if (status == TANDEM_OK && s->remote)
         status = td_remote_ready_locked(s, why);
-    return status == TANDEM_OK ? td_job_start_locked(s, job, ticket, why) : status;
+    if (status == TANDEM_OK)
+        status = td_job_start_locked(s, job, ticket, why);
+    if (status != TANDEM_OK)
+        note_refused_locked(s, desc);
+    return status;
 }
 
 tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket)

@@ -36,7 +36,7 @@ void td_mem_free(tandem_session *s, td_mem *mem)
             td_cu_mem_free(s->cu, &mem->cu);
             td_cu_mem_free(s->cu, &mem->pinned);
         }
-        if (mem->has_vk) {
+        if (mem->has_vk && !s->in_use) {
             td_vk_mem_free(s->vk, &mem->staging);
             td_vk_mem_free(s->vk, &mem->vk);
         }
@@ -446,7 +446,7 @@ tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
         return td_session_fail(session, __func__, status, why);
     if (session->remote)
         td_remote_mem_end(session, found);
-    td_mem_free(session, found);
+    td_mem_leave(session, found);
     return TANDEM_OK;
 }
 

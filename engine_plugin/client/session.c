@@ -349,13 +349,32 @@ static void table_free(tandem_session *s, td_table *table)
     td_session_free(s, table->generations, table->capacity * sizeof *table->generations);
 }
 
+static void release_refused(tandem_session *s)
+{
+    bool more = true;
+
+    while (more) {
+        char line[TD_WHY_BYTES];
+
+        pthread_mutex_lock(&s->lock);
+        more = td_refused_release_locked(s, NULL, line);
+        pthread_mutex_unlock(&s->lock);
+        if (more)
+            td_logf(&s->log, TD_LOG_WARN, "%s", line);
+    }
+}
+
 /* Accepts a half-made one. */
 static void free_session(tandem_session *s)
 {
     if (s->has_lock)
+        release_refused(s); /* on the inline rung jobs are behind what waits for them, in the engine's queue */
+    if (s->has_lock)
         td_local_stop(s);
     if (s->remote)
         td_remote_stop(s);
+    if (s->has_lock)
+        td_session_leave_queue(s);
     for (uint32_t i = 0; i < s->mems.capacity; i++)
         if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model)
             td_mem_free(s, (td_mem *)s->mems.slots[i]);
@@ -365,6 +384,7 @@ static void free_session(tandem_session *s)
     for (uint32_t i = 0; i < s->timelines.capacity; i++)
         if (s->timelines.slots[i])
             td_timeline_free(s, (td_timeline *)s->timelines.slots[i]);
+    td_leaving_free(s);
     td_device_close(s);
     td_remote_close(s);
     td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);

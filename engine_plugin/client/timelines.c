@@ -108,7 +108,7 @@ void td_timeline_free(tandem_session *s, td_timeline *timeline)
         td_cu_timeline_free(s->cu, &timeline->cu);
     if (s->rung == TANDEM_RUNG_INLINE && s->stream && !s->stuck)
         td_inline_settle(s->stream);
-    if (timeline->owned && timeline->semaphore && !s->stuck)
+    if (timeline->owned && timeline->semaphore && !s->stuck && !s->in_use)
         td_vk_timeline_destroy(s->vk, &timeline->semaphore);
     td_session_free(s, timeline, sizeof *timeline);
 }
@@ -207,7 +207,7 @@ tandem_status tandem_timeline_create(tandem_session *session, const tandem_timel
 
 tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline)
 {
-    char why[TD_WHY_BYTES] = "";
+    char why[TD_WHY_BYTES] = "", line[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
     td_timeline *found;
 
@@ -216,6 +216,7 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
     pthread_mutex_lock(&session->lock);
     found = td_timeline_find_locked(session, timeline, "timeline", why);
     if (found) {
+        td_refused_release_locked(session, found, line);
         pthread_cond_broadcast(&session->changed);
         status = td_object_close_locked(session, &found->object, "timeline", why);
     }
@@ -224,11 +225,13 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
         td_table_remove_locked(&session->timelines, &found->object);
     }
     pthread_mutex_unlock(&session->lock);
+    if (line[0])
+        td_logf(&session->log, TD_LOG_WARN, "%s", line);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
     if (session->remote)
         td_remote_timeline_end(session, found);
-    td_timeline_free(session, found);
+    td_timeline_leave(session, found);
     return TANDEM_OK;
 }
 

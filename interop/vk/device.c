@@ -537,10 +537,16 @@ void td_vk_close(td_vk **vk)
             td_logf(&(*vk)->log, TD_LOG_WARN, "'%s' still uses what was left behind: that is never freed",
                     (*vk)->caps.name);
     }
-    td_vk_pipelines_free(*vk);
+    if (!(*vk)->in_use)
+        td_vk_pipelines_free(*vk);
     pthread_mutex_destroy(&(*vk)->lock);
     free(*vk);
     *vk = NULL;
+}
+
+void td_vk_keep(td_vk *vk)
+{
+    vk->in_use = true;
 }
 
 void td_vk_leave(td_vk *vk, td_vk_left *left)

@@ -589,6 +589,18 @@ tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t v
     return result == VK_SUCCESS ? TANDEM_OK : td_vk_result(result, "vkSignalSemaphore", NULL, 0);
 }
 
+tandem_status td_vk_timeline_release(td_vk *vk, VkSemaphore semaphore, uint64_t value)
+{
+    uint64_t now;
+    tandem_status status = td_vk_timeline_value(vk, semaphore, &now);
+
+    if (status != TANDEM_OK || value <= now)
+        return status;
+    return td_vk_timeline_signal(vk, semaphore, value - now > vk->max_timeline_difference
+                                                    ? now + vk->max_timeline_difference
+                                                    : value);
+}
+
 tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t value, uint64_t timeout_ns)
 {
     VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,

@@ -54,6 +54,9 @@
     X(AllocateCommandBuffers)                                                                                          \
     X(BeginCommandBuffer)                                                                                              \
     X(EndCommandBuffer)                                                                                                \
+    X(CreateFence)                                                                                                     \
+    X(DestroyFence)                                                                                                    \
+    X(WaitForFences)                                                                                                   \
     X(QueueSubmit)
 
 /* Core in 1.2, below it by the KHR name; NULL without the feature. */
@@ -114,6 +117,7 @@ struct td_vk {
     bool family_computes;
     pthread_mutex_t lock; /* of the two below */
     td_vk_left *left;
+    bool in_use; /* td_vk_keep() */
     td_vk_pipeline pipelines[TD_VK_PROGRAM_COUNT];
 };
 

@@ -127,6 +127,24 @@ tandem_status td_vk_timeline_signal(td_vk *vk, VkSemaphore semaphore, uint64_t v
 /* Sleeps in vkWaitSemaphores: only for values that Vulkan or the host signals. BUSY on timeout. */
 tandem_status td_vk_timeline_wait(td_vk *vk, VkSemaphore semaphore, uint64_t value, uint64_t timeout_ns);
 
+/* As far as the device's largest step takes it toward `value`, if that is above the counter. */
+tandem_status td_vk_timeline_release(td_vk *vk, VkSemaphore semaphore, uint64_t value);
+
+/* A queue of the engine's, and what stands around each submit to it (or NULL). */
+typedef struct td_vk_queue {
+    VkQueue queue;
+    void (*lock)(void *user);
+    void (*unlock)(void *user);
+    void *user;
+} td_vk_queue;
+/* A mark behind all that was submitted to a queue; wait: BUSY while the queue has not come to it. Unmark once it has, or
+ * never. */
+tandem_status td_vk_queue_mark(td_vk *vk, const td_vk_queue *queue, VkFence *mark, char *why, size_t why_bytes);
+tandem_status td_vk_queue_wait(td_vk *vk, VkFence mark, uint64_t timeout_ns, char *why, size_t why_bytes);
+void td_vk_queue_unmark(td_vk *vk, VkFence *mark);
+/* Commands of the engine's that were never seen to end may use what td_vk_close() would free. */
+void td_vk_keep(td_vk *vk);
+
 /* Who uses a mem between release and acquire. */
 typedef enum td_vk_peer {
     TD_VK_PEER_HOST = 0,

@@ -159,9 +159,11 @@ TANDEM_API tandem_status tandem_session_create(const tandem_session_desc *desc, 
  * Returns: OK; ARG if session or *session is NULL (as after a first destroy), or in a child of the process that made it:
  *          there *session stays, and so does its memory.
  * Owner: takes the session back; mems, models and timelines of it are gone with it; engine objects stay the engine's.
- *        What a GPU that failed or hangs may still use is left behind, with a log line.
+ *        What a GPU that failed or hangs may still use is left behind, with a log line. Points that no job signals, as
+ *        tandem_submit() refused theirs, are signalled too, and named in the log: a submit of the engine's may wait for one.
  * Threads: no other call on this session may run or follow.
- * Blocks: for the running job, at most 2 s beyond it, also after VK_ERROR_DEVICE_LOST. */
+ * Blocks: for the running job, at most 2 s beyond it, also after VK_ERROR_DEVICE_LOST; and at most 2 s until the queue of
+ *         tandem_vulkan is past what it was given, or for 0.1 s where that cannot be asked. */
 TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
 
 /* What the session is: backend, rung of the ladder and why not a higher one, device, bytes and jobs.
@@ -250,11 +252,12 @@ TANDEM_API tandem_status tandem_timeline_create(tandem_session *session, const t
                                                 tandem_timeline *timeline);
 
 /* Ends a timeline. Jobs that would wait on it or signal it are CANCELLED if they have not begun, waited for if they
- * have.
+ * have. A point of the session's that no job signals any more is signalled first, as by tandem_session_destroy(); where the
+ * engine's queue is behind all the same, the semaphore goes later.
  * Returns: OK; ARG for an unknown or destroyed one; BUSY if a job still needs it after 2 s (it then stays).
  * Owner: takes the id back.
  * Threads: any.
- * Blocks: for the running job. The engine's submits on its semaphore must be over. */
+ * Blocks: for the running job, and 0.1 s at most for the engine's queue. Its submits on the semaphore should be over. */
 TANDEM_API tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline);
 
 /* Reads the counter.

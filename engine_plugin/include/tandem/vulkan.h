@@ -42,7 +42,9 @@ struct tandem_vulkan {
     const char *const *enabled_extensions; /* of the device, as given to vkCreateDevice */
     /* As given to vkCreateDevice, chain included; NULL: timelineSemaphore, and no other. */
     const VkPhysicalDeviceFeatures2 *enabled_features;
-    VkQueue queue; /* of the family; else VK_NULL_HANDLE, and no inline rung: that tries itself, and submits, there */
+    /* Of the family; else VK_NULL_HANDLE, and no inline rung: that tries itself, and submits, there. On every rung the end
+     * of a timeline or of the session asks it, by a submit of a fence alone, whether it is past what uses them. */
+    VkQueue queue;
     /* Around each submit of the session's to the queue, from any thread, within other calls: nobody who holds this lock
      * may call the session. NULL, both: nobody else submits to the queue during the session's calls and threads. */
     void (*lock_queue)(void *user); /* from any thread, the session's own included; no tandem call may be made within */
