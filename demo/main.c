@@ -72,8 +72,8 @@ int main(int argc, char **argv)
             options.headless = true;
         }
     }
-    if (!options.headless && (options.dump || options.ladder)) {
-        demo_fail("%s: only with --headless", options.dump ? "--dump" : "--ladder");
+    if (!options.headless && (options.dump || options.ladder || options.samples_given)) {
+        demo_fail("%s: only with --headless", options.dump ? "--dump" : options.ladder ? "--ladder" : "--samples");
         exit_status = 2;
         goto end;
     }

@@ -198,7 +198,7 @@ bool demo_options_parse(int argc, char **argv, demo_options *o)
         else if (!strcmp(name, "--in-flight"))
             ok = parse_u32(name, value, 1, DEMO_SLOTS, &o->frame.in_flight);
         else if (!strcmp(name, "--samples"))
-            ok = parse_u32(name, value, 1, 1000000, &o->samples);
+            o->samples_given = ok = parse_u32(name, value, 1, 1000000, &o->samples);
         else if (!strcmp(name, "--max-error"))
             ok = parse_error(name, value, &o->max_error);
         else if (!strcmp(name, "--dump"))

@@ -13,6 +13,7 @@ typedef struct demo_options {
     uint32_t frames; /* 0 in a window: until it is closed */
     uint32_t precision;
     uint32_t samples; /* of the reference */
+    bool samples_given;
     uint32_t ladder;  /* headless: step down after so many frames, and check every frame; 0: no */
     double max_error; /* relative L1 that `auto` takes from 8b */
     const char *out, *dump, *trace;

@@ -107,6 +107,13 @@ static const char *cell(const bench_series *s, double p, char text[16])
     return text;
 }
 
+/* Without what the session says of its own description, "desc.rung is 1 (inline): ". */
+static const char *reason(const char *why)
+{
+    const char *end = strncmp(why, "desc.rung is ", 13) ? NULL : strstr(why, "): ");
+    return end ? end + 3 : why;
+}
+
 static void print_payload(handover *h, uint32_t index)
 {
     char a[8][16];
@@ -116,7 +123,7 @@ static void print_payload(handover *h, uint32_t index)
     for (int i = 0; i < LANES; i++) {
         const figures *f = &h->figures[index][i];
         if (!f->round_trip.count) {
-            printf("  %-22s - %.90s\n", h->lanes[i].name, f->why);
+            printf("  %-22s - %s\n", h->lanes[i].name, reason(f->why));
             continue;
         }
         printf("  %-22s %9s %9s %9s %9s %11s %9s %9s%s\n", h->lanes[i].name, cell(&f->gap_in, 0.5, a[0]),
@@ -355,7 +362,7 @@ static json_t *enqueueing(handover *h)
         if (f->cpu.count)
             printf("  %-22s p50 %.1f, p99 %.1f\n", names[i], bench_median(&f->cpu), bench_at(&f->cpu, 0.99));
         else
-            printf("  %-22s - %.90s\n", names[i], f->why);
+            printf("  %-22s - %s\n", names[i], reason(f->why));
         if (limits[i] > 0)
             bench_expect(&h->targets, bench_median(&f->cpu), false, limits[i], "%d launches by %s: p50 us of CPU",
                          LAUNCHES, names[i]);

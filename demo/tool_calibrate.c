@@ -91,7 +91,7 @@ int tool_calibrate(int argc, char **argv)
         } else if (joined || (list && strncmp(argv[i], "--", 2) != 0)) {
             list = true;
             if (file_count == sizeof files / sizeof *files)
-                return tool_usage("calibrate", "more than 1024 files");
+                return tool_usage("calibrate", "--in \"%s\": more than 1024 files", argv[i]);
             files[file_count++] = argv[i] + (joined ? 5 : 0);
         } else {
             list = false;

@@ -484,7 +484,8 @@ static void print_verdict(const doctor *d, bool colour)
     if (works)
         printf(": rung %s, on %s", tool_rung_name(d->best.rung), d->best.device);
     if (advice)
-        printf("; %u thing%s could be done (->)", advice, advice == 1 ? "" : "s");
+        printf(".\n%u line%s above with an arrow (->) say%s what would give more", advice, advice == 1 ? "" : "s",
+               advice == 1 ? "s" : "");
     printf(".\n");
 }
 

@@ -232,6 +232,10 @@ def check_surroundings():
                               env=dict(os.environ, SDL_VIDEODRIVER="x11", TANDEM_DEMO_VALIDATE="1"))
         check(done.returncode == 0 and "validation" not in done.stderr and "headless" not in done.stderr,
               f"a window of six frames ({done.stderr.strip()[:300]})")
+        for option, value in (("--samples", "16"), ("--ladder", "2"), ("--dump", out)):
+            done = subprocess.run(["xvfb-run", "-a", program, option, value], capture_output=True, text=True, timeout=120,
+                                  env=dict(os.environ, SDL_VIDEODRIVER="x11"))
+            check(done.returncode == 2 and f"{option}: only with --headless" in done.stderr, f"a window has no {option}")
 
 
 def pixels(path):

@@ -1089,6 +1089,10 @@ class Bench(unittest.TestCase):
                 self.assertIn(lane["lane"], text)
             self.assertIn(None, measured, "no floor")
             self.assertIn("cpu", measured, "the lowest rung is there on every machine")
+        self.assertNotIn("desc.rung", text)
+        for lane in report["payloads"][0]["lanes"]:  # reasons are whole
+            if lane["round_trip_us"] is None:
+                self.assertIn(re.sub(r"^desc\.rung is .*?\): ", "", lane["not_measured"]) + "\n", text)
         waits = {(w["lane"], w["by"]) for w in report["waiting"] if w["latency_us"]}
         self.assertTrue({("cpu", "tandem_point_wait"), ("cpu", "tandem_point_fd")} <= waits, waits)
 
