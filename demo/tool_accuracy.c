@@ -462,6 +462,30 @@ static uint32_t layers_of(const tool_samples *samples)
     return layers;
 }
 
+/* Of a shape that no head before it has: files may differ. */
+static bool is_new_shape(const tool_samples *samples, uint32_t index)
+{
+    const td_head *mine = &samples->items[index].head;
+    for (uint32_t i = 0; i < index; i++) {
+        const td_head *h = &samples->items[i].head;
+        if (h->q_len == mine->q_len && h->kv_len == mine->kv_len && h->dim == mine->dim)
+            return false;
+    }
+    return true;
+}
+
+static json_t *json_shapes(const tool_samples *samples)
+{
+    json_t *shapes = json_array();
+    for (uint32_t i = 0; i < samples->count; i++)
+        if (is_new_shape(samples, i)) {
+            const td_head *h = &samples->items[i].head;
+            json_array_append_new(shapes, json_pack("{s:i, s:i, s:i}", "q_len", (int)h->q_len, "kv_len", (int)h->kv_len,
+                                                    "head_dim", (int)h->dim));
+        }
+    return shapes;
+}
+
 static uint32_t faint_heads(const tool_samples *samples)
 {
     uint32_t faint = 0;
@@ -537,8 +561,13 @@ static void print_table(const accuracy *a, const table *t, const tool_samples *s
     for (uint32_t i = 1; i < a->file_count; i++)
         printf(", %s", a->in[i]);
     const uint32_t layers = layers_of(samples), faint = faint_heads(samples);
-    printf(": %u layer%s, %u heads, %u x %u, d %u%s\n", layers, layers == 1 ? "" : "s", samples->count, h->q_len,
-           h->kv_len, h->dim, h->causal ? ", causal" : "");
+    printf(": %u layer%s, %u heads", layers, layers == 1 ? "" : "s", samples->count);
+    for (uint32_t i = 0; i < samples->count; i++)
+        if (is_new_shape(samples, i)) {
+            const td_head *s = &samples->items[i].head;
+            printf("%s%u x %u, d %u", i ? "; " : ", ", s->q_len, s->kv_len, s->dim);
+        }
+    printf("%s\n", h->causal ? ", causal" : "");
     if (faint)
         printf("  %u heads put out less than a hundredth of their layer's mean: in the average, not in the worst\n",
                faint);
@@ -630,6 +659,7 @@ static json_t *json_table(const accuracy *a, const table *t, const tool_samples 
                            (int)samples->count, "faint_heads", (int)faint_heads(samples), "q_len", (int)h->q_len,
                            "kv_len", (int)h->kv_len, "head_dim", (int)h->dim, "order_holds", all,
                            all ? "equal" : "out_of_order", why, "order", checks, "rows", rows);
+    json_object_set_new(it, "shapes", json_shapes(samples));
     if (t->also) {
         const bool worst = verdict(a, t, true, why, sizeof why);
         json_object_set_new(it, "also", json_string(t->also));
@@ -745,9 +775,9 @@ static int refuse_clash(const accuracy *a)
         return tool_usage("accuracy", "--causal needs --in: the synthetic tensors have no mask");
     if (a->quick && a->file_count)
         return tool_usage("accuracy", "--quick does not go with --in: it makes synthetic tensors smaller");
-    const char *ignored = a->only ? "--table" : a->json ? "--json" : a->backend ? "--backend" : a->quick ? "--quick" : NULL;
+    const char *ignored = a->causal ? "--causal" : a->only ? "--table" : a->json ? "--json" : a->backend ? "--backend" : a->quick ? "--quick" : NULL;
     if (a->figures && ignored)
-        return tool_usage("accuracy", "%s does not go with --figures, which makes no tables", ignored);
+        return tool_usage("accuracy", "%s does not go with --figures, which makes no tables and has no mask", ignored);
     return TOOL_OK;
 }
 

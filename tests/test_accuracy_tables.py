@@ -187,6 +187,12 @@ class Files(unittest.TestCase):
             tables, text = report("--in", self.path, "--table", table)
             self.assertIn("1 layer, 8 heads, 200 x 300, d 64\n", text)
             self.assertNotRegex(text + json.dumps(tables), r"4096|d 128")
+        other = FOLDER / "shorter.safetensors"
+        self.q, self.k, self.v = self.q[:, :, :50], self.k[:, :, :40], self.v[:, :, :40]
+        self.save(other)
+        tables, text = report("--in", self.path, other, self.path, "--table", "normal")
+        self.assertIn("3 layers, 24 heads, 200 x 300, d 64; 50 x 40, d 64\n", text)
+        self.assertEqual(tables["normal"]["shapes"], [{"q_len": q, "kv_len": k, "head_dim": 64} for q, k in ((200, 300), (50, 40))])
 
     def test_calibrate(self):
         plan = FOLDER / "plan.json"

@@ -716,6 +716,7 @@ class Words(unittest.TestCase):
             (["accuracy", "--figures", "F", "--json", "G"], "--json"),
             (["accuracy", "--figures", "F", "--backend", "cuda"], "--backend"),
             (["accuracy", "--figures", "F", "--quick"], "--quick"),
+            (["accuracy", "--figures", "F", "--in", "G", "--causal"], "--causal"),
             (["accuracy", "--table", "4", "--backend", "cuda"], "--backend cuda"),
         ]
         for args, word in table:
