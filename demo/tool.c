@@ -26,12 +26,14 @@ static const char *const version_help = "usage: tandem version\n\nPrints the ver
 static const char *const help_help =
     "usage: tandem help [COMMAND]\n"
     "       tandem help --man [COMMAND]\n"
-    "       tandem help --bash\n"
+    "       tandem help --bash|--zsh|--fish\n"
     "\n"
     "What a command does, its options, and what its output means; without a command, which there are.\n"
     "  --man   the same as a man page: tandem help --man attend | man -l -\n"
     "  --bash  completion of tandem's command lines for bash: source <(tandem help --bash)\n"
-    "An installed Tandem has both where man and bash look for them.\n";
+    "  --zsh   the same for zsh: source <(tandem help --zsh)\n"
+    "  --fish  the same for fish: tandem help --fish | source\n"
+    "An installed Tandem has all where man and the shells look for them.\n";
 
 static void complain(const char *command, const char *format, va_list args)
 {
@@ -228,16 +230,26 @@ static int print_help(const struct command *about)
 /* `tandem help ...` */
 static int help(int argc, char **argv)
 {
-    const bool man = argc > 0 && !strcmp(argv[0], "--man"), bash = argc > 0 && !strcmp(argv[0], "--bash");
-    char **const words = argv + (man || bash);
-    const int count = argc - (man || bash);
+    static const struct {
+        const char *option;
+        void (*print)(void);
+    } shells[] = {{"--bash", tool_print_bash_completion},
+                  {"--zsh", tool_print_zsh_completion},
+                  {"--fish", tool_print_fish_completion}};
+    void (*script)(void) = NULL;
+    const bool man = argc > 0 && !strcmp(argv[0], "--man");
+    for (size_t i = 0; i < sizeof shells / sizeof *shells && argc > 0; i++)
+        if (!strcmp(argv[0], shells[i].option))
+            script = shells[i].print;
+    char **const words = argv + (man || script);
+    const int count = argc - (man || script);
     const struct command *about = count == 1   ? find(words[0], NULL)
                                   : count == 2 ? find(words[0], words[1])
                                                : NULL;
-    if (count > 0 && (!about || bash))
+    if (count > 0 && (!about || script))
         return tool_usage("help", "no help on \"%s\"", words[count - 1]);
-    if (bash)
-        tool_print_bash_completion();
+    if (script)
+        script();
     else if (man)
         tool_print_man(about ? &about->topic : NULL);
     else

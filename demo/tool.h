@@ -122,9 +122,11 @@ const tool_topic *tool_topic_at(size_t index);
 /* How often and what is told of exit statuses. */
 extern const char *const tool_exit_status;
 
-/* Made from the texts of help: a man page in roff, and a script that completes command lines of bash. */
+/* Made from the texts of help: a man page in roff, and scripts that complete command lines. */
 void tool_print_man(const tool_topic *topic); /* NULL: of the tool itself */
 void tool_print_bash_completion(void);
+void tool_print_zsh_completion(void);
+void tool_print_fish_completion(void);
 
 int tool_sample_qkv(int argc, char **argv);
 int tool_accuracy(int argc, char **argv);

@@ -1,60 +1,45 @@
-/* Man pages and the completion of command lines, both made from the texts that `tandem help` prints.
+/* Man pages, made from the texts that `tandem help` prints.
  *
  * SPDX-License-Identifier: Apache-2.0
- *
- * What a text of help looks like: "usage:" and what follows it up to the first empty line. Then paragraphs that begin in
- * column 0; options, which begin with two spaces and "--", then a value's name or its words ("yes|no"), then after two
- * spaces or on the next lines what they do; and anything else that is indented, which stays as it is.
  */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "demo/tool.h"
+#include "demo/tool_manual.h"
 #include "tandem/tandem.h"
 
-enum { LINE_BYTES = 256 };
-
-/* A line of `text`, without its end. NULL behind the last. */
-static const char *next_line(const char *text, char line[LINE_BYTES])
+const char *help_next_line(const char *text, char line[HELP_LINE_BYTES])
 {
     if (!*text)
         return NULL;
     const size_t length = strcspn(text, "\n");
-    snprintf(line, LINE_BYTES, "%.*s", (int)length, text);
+    snprintf(line, HELP_LINE_BYTES, "%.*s", (int)length, text);
     return text[length] ? text + length + 1 : text + length;
 }
 
-static size_t indent_of(const char *line)
+size_t help_indent(const char *line)
 {
     return strspn(line, " ");
 }
 
-static bool is_option(const char *line)
+bool help_is_option(const char *line)
 {
     return strncmp(line, "  --", 4) == 0;
 }
 
-/* An option's line, cut up. */
-typedef struct option_line {
-    char name[32], value[160]; /* value: its name or words; empty: a switch */
-    const char *text;          /* what it does, if that begins on this line; else "" */
-} option_line;
-
-static option_line cut_option(const char *line)
+help_option help_cut_option(const char *line)
 {
-    option_line o = {.text = ""};
+    help_option o = {.text = ""};
     const char *name = line + 2, *end = strstr(name, "  ");
     const size_t length = end ? (size_t)(end - name) : strlen(name), first = strcspn(name, " ");
     snprintf(o.name, sizeof o.name, "%.*s", (int)first, name);
     if (first < length)
         snprintf(o.value, sizeof o.value, "%.*s", (int)(length - first - 1), name + first + 1);
     if (end)
-        o.text = end + indent_of(end);
+        o.text = end + help_indent(end);
     return o;
 }
-
-/* --- roff --- */
 
 static void put_roff(const char *text)
 {
@@ -85,7 +70,7 @@ static void put_roff_line(const char *text)
 
 static void put_option(const char *line)
 {
-    const option_line o = cut_option(line);
+    const help_option o = help_cut_option(line);
     fputs(".TP\n\\fB", stdout);
     put_roff(o.name);
     fputs("\\fR", stdout);
@@ -103,21 +88,21 @@ static void put_option(const char *line)
 static void put_body(const char *text)
 {
     enum { NOTHING, PARAGRAPH, OPTION, AS_IS } now = NOTHING;
-    char line[LINE_BYTES];
-    while ((text = next_line(text, line))) {
-        const size_t indent = indent_of(line);
+    char line[HELP_LINE_BYTES];
+    while ((text = help_next_line(text, line))) {
+        const size_t indent = help_indent(line);
         if (now == OPTION && indent > 4 && line[indent]) {
             if (strstr(line + indent, "  ")) /* a list within */
                 fputs(".br\n", stdout);
             put_roff_line(line + indent);
             continue;
         }
-        const bool as_is = indent && line[indent] && !is_option(line);
+        const bool as_is = indent && line[indent] && !help_is_option(line);
         if (now == AS_IS && !as_is)
             fputs(".fi\n", stdout);
         if (!line[indent]) {
             now = NOTHING;
-        } else if (is_option(line)) {
+        } else if (help_is_option(line)) {
             put_option(line);
             now = OPTION;
         } else if (as_is) {
@@ -139,9 +124,9 @@ static void put_body(const char *text)
 /* The lines of the usage, and behind them the rest of the text. */
 static const char *put_synopsis(const char *text)
 {
-    char line[LINE_BYTES];
+    char line[HELP_LINE_BYTES];
     fputs(".nf\n", stdout);
-    while ((text = next_line(text, line)) && line[0])
+    while ((text = help_next_line(text, line)) && line[0])
         put_roff_line(line + strlen("usage: "));
     fputs(".fi\n", stdout);
     return text ? text : "";
@@ -214,100 +199,4 @@ void tool_print_man(const tool_topic *topic)
             before = ",\n";
         }
     putchar('\n');
-}
-
-/* --- bash --- */
-
-/* The words of an option's value; "file" for a path; "" where nothing can be offered. */
-static const char *words_of(const option_line *o, char words[160])
-{
-    static const char *const files[] = {"F", "F ...", "G", "FILE", "PATH", "PLAN", NULL};
-    if (tool_word(o->value, files) >= 0)
-        return "file";
-    snprintf(words, 160, "%s", strchr(o->value, '|') ? o->value : "");
-    for (char *c = words; (c = strchr(c, '|'));)
-        *c = ' ';
-    return words;
-}
-
-/* What may follow the topic in its usage ("handover|attention|daemon"), but for options: " handover attention daemon". */
-static void put_parts(const tool_topic *topic)
-{
-    const char *after = *topic->help + strlen("usage: tandem ") + strlen(topic->name) + 1;
-    if (!islower((unsigned char)*after))
-        return;
-    putchar(' ');
-    for (; *after && *after != ' ' && *after != '\n'; after++)
-        putchar(*after == '|' ? ' ' : *after);
-}
-
-/* One arm of the script's case: the topic's options, and what their values may be. */
-static void put_arm(const tool_topic *topic)
-{
-    char line[LINE_BYTES], words[160];
-    const char *text = *topic->help;
-    printf("    '%s')\n        options='--help", topic->name);
-    put_parts(topic);
-    while ((text = next_line(text, line)))
-        if (is_option(line))
-            printf(" %s", cut_option(line).name);
-    printf("'\n        case $option in\n");
-    text = *topic->help;
-    while ((text = next_line(text, line)))
-        if (is_option(line)) {
-            const option_line o = cut_option(line);
-            if (o.value[0])
-                printf("        %s) values='%s' ;;\n", o.name, words_of(&o, words));
-        }
-    printf("        esac ;;\n");
-}
-
-/* Names of topics: of commands, or of parts of them, which have a space within. */
-static void put_names(bool parts, const char *before, const char *between, const char *after)
-{
-    bool first = true;
-    for (size_t i = 0; tool_topic_at(i); i++)
-        if (parts == (strchr(tool_topic_at(i)->name, ' ') != NULL)) {
-            printf("%s%s%s%s", first ? "" : between, before, tool_topic_at(i)->name, after);
-            first = false;
-        }
-}
-
-void tool_print_bash_completion(void)
-{
-    fputs("# Completion of tandem's command lines for bash. Made from the texts of `tandem help`.\n"
-          "_tandem() {\n"
-          "    local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]}\n"
-          "    local topic=${COMP_WORDS[1]} part=${COMP_WORDS[2]} options= values=-\n"
-          "    if [ \"$word\" = = ]; then\n"
-          "        word=\n"
-          "    elif [ \"$option\" = = ]; then\n"
-          "        option=${COMP_WORDS[COMP_CWORD-2]}\n"
-          "    fi\n"
-          "    if [ \"$COMP_CWORD\" = 1 ] || [ \"$topic $COMP_CWORD${word%%[!-]*}\" = 'help 2' ]; then\n"
-          "        COMPREPLY=($(compgen -W '",
-          stdout);
-    put_names(false, "", " ", "");
-    fputs("' -- \"$word\"))\n"
-          "        return\n"
-          "    fi\n"
-          "    case \"$topic $part\" in\n"
-          "    ",
-          stdout);
-    put_names(true, "'", " | ", "'");
-    fputs(") topic=\"$topic $part\" ;;\n"
-          "    esac\n"
-          "    case $topic in\n",
-          stdout);
-    for (size_t i = 0; tool_topic_at(i); i++)
-        put_arm(tool_topic_at(i));
-    fputs("    esac\n"
-          "    case $values in\n"
-          "    -) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
-          "    file) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n"
-          "    *) COMPREPLY=($(compgen -W \"$values\" -- \"$word\")) ;;\n"
-          "    esac\n"
-          "}\n"
-          "complete -o filenames -F _tandem tandem\n",
-          stdout);
 }

@@ -38,7 +38,8 @@ for file in include/tandem/types.h include/tandem/tandem.h include/tandem/vulkan
     }
 done
 if [ -x "$build/tandem" ]; then
-    for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/bash-completion/completions/tandem; do
+    for file in bin/tandem share/man/man1/tandem.1 share/man/man1/tandem-attend.1 share/bash-completion/completions/tandem \
+        share/zsh/site-functions/_tandem share/fish/vendor_completions.d/tandem.fish; do
         [ -s "$prefix/$file" ] || {
             echo "not installed: $file"
             exit 1

@@ -983,6 +983,33 @@ class Manual(unittest.TestCase):
                 self.assertEqual(self.complete(*words, "--"), ["--help", *self.options(topic)], topic)
 
 
+    def test_other_shells(self):
+        """zsh's and fish's scripts have every option with its words; where the shells are here, they take them."""
+        folder = pathlib.Path(TOOL).parent / "demo/manual"
+        for shell in ("bash", "zsh", "fish"):
+            script = tool("help", f"--{shell}").stdout
+            self.assertEqual(script, (folder / f"tandem.{shell}").read_text())
+            if shutil.which(shell):
+                run = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=60)
+                self.assertEqual((run.returncode, run.stderr), (0, ""), shell)
+        zsh, fish = ((folder / f"tandem.{shell}").read_text() for shell in ("zsh", "fish"))
+        for topic in TOPICS:
+            first, _, part = topic.partition("-") if topic.startswith("bench-") else (topic, "", "")
+            arm = zsh.split(f"\n    '{f'{first} {part}'.strip()}')\n")[1].split(";;")[0]
+            on = f"'__fish_seen_subcommand_from {first}" + (f"; and __fish_seen_subcommand_from {part}" if part else "") + "' "
+            for option, words in self.options(topic).items() if topic != "bench" else ():  # its parts have them
+                spec = re.search(rf"'{option}(=?)\[[^][]+\](?::value:\(([^)]*)\)|:file:_files)?'", arm)
+                line = re.search(rf"complete -c tandem -n {re.escape(on)}-l {option[2:]}( -r -F| -x -a '([^']*)')? -d '[^']+'\n", fish)
+                self.assertTrue(spec and line, (topic, option))
+                self.assertEqual(bool(spec[1]), bool(line[1]))
+                if words:
+                    self.assertEqual((spec[2].split(), line[2].split()), (words, words))
+        if shutil.which("fish"):
+            run = subprocess.run(["fish", "--no-config", "-c", f"source {folder}/tandem.fish; complete -C 'tandem attend --backend '"],
+                                 capture_output=True, text=True, timeout=60)
+            self.assertEqual([line.split("\t")[0] for line in run.stdout.splitlines()], ["auto", "cpu", "cuda", "twin"])
+
+
 class FirstSteps(unittest.TestCase):
     def test_sample(self):
         path = FOLDER / "qkv.safetensors"

@@ -11,8 +11,10 @@ install(TARGETS tandem_library EXPORT TandemTargets
 if(TARGET tandem_tool)
     install(TARGETS tandem_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(DIRECTORY ${PROJECT_BINARY_DIR}/demo/manual/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
-    install(FILES ${PROJECT_BINARY_DIR}/demo/manual/tandem.bash
-        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME tandem)
+    set(manual_dir ${PROJECT_BINARY_DIR}/demo/manual)
+    install(FILES ${manual_dir}/tandem.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME tandem)
+    install(FILES ${manual_dir}/tandem.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _tandem)
+    install(FILES ${manual_dir}/tandem.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/interop/include/ ${PROJECT_SOURCE_DIR}/engine_plugin/include/
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
