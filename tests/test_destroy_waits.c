@@ -111,6 +111,7 @@ static void open_rig(rig *r, const ground *on)
     const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .bytes = 4 * VIEW_BYTES};
     const VkFenceCreateInfo fence = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
     tandem_attention *op = &r->job.op.attention;
+    void *host;
     char text[600] = "";
     tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1,
                                 .rung = on->rung, .vulkan = &r->vulkan, .log = hear, .user = r, .error_text = text,
@@ -139,6 +140,8 @@ static void open_rig(rig *r, const ground *on)
     if (tandem_session_create(&desc, &r->s) != TANDEM_OK)
         fail_msg("%s: session: %s", on->name, text);
     assert_int_equal(tandem_mem_create(r->s, &mem, &r->mem), TANDEM_OK);
+    assert_int_equal(tandem_mem_host(r->s, r->mem, &host), TANDEM_OK); /* who fills it: it needs no release */
+    memset(host, 0, 4 * VIEW_BYTES);
     r->buffer.struct_bytes = sizeof r->buffer;
     assert_int_equal(tandem_mem_get_vulkan(r->s, r->mem, &r->buffer), TANDEM_OK);
     r->engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, &r->engines_semaphore);

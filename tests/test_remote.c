@@ -357,7 +357,7 @@ static void test_same_bits(void **state)
     close_side(&x);
 }
 
-/* On the rung `copy`: a VkDeviceMemory of the engine's. */
+/* A VkDeviceMemory of the engine's, by copies. */
 static void check_engines_memory(side *x)
 {
     const shape *s = &shapes[1];
@@ -598,10 +598,13 @@ static void test_mems(void **state)
     if (open_vulkan(NULL)) {
         open_side(&x, socket_path, &vulkan, 0);
         check_host_mem(&x, pages, bytes, want);
+        check_engines_memory(&x);
         desc.source = TANDEM_MEM_VULKAN;
         desc.vulkan_memory = 1;
+        desc.dedicated = 1;
         assert_int_equal(tandem_mem_create(x.s, &desc, &mem), TANDEM_ERROR_UNSUPPORTED);
-        assert_true(says(&x, "tandemd shares the host's memory only"));
+        assert_true(says(&x, "desc.dedicated is 1: on this rung the engine's memory is copied"));
+        desc.source = TANDEM_MEM_FD;
         close_side(&x);
         close_vulkan();
     }

@@ -799,9 +799,12 @@ static void refuse_mems(rig *r)
     MEM(UNSUPPORTED, "desc.vulkan_usage is 0x20200", d.vulkan_usage = 0x20200);
     MEM(NOMEM, "", d.bytes = 1ull << 50); /* more than any machine has; refused before a sanitizer's malloc objects */
     MEM(ARG, "desc.vulkan_memory is 0", d.source = TANDEM_MEM_VULKAN);
+    if (!r->has_vk)
+        MEM(UNSUPPORTED, "desc.source is VULKAN (3)", d.source = TANDEM_MEM_VULKAN; d.vulkan_memory = 16);
+    else if (r->info.backend == TANDEM_BACKEND_CPU)
+        MEM(UNSUPPORTED, "desc.dedicated is 1", d.source = TANDEM_MEM_VULKAN; d.vulkan_memory = 16; d.dedicated = 1);
     if (!r->has_vk || r->info.backend == TANDEM_BACKEND_CPU) {
         MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD; d.fd = memfd);
-        MEM(UNSUPPORTED, "desc.source is VULKAN (3)", d.source = TANDEM_MEM_VULKAN; d.vulkan_memory = 16);
     } else if (r->info.rung == TANDEM_RUNG_INLINE) {
         MEM(UNSUPPORTED, "desc.source is FD (2)", d.source = TANDEM_MEM_FD; d.fd = devnull);
     } else {

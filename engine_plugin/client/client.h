@@ -10,6 +10,7 @@
  *   release.c  points that no job signals, when a timeline or its session goes
  *   record.c   jobs within those commands (inline rung)
  *   stage.c    the rung `copy`: bytes of mems there and back
+ *   forgotten.c  releases and acquires that are missing there
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
  *   lane.c     a session of the daemon's worker, on what one client's Vulkan has exported
  *   wait.c     how threads sleep until a job's end
@@ -88,6 +89,9 @@ typedef struct td_mem {
     td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or memory of the same size beside it */
     bool beside;
     td_slab slab;
+    /* forgotten.c: what was ever recorded for it, whether its host address was asked for, what jobs did, what was told. */
+    bool released, acquired, host_known, read_by_job, told_release, told_acquire;
+    uint64_t written_begin, written_end; /* in the mem; the same: nothing */
     struct td_mem *next; /* among those that leave: release.c */
 } td_mem;
 
@@ -278,6 +282,7 @@ struct tandem_session {
 
     char error[TD_WHY_BYTES + 64];
     char untold[TD_WHY_BYTES]; /* a line that the watchdog has yet to log */
+    char hint[TD_WHY_BYTES];   /* and a warning */
     tandem_status broken; /* sticky: DEVICE or LOST */
     bool broken_untold;   /* the watchdog has yet to log it */
     bool runs_on;         /* broken, but the GPU is not: its signals come */
@@ -401,6 +406,12 @@ tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why);
 bool td_stage_must_wait(const td_job *job, const td_job *earlier);
 /* td_stream_enqueue(), and waits until there is room. Not under the lock. */
 tandem_status td_stage_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why);
+
+/* forgotten.c. look: a job begins; what was never recorded for its mems becomes s->hint. wrote: it is DONE. tell: the mem
+ * goes. */
+void td_forgotten_look_locked(tandem_session *s, td_job *job);
+void td_forgotten_wrote_locked(const td_job *job);
+void td_forgotten_tell(tandem_session *s, const td_mem *mem);
 
 /* wait.c. A caller's wait: nap, again and again, sleeps until it may be worth looking at jobs again, or something has
  * changed, or until `until_ns`; leave ends it. `slack`: 0 at first. */

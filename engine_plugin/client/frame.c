@@ -93,6 +93,13 @@ static tandem_status check_commands(tandem_session *s, VkCommandBuffer commands,
     return TANDEM_OK;
 }
 
+static void note_record(tandem_session *s, td_mem *mem, bool release)
+{
+    pthread_mutex_lock(&s->lock);
+    *(release ? &mem->released : &mem->acquired) = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static tandem_status record_barrier(tandem_session *s, const char *call, bool release, VkCommandBuffer commands,
                                     tandem_mem id, VkPipelineStageFlags stage, VkAccessFlags access)
 {
@@ -110,6 +117,8 @@ static tandem_status record_barrier(tandem_session *s, const char *call, bool re
         status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s_stage is 0", release ? "src" : "dst");
     if (status == TANDEM_OK)
         mem = use_buffer(s, id, "mem", &status, why);
+    if (mem)
+        note_record(s, mem, release);
     if (mem && mem->staging.buffer)
         (release ? td_vk_record_stage_out : td_vk_record_stage_in)(s->vk, commands, &mem->vk, &mem->staging, stage,
                                                                    access);

@@ -104,6 +104,8 @@ void td_job_end_report_locked(tandem_session *s, td_job *job, tandem_job_state s
         return;
     report->state = state;
     report->status = status;
+    if (state == TANDEM_JOB_DONE)
+        td_forgotten_wrote_locked(job);
     s->done += state == TANDEM_JOB_DONE;
     s->stale += state == TANDEM_JOB_STALE;
     s->cancelled += state == TANDEM_JOB_CANCELLED;
@@ -545,6 +547,7 @@ static void mark_begun(tandem_session *s, td_job *job)
     job->begun = true;
     job->begun_ns = td_now_ns();
     job->words = td_stream_control(s->stream, job->stream_sequence);
+    td_forgotten_look_locked(s, job);
     if (s->idle && td_worker_needed_locked(s) && !s->lookers)
         pthread_cond_signal(&s->work);
     if (is_open(job))
@@ -1020,6 +1023,7 @@ static void work_on(tandem_session *s, td_job *job, td_thread_pool *pool, char *
     }
     job->begun = true;
     job->begun_ns = td_now_ns();
+    td_forgotten_look_locked(s, job);
     pthread_cond_broadcast(&s->changed);
     if (report->state == TANDEM_JOB_PENDING)
         report->state = TANDEM_JOB_RUNNING;
@@ -1152,6 +1156,16 @@ static void tell_broken(tandem_session *s, char *line)
     }
 }
 
+static bool take_hint(tandem_session *s, char *line, td_log_level *level)
+{
+    if (!s->hint[0])
+        return false;
+    td_text(line, TD_WHY_BYTES, "%s", s->hint);
+    s->hint[0] = 0;
+    *level = TD_LOG_WARN;
+    return true;
+}
+
 /* When to look again at a value that wakes nobody, waited for since `since_ns`. */
 static uint64_t next_point_look(uint64_t now, uint64_t since_ns)
 {
@@ -1213,6 +1227,7 @@ static void *watch(void *user)
     pthread_mutex_lock(&s->lock);
     while (!s->stopping) {
         char line[TD_WHY_BYTES] = "";
+        td_log_level level = TD_LOG_ERROR;
         uint64_t now;
 
         td_jobs_advance_locked(s);
@@ -1228,9 +1243,9 @@ static void *watch(void *user)
             look_at_bounds(s, now, line);
         if (!line[0])
             tell_broken(s, line);
-        if (line[0]) {
+        if (line[0] || take_hint(s, line, &level)) {
             pthread_mutex_unlock(&s->lock);
-            td_logf(&s->log, TD_LOG_ERROR, "%s", line);
+            td_logf(&s->log, level, "%s", line);
             pthread_mutex_lock(&s->lock);
             continue;
         }
@@ -1386,6 +1401,8 @@ void td_local_stop(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
     if (line[0])
         td_logf(&s->log, TD_LOG_ERROR, "%s", line);
+    if (s->hint[0])
+        td_logf(&s->log, TD_LOG_WARN, "%s", s->hint);
     for (uint32_t i = 0; i < s->frames; i++)
         free_scratch(s, &s->jobs[i].scratch);
     free_garbage(s);

@@ -306,20 +306,20 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
 static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     tandem_status status = check_range(desc, why);
+    /* No GPU computes on it, or none that shares it: its bytes are copied as those of the copy rung are. */
+    const bool copied = s->rung == TANDEM_RUNG_COPY || (!s->stream && !s->gpu_signals);
 
     if (status != TANDEM_OK)
         return status;
     if (!desc->vulkan_memory)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.vulkan_memory is 0");
-    if (!s->vk || s->rung == TANDEM_RUNG_CPU || (!s->stream && !s->gpu_signals && s->rung != TANDEM_RUNG_COPY))
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is VULKAN (3): %s",
-                       !s->vk      ? "the session has no Vulkan device"
-                       : s->remote ? "tandemd shares the host's memory only"
-                                   : "the CPU cannot see the engine's device memory");
-    if (s->rung == TANDEM_RUNG_COPY && desc->dedicated)
+    if (!s->vk)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "desc.dedicated is 1: on the copy rung bytes are copied by a VkBuffer of the session's, and such "
-                       "memory takes no other than the engine's");
+                       "desc.source is VULKAN (3): the session has no Vulkan device");
+    if (copied && desc->dedicated)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                       "desc.dedicated is 1: on this rung the engine's memory is copied by a VkBuffer of the session's, and "
+                       "such memory takes no other than the engine's");
     if (s->rung == TANDEM_RUNG_INLINE && desc->dedicated)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.dedicated is 1: on the inline rung the address is that of a VkBuffer of the session's, and such "
@@ -329,7 +329,7 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
                             desc->offset_bytes, desc->bytes, desc->dedicated, &mem->vk, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
-    if (s->rung == TANDEM_RUNG_COPY)
+    if (copied)
         return stage(s, mem, why);
     mem->address = mem->vk.address;
     if (s->rung == TANDEM_RUNG_INLINE || s->remote)
@@ -444,6 +444,7 @@ tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
+    td_forgotten_tell(session, found);
     if (session->remote)
         td_remote_mem_end(session, found);
     td_mem_leave(session, found);
@@ -469,6 +470,7 @@ tandem_status tandem_mem_host(tandem_session *session, tandem_mem mem, void **ho
             td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "mem is 0x%" PRIx64 ", which only the GPU sees", mem);
     } else if (found) {
         *host = found->host;
+        found->host_known = true;
         status = TANDEM_OK;
     }
     pthread_mutex_unlock(&session->lock);

@@ -1352,6 +1352,7 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     job->control.claimed = job->commits;
     job->words = &job->control;
     job->begun = true;
+    td_forgotten_look_locked(s, job);
     if (status != TANDEM_OK) {
         if (status == TANDEM_ERROR_PROTOCOL)
             shutdown(r->conn.fd, SHUT_RDWR);

@@ -376,8 +376,10 @@ static void free_session(tandem_session *s)
     if (s->has_lock)
         td_session_leave_queue(s);
     for (uint32_t i = 0; i < s->mems.capacity; i++)
-        if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model)
+        if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model) {
+            td_forgotten_tell(s, (td_mem *)s->mems.slots[i]);
             td_mem_free(s, (td_mem *)s->mems.slots[i]);
+        }
     for (uint32_t i = 0; i < s->models.capacity; i++)
         if (s->models.slots[i])
             td_model_free(s, (td_model *)s->models.slots[i]);

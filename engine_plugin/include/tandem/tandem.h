@@ -190,8 +190,9 @@ typedef enum tandem_mem_source {
     TANDEM_MEM_FD = 2,     /* `fd`: exported as OPAQUE_FD by the same device and driver; stays the caller's; not on the
                               copy rung */
     /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
-     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. On the
-     * copy rung not a dedicated allocation */
+     * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. Where the
+     * CPU computes, or a daemon that shares no memory of the device, its bytes are copied as on the copy rung: by each release
+     * and acquire. There, and on the inline rung, not a dedicated allocation */
     TANDEM_MEM_VULKAN = 3
 } tandem_mem_source;
 
@@ -224,8 +225,9 @@ TANDEM_API tandem_status tandem_mem_create(tandem_session *session, const tandem
  * Blocks: for the running job. The engine's own use of the memory must be over. */
 TANDEM_API tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem);
 
-/* The host's address of a mem, where it has one: always on host sessions, on the CPU rung and on the copy rung (there it
- * is what jobs see: the bytes of the last release, and what jobs wrote since; an acquire brings them to the VkBuffer).
+/* The host's address of a mem, where it has one: always on host sessions, on the CPU rung and on the copy rung (there, and
+ * for memory of VULKAN, it is what jobs see: the bytes of the last release, and what jobs wrote since; an acquire brings them
+ * to the VkBuffer).
  * Returns: OK; ARG; UNSUPPORTED for memory that only the GPU sees.
  * Owner: the mem; valid until it is destroyed.
  * Threads: any.

@@ -111,7 +111,8 @@ TANDEM_API tandem_status tandem_timeline_get_vulkan(tandem_session *session, tan
                                                     VkSemaphore *out);
 
 /* Records the release of a mem to the session, after the engine's last use (src) and before its submit signals the wait
- * point. On the copy rung the whole mem is copied to the host's memory by this: not within a render pass.
+ * point. On the copy rung, and where the CPU computes on memory of VULKAN, the whole mem is copied to the host's memory by this:
+ * not within a render pass. Forgotten there, a job sees none of the engine's bytes: one line of log says so, once a mem.
  * Returns: OK; ARG; UNSUPPORTED for a mem without a VkBuffer (its engine records the barrier on its own buffer).
  * Owner: nothing; the command buffer stays the engine's.
  * Threads: as the command buffer's.
@@ -120,8 +121,8 @@ TANDEM_API tandem_status tandem_record_release(tandem_session *session, VkComman
                                                VkPipelineStageFlags src_stage, VkAccessFlags src_access);
 
 /* Records the acquisition of a mem from the session, before the engine's next use (dst), in a submit that waits for the
- * job's signal point. On the copy rung the whole mem is copied back by this, also what no job wrote: release each mem that
- * you acquire. On the inline rung this records nothing for COMPUTE_SHADER with SHADER_READ and SHADER_WRITE: jobs end with
+ * job's signal point. Where a release copies, the whole mem is copied back by this, also what no job wrote: release each mem
+ * that you acquire. Forgotten there, what jobs write reaches nobody: that is said once, too. On the inline rung this records nothing for COMPUTE_SHADER with SHADER_READ and SHADER_WRITE: jobs end with
  * that barrier.
  * Returns: OK; ARG; UNSUPPORTED as for release.
  * Owner: nothing.
