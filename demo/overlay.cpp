@@ -482,7 +482,7 @@ void help(ImDrawList *list, float unit, float width, float height)
                                            {"B", "wipe: exact against quantised, on or off"},
                                            {"mouse, left, right", "move the wipe"},
                                            {"E", "map of the error against exact, on or off"},
-                                           {"L", "one rung down: the next slower way to compute"},
+                                           {"L", "one rung down, from the lowest to the best"},
                                            {"space", "pause"},
                                            {"P or F12", "screenshot: a PNG, and says where"},
                                            {"Tab", "figures on or off"},

@@ -1,4 +1,5 @@
-/* Scripts that complete tandem's command lines in bash, zsh and fish, made from the texts that `tandem help` prints.
+/* Scripts that complete tandem's command lines in bash, zsh and fish, made from the texts that
+ * `tandem help` prints.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +23,8 @@ static const char *words_of(const help_option *o, char words[160])
     return words;
 }
 
-/* What may follow the topic in its usage ("handover|attention|daemon"), but for options: "handover attention daemon". */
+/* What may follow the topic in its usage ("handover|attention|daemon"), but for options: "handover
+ * attention daemon". */
 static const char *parts_of(const tool_topic *topic, char parts[160])
 {
     const char *after = *topic->help + strlen("usage: tandem ") + strlen(topic->name) + 1;
@@ -49,7 +51,8 @@ static void put_names(bool parts, const char *quote, const char *between)
         }
 }
 
-/* Up to its first full stop or semicolon, without what a shell or its completion would take for its own. */
+/* Up to its first full stop or semicolon, without what a shell or its completion would take for its
+ * own. */
 static void put_description(const char *text)
 {
     for (const char *c = text; *c && *c != ';' && !(*c == '.' && (c[1] == ' ' || !c[1])); c++)
@@ -90,17 +93,18 @@ static void put_bash_arm(const tool_topic *topic)
 void tool_print_bash_completion(void)
 {
     printf("# Completion of tandem's command lines for bash. %s\n", made_from);
-    fputs("_tandem() {\n"
-          "    local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]}\n"
-          "    local topic=${COMP_WORDS[1]} part=${COMP_WORDS[2]} options= values=-\n"
-          "    if [ \"$word\" = = ]; then\n"
-          "        word=\n"
-          "    elif [ \"$option\" = = ]; then\n"
-          "        option=${COMP_WORDS[COMP_CWORD-2]}\n"
-          "    fi\n"
-          "    if [ \"$COMP_CWORD\" = 1 ] || [ \"$topic $COMP_CWORD${word%%[!-]*}\" = 'help 2' ]; then\n"
-          "        COMPREPLY=($(compgen -W '",
-          stdout);
+    fputs(
+        "_tandem() {\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]}\n"
+        "    local topic=${COMP_WORDS[1]} part=${COMP_WORDS[2]} options= values=-\n"
+        "    if [ \"$word\" = = ]; then\n"
+        "        word=\n"
+        "    elif [ \"$option\" = = ]; then\n"
+        "        option=${COMP_WORDS[COMP_CWORD-2]}\n"
+        "    fi\n"
+        "    if [ \"$COMP_CWORD\" = 1 ] || [ \"$topic $COMP_CWORD${word%%[!-]*}\" = 'help 2' ]; then\n"
+        "        COMPREPLY=($(compgen -W '",
+        stdout);
     put_names(false, "", " ");
     fputs("' -- \"$word\"))\n"
           "        return\n"
@@ -151,11 +155,12 @@ static void put_zsh_arm(const tool_topic *topic)
 void tool_print_zsh_completion(void)
 {
     printf("#compdef tandem\n# Completion of tandem's command lines for zsh. %s\n", made_from);
-    fputs("_tandem() {\n"
-          "    local topic=$words[2]\n"
-          "    if (( CURRENT == 2 )) || [[ $topic == help && CURRENT -eq 3 && $words[3] != -* ]]; then\n"
-          "        local -a commands=(",
-          stdout);
+    fputs(
+        "_tandem() {\n"
+        "    local topic=$words[2]\n"
+        "    if (( CURRENT == 2 )) || [[ $topic == help && CURRENT -eq 3 && $words[3] != -* ]]; then\n"
+        "        local -a commands=(",
+        stdout);
     for (size_t i = 0; tool_topic_at(i); i++)
         if (!is_part(tool_topic_at(i))) {
             printf("\n            '%s:", tool_topic_at(i)->name);
@@ -201,8 +206,9 @@ static void put_fish_options(const tool_topic *topic)
     char line[HELP_LINE_BYTES], below[HELP_LINE_BYTES], words[160];
     const char *text = *topic->help, *parts = parts_of(topic, words);
     if (parts[0])
-        printf("complete -c tandem -n '__fish_seen_subcommand_from %s; and not __fish_seen_subcommand_from %s' -a '%s'\n",
-               topic->name, parts, parts);
+        printf(
+            "complete -c tandem -n '__fish_seen_subcommand_from %s; and not __fish_seen_subcommand_from %s' -a '%s'\n",
+            topic->name, parts, parts);
     while ((text = help_next_line(text, line)))
         if (help_is_option(line)) {
             const help_option o = help_cut_option(line);
@@ -221,11 +227,13 @@ static void put_fish_options(const tool_topic *topic)
 
 void tool_print_fish_completion(void)
 {
-    printf("# Completion of tandem's command lines for fish. %s\ncomplete -c tandem -f\ncomplete -c tandem -l help\n",
-           made_from);
+    printf(
+        "# Completion of tandem's command lines for fish. %s\ncomplete -c tandem -f\ncomplete -c tandem -l help\n",
+        made_from);
     for (size_t i = 0; tool_topic_at(i); i++)
         if (!is_part(tool_topic_at(i))) {
-            printf("complete -c tandem -n __fish_use_subcommand -a %s -d '", tool_topic_at(i)->name);
+            printf("complete -c tandem -n __fish_use_subcommand -a %s -d '",
+                   tool_topic_at(i)->name);
             put_description(tool_topic_at(i)->summary);
             printf("'\n");
         }

@@ -2,9 +2,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A text of help: "usage:" and what follows it up to the first empty line. Then paragraphs that begin in column 0; options,
- * which begin with two spaces and "--", then a value's name or its words ("yes|no"), then after two spaces or on the next
- * lines what they do; and anything else that is indented, which stays as it is.
+ * A text of help: "usage:" and what follows it up to the first empty line. Then paragraphs that
+ * begin in column 0; options, which begin with two spaces and "--", then a value's name or its
+ * words ("yes|no"), then after two spaces or on the next lines what they do; and anything else that
+ * is indented, which stays as it is.
  */
 #ifndef TD_TOOL_MANUAL_H
 #define TD_TOOL_MANUAL_H

@@ -52,20 +52,23 @@ static int read_number(const char *option, const char *text, uint64_t most, uint
 static int read_arguments(int argc, char **argv, sample *s)
 {
     static const char *const kinds[] = {"normal", "outliers", "video", NULL};
-    static const tool_family *const families[] = {&tool_family_normal, &tool_family_outlier, &tool_family_video};
+    static const tool_family *const families[] = {&tool_family_normal, &tool_family_outlier,
+                                                  &tool_family_video};
     static const char *const dtypes[] = {"F16", "BF16", "F32", NULL};
     static const char *const dims[] = {"32", "64", "80", "96", "128", "256", NULL};
     const char *batch = NULL, *heads = NULL, *n = NULL, *d = "64", *seed = NULL;
-    const tool_option options[] = {{"--out", &s->out, NULL},     {"--kind", &s->kind, NULL}, {"--batch", &batch, NULL},
-                                   {"--heads", &heads, NULL},    {"--n", &n, NULL},          {"--d", &d, NULL},
-                                   {"--dtype", &s->dtype, NULL}, {"--seed", &seed, NULL}};
+    const tool_option options[] = {
+        {"--out", &s->out, NULL},     {"--kind", &s->kind, NULL}, {"--batch", &batch, NULL},
+        {"--heads", &heads, NULL},    {"--n", &n, NULL},          {"--d", &d, NULL},
+        {"--dtype", &s->dtype, NULL}, {"--seed", &seed, NULL}};
     if (tool_parse("sample-qkv", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (!s->out)
         return tool_usage("sample-qkv", "--out is missing; `tandem help sample-qkv` explains it");
     const int kind = tool_word(s->kind, kinds);
     if (kind < 0)
-        return tool_usage("sample-qkv", "--kind \"%s\" is none of normal, outliers, video", s->kind);
+        return tool_usage("sample-qkv", "--kind \"%s\" is none of normal, outliers, video",
+                          s->kind);
     s->family = families[kind];
     const char *dtype = NULL;
     for (int i = 0; dtypes[i]; i++)
@@ -78,15 +81,18 @@ static int read_arguments(int argc, char **argv, sample *s)
         return tool_usage("sample-qkv", "--d \"%s\" is none of 32, 64, 80, 96, 128, 256", d);
     tool_number(d, 1, TD_MAX_DIM, &s->d);
     if (seed && !tool_number(seed, 0, UINT32_MAX, &s->seed))
-        return tool_usage("sample-qkv", "--seed \"%s\": must be a number from 0 to %u", seed, UINT32_MAX);
-    if (read_number("--batch", batch, 1024, &s->batch) || read_number("--heads", heads, 1024, &s->heads) ||
-        read_number("--n", n, 1 << 20, &s->n))
+        return tool_usage("sample-qkv", "--seed \"%s\": must be a number from 0 to %u", seed,
+                          UINT32_MAX);
+    if (read_number("--batch", batch, 1024, &s->batch) ||
+        read_number("--heads", heads, 1024, &s->heads) || read_number("--n", n, 1 << 20, &s->n))
         return TOOL_USAGE;
     const uint64_t bytes = s->batch * s->heads * s->n * s->d * (strcmp(s->dtype, "F32") ? 2 : 4);
     if (bytes > MOST_BYTES)
-        return tool_usage("sample-qkv", "--batch %llu --heads %llu --n %llu --d %s: %llu bytes a tensor, at most %llu",
-                          (unsigned long long)s->batch, (unsigned long long)s->heads, (unsigned long long)s->n, d,
-                          (unsigned long long)bytes, (unsigned long long)MOST_BYTES);
+        return tool_usage(
+            "sample-qkv",
+            "--batch %llu --heads %llu --n %llu --d %s: %llu bytes a tensor, at most %llu",
+            (unsigned long long)s->batch, (unsigned long long)s->heads, (unsigned long long)s->n, d,
+            (unsigned long long)bytes, (unsigned long long)MOST_BYTES);
     return TOOL_OK;
 }
 
@@ -98,7 +104,8 @@ static void put(const sample *s, void *tensor, uint64_t head, const float *value
         if (!strcmp(s->dtype, "F32"))
             ((float *)tensor)[first + i] = values[i];
         else
-            ((uint16_t *)tensor)[first + i] = !strcmp(s->dtype, "F16") ? td_to_f16(values[i]) : td_to_bf16(values[i]);
+            ((uint16_t *)tensor)[first + i] =
+                !strcmp(s->dtype, "F16") ? td_to_f16(values[i]) : td_to_bf16(values[i]);
 }
 
 static bool make(const sample *s, tool_list *list, char *why, size_t why_bytes)
@@ -112,15 +119,19 @@ static bool make(const sample *s, tool_list *list, char *why, size_t why_bytes)
         }
     for (uint64_t head = 0; head < s->batch * s->heads; head++) {
         tool_samples one = {0};
-        const bool made = tool_samples_make(&one, s->family, 1, 1, (uint32_t)s->n, (uint32_t)s->n, (uint32_t)s->d,
-                                            (s->seed << 20) + head, why, why_bytes);
+        const bool made = tool_samples_make(&one, s->family, 1, 1, (uint32_t)s->n, (uint32_t)s->n,
+                                            (uint32_t)s->d, (s->seed << 20) + head, why, why_bytes);
         for (int i = 0; made && i < 3; i++)
-            put(s, tensors[i], head, i == 0 ? one.items[0].q : i == 1 ? one.items[0].k : one.items[0].v);
+            put(s, tensors[i], head,
+                i == 0   ? one.items[0].q
+                : i == 1 ? one.items[0].k
+                         : one.items[0].v);
         tool_samples_free(&one);
         if (!made)
             return false;
     }
-    tool_pair(list, "tandem", "%d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH);
+    tool_pair(list, "tandem", "%d.%d.%d", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR,
+              TANDEM_VERSION_PATCH);
     tool_pair(list, "kind", "%s", s->kind);
     tool_pair(list, "seed", "%llu", (unsigned long long)s->seed);
     return true;
@@ -128,7 +139,8 @@ static bool make(const sample *s, tool_list *list, char *why, size_t why_bytes)
 
 int tool_sample_qkv(int argc, char **argv)
 {
-    sample s = {.kind = "normal", .dtype = "F16", .batch = 1, .heads = 8, .n = 1024, .d = 64, .seed = 1};
+    sample s = {
+        .kind = "normal", .dtype = "F16", .batch = 1, .heads = 8, .n = 1024, .d = 64, .seed = 1};
     tool_list list = {0};
     char why[512] = "";
     int status = read_arguments(argc, argv, &s);
@@ -137,7 +149,8 @@ int tool_sample_qkv(int argc, char **argv)
     if (tool_can_save("--out", s.out, why, sizeof why) && make(&s, &list, why, sizeof why) &&
         tool_save(s.out, &list, why, sizeof why))
         printf("q, k and v [%llu,%llu,%llu,%llu] %s, %s -> %s\n", (unsigned long long)s.batch,
-               (unsigned long long)s.heads, (unsigned long long)s.n, (unsigned long long)s.d, s.dtype, s.kind, s.out);
+               (unsigned long long)s.heads, (unsigned long long)s.n, (unsigned long long)s.d,
+               s.dtype, s.kind, s.out);
     else
         status = tool_fail("sample-qkv", "%s", why);
     tool_list_free(&list);

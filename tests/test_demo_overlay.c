@@ -1,4 +1,5 @@
-/* What a person sees of the demo: the texts of its window at many sizes, where they lie, and the way down the ladder.
+/* What a person sees of the demo: the texts of its window at many sizes, where they lie, and the
+ * way down the ladder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,8 +38,10 @@ static void on_text(void *user, const char *text, const demo_rect *where)
 static int open_screen(void **state)
 {
     (void)state;
-    if (!demo_engine_instance(&engine, NULL, 0, false) || !demo_engine_device(&engine, VK_NULL_HANDLE) ||
-        !demo_screen_create(&screen, &engine, VK_NULL_HANDLE, 0, 64, 64) || !demo_overlay_create(&engine, screen.pass, 1))
+    if (!demo_engine_instance(&engine, NULL, 0, false) ||
+        !demo_engine_device(&engine, VK_NULL_HANDLE) ||
+        !demo_screen_create(&screen, &engine, VK_NULL_HANDLE, 0, 64, 64) ||
+        !demo_overlay_create(&engine, screen.pass, 1))
         return -1;
     demo_overlay_watch(on_text, &drawn);
     return 0;
@@ -58,16 +61,28 @@ static demo_overlay_data some_data(tandem_info *info, char why[96])
 {
     static float history[50][DEMO_STAGES];
     const float ms[DEMO_STAGES] = {12, 30, 0.4f, 70, 0.2f, 2, 9};
-    demo_overlay_data d = {.info = info, .vulkan_device = "llvmpipe (LLVM 15.0.6, 256 bits)", .scene = "room", .why = why,
-                           .width = 320, .height = 180, .in_flight = 1, .frames_per_second = 6.8, .history = history,
-                           .history_count = 50, .precision_used = TANDEM_PRECISION_8B, .denoised = true,
-                           .accuracy = {.elements = 100, .error_absolute = 0.7, .exact_absolute = 100}};
+    demo_overlay_data d = {
+        .info = info,
+        .vulkan_device = "llvmpipe (LLVM 15.0.6, 256 bits)",
+        .scene = "room",
+        .why = why,
+        .width = 320,
+        .height = 180,
+        .in_flight = 1,
+        .frames_per_second = 6.8,
+        .history = history,
+        .history_count = 50,
+        .precision_used = TANDEM_PRECISION_8B,
+        .denoised = true,
+        .accuracy = {.elements = 100, .error_absolute = 0.7, .exact_absolute = 100}};
     demo_adapt adapt;
-    *info = (tandem_info){.struct_bytes = sizeof *info, .backend = TANDEM_BACKEND_CPU, .rung = TANDEM_RUNG_CPU};
+    *info = (tandem_info){
+        .struct_bytes = sizeof *info, .backend = TANDEM_BACKEND_CPU, .rung = TANDEM_RUNG_CPU};
     snprintf(info->device, sizeof info->device, "CPU, 2 threads");
     snprintf(info->isa, sizeof info->isa, "avx512-vnni");
-    snprintf(info->rung_reason, sizeof info->rung_reason,
-             "no CUDA here: no CUDA driver: libcuda.so.1: cannot open shared object file: No such file or directory");
+    snprintf(
+        info->rung_reason, sizeof info->rung_reason,
+        "no CUDA here: no CUDA driver: libcuda.so.1: cannot open shared object file: No such file or directory");
     demo_adapt_init(&adapt, 0.05);
     demo_adapt_probe(&adapt, 0.00696);
     demo_adapt_text(&adapt, why, 96);
@@ -81,7 +96,8 @@ static demo_overlay_data some_data(tandem_info *info, char why[96])
     return d;
 }
 
-static void build(const demo_view *view, const demo_overlay_data *d, uint32_t width, uint32_t height)
+static void build(const demo_view *view, const demo_overlay_data *d, uint32_t width,
+                  uint32_t height)
 {
     drawn.count = 0;
     demo_overlay_build(view, d, width, height, 0.1, &screen.picture, &screen.error_map);
@@ -97,31 +113,35 @@ static int find(const char *part)
 
 static bool lies_in(const demo_rect *a, float width, float height)
 {
-    return a->x >= -1 && a->y >= -1 && a->x + a->width <= width + 1 && a->y + a->height <= height + 1;
+    return a->x >= -1 && a->y >= -1 && a->x + a->width <= width + 1 &&
+           a->y + a->height <= height + 1;
 }
 
 static bool overlap(const demo_rect *a, const demo_rect *b)
 {
     const float least = 2; /* lines touch */
-    return a->x + least < b->x + b->width && b->x + least < a->x + a->width && a->y + least < b->y + b->height &&
-           b->y + least < a->y + a->height;
+    return a->x + least < b->x + b->width && b->x + least < a->x + a->width &&
+           a->y + least < b->y + b->height && b->y + least < a->y + a->height;
 }
 
 /* Everything is in the window, and nothing is written over something else. */
 static void check_places(uint32_t width, uint32_t height)
 {
-    assert_true(lies_in(&screen.picture, (float)width, (float)height) && screen.picture.width >= 32);
+    assert_true(lies_in(&screen.picture, (float)width, (float)height) &&
+                screen.picture.width >= 32);
     for (uint32_t i = 0; i < drawn.count; i++) {
         if (!lies_in(&drawn.where[i], (float)width, (float)height))
             fail_msg("%ux%u: \"%s\" leaves the window", width, height, drawn.texts[i]);
         for (uint32_t j = 0; j < i; j++)
             if (overlap(&drawn.where[i], &drawn.where[j]))
-                fail_msg("%ux%u: \"%s\" lies on \"%s\"", width, height, drawn.texts[i], drawn.texts[j]);
+                fail_msg("%ux%u: \"%s\" lies on \"%s\"", width, height, drawn.texts[i],
+                         drawn.texts[j]);
     }
 }
 
-static const uint32_t sizes[][2] = {{1280, 720}, {1920, 1080}, {3840, 2160}, {1280, 700}, {1024, 576}, {900, 520},
-                                    {800, 480},  {640, 360},   {640, 480},   {500, 300},  {720, 1280}, {1400, 400},
+static const uint32_t sizes[][2] = {{1280, 720}, {1920, 1080}, {3840, 2160}, {1280, 700},
+                                    {1024, 576}, {900, 520},   {800, 480},   {640, 360},
+                                    {640, 480},  {500, 300},   {720, 1280},  {1400, 400},
                                     {420, 300},  {320, 240},   {300, 500},   {200, 200}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -161,14 +181,17 @@ static void test_sizes(void **state)
             view.paused = how & 8;
             d.result_db = how & 4 ? 39.3 : 0;
             d.reference_samples = 1024;
-            d.notice = how & 16 ? "saved /home/somebody/a folder/of a few/levels/out/screenshot-001.png" : NULL;
+            d.notice = how & 16
+                           ? "saved /home/somebody/a folder/of a few/levels/out/screenshot-001.png"
+                           : NULL;
             d.has_exact = view.error_map;
             build(&view, &d, w, h);
             check_places(w, h);
             assert_true(find(" ms a frame") >= 0 || is_small(i));
             assert_true(find("0.70 %") >= 0 || is_small(i));
             if (!is_small(i)) {
-                static const char *const needed[] = {"Tandem", "attention", "whole frame", "cpu", "Precision", "render"};
+                static const char *const needed[] = {"Tandem", "attention", "whole frame",
+                                                     "cpu",    "Precision", "render"};
                 for (size_t n = 0; n < sizeof needed / sizeof *needed; n++)
                     if (find(needed[n]) < 0)
                         fail_msg("%ux%u has no \"%s\"", w, h, needed[n]);
@@ -180,10 +203,12 @@ static void test_sizes(void **state)
                 assert_true(screen.error_map.width <= 0);
                 continue;
             }
-            const int caption = find("Error against exact") >= 0 ? find("Error against exact") : find("Error \xc3\x97");
+            const int caption = find("Error against exact") >= 0 ? find("Error against exact")
+                                                                 : find("Error \xc3\x97");
             assert_true(caption >= 0 && screen.error_map.width > 30 &&
                         lies_in(&screen.error_map, (float)w, (float)h));
-            const float above = screen.error_map.y - drawn.where[caption].y - drawn.where[caption].height;
+            const float above =
+                screen.error_map.y - drawn.where[caption].y - drawn.where[caption].height;
             assert_true(above >= 0 && above < 30 * fmaxf(1, (float)h / 720));
         }
 }
@@ -209,7 +234,8 @@ static void test_help_fits(void **state)
 static void test_plain_words(void **state)
 {
     (void)state;
-    static const char *const jargon[] = {"f16", "no CUDA here", "libcuda", "Cpu:", "not higher", "frames/s", "/s ", "8b"};
+    static const char *const jargon[] = {
+        "f16", "no CUDA here", "libcuda", "Cpu:", "not higher", "frames/s", "/s ", "8b"};
     tandem_info info;
     char why[96];
     demo_overlay_data d = some_data(&info, why);
@@ -243,7 +269,8 @@ static void test_way_down_on_a_cpu(void **state)
     static demo_pipeline p;
     char text[400];
     uint32_t visits[TANDEM_RUNG_CPU + 1] = {0}, before;
-    const demo_frame_options options = {.width = 64, .height = 48, .backend = TANDEM_BACKEND_CPU, .threads = 1};
+    const demo_frame_options options = {
+        .width = 64, .height = 48, .backend = TANDEM_BACKEND_CPU, .threads = 1};
     memset(&p, 0, sizeof p);
     assert_true(demo_pipeline_create(&p, &engine, &options));
     for (int i = 0; i < 6; i++) {
@@ -268,8 +295,9 @@ static void test_way_down_on_a_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_view),  cmocka_unit_test(test_sizes),       cmocka_unit_test(test_help_fits),
-        cmocka_unit_test(test_plain_words), cmocka_unit_test(test_way_down_on_a_cpu),
+        cmocka_unit_test(test_first_view),        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_help_fits),         cmocka_unit_test(test_plain_words),
+        cmocka_unit_test(test_way_down_on_a_cpu),
     };
     return cmocka_run_group_tests(tests, open_screen, close_screen);
 }
