@@ -450,12 +450,22 @@ static bool spin(lane *l, lane *owner, uint64_t sequence)
     return true;
 }
 
+/* The GPU signals a job's point before the host hears of its end, from a daemon through one more thread: on a busy machine
+ * frames come round faster than that. So where the session is full, the slot's last job, whose frame has ended, is waited
+ * for; a job that does not end is then named instead. */
 static bool submit_job(lane *l, lane_slot *s, uint64_t wait_value)
 {
+    const tandem_ticket last = s->ticket;
     tandem_job job = job_of(l, s);
     job.wait = (tandem_point){l->engine_timeline, wait_value};
     job.signal = (tandem_point){l->session_timeline, s->signal_value = ++l->done_value};
-    return ok(l, tandem_submit(l->session, &job, &s->ticket), "tandem_submit");
+    tandem_status status = tandem_submit(l->session, &job, &s->ticket);
+    if (status == TANDEM_ERROR_BUSY && last) {
+        if (tandem_wait(l->session, last, LOOK_NS, NULL) == TANDEM_ERROR_BUSY)
+            return broken(l, TANDEM_ERROR_BUSY, "the slot's last job");
+        status = tandem_submit(l->session, &job, &s->ticket);
+    }
+    return ok(l, status, "tandem_submit");
 }
 
 /* Vulkan's own transform; `inner`: with stamps around it. */

@@ -145,131 +145,52 @@ grep -q 'no apt-get.* glslc libpng-dev' "$work/out" || fail "does not name what 
 printf '%s\n' $all >"$work/installed"
 install 1000 || fail "needs apt-get with everything there"
 
-# A machine with a GPU of our own making, and a tree whose programs do as they are told.
-rm -rf "$work/bin"
-mkdir "$work/bin" "$work/tree"
-cat >"$work/bin/nvidia-smi" <<'END'
-#!/bin/sh
-case $1 in
-*name*) echo "GPU of straw" ;;
-*driver_version*) echo 1.2.3 ;;
-*compute_cap*) echo 9.0 ;;
-esac
-END
-cat >"$work/bin/compute-sanitizer" <<'END'
-#!/bin/sh
-echo "$*" >>"$FAKE/sanitizer"
-[ -e "$FAKE/hazard" ] || exit 0
-echo "========= Error: Race reported between Write access at straw_d64+0x10"
-echo "=========     and Read access at straw_d64+0x20 [5 hazards]"
-exit 9
-END
-cat >"$work/tree/test_cuda" <<'END'
-#!/bin/sh
-[ "$TANDEM_EXPECT_GPU" = 1 ] || exit 3
-echo "test_cuda $*"
-exit "$(cat "$FAKE/code")"
-END
-cat >"$work/tree/tandem-demo" <<'END'
-#!/bin/sh
-while [ $# -gt 1 ]; do
-    [ "$1" != --out ] || out=$2
-    shift
-done
-mkdir -p "$out"
-printf '{"backend": "%s"}' "$(cat "$FAKE/backend")" >"$out/report.json"
-echo picture >"$out/overlay.png"
-END
-printf '#!/bin/sh\necho "{}"\n' >"$work/tree/tandem"
-printf '#!/bin/sh\necho 4\n' >"$work/bin/nproc"
-printf '#!/bin/sh\nexit 1\n' >"$work/bin/python3" # no numpy here: a tool of straw has nothing to recompute
-chmod +x "$work"/bin/* "$work"/tree/*
-echo test_cuda >"$work/tree/gpu_tests.txt"
-
 # The table of kernels: what ptxas says goes in; of a recursive kernel nobody could say what it needs.
 table() {
     cmake -D "IMAGES=$work/sm_90a.cubin" -D "TABLE=$work/table.c" -P "$root/kernels/cuda/table.cmake" >"$work/out" 2>&1
 }
-echo cubin >"$work/sm_90a.cubin"
+echo packed >"$work/sm_90a.cubin.gz"
 cat >"$work/sm_90a.cubin.log" <<'END'
 ptxas info    : Compiling entry function 'straw' for 'sm_90a'
     40 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
 ptxas info    : Used 168 registers, 1024 bytes smem
+image of 9441272 bytes
 END
 table || fail "table.cmake failed"
 grep -q '{"straw", 168, 1024, 40}' "$work/table.c" || fail "table.cmake does not tell what a kernel needs"
+grep -q '{90, false, blob_sm_90a, 7, 9441272, entries_sm_90a, 1}' "$work/table.c" || fail "table.cmake does not tell the sizes"
 echo "ptxas warning : Stack size for entry function 'straw' cannot be statically determined" >>"$work/sm_90a.cubin.log"
 if table; then fail "table.cmake took a recursive kernel"; fi
 grep -q recursive "$work/out" || fail "table.cmake does not say that a kernel is recursive"
 
-# gpu CODE BACKEND ARGUMENTS...: what the programs do, and how gpu.sh is called.
-gpu() {
-    echo "$1" >"$work/code"
-    echo "$2" >"$work/backend"
-    shift 2
-    FAKE=$work PATH=$work/bin:$PATH sh "$root/tests/gpu.sh" --build "$work/tree" --out "$work/gpu" "$@" >"$work/out" 2>&1
-}
-
-gpu 0 cuda || fail "gpu.sh failed where everything passes"
-tail -n 1 "$work/out" | grep -q '^17 passed, 0 failed$' || fail "gpu.sh counts wrongly"
-for tool in memcheck racecheck; do
-    [ "$(grep -c -e "--tool $tool .*test_cuda --each [0-3]/4\$" "$work/sanitizer")" = 4 ] || fail "no $tool of all kernels"
+# A tree that is to be carried: of 40 MiB it is taken, of more it is not, and the cause is named. What is built to be carried has
+# its cubins once, and no program that says nothing about a GPU.
+mkdir -p "$work/carried/lib"
+truncate -s 39M "$work/carried/lib/libmany.so"
+sh "$root/engine_plugin/package/tree_size.sh" "$work/carried" 40 >"$work/out" 2>&1 || fail "39 MiB are more than 40"
+truncate -s 2M "$work/carried/test_more"
+if sh "$root/engine_plugin/package/tree_size.sh" "$work/carried" 40 >"$work/out" 2>&1; then fail "41 MiB are less than 40"; fi
+grep -q 'has 41 MiB' "$work/out" && grep -q '^[0-9]* lib/libmany.so$' "$work/out" || fail "it does not say what is so large"
+# A compiler of straw makes cubins of three lines here, so this needs no nvcc.
+cat >"$work/nvcc" <<'END'
+#!/bin/sh
+case $* in
+*--list-gpu-code*) echo sm_90 ;;
+*--version*) echo "release 13.0" ;;
+esac
+for argument in "$@"; do
+    [ "${output-}" != next ] || { echo cubin >"$argument"; output=; }
+    [ "$argument" != -o ] || output=next
 done
-grep -q ', 0 places$' "$work/out" || fail "gpu.sh does not say that the sanitizers found nothing"
-touch "$work/hazard"
-if gpu 0 cuda --only sanitize; then fail "a race passed"; fi
-grep -q '^ *8 Error: Race .* straw_d64' "$work/out" || fail "gpu.sh does not name the kernel that has a race"
-rm "$work/hazard"
-gpu 0 cuda || fail "gpu.sh failed where everything passes"
-for file in summary.json overlay.png results.tar.gz demo/report.json; do
-    [ -s "$work/gpu/$file" ] || fail "gpu.sh left no $file"
+END
+chmod +x "$work/nvcc"
+cmake -S "$root" -B "$work/gpu" --preset gpu -DTANDEM_NVCC="$work/nvcc" >"$work/out" 2>&1 || fail "the preset gpu does not configure"
+grep -q 'CUDA kernels: .*90a' "$work/out" || fail "the preset gpu has no cubins"
+cmake --build "$work/gpu" --target help >"$work/targets"
+for target in test_cuda test_vk test_daemon_gpu soak tandemd_faulty tandem_cubins_shared tandem_tree_size; do
+    grep -qw "$target" "$work/targets" || fail "the preset gpu does not build $target"
 done
-python3 -c 'import json, sys
-s = json.load(open(sys.argv[1]))
-assert (s["gpu"], s["driver"], s["passed"], s["failed"]) == ("GPU of straw", "1.2.3", 17, 0), s
-assert [x["name"] for x in s["steps"]].count("test_cuda") == 1 and all(x["seconds"] >= 0 for x in s["steps"])' \
-    "$work/gpu/summary.json" || fail "summary.json is wrong"
-tar -tzf "$work/gpu/results.tar.gz" | grep -q 'results/logs/test_cuda.log' || fail "the logs are not in results.tar.gz"
-gpu 0 cuda --only=tests || fail "--only tests failed"
-tail -n 1 "$work/out" | grep -q '^3 passed, 0 failed$' || fail "--only tests does more"
-[ ! -e "$work/gpu/overlay.png" ] || fail "an older overlay.png was left"
-if gpu 77 cuda --only tests; then fail "a skip passed although there is a GPU"; fi
-if gpu 1 cuda --only tests; then fail "a failure passed"; fi
-tail -n 1 "$work/out" | grep -q '^2 passed, 1 failed$' || fail "a failure is not counted"
-cp "$work/tree/test_cuda" "$work/tree/test_daemon_gpu"
-printf 'test_daemon_gpu\ntest_cuda\n' >"$work/tree/gpu_tests.txt"
-gpu 0 cuda || fail "gpu.sh failed with two programs"
-python3 -c 'import json, sys
-names = [x["name"] for x in json.load(open(sys.argv[1]))["steps"]]
-assert names.index("demo-ladder") < names.index("test_cuda") < names.index("probe-fp22") < names.index("test_daemon_gpu"), names' \
-    "$work/gpu/summary.json" || fail "what loses a context does not come behind what draws and all other programs"
-rm "$work/tree/test_daemon_gpu"
-for program in test_1 test_2 test_3 test_4 test_5 test_faults test_cuda; do
-    [ -e "$work/tree/$program" ] || cp "$work/tree/test_cuda" "$work/tree/$program"
-    echo $program
-done >"$work/tree/gpu_tests.txt"
-gpu 0 cuda --only tests || fail "gpu.sh failed with seven programs"
-python3 -c 'import json, sys
-names = [x["name"] for x in json.load(open(sys.argv[1]))["steps"]]
-assert sorted(names[:7]) == ["test_1", "test_2", "test_3", "test_4", "test_5", "test_cuda", "test_faults"], names' \
-    "$work/gpu/summary.json" || fail "programs that run at a time are not each run once"
-rm "$work/tree"/test_[1-5] "$work/tree/test_faults"
-echo test_cuda >"$work/tree/gpu_tests.txt"
-if gpu 0 cpu --only demo; then fail "the demo passed on the CPU"; fi
-if gpu 0 cuda --only nothing; then fail "--only nothing was taken"; fi
-if gpu 0 cuda --deps "$work/gpu"; then fail "--deps without .deb files was taken"; fi
-if command -v dpkg-deb >/dev/null 2>&1; then
-    mkdir -p "$work/straw/DEBIAN" "$work/straw/usr/lib/x86_64-linux-gnu" "$work/debs"
-    printf 'Package: straw\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: straw\n' \
-        >"$work/straw/DEBIAN/control"
-    echo straw >"$work/straw/usr/lib/x86_64-linux-gnu/libstraw.so.1"
-    dpkg-deb --root-owner-group -b "$work/straw" "$work/debs/straw.deb" >/dev/null
-    printf '#!/bin/sh\ngrep straw "${LD_LIBRARY_PATH%%%%:*}/libstraw.so.1"\n' >"$work/tree/test_cuda"
-    gpu 0 cuda --only tests --deps "$work/debs" || fail "what --deps holds is not found"
-fi
-echo test_gone >>"$work/tree/gpu_tests.txt"
-if gpu 0 cuda --only tests; then fail "a program that is not there passed"; fi
-printf '#!/bin/sh\nexit 9\n' >"$work/bin/nvidia-smi"
-if gpu 0 cuda; then fail "gpu.sh passed without a GPU"; fi
-grep -q 'no NVIDIA GPU' "$work/out" || fail "gpu.sh does not say that there is no GPU"
+for target in test_kernels test_choice fuzz_server emu_90; do
+    if grep -qw "$target" "$work/targets"; then fail "the preset gpu carries $target"; fi
+done
 echo "scripts are sound"

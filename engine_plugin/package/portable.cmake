@@ -22,9 +22,16 @@ foreach(folder demo tests)
     get_property(more DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} PROPERTY BUILDSYSTEM_TARGETS)
     list(APPEND targets ${more})
 endforeach()
+set(linked)
 foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)
     if(type MATCHES "EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY")
         target_link_options(${target} PRIVATE -s -Wl,--enable-new-dtags)
+        list(APPEND linked ${target})
     endif()
 endforeach()
+
+# Behind all else: a tree that has become too large to be carried is none.
+add_custom_target(tandem_tree_size ALL sh ${PROJECT_SOURCE_DIR}/engine_plugin/package/tree_size.sh ${PROJECT_BINARY_DIR} 40
+    COMMENT "Weighing the tree" VERBATIM)
+add_dependencies(tandem_tree_size ${linked})

@@ -1,7 +1,8 @@
-# Compiles kernels.cu into IMAGE, ".../sm_<arch>.cubin" or ".../compute_<arch>.ptx"; what ptxas says goes to IMAGE.log.
+# Compiles kernels.cu into IMAGE, ".../sm_<arch>.cubin" or ".../compute_<arch>.ptx", and packs it as IMAGE.gz. What ptxas says
+# goes to IMAGE.log, and behind it PTX's entries and the image's size. KEEP: the image itself stays as well.
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -D NVCC=... -D ROOT=<project> -D IMAGE=... -P nvcc.cmake
+# cmake -D NVCC=... -D ROOT=<project> -D IMAGE=... -D KEEP=ON -P nvcc.cmake
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(arch ${IMAGE} NAME_WLE)
 if(IMAGE MATCHES "\\.ptx$")
@@ -17,4 +18,15 @@ file(WRITE ${IMAGE}.log "${text}")
 if(result)
     file(REMOVE ${IMAGE})
     message(FATAL_ERROR "nvcc failed for ${arch}:\n${text}")
+endif()
+if(IMAGE MATCHES "\\.ptx$")
+    file(STRINGS ${IMAGE} entries REGEX "\\.entry ")
+    list(JOIN entries "\n" entries)
+    file(APPEND ${IMAGE}.log "${entries}\n")
+endif()
+file(SIZE ${IMAGE} bytes)
+file(APPEND ${IMAGE}.log "image of ${bytes} bytes\n")
+execute_process(COMMAND gzip -9 -n -c ${IMAGE} OUTPUT_FILE ${IMAGE}.gz COMMAND_ERROR_IS_FATAL ANY)
+if(NOT KEEP)
+    file(REMOVE ${IMAGE})
 endif()

@@ -1,4 +1,4 @@
-# Writes TABLE, a C file with td_cubins(): the bytes of IMAGES, gzipped beside them, and what ptxas said about each entry.
+# Writes TABLE, a C file with td_cubins(): the bytes of IMAGES, from IMAGE.gz, and what IMAGE.log says about each entry.
 # SPDX-License-Identifier: Apache-2.0
 #
 # cmake -D "IMAGES=a;b" -D TABLE=... -P table.cmake
@@ -9,13 +9,12 @@ set(rows "")
 foreach(image IN LISTS IMAGES)
     get_filename_component(arch ${image} NAME_WLE)
     string(REGEX REPLACE "[^0-9]" "" sm ${arch})
-    execute_process(COMMAND gzip -9 -n -c ${image} OUTPUT_FILE ${image}.gz COMMAND_ERROR_IS_FATAL ANY)
     string(APPEND blobs "BLOB(${arch}, \"${image}.gz\")\n")
     string(APPEND entries "static const td_cubin_entry entries_${arch}[] = {\n")
     set(entry_count 0)
     if(image MATCHES "\\.ptx$") # registers are known once the driver has compiled it
         set(ptx true)
-        file(STRINGS ${image} lines REGEX "\\.entry ")
+        file(STRINGS ${image}.log lines REGEX "\\.entry ")
         foreach(line IN LISTS lines)
             string(REGEX REPLACE ".*\\.entry ([A-Za-z0-9_]+).*" "\\1" name "${line}")
             string(APPEND entries "    {\"${name}\", 0, 0, 0},\n")
@@ -48,7 +47,8 @@ foreach(image IN LISTS IMAGES)
         message(FATAL_ERROR "no kernel is named in ${image} or its log")
     endif()
     string(APPEND entries "};\n")
-    file(SIZE ${image} image_bytes)
+    file(STRINGS ${image}.log image_bytes REGEX "^image of [0-9]+ bytes$")
+    string(REGEX REPLACE "[^0-9]" "" image_bytes "${image_bytes}")
     file(SIZE ${image}.gz bytes)
     string(APPEND rows
         "        {${sm}, ${ptx}, blob_${arch}, ${bytes}, ${image_bytes}, entries_${arch}, ${entry_count}},\n")
@@ -64,7 +64,7 @@ set(text [=[
             ":\n.incbin \"" path "\"\n.popsection");
 @blobs@
 @entries@
-const td_cubin *td_cubins(uint32_t *count)
+__attribute__((visibility("default"))) const td_cubin *td_cubins(uint32_t *count)
 {
     static const td_cubin table[] = {
 @rows@    };
