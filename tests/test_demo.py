@@ -301,9 +301,10 @@ def check_window():
     try:
         ctypes.CDLL("libXtst.so.6"), ctypes.CDLL("libX11.so.6")
     except OSError:
-        print("      no libXtst: no key is pressed")
+        print("SKIP  a key in a window: libXtst is missing; on Debian: apt-get install libxtst6")
         return
     if not shutil.which("Xvfb") or not os.path.exists(os.path.join(build, "tandem_window.so")):
+        print("SKIP  a key in a window: there is no Xvfb, or no window was built")
         return
     ready, tell = os.pipe()
     server = subprocess.Popen(["Xvfb", "-displayfd", str(tell), "-screen", "0", "1280x720x24", "-nolisten", "tcp"],
