@@ -378,9 +378,10 @@ static void print_summary(const headless *h)
     double *ms = h->timings.frame_ms;
     const demo_report *r = &h->report;
     const demo_percentiles frame = demo_percentiles_of(ms, h->timings.count);
-    printf("%u frames of %ux%u, %s on %s, rung %s (%s)\n", h->frames, h->width, h->height,
-           demo_precision_name(r->precision),
-           r->info->device, demo_rung_name(r->info->rung), r->info->rung_reason);
+    printf("%u frames of %ux%u, %s on %s, rung %s\n", h->frames, h->width, h->height, demo_precision_name(r->precision),
+           r->info->device, demo_rung_name(r->info->rung));
+    if (r->info->rung_reason[0])
+        printf("no faster rung: %s\n", r->info->rung_reason);
     if (h->options->precision == TANDEM_PRECISION_AUTO) {
         char why[96];
         demo_adapt_text(&h->adapt, why, sizeof why);

@@ -300,7 +300,8 @@ static bool step(interactive *w, demo_trace *trace, double delta)
 static void set_title(interactive *w)
 {
     char title[160];
-    const char *precision = w->data.denoised ? demo_precision_name(w->data.precision_used) : "not filtered";
+    const bool f16 = w->data.precision_used == TANDEM_PRECISION_F16;
+    const char *precision = !w->data.denoised ? "not filtered" : f16 ? "16-bit" : "8-bit";
     snprintf(title, sizeof title, "Tandem: %s, %s, %.1f frames shown a second", w->data.scene, precision,
              w->data.frames_per_second);
     w->display->table->title(w->display->window, title);

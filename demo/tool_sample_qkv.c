@@ -148,9 +148,10 @@ int tool_sample_qkv(int argc, char **argv)
         return status;
     if (tool_can_save("--out", s.out, why, sizeof why) && make(&s, &list, why, sizeof why) &&
         tool_save(s.out, &list, why, sizeof why))
-        printf("q, k and v [%llu,%llu,%llu,%llu] %s, %s -> %s\n", (unsigned long long)s.batch,
-               (unsigned long long)s.heads, (unsigned long long)s.n, (unsigned long long)s.d,
-               s.dtype, s.kind, s.out);
+        printf("q, k and v [%llu,%llu,%llu,%llu] %s, %s -> %s\n"
+               "next: tandem attend --in %s --out o.safetensors --precision 8b\n",
+               (unsigned long long)s.batch, (unsigned long long)s.heads, (unsigned long long)s.n,
+               (unsigned long long)s.d, s.dtype, s.kind, s.out, s.out);
     else
         status = tool_fail("sample-qkv", "%s", why);
     tool_list_free(&list);
