@@ -242,7 +242,7 @@ static void test_idle_threads_sleep(void **state)
     uint64_t before = cpu_ns();
     usleep(1000000);
     assert_in_range(cpu_ns() - before, 0, 20 * MS); /* 2 % of a core */
-    /* A run a frame costs its threads no more than they may look for another, whatever libgomp is told. */
+    /* A run a frame costs its threads no more than they may look for another. */
     before = cpu_ns();
     for (int i = 0; i < FRAMES; i++) {
         usleep(16000);
