@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "demo/tool_bench_lanes.h"
+#include "demo/tool_bench_small.h"
 #include "shaders/filter_shared.h"
 
 enum { LANES = 10, PAYLOADS = 5, LAUNCHES = 20 };
@@ -419,6 +420,12 @@ static int run(handover *h, const char *json, double seconds)
     const bench_power power = bench_nvml_read(h->nvml);
     json_t *waits = waiting(h, seconds);
     print_waiting(waits);
+    char why_not[320] = "";
+    json_t *small_job = bench_small_job(&h->targets, seconds > 0 ? seconds : 0.25, why_not, sizeof why_not);
+    if (why_not[0]) {
+        printf("a small job on the CPU: %s\n", why_not);
+        broken++;
+    }
     enqueue_recorded(h);
     enqueue_on_cuda(h);
     json_t *enqueues = enqueueing(h);
@@ -432,6 +439,7 @@ static int run(handover *h, const char *json, double seconds)
     json_object_set_new(report, "watts", json_real(power.milliwatts * 1e-3));
     json_object_set_new(report, "payloads", list);
     json_object_set_new(report, "waiting", waits);
+    json_object_set_new(report, "small_job", small_job);
     json_object_set_new(report, "enqueue", enqueues);
     json_object_set_new(report, "targets", bench_targets_json(&h->targets));
     json_object_set_new(report, "missed", json_integer(missed));

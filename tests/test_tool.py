@@ -1123,6 +1123,16 @@ class Bench(unittest.TestCase):
                 self.assertIn(re.sub(r"^desc\.rung is .*?\): ", "", lane["not_measured"]) + "\n", text)
         waits = {(w["lane"], w["by"]) for w in report["waiting"] if w["latency_us"]}
         self.assertTrue({("cpu", "tandem_point_wait"), ("cpu", "tandem_point_fd")} <= waits, waits)
+        if len(os.sched_getaffinity(0)) > 1:
+            small = report["small_job"]
+            rows = {(r["beside"], r["pace"]): r for r in small["rows"]}
+            paces = ("one after the other", "240 a second")
+            self.assertEqual(set(rows), {(b, p) for b in ("quiet", "beside a busy thread") for p in paces})
+            for row in rows.values():
+                self.assertGreater(self.spread(row["latency_us"]), 10)
+                self.assertTrue(row["latency_us"]["median"] <= row["p95_us"] <= row["latency_us"]["p99"], row)
+            self.assertLess(small["idle_core"], 0.02)
+            self.assertEqual(sum("small job" in t["target"] for t in report["targets"]), 5)
 
     def test_attention(self):
         report, text = self.run_bench("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1",
