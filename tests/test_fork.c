@@ -26,7 +26,7 @@
 #define MS 1000000ull
 #define PATIENCE (20000 * MS)
 #define CALL_NS (200 * MS) /* what a call in the child may take on a busy machine */
-enum { ROWS = 64, DIM = 32, VIEW_BYTES = ROWS * DIM * 4 };
+enum { ROWS = 512, DIM = 32, VIEW_BYTES = ROWS * DIM * 4 };
 
 static char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
 
@@ -189,12 +189,28 @@ enum { CALLS = sizeof calls / sizeof *calls };
 _Static_assert(CALLS + 4 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
                "a function of the table is missing here");
 
+/* A child may have sessions of its own, and compute on as many threads as its parent. */
+static int compute_alone(rig *own)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_ticket ticket;
+
+    open_rig(own, NULL, NULL);
+    ticket = submit(own);
+    if (tandem_timeline_signal(own->s, own->engines, own->value) != TANDEM_OK ||
+        tandem_wait(own->s, ticket, PATIENCE, &report) != TANDEM_OK || report.state != TANDEM_JOB_DONE) {
+        print_error("a job of the child's own ended %u\n", report.state);
+        return 5;
+    }
+    return tandem_session_destroy(&own->s) == TANDEM_OK ? 0 : 6;
+}
+
 /* 0, or the number of the call that went wrong and how: exit statuses of a child, which reports nothing else. */
 static int be_the_child(rig *r, uint32_t only)
 {
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1};
-    tandem_session *const before = r->s, *own = NULL;
+    tandem_session *const before = r->s;
     const unsigned errors = atomic_load(&r->errors);
+    rig own;
 
     alarm(20); /* a call that hangs */
     for (uint32_t i = 0; i < CALLS; i++) {
@@ -221,9 +237,7 @@ static int be_the_child(rig *r, uint32_t only)
     }
     if (r->s != before || atomic_load(&r->errors) != errors)
         return 4;
-    if (tandem_session_create(&desc, &own) != TANDEM_OK || tandem_session_destroy(&own) != TANDEM_OK)
-        return 5;
-    return 0;
+    return compute_alone(&own);
 }
 
 static void fork_child(rig *r, uint32_t only)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -2232,6 +2233,32 @@ static void test_demotion(void **state)
     vku_close(&other);
 }
 
+/* The engine waits for a point whose job was refused. (A job behind that wait would need a GPU: the fake one runs kernels
+ * as they are submitted.) */
+static void test_refused_point(void **state)
+{
+    tandem_ticket ticket;
+    tandem_job job;
+    uint64_t begin;
+
+    (void)state;
+    enter();
+    job = job_on(w.lanes[0].mem);
+    job.signal = (tandem_point){w.ours, 1};
+    job.op.attention.head_dim = 33;
+    assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_ARG);
+    assert_int_equal(vku_submit(&gpu, VK_NULL_HANDLE, (vku_point){w.our_semaphore, 1}, (vku_point){0}, w.lanes[0].fence),
+                     VK_SUCCESS);
+    begin = td_now_ns();
+    alarm(60);
+    OK(tandem_session_destroy(&w.s));
+    alarm(0);
+    assert_true(td_now_ns() - begin < 6000000000u);
+    assert_int_equal(gpu.WaitForFences(gpu.device, 1, &w.lanes[0].fence, VK_TRUE, 6000000000u), VK_SUCCESS);
+    OK(create_session(&gpu, 0, true)); /* for leave() to destroy */
+    leave();
+}
+
 /* The device is gone: everything ends, and says so. */
 static void test_lost(void **state)
 {
@@ -2519,6 +2546,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_secondary),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_demotion),
+        cmocka_unit_test(test_refused_point),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_lost_while_recorded),
     };
