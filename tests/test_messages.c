@@ -476,13 +476,19 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL long_gipa(VkInstance instance, c
     return (PFN_vkVoidFunction)long_properties;
 }
 
+static void keep_info(void *user, int level, const char *text)
+{
+    if (level == TANDEM_LOG_INFO && !strncmp(text, "session on", 10))
+        snprintf(user, 1300, "%s", text);
+}
+
 static void test_rung_reason(void **state)
 {
     const vku_options options = {.without = {"VK_EXT_external_memory_host"}};
     tandem_info info = {.struct_bytes = sizeof info};
     tandem_vulkan vulkan;
     tandem_session *s;
-    char *kept, *end;
+    char *kept, *end, line[1300] = "";
     vku vk;
 
     (void)state;
@@ -496,11 +502,13 @@ static void test_rung_reason(void **state)
                              .queue_family = vk.queue_family, .enabled_extension_count = vk.extension_count,
                              .enabled_extensions = vk.extensions, .enabled_features = &vk.features};
     assert_int_equal(tandem_session_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
-                                                                  .backend = TANDEM_BACKEND_CPU, .vulkan = &vulkan},
+                                                                  .backend = TANDEM_BACKEND_CPU, .vulkan = &vulkan,
+                                                                  .log = keep_info, .user = line},
                                            &s),
                      TANDEM_OK);
     assert_int_equal(tandem_session_info(s, &info), TANDEM_OK);
     assert_int_equal(info.rung, TANDEM_RUNG_COPY);
+    expect_in(line, "VK_EXT_external_memory_host is not enabled; the CPU was asked for)"); /* the log has room */
     expect_in(info.rung_reason, "cpu: the CPU cannot share memory with 'the Longest Name");
     kept = strchr(info.rung_reason, '\'') + 1;
     end = info.rung_reason + strlen(info.rung_reason) - 3;

@@ -241,7 +241,8 @@ struct tandem_session {
     uint64_t held_ns, late_ns; /* td_lane_held() */
     bool foreign;     /* a lane whose timelines are other processes': only the GPU can read them */
     bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
-    char rung_reason[256], device_name[128], isa[32];
+    char rung_reason[TD_WHY_BYTES]; /* in tandem_info as far as it fits */
+    char device_name[128], isa[32];
     td_vk *vk;
     td_vk_queue queue;    /* tandem_vulkan's, or none */
     td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them; */
@@ -253,7 +254,7 @@ struct tandem_session {
     td_target target;
     struct td_choice_table *given; /* desc.tuning, or NULL */
     uint32_t tuning;               /* tandem_tuning */
-    char tuning_reason[256];
+    char tuning_reason[TD_WHY_BYTES]; /* the same */
     td_remote *remote; /* NULL: this process computes */
     bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
     VkQueryPool record_queries; /* of the next tandem_record(), see td_stream_submit: for benches */

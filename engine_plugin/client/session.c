@@ -543,11 +543,11 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     info->backend = s->backend;
     info->rung = s->rung;
     info->cpu_threads = s->threads;
-    memcpy(info->rung_reason, s->rung_reason, sizeof info->rung_reason);
+    td_text(info->rung_reason, sizeof info->rung_reason, "%s", s->rung_reason);
     memcpy(info->device, s->device_name, sizeof info->device);
     memcpy(info->isa, s->isa, sizeof info->isa);
     info->tuning = s->tuning;
-    memcpy(info->tuning_reason, s->tuning_reason, sizeof info->tuning_reason);
+    td_text(info->tuning_reason, sizeof info->tuning_reason, "%s", s->tuning_reason);
     if (s->vk)
         memcpy(info->device_uuid, td_vk_get_caps(s->vk)->device_uuid, sizeof info->device_uuid);
     if (s->cu) {
