@@ -33,11 +33,14 @@
  *   lse            ((base + log2(l)) - LOG2_448) * ln 2 (+ lse_bias * softmax scale), -inf where l is 0
  * attn_8b_wgmma does some of that in another order; per row, after each 64 keys, P being 2^(S - top):
  *   here           the largest (float)dot * c of the 64 keys, c = (q_scale * sl2) * k_scale
- *   top            if here > top + LATE_LIMIT: next = here - max(LATE_LIMIT - HEADROOM, |here| * 2^-23), what is added up
- *                  (O, l, R) is multiplied by ex2(top - next), R by that rounded to fp16, top = next; else it stays. It begins as -inf
- *   P              ex2(fma((float)dot, c, -top)), never above 2^LATE_LIMIT but for what S was rounded by, which tells
- *                  from |S| of 2^20 on: from 2^26 on codes saturate, keys within the spacing of floats count alike, and R
- *                  overflows where 84 of 256 keys do. Its code is 0 where masked, NaN for a bad key
+ *   P              ex2(fma((float)dot, c, -top)); ex2((float)dot * c - top), each rounded, where top is far. Its code is 0 where
+ *                  masked, NaN for a bad key
+ *   far            |top| >= FAR_BASE, and finite. There floats are further apart than P's limit is above 1: fma would be exact but its
+ *                  top not, and P 0 or infinite. With a product that is rounded as top is, the largest P is 1
+ *   top            if here - top (+ |here| * HALF_STEP where top is not far) > LATE_LIMIT: next = here - (LATE_LIMIT - HEADROOM), or
+ *                  here if that or here is far; what is added up (O, l, R) is multiplied by ex2(top - next), R by that rounded to
+ *                  fp16, top = next; else it stays. It begins as -inf. So no P is above 2^LATE_LIMIT: where top is not far, here is
+ *                  at most 2 off the largest score, and next 1 off here - 3
  *   R              P codes * V codes over 256 keys (at d_pad 256: 128) in fp16, and l's part with V codes of 1; then O += R, l += its part
  *   O, lse         (O * (1 / l)) * v_scale + v_mean; (top + log2(l)) * ln 2
  * The same P with the same offset is used by the fp16 kinds: their P code is f16(P), and their mma accumulates straight
@@ -85,7 +88,8 @@
 #define TD_HOPPER_THREADS(groups) (128u * ((groups) + 1u))
 #define TD_LATE_LIMIT_LOG2 7.0f /* P at most, */
 #define TD_HEADROOM_LOG2 4.0f   /* and how far below that it is when its base is set */
-#define TD_BASE_STEP 0x1p-23f   /* times a score: at least how far floats of its size are apart */
+#define TD_FAR_BASE 0x1p26f     /* the least base that is far, see above */
+#define TD_HALF_STEP 0x1p-24f   /* times a score: at most what it was rounded by */
 #define TD_HOPPER_ROW_BYTES(d_pad) ((d_pad) <= 32u ? 32u : (d_pad) <= 64u ? 64u : 128u)
 #define TD_HOPPER_STAGE_BYTES(d_pad) (128u * TD_HOPPER_ROW_BYTES(d_pad) + ((d_pad) + 8u) * 128u + 1024u)
 #define TD_HOPPER_SHARED_BYTES(d_pad, groups, splits)                                                                 \
@@ -363,7 +367,7 @@ typedef struct td_params_attention {
  * share heads; with `pair` 2 it takes pairs of tiles so: with a causal mask a long and a short one, else each head's longest
  * come first. A row of Q, K or V is cut into parts of 128 bytes. */
 #define TD_F16_TOP_LOG2 8.0f    /* P when its base is set, */
-#define TD_F16_LIMIT_LOG2 15.0f /* and at most, while scores are below 2^27; then it may be 0 or infinite */
+#define TD_F16_LIMIT_LOG2 15.0f /* and at most; where its base would be far, it is 1 when that is set, as above */
 #define TD_F16_KEYS(d) ((d) <= 64u ? 64u : 128u) /* a step */
 #define TD_F16_GROUPS 2u /* of a tile */
 #define TD_F16_STAGES(d) ((d) <= 64u ? 4u : 2u)

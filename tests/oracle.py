@@ -156,13 +156,14 @@ def exact(q, k, v, causal=False, scale=0.0):
     group = h // k.shape[1]
     q, k, v = (np.asarray(x, f64) for x in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
     s = np.einsum("bhid,bhjd->bhij", q, k) * (f64(f32(scale)) if scale else 1 / np.sqrt(f64(d)))
-    s = np.where(visible(n, k.shape[2], causal), s, -np.inf)
+    poisoned = ~np.isfinite(q).all(-1)[..., :, None] | ~(np.isfinite(k) & np.isfinite(v)).all(-1)[..., None, :]
+    s = np.where(visible(n, k.shape[2], causal), np.where(poisoned, np.nan, s), -np.inf)
     m = s.max(-1, keepdims=True)
     m = np.where(np.isneginf(m), 0, m)
     p = np.exp(s - m)
     l = p.sum(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        o = np.where(l > 0, np.einsum("bhij,bhjd->bhid", p, v) / l, 0)
+        o = np.where(l == 0, 0, np.einsum("bhij,bhjd->bhid", p, v) / l)
         return o, (m + np.log(l))[..., 0]
 
 

@@ -4,10 +4,7 @@
  *
  * test_kernels [--seed N] [--quick]; the seed decides in which order threads run, and when what they started happens.
  */
-#define _GNU_SOURCE /* dlinfo */
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,109 +19,18 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/probe.h"
 #include "tests/attention_compare.h"
-#include "tests/emu/launch.h"
+#include "tests/emu_modules.h"
 
-enum { THREADS = 2, MOST_ENTRIES = 128 };
+enum { THREADS = 2 };
 
 static uint64_t seed = 1;
 static bool quick;
-
-/* The kernels of an architecture, built for this machine. */
-typedef struct module {
-    uint32_t sm;
-    void *library;
-    emu_run_fn *run;
-    const char *entries[MOST_ENTRIES];
-    bool was_run[MOST_ENTRIES];
-    size_t entry_count;
-} module;
-static module modules[] = {{.sm = 80}, {.sm = 89}, {.sm = 90}, {.sm = 120}};
-static module broken;
+static em_module broken;
 
 static void must(tandem_status status, const char *why)
 {
     if (status)
         fail_msg("status %d: %s", (int)status, why);
-}
-
-static bool open_module(module *it, const char *name)
-{
-    char path[1000];
-
-    snprintf(path, sizeof path, "%s/%s", TD_EMU_FOLDER, name);
-    it->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!it->library) {
-        fprintf(stderr, "%s\n", dlerror());
-        return false;
-    }
-    *(void **)&it->run = dlsym(it->library, "emu_run");
-
-    /* Its symbols are its kernels. */
-    struct link_map *map;
-    if (!it->run || dlinfo(it->library, RTLD_DI_LINKMAP, &map))
-        return false;
-    const ElfW(Sym) *symbols = NULL;
-    const ElfW(Word) *hash = NULL;
-    const char *names = NULL;
-    for (const ElfW(Dyn) *at = map->l_ld; at->d_tag != DT_NULL; at++) {
-        if (at->d_tag == DT_SYMTAB)
-            symbols = (const ElfW(Sym) *)at->d_un.d_ptr;
-        if (at->d_tag == DT_STRTAB)
-            names = (const char *)at->d_un.d_ptr;
-        if (at->d_tag == DT_HASH)
-            hash = (const ElfW(Word) *)at->d_un.d_ptr;
-    }
-    for (uint32_t i = 0; symbols && names && hash && i < hash[1]; i++) {
-        const char *symbol = names + symbols[i].st_name;
-        if (symbols[i].st_shndx == SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC ||
-            strcmp(symbol, "emu_run") == 0 || strncmp(symbol, "_Z", 2) == 0) /* the C++ library's */
-            continue;
-        if (it->entry_count == MOST_ENTRIES)
-            return false;
-        it->entries[it->entry_count++] = symbol;
-    }
-    return it->entry_count > 0;
-}
-
-static module *module_of(uint32_t sm)
-{
-    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
-        if (modules[i].sm == sm)
-            return &modules[i];
-    fail_msg("no kernels for sm_%u", sm);
-    return NULL;
-}
-
-/* 0, or -1 and why. */
-static int launch(module *on, const char *entry, emu_launch *it)
-{
-    for (size_t i = 0; i < on->entry_count; i++)
-        if (strcmp(on->entries[i], entry) == 0)
-            on->was_run[i] = true;
-    it->kernel = dlsym(on->library, entry);
-    if (!it->kernel)
-        fail_msg("sm_%u has no kernel %s", on->sm, entry);
-    return on->run(it);
-}
-
-static void launch_record(module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t run_seed)
-{
-    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
-    char why[1600] = "";
-    emu_launch it = {.grid = record->grid[0],
-                     .block = record->block[0],
-                     .shared_bytes = record->shared_bytes,
-                     .cluster = record->flags & TD_RECORD_CLUSTER ? record->cluster : 1,
-                     /* blocks of prepare_kv wait for others, whose numbers are lower */
-                     .together = strncmp(record->kernel->entry, "prepare_kv", 10) == 0 ? 1 + run_seed % 4 : 1,
-                     .params = params,
-                     .seed = run_seed,
-                     .why = why,
-                     .why_bytes = sizeof why};
-
-    td_exec_bind(record, views, scratch, 0, params);
-    if (launch(on, record->kernel->entry, &it))
-        fail_msg("%s on sm_%u, seed %llu: %s", record->kernel->entry, on->sm, (unsigned long long)run_seed, why);
 }
 
 /* --- Cases of attention --- */
@@ -138,7 +44,7 @@ typedef struct options {
 } options;
 
 /* The plan for `sm`, run by the kernels of `on`. */
-static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
+static void check(em_module *on, uint32_t sm, const tu_shape *shape, options with)
 {
     td_target target = with.stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
     tu_tensor o, lse;
@@ -177,7 +83,7 @@ static void check(module *on, uint32_t sm, const tu_shape *shape, options with)
             if (with.prologue_only && strncmp(record->kernel->name, "attn", 4) == 0)
                 continue;
             print_message(" %s", record->kernel->entry);
-            launch_record(on, record, views, (uintptr_t)scratch, seed * 1000 + schedule);
+            em_launch_record(on, record, views, (uintptr_t)scratch, seed * 1000 + schedule);
         }
         print_message("\n");
         for (size_t i = 0; i < TU_GUARD_BYTES; i++)
@@ -251,7 +157,7 @@ static void sum_to_the_limit(tu_case *it)
 }
 
 /* A draft's bytes become the output. */
-static void check_commit(module *on, const tu_case *it, const td_target *target)
+static void check_commit(em_module *on, const tu_case *it, const td_target *target)
 {
     unsigned char *o = malloc(it->o.bytes), *lse = malloc(it->lse.bytes);
     const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->o.data, (uintptr_t)it->lse.data, 0, (uintptr_t)o, (uintptr_t)lse};
@@ -266,7 +172,7 @@ static void check_commit(module *on, const tu_case *it, const td_target *target)
     must(td_plan_commit(&op, target, &plan, why, sizeof why), why);
     assert_true(plan.scratch_bytes <= sizeof verdict);
     for (uint32_t i = 0; i < plan.record_count; i++)
-        launch_record(on, &plan.records[i], views, (uintptr_t)verdict, seed * 1000 + i);
+        em_launch_record(on, &plan.records[i], views, (uintptr_t)verdict, seed * 1000 + i);
     assert_memory_equal(o, it->o.data, it->o.bytes);
     assert_memory_equal(lse, it->lse.data, it->lse.bytes);
     free(o);
@@ -274,7 +180,7 @@ static void check_commit(module *on, const tu_case *it, const td_target *target)
 }
 
 /* A case whole, then as pieces of its heads' rows: the same bits. */
-static void check_pieces(module *on, const tu_shape *shape, td_target target, bool spoilt)
+static void check_pieces(em_module *on, const tu_shape *shape, td_target target, bool spoilt)
 {
     enum { CUT = 384 };
     unsigned char *whole[2] = {NULL, NULL};
@@ -307,7 +213,7 @@ static void check_pieces(module *on, const tu_shape *shape, td_target target, bo
             assert_non_null(scratch);
             memset(scratch, TU_POISON, it.plan.scratch_bytes);
             for (uint32_t i = 0; i < it.plan.record_count; i++)
-                launch_record(on, &it.plan.records[i], views, (uintptr_t)scratch, seed * 1000 + row);
+                em_launch_record(on, &it.plan.records[i], views, (uintptr_t)scratch, seed * 1000 + row);
             free(scratch);
         }
         if (cut == CUT)
@@ -350,7 +256,7 @@ static void test_pieces(void **state)
             target.rows = s % 2 ? TD_SHORT_ROWS : TD_BEST_ROWS;
             if (quick ? s != i % 3 : (s + i) % 4 == 3)
                 continue;
-            check_pieces(module_of(sm),
+            check_pieces(em_module_of(sm),
                          &(tu_shape){.q_len = sizes[s][0],
                                      .kv_len = sizes[s][1],
                                      .head_dim = families[i].dim,
@@ -377,7 +283,7 @@ static void check_mma(uint32_t sm)
         uint32_t heads, kv_heads, q_len, kv_len, causal;
     } sizes[] = {{1, 1, 64, 64, 0}, {2, 1, 1, 65, 1}, {1, 1, 63, 130, 1}, {2, 2, 65, 63, 0}, {1, 1, 65, 1, 1}};
     static const uint32_t lengths[] = {1, 63, 64, 65, 130};
-    module *on = module_of(sm);
+    em_module *on = em_module_of(sm);
 
     for (uint32_t p = 0; p < 3; p++)
         for (uint32_t i = 0; i < 5; i++) {
@@ -524,14 +430,14 @@ static void test_wgmma(void **state)
                                     .v_bias = 1,
                                     .seed = 70 + 5 * i + s};
 
-            check(module_of(90), 90, &shape, (options){.stream = true, .dump = true});
+            check(em_module_of(90), 90, &shape, (options){.stream = true, .dump = true});
             if (s < 2 || quick)
-                check(module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
+                check(em_module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
         }
     /* so many keys that the stages are used again, twice or more */
     for (uint32_t i = 0; i < 4; i++)
         if (!quick || i % 2 == 0)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.q_len = 2,
                               .kv_len = dims[i] <= 64 ? 1700 : 1000,
                               .head_dim = dims[i],
@@ -543,7 +449,7 @@ static void test_wgmma(void **state)
                   (options){.stream = true, .dump = i % 2, .schedules = quick ? 1 : 3});
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.heads = 1 + (q + k) % 2,
                               .q_len = lengths[q],
                               .kv_len = lengths[k] + (k > 0) * 64,
@@ -555,7 +461,7 @@ static void test_wgmma(void **state)
                               .dtype_v = 1 + q % 2,
                               .seed = 20 + 4 * q + k},
                   (options){.stream = true, .dump = k % 2, .schedules = 2});
-    check(module_of(90), 90,
+    check(em_module_of(90), 90,
           &(tu_shape){.heads = 2,
                       .q_len = 70,
                       .kv_len = 200,
@@ -567,7 +473,7 @@ static void test_wgmma(void **state)
                       .seed = 95},
           (options){.stream = true, .dump = true, .spoil = spoil_values});
     for (uint32_t i = 0; i < 12; i++) /* by both kernels of streams, and by that of command buffers */
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.q_len = 20,
                           .kv_len = 2 * TD_HOPPER_R_KEYS + 6,
                           .head_dim = dims[i / 3],
@@ -616,7 +522,7 @@ static void test_far_apart(void **state)
             if (quick && (i + s) % 4)
                 continue;
             far_apart = sizes[s];
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.q_len = 70,
                               .kv_len = 300,
                               .head_dim = kinds[i].head_dim,
@@ -630,9 +536,9 @@ static void test_far_apart(void **state)
                               .seed = 400 + s},
                   (options){.stream = kinds[i].stream, .split = kinds[i].split, .spoil = set_far_apart, .most_l1 = 0.05});
         }
-    for (uint32_t s = 0; s < 4; s++) { /* F16: below 2^27 */
+    for (uint32_t s = 0; s < 8; s++) {
         far_apart = sizes[s];
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.q_len = 70,
                           .kv_len = 300,
                           .head_dim = 64,
@@ -676,11 +582,11 @@ static void test_wgmma_256(void **state)
 
         if (quick && s != 1 && s != 3)
             continue;
-        check(module_of(90), 90, &shape, (options){.stream = true, .dump = true});
-        check(module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
+        check(em_module_of(90), 90, &shape, (options){.stream = true, .dump = true});
+        check(em_module_of(90), 90, &shape, (options){.stream = true, .schedules = quick ? 1 : 2});
     }
     for (uint32_t i = 0; i < 2; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 70,
                           .kv_len = 200,
@@ -692,7 +598,7 @@ static void test_wgmma_256(void **state)
                           .seed = 310},
               (options){.stream = true, .dump = i, .spoil = spoil_values});
     for (uint32_t i = 0; i < 4; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.q_len = 20,
                           .kv_len = 2 * TD_HOPPER_R_KEYS + 6,
                           .head_dim = 256,
@@ -721,7 +627,7 @@ static void test_wgmma_walk(void **state)
     for (uint32_t i = 0; i < 4; i++)
         for (uint32_t s = 0; s < 6; s++)
             if (!quick || (s + i) % 3 == 1)
-                check(module_of(90), 90,
+                check(em_module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
                                   .q_len = sizes[s].q_len,
@@ -741,7 +647,7 @@ static void test_wgmma_walk(void **state)
                                   .seed = 330 + 6 * i + s},
                       (options){.stream = true, .split = TD_MOST_ROWS, .schedules = quick ? 1 : 2});
     for (uint32_t i = 0; i < 4; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 270,
                           .kv_len = 600,
@@ -768,7 +674,7 @@ static void check_split(bool stream)
     for (uint32_t i = 0; i < 5; i++)
         for (uint32_t s = 0; s < 8; s++)
             if (!quick || s % 4 == i || i == 4)
-                check(module_of(90), 90,
+                check(em_module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
                                   .q_len = sizes[s].q_len,
@@ -787,7 +693,7 @@ static void check_split(bool stream)
                                   .seed = 250 + 8 * i + s},
                       (options){.stream = stream, .split = i < 4 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = quick ? 1 : 2});
     for (uint32_t i = 0; i < 6; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 70,
                           .kv_len = 200 + 200 * (i % 4),
@@ -825,7 +731,7 @@ static void test_inline_wgmma(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 8; i++) /* every entry */
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.q_len = 65,
                           .kv_len = 70,
                           .head_dim = 32 + 32 * (i % 4),
@@ -835,7 +741,7 @@ static void test_inline_wgmma(void **state)
     for (uint32_t i = 0; i < 4; i++)
         for (uint32_t s = 0; s < 5; s++)
             if (!quick || s == i)
-                check(module_of(90), 90,
+                check(em_module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
                                   .q_len = sizes[s].q_len,
@@ -854,7 +760,7 @@ static void test_inline_wgmma(void **state)
                       (options){.schedules = quick ? 1 : 3});
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.heads = 1 + (q + k) % 2,
                               .q_len = lengths[q],
                               .kv_len = lengths[k] + (k > 0) * 64,
@@ -864,7 +770,7 @@ static void test_inline_wgmma(void **state)
                               .lse = 1,
                               .seed = 170 + 4 * q + k},
                   (options){.schedules = 2});
-    check(module_of(90), 90,
+    check(em_module_of(90), 90,
           &(tu_shape){.heads = 2,
                       .q_len = 70,
                       .kv_len = 200,
@@ -890,7 +796,7 @@ static void test_direct(void **state)
             for (uint32_t s = 0; s < 4; s++) {
                 if (quick ? s != i : (s + type) % 2)
                     continue;
-                check(module_of(90), 90,
+                check(em_module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
                                   .q_len = sizes[s].q_len,
@@ -911,7 +817,7 @@ static void test_direct(void **state)
     /* so many keys that the stages are used again, twice or more */
     for (uint32_t i = 0; i < 4; i++)
         if (!quick || i % 2 == 0)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.q_len = 2,
                               .kv_len = 1000,
                               .head_dim = dims[i],
@@ -923,7 +829,7 @@ static void test_direct(void **state)
                   (options){.stream = true, .dump = false, .schedules = quick ? 1 : 3});
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.heads = 1 + (q + k) % 2,
                               .q_len = lengths[q],
                               .kv_len = lengths[k] + (k > 0) * 64,
@@ -937,7 +843,7 @@ static void test_direct(void **state)
                               .seed = 50 + 4 * q + k},
                   (options){.stream = true, .schedules = 2});
     /* a bad V in a step that the mask cuts, scores of a wide range, more tiles than blocks take at a time */
-    check(module_of(90), 90,
+    check(em_module_of(90), 90,
           &(tu_shape){.heads = 2,
                       .q_len = 150,
                       .kv_len = 170,
@@ -950,7 +856,7 @@ static void test_direct(void **state)
                       .lse = 1,
                       .seed = 90},
           (options){.stream = true, .spoil = spoil_values});
-    check(module_of(90), 90,
+    check(em_module_of(90), 90,
           &(tu_shape){.q_len = 40,
                       .kv_len = 400,
                       .head_dim = 64,
@@ -965,7 +871,7 @@ static void test_direct(void **state)
     /* bases that move at every step, that stay though sums are large */
     for (uint32_t i = 0; i < 4; i++)
         for (uint32_t s = 0; s < 2; s++)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.q_len = 130 + 64 * s,
                               .kv_len = 500 + s,
                               .head_dim = dims[i],
@@ -978,7 +884,7 @@ static void test_direct(void **state)
                               .seed = 93 + 2 * i + s},
                   (options){.stream = true, .split = TD_MOST_ROWS, .spoil = s ? sum_to_the_limit : move_bases});
     for (uint32_t causal = 0; causal < 2 && !quick; causal++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.batch = 23,
                           .heads = 13,
                           .q_len = 4,
@@ -1008,7 +914,7 @@ static void test_direct_teams(void **state)
         for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++) {
             if (quick && (s + type) % 3)
                 continue;
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.batch = sizes[s].batch,
                               .heads = sizes[s].heads,
                               .kv_heads = sizes[s].kv_heads,
@@ -1029,7 +935,7 @@ static void test_direct_teams(void **state)
         }
     /* bad values, of V in steps that the mask cuts, too; scores of a wide range, bases that move, that stay */
     for (uint32_t i = 0; i < 8; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 150 + 64 * (i % 2),
                           .kv_len = 170 + 300 * (i / 4),
@@ -1064,7 +970,7 @@ static void test_direct_split(void **state)
                 const uint32_t type = 1 + (s + i / 2 + members) % 2;
                 if (quick && s % 4 != (i + members) % 4)
                     continue;
-                check(module_of(90), 90,
+                check(em_module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
                                   .q_len = sizes[s].q_len,
@@ -1086,7 +992,7 @@ static void test_direct_split(void **state)
             }
     for (uint32_t q = 0; q < 4 && !quick; q++)
         for (uint32_t k = 0; k < 4; k++)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.heads = 1 + (q + k) % 2,
                               .q_len = lengths[q],
                               .kv_len = lengths[k] + k % 3 * 128,
@@ -1101,7 +1007,7 @@ static void test_direct_split(void **state)
                   (options){.stream = true, .split = k % 2 ? TD_SPLIT_ROWS : TD_PAIR_ROWS, .schedules = 2});
     /* bad values, of V in steps that the mask cuts, too; scores of a wide range */
     for (uint32_t i = 0; i < 8; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.heads = 2,
                           .q_len = 150,
                           .kv_len = 170,
@@ -1119,7 +1025,7 @@ static void test_direct_split(void **state)
                         .spoil = i % 4 == 1 ? NULL : spoil_values});
     /* every entry */
     for (uint32_t i = 0; i < 10; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.q_len = 65,
                           .kv_len = 70,
                           .head_dim = i < 8 ? dims[i % 4] : 64,
@@ -1146,7 +1052,7 @@ static void test_direct_inline(void **state)
             for (uint32_t s = 0; s < 5; s++) {
                 if (quick ? s != i || (s + type) % 2 : (s + type) % 2)
                     continue;
-                check(module_of(90), 90,
+                check(em_module_of(90), 90,
                       &(tu_shape){.heads = sizes[s].heads,
                                   .kv_heads = sizes[s].kv_heads,
                                   .q_len = sizes[s].q_len,
@@ -1166,7 +1072,7 @@ static void test_direct_inline(void **state)
             }
     for (uint32_t q = 0; q < 8 && !quick; q++)
         for (uint32_t k = 0; k < 8; k++)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.heads = 1 + (q + k) % 2,
                               .q_len = lengths[q],
                               .kv_len = lengths[k] + (k % 2) * 64,
@@ -1182,7 +1088,7 @@ static void test_direct_inline(void **state)
     /* a bad V in steps that the mask cuts, scores of a wide range, blocks with several tiles of rows */
     for (uint32_t i = 0; i < 4; i++)
         if (!quick || i == 3)
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.heads = 2,
                               .q_len = 150,
                               .kv_len = 170,
@@ -1195,7 +1101,7 @@ static void test_direct_inline(void **state)
                               .lse = 1,
                               .seed = 390 + i},
                   (options){.spoil = spoil_values, .schedules = quick ? 1 : 3});
-    check(module_of(90), 90,
+    check(em_module_of(90), 90,
           &(tu_shape){.q_len = 40,
                       .kv_len = 400,
                       .head_dim = 64,
@@ -1209,7 +1115,7 @@ static void test_direct_inline(void **state)
           (options){0});
     /* every entry: long and short blocks of both types */
     for (uint32_t i = 0; i < 16; i++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.q_len = 65,
                           .kv_len = 70,
                           .head_dim = dims[i % 4],
@@ -1220,7 +1126,7 @@ static void test_direct_inline(void **state)
                           .seed = 400 + i},
               (options){.split = i < 8 ? TD_SHORT_ROWS : TD_MOST_ROWS, .schedules = 1});
     for (uint32_t causal = 0; causal < 2 && !quick; causal++)
-        check(module_of(90), 90,
+        check(em_module_of(90), 90,
               &(tu_shape){.batch = 23,
                           .heads = 13,
                           .q_len = 4,
@@ -1264,7 +1170,7 @@ static void test_prepare(void **state)
 
             if ((quick && s != i && s != 4 + i % 2) || (s == 6 && (dims[i] != 128 || no_clusters)))
                 continue;
-            check(module_of(90), 90,
+            check(em_module_of(90), 90,
                   &(tu_shape){.batch = sizes[s].batch,
                               .heads = sizes[s].heads,
                               .kv_heads = sizes[s].kv_heads,
@@ -1304,9 +1210,9 @@ static void test_probes(void **state)
     }
     float *got = malloc(tiles * TD_PROBE_ELEMENTS * sizeof *got);
     assert_non_null(got);
-    for (size_t m = 0; m < sizeof modules / sizeof *modules; m++)
+    for (size_t m = 0; m < EM_MODULES; m++)
         for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
-            td_target target = td_target_for_sm(modules[m].sm);
+            td_target target = td_target_for_sm(em_modules[m].sm);
             uint64_t views[TD_PROBE_VIEWS];
 
             target.twin = true;
@@ -1317,7 +1223,7 @@ static void test_probes(void **state)
                 views[i] = (uintptr_t)arrays[i];
             must(td_exec_cpu_run(&plan, views, 0, THREADS, NULL), "the twin");
             views[TD_PROBE_D] = (uintptr_t)got;
-            launch_record(&modules[m], &plan.records[0], views, 0, seed);
+            em_launch_record(&em_modules[m], &plan.records[0], views, 0, seed);
             assert_memory_equal(got, arrays[TD_PROBE_D], tiles * TD_PROBE_ELEMENTS * sizeof *got);
         }
     for (int i = 0; i < TD_PROBE_VIEWS; i++)
@@ -1328,7 +1234,7 @@ static void test_probes(void **state)
 static void test_stamp(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < sizeof modules / sizeof *modules; m++) {
+    for (size_t m = 0; m < EM_MODULES; m++) {
         _Alignas(16) td_stamp slot = {0};
         uint64_t completed = 0, params[TD_PARAM_BYTES / 8] = {0};
         char why[200] = "";
@@ -1338,7 +1244,7 @@ static void test_stamp(void **state)
             const td_params_stamp stamp = {
                 .slot = &slot, .completed = end ? &completed : NULL, .sequence = 7 + end, .end = end};
             memcpy(params, &stamp, sizeof stamp);
-            if (launch(&modules[m], "stamp", &it))
+            if (em_launch(&em_modules[m], "stamp", &it))
                 fail_msg("stamp: %s", why);
         }
         assert_int_equal(slot.begun, 7);
@@ -1355,17 +1261,17 @@ static void test_every_entry_was_run(void **state)
     const td_cubin *cubins = td_cubins(&cubin_count);
 
     (void)state;
-    for (size_t m = 0; m < sizeof modules / sizeof *modules; m++) {
-        for (size_t i = 0; i < modules[m].entry_count; i++)
-            if (!modules[m].was_run[i]) {
-                print_message("    %s of sm_%u was not run\n", modules[m].entries[i], modules[m].sm);
+    for (size_t m = 0; m < EM_MODULES; m++) {
+        for (size_t i = 0; i < em_modules[m].entry_count; i++)
+            if (!em_modules[m].was_run[i]) {
+                print_message("    %s of sm_%u was not run\n", em_modules[m].entries[i], em_modules[m].sm);
                 missing++;
             }
-        print_message("    sm_%u: %zu entries\n", modules[m].sm, modules[m].entry_count);
+        print_message("    sm_%u: %zu entries\n", em_modules[m].sm, em_modules[m].entry_count);
         for (uint32_t c = 0; c < cubin_count; c++)
-            for (uint32_t e = 0; !cubins[c].ptx && cubins[c].sm == modules[m].sm && e < cubins[c].entry_count; e++)
-                if (!dlsym(modules[m].library, cubins[c].entries[e].entry))
-                    fail_msg("the emulator has no %s of sm_%u", cubins[c].entries[e].entry, modules[m].sm);
+            for (uint32_t e = 0; !cubins[c].ptx && cubins[c].sm == em_modules[m].sm && e < cubins[c].entry_count; e++)
+                if (!dlsym(em_modules[m].library, cubins[c].entries[e].entry))
+                    fail_msg("the emulator has no %s of sm_%u", cubins[c].entries[e].entry, em_modules[m].sm);
     }
     assert_int_equal(missing, 0);
 }
@@ -1400,7 +1306,7 @@ static void run_mistaken(const mistaken *it, uint32_t mistake, uint32_t *want, u
                           .why_bytes = sizeof text};
 
         memset(out, TU_POISON, sizeof out);
-        if (launch(&broken, it->kernel, &run)) {
+        if (em_launch(&broken, it->kernel, &run)) {
             (*failed)++;
             snprintf(why, why_bytes, "%s", text);
         } else if (mistake == 0 && s == 0) {
@@ -1484,14 +1390,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "usage: test_kernels [--seed N] [--quick]\n");
             return 2;
         }
-    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
-        char name[40];
-
-        snprintf(name, sizeof name, "libemu_%u.so", modules[i].sm);
-        if (!open_module(&modules[i], name))
-            return 1;
-    }
-    if (!open_module(&broken, "libemu_broken.so"))
+    if (!em_open_all(TD_EMU_FOLDER) || !em_open(&broken, TD_EMU_FOLDER, "libemu_broken.so"))
         return 1;
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));

@@ -108,6 +108,26 @@ float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b,
 /* The same of 16 fp16 values, as mma.sync m16n8k16 of sm_90 rounds it. */
 float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c);
 
+/* As attn_8b_wgmma and attn_f16_wgmma have it: log2 of P of a score of s times c, and the base by which P is 2^below. */
+TD_INLINE bool td_is_far(float base)
+{
+    return fabsf(base) >= TD_FAR_BASE && base != -INFINITY;
+}
+
+TD_INLINE float td_twin_exponent(float s, float c, float base)
+{
+    if (!td_is_far(base))
+        return fmaf(s, c, -base);
+    const float score = s * c;
+    return score - base;
+}
+
+TD_INLINE float td_twin_base(float score, float below)
+{
+    const float next = score - below;
+    return td_is_far(score) || td_is_far(next) ? score : next;
+}
+
 /* The place within its 16 keys where quant_v stores a key, and back. */
 TD_INLINE uint32_t td_v_position(uint32_t key)
 {

@@ -293,9 +293,10 @@ static void attention(const td_params_attention *p, const td_block *at, kind whi
 /* What a row of attn_8b_wgmma has added up, with another base. */
 static void rebase(td_local_twin *local, uint32_t r, float here, uint32_t d_pad)
 {
-    if (!(here > local->m[r] + TD_LATE_LIMIT_LOG2))
+    const float high = here - local->m[r];
+    if (!((td_is_far(local->m[r]) ? high : fmaf(fabsf(here), TD_HALF_STEP, high)) > TD_LATE_LIMIT_LOG2))
         return;
-    const float next = here - fmaxf(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2, fabsf(here) * TD_BASE_STEP);
+    const float next = td_twin_base(here, TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2);
     const float alpha = exp2f(local->m[r] - next);
     const float half = in_f16(alpha);
     local->m[r] = next;
@@ -365,7 +366,7 @@ static void add_up(const td_params_attention *p, td_local_twin *local, uint32_t 
             operand codes[TD_TILE_KEYS];
             bool finite = true;
             for (uint32_t j = 0; j < TD_TILE_KEYS; j++) {
-                const float probability = exp2f(fmaf((float)s[j], by[j], -local->m[r]));
+                const float probability = exp2f(td_twin_exponent((float)s[j], by[j], local->m[r]));
                 const uint8_t code = masked[j] ? 0 : td_to_e4m3(probability);
                 finite &= split_e4m3(code, TD_ACCUMULATOR_WGMMA_F16, &codes[td_v_position(j)]);
                 if (p->dump_p)

@@ -42,12 +42,11 @@ static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
             double dot = 0;
             for (uint32_t i = 0; i < dim; i++)
                 dot += (double)element(&p->q, q + i) * (double)element(&p->k, k + i);
-            s[j] = (float)dot;
+            s[j] = (float)dot == -INFINITY ? NAN : (float)dot; /* something in Q or K is not finite */
             here = s[j] > here ? s[j] : here;
         }
-        here *= c;
-        if (here > to->top + TD_F16_LIMIT_LOG2) {
-            const float next = here - TD_F16_TOP_LOG2, alpha = exp2f(to->top - next);
+        if (td_twin_exponent(here, c, to->top) > TD_F16_LIMIT_LOG2) {
+            const float next = td_twin_base(here * c, TD_F16_TOP_LOG2), alpha = exp2f(to->top - next);
             to->top = next;
             to->l *= (double)alpha;
             for (uint32_t i = 0; i < dim; i++)
@@ -55,7 +54,7 @@ static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
         }
         const float base = to->top == -INFINITY ? 0 : to->top;
         for (int64_t j = 0; j < count; j++) {
-            const float exact = exp2f(fmaf(s[j], c, -base));
+            const float exact = exp2f(td_twin_exponent(s[j], c, base));
             const double code = p->q.dtype == TANDEM_DTYPE_BF16 ? (double)td_from_bf16(td_to_bf16(exact))
                                                                 : (double)td_from_f16(td_to_f16(exact));
             const int64_t v = row_of(&p->v, b, hk, first + j);

@@ -102,11 +102,24 @@ template <class T> struct Consumer256 : Consumer<T> {
             r[i] = mul_f16x2(r[i], halves[i % 2]);
     }
 
-    /* Whether P of a half has to be made again by another base. */
-    template <int Half> __device__ __forceinline__ bool too_large(float (&here)[2]) const
+    /* P of a half again, if its base does not fit, as Consumer::check() has it; move(here) is for bases to move with what has
+     * been added up. */
+    template <int Half, class Move> __device__ __forceinline__ void check(Move move)
     {
-        return __builtin_expect(__any_sync(~0u, this->template at_limit<Half>()), 0) &&
-               __any_sync(~0u, this->exceeds(here));
+        float here[2];
+
+        if (__builtin_expect(__any_sync(~0u, this->template at_limit<Half>()), 0)) {
+            show_base(this->top);
+            const bool moves = __any_sync(~0u, this->exceeds(here));
+
+            if (__any_sync(~0u, moves | any_far(this->top))) {
+                if (moves)
+                    move(here);
+                this->template exponentials<Half, 0, kPieces, true>();
+                if (any_far(this->top))
+                    hide_base(this->top);
+            }
+        }
     }
 };
 
@@ -258,8 +271,6 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
             set_scale();
             mask(Number<0>(), k_scale, step);
         };
-        float here[2];
-
         k_wait(0);
         c.issue_qk(q_tile, k_tile);
         wgmma_wait<0>();
@@ -285,16 +296,15 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
             }
             c.template exponentials<0, 0, pieces>();
             wgmma_wait<0>(); /* R of the step before */
-            if (c.template too_large<0>(here)) {
+            c.template check<0>([&](float(&here)[2]) {
                 wgmma_hold(c.r);
                 c.template flush<1>(sums()); /* the step before this one had the old base */
 #pragma unroll
                 for (int i = 0; i < T::columns / 4; i++)
                     c.r[i] = 0;
                 c.template rebase<apart>(here, sums());
-                c.template exponentials<0, 0, pieces, true>();
                 c.rescale(here);
-            }
+            });
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (T::dump)
@@ -318,16 +328,15 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
 
             bool moved = false;
             c.template exponentials<1, 0, pieces>();
-            if (c.template too_large<1>(here)) {
+            c.template check<1>([&](float(&here)[2]) {
                 wgmma_wait<0>();
                 wgmma_hold(c.r);
                 c.template rebase<apart>(here, sums());
-                c.template exponentials<1, 0, pieces, true>();
                 c.rescale(here);
                 moved = true;
                 shared.moved[0][tid_x()] = here[0];
                 shared.moved[1][tid_x()] = here[1];
-            }
+            });
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             if (T::dump)
@@ -346,8 +355,7 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
             c.template flush<0>(sums());
             c.template issue_pv<1, 0>(v);
             if (__builtin_expect(moved, 0)) {
-                here[0] = shared.moved[0][tid_x()];
-                here[1] = shared.moved[1][tid_x()];
+                const float here[2] = {shared.moved[0][tid_x()], shared.moved[1][tid_x()]};
                 wgmma_wait<0>();
                 wgmma_hold(c.r);
                 c.rescale_r(here);

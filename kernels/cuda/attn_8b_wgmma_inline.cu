@@ -415,7 +415,7 @@ __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_param
         sums[i * T::abreast][64 + r] = by;
     }
     sums[0][r] = l != 0.0f ? __frcp_rn(l) : 0.0f;
-    write_lse(p, at.bh, at.row0 + row, 0, top, l);
+    write_lse(p, at.bh, at.row0 + row, 1, top, l);
 }
 
 /* Half of the channels of O of the tile's rows. */
@@ -472,7 +472,7 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
     bar_sync<128 * T::abreast>(uint32_t(1 + T::split(group))); /* nobody reads scales of these keys any more */
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        if (lane % 4 == 0) {
+        if (lane % 4 == 1) { /* see hide_base() */
             const int row = t % 128 / 32 * 16 + fragment_row(lane, 2 * half);
 
             shared.k_scale[group][row] = c.l[half];

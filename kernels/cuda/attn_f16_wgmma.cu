@@ -16,6 +16,8 @@
  * largest P is 2^TD_F16_TOP_LOG2, and it stays until a P would pass 2^TD_F16_LIMIT_LOG2, which is finite in fp16. So P
  * has all its bits down to 2^-22 of the row's largest, and O is rarely rescaled. Where no thread's sum of P passes that
  * limit no P does, so maxima of S are looked for only elsewhere, and P is then computed once more.
+ * Where a base is far (params.h) each step does so. A score of -infinity is one of a bad row of Q or K, which P, being 0, does
+ * not show: see F16Consumer::trace().
  * Shared bytes: TD_F16_SHARED_BYTES(d), 193 KB at d128. Registers: 232 of a thread that computes and 40 of one that fetches.
  * Head dim 64 has blocks of its own: attn_f16_wgmma_teams.cu. H200, batch 4, 32 heads, 4096 x 4096, at its full power: d128
  * 1.83 ms (600 TFLOPS).
@@ -148,9 +150,8 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
 /* A consumer that has P of two steps, of the one that the tensor cores multiply and of the next: so S is still there
  * when P is, and P may be computed once more by another base. */
 template <class T> struct F16Ahead : F16Consumer<T> {
-    using F16Consumer<T>::o, F16Consumer<T>::l, F16Consumer<T>::top, F16Consumer<T>::raise;
-    using Codes = uint32_t[T::keys / 16][4];
-    Codes codes[2]; /* the first is multiplied */
+    using F16Consumer<T>::o;
+    typename F16Consumer<T>::Codes codes[2]; /* the first is multiplied */
 
     /* v's word says how far it is from one part to the next. */
     __device__ __forceinline__ void issue_pv(uint32_t v)
@@ -169,61 +170,11 @@ template <class T> struct F16Ahead : F16Consumer<T> {
             wgmma_hold(codes[0][i]);
     }
 
-    /* P of S, and a thread's sums of it. */
-    __device__ __forceinline__ void exponentials(const float (&s)[T::keys / 2], Codes &p, float c,
-                                                 float (&sum)[2]) const
-    {
-        using E = std::conditional_t<T::bf16, __nv_bfloat16, __half>;
-        const float base[2] = {top[0] == -CUDART_INF_F ? 0.0f : top[0], top[1] == -CUDART_INF_F ? 0.0f : top[1]};
-        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-
-#pragma unroll
-        for (int i = 0; i < T::keys / 2; i += 2) {
-            const float low = ex2(__fmaf_rn(s[i], c, -base[i % 4 / 2]));
-            const float high = ex2(__fmaf_rn(s[i + 1], c, -base[i % 4 / 2]));
-
-            part[i % 4] = __fadd_rn(part[i % 4], low);
-            part[i % 4 + 1] = __fadd_rn(part[i % 4 + 1], high);
-            p[i / 8][i / 2 % 4] = pack2(static_cast<E *>(nullptr), low, high);
-        }
-        sum[0] = __fadd_rn(part[0], part[1]);
-        sum[1] = __fadd_rn(part[2], part[3]);
-    }
-
-    /* P of a tile's first step. */
-    __device__ __forceinline__ void begin(const float (&s)[T::keys / 2], Codes &p, float c)
-    {
-        float alpha[2];
-
-        l[0] = l[1] = 0.0f;
-        top[0] = top[1] = -CUDART_INF_F;
-        raise(s, c, alpha);
-        exponentials(s, p, c, l);
-    }
-
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
         for (int i = 0; i < T::dim / 2; i++)
             o[i] = 0.0f;
-    }
-
-    /* P of another step, while O += P V of the one before is under way. Its sums say whether a P may be too large, and
-     * maxima are looked for only then. */
-    __device__ __forceinline__ void go_on(const float (&s)[T::keys / 2], Codes &p, float c)
-    {
-        constexpr float limit = float(1u << int(TD_F16_LIMIT_LOG2));
-        float sum[2], alpha[2];
-
-        exponentials(s, p, c, sum);
-        if (__builtin_expect(__any_sync(~0u, !(sum[0] <= limit && sum[1] <= limit)), 0) && raise(s, c, alpha)) {
-            wgmma_wait<0>();
-            wgmma_hold(o);
-            exponentials(s, p, c, sum);
-            this->rescale(alpha);
-        }
-        l[0] = __fadd_rn(l[0], sum[0]);
-        l[1] = __fadd_rn(l[1], sum[1]);
     }
 };
 
@@ -271,9 +222,15 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
         f16_write<T>(p, of.at, of.row0, lane, &shared.q[stage][group][0][0] + warp * (T::parts * 16 * 128), c);
         mbarrier_arrive(shared_address(&shared.q_empty[stage])); /* each thread, for racecheck: see above */
     };
-    const auto mask = [&](const F16Rows<T> &rows, int step) {
-        if (__builtin_expect(rows.cut(step), 0))
-            c.mask(s, lane, step * T::keys, int(p.k.rows), rows.reach);
+    const auto prepare = [&](const F16Rows<T> &rows, int step) {
+        return c.prepare(s, rows.cut(step), lane, step * T::keys, int(p.k.rows), rows.reach);
+    };
+    const auto prepare_first = [&](const F16Rows<T> &rows) {
+        c.prepare_first(s, rows.cut(0), lane, 0, int(p.k.rows), rows.reach);
+    };
+    const auto wait_for_o = [&] {
+        wgmma_wait<0>();
+        wgmma_hold(c.o);
     };
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
     const auto look = [&](const F16Rows<T> &rows, int step) {
@@ -307,8 +264,8 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
         wgmma_wait<1>();
         wgmma_hold(s);
         done_with_k();
-        mask(rows, step + 1);
-        c.go_on(s, c.codes[1], scale);
+        const float seen = prepare(rows, step + 1);
+        c.go_on(s, c.codes[1], scale, seen, wait_for_o);
         look(rows, step);
         done_with_v();
         next_codes();
@@ -324,7 +281,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     wgmma_wait<0>();
     wgmma_hold(s);
     done_with_k();
-    mask(rows, 0);
+    prepare_first(rows);
     c.begin(s, c.codes[0], scale);
     c.clear();
     c.hold_codes();
@@ -361,7 +318,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
         done_with_k();
         c.finish();
         write(old, q_stage);
-        mask(rows, 0);
+        prepare_first(rows);
         c.begin(s, c.codes[0], scale);
         c.hold_codes();
         c.clear();

@@ -347,9 +347,12 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared, con
         }
         fence_proxy_async();
     };
-    const auto mask = [&](const F16Rows<T> &rows, int step) {
-        if (__builtin_expect((step + 1) * T::keys > min(int(p.k.rows), rows.reach), 0))
-            c.mask(c.s, lane_now(), step * T::keys, int(p.k.rows), rows.reach);
+    const auto prepare_first = [&](const F16Rows<T> &rows) {
+        c.prepare_first(c.s, T::keys > min(int(p.k.rows), rows.reach), lane_now(), 0, int(p.k.rows), rows.reach);
+    };
+    const auto prepare = [&](const F16Rows<T> &rows, int step) {
+        return c.prepare(c.s, (step + 1) * T::keys > min(int(p.k.rows), rows.reach), lane_now(), step * T::keys,
+                         int(p.k.rows), rows.reach);
     };
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
     const auto look = [&](const F16Rows<T> &rows, int step) {
@@ -386,8 +389,8 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared, con
     wgmma_wait<0>();
     wgmma_hold(c.s);
     warp_arrive(shared.empty[0]);
-    mask(rows, 0);
-    c.softmax(c.s, scale, alpha);
+    prepare_first(rows);
+    c.softmax(c.s, scale, alpha, 0.0f);
     c.convert(c.s);
 #pragma unroll 1
     while (true) {
@@ -402,8 +405,7 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared, con
             wgmma_wait<1>();
             wgmma_hold(c.s);
             warp_arrive(shared.empty[now.k.slot]);
-            mask(rows, step + 1);
-            const bool moves = c.softmax(c.s, scale, alpha);
+            const bool moves = c.softmax(c.s, scale, alpha, prepare(rows, step + 1));
             look(rows, step);
             done_with_v();
             if (moves)
@@ -438,8 +440,8 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared, con
         c.finish();
         f16_write<T>(p, old.at, old.row0, lane_now(), nullptr, c);
         c.start();
-        mask(rows, 0);
-        c.softmax(c.s, scale, alpha);
+        prepare_first(rows);
+        c.softmax(c.s, scale, alpha, 0.0f);
         c.convert(c.s);
         step = 0;
     }

@@ -123,9 +123,8 @@ template <class T> __device__ __forceinline__ void attend_f16_split(const td_par
         now = next(now);
         wgmma_wait<0>();
         wgmma_hold(s);
-        if (__builtin_expect(cut, 0))
-            c.mask(s, lane, step * T::keys, kv_len, rows.reach);
-        if (c.softmax(s, scale, alpha))
+        const float seen = c.prepare(s, cut, lane, step * T::keys, kv_len, rows.reach);
+        if (c.softmax(s, scale, alpha, seen))
             c.rescale(alpha);
         c.convert(s);
         cp_async_wait<0>();

@@ -52,7 +52,7 @@ template <class T> struct F16Teams {
 
 /* A consumer and its place in its team's rings. */
 template <class T> struct F16Member : F16Consumer<T> {
-    using F16Consumer<T>::o, F16Consumer<T>::l, F16Consumer<T>::top, F16Consumer<T>::p;
+    using F16Consumer<T>::o, F16Consumer<T>::p;
     static constexpr uint32_t stages = T::stages, stage_words = T::keys * 128 / 16, q_words = T::groups * 64 * 128 / 16;
     float s[T::keys / 2];
     uint32_t tiles = 0, k_used = 0, v_used = 0;
@@ -88,51 +88,6 @@ template <class T> struct F16Member : F16Consumer<T> {
     __device__ __forceinline__ void done_with_v(F16Rings<T> &shared)
     {
         warp_arrive(shared.v_empty[f16_stage<stages>(v_used++)]);
-    }
-
-    /* P of S, and a thread's sums of it. */
-    __device__ __forceinline__ void exponentials(float c, float (&sum)[2])
-    {
-        using E = std::conditional_t<T::bf16, __nv_bfloat16, __half>;
-        const float base[2] = {top[0] == -CUDART_INF_F ? 0.0f : top[0], top[1] == -CUDART_INF_F ? 0.0f : top[1]};
-        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-
-#pragma unroll
-        for (int i = 0; i < T::keys / 2; i += 2) {
-            const float low = ex2(__fmaf_rn(s[i], c, -base[i % 4 / 2]));
-            const float high = ex2(__fmaf_rn(s[i + 1], c, -base[i % 4 / 2]));
-
-            part[i % 4] = __fadd_rn(part[i % 4], low);
-            part[i % 4 + 1] = __fadd_rn(part[i % 4 + 1], high);
-            p[i / 8][i / 2 % 4] = pack2(static_cast<E *>(nullptr), low, high);
-        }
-        sum[0] = __fadd_rn(part[0], part[1]);
-        sum[1] = __fadd_rn(part[2], part[3]);
-    }
-
-    /* P of a tile's first step. */
-    __device__ __forceinline__ void begin(float c)
-    {
-        float alpha[2];
-
-        this->start();
-        this->raise(s, c, alpha);
-        exponentials(c, l);
-    }
-
-    /* P of another step. Its sums say whether a P may be too large, and maxima are looked for only then. */
-    __device__ __forceinline__ void go_on(float c)
-    {
-        constexpr float limit = float(1u << int(TD_F16_LIMIT_LOG2));
-        float sum[2], alpha[2];
-
-        exponentials(c, sum);
-        if (__builtin_expect(__any_sync(~0u, !(sum[0] <= limit && sum[1] <= limit)), 0) && this->raise(s, c, alpha)) {
-            exponentials(c, sum);
-            this->rescale(alpha);
-        }
-        l[0] = __fadd_rn(l[0], sum[0]);
-        l[1] = __fadd_rn(l[1], sum[1]);
     }
 };
 
@@ -181,9 +136,11 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
 
         return p.causal ? max(1, min(rows.at.steps, (keys + T::keys - 1) / T::keys)) : rows.at.steps;
     };
-    const auto mask = [&](const F16Rows<T> &rows, int step) {
-        if (__builtin_expect(rows.cut(step), 0))
-            c.mask(c.s, me.lane, step * T::keys, int(p.k.rows), rows.reach);
+    const auto prepare = [&](const F16Rows<T> &rows, int step) {
+        return c.prepare(c.s, rows.cut(step), me.lane, step * T::keys, int(p.k.rows), rows.reach);
+    };
+    const auto prepare_first = [&](const F16Rows<T> &rows) {
+        c.prepare_first(c.s, rows.cut(0), me.lane, 0, int(p.k.rows), rows.reach);
     };
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
     const auto look = [&](const F16Rows<T> &rows, int step) {
@@ -200,8 +157,9 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
     c.issue_qk(shared, q_tile, k_tile);
     c.wait();
     c.done_with_k(shared);
-    mask(rows, 0);
-    c.begin(scale);
+    c.start();
+    prepare_first(rows);
+    c.begin(c.s, c.p, scale);
 #pragma unroll 1
     while (true) {
         if (step + 1 < steps) {
@@ -212,8 +170,8 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
             c.done_with_k(shared);
             c.done_with_v(shared);
             step++;
-            mask(rows, step);
-            c.go_on(scale);
+            const float seen = prepare(rows, step);
+            c.go_on(c.s, c.p, scale, seen, [] {});
             continue;
         }
         /* The last P V of a tile lies beside the first Q K of the next. */
@@ -252,8 +210,9 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
         mbarrier_arrive(shared_address(&shared.q_empty[q_stage])); /* each thread, for racecheck: see f16_fetch() */
         if (!more)
             break;
-        mask(rows, 0);
-        c.begin(scale);
+        c.start();
+        prepare_first(rows);
+        c.begin(c.s, c.p, scale);
         step = 0;
         steps = steps_of(rows);
     }
@@ -274,9 +233,8 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
     F16Member<T> c;
 
     const auto whole_step = [&](int step) { return step * T::shares + me.team; };
-    const auto mask = [&](int step) {
-        if (__builtin_expect(rows.cut(whole_step(step)), 0))
-            c.mask(c.s, me.lane, whole_step(step) * T::keys, int(p.k.rows), rows.reach);
+    const auto prepare = [&](int step) {
+        return c.prepare(c.s, rows.cut(whole_step(step)), me.lane, whole_step(step) * T::keys, int(p.k.rows), rows.reach);
     };
     const auto look = [&](int step) {
         if (__builtin_expect(p.causal && rows.cut(whole_step(step)), 0))
@@ -288,8 +246,8 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
         c.issue_qk(shared, q_tile, k_tile);
         c.wait();
         c.done_with_k(shared);
-        mask(0);
-        c.begin(scale);
+        c.prepare_first(c.s, rows.cut(whole_step(0)), me.lane, whole_step(0) * T::keys, int(p.k.rows), rows.reach);
+        c.begin(c.s, c.p, scale);
         int step = 0;
 #pragma unroll 1
         while (step + 1 < steps) {
@@ -300,8 +258,8 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
             c.done_with_k(shared);
             c.done_with_v(shared);
             step++;
-            mask(step);
-            c.go_on(scale);
+            const float seen = prepare(step);
+            c.go_on(c.s, c.p, scale, seen, [] {});
         }
         c.issue_pv(shared, v_tile);
         look(step);

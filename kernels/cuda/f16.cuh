@@ -153,8 +153,10 @@ template <class T> __device__ __forceinline__ void f16_issue_qk(float (&s)[T::ke
 
 /* A consumer's registers; rows g and g + 8 of its warp's 16. */
 template <class T> struct F16Consumer {
+    using Scores = float[T::keys / 2];
+    using Codes = uint32_t[T::keys / 16][4];
     float o[T::dim / 2];
-    uint32_t p[T::keys / 16][4];
+    Codes p;
     float l[2], top[2]; /* P = 2^(S c - top) */
 
     __device__ __forceinline__ void start()
@@ -164,6 +166,39 @@ template <class T> struct F16Consumer {
             o[i] = 0.0f;
         l[0] = l[1] = 0.0f;
         top[0] = top[1] = -CUDART_INF_F;
+    }
+
+    /* A finite number where a thread's scores are all finite: by one of its rows, as what is not finite in K shows in all of them,
+     * and by an instruction for two scores of that row. (Of finite ones above 2^63 it may be none. That costs time, and no more.) */
+    __device__ __forceinline__ static float trace(const Scores &s)
+    {
+        float sum = __fmul_rn(s[0], s[1]);
+
+#pragma unroll
+        for (int i = 4; i < T::keys / 2; i += 4)
+            sum = __fmaf_rn(s[i], s[i + 1], sum);
+        return sum;
+    }
+
+    /* Of what is not finite in Q or K a score of -infinity is the one sign that P would lose. This is NaN if a score of the row
+     * is not finite, else 0. */
+    __device__ __forceinline__ static float zeros(const Scores &s, int row)
+    {
+        float sum = 0.0f;
+
+#pragma unroll
+        for (int i = 0; i < T::keys / 2; i++)
+            if (i % 4 / 2 == row)
+                sum = __fmaf_rn(s[i], 0.0f, sum);
+        return sum;
+    }
+
+    /* And this makes NaN of all such scores. */
+    __device__ __forceinline__ static void poison(Scores &s)
+    {
+#pragma unroll
+        for (int i = 0; i < T::keys / 2; i++)
+            s[i] = __fmaf_rn(s[i], 0.0f, s[i]);
     }
 
     /* v's word says how far it is from one part to the next. */
@@ -190,6 +225,27 @@ template <class T> struct F16Consumer {
                 s[i] = -CUDART_INF_F;
     }
 
+    /* Scores of a step as a softmax takes them: masked where it is cut. trace() of them, or 0 if they may be -infinity. No votes
+     * in here: of a loop that has them where tiles change, the compiler does not see that the warp agrees. */
+    __device__ __forceinline__ static float prepare(Scores &s, bool cut, int lane, int first_key, int end, int reach)
+    {
+        const float seen = trace(s);
+
+        if (!__builtin_expect(cut, 0))
+            return seen;
+        poison(s);
+        mask(s, lane, first_key, end, reach);
+        return 0.0f;
+    }
+
+    /* The same of a tile's first step: they may be. */
+    __device__ __forceinline__ static void prepare_first(Scores &s, bool cut, int lane, int first_key, int end, int reach)
+    {
+        poison(s);
+        if (__builtin_expect(cut, 0))
+            mask(s, lane, first_key, end, reach);
+    }
+
     /* Rows that attend to a bad V of a step, of which key `bad` is the first such, or behind the step: they are bad, too. */
     __device__ __forceinline__ void look(int bad, int lane, int first_key, int reach)
     {
@@ -199,11 +255,25 @@ template <class T> struct F16Consumer {
                 l[row] = CUDART_NAN_F;
     }
 
-    /* Gives rows another base of which a P would pass the limit; whether O has to be multiplied by alpha. */
-    __device__ __forceinline__ bool raise(const float (&s)[T::keys / 2], float c, float (&alpha)[2])
+    /* As hopper.cuh has it, but without a vote, which is not seen to be one in all of these loops: one lane of a quad hides. */
+    __device__ __forceinline__ void hide_base()
     {
-        float here[2];
+        const bool hides = (tid_x() & 3) == 0;
 
+        top[0] = hides & is_far(top[0]) ? CUDART_NAN_F : top[0];
+        top[1] = hides & is_far(top[1]) ? CUDART_NAN_F : top[1];
+    }
+    __device__ __forceinline__ void show_base()
+    {
+        const int lane = (tid_x() & 31) | 1;
+
+        top[0] = __shfl_sync(~0u, top[0], lane);
+        top[1] = __shfl_sync(~0u, top[1], lane);
+    }
+
+    /* The largest scores of this thread's. */
+    __device__ __forceinline__ static void largest(const Scores &s, float (&most)[2])
+    {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             float part[2] = {s[2 * row], s[2 * row + 1]};
@@ -213,34 +283,145 @@ template <class T> struct F16Consumer {
                 part[0] = fmaxf(part[0], s[4 * i + 2 * row]);
                 part[1] = fmaxf(part[1], s[4 * i + 2 * row + 1]);
             }
-            here[row] = __fmul_rn(fmaxf(part[0], part[1]), c);
-            alpha[row] = 1.0f;
+            most[row] = fmaxf(part[0], part[1]);
         }
-        constexpr float slack = TD_F16_LIMIT_LOG2 - TD_F16_TOP_LOG2, limit = TD_F16_LIMIT_LOG2;
-        static_assert(slack > 0, "the base may stay");
-        const bool moves = __any_sync(~0u, here[0] > __fadd_rn(top[0], limit) || here[1] > __fadd_rn(top[1], limit));
-        if (moves) {
-#pragma unroll
-            for (int row = 0; row < 2; row++) {
-                here[row] = quad_max(here[row]);
-                if (here[row] > __fadd_rn(top[row], limit)) {
-                    const float next = __fsub_rn(here[row], TD_F16_TOP_LOG2);
+    }
 
-                    alpha[row] = ex2(__fsub_rn(top[row], next));
-                    top[row] = next;
-                    l[row] = __fmul_rn(l[row], alpha[row]);
-                }
+    /* Gives rows another base of which a P would pass the limit; whether this thread's have one, and O has to be multiplied
+     * by alpha. */
+    __device__ __forceinline__ bool raise(const float (&most)[2], float c, float (&alpha)[2])
+    {
+        bool moves = false;
+
+        static_assert(TD_F16_LIMIT_LOG2 - TD_F16_TOP_LOG2 > 0, "the base may stay");
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const float here = quad_max(most[row]);
+
+            alpha[row] = 1.0f;
+            if (exponent(here, c, top[row]) > TD_F16_LIMIT_LOG2) {
+                const float next = base_below(__fmul_rn(here, c), TD_F16_TOP_LOG2);
+
+                alpha[row] = ex2(__fsub_rn(top[row], next));
+                top[row] = next;
+                l[row] = __fmul_rn(l[row], alpha[row]);
+                moves = true;
             }
         }
         return moves;
     }
 
-    /* S becomes P; whether O has to be multiplied by alpha. */
-    __device__ __forceinline__ bool softmax(float (&s)[T::keys / 2], float c, float (&alpha)[2])
+    /* What P is made with: ex2(s c - base). */
+    __device__ __forceinline__ void set_base(float (&base)[2]) const
     {
-        const bool moves = raise(s, c, alpha);
-        const float base[2] = {top[0] == -CUDART_INF_F ? 0.0f : top[0], top[1] == -CUDART_INF_F ? 0.0f : top[1]};
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            base[row] = top[row] == -CUDART_INF_F ? 0.0f : top[row];
+    }
+
+    /* The same with one rounding where a base is not far, and with two where it is: this is the first of them. */
+    __device__ __forceinline__ static void split_product(Scores &s, float &c, float (&base)[2])
+    {
+        const bool far[2] = {is_far(base[0]), is_far(base[1])};
+
+#pragma unroll
+        for (int i = 0; i < T::keys / 2; i++)
+            s[i] = __fmaf_rn(s[i], c, far[i % 4 / 2] ? -0.0f : -base[i % 4 / 2]);
+        c = 1.0f;
+        base[0] = far[0] ? base[0] : 0.0f;
+        base[1] = far[1] ? base[1] : 0.0f;
+    }
+
+    /* P of S, and a thread's sums of it. */
+    __device__ __forceinline__ static void exponentials(const Scores &s, Codes &to, float c, const float (&base)[2],
+                                                        float (&sum)[2])
+    {
+        using E = std::conditional_t<T::bf16, __nv_bfloat16, __half>;
+        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+
+#pragma unroll
+        for (int i = 0; i < T::keys / 2; i += 2) {
+            const float low = ex2(__fmaf_rn(s[i], c, -base[i % 4 / 2]));
+            const float high = ex2(__fmaf_rn(s[i + 1], c, -base[i % 4 / 2]));
+
+            part[i % 4] = __fadd_rn(part[i % 4], low);
+            part[i % 4 + 1] = __fadd_rn(part[i % 4 + 1], high);
+            to[i / 8][i / 2 % 4] = pack2(static_cast<E *>(nullptr), low, high);
+        }
+        sum[0] = __fadd_rn(part[0], part[1]);
+        sum[1] = __fadd_rn(part[2], part[3]);
+    }
+
+    /* P of a tile's first step. */
+    __device__ __forceinline__ void begin(Scores &s, Codes &to, float c)
+    {
+        float most[2], alpha[2], base[2];
+
+        l[0] = l[1] = 0.0f;
+        top[0] = top[1] = -CUDART_INF_F;
+        largest(s, most);
+        raise(most, c, alpha);
+        const bool far = any_far(top);
+        set_base(base);
+        if (far)
+            split_product(s, c, base);
+        exponentials(s, to, c, base, l);
+        hide_base();
+    }
+
+    /* P of another step; `seen` is from prepare(). Its sums say whether a P may be too large, and maxima are looked for only then. wait(): for O. */
+    template <class Wait>
+    __device__ __forceinline__ void go_on(Scores &s, Codes &to, float c, float seen, Wait wait)
+    {
+        constexpr float limit = float(1u << int(TD_F16_LIMIT_LOG2));
+        const bool finite = fabsf(seen) < CUDART_INF_F;
+        float sum[2], base[2];
+
+        set_base(base);
+        exponentials(s, to, c, base, sum);
+        if (__builtin_expect(__any_sync(~0u, !((sum[0] <= limit) & (sum[1] <= limit) & finite)), 0)) {
+            float most[2], alpha[2];
+
+            show_base();
+            largest(s, most);
+            const float zero[2] = {finite ? 0.0f : zeros(s, 0), finite ? 0.0f : zeros(s, 1)};
+            const bool moves = raise(most, c, alpha), far = any_far(top);
+            if (__any_sync(~0u, moves | far)) { /* a vote, or the compiler does not see that the warp agrees */
+                wait();
+                set_base(base);
+                if (far)
+                    split_product(s, c, base);
+                exponentials(s, to, c, base, sum);
+                rescale(alpha);
+            }
+            hide_base();
+            sum[0] = __fadd_rn(sum[0], zero[0]);
+            sum[1] = __fadd_rn(sum[1], zero[1]);
+        }
+        l[0] = __fadd_rn(l[0], sum[0]);
+        l[1] = __fadd_rn(l[1], sum[1]);
+    }
+
+    /* S becomes P; whether O has to be multiplied by alpha. Where keys of a step are few, maxima are looked for in each. */
+    __device__ __forceinline__ bool softmax(Scores &s, float c, float (&alpha)[2], float seen)
+    {
+        const bool finite = fabsf(seen) < CUDART_INF_F;
+        float most[2], base[2], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+
+        alpha[0] = alpha[1] = 1.0f;
+        largest(s, most);
+        set_base(base);
+        const bool moves = __any_sync(~0u, !((__fmaf_rn(most[0], c, -top[0]) <= TD_F16_LIMIT_LOG2) &
+                                             (__fmaf_rn(most[1], c, -top[1]) <= TD_F16_LIMIT_LOG2) & finite));
+        if (moves) {
+            show_base();
+            l[0] = __fadd_rn(l[0], finite ? 0.0f : zeros(s, 0));
+            l[1] = __fadd_rn(l[1], finite ? 0.0f : zeros(s, 1));
+            raise(most, c, alpha);
+            set_base(base);
+            hide_base();
+            split_product(s, c, base);
+        }
 #pragma unroll
         for (int i = 0; i < T::keys / 2; i++) {
             s[i] = ex2(__fmaf_rn(s[i], c, -base[i % 4 / 2]));
@@ -272,6 +453,7 @@ template <class T> struct F16Consumer {
     {
         float zero[2] = {0.0f, 0.0f};
 
+        show_base();
 #pragma unroll
         for (int i = 0; i < T::dim / 2; i++)
             zero[i % 4 / 2] = __fmaf_rn(o[i], 0.0f, zero[i % 4 / 2]);
@@ -362,14 +544,22 @@ __device__ __forceinline__ void f16_write_o(const td_params_attention_f16 &p, co
     }
 }
 
+/* Whether a row had scores, and all of them were -infinity: Q is not finite there, and nothing else has shown it. */
+__device__ __forceinline__ bool f16_hidden(const td_params_attention_f16 &p, int row, float top)
+{
+    return top == -CUDART_INF_F && (!p.causal || row + int(p.k.rows) >= int(p.q.rows));
+}
+
 template <class T>
 __device__ __forceinline__ void f16_write(const td_params_attention_f16 &p, const F16Place &at, int row0, int lane,
-                                          uint8_t *stage, const F16Consumer<T> &c)
+                                          uint8_t *stage, F16Consumer<T> &c)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int64_t row = row0 + fragment_row(lane, 2 * half);
 
+        if (f16_hidden(p, int(row), c.top[half]))
+            c.l[half] = CUDART_NAN_F;
         if (p.lse && lane % 4 == 0 && row < p.o.rows)
             p.lse[at.batch * p.lse_stride_batch + at.head * p.lse_stride_head + row * p.lse_stride_row] =
                 c.l[half] != 0.0f ? __fmul_rn(__fadd_rn(c.top[half], log2f(c.l[half])), TD_LN_2) : -CUDART_INF_F;

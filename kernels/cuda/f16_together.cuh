@@ -78,6 +78,8 @@ __device__ __forceinline__ void f16_put_together(const S &shared, const td_param
             for (int j = 0; j < 8; j++)
                 x[j] = team ? __fmaf_rn(o[j], by, x[j]) : __fmul_rn(o[j], by);
         }
+        if (f16_hidden(p, at.row0 + row, top))
+            l = CUDART_NAN_F;
         const float part = l != 0.0f ? __frcp_rn(l) : 0.0f;
 #pragma unroll
         for (int j = 0; j < 8; j++)

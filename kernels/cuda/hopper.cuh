@@ -21,8 +21,9 @@
  * No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2 and V's codes are at most TD_V_TOP, so 256 keys are at most
  * 128 * 1.75 * 256 = 57344 of 65504. P's sum, at most 32768, is one more column of P V, a channel of ones: the
  * denominator adds up the very codes that the numerator has, rounded alike.
- * A row's base follows its maximum late: when it is set, P is at most 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
+ * A row's base follows its maximum late: when it is set, P is about 2^(TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2), and it
  * stays until a P would pass the limit. So nothing saturates, 64 keys cost a row one comparison, and rebasing is rare.
+ * Where a base is far (params.h), each step makes P again as it has to be there: see hide_base().
  *
  * Where tiles are many, blocks walk over them (HopperTile::walks): the ring goes on from one tile to the next, and the fetch that
  * a tile begins with brings Q and scales, too, into one of two places in turn. Such a place is free when all warps have said so
@@ -110,6 +111,44 @@ template <int Dim, int Groups, bool Dump, int Splits = 1, bool Walks = false> st
                                            : TD_HOPPER_SHARED_BYTES(d, unsigned(Groups), unsigned(Splits))),
                   "the launch asks for another size");
 };
+
+/* Whether floats of a base's size are too far apart for P to be made with one rounding; see params.h. */
+__device__ __forceinline__ bool is_far(float base)
+{
+    return fabsf(base) >= TD_FAR_BASE && base != -CUDART_INF_F;
+}
+
+/* log2 of P of a score of s times c. */
+__device__ __forceinline__ float exponent(float s, float c, float base)
+{
+    return is_far(base) ? __fsub_rn(__fmul_rn(s, c), base) : __fmaf_rn(s, c, -base);
+}
+
+/* The base by which P of a score is 2^below, or 1 where that would be far. */
+__device__ __forceinline__ float base_below(float score, float below)
+{
+    const float next = __fsub_rn(score, below);
+
+    return is_far(score) || is_far(next) ? score : next;
+}
+
+/* A base that is far is rare, so nobody asks: where a warp has one, its first lane's is NaN meanwhile, and so is that one's P, of
+ * which each step finds that it may have passed its limit. The lane's neighbours have the same rows and know. */
+__device__ __forceinline__ bool any_far(const float (&top)[2])
+{
+    return __any_sync(~0u, is_far(top[0]) | is_far(top[1]));
+}
+__device__ __forceinline__ void hide_base(float (&top)[2])
+{
+    if ((tid_x() & 31) == 0)
+        top[0] = CUDART_NAN_F;
+}
+__device__ __forceinline__ void show_base(float (&top)[2])
+{
+    const int lane = tid_x() & 31;
+
+    top[0] = __shfl_sync(~0u, top[0], lane ? lane : 1);
+}
 
 /* Where byte `at` of a tile of rows of Row bytes lies: 16-byte pieces are exchanged, so that 8 rows meet 8 banks. */
 template <int Row> __device__ __forceinline__ uint32_t swizzled(uint32_t at)
@@ -302,6 +341,14 @@ template <class T> struct Consumer : Sums<T> {
         }
     }
 
+    /* Whether a P may pass the limit whose score is `here` once it is rounded, which P is not made of. */
+    __device__ __forceinline__ static bool too_high(float here, float base)
+    {
+        const float high = __fsub_rn(here, base);
+
+        return (is_far(base) ? high : __fmaf_rn(fabsf(here), TD_HALF_STEP, high)) > TD_LATE_LIMIT_LOG2;
+    }
+
     /* Whether P of what S is of would pass the limit in this thread; `here` are its maxima. */
     __device__ __forceinline__ bool exceeds(float (&here)[2]) const
     {
@@ -315,7 +362,7 @@ template <class T> struct Consumer : Sums<T> {
             const int most = max(part[0], part[1]);
             here[row] = most > kBad ? __fmul_rn(float(most), scale[row]) : -CUDART_INF_F;
         }
-        return here[0] > __fadd_rn(top[0], TD_LATE_LIMIT_LOG2) || here[1] > __fadd_rn(top[1], TD_LATE_LIMIT_LOG2);
+        return too_high(here[0], top[0]) || too_high(here[1], top[1]);
     }
 
     /* Whether a code of P of a half is the limit's or above, as it is wherever P would pass the limit: a sign of
@@ -332,16 +379,13 @@ template <class T> struct Consumer : Sums<T> {
         return all & 0x80808080u;
     }
 
-    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. Where floats of the size
-     * of scores are further apart than the headroom, the largest P is above 1 all the same. */
+    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. */
     template <int Apart> __device__ __forceinline__ void rebase(float (&here)[2], float *l)
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             here[row] = quad_max(here[row]);
-            const float below = fmaxf(kBaseLog2, __fmul_rn(fabsf(here[row]), TD_BASE_STEP));
-            const float next =
-                here[row] > __fadd_rn(top[row], TD_LATE_LIMIT_LOG2) ? __fsub_rn(here[row], below) : top[row];
+            const float next = too_high(here[row], top[row]) ? base_below(here[row], kBaseLog2) : top[row];
 
             here[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
             top[row] = next;
@@ -360,8 +404,8 @@ template <class T> struct Consumer : Sums<T> {
             r[i] = mul_f16x2(r[i], halves[i % 2]);
     }
 
-    /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` converts S, which is exact, by another instruction:
-     * else the compiler keeps the floats of the first try for the second, where it lacks the registers. */
+    /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` heeds far bases, and converts S, which is exact, by another
+     * instruction: else the compiler keeps the floats of the first try for the second, where it lacks the registers. */
     template <int Half, int Begin, int End, bool Again = false> __device__ __forceinline__ void exponentials()
     {
 #pragma unroll
@@ -372,8 +416,10 @@ template <class T> struct Consumer : Sums<T> {
             for (int i = 0; i < 8; i++) {
                 const int value = s[8 * piece + i];
 
-                e[i] = ex2(__fmaf_rn(Again ? __int2float_rz(value) : __int2float_rn(value), scale[i % 4 / 2],
-                                     -top[i % 4 / 2]));
+                if constexpr (Again)
+                    e[i] = ex2(exponent(__int2float_rz(value), scale[i % 4 / 2], top[i % 4 / 2]));
+                else
+                    e[i] = ex2(__fmaf_rn(__int2float_rn(value), scale[i % 4 / 2], -top[i % 4 / 2]));
             }
 #pragma unroll
             for (int row = 0; row < 2; row++)
@@ -403,6 +449,8 @@ template <class T> struct Consumer : Sums<T> {
 
         exceeds(here);
         rebase<Apart>(here, l); /* nothing has been added up */
+        if (any_far(top))
+            hide_base(top);
     }
 
     /* P of a half again, if its base does not fit. */
@@ -410,12 +458,21 @@ template <class T> struct Consumer : Sums<T> {
     {
         float here[2];
 
-        if (__builtin_expect(__any_sync(~0u, at_limit<Half>()), 0) && __any_sync(~0u, exceeds(here))) {
-            wgmma_wait<0>(); /* R */
-            wgmma_hold(r);
-            rebase<Apart>(here, l);
-            exponentials<Half, 0, kPieces, true>();
-            rescale(here);
+        if (__builtin_expect(__any_sync(~0u, at_limit<Half>()), 0)) {
+            show_base(top);
+            const bool moves = __any_sync(~0u, exceeds(here));
+
+            if (moves) {
+                wgmma_wait<0>(); /* R */
+                wgmma_hold(r);
+                rebase<Apart>(here, l);
+                rescale(here);
+            }
+            const bool far = any_far(top);
+            if (__any_sync(~0u, moves | far)) /* a vote, or the compiler does not see that the warp agrees */
+                exponentials<Half, 0, kPieces, true>();
+            if (far)
+                hide_base(top);
         }
     }
 };
@@ -806,7 +863,7 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared, const t
 __device__ __forceinline__ void write_lse(const td_params_attention &p, int64_t bh, int64_t row, int lane, float top,
                                           float l)
 {
-    if (!p.lse || lane % 4 != 0 || row >= p.o.rows)
+    if (!p.lse || lane % 4 != 1 || row >= p.o.rows) /* not the one that may hide its base */
         return;
     float lse = -CUDART_INF_F;
     if (l != 0.0f) {
@@ -1023,7 +1080,7 @@ __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_param
         shared.l[1][128 * i + row] = by;
     }
     shared.l[0][row] = l != 0.0f ? __frcp_rn(l) : 0.0f;
-    write_lse(p, uint32_t(at.bh), at.row0 + row, 0, top, l);
+    write_lse(p, uint32_t(at.bh), at.row0 + row, 1, top, l);
 }
 
 /* O of the tile's rows. A thread has its channels in all of its rows. */
@@ -1081,7 +1138,7 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
     for (int half = 0; half < 2; half++) {
         const int row = t % 128 / 32 * 16 + fragment_row(lane, 2 * half);
 
-        if (lane % 4 == 0) {
+        if (lane % 4 == 1) { /* see hide_base() */
             shared.l[0][128 * group + row] = c.l[half];
             shared.l[1][128 * group + row] = c.top[half];
         }
@@ -1136,6 +1193,7 @@ __device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_
     float4 *left = reinterpret_cast<float4 *>(reinterpret_cast<float *>(shared.stage[stage].k) + part * part_floats) + thread;
     Sums<Half> mine;
 
+    show_base(c.top);
     bar_sync<128 * T::abreast>(uint32_t(1 + split)); /* all of their warps have read V and their sums */
     if (thread == 0)
         shared.left[group] = stage;

@@ -119,9 +119,10 @@ typedef enum tandem_granularity {
 
 /* O = softmax(scale * Q K^T) V, for each batch and head.
  * Head h of Q, O and lse reads head h / (heads / kv_heads) of K and V.
- * causal: row i attends to key j if j <= i + kv_len - q_len; a row with no key gives O = 0, lse = -inf.
+ * causal: row i attends to key j if j <= i + kv_len - q_len; a row with no key gives O = 0, lse = -inf, whatever is in Q.
  * A NaN or Inf in a row of Q makes that row of O NaN; one in a row of K or V makes NaN those rows of O that
- * attend to that key. */
+ * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
+ * times log2(e), and sums of K and V over all keys, times 2^15, are numbers in float32. */
 typedef struct tandem_attention {
     tandem_view q, k, v, o; /* q, o: [batch, heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim] */
     tandem_view lse;        /* [batch, heads, q_len, 1] f32, natural log, scale included; dtype NONE: not wanted */
