@@ -632,23 +632,30 @@ static inline td_wire_report run_job(client *c, const task *t)
 
 /* A program's. */
 
-/* A folder for what the daemons leave, and where the program of them lies: beside this one. */
-static inline bool begin_tests(const char *daemon)
+/* The daemon's is this one, which lies beside the test's. */
+static inline bool use_program(const char *daemon)
 {
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 20);
 
+    while (length > 0 && program[length - 1] != '/')
+        length--;
+    strcpy(program + (length > 0 ? length : 0), daemon);
+    if (!access(program, X_OK))
+        return true;
+    fprintf(stderr, "%s is not there\n", program);
+    return false;
+}
+
+/* And a folder for what the daemons leave. */
+static inline bool begin_tests(const char *daemon)
+{
     snprintf(folder, sizeof folder, "/tmp/tandem-daemon-XXXXXX");
     if (!mkdtemp(folder))
         return false;
     snprintf(socket_path, sizeof socket_path, "%s/socket", folder);
     snprintf(config_path, sizeof config_path, "%s/tandemd.conf", folder);
-    while (length > 0 && program[length - 1] != '/')
-        length--;
-    strcpy(program + (length > 0 ? length : 0), daemon);
-    if (access(program, X_OK)) {
-        fprintf(stderr, "%s is not there\n", program);
+    if (!use_program(daemon))
         return false;
-    }
     signal(SIGPIPE, SIG_IGN);
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));

@@ -23,7 +23,7 @@
 
 #include "interop/base.h"
 
-static inline bool has_logged(const char *log_path, const char *text)
+static inline bool is_logged(const char *log_path, const char *text)
 {
     static char all[1 << 20];
     const int fd = open(log_path, O_RDONLY | O_CLOEXEC);
@@ -35,8 +35,18 @@ static inline bool has_logged(const char *log_path, const char *text)
     return strstr(all, text) != NULL;
 }
 
-/* The process of the worker that the log names last. */
-static inline pid_t logged_worker(const char *log_path)
+/* What the daemon has said a thread of its has yet to write. */
+static inline bool has_logged(const char *log_path, const char *text)
+{
+    const uint64_t begin = td_now_ns();
+    bool is;
+
+    while (!(is = is_logged(log_path, text)) && td_now_ns() - begin < 2000000000u)
+        usleep(2000);
+    return is;
+}
+
+static inline pid_t last_logged_worker(const char *log_path)
 {
     FILE *file = fopen(log_path, "r");
     char line[1000];
@@ -50,8 +60,20 @@ static inline pid_t logged_worker(const char *log_path)
             sscanf(at, "worker (process %d", &pid);
     }
     fclose(file);
-    assert_true(pid > 0);
     return (pid_t)pid;
+}
+
+/* The process of the worker that the log names last, of those that there are. */
+static inline pid_t logged_worker(const char *log_path)
+{
+    const uint64_t begin = td_now_ns();
+    pid_t pid;
+
+    while ((pid = last_logged_worker(log_path)) <= 0 || kill(pid, 0)) {
+        assert_true(td_now_ns() - begin < 30000000000u);
+        usleep(2000);
+    }
+    return pid;
 }
 
 /* Starts `program` with this configuration and an empty log; returns once it computes. */

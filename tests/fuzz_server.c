@@ -279,8 +279,34 @@ static int count_fds(void)
 
 /* The worker. */
 
+/* What the launcher says of it then: as a rule the truth. */
+static void say_end(uint8_t how)
+{
+    static td_nurse m;
+
+    m = (td_nurse){.kind = TD_NURSE_ENDED, .pid = how & 1 ? 3 : 2, .status = how & 2 ? SIGSEGV : SIGKILL};
+    if (w.nurse >= 0)
+        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+}
+
+/* Not what the neighbour cannot be without: it is ended with that. */
+static uint32_t pick_request(void)
+{
+    const uint32_t serial = take() % 64;
+
+    for (const td_errand *e = w.b.errands; e; e = e->next)
+        if (e->task.serial == serial && e->task.kind == TD_TASK_LANE)
+            return 0;
+    return serial;
+}
+
 static void lose_worker(void)
 {
+    if (w.worker >= 0 && w.desk) { /* it was at something, or says so */
+        w.desk->request = pick_request();
+        w.desk->load = pick_request();
+        say_end(take());
+    }
     td_fd_close(&w.worker);
     if (w.desk)
         munmap(w.desk, TD_DESK_BYTES);
@@ -538,9 +564,6 @@ static bool nurse(uint8_t how)
         break;
     case TD_NURSE_KILL:
         lose_worker();
-        m.kind = TD_NURSE_ENDED;
-        m.status = SIGKILL;
-        td_pass(w.nurse, &m, sizeof m, NULL, 0);
         break;
     case TD_NURSE_OPEN:
         need(memchr(m.text, 0, sizeof m.text), "a path without end");

@@ -4,12 +4,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   TANDEM_TEST_FAULT       the file: "PID hang" or "PID fault", once it is there; that worker does it once
+ *   TANDEM_TEST_FAULT       the file: "PID hang" or "PID fault", once it is there; that worker does it once; or "kill CALL
+ *                           BYTES": every worker is killed when it makes that call with so many bytes
  *   TANDEM_TEST_FAKE_CUDA   set: on the driver of tests/fake_cuda.h, where there is no GPU
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,13 +107,29 @@ static void read_file(char word[16])
     close(fd);
 }
 
+static bool is_killed_by(const char *call, uint64_t bytes)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char text[100] = "", named[40];
+    unsigned long long at;
+    bool is;
+
+    if (fd < 0)
+        return false;
+    is = read(fd, text, sizeof text - 1) > 0 && sscanf(text, "kill %39s %llu", named, &at) == 2 && at == bytes &&
+         !strcmp(named, call);
+    close(fd);
+    return is;
+}
+
 /* Only the thread that submits launches what is no stamp. */
 static void observe(const char *call, const void *info, uint64_t handle)
 {
     const td_cu_launch *at = info;
     char word[16];
 
-    (void)handle;
+    if (!strncmp(call, "cu", 2) && is_killed_by(call, handle))
+        raise(SIGKILL);
     if (!strcmp(call, "cuModuleGetFunction") && !loaded && !fake)
         load();
     if (strncmp(call, "cuLaunchKernel", 14) || done || at->block[0] == 1) /* one thread: a stamp, and the job's begin */

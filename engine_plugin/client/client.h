@@ -30,6 +30,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "interop/vk/vk.h"
+#include "kernels/model/safetensors.h"
 #include "tandem/vulkan.h"
 
 enum {
@@ -358,8 +359,23 @@ void td_mem_free(tandem_session *s, td_mem *mem);
 void td_timeline_free(tandem_session *s, td_timeline *timeline);
 void td_model_free(tandem_session *s, td_model *model);
 td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why);
-/* Memory that the session's kernels can read, for weights. */
-tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why);
+/* Memory that the session's kernels can read, for weights. Not `zeroed`: on a CPU it is as it comes. */
+tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, char *why);
+
+/* model.c: a load, piece by piece: begin, step until it does not say BUSY any more, which is a MiB each time, enter, which
+ * makes it the session's. End, in any case and whenever: what was not entered is freed. Texts do not name the file. */
+typedef struct td_model_load {
+    tandem_session *s;
+    td_safetensors file;
+    td_model *model;
+    void *staging;
+    uint32_t tensor; /* that is read, */
+    uint64_t at;     /* and so much of it is there */
+} td_model_load;
+tandem_status td_model_load_begin(tandem_session *s, const char *path, td_model_load *load, char *why);
+tandem_status td_model_load_step(td_model_load *load, char *why);
+tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *why);
+void td_model_load_end(td_model_load *load);
 
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */

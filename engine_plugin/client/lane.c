@@ -131,7 +131,7 @@ tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *
 {
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = td_mem_new(s, bytes, why);
-    tandem_status status = mem ? td_mem_make_private(s, mem, why) : TANDEM_ERROR_NOMEM;
+    tandem_status status = mem ? td_mem_make_private(s, mem, true, why) : TANDEM_ERROR_NOMEM;
 
     *out = 0;
     if (status == TANDEM_OK) {

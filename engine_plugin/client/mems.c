@@ -46,9 +46,9 @@ void td_mem_free(tandem_session *s, td_mem *mem)
     td_session_free(s, mem, sizeof *mem);
 }
 
-static tandem_status use_block(tandem_session *s, td_mem *mem, char *why)
+static tandem_status use_block(tandem_session *s, td_mem *mem, bool zeroed, char *why)
 {
-    mem->block = td_session_alloc(s, mem->bytes, BLOCK_ALIGNMENT);
+    mem->block = (zeroed ? td_session_alloc : td_session_alloc_dirty)(s, mem->bytes, BLOCK_ALIGNMENT);
     if (!mem->block)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "bytes is %" PRIu64 ": no host memory of that size",
                        mem->bytes);
@@ -96,14 +96,14 @@ static tandem_status make_device(tandem_session *s, td_mem *mem, VkBufferUsageFl
     return status;
 }
 
-tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, char *why)
+tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, char *why)
 {
     tandem_status status;
 
     if (s->rung == TANDEM_RUNG_INLINE)
         return make_device(s, mem, PLAIN_USAGE, why);
     if (!s->cu)
-        return use_block(s, mem, why);
+        return use_block(s, mem, zeroed, why);
     status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
     if (status == TANDEM_OK && s->lane) /* it may have been another client's */
         status = td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES);
@@ -136,7 +136,7 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     if (!s->vk && s->remote)
         return TANDEM_OK; /* its slab is all there is */
     if (!s->vk && !s->cu)
-        return use_block(s, mem, why);
+        return use_block(s, mem, true, why);
     if (s->rung == TANDEM_RUNG_INLINE)
         return make_device(s, mem, usage, why);
     mem->has_vk = s->vk != NULL;

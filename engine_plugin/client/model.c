@@ -10,7 +10,7 @@
 #include "engine_plugin/client/client.h"
 #include "kernels/model/safetensors.h"
 
-enum { TENSOR_ALIGNMENT = 256 };
+enum { TENSOR_ALIGNMENT = 256, SLICE_BYTES = 1 << 20, SMALL_TENSOR_BYTES = 4096 };
 
 void td_model_free(tandem_session *s, td_model *model)
 {
@@ -69,67 +69,145 @@ static tandem_status lay_out(tandem_session *s, td_model *model, const td_safete
     return TANDEM_OK;
 }
 
-static tandem_status read_tensors(tandem_session *s, td_model *model, const td_safetensors *file, char *why)
+/* Between two tensors, and where there is none: a job's view may reach there. */
+static void clear_gap(const td_model_load *load, uint64_t begin, uint64_t end)
 {
-    tandem_status status = TANDEM_OK;
-    uint64_t most = 0;
-    void *staging = NULL;
+    const td_mem *mem = load->model->mem;
 
-    for (uint32_t i = 0; i < file->count && !model->mem->host; i++)
-        if (!model->tensors[i].refused && file->tensors[i].bytes > most)
-            most = file->tensors[i].bytes;
-    if (most && !(staging = td_session_alloc(s, most, 64)))
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a tensor of %" PRIu64 " bytes", most);
-    for (uint32_t i = 0; i < file->count && status == TANDEM_OK; i++) {
-        const uint64_t offset = model->tensors[i].view.offset_bytes, bytes = file->tensors[i].bytes;
-        void *to = model->mem->host ? (char *)model->mem->host + offset : staging;
+    if (mem->host)
+        memset((char *)mem->host + begin, 0, end - begin);
+}
 
-        if (model->tensors[i].refused || !bytes)
-            continue;
-        status = td_safetensors_read(file, &file->tensors[i], to, why, TD_WHY_BYTES);
-        if (status == TANDEM_OK && !model->mem->host) {
-            if (s->cu)
-                status = td_cu_copy_to_device(s->cu, model->mem->address + offset, to, bytes);
-            else
-                status = td_inline_upload(s->stream, &model->mem->vk, offset, to, bytes, NULL, 0);
-            if (status != TANDEM_OK)
-                td_fail(why, TD_WHY_BYTES, status, "tensor '" TD_NAME "' cannot be copied to the device",
-                        TD_NAMED(model->tensors[i].name));
-        }
-    }
-    td_session_free(s, staging, most);
+tandem_status td_model_load_begin(tandem_session *s, const char *path, td_model_load *load, char *why)
+{
+    uint64_t bytes = 0;
+    tandem_status status;
+
+    *load = (td_model_load){.s = s, .file.fd = -1};
+    status = td_safetensors_open(path, &load->file, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
+    load->model = td_session_alloc(s, sizeof *load->model, 64);
+    if (!load->model)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a model");
+    status = lay_out(s, load->model, &load->file, &bytes, why);
+    if (status != TANDEM_OK)
+        return status;
+    load->model->mem = td_mem_new(s, bytes, why);
+    status = load->model->mem ? td_mem_make_private(s, load->model->mem, false, why) : TANDEM_ERROR_NOMEM;
+    if (status == TANDEM_OK)
+        clear_gap(load, 0, TENSOR_ALIGNMENT);
     return status;
 }
 
-static tandem_status load(tandem_session *s, const char *path, td_model **out, char *why)
+/* What is read on its way to the device. */
+static void *stage(td_model_load *load)
+{
+    if (!load->staging)
+        load->staging = td_session_alloc(load->s, SLICE_BYTES, 64);
+    return load->staging;
+}
+
+static tandem_status read_part(td_model_load *load, const td_tensor_entry *entry, uint64_t bytes, char *why)
+{
+    const uint64_t to = entry->view.offset_bytes + load->at;
+    td_mem *mem = load->model->mem;
+    void *at = mem->host ? (char *)mem->host + to : stage(load);
+    tandem_session *s = load->s;
+    tandem_status status;
+
+    if (!at)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %d bytes of a tensor", SLICE_BYTES);
+    status = td_safetensors_read_part(&load->file, &load->file.tensors[load->tensor], load->at, bytes, at, why,
+                                      TD_WHY_BYTES);
+    if (status != TANDEM_OK || mem->host)
+        return status;
+    if (s->cu)
+        status = td_cu_copy_to_device(s->cu, mem->address + to, at, bytes);
+    else
+        status = td_inline_upload(s->stream, &mem->vk, to, at, bytes, NULL, 0);
+    return status == TANDEM_OK ? status
+                               : td_fail(why, TD_WHY_BYTES, status, "tensor '" TD_NAME "' cannot be copied to the device",
+                                         TD_NAMED(entry->name));
+}
+
+tandem_status td_model_load_step(td_model_load *load, char *why)
+{
+    const td_model *model = load->model;
+
+    for (uint64_t left = SLICE_BYTES; load->tensor < model->tensor_count; load->tensor++, load->at = 0) {
+        const td_tensor_entry *entry = &model->tensors[load->tensor];
+        const uint64_t bytes = entry->refused ? 0 : load->file.tensors[load->tensor].bytes, rest = bytes - load->at;
+        const uint64_t part = rest < left ? rest : left, end = entry->view.offset_bytes + bytes;
+        tandem_status status = TANDEM_OK;
+
+        if (!left)
+            return TANDEM_ERROR_BUSY;
+        if (part)
+            status = read_part(load, entry, part, why);
+        if (status != TANDEM_OK)
+            return status;
+        load->at += part;
+        left -= part;
+        if (load->at < bytes)
+            return TANDEM_ERROR_BUSY;
+        left -= left < SMALL_TENSOR_BYTES ? left : SMALL_TENSOR_BYTES; /* each has its own price */
+        if (bytes)
+            clear_gap(load, end, td_align_up(end, TENSOR_ALIGNMENT));
+    }
+    return TANDEM_OK;
+}
+
+tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *why)
+{
+    tandem_session *s = load->s;
+    td_model *made = load->model;
+    tandem_status status;
+
+    pthread_mutex_lock(&s->lock);
+    made->mem->of_model = true;
+    status = td_table_add_locked(s, &s->mems, TD_KIND_MEM, &made->mem->object, why);
+    if (status == TANDEM_OK) {
+        status = td_table_add_locked(s, &s->models, TD_KIND_MODEL, &made->object, why);
+        if (status != TANDEM_OK)
+            td_table_remove_locked(&s->mems, &made->mem->object);
+    }
+    for (uint32_t i = 0; i < made->tensor_count; i++)
+        made->tensors[i].view.mem = made->mem->object.id;
+    if (status == TANDEM_OK) {
+        *out = made->object.id;
+        load->model = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+void td_model_load_end(td_model_load *load)
+{
+    td_session_free(load->s, load->staging, SLICE_BYTES);
+    td_safetensors_close(&load->file);
+    if (load->model)
+        td_model_free(load->s, load->model);
+    *load = (td_model_load){.file.fd = -1};
+}
+
+static tandem_status load_here(td_model_load *load, tandem_session *s, const char *path, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    td_safetensors file;
-    td_model *model;
-    uint64_t bytes = 0;
-    tandem_status status = td_safetensors_open(path, &file, text, sizeof text);
+    tandem_status status = td_model_load_begin(s, path, load, text);
 
-    if (status != TANDEM_OK)
-        return td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
-    model = *out = td_session_alloc(s, sizeof *model, 64);
-    if (model)
-        status = lay_out(s, model, &file, &bytes, text);
-    if (model && status == TANDEM_OK) {
-        model->mem = td_mem_new(s, bytes, text);
-        status = model->mem ? td_mem_make_private(s, model->mem, text) : TANDEM_ERROR_NOMEM;
-    }
-    if (!model)
-        status = td_fail(text, sizeof text, TANDEM_ERROR_NOMEM, "no host memory for a model");
-    else if (status == TANDEM_OK)
-        status = read_tensors(s, model, &file, text);
-    td_safetensors_close(&file);
-    return status == TANDEM_OK ? status : td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
+    if (status == TANDEM_OK)
+        do
+            status = td_model_load_step(load, text);
+        while (status == TANDEM_ERROR_BUSY);
+    return status == TANDEM_OK ? status
+                               : td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
 }
 
 tandem_status tandem_model_load(tandem_session *session, const char *path, tandem_model *model)
 {
+    td_model_load load = {.s = session, .file.fd = -1};
     char why[TD_WHY_BYTES] = "";
-    td_model *made = NULL;
     tandem_status status;
 
     if (model)
@@ -138,24 +216,13 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
         return TANDEM_ERROR_ARG;
     if (!path || !model)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, path ? "model is NULL" : "path is NULL");
-    status = (session->remote ? td_remote_model_load : load)(session, path, &made, why);
-    if (status == TANDEM_OK) {
-        pthread_mutex_lock(&session->lock);
-        made->mem->of_model = true;
-        status = td_table_add_locked(session, &session->mems, TD_KIND_MEM, &made->mem->object, why);
-        if (status == TANDEM_OK) {
-            status = td_table_add_locked(session, &session->models, TD_KIND_MODEL, &made->object, why);
-            if (status != TANDEM_OK)
-                td_table_remove_locked(&session->mems, &made->mem->object);
-        }
-        for (uint32_t i = 0; i < made->tensor_count; i++)
-            made->tensors[i].view.mem = made->mem->object.id;
-        if (status == TANDEM_OK)
-            *model = made->object.id;
-        pthread_mutex_unlock(&session->lock);
-    }
-    if (status != TANDEM_OK && made)
-        td_model_free(session, made);
+    if (session->remote)
+        status = td_remote_model_load(session, path, &load.model, why);
+    else
+        status = load_here(&load, session, path, why);
+    if (status == TANDEM_OK)
+        status = td_model_load_enter(&load, model, why);
+    td_model_load_end(&load);
     return td_session_fail(session, __func__, status, why);
 }
 

@@ -18,9 +18,6 @@
 #define HELLO_NS TD_SECOND
 #define DRAIN_NS 1500000000u      /* what running jobs get when the daemon is told to stop */
 #define START_NS (60 * TD_SECOND) /* what a worker may take to say hello */
-#define LEAST_ERRAND_NS (4 * TD_SECOND) /* or for the next errand: as for a job, within these */
-#define MOST_ERRAND_NS (20 * TD_SECOND)
-#define LOAD_NS (900 * TD_SECOND) /* or to load a model */
 #define MOST_WAIT_NS TD_SECOND
 enum { MOST_POLLED = 8 + 2 * (TD_MAX_CLIENTS + TD_MAX_NEW) };
 
@@ -65,8 +62,11 @@ static bool read_nursery(td_broker *b)
             b->worker_pid = m.pid;
             if (m.status != TANDEM_OK)
                 td_say(TD_LOG_ERROR, "no worker: %s", m.text); /* its socket closes */
-        } else if (status == TANDEM_OK && m.kind == TD_NURSE_ENDED && WIFSIGNALED(m.status)) {
-            td_say(TD_LOG_WARN, "process %d was ended by signal %d", m.pid, WTERMSIG(m.status));
+        } else if (status == TANDEM_OK && m.kind == TD_NURSE_ENDED) {
+            b->ended_pid = m.pid;
+            b->ended_status = m.status;
+            if (WIFSIGNALED(m.status))
+                td_say(TD_LOG_WARN, "process %d was ended by signal %d", m.pid, WTERMSIG(m.status));
         } else if (status == TANDEM_OK && m.kind == TD_NURSE_OPENED) {
             td_client_opened(b, &m, &fds[0]);
         } else if (status == TANDEM_OK && m.kind == TD_NURSE_CONFIG) {
@@ -109,7 +109,7 @@ static bool has_stopped(td_broker *b)
         busy = busy || b->desk_works[i];
     if (!b->stopping || (busy && td_now_ns() - b->stop_ns < DRAIN_NS))
         return false;
-    td_queue_lost(b);
+    td_queue_lost(b, true);
     for (td_client *c = b->clients; c; c = c->next)
         td_client_end(b, c, TANDEM_OK, TD_WIRE_BYE_STOPPING, "the daemon stops");
     return true;
@@ -159,32 +159,20 @@ static void look_at_clients(td_broker *b, const struct pollfd *p)
     }
 }
 
-/* The worker does one after the other. */
-static bool errand_hangs(const td_broker *b, uint64_t now)
-{
-    const td_errand *first = b->errands;
-    uint64_t bound = b->config.job_ns && b->config.job_ns < MOST_ERRAND_NS ? b->config.job_ns : MOST_ERRAND_NS, since;
-
-    while (first && !first->sent)
-        first = first->next;
-    if (!first)
-        return false;
-    since = first->sent_ns > b->answered_ns ? first->sent_ns : b->answered_ns;
-    if (bound < LEAST_ERRAND_NS)
-        bound = LEAST_ERRAND_NS;
-    return now - since > (first->task.kind == TD_TASK_MODEL ? LOAD_NS : bound);
-}
-
 static void look_at_time(td_broker *b)
 {
     const uint64_t now = td_now_ns();
+    const td_errand *hung;
 
     if (b->worker < 0 && b->respawn_ns && now >= b->respawn_ns && !b->old_desk && !b->stopping)
         td_worker_spawn(b);
     if (b->worker >= 0 && !b->worker_said && !b->killed_ns && td_now_ns() - b->spawned_ns > START_NS)
         td_worker_kill(b, "it has said nothing for 60 s");
-    if (b->worker >= 0 && b->worker_said && !b->killed_ns && errand_hangs(b, now))
+    hung = b->worker >= 0 && b->worker_said && !b->killed_ns ? td_errand_hangs(b, now) : NULL;
+    if (hung) {
+        b->hung = hung->task.serial;
         td_worker_kill(b, "it does not answer");
+    }
     if (b->worker >= 0 && b->killed_ns && now - b->killed_ns > TD_SECOND)
         td_worker_kill(b, NULL);
     if (b->watchdog_ns && now - b->watched_ns >= b->watchdog_ns / 2 && b->turns != b->watched_turns) {
@@ -260,6 +248,8 @@ int td_broker_turn(td_broker *b, int ms)
     free_strangers(b);
     if (p[4].revents)
         td_metrics_answer(b);
+    if (!td_worker_bury(b))
+        return 1;
     td_errands_run(b);
     look_at_time(b);
     return has_stopped(b) ? 0 : -1;
@@ -273,7 +263,7 @@ void td_broker_end(td_broker *b)
         td_queue_kick(b);
         pthread_join(b->thread, NULL);
     }
-    td_queue_lost(b);
+    td_queue_lost(b, true);
     while (b->clients)
         td_client_free(b, b->clients);
     while (b->openings) {

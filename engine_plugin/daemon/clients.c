@@ -493,21 +493,19 @@ static td_weights *find_weights(td_broker *b, const struct stat *st)
     return NULL;
 }
 
-static td_weights *add_weights(td_broker *b, const struct stat *st, int *fd)
+static td_weights *add_weights(td_broker *b, const td_client *c, const struct stat *st, int *fd)
 {
     td_weights *made = calloc(1, sizeof *made);
-    td_errand *errand;
 
     if (!made)
         return NULL;
+    made->session = c->session;
     made->number = td_number_take(b);
-    errand = made->number ? td_errand_add(b, TD_TASK_MODEL, made->number, false) : NULL;
-    if (!errand) {
+    if (!td_weights_send(b, made)) {
         b->numbers[made->number] = 0;
         free(made);
         return NULL;
     }
-    errand->weights = made;
     made->device = st->st_dev;
     made->inode = st->st_ino;
     made->mtime_ns = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
@@ -547,13 +545,13 @@ void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
     }
     weights = find_weights(b, &st);
     if (!weights ? !td_weights_make_room(b, (uint64_t)st.st_size, NULL)
-                 : weights->evicted && td_weights_load(b, weights) != TANDEM_OK) {
+                 : weights->evicted && td_weights_load(b, weights, c) != TANDEM_OK) {
         refuse_model(b, c, serial, (uint64_t)st.st_size);
         return;
     }
     model = td_shared_add(c, TD_WIRE_KIND_MODEL);
     if (model && !weights)
-        weights = add_weights(b, &st, fd);
+        weights = add_weights(b, c, &st, fd);
     if (!model || !weights) {
         if (model)
             td_shared_end(b, model);
@@ -584,7 +582,7 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
         return;
     }
     if (model->weights->status != TANDEM_OK) {
-        td_fail(why, sizeof why, model->weights->status, "model is 0x%" PRIx64 ", which the new worker could not load",
+        td_fail(why, sizeof why, model->weights->status, "model is 0x%" PRIx64 ", which the worker could not load",
                 m->model);
         td_client_error(b, c, m->header.serial, 0, model->weights->status, why);
         return;
@@ -596,7 +594,7 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
             model->model_mem->there = true;
         }
     }
-    if (model->weights->evicted && td_weights_load(b, model->weights) != TANDEM_OK) {
+    if (model->weights->evicted && td_weights_load(b, model->weights, c) != TANDEM_OK) {
         refuse_model(b, c, m->header.serial, model->weights->bytes);
         return;
     }
@@ -606,6 +604,8 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
         return;
     }
     errand->client = c;
+    errand->session = c->session;
+    errand->reads = model->weights;
     errand->serial = m->header.serial;
     errand->mem = model->model_mem->id;
     snprintf(errand->task.text, sizeof errand->task.text, "%s", m->name);
@@ -661,6 +661,7 @@ static void on_info(td_broker *b, td_client *c, uint32_t serial)
         return;
     }
     errand->client = c;
+    errand->session = c->session;
     errand->serial = serial;
 }
 

@@ -8,6 +8,7 @@
  *   accept.c   who connects                                 clients.c  what each asks for
  *   errands.c  what the worker has, a new one for a dead one
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
+ *   loader.c   the worker's loads of models                 blame.c    which request a worker died of
  *   metrics.c  the numbers in Prometheus' text format        log.c      lines on stderr, which nobody waits for
  *
  *   clients ==== sockets, areas, pages ====> broker ---- errands (socket), jobs (desk) ----> worker
@@ -129,6 +130,7 @@ typedef struct td_desk {
     td_bell to_worker, to_broker;
     _Atomic uint32_t cpu;     /* where the broker ran when it rang last, */
     _Atomic uint64_t rung_ns; /* and when that was */
+    _Atomic uint32_t request, load; /* the serials of what the worker is at; 0: nothing */
     _Atomic uint64_t released; /* lanes whose clients are gone: nothing of theirs waits for anything any more */
     td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
     td_gate gate; /* closed while frames' jobs are on the desk: a CPU's background looks */
@@ -192,6 +194,7 @@ typedef struct td_weights {
     bool evicted; /* for others' sake: the next job that reads it has it loaded again; or */
     tandem_status status; /* why no worker could load it */
     bool retried; /* to load it, once others were evicted */
+    uint32_t session; /* of the client that had it loaded last */
     uint64_t used_ns; /* by the last job */
     int fd;
     uint64_t device, inode, mtime_ns, bytes;
@@ -341,6 +344,10 @@ typedef struct td_errand {
     bool sent;
     uint64_t sent_ns;
     bool again; /* what the worker before had: jobs wait for it */
+    bool aside; /* the worker's loader does it, beside all others */
+    uint32_t deaths; /* of workers that were at it */
+    uint32_t session; /* of the client that it is for; 0: none */
+    const td_weights *reads; /* TENSOR: which must be there first */
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
     uint64_t mem; /* TENSOR: the client's id of what the tensors are in */
@@ -388,6 +395,9 @@ typedef struct td_broker {
     bool worker_said;
     uint32_t epoch, early_ends;
     uint64_t spawned_ns, respawn_ns, killed_ns, answered_ns; /* answered: the last errand */
+    uint64_t lost_ns;     /* its socket has closed, and how it ended is not known yet */
+    int ended_pid, ended_status; /* what the launcher said last: as of wait() */
+    uint32_t hung;        /* the serial of the request that it was killed for; 0: none */
     tandem_info worker_info;
     char worker_text[TD_TEXT_BYTES];
     tandem_status worker_status;
@@ -482,16 +492,30 @@ void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind);
 /* Its client is gone. Not by an errand: the driver may hold those up until what is released here has come. */
 void td_lane_free(td_broker *b, const td_client *c);
 void td_weights_drop(td_broker *b, td_weights *weights);
+/* Has the worker load it. False: there is no host memory for that. */
+bool td_weights_send(td_broker *b, td_weights *weights);
 /* Makes room for a model: takes what no job reads from the worker, what was not read for longest first. False: there is
  * not so much. */
 bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but);
 /* Takes all that no job reads: nobody knows how much the worker's memory lacks. False: there is none. */
 bool td_weights_evict_idle(td_broker *b, const td_weights *but);
-/* Has the worker load it again. NOMEM: no room. */
-tandem_status td_weights_load(td_broker *b, td_weights *weights);
+/* Has the worker load it again, for a client. NOMEM: no room. */
+tandem_status td_weights_load(td_broker *b, td_weights *weights, const td_client *asks);
 void td_worker_spawn(td_broker *b);
 /* False: there will never be a worker. */
 bool td_worker_read(td_broker *b);
+/* Begins anew once it is known how a worker has ended, or nobody says so for too long. False: likewise. */
+bool td_worker_bury(td_broker *b);
+/* The first request that a worker does not answer in time, or NULL. */
+const td_errand *td_errand_hangs(const td_broker *b, uint64_t now);
+/* What an answer does; *t may be anything but its number. */
+void td_errand_answer(td_broker *b, td_errand *errand, const td_task *t);
+
+/* blame.c: which requests the worker that is gone was at, of those that may have ended it: their serials. Returns how many. */
+enum { TD_MAX_BLAMED = 2 };
+uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED]);
+/* Answers such a request with what became of it; its client is named and struck, and no worker gets it again. */
+void td_blame(td_broker *b, uint32_t serial);
 /* why: NULL if it was told before. The nursery may have no time for it now, or not have said yet who the worker is. */
 void td_worker_kill(td_broker *b, const char *why);
 
@@ -507,8 +531,8 @@ void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status
 void td_queue_settle(td_broker *b, td_client *c);
 /* The worker has no room for a client's draft: its jobs are not cut. */
 void td_queue_without_draft(td_broker *b, td_client *c);
-/* The worker is gone: what it had has failed. */
-void td_queue_lost(td_broker *b);
+/* The worker is gone; of a job's fault, as far as is known: that has failed. */
+void td_queue_lost(td_broker *b, bool by_job);
 static inline void td_queue_kick(td_broker *b) { td_bell_ring(&b->kick); }
 
 /* metrics.c: answers one who asks over HTTP, and closes. */

@@ -17,6 +17,10 @@
 
 #define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
 #define MOST_RESPAWN_NS TD_SECOND
+#define SAY_END_NS 500000000u /* what the launcher may take to say how a worker has ended */
+#define LEAST_ERRAND_NS (4 * TD_SECOND) /* what a worker may take for the next errand: as for a job, within these, */
+#define MOST_ERRAND_NS (20 * TD_SECOND)
+#define LOAD_NS (900 * TD_SECOND) /* or to load a model */
 #define MOST_LANE_WAIT_NS (2 * TD_SECOND) /* on the GPU: what was submitted comes sooner */
 enum {
     STRIKES = 3,
@@ -72,6 +76,7 @@ void td_errand_about(td_errand *errand, td_shared *s)
     td_task *t = &errand->task;
 
     errand->shared = s;
+    errand->session = s->client->session;
     t->opaque = s->opaque;
     t->dedicated = s->dedicated;
     t->by_daemon = s->by_daemon;
@@ -113,6 +118,7 @@ void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind)
             b->lanes &= ~(c->lane ? 1ull << c->lane : 0);
         return;
     }
+    errand->session = c->session;
     errand->task.lane = c->lane;
     errand->task.opaque = c->share == TD_WIRE_SHARE_OPAQUE;
     errand->task.job_class = c->job_class;
@@ -156,7 +162,9 @@ void td_errands_run(td_broker *b)
     for (td_errand *e = b->errands; e && sent < TD_MAX_ERRANDS; e = e->next) {
         const int fd = errand_fd(e);
 
-        sent++;
+        if (!e->sent && e->reads && !e->reads->there)
+            continue;
+        sent += !e->aside; /* what takes long holds up nobody else's */
         if (e->sent)
             continue;
         if (e->shared)
@@ -175,11 +183,51 @@ void td_errands_run(td_broker *b)
     }
 }
 
-/* What the worker has under this number it may forget. */
-static void end_number(td_broker *b, uint32_t number)
+/* What the worker was at so long, of what it does one after the other; or of what its loader does. */
+const td_errand *td_errand_hangs(const td_broker *b, uint64_t now)
 {
-    if (number && (b->worker < 0 || !b->worker_said || !td_errand_add(b, TD_TASK_END, number, false)))
+    const uint64_t job_ns = b->config.job_ns && b->config.job_ns < MOST_ERRAND_NS ? b->config.job_ns : MOST_ERRAND_NS;
+    const uint64_t bound = job_ns < LEAST_ERRAND_NS ? LEAST_ERRAND_NS : job_ns;
+    bool first = true;
+
+    for (const td_errand *e = b->errands; e; e = e->next) {
+        const uint64_t since = !e->aside && b->answered_ns > e->sent_ns ? b->answered_ns : e->sent_ns;
+
+        if (e->sent && (e->aside || first) && now - since > (e->aside ? LOAD_NS : bound))
+            return e;
+        first = first && (!e->sent || e->aside);
+    }
+    return NULL;
+}
+
+/* What the worker has under this number it may forget. */
+static void end_number(td_broker *b, uint32_t number, bool aside)
+{
+    td_errand *errand = number && b->worker >= 0 && b->worker_said ? td_errand_add(b, TD_TASK_END, number, false) : NULL;
+
+    if (errand)
+        errand->aside = aside;
+    else if (number)
         b->numbers[number] = 0;
+}
+
+/* Nobody has the model any more: requests that wait for it are over. */
+static void fail_readers(td_broker *b, const td_weights *w, tandem_status status, const char *why)
+{
+    for (td_errand *e = b->errands, *next; e; e = next) {
+        td_client *c = e->client;
+        const uint32_t serial = e->serial;
+
+        next = e->next;
+        if (e->reads != w)
+            continue;
+        e->reads = NULL;
+        if (e->sent)
+            continue;
+        td_errand_remove(b, e);
+        if (c)
+            td_client_error(b, c, serial, 0, status, why);
+    }
 }
 
 /* What clients share. */
@@ -200,9 +248,10 @@ void td_weights_drop(td_broker *b, td_weights *w)
         else if (e->weights == w)
             td_errand_remove(b, e);
     }
+    fail_readers(b, w, TANDEM_ERROR_ARG, "the model was destroyed");
     if (!w->evicted)
         b->model_bytes -= w->bytes;
-    end_number(b, w->number);
+    end_number(b, w->number, true);
     td_fd_close(&w->fd);
     free(w);
 }
@@ -232,7 +281,7 @@ static bool is_idle(const td_broker *b, const td_weights *w)
 static void evict(td_broker *b, td_weights *w)
 {
     td_say(TD_LOG_INFO, "a model of %" PRIu64 " bytes that no job reads makes room for another", w->bytes);
-    end_number(b, w->number);
+    end_number(b, w->number, true);
     w->number = 0;
     w->there = false;
     w->evicted = true;
@@ -256,20 +305,29 @@ bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but)
     return false;
 }
 
-tandem_status td_weights_load(td_broker *b, td_weights *w)
+bool td_weights_send(td_broker *b, td_weights *w)
 {
-    td_errand *errand;
+    td_errand *errand = w->number ? td_errand_add(b, TD_TASK_MODEL, w->number, false) : NULL;
 
+    if (!errand)
+        return false;
+    errand->aside = true;
+    errand->session = w->session;
+    errand->weights = w;
+    return true;
+}
+
+tandem_status td_weights_load(td_broker *b, td_weights *w, const td_client *asks)
+{
     if (!td_weights_make_room(b, w->bytes, w))
         return TANDEM_ERROR_NOMEM;
+    w->session = asks->session;
     w->number = td_number_take(b);
-    errand = w->number ? td_errand_add(b, TD_TASK_MODEL, w->number, false) : NULL;
-    if (!errand) {
+    if (!td_weights_send(b, w)) {
         b->numbers[w->number] = 0;
         w->number = 0;
         return TANDEM_ERROR_NOMEM;
     }
-    errand->weights = w;
     w->evicted = false;
     count_weights(b, w, true);
     td_errands_run(b);
@@ -291,12 +349,8 @@ bool td_weights_evict_idle(td_broker *b, const td_weights *but)
 /* The worker had no memory for it: once more, without those that are idle. */
 static bool load_again(td_broker *b, td_weights *w)
 {
-    const bool some = !w->retried && td_weights_evict_idle(b, w);
-    td_errand *errand = some ? td_errand_add(b, TD_TASK_MODEL, w->number, false) : NULL;
-
-    if (!errand)
+    if (w->retried || !td_weights_evict_idle(b, w) || !td_weights_send(b, w))
         return false;
-    errand->weights = w;
     w->retried = true;
     return true;
 }
@@ -437,7 +491,7 @@ void td_shared_end(td_broker *b, td_shared *s)
             s->number = 0;
         }
     }
-    end_number(b, s->number);
+    end_number(b, s->number, false);
     if (counted)
         count_mem(b, s, -1);
     if (s->weights) {
@@ -615,15 +669,9 @@ static void take_errands_back(td_broker *b)
 /* What clients still hold is for the next worker. */
 static void share_again(td_broker *b)
 {
-    for (td_weights *w = b->weights; w; w = w->next) {
-        td_errand *e = w->there ? td_errand_add(b, TD_TASK_MODEL, w->number, true) : NULL;
-
-        if (w->there && e) {
+    for (td_weights *w = b->weights; w; w = w->next)
+        if (w->there && td_weights_send(b, w)) /* jobs that read it wait for it, others do not */
             w->there = false;
-            e->again = true;
-            e->weights = w;
-        }
-    }
     for (td_client *c = b->clients; c; c = c->next) {
         for (td_shared *s = c->shared; s; s = s->next) {
             const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->weights;
@@ -656,20 +704,33 @@ static void tell_reset(td_broker *b, td_client *c)
     td_client_send(b, c, &m, NULL);
 }
 
-static void lose_worker(td_broker *b)
+static bool knows_end(const td_broker *b)
 {
-    const uint64_t now = td_now_ns();
+    return b->worker_pid <= 0 || b->ended_pid == b->worker_pid;
+}
+
+static void begin_anew(td_broker *b, uint64_t now)
+{
+    b->old_desk = b->desk;
+    b->desk = NULL;
+    b->epoch++;
+    b->early_ends = b->lost_ns - b->spawned_ns < EARLY_NS ? b->early_ends + 1 : 0;
+    b->respawn_ns = now + (b->early_ends > 6 ? MOST_RESPAWN_NS : (10000000ull << b->early_ends));
+    b->lost_ns = 0;
+    b->hung = 0;
+}
+
+static void lose_worker(td_broker *b, uint64_t now)
+{
+    uint32_t blamed[TD_MAX_BLAMED];
+    const uint32_t count = td_blame_find(b, blamed);
 
     td_say(TD_LOG_ERROR, "worker (process %d) is gone: %s", b->worker_pid,
            b->worker_text[0] ? b->worker_text : "it died");
-    td_fd_close(&b->worker);
-    td_queue_lost(b);
-    b->old_desk = b->desk;
-    b->desk = NULL;
-    b->worker_said = b->has_worker = false;
-    b->epoch++;
-    b->early_ends = now - b->spawned_ns < EARLY_NS ? b->early_ends + 1 : 0;
-    b->respawn_ns = now + (b->early_ends > 6 ? MOST_RESPAWN_NS : (10000000ull << b->early_ends));
+    td_queue_lost(b, !count);
+    for (uint32_t i = 0; i < count; i++)
+        td_blame(b, blamed[i]);
+    begin_anew(b, now);
     take_errands_back(b);
     share_again(b);
     for (td_client *c = b->clients; c; c = c->next) {
@@ -677,9 +738,22 @@ static void lose_worker(td_broker *b)
             continue;
         tell_reset(b, c);
         if (c->strikes >= STRIKES)
-            td_client_end(b, c, TANDEM_ERROR_DEVICE, 0, "its jobs ended three workers, one after the other");
+            td_client_end(b, c, TANDEM_ERROR_DEVICE, 0, "its jobs and requests ended three workers, one after the other");
     }
     td_queue_kick(b);
+}
+
+bool td_worker_bury(td_broker *b)
+{
+    const uint64_t now = td_now_ns();
+
+    if (!b->lost_ns || (!knows_end(b) && now - b->lost_ns < SAY_END_NS))
+        return true;
+    lose_worker(b, now);
+    if (b->ready_told || b->epoch < FIRST_TRIES)
+        return true;
+    td_say(TD_LOG_ERROR, "%d workers have died before they could begin", FIRST_TRIES);
+    return false;
 }
 
 /* Answers. */
@@ -731,6 +805,8 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_task *t)
 
 static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
 {
+    char why[TD_TEXT_BYTES];
+
     if (t->status == TANDEM_ERROR_NOMEM && load_again(b, w))
         return;
     w->there = t->status == TANDEM_OK;
@@ -742,6 +818,10 @@ static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
         w->status = t->status;
         w->evicted = true;
         count_weights(b, w, false);
+    }
+    if (!w->there) {
+        td_fail(why, sizeof why, t->status, "model is one that the worker could not load: %s", t->text);
+        fail_readers(b, w, t->status, why);
     }
     w->uses++; /* until all have heard */
     for (td_client *c = b->clients; c; c = c->next)
@@ -778,7 +858,7 @@ static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64
 
         td_client_error(b, c, serial, 0, !of ? TANDEM_ERROR_ARG : unloaded ? unloaded : t->status,
                         !of        ? "the model was destroyed"
-                        : unloaded ? "model is one that the new worker could not load"
+                        : unloaded ? "model is one that the worker could not load"
                                    : t->text);
         return;
     }
@@ -849,27 +929,10 @@ static bool on_worker_hello(td_broker *b, const td_task *t)
     return true;
 }
 
-static bool on_task(td_broker *b, td_task *t)
+void td_errand_answer(td_broker *b, td_errand *e, const td_task *t)
 {
-    td_errand *e = b->errands;
-    td_errand was;
+    const td_errand was = *e;
 
-    t->text[sizeof t->text - 1] = 0;
-    if (t->status > TANDEM_OK || t->status < TANDEM_ERROR_BUSY)
-        t->status = TANDEM_ERROR_DEVICE;
-    if (t->kind == TD_TASK_HELLO)
-        return on_worker_hello(b, t);
-    if (t->kind == TD_TASK_BROKEN) {
-        snprintf(b->worker_text, sizeof b->worker_text, "%s", t->text);
-        b->worker_status = t->status == TANDEM_OK ? TANDEM_ERROR_DEVICE : t->status;
-        return true;
-    }
-    while (e && (!e->sent || e->task.serial != t->serial))
-        e = e->next;
-    if (!e)
-        return true;
-    b->answered_ns = td_now_ns();
-    was = *e;
     td_errand_remove(b, e);
     switch ((td_task_kind)was.task.kind) {
     case TD_TASK_MEM:
@@ -892,11 +955,36 @@ static bool on_task(td_broker *b, td_task *t)
             on_tensor_answer(b, was.client, was.serial, was.mem, t);
         break;
     case TD_TASK_INFO:
-        if (was.client)
+        if (was.client && t->status == TANDEM_OK)
             on_info_answer(b, was.client, was.serial, &t->info);
+        else if (was.client)
+            td_client_error(b, was.client, was.serial, 0, t->status, t->text);
         break;
     default: break;
     }
+}
+
+static bool on_task(td_broker *b, td_task *t)
+{
+    td_errand *e = b->errands;
+
+    t->text[sizeof t->text - 1] = 0;
+    if (t->status > TANDEM_OK || t->status < TANDEM_ERROR_BUSY)
+        t->status = TANDEM_ERROR_DEVICE;
+    if (t->kind == TD_TASK_HELLO)
+        return on_worker_hello(b, t);
+    if (t->kind == TD_TASK_BROKEN) {
+        snprintf(b->worker_text, sizeof b->worker_text, "%s", t->text);
+        b->worker_status = t->status == TANDEM_OK ? TANDEM_ERROR_DEVICE : t->status;
+        return true;
+    }
+    while (e && (!e->sent || e->task.serial != t->serial))
+        e = e->next;
+    if (!e)
+        return true;
+    if (!e->aside)
+        b->answered_ns = td_now_ns();
+    td_errand_answer(b, e, t);
     return true;
 }
 
@@ -912,12 +1000,11 @@ bool td_worker_read(td_broker *b)
         td_fd_close(&fds[1]);
         if (status == TANDEM_ERROR_BUSY)
             return true;
-        if (status != TANDEM_OK) {
-            lose_worker(b);
-            if (b->ready_told || b->epoch < FIRST_TRIES)
-                return true;
-            td_say(TD_LOG_ERROR, "%d workers have died before they could begin", FIRST_TRIES);
-            return false;
+        if (status != TANDEM_OK) { /* td_worker_bury() goes on */
+            td_fd_close(&b->worker);
+            b->worker_said = b->has_worker = false;
+            b->lost_ns = td_now_ns();
+            return true;
         }
         if (!on_task(b, &t))
             return false;

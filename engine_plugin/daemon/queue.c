@@ -191,7 +191,7 @@ static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *
         if (mem->status != TANDEM_OK)
             return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take",
                            names[i], views[i]->mem);
-        if (mem->weights && mem->weights->evicted && td_weights_load(b, mem->weights) != TANDEM_OK)
+        if (mem->weights && mem->weights->evicted && td_weights_load(b, mem->weights, c) != TANDEM_OK)
             return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
                            "%s.mem is 0x%" PRIx64 ", of a model of %" PRIu64 " bytes that made room for others, which now "
                            "have %" PRIu64 " of %" PRIu64,
@@ -896,14 +896,14 @@ static void lose_draft(td_broker *b, td_client *c)
     td_draft_end(b, c);
 }
 
-void td_queue_lost(td_broker *b)
+void td_queue_lost(td_broker *b, bool by_job)
 {
     uint64_t first = UINT64_MAX;
     td_work *guilty = NULL; /* who has waited longest for it */
 
     take_results(b);
     for (int i = 0; i < TD_DESK_SLOTS; i++)
-        if (b->desk_works[i] && b->desk->slots[i].sequence < first) {
+        if (by_job && b->desk_works[i] && b->desk->slots[i].sequence < first) {
             first = b->desk->slots[i].sequence;
             guilty = b->desk_works[i];
         }

@@ -2,7 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   main       errands: memory and models come and go        submit   READY slots to their sessions, cancellations
+ *   main       errands: memory comes and goes                submit   READY slots to their sessions, cancellations
+ *   loader     models come and go, piece by piece
  *   collect    waits for a session's oldest job, writes its result
  *
  * To wake a thread takes longer than a brief job does: on a CPU the submitter computes that itself, if there is no other.
@@ -28,8 +29,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "engine_plugin/client/client.h"
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/loader.h"
 
 typedef struct item {
     uint32_t lane;
@@ -78,6 +78,7 @@ typedef struct follower {
 typedef struct worker {
     int broker;
     td_desk *desk;
+    td_loader *loader, *unloader; /* unloader: has models destroyed, beside that */
     bool tuned;     /* lanes go by the desk's table */
     uint32_t fault; /* for tests: the job after so many finds nothing at its addresses */
     pthread_mutex_t lock;
@@ -563,30 +564,6 @@ static void take_mem(worker *w, td_task *t, int fd)
     keep_item(w, t, made);
 }
 
-static void take_model(worker *w, td_task *t, int fd)
-{
-    tandem_session *session = w->lanes[0].session;
-    char path[40], text[TD_TEXT_BYTES];
-    tandem_info before = {.struct_bytes = sizeof before}, after = before;
-    item made = {0};
-    const char *from;
-
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    tandem_session_info(session, &before);
-    t->status = tandem_model_load(session, path, &made.model);
-    if (t->status != TANDEM_OK) {
-        keep_text(session, text, sizeof text); /* path is '/proc/...': what is wrong */
-        from = strstr(text, "': ");
-        snprintf(t->text, sizeof t->text, "%s", from ? from + 3 : text);
-        return;
-    }
-    tandem_session_info(session, &after);
-    t->bytes = after.host_bytes + after.device_bytes - before.host_bytes - before.device_bytes;
-    t->lane = 0;
-    made.mem = td_lane_model_mem(session, made.model);
-    keep_item(w, t, made);
-}
-
 /* A job that will not end: only a new worker helps. */
 static void give_up(worker *w, td_task *t, tandem_session *session)
 {
@@ -595,6 +572,30 @@ static void give_up(worker *w, td_task *t, tandem_session *session)
     tell(w, t);
     td_log_end();
     _exit(1);
+}
+
+/* The loader is through with one. */
+static void on_loaded(void *user, td_task *t, tandem_model model)
+{
+    worker *w = user;
+    tandem_session *session = w->lanes[0].session;
+
+    if (t->kind == TD_TASK_END && t->status != TANDEM_OK)
+        give_up(w, t, session);
+    if (model) {
+        t->lane = 0;
+        keep_item(w, t, (item){.model = model, .mem = td_lane_model_mem(session, model)});
+    }
+    tell(w, t);
+}
+
+/* False: there is no host memory to have it done. */
+static bool pass_to_loader(td_loader *loader, td_task *t, int fd, tandem_model model)
+{
+    if (td_loader_add(loader, t, fd, model))
+        return true;
+    t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_NOMEM, "no host memory for a load");
+    return false;
 }
 
 static void drop_aliases(worker *w, td_task *t)
@@ -615,30 +616,36 @@ static void drop_aliases(worker *w, td_task *t)
         }
 }
 
-static void drop(worker *w, td_task *t)
+/* False: the loader answers. */
+static bool drop(worker *w, td_task *t)
 {
     tandem_session *session;
     item gone;
 
+    if (td_loader_end(w->loader, t))
+        return false;
     pthread_mutex_lock(&w->lock);
     gone = w->items[t->number];
     w->items[t->number] = (item){0};
     session = w->lanes[gone.lane].session;
     pthread_mutex_unlock(&w->lock);
     if (!session) /* it went with its lane */
-        return;
-    if (gone.model)
+        return true;
+    if (gone.model) {
         drop_aliases(w, t);
-    if (gone.model)
+        if (pass_to_loader(w->unloader, t, -1, gone.model))
+            return false;
         t->status = tandem_model_destroy(session, gone.model);
-    else if (gone.mem)
+    } else if (gone.mem) {
         t->status = tandem_mem_destroy(session, gone.mem);
-    else if (gone.timeline)
+    } else if (gone.timeline) {
         t->status = tandem_timeline_destroy(session, gone.timeline);
+    }
     if (t->status != TANDEM_OK)
         give_up(w, t, session);
     if (gone.map)
         munmap(gone.map, gone.map_bytes);
+    return true;
 }
 
 /* Starts what collects a lane's results. */
@@ -717,7 +724,8 @@ static void end_lane(worker *w, td_task *t)
     tandem_session_destroy(&session);
 }
 
-static void answer(worker *w, td_task *t, int fd)
+/* The descriptor is taken where it is set to -1. */
+static void answer(worker *w, td_task *t, int *fd)
 {
     tandem_session *session = w->lanes[0].session;
     item *it;
@@ -730,18 +738,23 @@ static void answer(worker *w, td_task *t, int fd)
     it = &w->items[t->number];
     switch ((td_task_kind)t->kind) {
     case TD_TASK_MEM:
-        take_mem(w, t, fd);
+        take_mem(w, t, *fd);
         break;
     case TD_TASK_TIMELINE:
         l = lane_of(w, t);
         if (l)
-            take_opaque(w, l, t, fd);
+            take_opaque(w, l, t, *fd);
         break;
     case TD_TASK_MODEL:
-        take_model(w, t, fd);
+        if (pass_to_loader(w->loader, t, *fd, 0)) {
+            *fd = -1;
+            return;
+        }
+        *fd = -1;
         break;
     case TD_TASK_END:
-        drop(w, t);
+        if (!drop(w, t))
+            return;
         break;
     case TD_TASK_LANE:
         make_lane(w, t);
@@ -834,6 +847,12 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
     }
     if (t.status == TANDEM_OK && first->on_cpu)
         t.status = begin_behind(w, &desc, &t);
+    if (t.status == TANDEM_OK) {
+        w->loader = td_loader_start(first->session, &w->desk->load, on_loaded, w);
+        w->unloader = td_loader_start(first->session, NULL, on_loaded, w);
+    }
+    if (t.status == TANDEM_OK && (!w->loader || !w->unloader))
+        t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_NOMEM, "no thread could be started");
     if (t.status == TANDEM_OK && td_confine_worker(why, sizeof why) != TANDEM_OK)
         td_say(TD_LOG_DEBUG, "worker: %s", why);
     if (t.status == TANDEM_OK && pthread_create(&thread, NULL, submit_main, w))
@@ -868,8 +887,11 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
         int fds[2];
         const tandem_status status = td_fetch(socket, &t, sizeof t, fds);
 
-        if (status == TANDEM_OK)
-            answer(w, &t, fds[0]);
+        if (status == TANDEM_OK) {
+            atomic_store(&w->desk->request, t.serial);
+            answer(w, &t, &fds[0]);
+            atomic_store(&w->desk->request, 0);
+        }
         td_fd_close(&fds[0]);
         td_fd_close(&fds[1]);
         if (status != TANDEM_OK)

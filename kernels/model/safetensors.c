@@ -318,15 +318,21 @@ const td_safetensor *td_safetensors_find(const td_safetensors *file, const char 
     return NULL;
 }
 
-tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why,
-                                  size_t why_bytes)
+tandem_status td_safetensors_read_part(const td_safetensors *file, const td_safetensor *tensor, uint64_t from,
+                                       uint64_t bytes, void *to, char *why, size_t why_bytes)
 {
     char text[200];
-    tandem_status status = read_at(file->fd, tensor->offset, to, tensor->bytes, text, sizeof text);
+    tandem_status status = read_at(file->fd, tensor->offset + from, to, bytes, text, sizeof text);
 
     return status == TANDEM_OK
                ? status
                : td_fail(why, why_bytes, status, "tensor '%.*s': %s", MAX_NAME_SHOWN, tensor->name, text);
+}
+
+tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why,
+                                  size_t why_bytes)
+{
+    return td_safetensors_read_part(file, tensor, 0, tensor->bytes, to, why, why_bytes);
 }
 
 static tandem_status describe(const td_safetensors_item *items, uint32_t count, json_t *root, char *why,

@@ -45,6 +45,9 @@ const td_safetensor *td_safetensors_find(const td_safetensors *file, const char 
 /* Reads a tensor's bytes; IO if the file is shorter by now. */
 tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why,
                                   size_t why_bytes);
+/* The same with `bytes` of them from `from` on, which must lie within the tensor. */
+tandem_status td_safetensors_read_part(const td_safetensors *file, const td_safetensor *tensor, uint64_t from,
+                                       uint64_t bytes, void *to, char *why, size_t why_bytes);
 
 /* A tensor to write; its bytes are the product of shape and dtype. */
 typedef struct td_safetensors_item {

@@ -1,0 +1,146 @@
+/* Which request a worker died of. What it is at it says on the desk, and how it ended the launcher knows: that no worker gets
+ * the same request again, and nobody else's is refused for it.
+ *
+ *   ended by us         what it was at and did not answer; of what it was ended for else a job is the cause
+ *   has said why        a job
+ *   signal 9            too little memory, most likely: of models that it was loading the largest, else what it was making
+ *   anything else       what it was at: its own mistakes
+ *   nothing of these    a job
+ *
+ * What only looks something up is blamed when a second worker has died of it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include "engine_plugin/daemon/daemon.h"
+
+enum { MOST_DEATHS = 2 };
+
+static td_errand *find_sent(const td_broker *b, uint32_t serial)
+{
+    td_errand *e = b->errands;
+
+    while (e && (!e->sent || e->task.serial != serial))
+        e = e->next;
+    return e;
+}
+
+static td_errand *largest_load(const td_broker *b)
+{
+    td_errand *largest = NULL;
+
+    for (td_errand *e = b->errands; e; e = e->next)
+        if (e->sent && e->task.kind == TD_TASK_MODEL && e->weights &&
+            (!largest || e->weights->bytes > largest->weights->bytes))
+            largest = e;
+    return largest;
+}
+
+static bool takes_memory(const td_errand *e)
+{
+    return e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_MODEL || e->task.kind == TD_TASK_TIMELINE ||
+           e->task.kind == TD_TASK_LANE;
+}
+
+static bool is_out_of_memory(const td_broker *b)
+{
+    return !b->killed_ns && b->ended_pid == b->worker_pid && WIFSIGNALED(b->ended_status) &&
+           WTERMSIG(b->ended_status) == SIGKILL;
+}
+
+static bool is_blamed(td_errand *e)
+{
+    return e && (takes_memory(e) || ++e->deaths == MOST_DEATHS);
+}
+
+/* Of the worker's two threads that do what is asked for. */
+static td_errand *at_thread(const td_broker *b, bool aside)
+{
+    return b->desk ? find_sent(b, atomic_load(aside ? &b->desk->load : &b->desk->request)) : NULL;
+}
+
+uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED])
+{
+    td_errand *request = at_thread(b, false), *load = at_thread(b, true);
+    uint32_t count = 0;
+
+    if (b->killed_ns) {
+        td_errand *hung = find_sent(b, b->hung), *at = !hung ? NULL : hung->aside ? load : request;
+
+        request = at ? at : hung && ++hung->deaths == MOST_DEATHS ? hung : NULL;
+        load = NULL;
+    } else if (b->worker_text[0]) {
+        request = load = NULL;
+    } else if (is_out_of_memory(b)) {
+        load = largest_load(b);
+        request = load ? NULL : request;
+    }
+    if (load && is_blamed(load))
+        serials[count++] = load->task.serial;
+    if (request && (b->killed_ns || is_blamed(request)))
+        serials[count++] = request->task.serial;
+    return count;
+}
+
+static void name_request(const td_errand *e, char *text, size_t bytes)
+{
+    switch ((td_task_kind)e->task.kind) {
+    case TD_TASK_MODEL:
+        snprintf(text, bytes, "loading a model of %" PRIu64 " bytes", e->weights ? e->weights->bytes : 0);
+        break;
+    case TD_TASK_MEM: snprintf(text, bytes, "taking a mem of %" PRIu64 " bytes", e->task.bytes); break;
+    case TD_TASK_TIMELINE: snprintf(text, bytes, "taking a timeline"); break;
+    case TD_TASK_LANE: snprintf(text, bytes, "making room for a client on the GPU"); break;
+    case TD_TASK_TENSOR: snprintf(text, bytes, "looking for tensor '%.80s'", e->task.text); break;
+    default: snprintf(text, bytes, "a request of kind %u", e->task.kind); break;
+    }
+}
+
+static td_client *find_client(const td_broker *b, uint32_t session)
+{
+    td_client *c = b->clients;
+
+    while (c && (c->state != TD_CLIENT_READY || c->session != session))
+        c = c->next;
+    return c;
+}
+
+void td_blame(td_broker *b, uint32_t serial)
+{
+    td_errand *e = find_sent(b, serial);
+    td_client *c;
+    char what[160];
+    td_task t;
+
+    if (!e) /* what it was for is gone */
+        return;
+    c = find_client(b, e->session);
+    t = e->task;
+    name_request(e, what, sizeof what);
+    if (is_out_of_memory(b))
+        t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_NOMEM,
+                           "the worker was killed while it was %s, as is done where memory runs out", what);
+    else if (b->killed_ns)
+        t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_DEVICE, "the worker did not come back from %s", what);
+    else
+        t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_DEVICE, "the worker crashed while it was %s", what);
+    if (c) {
+        c->strikes++;
+        td_say(TD_LOG_WARN, "client %u (process %d, '%s') has ended the worker (process %d): %s", c->session,
+               (int)c->conn.pid, c->name, b->worker_pid, t.text);
+    } else {
+        td_say(TD_LOG_WARN, "a client that is gone has ended the worker (process %d): %s", b->worker_pid, t.text);
+    }
+    if (e->weights)
+        e->weights->retried = true; /* nor with others evicted */
+    if (!b->worker_text[0])
+        snprintf(b->worker_text, sizeof b->worker_text, "%s", t.text);
+    td_errand_answer(b, e, &t);
+    if (t.kind == TD_TASK_LANE && c)
+        td_client_end(b, c, t.status, 0, t.text);
+}
