@@ -241,11 +241,18 @@ static void test_refused(void **state)
 
     (void)state;
     for (int g = 0; g < GROUNDS; g++)
-        for (int first = 0; first < 3; first++) {
+        for (int first = 0; first < 4; first++) {
             open_rig(&r, &grounds[g]);
             run(&r, 1);
             refuse(&r, 2);
             submit_behind(&r, r.ours_semaphore, 2);
+            if (first == 3) { /* the next frame's first submit, behind that, will signal the timeline that goes first */
+                assert_int_equal(vku_submit(&r.vk, VK_NULL_HANDLE, (vku_point){0}, (vku_point){r.engines_semaphore, 2},
+                                            VK_NULL_HANDLE),
+                                 VK_SUCCESS);
+                destroy_timeline(&r, r.engines);
+                usleep(150000);
+            }
             name_point(point, r.ours, 2);
             if (first == 2) /* what waits will write there, once it goes on */
                 assert_int_equal(tandem_mem_destroy(r.s, r.mem), TANDEM_OK);

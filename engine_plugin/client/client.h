@@ -127,6 +127,7 @@ typedef struct td_timeline {
     td_there there;     /* remote, where the GPU signals */
     struct td_timeline *next; /* among those that leave, since left_ns: release.c */
     uint64_t left_ns;
+    VkFence mark; /* in the engine's queue, which was not past it */
 } td_timeline;
 
 typedef struct td_tensor_entry {
@@ -248,7 +249,7 @@ struct tandem_session {
     td_vk_queue queue;    /* tandem_vulkan's, or none */
     td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them; */
     td_mem *leaving_mems; /* and while it may wait for a point that was refused */
-    bool released;        /* a point that was refused was signalled */
+    uint64_t released_ns; /* when a point that was refused was signalled last; 0: never */
     bool in_use;          /* the engine's queue is behind for good: what is Vulkan's is left to it */
     td_cu_device *cu;
     td_stream *stream;

@@ -64,7 +64,7 @@ bool td_refused_release_locked(tandem_session *s, td_timeline *only, char *line)
         td_timeline *timeline = timeline_at(s, only, i);
 
         if (timeline && timeline->by_session && release_refused_locked(s, timeline, line)) {
-            s->released = true;
+            s->released_ns = td_now_ns();
             return true;
         }
     }
@@ -117,17 +117,17 @@ static bool may_be_waited_for(const tandem_session *s, const td_timeline *only)
     return may;
 }
 
-/* Where a queue was given. False: it is behind, and the mark is left to it. */
-static bool queue_passes(tandem_session *s, td_timeline *only, VkFence mark)
+/* Where a queue was given. False: it is behind, and the mark is still in it. */
+static bool queue_passes(tandem_session *s, td_timeline *only, VkFence *mark)
 {
     const uint64_t until = td_after(td_now_ns(), only ? 2 * QUIET_NS : TD_CLOSE_BOUND_NS);
     char why[TD_WHY_BYTES], points[TD_WHY_BYTES];
-    tandem_status status = td_vk_queue_wait(s->vk, mark, QUIET_NS, why, sizeof why);
+    tandem_status status = td_vk_queue_wait(s->vk, *mark, QUIET_NS, why, sizeof why);
     uint64_t now;
 
     if (status == TANDEM_ERROR_BUSY) {
         release_all(s, only, points);
-        status = td_vk_queue_wait(s->vk, mark, QUIET_NS, why, sizeof why);
+        status = td_vk_queue_wait(s->vk, *mark, QUIET_NS, why, sizeof why);
         if (points[0])
             td_logf(&s->log, status == TANDEM_OK ? TD_LOG_WARN : TD_LOG_INFO,
                     "the engine's queue %s for a point that no job signals, beyond %s: it is signalled now",
@@ -135,9 +135,9 @@ static bool queue_passes(tandem_session *s, td_timeline *only, VkFence mark)
     }
     now = td_now_ns();
     if (status == TANDEM_ERROR_BUSY && now < until)
-        status = td_vk_queue_wait(s->vk, mark, until - now, why, sizeof why);
+        status = td_vk_queue_wait(s->vk, *mark, until - now, why, sizeof why);
     if (status != TANDEM_ERROR_BUSY) /* a device that is lost runs nothing any more */
-        td_vk_queue_unmark(s->vk, &mark);
+        td_vk_queue_unmark(s->vk, mark);
     return status != TANDEM_ERROR_BUSY;
 }
 
@@ -145,23 +145,23 @@ static bool queue_passes(tandem_session *s, td_timeline *only, VkFence mark)
  * them off, or it keeps them off itself as long as it destroys the session. Else only where there is reason to. */
 static bool may_ask(const tandem_session *s, const td_timeline *only)
 {
-    return s->queue.queue && (s->queue.lock || (s->released && !only));
+    return s->queue.queue && (s->queue.lock || (s->released_ns && !only));
 }
 
 /* How the engine's queue stands to all that it was given; to be asked without the lock. UNKNOWN: what it may wait for is
  * signalled where that is the host's to do, and gets a while. */
 typedef enum passage { PASSED, BEHIND, UNKNOWN } passage;
 
-static passage ask_queue(tandem_session *s, td_timeline *only)
+static passage ask_queue(tandem_session *s, td_timeline *only, VkFence *mark)
 {
     char why[TD_WHY_BYTES];
-    VkFence mark;
 
+    *mark = VK_NULL_HANDLE;
     if (s->stuck || !may_be_waited_for(s, only))
         return PASSED;
-    if (may_ask(s, only) && td_vk_queue_mark(s->vk, &s->queue, &mark, why, sizeof why) == TANDEM_OK)
+    if (may_ask(s, only) && td_vk_queue_mark(s->vk, &s->queue, mark, why, sizeof why) == TANDEM_OK)
         return queue_passes(s, only, mark) ? PASSED : BEHIND;
-    if (s->gpu_signals && !s->released)
+    if (s->gpu_signals && !s->released_ns)
         return PASSED;
     release_all(s, only, why);
     return UNKNOWN;
@@ -172,11 +172,13 @@ static td_timeline *take_leaving_locked(tandem_session *s, bool all)
 {
     td_timeline *gone = NULL, **at = &s->leaving;
     const uint64_t now = td_now_ns();
+    const bool waits =
+        s->leaving && (s->queue.lock || now - s->released_ns < LEAVE_NS || is_refused_locked(s));
 
     while (*at) {
         td_timeline *timeline = *at;
 
-        if (!all && (s->queue.lock || now - timeline->left_ns < LEAVE_NS)) {
+        if (!all && (waits || now - timeline->left_ns < LEAVE_NS)) {
             at = &timeline->next;
             continue;
         }
@@ -192,6 +194,8 @@ static void free_timelines(tandem_session *s, td_timeline *first)
     while (first) {
         td_timeline *next = first->next;
 
+        if (first->mark && !s->in_use && !s->stuck)
+            td_vk_queue_unmark(s->vk, &first->mark);
         td_timeline_free(s, first);
         first = next;
     }
@@ -199,7 +203,7 @@ static void free_timelines(tandem_session *s, td_timeline *first)
 
 void td_timeline_leave(tandem_session *s, td_timeline *timeline)
 {
-    const passage how = ask_queue(s, timeline);
+    const passage how = ask_queue(s, timeline, &timeline->mark);
     td_timeline *gone;
 
     if (how == BEHIND)
@@ -245,10 +249,11 @@ void td_mem_leave(tandem_session *s, td_mem *mem)
 
 void td_session_leave_queue(tandem_session *s)
 {
-    const passage how = ask_queue(s, NULL);
+    VkFence mark; /* left to a queue that is behind */
+    const passage how = ask_queue(s, NULL, &mark);
 
     if (how == UNKNOWN)
-        td_sleep_ns(s->released ? LEAVE_NS : LEAVE_SOON_NS);
+        td_sleep_ns(s->released_ns ? LEAVE_NS : LEAVE_SOON_NS);
     s->in_use = how == BEHIND;
     if (!s->in_use)
         return;
