@@ -12,6 +12,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/daemon_client.h"
@@ -79,10 +80,93 @@ static void a_log_that_nobody_reads_holds_nobody_up(void **state)
     close(ends[0]);
 }
 
+static void start_with_descriptors(unsigned most)
+{
+    const struct rlimit limit = {most, most};
+
+    write_config("backend = cpu\nlog = debug\n");
+    next_log();
+    daemon_pid = fork();
+    assert_true(daemon_pid >= 0);
+    if (!daemon_pid) {
+        setrlimit(RLIMIT_NOFILE, &limit);
+        exec_daemon();
+    }
+    await_log("computes on");
+}
+
+/* As many mems as it gets; returns how many. */
+static unsigned take_all(client *c)
+{
+    char why[300] = "";
+    unsigned count = 0;
+    int fd;
+
+    assert_int_equal(td_slab_make("tandem-test-slab", 4096, false, &fd, why, sizeof why), TANDEM_OK);
+    while (client_mem(c, fd, 4096, 4096)) {
+        count++;
+        assert_true(count < 128);
+    }
+    td_fd_close(&fd);
+    assert_int_equal(c->event.header.type, TD_WIRE_ERROR);
+    assert_int_equal(c->event.error.status, TANDEM_ERROR_NOMEM);
+    assert_non_null(strstr(c->event.error.text, "RLIMIT_NOFILE of tandemd is 128"));
+    return count;
+}
+
+/* Whoever takes all that it can get: others can share, a dead worker is replaced, and the log names who it was. */
+static void descriptors_are_kept_for_what_is_needed(void **state)
+{
+    enum { GREEDY = 5, SILENT = 20 };
+    client greedy[GREEDY], modest, silent[SILENT];
+    unsigned all = 0;
+    pid_t worker;
+    task t;
+
+    (void)state;
+    start_with_descriptors(128);
+    client_open(&modest, "modest");
+    task_make(&t, &small, 9);
+    task_share(&t, &modest);
+    for (int i = 0; i < GREEDY; i++) {
+        client_open(&greedy[i], "greedy");
+        all += take_all(&greedy[i]);
+        if (!i) { /* one alone leaves most to others */
+            assert_true(all >= 8 && all <= 64);
+            worker = await_worker(0);
+            assert_int_equal(kill(worker, SIGKILL), 0);
+            await_worker(worker);
+            assert_int_equal(run_job(&modest, &t).state, TANDEM_JOB_DONE);
+            check_serves();
+        }
+    }
+    print_message("  %d clients got %u mems\n", GREEDY, all);
+    assert_true(has_logged(log_path, "'greedy') holds "));
+    for (int i = 0; i < SILENT; i++)
+        assert_int_equal(client_connect(&silent[i]), TANDEM_OK);
+    for (int i = 0; i < 3; i++) {
+        worker = await_worker(0);
+        assert_int_equal(kill(worker, SIGKILL), 0);
+        await_worker(worker);
+        clear_output(&t);
+        assert_int_equal(run_job(&modest, &t).state, TANDEM_JOB_DONE);
+        check_output(&t);
+    }
+    for (int i = 0; i < SILENT; i++)
+        client_close(&silent[i]);
+    for (int i = 0; i < GREEDY; i++)
+        client_close(&greedy[i]);
+    check_serves();
+    client_close(&modest);
+    task_free(&t);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_log_that_nobody_reads_holds_nobody_up),
+        cmocka_unit_test(descriptors_are_kept_for_what_is_needed),
     };
 
     if (!begin_tests("tandemd"))

@@ -58,7 +58,7 @@ static bool may_go(const crowd *most, uint64_t now)
 
 static void make_room(td_broker *b)
 {
-    while (b->new_count > TD_MAX_NEW) {
+    while (b->new_count > td_fds_shared(b).newcomers) {
         td_client *c = find_greediest(b).oldest;
 
         if (!c->hello) {
@@ -74,7 +74,7 @@ static void make_room(td_broker *b)
 void td_clients_accept(td_broker *b)
 {
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
-        const crowd most = b->new_count < TD_MAX_NEW ? (crowd){0} : find_greediest(b);
+        const crowd most = b->new_count < td_fds_shared(b).newcomers ? (crowd){0} : find_greediest(b);
         const uint64_t now = td_now_ns();
         char why[TD_TEXT_BYTES] = "";
         tandem_status status;

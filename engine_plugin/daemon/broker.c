@@ -296,6 +296,7 @@ bool td_broker_begin(td_broker *b)
         return false;
     }
     pthread_mutex_lock(&b->lock);
+    td_fds_begin(b);
     td_worker_spawn(b);
     return true;
 }

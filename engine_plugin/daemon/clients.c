@@ -258,7 +258,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
         td_client_end(b, c, status, 0, why);
         return;
     }
-    if (b->client_count >= k->clients || b->stopping) {
+    if (b->client_count >= td_fds_shared(b).clients || b->stopping) {
         td_client_end(b, c, TANDEM_OK, b->stopping ? TD_WIRE_BYE_STOPPING : TD_WIRE_BYE_FULL, "no room");
         return;
     }
@@ -351,6 +351,10 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
+    if (!td_fd_fits(b, c, why, sizeof why)) {
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
+        return;
+    }
     mem = td_shared_add(c, TD_WIRE_KIND_MEM);
     if (!mem) {
         td_fail(why, sizeof why, TANDEM_ERROR_NOMEM, "all %u mems are in use", c->mems.capacity);
@@ -407,6 +411,10 @@ static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timelin
     }
     if (status != TANDEM_OK) {
         td_client_error(b, c, m->header.serial, 0, status, why);
+        return;
+    }
+    if (opaque && !td_fd_fits(b, c, why, sizeof why)) {
+        td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
     timeline = td_shared_add(c, TD_WIRE_KIND_TIMELINE);
@@ -523,6 +531,7 @@ void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
     td_opening **at = &b->openings, *opening;
     td_weights *weights;
     td_client *c;
+    char why[TD_TEXT_BYTES];
     td_shared *model;
     uint32_t serial;
     struct stat st;
@@ -541,6 +550,10 @@ void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
     if (m->status != TANDEM_OK || *fd < 0 || fstat(*fd, &st)) {
         td_client_error(b, c, serial, 0, TANDEM_ERROR_IO,
                         m->status != TANDEM_OK ? m->text : "the file cannot be looked at");
+        return;
+    }
+    if (!td_fd_fits(b, c, why, sizeof why)) {
+        td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
     weights = find_weights(b, &st);

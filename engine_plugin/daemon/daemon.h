@@ -8,6 +8,7 @@
  *   accept.c   who connects                                 clients.c  what each asks for
  *   errands.c  what the worker has, a new one for a dead one
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
+ *   descriptors.c  how many each client may hold
  *   loader.c   the worker's loads of models                 blame.c    which request a worker died of
  *   metrics.c  the numbers in Prometheus' text format        log.c      lines on stderr, which nobody waits for
  *
@@ -318,6 +319,7 @@ struct td_client {
     td_work *order[TD_MAX_WORKS];
     uint32_t count;
     bool held;   /* what it has sent waits until there is room for the jobs that it put before */
+    bool short_of_fds; /* and the log says so */
     bool swept;  /* gone: its jobs were given up */
     bool listed; /* in a text that names who holds what */
     int polled;  /* where in poll()'s array; -1: not there */
@@ -370,6 +372,7 @@ typedef struct td_broker {
     td_listener listener;
     td_wire_identity identity; /* device and driver once a worker has said hello */
     uid_t uid;
+    uint32_t fd_limit; /* RLIMIT_NOFILE */
     int nursery, signals, metrics, notify;
     bool stopping, ready_told;
     uint64_t stop_ns, watchdog_ns, watched_ns;
@@ -432,6 +435,16 @@ void td_tell_manager(td_broker *b, const char *text);
 
 /* accept.c: lets in who has connected, as long as there is room; b->accept_ns: not before then. */
 void td_clients_accept(td_broker *b);
+
+/* descriptors.c: what there is of them, for whom. */
+typedef struct td_fd_share {
+    uint32_t clients, newcomers; /* who may be connected */
+    uint32_t objects, of_client; /* that hold one: all clients', and each one's */
+} td_fd_share;
+td_fd_share td_fds_shared(const td_broker *b);
+/* Whether a client may have another object that holds one; else says why, and logs it once. */
+bool td_fd_fits(td_broker *b, td_client *c, char *why, size_t why_bytes);
+void td_fds_begin(td_broker *b);
 
 /* clients.c */
 void td_client_read(td_broker *b, td_client *c);

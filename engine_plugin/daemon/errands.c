@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -580,7 +581,7 @@ void td_worker_spawn(td_broker *b)
 
     b->respawn_ns = 0;
     desk = memfd_create("tandem-desk", MFD_CLOEXEC);
-    if (desk < 0 || posix_fallocate(desk, 0, (off_t)TD_DESK_BYTES) || !make_pair(ends))
+    if (desk < 0 || (errno = posix_fallocate(desk, 0, (off_t)TD_DESK_BYTES)) || !make_pair(ends))
         goto later;
     b->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
     if (b->desk == MAP_FAILED) {
@@ -608,6 +609,7 @@ void td_worker_spawn(td_broker *b)
     td_queue_kick(b);
     return;
 later:
+    td_say(TD_LOG_WARN, "no worker can be started, once more in 1 s: %s", strerror(errno));
     td_fd_close(&ends[0]);
     td_fd_close(&ends[1]);
     td_fd_close(&desk);
