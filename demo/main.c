@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "demo/run.h"
+#include "interop/base.h"
 
 static void on_log(void *user, int level, const char *text)
 {
@@ -57,6 +58,8 @@ int main(int argc, char **argv)
     const char *const *extensions = NULL;
     uint32_t extension_count = 0;
 
+    if (!td_fd_standard())
+        return 1;
     if (!demo_options_parse(argc, argv, &options))
         return 2;
     if (options.help) {

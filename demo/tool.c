@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "demo/tool.h"
+#include "interop/base.h"
 #include "tandem/tandem.h"
 
 static const char *const introduction =
@@ -278,6 +279,8 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (!td_fd_standard())
+        return TOOL_FAILED;
     const int status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout))
         return status ? status : tool_fail(NULL, "standard output: %s", strerror(errno));

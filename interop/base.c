@@ -115,6 +115,14 @@ int td_fd_dup(int fd)
     return fcntl(fd, F_DUPFD_CLOEXEC, 3);
 }
 
+bool td_fd_standard(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) /* the lowest one is free */
+            return false;
+    return true;
+}
+
 void td_fd_close(int *fd)
 {
     if (*fd >= 0)

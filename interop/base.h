@@ -43,6 +43,9 @@ uint64_t td_now_ns(void);
 
 /* A duplicate with close-on-exec; -1 and errno on failure. The original stays the caller's. */
 int td_fd_dup(int fd);
+/* First thing in a program's main(): where standard input, output or error was not open, /dev/null is then, so that nothing
+ * else gets its number. False: there is no /dev/null. */
+bool td_fd_standard(void);
 /* Closes *fd if it is >= 0 and sets it to -1. */
 void td_fd_close(int *fd);
 

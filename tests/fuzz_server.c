@@ -908,7 +908,14 @@ static void ask_for_metrics(void)
 
     if (!connect(fd, (const struct sockaddr *)&metrics_at, metrics_at_bytes)) {
         if (how & 1)
-            (void)!send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+            (void)!send(fd, how & 4 ? "HEAD /metrics HTTP/1.1\r\n\r\n" : "GET /metrics HTTP/1.1\r\n\r\n", 25 + (how >> 2 & 1),
+                        MSG_NOSIGNAL);
+        if (how & 8) {
+            char line[20];
+
+            take_bytes(line, sizeof line);
+            (void)!send(fd, line, sizeof line, MSG_NOSIGNAL);
+        }
         if (how & 2)
             shutdown(fd, SHUT_RDWR);
         go();
@@ -1126,7 +1133,7 @@ static void begin(const uint8_t *data, size_t size)
     w.b.config.model_bytes = 1 << 20;
     w.b.config.model_dir_count = 1;
     w.b.config.job_ns = 5 * TD_SECOND;
-    w.b.listener = (td_listener){dup(listener), -1, dup(listener), ""};
+    w.b.listener = (td_listener){.fd = dup(listener), .lock = -1, .spare = dup(listener)};
     w.b.metrics = dup(metrics);
     w.b.notify = -1;
     w.b.nursery = ends[0];

@@ -1540,6 +1540,7 @@ static uint64_t metric(int port, const char *name)
     ssize_t got;
 
     assert_int_equal(connect(request, (const struct sockaddr *)&web, sizeof web), 0);
+    assert_int_equal(send(request, "GET /metrics HTTP/1.0\r\n\r\n", 25, MSG_NOSIGNAL), 25);
     while (have < sizeof page - 1 && (got = recv(request, page + have, sizeof page - 1 - have, 0)) > 0)
         have += (size_t)got;
     close(request);
@@ -2242,6 +2243,7 @@ static void metrics_are_whole(void **state)
         client_open(&c[i], name);
     request = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(request, (struct sockaddr *)&web, sizeof web), 0);
+    assert_int_equal(send(request, "GET /metrics HTTP/1.0\r\n\r\n", 25, MSG_NOSIGNAL), 25);
     while (have < sizeof page - 1 && (got = recv(request, page + have, sizeof page - 1 - have, 0)) > 0)
         have += (size_t)got;
     close(request);

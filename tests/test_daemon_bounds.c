@@ -10,8 +10,12 @@
 
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include "tests/daemon_client.h"
 
@@ -268,6 +272,278 @@ static void allocations_count(void **state)
     td_fd_close(&slab);
 }
 
+/* What it is started with, and what others do to its files. */
+
+static void write_file(const char *path, const char *text, size_t bytes)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    assert_true(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
+    close(fd);
+}
+
+static mode_t mode_of(const char *path)
+{
+    struct stat st;
+
+    assert_int_equal(lstat(path, &st), 0);
+    return st.st_mode & 07777;
+}
+
+static void reload(const char *text)
+{
+    write_config(text);
+    kill(daemon_pid, SIGHUP);
+}
+
+static void await_logs(const char *text, uint32_t times)
+{
+    const uint64_t begin = td_now_ns();
+    static char all[1 << 20];
+    uint32_t count = 0;
+
+    while (count < times) {
+        const int fd = open(log_path, O_RDONLY | O_CLOEXEC);
+        const ssize_t got = read(fd, all, sizeof all - 1);
+
+        assert_true(got >= 0 && td_now_ns() - begin < PATIENCE);
+        all[got] = 0;
+        close(fd);
+        count = 0;
+        for (const char *at = all; (at = strstr(at, text)); at++)
+            count++;
+        sleep_ms(5);
+    }
+}
+
+static void await_mode(const char *path, mode_t mode)
+{
+    const uint64_t begin = td_now_ns();
+
+    while (mode_of(path) != mode) {
+        assert_true(td_now_ns() - begin < PATIENCE);
+        sleep_ms(5);
+    }
+}
+
+/* Whatever was put where its socket was: it keeps its mode, and is there when the daemon has gone. */
+static void only_its_own_socket_is_touched(void **state)
+{
+    char aside[120], private[120];
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int other;
+
+    (void)state;
+    snprintf(aside, sizeof aside, "%s.aside", socket_path);
+    snprintf(private, sizeof private, "%s/private", folder);
+    start_daemon("");
+    assert_int_equal(mode_of(socket_path), 0600);
+    reload("backend = cpu\nallow_uid = 12345\n");
+    await_mode(socket_path, 0666);
+    for (int how = 0; how < 3; how++) { /* a link to a file, a file, another's socket */
+        assert_int_equal(rename(socket_path, aside), 0);
+        write_file(how == 1 ? socket_path : private, "x", 1);
+        other = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        snprintf(to.sun_path, sizeof to.sun_path, "%s", socket_path);
+        if (how == 0)
+            assert_int_equal(symlink(private, socket_path), 0);
+        if (how == 2)
+            assert_true(!bind(other, (const struct sockaddr *)&to, sizeof to) && !chmod(socket_path, 0600));
+        reload(how % 2 ? "backend = cpu\nallow_uid = 12345\n" : "backend = cpu\n");
+        await_logs("is not this daemon's socket any more", (uint32_t)how + 1);
+        assert_int_equal(mode_of(how ? socket_path : private), 0600);
+        assert_int_equal(mode_of(aside), 0666);
+        close(other);
+        if (how == 2)
+            break;
+        unlink(socket_path);
+        assert_int_equal(rename(aside, socket_path), 0);
+    }
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    assert_int_equal(mode_of(socket_path), 0600);
+    unlink(socket_path);
+    unlink(aside);
+    unlink(private);
+}
+
+static void exec_without(bool standard_fds, rlim_t file_bytes)
+{
+    const struct rlimit limit = {file_bytes, file_bytes};
+    const int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGPIPE, SIG_DFL);
+    dup2(log, STDERR_FILENO);
+    if (file_bytes)
+        setrlimit(RLIMIT_FSIZE, &limit);
+    for (int fd = 0; fd < 3 && !standard_fds; fd++)
+        close(fd);
+    execl(program, "tandemd", "--socket", socket_path, "--config", config_path, (char *)NULL);
+    _exit(127);
+}
+
+static void launch_without(bool standard_fds, rlim_t file_bytes)
+{
+    const uint64_t begin = td_now_ns();
+
+    write_config("backend = cpu\nlog = debug\n");
+    daemon_pid = fork();
+    assert_true(daemon_pid >= 0);
+    if (!daemon_pid)
+        exec_without(standard_fds, file_bytes);
+    while (access(socket_path, F_OK)) {
+        assert_true(td_now_ns() - begin < PATIENCE);
+        sleep_ms(5);
+    }
+}
+
+/* Without standard error no file that it opens gets that number, and the log's lines. */
+static void no_line_goes_into_a_file_of_its_own(void **state)
+{
+    char lock[120];
+    struct stat st;
+
+    (void)state;
+    next_log();
+    snprintf(lock, sizeof lock, "%s.lock", socket_path);
+    launch_without(false, 0);
+    check_serves();
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    assert_int_equal(stat(lock, &st), 0);
+    assert_int_equal(st.st_size, 0);
+}
+
+/* A log that may not grow is no end of it; nor that there can be no memory to share, which is said. */
+static void limited_files_do_not_end_it(void **state)
+{
+    static char full[1 << 20];
+
+    (void)state;
+    next_log();
+    memset(full, '\n', sizeof full);
+    write_file(log_path, full, sizeof full);
+    launch_without(true, sizeof full);
+    check_serves();
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+
+    next_log();
+    launch_without(true, 8192);
+    await_log("no worker can be started, once more in 1 s: File too large");
+    assert_int_equal(kill(daemon_pid, 0), 0);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+}
+
+/* Who asks for the metrics. */
+
+static struct sockaddr_in web;
+
+static int ask_web(const char *request)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(connect(fd, (const struct sockaddr *)&web, sizeof web), 0);
+    if (request)
+        assert_int_equal(send(fd, request, strlen(request), MSG_NOSIGNAL), strlen(request));
+    return fd;
+}
+
+/* Up to its end; closes. */
+static const char *reply_of(int fd)
+{
+    static char text[300000];
+    const struct timeval most = {30, 0};
+    size_t have = 0;
+    ssize_t got;
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    while (have < sizeof text - 1 && (got = recv(fd, text + have, sizeof text - 1 - have, 0)) > 0)
+        have += (size_t)got;
+    close(fd);
+    text[have] = 0;
+    return text;
+}
+
+static void start_with_web(void)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size = sizeof web;
+    char config[60];
+
+    web = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(bind(fd, (struct sockaddr *)&web, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&web, &size), 0);
+    close(fd);
+    snprintf(config, sizeof config, "metrics = %d\n", ntohs(web.sin_port));
+    start_daemon(config);
+}
+
+static void only_requests_for_the_metrics_get_them(void **state)
+{
+    static const struct {
+        int status;
+        const char *request;
+    } cases[] = {
+        {200, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"},
+        {200, "GET /metrics?all HTTP/1.0\r\n\r\n"},
+        {200, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n"},
+        {404, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"},
+        {404, "GET /metricsx HTTP/1.1\r\n\r\n"},
+        {405, "POST /metrics HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"},
+        {405, "DELETE / HTTP/1.1\r\n\r\n"},
+        {400, "hello\r\n"},
+        {400, "\x16\x03\x01\x02"},
+        {400, "GET /metrics\r\n\r\n"},
+        {400, "GET  /metrics HTTP/1.1\r\n\r\n"},
+        {400, "GET /metrics HTTP/2.0\r\n\r\n"},
+        {400, "GET /met\trics HTTP/1.1\r\n\r\n"},
+        {400, "GET /metrics HTTP/1.1\r\nno field\r\n\r\n"},
+        {400, "GET /metrics HTTP/1.1\r\n: nameless\r\n\r\n"},
+        {400, "GET /metr"}, /* and no more */
+    };
+    static char endless[8192];
+
+    (void)state;
+    start_with_web();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *reply = reply_of(ask_web(cases[i].request)), *body = strstr(reply, "\r\n\r\n");
+        int status = 0;
+
+        if (sscanf(reply, "HTTP/1.%*1d %d ", &status) != 1 || status != cases[i].status)
+            fail_msg("'%s' is answered by '%.40s', not by %d", cases[i].request, reply, cases[i].status);
+        assert_non_null(body);
+        assert_int_equal(strstr(body, "\ntandemd_clients ") != NULL, status == 200 && cases[i].request[0] == 'G');
+        assert_int_equal(strstr(reply, "Allow: GET, HEAD\r\n") != NULL, status == 405);
+    }
+    memset(endless, 'x', sizeof endless - 1);
+    memcpy(endless, "GET /metrics HTTP/1.1\r\nx: ", 26);
+    assert_non_null(strstr(reply_of(ask_web(endless)), " 400 "));
+    close(ask_web(NULL));
+}
+
+/* Idle ones are closed, without a word, and keep neither others who ask nor clients waiting. */
+static void idle_askers_hold_nobody_up(void **state)
+{
+    enum { MANY = 60 };
+    int idle[MANY];
+    client c;
+
+    (void)state;
+    start_with_web();
+    client_open(&c, "a game");
+    for (int i = 0; i < MANY; i++)
+        idle[i] = ask_web(i % 2 ? NULL : "GET /met");
+    for (int i = 0; i < MANY; i++) {
+        assert_non_null(strstr(reply_of(ask_web("GET /metrics HTTP/1.1\r\n\r\n")), "\ntandemd_clients 1\n"));
+        assert_int_equal(client_object(&c, TD_WIRE_PING, 0), TANDEM_OK);
+    }
+    for (int i = 0; i < MANY; i++) {
+        const char *reply = reply_of(idle[i]);
+
+        assert_true(!*reply || strstr(reply, " 400 ")); /* or it made room, also without a word */
+    }
+    client_close(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest own[] = {
@@ -275,6 +551,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_does_not_wait_for_itself, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(a_destroy_waits_for_the_ring, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(allocations_count, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(only_its_own_socket_is_touched, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(no_line_goes_into_a_file_of_its_own, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(limited_files_do_not_end_it, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(only_requests_for_the_metrics_get_them, set_up_nothing, tear_down),
+        cmocka_unit_test_setup_teardown(idle_askers_hold_nobody_up, set_up_nothing, tear_down),
         cmocka_unit_test_setup_teardown(silent_connections_keep_nobody_out, set_up_nothing, tear_down),
     };
 

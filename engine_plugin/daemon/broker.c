@@ -19,7 +19,7 @@
 #define DRAIN_NS 1500000000u      /* what running jobs get when the daemon is told to stop */
 #define START_NS (60 * TD_SECOND) /* what a worker may take to say hello */
 #define MOST_WAIT_NS TD_SECOND
-enum { MOST_POLLED = 8 + 2 * (TD_MAX_CLIENTS + TD_MAX_NEW) };
+enum { MOST_POLLED = 8 + TD_WEB_PEERS + 2 * (TD_MAX_CLIENTS + TD_MAX_NEW) };
 
 void td_tell_manager(td_broker *b, const char *text)
 {
@@ -125,7 +125,7 @@ static void read_signals(td_broker *b)
             begin_stop(b);
             continue;
         }
-        ask = (td_nurse){.kind = TD_NURSE_CONFIG};
+        ask = (td_nurse){.kind = TD_NURSE_CONFIG, .device = b->listener.device, .inode = b->listener.inode};
         if (td_pass(b->nursery, &ask, sizeof ask, NULL, 0) != TANDEM_OK)
             td_say(TD_LOG_WARN, "the configuration cannot be read now");
     }
@@ -186,7 +186,7 @@ static int sleep_ms(const td_broker *b)
 {
     uint64_t ns = MOST_WAIT_NS;
 
-    if (b->new_count || b->stopping)
+    if (b->new_count || b->stopping || td_web_has_peers(b))
         ns = 50000000;
     if (b->accept_ns)
         ns = 5000000;
@@ -220,6 +220,7 @@ int td_broker_turn(td_broker *b, int ms)
     p[2] = (struct pollfd){b->worker, POLLIN, 0};
     p[3] = (struct pollfd){td_now_ns() < b->accept_ns ? -1 : b->listener.fd, POLLIN, 0};
     p[4] = (struct pollfd){b->metrics, POLLIN, 0};
+    count += td_web_listen_to(b, p + count);
     for (td_client *c = b->clients; c; c = c->next) {
         c->polled = -1;
         if (c->state == TD_CLIENT_GONE || count + 2 > MOST_POLLED)
@@ -246,8 +247,9 @@ int td_broker_turn(td_broker *b, int ms)
     if (p[3].revents && b->listener.fd >= 0)
         td_clients_accept(b);
     free_strangers(b);
+    td_web_turn(b, p + 5);
     if (p[4].revents)
-        td_metrics_answer(b);
+        td_web_accept(b);
     if (!td_worker_bury(b))
         return 1;
     td_errands_run(b);
@@ -279,6 +281,7 @@ void td_broker_end(td_broker *b)
     if (b->old_desk)
         munmap(b->old_desk, TD_DESK_BYTES);
     free(b->numbers);
+    td_web_end(b);
     td_fd_close(&b->worker);
     td_listener_close(&b->listener);
     pthread_mutex_destroy(&b->lock);

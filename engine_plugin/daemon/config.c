@@ -17,7 +17,7 @@ enum { LINE_BYTES = 8192, MOST_LINES = 10000 };
 const char td_config_help[] =
     "  backend = auto          auto, cuda or cpu; auto takes the CPU where there is no CUDA device     (at start)\n"
     "  threads = 0             most threads that CPU kernels use; 0: all cores                         (at start)\n"
-    "  metrics = 0             port of the Prometheus metrics at http://127.0.0.1:PORT/; 0: none       (at start)\n"
+    "  metrics = 0             port of the Prometheus metrics at http://127.0.0.1:PORT/metrics; 0: none (at start)\n"
     "  tuning = PATH           what `tandem tune` wrote on this GPU, for AUTO to go by                 (at start)\n"
     "  log = info              error, warn, info or debug\n"
     "  clients = 32            sessions at a time, 1 to 48\n"

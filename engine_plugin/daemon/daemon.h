@@ -10,7 +10,8 @@
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
  *   descriptors.c  how many each client may hold
  *   loader.c   the worker's loads of models                 blame.c    which request a worker died of
- *   metrics.c  the numbers in Prometheus' text format        log.c      lines on stderr, which nobody waits for
+ *   metrics.c  the numbers in Prometheus' text format        http.c     who asks for them
+ *   log.c      lines on stderr, which nobody waits for
  *
  *   clients ==== sockets, areas, pages ====> broker ---- errands (socket), jobs (desk) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
@@ -22,6 +23,7 @@
 #ifndef TANDEM_DAEMON_H
 #define TANDEM_DAEMON_H
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/types.h>
 
@@ -96,14 +98,16 @@ typedef enum td_nurse_kind {
 typedef struct td_nurse {
     uint32_t kind, serial;
     int32_t pid, status; /* ENDED: as of wait(); else tandem_status */
+    uint64_t device, inode; /* CONFIG: of our socket, whose mode goes by the configuration */
     char text[TD_WIRE_PATH_BYTES];
     td_config config;
 } td_nurse;
 /* Forks; returns the socket to it, or -1. config_given: that it is not there is an error. socket_path: NULL if its mode is
  * none of our business. */
 int td_nursery_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path);
-/* Others may connect if any are allowed to: who they are the kernel says. 0, or -1 and errno. */
-int td_socket_mode(const char *path, const td_config *config);
+/* Others may connect if any are allowed to: who they are the kernel says. 0, or -1 and errno: EEXIST if something else lies
+ * there than that socket, which stays as it is. */
+int td_socket_mode(const char *path, uint64_t device, uint64_t inode, const td_config *config);
 
 /* The desk: jobs on their way to the worker and back, in memory that both map. */
 typedef enum td_slot_state { TD_SLOT_FREE = 0, TD_SLOT_READY = 1, TD_SLOT_ENDED = 2 } td_slot_state;
@@ -365,6 +369,16 @@ typedef struct td_opening {
     struct td_opening *next;
 } td_opening;
 
+/* Somebody who asks for the metrics. */
+enum { TD_WEB_PEERS = 8 };
+typedef struct td_web_peer {
+    uint32_t state; /* of http.c's; 0: nobody */
+    int fd;
+    uint64_t since_ns, until_ns; /* until: of this state */
+    char request[4096], *reply;
+    size_t got, bytes, sent;
+} td_web_peer;
+
 typedef struct td_broker {
     pthread_mutex_t lock;
     td_config config;
@@ -374,6 +388,7 @@ typedef struct td_broker {
     uid_t uid;
     uint32_t fd_limit; /* RLIMIT_NOFILE */
     int nursery, signals, metrics, notify;
+    td_web_peer web[TD_WEB_PEERS];
     bool stopping, ready_told;
     uint64_t stop_ns, watchdog_ns, watched_ns;
     uint64_t accept_ns; /* until then nobody is let in: all who are new have just come */
@@ -548,8 +563,16 @@ void td_queue_without_draft(td_broker *b, td_client *c);
 void td_queue_lost(td_broker *b, bool by_job);
 static inline void td_queue_kick(td_broker *b) { td_bell_ring(&b->kick); }
 
-/* metrics.c: answers one who asks over HTTP, and closes. */
+/* metrics.c */
 int td_metrics_listen(uint32_t port, char *why, size_t why_bytes);
-void td_metrics_answer(td_broker *b);
+/* Until the next call. */
+const char *td_metrics_page(td_broker *b, size_t *bytes);
+
+/* http.c: what poll() is to look for, and what is to be done then. */
+int td_web_listen_to(const td_broker *b, struct pollfd p[TD_WEB_PEERS]);
+void td_web_turn(td_broker *b, const struct pollfd p[TD_WEB_PEERS]);
+void td_web_accept(td_broker *b);
+bool td_web_has_peers(const td_broker *b);
+void td_web_end(td_broker *b);
 
 #endif

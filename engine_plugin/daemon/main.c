@@ -157,7 +157,7 @@ static tandem_status listen_somewhere(td_broker *b, const options *o, bool inher
         return status;
     }
     status = td_listener_open(&b->listener, o->socket, why, why_bytes);
-    if (status == TANDEM_OK && td_socket_mode(o->socket, &b->config)) {
+    if (status == TANDEM_OK && td_socket_mode(o->socket, b->listener.device, b->listener.inode, &b->config)) {
         status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", o->socket, strerror(errno));
         td_listener_close(&b->listener);
     }
@@ -211,7 +211,6 @@ static int take_signals(void)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -243,7 +242,7 @@ static int run(int argc, char **argv)
     if (!find_paths(&o, inherits))
         return 1;
     b.config = td_config_default();
-    b.listener = (td_listener){-1, -1, -1, ""};
+    b.listener = (td_listener){.fd = -1, .lock = -1, .spare = -1};
     b.metrics = b.signals = b.nursery = b.notify = -1;
     if (o.config && (o.config_given || !access(o.config, F_OK)) &&
         td_config_read(o.config, &b.config, why, sizeof why) != TANDEM_OK) {
@@ -282,6 +281,10 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (!td_fd_standard())
+        return 1;
+    signal(SIGPIPE, SIG_IGN); /* who reads the log may go, */
+    signal(SIGXFSZ, SIG_IGN); /* and files may be limited: EPIPE and EFBIG are told or borne; workers inherit this */
     const int result = run(argc, argv);
 
     td_log_end();

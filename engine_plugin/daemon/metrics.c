@@ -1,4 +1,4 @@
-/* The daemon's numbers over HTTP, in Prometheus' text format.
+/* The daemon's numbers, in Prometheus' text format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +23,7 @@ int td_metrics_listen(uint32_t port, char *why, size_t why_bytes)
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    /* What is accepted has room for a whole page: nobody waits until it is read. */
+    /* What is accepted has room for most of a page: it can go at once. */
     if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) &&
         !setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){2 * PAGE_BYTES}, sizeof(int)) &&
         !bind(fd, (const struct sockaddr *)&at, sizeof at) && !listen(fd, 8))
@@ -126,24 +126,12 @@ static void write_page(page *p, const td_broker *b)
     add_clients(p, b, "jobs_under_way", "gauge", "Jobs that have not ended.", queued_of);
 }
 
-/* Whoever connects is answered at once, whatever it asks; nothing is waited for. */
-void td_metrics_answer(td_broker *b)
+const char *td_metrics_page(td_broker *b, size_t *bytes)
 {
     static page p;
-    char head[160], request[2048];
-    int fd, length;
 
-    while ((fd = accept4(b->metrics, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        p.at = 0;
-        write_page(&p, b);
-        length = snprintf(head, sizeof head,
-                          "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %zu\r\n"
-                          "Connection: close\r\n\r\n",
-                          p.at);
-        if (send(fd, head, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE) == length)
-            (void)!send(fd, p.text, p.at, MSG_NOSIGNAL | MSG_DONTWAIT);
-        shutdown(fd, SHUT_WR);
-        (void)!recv(fd, request, sizeof request, MSG_DONTWAIT); /* what was not read would reset the connection */
-        close(fd);
-    }
+    p.at = 0;
+    write_page(&p, b);
+    *bytes = p.at;
+    return p.text;
 }

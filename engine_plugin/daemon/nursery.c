@@ -183,7 +183,7 @@ static void look_at_children(nursery *n)
 }
 
 /* One that was not named may come and go: the defaults hold without it. */
-static tandem_status read_config(nursery *n, char *why, size_t why_bytes)
+static tandem_status read_config(nursery *n, const td_nurse *m, char *why, size_t why_bytes)
 {
     const bool allowed = n->config.allow_count;
     tandem_status status = TANDEM_OK;
@@ -195,8 +195,9 @@ static tandem_status read_config(nursery *n, char *why, size_t why_bytes)
         status = td_config_read(n->config_path, &n->config, why, why_bytes);
     else
         n->config = td_config_default();
-    if (n->socket_path && allowed != (n->config.allow_count > 0) && td_socket_mode(n->socket_path, &n->config))
-        td_say(TD_LOG_WARN, "%s: %s", n->socket_path, strerror(errno));
+    if (n->socket_path && allowed != (n->config.allow_count > 0) && td_socket_mode(n->socket_path, m->device, m->inode, &n->config))
+        td_say(TD_LOG_WARN, "%s keeps its mode: %s", n->socket_path,
+               errno == EEXIST ? "it is not this daemon's socket any more" : strerror(errno));
     return status;
 }
 
@@ -224,7 +225,7 @@ static void answer(nursery *n, td_nurse *m, const int fds[2])
         td_fd_close(&fd);
         break;
     case TD_NURSE_CONFIG:
-        m->status = read_config(n, why, sizeof why);
+        m->status = read_config(n, m, why, sizeof why);
         snprintf(m->text, sizeof m->text, "%s", why);
         m->config = n->config;
         td_pass(n->broker, m, sizeof *m, NULL, 0);
@@ -259,9 +260,24 @@ static int run(nursery *n)
     }
 }
 
-int td_socket_mode(const char *path, const td_config *config)
+/* By a descriptor, which stays with what was looked at; chmod() follows links. */
+int td_socket_mode(const char *path, uint64_t device, uint64_t inode, const td_config *config)
 {
-    return chmod(path, config->allow_count ? 0666 : 0600);
+    int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC), result = -1;
+    char at[40];
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st)) {
+        td_fd_close(&fd);
+        return -1;
+    }
+    snprintf(at, sizeof at, "/proc/self/fd/%d", fd);
+    if (S_ISSOCK(st.st_mode) && st.st_uid == geteuid() && st.st_dev == device && st.st_ino == inode)
+        result = chmod(at, config->allow_count ? 0666 : 0600);
+    else
+        errno = EEXIST;
+    close(fd);
+    return result;
 }
 
 int td_nursery_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path)

@@ -97,7 +97,7 @@ tandem_status td_listener_open(td_listener *listener, const char *path, char *wh
     tandem_status status;
     struct stat st;
 
-    *listener = (td_listener){-1, -1, -1, ""};
+    *listener = (td_listener){.fd = -1, .lock = -1, .spare = -1};
     status = address_of(path, &to, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
@@ -123,6 +123,12 @@ tandem_status td_listener_open(td_listener *listener, const char *path, char *wh
         status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: %s", path, strerror(errno));
         goto fail;
     }
+    if (lstat(path, &st) || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid()) {
+        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s: something else was put in the socket's place", path);
+        goto fail;
+    }
+    listener->device = st.st_dev;
+    listener->inode = st.st_ino;
     memcpy(listener->path, path, strlen(path) + 1);
     listener->spare = td_fd_dup(listener->lock);
     if (listener->spare < 0 || listen(listener->fd, BACKLOG)) {
@@ -140,7 +146,7 @@ tandem_status td_listener_adopt(td_listener *listener, int fd, char *why, size_t
 {
     tandem_status status;
 
-    *listener = (td_listener){-1, -1, -1, ""};
+    *listener = (td_listener){.fd = -1, .lock = -1, .spare = -1};
     status = check_socket(fd, 1, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
@@ -182,7 +188,10 @@ tandem_status td_listener_accept(td_listener *listener, td_conn *conn, char *why
 
 void td_listener_close(td_listener *listener)
 {
-    if (listener->path[0])
+    struct stat st;
+
+    if (listener->path[0] && !lstat(listener->path, &st) && st.st_dev == listener->device &&
+        st.st_ino == listener->inode)
         unlink(listener->path); /* under the lock; path.lock stays, since removing it would race with the next daemon */
     listener->path[0] = 0;
     td_fd_close(&listener->fd);

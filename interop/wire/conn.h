@@ -30,6 +30,7 @@ typedef struct td_listener {
     int lock;  /* on path.lock: one daemon a path; -1 for a socket that was inherited */
     int spare; /* given up for a moment where no other descriptor is left, to turn somebody away */
     char path[TD_CONN_PATH_BYTES];
+    uint64_t device, inode; /* what lies there, as long as it is ours */
 } td_listener;
 
 /* Listens at a path, mode 0600; takes over what a dead process left there, BUSY if a living one listens. */
@@ -38,7 +39,8 @@ tandem_status td_listener_open(td_listener *listener, const char *path, char *wh
 tandem_status td_listener_adopt(td_listener *listener, int fd, char *why, size_t why_bytes);
 /* NOMEM: somebody was turned away. */
 tandem_status td_listener_accept(td_listener *listener, td_conn *conn, char *why, size_t why_bytes);
-/* Accepts listeners that were never opened if they are zeroed and their descriptors -1. Removes the path. */
+/* Accepts listeners that were never opened if they are zeroed and their descriptors -1. Removes the path, unless something
+ * else lies there by now. */
 void td_listener_close(td_listener *listener);
 
 /* BUSY: more wait to be accepted than the daemon's backlog holds. LOST: nobody listens. */
