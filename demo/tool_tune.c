@@ -29,7 +29,7 @@ const char *const tool_tune_help =
     "it goes by a table that came with this build, if there is one for the GPU, or else by a rule: 8b from\n"
     "256 keys on, f16 below; on Hopper, where f16 needs no prologue, 8b where its kernel is estimated to save\n"
     "more than its prologue costs (kernels/choice.h: with 128 heads from about 1400 queries and keys on for\n"
-    "head dim 128, 2300 for 64, with a causal mask 2500 and 4000).\n"
+    "head dim 128, 1700 for 64, with a causal mask 2700 and 3600).\n"
     "\n"
     "  --out F      where the file goes; default $XDG_CONFIG_HOME/tandem/tuning.json, or\n"
     "               ~/.config/tandem/tuning.json; written under a temporary name, then renamed\n"

@@ -7,11 +7,11 @@
  * queries ("few"); and of the prologue before it, where it has one. 0: not measured. Other head dims go by the rule.
  *
  * Between those goes an estimate, made of what plans have (td_attention_tiles): tiles of rows, of which as many as
- * there are multiprocessors are computed at once, and what one takes by its rows, its keys and the warpgroups that share
- * these; of a prologue its clusters. What was measured is divided by its estimate, and what that quotient is for a shape
+ * there are multiprocessors are computed at once, whose they are, and what one takes by its rows, its keys and the
+ * warpgroups that share these; of a prologue its clusters. What was measured is divided by its estimate, and what that quotient is for a shape
  * lies between its four neighbours, on logarithmic axes: by tiles and keys; from few queries to as many as keys by how
  * many there are, as a tile at least; of a prologue by the rows of Q, K and V that it reads. Neighbours whose blocks are
- * of another kind count a tenth. The precision with the smallest sum of kernel and prologue is taken, the more exact one
+ * of another kind count a tenth; so do few queries, or as many as keys, where theirs all are. The precision with the smallest sum of kernel and prologue is taken, the more exact one
  * where two are equal.
  * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON, who makes plans hands it in.
  */
@@ -62,8 +62,15 @@ bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *devic
 /* The table that came with this build for that GPU, by the name that CUDA has for it; or NULL. */
 const td_choice_table *td_choice_shipped(uint32_t sm, const char *device);
 
-/* tandem_precision for `op`, which has passed td_attention_check(); AUTO where the table does not know. */
+/* tandem_precision for `op`, which has passed td_attention_check(); AUTO where the table does not know.
+ * The fastest, if nothing else is within TD_CHOICE_GAIN of it. Else operations that differ in their length alone (as many
+ * queries as keys) change once, from the more exact precision to the other: times go up and down with the waves of blocks. */
+#define TD_CHOICE_GAIN 1.03
 uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op);
+
+/* The microseconds that it goes by, end to end; 0: not known. And the rule's, td_choice_rule_direct(). */
+void td_choice_us(const td_choice_table *table, const tandem_attention *op, double us[TD_CHOICE_COSTS]);
+void td_choice_rule_us(const tandem_attention *op, uint32_t multiprocessors, double us[TD_CHOICE_COSTS]);
 
 /* The same without a table: 8B from 256 keys on, else F16, which needs no scales of few keys. */
 enum { TD_CHOICE_RULE_KEYS = 256 };
@@ -75,23 +82,24 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
 /* Where F16 needs no prologue, but 8B one that reads all of Q, K and V (sm_90, fp16 or bf16 tensors): what is estimated
  * to be faster on a GPU like the H200 with so many multiprocessors (0: its own), in microseconds:
  *
- *     kernel    2.5 + waves * (rest + rows / 64 * (row + step * keys / 128))
- *     prologue  2 + head dim / 60 + bytes / 3 MB, up to 1.5 times that where clusters leave multiprocessors idle;
- *               where none holds a head (4096 keys, up to head dim 64 8192): 11 + bytes of K and V / 2.4 MB
+ *     kernel    2.3 + what the multiprocessor takes that has most to do. Of its tiles each is begin + steps * step; or,
+ *               where its rows see no key, as long as its Q and O take to come and go
+ *     prologue  2.4 (3.3 above head dim 64) + bytes / 3.45 MB, up to 1.5 times that where clusters leave multiprocessors
+ *               idle; where none holds a head (4096 keys, up to head dim 64 8192): 11.4 + bytes but 40 % of Q's / 3.3 MB
  *
- *     rest, row 2.6 and 0.6 of F16, 2.6 and 0 where teams have tiles of their own; 3 and 1 of 8B, 1.6 where some of a
- *               step's keys are masked
- *     step      by head dim up to 64, 80, 96, 128: of F16 0.5, 0.71, 0.75, 0.88 (14 % less where multiprocessors are
- *               idle), of 8B 0.362, 0.445, 0.455, 0.505; where warpgroups share keys 30 % more of F16 but of two
- *               teams, 8 % of 8B, in smaller blocks 7 to 17 % more
- *     waves     of tiles of `rows` rows on the multiprocessors: whole ones; with a mask as they get them in order. Where
- *               8B's blocks walk from tile to tile 57 % of rest and row are left, and with a mask all get as much
- *     keys      that a query sees on average
- *     bytes     3 a value of Q, K and V, read as 16 bits and written as 8
+ *     has       who has which tiles is as the kernels have it: blocks that walk have theirs beforehand, forwards and
+ *               backwards in turn or by pairs; else the next is whose multiprocessor is free first
+ *     begin     of F16 3.25 + 0.66 for 64 rows, 4.2 where teams have tiles of their own; of 8B 2.6 + 0.28 for 64 rows, 0.7 more
+ *               where some keys are masked, 81 % of that where blocks walk; where warpgroups share keys 3.1 and 2.1
+ *     step      of 128 keys and 64 rows, by head dim up to 64, 80, 96, 128: of F16 0.485, 0.673, 0.634, 0.755 (15 % less where
+ *               multiprocessors are idle), of 8B 0.363, 0.463, 0.467, 0.49; where warpgroups share keys, all of whom
+ *               take as many steps, 35 to 56 % more of F16 but of two teams, 20 % of 8B
+ *     bytes     3 a value of Q, K and V, read as 16 bits and written as 8; of head dims above 64 as of 128
  *
- * and a kernel takes at least the time in which its K and V are read. NOTES.md says how far that is from what was
- * measured. With 128 heads and as many queries as keys that is 8B from 1000 to 1400 keys on for head dim 80 to 128, 2300
- * for 64, with a mask 1800 to 2600 and 3100 to 5200; with few queries F16, unless few heads share long K and V. */
+ * and a kernel takes at least the time in which its K and V are read. These numbers are least squares over the table that
+ * came with this build: 8 % from F16's times, 7 % from 8B's. With batch 4, 32 heads and as many queries as keys that is
+ * always 8B from 1408 keys on for head dim 128, 1664 for 64, with a mask 2742 and 3567; below F16 but where 8B is
+ * estimated to be more than 3 % faster. With few queries it is F16, unless few heads share long K and V. */
 uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors);
 
 /* The same in command buffers, whose kernels take longer and whose prologue has two records. */

@@ -871,26 +871,38 @@ static uint32_t seen_keys_of(const tandem_attention *op, const td_target *target
     return target->last_keys == TD_NO_KEYS ? 0 : target->last_keys ? target->last_keys : op->kv_len;
 }
 
+/* Who has which tiles of a direct kernel. */
+typedef struct direct_walk {
+    uint64_t works, grid; /* tiles of all heads; blocks */
+    uint32_t pair;
+} direct_walk;
+
+static direct_walk direct_walk_of(const tandem_attention *op, const td_target *target, const direct_block *block,
+                                  uint32_t keys)
+{
+    const bool splits = block->teams > 1;
+    const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + block->rows - 1) / block->rows);
+    const uint32_t multiprocessors = multiprocessors_of(target), walkers = multiprocessors * block->walkers;
+    const uint32_t pair = !splits && is_paired(op, works, multiprocessors, block->walkers) ? 2 : 1;
+    const uint32_t steps = (keys + 127) / 128;
+    const uint64_t walks = splits ? works
+                                  : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, walkers,
+                                               block->kind == DIRECT && (!op->causal || pair == 2));
+    /* so few walks that each may have a multiprocessor of its own do not share a block */
+    const uint64_t all = (walks + block->walkers - 1) / block->walkers;
+    const uint64_t grid = walks < multiprocessors ? walks : all < multiprocessors ? multiprocessors : all;
+    return (direct_walk){works, grid, pair};
+}
+
 static tandem_status plan_direct(td_builder *at, const td_kernel *kernel, const td_target *target, float scale, char *why,
                                  size_t why_bytes)
 {
     const tandem_attention *op = at->op;
     const bool commits = target->commit;
     const direct_block block = direct_block_of(op, target);
-    const bool splits = block.teams > 1;
     const uint32_t keys = seen_keys_of(op, target);
     const uint64_t planes = (uint64_t)op->batch * op->heads, o_rows = planes * op->q_len;
-    const uint64_t works = planes * ((op->q_len + block.rows - 1) / block.rows);
-    const uint32_t multiprocessors = multiprocessors_of(target);
-    const uint32_t walkers = multiprocessors * block.walkers;
-    const uint32_t pair = !splits && is_paired(op, works, multiprocessors, block.walkers) ? 2 : 1;
-    const uint32_t steps = (keys + 127) / 128;
-    const uint64_t walks = splits ? works
-                                  : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, walkers,
-                                               block.kind == DIRECT && (!op->causal || pair == 2));
-    /* so few walks that each may have a multiprocessor of its own do not share a block */
-    const uint64_t all_blocks = (walks + block.walkers - 1) / block.walkers;
-    const uint64_t grid = walks < multiprocessors ? walks : all_blocks < multiprocessors ? multiprocessors : all_blocks;
+    const direct_walk walk = direct_walk_of(op, target, &block, keys);
     const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     td_params_attention_f16 p = {.q = tensor_of(&op->q, op->heads, op->q_len, op->head_dim),
                                  .k = tensor_of(&op->k, op->kv_heads, keys, op->head_dim),
@@ -901,9 +913,9 @@ static tandem_status plan_direct(td_builder *at, const td_kernel *kernel, const 
                                  .lse_stride_row = op->lse.stride_row,
                                  .scale = scale,
                                  .causal = (uint16_t)op->causal,
-                                 .pair = (uint16_t)pair,
-                                 .works = (uint32_t)works,
-                                 .blocks = (uint32_t)(grid * block.walkers),
+                                 .pair = (uint16_t)walk.pair,
+                                 .works = (uint32_t)walk.works,
+                                 .blocks = (uint32_t)(walk.grid * block.walkers),
                                  .tile_rows = (uint16_t)block.rows,
                                  .step_keys = (uint16_t)block.keys,
                                  .teams = (uint16_t)block.teams,
@@ -920,7 +932,7 @@ static tandem_status plan_direct(td_builder *at, const td_kernel *kernel, const 
         p.lse_stride_head = op->q_len;
         p.lse_stride_batch = p.lse_stride_head * op->heads;
     }
-    td_record *record = td_build_record(at, kernel, grid, &p, sizeof p);
+    td_record *record = td_build_record(at, kernel, walk.grid, &p, sizeof p);
     record->shared_bytes = block.shared_bytes;
     record->block[0] = block.threads;
     td_build_view(at, record, TD_READ, AT(attention_f16, q.data), TD_VIEW_Q);
@@ -1090,6 +1102,16 @@ static hopper_block inline_blocks(const tandem_attention *op, const td_target *t
     return ways[best];
 }
 
+/* Heads whose tiles blocks that walk take at a time, those that share K and V together; no more than there are, so that
+ * its tiles are no more than all of them, which 32 bits hold. */
+static uint32_t walk_chunk(const tandem_attention *op, uint32_t d_pad)
+{
+    const uint64_t plane_bytes = 2 * (uint64_t)round_up(op->kv_len, TD_TILE_ROWS) * d_pad, planes = (uint64_t)op->batch * op->heads;
+    const uint64_t kept = TD_HOPPER_WALK_CHUNK_BYTES / plane_bytes, group = op->heads / op->kv_heads;
+    const uint64_t chunk = group * (kept ? kept : 1);
+    return (uint32_t)(chunk < planes ? chunk : planes);
+}
+
 td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target, uint32_t precision)
 {
     const uint32_t d_pad = pad_dim(op->head_dim);
@@ -1103,31 +1125,24 @@ td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target,
         const direct_block block = direct_block_of(op, target);
         t.groups = block.rows / 64 * block.teams;
         t.shares = block.teams;
+        const direct_walk walk = direct_walk_of(op, target, &block, op->kv_len);
         t.walkers = block.walkers;
+        t.pair = walk.pair;
+        t.blocks = (uint32_t)(walk.grid * block.walkers);
     }
     t.rows = 64 * t.groups / t.shares;
     t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
-    t.walks = target->sm == 90 && precision == TANDEM_PRECISION_8B && roomy &&
-              hopper_walks(op, target, d_pad, (hopper_block){t.groups, t.shares}, t.tiles);
-    if (precision == TANDEM_PRECISION_F16 && t.groups > 1 && t.shares == 1 &&
-        is_paired(op, t.tiles, multiprocessors_of(target), t.walkers))
-        t.pair = 2;
+    if (target->sm == 90 && precision == TANDEM_PRECISION_8B && roomy) {
+        t.walks = hopper_walks(op, target, d_pad, (hopper_block){t.groups, t.shares}, t.tiles);
+        t.blocks = t.walks || (t.shares > 1 && t.tiles > multiprocessors_of(target)) ? multiprocessors_of(target) : 0;
+        t.chunk_planes = walk_chunk(op, d_pad);
+    }
     if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
         uint32_t tiles;
         t.cluster = find_cluster((op->kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS, d_pad, &tiles);
         t.cluster_threads = t.cluster ? 64 * tiles * TD_PREPARE_HEAD_WARPS(d_pad) : 0;
     }
     return t;
-}
-
-/* Heads whose tiles blocks that walk take at a time, those that share K and V together; no more than there are, so that
- * its tiles are no more than all of them, which 32 bits hold. */
-static uint32_t walk_chunk(const tandem_attention *op, const operand *k)
-{
-    const uint64_t plane_bytes = 2 * (uint64_t)k->rows_pad * k->d_pad, planes = (uint64_t)op->batch * op->heads;
-    const uint64_t kept = TD_HOPPER_WALK_CHUNK_BYTES / plane_bytes, group = op->heads / op->kv_heads;
-    const uint64_t chunk = group * (kept ? kept : 1);
-    return (uint32_t)(chunk < planes ? chunk : planes);
 }
 
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
@@ -1367,7 +1382,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     const uint64_t blocks = walks ? multiprocessors_of(target) : tiles;
     attention.tile_rows = (uint16_t)tile_rows;
     attention.walkers = walks ? (uint32_t)blocks : 0;
-    attention.chunk_planes = walk_chunk(op, &k);
+    attention.chunk_planes = walk_chunk(op, d_pad);
     const td_kernel *kernel = qk_f16   ? &kernels_attn_f16[d_index]
                               : packed ? (v_f16 ? &kernels_attn_4b_f16[d_index] : &kernels_attn_4b_fp8[d_index])
                               : v_f16  ? &kernels_attn_8b_f16[d_index]

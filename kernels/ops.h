@@ -106,6 +106,9 @@ typedef struct td_tiles {
     uint32_t pair;   /* a block takes so many at once: with a mask a long one and a short one; else 1 */
     uint32_t walks;  /* 8B: whether blocks walk over tiles that are dealt out evenly, and begin the next while one ends */
     uint64_t tiles;  /* of all heads */
+    /* So many (of F16 teams of `walkers`) walk from tile to tile, the next being known before; 0: a block a tile. */
+    uint32_t blocks;
+    uint32_t chunk_planes; /* 8B with a mask: heads whose tiles are taken at a time */
     /* Of the prologue before it: the blocks of a cluster and their threads; 0: it has no clusters. */
     uint32_t cluster, cluster_threads;
 } td_tiles;

@@ -11,10 +11,12 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "kernels/choice.h"
 #include "kernels/ops.h"
 #include "kernels/params.h"
+#include "tests/gpu_model.h"
 
 static tandem_attention op_of(uint32_t batch, uint32_t heads, uint32_t kv_heads, uint32_t q_len, uint32_t kv_len,
                               uint32_t dim, uint32_t causal)
@@ -133,13 +135,7 @@ static void test_borders(void **state)
 
 /* --- What a choice loses --- */
 
-/* A GPU with the H200's numbers: 132 blocks at a time, tiles as plans have them, steps of 128 keys, K and V from memory. */
-enum { SMS = 132, SHAPES = 4000 };
-
-typedef struct gpu {
-    bool smooth;  /* parts of a wave take parts of its time */
-    double noise; /* of each kernel, up to so much either way */
-} gpu;
+enum { SHAPES = 4000 };
 
 static double random_part(uint64_t *state)
 {
@@ -147,119 +143,11 @@ static double random_part(uint64_t *state)
     return (double)(*state >> 11) * 0x1p-53;
 }
 
-/* When the last of the jobs ends, each being taken by who is the first to be done. */
-static double last_end(const double *jobs, size_t count, int walkers)
-{
-    double ends[2 * SMS] = {0}, last = 0; /* a heap */
-
-    for (size_t i = 0; i < count; i++) {
-        const double end = ends[0] + jobs[i];
-        int at = 0;
-
-        for (int child = 1; child < walkers; child = 2 * at + 1) {
-            child += child + 1 < walkers && ends[child + 1] < ends[child];
-            if (ends[child] >= end)
-                break;
-            ends[at] = ends[child];
-            at = child;
-        }
-        ends[at] = end;
-        last = end > last ? end : last;
-    }
-    return last;
-}
-
-/* Of a step of 128 keys and of the rest of a tile, by what blocks of plans are made of. */
-static void tile_times(const tandem_attention *op, const td_tiles *t, bool coded, double *step, double *rest)
-{
-    static const double f16[] = {0.5, 0.71, 0.75, 0.88}, most[] = {0.363, 0.46, 0.467, 0.497}, fewer[] = {0.39, 0.575, 0.585, 0.595},
-                        shared[] = {0.39, 0.53, 0.54, 0.54}; /* of 64 rows */
-    const uint32_t d = op->head_dim, i = d <= 64 ? 0 : d <= 80 ? 1 : d <= 96 ? 2 : 3;
-    const double rows = t->rows / 64.0;
-
-    if (coded) {
-        const double *of = t->shares > 1 ? shared : t->groups == TD_HOPPER_GROUPS(d) ? most : fewer;
-
-        *step = rows * of[i];
-        *rest = 3.1 + rows * (op->causal || op->kv_len % 128 ? 1.45 : 0.85); /* keys are masked */
-    } else {
-        *step = rows * f16[i] * fmin(1, 0.86 + 0.14 * (double)t->tiles / SMS) * (t->shares == 4 ? 1.28 : 1);
-        *rest = 2.5 + rows * 0.6;
-        if (t->walkers > 1) { /* two tiles at once */
-            *step *= t->walkers;
-            *rest = 2.5;
-        }
-    }
-}
-
-static double tiles_us(const gpu *g, const tandem_attention *op, bool coded)
-{
-    const td_target target = td_target_for_stream(90);
-    const td_tiles t = td_attention_tiles(op, &target, coded ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16);
-    const uint32_t tiles = (op->q_len + t.rows - 1) / t.rows;
-    const size_t count = (size_t)t.tiles;
-    const double walkers = SMS * t.walkers;
-    double step, rest, sum = 0, us;
-
-    tile_times(op, &t, coded, &step, &rest);
-    if (t.walks)
-        rest *= 0.57;
-    if (!op->causal) {
-        const double waves = (double)count / walkers, tile = rest + ceil(op->kv_len / 128.0) * step;
-
-        return tile * (g->smooth ? fmax(1, waves) : ceil(waves));
-    }
-    double *jobs = malloc(count * sizeof *jobs);
-    assert_non_null(jobs);
-    for (size_t i = 0; i < count; i++) { /* the last rows of a head come first, or of all heads */
-        const size_t before = !coded && t.shares > 1 ? i / (count / tiles) : i % tiles;
-        const double end = fmin((double)(tiles - before) * t.rows, op->q_len);
-
-        jobs[i] = rest + ceil(fmax(0, end + op->kv_len - op->q_len) / 128) * step;
-        sum += jobs[i];
-    }
-    if (t.pair > 1) {
-        const double pairs = (double)count / 2 / walkers;
-
-        us = 2 * sum / (double)count * (g->smooth ? pairs : ceil(pairs));
-    } else if (t.walks) { /* dealt out evenly */
-        us = fmax(sum / walkers, jobs[0]);
-    } else {
-        us = last_end(jobs, count, (int)walkers);
-    }
-    free(jobs);
-    return us;
-}
-
-static double kernel_us(const gpu *g, const tandem_attention *op, bool coded)
-{
-    const double rows = 2.0 * op->batch * op->heads * op->q_len, keys = 2.0 * op->batch * op->kv_heads * op->kv_len;
-    const double memory = (rows * 2 + keys * (coded ? 1 : 2)) * op->head_dim / 4e6;
-    uint64_t state = ((op->batch * 31u + op->heads) * 31u + op->q_len) * 31u + op->kv_len + coded * 17u + op->causal;
-
-    random_part(&state);
-    return (2.5 + fmax(memory + fmin(memory, 7), tiles_us(g, op, coded))) * (1 + g->noise * (2 * random_part(&state) - 1));
-}
-
-/* Clusters of one head, as many as sixteen multiprocessors hold; without them K and V are looked at twice. */
-static double prologue_us(const tandem_attention *op)
-{
-    const td_target target = td_target_for_stream(90);
-    const td_tiles t = td_attention_tiles(op, &target, TANDEM_PRECISION_8B);
-    const uint32_t d = op->head_dim, pad = d == 80 ? 96 : d;
-    const double q = (double)op->batch * op->heads * op->q_len, kv = 2.0 * op->batch * op->kv_heads * op->kv_len;
-
-    if (!t.cluster)
-        return 10 + (0.2 * q + kv) * (2 * d + pad) / 2.5e6;
-    const uint32_t places = 16 * 1024 / t.cluster_threads;
-    return 3.5 + (q + kv) * (2 * d + pad) / 2.9e6 * (0.3 + 0.7 * places / (places / t.cluster * t.cluster));
-}
-
-static void measure(const gpu *g, td_choice_table *t)
+static void measure(const gpu_model *g, td_choice_table *t)
 {
     static const uint32_t dims[] = {64, 80, 96, 128};
 
-    *t = (td_choice_table){.sm = 90, .multiprocessors = SMS, .device = "a model", .count = 8};
+    *t = (td_choice_table){.sm = 90, .multiprocessors = 132, .device = "a model", .count = 8};
     for (uint32_t p = 0; p < t->count; p++)
         for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
             for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
@@ -272,12 +160,12 @@ static void measure(const gpu *g, td_choice_table *t)
                 part->causal = p % 2;
                 for (int c = TD_CHOICE_F16; c <= TD_CHOICE_8B; c++) { /* as `tandem tune` does */
                     if (planes * n <= 1 << 19)
-                        part->costs[c].kernel[i][j] = (float)kernel_us(g, &all, c == TD_CHOICE_8B);
+                        part->costs[c].kernel[i][j] = (float)gpu_model_kernel_us(g, &all, c == TD_CHOICE_8B);
                     if (planes * n <= 1 << 20 && !part->causal)
-                        part->costs[c].few[i][j] = (float)kernel_us(g, &few, c == TD_CHOICE_8B);
+                        part->costs[c].few[i][j] = (float)gpu_model_kernel_us(g, &few, c == TD_CHOICE_8B);
                 }
                 if (planes * n <= 1 << 19)
-                    part->costs[TD_CHOICE_8B].prologue[i][j] = (float)prologue_us(&all);
+                    part->costs[TD_CHOICE_8B].prologue[i][j] = (float)gpu_model_prologue_us(&all);
             }
 }
 
@@ -307,21 +195,26 @@ static tandem_attention random_op(uint64_t *state)
 static void test_loss(void **state)
 {
     static const struct {
-        gpu gpu;
+        gpu_model gpu;
         double by_table, by_rule; /* the part of shapes that may lose more than 5 % */
-    } cases[] = {{{false, 0}, 0.005, 0.006}, {{false, 0.01}, 0.006, 0.01}, {{true, 0.01}, 0.03, 0.04}};
+        double most;              /* that any may lose */
+    } cases[] = {{{.noise = 0}, 0.002, 0.006, 0.2},
+                 {{.noise = 0.01}, 0.003, 0.01, 0.2},
+                 {{.smooth = true, .noise = 0.01}, 0.03, 0.04, 0.75}};
     static td_choice_table table;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        double most[2] = {0}, sum[2] = {0}, over[2] = {0};
+        const gpu_model *gpu = &cases[i].gpu;
+        double most[2] = {0}, sum[2] = {0};
+        int over[2] = {0};
         uint64_t seed = 1;
 
-        measure(&cases[i].gpu, &table);
+        measure(gpu, &table);
         for (int n = 0; n < SHAPES; n++) {
             const tandem_attention op = random_op(&seed);
-            const double f16 = kernel_us(&cases[i].gpu, &op, false);
-            const double by_8b = kernel_us(&cases[i].gpu, &op, true) + prologue_us(&op);
+            const double f16 = gpu_model_kernel_us(gpu, &op, false);
+            const double by_8b = gpu_model_kernel_us(gpu, &op, true) + gpu_model_prologue_us(&op);
             const uint32_t taken[] = {td_choice_precision(&table, &op), td_choice_rule_direct(&op, 0)};
 
             for (int by = 0; by < 2; by++) {
@@ -330,15 +223,181 @@ static void test_loss(void **state)
                 assert_int_not_equal(taken[by], TANDEM_PRECISION_AUTO);
                 most[by] = fmax(most[by], loss);
                 sum[by] += loss / SHAPES;
-                over[by] += (loss > 0.05) * 1.0 / SHAPES;
+                over[by] += loss > 0.05;
             }
         }
         for (int by = 0; by < 2; by++)
             print_message("%s, noise %.0f %%, %s: mean loss %.2f %%, most %.0f %%, above 5 %%: %.2f %% of shapes\n",
-                          cases[i].gpu.smooth ? "smooth" : "waves", 100 * cases[i].gpu.noise, by ? "rule" : "table",
-                          100 * sum[by], 100 * most[by], 100 * over[by]);
-        assert_true(over[0] <= cases[i].by_table && over[1] <= cases[i].by_rule);
+                          gpu->smooth ? "smooth" : "waves", 100 * gpu->noise, by ? "rule" : "table", 100 * sum[by],
+                          100 * most[by], 100.0 * over[by] / SHAPES);
+        assert_true(over[0] <= cases[i].by_table * SHAPES && over[1] <= cases[i].by_rule * SHAPES);
+        assert_true(most[0] <= cases[i].most && most[1] <= cases[i].most);
     }
+}
+
+/* --- The model, beside what was measured --- */
+
+/* How far apart a time is, as a logarithm. */
+typedef struct distance {
+    double squares, most;
+    uint32_t count;
+} distance;
+
+static void add_distance(distance *d, double model_us, double measured_us)
+{
+    const double apart = log(model_us / measured_us);
+
+    d->squares += apart * apart;
+    d->most = fmax(d->most, fabs(apart));
+    d->count++;
+}
+
+static void check_distance(const distance *d, const char *what, uint32_t least, double mean, double most)
+{
+    const double root = sqrt(d->squares / d->count);
+
+    print_message("%s: the model is %.1f %% from %u times, at most %.0f %%\n", what, 100 * root, (unsigned)d->count,
+                  100 * d->most);
+    assert_true(d->count >= least && root <= mean && d->most <= most);
+}
+
+static void add_row(distance kernel[2], distance *whole, const tandem_attention *op, json_t *row)
+{
+    const gpu_model gpu = {0};
+    const char *what = json_string_value(json_object_get(row, "what"));
+    const bool coded = !strcmp(json_string_value(json_object_get(row, "precision")), "8b");
+    const double us = json_number_value(json_object_get(json_object_get(row, "us"), "median"));
+
+    if (!strcmp(what, "kernel"))
+        add_distance(&kernel[coded], gpu_model_kernel_us(&gpu, op, coded), us);
+    if (!strcmp(what, "end to end") && coded)
+        add_distance(whole, gpu_model_kernel_us(&gpu, op, true) + gpu_model_prologue_us(op), us);
+}
+
+static void test_model_as_measured(void **state)
+{
+    const char *source = getenv("TANDEM_SOURCE");
+    const td_choice_table *table = td_choice_shipped(90, "NVIDIA H200");
+    const gpu_model gpu = {0};
+    distance kernel[2] = {0}, whole = {0}, shipped[2] = {0};
+    char path[4096];
+    size_t i, j;
+    json_t *shape, *row;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/tests/measured/h200-attention-whole.json", source ? source : "..");
+    json_t *file = json_load_file(path, 0, NULL);
+    assert_non_null(file);
+    json_array_foreach(json_object_get(file, "shapes"), i, shape)
+    {
+        const uint32_t heads = (uint32_t)json_integer_value(json_object_get(shape, "heads"));
+        const uint32_t n = (uint32_t)json_integer_value(json_object_get(shape, "n"));
+        const tandem_attention op = op_of((uint32_t)json_integer_value(json_object_get(shape, "batch")), heads, heads, n, n,
+                                          (uint32_t)json_integer_value(json_object_get(shape, "d")),
+                                          json_is_true(json_object_get(shape, "causal")));
+
+        json_array_foreach(json_object_get(shape, "rows"), j, row) add_row(kernel, &whole, &op, row);
+    }
+    json_decref(file);
+    check_distance(&kernel[0], "F16's kernel", 42, 0.09, 0.25);
+    check_distance(&kernel[1], "8B's kernel", 42, 0.09, 0.25);
+    check_distance(&whole, "8B end to end", 42, 0.1, 0.25);
+
+    assert_non_null(table);
+    for (uint32_t p = 0; p < table->count; p++)
+        for (uint32_t at = 0; at < TD_CHOICE_PLANES * TD_CHOICE_LENGTHS; at++)
+            for (int c = TD_CHOICE_F16; c <= TD_CHOICE_8B; c++) {
+                const td_choice_part *part = &table->parts[p];
+                const uint32_t planes = td_choice_planes(at / TD_CHOICE_LENGTHS), n = td_choice_length(at % TD_CHOICE_LENGTHS);
+                const float us = part->costs[c].kernel[at / TD_CHOICE_LENGTHS][at % TD_CHOICE_LENGTHS];
+                const tandem_attention op = op_of(1, planes, planes, n, n, part->head_dim, part->causal);
+
+                if (us > 0)
+                    add_distance(&shipped[c], gpu_model_kernel_us(&gpu, &op, c == TD_CHOICE_8B), (double)us);
+            }
+    check_distance(&shipped[0], "F16's kernel as shipped", 400, 0.09, 0.5);
+    check_distance(&shipped[1], "8B's kernel as shipped", 400, 0.09, 0.5);
+}
+
+/* --- GPUs of other sizes --- */
+
+/* A plan that knows how many multiprocessors there are ends as early as one that is made for an H200, or earlier. */
+static void test_multiprocessors(void **state)
+{
+    static const uint32_t sizes[] = {58, 78, 114, 132, 144};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const gpu_model knows = {.multiprocessors = sizes[i]}, guesses = {.multiprocessors = sizes[i], .planned_for = 132};
+        double sum[2] = {0}, best = 0, worst = 0;
+        uint64_t seed = 3;
+
+        for (int n = 0; n < 1000; n++) {
+            const tandem_attention op = random_op(&seed);
+
+            for (int coded = 0; coded < 2; coded++) {
+                const double us[2] = {gpu_model_kernel_us(&knows, &op, coded), gpu_model_kernel_us(&guesses, &op, coded)};
+
+                sum[0] += us[0];
+                sum[1] += us[1];
+                best = fmax(best, us[1] / us[0]);
+                worst = fmax(worst, us[0] / us[1]);
+            }
+        }
+        print_message("%u multiprocessors: planned for 132 takes %.2f times as long, up to %.2f; at best %.2f\n", sizes[i],
+                      sum[1] / sum[0], best, 1 / worst);
+        assert_true(sizes[i] == 132 ? best == 1 && worst == 1 : sum[0] < sum[1] && best > 1.3);
+    }
+}
+
+/* --- Lengths --- */
+
+/* What a family takes as it gets longer: it changes once, but for lengths at which the other one would be more than 3 %
+ * slower. */
+static uint32_t check_family(const td_choice_table *table, uint32_t batch, uint32_t heads, uint32_t dim, uint32_t causal)
+{
+    enum { LONGEST = 20000 };
+    uint32_t first_8b = UINT32_MAX, last_f16 = 0, changes = 0, before = 0;
+
+    for (uint32_t n = 1; n <= LONGEST; n++) {
+        const tandem_attention op = op_of(batch, heads, heads, n, n, dim, causal);
+        const uint32_t taken = table ? td_choice_precision(table, &op) : td_choice_rule_direct(&op, 0);
+        double us[TD_CHOICE_COSTS];
+
+        changes += before && taken != before;
+        before = taken;
+        if (table)
+            td_choice_us(table, &op, us);
+        else
+            td_choice_rule_us(&op, 0, us);
+        const int other = taken == TANDEM_PRECISION_F16 ? TD_CHOICE_8B : TD_CHOICE_F16;
+        const double gain = us[other] / us[TD_CHOICE_F16 + TD_CHOICE_8B - other];
+        if (gain > 1.03)
+            continue;
+        if (taken == TANDEM_PRECISION_8B && first_8b == UINT32_MAX)
+            first_8b = n;
+        if (taken == TANDEM_PRECISION_F16)
+            last_f16 = n;
+    }
+    if (last_f16 > first_8b)
+        fail_msg("b%u h%u d%u causal %u: 8B at %u, F16 again at %u, for less than 3 %%", batch, heads, dim, causal, first_8b,
+                 last_f16);
+    return changes;
+}
+
+static void test_lengths(void **state)
+{
+    static const struct {
+        uint32_t batch, heads;
+    } families[] = {{1, 1}, {1, 8}, {1, 24}, {2, 16}, {4, 32}};
+    static const uint32_t dims[] = {64, 80, 96, 128};
+    const td_choice_table *tables[] = {NULL, td_choice_shipped(90, "NVIDIA H200")};
+
+    (void)state;
+    for (int by = 0; by < 2; by++)
+        for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+            for (uint32_t i = 0; i < 8; i++)
+                check_family(tables[by], families[f].batch, families[f].heads, dims[i / 2], i % 2);
 }
 
 /* What the rule loses in the large shapes of `tandem bench attention`: microseconds end to end of an H200, 2026-11-23. */
@@ -576,20 +635,18 @@ static void test_plans(void **state)
     assert_int_equal(td_choice_rule(&few), TANDEM_PRECISION_F16);
     few.kv_len = 256;
     assert_int_equal(td_choice_rule(&few), TANDEM_PRECISION_8B);
-    /* The rule where F16 needs no prologue: the first n from which on it is 8B, as choice.h and the help say. */
+    /* The rule where F16 needs no prologue: from which n on it is always 8B, as choice.h and the help say. */
     target.choice = NULL;
     static const struct {
-        uint32_t dim, causal, last_f16, first_8b;
-    } borders[] = {{128, 0, 850, 1450}, {128, 1, 1750, 2600}, {64, 0, 2150, 2350}, {64, 1, 3050, 5250}};
-    for (int i = 0; i < 4; i++) {
-        const tandem_attention below = op_of(4, 32, 32, borders[i].last_f16, borders[i].last_f16, borders[i].dim,
-                                             borders[i].causal);
-        const tandem_attention from = op_of(4, 32, 32, borders[i].first_8b, borders[i].first_8b, borders[i].dim,
-                                            borders[i].causal);
+        uint32_t dim, causal, from;
+    } borders[] = {{128, 0, 1408}, {128, 1, 2742}, {64, 0, 1664}, {64, 1, 3567}};
+    for (int i = 0; i < 4; i++)
+        for (uint32_t n = borders[i].from - 1; n <= 20000; n++) {
+            const tandem_attention at = op_of(4, 32, 32, n, n, borders[i].dim, borders[i].causal);
 
-        assert_int_equal(planned(&below, &target), TANDEM_PRECISION_F16);
-        assert_int_equal(planned(&from, &target), TANDEM_PRECISION_8B);
-    }
+            assert_int_equal(td_attention_precision(&at, &target),
+                             n < borders[i].from ? TANDEM_PRECISION_F16 : TANDEM_PRECISION_8B);
+        }
     const tandem_attention step = op_of(8, 32, 32, 1, 32768, 128, 0), group = op_of(1, 8, 1, 1024, 8192, 128, 0);
     assert_int_equal(planned(&step, &target), TANDEM_PRECISION_F16);
     assert_int_equal(planned(&group, &target), TANDEM_PRECISION_8B);
@@ -632,12 +689,16 @@ static void test_tiles(void **state)
                     assert_int_equal(t.pair, p.pair);
                     assert_int_equal(t.shares, p.teams);
                     assert_int_equal(t.walkers, p.walkers);
+                    assert_int_equal(t.blocks, p.blocks);
                 } else {
                     td_params_attention p;
 
                     memcpy(&p, last->params, sizeof p);
                     assert_int_equal(t.rows, p.tile_rows);
                     assert_int_equal(t.shares, p.splits);
+                    assert_int_equal(t.blocks, strstr(last->kernel->entry, "wgmma") ? p.walkers : 0);
+                    if (t.blocks)
+                        assert_int_equal(t.chunk_planes, p.chunk_planes);
                     assert_int_equal(t.pair, 1);
                     assert_int_equal(t.tiles, h * ((q + p.tile_rows - 1) / p.tile_rows));
                 }
@@ -689,6 +750,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_borders),
         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_model_as_measured),
+        cmocka_unit_test(test_multiprocessors),
+        cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_rule_as_measured),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_plans),
