@@ -1194,6 +1194,54 @@ static void test_prepare(void **state)
         }
 }
 
+/* A head whose statistics never come: its codes are not made, so the kernel must not end as if they were. A job that is given up
+ * meanwhile is another matter. */
+static void test_totals_that_never_come(void **state)
+{
+    (void)state;
+    for (uint32_t cancelled = 0; cancelled < 2; cancelled++) {
+        const tu_shape shape = {.q_len = 20, .kv_len = 1000, .head_dim = 64, .precision = TANDEM_PRECISION_8B,
+                                .dtype_q = 1, .dtype_k = 1, .dtype_v = 1, .seed = 77};
+        td_target target = td_target_for_stream(90);
+        uint32_t kv_planes = 0, runs = 0;
+        uint64_t cancel = 0;
+        tu_case it;
+
+        target.twin = target.no_clusters = true;
+        tu_case_init(&it, &shape);
+        must(tu_case_run(&it, &target, THREADS), "the twin");
+        const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                               (uintptr_t)it.o.data, 0};
+        for (uint32_t i = 0; i < it.plan.record_count; i++) {
+            const td_record *record = &it.plan.records[i];
+            _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+            char why[1600] = "";
+            emu_launch launch = {.grid = record->grid[0], .block = record->block[0], .shared_bytes = record->shared_bytes,
+                                 .cluster = 1, .together = 2, .params = params, .seed = seed, .why = why,
+                                 .why_bytes = sizeof why};
+
+            if (strncmp(record->kernel->entry, "prepare_kv", 10) != 0) {
+                em_launch_record(em_module_of(90), record, views, (uintptr_t)it.scratch, seed);
+                continue;
+            }
+            td_exec_bind(record, views, (uintptr_t)it.scratch, 0, params);
+            memcpy(params + offsetof(td_params_prepare, kv_planes), &kv_planes, 4); /* blocks of statistics have none to make */
+            if (cancelled) {
+                const uint64_t word = (uintptr_t)&cancel;
+                cancel = 1;
+                memcpy(params + offsetof(td_params_prepare, cancel), &word, 8);
+            }
+            const int result = em_launch(em_module_of(90), record->kernel->entry, &launch);
+            if (cancelled ? result != 0 : result == 0 || !strstr(why, "trap"))
+                fail_msg("%s, cancelled %u: %d, %s", record->kernel->entry, cancelled, result, why);
+            runs++;
+            break;
+        }
+        assert_int_equal(runs, 1);
+        tu_case_free(&it);
+    }
+}
+
 /* --- Single instructions, and what no plan holds --- */
 
 static void test_probes(void **state)
@@ -1374,6 +1422,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_direct_split),
         cmocka_unit_test(test_direct_inline),
         cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_totals_that_never_come),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_every_entry_was_run),
     };

@@ -115,19 +115,20 @@ __device__ __forceinline__ void stats_of_head(const td_params_prepare &p, HeadSh
         st_release(&p.counters[2 * bhk + 1], 1);
 }
 
-/* Whether a head's totals are there, for all threads; bounded, and not once the job is given up. Has a barrier. */
+/* Waits for a head's totals; false once the job is given up, for all threads. Has a barrier. The wait is bounded: then the kernel
+ * traps, as ring.cuh's do, which loses the device. Without these codes attention would be of what lies there, and the job done. */
 __device__ __forceinline__ bool wait_for_totals(const td_params_prepare &p, uint32_t bhk)
 {
-    constexpr uint64_t limit_ns = 1000000000u;
+    constexpr uint64_t limit_ns = 10000000000u;
     int has = 1;
 
     if (threadIdx.x == 0) {
         const uint64_t begin = globaltimer();
 
         wait_for_previous();
-        do {
-            has = int(ld_acquire(&p.counters[2 * bhk + 1]));
-        } while (!has && !cancel_word(p.cancel) && globaltimer() - begin < limit_ns);
+        while (!(has = int(ld_acquire(&p.counters[2 * bhk + 1]))) && !cancel_word(p.cancel))
+            if (globaltimer() - begin > limit_ns)
+                __trap();
     }
     return __syncthreads_and(has);
 }

@@ -37,6 +37,9 @@ extern Index threadIdx, blockIdx, blockDim, gridDim;
 /* Another thread may go on first. poll(): this one goes round until somebody else has done something. */
 void maybe_yield();
 void poll(const char *what, uint64_t detail);
+/* A clock, which a thread that polls reads. Where nobody can go on, and some read it, a minute passes (of 1000 at most): so waits that
+ * are bounded by it end. */
+uint64_t nanoseconds();
 uint64_t random64();
 
 /* Of a warp: each lane brings `mine`; the last one to come runs `all` on those of all lanes. */

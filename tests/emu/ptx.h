@@ -192,9 +192,7 @@ static inline int tid_x()
 }
 static inline uint64_t globaltimer()
 {
-    static uint64_t ns = 1000;
-    emu::poll("globaltimer", ns);
-    return ns++;
+    return emu::nanoseconds();
 }
 static inline void st_sys_v2_u64(uint64_t *at, uint64_t a, uint64_t b)
 {
