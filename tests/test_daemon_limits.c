@@ -114,6 +114,21 @@ static unsigned take_all(client *c)
     return count;
 }
 
+/* What a client had is free again a moment after it has gone. */
+static void await_mem(client *c)
+{
+    const uint64_t begin = td_now_ns();
+    char why[300] = "";
+    int fd;
+
+    assert_int_equal(td_slab_make("tandem-test-slab", 4096, false, &fd, why, sizeof why), TANDEM_OK);
+    while (!client_mem(c, fd, 4096, 4096)) {
+        assert_true(td_now_ns() - begin < PATIENCE);
+        sleep_ms(5);
+    }
+    td_fd_close(&fd);
+}
+
 /* Whoever takes all that it can get: others can share, a dead worker is replaced, and the log names who it was. */
 static void descriptors_are_kept_for_what_is_needed(void **state)
 {
@@ -156,6 +171,7 @@ static void descriptors_are_kept_for_what_is_needed(void **state)
         client_close(&silent[i]);
     for (int i = 0; i < GREEDY; i++)
         client_close(&greedy[i]);
+    await_mem(&modest);
     check_serves();
     client_close(&modest);
     task_free(&t);
