@@ -39,6 +39,7 @@ static tandem_status ask(tool_daemon *d, td_wire_message *m, td_wire_type wanted
             status = td_conn_recv(&d->conn, &d->rules, TD_WIRE_TO_CLIENT, m, fds, why, why_bytes);
         if (status != TANDEM_OK)
             break;
+        d->heard = true;
         td_fd_close(&fds[0]); /* an area, which this client has no use for */
         if (m->header.type == TD_WIRE_BYE)
             status = td_fail(why, why_bytes, TANDEM_ERROR_LOST, "it says goodbye: %s",
@@ -62,6 +63,7 @@ tandem_status tool_daemon_open(tool_daemon *d, const char *path, const char *nam
     status = td_conn_connect(&d->conn, path, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
+    d->connected = true;
     m.hello.features = TD_WIRE_FEATURES;
     m.hello.share = TD_WIRE_SHARE_NONE;
     td_wire_identify(&m.hello.identity);

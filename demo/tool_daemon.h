@@ -11,6 +11,7 @@
 enum { TOOL_DAEMON_ROWS = 64 };
 
 typedef struct tool_daemon {
+    bool connected, heard; /* ever: somebody listens; and speaks the wire */
     td_conn conn;
     td_wire_rules rules;
     td_wire_welcome welcome;

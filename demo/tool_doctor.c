@@ -301,6 +301,40 @@ static void look_at_rungs(doctor *d)
 
 /* The daemon. */
 
+/* Why there is no answer: nobody who listens, nobody who may be asked, somebody else, or a tandemd that says no. */
+static void find_unreachable(doctor *d, const tool_daemon *t, tandem_status status, const char *why, const char *path,
+                             const char *socket)
+{
+    struct stat st;
+    const bool there = !lstat(path, &st);
+    if (!t->connected && access(path, W_OK) && errno == EACCES)
+        advise(find(d, NO, "reachable", "user %u may not connect to %s: permission denied", (unsigned)geteuid(), path),
+               "it is another user's: it lets in whom its configuration names (allow_uid = %u)", (unsigned)geteuid());
+    else if (!t->connected && there && !S_ISSOCK(st.st_mode) && !S_ISLNK(st.st_mode))
+        advise(find(d, NO, "reachable", "%s is no socket", path), "remove it, or name another path: --socket");
+    else if (!t->connected && status == TANDEM_ERROR_LOST)
+        advise(find(d, NO, "reachable", "nobody listens at %s", path),
+               "start it: tandemd%s%s, or for good: systemctl --user enable --now tandemd.socket. Sessions in the "
+               "engine's own process need none",
+               socket ? " --socket " : "", socket ? socket : "");
+    else if (!t->connected && status == TANDEM_ERROR_BUSY)
+        advise(find(d, NO, "reachable", "somebody listens at %s, but lets nobody in: %s", path, why),
+               "if that is tandemd it hangs: end it, and start it again");
+    else if (!t->heard)
+        advise(find(d, NO, "reachable", "somebody listens at %s who is no tandemd: %s", path,
+                    !t->connected                    ? "it is another kind of socket"
+                    : status == TANDEM_ERROR_LOST    ? "it closes without a word"
+                    : status == TANDEM_ERROR_BUSY    ? "it says nothing"
+                                                     : why),
+               "find out who it is: ss -xlp; or name another path to tandemd and to engines: --socket, "
+               "tandem_session_desc.socket");
+    else if (status == TANDEM_ERROR_UNSUPPORTED)
+        advise(find(d, NO, "reachable", "%s", why),
+               "if another user's: it lets in whom its configuration names (allow_uid = %u)", (unsigned)geteuid());
+    else
+        advise(find(d, NO, "reachable", "%s", why), "its log says more: journalctl --user -u tandemd, or where its stderr goes");
+}
+
 static bool look_at_daemon(doctor *d, const char *socket)
 {
     char path[TD_CONN_PATH_BYTES], why[TD_WIRE_TEXT_BYTES] = "";
@@ -319,18 +353,7 @@ static bool look_at_daemon(doctor *d, const char *socket)
     }
     const tandem_status status = tool_daemon_open(t, path, "tandem doctor", why, sizeof why);
     if (status != TANDEM_OK) {
-        finding *f = find(d, NO, "reachable", "%s%s", status == TANDEM_ERROR_LOST ? "nobody listens at " : "",
-                          status == TANDEM_ERROR_LOST ? path : why);
-        if (status == TANDEM_ERROR_LOST)
-            advise(f,
-                   "start it: tandemd%s%s, or for good: systemctl --user enable --now tandemd.socket. Sessions in the "
-                   "engine's own process need none",
-                   socket ? " --socket " : "", socket ? socket : "");
-        else if (status == TANDEM_ERROR_UNSUPPORTED)
-            advise(f, "if another user's: it lets in whom its configuration names (allow_uid = %u)",
-                   (unsigned)geteuid());
-        else
-            advise(f, "its log says more: journalctl --user -u tandemd, or where its stderr goes");
+        find_unreachable(d, t, status, why, path, socket);
     } else {
         find(d, YES, "reachable", "%s at %s", t->welcome.name, path);
         find(d, YES, "computes on", "%s, rung %s%s", t->info.device, tool_rung_name(t->welcome.rung),

@@ -12,9 +12,11 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -110,6 +112,37 @@ def findings(report):
     return {(f["section"].split(",")[0].split(":")[0], f["name"]): f for f in report["findings"]}
 
 
+class Listener:
+    """Somebody else's: says this to whoever connects and waits; None: closes."""
+
+    def __init__(self, path, says, kind=socket.SOCK_SEQPACKET):
+        self.says, self.held, self.listener = says, [], socket.socket(socket.AF_UNIX, kind)
+        self.listener.bind(str(path))
+        self.listener.listen()
+
+    def __enter__(self):
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            if self.says:
+                peer.send(self.says)
+            if self.says is None:
+                peer.close()
+            else:
+                self.held.append(peer)
+
+    def __exit__(self, *args):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for peer in self.held:
+            peer.close()
+
+
 class Doctor(unittest.TestCase):
     def report(self, *args, code=0, **more):
         done = tool("doctor", "--json", *args, **more)
@@ -180,6 +213,43 @@ class Doctor(unittest.TestCase):
             self.assertLessEqual(len(line), 80, line)
         self.assertIn("Tandem works here", done.stdout)
 
+    def reachable(self, path, **more):
+        found = findings(self.report("--socket", str(path), **more))["tandemd", "reachable"]
+        self.assertEqual(found["status"], "no")
+        return found
+
+    def test_who_listens_is_told(self):
+        """Nobody, somebody else (who closes, speaks another language, is silent), and somebody who may not be asked."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            path = pathlib.Path(folder) / "socket"
+            self.assertIn("nobody listens at", self.reachable(path)["text"])
+            path.write_text("a file")
+            self.assertIn("is no socket", self.reachable(path)["text"])
+            path.unlink()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+                left.bind(str(path))
+            found = self.reachable(path)
+            self.assertIn("nobody listens at", found["text"])
+            self.assertIn("start it", found["advice"])
+            path.unlink()
+            for says, words in ((None, "closes without a word"), (b"SSH-2.0-OpenSSH_9.2 and more", "who is no tandemd"),
+                                (b"", "says nothing")):
+                with Listener(path, says):
+                    text = self.reachable(path)["text"]
+                    self.assertIn("somebody listens at", text)
+                    self.assertIn("who is no tandemd", text)
+                    self.assertIn(words, text)
+                path.unlink()
+            with Listener(path, b"", socket.SOCK_STREAM):
+                self.assertIn("another kind of socket", self.reachable(path)["text"])
+            path.unlink()
+            with Listener(path, None):
+                os.chmod(path, 0)
+                found = self.reachable(path, **({"user": 65534} if os.geteuid() == 0 else {}))
+                self.assertIn("permission denied", found["text"])
+                self.assertIn("allow_uid", found["advice"])
+
     def test_colour_on_a_terminal(self):
         terminal = Terminal("doctor", "--socket", "/nowhere/socket")
         text = text_of(terminal.fd, b"works here")
@@ -191,6 +261,21 @@ class Doctor(unittest.TestCase):
         self.assertIn("usage: tandem doctor", tool("doctor", "--help").stdout)
         got = findings(self.report("--config", "/nowhere.conf", "--socket", "/nowhere/socket"))
         self.assertEqual(got["Model directories", "configuration"]["status"], "no")
+
+
+class Descriptors(unittest.TestCase):
+    def test_what_is_printed_goes_into_no_file(self):
+        """Without descriptors 0 to 2 the first files that are opened must not get their numbers."""
+        with tempfile.TemporaryDirectory() as folder:
+            written = []
+            for closed in (False, True):
+                path = pathlib.Path(folder) / f"{closed}.safetensors"
+                done = subprocess.run([BUILD / "tandem", "sample-qkv", "--out", path, "--n", "64"], timeout=PATIENCE,
+                                      stdout=None if closed else subprocess.DEVNULL,
+                                      preexec_fn=(lambda: os.closerange(0, 3)) if closed else None)
+                self.assertEqual(done.returncode, 0)
+                written.append(path.read_bytes())
+            self.assertEqual(written[0], written[1])
 
 
 class DoctorBesideDaemon(WithDaemon):
