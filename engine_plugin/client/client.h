@@ -34,7 +34,7 @@
 #include "tandem/vulkan.h"
 
 enum {
-    TD_WHY_BYTES = 1000,
+    TD_WHY_BYTES = 400, /* of each `why`: daemon.h goes by it, too */
     TD_MAX_FRAMES = TD_STREAM_PENDING,
     TD_REPORTS = 256,
     TD_MAX_GARBAGE = 64,

@@ -149,8 +149,8 @@ static bool may_ask(const tandem_session *s, const td_timeline *only)
 }
 
 /* How the engine's queue stands to all that it was given; to be asked without the lock. UNKNOWN: what it may wait for is
- * signalled where that is the host's to do, and gets a while. */
-typedef enum passage { PASSED, BEHIND, UNKNOWN } passage;
+ * signalled where that is the host's to do, and gets a while. NOT_ASKED: there is nothing that it could use. */
+typedef enum passage { NOT_ASKED, PASSED, BEHIND, UNKNOWN } passage;
 
 static passage ask_queue(tandem_session *s, td_timeline *only, VkFence *mark)
 {
@@ -158,11 +158,11 @@ static passage ask_queue(tandem_session *s, td_timeline *only, VkFence *mark)
 
     *mark = VK_NULL_HANDLE;
     if (s->stuck || !may_be_waited_for(s, only))
-        return PASSED;
+        return NOT_ASKED;
     if (may_ask(s, only) && td_vk_queue_mark(s->vk, &s->queue, mark, why, sizeof why) == TANDEM_OK)
         return queue_passes(s, only, mark) ? PASSED : BEHIND;
     if (s->gpu_signals && !s->released_ns)
-        return PASSED;
+        return NOT_ASKED;
     release_all(s, only, why);
     return UNKNOWN;
 }
@@ -212,8 +212,8 @@ void td_timeline_leave(tandem_session *s, td_timeline *timeline)
     pthread_mutex_lock(&s->lock);
     gone = take_leaving_locked(s, how == PASSED); /* the queue has come past all that left before, too */
     timeline->left_ns = td_now_ns();
-    timeline->next = how == PASSED ? gone : s->leaving;
-    if (how == PASSED)
+    timeline->next = how == PASSED || how == NOT_ASKED ? gone : s->leaving;
+    if (how == PASSED || how == NOT_ASKED)
         gone = timeline;
     else
         s->leaving = timeline;

@@ -8,6 +8,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+_Static_assert((int)TD_TEXT_BYTES >= (int)TD_WHY_BYTES, "the client writes its reasons into the daemon's texts");
+
 typedef struct load {
     td_task task, end; /* end: its kind is 0 unless it was given up */
     int fd;            /* until it has begun */
