@@ -15,10 +15,33 @@
  * published measurements.
  */
 #include "kernels/cpu/cpu.h"
+
+#include <assert.h>
+#include <stddef.h>
+
 #include "kernels/ops.h"
 
 /* A code taken apart: mantissa * 2^(exponent - fraction bits of its format), mantissa with sign. */
 typedef td_twin_operand operand;
+
+/* Four products at a time, which any x86-64 can: unsigned, as sums of vectors are checked like those of numbers. */
+typedef int32_t ints __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float floats __attribute__((vector_size(16)));
+enum { LANES = 4, MOST_PRODUCTS = 32, NO_EXPONENT = -1000 };
+
+static inline ints larger(ints x, ints y)
+{
+    const ints which = x > y;
+    return (x & which) | (y & ~which);
+}
+
+/* What is left of c's magnitude behind `fraction_bits` below `top`. */
+static int64_t cut_off(int64_t magnitude, int exponent, int top, int fraction_bits)
+{
+    const int shift = top - exponent + 23 - fraction_bits;
+    return shift > 62 ? 0 : shift >= 0 ? magnitude >> shift : magnitude << -shift;
+}
 
 /* Aligns, truncates and adds c and n products, which have `point` fractional bits. */
 static float fused_sum(const operand *a, const operand *b, int n, int point, float c, int fraction_bits,
@@ -28,34 +51,46 @@ static float fused_sum(const operand *a, const operand *b, int n, int point, flo
     const int biased = (int)(bits >> 23 & 0xff);
     const int c_exponent = biased ? biased - 127 : -126;
     const int64_t c_magnitude = (int64_t)((bits & 0x7fffff) | (biased ? 0x800000u : 0));
+    floats products[MOST_PRODUCTS / LANES]; /* of the mantissas, exactly */
+    ints exponents[MOST_PRODUCTS / LANES], most = (ints){0} + NO_EXPONENT;
+    int top = NO_EXPONENT;
+    int64_t sum = 0;
+
     if (biased == 0xff)
         return c;
-    int top = INT32_MIN;
-    int32_t mantissas[32], exponents[32];
-    for (int i = 0; i < n; i++) {
-        mantissas[i] = a[i].mantissa * b[i].mantissa;
-        exponents[i] = a[i].exponent + b[i].exponent;
-        if (mantissas[i] && exponents[i] > top)
-            top = exponents[i];
+    static_assert(offsetof(operand, exponent) == 2 && sizeof(operand) == 4, "a mantissa in the lower half of a lane");
+    for (int i = 0; i < n / LANES; i++) {
+        const words x = *(const words *)(a + i * LANES), y = *(const words *)(b + i * LANES);
+        const floats p = __builtin_convertvector((ints)(x << 16) >> 16, floats) *
+                         __builtin_convertvector((ints)(y << 16) >> 16, floats);
+        const ints e = (ints)((words)((ints)x >> 16) + (words)((ints)y >> 16)), exists = p != 0;
+
+        products[i] = p;
+        exponents[i] = e;
+        most = larger(most, (e & exists) | (((ints){0} + NO_EXPONENT) & ~exists));
     }
+    for (int lane = 0; lane < LANES; lane++)
+        top = most[lane] > top ? most[lane] : top;
     if (c_magnitude && c_exponent > top)
         top = c_exponent;
-    if (top == INT32_MIN)
+    if (top == NO_EXPONENT)
         return 0;
 
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) {
-        const int32_t m = mantissas[i];
-        const int shift = m ? top - exponents[i] + point - fraction_bits : 0;
-        const int64_t magnitude = m < 0 ? -(int64_t)m : m;
-        const int64_t cut = shift > 62 ? 0 : shift >= 0 ? magnitude >> shift : magnitude << -shift;
-        sum += m < 0 ? -cut : cut;
+    words cuts = {0}; /* no lane passes 2^30: products are below 2^22, and shifted by at most 5; or below 2^8, by 19 */
+    for (int i = 0; i < n / LANES; i++) {
+        /* Times a power of two, then cut off towards zero: as good as none where that is below 2^-100. Where there is no
+         * product its exponent may be above the top one, and counts for nothing. */
+        const words shift = (words)exponents[i] - (words)((ints){0} + top) + (uint32_t)(fraction_bits - point);
+        const ints bounded = larger((ints)shift, (ints){0} - 100), none = bounded > 100;
+        const words power = ((words)(bounded & ~none) + 127) << 23;
+
+        cuts += (words) __builtin_convertvector(products[i] * (floats)power, ints);
     }
-    if (c_magnitude) {
-        const int shift = top - c_exponent + 23 - fraction_bits;
-        const int64_t cut = shift > 62 ? 0 : shift >= 0 ? c_magnitude >> shift : c_magnitude << -shift;
-        sum += bits >> 31 ? -cut : cut;
-    }
+    for (int lane = 0; lane < LANES; lane++)
+        sum += (int32_t)cuts[lane];
+    if (c_magnitude)
+        sum += bits >> 31 ? -cut_off(c_magnitude, c_exponent, top, fraction_bits)
+                          : cut_off(c_magnitude, c_exponent, top, fraction_bits);
     if (sum == 0)
         return 0;
     uint64_t magnitude = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
