@@ -193,4 +193,21 @@ done
 for target in test_kernels test_choice fuzz_server emu_90; do
     if grep -qw "$target" "$work/targets"; then fail "the preset gpu carries $target"; fi
 done
+# Each test's limits: what spins is ended by its CPU time, what sleeps is not, and by the wall clock it has 8 times as long.
+begin=$(date +%s)
+if sh "$root/tests/limited.sh" 1 sh -c 'while :; do :; done' >"$work/out" 2>&1; then fail "what spins for ever passed"; fi
+[ $(($(date +%s) - begin)) -lt 60 ] || fail "what spins was not ended by its CPU time"
+sh "$root/tests/limited.sh" 1 sleep 2 || fail "what sleeps was ended by its CPU time"
+sh "$root/tests/limited.sh" 5 sh -c 'exit 77' || [ $? = 77 ] || fail "a test's exit status is lost"
+(cd "$build" && ctest --show-only=json-v1) >"$work/tests.json"
+python3 - "$work/tests.json" >"$work/out" 2>&1 <<'END' || fail "a test has wrong limits"
+import json, sys
+tests = json.load(open(sys.argv[1]))["tests"]
+assert len(tests) > 30, len(tests)
+for test in tests:
+    wall = [p["value"] for p in test["properties"] if p["name"] == "TIMEOUT"][0]
+    command = test["command"]
+    assert command[1].endswith("/tests/limited.sh"), command
+    assert 60 <= int(command[2]) and wall >= 8 * int(command[2]), (command, wall)
+END
 echo "scripts are sound"
