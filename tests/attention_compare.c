@@ -142,38 +142,48 @@ static void check_sums(void *context, uint64_t index, uint32_t worker)
     s->rebased += rebased;
 }
 
+void tu_compare_codes(const tu_case *it, const unsigned char *gpu_s, const unsigned char *twin_s, const unsigned char *gpu_p,
+                      const unsigned char *twin_p)
+{
+    const td_attention_layout *at = &it->layout;
+    uint64_t codes = 0, different = 0, far = 0, some = 0;
+
+    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
+        for (uint32_t r = 0; r < it->op.q_len; r++) {
+            const uint64_t first = ((uint64_t)bh * at->q_pad + r) * at->kv_pad;
+            const uint32_t n = visited(&it->op, r);
+
+            if (memcmp(gpu_s + first * 4, twin_s + first * 4, n * 4u))
+                fail_msg("S of head %u, row %u differs from the twin's", bh, r);
+            for (uint32_t j = 0; gpu_p && j < n; j++) {
+                const int a = gpu_p[first + j], b = twin_p[first + j];
+
+                codes++;
+                some += b != 0;
+                different += a != b;
+                far += abs(a - b) > 1;
+            }
+        }
+    if (different * 10000 > codes || far)
+        fail_msg("%llu of %llu codes of P differ, %llu by more than one", (unsigned long long)different,
+                 (unsigned long long)codes, (unsigned long long)far);
+    if (codes && !some)
+        fail_msg("no code of P was written");
+}
+
 void tu_compare_dumps(const tu_case *it, const unsigned char *gpu, uint32_t accumulator)
 {
     const td_attention_layout *at = &it->layout;
     const unsigned char *twin = it->scratch;
-    uint64_t codes = 0, different = 0, far = 0;
-    bool no_codes = at->dump_p == UINT64_MAX;
+    const bool no_codes = at->dump_p == UINT64_MAX;
 
     if (at->step_keys != TD_TILE_KEYS)
         accumulator = TD_ACCUMULATOR_WGMMA_F16;
 
     if (at->dump_s == UINT64_MAX)
         return;
-    for (uint32_t bh = 0; bh < it->op.batch * it->op.heads; bh++)
-        for (uint32_t r = 0; r < it->op.q_len; r++) {
-            const uint64_t row = (uint64_t)bh * at->q_pad + r, first = row * at->kv_pad;
-            const uint32_t n = visited(&it->op, r);
-
-            if (memcmp(gpu + at->dump_s + first * 4, twin + at->dump_s + first * 4, n * 4u))
-                fail_msg("S of head %u, row %u differs from the twin's", bh, r);
-            for (uint32_t j = 0; !no_codes && j < n; j++) {
-                const int a = gpu[at->dump_p + first + j], b = twin[at->dump_p + first + j];
-
-                codes++;
-                different += a != b;
-                far += abs(a - b) > 1;
-            }
-        }
-    if (codes) {
-        if (different * 10000 > codes || far)
-            fail_msg("%llu of %llu codes of P differ, %llu by more than one", (unsigned long long)different,
-                     (unsigned long long)codes, (unsigned long long)far);
-    }
+    tu_compare_codes(it, gpu + at->dump_s, twin + at->dump_s, no_codes ? NULL : gpu + at->dump_p,
+                     no_codes ? NULL : twin + at->dump_p);
     if (no_codes)
         return;
     sums all = {.it = it, .gpu = gpu, .accumulator = accumulator};
@@ -206,16 +216,30 @@ double tu_distance(const tu_tensor *gpu, const tu_tensor *twin)
     return l1;
 }
 
+/* The share of rows that attend to one key. */
+static double rows_of_one_key(const tandem_attention *op)
+{
+    if (!op->causal)
+        return op->kv_len == 1;
+    return op->kv_len == 1 ? 1.0 : op->kv_len <= op->q_len ? 1.0 / op->q_len : 0;
+}
+
 void tu_compare_outputs(const tu_case *it, const tu_tensor *o, const tu_tensor *lse)
 {
     assert_int_equal(tu_spoilt(o), 0);
     double l1 = tu_distance(o, &it->o);
-    /* Of one key O is V, and an eighth of fp16 lies half-way between two of bf16: a P off by 2^-24 turns half of these. */
-    if (!(l1 <= (o->view.dtype == TANDEM_DTYPE_BF16 ? 2.5e-4 : 1e-4)))
-        fail_msg("O is %g from the twin's", l1);
+    /* Sums in another order: 2^-24 for each of n terms, of random signs, is sqrt(n) 2^-24 = 3e-6 for 2200 keys, at most 1.3e-4. What
+     * that turns of roundings to O's type is as large on average: each by a step, but only as many as the step is wider.
+     * Of one key O is V, and then it is not on average: an eighth of fp16 lies half-way between two of bf16, a P off by 2^-24
+     * turns half of these, each by a step, which is .0055 of a normal number on average: .0055 / 16 = 3.4e-4 of such rows. */
+    const double most = 1e-4 + 3.4e-4 * (o->view.dtype == TANDEM_DTYPE_BF16 ? rows_of_one_key(&it->op) : 0);
+    if (!(l1 <= most))
+        fail_msg("O is %g from the twin's, %g is the most", l1, most);
     if (lse->data) {
         assert_int_equal(tu_spoilt(lse), 0);
         l1 = tu_distance(lse, &it->lse);
+        /* log2 of a sum that is off by as much as above, 3e-6 / ln 2 in a sum of 2^0 to 2^22: relative to lse's about 4, 1e-6;
+         * log2f itself and two roundings add 2^-23 each. */
         if (!(l1 <= 2e-6))
             fail_msg("lse is %g from the twin's", l1);
     }

@@ -43,6 +43,53 @@ typedef struct options {
     void (*spoil)(tu_case *);
 } options;
 
+/* S and codes of P of kernels whose plans have no dumps, in memory of the test's: on the emulator they write them all the same. */
+typedef struct inside {
+    td_record *record; /* of attention, or NULL: another kernel */
+    unsigned char *s[2], *p[2]; /* the twin's, the kernel's */
+} inside;
+
+static void dump_to(const inside *it, int whose)
+{
+    const uint64_t s = (uintptr_t)it->s[whose], p = (uintptr_t)it->p[whose];
+
+    memcpy(it->record->params + offsetof(td_params_attention, dump_s), &s, 8);
+    memcpy(it->record->params + offsetof(td_params_attention, dump_p), &p, 8);
+}
+
+/* Runs the twin once more, with dumps. */
+static inside look_inside(tu_case *it)
+{
+    td_record *record = &it->plan.records[it->plan.record_count - 1];
+    const size_t elements = (size_t)it->op.batch * it->op.heads * it->layout.q_pad * it->layout.kv_pad;
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->q.data, (uintptr_t)it->k.data, (uintptr_t)it->v.data,
+                                           (uintptr_t)it->o.data, (uintptr_t)it->lse.data};
+    inside in = {.record = record};
+
+    if (strncmp(record->kernel->name, "attn_8b_wgmma", 13) != 0)
+        return (inside){0};
+    for (int i = 0; i < 2; i++) {
+        in.s[i] = calloc(elements, 4);
+        in.p[i] = calloc(elements, 1);
+        assert_true(in.s[i] && in.p[i]);
+    }
+    dump_to(&in, 0);
+    must(td_exec_cpu_run(&it->plan, views, (uintptr_t)it->scratch, THREADS, NULL), "the twin with dumps");
+    dump_to(&in, 1);
+    return in;
+}
+
+static void compare_inside(const tu_case *it, inside *in)
+{
+    if (!in->record)
+        return;
+    tu_compare_codes(it, in->s[1], in->s[0], in->p[1], in->p[0]);
+    for (int i = 0; i < 2; i++) {
+        free(in->s[i]);
+        free(in->p[i]);
+    }
+}
+
 /* The plan for `sm`, run by the kernels of `on`. */
 static void check(em_module *on, uint32_t sm, const tu_shape *shape, options with)
 {
@@ -63,6 +110,7 @@ static void check(em_module *on, uint32_t sm, const tu_shape *shape, options wit
     if (with.spoil)
         with.spoil(&it);
     must(tu_case_run(&it, &target, THREADS), "the twin");
+    inside in = with.dump || with.commit || with.prologue_only ? (inside){0} : look_inside(&it);
     o = tu_tensor_like(&it.o);
     lse = tu_tensor_like(&it.lse);
     const size_t scratch_bytes = it.plan.scratch_bytes + TU_GUARD_BYTES;
@@ -95,6 +143,7 @@ static void check(em_module *on, uint32_t sm, const tu_shape *shape, options wit
         tu_compare_dumps(&it, scratch, target.accumulator);
         tu_compare_outputs(&it, &o, &lse);
     }
+    compare_inside(&it, &in);
     if (with.most_l1 > 0) {
         tu_case_ref(&it);
         if (!(tu_case_l1(&it) < with.most_l1))

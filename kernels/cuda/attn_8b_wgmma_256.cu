@@ -24,7 +24,7 @@ template <bool Dump> struct HopperTile256 {
     static constexpr int dim = 256, groups = int(TD_HOPPER_GROUPS(256u)), rows = 64 * groups;
     static constexpr int threads = 128 * (groups + 1);
     static constexpr int keys = int(TD_HOPPER_KEYS), half = keys / 2;
-    static constexpr bool dump = Dump;
+    static constexpr bool dump = Dump || kAllDump;
     static constexpr int qk_row = 128, part = half * qk_row; /* bytes: of a row's part, of a tile's */
     static constexpr int columns = dim / 2 + 8;              /* of half of P V, with eight times P's sum */
     static constexpr int k_slots = 4, v_slots = 3;
@@ -127,6 +127,8 @@ template <class T>
 __device__ __forceinline__ void dump_r(const td_params_attention &p, const Consumer256<T> &c, int64_t row, int lane,
                                        int step, int channels)
 {
+    if (!p.dump_r)
+        return;
     const int64_t each = TD_HOPPER_SUMS(p.kv_pad, 256u);
 
 #pragma unroll

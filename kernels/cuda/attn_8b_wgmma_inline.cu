@@ -65,7 +65,7 @@ template <int Dim, int Groups, int Splits = 1> struct Tile {
     static constexpr int dim = Dim, groups = Groups, splits = Splits, abreast = Groups / Splits, rows = 64 * abreast;
     static constexpr int threads = 128 * (Groups + 1);
     static constexpr int keys = int(TD_HOPPER_KEYS), tile = int(TD_TILE_KEYS); /* of a step; of a slot */
-    static constexpr bool shares = Splits > 1;
+    static constexpr bool shares = Splits > 1, dump = kAllDump;
     static constexpr uint32_t rings = Splits, slots = TD_HOPPER_INLINE_SLOTS(d, unsigned(Groups), unsigned(Splits)); /* of one */
     static constexpr uint32_t all_slots = rings * slots, teams = all_slots; /* a team a slot */
     static constexpr int team_warps = 4 / int(teams);
@@ -605,6 +605,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.scale[0] = __fmul_rn(mine[0], key_scale);
             c.scale[1] = __fmul_rn(mine[8], key_scale);
         };
+        const int64_t dump_row = int64_t(at.bh) * p.q_pad + group_row + tid_x() % 128 / 32 * 16;
         const auto mask_first = [&](int step) {
             if (is_bad(step)) {
                 key_scale = largest_scale<T>(scales_of(step), lane_now());
@@ -620,6 +621,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         wgmma_wait<0>();
         wgmma_hold(c.s);
         warp_arrive(empty[0]);
+        if (T::dump)
+            dump_s<T, 0>(p, c, dump_row, lane_now(), first_key(0));
         if (odd)
             mask_first(0);
         c.set_base(c.l);
@@ -652,6 +655,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             c.template check<kept>(c.l);
             if (__builtin_expect(odd, 0))
                 c.template correct<kept>();
+            if (T::dump)
+                dump_p<T, kept>(p, c, dump_row, lane_now(), first_key(step) + (number - kept) * T::tile);
             if (!there)
                 wait_or_trap(full[next.slot], td_ring_full_parity(next));
             c.issue_qk(q_tile, k_tile + next.slot * k_words);
@@ -676,6 +681,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             await(second);
             if (!second)
                 break;
+            if (T::dump)
+                dump_s<T, 1>(p, c, dump_row, lane_now(), first_key(step));
             if (__builtin_expect(odd, 0))
                 mask(Number<1>(), step);
             attend(Number<1>(), step);
@@ -685,6 +692,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             await(more);
             if (!more)
                 break;
+            if (T::dump)
+                dump_s<T, 0>(p, c, dump_row, lane_now(), first_key(step + 1));
             if (__builtin_expect(odd, 0))
                 mask_first(step + 1);
         }

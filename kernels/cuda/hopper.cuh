@@ -73,7 +73,7 @@ template <int Dim, int Groups, bool Dump, int Splits = 1, bool Walks = false> st
     static constexpr int threads = 128 * (Groups + 1), buffers = Walks ? 2 : 1;
     static constexpr int stages = int(Walks ? TD_HOPPER_WALK_STAGES(d) : TD_HOPPER_STAGES(d, unsigned(Splits)));
     static constexpr int keys = int(TD_HOPPER_KEYS);
-    static constexpr bool dump = Dump, walks = Walks;
+    static constexpr bool dump = Dump || kAllDump, walks = Walks;
     static constexpr int qk_row = int(TD_HOPPER_ROW_BYTES(d)); /* bytes of a row of Q or K */
     static constexpr int columns = Dim + 8; /* of P V: the channels, and eight times P's sum */
 
@@ -493,11 +493,14 @@ template <class T> __device__ __forceinline__ float largest_scale(const float *k
     return most;
 }
 
-/* For tests: S and codes of P of a half, R before it begins anew. `row` is the warp's in [bh][q_pad]. */
+/* For tests: S and codes of P of a half, R before it begins anew. `row` is the warp's in [bh][q_pad]. On the emulator all kernels
+ * have these, R only where warpgroups share no keys. */
 template <class T, int Half>
 __device__ __forceinline__ void dump_s(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
                                        int key)
 {
+    if (!p.dump_s)
+        return;
 #pragma unroll
     for (int i = 0; i < T::keys / 4; i++)
         p.dump_s[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Half * T::keys / 2 +
@@ -507,6 +510,8 @@ template <class T, int Half>
 __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consumer<T> &c, int64_t row, int lane,
                                        int key)
 {
+    if (!p.dump_p)
+        return;
 #pragma unroll
     for (int i = 0; i < T::keys / 4; i++)
         p.dump_p[(row + fragment_row(lane, i % 4)) * p.kv_pad + key + Half * T::keys / 2 +
@@ -516,6 +521,8 @@ __device__ __forceinline__ void dump_p(const td_params_attention &p, const Consu
 template <class T>
 __device__ __forceinline__ void dump_r(const td_params_attention &p, const Sums<T> &c, int64_t row, int lane, int step)
 {
+    if (!p.dump_r)
+        return;
     const int64_t each = TD_HOPPER_SUMS(p.kv_pad, T::d), at = step * T::keys / int(TD_HOPPER_R_KEYS);
 
 #pragma unroll
@@ -1276,6 +1283,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
     Consumer<T> c;
     const auto sums = [&] { return &shared.l[0][tid_x()]; };
+    const auto key_of = [&](int step) { return (step * T::splits + split) * T::keys; };
 
 #pragma unroll
     for (int row = 0; row < 2; row++) {
@@ -1350,7 +1358,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         wgmma_wait<0>();
         wgmma_hold(c.s);
         if (T::dump)
-            dump_s<T, 0>(p, c, dump_row, lane, 0);
+            dump_s<T, 0>(p, c, dump_row, lane, key_of(0));
         set_scale();
         if (odd)
             mask_first(first_scale, 0);
@@ -1377,7 +1385,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (__builtin_expect(odd, 0))
                 c.template correct<0>();
             if (T::dump)
-                dump_p<T, 0>(p, c, dump_row, lane, step * T::keys);
+                dump_p<T, 0>(p, c, dump_row, lane, key_of(step));
             if (!fetched)
                 wait_for(shared.full[next.stage], next.parity);
             if (T::splits > 1)
@@ -1387,7 +1395,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             wgmma_wait<1>(); /* S of the second half */
             wgmma_hold(c.s);
             if (T::dump)
-                dump_s<T, 1>(p, c, dump_row, lane, step * T::keys);
+                dump_s<T, 1>(p, c, dump_row, lane, key_of(step));
             if (__builtin_expect(odd, 0))
                 mask(Number<1>(), k_scale, step);
             warp_arrive(shared.empty[now.stage]);
@@ -1397,7 +1405,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (__builtin_expect(odd, 0))
                 c.template correct<1>();
             if (T::dump)
-                dump_p<T, 1>(p, c, dump_row, lane, step * T::keys);
+                dump_p<T, 1>(p, c, dump_row, lane, key_of(step));
             c.template issue_qk<0>(q_tile, k_next);
             c.template issue_pv<1>(v_next);
             odd = look(k_scale_next, step + 1);
@@ -1405,7 +1413,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             wgmma_wait<1>(); /* S of the next step */
             wgmma_hold(c.s);
             if (T::dump && more)
-                dump_s<T, 0>(p, c, dump_row, lane, (step + 1) * T::keys);
+                dump_s<T, 0>(p, c, dump_row, lane, key_of(step + 1));
             if (__builtin_expect(odd && more, 0))
                 mask_first(k_scale_next, step + 1);
             now = next;

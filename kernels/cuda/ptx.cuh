@@ -24,6 +24,8 @@
 
 namespace td {
 
+constexpr bool kAllDump = false; /* whether all of wgmma's kernels have dumps, as they do on the emulator */
+
 /* Whether the host has given the job up; the same answer for all threads of the block, which all must ask. */
 __device__ __forceinline__ bool cancelled(const uint32_t *word)
 {

@@ -20,6 +20,8 @@
 
 namespace td {
 
+constexpr bool kAllDump = true;
+
 static inline uint32_t shared_address(const void *p)
 {
     return emu::shared_address(p);
