@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine_plugin/exec/exec.h"
 #include "tandem/plugin.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"
@@ -1094,11 +1095,32 @@ static void pitfall_26(void **state)
     without(ON_TIMELINES, TANDEM_RUNG_TIMELINE, "timelineSemaphore");
 }
 
+/* Priorities are a hint: a session alone asks for none, tandemd's streams do, and do without where the driver has none. */
 static void pitfall_28(void **state)
 {
     (void)state;
     enter(ON_TIMELINES);
-    assert_int_equal(count_of("cuStreamCreateWithPriority"), 0); /* nothing is built on what is only a hint */
+    assert_int_equal(count_of("cuStreamCreateWithPriority"), 0);
+    for (int lacks = 0; lacks < 2; lacks++) {
+        const fault_plan faults = {
+            .kinds = FAULT_CUDA_LOOKUP, .call = "cuStreamCreateWithPriority", .n = 1, .sticky = true};
+        const unsigned before = count_of("cuStreamCreateWithPriority");
+        td_cu_device *device = NULL;
+        td_stream *stream = NULL;
+        char why[200] = "";
+
+        if (lacks)
+            fault_arm(&faults);
+        assert_int_equal(td_cu_device_open(NULL, NULL, &device, why, sizeof why), TANDEM_OK);
+        td_cu_device_urgency(device, TD_CU_SOON);
+        if (td_stream_create(device, NULL, &stream, why, sizeof why) != TANDEM_OK)
+            fail_msg("%s", why);
+        if (lacks)
+            fault_disarm();
+        assert_int_equal(count_of("cuStreamCreateWithPriority") > before, !lacks);
+        td_stream_destroy(&stream, 1000000000u);
+        td_cu_device_close(&device);
+    }
     leave();
 }
 
