@@ -4,17 +4,22 @@
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 
+strict=
 for argument in "$@"; do
+    shift
     case $argument in
+    --strict) strict=1 ;;
     -h | --help)
         cat <<'END'
-usage: sh tests/run.sh [options of ctest]
+usage: sh tests/run.sh [--strict] [options of ctest]
 Installs missing Debian packages (says which, asks nothing), builds build/ and build-asan/ (address and
 undefined-behaviour sanitizers), and runs ctest in both; fails if any test fails. A second run builds only what changed.
+  --strict                    a test that is skipped is a failure, too, but for want of a GPU or of its disassembler
   sh tests/run.sh -R cpu      only the tests with "cpu" in their names
 END
         exit 0
         ;;
+    *) set -- "$@" "$argument" ;;
     esac
 done
 
@@ -24,9 +29,25 @@ td_install
 td_build default build
 td_build asan build-asan
 
+# Names the tests of a tree that were skipped although this machine could run them; false if there are any.
+runs_all() {
+    passed=0
+    for name in $(sed -n 's/.*<testcase name="\([^"]*\)".*status="notrun".*/\1/p' "$1"); do
+        case $name in
+        test_cuda | test_daemon_gpu) [ -e /dev/nvidia0 ] || continue ;;
+        test_sass) command -v cuobjdump >/dev/null 2>&1 || continue ;;
+        esac
+        td_say "$name was skipped, which --strict forbids"
+        passed=1
+    done
+    return $passed
+}
+
 result=0
 for tree in build build-asan; do
     td_say "tests of $tree"
-    ctest --test-dir "$root/$tree" --output-on-failure --no-tests=error -j2 "$@" || result=1
+    report=$root/$tree/tests.xml
+    ctest --test-dir "$root/$tree" --output-on-failure --no-tests=error -j2 --output-junit "$report" "$@" || result=1
+    [ -z "$strict" ] || runs_all "$report" || result=1
 done
 exit $result

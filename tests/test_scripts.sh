@@ -22,7 +22,7 @@ for script in demo/run.sh demo/setup.sh tests/run.sh tests/gpu.sh tests/test_*.s
     sh -n "$root/$script" || fail "$script does not parse"
 done
 bash -n "$root/.ci/run" || fail ".ci/run does not parse"
-grep -q '^exec sh tests/run.sh$' "$root/.ci/run" || fail ".ci/run is more than tests/run.sh"
+grep -q '^exec sh tests/run.sh --strict$' "$root/.ci/run" || fail ".ci/run is more than tests/run.sh"
 
 # --help and a wrong option come before any set-up: nothing to install or build with is on this PATH.
 mkdir "$work/bare" "$work/bin"
@@ -139,6 +139,35 @@ grep -q '^tandem: built: step 7/45, [1-9][0-9]* s$' "$work/out" || fail "a long 
 grep -q '^tandem: built built in ' "$work/out" || fail "a build does not say that it is done"
 if slow 1; then fail "a build that fails passes"; fi
 grep -q 'building built failed' "$work/out" || fail "a build does not say that it failed"
+
+# tests/run.sh hands ctest what is ctest's, and with --strict takes no test's skipping but for want of a GPU.
+mkdir "$work/skips" "$work/skips/build" "$work/skips/build-asan" "$work/skips/tests" "$work/skips/demo"
+cp "$root/tests/run.sh" "$work/skips/tests"
+cat >"$work/skips/demo/setup.sh" <<'END'
+td_packages=
+td_say() { echo "tandem: $*"; }
+td_install() { :; }
+td_build() { :; }
+END
+cat >"$work/slow/ctest" <<'END'
+#!/bin/sh
+echo "ctest $*"
+while [ "$1" != --output-junit ]; do shift; done
+printf '<testcase name="%s" classname="%s" time="0" status="notrun">\n' $FAKE_SKIPPED >"$2"
+END
+chmod +x "$work/slow/ctest"
+# run SKIPPED ARGUMENTS...: tests/run.sh, whose ctest skips a test.
+run() {
+    skipped=$1
+    shift
+    FAKE_SKIPPED="$skipped $skipped" PATH=$work/slow:$PATH "$sh" "$work/skips/tests/run.sh" "$@" >"$work/out" 2>&1
+}
+run test_wire || fail "a skipped test fails without --strict"
+if run test_wire --strict -R 'a b'; then fail "--strict takes a skipped test"; fi
+grep -q '^tandem: test_wire was skipped' "$work/out" || fail "--strict does not name the skipped test"
+grep -q '^ctest .* -R a b$' "$work/out" || fail "ctest does not get its options"
+if grep -q '^ctest .*--strict' "$work/out"; then fail "ctest gets --strict"; fi
+[ -e /dev/nvidia0 ] || run test_cuda --strict || fail "--strict wants a GPU where there is none"
 rm "$work/bin/apt-get"
 if install 0; then fail "went on without apt-get"; fi
 grep -q 'no apt-get.* glslc libpng-dev' "$work/out" || fail "does not name what is missing"
