@@ -2184,9 +2184,12 @@ static void stale_in_time(rig *r)
     const tandem_timeline ours = new_timeline(r, TANDEM_SIGNALLER_SESSION, 0);
     tandem_mem big;
     tandem_job job = long_job(r, &big);
-    uint64_t best = UINT64_MAX;
+    uint64_t best = UINT64_MAX, whole = td_now_ns();
 
-    for (uint64_t i = 1; i <= 5; i++) {
+    job.signal = (tandem_point){ours, 1};
+    assert_int_equal(ended(r, submit(r, &job)).state, TANDEM_JOB_DONE);
+    whole = td_now_ns() - whole;
+    for (uint64_t i = 2; i <= 6; i++) {
         tandem_job_report report = {.struct_bytes = sizeof report};
         uint64_t begin = td_now_ns(), late;
         tandem_ticket ticket;
@@ -2200,8 +2203,11 @@ static void stale_in_time(rig *r)
         assert_int_equal(report.state, TANDEM_JOB_STALE);
         assert_int_equal(tandem_point_wait(r->s, job.signal, LONG_NS), TANDEM_OK);
     }
-    if (best > (expect_gpu() ? MS : 200 * MS)) /* here the cores may be busy */
-        fail_msg("%s: STALE comes %g ms after the deadline at best", kind_names[r->kind], (double)best / 1e6);
+    /* A CPU's blocks look between tiles, of which the job has tens of thousands: a hundredth of it is hundreds of them, and
+     * busy cores make both longer. A GPU's job is hardly longer than a wake-up. */
+    if (r->info.backend == TANDEM_BACKEND_CPU ? best > whole / 100 : job.deadline_ns + best >= whole)
+        fail_msg("%s: STALE comes %g ms after the deadline at best, of a job of %g ms", kind_names[r->kind],
+                 (double)best / 1e6, (double)whole / 1e6);
 }
 
 static void test_never_late(void **state)
