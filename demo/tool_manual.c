@@ -84,8 +84,8 @@ static void put_option(const char *line)
         put_roff_line(o.text);
 }
 
-/* What follows the usage: each line by what the one before it was. */
-static void put_body(const char *text)
+/* What follows the usage: each line by what the one before it was. Behind a heading no paragraph has to be begun. */
+static void put_body(const char *text, bool behind_heading)
 {
     enum { NOTHING, PARAGRAPH, OPTION, AS_IS } now = NOTHING;
     char line[HELP_LINE_BYTES];
@@ -107,15 +107,16 @@ static void put_body(const char *text)
             now = OPTION;
         } else if (as_is) {
             if (now != AS_IS)
-                fputs(now == PARAGRAPH ? ".nf\n" : ".PP\n.nf\n", stdout);
+                fputs(now == PARAGRAPH || behind_heading ? ".nf\n" : ".PP\n.nf\n", stdout);
             put_roff_line(line);
             now = AS_IS;
         } else {
-            if (now != PARAGRAPH)
+            if (now != PARAGRAPH && !behind_heading)
                 fputs(".PP\n", stdout);
             put_roff_line(line);
             now = PARAGRAPH;
         }
+        behind_heading = behind_heading && now == NOTHING;
     }
     if (now == AS_IS)
         fputs(".fi\n", stdout);
@@ -140,7 +141,7 @@ static void put_title(const char *name, const char *summary)
         *c = (char)toupper((unsigned char)*c);
     fputs(".TH ", stdout);
     put_roff(title);
-    printf(" 1 \"\" \"Tandem %u.%u.%u\" \"Tandem\"\n.SH NAME\ntandem%s", tandem_version() >> 22,
+    printf(" 1 \"2026-11-23\" \"Tandem %u.%u.%u\" \"Tandem\"\n.SH NAME\ntandem%s", tandem_version() >> 22,
            tandem_version() >> 12 & 1023, tandem_version() & 4095, name ? "\\-" : "");
     put_roff(name ? name : "");
     fputs(" \\- ", stdout);
@@ -159,15 +160,15 @@ static void put_topic(const tool_topic *topic)
     fputs(".SH SYNOPSIS\n", stdout);
     const char *body = put_synopsis(*topic->help);
     fputs(".SH DESCRIPTION\n", stdout);
-    put_body(body);
+    put_body(body, true);
     for (size_t i = 0; tool_topic_at(i); i++)
         if (is_part_of(tool_topic_at(i), topic)) {
             fputs(".SH ", stdout);
             put_roff_line(tool_topic_at(i)->name);
-            put_body(put_synopsis(*tool_topic_at(i)->help));
+            put_body(put_synopsis(*tool_topic_at(i)->help), false);
         }
     fputs(".SH EXIT STATUS\n", stdout);
-    put_body(strchr(tool_exit_status, ' ') + 1 + strlen("status: "));
+    put_body(strchr(tool_exit_status, ' ') + 1 + strlen("status: "), true);
     fputs(".SH SEE ALSO\n.BR tandem (1)\n", stdout);
 }
 
@@ -188,7 +189,7 @@ void tool_print_man(const tool_topic *topic)
             put_roff_line(tool_topic_at(i)->summary);
         }
     fputs(".SH EXIT STATUS\n", stdout);
-    put_body(strchr(tool_exit_status, ' ') + 1 + strlen("status: "));
+    put_body(strchr(tool_exit_status, ' ') + 1 + strlen("status: "), true);
     fputs(".SH SEE ALSO\n", stdout);
     const char *before = "";
     for (size_t i = 0; tool_topic_at(i); i++)

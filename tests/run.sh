@@ -24,7 +24,7 @@ END
 done
 
 . "$root/demo/setup.sh"
-td_packages="$td_packages clang libclang-rt-14-dev" # libFuzzer
+td_packages="$td_packages clang libclang-rt-14-dev groff-base mandoc zsh fish" # libFuzzer; what reads pages and completions
 td_install
 td_build default build
 td_build asan build-asan
