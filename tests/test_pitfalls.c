@@ -25,6 +25,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "tandem/plugin.h"
+#include "tests/daemon_util.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"
 #include "tests/vk_util.h"
@@ -371,6 +372,14 @@ static void sleep_ms(unsigned ms)
     const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
 
     nanosleep(&t, NULL);
+}
+
+static uint64_t value_of(tandem_timeline timeline)
+{
+    uint64_t value;
+
+    assert_int_equal(tandem_timeline_value(w.s, timeline, &value), TANDEM_OK);
+    return value;
 }
 
 /* One job from the engine's point to ours. */
@@ -940,6 +949,57 @@ static void pitfall_19(void **state)
     leave();
 }
 
+/* The kernels of one frame that goes call by call; a graph must hold as many. */
+static unsigned kernels_of_a_frame(void)
+{
+    unsigned count;
+
+    w.one_by_one = true;
+    enter(ON_TIMELINES);
+    forget();
+    run_frame(new_mem(MEM_BYTES), new_timeline(TANDEM_SIGNALLER_ENGINE), new_timeline(TANDEM_SIGNALLER_SESSION), 1);
+    count = count_of("cuLaunchKernel") + count_of("cuLaunchKernelEx");
+    leave();
+    return count;
+}
+
+/* A graph keeps the values it was made with: each frame names its own, or it would begin at an earlier frame's point and
+ * signal that one again. And all of a frame's kernels are in it. */
+static void pitfall_20(void **state)
+{
+    enum { SLOTS = 3, FRAMES = 4 * SLOTS };
+    const unsigned kernels = kernels_of_a_frame();
+    tandem_timeline engines, ours;
+    tandem_mem mem;
+
+    (void)state;
+    enter(ON_TIMELINES);
+    engines = new_timeline(TANDEM_SIGNALLER_ENGINE);
+    ours = new_timeline(TANDEM_SIGNALLER_SESSION);
+    mem = new_mem(MEM_BYTES);
+    forget();
+    for (uint64_t n = 1; n <= FRAMES; n++) {
+        const tandem_job job = new_job(mem, (tandem_point){engines, n}, (tandem_point){ours, n});
+        tandem_ticket ticket;
+
+        assert_int_equal(tandem_timeline_submitted(w.s, engines, n), TANDEM_OK);
+        ticket = submit(&job);
+        for (uint64_t begin = td_now_ns(); count_of("cuGraphLaunch") < n; sleep_ms(1))
+            assert_true(td_now_ns() - begin < 10000 * MS);
+        sleep_ms(5);
+        assert_int_equal(value_of(ours), n - 1); /* it waits for this frame's point, though the last one's has come */
+        assert_int_equal(tandem_timeline_signal(w.s, engines, n), TANDEM_OK);
+        assert_int_equal(tandem_point_wait(w.s, job.signal, 10000 * MS), TANDEM_OK);
+        assert_int_equal(ended(ticket).state, TANDEM_JOB_DONE);
+        assert_int_equal(value_of(ours), n);
+    }
+    assert_int_equal(count_of("cuGraphInstantiateWithFlags"), SLOTS); /* the others were replayed */
+    assert_int_equal(count_of("cuGraphAddKernelNode"), SLOTS * kernels);
+    assert_int_equal(count_of("cuGraphLaunch"), FRAMES);
+    assert_int_equal(count_of("cuLaunchKernel") + count_of("cuLaunchKernelEx"), 0);
+    leave();
+}
+
 static void pitfall_22(void **state)
 {
     (void)state;
@@ -1095,6 +1155,79 @@ static void pitfall_26(void **state)
     without(ON_TIMELINES, TANDEM_RUNG_TIMELINE, "timelineSemaphore");
 }
 
+static unsigned count_cuda_calls(void)
+{
+    unsigned count = 0;
+
+    pthread_mutex_lock(&seen.lock);
+    for (unsigned i = 0; i < seen.count; i++)
+        count += !strncmp(seen.list[i].call, "cu", 2);
+    pthread_mutex_unlock(&seen.lock);
+    return count;
+}
+
+static unsigned count_workers(const char *log_path)
+{
+    FILE *file = fopen(log_path, "r");
+    unsigned count = 0;
+    char line[1000];
+
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        count += strstr(line, "worker (process ") && strstr(line, "computes on");
+    fclose(file);
+    return count;
+}
+
+/* Processes with a CUDA context each have the GPU in turns: of engines that share it by tandemd only the worker has one,
+ * the same for all. An engine alone has the primary context, with nothing of what CIG forbids. */
+static void pitfall_27(void **state)
+{
+    static const char *const not_used[] = {"cuCtxCreate", "cuGreenCtx", "cuMemCreate", "cuMemAllocAsync", "cuMemPool"};
+    static const char *const files[] = {"socket", "socket.lock", "config", "log"};
+    char folder[] = "/tmp/tandem-pitfalls-XXXXXX", program[4096], paths[4][64];
+    const char *build = getenv("TANDEM_BUILD");
+    tandem_session *sessions[2];
+    pid_t daemon;
+    int opened;
+
+    (void)state;
+    enter(ON_CUDA);
+    assert_int_equal(count_of("cuDevicePrimaryCtxRetain"), 1);
+    leave();
+    for (size_t i = 0; i < sizeof not_used / sizeof *not_used; i++)
+        if (fault_looked_up(not_used[i]))
+            fail_msg("%s was asked for", not_used[i]);
+
+    assert_non_null(build);
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 4; i++)
+        snprintf(paths[i], sizeof paths[i], "%s/%s", folder, files[i]);
+    snprintf(program, sizeof program, "%s/tandemd", build);
+    assert_true(prepare(ON_CUDA));
+    w.desc.backend = w.gpu ? TANDEM_BACKEND_CUDA : TANDEM_BACKEND_AUTO;
+    w.desc.socket = paths[0];
+    daemon = begin_daemon(program, paths[0], paths[2], w.gpu ? "" : "backend = cpu\n", paths[3]);
+    opened = fault_cuda_opened();
+    for (int i = 0; i < 2; i++) {
+        if (create() != TANDEM_OK)
+            fail_msg("no session: %s", w.text);
+        run_frame(new_mem(MEM_BYTES), new_timeline(TANDEM_SIGNALLER_ENGINE), new_timeline(TANDEM_SIGNALLER_SESSION), 1);
+        sessions[i] = w.s;
+    }
+    assert_int_equal(fault_cuda_opened(), opened);
+    assert_int_equal(count_cuda_calls(), 0);
+    assert_int_equal(count_workers(paths[3]), 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tandem_session_destroy(&sessions[i]), TANDEM_OK);
+    w.s = NULL;
+    end_daemon_by(&daemon, SIGTERM);
+    leave();
+    for (int i = 0; i < 4; i++)
+        unlink(paths[i]);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* Priorities are a hint: a session alone asks for none, tandemd's streams do, and do without where the driver has none. */
 static void pitfall_28(void **state)
 {
@@ -1195,8 +1328,8 @@ static void pitfall_34(void **state)
 /* What is counted. */
 
 #define PITFALLS(X) \
-    X(01) X(03) X(04) X(05) X(06) X(07) X(08) X(09) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(22) \
-    X(23) X(24) X(25) X(26) X(28) X(31) X(34)
+    X(01) X(03) X(04) X(05) X(06) X(07) X(08) X(09) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) \
+    X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(31) X(34)
 
 static FILE *open_reasons(void)
 {
@@ -1424,14 +1557,6 @@ static void copies_by_hand(void **state)
 }
 
 /* What goes to the GPU, when, and what a frame costs there. */
-
-static uint64_t value_of(tandem_timeline timeline)
-{
-    uint64_t value;
-
-    assert_int_equal(tandem_timeline_value(w.s, timeline, &value), TANDEM_OK);
-    return value;
-}
 
 /* Nothing waits on the GPU for what the engine has not announced, and nothing overtakes what is held. */
 static void held_on_the_host(void **state)

@@ -1112,6 +1112,37 @@ static void test_no_descriptors_left(void **state)
     forget_path(path);
 }
 
+/* With room for one descriptor of two the kernel hands over one, as many as the message should have: only MSG_CTRUNC tells. */
+static void test_cut_control_data(void **state)
+{
+    static td_conn a, b;
+    td_wire_message got;
+    struct rlimit before;
+    int taken[128], count, fd;
+
+    (void)state;
+    for (int claims = 1; claims <= 2; claims++) { /* what the header says of them */
+        td_wire_message m = wire_sample(TD_WIRE_MEM_CREATE);
+        tandem_status status;
+        int held;
+
+        make_pair(&a, &b);
+        m.header.fds = (uint16_t)claims;
+        send_raw(a.fd, &m, sizeof m.mem_create, a.fd, 2, 0);
+        count = exhaust(taken, 128, &before);
+        close(taken[--count]);
+        held = count_fds();
+        status = recv_one(&b, TD_WIRE_MEM_CREATE, &got, &fd);
+        assert_int_equal(count_fds(), held); /* the one that came is closed */
+        release(taken, count, &before);
+        assert_int_equal(status, TANDEM_ERROR_PROTOCOL);
+        assert_int_equal(fd, -1);
+        assert_int_equal(strstr(why, "control data was cut") != NULL, claims == 1);
+        td_conn_close(&a);
+        td_conn_close(&b);
+    }
+}
+
 /* A peer that never reads: bounded, then LOST. One that reads late gets everything, in order, descriptors included. */
 static void test_unread(void **state)
 {
@@ -2115,6 +2146,7 @@ int main(void)
         TEST(test_other_control_messages),
         TEST(test_hostile_packets),
         TEST(test_no_descriptors_left),
+        TEST(test_cut_control_data),
         TEST(test_unread),
         TEST(test_last_words),
         TEST(test_process),
