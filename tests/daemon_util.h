@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -185,6 +186,42 @@ static inline void stop_process(pid_t pid)
         if (runs)
             usleep(1000);
     }
+}
+
+/* A daemon for all tests of a program, in a folder of its own. */
+typedef struct group_daemon {
+    char folder[64], socket_path[96];
+    pid_t process;
+} group_daemon;
+
+/* 0, as cmocka's functions for groups have it. */
+static inline int group_daemon_begin(group_daemon *d, const char *name, const char *config)
+{
+    const char *build = getenv("TANDEM_BUILD");
+    char program[4096], config_path[96], log_path[96];
+
+    snprintf(d->folder, sizeof d->folder, "/tmp/tandem-%s-XXXXXX", name);
+    if (!build || !mkdtemp(d->folder))
+        return 1;
+    snprintf(program, sizeof program, "%s/tandemd", build);
+    snprintf(d->socket_path, sizeof d->socket_path, "%s/tandem-0", d->folder);
+    snprintf(config_path, sizeof config_path, "%s/config", d->folder);
+    snprintf(log_path, sizeof log_path, "%s/log", d->folder);
+    d->process = begin_daemon(program, d->socket_path, config_path, config, log_path);
+    return 0;
+}
+
+static inline int group_daemon_end(group_daemon *d)
+{
+    static const char *const left[] = {"tandem-0", "tandem-0.lock", "config", "log"};
+    char path[128];
+
+    end_daemon_by(&d->process, SIGTERM);
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        snprintf(path, sizeof path, "%s/%s", d->folder, left[i]);
+        unlink(path);
+    }
+    return rmdir(d->folder);
 }
 
 #endif

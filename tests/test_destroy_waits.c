@@ -28,7 +28,7 @@
 #define BOUND_NS (6000 * MS) /* 2 s that are documented, on a machine that does other things */
 enum { ROWS = 32, DIM = 32, VIEW_BYTES = ROWS * DIM * 4 };
 
-static char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
+static group_daemon served;
 
 /* What the session stands on, and what it is told of the engine's device. */
 typedef struct ground {
@@ -115,7 +115,7 @@ static void open_rig(rig *r, const ground *on)
     char text[600] = "";
     tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 1,
                                 .rung = on->rung, .vulkan = &r->vulkan, .log = hear, .user = r, .error_text = text,
-                                .error_text_bytes = sizeof text, .socket = on->remote ? socket_path : NULL};
+                                .error_text_bytes = sizeof text, .socket = on->remote ? served.socket_path : NULL};
 
     memset(r, 0, sizeof *r);
     pthread_mutex_init(&r->lock, NULL);
@@ -417,7 +417,7 @@ static void test_counters(void **state)
     (void)state;
     for (int remote = 0; remote < 2; remote++) {
         const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU,
-                                          .socket = remote ? socket_path : NULL};
+                                          .socket = remote ? served.socket_path : NULL};
         const uint64_t begin = td_now_ns();
         tandem_timeline timeline;
         tandem_ticket ticket;
@@ -445,32 +445,13 @@ static void test_counters(void **state)
 
 static int set_up(void **state)
 {
-    static pid_t daemon;
-    const char *build = getenv("TANDEM_BUILD");
-
-    strcpy(folder, "/tmp/tandem-waits-XXXXXX");
-    if (!build || !mkdtemp(folder))
-        return 1;
-    snprintf(program, sizeof program, "%s/tandemd", build);
-    snprintf(socket_path, sizeof socket_path, "%s/tandem-0", folder);
-    snprintf(config_path, sizeof config_path, "%s/config", folder);
-    snprintf(log_path, sizeof log_path, "%s/log", folder);
-    daemon = begin_daemon(program, socket_path, config_path, "backend = cpu\nthreads = 1\n", log_path);
-    *state = &daemon;
-    return 0;
+    *state = &served;
+    return group_daemon_begin(&served, "waits", "backend = cpu\nthreads = 1\n");
 }
 
 static int tear_down(void **state)
 {
-    static const char *const left[] = {"tandem-0", "tandem-0.lock", "config", "log"};
-    char path[128];
-
-    end_daemon_by(*state, SIGTERM);
-    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, left[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
+    return group_daemon_end(*state);
 }
 
 int main(void)

@@ -29,7 +29,7 @@
 enum { HEADS = 2, ROWS = 96, KEYS = 300, DIM = 64, FRAMES = 5, OFFSET = 4096, GUARD = 64, VIEWS = 4 };
 enum { Q_BYTES = HEADS * ROWS * DIM * 4, K_BYTES = HEADS * KEYS * DIM * 4 };
 
-static char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
+static group_daemon served;
 
 typedef struct ground {
     const char *name;
@@ -145,7 +145,7 @@ static void open_rig(rig *r, const ground *on, uint32_t count)
     const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .rung = on->asked,
                                       .vulkan = &r->vulkan, .log = hear, .user = r, .cpu_threads = 2,
                                       .wait_bound_ns = LONG_NS, .error_text = text, .error_text_bytes = sizeof text,
-                                      .socket = on->remote ? socket_path : NULL};
+                                      .socket = on->remote ? served.socket_path : NULL};
 
     memset(r, 0, sizeof *r);
     pthread_mutex_init(&r->lock, NULL);
@@ -434,32 +434,13 @@ static void test_by_the_host(void **state)
 
 static int set_up(void **state)
 {
-    static pid_t daemon;
-    const char *build = getenv("TANDEM_BUILD");
-
-    strcpy(folder, "/tmp/tandem-memory-XXXXXX");
-    if (!build || !mkdtemp(folder))
-        return 1;
-    snprintf(program, sizeof program, "%s/tandemd", build);
-    snprintf(socket_path, sizeof socket_path, "%s/tandem-0", folder);
-    snprintf(config_path, sizeof config_path, "%s/config", folder);
-    snprintf(log_path, sizeof log_path, "%s/log", folder);
-    daemon = begin_daemon(program, socket_path, config_path, "backend = cpu\nthreads = 2\n", log_path);
-    *state = &daemon;
-    return 0;
+    *state = &served;
+    return group_daemon_begin(&served, "memory", "backend = cpu\nthreads = 2\n");
 }
 
 static int tear_down(void **state)
 {
-    static const char *const left[] = {"tandem-0", "tandem-0.lock", "config", "log"};
-    char path[128];
-
-    end_daemon_by(*state, SIGTERM);
-    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, left[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
+    return group_daemon_end(*state);
 }
 
 int main(void)

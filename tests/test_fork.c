@@ -28,7 +28,7 @@
 #define CALL_NS (200 * MS) /* what a call in the child may take on a busy machine */
 enum { ROWS = 512, DIM = 32, VIEW_BYTES = ROWS * DIM * 4 };
 
-static char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
+static group_daemon served;
 
 typedef struct rig {
     tandem_session *s;
@@ -305,7 +305,7 @@ static void test_remote(void **state)
     rig r;
 
     (void)state;
-    open_rig(&r, socket_path, NULL);
+    open_rig(&r, served.socket_path, NULL);
     check_rig(&r);
 }
 
@@ -336,7 +336,7 @@ static void test_vulkan(void **state)
 static void test_remote_vulkan(void **state)
 {
     (void)state;
-    on_vulkan(socket_path);
+    on_vulkan(served.socket_path);
 }
 
 /* A session of a child's own is refused in turn to its child, and to nobody else. */
@@ -361,32 +361,13 @@ static void test_grandchild(void **state)
 
 static int set_up(void **state)
 {
-    static pid_t daemon;
-    const char *build = getenv("TANDEM_BUILD");
-
-    strcpy(folder, "/tmp/tandem-fork-XXXXXX");
-    if (!build || !mkdtemp(folder))
-        return 1;
-    snprintf(program, sizeof program, "%s/tandemd", build);
-    snprintf(socket_path, sizeof socket_path, "%s/tandem-0", folder);
-    snprintf(config_path, sizeof config_path, "%s/config", folder);
-    snprintf(log_path, sizeof log_path, "%s/log", folder);
-    daemon = begin_daemon(program, socket_path, config_path, "backend = cpu\nthreads = 1\n", log_path);
-    *state = &daemon;
-    return 0;
+    *state = &served;
+    return group_daemon_begin(&served, "fork", "backend = cpu\nthreads = 1\n");
 }
 
 static int tear_down(void **state)
 {
-    static const char *const left[] = {"tandem-0", "tandem-0.lock", "config", "log"};
-    char path[128];
-
-    end_daemon_by(*state, SIGTERM);
-    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, left[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
+    return group_daemon_end(*state);
 }
 
 int main(void)
