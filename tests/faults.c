@@ -22,6 +22,9 @@ static struct {
     fault_plan plan;
     bool armed;
     unsigned calls;
+    unsigned kernels; /* loaded since it was armed */
+    const char *last; /* call, of any kind, and */
+    unsigned in_a_row; /* how often it has been made one after the other */
     const char *tripped;
     const char *looked_up[512];
     unsigned looked_up_count;
@@ -42,6 +45,8 @@ void fault_arm(const fault_plan *plan)
     pthread_mutex_lock(&f.lock);
     f.plan = *plan;
     f.calls = 0;
+    f.kernels = 0;
+    f.last = NULL;
     f.tripped = NULL;
     f.armed = true;
     pthread_mutex_unlock(&f.lock);
@@ -89,6 +94,22 @@ void fault_shake(unsigned most_us)
         usleep((unsigned)rand_r(&seed) % most_us);
 }
 
+/* Streams load more than a hundred kernels in one loop, and make and destroy their events in others: the first ones stand
+ * for all, as on a GPU a frame that fails at each of them takes minutes. */
+static bool is_repeated(const char *call)
+{
+    enum { THAT_COUNT = 3 };
+    const bool again = f.last && !strcmp(call, f.last);
+
+    f.in_a_row = again ? f.in_a_row + 1 : 1;
+    f.last = call;
+    if (!strcmp(call, "cuModuleGetFunction"))
+        f.kernels++;
+    if (!strcmp(call, "cuModuleGetFunction") || !strcmp(call, "cuFuncLoad") || !strcmp(call, "cuFuncGetAttribute"))
+        return f.kernels > THAT_COUNT;
+    return (!strcmp(call, "cuEventCreate") || !strcmp(call, "cuEventDestroy")) && f.in_a_row > THAT_COUNT;
+}
+
 /* Whether this call is to fail. */
 static bool trip(fault_kind kind, const char *call)
 {
@@ -97,7 +118,7 @@ static bool trip(fault_kind kind, const char *call)
     if (kind & (FAULT_VULKAN | FAULT_CUDA))
         fault_shake(2000);
     pthread_mutex_lock(&f.lock);
-    if (f.armed && (f.plan.kinds & kind) && (!f.plan.call || !strcmp(f.plan.call, call))) {
+    if (f.armed && !is_repeated(call) && (f.plan.kinds & kind) && (!f.plan.call || !strcmp(f.plan.call, call))) {
         f.calls++;
         fails = f.plan.n && (f.calls == f.plan.n || (f.plan.sticky && f.calls > f.plan.n));
         if (fails && !f.tripped)

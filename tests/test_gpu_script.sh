@@ -157,8 +157,10 @@ if gpu; then fail "a failure passed"; fi
 ends_with "15 passed, 1 failed, 1 skipped; $cases cases" "a failure is not counted"
 told skips=test_something
 if gpu; then fail "a skipped case passed although there is a GPU"; fi
-told skips=test_catches_leak python=1
-gpu --strict || fail "what needs the validation layer failed without it"
+for name in test_catches_leak test_fence_behind_point test_false_alarm; do
+    told skips=$name python=1
+    gpu --strict || fail "$name, which needs the validation layer, failed without it"
+done
 told fewer=test_inline
 if gpu; then fail "a program that lost a case passed"; fi
 grep -q '34 cases of test_inline ran; tests/gpu_cases.txt has 35' "$work/out" || fail "gpu.sh does not say what lost a case"
