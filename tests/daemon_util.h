@@ -109,6 +109,7 @@ static inline void end_daemon_by(pid_t *daemon, int with)
 {
     int status;
 
+    assert_true(*daemon > 0); /* 0 would be all of the caller's process group */
     assert_int_equal(kill(*daemon, with), 0);
     assert_int_equal(waitpid(*daemon, &status, 0), *daemon);
     *daemon = 0;
@@ -200,8 +201,13 @@ static inline int group_daemon_begin(group_daemon *d, const char *name, const ch
     const char *build = getenv("TANDEM_BUILD");
     char program[4096], config_path[96], log_path[96];
 
+    *d = (group_daemon){0};
+    if (!build) {
+        print_error("TANDEM_BUILD, the folder that holds tandemd, is not set: ctest sets it\n");
+        return 1;
+    }
     snprintf(d->folder, sizeof d->folder, "/tmp/tandem-%s-XXXXXX", name);
-    if (!build || !mkdtemp(d->folder))
+    if (!mkdtemp(d->folder))
         return 1;
     snprintf(program, sizeof program, "%s/tandemd", build);
     snprintf(d->socket_path, sizeof d->socket_path, "%s/tandem-0", d->folder);
@@ -216,6 +222,8 @@ static inline int group_daemon_end(group_daemon *d)
     static const char *const left[] = {"tandem-0", "tandem-0.lock", "config", "log"};
     char path[128];
 
+    if (!d->process) /* it did not begin */
+        return 0;
     end_daemon_by(&d->process, SIGTERM);
     for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
         snprintf(path, sizeof path, "%s/%s", d->folder, left[i]);
