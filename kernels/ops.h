@@ -129,27 +129,38 @@ uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t 
 /* Bytes of one element; 0 for an unknown dtype. */
 uint32_t td_dtype_bytes(uint32_t dtype);
 
-/* The cubins (and PTX) that were built in; the table is made by kernels/cuda/CMakeLists.txt. */
+/* The kernels that were built in: for each architecture one or more images, a cubin or PTX each, which a driver loads as a
+ * whole. The table is made by kernels/cuda/CMakeLists.txt. */
 typedef struct td_cubin_entry {
     const char *entry;
     uint32_t registers, shared_bytes, local_bytes;
 } td_cubin_entry;
-typedef struct td_cubin {
-    uint32_t sm; /* 80, 86, 89, 90, 120; for PTX the compute_ version */
-    bool ptx;
+typedef struct td_image {
+    const char *name; /* its .cu file's */
+    bool on_demand;   /* executors load it when a plan first needs it; others when a stream is made */
     const unsigned char *data; /* gzipped; td_cubin_image() unpacks it */
     size_t data_bytes, image_bytes;
     const td_cubin_entry *entries;
     uint32_t entry_count;
+} td_image;
+typedef struct td_cubin {
+    uint32_t sm; /* 80, 86, 89, 90, 120; for PTX the compute_ version */
+    bool ptx;
+    const td_image *images;
+    uint32_t image_count;
 } td_cubin;
 const td_cubin *td_cubins(uint32_t *count); /* count 0 where the build had no nvcc */
 
 /* The cubin for a GPU: exact, else a lower minor of the same major, else PTX; NULL and the reason if none fits. */
 const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes);
 
-/* The image as drivers take it, image_bytes and a 0 behind them (PTX is a string); the caller frees it. UNSUPPORTED where
+/* What is known of a kernel, whichever image has it; NULL if none has. */
+const td_cubin_entry *td_cubin_find(const td_cubin *cubin, const char *entry);
+uint32_t td_cubin_entry_count(const td_cubin *cubin); /* of all images */
+
+/* An image as drivers take it, image_bytes and a 0 behind them (PTX is a string); the caller frees it. UNSUPPORTED where
  * what lies in the library is damaged. From any thread; takes some 2 ms a MiB. */
-tandem_status td_cubin_image(const td_cubin *cubin, void **image, char *why, size_t why_bytes);
+tandem_status td_cubin_image(const td_cubin *cubin, const td_image *image, void **bytes, char *why, size_t why_bytes);
 
 /* The test oracle: attention in float64 on host pointers, straight from the formula. `lse` may be NULL.
  * q, k, v, o point to element (0,0,0,0) of each view; the views' mem and offset are not used. */

@@ -43,13 +43,13 @@ td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes)
 
 static void note_registers(td_builder *at, td_record *record)
 {
-    for (uint32_t i = 0; i < at->cubin->entry_count; i++)
-        if (strcmp(at->cubin->entries[i].entry, record->kernel->entry) == 0) {
-            record->registers = at->cubin->entries[i].registers;
-            record->local_bytes = at->cubin->entries[i].local_bytes;
-            return;
-        }
-    at->missing = record->kernel->entry;
+    const td_cubin_entry *entry = td_cubin_find(at->cubin, record->kernel->entry);
+    if (!entry) {
+        at->missing = record->kernel->entry;
+        return;
+    }
+    record->registers = entry->registers;
+    record->local_bytes = entry->local_bytes;
 }
 
 td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t grid, const void *params,

@@ -72,12 +72,9 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
     memset(record, 0, sizeof *record);
     if (!target->twin) {
         const td_cubin *cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
-        const td_cubin_entry *entry = NULL;
+        const td_cubin_entry *entry = cubin ? td_cubin_find(cubin, kernels[unit].entry) : NULL;
         if (!cubin)
             return TANDEM_ERROR_UNSUPPORTED;
-        for (uint32_t i = 0; i < cubin->entry_count && !entry; i++)
-            if (strcmp(cubin->entries[i].entry, kernels[unit].entry) == 0)
-                entry = &cubin->entries[i];
         if (!entry) {
             snprintf(why, why_bytes, "the kernels for %s_%u have no %s", cubin->ptx ? "compute" : "sm", cubin->sm,
                      td_probe_name(unit));

@@ -84,7 +84,7 @@ struct td_cu_graph_st {
 };
 
 /* A module has whatever kernel is asked for. */
-enum { FUNCTIONS = 96 };
+enum { FUNCTIONS = 384 };
 struct td_cu_function_st {
     char name[40];
     int dynamic_bytes; /* of shared memory, that it may be launched with; 0: nobody said */
@@ -176,7 +176,7 @@ static bool is_stopping(td_cu_stream stream)
     return stopping;
 }
 
-/* As kernels/cuda/stamp.cu. */
+/* As kernels/cuda/common.cu. */
 static void stamp(const td_params_stamp *p)
 {
     if (!p->end) {

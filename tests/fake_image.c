@@ -10,11 +10,12 @@ enum { PACKED = 32 };
             0x2e, 0x4d, 0xca, 0xcc, 0x63, 0x00, 0x00, 0x3a, 0xbe, 0x30, 0x45, 0x0c, 0x00, 0x00, 0x00                \
     }
 
-void fake_image(td_cubin *cubin, bool damaged)
+void fake_image(td_image *image, bool damaged)
 {
     static const unsigned char whole[PACKED] = GZIPPED(0x2f), broken[PACKED] = GZIPPED(0x2e);
 
-    cubin->data = damaged ? broken : whole;
-    cubin->data_bytes = PACKED;
-    cubin->image_bytes = sizeof fake_image_text;
+    image->name = "text";
+    image->data = damaged ? broken : whole;
+    image->data_bytes = PACKED;
+    image->image_bytes = sizeof fake_image_text;
 }

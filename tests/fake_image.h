@@ -10,7 +10,7 @@
 /* What a driver must be given of it, with its 0. */
 extern const char fake_image_text[12];
 
-/* Fills in data, data_bytes and image_bytes; `damaged`: a bit of it is not as it was. */
-void fake_image(td_cubin *cubin, bool damaged);
+/* Fills in name, data, data_bytes and image_bytes; `damaged`: a bit of it is not as it was. */
+void fake_image(td_image *image, bool damaged);
 
 #endif

@@ -74,6 +74,21 @@ static const td_kernel *kernels[KERNELS];
 static td_cubin_entry entries[KERNELS + 1] = {{.entry = "stamp", .registers = 16}};
 static uint32_t kernel_count;
 
+/* The same in two images. */
+static td_cubin_entry early[KERNELS + 1], late[KERNELS];
+static td_image parts[2] = {{.entries = early}, {.entries = late, .on_demand = true}};
+
+static void part_kernels(void)
+{
+    for (uint32_t i = 0; i <= kernel_count; i++)
+        if (strncmp(entries[i].entry, "attn_f16", 8))
+            early[parts[0].entry_count++] = entries[i];
+        else
+            late[parts[1].entry_count++] = entries[i];
+    fake_image(&parts[0], false);
+    fake_image(&parts[1], false);
+}
+
 void fake_nvx_learn(void)
 {
     static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
@@ -123,6 +138,7 @@ void fake_nvx_learn(void)
                                                              .registers = plan.records[i].block[0] > 128 ? 64 : 168};
                 }
             }
+    part_kernels();
 }
 
 /* Of the functions that there are, where launches go to a device: what they are called. */
@@ -159,12 +175,14 @@ static uint32_t function_at(VkCuFunctionNVX handle)
 
 const td_cubin *fake_nvx_cubins(uint32_t *count)
 {
-    static td_cubin image = {.sm = 90, .entries = entries};
+    static td_image all = {.entries = entries};
+    static const td_cubin one = {.sm = 90, .images = &all, .image_count = 1};
+    static const td_cubin two = {.sm = 90, .images = parts, .image_count = 2};
 
-    fake_image(&image, fake_nvx_state.damaged_image);
-    image.entry_count = kernel_count + 1;
+    fake_image(&all, fake_nvx_state.damaged_image);
+    all.entry_count = kernel_count + 1;
     *count = 1;
-    return &image;
+    return fake_nvx_state.two_images ? &two : &one;
 }
 
 /* What command buffers hold, where launches run on the host. */
@@ -210,7 +228,7 @@ static item *add_item(VkCommandBuffer commands)
     return &l->items[l->count++];
 }
 
-/* As kernels/cuda/stamp.cu. */
+/* As kernels/cuda/common.cu. */
 static void stamp(const td_params_stamp *p)
 {
     if (!p->end) {

@@ -28,6 +28,7 @@ typedef struct fake_nvx {
     VkResult failure;
 
     bool damaged_image; /* the kernels in the library are not as they were built (host only) */
+    bool two_images;    /* a second one has the attention kernels of fp16, on demand (host only) */
 
     /* What the next launches meet. */
     unsigned skip_launch; /* the n-th launch from now is lost; 0: none */

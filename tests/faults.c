@@ -841,38 +841,28 @@ tandem_attention fault_attention(uint32_t dtype, uint32_t head_dim, uint32_t pre
                               .precision = precision};
 }
 
-static const td_cubin_entry *given;
-static uint32_t given_count;
+static const td_cubin *given;
 
-void fault_kernels(const td_cubin_entry *entries, uint32_t count)
+void fault_kernels(const td_cubin *kernels)
 {
-    given = entries;
-    given_count = count;
-}
-
-static const td_cubin *given_cubins(uint32_t *count)
-{
-    static td_cubin image = {.sm = 90};
-
-    fake_image(&image, false);
-    image.entries = given;
-    image.entry_count = given_count;
-    *count = 1;
-    return &image;
+    given = kernels;
 }
 
 /* The fake takes any kernel: an image with the names of all that plans can ask for. */
 const td_cubin *__wrap_td_cubins(uint32_t *count)
 {
     static td_cubin_entry entries[TD_PLAN_RECORDS + 1] = {{.entry = "stamp"}};
-    static td_cubin image = {.sm = 90, .entries = entries};
+    static td_image image = {.entries = entries};
+    static const td_cubin cubin = {.sm = 90, .images = &image, .image_count = 1};
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static bool filling;
 
     if (f.cuda_kind != FAULT_FAKE_CUDA)
         return __real_td_cubins(count);
-    if (given)
-        return given_cubins(count);
+    if (given) {
+        *count = 1;
+        return given;
+    }
     pthread_mutex_lock(&lock);
     fake_image(&image, f.disguise & FAULT_DAMAGED_IMAGE);
     if (!image.entry_count && !filling) {
@@ -896,5 +886,5 @@ const td_cubin *__wrap_td_cubins(uint32_t *count)
     }
     pthread_mutex_unlock(&lock);
     *count = 1;
-    return &image;
+    return &cubin;
 }

@@ -90,8 +90,9 @@ void fault_disguise_as(unsigned bits);
 typedef enum fault_cuda_kind { FAULT_NO_CUDA, FAULT_FAKE_CUDA, FAULT_REAL_CUDA } fault_cuda_kind;
 void fault_cuda(fault_cuda_kind kind);
 
-/* The kernels that the fake has instead of a small plan's; NULL: those again. They stay the caller's. */
-void fault_kernels(const td_cubin_entry *entries, uint32_t count);
+/* The kernels that the fake has instead of a small plan's (images as fake_image() makes them); NULL: those again. They stay
+ * the caller's. */
+void fault_kernels(const td_cubin *kernels);
 
 /* Whether a function of Vulkan or CUDA was ever asked for by name, since the start of the program. */
 bool fault_looked_up(const char *part_of_name);

@@ -21,7 +21,7 @@ enum { TEXT_BYTES = 20000, PACKED_BYTES = 24000 };
 static unsigned char text[TEXT_BYTES], packed[PACKED_BYTES];
 
 /* An image of text that packs to about a half. */
-static td_cubin make_image(void)
+static td_image make_image(void)
 {
     z_stream z = {.next_in = text, .avail_in = TEXT_BYTES, .next_out = packed, .avail_out = PACKED_BYTES};
     uint32_t state = 1;
@@ -31,10 +31,36 @@ static td_cubin make_image(void)
     assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 16 + MAX_WBITS, 9, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
     deflateEnd(&z);
-    return (td_cubin){.sm = 90, .data = packed, .data_bytes = z.total_out, .image_bytes = TEXT_BYTES};
+    return (td_image){.name = "text", .data = packed, .data_bytes = z.total_out, .image_bytes = TEXT_BYTES};
 }
 
-/* What was built in: an ELF file or PTX each, that a checksum vouches for. */
+static const td_cubin of_90 = {.sm = 90};
+
+static tandem_status unpacked(const td_image *image, void *out, char *why, size_t why_bytes)
+{
+    return td_cubin_image(&of_90, image, out, why, why_bytes);
+}
+
+/* What was built in: an ELF file or PTX each, that a checksum vouches for. A kernel is in one image of an architecture. */
+static void check_own_image(const td_cubin *cubin, const td_image *image)
+{
+    char why[200] = "";
+    void *bytes;
+
+    if (td_cubin_image(cubin, image, &bytes, why, sizeof why) != TANDEM_OK)
+        fail_msg("%s", why);
+    if (cubin->ptx)
+        assert_true(strstr(bytes, ".version ") && strlen(bytes) == image->image_bytes);
+    else
+        assert_memory_equal(bytes, "\177ELF", 4);
+    assert_true(image->data_bytes < image->image_bytes / 2);
+    for (uint32_t i = 0; i < image->entry_count; i++)
+        assert_ptr_equal(td_cubin_find(cubin, image->entries[i].entry), &image->entries[i]);
+    print_message("    %s_%u, %s: %zu bytes, packed %zu\n", cubin->ptx ? "compute" : "sm", (unsigned)cubin->sm,
+                  image->name, image->image_bytes, image->data_bytes);
+    free(bytes);
+}
+
 static void test_own_images(void **state)
 {
     uint32_t count;
@@ -42,53 +68,48 @@ static void test_own_images(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < count; i++) {
-        char why[200] = "";
-        void *image;
+        uint32_t entries = 0;
 
-        if (td_cubin_image(&table[i], &image, why, sizeof why) != TANDEM_OK)
-            fail_msg("%s", why);
-        if (table[i].ptx)
-            assert_true(strstr(image, ".version ") && strlen(image) == table[i].image_bytes);
-        else
-            assert_memory_equal(image, "\177ELF", 4);
-        assert_true(table[i].data_bytes < table[i].image_bytes / 3);
-        print_message("    %s_%u: %zu bytes, packed %zu\n", table[i].ptx ? "compute" : "sm", (unsigned)table[i].sm,
-                      table[i].image_bytes, table[i].data_bytes);
-        free(image);
+        for (uint32_t at = 0; at < table[i].image_count; at++) {
+            check_own_image(&table[i], &table[i].images[at]);
+            entries += table[i].images[at].entry_count;
+        }
+        assert_int_equal(td_cubin_entry_count(&table[i]), entries);
+        assert_null(td_cubin_find(&table[i], "no such kernel"));
     }
 }
 
 static void test_whole_image(void **state)
 {
-    const td_cubin cubin = make_image();
+    const td_image whole = make_image();
     unsigned char *image;
     char why[200] = "";
 
     (void)state;
-    assert_int_equal(td_cubin_image(&cubin, (void **)&image, why, sizeof why), TANDEM_OK);
+    assert_int_equal(unpacked(&whole, &image, why, sizeof why), TANDEM_OK);
     assert_memory_equal(image, text, TEXT_BYTES);
     assert_int_equal(image[TEXT_BYTES], 0);
     assert_string_equal(why, "");
     free(image);
 }
 
-static void is_refused(const td_cubin *cubin, const char *what, size_t at)
+static void is_refused(const td_image *packed_image, const char *what, size_t at)
 {
     void *image = text;
     char why[200] = "";
-    const tandem_status status = td_cubin_image(cubin, &image, why, sizeof why);
+    const tandem_status status = unpacked(packed_image, &image, why, sizeof why);
 
-    if (status != TANDEM_ERROR_UNSUPPORTED || image || !strstr(why, "the kernels for sm_90 in this build are damaged"))
+    if (status != TANDEM_ERROR_UNSUPPORTED || image || !strstr(why, "the kernels text for sm_90 in this build are damaged"))
         fail_msg("%s %zu: status %d, '%s'", what, at, (int)status, why);
 }
 
 /* Returns whether the image came out whole although a byte of it is another: there are several ways to pack a text. */
-static bool is_whole_or_refused(const td_cubin *cubin, size_t at)
+static bool is_whole_or_refused(const td_image *packed_image, size_t at)
 {
     void *image;
 
-    if (td_cubin_image(cubin, &image, NULL, 0) != TANDEM_OK) {
-        is_refused(cubin, "byte", at);
+    if (unpacked(packed_image, &image, NULL, 0) != TANDEM_OK) {
+        is_refused(packed_image, "byte", at);
         return false;
     }
     assert_memory_equal(image, text, TEXT_BYTES);
@@ -99,7 +120,7 @@ static bool is_whole_or_refused(const td_cubin *cubin, size_t at)
 /* Each byte, each length, each size that it is not. */
 static void test_damaged_images(void **state)
 {
-    const td_cubin whole = make_image();
+    const td_image whole = make_image();
     size_t harmless = 0;
 
     (void)state;
@@ -110,12 +131,13 @@ static void test_damaged_images(void **state)
     }
     assert_true(harmless < whole.data_bytes / 100); /* such as the time and the system in the header */
     for (size_t bytes = 0; bytes < whole.data_bytes; bytes++) {
-        const td_cubin cut = {.sm = 90, .data = packed, .data_bytes = bytes, .image_bytes = TEXT_BYTES};
+        const td_image cut = {
+            .name = "text", .data = packed, .data_bytes = bytes, .image_bytes = TEXT_BYTES};
 
         is_refused(&cut, "cut to", bytes);
     }
     for (int longer = -3; longer <= 3; longer++) {
-        td_cubin other = whole;
+        td_image other = whole;
 
         other.image_bytes += (size_t)longer;
         if (longer)
@@ -135,15 +157,15 @@ const char *__asan_default_options(void)
 
 static void test_no_memory(void **state)
 {
-    td_cubin cubin = make_image();
+    td_image whole = make_image();
     void *image = text;
     char why[200] = "";
 
     (void)state;
-    cubin.image_bytes = PTRDIFF_MAX;
-    assert_int_equal(td_cubin_image(&cubin, &image, why, sizeof why), TANDEM_ERROR_NOMEM);
+    whole.image_bytes = PTRDIFF_MAX;
+    assert_int_equal(unpacked(&whole, &image, why, sizeof why), TANDEM_ERROR_NOMEM);
     assert_null(image);
-    assert_non_null(strstr(why, "to unpack the kernels for sm_90"));
+    assert_non_null(strstr(why, "to unpack the kernels text for sm_90"));
 }
 
 static void *unpack(void *user)
@@ -151,7 +173,7 @@ static void *unpack(void *user)
     for (int i = 0; i < 50; i++) {
         void *image;
 
-        if (td_cubin_image(user, &image, NULL, 0) != TANDEM_OK || memcmp(image, text, TEXT_BYTES))
+        if (unpacked(user, &image, NULL, 0) != TANDEM_OK || memcmp(image, text, TEXT_BYTES))
             return user;
         free(image);
     }
@@ -160,12 +182,12 @@ static void *unpack(void *user)
 
 static void test_threads(void **state)
 {
-    td_cubin cubin = make_image();
+    td_image whole = make_image();
     pthread_t threads[8];
 
     (void)state;
     for (int i = 0; i < 8; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, unpack, &cubin), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, unpack, &whole), 0);
     for (int i = 0; i < 8; i++) {
         void *failed;
 

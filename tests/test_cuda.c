@@ -1234,8 +1234,18 @@ static const td_cubin *own_kernels(void)
 
     if (!cubin)
         fail_msg("%s", why);
-    assert_true(cubin->entry_count <= sizeof each.launched[0]);
+    assert_true(td_cubin_entry_count(cubin) <= sizeof each.launched[0]);
     return cubin;
+}
+
+/* The kernels of all images, one behind the other. */
+static const char *entry_at(const td_cubin *cubin, uint32_t at)
+{
+    const td_image *of = cubin->images;
+
+    while (at >= of->entry_count)
+        at -= of++->entry_count;
+    return of->entries[at].entry;
 }
 
 /* Whether the plan is to run here: it launches what no case before it has launched. */
@@ -1247,8 +1257,8 @@ static bool is_mine(const td_plan *plan, bool causal)
     for (uint32_t r = 0; r < plan->record_count; r++) {
         const char *entry = plan->records[r].kernel->entry;
 
-        for (uint32_t i = 0; i < cubin->entry_count; i++)
-            if (!strcmp(cubin->entries[i].entry, entry)) {
+        for (uint32_t i = 0; i < td_cubin_entry_count(cubin); i++)
+            if (!strcmp(entry_at(cubin, i), entry)) {
                 wanted = wanted || (!each.launched[causal][i] && !strncmp(entry, each.name, strlen(each.name)));
                 each.launched[causal][i] = true;
             }
@@ -1420,9 +1430,9 @@ static void test_each(void **state)
     each_other();
     each_probe();
     print_message("    %u of %u cases ran here\n", each.ran, each.number);
-    for (uint32_t i = 0; i < cubin->entry_count; i++)
-        if (!each.launched[0][i] && strcmp(cubin->entries[i].entry, "stamp")) { /* stamp: before and behind each plan */
-            print_message("    no case runs %s\n", cubin->entries[i].entry);
+    for (uint32_t i = 0; i < td_cubin_entry_count(cubin); i++)
+        if (!each.launched[0][i] && strcmp(entry_at(cubin, i), "stamp")) { /* stamp: before and behind each plan */
+            print_message("    no case runs %s\n", entry_at(cubin, i));
             missing++;
         }
     assert_int_equal(missing, 0);

@@ -46,6 +46,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
 def room_of(path):
+    """A family's kernels see what those of kernels/cuda see, wherever they are."""
+    if path.startswith("kernels/") and path.endswith((".cu", ".cuh")):
+        path = "kernels/cuda/"
     for prefix, name, sees in ROOMS:
         if path.startswith(prefix):
             return name, sees | {name}

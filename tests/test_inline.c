@@ -579,12 +579,10 @@ static void refused(td_plan *plan, const char *limit)
 static uint32_t shared_of(const char *entry)
 {
     const td_cubin *cubin = td_cubin_for_sm(sm, why, sizeof why);
-    uint32_t i = 0;
 
     assert_non_null(cubin);
-    while (strcmp(cubin->entries[i].entry, entry))
-        i++;
-    return cubin->entries[i].shared_bytes;
+    assert_non_null(td_cubin_find(cubin, entry));
+    return td_cubin_find(cubin, entry)->shared_bytes;
 }
 
 static void test_refusals(void **state)
@@ -1052,6 +1050,53 @@ static void fails_to_create(const td_inline_desc *desc, const char *text)
     must(td_vk_address_memory(vk, true, why, sizeof why)); /* for the other stream */
 }
 
+/* The first plan that needs an image loads it, those after it do not; what could not be loaded is tried again. */
+static void test_images_on_demand(void **state)
+{
+    static const char *const calls[] = {"vkCreateCuModuleNVX", "vkCreateCuFunctionNVX"};
+    const tu_shape shape = {.q_len = 100, .kv_len = 300, .head_dim = 64, .precision = TANDEM_PRECISION_F16};
+    const td_target target = td_target_for_sm(sm);
+    td_stream *const of_one = stream;
+    const int live = F.live;
+    uint64_t sequence;
+    bool signalled;
+    tu_case it;
+    vk_case on;
+
+    (void)state;
+    if (F.real)
+        skip();
+    F.two_images = true;
+    stream = new_stream();
+    tu_case_init(&it, &shape);
+    must(td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why));
+    vk_case_make(&on, &it);
+    for (int i = 0; i < 2; i++) {
+        const td_stream_submit submit = submit_of(&on, &it.plan);
+        const int held = F.live;
+
+        F.fail_call = calls[i];
+        F.fail_at = (unsigned)i + 1;
+        F.failure = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+        assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
+                         TANDEM_ERROR_NOMEM);
+        F.fail_call = NULL;
+        F.failure = VK_SUCCESS;
+        assert_int_equal(F.live, held);
+    }
+    vk_case_free(&on);
+    tu_case_free(&it);
+    check_case(&shape, "an image on demand");
+    const int loaded = F.live;
+    check_case(&shape, "the same image");
+    assert_int_equal(F.live, loaded);
+    td_stream_destroy(&stream, LIMIT_NS);
+    F.two_images = false;
+    stream = of_one;
+    assert_int_equal(F.live, live);
+    must(td_vk_address_memory(vk, true, why, sizeof why)); /* for the other stream */
+}
+
 static void test_what_demotes(void **state)
 {
     td_inline_desc desc = desc_here();
@@ -1066,7 +1111,7 @@ static void test_what_demotes(void **state)
     desc.sm = sm;
     if (!F.real) {
         F.damaged_image = true;
-        fails_to_create(&desc, "the kernels for sm_90 in this build are damaged");
+        fails_to_create(&desc, "the kernels text for sm_90 in this build are damaged");
         F.damaged_image = false;
     }
     /* a launch that is lost: the codes of V, the attention itself */
@@ -2530,6 +2575,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_slot_in_use),
         cmocka_unit_test(test_upload),
         cmocka_unit_test(test_create_and_destroy),
+        cmocka_unit_test(test_images_on_demand),
         cmocka_unit_test(test_what_demotes),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_failing_calls),

@@ -1366,9 +1366,11 @@ static void test_every_entry_was_run(void **state)
             }
         print_message("    sm_%u: %zu entries\n", em_modules[m].sm, em_modules[m].entry_count);
         for (uint32_t c = 0; c < cubin_count; c++)
-            for (uint32_t e = 0; !cubins[c].ptx && cubins[c].sm == em_modules[m].sm && e < cubins[c].entry_count; e++)
-                if (!dlsym(em_modules[m].library, cubins[c].entries[e].entry))
-                    fail_msg("the emulator has no %s of sm_%u", cubins[c].entries[e].entry, em_modules[m].sm);
+            for (uint32_t i = 0; !cubins[c].ptx && cubins[c].sm == em_modules[m].sm && i < cubins[c].image_count; i++)
+                for (uint32_t e = 0; e < cubins[c].images[i].entry_count; e++)
+                    if (!dlsym(em_modules[m].library, cubins[c].images[i].entries[e].entry))
+                        fail_msg("the emulator has no %s of sm_%u", cubins[c].images[i].entries[e].entry,
+                                 em_modules[m].sm);
     }
     assert_int_equal(missing, 0);
 }

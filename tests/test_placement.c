@@ -19,6 +19,7 @@
 
 #include "engine_plugin/client/client.h"
 #include "tests/fake_cuda.h"
+#include "tests/fake_image.h"
 #include "tests/faults.h"
 
 #define PATIENCE_NS 10000000000u
@@ -29,6 +30,8 @@ static const char *const ground_names[GROUNDS] = {"a session", "a lane", "the CP
 
 static td_cubin_entry entries[MOST_ENTRIES] = {{.entry = "stamp", .registers = 16}};
 static uint32_t entry_count = 1;
+static td_image image = {.entries = entries};
+static const td_cubin cubin = {.sm = 90, .images = &image, .image_count = 1};
 
 static tandem_attention shape_of(uint32_t heads, uint32_t n, uint32_t dim, uint32_t dtype, uint32_t precision)
 {
@@ -78,7 +81,9 @@ static int find_kernels(void **state)
             add_entry(plan.records[r].kernel->entry);
     }
     fault_cuda(FAULT_FAKE_CUDA);
-    fault_kernels(entries, entry_count);
+    fake_image(&image, false);
+    image.entry_count = entry_count;
+    fault_kernels(&cubin);
     fake_cuda_driver.device_count = 1;
     return 0;
 }

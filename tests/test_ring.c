@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Of each fetch every warp of its team copies a part, waits for it and arrives: its threads are one here. The steps of a
- * warp are those of kernels/cuda/attn_8b_wgmma_inline.cu between two of which another warp may see something. In every
+ * warp are those of kernels/attention/cuda/attn_8b_wgmma_inline.cuh between two of which another warp may see something. In every
  * order of all warps' steps, or many for the kernel's own number of warps:
  *   each tile that is read is there, the right one, and still so when the reading ends
  *   whoever is not done can go on

@@ -4,7 +4,7 @@
  *
  * Of each fetch every fetching warp copies a part: its threads are one here, and arrive once. Its copies land by
  * themselves, in its order, at any time after they began. The steps of a warp are those of
- * kernels/cuda/attn_f16_wgmma_inline.cu between two of which another warp may see something. In every order of all warps'
+ * kernels/attention/cuda/attn_f16_wgmma_inline.cuh between two of which another warp may see something. In every order of all warps'
  * steps and landings, or many for the kernel's own number of warps:
  *   each tile that is read is there, the right one, and still so when the reading ends
  *   whoever is not done can go on

@@ -176,10 +176,17 @@ install 1000 || fail "needs apt-get with everything there"
 
 # The table of kernels: what ptxas says goes in; of a recursive kernel nobody could say what it needs.
 table() {
-    cmake -D "IMAGES=$work/sm_90a.cubin" -D "TABLE=$work/table.c" -P "$root/kernels/cuda/table.cmake" >"$work/out" 2>&1
+    cmake -D "IMAGES=$work/early.sm_90a.cubin;$work/late.sm_90a.cubin" -D "ON_DEMAND=late" -D "TABLE=$work/table.c" -P "$root/kernels/cuda/table.cmake" >"$work/out" 2>&1
 }
-echo packed >"$work/sm_90a.cubin.gz"
-cat >"$work/sm_90a.cubin.log" <<'END'
+echo packed >"$work/early.sm_90a.cubin.gz"
+echo packed, too >"$work/late.sm_90a.cubin.gz"
+cat >"$work/late.sm_90a.cubin.log" <<'END'
+ptxas info    : Compiling entry function 'hay' for 'sm_90a'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 20 registers
+image of 100 bytes
+END
+cat >"$work/early.sm_90a.cubin.log" <<'END'
 ptxas info    : Compiling entry function 'straw' for 'sm_90a'
     40 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
 ptxas info    : Used 168 registers, 1024 bytes smem
@@ -187,8 +194,12 @@ image of 9441272 bytes
 END
 table || fail "table.cmake failed"
 grep -q '{"straw", 168, 1024, 40}' "$work/table.c" || fail "table.cmake does not tell what a kernel needs"
-grep -q '{90, false, blob_sm_90a, 7, 9441272, entries_sm_90a, 1}' "$work/table.c" || fail "table.cmake does not tell the sizes"
-echo "ptxas warning : Stack size for entry function 'straw' cannot be statically determined" >>"$work/sm_90a.cubin.log"
+grep -q '{"early", false, blob_early_sm_90a, 7, 9441272, entries_early_sm_90a, 1}' "$work/table.c" ||
+    fail "table.cmake does not tell the sizes"
+grep -q '{"late", true, blob_late_sm_90a, 12, 100, entries_late_sm_90a, 1}' "$work/table.c" ||
+    fail "table.cmake does not tell what is loaded on demand"
+grep -q '{90, false, images_sm_90a, 2}' "$work/table.c" || fail "table.cmake does not count images"
+echo "ptxas warning : Stack size for entry function 'straw' cannot be statically determined" >>"$work/early.sm_90a.cubin.log"
 if table; then fail "table.cmake took a recursive kernel"; fi
 grep -q recursive "$work/out" || fail "table.cmake does not say that a kernel is recursive"
 

@@ -17,6 +17,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "tests/fake_cuda.h"
+#include "tests/fake_image.h"
 #include "tests/faults.h"
 #include "tests/looker.h"
 
@@ -889,12 +890,106 @@ static void test_damaged_image(void **state)
         fault_disguise_as(FAULT_DAMAGED_IMAGE);
         assert_int_equal(kinds[kind](device, NULL, &refused, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
         fault_disguise_as(0);
-        assert_non_null(strstr(why, "the kernels for sm_90 in this build are damaged"));
+        assert_non_null(strstr(why, "the kernels text for sm_90 in this build are damaged"));
         assert_null(refused);
         assert_int_equal(fault_count_live().cuda, before.cuda);
         assert_int_equal(fault_count_live().blocks, before.blocks);
     }
     close_stream();
+}
+
+/* Two images: `early` has the stamp and many other kernels, `late` those of the plan, and is loaded on demand. */
+enum { EARLY = 300 };
+static td_cubin_entry early_entries[EARLY] = {{.entry = "stamp", .registers = 16}}, late_entries[TD_PLAN_RECORDS];
+static td_image two_images[2] = {{.entries = early_entries, .entry_count = EARLY},
+                                 {.entries = late_entries, .on_demand = true}};
+static const td_cubin two = {.sm = 90, .images = two_images, .image_count = 2};
+
+static void give_two_images(void)
+{
+    static char names[EARLY][8];
+
+    for (uint32_t i = 1; i < EARLY; i++) {
+        snprintf(names[i], sizeof names[i], "k%u", (unsigned)i);
+        early_entries[i] = (td_cubin_entry){.entry = names[i], .registers = 32};
+    }
+    for (uint32_t i = 0; i < plan.record_count; i++)
+        late_entries[i] = (td_cubin_entry){.entry = plan.records[i].kernel->entry, .registers = 32};
+    fake_image(&two_images[0], false);
+    fake_image(&two_images[1], false);
+    two_images[1].name = "late";
+    two_images[1].entry_count = plan.record_count;
+    fault_kernels(&two);
+}
+
+static tandem_status try_plan(const td_plan *of, char *why, size_t why_bytes)
+{
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+    const td_stream_submit submit = {.plan = of, .views = views, .scratch = 4096, .label = "frame"};
+    uint64_t sequence = 0;
+    bool signalled;
+
+    return td_stream_enqueue(stream, &submit, &sequence, &signalled, why, why_bytes);
+}
+
+/* The first submit that needs an image loads it, those after it do not; what could not be loaded is tried again. */
+static void test_images_on_demand(void **state)
+{
+    static const fault_plan modules = {.kinds = FAULT_CUDA, .call = "cuModuleLoadDataEx"};
+    static const fault_plan loading_fails = {
+        .kinds = FAULT_CUDA, .call = "cuModuleLoadDataEx", .n = 1, .cuda = TD_CU_ERROR_OUT_OF_MEMORY};
+    static const fault_plan a_function_fails = {
+        .kinds = FAULT_CUDA, .call = "cuModuleGetFunction", .n = 2, .cuda = TD_CU_ERROR_OUT_OF_MEMORY};
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+    char why[256] = "";
+
+    (void)state;
+    give_two_images();
+    for (int kind = 0; kind < 2; kind++) {
+        fault_arm(&modules);
+        open_stream(kind);
+        assert_int_equal(fault_disarm(), 1);
+        for (int i = 0; i < 2; i++) {
+            const fault_live before = fault_count_live();
+
+            fault_arm(i ? &a_function_fails : &loading_fails);
+            assert_int_equal(try_plan(&plan, why, sizeof why), TANDEM_ERROR_NOMEM);
+            fault_disarm();
+            assert_int_equal(fault_count_live().cuda, before.cuda);
+        }
+        fault_arm(&modules);
+        for (int i = 0; i < 3; i++)
+            must(td_stream_wait(stream, submit_plan(&plan, views, 0)), "waiting");
+        assert_int_equal(fault_disarm(), 1);
+        assert_true(td_stream_drain(stream, limit_ns));
+        close_stream();
+    }
+    fault_kernels(NULL);
+}
+
+/* Nothing is loaded beside what is pending: it may be waiting for the caller. */
+static void test_no_loading_beside_work(void **state)
+{
+    static td_plan early;
+    static const td_kernel kernel = {.name = "k7", .entry = "k7"};
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+    char why[256] = "";
+
+    (void)state;
+    give_two_images();
+    early.record_count = 1;
+    early.records[0] = plan.records[0];
+    early.records[0].kernel = &kernel;
+    open_stream(0);
+    fake_cuda_driver.holds = true;
+    submit_plan(&early, views, 0);
+    assert_int_equal(try_plan(&plan, why, sizeof why), TANDEM_ERROR_BUSY);
+    assert_non_null(strstr(why, "the kernels late cannot be loaded"));
+    fake_cuda_driver.holds = false;
+    must(try_plan(&plan, why, sizeof why), why);
+    assert_true(td_stream_drain(stream, limit_ns));
+    close_stream();
+    fault_kernels(NULL);
 }
 
 int main(void)
@@ -916,6 +1011,8 @@ int main(void)
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_damaged_image),
+        cmocka_unit_test(test_images_on_demand),
+        cmocka_unit_test(test_no_loading_beside_work),
     };
 
     return cmocka_run_group_tests(tests, make_plan, NULL);

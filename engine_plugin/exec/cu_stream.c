@@ -19,8 +19,9 @@
  * Blocks look for their cancel word in the device's memory: the same word in host memory made a plan of 0.10 ms take
  * 1.00 ms on an H200, since the reads of all blocks cross the bus one by one. It is set by a copy on a fourth stream.
  *
- * Every function of the module is loaded and every event made at creation. Left to itself the driver loads a function at
- * its first launch, and may synchronise the context for it: with a stream that waits for a timeline, that is a deadlock.
+ * An image is loaded with every function of it, and every event is made, at creation. Left to itself the driver loads a
+ * function at its first launch, and may synchronise the context for it: with a stream that waits for a timeline, that is a
+ * deadlock. Images that are loaded on demand find the stream idle, for the same reason.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,8 @@ typedef struct cancel_ring {
 
 /* Bound of each spin at creation; other programs may hold the GPU for a while. */
 static const uint64_t stamp_limit_ns = 2000000000u;
+/* For how long a submit waits for those before it, if its kernels are not loaded yet. */
+static const uint64_t idle_limit_ns = 1000000000u;
 
 static tandem_status launch(td_cuda_stream *stream, td_cu_stream on, td_cu_function function, const td_record *record,
                             const void *params, char *why, size_t why_bytes)
@@ -89,39 +92,21 @@ static tandem_status launch_stamp(td_cuda_stream *stream, td_cu_stream on, uint3
     return launch(stream, on, stream->stamp, &one, &params, why, why_bytes);
 }
 
-/* Loads an image; with `ptx` the driver compiles it. */
-static tandem_status load_image(td_cuda_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
-{
-    char errors[512] = "";
-    int options[] = {TD_CU_JIT_ERROR_LOG, TD_CU_JIT_ERROR_LOG_BYTES};
-    void *values[] = {errors, (void *)(uintptr_t)sizeof errors};
-    td_cu_result result;
-    void *bytes;
-    const tandem_status status = td_cubin_image(image, &bytes, why, why_bytes);
-
-    if (status)
-        return status;
-    result = TD_CU(stream->device, cuModuleLoadDataEx, &stream->module, bytes, image->ptx ? 2 : 0, options, values);
-    free(bytes);
-    return td_cu_check(stream->device, result, why, why_bytes,
-                       "the kernels for %s_%u do not load%s%s: cuModuleLoadDataEx", image->ptx ? "compute" : "sm",
-                       (unsigned)image->sm, errors[0] ? ": " : "", errors);
-}
-
-static tandem_status load_function(td_cuda_stream *stream, const char *entry, td_cu_function *out, char *why,
-                                   size_t why_bytes)
+static tandem_status load_function(td_cuda_stream *stream, td_cuda_function *f, char *why, size_t why_bytes)
 {
     td_cu_device *device = stream->device;
+    const char *entry = f->entry;
     tandem_status status;
     int registers;
 
-    status = td_cu_check(device, TD_CU(device, cuModuleGetFunction, out, stream->module, entry), why, why_bytes,
-                         "the kernel %s: cuModuleGetFunction", entry);
+    status = td_cu_check(device, TD_CU(device, cuModuleGetFunction, &f->handle, stream->modules[f->image], entry), why,
+                         why_bytes, "the kernel %s: cuModuleGetFunction", entry);
     if (!status && device->table.cuFuncLoad)
-        status =
-            td_cu_check(device, TD_CU(device, cuFuncLoad, *out), why, why_bytes, "the kernel %s: cuFuncLoad", entry);
+        status = td_cu_check(device, TD_CU(device, cuFuncLoad, f->handle), why, why_bytes, "the kernel %s: cuFuncLoad",
+                             entry);
     if (!status) /* makes older drivers load it */
-        status = td_cu_check(device, TD_CU(device, cuFuncGetAttribute, &registers, TD_CU_FUNCTION_REGISTERS, *out), why,
+        status = td_cu_check(device,
+                             TD_CU(device, cuFuncGetAttribute, &registers, TD_CU_FUNCTION_REGISTERS, f->handle), why,
                              why_bytes, "the kernel %s: cuFuncGetAttribute", entry);
     return status;
 }
@@ -139,46 +124,102 @@ static tandem_status find_plain_shared(td_cuda_stream *stream, td_cuda_function 
     return status;
 }
 
-static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *image, char *why, size_t why_bytes)
+/* Only if all of it succeeded is the image loaded. */
+static void unload_image(td_cuda_stream *stream, uint32_t image)
 {
-    const uint32_t sm = stream->device->info.sm;
-    tandem_status status;
+    if (stream->modules[image])
+        TD_CU(stream->device, cuModuleUnload, stream->modules[image]);
+    stream->modules[image] = NULL;
+    for (uint32_t i = 0; i < stream->function_count; i++)
+        if (stream->functions[i].image == image)
+            stream->functions[i].handle = NULL;
+}
 
-    if (!image)
-        image = td_cubin_for_sm(sm, why, why_bytes);
-    if (!image)
-        return TANDEM_ERROR_UNSUPPORTED;
-    status = load_image(stream, image, why, why_bytes);
-    if (status == TANDEM_ERROR_UNSUPPORTED && !image->ptx) {
-        const td_cubin *ptx = NULL, *table;
-        uint32_t count;
+/* Loads a module; of PTX the driver makes one. */
+static tandem_status load_module(td_cuda_stream *stream, uint32_t image, char *why, size_t why_bytes)
+{
+    const td_image *from = &stream->cubin->images[image];
+    const bool ptx = stream->cubin->ptx;
+    char errors[512] = "";
+    int options[] = {TD_CU_JIT_ERROR_LOG, TD_CU_JIT_ERROR_LOG_BYTES};
+    void *values[] = {errors, (void *)(uintptr_t)sizeof errors};
+    td_cu_result result;
+    void *bytes;
+    const tandem_status status = td_cubin_image(stream->cubin, from, &bytes, why, why_bytes);
 
-        table = td_cubins(&count);
-        for (uint32_t i = 0; i < count; i++)
-            if (table[i].ptx && table[i].sm <= sm)
-                ptx = &table[i];
-        if (ptx) {
-            td_logf(&stream->base.log, TD_LOG_WARN, "%s; the driver compiles PTX instead", why);
-            image = ptx;
-            status = load_image(stream, image, why, why_bytes);
-        }
-    }
-    if (!status)
-        status = load_function(stream, "stamp", &stream->stamp, why, why_bytes);
-    for (uint32_t i = 0; !status && i < image->entry_count; i++) {
-        td_cuda_function *f = &stream->functions[stream->function_count];
+    if (status)
+        return status;
+    result = TD_CU(stream->device, cuModuleLoadDataEx, &stream->modules[image], bytes, ptx ? 2 : 0, options, values);
+    free(bytes);
+    if (result)
+        stream->modules[image] = NULL;
+    return td_cu_check(stream->device, result, why, why_bytes,
+                       "the kernels %s for %s_%u do not load%s%s: cuModuleLoadDataEx", from->name,
+                       ptx ? "compute" : "sm", (unsigned)stream->cubin->sm, errors[0] ? ": " : "", errors);
+}
 
-        if (!strcmp(image->entries[i].entry, "stamp"))
+static tandem_status load_image(td_cuda_stream *stream, uint32_t image, char *why, size_t why_bytes)
+{
+    tandem_status status = load_module(stream, image, why, why_bytes);
+
+    for (uint32_t i = 0; !status && i < stream->function_count; i++) {
+        td_cuda_function *f = &stream->functions[i];
+
+        if (f->image != image)
             continue;
-        if (stream->function_count == TD_CUDA_FUNCTIONS)
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "more than %d kernels in one image",
-                           TD_CUDA_FUNCTIONS);
-        f->entry = image->entries[i].entry;
-        status = load_function(stream, f->entry, &f->handle, why, why_bytes);
+        status = load_function(stream, f, why, why_bytes);
         if (!status)
             status = find_plain_shared(stream, f, why, why_bytes);
-        stream->function_count++;
     }
+    if (status)
+        unload_image(stream, image);
+    return status;
+}
+
+/* For a plan that needs it first. The driver may wait for all that is pending while it loads, and that may wait for what the
+ * caller does next: so the stream has to be idle, for which it is given a while. */
+static tandem_status load_on_demand(td_cuda_stream *stream, uint32_t image, char *why, size_t why_bytes)
+{
+    if (!td_cuda_drain(&stream->base, idle_limit_ns))
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY,
+                       "the kernels %s cannot be loaded before what is pending is over: %u ms did not do",
+                       stream->cubin->images[image].name, (unsigned)(idle_limit_ns / 1000000));
+    return load_image(stream, image, why, why_bytes);
+}
+
+static void free_kernels(td_cuda_stream *stream)
+{
+    for (uint32_t i = 0; stream->modules && i < stream->cubin->image_count; i++)
+        unload_image(stream, i);
+    free(stream->modules);
+    free(stream->functions);
+    stream->modules = NULL;
+    stream->functions = NULL;
+    stream->function_count = 0;
+}
+
+static tandem_status list_functions(td_cuda_stream *stream, const td_cubin *cubin, char *why, size_t why_bytes)
+{
+    stream->cubin = cubin;
+    stream->modules = calloc(cubin->image_count, sizeof *stream->modules);
+    stream->functions = calloc(td_cubin_entry_count(cubin), sizeof *stream->functions);
+    if (!stream->modules || !stream->functions)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a list of %u kernels",
+                       (unsigned)td_cubin_entry_count(cubin));
+    for (uint32_t i = 0; i < cubin->image_count; i++)
+        for (uint32_t at = 0; at < cubin->images[i].entry_count; at++)
+            stream->functions[stream->function_count++] =
+                (td_cuda_function){.entry = cubin->images[i].entries[at].entry, .image = i};
+    return TANDEM_OK;
+}
+
+static tandem_status load_images(td_cuda_stream *stream, const td_cubin *cubin, char *why, size_t why_bytes)
+{
+    tandem_status status = list_functions(stream, cubin, why, why_bytes);
+
+    for (uint32_t i = 0; !status && i < cubin->image_count; i++)
+        if (!cubin->images[i].on_demand)
+            status = load_image(stream, i, why, why_bytes);
     return status;
 }
 
@@ -199,6 +240,40 @@ static td_cuda_function *find_function(td_cuda_stream *stream, const char *entry
             return &stream->functions[i];
         }
     return NULL;
+}
+
+static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *cubin, char *why, size_t why_bytes)
+{
+    const uint32_t sm = stream->device->info.sm;
+    const td_cuda_function *stamp;
+    tandem_status status;
+
+    if (!cubin)
+        cubin = td_cubin_for_sm(sm, why, why_bytes);
+    if (!cubin)
+        return TANDEM_ERROR_UNSUPPORTED;
+    status = load_images(stream, cubin, why, why_bytes);
+    if (status == TANDEM_ERROR_UNSUPPORTED && !cubin->ptx) {
+        const td_cubin *ptx = NULL, *table;
+        uint32_t count;
+
+        table = td_cubins(&count);
+        for (uint32_t i = 0; i < count; i++)
+            if (table[i].ptx && table[i].sm <= sm)
+                ptx = &table[i];
+        if (ptx) {
+            td_logf(&stream->base.log, TD_LOG_WARN, "%s; the driver compiles PTX instead", why);
+            free_kernels(stream);
+            status = load_images(stream, ptx, why, why_bytes);
+        }
+    }
+    if (status)
+        return status;
+    stamp = find_function(stream, "stamp");
+    if (!stamp || !stamp->handle)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel stamp is in no image that was loaded");
+    stream->stamp = stamp->handle;
+    return TANDEM_OK;
 }
 
 static bool has_clusters(const td_cu_device *device)
@@ -222,8 +297,13 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
                        entry, (unsigned)record->flags);
     f = is_function(*out, entry) ? *out : find_function(stream, entry);
     if (!f)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is not in the image that was loaded",
-                       entry);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is in no image for %s_%u", entry,
+                       stream->cubin->ptx ? "compute" : "sm", (unsigned)stream->cubin->sm);
+    if (!f->handle) {
+        status = load_on_demand(stream, f->image, why, why_bytes);
+        if (status)
+            return status;
+    }
     *out = f;
     if (record->flags & TD_RECORD_CLUSTER && record->cluster > PORTABLE_CLUSTER && !f->wide_clusters) {
         status = td_cu_check(device, TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_WIDE_CLUSTERS, 1), why,
@@ -430,6 +510,14 @@ bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
     return drained;
 }
 
+/* The host's memory of it alone. */
+static void free_stream(td_cuda_stream *stream)
+{
+    free(stream->modules);
+    free(stream->functions);
+    free(stream);
+}
+
 void td_cuda_destroy(td_stream *base, bool drained)
 {
     td_cuda_stream *stream = (td_cuda_stream *)base;
@@ -440,14 +528,14 @@ void td_cuda_destroy(td_stream *base, bool drained)
 
     if (!drained) {
         if (!atomic_load(&stream->waiters))
-            free(stream);
+            free_stream(stream);
         return;
     }
     while (atomic_load(&stream->waiters)) /* what they wait for has come */
         nanosleep(&nap, NULL);
     if (td_cu_enter(device, why, sizeof why)) {
         td_logf(&base->log, TD_LOG_WARN, "a stream is left behind: %s", why);
-        free(stream);
+        free_stream(stream);
         return;
     }
     for (int i = 0; i < TD_STREAM_PENDING; i++)
@@ -463,8 +551,7 @@ void td_cuda_destroy(td_stream *base, bool drained)
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (streams[i])
             TD_CU(device, cuStreamDestroy, streams[i]);
-    if (stream->module)
-        TD_CU(device, cuModuleUnload, stream->module);
+    free_kernels(stream);
     td_cu_leave(device);
     td_cu_mem_free(device, &stream->words);
     td_cu_mem_free(device, &stream->ring);

@@ -10,12 +10,13 @@
 #include "engine_plugin/exec/stream.h"
 #include "interop/cu/driver.h"
 
-enum { TD_CUDA_FUNCTIONS = 128, TD_CUDA_TRACES = 8 };
+enum { TD_CUDA_TRACES = 8 };
 
 typedef struct td_cuda_function {
     const char *entry; /* in the cubin's table */
     const char *asked; /* the same name, where plans have it */
-    td_cu_function handle;
+    uint32_t image;
+    td_cu_function handle; /* NULL: its image is not loaded */
     uint32_t shared_bytes; /* dynamic, that it may be launched with */
     uint32_t static_bytes;
     bool wide_clusters; /* of more than 8 blocks */
@@ -37,11 +38,12 @@ typedef struct td_cuda_trace {
 typedef struct td_cuda_stream {
     td_stream base;
     td_cu_device *device;
-    td_cu_module module;
     td_cu_stream stream, in, out, urgent; /* records; copies to the device and from it; cancel words */
-    td_cu_function stamp;
-    td_cuda_function functions[TD_CUDA_FUNCTIONS];
+    const td_cubin *cubin;
+    td_cu_module *modules;       /* of its images; NULL: not loaded */
+    td_cuda_function *functions; /* of all its images, one image behind the other */
     uint32_t function_count;
+    td_cu_function stamp;
     td_cu_mem ring;
 
     td_cu_mem words; /* cancel words in the device's memory, by place */

@@ -51,7 +51,8 @@ tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *vie
  * Threads: one caller at a time a stream; what only reads host memory (completed, times, control) from any thread. */
 typedef struct td_stream td_stream;
 
-/* Loads the cubin for the device, once. UNSUPPORTED with the reason if none fits. */
+/* Loads the images for the device, but for those that wait for a plan that needs them. UNSUPPORTED with the reason if there
+ * are none. */
 tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_stream **out, char *why, size_t why_bytes);
 
 /* The same with kernels of the caller's choice (NULL: as above), such as PTX of an older architecture. */
@@ -104,8 +105,9 @@ typedef struct td_stream_submit {
  * TD_PLAN_RECORDS + 4. */
 enum { TD_STREAM_PENDING = 32 };
 
-/* Enqueues wait, records, signal; never blocks on the device. *sequence rises by one with each submit that succeeds.
- * BUSY with TD_STREAM_PENDING pending. Graphs: only a slot whose last submit is finished is used, and only without copies;
+/* Enqueues wait, records, signal; never blocks on the device, but where a plan is the first to need an image that was not
+ * loaded with the stream: then CUDA waits up to a second for the stream to be idle, else BUSY. *sequence rises by one with
+ * each submit that succeeds. BUSY with TD_STREAM_PENDING pending. Graphs: only a slot whose last submit is finished is used, and only without copies;
  * else the kernels are launched one by one. Inline: BUSY while the slot's last submit is pending; commands are recorded
  * anew only where the slot has none with these kernels, parameters and addresses. On failure nothing was enqueued; only
  * DEVICE and LOST may leave a part of it on the stream, followed by the signal where `*signalled` says so, so that the
@@ -152,7 +154,7 @@ tandem_status td_stream_status(td_stream *stream, char *why, size_t why_bytes);
 
 /* Executor `vk_inline`: the same cubins in Vulkan command buffers (VK_NVX_binary_import).
  * Device addresses are those of td_vk_mem.address, and points Vulkan's semaphores. Creation calls td_vk_address_memory(),
- * loads every kernel of the cubin for `sm` that fits, then runs a small plan on `queue` with a data check, and waits for
+ * loads the kernels for `sm` that fit, as a CUDA stream's does, then runs a small plan on `queue` with a data check, and waits for
  * it; UNSUPPORTED, with the reason, if anything is odd, and memory is without addresses again.
  * queue: where td_stream_enqueue() submits, within lock and unlock if they are set. Not VK_NULL_HANDLE: what was never
  * tried on a device is not recorded for it. */

@@ -26,7 +26,6 @@
 #include "interop/vk/table.h"
 
 enum {
-    FUNCTIONS = 128,
     /* Measured on sm_90, driver 580: 48 KB for all blocks of an SM, of which each takes 1 KB for the driver. */
     SHARED_BYTES = 47 * 1024,
     LOCAL_BYTES = 12 * 1024, /* the most that was tried */
@@ -47,7 +46,8 @@ static const uint64_t test_limit_ns = 2000000000u, upload_limit_ns = 10000000000
 
 typedef struct function {
     const td_cubin_entry *entry;
-    VkCuFunctionNVX handle;
+    uint32_t image;
+    VkCuFunctionNVX handle; /* none: its image is not loaded */
 } function;
 
 typedef enum need { NEED_NOTHING = 0, NEED_ORDER = 1, NEED_DATA = 2 } need;
@@ -95,8 +95,8 @@ typedef struct inline_stream {
     td_vk *vk;
     const td_vk_table *fn;
     const td_cubin *cubin;
-    VkCuModuleNVX module;
-    function functions[FUNCTIONS];
+    VkCuModuleNVX *modules; /* of its images; none: not loaded */
+    function *functions;    /* of all its images, one image behind the other, that fit into a command buffer */
     uint32_t function_count;
     VkCuFunctionNVX stamp;
     td_vk_mem memory; /* of the ring */
@@ -131,7 +131,7 @@ static tandem_status vk_fail(inline_stream *s, VkResult result, const char *call
 
 /* Limits. */
 
-static const function *find_function(const inline_stream *s, const char *entry)
+static function *find_function(const inline_stream *s, const char *entry)
 {
     for (uint32_t i = 0; i < s->function_count; i++)
         if (s->functions[i].entry->entry == entry || !strcmp(s->functions[i].entry->entry, entry))
@@ -139,11 +139,11 @@ static const function *find_function(const inline_stream *s, const char *entry)
     return NULL;
 }
 
-static tandem_status check_record(const inline_stream *s, const td_record *record, const function **out, char *why,
+static tandem_status check_record(const inline_stream *s, const td_record *record, function **out, char *why,
                                   size_t why_bytes)
 {
     const char *entry = record->kernel->entry;
-    const function *f = *out = entry ? find_function(s, entry) : NULL;
+    function *f = *out = entry ? find_function(s, entry) : NULL;
     uint64_t threads, warps, registers, shared;
 
 #define REFUSE(...) return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, __VA_ARGS__)
@@ -194,7 +194,7 @@ tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why,
 {
     const inline_stream *s = (const inline_stream *)stream;
     tandem_status status = TANDEM_OK;
-    const function *found;
+    function *found;
 
     for (uint32_t i = 0; i < plan->record_count && status == TANDEM_OK; i++)
         status = check_record(s, &plan->records[i], &found, why, why_bytes);
@@ -255,6 +255,8 @@ static void set_word(const inline_stream *s, uint32_t word, uint32_t value)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
+static tandem_status load_image(inline_stream *s, uint32_t image, char *why, size_t why_bytes);
+
 /* What a submit is to record, as s->wanted; every record is checked before that. */
 static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit, uint64_t control, uint32_t word,
                                 char *why, size_t why_bytes)
@@ -271,9 +273,11 @@ static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
         launch *it = &wanted->launches[i];
-        const function *found;
-        const tandem_status status = check_record(s, record, &found, why, why_bytes);
+        function *found;
+        tandem_status status = check_record(s, record, &found, why, why_bytes);
 
+        if (status == TANDEM_OK && !found->handle)
+            status = load_image(s, found->image, why, why_bytes);
         if (status != TANDEM_OK)
             return status;
         it->handle = found->handle;
@@ -706,6 +710,7 @@ static bool drain(td_stream *stream, uint64_t timeout_ns)
     return !s->timeline || outlast(s, stream->submitted, timeout_ns) != TANDEM_ERROR_BUSY;
 }
 
+static void free_kernels(inline_stream *s);
 static void free_test(inline_stream *s);
 
 static void free_all(inline_stream *s)
@@ -718,12 +723,7 @@ static void free_all(inline_stream *s)
                 s->fn->DestroyCommandPool(device, s->commands[i][j].pool, NULL);
             free(s->commands[i][j].holds);
         }
-    for (uint32_t i = 0; i < s->function_count; i++)
-        s->fn->DestroyCuFunctionNVX(device, s->functions[i].handle, NULL);
-    if (s->stamp)
-        s->fn->DestroyCuFunctionNVX(device, s->stamp, NULL);
-    if (s->module)
-        s->fn->DestroyCuModuleNVX(device, s->module, NULL);
+    free_kernels(s);
     free_test(s);
     td_vk_timeline_destroy(s->vk, &s->timeline);
     td_vk_mem_free(s->vk, &s->memory);
@@ -900,55 +900,113 @@ tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t 
     return status;
 }
 
-/* Creation. */
+/* Kernels. */
 
-static tandem_status load_function(inline_stream *s, const char *entry, VkCuFunctionNVX *out, char *why,
-                                   size_t why_bytes)
+static void unload_image(inline_stream *s, uint32_t image)
 {
-    const VkCuFunctionCreateInfoNVX info = {
-        .sType = VK_STRUCTURE_TYPE_CU_FUNCTION_CREATE_INFO_NVX, .module = s->module, .pName = entry};
-    VkResult result = s->fn->CreateCuFunctionNVX(s->vk->device, &info, NULL, out);
+    for (uint32_t i = 0; i < s->function_count; i++) {
+        function *f = &s->functions[i];
+
+        if (f->image != image || !f->handle)
+            continue;
+        s->fn->DestroyCuFunctionNVX(s->vk->device, f->handle, NULL);
+        f->handle = VK_NULL_HANDLE;
+    }
+    if (s->modules[image])
+        s->fn->DestroyCuModuleNVX(s->vk->device, s->modules[image], NULL);
+    s->modules[image] = VK_NULL_HANDLE;
+}
+
+static tandem_status load_module(inline_stream *s, uint32_t image, char *why, size_t why_bytes)
+{
+    const td_image *from = &s->cubin->images[image];
+    VkCuModuleCreateInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX,
+                                    .dataSize = from->image_bytes};
+    void *bytes;
+    const tandem_status status = td_cubin_image(s->cubin, from, &bytes, why, why_bytes);
+    VkResult result;
+
+    if (status != TANDEM_OK)
+        return status;
+    info.pData = bytes;
+    result = s->fn->CreateCuModuleNVX(s->vk->device, &info, NULL, &s->modules[image]);
+    free(bytes);
+    if (result == VK_SUCCESS)
+        return TANDEM_OK;
+    s->modules[image] = VK_NULL_HANDLE;
+    return vk_fail(s, result, "vkCreateCuModuleNVX", why, why_bytes);
+}
+
+static tandem_status load_function(inline_stream *s, function *f, char *why, size_t why_bytes)
+{
+    const VkCuFunctionCreateInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_FUNCTION_CREATE_INFO_NVX,
+                                            .module = s->modules[f->image],
+                                            .pName = f->entry->entry};
+    VkResult result = s->fn->CreateCuFunctionNVX(s->vk->device, &info, NULL, &f->handle);
     char call[96];
 
     if (result == VK_SUCCESS)
         return TANDEM_OK;
-    *out = VK_NULL_HANDLE;
-    snprintf(call, sizeof call, "vkCreateCuFunctionNVX of %s", entry);
+    f->handle = VK_NULL_HANDLE;
+    snprintf(call, sizeof call, "vkCreateCuFunctionNVX of %s", f->entry->entry);
     return vk_fail(s, result, call, why, why_bytes);
+}
+
+/* With all of its functions, or not at all. */
+static tandem_status load_image(inline_stream *s, uint32_t image, char *why, size_t why_bytes)
+{
+    tandem_status status = load_module(s, image, why, why_bytes);
+
+    for (uint32_t i = 0; i < s->function_count && status == TANDEM_OK; i++)
+        if (s->functions[i].image == image)
+            status = load_function(s, &s->functions[i], why, why_bytes);
+    if (status != TANDEM_OK)
+        unload_image(s, image);
+    return status;
+}
+
+static void free_kernels(inline_stream *s)
+{
+    for (uint32_t i = 0; s->modules && i < s->cubin->image_count; i++)
+        unload_image(s, i);
+    free(s->modules);
+    free(s->functions);
+}
+
+static bool fits(const td_cubin_entry *entry)
+{
+    return entry->shared_bytes <= SHARED_BYTES && entry->local_bytes <= LOCAL_BYTES;
 }
 
 static tandem_status load_kernels(inline_stream *s, char *why, size_t why_bytes)
 {
-    VkCuModuleCreateInfoNVX info = {.sType = VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX,
-                                    .dataSize = s->cubin->image_bytes};
-    void *image;
-    tandem_status status = td_cubin_image(s->cubin, &image, why, why_bytes);
-    VkResult result;
+    const td_cubin *cubin = s->cubin;
+    tandem_status status = TANDEM_OK;
+    const function *stamp;
 
-    if (status)
+    s->modules = calloc(cubin->image_count, sizeof *s->modules);
+    s->functions = calloc(td_cubin_entry_count(cubin), sizeof *s->functions);
+    if (!s->modules || !s->functions)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for a list of %u kernels",
+                       (unsigned)td_cubin_entry_count(cubin));
+    for (uint32_t i = 0; i < cubin->image_count; i++)
+        for (uint32_t at = 0; at < cubin->images[i].entry_count; at++)
+            if (fits(&cubin->images[i].entries[at]))
+                s->functions[s->function_count++] =
+                    (function){.entry = &cubin->images[i].entries[at], .image = i};
+    for (uint32_t i = 0; i < cubin->image_count && status == TANDEM_OK; i++)
+        if (!cubin->images[i].on_demand)
+            status = load_image(s, i, why, why_bytes);
+    if (status != TANDEM_OK)
         return status;
-    info.pData = image;
-    result = s->fn->CreateCuModuleNVX(s->vk->device, &info, NULL, &s->module);
-    free(image);
-    if (result != VK_SUCCESS) {
-        s->module = VK_NULL_HANDLE;
-        return vk_fail(s, result, "vkCreateCuModuleNVX", why, why_bytes);
-    }
-    status = load_function(s, "stamp", &s->stamp, why, why_bytes);
-    for (uint32_t i = 0; status == TANDEM_OK && i < s->cubin->entry_count; i++) {
-        const td_cubin_entry *entry = &s->cubin->entries[i];
-        function *f = &s->functions[s->function_count];
-
-        if (!strcmp(entry->entry, "stamp") || entry->shared_bytes > SHARED_BYTES || entry->local_bytes > LOCAL_BYTES)
-            continue;
-        if (s->function_count == FUNCTIONS)
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "more than %d kernels in one image", FUNCTIONS);
-        status = load_function(s, entry->entry, &f->handle, why, why_bytes);
-        f->entry = entry;
-        s->function_count += status == TANDEM_OK;
-    }
-    return status;
+    stamp = find_function(s, "stamp");
+    if (!stamp || !stamp->handle)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel stamp is in no image that was loaded");
+    s->stamp = stamp->handle;
+    return TANDEM_OK;
 }
+
+/* Creation. */
 
 /* One submit at creation; it is waited for. */
 static tandem_status run(inline_stream *s, const td_stream_submit *submit, char *why, size_t why_bytes)

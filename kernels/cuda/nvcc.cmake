@@ -1,23 +1,25 @@
-# Compiles kernels.cu into IMAGE, ".../sm_<arch>.cubin" or ".../compute_<arch>.ptx", and packs it as IMAGE.gz. What ptxas says
-# goes to IMAGE.log, and behind it PTX's entries and the image's size. KEEP: the image itself stays as well.
+# Compiles SOURCE into IMAGE, ".../NAME.sm_<arch>.cubin" or ".../NAME.compute_<arch>.ptx", and packs it as IMAGE.gz. What it
+# includes goes to IMAGE.d; what ptxas says to IMAGE.log, and behind it PTX's entries and the image's size. KEEP: the image
+# itself stays as well.
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -D NVCC=... -D ROOT=<project> -D IMAGE=... -D KEEP=ON -P nvcc.cmake
+# cmake -D NVCC=... -D ROOT=<project> -D SOURCE=<below ROOT> -D IMAGE=... -D KEEP=ON -P nvcc.cmake
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(arch ${IMAGE} NAME_WLE)
+string(REGEX REPLACE "^.*\\." "" arch ${arch})
 if(IMAGE MATCHES "\\.ptx$")
     set(kind -ptx)
 else()
     set(kind -cubin -Xptxas -v)
 endif()
 execute_process(
-    COMMAND ${NVCC} ${kind} -arch=${arch} -O3 -std=c++17 -Werror all-warnings -I. -Iinterop/include
-        kernels/cuda/kernels.cu -o ${IMAGE}
+    COMMAND ${NVCC} ${kind} -arch=${arch} -O3 -std=c++17 -Werror all-warnings -I${ROOT} -I${ROOT}/interop/include
+        -MMD -MF ${IMAGE}.d -MT ${IMAGE}.gz ${ROOT}/${SOURCE} -o ${IMAGE}
     WORKING_DIRECTORY ${ROOT} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
 file(WRITE ${IMAGE}.log "${text}")
 if(result)
     file(REMOVE ${IMAGE})
-    message(FATAL_ERROR "nvcc failed for ${arch}:\n${text}")
+    message(FATAL_ERROR "nvcc failed for ${SOURCE}, ${arch}:\n${text}")
 endif()
 if(IMAGE MATCHES "\\.ptx$")
     file(STRINGS ${IMAGE} entries REGEX "\\.entry ")

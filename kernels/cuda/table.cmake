@@ -1,19 +1,24 @@
-# Writes TABLE, a C file with td_cubins(): the bytes of IMAGES, from IMAGE.gz, and what IMAGE.log says about each entry.
+# Writes TABLE, a C file with td_cubins(): what IMAGE.log says about the entries of each of IMAGES (NAME.ARCH.cubin,
+# NAME.ARCH.ptx), and where the bytes of IMAGE.gz are (CMakeLists.txt). ON_DEMAND: names of those that executors load when
+# they are needed.
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -D "IMAGES=a;b" -D TABLE=... -P table.cmake
+# cmake -D "IMAGES=a;b" -D "ON_DEMAND=a" -D TABLE=... -P table.cmake
 cmake_minimum_required(VERSION 3.25)
 set(blobs "")
 set(entries "")
-set(rows "")
+set(archs "")
 foreach(image IN LISTS IMAGES)
+    get_filename_component(image_name ${image} NAME_WE)
     get_filename_component(arch ${image} NAME_WLE)
-    string(REGEX REPLACE "[^0-9]" "" sm ${arch})
-    string(APPEND blobs "BLOB(${arch}, \"${image}.gz\")\n")
-    string(APPEND entries "static const td_cubin_entry entries_${arch}[] = {\n")
+    string(REGEX REPLACE "^.*\\." "" arch ${arch})
+    list(APPEND archs ${arch})
+    set(id ${image_name}_${arch})
+    string(APPEND blobs "extern const unsigned char blob_${id}[] __attribute__((visibility(\"hidden\")));\n")
+    string(APPEND entries "static const td_cubin_entry entries_${id}[] = {\n")
     set(entry_count 0)
     if(image MATCHES "\\.ptx$") # registers are known once the driver has compiled it
-        set(ptx true)
+        set(ptx_${arch} true)
         file(STRINGS ${image}.log lines REGEX "\\.entry ")
         foreach(line IN LISTS lines)
             string(REGEX REPLACE ".*\\.entry ([A-Za-z0-9_]+).*" "\\1" name "${line}")
@@ -21,7 +26,7 @@ foreach(image IN LISTS IMAGES)
             math(EXPR entry_count "${entry_count} + 1")
         endforeach()
     else()
-        set(ptx false)
+        set(ptx_${arch} false)
         set(local 0)
         file(STRINGS ${image}.log lines)
         foreach(line IN LISTS lines)
@@ -50,20 +55,30 @@ foreach(image IN LISTS IMAGES)
     file(STRINGS ${image}.log image_bytes REGEX "^image of [0-9]+ bytes$")
     string(REGEX REPLACE "[^0-9]" "" image_bytes "${image_bytes}")
     file(SIZE ${image}.gz bytes)
-    string(APPEND rows
-        "        {${sm}, ${ptx}, blob_${arch}, ${bytes}, ${image_bytes}, entries_${arch}, ${entry_count}},\n")
+    set(when false)
+    if(image_name IN_LIST ON_DEMAND)
+        set(when true)
+    endif()
+    string(APPEND images_${arch}
+        "    {\"${image_name}\", ${when}, blob_${id}, ${bytes}, ${image_bytes}, entries_${id}, ${entry_count}},\n")
+    math(EXPR image_count_${arch} "0${image_count_${arch}} + 1")
+endforeach()
+set(images "")
+set(rows "")
+list(REMOVE_DUPLICATES archs)
+foreach(arch IN LISTS archs)
+    string(REGEX REPLACE "[^0-9]" "" sm ${arch})
+    string(APPEND images "static const td_image images_${arch}[] = {\n${images_${arch}}};\n")
+    string(APPEND rows "        {${sm}, ${ptx_${arch}}, images_${arch}, ${image_count_${arch}}},\n")
 endforeach()
 
 set(text [=[
 /* Made by kernels/cuda/table.cmake. */
 #include "kernels/ops.h"
 
-#define BLOB(name, path)                                                                                     \
-    extern const unsigned char blob_##name[] __attribute__((visibility("hidden")));                          \
-    __asm__(".pushsection .rodata\n.globl blob_" #name "\n.hidden blob_" #name "\nblob_" #name              \
-            ":\n.incbin \"" path "\"\n.popsection");
 @blobs@
 @entries@
+@images@
 __attribute__((visibility("default"))) const td_cubin *td_cubins(uint32_t *count)
 {
     static const td_cubin table[] = {

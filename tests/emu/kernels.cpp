@@ -4,4 +4,10 @@
  */
 #include "tests/emu/builtins.h"
 
-#include "kernels/cuda/kernels.cu"
+#include "kernels/attention/cuda/attention_dump.cu"
+#include "kernels/attention/cuda/attention_mma.cu"
+#include "kernels/attention/cuda/attention_prepare.cu"
+#include "kernels/attention/cuda/attention_wgmma_8b.cu"
+#include "kernels/attention/cuda/attention_wgmma_f16.cu"
+#include "kernels/cuda/common.cu"
+#include "kernels/cuda/probe.cu"

@@ -1,4 +1,4 @@
-/* The warps that fetch for a team of attn_f16_wgmma_teams.cu: Q K(0) K(1) V(0) K(2) V(1) ... of its tiles into its rings of
+/* The warps that fetch for a team of attn_f16_wgmma_teams.cuh: Q K(0) K(1) V(0) K(2) V(1) ... of its tiles into its rings of
  * stages for K and V. As attn_f16_wgmma's, but for registers, which are few: places in rings are counts.
  *
  * SPDX-License-Identifier: Apache-2.0

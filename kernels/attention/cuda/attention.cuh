@@ -18,8 +18,8 @@
 #include <cuda_fp16.h>
 
 #include "softmax.cuh"
-#include "tensor.cuh"
-#include "tile.cuh"
+#include "kernels/cuda/tensor.cuh"
+#include "kernels/cuda/tile.cuh"
 
 namespace td {
 

@@ -9,7 +9,7 @@
 
 #include <math_constants.h>
 
-#include "tile.cuh"
+#include "kernels/cuda/tile.cuh"
 
 namespace td {
 

@@ -12,12 +12,14 @@
  *
  * All sums are made in the order that params.h names, so the CPU twin gets the same bits.
  */
+#pragma once
+
 #include <math_constants.h>
 
 #include <type_traits>
 
-#include "ptx.cuh"
-#include "tensor.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tensor.cuh"
 
 namespace td {
 

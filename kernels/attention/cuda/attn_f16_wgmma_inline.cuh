@@ -38,9 +38,11 @@
  * Shared bytes: TD_F16_INLINE_SHARED_BYTES(d). Registers: 152 of a thread that computes and 56 of one that fetches, at
  * d80 and d96 144 and 80; of the short blocks 216 and 72, at d80 208 and 88.
  */
+#pragma once
+
 #include "f16.cuh"
 #include "kernels/ring_single.h"
-#include "ring.cuh"
+#include "kernels/cuda/ring.cuh"
 
 #if TD_HAVE_WGMMA
 
@@ -485,16 +487,4 @@ template <class T> __device__ __forceinline__ void attend_f16_ring(const td_para
                         false)                                                                                       \
     TD_F16_INLINE_ENTRY(attn_bf16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups,                     \
                         TD_F16_INLINE_SLOTS(d), true)
-#ifdef TD_F16_INLINE_VARIANTS
-TD_F16_INLINE_VARIANTS
-#else
-TD_F16_INLINE_ENTRIES(, 64, TD_F16_INLINE_GROUPS)
-TD_F16_INLINE_ENTRIES(, 80, TD_F16_INLINE_GROUPS)
-TD_F16_INLINE_ENTRIES(, 96, TD_F16_INLINE_GROUPS)
-TD_F16_INLINE_ENTRIES(, 128, TD_F16_INLINE_GROUPS)
-TD_F16_INLINE_ENTRIES(_short, 64, TD_F16_INLINE_GROUPS - 1)
-TD_F16_INLINE_ENTRIES(_short, 80, TD_F16_INLINE_GROUPS - 1)
-TD_F16_INLINE_ENTRIES(_short, 96, TD_F16_INLINE_GROUPS - 1)
-TD_F16_INLINE_ENTRIES(_short, 128, TD_F16_INLINE_GROUPS - 1)
-#endif
 #endif

@@ -19,11 +19,13 @@
  * Where a base is far (params.h) each step does so. A score of -infinity is one of a bad row of Q or K, which P, being 0, does
  * not show: see F16Consumer::trace().
  * Shared bytes: TD_F16_SHARED_BYTES(d), 193 KB at d128. Registers: 232 of a thread that computes and 40 of one that fetches.
- * Head dim 64 has blocks of its own: attn_f16_wgmma_teams.cu. H200, batch 4, 32 heads, 4096 x 4096, at its full power: d128
+ * Head dim 64 has blocks of its own: attn_f16_wgmma_teams.cuh. H200, batch 4, 32 heads, 4096 x 4096, at its full power: d128
  * 1.83 ms (600 TFLOPS).
  * A bad V (NaN or infinity) makes the rows NaN that attend to it, and no others: where the mask cuts a step, those that
  * fetch look for such keys, clear them and say where the first one is.
  */
+#pragma once
+
 #include "f16.cuh"
 
 #if TD_HAVE_WGMMA
@@ -368,11 +370,4 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
 #define TD_F16_ENTRIES(dim)                                                                                          \
     TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), false)             \
     TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), true)
-#ifdef TD_F16_VARIANTS
-TD_F16_VARIANTS
-#else
-TD_F16_ENTRIES(80)
-TD_F16_ENTRIES(96)
-TD_F16_ENTRIES(128)
-#endif
 #endif

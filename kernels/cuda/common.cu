@@ -1,12 +1,24 @@
-/* `claim`: who has won, the device or a host that has given the job up. `commit`: the output to where it belongs.
+/* What stands around every plan.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * claim   one thread, two words across PCIe: some 2 us        commit   reads and writes O once, at the memory's speed
+ * stamp    the time on the GPU and a submit's sequence number, in pinned host memory: one thread
+ * claim    who has won, the device or a host that has given the job up: one thread, two words across PCIe, some 2 us
+ * commit   the output to where it belongs: reads and writes O once, at the memory's speed
  * See params.h.
  */
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/params.h"
 #include "tandem/types.h"
+
+extern "C" __global__ void stamp(const __grid_constant__ td_params_stamp p)
+{
+    td::st_sys_v2_u64(p.end ? &p.slot->end_ns : &p.slot->begin_ns, td::globaltimer(), p.sequence);
+    if (!p.completed)
+        return;
+    __threadfence_system();
+    *(volatile uint64_t *)p.completed = p.sequence;
+}
 
 extern "C" __global__ void claim(const __grid_constant__ td_params_claim p)
 {

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind fused.cu, whose words it uses.
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind fused.cuh, whose words it uses.
  * At such sizes what counts is the time of one block: many warps hide each other's waits, so a lane has only 64 or 128 bytes
  * of one tensor, in registers; and instructions are few, since a multiprocessor fetches them anew. A lane's rows are those
  * whose results need each other:
@@ -17,6 +17,10 @@
  *
  * Values that are not finite are rare: extremes show whether there is one, and only then is it looked for.
  */
+#pragma once
+
+#include "fused.cuh"
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 namespace td {

@@ -13,6 +13,8 @@
  * `attn_8b_wgmma_dump` is the short one for tests, with S, P and R written out.
  * Times: kernels/NOTES.md.
  */
+#pragma once
+
 #include "hopper.cuh"
 
 #if TD_HAVE_WGMMA
@@ -168,16 +170,4 @@ template <class T> __device__ __forceinline__ void attend_walk(const td_params_a
     {                                                                                                          \
         td::attend_walk<td::HopperTile<dim, int(TD_HOPPER_GROUPS(dim)), false, 1, true>>(p);                   \
     }
-TD_WALK_ENTRY(32)
-TD_WALK_ENTRY(64)
-TD_WALK_ENTRY(96)
-TD_WALK_ENTRY(128)
-TD_SPLIT_ENTRY(attn_8b_wgmma_split, 32, TD_HOPPER_SPLITS(32))
-TD_SPLIT_ENTRY(attn_8b_wgmma_split, 64, TD_HOPPER_SPLITS(64))
-TD_SPLIT_ENTRY(attn_8b_wgmma_split, 96, TD_HOPPER_SPLITS(96))
-TD_SPLIT_ENTRY(attn_8b_wgmma_split, 128, TD_HOPPER_SPLITS(128))
-TD_SPLIT_ENTRY(attn_8b_wgmma_pair, 64, 2)
-TD_HOPPER_ENTRIES(attn_8b_wgmma, 0, false)
-TD_HOPPER_ENTRIES(attn_8b_wgmma_short, 1, false)
-TD_HOPPER_ENTRIES(attn_8b_wgmma_dump, 1, true)
 #endif

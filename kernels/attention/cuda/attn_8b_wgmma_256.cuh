@@ -14,6 +14,8 @@
  *   k[4]   64 keys each: two parts of 128 bytes a row, of 64 rows, swizzled. Key half h lies in slot h % 4
  *   v[3]   256 channels and 8 of ones x 128 keys. V of step i lies in slot (i + 1) % 3: step -1 has one, which is empty
  */
+#pragma once
+
 #include "hopper.cuh"
 
 #if TD_HAVE_WGMMA
@@ -435,6 +437,4 @@ template <class T> __device__ __forceinline__ void attend_hopper_256(const td_pa
         if (!td::cancelled(p.cancel))                                                              \
             td::attend_hopper_256<td::HopperTile256<dump>>(p);                                     \
     }
-TD_HOPPER_256_ENTRY(attn_8b_wgmma, false)
-TD_HOPPER_256_ENTRY(attn_8b_wgmma_dump, true)
 #endif

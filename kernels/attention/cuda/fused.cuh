@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prologue.cu, whose functions
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prologue.cuh, whose functions
  * for groups and scales it uses. A block has a set of tiles in registers, each thread eight channels of four rows as
  * they lie in memory: so 32 KB of loads are under way at once, and a step over them is few instructions. At small sizes
  * what counts is the time of one block, and that is the latency of loads and of fetching instructions.
@@ -16,12 +16,15 @@
  * for. Shared memory of both, all of it dynamic: the stage (in turn sums or maxima of chunks, rows, V's codes), what
  * threads tell each other, and where `ahead` says so the set after the one in registers.
  */
+#pragma once
+
 #include <math_constants.h>
 
 #include <type_traits>
 
-#include "ptx.cuh"
-#include "tensor.cuh"
+#include "prologue.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tensor.cuh"
 
 namespace td {
 

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prepare_head.cu, whose words it uses:
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prepare_head.cuh, whose words it uses:
  * a block has tiles of K and V in registers as there.
  *
  *   prepare_q      Q; clears the counters of
@@ -11,6 +11,10 @@
  *                  then to give them up. The last block of a head's stats makes totals of them. Blocks start in the order of
  *                  their numbers, so that those waited for run.
  */
+#pragma once
+
+#include "prepare_head.cuh"
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 namespace td {

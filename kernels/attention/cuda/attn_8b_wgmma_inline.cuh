@@ -50,8 +50,10 @@
  * Threads: TD_HOPPER_THREADS(groups). Registers of a thread that computes: 232, 160 or 112 with 2, 3 or 4 warpgroups.
  * Shared bytes: TD_HOPPER_INLINE_SHARED_BYTES(d, groups, splits), at most 47968 of 48128.
  */
+#pragma once
+
 #include "hopper.cuh"
-#include "ring.cuh"
+#include "kernels/cuda/ring.cuh"
 
 #if TD_HAVE_WGMMA
 
@@ -792,18 +794,12 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
 
 } // namespace td
 
-#ifndef DIM
 #define TD_INLINE_ENTRY(name, dim, groups)                                                                    \
     extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(groups), 1)                                \
         name##_d##dim(const __grid_constant__ td_params_attention p)                                          \
     {                                                                                                         \
         td::attend_ring<td::ring::Tile<dim, int(groups)>>(p);                                                 \
     }
-extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_INLINE_GROUPS(64u)), 1)
-    attn_8b_wgmma_inline_pair_d64(const __grid_constant__ td_params_attention p)
-{
-    td::attend_ring<td::ring::Tile<64, int(TD_HOPPER_INLINE_GROUPS(64u)), 2>>(p);
-}
 #define TD_INLINE_SPLIT_ENTRY(dim)                                                                             \
     extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_INLINE_SPLITS(dim)), 1)           \
         attn_8b_wgmma_inline_split_d##dim(const __grid_constant__ td_params_attention p)                       \
@@ -811,17 +807,4 @@ extern "C" __global__ void __launch_bounds__(TD_HOPPER_THREADS(TD_HOPPER_INLINE_
         constexpr int splits = int(TD_HOPPER_INLINE_SPLITS(dim));                                              \
         td::attend_ring<td::ring::Tile<dim, splits, splits>>(p);                                               \
     }
-TD_INLINE_SPLIT_ENTRY(32)
-TD_INLINE_SPLIT_ENTRY(64)
-TD_INLINE_SPLIT_ENTRY(96)
-TD_INLINE_SPLIT_ENTRY(128)
-TD_INLINE_ENTRY(attn_8b_wgmma_inline, 32, TD_HOPPER_INLINE_GROUPS(32u))
-TD_INLINE_ENTRY(attn_8b_wgmma_inline, 64, TD_HOPPER_INLINE_GROUPS(64u))
-TD_INLINE_ENTRY(attn_8b_wgmma_inline, 96, TD_HOPPER_INLINE_GROUPS(96u))
-TD_INLINE_ENTRY(attn_8b_wgmma_inline, 128, TD_HOPPER_INLINE_GROUPS(128u))
-TD_INLINE_ENTRY(attn_8b_wgmma_inline_short, 32, TD_HOPPER_INLINE_FEW)
-TD_INLINE_ENTRY(attn_8b_wgmma_inline_short, 64, TD_HOPPER_INLINE_FEW)
-TD_INLINE_ENTRY(attn_8b_wgmma_inline_short, 96, TD_HOPPER_INLINE_FEW)
-TD_INLINE_ENTRY(attn_8b_wgmma_inline_short, 128, TD_HOPPER_INLINE_FEW)
-#endif
 #endif

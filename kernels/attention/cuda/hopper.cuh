@@ -41,8 +41,8 @@
 
 #include <math_constants.h>
 
-#include "tensor.cuh"
-#include "tile.cuh"
+#include "kernels/cuda/tensor.cuh"
+#include "kernels/cuda/tile.cuh"
 
 #if TD_HAVE_WGMMA
 
