@@ -9,8 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/choice.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/tuning.h"
+#include "kernels/target.h"
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 

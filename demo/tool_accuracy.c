@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A row is a mode of the product, run as a session runs it, or a variant of it (kernels/cpu/variants.h). Every row of a
+ * A row is a mode of the product, run as a session runs it, or a variant of it (kernels/attention/cpu/variants.h). Every row of a
  * table sees the same heads. As in the paper a layer's output counts as one vector when it is compared with float64,
  * and the average is that of the layers; the worst is that of the single heads.
  */

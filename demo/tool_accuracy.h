@@ -6,7 +6,7 @@
 #define TD_TOOL_ACCURACY_H
 
 #include "demo/tool.h"
-#include "kernels/cpu/variants.h"
+#include "kernels/attention/cpu/variants.h"
 
 /* How synthetic Q, K, V are made, one head: (offset of the channel + token's norm * N(0, 1)), rounded to fp16.
  *   offsets of Q and K   sign * size * exp(spread * N(0, 1)), every channel its own: outlier channels are its tail, the

@@ -66,7 +66,7 @@ json_t *bench_report(const char *bench, const char *device, const char *driver);
 /* Writes and drops a report; a line on stderr and TOOL_FAILED where that fails. path NULL: only drops it. */
 int bench_save(json_t *report, const char *path);
 
-/* Microseconds of our own kernels, for `tandem tune`, in the order of kernels/choice.h; 0: not measured. */
+/* Microseconds of our own kernels, for `tandem tune`, in the order of kernels/attention/tuning.h; 0: not measured. */
 typedef struct bench_times {
     double kernel[TD_CHOICE_COSTS], whole[TD_CHOICE_COSTS]; /* whole: with the prologue; 0 if there is none */
 } bench_times;

@@ -9,7 +9,7 @@
 
 #include "demo/tool.h"
 #include "interop/base.h"
-#include "kernels/params.h"
+#include "kernels/attention/params.h"
 
 static uint64_t element_bytes(const char *dtype)
 {

@@ -19,7 +19,7 @@
 #include "demo/tool_daemon.h"
 #include "demo/tool_survey.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 /* clang-format off */
 const char *const tool_doctor_help =

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "demo/tool_accuracy.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/ops.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/target.h"
 
 /* How often each INT4 code occurs in Q: [15], -7 first. */
 static json_t *histogram(const td_head *head, uint32_t smooth)

@@ -7,7 +7,7 @@
 
 #include "demo/tool_survey.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 /* clang-format off */
 const char *const tool_info_help =

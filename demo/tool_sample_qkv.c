@@ -8,7 +8,7 @@
 
 #include "demo/tool_accuracy.h"
 #include "interop/base.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 #include "tandem/tandem.h"
 
 /* clang-format off */

@@ -9,7 +9,7 @@
 
 #include "demo/tool_accuracy.h"
 #include "engine_plugin/exec/exec.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 #include "tandem/tandem.h"
 
 #define CHANNELS_AND_TOKENS                                                                             \

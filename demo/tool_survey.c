@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 enum { FEATURE_BYTES = 1024 };
 

@@ -28,7 +28,7 @@ const char *const tool_tune_help =
     "one of f16, 8b and 4b that is the fastest from fp16 or bf16 tensors to the output; without such a file\n"
     "it goes by a table that came with this build, if there is one for the GPU, or else by a rule: 8b from\n"
     "256 keys on, f16 below; on Hopper, where f16 needs no prologue, 8b where its kernel is estimated to save\n"
-    "more than its prologue costs (kernels/choice.h: with 128 heads from about 1400 queries and keys on for\n"
+    "more than its prologue costs (kernels/attention/tuning.h: with 128 heads from about 1400 queries and keys on for\n"
     "head dim 128, 1700 for 64, with a causal mask 2700 and 3600).\n"
     "\n"
     "  --out F      where the file goes; default $XDG_CONFIG_HOME/tandem/tuning.json, or\n"
@@ -52,7 +52,7 @@ const char *const tool_tune_help =
     "keys, few is the kernel with 16 queries.\n"
     "Nobody looks for the file: a session is given its text (tandem_session_desc.tuning), `tandem bench attention\n"
     "--tuning F` goes by it, `tandem info --tuning F` says whether sessions here do, tandemd has a key `tuning`. It\n"
-    "holds for the GPU that it names. kernels/choice_ship.py F puts it into the next build for such GPUs.\n";
+    "holds for the GPU that it names. kernels/attention/tuning_ship.py F puts it into the next build for such GPUs.\n";
 /* clang-format on */
 
 bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes)

@@ -10,23 +10,6 @@
 
 #include "kernels/params.h"
 
-/* The compiler's word for the parameter blocks of today; td_build_record() looks at whatever else comes. */
-#define FITS(type) \
-    _Static_assert(sizeof(td_params_##type) <= TD_PARAM_BYTES, "a record has no room for td_params_" #type)
-FITS(mean_partial);
-FITS(mean_final);
-FITS(amax_partial);
-FITS(quant_qk);
-FITS(quant_v);
-FITS(delta_s);
-FITS(stats);
-FITS(quantise);
-FITS(prepare);
-FITS(attention);
-FITS(attention_f16);
-FITS(claim);
-FITS(commit);
-
 td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes)
 {
     if (!wanted)

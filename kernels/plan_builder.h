@@ -8,7 +8,8 @@
 #ifndef TANDEM_KERNELS_PLAN_BUILDER_H
 #define TANDEM_KERNELS_PLAN_BUILDER_H
 
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 
 enum { TD_MOST_BLOCKS = 0x7fffffff, TD_SCRATCH_ALIGN = 256 };
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 #include "kernels/params.h"
 
 static void probe(const void *params, const td_block *at, bool e4m3)

@@ -5,7 +5,7 @@
 #ifndef TANDEM_KERNELS_PROBE_H
 #define TANDEM_KERNELS_PROBE_H
 
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 typedef enum td_probe_unit {
     TD_PROBE_WGMMA_E4M3 = 0, /* wgmma m64n8k32: sm_90a alone */

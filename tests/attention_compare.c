@@ -16,7 +16,7 @@
 
 #include "interop/base.h"
 #include "interop/os/thread_pool.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 
 static bool same_float(float a, float b)
 {

@@ -5,7 +5,8 @@
 #ifndef TD_TESTS_ATTENTION_UTIL_H
 #define TD_TESTS_ATTENTION_UTIL_H
 
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 
 /* A tensor in host memory that the tensor owns; view.mem and view.offset_bytes stay 0. */
 typedef struct tu_tensor {

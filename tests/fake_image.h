@@ -5,7 +5,7 @@
 #ifndef TANDEM_TEST_FAKE_IMAGE_H
 #define TANDEM_TEST_FAKE_IMAGE_H
 
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 /* What a driver must be given of it, with its 0. */
 extern const char fake_image_text[12];

@@ -9,7 +9,8 @@
 #define TANDEM_TEST_FAKE_NVX_H
 
 #include "interop/vk/table.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 #include "tests/vk_util.h"
 
 typedef struct fake_nvx {

@@ -14,7 +14,8 @@
 
 #include "interop/cu/driver.h"
 #include "interop/vk/table.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 
 /* What may fail; or'ed. A look-up fails by finding nothing. */
 typedef enum fault_kind {

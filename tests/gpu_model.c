@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/params.h"
+#include "kernels/attention/params.h"
 
 /* By head dim 64, 80, 96, 128: a step of 128 keys for 64 rows of F16's blocks, of those whose warpgroups share keys; of 8B's
  * of most warpgroups, of fewer, of those that share. */

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * It judges the estimates of kernels/choice.c and shares nothing with them but the plans. Its numbers are the least squares
+ * It judges the estimates of kernels/attention/tuning.c and shares nothing with them but the plans. Its numbers are the least squares
  * of the logarithms over some 1460 times of the table that is shipped for the H200 (kernels and prologues, up to 128 heads of
  * 32768 keys) and the kernels of tests/measured/h200-attention-whole.json; test_choice says how far it is from both. What
  * nobody has measured: tiles that see no keys, which are taken to last as long as their Q and O take to come and go.
@@ -11,7 +11,8 @@
 #ifndef TD_TESTS_GPU_MODEL_H
 #define TD_TESTS_GPU_MODEL_H
 
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 
 typedef struct gpu_model {
     uint32_t multiprocessors; /* 0: an H200's */

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 
 enum { MOST_PLACES = 128 };
 

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/variants.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/attention/cpu/variants.h"
 #include "tests/attention_util.h"
 
 static uint32_t cases = 60;

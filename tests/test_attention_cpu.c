@@ -17,8 +17,8 @@
 #include <time.h>
 
 #include "engine_plugin/exec/exec.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/params.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/attention/params.h"
 #include "tests/attention_util.h"
 
 static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};

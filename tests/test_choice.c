@@ -13,9 +13,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "kernels/choice.h"
-#include "kernels/ops.h"
-#include "kernels/params.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/params.h"
+#include "kernels/attention/tuning.h"
+#include "kernels/target.h"
 #include "tests/gpu_model.h"
 
 static tandem_attention op_of(uint32_t batch, uint32_t heads, uint32_t kv_heads, uint32_t q_len, uint32_t kv_len,
@@ -635,7 +636,7 @@ static void test_plans(void **state)
     assert_int_equal(td_choice_rule(&few), TANDEM_PRECISION_F16);
     few.kv_len = 256;
     assert_int_equal(td_choice_rule(&few), TANDEM_PRECISION_8B);
-    /* The rule where F16 needs no prologue: from which n on it is always 8B, as choice.h and the help say. */
+    /* The rule where F16 needs no prologue: from which n on it is always 8B, as tuning.h and the help say. */
     target.choice = NULL;
     static const struct {
         uint32_t dim, causal, from;

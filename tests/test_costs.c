@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "engine_plugin/daemon/daemon.h"
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 static uint32_t below(uint64_t *state, uint32_t n)
 {

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 enum { TEXT_BYTES = 20000, PACKED_BYTES = 24000 };
 

@@ -32,7 +32,7 @@
 #include <cmocka.h>
 
 #include "engine_plugin/exec/exec.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 #include "kernels/probe.h"
 #include "tests/attention_compare.h"
 #include "tests/vk_util.h"

@@ -16,7 +16,8 @@
 #include "demo/options.h"
 #include "demo/probe.h"
 #include "demo/scene.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 
 enum { BATCH = 3, Q_LEN = 40, KV_LEN = 70, DIM = 32, WIDTH = 48, HEIGHT = 32 };
 

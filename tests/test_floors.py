@@ -10,7 +10,7 @@ import tempfile
 # Room -> the rooms that it may see besides itself. The first pattern that matches a path decides its room.
 GROUND = {"types", "base", "os"}
 SHARING = GROUND | {"vk", "cu", "wire"}
-MATH = GROUND | {"math", "cpu", "cuda"}
+MATH = GROUND | {"math", "cpu", "cuda", "attention"}
 PUBLIC = {"types", "public"}
 ROOMS = [
     ("interop/include/", "types", set()),
@@ -20,7 +20,8 @@ ROOMS = [
     ("interop/cu/", "cu", GROUND),
     ("interop/wire/", "wire", GROUND),
     ("kernels/cpu/", "cpu", GROUND | {"math"}),
-    ("kernels/cuda/", "cuda", GROUND | {"math"}),
+    ("kernels/cuda/", "cuda", GROUND | {"math", "attention"}),
+    ("kernels/attention/", "attention", MATH),
     ("kernels/model/", "model", MATH),
     ("kernels/", "math", MATH),
     ("engine_plugin/include/", "public", PUBLIC),
@@ -106,6 +107,7 @@ def prove_that_it_can_fail():
         "interop/cu/cu.h": '#include "interop/base.h"\n',
         "kernels/plan.h": "",
         "kernels/cpu/cpu.h": '#include "kernels/plan.h"\n#include "interop/os/threads.h"\n',
+        "kernels/attention/op.h": '#include "kernels/cpu/cpu.h"\n',
         "kernels/cuda/x.cuh": '#include "kernels/plan.h"\n#include <cuda_fp16.h>\n',
         "kernels/model/lm.h": '#include "kernels/plan.h"\n',
         "engine_plugin/include/tandem/tandem.h": '#include "tandem/types.h"\n',
@@ -128,6 +130,8 @@ def prove_that_it_can_fail():
         ("kernels/plan.h", '#  include "kernels/model/lm.h"'),
         ("kernels/cpu/cpu.h", '#include "../cuda/x.cuh"'),
         ("kernels/cpu/cpu.h", '#include "tandem/tandem.h"'),
+        ("kernels/cpu/cpu.h", '#include "kernels/attention/op.h"'),
+        ("kernels/attention/op.h", '#include "kernels/model/lm.h"'),
         ("kernels/model/lm.h", '#include "engine_plugin/exec/exec.h"'),
         ("engine_plugin/include/tandem/tandem.h", '#include "interop/base.h"'),
         ("engine_plugin/include/tandem/tandem.h", "#include <vulkan/vulkan_core.h>"),

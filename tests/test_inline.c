@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "engine_plugin/exec/exec.h"
-#include "kernels/params.h"
+#include "kernels/attention/params.h"
 #include "tandem/vulkan.h"
 #include "tests/attention_util.h"
 #include "tests/fake_nvx.h"

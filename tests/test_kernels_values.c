@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "interop/base.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 #include "tests/attention_compare.h"
 #include "tests/emu_modules.h"
 

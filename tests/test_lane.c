@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
-#include "kernels/choice.h"
+#include "kernels/attention/tuning.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"
 #include "tests/vk_util.h"

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "kernels/attention/params.h"
 #include "tests/fake_cuda.h"
 #include "tests/fake_image.h"
 #include "tests/faults.h"

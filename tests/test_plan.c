@@ -13,10 +13,11 @@
 
 #include <cmocka.h>
 
-#include "kernels/choice.h"
-#include "kernels/ops.h"
-#include "kernels/params.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/params.h"
+#include "kernels/attention/tuning.h"
 #include "kernels/plan_builder.h"
+#include "kernels/target.h"
 
 static double random_part(uint64_t *state)
 {

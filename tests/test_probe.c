@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "engine_plugin/exec/exec.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/params.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/attention/params.h"
 #include "kernels/probe.h"
 #include "tests/attention_util.h"
 

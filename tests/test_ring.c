@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/params.h"
+#include "kernels/attention/params.h"
 #include "kernels/ring.h"
 #include "tests/ring_orders.h"
 

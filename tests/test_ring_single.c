@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/params.h"
+#include "kernels/attention/params.h"
 #include "kernels/ring_single.h"
 #include "tests/ring_orders.h"
 

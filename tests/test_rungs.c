@@ -23,7 +23,8 @@
 #include <unistd.h>
 
 #include "interop/base.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/target.h"
 #include "tandem/vulkan.h"
 #include "tests/vk_util.h"
 

@@ -27,8 +27,9 @@
 #include <unistd.h>
 
 #include "interop/base.h"
+#include "kernels/attention/attention.h"
 #include "kernels/model/safetensors.h"
-#include "kernels/ops.h"
+#include "kernels/target.h"
 #include "tandem/plugin.h"
 #include "tests/vk_util.h"
 

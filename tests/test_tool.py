@@ -604,10 +604,10 @@ class Words(unittest.TestCase):
         tables = [table("GPU B", [64, 128]), table("GPU A", [80]), table("GPU B", [96])]
         for t in tables:
             (FOLDER / "tuning.json").write_text(json.dumps(t))
-            run = [sys.executable, source / "kernels/choice_ship.py", FOLDER / "tuning.json", "--out", out]
+            run = [sys.executable, source / "kernels/attention/tuning_ship.py", FOLDER / "tuning.json", "--out", out]
             self.assertEqual(subprocess.run(run, capture_output=True).returncode, 0)
         (FOLDER / "t.c").write_text(
-            '#include "kernels/choice.h"\n#include <stdio.h>\nstatic const td_choice_table tables[] = {\n'
+            '#include "kernels/attention/tuning.h"\n#include <stdio.h>\nstatic const td_choice_table tables[] = {\n'
             f'#include "{out}"\n}};\nint main(void) {{ for (int t = 0; t < 2; t++) {{ const td_choice_table *a = '
             '&tables[t]; printf("%s %u %u\\n", a->device, a->sm, a->multiprocessors); for (unsigned p = 0; p < a->count;'
             ' p++) { printf("%u %u\\n", a->parts[p].head_dim, a->parts[p].causal); const float *x = (const float *)'

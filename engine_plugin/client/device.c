@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
-#include "kernels/choice.h"
+#include "kernels/attention/tuning.h"
 #include "kernels/cpu/cpu.h"
 
 #define SAME_CLOCK_NS 1000000

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 
 #include "engine_plugin/client/client.h"
-#include "kernels/choice.h"
+#include "kernels/attention/tuning.h"
 
 tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
 {

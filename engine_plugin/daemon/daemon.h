@@ -31,8 +31,8 @@
 #include "interop/wire/conn.h"
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
-#include "kernels/choice.h"
-#include "kernels/ops.h"
+#include "kernels/attention/tuning.h"
+#include "kernels/target.h"
 #include "tandem/tandem.h"
 
 enum {

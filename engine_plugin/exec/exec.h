@@ -11,8 +11,9 @@
 #include "interop/cu/cu.h"
 #include "interop/os/thread_pool.h"
 #include "interop/vk/vk.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
 #include "kernels/params.h"
+#include "kernels/target.h"
 
 /* What plans for a GPU are made for: its stream's kernels, or those that every executor has. */
 td_target td_exec_target(const td_cu_info *gpu, bool on_stream);

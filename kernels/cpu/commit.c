@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels/cpu/cpu.h"
+#include "tandem/types.h"
 
 void td_cpu_claim(const void *params, const td_block *at)
 {

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 const td_cubin *td_cubins(uint32_t *count)
 {

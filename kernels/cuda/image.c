@@ -7,7 +7,7 @@
 #include <zlib.h>
 
 #include "interop/base.h"
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 static const int gzip_window = 16 + MAX_WBITS; /* zlib's way to ask for gzip's header and checksum */
 

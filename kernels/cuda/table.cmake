@@ -74,7 +74,7 @@ endforeach()
 
 set(text [=[
 /* Made by kernels/cuda/table.cmake. */
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 @blobs@
 @entries@

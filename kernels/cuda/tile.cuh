@@ -12,7 +12,7 @@
  */
 #pragma once
 
-#include "kernels/params.h"
+#include "kernels/attention/params.h"
 #include "ptx.cuh"
 
 namespace td {

@@ -271,5 +271,5 @@ CLAIMS = (
     [("README.md", t) for t in README]
     + [("engine_plugin/OPERATIONS.md", t) for t in OPERATIONS]
     + [("engine_plugin/INTEGRATION.md", t) for t in INTEGRATION]
-    + [("kernels/NOTES.md", t) for t in NOTES]
+    + [("kernels/attention/NOTES.md", t) for t in NOTES]
 )

@@ -11,8 +11,8 @@
 
 #define _Alignas alignas
 extern "C" {
-#include "kernels/cpu/cpu.h"
-#include "kernels/ops.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/target.h"
 }
 #include "tests/emu/emu.h"
 

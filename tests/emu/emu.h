@@ -4,7 +4,7 @@
  *
  *   the files of kernels/cuda as they are, compiled by the host's compiler: kernels.cpp, one module an architecture
  *   builtins.h, include/     what CUDA C++ has and C++ has not
- *   ptx.h                    the instructions, in place of kernels/cuda/ptx.cuh; their rounding is kernels/cpu/twin.c's
+ *   ptx.h                    the instructions, in place of kernels/cuda/ptx.cuh; their rounding is kernels/attention/cpu/twin.c's
  *   emu.h, emu.cpp           threads, barriers, copies and products that are under way
  *
  * A block's threads are fibres of one thread of the host, resumed in an order that a seed decides. They give way at every

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Of warps and of what is under way: emu.h. Roundings: kernels/cpu/twin.c, which has them from measurements on GPUs.
+ * Of warps and of what is under way: emu.h. Roundings: kernels/attention/cpu/twin.c, which has them from measurements on GPUs.
  */
 #pragma once
 

@@ -70,7 +70,7 @@ typedef enum tandem_class { TANDEM_CLASS_FRAME = 0, TANDEM_CLASS_BACKGROUND = 1 
 
 /* What TANDEM_PRECISION_AUTO goes by. */
 typedef enum tandem_tuning {
-    TANDEM_TUNING_RULE = 0,    /* a rule: kernels/choice.h */
+    TANDEM_TUNING_RULE = 0,    /* a rule: kernels/attention/tuning.h */
     TANDEM_TUNING_SHIPPED = 1, /* times that came with this library, measured on such a GPU */
     TANDEM_TUNING_GIVEN = 2,   /* those of tandem_session_desc.tuning */
     TANDEM_TUNING_DAEMON = 3   /* whatever tandemd goes by */

@@ -92,7 +92,7 @@ static inline tandem_view tandem_view_dense(tandem_mem mem, uint64_t offset_byte
 
 typedef enum tandem_precision {
     TANDEM_PRECISION_AUTO = 0, /* what is fastest by the session's tuning: a table that was measured, or a rule: 8B where
-                                  kv_len >= 256, F16 below; on Hopper 8B from about 2000 rows on (kernels/choice.h) */
+                                  kv_len >= 256, F16 below; on Hopper 8B from about 2000 rows on (kernels/attention/tuning.h) */
     TANDEM_PRECISION_F16 = 1,  /* exact attention on operands rounded to fp16, fp32 accumulation */
     TANDEM_PRECISION_8B = 2,   /* SageAttention2-8b: INT8 QK^T, FP8 E4M3 PV (FP16 PV on sm_80 and sm_86) */
     TANDEM_PRECISION_4B = 3    /* SageAttention2-4b: INT4 QK^T with Q and K smoothed */

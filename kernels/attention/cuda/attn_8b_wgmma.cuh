@@ -11,7 +11,7 @@
  * Shared bytes: TD_HOPPER_SHARED_BYTES(d, groups, splits), TD_HOPPER_WALK_SHARED_BYTES(d). Registers of a thread that
  * computes: 240, 160 or 112 with 2, 3 or 4.
  * `attn_8b_wgmma_dump` is the short one for tests, with S, P and R written out.
- * Times: kernels/NOTES.md.
+ * Times: kernels/attention/NOTES.md.
  */
 #pragma once
 

@@ -16,7 +16,7 @@
  * attn_f16_wgmma; keys are added up in another order, so bits differ. With a mask the longest tiles of all heads come first.
  * Loads come first, as a small launch is little more than its latencies.
  * Shared bytes: TD_F16_SPLIT_SHARED_BYTES(d). Registers: 128.
- * H200: batch 1, 4 heads, 1024 x 1024: d64 9.2 us, d128 13.5 us in a graph. More: kernels/NOTES.md.
+ * H200: batch 1, 4 heads, 1024 x 1024: d64 9.2 us, d128 13.5 us in a graph. More: kernels/attention/NOTES.md.
  */
 #pragma once
 

@@ -15,7 +15,7 @@
  * limit are the maxima of S looked at.
  *
  * R adds up TD_HOPPER_R_KEYS keys in fp16: products are exact, those of 32 keys and R are cut off behind 13 fractional
- * bits of the largest and added up exactly, and the sum is rounded to nearest (kernels/cpu/twin.c). O, in fp32, takes the
+ * bits of the largest and added up exactly, and the sum is rounded to nearest (kernels/attention/cpu/twin.c). O, in fp32, takes the
  * rest (two-level accumulation). fp16 sums take half the registers and half the way through the registers' ports, so a
  * third warpgroup has room: a thread at Dim 128 has O 64, R 34, S 32, P 16 of 160; at Dim 64 a fourth: O 32, R 18 of 112.
  * No sum overflows: P <= 2^TD_LATE_LIMIT_LOG2 and V's codes are at most TD_V_TOP, so 256 keys are at most

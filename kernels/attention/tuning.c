@@ -1,8 +1,8 @@
-/* What AUTO takes. See choice.h.
+/* What AUTO takes. See tuning.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/choice.h"
+#include "kernels/attention/tuning.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,8 +12,9 @@
 #include <string.h>
 
 #include "interop/base.h"
-#include "kernels/ops.h"
-#include "kernels/params.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/params.h"
+#include "kernels/target.h"
 
 enum { FIRST_LENGTH = 256 };
 static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};

@@ -4,7 +4,7 @@
  *
  * Every instruction set gives the same bits: no contraction, no reordered sums. The bodies are plain C, compiled twice.
  */
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 
 #if TD_X86
 #include <immintrin.h>

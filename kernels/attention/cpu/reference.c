@@ -6,8 +6,9 @@
  */
 #include <stdlib.h>
 
+#include "kernels/attention/attention.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 /* Elements of row (b, h, r) as doubles. */
 static void load_row(double *to, const void *data, const tandem_view *view, int64_t b, int64_t h, int64_t r,

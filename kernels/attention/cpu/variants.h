@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The product's own modes are plans (kernels/ops.h); what the paper compares them with runs here only. Codes, scales,
+ * The product's own modes are plans (kernels/target.h); what the paper compares them with runs here only. Codes, scales,
  * means and the softmax are those of kernels/params.h wherever a variant has the same ones.
  */
 #ifndef TD_VARIANTS_H

@@ -3,9 +3,9 @@
 
 SPDX-License-Identifier: Apache-2.0
 
-usage: choice_ship.py TUNING.json [--out FILE]
+usage: tuning_ship.py TUNING.json [--out FILE]
 
-FILE is kernels/choice_tables.inc beside this script if not given. The table of the same device is replaced, those of others
+FILE is kernels/attention/tuning_tables.inc beside this script if not given. The table of the same device is replaced, those of others
 stay. `tandem tune --check` first: this script believes what it reads.
 """
 
@@ -44,20 +44,20 @@ def initializer(table):
 
 
 def main(words):
-    out = pathlib.Path(__file__).with_name("choice_tables.inc")
+    out = pathlib.Path(__file__).with_name("tuning_tables.inc")
     if len(words) == 3 and words[1] == "--out":
         out = pathlib.Path(words[2])
     elif len(words) != 1:
         sys.exit(__doc__.split("\n\n")[2])
     table = json.loads(pathlib.Path(words[0]).read_text())
     if table.get("tandem") != "choice" or table.get("version") != 2:
-        sys.exit(f"choice_ship: {words[0]} is no table of this version of `tandem tune`")
+        sys.exit(f"tuning_ship: {words[0]} is no table of this version of `tandem tune`")
     if not re.fullmatch(r"[ -)+-.0-~]{1,63}", table["device"]):
-        sys.exit(f"choice_ship: the device is {table['device']!r}")
+        sys.exit(f"tuning_ship: the device is {table['device']!r}")
     text = out.read_text() if out.exists() else ""
     tables = dict(re.findall(BLOCK, text))
     tables[table["device"]] = initializer(table)
-    head = "/* Written by choice_ship.py, included by choice_shipped.c. SPDX-License-Identifier: Apache-2.0 */\n"
+    head = "/* Written by tuning_ship.py, included by tuning_shipped.c. SPDX-License-Identifier: Apache-2.0 */\n"
     out.write_text(head + "".join(f"/* {name} */\n{tables[name]}" for name in sorted(tables)))
     print(f"{out}: {', '.join(sorted(tables))}")
 

@@ -1,11 +1,11 @@
-/* Tables that `tandem tune` measured: choice_ship.py adds one. See choice.h.
+/* Tables that `tandem tune` measured: tuning_ship.py adds one. See tuning.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/choice.h"
+#include "kernels/attention/tuning.h"
 
 static const td_choice_table tables[] = {
-#include "kernels/choice_tables.inc"
+#include "kernels/attention/tuning_tables.inc"
     {.count = 0},
 };
 

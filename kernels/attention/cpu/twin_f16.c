@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 
 enum { MOST_KEYS = 256 };
 

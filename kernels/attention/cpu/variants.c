@@ -3,17 +3,18 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * All codes are kept as floats, which hold them and the sums of their products exactly: INT8 dot products stay below
- * 2^24. The 13-bit accumulator is that of kernels/cpu/twin.c, 16 columns at a time. The bodies are plain C on vectors
+ * 2^24. The 13-bit accumulator is that of kernels/attention/cpu/twin.c, 16 columns at a time. The bodies are plain C on vectors
  * of 16 floats, compiled for each instruction set with the same bits.
  */
-#include "kernels/cpu/variants.h"
+#include "kernels/attention/cpu/variants.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "interop/os/thread_pool.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/ops.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/target.h"
 
 enum { BLOCK_ROWS = 128, TILE = 64, MAX_STEP = 256, FRACTION_BITS = 13, NO_EXPONENT = -1000 };
 

@@ -14,12 +14,12 @@
  * Proven on an H200 for the first three and the fifth (tests/mma_h200.inc, tests/wgmma_f16_h200.inc); the others follow
  * published measurements.
  */
-#include "kernels/cpu/cpu.h"
+#include "kernels/attention/cpu.h"
 
 #include <assert.h>
 #include <stddef.h>
 
-#include "kernels/ops.h"
+#include "kernels/target.h"
 
 /* A code taken apart: mantissa * 2^(exponent - fraction bits of its format), mantissa with sign. */
 typedef td_twin_operand operand;

@@ -1,0 +1,68 @@
+/* Attention as plans. Knows no handles; never launches, allocates, synchronises or logs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_ATTENTION_H
+#define TANDEM_KERNELS_ATTENTION_H
+
+#include "kernels/target.h"
+
+/* Views of an attention plan, in this order. */
+enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_COUNT };
+
+/* Where the intermediates of an attention plan lie in its scratch, for tests and for `tandem attend --codes`.
+ * Offsets are UINT64_MAX where a plan has no such array. Shapes in LAYOUTS.md. */
+typedef struct td_attention_layout {
+    uint32_t q_pad, kv_pad, d_pad; /* rows padded to 128, head_dim padded to 32 */
+    uint32_t v_is_f16;             /* V codes are fp16, not E4M3 */
+    uint32_t qk_is_f16;            /* Q and K codes are fp16, not int8 */
+    uint32_t step_keys;            /* keys that R adds up before it goes to O: 64, or TD_HOPPER_SUM_KEYS */
+    uint32_t qk_is_packed;         /* they are int4, two a byte: a row has TD_PACKED_ROW_BYTES */
+    uint64_t q_codes, q_scale, q_mean, k_codes, k_scale, k_mean, v_codes, v_scale, v_mean, delta_s;
+    uint64_t dump_s, dump_p, dump_r;
+} td_attention_layout;
+
+/* Makes the plan of `op` for `target`. `op` must have passed td_attention_check().
+ * `layout` may be NULL. UNSUPPORTED with the reason in `why` when there is no kernel. */
+tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
+                                td_attention_layout *layout, char *why, size_t why_bytes);
+
+/* The end of a plan that commits, alone: `claim`, and `commit` from views Q (as o) and K (as lse), both dense, where pieces
+ * have written what o and lse, if it is wanted, are to be. The rest of op is that of the attention, which has passed the
+ * check. */
+tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
+                             size_t why_bytes);
+
+/* What a plan of `op`, which has passed the check, would have as its precision: what AUTO stands for on that target. */
+uint32_t td_attention_precision(const tandem_attention *op, const td_target *target);
+
+/* The tiles that the attention kernel of a plan has; q, k and v fp16 or bf16, granularity, smoothing and scale left to us. */
+typedef struct td_tiles {
+    uint32_t rows;   /* of a tile */
+    uint32_t groups; /* warpgroups of a block */
+    uint32_t shares; /* those of them that have the same rows, and a part of the keys each; 1: rows of their own */
+    uint32_t walkers; /* teams of so many warpgroups that a block has, each with tiles of its own; else 1 */
+    uint32_t pair;   /* a block takes so many at once: with a mask a long one and a short one; else 1 */
+    uint32_t walks;  /* 8B: whether blocks walk over tiles that are dealt out evenly, and begin the next while one ends */
+    uint64_t tiles;  /* of all heads */
+    /* So many (of F16 teams of `walkers`) walk from tile to tile, the next being known before; 0: a block a tile. */
+    uint32_t blocks;
+    uint32_t chunk_planes; /* 8B with a mask: heads whose tiles are taken at a time */
+    /* Of the prologue before it: the blocks of a cluster and their threads; 0: it has no clusters. */
+    uint32_t cluster, cluster_threads;
+} td_tiles;
+td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target, uint32_t precision);
+
+/* Part of its group's largest magnitude that the INT4 codes of Q and K reach where both are smoothed: `clip` in
+ * params.h. */
+float td_int4_clip(uint32_t granularity, uint32_t head_dim, bool is_k);
+
+/* Checks everything about `op` but its mems: sizes, strides, enums, products in 128 bits. On ARG or UNSUPPORTED,
+ * `why` names the argument and its value. */
+tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes);
+
+/* The test oracle: attention in float64 on host pointers, straight from the formula. `lse` may be NULL.
+ * q, k, v, o point to element (0,0,0,0) of each view; the views' mem and offset are not used. */
+void td_ref_attention(const tandem_attention *op, const void *q, const void *k, const void *v, double *o, double *lse);
+
+#endif

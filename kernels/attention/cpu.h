@@ -1,0 +1,130 @@
+/* Attention on the CPU: the functions behind its kernels, and what they share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_ATTENTION_CPU_H
+#define TANDEM_KERNELS_ATTENTION_CPU_H
+
+#include "kernels/attention/params.h"
+#include "kernels/cpu/cpu.h"
+#include "tandem/types.h"
+
+enum { TD_MAX_DIM = 256, TD_FAST_ROWS = 128, TD_TWIN_ROWS = 64 };
+
+/* Scratch of one thread, by kernel. */
+typedef struct td_local_prologue {
+    float tile[TD_TILE_ROWS * TD_MAX_DIM]; /* [row][d_pad] */
+    uint16_t codes[TD_TILE_ROWS * TD_MAX_DIM];
+    float mean[TD_MAX_DIM], channel[TD_MAX_DIM], row_scale[TD_TILE_ROWS];
+    uint32_t row_amax[TD_TILE_ROWS], row_bad[TD_TILE_ROWS];
+} td_local_prologue;
+
+typedef struct td_twin_operand {
+    int16_t mantissa, exponent;
+} td_twin_operand;
+
+/* What a warpgroup of attn_8b_wgmma has added up. */
+typedef struct td_twin_part {
+    float o[TD_TWIN_ROWS][TD_MAX_DIM], m[TD_TWIN_ROWS], l[TD_TWIN_ROWS];
+} td_twin_part;
+
+typedef struct td_local_twin {
+    float o[TD_TWIN_ROWS][TD_MAX_DIM];
+    float r[TD_TWIN_ROWS][TD_MAX_DIM];
+    float m[TD_TWIN_ROWS], l[TD_TWIN_ROWS], r_sum[TD_TWIN_ROWS];
+    td_twin_part parts[TD_MAX_SPLITS];
+    td_twin_operand q[TD_MAX_DIM], k[TD_TILE_KEYS * TD_MAX_DIM], v[TD_MAX_DIM][TD_TILE_KEYS];
+} td_local_twin;
+
+typedef struct td_local_fast {
+    float o[TD_FAST_ROWS * TD_MAX_DIM];
+    float l[TD_FAST_ROWS][16];
+    float m[TD_FAST_ROWS];
+    float q_scale[TD_FAST_ROWS];
+    float k_scale[TD_TILE_KEYS], delta[TD_TILE_KEYS];
+    float s[4][TD_TILE_KEYS];
+    float alpha[4];
+    int32_t k_sum[TD_TILE_KEYS];
+    float q[TD_FAST_ROWS * TD_MAX_DIM]; /* codes, widened as the instruction set likes them */
+    float k[TD_TILE_KEYS * TD_MAX_DIM];
+    float v[TD_TILE_KEYS * TD_MAX_DIM];
+    float e4m3[256];
+} td_local_fast;
+
+void td_cpu_mean_partial(const void *params, const td_block *at);
+void td_cpu_mean_final(const void *params, const td_block *at);
+void td_cpu_amax_partial(const void *params, const td_block *at);
+void td_cpu_quant_qk(const void *params, const td_block *at);
+void td_cpu_quant_v(const void *params, const td_block *at);
+void td_cpu_delta_s(const void *params, const td_block *at);
+void td_cpu_stats(const void *params, const td_block *at);
+void td_cpu_quantise(const void *params, const td_block *at);
+void td_cpu_prepare(const void *params, const td_block *at);
+void td_cpu_prepare_q(const void *params, const td_block *at);
+void td_cpu_prepare_kv(const void *params, const td_block *at);
+void td_twin_attn_8b_fp8(const void *params, const td_block *at);
+void td_twin_attn_8b_wgmma(const void *params, const td_block *at);
+void td_twin_attn_8b_f16(const void *params, const td_block *at);
+void td_twin_attn_4b_fp8(const void *params, const td_block *at);
+void td_twin_attn_4b_f16(const void *params, const td_block *at);
+void td_twin_attn_f16(const void *params, const td_block *at);
+void td_twin_attn_f16_wgmma(const void *params, const td_block *at);
+void td_fast_attn_8b(const void *params, const td_block *at);
+void td_fast_attn_f16(const void *params, const td_block *at);
+
+/* D = A B + C of one element, as the accumulator's tensor core rounds it; a and b are 32 E4M3 codes in MMA order. */
+float td_twin_mma_e4m3(uint32_t accumulator, const uint8_t *a, const uint8_t *b, float c);
+/* The same of 16 fp16 values, as mma.sync m16n8k16 of sm_90 rounds it. */
+float td_twin_mma_f16(const uint16_t *a, const uint16_t *b, float c);
+
+/* As attn_8b_wgmma and attn_f16_wgmma have it: log2 of P of a score of s times c, and the base by which P is 2^below. */
+TD_INLINE bool td_is_far(float base)
+{
+    return fabsf(base) >= TD_FAR_BASE && base != -INFINITY;
+}
+
+TD_INLINE float td_twin_exponent(float s, float c, float base)
+{
+    if (!td_is_far(base))
+        return fmaf(s, c, -base);
+    const float score = s * c;
+    return score - base;
+}
+
+TD_INLINE float td_twin_base(float score, float below)
+{
+    const float next = score - below;
+    return td_is_far(score) || td_is_far(next) ? score : next;
+}
+
+/* The place within its 16 keys where quant_v stores a key, and back. */
+TD_INLINE uint32_t td_v_position(uint32_t key)
+{
+    return (key & ~15u) | ((key & 6u) << 1) | ((key & 8u) >> 2) | (key & 1u);
+}
+
+TD_INLINE uint32_t td_v_key(uint32_t position)
+{
+    return (position & ~15u) | ((position & 12u) >> 1) | ((position & 2u) << 2) | (position & 1u);
+}
+
+/* One of the two codes of a packed byte: 0 the even channel's, 1 the odd one's. */
+TD_INLINE int32_t td_int4(uint8_t byte, uint32_t odd)
+{
+    return (int8_t)(odd ? byte : byte << 4) >> 4;
+}
+
+/* Which of a chunk's groups a row of 0..127 belongs to, for granularities of at least one row and at most 128. */
+TD_INLINE uint32_t td_row_group(uint32_t row, uint32_t granularity, uint32_t is_k)
+{
+    switch (granularity) {
+    case TANDEM_GRANULARITY_THREAD_ADA: return is_k ? row / 64 * 4 + row % 8 / 2 : row / 32 * 8 + row % 8;
+    case TANDEM_GRANULARITY_THREAD_HOPPER: return is_k ? row % 8 / 2 : row / 16 * 8 + row % 8;
+    case TANDEM_GRANULARITY_TOKEN: return row;
+    case TANDEM_GRANULARITY_WARP: return is_k ? row / 64 : row / 32;
+    case TANDEM_GRANULARITY_BLOCK: return is_k ? row / 64 : 0;
+    default: return 0;
+    }
+}
+
+#endif
