@@ -8,8 +8,8 @@
  */
 #include <cuda_fp16.h>
 
-#include "ptx.cuh"
-#include "tile.cuh"
+#include "fragment.cuh"
+#include "kernels/params.h"
 
 namespace td {
 

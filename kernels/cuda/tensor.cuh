@@ -128,4 +128,22 @@ __device__ __forceinline__ void store_pair(const td_tensor &o, int64_t batch, in
     }
 }
 
+/* Two elements of a type as a word. */
+__device__ __forceinline__ uint32_t pack2(__half *, float x0, float x1)
+{
+    const __half2 pair = __floats2half2_rn(x0, x1);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+__device__ __forceinline__ uint32_t pack2(__nv_bfloat16 *, float x0, float x1)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
 } // namespace td

@@ -19,7 +19,7 @@
 
 #include "softmax.cuh"
 #include "kernels/cuda/tensor.cuh"
-#include "kernels/cuda/tile.cuh"
+#include "tile.cuh"
 
 namespace td {
 

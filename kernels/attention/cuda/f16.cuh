@@ -7,7 +7,10 @@
 
 #include <type_traits>
 
-#include "hopper.cuh"
+#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/tensor.cuh"
+#include "kernels/cuda/wgmma.cuh"
+#include "late_base.cuh"
 
 #if TD_HAVE_WGMMA
 

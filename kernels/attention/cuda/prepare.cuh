@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind prepare_head.cuh, whose words it uses:
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It uses prepare_head.cuh's words:
  * a block has tiles of K and V in registers as there.
  *
  *   prepare_q      Q; clears the counters of

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It comes behind fused.cuh, whose words it uses.
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It uses fused_set.cuh's words.
  * At such sizes what counts is the time of one block: many warps hide each other's waits, so a lane has only 64 or 128 bytes
  * of one tensor, in registers; and instructions are few, since a multiprocessor fetches them anew. A lane's rows are those
  * whose results need each other:
@@ -19,7 +19,7 @@
  */
 #pragma once
 
-#include "fused.cuh"
+#include "fused_set.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 

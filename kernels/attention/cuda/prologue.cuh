@@ -18,6 +18,7 @@
 
 #include <type_traits>
 
+#include "kernels/attention/params.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tensor.cuh"
 

@@ -9,7 +9,7 @@
 
 #include <math_constants.h>
 
-#include "kernels/cuda/tile.cuh"
+#include "tile.cuh"
 
 namespace td {
 

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "kernels/attention/params.h"
-#include "ptx.cuh"
+#include "kernels/cuda/fragment.cuh"
 
 namespace td {
 
@@ -100,28 +100,6 @@ __device__ __forceinline__ void copy_rows(void *shared, const uint8_t *global, i
 #pragma unroll
         for (int piece = 0; piece < pieces; piece += abreast)
             cp_async_16(to + uint32_t(r * Pitch + piece * 16), from + r * stride + piece * 16);
-}
-
-/* Where in a C fragment: element i of n-tile j. */
-__device__ __forceinline__ int fragment_row(int lane, int i)
-{
-    return lane / 4 + 8 * (i / 2);
-}
-__device__ __forceinline__ int fragment_column(int lane, int j, int i)
-{
-    return 8 * j + 2 * (lane % 4) + i % 2;
-}
-
-/* Of the four threads that share rows of a C fragment. */
-__device__ __forceinline__ float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x)
-{
-    x = __fadd_rn(x, __shfl_xor_sync(~0u, x, 1));
-    return __fadd_rn(x, __shfl_xor_sync(~0u, x, 2));
 }
 
 /* The A fragment of Q: 16 rows from `rows`, 32 bytes from byte 32 * step. */
