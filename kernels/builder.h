@@ -5,20 +5,18 @@
  * What does not fit (a record's parameters, relocations or ranges, the plan's records, a grid, all of scratch) is noted
  * and leaves everything within bounds; td_build_end() says so, and then nobody runs the plan.
  */
-#ifndef TANDEM_KERNELS_PLAN_BUILDER_H
-#define TANDEM_KERNELS_PLAN_BUILDER_H
+#ifndef TANDEM_KERNELS_BUILDER_H
+#define TANDEM_KERNELS_BUILDER_H
 
-#include "kernels/attention/attention.h"
 #include "kernels/target.h"
 
 enum { TD_MOST_BLOCKS = 0x7fffffff, TD_SCRATCH_ALIGN = 256 };
 
 typedef struct td_builder {
-    const tandem_attention *op;
     td_plan *plan; /* begins without records */
     const td_cubin *cubin;
     uint64_t scratch_bytes;
-    uint64_t extent_bytes[TD_VIEW_COUNT];
+    uint64_t extent_bytes[TD_MAX_VIEWS]; /* of the views; 0 where there is none */
     bool is_gpu;
     bool overlaps; /* the kernels wait for the one before themselves, from sm_90 on */
     const char *missing; /* an entry that the cubin lacks */
@@ -51,8 +49,8 @@ void td_build_range(td_builder *at, td_record *record, int access, td_range rang
 void td_build_scratch(td_builder *at, td_record *record, int access, size_t offset, td_place it);
 void td_build_view(td_builder *at, td_record *record, int access, size_t offset, uint32_t view);
 
-/* The plan's scratch bytes; or why it is none: ARG where the shape is too large, UNSUPPORTED where a kernel is missing or
- * its record does not fit. */
+/* The plan's scratch bytes; or why it is none: ARG where the shape is too large, and what it needs too much of;
+ * UNSUPPORTED where a kernel is missing or its record does not fit, and which. */
 tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes);
 
 #endif

@@ -1,8 +1,8 @@
-/* Plans in the making. See plan_builder.h.
+/* Plans in the making. See builder.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/plan_builder.h"
+#include "kernels/builder.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -106,7 +106,7 @@ static const char *too_large(const td_record *r)
         return "has more ranges than a plan holds";
     for (uint32_t i = 0; i < r->reloc_count; i++)
         if (r->relocs[i].offset + sizeof(uint64_t) > TD_PARAM_BYTES ||
-            (r->relocs[i].base == TD_BASE_VIEW && r->relocs[i].view >= TD_VIEW_COUNT))
+            (r->relocs[i].base == TD_BASE_VIEW && r->relocs[i].view >= TD_MAX_VIEWS))
             return "has a relocation that leads nowhere";
     return NULL;
 }
@@ -132,17 +132,13 @@ tandem_status td_plan_check(const td_plan *plan, char *why, size_t why_bytes)
 
 tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes)
 {
-    const tandem_attention *op = at->op;
     char reason[160] = "";
     tandem_status status = TANDEM_OK;
 
     if (at->overflow || at->most_blocks) {
         status = TANDEM_ERROR_ARG;
-        snprintf(reason, sizeof reason,
-                 "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                 "; together they need %s",
-                 op->batch, op->heads, op->q_len, op->kv_len,
-                 at->overflow ? "more than 2^63 bytes of scratch" : "more than 2147483647 blocks");
+        snprintf(reason, sizeof reason, at->overflow ? "more than 2^63 bytes of scratch" : "more than %d blocks",
+                 TD_MOST_BLOCKS);
     } else if (at->missing) {
         status = TANDEM_ERROR_UNSUPPORTED;
         snprintf(reason, sizeof reason, "there is no kernel %s in the %s of compute capability %" PRIu32 ".%" PRIu32,

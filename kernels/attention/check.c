@@ -1,0 +1,218 @@
+/* Attention: everything about an operation but its memory is checked here.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+
+#include "interop/base.h"
+#include "kernels/attention/plan.h"
+
+enum { MAX_ROWS = 1 << 30 };
+
+static uint32_t round_up(uint32_t x, uint32_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
+/* What td_attention_check() is at. */
+typedef struct check {
+    const tandem_attention *op;
+    char *why;
+    size_t why_bytes;
+} check;
+
+static tandem_status check_view(const check *at, const char *name, const tandem_view *view, uint32_t heads,
+                                uint32_t rows, uint32_t dim, bool written)
+{
+    const uint32_t batch = at->op->batch, bytes = td_dtype_bytes(view->dtype);
+    const struct {
+        const char *name;
+        int64_t stride;
+        uint32_t count;
+    } axes[3] = {
+        {"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
+    if (!bytes || (written && td_is_codes(view->dtype)))
+        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
+                      "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)%s", name, view->dtype,
+                      written ? "" : ", or where q, k and v are codes 4 and 5");
+    if (view->reserved)
+        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG, "attention.%s.reserved is %" PRIu32 "; it must be 0",
+                      name, view->reserved);
+    if (view->offset_bytes % bytes)
+        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
+                      "attention.%s.offset_bytes is %" PRIu64 "; it must be a multiple of the element's %" PRIu32
+                      " bytes",
+                      name, view->offset_bytes, bytes);
+    for (int i = 0; i < 3; i++)
+        if (axes[i].stride < 0)
+            return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
+                          "attention.%s.stride_%s is %" PRId64 "; it must not be negative", name, axes[i].name,
+                          axes[i].stride);
+    const uint64_t extent = td_view_extent_bytes(view, batch, heads, rows, dim);
+    if (extent > (uint64_t)INT64_MAX || view->offset_bytes > (uint64_t)INT64_MAX - extent)
+        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
+                      "attention.%s.stride_batch, stride_head, stride_row are %" PRId64 ", %" PRId64 ", %" PRId64
+                      "; with offset_bytes %" PRIu64 " the last element lies beyond 2^63 bytes (strides count elements)",
+                      name, view->stride_batch, view->stride_head, view->stride_row, view->offset_bytes);
+    if (!written)
+        return TANDEM_OK;
+
+    /* Strides in rising order: each must clear what the smaller ones span. */
+    int order[3] = {0, 1, 2};
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2 - i; j++)
+            if (axes[order[j]].stride > axes[order[j + 1]].stride) {
+                const int other = order[j];
+                order[j] = order[j + 1];
+                order[j + 1] = other;
+            }
+    unsigned __int128 span = dim;
+    for (int i = 0; i < 3; i++) {
+        const int axis = order[i];
+        if (axes[axis].count < 2)
+            continue;
+        if ((unsigned __int128)axes[axis].stride < span)
+            return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
+                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself: strides count elements, and "
+                          "it must be at least %" PRIu64,
+                          name, axes[axis].name, axes[axis].stride, (uint64_t)span);
+        span += (unsigned __int128)(axes[axis].count - 1) * (uint64_t)axes[axis].stride;
+    }
+    return TANDEM_OK;
+}
+
+/* Where a view is codes: that all three are, and lie as they must. */
+static tandem_status check_codes(const tandem_attention *op, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        const tandem_view *view;
+        uint32_t dtype, heads, rows;
+    } views[3] = {{"q", &op->q, TANDEM_DTYPE_CODES_INT8, op->heads, op->q_len},
+                  {"k", &op->k, TANDEM_DTYPE_CODES_INT8, op->kv_heads, op->kv_len},
+                  {"v", &op->v, TANDEM_DTYPE_CODES_E4M3, op->kv_heads, op->kv_len}};
+    const int64_t d_pad = td_pad_dim(op->head_dim);
+    if (!td_is_codes(op->q.dtype) && !td_is_codes(op->k.dtype) && !td_is_codes(op->v.dtype))
+        return TANDEM_OK;
+    for (int i = 0; i < 3; i++) {
+        const tandem_view *view = views[i].view;
+        if (view->dtype != views[i].dtype)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32, views[i].name,
+                          view->dtype, views[i].dtype);
+        /* check_view() has seen that 63 bits hold what such codes have */
+        const int64_t rows_pad = round_up(views[i].rows, TD_TILE_ROWS), row = i < 2 ? d_pad : rows_pad;
+        const struct {
+            const char *name;
+            int64_t is, must;
+        } strides[3] = {{"row", view->stride_row, row},
+                        {"head", view->stride_head, rows_pad * d_pad},
+                        {"batch", view->stride_batch, rows_pad * d_pad * views[i].heads}};
+        if (view->offset_bytes % TD_SCRATCH_ALIGN)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                          "attention.%s.offset_bytes is %" PRIu64 "; for codes it must be a multiple of %d", views[i].name,
+                          view->offset_bytes, TD_SCRATCH_ALIGN);
+        for (int s = 0; s < 3; s++)
+            if (strides[s].is != strides[s].must)
+                return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                              "attention.%s.stride_%s is %" PRId64 "; for codes of this shape it must be %" PRId64,
+                              views[i].name, strides[s].name, strides[s].is, strides[s].must);
+    }
+    if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_8B)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.precision is %" PRIu32 "; for codes it must be 0 (auto) or 2 (8b)", op->precision);
+    if (op->smooth > TANDEM_SMOOTH_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.smooth is %" PRIu32 "; codes are smoothed already, or not: it must be 0 or 1", op->smooth);
+    if (op->lse.dtype != TANDEM_DTYPE_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.lse.dtype is %" PRIu32 "; of codes, whose mean nobody knows, it must be 0", op->lse.dtype);
+    return TANDEM_OK;
+}
+
+tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes)
+{
+    const check at = {op, why, why_bytes};
+    const struct {
+        const char *name;
+        uint32_t value;
+    } sizes[] = {{"batch", op->batch},
+                 {"heads", op->heads},
+                 {"kv_heads", op->kv_heads},
+                 {"q_len", op->q_len},
+                 {"kv_len", op->kv_len}},
+      limits[] = {{"precision", op->precision},
+                  {"granularity", op->granularity},
+                  {"causal", op->causal},
+                  {"reserved", op->reserved}};
+    const uint32_t highest[] = {TANDEM_PRECISION_4B, TANDEM_GRANULARITY_TENSOR, 1, 0};
+    static const char *const legal[] = {
+        "0 (auto), 1 (f16), 2 (8b) or 3 (4b)",
+        "0 (default), 1 (thread, Ada's), 2 (thread, Hopper's), 3 (token), 4 (warp), 5 (block) or 6 (tensor)",
+        "0 or 1", "0"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (sizes[i].value == 0)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is 0; it must be at least 1", sizes[i].name);
+        if (sizes[i].value > MAX_ROWS)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is %" PRIu32 "; it must be at most %d",
+                          sizes[i].name, sizes[i].value, MAX_ROWS);
+    }
+    if (op->heads % op->kv_heads)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.heads is %" PRIu32 "; it must be a multiple of kv_heads, which is %" PRIu32, op->heads,
+                      op->kv_heads);
+    const uint32_t dim = op->head_dim;
+    if (dim != 32 && dim != 64 && dim != 80 && dim != 96 && dim != 128 && dim != 256)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.head_dim is %" PRIu32 "; it must be 32, 64, 80, 96, 128 or 256", dim);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (limits[i].value > highest[i])
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is %" PRIu32 "; it must be %s",
+                          limits[i].name, limits[i].value, legal[i]);
+    if (op->smooth > 15)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.smooth is %" PRIu32
+                      "; it must be 0 (default), 1 (none), or a sum of 2 (Q), 4 (K) and 8 (V): at most 14",
+                      op->smooth);
+    if ((op->smooth & TANDEM_SMOOTH_NONE) && op->smooth != TANDEM_SMOOTH_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.smooth is %" PRIu32 "; NONE (1) must not be combined with others", op->smooth);
+    if (!isfinite(op->scale))
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.scale is %f; it must be finite", (double)op->scale);
+
+    tandem_status status = check_view(&at, "q", &op->q, op->heads, op->q_len, dim, false);
+    if (status == TANDEM_OK)
+        status = check_view(&at, "k", &op->k, op->kv_heads, op->kv_len, dim, false);
+    if (status == TANDEM_OK)
+        status = check_view(&at, "v", &op->v, op->kv_heads, op->kv_len, dim, false);
+    if (status == TANDEM_OK)
+        status = check_view(&at, "o", &op->o, op->heads, op->q_len, dim, true);
+    if (status == TANDEM_OK && op->lse.dtype != TANDEM_DTYPE_NONE) {
+        if (op->lse.dtype != TANDEM_DTYPE_F32)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                          "attention.lse.dtype is %" PRIu32 "; it must be 3 (f32), or 0 where lse is not wanted",
+                          op->lse.dtype);
+        status = check_view(&at, "lse", &op->lse, op->heads, op->q_len, 1, true);
+    }
+    if (status == TANDEM_OK)
+        status = check_codes(op, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+
+    /* Every grid must fit into 2^31 - 1 blocks and all of scratch into 2^63 bytes; no array has more than
+     * bh * (q blocks) * (kv rows) or bh * rows * 256 elements of 4 bytes, and there are fewer than 32. */
+    const unsigned __int128 bh = (unsigned __int128)op->batch * op->heads;
+    const uint64_t q_tiles = ((uint64_t)op->q_len + 63) / 64, q_blocks = ((uint64_t)op->q_len + 127) / 128;
+    const uint64_t chunks = ((uint64_t)op->kv_len + 127) / 128;
+    const bool deltas = (op->smooth & TANDEM_SMOOTH_Q) || (op->precision == TANDEM_PRECISION_4B && op->smooth == 0);
+    unsigned __int128 blocks = bh * (q_tiles > chunks ? q_tiles : chunks);
+    if (deltas && bh * q_blocks * chunks > blocks)
+        blocks = bh * q_blocks * chunks;
+    if (blocks > TD_MOST_BLOCKS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                      "attention.batch, heads, q_len, kv_len are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32
+                      "; together they need more than %d blocks",
+                      op->batch, op->heads, op->q_len, op->kv_len, TD_MOST_BLOCKS);
+    return TANDEM_OK;
+}

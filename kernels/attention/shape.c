@@ -1,0 +1,284 @@
+/* Attention: by blocks of which shape, and which of them have which tiles.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+
+#include "kernels/attention/cpu.h"
+#include "kernels/attention/plan.h"
+
+enum { MAX_CLUSTER = 16 };
+
+/* In how many turns the multiprocessors have `blocks` blocks, one each at a time. */
+static double turns_of(const td_target *target, uint64_t blocks)
+{
+    return (double)blocks / td_multiprocessors(target);
+}
+
+static uint32_t round_up(uint32_t x, uint32_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
+uint32_t td_prepare_cluster(uint32_t chunks, uint32_t d_pad, uint32_t *tiles)
+{
+    const uint32_t most = TD_PREPARE_MOST_THREADS / 64 / TD_PREPARE_HEAD_WARPS(d_pad);
+    for (*tiles = 1; *tiles <= most; *tiles *= 2)
+        if ((chunks + *tiles - 1) / *tiles <= MAX_CLUSTER)
+            return (chunks + *tiles - 1) / *tiles;
+    return 0;
+}
+
+bool td_direct_is_roomy(const td_target *target, uint32_t head_dim)
+{
+    return target->shared_bytes >= TD_F16_SHARED_BYTES(head_dim);
+}
+
+/* Whether each of those that walk from tile to tile gets pairs of tiles of rows, a long and a short one: where there are as
+ * many as that, or, of two a multiprocessor, almost. */
+static bool is_paired(const tandem_attention *op, uint64_t works, uint32_t multiprocessors, uint32_t walkers)
+{
+    return op->causal && 4 * works >= (uint64_t)multiprocessors * (walkers == 1 ? 8 : 7 * walkers);
+}
+
+/* Warpgroups of a block of attn_f16_wgmma_inline that pay off, as in hopper_groups(). */
+static uint32_t inline_groups(const tandem_attention *op, const td_target *target)
+{
+    double times[2];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t rows = 64 * (TD_F16_INLINE_GROUPS - i);
+        const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows);
+        const double each = is_paired(op, works, td_multiprocessors(target), 1) ? 2 : 1;
+
+        times[i] = each * ceil(turns_of(target, works) / each);
+        if (op->causal)
+            times[i] *= (double)op->kv_len + rows; /* twice what a query sees, and what the mask hides of a block's keys */
+    }
+    const bool pays = times[1] < TD_F16_INLINE_LONGER(op->head_dim) * times[0];
+    const bool is_short = target->rows ? target->rows == TD_SHORT_ROWS : pays;
+    return TD_F16_INLINE_GROUPS - is_short;
+}
+
+/* Of how many tiles of 64 rows a block is whose warpgroups share the keys, where such blocks end first; else 0. By
+ * microseconds of an H200 for what a multiprocessor has at once, and for 128 keys of it. */
+static uint32_t split_members(const tandem_attention *op, const td_target *target)
+{
+    static const struct {
+        double begin, step;
+    } times[2][3] = {{{2.6, 1.9}, {2.0, 0.67}, {4.3, 0.96}}, {{3.5, 1.58}, {3.4, 1.02}}}; /* up to 64 channels, above */
+    const double alone = 1.4; /* a step where only one of the two teams has a tile */
+    const bool wide = op->head_dim > 64;
+    const uint32_t most = wide ? 1 : 2, walkers = TD_F16_WALKERS(op->head_dim);
+    const double part = op->causal ? 1 - fmin(1, op->q_len / (double)op->kv_len) / 2 : 1; /* of the keys that a row sees */
+    uint32_t best = 0;
+    double least = 0;
+
+    if (target->rows != TD_BEST_ROWS)
+        return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && most == 2 ? 2 : 0;
+    for (uint32_t members = 0; members <= most; members++) {
+        const uint32_t rows = members ? 64 * members : TD_F16_ROWS;
+        const double tiles = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
+        const double blocks = members ? tiles : tiles / walkers;
+        const double step = members == 0 && walkers > 1 && tiles <= 1 ? alone : times[wide][members].step;
+        const double begin = times[wide][members].begin, all = begin + step * op->kv_len / 128;
+        const double average = begin + step * part * op->kv_len / 128;
+        const double time = part < 0.75 ? fmax(all, blocks * average) : ceil(blocks) * all;
+
+        if (members == 0 || time < least) {
+            least = time;
+            best = members;
+        }
+    }
+    return best;
+}
+
+td_direct_block td_direct_block_of(const tandem_attention *op, const td_target *target)
+{
+    const uint32_t d = op->head_dim;
+    if (!td_direct_is_roomy(target, d)) {
+        const uint32_t groups = inline_groups(op, target);
+        return (td_direct_block){groups < TD_F16_INLINE_GROUPS ? DIRECT_SHORT : DIRECT_INLINE, 64 * groups, 1,
+                              TD_F16_INLINE_KEYS(d), 1, 128 * (groups + 1), TD_F16_INLINE_SHARED_BYTES(d)};
+    }
+    const uint32_t members = split_members(target->whole ? target->whole : op, target);
+    if (members == 1)
+        return (td_direct_block){DIRECT_SPLIT, 64, TD_F16_SPLIT_TEAMS, TD_F16_SPLIT_KEYS, 1, TD_F16_SPLIT_THREADS,
+                              TD_F16_SPLIT_SHARED_BYTES(d)};
+    return (td_direct_block){members ? DIRECT_SPLIT2 : DIRECT, TD_F16_ROWS, members ? 2 : 1, TD_F16_KEYS(d),
+                          members ? 1 : TD_F16_WALKERS(d), TD_F16_THREADS(d), TD_F16_SHARED_BYTES(d)};
+}
+
+/* How many blocks share the tiles of rows: a block begins a tile beside the end of the one before, which two blocks do
+ * not. So where it `walks` a block gets up to 8 tiles (a multiple of `pair`), as long as the last multiprocessor is not
+ * done later. Elsewhere (command buffers, where that was not timed; single tiles that a mask makes unequal) it gets 32
+ * steps in all, if almost each multiprocessor has two blocks. */
+static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32_t multiprocessors, bool walks)
+{
+    enum { STEPS = 32, MOST = 8 };
+    uint64_t best = (tiles + pair - 1) / pair, least = (best + multiprocessors - 1) / multiprocessors * pair;
+    for (uint32_t each = 2 * pair; each <= MOST && (walks || each * steps <= STEPS); each += pair) {
+        const uint64_t blocks = (tiles + each - 1) / each;
+        const uint64_t last = (blocks + multiprocessors - 1) / multiprocessors * each;
+        if (last <= least && (walks || blocks * 16 >= 31 * multiprocessors)) {
+            least = last;
+            best = blocks;
+        }
+    }
+    return best;
+}
+
+td_direct_walk td_direct_walk_of(const tandem_attention *op, const td_target *target, const td_direct_block *block,
+                                  uint32_t keys)
+{
+    const bool splits = block->teams > 1;
+    const uint64_t works = (uint64_t)op->batch * op->heads * ((op->q_len + block->rows - 1) / block->rows);
+    const uint32_t multiprocessors = td_multiprocessors(target), walkers = multiprocessors * block->walkers;
+    const uint32_t pair = !splits && is_paired(op, works, multiprocessors, block->walkers) ? 2 : 1;
+    const uint32_t steps = (keys + 127) / 128;
+    const uint64_t walks = splits ? works
+                                  : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, walkers,
+                                               block->kind == DIRECT && (!op->causal || pair == 2));
+    /* so few walks that each may have a multiprocessor of its own do not share a block */
+    const uint64_t all = (walks + block->walkers - 1) / block->walkers;
+    const uint64_t grid = walks < multiprocessors ? walks : all < multiprocessors ? multiprocessors : all;
+    return (td_direct_walk){works, grid, pair};
+}
+
+uint32_t td_hopper_shared_bytes(uint32_t d_pad, uint32_t groups, uint32_t splits)
+{
+    return d_pad > 128 ? TD_HOPPER_256_SHARED_BYTES : TD_HOPPER_SHARED_BYTES(d_pad, groups, splits);
+}
+
+/* Those blocks that end first: with one warpgroup more each takes longer, but there are fewer; where they are few, that
+ * decides. Where even those are few, warpgroups share the keys. */
+td_hopper_block td_hopper_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+{
+    const uint32_t most = TD_HOPPER_GROUPS(d_pad);
+    const td_hopper_block ways[] = {{most, 1}, {most - 1, 1}, {most, TD_HOPPER_SPLITS(d_pad)}, {most, 2}};
+    const bool narrow = d_pad <= 64;
+    const double longer = TD_HOPPER_LONGER(d_pad);
+    const struct {
+        double tile, step; /* microseconds of a tile and of each of its steps */
+        double uneven;     /* with a mask: by how much the last block ends later than if tiles were shared out evenly */
+    } us[] = {{3.0 * longer, (narrow ? 1.27 : 1.16) * longer, 1.15},
+              {3.0, narrow ? 1.27 : 1.16, 1.7},
+              {2.4, narrow ? 0.44 : 0.53, 1.4},
+              {3.0, 0.86, 1.4}};
+    const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
+    const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
+    uint32_t best = 0;
+    double least = 0;
+
+    if (d_pad > 128)
+        return ways[0];
+    if (target->dump)
+        return ways[1];
+    if (target->rows != TD_BEST_ROWS)
+        return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
+    for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
+        const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
+        const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
+        const double longest = us[i].tile + us[i].step * steps;
+        const double time = op->causal ? fmax(longest, us[i].uneven * blocks * (us[i].tile + us[i].step * mean))
+                                       : ceil(blocks) * longest;
+
+        if (i == 0 || (time < least &&
+                       td_hopper_shared_bytes(d_pad, ways[i].groups, ways[i].splits) <= target->shared_bytes)) {
+            least = time;
+            best = i;
+        }
+    }
+    return ways[best];
+}
+
+/* Whether blocks of most warpgroups walk, as they may where there are more tiles than multiprocessors. What a tile begins and
+ * ends with is hidden then, and with a mask long and short tiles are shared out evenly; but tiles of many steps are as well
+ * handed out to whichever multiprocessor is free. */
+bool td_hopper_walks(const tandem_attention *op, const td_target *target, uint32_t d_pad, td_hopper_block block,
+                         uint64_t tiles)
+{
+    const uint32_t most = d_pad <= 64 || op->causal ? 8192 : 2048; /* keys, at which it was measured to gain */
+
+    return d_pad <= 128 && !target->dump && tiles > td_multiprocessors(target) &&
+           block.groups == TD_HOPPER_GROUPS(d_pad) && block.splits == 1 &&
+           target->shared_bytes >= TD_HOPPER_WALK_SHARED_BYTES(d_pad) &&
+           (op->kv_len <= most || (op->causal && d_pad <= 64));
+}
+
+/* The same of attn_8b_wgmma_inline, by times of an H200. */
+td_hopper_block td_hopper_inline_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+{
+    const uint32_t splits = TD_HOPPER_INLINE_SPLITS(d_pad);
+    const td_hopper_block ways[] = {
+        {TD_HOPPER_INLINE_GROUPS(d_pad), 1}, {TD_HOPPER_INLINE_FEW, 1}, {splits, splits}, {TD_HOPPER_INLINE_GROUPS(64u), 2}};
+    static const struct {
+        double block, step;
+    } us[TD_D_PADS][4] = {{{6.0, 1.2}, {5.0, 0.95}, {4.6, 0.45}}, /* of 32 channels: not measured */
+                        {{6.5, 1.62}, {5.4, 1.1}, {5.0, 0.57}, {6.2, 0.84}},
+                        {{5.9, 1.46}, {5.9, 1.2}, {5.0, 0.75}},
+                        {{7.2, 1.57}, {6.7, 1.27}, {6.3, 0.77}}};
+    const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
+    const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
+    uint32_t best = 0;
+    double least = 0;
+
+    if (target->rows != TD_BEST_ROWS)
+        return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
+    for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
+        const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
+        const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
+        const double block = us[td_index_of_dim(d_pad)][i].block, step = us[td_index_of_dim(d_pad)][i].step;
+        const double time = op->causal ? fmax(block + step * steps, blocks * (block + step * mean))
+                                       : ceil(blocks) * (block + step * steps);
+
+        if (i == 0 || time < least) {
+            least = time;
+            best = i;
+        }
+    }
+    return ways[best];
+}
+
+/* Heads whose tiles blocks that walk take at a time, those that share K and V together; no more than there are, so that
+ * its tiles are no more than all of them, which 32 bits hold. */
+uint32_t td_hopper_walk_chunk(const tandem_attention *op, uint32_t d_pad)
+{
+    const uint64_t plane_bytes = 2 * (uint64_t)round_up(op->kv_len, TD_TILE_ROWS) * d_pad, planes = (uint64_t)op->batch * op->heads;
+    const uint64_t kept = TD_HOPPER_WALK_CHUNK_BYTES / plane_bytes, group = op->heads / op->kv_heads;
+    const uint64_t chunk = group * (kept ? kept : 1);
+    return (uint32_t)(chunk < planes ? chunk : planes);
+}
+
+td_tiles td_attention_tiles(const tandem_attention *op, const td_target *target, uint32_t precision)
+{
+    const uint32_t d_pad = td_pad_dim(op->head_dim);
+    const bool roomy = target->shared_bytes >= td_hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad), 1);
+    td_tiles t = {.rows = TD_TWIN_ROWS, .groups = 1, .shares = 1, .walkers = 1, .pair = 1};
+    if (target->sm == 90 && precision == TANDEM_PRECISION_8B && (roomy || d_pad <= 128)) {
+        const td_hopper_block block = roomy ? td_hopper_block_of(op, target, d_pad) : td_hopper_inline_block_of(op, target, d_pad);
+        t.groups = block.groups;
+        t.shares = block.splits;
+    } else if (target->sm == 90 && precision == TANDEM_PRECISION_F16 && op->head_dim >= 64 && op->head_dim <= 128) {
+        const td_direct_block block = td_direct_block_of(op, target);
+        t.groups = block.rows / 64 * block.teams;
+        t.shares = block.teams;
+        const td_direct_walk walk = td_direct_walk_of(op, target, &block, op->kv_len);
+        t.walkers = block.walkers;
+        t.pair = walk.pair;
+        t.blocks = (uint32_t)(walk.grid * block.walkers);
+    }
+    t.rows = 64 * t.groups / t.shares;
+    t.tiles = (uint64_t)op->batch * op->heads * ((op->q_len + t.rows - 1) / t.rows);
+    if (target->sm == 90 && precision == TANDEM_PRECISION_8B && roomy) {
+        t.walks = td_hopper_walks(op, target, d_pad, (td_hopper_block){t.groups, t.shares}, t.tiles);
+        t.blocks = t.walks || (t.shares > 1 && t.tiles > td_multiprocessors(target)) ? td_multiprocessors(target) : 0;
+        t.chunk_planes = td_hopper_walk_chunk(op, d_pad);
+    }
+    if (target->sm == 90 && target->shared_bytes && precision == TANDEM_PRECISION_8B && d_pad <= 128) {
+        uint32_t tiles;
+        t.cluster = td_prepare_cluster((op->kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS, d_pad, &tiles);
+        t.cluster_threads = t.cluster ? 64 * tiles * TD_PREPARE_HEAD_WARPS(d_pad) : 0;
+    }
+    return t;
+}
