@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "demo/tool_survey.h"
+#include "engine_plugin/client/tuning_file.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/target.h"
 

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "demo/tool_bench.h"
+#include "engine_plugin/client/tuning_file.h"
 #include "interop/base.h"
 
 enum { MOST_ROWS_AT_ONCE = 1 << 19, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };

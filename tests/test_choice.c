@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine_plugin/client/tuning_file.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/params.h"
 #include "kernels/attention/tuning.h"

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "engine_plugin/client/tuning_file.h"
 #include "kernels/attention/tuning.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "engine_plugin/client/tuning_file.h"
 #include "kernels/attention/tuning.h"
 
 enum { MANY_BYTES = 64 << 20 }; /* such blocks are mapped by themselves */

@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine_plugin/client/tuning_file.h"
 #include "engine_plugin/daemon/daemon.h"
 
 static void help(void)

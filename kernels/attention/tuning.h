@@ -13,7 +13,7 @@
  * many there are, as a tile at least; of a prologue by the rows of Q, K and V that it reads. Neighbours whose blocks are
  * of another kind count a tenth; so do few queries, or as many as keys, where theirs all are. The precision with the smallest sum of kernel and prologue is taken, the more exact one
  * where two are equal.
- * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON, who makes plans hands it in.
+ * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON (tuning_file.h), who makes plans hands it in.
  */
 #ifndef TANDEM_KERNELS_CHOICE_H
 #define TANDEM_KERNELS_CHOICE_H
@@ -25,7 +25,6 @@
 #include "tandem/types.h"
 
 enum { TD_CHOICE_PLANES = 8, TD_CHOICE_LENGTHS = 8, TD_CHOICE_PARTS = 12, TD_CHOICE_DEVICE = 64, TD_CHOICE_FEW = 16 };
-enum { TD_CHOICE_MOST_TEXT = 1 << 20 };
 
 /* Microseconds at [planes][length]; 0: not measured. */
 typedef float td_choice_times[TD_CHOICE_PLANES][TD_CHOICE_LENGTHS];
@@ -53,8 +52,8 @@ typedef struct td_choice_table {
 uint32_t td_choice_planes(uint32_t index);
 uint32_t td_choice_length(uint32_t index);
 
-/* Reads the JSON of a table. ARG, and what is wrong with which value in `why`; nothing in it is trusted. */
-tandem_status td_choice_parse(const char *text, size_t bytes, td_choice_table *out, char *why, size_t why_bytes);
+/* A table's part for a head dim, or NULL. */
+const td_choice_part *td_choice_part_of(const td_choice_table *table, uint32_t head_dim, bool causal);
 
 /* Whether a table was measured on such a GPU; if not, why. */
 bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *device, char *why, size_t why_bytes);
