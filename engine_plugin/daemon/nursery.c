@@ -61,6 +61,7 @@ tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2])
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     uint32_t count = 0;
     ssize_t got;
+    bool whole;
 
     fds[0] = fds[1] = -1;
     do
@@ -74,11 +75,12 @@ tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2])
         for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len && count < 2; i++)
             memcpy(&fds[count++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
     }
-    if ((size_t)got == bytes && !(m.msg_flags & MSG_TRUNC))
-        return TANDEM_OK;
-    td_fd_close(&fds[0]);
-    td_fd_close(&fds[1]);
-    return TANDEM_ERROR_PROTOCOL;
+    whole = (size_t)got == bytes && !(m.msg_flags & MSG_TRUNC);
+    if (!whole || m.msg_flags & MSG_CTRUNC) { /* some of the descriptors are no message's */
+        td_fd_close(&fds[0]);
+        td_fd_close(&fds[1]);
+    }
+    return whole ? TANDEM_OK : TANDEM_ERROR_PROTOCOL;
 }
 
 typedef struct nursery {
