@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "interop/wire/conn.h"
 #include "interop/wire/ring.h"
@@ -206,6 +208,51 @@ static inline long status_of(pid_t pid, const char *what)
             value = atol(line + strlen(what) + 1);
     fclose(file);
     return value;
+}
+
+/* A port that is free now. */
+static inline int free_port(void)
+{
+    struct sockaddr_in web = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int request = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t size = sizeof web;
+
+    assert_int_equal(bind(request, (struct sockaddr *)&web, sizeof web), 0);
+    assert_int_equal(getsockname(request, (struct sockaddr *)&web, &size), 0);
+    close(request);
+    return ntohs(web.sin_port);
+}
+
+/* Until the broker has as few descriptors, and the worker as little shared memory, as before. */
+static inline void await_clean(int fds, long shared_kib)
+{
+    const uint64_t begin = td_now_ns();
+    const pid_t worker = await_worker(0);
+
+    while (count_fds(daemon_pid) > fds || status_of(worker, "RssShmem") > shared_kib) {
+        if (td_now_ns() - begin > PATIENCE)
+            fail_msg("%d descriptors, %d before; %ld KiB shared, %ld before", count_fds(daemon_pid), fds,
+                     status_of(worker, "RssShmem"), shared_kib);
+        sleep_ms(5);
+    }
+}
+
+/* A daemon for the tests of a group, or for one; and the end of whatever daemon there is. */
+static inline int set_up_daemon(void **state)
+{
+    (void)state;
+    start_daemon("# nothing but defaults\n");
+    return 0;
+}
+
+static inline int tear_down_daemon(void **state)
+{
+    (void)state;
+    if (daemon_pid > 0 && end_daemon(SIGTERM, PATIENCE) != 0) {
+        show_log();
+        return 1;
+    }
+    return 0;
 }
 
 /* A client. */

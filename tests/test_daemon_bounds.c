@@ -19,22 +19,6 @@
 
 #include "tests/daemon_client.h"
 
-static int set_up_nothing(void **state)
-{
-    (void)state;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    if (daemon_pid > 0 && end_daemon(SIGTERM, PATIENCE) != 0) {
-        show_log();
-        return 1;
-    }
-    return 0;
-}
-
 /* Long jobs. */
 
 /* A frame's long job with a deadline is cut, and another client's frame goes in between. Its pieces write a draft: the
@@ -465,14 +449,10 @@ static const char *reply_of(int fd)
 
 static void start_with_web(void)
 {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    socklen_t size = sizeof web;
     char config[60];
 
-    web = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    assert_int_equal(bind(fd, (struct sockaddr *)&web, size), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&web, &size), 0);
-    close(fd);
+    web = (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)free_port())};
     snprintf(config, sizeof config, "metrics = %d\n", ntohs(web.sin_port));
     start_daemon(config);
 }
@@ -550,16 +530,16 @@ static void idle_askers_hold_nobody_up(void **state)
 int main(void)
 {
     const struct CMUnitTest own[] = {
-        cmocka_unit_test_setup_teardown(a_frame_with_a_deadline_lets_others_in, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(a_job_does_not_wait_for_itself, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(a_destroy_waits_for_the_ring, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(allocations_count, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(only_its_own_socket_is_touched, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(no_line_goes_into_a_file_of_its_own, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(limited_files_do_not_end_it, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(only_requests_for_the_metrics_get_them, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(idle_askers_hold_nobody_up, set_up_nothing, tear_down),
-        cmocka_unit_test_setup_teardown(silent_connections_keep_nobody_out, set_up_nothing, tear_down),
+        cmocka_unit_test_teardown(a_frame_with_a_deadline_lets_others_in, tear_down_daemon),
+        cmocka_unit_test_teardown(a_job_does_not_wait_for_itself, tear_down_daemon),
+        cmocka_unit_test_teardown(a_destroy_waits_for_the_ring, tear_down_daemon),
+        cmocka_unit_test_teardown(allocations_count, tear_down_daemon),
+        cmocka_unit_test_teardown(only_its_own_socket_is_touched, tear_down_daemon),
+        cmocka_unit_test_teardown(no_line_goes_into_a_file_of_its_own, tear_down_daemon),
+        cmocka_unit_test_teardown(limited_files_do_not_end_it, tear_down_daemon),
+        cmocka_unit_test_teardown(only_requests_for_the_metrics_get_them, tear_down_daemon),
+        cmocka_unit_test_teardown(idle_askers_hold_nobody_up, tear_down_daemon),
+        cmocka_unit_test_teardown(silent_connections_keep_nobody_out, tear_down_daemon),
     };
 
     if (!begin_tests("tandemd"))

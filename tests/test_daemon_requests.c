@@ -400,12 +400,7 @@ static int set_up_faulty(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
-    if (daemon_pid > 0 && end_daemon(SIGTERM, PATIENCE) != 0) {
-        show_log();
-        return 1;
-    }
-    return use_program("tandemd") ? 0 : 1;
+    return tear_down_daemon(state) || !use_program("tandemd");
 }
 
 static uint64_t share_slab(client *c, uint64_t bytes)
