@@ -882,10 +882,11 @@ static void test_damaged_image(void **state)
     char why[256] = "";
 
     (void)state;
-    open_stream(0);
+    fault_cuda(FAULT_FAKE_CUDA);
+    must(td_cu_device_open(NULL, &log_here, &device, why, sizeof why), why);
     for (int kind = 0; kind < 2; kind++) {
         const fault_live before = fault_count_live();
-        td_stream *refused = stream;
+        td_stream *refused = (td_stream *)why;
 
         fault_disguise_as(FAULT_DAMAGED_IMAGE);
         assert_int_equal(kinds[kind](device, NULL, &refused, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
@@ -895,7 +896,7 @@ static void test_damaged_image(void **state)
         assert_int_equal(fault_count_live().cuda, before.cuda);
         assert_int_equal(fault_count_live().blocks, before.blocks);
     }
-    close_stream();
+    td_cu_device_close(&device);
 }
 
 /* Two images: `early` has the stamp and many other kernels, `late` those of the plan, and is loaded on demand. */
@@ -967,6 +968,52 @@ static void test_images_on_demand(void **state)
     fault_kernels(NULL);
 }
 
+/* Streams of a context share what one of them has loaded; it is unloaded with the last of them. */
+static void test_shared_images(void **state)
+{
+    static const fault_plan loads = {.kinds = FAULT_CUDA, .call = "cuModuleLoadDataEx"};
+    static const fault_plan unloads = {.kinds = FAULT_CUDA, .call = "cuModuleUnload"};
+    const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+
+    (void)state;
+    give_two_images();
+    for (int order = 0; order < 2; order++) {
+        td_cu_device *other_device;
+        td_stream *other;
+
+        open_stream(0);
+        other_device = device;
+        other = stream;
+        fault_arm(&loads);
+        open_stream(1);
+        assert_int_equal(fault_disarm(), 0);
+        for (unsigned i = 0; i < 4; i++) { /* the first submit of either loads what is loaded on demand, for both */
+            td_stream *const one = stream;
+
+            fault_arm(&loads);
+            must(td_stream_wait(stream, submit_plan(&plan, views, 0)), "waiting");
+            assert_int_equal(fault_disarm(), i == 0);
+            assert_true(td_stream_drain(stream, limit_ns));
+            stream = other;
+            other = one;
+        }
+        fault_arm(&unloads);
+        td_stream_destroy(order ? &stream : &other, limit_ns);
+        td_cu_device_close(order ? &device : &other_device);
+        assert_int_equal(fault_disarm(), 0);
+        if (order) {
+            stream = other;
+            device = other_device;
+        }
+        must(td_stream_wait(stream, submit_plan(&plan, views, 0)), "waiting");
+        assert_true(td_stream_drain(stream, limit_ns));
+        fault_arm(&unloads);
+        close_stream();
+        assert_int_equal(fault_disarm(), 2);
+    }
+    fault_kernels(NULL);
+}
+
 /* Nothing is loaded beside what is pending: it may be waiting for the caller. */
 static void test_no_loading_beside_work(void **state)
 {
@@ -1012,6 +1059,7 @@ int main(void)
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_damaged_image),
         cmocka_unit_test(test_images_on_demand),
+        cmocka_unit_test(test_shared_images),
         cmocka_unit_test(test_no_loading_beside_work),
     };
 

@@ -104,7 +104,7 @@ static bool has_shape(const graph_stream *stream, const graph_slot *slot, const 
         const kernel_node *a = &slot->kernels[i];
         const td_record *b = &plan->records[i];
 
-        if (a->function != slot->functions[i]->handle || memcmp(a->grid, b->grid, sizeof a->grid) ||
+        if (a->function != slot->functions[i]->kernel.handle || memcmp(a->grid, b->grid, sizeof a->grid) ||
             memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes ||
             a->cluster != cluster_of(b) || a->overlaps != overlaps(stream, b, i) || a->param_bytes != b->param_bytes)
             return false;
@@ -125,7 +125,7 @@ static void set_kernel(const graph_stream *stream, graph_slot *slot, const bindi
     const td_record *record = &b->submit->plan->records[at];
     kernel_node *kernel = &slot->kernels[at];
 
-    kernel->function = slot->functions[at]->handle;
+    kernel->function = slot->functions[at]->kernel.handle;
     memcpy(kernel->grid, record->grid, sizeof kernel->grid);
     memcpy(kernel->block, record->block, sizeof kernel->block);
     kernel->cluster = cluster_of(record);

@@ -19,7 +19,7 @@
  * Blocks look for their cancel word in the device's memory: the same word in host memory made a plan of 0.10 ms take
  * 1.00 ms on an H200, since the reads of all blocks cross the bus one by one. It is set by a copy on a fourth stream.
  *
- * An image is loaded with every function of it, and every event is made, at creation. Left to itself the driver loads a
+ * An image is loaded with every function of it (cu_modules.h), and every event is made, at creation. Left to itself the driver loads a
  * function at its first launch, and may synchronise the context for it: with a stream that waits for a timeline, that is a
  * deadlock. Images that are loaded on demand find the stream idle, for the same reason.
  */
@@ -31,7 +31,6 @@
 #include "engine_plugin/exec/cu_stream.h"
 
 enum {
-    PLAIN_SHARED_BYTES = 48 * 1024,
     PORTABLE_CLUSTER = 8,
     CLOCK_TRIES = 20,
 };
@@ -92,87 +91,14 @@ static tandem_status launch_stamp(td_cuda_stream *stream, td_cu_stream on, uint3
     return launch(stream, on, stream->stamp, &one, &params, why, why_bytes);
 }
 
-static tandem_status load_function(td_cuda_stream *stream, td_cuda_function *f, char *why, size_t why_bytes)
-{
-    td_cu_device *device = stream->device;
-    const char *entry = f->entry;
-    tandem_status status;
-    int registers;
-
-    status = td_cu_check(device, TD_CU(device, cuModuleGetFunction, &f->handle, stream->modules[f->image], entry), why,
-                         why_bytes, "the kernel %s: cuModuleGetFunction", entry);
-    if (!status && device->table.cuFuncLoad)
-        status = td_cu_check(device, TD_CU(device, cuFuncLoad, f->handle), why, why_bytes, "the kernel %s: cuFuncLoad",
-                             entry);
-    if (!status) /* makes older drivers load it */
-        status = td_cu_check(device,
-                             TD_CU(device, cuFuncGetAttribute, &registers, TD_CU_FUNCTION_REGISTERS, f->handle), why,
-                             why_bytes, "the kernel %s: cuFuncGetAttribute", entry);
-    return status;
-}
-
-/* What it may be launched with as it is: static shared memory counts, too. */
-static tandem_status find_plain_shared(td_cuda_stream *stream, td_cuda_function *f, char *why, size_t why_bytes)
-{
-    int bytes = 0;
-    const tandem_status status = td_cu_check(
-        stream->device, TD_CU(stream->device, cuFuncGetAttribute, &bytes, TD_CU_FUNCTION_STATIC_SHARED, f->handle), why,
-        why_bytes, "the kernel %s: cuFuncGetAttribute", f->entry);
-
-    f->shared_bytes = bytes < PLAIN_SHARED_BYTES ? PLAIN_SHARED_BYTES - (uint32_t)bytes : 0;
-    f->static_bytes = (uint32_t)bytes;
-    return status;
-}
-
-/* Only if all of it succeeded is the image loaded. */
-static void unload_image(td_cuda_stream *stream, uint32_t image)
-{
-    if (stream->modules[image])
-        TD_CU(stream->device, cuModuleUnload, stream->modules[image]);
-    stream->modules[image] = NULL;
-    for (uint32_t i = 0; i < stream->function_count; i++)
-        if (stream->functions[i].image == image)
-            stream->functions[i].handle = NULL;
-}
-
-/* Loads a module; of PTX the driver makes one. */
-static tandem_status load_module(td_cuda_stream *stream, uint32_t image, char *why, size_t why_bytes)
-{
-    const td_image *from = &stream->cubin->images[image];
-    const bool ptx = stream->cubin->ptx;
-    char errors[512] = "";
-    int options[] = {TD_CU_JIT_ERROR_LOG, TD_CU_JIT_ERROR_LOG_BYTES};
-    void *values[] = {errors, (void *)(uintptr_t)sizeof errors};
-    td_cu_result result;
-    void *bytes;
-    const tandem_status status = td_cubin_image(stream->cubin, from, &bytes, why, why_bytes);
-
-    if (status)
-        return status;
-    result = TD_CU(stream->device, cuModuleLoadDataEx, &stream->modules[image], bytes, ptx ? 2 : 0, options, values);
-    free(bytes);
-    if (result)
-        stream->modules[image] = NULL;
-    return td_cu_check(stream->device, result, why, why_bytes,
-                       "the kernels %s for %s_%u do not load%s%s: cuModuleLoadDataEx", from->name,
-                       ptx ? "compute" : "sm", (unsigned)stream->cubin->sm, errors[0] ? ": " : "", errors);
-}
-
+/* Takes an image's kernels over, which may have been loaded for another stream. */
 static tandem_status load_image(td_cuda_stream *stream, uint32_t image, char *why, size_t why_bytes)
 {
-    tandem_status status = load_module(stream, image, why, why_bytes);
+    const tandem_status status = td_cu_modules_load(stream->device, stream->modules, image, why, why_bytes);
 
-    for (uint32_t i = 0; !status && i < stream->function_count; i++) {
-        td_cuda_function *f = &stream->functions[i];
-
-        if (f->image != image)
-            continue;
-        status = load_function(stream, f, why, why_bytes);
-        if (!status)
-            status = find_plain_shared(stream, f, why, why_bytes);
-    }
-    if (status)
-        unload_image(stream, image);
+    for (uint32_t i = 0; !status && i < stream->function_count; i++)
+        if (stream->functions[i].image == image)
+            stream->functions[i].kernel = td_cu_modules_kernel(stream->modules, i);
     return status;
 }
 
@@ -180,7 +106,7 @@ static tandem_status load_image(td_cuda_stream *stream, uint32_t image, char *wh
  * caller does next: so the stream has to be idle, for which it is given a while. */
 static tandem_status load_on_demand(td_cuda_stream *stream, uint32_t image, char *why, size_t why_bytes)
 {
-    if (!td_cuda_drain(&stream->base, idle_limit_ns))
+    if (!td_cu_modules_has(stream->modules, image) && !td_cuda_drain(&stream->base, idle_limit_ns))
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY,
                        "the kernels %s cannot be loaded before what is pending is over: %u ms did not do",
                        stream->cubin->images[image].name, (unsigned)(idle_limit_ns / 1000000));
@@ -189,21 +115,21 @@ static tandem_status load_on_demand(td_cuda_stream *stream, uint32_t image, char
 
 static void free_kernels(td_cuda_stream *stream)
 {
-    for (uint32_t i = 0; stream->modules && i < stream->cubin->image_count; i++)
-        unload_image(stream, i);
-    free(stream->modules);
+    td_cu_modules_put(stream->device, &stream->modules);
     free(stream->functions);
-    stream->modules = NULL;
     stream->functions = NULL;
     stream->function_count = 0;
 }
 
 static tandem_status list_functions(td_cuda_stream *stream, const td_cubin *cubin, char *why, size_t why_bytes)
 {
+    const tandem_status status = td_cu_modules_get(stream->device, cubin, &stream->modules, why, why_bytes);
+
+    if (status)
+        return status;
     stream->cubin = cubin;
-    stream->modules = calloc(cubin->image_count, sizeof *stream->modules);
     stream->functions = calloc(td_cubin_entry_count(cubin), sizeof *stream->functions);
-    if (!stream->modules || !stream->functions)
+    if (!stream->functions)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a list of %u kernels",
                        (unsigned)td_cubin_entry_count(cubin));
     for (uint32_t i = 0; i < cubin->image_count; i++)
@@ -270,9 +196,9 @@ static tandem_status load_kernels(td_cuda_stream *stream, const td_cubin *cubin,
     if (status)
         return status;
     stamp = find_function(stream, "stamp");
-    if (!stamp || !stamp->handle)
+    if (!stamp || !stamp->kernel.handle)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel stamp is in no image that was loaded");
-    stream->stamp = stamp->handle;
+    stream->stamp = stamp->kernel.handle;
     return TANDEM_OK;
 }
 
@@ -299,33 +225,30 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
     if (!f)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s is in no image for %s_%u", entry,
                        stream->cubin->ptx ? "compute" : "sm", (unsigned)stream->cubin->sm);
-    if (!f->handle) {
+    if (!f->kernel.handle) {
         status = load_on_demand(stream, f->image, why, why_bytes);
         if (status)
             return status;
     }
     *out = f;
     if (record->flags & TD_RECORD_CLUSTER && record->cluster > PORTABLE_CLUSTER && !f->wide_clusters) {
-        status = td_cu_check(device, TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_WIDE_CLUSTERS, 1), why,
+        status = td_cu_check(device, TD_CU(device, cuFuncSetAttribute, f->kernel.handle, TD_CU_FUNCTION_WIDE_CLUSTERS, 1), why,
                              why_bytes, "clusters of %u blocks for %s: cuFuncSetAttribute", (unsigned)record->cluster,
                              entry);
         if (status)
             return status;
         f->wide_clusters = true;
     }
-    if (record->shared_bytes <= f->shared_bytes)
+    if (record->shared_bytes <= f->kernel.shared_bytes)
         return TANDEM_OK;
-    if (record->shared_bytes + f->static_bytes > device->shared_limit)
+    if (record->shared_bytes + f->kernel.static_bytes > device->shared_limit)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "the kernel %s needs %u bytes of shared memory; %s has %u", entry,
-                       (unsigned)(record->shared_bytes + f->static_bytes), device->info.name,
+                       (unsigned)(record->shared_bytes + f->kernel.static_bytes), device->info.name,
                        (unsigned)device->shared_limit);
-    status = td_cu_check(
-        device,
-        TD_CU(device, cuFuncSetAttribute, f->handle, TD_CU_FUNCTION_DYNAMIC_SHARED, (int)record->shared_bytes), why,
-        why_bytes, "%u bytes of shared memory for %s: cuFuncSetAttribute", (unsigned)record->shared_bytes, entry);
-    if (!status)
-        f->shared_bytes = record->shared_bytes;
+    status = td_cu_modules_widen(device, stream->modules, (uint32_t)(f - stream->functions), record->shared_bytes, why,
+                                 why_bytes);
+    f->kernel = td_cu_modules_kernel(stream->modules, (uint32_t)(f - stream->functions));
     return status;
 }
 
@@ -513,7 +436,7 @@ bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
 /* The host's memory of it alone. */
 static void free_stream(td_cuda_stream *stream)
 {
-    free(stream->modules);
+    td_cu_modules_abandon(&stream->modules);
     free(stream->functions);
     free(stream);
 }
@@ -527,6 +450,7 @@ void td_cuda_destroy(td_stream *base, bool drained)
     char why[160];
 
     if (!drained) {
+        td_cu_modules_abandon(&stream->modules);
         if (!atomic_load(&stream->waiters))
             free_stream(stream);
         return;
@@ -858,7 +782,7 @@ static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit
 
         td_exec_bind(record, submit->views, submit->scratch, control, params);
         td_exec_bind_cancel(record, cancel, params);
-        status = launch(stream, stream->stream, functions[i]->handle, record, params, why, why_bytes);
+        status = launch(stream, stream->stream, functions[i]->kernel.handle, record, params, why, why_bytes);
     }
     if (!status && stream->copies) {
         status = record_event(stream, stream->ran[sequence % TD_CUDA_TRACES], stream->stream, why, why_bytes);

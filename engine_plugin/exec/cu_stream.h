@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "engine_plugin/exec/cu_modules.h"
 #include "engine_plugin/exec/stream.h"
 #include "interop/cu/driver.h"
 
@@ -16,9 +17,7 @@ typedef struct td_cuda_function {
     const char *entry; /* in the cubin's table */
     const char *asked; /* the same name, where plans have it */
     uint32_t image;
-    td_cu_function handle; /* NULL: its image is not loaded */
-    uint32_t shared_bytes; /* dynamic, that it may be launched with */
-    uint32_t static_bytes;
+    td_cu_kernel kernel; /* as it was when this stream last asked */
     bool wide_clusters; /* of more than 8 blocks */
 } td_cuda_function;
 
@@ -40,8 +39,8 @@ typedef struct td_cuda_stream {
     td_cu_device *device;
     td_cu_stream stream, in, out, urgent; /* records; copies to the device and from it; cancel words */
     const td_cubin *cubin;
-    td_cu_module *modules;       /* of its images; NULL: not loaded */
-    td_cuda_function *functions; /* of all its images, one image behind the other */
+    td_cu_modules *modules;      /* its images, shared with other streams */
+    td_cuda_function *functions; /* of all its images, one image behind the other, as the modules have them */
     uint32_t function_count;
     td_cu_function stamp;
     td_cu_mem ring;
