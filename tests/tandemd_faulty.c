@@ -112,12 +112,13 @@ static bool is_killed_by(const char *call, uint64_t bytes)
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     char text[100] = "", named[40];
     unsigned long long at;
+    int pid = 0, found; /* 0: of any worker */
     bool is;
 
     if (fd < 0)
         return false;
-    is = read(fd, text, sizeof text - 1) > 0 && sscanf(text, "kill %39s %llu", named, &at) == 2 && at == bytes &&
-         !strcmp(named, call);
+    found = read(fd, text, sizeof text - 1) > 0 ? sscanf(text, "kill %39s %llu %d", named, &at, &pid) : 0;
+    is = found >= 2 && at == bytes && !strcmp(named, call) && (!pid || pid == (int)getpid());
     close(fd);
     return is;
 }

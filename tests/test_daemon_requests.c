@@ -374,7 +374,8 @@ static void a_model_that_kills_its_next_worker_is_given_up(void **state)
 
 /* Memory whose import kills the worker, each worker, on a driver that is none (tests/tandemd_faulty.c). */
 
-static void kill_at(uint64_t bytes)
+/* With a pid: of that worker alone. */
+static void kill_at(const char *call, uint64_t value, pid_t pid)
 {
     char next[120];
     FILE *file;
@@ -382,7 +383,7 @@ static void kill_at(uint64_t bytes)
     snprintf(next, sizeof next, "%s.next", fault_path);
     file = fopen(next, "w");
     assert_non_null(file);
-    fprintf(file, "kill cuMemHostRegister %" PRIu64 "\n", bytes);
+    fprintf(file, "kill %s %" PRIu64 " %d\n", call, value, (int)pid);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(rename(next, fault_path), 0);
 }
@@ -424,7 +425,7 @@ static void a_mem_that_kills_its_worker_is_refused(void **state)
     client_open(&guilty, "guilty");
     client_open(&other, "innocent");
     assert_true(share_slab(&other, harmless) != 0);
-    kill_at(deadly);
+    kill_at("cuMemHostRegister", deadly, 0);
     for (int i = 1; i <= 2; i++) {
         assert_int_equal(share_slab(&guilty, deadly), 0);
         assert_int_equal(guilty.event.header.type, TD_WIRE_ERROR);
@@ -458,7 +459,7 @@ static void a_mem_that_kills_its_next_worker_is_given_up(void **state)
     mem = share_slab(&c, deadly);
     assert_true(mem != 0);
     assert_true(share_slab(&other, harmless) != 0);
-    kill_at(deadly);
+    kill_at("cuMemHostRegister", deadly, 0);
     kill(await_worker(0), SIGKILL);
     await_log("'guilty') has ended the worker");
     assert_true(share_slab(&other, harmless) != 0);
@@ -478,6 +479,20 @@ static void a_mem_that_kills_its_next_worker_is_given_up(void **state)
     client_close(&other);
 }
 
+/* What takes next to no memory is done once more: who killed the worker may have meant nobody in particular. */
+static void who_comes_as_a_worker_dies_is_served_by_the_next(void **state)
+{
+    client c;
+
+    (void)state;
+    kill_at("cuStreamCreateWithPriority", 1, await_worker(0));
+    client_open(&c, "newcomer");
+    assert_true(share_slab(&c, 4096) != 0);
+    assert_int_equal(count_lines(") is gone: ", 1), 1);
+    assert_int_equal(count_lines("'newcomer') has ended the worker", 0), 0);
+    client_close(&c);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -488,6 +503,7 @@ int main(void)
         cmocka_unit_test_teardown(a_model_that_kills_its_next_worker_is_given_up, tear_down),
         cmocka_unit_test_setup_teardown(a_mem_that_kills_its_worker_is_refused, set_up_faulty, tear_down),
         cmocka_unit_test_setup_teardown(a_mem_that_kills_its_next_worker_is_given_up, set_up_faulty, tear_down),
+        cmocka_unit_test_setup_teardown(who_comes_as_a_worker_dies_is_served_by_the_next, set_up_faulty, tear_down),
     };
 
     if (!begin_tests("tandemd"))

@@ -7,7 +7,8 @@
  *   anything else       what it was at: its own mistakes
  *   nothing of these    a job
  *
- * What only looks something up is blamed when a second worker has died of it.
+ * What takes no memory to speak of, as it looks something up or makes room for a client, is blamed when a second worker has
+ * died of it: who killed the first one, with signal 9, may have been anybody.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,8 +44,7 @@ static td_errand *largest_load(const td_broker *b)
 
 static bool takes_memory(const td_errand *e)
 {
-    return e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_MODEL || e->task.kind == TD_TASK_TIMELINE ||
-           e->task.kind == TD_TASK_LANE;
+    return e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_MODEL;
 }
 
 static bool is_out_of_memory(const td_broker *b)
