@@ -107,7 +107,7 @@ static void test_bounds_of_plans(void **state)
             case 2: r->reloc_count = TD_MAX_RELOCS + 1; break;
             case 3: r->write_count = TD_MAX_RANGES + 1; break;
             case 4: r->relocs[1].offset = TD_PARAM_BYTES - 4; break;
-            default: r->relocs[1] = (td_reloc){.offset = 8, .base = TD_BASE_VIEW, .view = TD_VIEW_COUNT}; break;
+            default: r->relocs[1] = (td_reloc){.offset = 8, .base = TD_BASE_VIEW, .view = TD_MAX_VIEWS}; break;
             }
             assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
                              TANDEM_ERROR_UNSUPPORTED);
