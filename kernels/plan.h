@@ -11,7 +11,9 @@
 #define TANDEM_KERNELS_PLAN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     TD_PARAM_BYTES = 256,  /* largest parameter block; every one has at most 16-byte alignment */
@@ -87,5 +89,11 @@ typedef struct td_plan {
     uint32_t precision; /* tandem_precision: AUTO resolved */
     td_record records[TD_PLAN_RECORDS];
 } td_plan;
+
+/* Copies what there is of it: most plans have few records. */
+static inline void td_plan_copy(td_plan *to, const td_plan *from)
+{
+    memcpy(to, from, offsetof(td_plan, records) + from->record_count * sizeof *from->records);
+}
 
 #endif

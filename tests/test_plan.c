@@ -15,6 +15,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/params.h"
+#include "kernels/attention/plan_cache.h"
 #include "kernels/attention/tuning.h"
 #include "kernels/builder.h"
 #include "kernels/target.h"
@@ -301,6 +302,60 @@ static const td_choice_table *table_of_4b(void)
     return &t;
 }
 
+static bool same_plan(const td_plan *a, const td_plan *b)
+{
+    return memcmp(a, b, offsetof(td_plan, records) + a->record_count * sizeof *a->records) == 0;
+}
+
+/* What is kept is what would be made, wherever views lie but for their alignment, and is made once. */
+static void test_kept_plans(void **state)
+{
+    enum { SHAPES = 500, TURNS = 4 };
+    static td_plan_cache cache;
+    static td_plan copy;
+    const td_choice_table *table = table_of_4b();
+    uint64_t seed = 3;
+    uint32_t known = 0;
+
+    (void)state;
+    while (known < SHAPES) {
+        tandem_attention op = random_shape(&seed), whole = op;
+        td_target target = *random_target(&seed, table);
+        const td_plan *kept[TURNS], *again;
+        const bool has_whole = known % 2;
+
+        if (td_attention_check(&op, NULL, 0) != TANDEM_OK)
+            continue;
+        target.whole = has_whole ? &whole : NULL;
+        const tandem_status status = td_plan_attention(&op, &target, &plan, NULL, NULL, 0);
+        assert_int_equal(td_plan_cached(&cache, &op, &target, &kept[0], NULL, 0), status);
+        if (status != TANDEM_OK)
+            continue;
+        known++;
+        assert_true(same_plan(&plan, kept[0]));
+        for (uint32_t i = 1; i < TURNS; i++) {
+            op.q.offset_bytes += 16 * i; /* another place, another mem */
+            op.k.offset_bytes += 4096;
+            op.o.mem++;
+            assert_int_equal(td_plan_cached(&cache, &op, &target, &kept[i], NULL, 0), TANDEM_OK);
+            assert_true(kept[i] == kept[0]);
+        }
+        td_plan_copy(&copy, kept[0]);
+        assert_true(same_plan(&copy, kept[0]));
+        if (has_whole) { /* by what it says, not where it is */
+            whole.q_len += 4096;
+            assert_int_equal(td_plan_attention(&op, &target, &plan, NULL, NULL, 0), TANDEM_OK);
+            assert_int_equal(td_plan_cached(&cache, &op, &target, &again, NULL, 0), TANDEM_OK);
+            assert_true(again != kept[0] && same_plan(&plan, again));
+        }
+        op.q.offset_bytes += 2; /* 16 bytes at a time no more */
+        if (td_attention_check(&op, NULL, 0) == TANDEM_OK && td_plan_attention(&op, &target, &plan, NULL, NULL, 0) == TANDEM_OK) {
+            assert_int_equal(td_plan_cached(&cache, &op, &target, &again, NULL, 0), TANDEM_OK);
+            assert_true(again != kept[0] && same_plan(&plan, again));
+        }
+    }
+}
+
 static void test_extreme_shapes(void **state)
 {
     enum { LEGAL = 20000 };
@@ -379,6 +434,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room),
+        cmocka_unit_test(test_kept_plans),
         cmocka_unit_test(test_extreme_shapes),
         cmocka_unit_test(test_large_products),
     };

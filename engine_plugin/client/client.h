@@ -254,6 +254,7 @@ struct tandem_session {
     td_cu_device *cu;
     td_stream *stream;
     td_target target;
+    struct td_plan_cache *plans; /* of that target */
     struct td_choice_table *given; /* desc.tuning, or NULL */
     uint32_t tuning;               /* tandem_tuning */
     char tuning_reason[TD_WHY_BYTES]; /* the same */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
+#include "kernels/attention/plan_cache.h"
 
 /* How long an executor may take to decide whether it or a cancellation was first, and how often it is asked. */
 #define MOST_DECIDING_NS 5000000u
@@ -168,6 +169,7 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
     const tandem_view *views[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
     const uint32_t count = op->lse.dtype == TANDEM_DTYPE_NONE ? TD_VIEW_LSE : TD_VIEW_COUNT;
     td_target target = s->target;
+    const td_plan *plan;
     box boxes[TD_VIEW_COUNT];
     tandem_status status = td_attention_check(op, why, TD_WHY_BYTES);
 
@@ -189,7 +191,10 @@ static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const
     target.last_keys = s->last_keys;
     target.whole = s->whole.batch ? &s->whole : NULL;
     const tandem_attention placed = td_attention_at(op, job->views);
-    return td_plan_attention(&placed, &target, &job->plan, NULL, why, TD_WHY_BYTES);
+    status = td_plan_cached(s->plans, &placed, &target, &plan, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        td_plan_copy(&job->plan, plan);
+    return status;
 }
 
 /* Of a lane: what pieces have written, `q` and `k`, becomes `o` and `lse`. */

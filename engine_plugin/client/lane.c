@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "engine_plugin/client/client.h"
+#include "kernels/attention/plan_cache.h"
 #include "kernels/attention/tuning.h"
 
 tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
@@ -27,17 +28,23 @@ uint32_t td_lane_precision(tandem_session *s, const tandem_attention *whole, con
     const tandem_view *const of_whole[] = {&whole->q, &whole->k, &whole->v}, *const of_piece[] = {&piece->q, &piece->k, &piece->v};
     uint64_t addresses[TD_VIEW_COUNT] = {0};
     tandem_attention placed;
+    const td_plan *plan;
     char why[TD_WHY_BYTES];
 
+    if (whole->precision != TANDEM_PRECISION_AUTO)
+        return whole->precision;
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = TD_VIEW_Q; i <= TD_VIEW_V; i++) {
         const td_mem *mem = td_mem_find_locked(s, of_piece[i]->mem, "mem", why); /* if there is none, the job says so */
 
         addresses[i] = of_whole[i]->offset_bytes + (mem ? mem->address : 0);
     }
-    pthread_mutex_unlock(&s->lock);
     placed = td_attention_at(whole, addresses);
-    return td_attention_precision(&placed, &s->target);
+    /* which goes by few shapes; where there is no plan the job says why */
+    const tandem_status status = td_plan_cached(s->plans, &placed, &s->target, &plan, why, sizeof why);
+    const uint32_t precision = status == TANDEM_OK ? plan->precision : td_attention_precision(&placed, &s->target);
+    pthread_mutex_unlock(&s->lock);
+    return precision;
 }
 
 tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,

@@ -15,6 +15,7 @@
 
 #include "engine_plugin/client/client.h"
 #include "engine_plugin/client/tuning_file.h"
+#include "kernels/attention/plan_cache.h"
 #include "kernels/attention/tuning.h"
 
 enum { MANY_BYTES = 64 << 20 }; /* such blocks are mapped by themselves */
@@ -408,6 +409,7 @@ static void free_session(tandem_session *s)
     td_device_close(s);
     td_remote_close(s);
     td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
+    td_session_free(s, s->plans, sizeof *s->plans);
     td_session_free(s, s->given, sizeof *s->given);
     table_free(s, &s->mems);
     table_free(s, &s->timelines);
@@ -512,7 +514,8 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool f
         td_fail(why, sizeof why, status, "no memory for a page: mmap: %s", strerror(errno));
         goto fail;
     }
-    if (!s->jobs || !make_lock(s)) {
+    s->plans = td_session_alloc(s, sizeof *s->plans, 64);
+    if (!s->jobs || !s->plans || !make_lock(s)) {
         td_fail(why, sizeof why, status, "no host memory for %u frames", s->frames);
         goto fail;
     }
