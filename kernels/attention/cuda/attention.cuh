@@ -2,15 +2,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim] (int4: two a byte), V codes [bhk][Dim][kv_pad]; 4 warps
- * of 16 rows, 64 keys a step.
+ * Shapes: Q codes [bh][q_pad][Dim], K codes [bhk][kv_pad][Dim] (int4: two a byte), V codes
+ * [bhk][Dim][kv_pad]; 4 warps of 16 rows, 64 keys a step.
  *
  *   time ->   K(0) V(0)  |  S = Q K(i)   softmax   O += P V(i)  |  ...  |  O / l
  *   copies               |  K(i+1) ---------->  V(i+1) -------> |          (with one stage: K(i+1) once S is done,
  *                                                                           V(i+1) once P V(i) is done)
- * A thread holds O (Dim / 2 registers), S (32) and, up to 256 bytes a row, its fragments of Q (Dim * QkBits / 64).
- * P never leaves registers: the C fragment of S is the A fragment of P, because V's keys are stored permuted (e4m3) or
- * because the layouts agree anyhow (fp16).
+ * A thread holds O (Dim / 2 registers), S (32) and, up to 256 bytes a row, its fragments of Q (Dim
+ * * QkBits / 64). P never leaves registers: the C fragment of S is the A fragment of P, because V's
+ * keys are stored permuted (e4m3) or because the layouts agree anyhow (fp16).
  */
 #pragma once
 
@@ -24,50 +24,60 @@
 namespace td {
 
 template <class T>
-__device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p, const Place &at, int tile)
+__device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p,
+                                        const Place &at, int tile)
 {
     const int64_t row = int64_t(at.bhk) * p.kv_pad + tile * T::keys;
     const int t = tid_x();
 
-    copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes,
-                                                       T::q_row_bytes);
+    copy_rows<T::keys, T::q_row_bytes, T::k_row_bytes>(
+        to.k, (const uint8_t *)p.k_codes + row * T::q_row_bytes, T::q_row_bytes);
     if (t < T::keys / 4)
         cp_async_16(shared_address(to.k_scale + 4 * t), p.k_scale + row + 4 * t);
     if (p.delta && t < T::keys / 4) {
-        const int64_t block = int64_t(at.bh) * (p.q_pad / TD_TILE_ROWS) + at.row0 / int(TD_TILE_ROWS);
+        const int64_t block =
+            int64_t(at.bh) * (p.q_pad / TD_TILE_ROWS) + at.row0 / int(TD_TILE_ROWS);
 
-        cp_async_16(shared_address(to.delta + 4 * t), p.delta + block * p.kv_pad + tile * T::keys + 4 * t);
+        cp_async_16(shared_address(to.delta + 4 * t),
+                    p.delta + block * p.kv_pad + tile * T::keys + 4 * t);
     }
 }
 
 template <class T>
-__device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_attention &p, const Place &at, int tile)
+__device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_attention &p,
+                                        const Place &at, int tile)
 {
     const int64_t stride = int64_t(p.kv_pad) * T::pv_bytes;
 
-    copy_rows<T::dim, T::keys * T::pv_bytes, T::v_row_bytes>(
-        to.v, (const uint8_t *)p.v_codes + int64_t(at.bhk) * T::dim * stride + tile * T::keys * T::pv_bytes, stride);
+    copy_rows<T::dim, T::keys * T::pv_bytes, T::v_row_bytes>(to.v,
+                                                             (const uint8_t *)p.v_codes +
+                                                                 int64_t(at.bhk) * T::dim * stride +
+                                                                 tile * T::keys * T::pv_bytes,
+                                                             stride);
 }
 
 /* S = Q K^T in the tensor cores, by the bits of a code. */
 template <int Bits> struct Dot;
 template <> struct Dot<4> {
     using type = int;
-    __device__ __forceinline__ static void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    __device__ __forceinline__ static void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
     {
         mma_s4(c, a, b0, b1);
     }
 };
 template <> struct Dot<8> {
     using type = int;
-    __device__ __forceinline__ static void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    __device__ __forceinline__ static void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
     {
         mma_s8(c, a, b0, b1);
     }
 };
 template <> struct Dot<16> {
     using type = float;
-    __device__ __forceinline__ static void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    __device__ __forceinline__ static void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
     {
         mma_f16(c, a, b0, b1);
     }
@@ -79,11 +89,12 @@ __device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const 
     return int64_t(at.bh) * p.q_pad + at.row0 + tid_x() / 32 * 16;
 }
 
-/* P V of one tile, O = O * alpha + it. E4M3: R over the tile's 64 keys first, then one fma (two-level accumulation). */
+/* P V of one tile, O = O * alpha + it. E4M3: R over the tile's 64 keys first, then one fma
+ * (two-level accumulation). */
 template <class T>
-__device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const float (&s)[8][4], const float (&alpha)[2],
-                                           uint32_t v, int lane, const td_params_attention &p, const Place &at,
-                                           int tile)
+__device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const float (&s)[8][4],
+                                           const float (&alpha)[2], uint32_t v, int lane,
+                                           const td_params_attention &p, const Place &at, int tile)
 {
     if constexpr (T::pv_bytes == 1) {
 #if TD_HAVE_E4M3
@@ -93,7 +104,8 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
         for (int step = 0; step < 2; step++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int j = 4 * step + 2 * (i / 2), r = 2 * (i % 2); /* n-tiles j, j + 1; row half i % 2 */
+                /* n-tiles j, j + 1; row half i % 2 */
+                const int j = 4 * step + 2 * (i / 2), r = 2 * (i % 2);
 
                 a[step][i] = uint32_t(cvt_e4m3x2(s[j][r + 1], s[j][r])) |
                              uint32_t(cvt_e4m3x2(s[j + 1][r + 1], s[j + 1][r])) << 16;
@@ -124,7 +136,10 @@ __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const floa
 
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    p.dump_r[((dump_row(p, at) + fragment_row(thread, i)) * (p.kv_pad / TD_TILE_KEYS) + tile) * T::dim +
+                    p.dump_r[((dump_row(p, at) + fragment_row(thread, i)) *
+                                  (p.kv_pad / TD_TILE_KEYS) +
+                              tile) *
+                                 T::dim +
                              fragment_column(thread, j, i)] = r[i];
             }
 #pragma unroll
@@ -173,7 +188,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
     const int lane = int(threadIdx.x) % 32;
     const int tiles = (at.keys + T::keys - 1) / T::keys;
     const float sl2 = __fmul_rn(p.scale, TD_LOG2_E);
-    const int64_t first = int64_t(at.bh) * p.q_pad + at.row0 + int(threadIdx.x) / 32 * 16; /* the warp's row of Q */
+    /* the warp's row of Q */
+    const int64_t first = int64_t(at.bh) * p.q_pad + at.row0 + int(threadIdx.x) / 32 * 16;
     const uint8_t *q_rows = (const uint8_t *)p.q_codes + first * T::q_row_bytes;
     uint32_t q[T::q_in_registers ? T::steps : 1][4];
     float o[T::dim / 8][4], row_scale[2];
@@ -201,7 +217,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile++) {
-        typename T::Stage &now = shared.stage[tile % T::stages], &next = shared.stage[(tile + 1) % T::stages];
+        typename T::Stage &now = shared.stage[tile % T::stages],
+                          &next = shared.stage[(tile + 1) % T::stages];
         const bool more = tile + 1 < tiles;
         typename Dot<T::qk_bits>::type dot[8][4];
         float s[8][4], alpha[2];
@@ -248,21 +265,25 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
                 int32_t bits;
 
                 memcpy(&bits, &value, sizeof bits);
-                to[fragment_row(thread, i % 4) * int64_t(p.kv_pad) + fragment_column(thread, i / 4, i % 4)] = bits;
+                to[fragment_row(thread, i % 4) * int64_t(p.kv_pad) +
+                   fragment_column(thread, i / 4, i % 4)] = bits;
             }
         }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float2 scale = *reinterpret_cast<const float2 *>(&now.k_scale[fragment_column(lane, j, 0)]);
+            const float2 scale =
+                *reinterpret_cast<const float2 *>(&now.k_scale[fragment_column(lane, j, 0)]);
 
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                s[j][i] = __fmul_rn(float(dot[j][i]), __fmul_rn(row_scale[i / 2], i % 2 ? scale.y : scale.x));
+                s[j][i] = __fmul_rn(float(dot[j][i]),
+                                    __fmul_rn(row_scale[i / 2], i % 2 ? scale.y : scale.x));
         }
         if (p.delta)
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                const float2 delta = *reinterpret_cast<const float2 *>(&now.delta[fragment_column(lane, j, 0)]);
+                const float2 delta =
+                    *reinterpret_cast<const float2 *>(&now.delta[fragment_column(lane, j, 0)]);
 
 #pragma unroll
                 for (int i = 0; i < 4; i++)
@@ -273,7 +294,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 
 #pragma unroll
             for (int i = 0; i < 32; i++) {
-                const int end = p.causal ? min(first + fragment_row(thread, i % 4), int(p.kv_len)) : int(p.kv_len);
+                const int end = p.causal ? min(first + fragment_row(thread, i % 4), int(p.kv_len))
+                                         : int(p.kv_len);
 
                 if (tile * T::keys + fragment_column(thread, i / 4, i % 4) >= end)
                     s[i / 4][i % 4] = -CUDART_INF_F;
@@ -317,7 +339,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 
             if (p.lse_bias)
                 lse = __fadd_rn(lse, __fmul_rn(p.lse_bias[int64_t(at.bh) * p.q_pad + r], p.scale));
-            p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + r * p.lse_stride_row] = lse;
+            p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + r * p.lse_stride_row] =
+                lse;
         }
 #pragma unroll
         for (int j = 0; j < T::dim / 8; j++) {
@@ -342,8 +365,8 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 
 } // namespace td
 
-/* blocks: how many shall fit on a multiprocessor; it bounds the registers (65536 / 128 / blocks). As many as go without
- * spilling: on sm_89 that is one less. */
+/* blocks: how many shall fit on a multiprocessor; it bounds the registers (65536 / 128 / blocks).
+ * As many as go without spilling: on sm_89 that is one less. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
 #define TD_BLOCKS(others, sm_89) sm_89
 #else

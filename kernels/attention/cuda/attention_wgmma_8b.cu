@@ -1,4 +1,5 @@
-/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma: the kernels of sm_90a, by head dim.
+/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma: the kernels of sm_90a, by head
+ * dim.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

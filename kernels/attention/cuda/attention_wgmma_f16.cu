@@ -1,4 +1,5 @@
-/* Attention on fp16 and bf16 tensors by wgmma, as they lie in memory: the kernels of sm_90a, by head dim.
+/* Attention on fp16 and bf16 tensors by wgmma, as they lie in memory: the kernels of sm_90a, by
+ * head dim.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

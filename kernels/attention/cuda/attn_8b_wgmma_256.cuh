@@ -1,18 +1,23 @@
-/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma at head dim 256: `attn_8b_wgmma_d256`, sm_90a.
+/* Attention on int8 codes of Q and K and e4m3 codes of V by wgmma at head dim 256:
+ * `attn_8b_wgmma_d256`, sm_90a.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * As hopper.cuh has it, but that O alone takes 128 registers of a thread. So R is of half the channels at a time, and added
- * to O after TD_HOPPER_SUM_KEYS(256) = 128 keys, a step. A step's P is kept for both halves; with O 128, R 34, S 32 and
- * P 32 of 240, two warpgroups have room. The channels of ones belong to the second half.
+ * As hopper.cuh has it, but that O alone takes 128 registers of a thread. So R is of half the
+ * channels at a time, and added to O after TD_HOPPER_SUM_KEYS(256) = 128 keys, a step. A step's P
+ * is kept for both halves; with O 128, R 34, S 32 and P 32 of 240, two warpgroups have room. The
+ * channels of ones belong to the second half.
  *
  *   tensor     S = Q K0(i)  |             | S = Q K1(i), Rlow = P0 V |             | Rlow += P1 V, S = Q K0(i+1) | Rhigh = P V
  *   threads    O += Rhigh of i-1 | P0 = ex2 S  |                      | P1 = ex2 S |                 O += Rlow   |
  *
- * Where P1 needs another base than P0 (rare), Rlow is rescaled on the way, and Rhigh between its two products.
+ * Where P1 needs another base than P0 (rare), Rlow is rescaled on the way, and Rhigh between its
+ * two products.
  *
- *   k[4]   64 keys each: two parts of 128 bytes a row, of 64 rows, swizzled. Key half h lies in slot h % 4
- *   v[3]   256 channels and 8 of ones x 128 keys. V of step i lies in slot (i + 1) % 3: step -1 has one, which is empty
+ *   k[4]   64 keys each: two parts of 128 bytes a row, of 64 rows, swizzled. Key half h lies in
+ *          slot h % 4
+ *   v[3]   256 channels and 8 of ones x 128 keys. V of step i lies in slot (i + 1) % 3: step -1 has
+ *          one, which is empty
  */
 #pragma once
 
@@ -27,8 +32,10 @@ template <bool Dump> struct HopperTile256 {
     static constexpr int threads = 128 * (groups + 1);
     static constexpr int keys = int(TD_HOPPER_KEYS), half = keys / 2;
     static constexpr bool dump = Dump || kAllDump;
-    static constexpr int qk_row = 128, part = half * qk_row; /* bytes: of a row's part, of a tile's */
-    static constexpr int columns = dim / 2 + 8;              /* of half of P V, with eight times P's sum */
+    /* bytes: of a row's part, of a tile's */
+    static constexpr int qk_row = 128, part = half * qk_row;
+    /* of half of P V, with eight times P's sum */
+    static constexpr int columns = dim / 2 + 8;
     static constexpr int k_slots = 4, v_slots = 3;
 
     struct Shared {
@@ -72,8 +79,8 @@ template <class T> struct Consumer256 : Consumer<T> {
 #pragma unroll
         for (int step = 0; step < 2; step++)
             if constexpr (Channels == 0)
-                wgmma_e4m3(reinterpret_cast<uint32_t (&)[32]>(r), p[Half][step], descriptor<128>(v + 2 * step),
-                           Half + step > 0);
+                wgmma_e4m3(reinterpret_cast<uint32_t(&)[32]>(r), p[Half][step],
+                           descriptor<128>(v + 2 * step), Half + step > 0);
             else
                 wgmma_e4m3(r, p[Half][step], descriptor<128>(v + 2 * step), Half + step > 0);
         wgmma_commit();
@@ -104,8 +111,8 @@ template <class T> struct Consumer256 : Consumer<T> {
             r[i] = mul_f16x2(r[i], halves[i % 2]);
     }
 
-    /* P of a half again, if its base does not fit, as Consumer::check() has it; move(here) is for bases to move with what has
-     * been added up. */
+    /* P of a half again, if its base does not fit, as Consumer::check() has it; move(here) is for
+     * bases to move with what has been added up. */
     template <int Half, class Move> __device__ __forceinline__ void check(Move move)
     {
         float here[2];
@@ -126,8 +133,8 @@ template <class T> struct Consumer256 : Consumer<T> {
 };
 
 template <class T>
-__device__ __forceinline__ void dump_r(const td_params_attention &p, const Consumer256<T> &c, int64_t row, int lane,
-                                       int step, int channels)
+__device__ __forceinline__ void dump_r(const td_params_attention &p, const Consumer256<T> &c,
+                                       int64_t row, int lane, int step, int channels)
 {
     if (!p.dump_r)
         return;
@@ -137,15 +144,17 @@ __device__ __forceinline__ void dump_r(const td_params_attention &p, const Consu
     for (int i = 0; i < 64; i++) {
         const float2 pair = c.pair_of_r(i / 2);
 
-        p.dump_r[((row + fragment_row(lane, i % 4)) * each + step) * T::dim + channels * (T::dim / 2) +
-                 fragment_column(lane, i / 4, i % 4)] = i % 2 ? pair.y : pair.x;
+        p.dump_r[((row + fragment_row(lane, i % 4)) * each + step) * T::dim +
+                 channels * (T::dim / 2) + fragment_column(lane, i / 4, i % 4)] =
+            i % 2 ? pair.y : pair.x;
     }
 }
 
-/* Fetches come in the order K0(0) K1(0) V(0) K0(1) ...; each is published once the next is under way. */
+/* Fetches come in the order K0(0) K1(0) V(0) K0(1) ...; each is published once the next is under
+ * way. */
 template <class T>
-__device__ __forceinline__ void produce_256(typename T::Shared &shared, const td_params_attention &p,
-                                            const HopperPlace &at)
+__device__ __forceinline__ void produce_256(typename T::Shared &shared,
+                                            const td_params_attention &p, const HopperPlace &at)
 {
     const int t = int(threadIdx.x) % 128;
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
@@ -194,26 +203,31 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared, const td
 }
 
 template <class T>
-__device__ __forceinline__ void consume_256(typename T::Shared &shared, const td_params_attention &p,
-                                            const HopperPlace &at)
+__device__ __forceinline__ void consume_256(typename T::Shared &shared,
+                                            const td_params_attention &p, const HopperPlace &at)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
-    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
+    /* the compiler sees that a warp agrees on it */
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
     const int group_row = at.row0 + 64 * group;
     const int past = int(p.kv_len) - int(p.o.rows), end = int(p.kv_len);
-    const int free_keys = p.causal ? min(end, group_row + past + 1) : end; /* that all rows may attend to */
+    /* that all rows may attend to */
+    const int free_keys = p.causal ? min(end, group_row + past + 1) : end;
     const int keys = p.causal ? min(end, min(group_row + 64, int(p.o.rows)) + past) : end;
     const int steps = group_row < int(p.o.rows) ? (max(0, keys) + T::keys - 1) / T::keys : 0;
-    const int64_t q_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64), dump_row = q_row + 16 * warp;
-    const uint32_t q_tile = tile_word(shared.q[group]), k_tile = tile_word(shared.k), v_tile = tile_word(shared.v);
+    const int64_t q_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64),
+                  dump_row = q_row + 16 * warp;
+    const uint32_t q_tile = tile_word(shared.q[group]), k_tile = tile_word(shared.k),
+                   v_tile = tile_word(shared.v);
     Consumer256<T> c;
     const auto sums = [&] { return &shared.l[0][tid_x()]; };
 
 #pragma unroll
     for (int part = 0; part < 2; part++)
         copy_swizzled<64, 128, 128>(shared.q[group] + part * T::part,
-                                    (const uint8_t *)p.q_codes + q_row * T::dim + 128 * part, T::dim, thread);
+                                    (const uint8_t *)p.q_codes + q_row * T::dim + 128 * part,
+                                    T::dim, thread);
     const float q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f; /* all loads first */
     for (int channel = int(threadIdx.x); channel < T::dim; channel += apart) {
         shared.v_scale[channel] = p.v_scale[at.bhk * T::dim + channel];
@@ -244,14 +258,17 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
         return !scales_agree(low, high) || (step + 1) * T::keys > free_keys;
     };
     if (steps > 0)
-        odd = look(p.k_scale + at.bhk * p.kv_pad, 0); /* not from shared memory: known before K is */
+        /* not from shared memory: known before K is */
+        odd = look(p.k_scale + at.bhk * p.kv_pad, 0);
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async();
     bar_sync<128 * T::groups>(1);
 
     RingPlace v_place = {0, 0};
-    const auto k_slot = [&](int h) { return k_tile + uint32_t(h) % T::k_slots * (2 * T::part / 16); };
+    const auto k_slot = [&](int h) {
+        return k_tile + uint32_t(h) % T::k_slots * (2 * T::part / 16);
+    };
     const auto k_wait = [&](int h) {
         wait_for(shared.k_full[uint32_t(h) % T::k_slots], uint32_t(h) / T::k_slots & 1);
     };
@@ -259,11 +276,14 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
     if (steps > 0) {
         /* Registers are few: what is rarely needed is found anew there. */
         const auto mask = [&](auto half, const float *k_scale, int step) {
-            const int t = int(uint32_t(tid_x()) % 128u), first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
+            const int t = int(uint32_t(tid_x()) % 128u),
+                      first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
 
             c.template mask<decltype(half)::value>(k_scale, t & 31, step * T::keys, end, first);
         };
-        const auto set_scale = [&] { /* side by side, as there is done, its products wait for one another for want of registers */
+        /* side by side, as there is done, its products wait for one another for want of registers
+         */
+        const auto set_scale = [&] {
             const uint32_t t = uint32_t(tid_x());
             const float *mine = shared.row_scale + 64 * group + t % 128 / 32 * 16 + t % 32 / 4;
 
@@ -394,7 +414,8 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared, const td
     c.l[0] = sums()[0];
     c.l[1] = sums()[apart];
     const uint32_t t = uint32_t(tid_x());
-    write_rows<T>(p, at.bh, shared.v_scale, shared.v_mean, group_row + int(t % 128 / 32 * 16), int(t % 32), c);
+    write_rows<T>(p, at.bh, shared.v_scale, shared.v_mean, group_row + int(t % 128 / 32 * 16),
+                  int(t % 32), c);
 }
 
 template <class T> __device__ __forceinline__ void attend_hopper_256(const td_params_attention &p)
@@ -415,7 +436,8 @@ template <class T> __device__ __forceinline__ void attend_hopper_256(const td_pa
     }
     constexpr int words = 8 * T::keys / 4; /* the eight rows of ones */
     for (int i = int(threadIdx.x); i < T::v_slots * words; i += T::threads)
-        *reinterpret_cast<uint32_t *>(shared.v[i / words] + T::dim * T::keys + i % words * 4) = 0x38383838u;
+        *reinterpret_cast<uint32_t *>(shared.v[i / words] + T::dim * T::keys + i % words * 4) =
+            0x38383838u;
     fence_proxy_async();
     __syncthreads();
     if (threadIdx.x >= 128 * T::groups) {

@@ -1,28 +1,31 @@
-/* O = softmax(scale * Q K^T) V of fp16 or bf16 tensors by wgmma, as they lie in memory: `attn_f16_wgmma`, sm_90a.
+/* O = softmax(scale * Q K^T) V of fp16 or bf16 tensors by wgmma, as they lie in memory:
+ * `attn_f16_wgmma`, sm_90a.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Shapes: Q, K, V, O [batch, head, row, channel] with strides, rows 16-byte aligned, Q, K and V of one type. Warpgroups
- * of 64 rows compute, one more fetches; a block works on some tiles of rows, one after the other. A warpgroup:
+ * Shapes: Q, K, V, O [batch, head, row, channel] with strides, rows 16-byte aligned, Q, K and V of
+ * one type. Warpgroups of 64 rows compute, one more fetches; a block works on some tiles of rows,
+ * one after the other. A warpgroup:
  *
  *   fetching   Q K(0) K(1) V(0) K(2) V(1) ...  -> rings of stages for K and V, mbarriers full and empty
  *   tensor     S = Q K(i+1), O += P V(i) |      (the other warpgroups')      | S = Q K(i+2), O += P V(i+1)
  *   threads                              | wait for S, P = ex2 S, wait for O |
  *
- * The warpgroups take turns at handing products to the tensor cores, so that one's exponentials lie beside another's
- * products. V is read as it lies, keys being rows: wgmma transposes B of 16 bits.
+ * The warpgroups take turns at handing products to the tensor cores, so that one's exponentials lie
+ * beside another's products. V is read as it lies, keys being rows: wgmma transposes B of 16 bits.
  *
- * S, l and O are fp32; P is rounded to the tensors' type. A row's base follows its maximum late: when it is set, the
- * largest P is 2^TD_F16_TOP_LOG2, and it stays until a P would pass 2^TD_F16_LIMIT_LOG2, which is finite in fp16. So P
- * has all its bits down to 2^-22 of the row's largest, and O is rarely rescaled. Where no thread's sum of P passes that
- * limit no P does, so maxima of S are looked for only elsewhere, and P is then computed once more.
- * Where a base is far (params.h) each step does so. A score of -infinity is one of a bad row of Q or K, which P, being 0, does
- * not show: see F16Consumer::trace().
- * Shared bytes: TD_F16_SHARED_BYTES(d), 193 KB at d128. Registers: 232 of a thread that computes and 40 of one that fetches.
- * Head dim 64 has blocks of its own: attn_f16_wgmma_teams.cuh. H200, batch 4, 32 heads, 4096 x 4096, at its full power: d128
- * 1.83 ms (600 TFLOPS).
- * A bad V (NaN or infinity) makes the rows NaN that attend to it, and no others: where the mask cuts a step, those that
- * fetch look for such keys, clear them and say where the first one is.
+ * S, l and O are fp32; P is rounded to the tensors' type. A row's base follows its maximum late:
+ * when it is set, the largest P is 2^TD_F16_TOP_LOG2, and it stays until a P would pass
+ * 2^TD_F16_LIMIT_LOG2, which is finite in fp16. So P has all its bits down to 2^-22 of the row's
+ * largest, and O is rarely rescaled. Where no thread's sum of P passes that limit no P does, so
+ * maxima of S are looked for only elsewhere, and P is then computed once more. Where a base is far
+ * (params.h) each step does so. A score of -infinity is one of a bad row of Q or K, which P, being
+ * 0, does not show: see F16Consumer::trace(). Shared bytes: TD_F16_SHARED_BYTES(d), 193 KB at d128.
+ * Registers: 232 of a thread that computes and 40 of one that fetches. Head dim 64 has blocks of
+ * its own: attn_f16_wgmma_teams.cuh. H200, batch 4, 32 heads, 4096 x 4096, at its full power: d128
+ * 1.83 ms (600 TFLOPS). A bad V (NaN or infinity) makes the rows NaN that attend to it, and no
+ * others: where the mask cuts a step, those that fetch look for such keys, clear them and say where
+ * the first one is.
  */
 #pragma once
 
@@ -36,7 +39,8 @@ template <int Dim, int Keys, int Groups, int Stages, bool Bf16> struct F16Tile {
     static constexpr int dim = Dim, keys = Keys, groups = Groups, stages = Stages;
     static constexpr bool bf16 = Bf16, staged = true;
     static constexpr int rows = 64 * Groups, threads = 128 * (Groups + 1);
-    static constexpr int parts = (Dim + 63) / 64; /* a row is cut into parts of 64 channels: 128 bytes */
+    /* a row is cut into parts of 64 channels: 128 bytes */
+    static constexpr int parts = (Dim + 63) / 64;
     static constexpr int consumer_registers = 232, producer_registers = 40;
     static_assert(Groups == 2, "those are of a block of three warpgroups");
 
@@ -48,13 +52,15 @@ template <int Dim, int Keys, int Groups, int Stages, bool Bf16> struct F16Tile {
         uint64_t q_empty[2], k_full[Stages], k_empty[Stages], v_full[Stages], v_empty[Stages];
         int first_bad[Stages]; /* key of V in the step */
     };
-    static_assert(sizeof(Shared) == TD_F16_SHARED(unsigned(Dim), unsigned(Keys), unsigned(Groups), unsigned(Stages)),
+    static_assert(sizeof(Shared) == TD_F16_SHARED(unsigned(Dim), unsigned(Keys), unsigned(Groups),
+                                                  unsigned(Stages)),
                   "the launch asks for another size");
 };
 
 template <class T>
-__device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td_params_attention_f16 &p,
-                                            uint32_t begin, uint32_t end)
+__device__ __forceinline__ void f16_produce(typename T::Shared &shared,
+                                            const td_params_attention_f16 &p, uint32_t begin,
+                                            uint32_t end)
 {
     using Copy = F16Copy<T::keys, T::dim>;
     using CopyQ = F16Copy<64, T::dim>;
@@ -67,7 +73,8 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
     const auto arrive = [&] {
         if (cut >= 0) { /* before others see it */
             const int first = Copy::clear_bad(shared.v[cut][0], T::bf16 ? 0x7f80u : 0x7c00u);
-            bar_sync<128>(kProducers); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            bar_sync<128>(kProducers);
             if (threadIdx.x % 128 == 0)
                 shared.first_bad[cut] = T::keys;
             bar_sync<128>(kProducers);
@@ -88,7 +95,8 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
         }
         wait_for(empty, parity);
     };
-    const auto start = [](auto copy, uint32_t to, const uint8_t *from, int64_t stride, int rows, int there) {
+    const auto start = [](auto copy, uint32_t to, const uint8_t *from, int64_t stride, int rows,
+                          int there) {
         if (there >= rows && stride == T::dim)
             copy.start_dense(to, from);
         else
@@ -114,14 +122,16 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
             const int row0 = at.row0 + 64 * group;
 
             start(CopyQ(), shared_address(shared.q[q_place.stage][group]),
-                  f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(), p.q.stride_row, 64,
-                  int(p.q.rows) - row0);
+                  f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(),
+                  p.q.stride_row, 64, int(p.q.rows) - row0);
         }
         publish(shared.q_full[q_place.stage]);
         q_place.template next<2>();
 
-        const uint8_t *k = f16_rows(p.k, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
-        const uint8_t *v = f16_rows(p.v, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
+        const uint8_t *k =
+            f16_rows(p.k, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
+        const uint8_t *v =
+            f16_rows(p.v, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
 #pragma unroll 1
         for (int step = -1; step < at.steps; step++) { /* K of the next, V of this one */
             if (step + 1 < at.steps) {
@@ -149,8 +159,8 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared, const td
     }
 }
 
-/* A consumer that has P of two steps, of the one that the tensor cores multiply and of the next: so S is still there
- * when P is, and P may be computed once more by another base. */
+/* A consumer that has P of two steps, of the one that the tensor cores multiply and of the next: so
+ * S is still there when P is, and P may be computed once more by another base. */
 template <class T> struct F16Ahead : F16Consumer<T> {
     using F16Consumer<T>::o;
     typename F16Consumer<T>::Codes codes[2]; /* the first is multiplied */
@@ -181,11 +191,13 @@ template <class T> struct F16Ahead : F16Consumer<T> {
 };
 
 template <class T>
-__device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td_params_attention_f16 &p,
-                                            uint32_t begin, uint32_t end)
+__device__ __forceinline__ void f16_consume(typename T::Shared &shared,
+                                            const td_params_attention_f16 &p, uint32_t begin,
+                                            uint32_t end)
 {
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) % 128 / 32;
-    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
+    /* the compiler sees that a warp agrees on it */
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
     const int first_row = 64 * group + 16 * warp;
     constexpr uint32_t part_words = T::keys * 128 / 16, stage_words = T::parts * part_words;
     constexpr uint32_t q_words = T::groups * T::parts * 64 * 128 / 16;
@@ -221,8 +233,10 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     /* Q is not needed any more: O goes through its place. */
     const auto write = [&](const F16Rows<T> &of, uint32_t stage) {
         bar_sync<128>(5 + group);
-        f16_write<T>(p, of.at, of.row0, lane, &shared.q[stage][group][0][0] + warp * (T::parts * 16 * 128), c);
-        mbarrier_arrive(shared_address(&shared.q_empty[stage])); /* each thread, for racecheck: see above */
+        f16_write<T>(p, of.at, of.row0, lane,
+                     &shared.q[stage][group][0][0] + warp * (T::parts * 16 * 128), c);
+        /* each thread, for racecheck: see above */
+        mbarrier_arrive(shared_address(&shared.q_empty[stage]));
     };
     const auto prepare = [&](const F16Rows<T> &rows, int step) {
         return c.prepare(s, rows.cut(step), lane, step * T::keys, int(p.k.rows), rows.reach);
@@ -249,7 +263,8 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
     F16Rows<T> rows = next_rows();
     int step = 0;
     const uint32_t zero = block_y();
-    /* Were this a plain copy, the compiler would take both for one, and wait for P V before it computes P. */
+    /* Were this a plain copy, the compiler would take both for one, and wait for P V before it
+     * computes P. */
     const auto next_codes = [&] {
 #pragma unroll
         for (int i = 0; i < T::keys / 4; i++)
@@ -327,7 +342,8 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared, const td
         step = 0;
     }
     if (group == 0)
-        bar_sync<256>(my_turn); /* the last turn that was passed: a barrier must not be left half full */
+        /* the last turn that was passed: a barrier must not be left half full */
+        bar_sync<256>(my_turn);
 }
 
 template <class T> __device__ __forceinline__ void attend_f16(const td_params_attention_f16 &p)
@@ -367,7 +383,9 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
         if (!td::cancelled(p.cancel))                                    \
             td::attend_f16<td::F16Tile<dim, keys, groups, stages, bf16>>(p); \
     }
-#define TD_F16_ENTRIES(dim)                                                                                          \
-    TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), false)             \
-    TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), true)
+#define TD_F16_ENTRIES(dim)                                                                        \
+    TD_F16_ENTRY(attn_f16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim),  \
+                 false)                                                                            \
+    TD_F16_ENTRY(attn_bf16_wgmma_d##dim, dim, TD_F16_KEYS(dim), TD_F16_GROUPS, TD_F16_STAGES(dim), \
+                 true)
 #endif

@@ -1,22 +1,25 @@
-/* O = softmax(scale * Q K^T) V as attn_f16_wgmma has it, for few tiles of rows: `attn_f16_wgmma_split`, sm_90a.
+/* O = softmax(scale * Q K^T) V as attn_f16_wgmma has it, for few tiles of rows:
+ * `attn_f16_wgmma_split`, sm_90a.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A block has one tile of 64 rows and four warpgroups, each of which takes every fourth step of 64 keys with a softmax of
- * its own. There are no warps that only fetch: a warpgroup's threads fetch V of a step and K of the next into its ring of
- * slots once Q K^T is under way, and meet at its barrier before P V:
+ * A block has one tile of 64 rows and four warpgroups, each of which takes every fourth step of 64
+ * keys with a softmax of its own. There are no warps that only fetch: a warpgroup's threads fetch V
+ * of a step and K of the next into its ring of slots once Q K^T is under way, and meet at its
+ * barrier before P V:
  *
  *   fetching   Q K(0)       | V(0) K(1)                        |            | V(1) K(2) ...
  *   tensor                  | S = Q K(0)                       | O += P V(0)| S = Q K(1)
  *   threads    wait for K(0)|            P = ex2 S, wait, meet |            |            P = ex2 S, wait, meet
  *
- * So nothing is under way at a fence.proxy.async, which would wait for it. While one waits for its products, others are in
- * the exponential. In the end each warpgroup leaves its O, sums and bases in shared memory, and all threads write the
- * tile: O = sum of O_i 2^(top_i - top), in the warpgroups' order, so every run has the same bits. Otherwise all is as in
- * attn_f16_wgmma; keys are added up in another order, so bits differ. With a mask the longest tiles of all heads come first.
- * Loads come first, as a small launch is little more than its latencies.
- * Shared bytes: TD_F16_SPLIT_SHARED_BYTES(d). Registers: 128.
- * H200: batch 1, 4 heads, 1024 x 1024: d64 9.2 us, d128 13.5 us in a graph. More: kernels/attention/NOTES.md.
+ * So nothing is under way at a fence.proxy.async, which would wait for it. While one waits for its
+ * products, others are in the exponential. In the end each warpgroup leaves its O, sums and bases
+ * in shared memory, and all threads write the tile: O = sum of O_i 2^(top_i - top), in the
+ * warpgroups' order, so every run has the same bits. Otherwise all is as in attn_f16_wgmma; keys
+ * are added up in another order, so bits differ. With a mask the longest tiles of all heads come
+ * first. Loads come first, as a small launch is little more than its latencies. Shared bytes:
+ * TD_F16_SPLIT_SHARED_BYTES(d). Registers: 128. H200: batch 1, 4 heads, 1024 x 1024: d64 9.2 us,
+ * d128 13.5 us in a graph. More: kernels/attention/NOTES.md.
  */
 #pragma once
 
@@ -32,8 +35,10 @@ template <int Dim, bool Bf16> struct F16SplitTile {
     static constexpr int slots = int(TD_F16_SPLIT_SLOTS(unsigned(Dim)));
     static constexpr bool bf16 = Bf16;
     static constexpr int rows = 64, threads = int(TD_F16_SPLIT_THREADS);
-    static constexpr int parts = int(TD_F16_PARTS(unsigned(Dim))); /* a row is cut into parts of 64 channels: 128 bytes */
-    static constexpr int pitch = Dim + 8; /* floats of a row of O that is left: 8 rows meet all banks */
+    /* a row is cut into parts of 64 channels: 128 bytes */
+    static constexpr int parts = int(TD_F16_PARTS(unsigned(Dim)));
+    /* floats of a row of O that is left: 8 rows meet all banks */
+    static constexpr int pitch = Dim + 8;
 
     struct Shared {
         alignas(1024) uint8_t q[parts][64 * 128];
@@ -51,24 +56,29 @@ template <int Dim, bool Bf16> struct F16SplitTile {
     }
     static_assert(rows * pitch * 4 <= slots * parts * keys * 128, "a ring has room for O");
     static_assert(128 * teams == threads, "all have work");
-    static_assert(rows <= keys && teams >= 2, "the mask cuts at most two steps, which are not one team's");
+    static_assert(rows <= keys && teams >= 2,
+                  "the mask cuts at most two steps, which are not one team's");
     static_assert(sizeof(Shared) == TD_F16_SPLIT_SHARED_BYTES(unsigned(Dim)),
                   "the launch asks for another size");
 };
 
-template <class T> __device__ __forceinline__ void attend_f16_split(const td_params_attention_f16 &p)
+template <class T>
+__device__ __forceinline__ void attend_f16_split(const td_params_attention_f16 &p)
 {
     using Copy = F16Copy<T::keys, T::dim>;
     using CopyQ = F16Copy<64 / T::teams, T::dim, 64>;
     constexpr uint32_t kTeams = 1 /* barriers */, kExponent = T::bf16 ? 0x7f80u : 0x7c00u;
     TD_DYNAMIC_SHARED(1024, f16_split_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(f16_split_bytes);
-    const bool given_up = p.cancel && threadIdx.x == 0 && *static_cast<const volatile uint32_t *>(p.cancel);
-    const int team = __shfl_sync(~0u, int(threadIdx.x / 128), 0); /* the compiler sees that a warp agrees on it */
+    const bool given_up =
+        p.cancel && threadIdx.x == 0 && *static_cast<const volatile uint32_t *>(p.cancel);
+    /* the compiler sees that a warp agrees on it */
+    const int team = __shfl_sync(~0u, int(threadIdx.x / 128), 0);
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
     const F16Rows<T> rows(p, f16_split_work<T>(p, blockIdx.x), 16 * warp);
     const F16Place &at = rows.at;
-    const int kv_len = int(p.k.rows), steps = (at.steps - team + T::teams - 1) / T::teams; /* of this team */
+    /* of this team */
+    const int kv_len = int(p.k.rows), steps = (at.steps - team + T::teams - 1) / T::teams;
 
     /* K or V of this team's next step into the next slot. */
     enum { K, V, SOURCES };
@@ -85,7 +95,8 @@ template <class T> __device__ __forceinline__ void attend_f16_split(const td_par
         const int64_t stride_bytes = 2 * (what == K ? p.k : p.v).stride_row;
 
         if (there[what] > 0)
-            Copy::start(shared_address(shared.tile[team][slot]), from[what], stride_bytes, there[what]);
+            Copy::start(shared_address(shared.tile[team][slot]), from[what], stride_bytes,
+                        there[what]);
         from[what] += T::teams * T::keys * stride_bytes;
         there[what] -= T::teams * T::keys;
         cp_async_commit();

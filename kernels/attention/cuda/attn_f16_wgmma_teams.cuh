@@ -1,22 +1,24 @@
-/* O = softmax(scale * Q K^T) V as attn_f16_wgmma has it, at head dim 64, by two teams a block: `attn_f16_wgmma`, and where
- * tiles are few `attn_f16_wgmma_split2`; sm_90a.
+/* O = softmax(scale * Q K^T) V as attn_f16_wgmma has it, at head dim 64, by two teams a block:
+ * `attn_f16_wgmma`, and where tiles are few `attn_f16_wgmma_split2`; sm_90a.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A team is two warpgroups of 64 rows each, half a warpgroup that fetches for them, and rings of its own. Of attn_f16_wgmma
- * each has tiles of its own, so that where one begins a tile, writes one or waits for Q, the other's products go on: of
- * 1024 keys with a mask those are half of a tile's cycles. Of attn_f16_wgmma_split2 both have the same tile, and team i of two
- * every second step, from step i on; in the end both leave O, sums and bases in shared memory, and all that compute write the
- * tile: O = sum of O_i 2^(top_i - top), in the teams' order, so every run has the same bits.
- * A warpgroup:
+ * A team is two warpgroups of 64 rows each, half a warpgroup that fetches for them, and rings of
+ * its own. Of attn_f16_wgmma each has tiles of its own, so that where one begins a tile, writes one
+ * or waits for Q, the other's products go on: of 1024 keys with a mask those are half of a tile's
+ * cycles. Of attn_f16_wgmma_split2 both have the same tile, and team i of two every second step,
+ * from step i on; in the end both leave O, sums and bases in shared memory, and all that compute
+ * write the tile: O = sum of O_i 2^(top_i - top), in the teams' order, so every run has the same
+ * bits. A warpgroup:
  *
  *   tensor   S = Q K(i+1), O += P V(i) |                         | S = Q K(i+2), O += P V(i+1)
  *   threads                            | wait for both, P = ex2 S |
  *
- * What lies beside its exponentials are the other three's products, without turns: a thread has S, O and one P. A step is
- * 64 keys, so that a warpgroup may stop behind those that its own rows see.
- * Shared bytes: TD_F16_TEAMS_SHARED_BYTES. Registers: 112 of a thread that computes, 32 of one that fetches.
- * H200, 4096 x 4096, batch 4, 32 heads, at its full power: 1.06 ms (517 TFLOPS), with a mask 0.57 ms.
+ * What lies beside its exponentials are the other three's products, without turns: a thread has S,
+ * O and one P. A step is 64 keys, so that a warpgroup may stop behind those that its own rows see.
+ * Shared bytes: TD_F16_TEAMS_SHARED_BYTES. Registers: 112 of a thread that computes, 32 of one that
+ * fetches. H200, 4096 x 4096, batch 4, 32 heads, at its full power: 1.06 ms (517 TFLOPS), with a
+ * mask 0.57 ms.
  */
 #pragma once
 
@@ -32,9 +34,12 @@ template <int Shares, bool Bf16> struct F16TeamTile {
     static constexpr int dim = 64, keys = int(TD_F16_KEYS(64u)), groups = int(TD_F16_GROUPS);
     static constexpr int stages = int(TD_F16_STAGES(64u)), teams = 2, shares = Shares;
     static constexpr bool bf16 = Bf16, staged = true;
-    static constexpr int rows = 64 * groups, parts = 1, threads = 128 * groups * teams; /* that compute */
-    static constexpr int fetching = 128 / teams;                                         /* for a team */
-    static constexpr int pitch = dim + 8; /* floats of a row of O that is left: 8 rows meet all banks */
+    /* that compute */
+    static constexpr int rows = 64 * groups, parts = 1, threads = 128 * groups * teams;
+    /* for a team */
+    static constexpr int fetching = 128 / teams;
+    /* floats of a row of O that is left: 8 rows meet all banks */
+    static constexpr int pitch = dim + 8;
 
     /* Of a team's O, a row: in its rings. */
     template <class S> __device__ __forceinline__ static auto *left(S &shared, int team, int row)
@@ -55,11 +60,13 @@ template <class T> struct F16Teams {
 /* A consumer and its place in its team's rings. */
 template <class T> struct F16Member : F16Consumer<T> {
     using F16Consumer<T>::o, F16Consumer<T>::p;
-    static constexpr uint32_t stages = T::stages, stage_words = T::keys * 128 / 16, q_words = T::groups * 64 * 128 / 16;
+    static constexpr uint32_t stages = T::stages, stage_words = T::keys * 128 / 16,
+                              q_words = T::groups * 64 * 128 / 16;
     float s[T::keys / 2];
     uint32_t tiles = 0, k_used = 0, v_used = 0;
 
-    __device__ __forceinline__ void issue_qk(const F16Rings<T> &shared, uint32_t q_tile, uint32_t k_tile)
+    __device__ __forceinline__ void issue_qk(const F16Rings<T> &shared, uint32_t q_tile,
+                                             uint32_t k_tile)
     {
         const uint32_t stage = f16_stage<stages>(k_used);
 
@@ -98,8 +105,10 @@ template <class T> struct F16TeamPlace {
     int place, group, team, lane, warp;
 
     __device__ __forceinline__ F16TeamPlace()
-        : place(__shfl_sync(~0u, int(threadIdx.x) / 128, 0)), /* the compiler sees that a warp agrees on it */
-          group(place % T::groups), team(place / T::groups), lane(int(threadIdx.x) % 32), warp(int(threadIdx.x) % 128 / 32)
+        : place(__shfl_sync(~0u, int(threadIdx.x) / 128,
+                            0)), /* the compiler sees that a warp agrees on it */
+          group(place % T::groups), team(place / T::groups), lane(int(threadIdx.x) % 32),
+          warp(int(threadIdx.x) % 128 / 32)
     {
     }
     __device__ __forceinline__ int first_row() const
@@ -110,7 +119,8 @@ template <class T> struct F16TeamPlace {
 
 /* Tiles of the team's own, from `begin` on. */
 template <class T>
-__device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_attention_f16 &p, uint32_t begin)
+__device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_attention_f16 &p,
+                                          uint32_t begin)
 {
     const F16TeamPlace<T> me;
     const uint32_t q_tile = tile_word(shared.q[0][me.group]), k_tile = tile_word(shared.k[0]);
@@ -136,7 +146,8 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
     const auto steps_of = [&](const F16Rows<T> &rows) {
         const int keys = rows.at.row0 + 64 * (me.group + 1) + int(p.k.rows) - int(p.q.rows);
 
-        return p.causal ? max(1, min(rows.at.steps, (keys + T::keys - 1) / T::keys)) : rows.at.steps;
+        return p.causal ? max(1, min(rows.at.steps, (keys + T::keys - 1) / T::keys))
+                        : rows.at.steps;
     };
     const auto prepare = [&](const F16Rows<T> &rows, int step) {
         return c.prepare(c.s, rows.cut(step), me.lane, step * T::keys, int(p.k.rows), rows.reach);
@@ -147,7 +158,8 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
     const auto look = [&](const F16Rows<T> &rows, int step) {
         if (__builtin_expect(p.causal && rows.cut(step), 0))
-            c.look(shared.first_bad[f16_stage<T::stages>(c.v_used)], me.lane, step * T::keys, rows.reach);
+            c.look(shared.first_bad[f16_stage<T::stages>(c.v_used)], me.lane, step * T::keys,
+                   rows.reach);
     };
     if (work >= p.works)
         return;
@@ -184,7 +196,8 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
             rows = next_rows();
         const bool more = work < p.works;
         for (int i = 0; i < unseen; i++) { /* an arrival counts for the phase in progress */
-            wait_for(shared.k_full[f16_stage<T::stages>(c.k_used)], f16_parity<T::stages>(c.k_used));
+            wait_for(shared.k_full[f16_stage<T::stages>(c.k_used)],
+                     f16_parity<T::stages>(c.k_used));
             c.done_with_k(shared);
         }
         const F16Rows<T> old(p, old_work, me.first_row()); /* registers are few */
@@ -203,13 +216,16 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
         }
         c.done_with_v(shared);
         for (int i = 0; i < unseen; i++) {
-            wait_for(shared.v_full[f16_stage<T::stages>(c.v_used)], f16_parity<T::stages>(c.v_used));
+            wait_for(shared.v_full[f16_stage<T::stages>(c.v_used)],
+                     f16_parity<T::stages>(c.v_used));
             c.done_with_v(shared);
         }
         c.finish();
         bar_sync<128>(1 + me.place); /* Q is not needed any more: O goes through its place */
-        f16_write<T>(p, old.at, old.row0, me.lane, &shared.q[q_stage][me.group][0][0] + me.warp * (T::parts * 16 * 128), c);
-        mbarrier_arrive(shared_address(&shared.q_empty[q_stage])); /* each thread, for racecheck: see f16_fetch() */
+        f16_write<T>(p, old.at, old.row0, me.lane,
+                     &shared.q[q_stage][me.group][0][0] + me.warp * (T::parts * 16 * 128), c);
+        /* each thread, for racecheck: see f16_fetch() */
+        mbarrier_arrive(shared_address(&shared.q_empty[q_stage]));
         if (!more)
             break;
         c.start();
@@ -236,11 +252,13 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
 
     const auto whole_step = [&](int step) { return step * T::shares + me.team; };
     const auto prepare = [&](int step) {
-        return c.prepare(c.s, rows.cut(whole_step(step)), me.lane, whole_step(step) * T::keys, int(p.k.rows), rows.reach);
+        return c.prepare(c.s, rows.cut(whole_step(step)), me.lane, whole_step(step) * T::keys,
+                         int(p.k.rows), rows.reach);
     };
     const auto look = [&](int step) {
         if (__builtin_expect(p.causal && rows.cut(whole_step(step)), 0))
-            c.look(shared.first_bad[f16_stage<T::stages>(c.v_used)], me.lane, whole_step(step) * T::keys, rows.reach);
+            c.look(shared.first_bad[f16_stage<T::stages>(c.v_used)], me.lane,
+                   whole_step(step) * T::keys, rows.reach);
     };
     c.start();
     if (steps > 0) {
@@ -248,7 +266,8 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
         c.issue_qk(shared, q_tile, k_tile);
         c.wait();
         c.done_with_k(shared);
-        c.prepare_first(c.s, rows.cut(whole_step(0)), me.lane, whole_step(0) * T::keys, int(p.k.rows), rows.reach);
+        c.prepare_first(c.s, rows.cut(whole_step(0)), me.lane, whole_step(0) * T::keys,
+                        int(p.k.rows), rows.reach);
         c.begin(c.s, c.p, scale);
         int step = 0;
 #pragma unroll 1
@@ -280,15 +299,21 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
         f16_put_together<T, __nv_bfloat16>(all, p, to);
 }
 
-template <class T> __device__ __forceinline__ void attend_f16_teams(const td_params_attention_f16 &p)
+template <class T>
+__device__ __forceinline__ void attend_f16_teams(const td_params_attention_f16 &p)
 {
-    static_assert(sizeof(F16Teams<T>) == TD_F16_TEAMS_SHARED_BYTES, "the launch asks for another size");
+    static_assert(sizeof(F16Teams<T>) == TD_F16_TEAMS_SHARED_BYTES,
+                  "the launch asks for another size");
     constexpr uint32_t kFetching = 1 + T::teams * T::groups; /* barriers */
     TD_DYNAMIC_SHARED(1024, f16_teams_bytes);
     F16Teams<T> &shared = *reinterpret_cast<F16Teams<T> *>(f16_teams_bytes);
-    const bool given_up = p.cancel && threadIdx.x == 0 && *static_cast<const volatile uint32_t *>(p.cancel);
+    const bool given_up =
+        p.cancel && threadIdx.x == 0 && *static_cast<const volatile uint32_t *>(p.cancel);
     const bool fetches = threadIdx.x >= T::threads;
-    const int team = __shfl_sync(~0u, fetches ? int(threadIdx.x - T::threads) / T::fetching : int(threadIdx.x) / (128 * T::groups), 0);
+    const int team = __shfl_sync(~0u,
+                                 fetches ? int(threadIdx.x - T::threads) / T::fetching
+                                         : int(threadIdx.x) / (128 * T::groups),
+                                 0);
     const uint32_t begin = (uint32_t(team) * gridDim.x + blockIdx.x) * p.pair;
 
 #pragma unroll

@@ -1,5 +1,6 @@
-/* The warps that fetch for a team of attn_f16_wgmma_teams.cuh: Q K(0) K(1) V(0) K(2) V(1) ... of its tiles into its rings of
- * stages for K and V. As attn_f16_wgmma's, but for registers, which are few: places in rings are counts.
+/* The warps that fetch for a team of attn_f16_wgmma_teams.cuh: Q K(0) K(1) V(0) K(2) V(1) ... of
+ * its tiles into its rings of stages for K and V. As attn_f16_wgmma's, but for registers, which are
+ * few: places in rings are counts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,11 +14,13 @@ namespace td {
 
 /* What a team has in shared memory. */
 template <class T> struct F16Rings {
-    alignas(1024) uint8_t q[2][T::groups][T::parts][64 * 128]; /* of this tile of rows and the next */
+    /* of this tile of rows and the next */
+    alignas(1024) uint8_t q[2][T::groups][T::parts][64 * 128];
     alignas(1024) uint8_t k[T::stages][T::parts][T::keys * 128];
     alignas(1024) uint8_t v[T::stages][T::parts][T::keys * 128];
     alignas(1024) uint64_t q_full[2];
-    uint64_t q_empty[2], k_full[T::stages], k_empty[T::stages], v_full[T::stages], v_empty[T::stages];
+    uint64_t q_empty[2], k_full[T::stages], k_empty[T::stages], v_full[T::stages],
+        v_empty[T::stages];
     int first_bad[T::stages]; /* key of V in the step */
 
     __device__ __forceinline__ void begin()
@@ -44,7 +47,8 @@ __device__ __forceinline__ uint32_t f16_team_next(const td_params_attention_f16 
 /* Where the n-th use of a ring is, and in which of its barriers' phases. */
 template <uint32_t Stages> __device__ __forceinline__ uint32_t f16_stage(uint32_t n)
 {
-    static_assert((Stages & (Stages - 1)) == 0, "a mask and a shift: registers of those that fetch are few");
+    static_assert((Stages & (Stages - 1)) == 0,
+                  "a mask and a shift: registers of those that fetch are few");
     return n % Stages;
 }
 template <uint32_t Stages> __device__ __forceinline__ uint32_t f16_parity(uint32_t n)
@@ -52,24 +56,26 @@ template <uint32_t Stages> __device__ __forceinline__ uint32_t f16_parity(uint32
     return n / Stages % 2;
 }
 
-/* For one team, by T::fetching threads that meet at barrier `meet`, and once all of the block, when the first copies are under
- * way: tiles from `begin` on; where teams share the keys, `team`
- * takes every so manieth step. */
+/* For one team, by T::fetching threads that meet at barrier `meet`, and once all of the block, when
+ * the first copies are under way: tiles from `begin` on; where teams share the keys, `team` takes
+ * every so manieth step. */
 template <class T>
-__device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_attention_f16 &p, uint32_t begin,
-                                          uint32_t end, int team, uint32_t meet)
+__device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_attention_f16 &p,
+                                          uint32_t begin, uint32_t end, int team, uint32_t meet)
 {
     using Copy = F16Copy<T::keys, T::dim, T::keys, T::fetching>;
     using CopyQ = F16Copy<64, T::dim, 64, T::fetching>;
     uint32_t tiles = 0, fetched = 0; /* K of so many steps; V is one behind */
-    uint32_t before = 0;             /* the barrier that says that the copies that were started last are there */
+    /* the barrier that says that the copies that were started last are there */
+    uint32_t before = 0;
     int cut = -1;                    /* where they are V of a step that the mask cuts: its stage */
 
     /* What was started last is there. */
     const auto arrive = [&] {
         if (cut >= 0) { /* before others see it */
             const int first = Copy::clear_bad(shared.v[cut][0], T::bf16 ? 0x7f80u : 0x7c00u);
-            bar_sync<T::fetching>(meet); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            bar_sync<T::fetching>(meet);
             if (threadIdx.x % T::fetching == 0)
                 shared.first_bad[cut] = T::keys;
             bar_sync<T::fetching>(meet);
@@ -90,7 +96,8 @@ __device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_a
         }
         wait_for(empty, parity);
     };
-    const auto start = [](auto copy, uint32_t to, const uint8_t *from, int64_t stride, int rows, int there) {
+    const auto start = [](auto copy, uint32_t to, const uint8_t *from, int64_t stride, int rows,
+                          int there) {
         if (there >= rows && stride == T::dim)
             copy.start_dense(to, from);
         else
@@ -119,8 +126,8 @@ __device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_a
             const int row0 = at.row0 + 64 * group;
 
             start(CopyQ(), shared_address(shared.q[q_stage][group]),
-                  f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(), p.q.stride_row, 64,
-                  int(p.q.rows) - row0);
+                  f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(),
+                  p.q.stride_row, 64, int(p.q.rows) - row0);
         }
         publish(shared.q_full[q_stage]);
         tiles++;
@@ -139,7 +146,8 @@ __device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_a
                     wait_for_room(shared.k_empty[stage], f16_parity<T::stages>(fetched) ^ 1);
                 start(Copy(), shared_address(shared.k[stage]), k, p.k.stride_row, T::keys,
                       int(p.k.rows) - (key + T::shares * T::keys));
-                if (fetched == 0 && __syncthreads_or(false)) { /* barriers are there, and whether the job is given up */
+                /* barriers are there, and whether the job is given up */
+                if (fetched == 0 && __syncthreads_or(false)) {
                     cp_async_wait<0>();
                     return;
                 }
@@ -150,8 +158,10 @@ __device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_a
                 const uint32_t stage = f16_stage<T::stages>(fetched - 1);
 
                 wait_for_room(shared.v_empty[stage], f16_parity<T::stages>(fetched - 1) ^ 1);
-                start(Copy(), shared_address(shared.v[stage]), v, p.v.stride_row, T::keys, int(p.k.rows) - key);
-                publish(shared.v_full[stage], p.causal && key + T::keys > at.free_keys ? int(stage) : -1);
+                start(Copy(), shared_address(shared.v[stage]), v, p.v.stride_row, T::keys,
+                      int(p.k.rows) - key);
+                publish(shared.v_full[stage],
+                        p.causal && key + T::keys > at.free_keys ? int(stage) : -1);
                 v += T::shares * 2 * T::keys * p.v.stride_row;
             }
             fetched++;

@@ -1,4 +1,5 @@
-/* What F16's warpgroups that share the keys of a tile have added up, put together: O = sum of O_i 2^(top_i - top).
+/* What F16's warpgroups that share the keys of a tile have added up, put together: O = sum of O_i
+ * 2^(top_i - top).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,7 +36,8 @@ template <class E> __device__ __forceinline__ void f16_write_eight(E *to, const 
 
 /* O, sums and bases of a warp's rows from `first_row` on: its team's part of them. */
 template <class T, class S>
-__device__ __forceinline__ void f16_leave(S &shared, int team, int first_row, int lane, const F16Consumer<T> &c)
+__device__ __forceinline__ void f16_leave(S &shared, int team, int first_row, int lane,
+                                          const F16Consumer<T> &c)
 {
     const int row = first_row + lane / 4, which = lane % 4; /* a lane has one of a quad's numbers */
 
@@ -45,13 +47,15 @@ __device__ __forceinline__ void f16_leave(S &shared, int team, int first_row, in
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int j = 0; j < T::dim / 8; j++)
-            *reinterpret_cast<float2 *>(T::left(shared, team, row + 8 * half) + fragment_column(lane, j, 0)) =
+            *reinterpret_cast<float2 *>(T::left(shared, team, row + 8 * half) +
+                                        fragment_column(lane, j, 0)) =
                 float2{c.o[4 * j + 2 * half], c.o[4 * j + 2 * half + 1]};
 }
 
 /* O and lse of the tile, from what the teams have left. */
 template <class T, class E, class S>
-__device__ __forceinline__ void f16_put_together(const S &shared, const td_params_attention_f16 &p, const F16Place &at)
+__device__ __forceinline__ void f16_put_together(const S &shared, const td_params_attention_f16 &p,
+                                                 const F16Place &at)
 {
     constexpr int eights = T::dim / 8;
     const int rows = min(T::rows, int(p.o.rows) - at.row0);
@@ -69,9 +73,11 @@ __device__ __forceinline__ void f16_put_together(const S &shared, const td_param
 #pragma unroll
         for (int team = 0; team < T::teams; team++) {
             const float *left = T::left(shared, team, row) + channel;
-            const float4 low = *reinterpret_cast<const float4 *>(left), high = *reinterpret_cast<const float4 *>(left + 4);
+            const float4 low = *reinterpret_cast<const float4 *>(left),
+                         high = *reinterpret_cast<const float4 *>(left + 4);
             const float o[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-            const float base = shared.top[team][row], by = base == top ? 1.0f : ex2(__fsub_rn(base, top));
+            const float base = shared.top[team][row],
+                        by = base == top ? 1.0f : ex2(__fsub_rn(base, top));
 
             l = __fmaf_rn(shared.l[team][row], by, l);
 #pragma unroll
@@ -86,15 +92,19 @@ __device__ __forceinline__ void f16_put_together(const S &shared, const td_param
             x[j] = __fmul_rn(x[j], part);
         f16_write_eight(to + row * p.o.stride_row + channel, x);
         if (p.lse && channel == 0)
-            p.lse[at.batch * p.lse_stride_batch + at.head * p.lse_stride_head + (at.row0 + row) * p.lse_stride_row] =
+            p.lse[at.batch * p.lse_stride_batch + at.head * p.lse_stride_head +
+                  (at.row0 + row) * p.lse_stride_row] =
                 l != 0.0f ? __fmul_rn(__fadd_rn(top, log2f(l)), TD_LN_2) : -CUDART_INF_F;
     }
 }
 
-/* The tile of block x, as f16_place() counts: with a mask the longest ones of all heads come first. */
-template <class T> __device__ __forceinline__ uint32_t f16_split_work(const td_params_attention_f16 &p, uint32_t x)
+/* The tile of block x, as f16_place() counts: with a mask the longest ones of all heads come first.
+ */
+template <class T>
+__device__ __forceinline__ uint32_t f16_split_work(const td_params_attention_f16 &p, uint32_t x)
 {
-    const uint32_t tiles = (p.q.rows + T::rows - 1) / T::rows, planes = p.causal ? p.works / tiles : 1;
+    const uint32_t tiles = (p.q.rows + T::rows - 1) / T::rows,
+                   planes = p.causal ? p.works / tiles : 1;
 
     return p.causal ? x % planes * tiles + x / planes : x;
 }

@@ -8,12 +8,13 @@
 
 namespace td {
 
-/* A set of Q or K, tiles first .. of all heads, those below `end`. With Mean they are smoothed. `ready` is called by
- * all threads once the loads of the first set are under way; it ends with a barrier and true, or false if the job is
- * given up. */
+/* A set of Q or K, tiles first .. of all heads, those below `end`. With Mean they are smoothed.
+ * `ready` is called by all threads once the loads of the first set are under way; it ends with a
+ * barrier and true, or false if the job is given up. */
 template <bool Mean, class E, class Ready>
-__device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
-                                             uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage,
+__device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const Part &part,
+                                             const E *x, uint32_t first, uint32_t end,
+                                             const Turn &turn, FusedShared &shared, uint8_t *stage,
                                              Ready ready)
 {
     const Team team(p.dim, p.d_pad);
@@ -23,13 +24,16 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
     const int mean_step = Mean && part.block_mean ? int(p.d_pad) : 0; /* from tile to tile */
     Vector<E> kept[kVectors];
 
-    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared, stage + TD_FUSED_SHARED_BYTES, ready))
+    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared,
+                   stage + TD_FUSED_SHARED_BYTES, ready))
         return false;
     const int *rows_of = shared.tiles[turn.which].rows;
     uint32_t exists = 0; /* bits of vectors */
 #pragma unroll
     for (int i = 0; i < kVectors; i++)
-        exists |= uint32_t(team.reads && i % per_tile * team.at_once + team.row < rows_of[i / per_tile]) << i;
+        exists |=
+            uint32_t(team.reads && i % per_tile * team.at_once + team.row < rows_of[i / per_tile])
+            << i;
     clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
     if (Mean && part.block_mean) {
         sum_rows<1>(stage, team, kept, [&](int tile, int c, const float(&sum)[1]) {
@@ -62,7 +66,8 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
             for (int c = 0; c < 8; c++) {
                 const float y = __fsub_rn(v.at(c), mean[c]);
 
-                if constexpr (std::is_same_v<E, __half>) /* never NaN: sums of 2^30 of them are finite */
+                if constexpr (std::is_same_v<E, __half>) /* never NaN: sums of 2^30 of them are
+                                                            finite */
                     largest = fmaxf(largest, fabsf(y));
                 else
                     most = max(most, magnitude(y));
@@ -76,7 +81,8 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
         const int r = i * team.at_once + team.row;
 
         if (team.channel == 0)
-            atomicMax(&shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)], most);
+            atomicMax(&shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)],
+                      most);
     };
     unsigned most[kVectors];
 #pragma unroll
@@ -95,7 +101,8 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
         forget(kept[i].words); /* else 64 differences are kept, in more registers than there are */
     __syncthreads();
     if (const int r = t; r < set_rows) { /* a thread a row */
-        const unsigned top = shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)];
+        const unsigned top =
+            shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)];
         const float amax = __fmul_rn(__uint_as_float(top), part.clip);
         float scale = code_scale(amax, p.qmax);
 
@@ -105,14 +112,16 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
         if (first + uint32_t(r) / TD_TILE_ROWS < end) {
             if (part.flag)
                 scale = __fadd_rn(scale, part.flag[row0 + r]);
-            part.scale[row0 + r] = r % int(TD_TILE_ROWS) < rows_of[r / int(TD_TILE_ROWS)] ? scale : 0.0f;
+            part.scale[row0 + r] =
+                r % int(TD_TILE_ROWS) < rows_of[r / int(TD_TILE_ROWS)] ? scale : 0.0f;
         }
     }
     __syncthreads();
 
     const auto put = [&](const Vector<E> &v, int i) {
         const int r = i * team.at_once + team.row;
-        const float *mean = shared.mean + i / per_tile * mean_step + team.channel, factor = shared.factor[r];
+        const float *mean = shared.mean + i / per_tile * mean_step + team.channel,
+                    factor = shared.factor[r];
         const bool has = exists >> i & 1;
         uint32_t code[8];
 
@@ -123,7 +132,8 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
             const float y = Mean ? __fsub_rn(v.at(c), mean[c]) : v.at(c);
             const float within = fminf(fmaxf(__fmul_rn(y, factor), -p.qmax), p.qmax);
 
-            code[c] = __float_as_uint(__fadd_rn(within, 12582912.0f)); /* 1.5 * 2^23: its last bits are the integer */
+            code[c] = __float_as_uint(
+                __fadd_rn(within, 12582912.0f)); /* 1.5 * 2^23: its last bits are the integer */
         }
         if (p.mode == 2) {
             const int row_bytes = int(TD_PACKED_ROW_BYTES(uint32_t(p.d_pad)));
@@ -134,17 +144,20 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
             for (int c = 0; c < 8; c++)
                 word |= (code[c] & 15) << (4 * c);
             word = has ? word : 0;
-            for (int c = team.channel; c < 2 * row_bytes; c += 8 * team.lanes) { /* the second: padding */
+            /* the second: padding */
+            for (int c = team.channel; c < 2 * row_bytes; c += 8 * team.lanes) {
                 *reinterpret_cast<uint32_t *>(to + c / 2) = word;
                 word = 0;
             }
         } else if (team.writes) {
             uint2 word;
 
-            word.x = __byte_perm(__byte_perm(code[0], code[1], 0x0040), __byte_perm(code[2], code[3], 0x0040), 0x5410);
-            word.y = __byte_perm(__byte_perm(code[4], code[5], 0x0040), __byte_perm(code[6], code[7], 0x0040), 0x5410);
-            *reinterpret_cast<uint2 *>((uint8_t *)part.codes + (row0 + r) * p.d_pad + team.channel) =
-                has ? word : make_uint2(0, 0);
+            word.x = __byte_perm(__byte_perm(code[0], code[1], 0x0040),
+                                 __byte_perm(code[2], code[3], 0x0040), 0x5410);
+            word.y = __byte_perm(__byte_perm(code[4], code[5], 0x0040),
+                                 __byte_perm(code[6], code[7], 0x0040), 0x5410);
+            *reinterpret_cast<uint2 *>((uint8_t *)part.codes + (row0 + r) * p.d_pad +
+                                       team.channel) = has ? word : make_uint2(0, 0);
         }
     };
 #pragma unroll
@@ -155,19 +168,23 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
 
 /* lse_bias of a set of Q: a thread a row, the channels in order. */
 template <class E>
-__device__ __forceinline__ void bias_of_set(const td_params_quantise &p, const Part &part, const E *x, uint32_t first,
-                                            uint32_t end, FusedShared &shared, uint8_t *stage)
+__device__ __forceinline__ void bias_of_set(const td_params_quantise &p, const Part &part,
+                                            const E *x, uint32_t first, uint32_t end,
+                                            FusedShared &shared, uint8_t *stage)
 {
     const uint32_t t = threadIdx.x, chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
 
     for (uint32_t tile = first; tile < end; tile++) {
-        const uint32_t bh = tile / part.chunks, head = bh % p.heads, row = tile % part.chunks * TD_TILE_ROWS + t;
+        const uint32_t bh = tile / part.chunks, head = bh % p.heads,
+                       row = tile % part.chunks * TD_TILE_ROWS + t;
 
-        head_mean(shared.mean, stage, p.partial, bh / p.heads * p.kv_heads + head / (p.heads / p.kv_heads), chunks,
-                  p.d_pad, p.kv_len, nullptr);
+        head_mean(shared.mean, stage, p.partial,
+                  bh / p.heads * p.kv_heads + head / (p.heads / p.kv_heads), chunks, p.d_pad,
+                  p.kv_len, nullptr);
         if (t >= TD_TILE_ROWS)
             continue;
-        const E *from = x + bh / p.heads * part.strides[0] + head * part.strides[1] + row * part.strides[2];
+        const E *from =
+            x + bh / p.heads * part.strides[0] + head * part.strides[1] + row * part.strides[2];
         float bias = 0.0f;
         for (uint32_t c = 0; row < part.len && c < p.dim; c++) {
             const float v = to_float(from[c]);
@@ -178,9 +195,11 @@ __device__ __forceinline__ void bias_of_set(const td_params_quantise &p, const P
     }
 }
 
-/* Scales of a head's V, its chunks' maxima being known; ends with a barrier. shared.top is all zeros. */
-__device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32_t bhk, uint32_t chunks, bool writes,
-                                             FusedShared &shared, uint8_t *stage)
+/* Scales of a head's V, its chunks' maxima being known; ends with a barrier. shared.top is all
+ * zeros. */
+__device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32_t bhk,
+                                             uint32_t chunks, bool writes, FusedShared &shared,
+                                             uint8_t *stage)
 {
     const uint32_t t = threadIdx.x, parts = TD_FUSED_THREADS / p.d_pad, c = t % p.d_pad;
     const float *values = reinterpret_cast<const float *>(stage);
@@ -207,17 +226,19 @@ __device__ __forceinline__ void factors_of_v(const td_params_quantise &p, uint32
 }
 
 #if TD_HAVE_E4M3
-/* A set of V: keys first .. of a head whose first element is at `head`. Word w of a channel of the stage holds keys
- * 16 (w / 4) + 2 (w % 4) + {0, 1, 8, 9}; it lies at w ^ (channel / 8 * (32 / lanes)), so that neither way meets a bank
- * twice. */
+/* A set of V: keys first .. of a head whose first element is at `head`. Word w of a channel of the
+ * stage holds keys 16 (w / 4) + 2 (w % 4) + {0, 1, 8, 9}; it lies at w ^ (channel / 8 * (32 /
+ * lanes)), so that neither way meets a bank twice. */
 template <class E, class Ready>
-__device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, const E *head, int64_t stride,
-                                                  uint32_t bhk, uint32_t first, bool wide, const Turn &turn,
-                                                  FusedShared &shared, uint8_t *stage, Ready ready)
+__device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, const E *head,
+                                                  int64_t stride, uint32_t bhk, uint32_t first,
+                                                  bool wide, const Turn &turn, FusedShared &shared,
+                                                  uint8_t *stage, Ready ready)
 {
     constexpr int keys[4] = {0, 1, 8, 9};
     const Team team(p.dim, p.d_pad);
-    const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS), set_rows = kVectors * team.at_once;
+    const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS),
+              set_rows = kVectors * team.at_once;
     const int twist = 32 / team.lanes;
     uint8_t *ahead = stage + TD_FUSED_SHARED_BYTES;
     Vector<E> kept[kVectors];
@@ -231,9 +252,12 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
             f(i, from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
     };
     if (!wide)
-        find(first, [&](int i, const E *from, bool exists) { kept[i].template load<false>(from, exists); });
+        find(first, [&](int i, const E *from, bool exists) {
+            kept[i].template load<false>(from, exists);
+        });
     else if (turn.first || !turn.ahead)
-        find(first, [&](int i, const E *from, bool exists) { kept[i].template load<true>(from, exists); });
+        find(first,
+             [&](int i, const E *from, bool exists) { kept[i].template load<true>(from, exists); });
     if (!ready())
         return false;
     if (!turn.first && turn.ahead)
@@ -251,8 +275,10 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
 #pragma unroll
         for (int c = 0; c < 8; c++) {
             const float factor = shared.factor[team.channel + c];
-            const uint32_t low = cvt_e4m3x2(__fmul_rn(kept[1].at(c), factor), __fmul_rn(kept[0].at(c), factor));
-            const uint32_t high = cvt_e4m3x2(__fmul_rn(kept[3].at(c), factor), __fmul_rn(kept[2].at(c), factor));
+            const uint32_t low =
+                cvt_e4m3x2(__fmul_rn(kept[1].at(c), factor), __fmul_rn(kept[0].at(c), factor));
+            const uint32_t high =
+                cvt_e4m3x2(__fmul_rn(kept[3].at(c), factor), __fmul_rn(kept[2].at(c), factor));
 
             to[c * (set_rows / 4)] = __byte_perm(low, high, 0x5410);
         }
@@ -278,14 +304,17 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
 }
 #endif
 
-/* Some sets of a head of K, or one of Q: two versions, so that what differs stays in constant memory. */
+/* Some sets of a head of K, or one of Q: two versions, so that what differs stays in constant
+ * memory. */
 template <bool is_k>
-__device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_t block, uint32_t gone,
-                                            FusedShared &shared, uint8_t *stage)
+__device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_t block,
+                                            uint32_t gone, FusedShared &shared, uint8_t *stage)
 {
-    const uint32_t each = TD_FUSED_TILES(p.d_pad), kv_chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    const uint32_t each = TD_FUSED_TILES(p.d_pad),
+                   kv_chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
     const uint32_t bhk = is_k ? block / p.kv_blocks : 0, limit = is_k ? kv_chunks : p.q_tiles;
-    const uint32_t tile0 = (is_k ? block % p.kv_blocks : block) * p.sets * each, to = min(tile0 + p.sets * each, limit);
+    const uint32_t tile0 = (is_k ? block % p.kv_blocks : block) * p.sets * each,
+                   to = min(tile0 + p.sets * each, limit);
     const bool smooth = is_k ? p.partial != nullptr : p.q_mean != nullptr;
     Part part;
 
@@ -333,8 +362,8 @@ __device__ __forceinline__ void block_of_qk(const td_params_quantise &p, uint32_
     });
 }
 
-__device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t block, uint32_t gone,
-                                           FusedShared &shared, uint8_t *stage)
+__device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t block,
+                                           uint32_t gone, FusedShared &shared, uint8_t *stage)
 {
 #if TD_HAVE_E4M3
     const uint32_t bhk = block / p.kv_blocks, chunks = (p.kv_len + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
@@ -344,7 +373,8 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
     for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_FUSED_THREADS)
         shared.top[c] = 0;
     as_dtype(p.v, p.v_dtype, [&](auto v) {
-        const auto *head = v + bhk / p.kv_heads * p.v_strides[0] + bhk % p.kv_heads * p.v_strides[1];
+        const auto *head =
+            v + bhk / p.kv_heads * p.v_strides[0] + bhk % p.kv_heads * p.v_strides[1];
         const bool wide = is_wide(v, p.v_strides);
 
         Turn turn = {true, false, p.ahead && wide, 0};
@@ -363,7 +393,8 @@ __device__ __forceinline__ void block_of_v(const td_params_quantise &p, uint32_t
             };
 
             turn.has_next = tile + each < to;
-            if (!quantise_set_of_v(p, head, p.v_strides[2], bhk, tile * TD_TILE_ROWS, wide, turn, shared, stage, ready))
+            if (!quantise_set_of_v(p, head, p.v_strides[2], bhk, tile * TD_TILE_ROWS, wide, turn,
+                                   shared, stage, ready))
                 return;
             turn.first = false;
         }

@@ -127,11 +127,13 @@ struct FusedShared {
 };
 
 static_assert(kMostRows == int(TD_FUSED_THREADS), "a thread a row");
-static_assert(sizeof(FusedShared) <= TD_FUSED_SHARED_BYTES - TD_FUSED_STAGE_BYTES, "the launch asks for another size");
+static_assert(sizeof(FusedShared) <= TD_FUSED_SHARED_BYTES - TD_FUSED_STAGE_BYTES,
+              "the launch asks for another size");
 
 /* How a block's threads lie over a set. */
 struct Team {
-    int lanes, at_once, row, channel; /* at_once: rows that the threads cover with a vector each; row: among them */
+    /* at_once: rows that the threads cover with a vector each; row: among them */
+    int lanes, at_once, row, channel;
     bool reads, writes;
 
     __device__ __forceinline__ Team(uint32_t dim, uint32_t d_pad)
@@ -145,10 +147,10 @@ struct Team {
     }
 };
 
-/* Brings chunks from .. of an array [chunk][d_pad], as many as the stage holds, and returns how many those are. All
- * threads call it; it begins and ends with a barrier. */
-__device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, uint32_t from, uint32_t chunks,
-                                          uint32_t d_pad)
+/* Brings chunks from .. of an array [chunk][d_pad], as many as the stage holds, and returns how
+ * many those are. All threads call it; it begins and ends with a barrier. */
+__device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, uint32_t from,
+                                          uint32_t chunks, uint32_t d_pad)
 {
     const uint32_t count = min(chunks - from, TD_FUSED_STAGE_BYTES / (d_pad * 4));
     const float *source = array + int64_t(from) * d_pad;
@@ -163,9 +165,11 @@ __device__ __forceinline__ uint32_t bring(uint8_t *stage, const float *array, ui
     return count;
 }
 
-/* A head's sums of chunks, added in order, / rows: in shared memory, and in `to` if not NULL. Ends with a barrier. */
-__device__ __forceinline__ void head_mean(float *mean, uint8_t *stage, const float *partial, uint32_t bhk,
-                                          uint32_t chunks, uint32_t d_pad, uint32_t rows, float *to)
+/* A head's sums of chunks, added in order, / rows: in shared memory, and in `to` if not NULL. Ends
+ * with a barrier. */
+__device__ __forceinline__ void head_mean(float *mean, uint8_t *stage, const float *partial,
+                                          uint32_t bhk, uint32_t chunks, uint32_t d_pad,
+                                          uint32_t rows, float *to)
 {
     const float *values = reinterpret_cast<const float *>(stage);
     const uint32_t c = threadIdx.x;
@@ -198,23 +202,25 @@ struct Part {
     bool is_k;
 };
 
-/* Where a set's tiles are, for all threads, in shared.tiles[which]; tiles first .. of all heads, those below `end`. */
-__device__ __forceinline__ void find_tiles(FusedShared &shared, int which, const Part &part, uint32_t first,
-                                           uint32_t end, uint32_t d_pad)
+/* Where a set's tiles are, for all threads, in shared.tiles[which]; tiles first .. of all heads,
+ * those below `end`. */
+__device__ __forceinline__ void find_tiles(FusedShared &shared, int which, const Part &part,
+                                           uint32_t first, uint32_t end, uint32_t d_pad)
 {
-    const uint32_t t = threadIdx.x, tile = first + t, bh = tile / part.chunks, row = tile % part.chunks * TD_TILE_ROWS;
+    const uint32_t t = threadIdx.x, tile = first + t, bh = tile / part.chunks,
+                   row = tile % part.chunks * TD_TILE_ROWS;
 
     if (t >= TD_FUSED_TILES(d_pad))
         return;
-    shared.tiles[which].base[t] =
-        bh / part.heads * part.strides[0] + bh % part.heads * part.strides[1] + row * part.strides[2];
+    shared.tiles[which].base[t] = bh / part.heads * part.strides[0] +
+                                  bh % part.heads * part.strides[1] + row * part.strides[2];
     shared.tiles[which].rows[t] = tile < end ? int(min(TD_TILE_ROWS, part.len - row)) : 0;
 }
 
 /* Calls f(i, where, exists) for a thread's vectors of a set. */
 template <class E, class F>
-__device__ __forceinline__ void find_set(const FusedShared &shared, int which, const E *x, const int64_t (&strides)[3],
-                                             const Team &team, F f)
+__device__ __forceinline__ void find_set(const FusedShared &shared, int which, const E *x,
+                                         const int64_t (&strides)[3], const Team &team, F f)
 {
     const int per_tile = int(TD_TILE_ROWS) / team.at_once;
     const E *from = nullptr;
@@ -226,15 +232,16 @@ __device__ __forceinline__ void find_set(const FusedShared &shared, int which, c
             from += team.at_once * strides[2];
             left -= team.at_once;
         } else {
-            from = x + shared.tiles[which].base[i / per_tile] + team.row * strides[2] + team.channel;
+            from =
+                x + shared.tiles[which].base[i / per_tile] + team.row * strides[2] + team.channel;
             left = shared.tiles[which].rows[i / per_tile] - team.row;
         }
         f(i, from, team.reads && left > 0);
     }
 }
 
-/* 16 bytes, or zeros, on their way to shared memory: of the next set while this one is worked on. Each thread has
- * places of its own there, so that it waits for nobody. */
+/* 16 bytes, or zeros, on their way to shared memory: of the next set while this one is worked on.
+ * Each thread has places of its own there, so that it waits for nobody. */
 __device__ __forceinline__ void load_ahead(uint8_t *ahead, int i, const void *from, bool exists)
 {
     const uint32_t to = shared_address(ahead) + (uint32_t(i) * TD_FUSED_THREADS + threadIdx.x) * 16;
@@ -242,12 +249,14 @@ __device__ __forceinline__ void load_ahead(uint8_t *ahead, int i, const void *fr
     cp_async_16_or_zero(to, from, exists ? 16 : 0);
 }
 
-template <class E> __device__ __forceinline__ void take_ahead(Vector<E> (&to)[kVectors], const uint8_t *ahead)
+template <class E>
+__device__ __forceinline__ void take_ahead(Vector<E> (&to)[kVectors], const uint8_t *ahead)
 {
     cp_async_wait<0>();
 #pragma unroll
     for (int i = 0; i < kVectors; i++) {
-        const uint4 four = reinterpret_cast<const uint4 *>(ahead)[uint32_t(i) * TD_FUSED_THREADS + threadIdx.x];
+        const uint4 four =
+            reinterpret_cast<const uint4 *>(ahead)[uint32_t(i) * TD_FUSED_THREADS + threadIdx.x];
 
         to[i].words[0] = four.x;
         to[i].words[1] = four.y;
@@ -262,12 +271,14 @@ struct Turn {
     int which; /* of shared.tiles */
 };
 
-/* Brings a set: afterwards it is in registers, or under way to them, and the next one on its way to shared memory. The
- * block's shared.top and .bad are zeros. It has a barrier, but for `ready`, which is called in the first turn only. */
+/* Brings a set: afterwards it is in registers, or under way to them, and the next one on its way to
+ * shared memory. The block's shared.top and .bad are zeros. It has a barrier, but for `ready`,
+ * which is called in the first turn only. */
 template <class E, class Ready>
 __device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Part &part, const E *x,
-                                          uint32_t first, uint32_t end, uint32_t d_pad, const Turn &turn,
-                                          const Team &team, FusedShared &shared, uint8_t *ahead, Ready ready)
+                                          uint32_t first, uint32_t end, uint32_t d_pad,
+                                          const Turn &turn, const Team &team, FusedShared &shared,
+                                          uint8_t *ahead, Ready ready)
 {
     shared.top[threadIdx.x] = 0;
     shared.bad[threadIdx.x] = 0;
@@ -298,7 +309,8 @@ __device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Par
 }
 
 /* What is not finite becomes 0; calls found(i) for the vectors where there was some. */
-template <class E, class F> __device__ __forceinline__ void clean_set(Vector<E> (&kept)[kVectors], F found)
+template <class E, class F>
+__device__ __forceinline__ void clean_set(Vector<E> (&kept)[kVectors], F found)
 {
     uint32_t all = 0;
 
@@ -314,14 +326,16 @@ template <class E, class F> __device__ __forceinline__ void clean_set(Vector<E> 
                 found(i);
 }
 
-/* Sums of each tile's rows, one after the other or in `Sums` that take turns; calls done(tile, channel, sums), a thread a
- * channel. */
+/* Sums of each tile's rows, one after the other or in `Sums` that take turns; calls done(tile,
+ * channel, sums), a thread a channel. */
 template <int Sums, class E, class Done>
-__device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const Vector<E> (&kept)[kVectors], Done done)
+__device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team,
+                                         const Vector<E> (&kept)[kVectors], Done done)
 {
     constexpr int vectors = kVectors / 2; /* fit into the stage */
     const int columns = team.lanes * 8, rows = vectors * team.at_once; /* of half a set */
-    const int segment = min(rows, int(TD_TILE_ROWS)), c = int(threadIdx.x) % columns, s = int(threadIdx.x) / columns;
+    const int segment = min(rows, int(TD_TILE_ROWS)), c = int(threadIdx.x) % columns,
+              s = int(threadIdx.x) / columns;
     E *values = reinterpret_cast<E *>(stage);
     float sum[Sums] = {};
 
@@ -333,8 +347,8 @@ __device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team, const
         for (int i = 0; i < vectors; i++) {
             const uint32_t(&x)[4] = kept[half * vectors + i].words;
 
-            *reinterpret_cast<uint4 *>(values + (i * team.at_once + team.row) * columns + team.channel) =
-                make_uint4(x[0], x[1], x[2], x[3]);
+            *reinterpret_cast<uint4 *>(values + (i * team.at_once + team.row) * columns +
+                                       team.channel) = make_uint4(x[0], x[1], x[2], x[3]);
         }
         __syncthreads();
         if (s * segment < rows) {

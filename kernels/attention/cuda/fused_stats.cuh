@@ -10,15 +10,16 @@ namespace td {
 
 /* Sums of columns of a set of K, or maxima and flags of one of V. */
 template <class E, class Ready>
-__device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Part &part, const E *x, uint32_t first,
-                                             uint32_t end, const Turn &turn, FusedShared &shared, uint8_t *stage,
-                                             Ready ready)
+__device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Part &part, const E *x,
+                                             uint32_t first, uint32_t end, const Turn &turn,
+                                             FusedShared &shared, uint8_t *stage, Ready ready)
 {
     const Team team(part.dim, p.d_pad);
     const int t = int(threadIdx.x), per_tile = int(TD_TILE_ROWS) / team.at_once;
     Vector<E> kept[kVectors];
 
-    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared, stage + TD_FUSED_SHARED_BYTES, ready))
+    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared,
+                   stage + TD_FUSED_SHARED_BYTES, ready))
         return false;
     clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
     if (part.is_k) {
@@ -43,11 +44,13 @@ __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Par
         for (int offset = 16; offset >= team.lanes; offset /= 2)
 #pragma unroll
             for (int w = 0; w < Vector<E>::count; w++)
-                most.words[w] = max_magnitude(most.words[w], __shfl_xor_sync(~0u, most.words[w], offset));
+                most.words[w] =
+                    max_magnitude(most.words[w], __shfl_xor_sync(~0u, most.words[w], offset));
         if (t % 32 < team.lanes && team.reads)
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                atomicMax(&shared.top[i / per_tile * int(p.d_pad) + team.channel + c], __float_as_uint(most.at(c)));
+                atomicMax(&shared.top[i / per_tile * int(p.d_pad) + team.channel + c],
+                          __float_as_uint(most.at(c)));
 #pragma unroll
         for (int w = 0; w < Vector<E>::count; w++)
             most.words[w] = 0;
@@ -65,11 +68,13 @@ __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Par
 
 /* Plans of GPUs with FP8 tensor cores have it. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2) stats(const __grid_constant__ td_params_stats p)
+extern "C" __global__ void __launch_bounds__(TD_FUSED_THREADS, 2)
+    stats(const __grid_constant__ td_params_stats p)
 {
     TD_DYNAMIC_SHARED(16, stage);
     td::FusedShared &shared = *reinterpret_cast<td::FusedShared *>(stage + TD_FUSED_STAGE_BYTES);
-    const uint32_t gone = td::cancel_word(p.cancel), block = p.partial ? blockIdx.x / 2 : blockIdx.x;
+    const uint32_t gone = td::cancel_word(p.cancel),
+                   block = p.partial ? blockIdx.x / 2 : blockIdx.x;
     const uint32_t each = TD_FUSED_TILES(p.d_pad), tile0 = block * p.sets * each;
     const uint32_t to = min(tile0 + p.sets * each, p.planes * p.chunks);
     const bool is_k = p.partial && blockIdx.x % 2 == 0;

@@ -13,10 +13,12 @@
 
 namespace td {
 
-/* The tile that consume() has, behind its loop: where long blocks walk it is found anew, as registers are few. */
+/* The tile that consume() has, behind its loop: where long blocks walk it is found anew, as
+ * registers are few. */
 template <class T>
-__device__ __forceinline__ HopperPlace again(const typename T::Shared &shared, const td_params_attention &p,
-                                             const HopperPlace &at, uint32_t n)
+__device__ __forceinline__ HopperPlace again(const typename T::Shared &shared,
+                                             const td_params_attention &p, const HopperPlace &at,
+                                             uint32_t n)
 {
     if constexpr (T::walks)
         return walk_to<T>(p, shared.where[n % 2]);
@@ -24,22 +26,76 @@ __device__ __forceinline__ HopperPlace again(const typename T::Shared &shared, c
         return at;
 }
 
-/* A tile, of which K of the first step is or comes in stage `now`. n: where blocks walk, this block's tile number n. */
+/* Scales of a warpgroup's rows, with the softmax's, where only it needs them; and of a channel,
+ * with its mean, if nobody fetches them for the block. */
 template <class T>
-__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
-                                        RingPlace &now, const HopperLoads &loads, uint32_t n = 0)
+__device__ __forceinline__ void take_scales(typename T::Shared &shared,
+                                            const td_params_attention &p,
+                                            const HopperLoads &loads, int group, uint32_t n)
+{
+    const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
+
+    if constexpr (T::walks) {
+        const int row = 64 * group + 16 * warp + lane % 16;
+
+        if (lane < 16) /* of the warp's rows, which no other warp reads */
+            shared.row_scale[place_of_row(row)] =
+                __fmul_rn(shared.q_scale[n % 2][row], __fmul_rn(p.scale, TD_LOG2_E));
+        __syncwarp();
+    } else if (T::splits == 1) {
+        if (thread < T::dim) {
+            shared.v_scale[group][thread] = loads.v_scale;
+            shared.v_mean[group][thread] = loads.v_mean;
+        }
+        if (thread < 64)
+            shared.row_scale[64 * group + place_of_row(thread)] =
+                __fmul_rn(loads.q_scale, __fmul_rn(p.scale, TD_LOG2_E));
+        cp_async_wait<0>();
+        fence_proxy_async();
+        bar_sync<128>(1 + group);
+    }
+}
+
+/* Its share of what all warpgroups with the same rows make of their parts. */
+template <class T>
+__device__ __forceinline__ void merge_tile(typename T::Shared &shared, const td_params_attention &p,
+                                           const HopperPlace &at, RingPlace &now, uint32_t n,
+                                           Consumer<T> &c)
+{
+    /* the last: all that fetch have seen q_free of the tile before */
+    wait_for(shared.full[now.stage], now.parity);
+    warp_arrive(shared.q_free);
+    if constexpr (T::pairs)
+        merge_pair<T>(shared, p, at, n, now.stage, c);
+    else
+        merge<T>(shared, p, at, n, now.stage, c);
+    warp_arrive(shared.empty[now.stage]);
+    now.next<T::stages, T::splits>();
+}
+
+/* A tile, of which K of the first step is or comes in stage `now`. n: where blocks walk, this
+ * block's tile number n. */
+template <class T>
+__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p,
+                                        const HopperPlace &at, RingPlace &now,
+                                        const HopperLoads &loads, uint32_t n = 0)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
-    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
-    const int part = group % T::abreast, split = group / T::abreast, group_row = at.row0 + 64 * part;
+    /* the compiler sees that a warp agrees on it */
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
+    const int part = group % T::abreast, split = group / T::abreast,
+              group_row = at.row0 + 64 * part;
     const int past = int(p.kv_len) - int(p.o.rows), end = int(p.kv_len);
-    const int free_keys = p.causal ? min(end, group_row + past + 1) : end; /* that all rows may attend to */
+    /* that all rows may attend to */
+    const int free_keys = p.causal ? min(end, group_row + past + 1) : end;
     const int keys = p.causal ? min(end, min(group_row + 64, int(p.o.rows)) + past) : end;
-    const int steps = group_row < int(p.o.rows) ? share<T>((max(0, keys) + T::keys - 1) / T::keys, split) : 0;
+    const int steps =
+        group_row < int(p.o.rows) ? share<T>((max(0, keys) + T::keys - 1) / T::keys, split) : 0;
     const int free_steps = share<T>(max(0, free_keys) / T::keys, split);
     const int64_t dump_row = at.bh * p.q_pad + min(group_row, int(p.q_pad) - 64) + 16 * warp;
-    const uint32_t q_tile = tile_word(shared.q[T::walks ? n % 2 : 0]) + uint32_t((group_row - at.row0) * T::qk_row / 16);
+    const uint32_t q_tile = tile_word(shared.q[T::walks ? n % 2 : 0]) +
+                            uint32_t((group_row - at.row0) * T::qk_row / 16);
     const uint32_t k_tile = tile_word(shared.stage[0].k), v_tile = tile_word(shared.stage[0].v);
     constexpr uint32_t stage_words = sizeof(typename T::Stage) / 16;
     Consumer<T> c;
@@ -67,33 +123,21 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 #pragma unroll
     for (int i = 0; i < T::columns / 4; i++)
         c.r[i] = 0;
-    if constexpr (T::walks) {
-        const int row = 64 * group + 16 * warp + lane % 16;
-
-        if (lane < 16) /* of the warp's rows, which no other warp reads */
-            shared.row_scale[place_of_row(row)] = __fmul_rn(shared.q_scale[n % 2][row], __fmul_rn(p.scale, TD_LOG2_E));
-        __syncwarp();
-    } else if (T::splits == 1) {
+    if (T::splits == 1 && !T::walks) {
         odd = !scales_agree(loads.low, loads.high) || free_steps <= 0;
         key_scale = loads.low.x;
-        if (thread < T::dim) {
-            shared.v_scale[group][thread] = loads.v_scale;
-            shared.v_mean[group][thread] = loads.v_mean;
-        }
-        if (thread < 64)
-            shared.row_scale[64 * group + place_of_row(thread)] = __fmul_rn(loads.q_scale, __fmul_rn(p.scale, TD_LOG2_E));
-        cp_async_wait<0>();
-        fence_proxy_async();
-        bar_sync<128>(1 + group);
     }
+    take_scales<T>(shared, p, loads, group, n);
 
     if (steps > 0) {
         RingPlace next = now;
         /* Registers are few: what is rarely needed is found anew there. */
         const auto mask = [&](auto half, const float *k_scale, int step) {
-            const int t = int(uint32_t(tid_x()) % 128u), first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
+            const int t = int(uint32_t(tid_x()) % 128u),
+                      first = p.causal ? group_row + t / 32 * 16 + past + 1 : end;
 
-            c.template mask<decltype(half)::value>(k_scale, t & 31, (step * T::splits + split) * T::keys, end, first);
+            c.template mask<decltype(half)::value>(
+                k_scale, t & 31, (step * T::splits + split) * T::keys, end, first);
         };
         const auto set_scale = [&] {
             if (T::splits > 1)
@@ -127,12 +171,16 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
 
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
-            const bool more = step + 1 < steps; /* else the products of K below are of other keys, and not used */
-            const uint32_t k_now = k_tile + now.stage * stage_words, k_next = k_tile + next.stage * stage_words;
+            /* else the products of K below are of other keys, and not used */
+            const bool more = step + 1 < steps;
+            const uint32_t k_now = k_tile + now.stage * stage_words,
+                           k_next = k_tile + next.stage * stage_words;
             const uint32_t v_next = v_tile + next.stage * stage_words;
-            const float *k_scale = shared.stage[now.stage].k_scale, *k_scale_next = shared.stage[next.stage].k_scale;
+            const float *k_scale = shared.stage[now.stage].k_scale,
+                        *k_scale_next = shared.stage[next.stage].k_scale;
 
-            const bool fetched = mbarrier_try_wait(shared_address(&shared.full[next.stage]), next.parity);
+            const bool fetched =
+                mbarrier_try_wait(shared_address(&shared.full[next.stage]), next.parity);
             c.template exponentials<0, 0, pieces / 2>();
             wgmma_wait<0>(); /* R of the step before */
             wgmma_hold(c.r);
@@ -186,8 +234,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             dump_r<T>(p, c, dump_row, lane, steps - 1);
         c.template flush<apart>(sums());
     }
-    if constexpr (!T::walks)
-        launch_dependents(); /* the next call's prologue: its blocks take the places that these leave */
+    if constexpr (!T::walks) /* the next call's prologue: its blocks take the places of these */
+        launch_dependents();
     const HopperPlace place = again<T>(shared, p, at, n);
     const int fetches = T::splits > 1 ? share<T>(place.steps, 0) : place.steps + 1;
     int fetch = steps;
@@ -199,25 +247,21 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         }
     };
 
-    release(T::walks ? steps + 1 : fetches); /* of other warpgroups; of those that share, but for the last */
+    /* of other warpgroups; of those that share, but for the last */
+    release(T::walks ? steps + 1 : fetches);
     c.l[0] = sums()[0];
     c.l[1] = sums()[apart];
     if constexpr (T::splits > 1) {
-        wait_for(shared.full[now.stage], now.parity); /* the last: all that fetch have seen q_free of the tile before */
-        warp_arrive(shared.q_free);
-        if constexpr (T::pairs)
-            merge_pair<T>(shared, p, at, n, now.stage, c);
-        else
-            merge<T>(shared, p, at, n, now.stage, c);
-        warp_arrive(shared.empty[now.stage]);
-        now.next<T::stages, T::splits>();
+        merge_tile<T>(shared, p, at, now, n, c);
     } else {
         const uint32_t t = uint32_t(tid_x()), of = T::walks ? n % 2 : t / 128;
 
-        write_rows<T>(p, place.bh, shared.v_scale[of], shared.v_mean[of], place.row0 + int(t / 32 * 16), int(t % 32), c);
+        write_rows<T>(p, place.bh, shared.v_scale[of], shared.v_mean[of],
+                      place.row0 + int(t / 32 * 16), int(t % 32), c);
     }
     if constexpr (T::walks) {
-        release(fetches); /* behind what takes time: the other warpgroups have their last steps meanwhile */
+        /* behind what takes time: the other warpgroups have their last steps meanwhile */
+        release(fetches);
         warp_arrive(shared.tile_free[n % 2]);
     }
 }

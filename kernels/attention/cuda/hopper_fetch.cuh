@@ -4,7 +4,7 @@
  *
  * produce()        a tile: where warpgroups have rows of their own and the block has one tile
  * produce_walk()   the same, tile after tile
- * produce_split()  tile after tile, where warpgroups have the same rows and each its steps of the keys
+ * produce_split()  tile after tile, where warpgroups have the same rows and share the keys
  */
 #pragma once
 
@@ -16,7 +16,8 @@ namespace td {
 
 /* K of a step, and the keys' scales. */
 template <class T>
-__device__ __forceinline__ void fetch_k(typename T::Stage &to, const uint8_t *k, const float *k_scale, int t)
+__device__ __forceinline__ void fetch_k(typename T::Stage &to, const uint8_t *k,
+                                        const float *k_scale, int t)
 {
     copy_swizzled<T::keys, T::dim, T::qk_row>(to.k, k, T::dim, t);
     if (t < T::keys / 4)
@@ -25,15 +26,17 @@ __device__ __forceinline__ void fetch_k(typename T::Stage &to, const uint8_t *k,
 
 /* --- A tile --- */
 
-/* What a thread of a warpgroup that shares no keys has on its way besides Q: scales of a row and of its keys of the first
- * step, and of a channel, whose mean is the last. */
+/* What a thread of a warpgroup that shares no keys has on its way besides Q: scales of a row and of
+ * its keys of the first step, and of a channel, whose mean is the last. */
 struct HopperLoads {
     float q_scale, v_scale, v_mean;
     float2 low, high;
 };
 
 template <class T>
-__device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
+__device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared,
+                                                 const td_params_attention &p,
+                                                 const HopperPlace &at)
 {
     const int thread = int(threadIdx.x) % 128, group = int(threadIdx.x) / 128;
     const int64_t q_row = at.bh * p.q_pad + min(at.row0 + 64 * group, int(p.q_pad) - 64);
@@ -42,7 +45,8 @@ __device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared, con
     HopperLoads loads;
 
     copy_swizzled<64, T::dim, T::qk_row>(shared.q[0] + group * 64 * T::qk_row,
-                                         (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
+                                         (const uint8_t *)p.q_codes + q_row * T::dim, T::dim,
+                                         thread);
     cp_async_commit();
     loads.q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
     loads.v_scale = has_channel ? p.v_scale[at.bhk * T::dim + thread] : 0.0f;
@@ -52,11 +56,12 @@ __device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared, con
     return loads;
 }
 
-/* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. K of the first step is on
- * its way. Every thread arrives for
- * its own copies: racecheck does not follow a lane that does so for its warp, and it costs nothing here. */
+/* Fetch number n holds V of step n - 1 and K of step n: what the consumers need at the same time. K
+ * of the first step is on its way. Every thread arrives for its own copies: racecheck does not
+ * follow a lane that does so for its warp, and it costs nothing here. */
 template <class T>
-__device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at)
+__device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p,
+                                        const HopperPlace &at)
 {
     const int t = int(threadIdx.x) % 128;
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
@@ -98,8 +103,8 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
 
 /* Q, scales of its rows, which may end in a warpgroup's, and of channels, means. */
 template <class T>
-__device__ __forceinline__ void fetch_tile(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
-                                           uint32_t n)
+__device__ __forceinline__ void fetch_tile(typename T::Shared &shared, const td_params_attention &p,
+                                           const HopperPlace &at, uint32_t n)
 {
     const int t = int(threadIdx.x) % 128, of = int(n % 2);
     const int64_t channel = at.bhk * T::dim + t % 32 * 4;
@@ -109,20 +114,23 @@ __device__ __forceinline__ void fetch_tile(typename T::Shared &shared, const td_
         const int64_t q_row = at.bh * p.q_pad + min(at.row0 + 64 * group, int(p.q_pad) - 64);
 
         copy_swizzled<64, T::dim, T::qk_row>(shared.q[of] + group * 64 * T::qk_row,
-                                             (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
+                                             (const uint8_t *)p.q_codes + q_row * T::dim, T::dim,
+                                             t);
         if (t < 16)
-            cp_async_16(shared_address(shared.q_scale[of] + 64 * group + 4 * t), p.q_scale + q_row + 4 * t);
+            cp_async_16(shared_address(shared.q_scale[of] + 64 * group + 4 * t),
+                        p.q_scale + q_row + 4 * t);
     }
     if (t < T::dim / 4)
         cp_async_16(shared_address(shared.v_scale[of] + t % 32 * 4), p.v_scale + channel);
     else if (t >= 32 && t < 32 + T::dim / 4)
-        cp_async_16_or_zero(shared_address(shared.v_mean[of] + t % 32 * 4), p.v_mean ? p.v_mean + channel : p.v_scale,
-                            p.v_mean ? 16 : 0);
+        cp_async_16_or_zero(shared_address(shared.v_mean[of] + t % 32 * 4),
+                            p.v_mean ? p.v_mean + channel : p.v_scale, p.v_mean ? 16 : 0);
 }
 
 /* What is first fetched of a tile. */
 template <class T>
-__device__ __forceinline__ void fetch_begin(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+__device__ __forceinline__ void fetch_begin(typename T::Shared &shared,
+                                            const td_params_attention &p, const HopperPlace &at,
                                             uint32_t n, uint32_t stage)
 {
     fetch_tile<T>(shared, p, at, n);
@@ -131,10 +139,12 @@ __device__ __forceinline__ void fetch_begin(typename T::Shared &shared, const td
                    p.k_scale + at.bhk * p.kv_pad, int(threadIdx.x) % 128);
 }
 
-/* As produce(), tile after tile; the first fetch of a tile has what fetch_tile() brings, too. Which tile it is, or that there
- * is none, is said in front of it. at: the first tile, whose first fetch is under way. */
+/* As produce(), tile after tile; the first fetch of a tile has what fetch_tile() brings, too. Which
+ * tile it is, or that there is none, is said in front of it. at: the first tile, whose first fetch
+ * is under way. */
 template <class T>
-__device__ __forceinline__ void produce_walk(typename T::Shared &shared, const td_params_attention &p, HopperPlace at)
+__device__ __forceinline__ void produce_walk(typename T::Shared &shared,
+                                             const td_params_attention &p, HopperPlace at)
 {
     const int t = int(threadIdx.x) % 128;
     RingPlace place = {0, 1};
@@ -178,7 +188,8 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared, const t
         const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
 
         if (p.cancel && t == 0)
-            cancel = *(const volatile uint32_t *)p.cancel; /* there when the tile ends, as it may come from afar */
+            /* there when the tile ends, as it may come from afar */
+            cancel = *(const volatile uint32_t *)p.cancel;
         before = place.stage;
         place.next<T::stages>();
 #pragma unroll 1
@@ -207,9 +218,11 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared, const t
 
 /* --- Warpgroups that share keys --- */
 
-/* K of the step that each share of the keys begins with, into stages from `place` on: `wait` waits for them. */
+/* K of the step that each share of the keys begins with, into stages from `place` on: `wait` waits
+ * for them. */
 template <class T, class Wait>
-__device__ __forceinline__ void fetch_first(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
+__device__ __forceinline__ void fetch_first(typename T::Shared &shared,
+                                            const td_params_attention &p, const HopperPlace &at,
                                             RingPlace place, Wait wait)
 {
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
@@ -228,13 +241,14 @@ __device__ __forceinline__ void fetch_first(typename T::Shared &shared, const td
 
 /* What the warpgroups share of a tile besides: Q, scales of its rows and of channels, means. */
 template <class T>
-__device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_params_attention &p, const HopperPlace &at,
-                                           uint32_t n)
+__device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_params_attention &p,
+                                           const HopperPlace &at, uint32_t n)
 {
     const int t = int(threadIdx.x) % 128;
     const int64_t q_row = at.bh * p.q_pad + at.row0, channel = at.bhk * T::dim + t % 32 * 4;
 
-    copy_swizzled<T::rows, T::dim, T::qk_row>(shared.q[0], (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
+    copy_swizzled<T::rows, T::dim, T::qk_row>(
+        shared.q[0], (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, t);
     if (t < T::rows / 4)
         cp_async_16(shared_address(shared.row_scale + 4 * t), p.q_scale + q_row + 4 * t);
     else if (t >= 32 && t < 32 + T::dim / 4)
@@ -244,11 +258,13 @@ __device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_
                             p.v_mean ? p.v_mean + channel : p.v_scale, p.v_mean ? 16 : 0);
 }
 
-/* Each share of the keys has its stages, and as many fetches of a tile as the others: fetch number n is for share n % splits
- * and holds K of step n and V of step n - splits, where these are. Whoever has waited for its first one has fetch_rows(), too.
- * at: the first tile, whose first fetches are under way. */
+/* Each share of the keys has its stages, and as many fetches of a tile as the others: fetch number
+ * n is for share n % splits and holds K of step n and V of step n - splits, where these are.
+ * Whoever has waited for its first one has fetch_rows(), too. at: the first tile, whose first
+ * fetches are under way. */
 template <class T>
-__device__ __forceinline__ void produce_split(typename T::Shared &shared, const td_params_attention &p, HopperPlace at)
+__device__ __forceinline__ void produce_split(typename T::Shared &shared,
+                                              const td_params_attention &p, HopperPlace at)
 {
     const int t = int(threadIdx.x) % 128;
     RingPlace place = {0, 1};
@@ -263,10 +279,12 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared, const 
         if (n > 0) {
             fetch_first<T>(shared, p, at, place, wait);
             wait_for(shared.q_free, (n - 1) % 2);
-            bar_sync<128>(6); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+            bar_sync<128>(6);
             fetch_rows<T>(shared, p, at, n);
         }
-        const uint8_t *k = (const uint8_t *)p.k_codes + (at.bhk * p.kv_pad + T::splits * T::keys) * T::dim;
+        const uint8_t *k =
+            (const uint8_t *)p.k_codes + (at.bhk * p.kv_pad + T::splits * T::keys) * T::dim;
         const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
         const float *k_scale = p.k_scale + at.bhk * p.kv_pad + T::splits * T::keys;
         const int fetches = (at.steps + 2 * T::splits - 1) / T::splits * T::splits;
@@ -281,7 +299,8 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared, const 
                     k_scale += T::keys;
                 }
                 if (fetch - T::splits < at.steps) {
-                    copy_swizzled<T::dim, T::keys, T::keys>(shared.stage[place.stage].v, v, p.kv_pad, t);
+                    copy_swizzled<T::dim, T::keys, T::keys>(shared.stage[place.stage].v, v,
+                                                            p.kv_pad, t);
                     v += T::keys;
                 }
             }

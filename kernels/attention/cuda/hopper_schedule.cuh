@@ -10,12 +10,14 @@
 
 namespace td {
 
-/* The tile number n of this block: of all tiles every gridDim.x-th, forwards and backwards in turn, as with a mask the
- * longest come first. steps: -1 behind the last one. */
-template <class T> __device__ __forceinline__ HopperPlace split_place(const td_params_attention &p, uint32_t n)
+/* The tile number n of this block: of all tiles every gridDim.x-th, forwards and backwards in turn,
+ * as with a mask the longest come first. steps: -1 behind the last one. */
+template <class T>
+__device__ __forceinline__ HopperPlace split_place(const td_params_attention &p, uint32_t n)
 {
     uint32_t words[3] = {(p.o.rows + T::rows - 1) / T::rows, p.planes, p.heads};
-    forget(words); /* else all that divides by them is kept in registers from one tile to the next */
+    /* else all that divides by them is kept in registers from one tile to the next */
+    forget(words);
     const uint32_t tiles = words[0], planes = words[1], heads = words[2];
     const uint32_t number = n * gridDim.x + (n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
     HopperPlace at = {};
@@ -37,27 +39,34 @@ template <class T> __device__ __forceinline__ int share(int steps, int split)
     return (steps - split + T::splits - 1) / T::splits;
 }
 
-/* The tile number n of this block. Without a mask of all tiles every gridDim.x-th. With one, heads come by as many as have
- * chunk_planes, of each such chunk the longest tiles of all its heads first, or last in every second one, so that tiles of
- * like length meet where chunks do; and blocks take them forwards and backwards in turn. */
-template <class T> __device__ __forceinline__ WalkPlace walk_place(const td_params_attention &p, uint32_t n)
+/* The tile number n of this block. Without a mask of all tiles every gridDim.x-th. With one, heads
+ * come by as many as have chunk_planes, of each such chunk the longest tiles of all its heads
+ * first, or last in every second one, so that tiles of like length meet where chunks do; and blocks
+ * take them forwards and backwards in turn. */
+template <class T>
+__device__ __forceinline__ WalkPlace walk_place(const td_params_attention &p, uint32_t n)
 {
     uint32_t words[3] = {(p.o.rows + T::rows - 1) / T::rows, p.planes, p.chunk_planes};
-    forget(words); /* else all that divides by them is kept in registers from one tile to the next */
+    /* else all that divides by them is kept in registers from one tile to the next */
+    forget(words);
     const uint32_t tiles = words[0], planes = words[1], each = words[2];
-    const uint32_t number = n * gridDim.x + (p.causal && n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const uint32_t number =
+        n * gridDim.x + (p.causal && n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 
     if (number >= planes * tiles)
         return {0, -1};
     if (!p.causal)
         return {number / tiles, int(number % tiles)};
-    const uint32_t chunk = number / (each * tiles), first = chunk * each, rest = number - first * tiles;
-    const uint32_t here = min(each, planes - first), whole = rest / here, chunks = (planes + each - 1) / each;
+    const uint32_t chunk = number / (each * tiles), first = chunk * each,
+                   rest = number - first * tiles;
+    const uint32_t here = min(each, planes - first), whole = rest / here,
+                   chunks = (planes + each - 1) / each;
 
     return {first + rest % here, int((chunks - chunk) % 2 ? tiles - 1 - whole : whole)};
 }
 
-template <class T> __device__ __forceinline__ HopperPlace walk_to(const td_params_attention &p, WalkPlace where)
+template <class T>
+__device__ __forceinline__ HopperPlace walk_to(const td_params_attention &p, WalkPlace where)
 {
     uint32_t heads[1] = {p.heads};
     forget(heads);

@@ -1,4 +1,5 @@
-/* What a thread of a warpgroup that computes has in registers: S, P, R, O, bases and sums, and what it does with them.
+/* What a thread of a warpgroup that computes has in registers: S, P, R, O, bases and sums, and what
+ * it does with them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +15,8 @@
 namespace td {
 
 constexpr float kBaseLog2 = TD_LATE_LIMIT_LOG2 - TD_HEADROOM_LOG2;
-static_assert((TD_HOPPER_R_KEYS << unsigned(TD_LATE_LIMIT_LOG2)) * (TD_V_TOP > 1 ? TD_V_TOP : 1) <= 65504,
+static_assert((TD_HOPPER_R_KEYS << unsigned(TD_LATE_LIMIT_LOG2)) * (TD_V_TOP > 1 ? TD_V_TOP : 1) <=
+                  65504,
               "sums in fp16 overflow: of P V, or of P");
 
 /* What a consumer adds up; rows g and g + 8 of its warp's 16. */
@@ -23,17 +25,20 @@ template <class T> struct Sums {
     float o[T::dim / 2];
     float l[2], top[2], scale[2]; /* P = 2^(S scale - top); scale: of rows, softmax and keys */
 
-    /* row_scale: of all rows, with the softmax's in it, those of a thread side by side (place_of_row()). */
+    /* row_scale: of all rows, with the softmax's in it, those of a thread side by side
+     * (place_of_row()). */
     __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale)
     {
-        const float2 mine = *reinterpret_cast<const float2 *>(row_scale + uint32_t(tid_x()) / 4 * 2);
+        const float2 mine =
+            *reinterpret_cast<const float2 *>(row_scale + uint32_t(tid_x()) / 4 * 2);
 
         scale[0] = __fmul_rn(mine.x, key_scale);
         scale[1] = __fmul_rn(mine.y, key_scale);
     }
 
     /* The same where the softmax's is not in it. */
-    __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale, float softmax_scale)
+    __device__ __forceinline__ void set_scale(const float *row_scale, float key_scale,
+                                              float softmax_scale)
     {
         const uint32_t t = uint32_t(tid_x());
         const float *mine = row_scale + t % 128 / 32 * 16 + t % 32 / 4;
@@ -79,8 +84,10 @@ template <int Value> struct Number {
 /* A consumer's registers. */
 template <class T> struct Consumer : Sums<T> {
     static constexpr int kHalf = T::keys / 2, kPieces = kHalf / 16;
-    static constexpr uint32_t kLimitCode = (7 + uint32_t(TD_LATE_LIMIT_LOG2)) << 3; /* e4m3 of a power of two */
-    static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1; /* stand for S: a key out of reach, a bad one */
+    /* e4m3 of a power of two */
+    static constexpr uint32_t kLimitCode = (7 + uint32_t(TD_LATE_LIMIT_LOG2)) << 3;
+    /* stand for S: a key out of reach, a bad one */
+    static constexpr int kMasked = INT32_MIN, kBad = INT32_MIN + 1;
 
     int s[kHalf / 2]; /* of a half */
     uint32_t p[2][kHalf / 32][4];
@@ -116,7 +123,8 @@ template <class T> struct Consumer : Sums<T> {
 
     /* Replaces what the mask hides and what bad keys poison. */
     template <int Half>
-    __device__ __forceinline__ void mask(const float *k_scale, int lane, int first_key, int end, int reach)
+    __device__ __forceinline__ void mask(const float *k_scale, int lane, int first_key, int end,
+                                         int reach)
     {
 #pragma unroll
         for (int i = 0; i < kHalf / 2; i++) {
@@ -130,12 +138,14 @@ template <class T> struct Consumer : Sums<T> {
         }
     }
 
-    /* Whether a P may pass the limit whose score is `here` once it is rounded, which P is not made of. */
+    /* Whether a P may pass the limit whose score is `here` once it is rounded, which P is not made
+     * of. */
     __device__ __forceinline__ static bool too_high(float here, float base)
     {
         const float high = __fsub_rn(here, base);
 
-        return (is_far(base) ? high : __fmaf_rn(fabsf(here), TD_HALF_STEP, high)) > TD_LATE_LIMIT_LOG2;
+        return (is_far(base) ? high : __fmaf_rn(fabsf(here), TD_HALF_STEP, high)) >
+               TD_LATE_LIMIT_LOG2;
     }
 
     /* Whether P of what S is of would pass the limit in this thread; `here` are its maxima. */
@@ -154,8 +164,9 @@ template <class T> struct Consumer : Sums<T> {
         return too_high(here[0], top[0]) || too_high(here[1], top[1]);
     }
 
-    /* Whether a code of P of a half is the limit's or above, as it is wherever P would pass the limit: a sign of
-     * `exceeds` that costs a third of it. No code has its top bit set, so there is no carry from one to the next. */
+    /* Whether a code of P of a half is the limit's or above, as it is wherever P would pass the
+     * limit: a sign of `exceeds` that costs a third of it. No code has its top bit set, so there is
+     * no carry from one to the next. */
     template <int Half> __device__ __forceinline__ bool at_limit() const
     {
         uint32_t all = 0;
@@ -168,13 +179,15 @@ template <class T> struct Consumer : Sums<T> {
         return all & 0x80808080u;
     }
 
-    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one. */
+    /* Gives rows another base; `here` becomes the factor for what has been added up by the old one.
+     */
     template <int Apart> __device__ __forceinline__ void rebase(float (&here)[2], float *l)
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             here[row] = quad_max(here[row]);
-            const float next = too_high(here[row], top[row]) ? base_below(here[row], kBaseLog2) : top[row];
+            const float next =
+                too_high(here[row], top[row]) ? base_below(here[row], kBaseLog2) : top[row];
 
             here[row] = next == top[row] ? 1.0f : ex2(__fsub_rn(top[row], next));
             top[row] = next;
@@ -193,9 +206,11 @@ template <class T> struct Consumer : Sums<T> {
             r[i] = mul_f16x2(r[i], halves[i % 2]);
     }
 
-    /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` heeds far bases, and converts S, which is exact, by another
-     * instruction: else the compiler keeps the floats of the first try for the second, where it lacks the registers. */
-    template <int Half, int Begin, int End, bool Again = false> __device__ __forceinline__ void exponentials()
+    /* P of pieces Begin to End - 1 of a half, 16 keys each. `Again` heeds far bases, and converts
+     * S, which is exact, by another instruction: else the compiler keeps the floats of the first
+     * try for the second, where it lacks the registers. */
+    template <int Half, int Begin, int End, bool Again = false>
+    __device__ __forceinline__ void exponentials()
     {
 #pragma unroll
         for (int piece = Begin; piece < End; piece++) {
@@ -258,7 +273,9 @@ template <class T> struct Consumer : Sums<T> {
                 rescale(here);
             }
             const bool far = any_far(top);
-            if (__any_sync(~0u, moves | far)) /* a vote, or the compiler does not see that the warp agrees */
+            if (__any_sync(~0u,
+                           moves |
+                               far)) /* a vote, or the compiler does not see that the warp agrees */
                 exponentials<Half, 0, kPieces, true>();
             if (far)
                 hide_base(top);
@@ -266,7 +283,8 @@ template <class T> struct Consumer : Sums<T> {
     }
 };
 
-/* Whether all of the warp's threads have one scale for their keys, four of a step, as they do unless a key is bad. */
+/* Whether all of the warp's threads have one scale for their keys, four of a step, as they do
+ * unless a key is bad. */
 __device__ __forceinline__ bool scales_agree(float2 low, float2 high)
 {
     return __all_sync(~0u, low.x == low.y && low.x == high.x && low.x == high.y);

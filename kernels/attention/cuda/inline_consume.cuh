@@ -1,4 +1,5 @@
-/* The warpgroups of attn_8b_wgmma_inline that compute: a tile of rows, from Q K^T of its first tile of keys to O.
+/* The warpgroups of attn_8b_wgmma_inline that compute: a tile of rows, from Q K^T of its first tile
+ * of keys to O.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +26,8 @@ template <class T> struct Consumer : td::Consumer<T> {
 
 #pragma unroll
         for (int i = 0; i < 32; i++) {
-            const float key_scale = __uint_as_float(ld_global(mine + Half * 64 + fragment_column(0, i / 4, i % 4)));
+            const float key_scale =
+                __uint_as_float(ld_global(mine + Half * 64 + fragment_column(0, i / 4, i % 4)));
 
             if (key_scale != key_scale)
                 s[i] = td::Consumer<T>::kBad;
@@ -62,7 +64,8 @@ template <class T> struct Consumer : td::Consumer<T> {
             wgmma_s8<false>(s, descriptor<32 * T::q_steps>(q_word), descriptor<T::qk_row>(k));
 #pragma unroll
             for (int step = 1; step < T::q_steps; step++)
-                wgmma_s8<true>(s, descriptor<32 * T::q_steps>(q_word + 2 * step), descriptor<T::qk_row>(k + 2 * step));
+                wgmma_s8<true>(s, descriptor<32 * T::q_steps>(q_word + 2 * step),
+                               descriptor<T::qk_row>(k + 2 * step));
         } else {
             wgmma_s8<false>(s, q[0], descriptor<T::qk_row>(k));
         }
@@ -86,19 +89,21 @@ template <class T> struct Consumer : td::Consumer<T> {
 
 /* What a warpgroup has of Q and its scales; behind it comes a barrier of the block. */
 template <class T>
-__device__ __forceinline__ void begin(typename T::Shared &shared, const td_params_attention &p, const Place &at,
-                                      Consumer<T> &c)
+__device__ __forceinline__ void begin(typename T::Shared &shared, const td_params_attention &p,
+                                      const Place &at, Consumer<T> &c)
 {
     const int thread = int(threadIdx.x) % 128, group = int(threadIdx.x) / 128;
     const int part = T::part(group);
-    const int64_t q_row = int64_t(at.bh) * p.q_pad + at.row0 + 64 * part; /* padded to 128 in memory */
+    /* padded to 128 in memory */
+    const int64_t q_row = int64_t(at.bh) * p.q_pad + at.row0 + 64 * part;
 
     if (group >= at.active)
         return;
     if constexpr (T::q_steps > 0) {
         if (group == part) /* for all that have these rows: behind the barrier */
-            copy_swizzled<64, 32 * T::q_steps, 32 * T::q_steps>(shared.q + part * 64 * 32 * T::q_steps,
-                                                                (const uint8_t *)p.q_codes + q_row * T::dim, T::dim, thread);
+            copy_swizzled<64, 32 * T::q_steps, 32 * T::q_steps>(
+                shared.q + part * 64 * 32 * T::q_steps, (const uint8_t *)p.q_codes + q_row * T::dim,
+                T::dim, thread);
         cp_async_commit();
     }
     const float q_scale = thread < 64 ? p.q_scale[q_row + thread] : 0.0f;
@@ -113,18 +118,20 @@ __device__ __forceinline__ void begin(typename T::Shared &shared, const td_param
 }
 
 template <class T>
-__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p, const Place &at,
-                                        Consumer<T> &c)
+__device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p,
+                                        const Place &at, Consumer<T> &c)
 {
     constexpr int pieces = Consumer<T>::kPieces;
-    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0); /* the compiler sees that a warp agrees on it */
+    /* the compiler sees that a warp agrees on it */
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
     const int part = T::part(group), split = T::split(group), ring = split * int(T::slots);
     const int group_row = at.row0 + 64 * part, end = int(p.kv_len);
     const uint32_t q_tile = tile_word(shared.q) + uint32_t(part * 64 * 32 * T::q_steps / 16);
     const uint32_t k_tile = tile_word(shared.k[ring]), v_tile = tile_word(shared.v[ring]);
     uint64_t *const full = shared.full + ring, *const empty = shared.empty + ring;
     constexpr uint32_t k_words = sizeof shared.k[0] / 16, v_words = sizeof shared.v[0] / 16;
-    const int own_keys = p.causal ? max(0, min(end, min(group_row + 64, int(p.o.rows)) - 1 + at.reach)) : end;
+    const int own_keys =
+        p.causal ? max(0, min(end, min(group_row + 64, int(p.o.rows)) - 1 + at.reach)) : end;
     const int tiles = tiles_of<T>(int(uint32_t(own_keys + T::tile - 1) / T::tile), split);
     td_ring_place now = {0, 0}; /* the last fetch that was waited for */
 
@@ -149,17 +156,21 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
         float key_scale;
 
         const auto first_key = [&](int step) { return (step * T::splits + split_now()) * T::keys; };
-        /* The scale of a thread's keys, and whether any of the warp's are masked, or bad: only those have another. */
+        /* The scale of a thread's keys, and whether any of the warp's are masked, or bad: only
+         * those have another. */
         const auto look = [&](int step) {
-            const float *scales = shared.k_scale[T::shares ? split_now() * T::abreast : step % 2] + 2 * lane_now();
+            const float *scales =
+                shared.k_scale[T::shares ? split_now() * T::abreast : step % 2] + 2 * lane_now();
             const float2 low = *reinterpret_cast<const float2 *>(scales);
             const float2 high = *reinterpret_cast<const float2 *>(scales + 64);
 
             key_scale = low.x;
-            return !__all_sync(~0u, low.x == low.y && low.x == high.x && low.x == high.y &&
-                                        first_key(step) + T::keys <= shared.free_keys[tid_x() / 128]);
+            return !__all_sync(~0u,
+                               low.x == low.y && low.x == high.x && low.x == high.y &&
+                                   first_key(step) + T::keys <= shared.free_keys[tid_x() / 128]);
         };
-        /* What follows is rare: the scales, as they lie in global memory, and whether any of the warp's is NaN. */
+        /* What follows is rare: the scales, as they lie in global memory, and whether any of the
+         * warp's is NaN. */
         const auto scales_of = [&](int step) {
             return p.k_scale + int64_t(shared.bhk) * p.kv_pad + first_key(step);
         };
@@ -173,7 +184,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
                 c.template mark_bad<decltype(tile)::value>(scales_of(step));
             c.template mask<decltype(tile)::value>(
                 first_key(step), int(p.kv_len),
-                p.causal ? int(shared.row0 + p.kv_len - p.o.rows) + 1 + 64 * T::part(tid_x() / 128) : int(p.kv_len));
+                p.causal ? int(shared.row0 + p.kv_len - p.o.rows) + 1 + 64 * T::part(tid_x() / 128)
+                         : int(p.kv_len));
         };
         const auto set_scale = [&] {
             const int t = tid_x();
@@ -204,8 +216,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             mask_first(0);
         c.set_base(c.l);
 
-        /* From S of a tile to P V of it and S of the next one, both of the next fetch. Without a next tile, S is of what
-         * lies there, and not used. */
+        /* From S of a tile to P V of it and S of the next one, both of the next fetch. Without a
+         * next tile, S is of what lies there, and not used. */
         const auto attend = [&](auto tile, int step) {
             constexpr int number = decltype(tile)::value, kept = T::one_p ? 0 : number;
             const bool begins = number == 0 && r_begins(step);
@@ -233,7 +245,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
             if (__builtin_expect(odd, 0))
                 c.template correct<kept>();
             if (T::dump)
-                dump_p<T, kept>(p, c, dump_row, lane_now(), first_key(step) + (number - kept) * T::tile);
+                dump_p<T, kept>(p, c, dump_row, lane_now(),
+                                first_key(step) + (number - kept) * T::tile);
             if (!there)
                 wait_or_trap(full[next.slot], td_ring_full_parity(next));
             c.issue_qk(q_tile, k_tile + next.slot * k_words);

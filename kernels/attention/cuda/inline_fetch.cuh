@@ -11,14 +11,18 @@
 namespace td {
 namespace ring {
 
-/* A warp of a team, which has every so many fetches, or a ring's. A thread's copies go to and come from addresses that differ
- * from fetch to fetch by the same. */
+/* A warp of a team, which has every so many fetches, or a ring's. A thread's copies go to and come
+ * from addresses that differ from fetch to fetch by the same. */
 template <class T> struct Fetcher {
     static constexpr int threads = 32 * T::team_warps;
-    static constexpr int k_pieces = T::dim / 16, k_abreast = k_pieces & -k_pieces, k_rows = threads / k_abreast; /* at once */
+    /* at once */
+    static constexpr int k_pieces = T::dim / 16, k_abreast = k_pieces & -k_pieces,
+                         k_rows = threads / k_abreast;
     static constexpr int v_rows = threads / (T::tile / 16);
-    static constexpr int kinds = k_rows < 8 ? 8 / k_rows : 1; /* of rows, by where the swizzle puts their pieces */
-    static_assert(T::tile % k_rows == 0 && T::dim % v_rows == 0 && v_rows % 8 == 0, "every thread copies as much");
+    /* of rows, by where the swizzle puts their pieces */
+    static constexpr int kinds = k_rows < 8 ? 8 / k_rows : 1;
+    static_assert(T::tile % k_rows == 0 && T::dim % v_rows == 0 && v_rows % 8 == 0,
+                  "every thread copies as much");
 
     typename T::Shared &shared;
     const td_params_attention &p;
@@ -33,10 +37,12 @@ template <class T> struct Fetcher {
     uint32_t k_to, v_to;
     uint32_t k_at[kinds][k_pieces / k_abreast];
 
-    __device__ __forceinline__ Fetcher(typename T::Shared &s, const td_params_attention &params, const Place &at)
+    __device__ __forceinline__ Fetcher(typename T::Shared &s, const td_params_attention &params,
+                                       const Place &at)
         : shared(s), p(params)
     {
-        team = __shfl_sync(~0u, threadIdx.x % 128 / threads, 0); /* the compiler sees that a warp agrees on it */
+        /* the compiler sees that a warp agrees on it */
+        team = __shfl_sync(~0u, threadIdx.x % 128 / threads, 0);
         t = int(threadIdx.x) % threads;
         const int k_row = t / k_abreast, k_byte = t % k_abreast * 16;
         const int v_row = t / (T::tile / 16), v_byte = t % (T::tile / 16) * 16;
@@ -53,13 +59,14 @@ template <class T> struct Fetcher {
         k_scale = p.k_scale + plane * p.kv_pad + key + 4 * t;
         v_further = int64_t(v_rows) * p.kv_pad;
         k_to = shared_address(shared.k[ring * T::slots]);
-        v_to = shared_address(shared.v[ring * T::slots]) + swizzled<T::tile>(uint32_t(v_row * T::tile + v_byte));
+        v_to = shared_address(shared.v[ring * T::slots]) +
+               swizzled<T::tile>(uint32_t(v_row * T::tile + v_byte));
 #pragma unroll
         for (int i = 0; i < kinds; i++)
 #pragma unroll
             for (int j = 0; j < k_pieces / k_abreast; j++)
-                k_at[i][j] =
-                    k_to + swizzled<T::qk_row>(uint32_t((k_row + i * k_rows) * T::qk_row + k_byte + 16 * k_abreast * j));
+                k_at[i][j] = k_to + swizzled<T::qk_row>(uint32_t((k_row + i * k_rows) * T::qk_row +
+                                                                 k_byte + 16 * k_abreast * j));
     }
 
     /* From the keys of a ring's tile number n on to those of the tile of this team's next fetch. */
@@ -70,10 +77,13 @@ template <class T> struct Fetcher {
                              : int(T::slots) * T::tile;
     }
 
-    /* And from its keys to those of the tile before it; of the first to those that the first V of a ring of one slot has. */
+    /* And from its keys to those of the tile before it; of the first to those that the first V of a
+     * ring of one slot has. */
     static __device__ __forceinline__ int before(uint32_t n)
     {
-        return T::slots == 1 && n == 0 ? 0 : n % 2 || !T::shares ? -T::tile : (1 - 2 * T::splits) * T::tile;
+        return T::slots == 1 && n == 0 ? 0
+               : n % 2 || !T::shares   ? -T::tile
+                                       : (1 - 2 * T::splits) * T::tile;
     }
 
     __device__ __forceinline__ bool has(uint32_t n) const
@@ -83,17 +93,20 @@ template <class T> struct Fetcher {
 
     __device__ __forceinline__ void copy_k(uint32_t n)
     {
-        const uint32_t k_slot = T::slots == 1 ? 0 : td_ring_of(n, T::slots).slot * uint32_t(sizeof shared.k[0]);
+        const uint32_t k_slot =
+            T::slots == 1 ? 0 : td_ring_of(n, T::slots).slot * uint32_t(sizeof shared.k[0]);
 
         if (td_ring_has_k(n, tiles)) {
 #pragma unroll
             for (int r = 0; r < T::tile / k_rows; r++)
 #pragma unroll
                 for (int j = 0; j < k_pieces / k_abreast; j++)
-                    cp_async_16(k_at[r % kinds][j] + k_slot + uint32_t(r / kinds * kinds * k_rows * T::qk_row),
+                    cp_async_16(k_at[r % kinds][j] + k_slot +
+                                    uint32_t(r / kinds * kinds * k_rows * T::qk_row),
                                 k + r * k_rows * T::dim + 16 * k_abreast * j);
             if (n % 2 == 0 && t < T::keys / 4) {
-                const uint32_t to = shared_address(shared.k_scale[T::shares ? ring * T::abreast : n / 2 % 2] + 4 * t);
+                const uint32_t to = shared_address(
+                    shared.k_scale[T::shares ? ring * T::abreast : n / 2 % 2] + 4 * t);
 
                 cp_async_16(to, k_scale);
             }
@@ -104,7 +117,8 @@ template <class T> struct Fetcher {
 
     __device__ __forceinline__ void copy_v(uint32_t n)
     {
-        const uint32_t v_slot = T::slots == 1 ? 0 : td_ring_of(n, T::slots).slot * uint32_t(sizeof shared.v[0]);
+        const uint32_t v_slot =
+            T::slots == 1 ? 0 : td_ring_of(n, T::slots).slot * uint32_t(sizeof shared.v[0]);
 
         if (td_ring_has_v(n)) {
             const uint8_t *from = v;
@@ -123,8 +137,8 @@ template <class T> struct Fetcher {
             const int64_t channel = plane * T::dim + c;
 
             cp_async_16(shared_address(shared.v_scale + c), p.v_scale + channel);
-            cp_async_16_or_zero(shared_address(shared.v_mean + c), p.v_mean ? p.v_mean + channel : p.v_scale,
-                                p.v_mean ? 16 : 0);
+            cp_async_16_or_zero(shared_address(shared.v_mean + c),
+                                p.v_mean ? p.v_mean + channel : p.v_scale, p.v_mean ? 16 : 0);
         }
     }
 
@@ -140,13 +154,15 @@ template <class T> struct Fetcher {
         }
     }
 
-    /* Blocks of a head each bring a part of its scales of keys into L2, for which all of them would wait at the same time; where
-     * a ring has one slot, of its K and V, too. */
+    /* Blocks of a head each bring a part of its scales of keys into L2, for which all of them would
+     * wait at the same time; where a ring has one slot, of its K and V, too. */
     __device__ __forceinline__ void warm_l2(int row0)
     {
-        const uint32_t tiles_of_rows = (p.o.rows + T::rows - 1) / T::rows, number = uint32_t(row0) / T::rows;
+        const uint32_t tiles_of_rows = (p.o.rows + T::rows - 1) / T::rows,
+                       number = uint32_t(row0) / T::rows;
         const auto part = [&](const void *plane_of, uint32_t bytes) {
-            const uint32_t each = (bytes / 128 + tiles_of_rows - 1) / tiles_of_rows * 128, begin = number * each;
+            const uint32_t each = (bytes / 128 + tiles_of_rows - 1) / tiles_of_rows * 128,
+                           begin = number * each;
             const uint32_t end = min(bytes, begin + min(each, 1u << 16));
             const uint8_t *const from = static_cast<const uint8_t *>(plane_of);
 #pragma unroll 1
@@ -170,7 +186,9 @@ template <class T> struct Fetcher {
 
             if (n != first) {
                 wait_or_trap(shared.empty[slot], td_ring_empty_parity(place));
-                bar_sync<threads>(8 + team); /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
+                /* for racecheck, which follows an arrival of a warp's one lane for that lane alone
+                 */
+                bar_sync<threads>(8 + team);
                 copy_k(n);
                 copy_v(n);
                 cp_async_commit();

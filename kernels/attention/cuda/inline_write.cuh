@@ -1,4 +1,5 @@
-/* O of attn_8b_wgmma_inline where warpgroups share keys: each leaves its part, half of the channels at a time.
+/* O of attn_8b_wgmma_inline where warpgroups share keys: each leaves its part, half of the channels
+ * at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,18 +13,23 @@
 namespace td {
 namespace ring {
 
-/* Where a row's channels lie that a warpgroup leaves for the others: half of them at a time, where K and V were. */
-template <class T> __device__ __forceinline__ float *left_half(typename T::Shared &shared, int group, int row, int channel)
+/* Where a row's channels lie that a warpgroup leaves for the others: half of them at a time, where
+ * K and V were. */
+template <class T>
+__device__ __forceinline__ float *left_half(typename T::Shared &shared, int group, int row,
+                                            int channel)
 {
     constexpr int half = T::dim / 2, mask = half % 64 == 0 ? 7 : half % 32 == 0 ? 3 : 1;
 
-    return reinterpret_cast<float *>(shared.k[0]) + (group * 64 + row) * half + (channel ^ (row & mask) * 8);
+    return reinterpret_cast<float *>(shared.k[0]) + (group * 64 + row) * half +
+           (channel ^ (row & mask) * 8);
 }
 
-/* As in hopper_write.cuh, of a row of the block: sums and bases of its warpgroups lie behind one another. */
+/* As in hopper_write.cuh, of a row of the block: sums and bases of its warpgroups lie behind one
+ * another. */
 template <class T>
-__device__ __forceinline__ void weigh(typename T::Shared &shared, const td_params_attention &p, const PlaceOf<uint32_t> &at,
-                                      int row)
+__device__ __forceinline__ void weigh(typename T::Shared &shared, const td_params_attention &p,
+                                      const PlaceOf<uint32_t> &at, int row)
 {
     float(*const sums)[T::keys] = shared.k_scale + row / 64;
     const int r = row % 64;
@@ -46,8 +52,8 @@ __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_param
 
 /* Half of the channels of O of the tile's rows. */
 template <class T, class E>
-__device__ __forceinline__ void put_half(typename T::Shared &shared, const td_params_attention &p, int64_t begin, int rows,
-                                         int first)
+__device__ __forceinline__ void put_half(typename T::Shared &shared, const td_params_attention &p,
+                                         int64_t begin, int rows, int first)
 {
     constexpr int fours = T::dim / 8, at_once = 128 * T::groups / fours; /* rows */
     const int t = tid_x(), channel = t % fours * 4;
@@ -63,7 +69,8 @@ __device__ __forceinline__ void put_half(typename T::Shared &shared, const td_pa
 
 #pragma unroll
         for (int i = 0; i < T::splits; i++) {
-            const float4 o = *reinterpret_cast<const float4 *>(left_half<T>(shared, i * T::abreast + part, r, channel));
+            const float4 o = *reinterpret_cast<const float4 *>(
+                left_half<T>(shared, i * T::abreast + part, r, channel));
             const float by = shared.k_scale[i * T::abreast + part][64 + r];
 
             x[0] = i ? __fmaf_rn(o.x, by, x[0]) : __fmul_rn(o.x, by);
@@ -73,10 +80,11 @@ __device__ __forceinline__ void put_half(typename T::Shared &shared, const td_pa
         }
         const float whole = shared.k_scale[part][r];
         const bool some = whole != 0.0f;
-        const float y[4] = {some ? __fadd_rn(__fmul_rn(__fmul_rn(x[0], whole), scale.x), mean.x) : 0.0f,
-                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[1], whole), scale.y), mean.y) : 0.0f,
-                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[2], whole), scale.z), mean.z) : 0.0f,
-                            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[3], whole), scale.w), mean.w) : 0.0f};
+        const float y[4] = {
+            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[0], whole), scale.x), mean.x) : 0.0f,
+            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[1], whole), scale.y), mean.y) : 0.0f,
+            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[2], whole), scale.z), mean.z) : 0.0f,
+            some ? __fadd_rn(__fmul_rn(__fmul_rn(x[3], whole), scale.w), mean.w) : 0.0f};
         write_four(to, first + channel, int(p.o.dim), y);
         to += at_once * p.o.stride_row;
     }
@@ -84,7 +92,8 @@ __device__ __forceinline__ void put_half(typename T::Shared &shared, const td_pa
 
 /* Leaves this warpgroup's part, and writes some of what all parts make. */
 template <class T>
-__device__ __forceinline__ void merge(typename T::Shared &shared, const td_params_attention &p, const Sums<T> &c)
+__device__ __forceinline__ void merge(typename T::Shared &shared, const td_params_attention &p,
+                                      const Sums<T> &c)
 {
     PlaceOf<uint32_t> at;
     const int t = tid_x(), group = t / 128, lane = t % 32;
@@ -95,7 +104,8 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
                           at.row0 * p.o.stride_row;
     const int rows = min(T::rows, int(p.o.rows) - at.row0);
 
-    bar_sync<128 * T::abreast>(uint32_t(1 + T::split(group))); /* nobody reads scales of these keys any more */
+    /* nobody reads scales of these keys any more */
+    bar_sync<128 * T::abreast>(uint32_t(1 + T::split(group)));
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (lane % 4 == 1) { /* see hide_base() */
@@ -117,8 +127,8 @@ __device__ __forceinline__ void merge(typename T::Shared &shared, const td_param
             for (int j = 0; j < T::dim / 16; j++) {
                 const int i = 4 * (first / 8 + j) + 2 * half;
 
-                *reinterpret_cast<float2 *>(left_half<T>(shared, group, row, fragment_column(lane, j, 0))) =
-                    float2{c.o[i], c.o[i + 1]};
+                *reinterpret_cast<float2 *>(left_half<T>(
+                    shared, group, row, fragment_column(lane, j, 0))) = float2{c.o[i], c.o[i + 1]};
             }
         }
         bar_sync<128 * T::groups>(7);

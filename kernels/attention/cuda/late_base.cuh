@@ -1,4 +1,5 @@
-/* Bases of rows that follow a row's maximum late: P = 2^(S scale - base), also where a base is far (params.h).
+/* Bases of rows that follow a row's maximum late: P = 2^(S scale - base), also where a base is far
+ * (params.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +14,8 @@
 
 namespace td {
 
-/* Whether floats of a base's size are too far apart for P to be made with one rounding; see params.h. */
+/* Whether floats of a base's size are too far apart for P to be made with one rounding; see
+ * params.h. */
 __device__ __forceinline__ bool is_far(float base)
 {
     return fabsf(base) >= TD_FAR_BASE && base != -CUDART_INF_F;
@@ -33,8 +35,9 @@ __device__ __forceinline__ float base_below(float score, float below)
     return is_far(score) || is_far(next) ? score : next;
 }
 
-/* A base that is far is rare, so nobody asks: where a warp has one, its first lane's is NaN meanwhile, and so is that one's P, of
- * which each step finds that it may have passed its limit. The lane's neighbours have the same rows and know. */
+/* A base that is far is rare, so nobody asks: where a warp has one, its first lane's is NaN
+ * meanwhile, and so is that one's P, of which each step finds that it may have passed its limit.
+ * The lane's neighbours have the same rows and know. */
 __device__ __forceinline__ bool any_far(const float (&top)[2])
 {
     return __any_sync(~0u, is_far(top[0]) | is_far(top[1]));

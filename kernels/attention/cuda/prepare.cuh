@@ -1,19 +1,21 @@
-/* The prologue for sm_90 where heads are longer than a cluster of blocks: `prepare_q` and `prepare_kv`.
+/* The prologue for sm_90 where heads are longer than a cluster of blocks: `prepare_q` and
+ * `prepare_kv`.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It uses prepare_head.cuh's words:
- * a block has tiles of K and V in registers as there.
+ * Grids, arrays and arithmetic: params.h; the CPU twin gets the same bits. It uses
+ * prepare_slice.cuh's words: a block has tiles of K and V in registers as there.
  *
  *   prepare_q      Q; clears the counters of
- *   prepare_kv     blocks of two kinds, those of heads in turn: `stats` of a head come before its `codes`, with so many
- *                  blocks in between that these find the statistics ready and the rows in L2, which is told to keep them and
- *                  then to give them up. The last block of a head's stats makes totals of them. Blocks start in the order of
- *                  their numbers, so that those waited for run.
+ *   prepare_kv     blocks of two kinds, those of heads in turn: `stats` of a head come before its
+ *                  `codes`, with so many blocks in between that these find the statistics ready and
+ *                  the rows in L2, which is told to keep them and then to give them up. The last
+ *                  block of a head's stats makes totals of them. Blocks start in the order of their
+ *                  numbers, so that those waited for run.
  */
 #pragma once
 
-#include "prepare_head.cuh"
+#include "prepare_slice.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -37,11 +39,13 @@ template <class F, class Add> __device__ __forceinline__ void in_order(uint32_t 
 
 /* Behind a barrier: sums of the block's tiles and its maxima, to memory. */
 template <int D, int W>
-__device__ __forceinline__ void tell_head(const td_params_prepare &p, const HeadShared<D, W> &shared, uint32_t bhk,
+__device__ __forceinline__ void tell_head(const td_params_prepare &p,
+                                          const HeadShared<D, W> &shared, uint32_t bhk,
                                           uint32_t block, uint32_t blocks, const Slice<D, W> &slice)
 {
     using L = Lay<D, W>;
-    const uint32_t chunks = p.kv_pad / TD_TILE_ROWS, chunk = block * p.tiles + uint32_t(slice.tile), t = threadIdx.x;
+    const uint32_t chunks = p.kv_pad / TD_TILE_ROWS, chunk = block * p.tiles + uint32_t(slice.tile),
+                   t = threadIdx.x;
     const int channel = int(t) % 32 * L::each;
 
     if (slice.is_k) {
@@ -59,13 +63,15 @@ __device__ __forceinline__ void tell_head(const td_params_prepare &p, const Head
         for (uint32_t i = 0; i < 4 * p.tiles; i++)
             most = max(most, uint32_t(reinterpret_cast<const uint16_t *>(shared.tops[i])[c]));
         of_type(p.v_dtype, [&](auto e) {
-            p.amax[(int64_t(bhk) * (blocks + 1) + block) * p.d_pad + c] = half_of<decltype(e)>(most, 0);
+            p.amax[(int64_t(bhk) * (blocks + 1) + block) * p.d_pad + c] =
+                half_of<decltype(e)>(most, 0);
         });
     }
 }
 
 /* By the block that finds itself the last of a head's: totals, and that they are there. */
-__device__ __forceinline__ void find_totals_of_head(const td_params_prepare &p, uint32_t bhk, uint32_t blocks)
+__device__ __forceinline__ void find_totals_of_head(const td_params_prepare &p, uint32_t bhk,
+                                                    uint32_t blocks)
 {
     const uint32_t chunks = p.kv_pad / TD_TILE_ROWS;
 
@@ -93,8 +99,8 @@ __device__ __forceinline__ void find_totals_of_head(const td_params_prepare &p, 
 }
 
 template <int D, int W>
-__device__ __forceinline__ void stats_of_head(const td_params_prepare &p, HeadShared<D, W> &shared, uint32_t bhk, uint32_t block,
-                                              uint32_t blocks)
+__device__ __forceinline__ void stats_of_head(const td_params_prepare &p, HeadShared<D, W> &shared,
+                                              uint32_t bhk, uint32_t block, uint32_t blocks)
 {
     Slice<D, W> slice(p, bhk, block, LastInL2());
 
@@ -119,8 +125,9 @@ __device__ __forceinline__ void stats_of_head(const td_params_prepare &p, HeadSh
         st_release(&p.counters[2 * bhk + 1], 1);
 }
 
-/* Waits for a head's totals; false once the job is given up, for all threads. Has a barrier. The wait is bounded: then the kernel
- * traps, as ring.cuh's do, which loses the device. Without these codes attention would be of what lies there, and the job done. */
+/* Waits for a head's totals; false once the job is given up, for all threads. Has a barrier. The
+ * wait is bounded: then the kernel traps, as ring.cuh's do, which loses the device. Without these
+ * codes attention would be of what lies there, and the job done. */
 __device__ __forceinline__ bool wait_for_totals(const td_params_prepare &p, uint32_t bhk)
 {
     constexpr uint64_t limit_ns = 10000000000u;
@@ -138,8 +145,8 @@ __device__ __forceinline__ bool wait_for_totals(const td_params_prepare &p, uint
 }
 
 template <int D, int W>
-__device__ __forceinline__ void codes_of_head(const td_params_prepare &p, HeadShared<D, W> &shared, uint32_t bhk, uint32_t block,
-                                              uint32_t blocks)
+__device__ __forceinline__ void codes_of_head(const td_params_prepare &p, HeadShared<D, W> &shared,
+                                              uint32_t bhk, uint32_t block, uint32_t blocks)
 {
     Slice<D, W> slice(p, bhk, block, FirstInL2());
     const int row = int(block * p.tiles + uint32_t(slice.tile)) * int(TD_TILE_ROWS) + slice.first;
@@ -153,10 +160,14 @@ __device__ __forceinline__ void codes_of_head(const td_params_prepare &p, HeadSh
         const bool some = c < p.d_pad;
 
         if (i < uint32_t(D))
-            shared.mean[c] = some && p.smooth ? __ldcg(p.k_mean + int64_t(bhk) * p.d_pad + c) : 0.0f;
+            shared.mean[c] =
+                some && p.smooth ? __ldcg(p.k_mean + int64_t(bhk) * p.d_pad + c) : 0.0f;
         else
             shared.factor[c] =
-                some ? code_factor(__ldcg(p.amax + (int64_t(bhk) * (blocks + 1) + blocks) * p.d_pad + c), TD_V_TOP) : 0.0f;
+                some ? code_factor(
+                           __ldcg(p.amax + (int64_t(bhk) * (blocks + 1) + blocks) * p.d_pad + c),
+                           TD_V_TOP)
+                     : 0.0f;
     }
     __syncthreads();
     if (!slice.exists())
@@ -192,16 +203,16 @@ template <int D> __device__ __forceinline__ void prepare_q_block(const td_params
 
 } // namespace td
 
-#define TD_PREPARE(d, words)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(TD_PREPARE_THREADS, 1024 / TD_PREPARE_THREADS)                    \
-        prepare_q_d##d(const __grid_constant__ td_params_prepare p)                                                \
-    {                                                                                                              \
-        td::prepare_q_block<d>(p);                                                                                 \
-    }                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(TD_PREPARE_THREADS, 1024 / TD_PREPARE_THREADS)                    \
-        prepare_kv_d##d(const __grid_constant__ td_params_prepare p)                                               \
-    {                                                                                                              \
-        td::prepare_kv_block<d, words>(p);                                                                         \
+#define TD_PREPARE(d, words)                                                                    \
+    extern "C" __global__ void __launch_bounds__(TD_PREPARE_THREADS, 1024 / TD_PREPARE_THREADS) \
+        prepare_q_d##d(const __grid_constant__ td_params_prepare p)                             \
+    {                                                                                           \
+        td::prepare_q_block<d>(p);                                                              \
+    }                                                                                           \
+    extern "C" __global__ void __launch_bounds__(TD_PREPARE_THREADS, 1024 / TD_PREPARE_THREADS) \
+        prepare_kv_d##d(const __grid_constant__ td_params_prepare p)                            \
+    {                                                                                           \
+        td::prepare_kv_block<d, words>(p);                                                      \
     }
 TD_PREPARE(32, 1)
 TD_PREPARE(64, 2)

@@ -1,11 +1,12 @@
-/* Everything before the attention kernel: means, maxima, codes and scales of Q, K and V, and delta-S.
+/* Everything before the attention kernel: means, maxima, codes and scales of Q, K and V, and
+ * delta-S.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * Formulas and array shapes: params.h. A block handles 128 rows of one head (mean_final: one head).
- * A team of 4, 8, 16 or 32 lanes reads a row, eight channels a lane in one 16-byte load where the tensor is aligned;
- * 128 rows take 128 / (rows at a time) passes. Codes need a row's (or a group's) maximum first: the rows are read again
- * for them, from L1.
+ * A team of 4, 8, 16 or 32 lanes reads a row, eight channels a lane in one 16-byte load where the
+ * tensor is aligned; 128 rows take 128 / (rows at a time) passes. Codes need a row's (or a group's)
+ * maximum first: the rows are read again for them, from L1.
  *
  *   quant_qk   own mean (smooth Q) | rows: maximum -> group maximum | scales | rows again: codes
  *   quant_v    maxima of all chunks -> scales | 32 channels at a time: rows -> codes, transposed in shared -> out
@@ -27,8 +28,10 @@ namespace td {
 constexpr int kThreads = int(TD_BLOCK_THREADS);
 constexpr int kRows = int(TD_TILE_ROWS);
 constexpr int kMaxDim = 256;
-constexpr int kPassesAtOnce = 4; /* loads in flight a thread; divides the number of passes of any width */
-/* Passes whose rows are summed together: 4 KB, for in a command buffer an SM has 48 KB for all its blocks. */
+/* loads in flight a thread; divides the number of passes of any width */
+constexpr int kPassesAtOnce = 4;
+/* Passes whose rows are summed together: 4 KB, for in a command buffer an SM has 48 KB for all its
+ * blocks. */
 constexpr int kStagePasses = 1;
 constexpr int kStageFloats = kThreads * 8 * kStagePasses;
 static_assert(kPassesAtOnce % kStagePasses == 0, "what is loaded at once is staged in whole parts");
@@ -36,7 +39,8 @@ constexpr unsigned kWarp = ~0u;
 
 /* How the 128 threads walk over rows of d_pad channels. */
 struct Walk {
-    int team, at_once, row, channel; /* lanes a row, rows a pass, this thread's row within a pass, its first channel */
+    /* lanes a row, rows a pass, this thread's row within a pass, its first channel */
+    int team, at_once, row, channel;
     bool reads, writes;              /* its channels are within dim, within d_pad */
 
     __device__ __forceinline__ Walk(uint32_t dim, uint32_t d_pad)
@@ -49,11 +53,11 @@ struct Walk {
         writes = channel < int(d_pad);
     }
 
-    /* The eight channels of rows r, r + at_once, ... of x; zeros where there is none. One branch for all the loads, so
-     * that they are in flight together. */
+    /* The eight channels of rows r, r + at_once, ... of x; zeros where there is none. One branch
+     * for all the loads, so that they are in flight together. */
     template <class E>
-    __device__ __forceinline__ void load(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, bool wide, int r,
-                                         int rows) const
+    __device__ __forceinline__ void load(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride,
+                                         bool wide, int r, int rows) const
     {
         if (wide)
             load_all<true>(v, x, stride, r, rows);
@@ -62,8 +66,8 @@ struct Walk {
     }
 
     template <bool Wide, class E>
-    __device__ __forceinline__ void load_all(Eight<E> (&v)[kPassesAtOnce], const E *x, int64_t stride, int r,
-                                             int rows) const
+    __device__ __forceinline__ void load_all(Eight<E> (&v)[kPassesAtOnce], const E *x,
+                                             int64_t stride, int r, int rows) const
     {
 #pragma unroll
         for (int pass = 0; pass < kPassesAtOnce; pass++)
@@ -102,10 +106,12 @@ __device__ __forceinline__ bool make_finite(float (&v)[8])
     return good;
 }
 
-/* Calls f(r, v, good) for each of the chunk's 128 rows r that this thread has a part of: v its eight channels, made
- * finite, zeros where there are none; whether they were finite. All lanes of a warp come along. */
+/* Calls f(r, v, good) for each of the chunk's 128 rows r that this thread has a part of: v its
+ * eight channels, made finite, zeros where there are none; whether they were finite. All lanes of a
+ * warp come along. */
 template <class E, class F>
-__device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, const Walk &walk, int rows, F f)
+__device__ __forceinline__ void for_rows(const E *x, int64_t stride, bool wide, const Walk &walk,
+                                         int rows, F f)
 {
 #pragma unroll 1
     for (int r0 = walk.row; r0 < kRows; r0 += walk.at_once * kPassesAtOnce) {
@@ -131,11 +137,12 @@ __device__ __forceinline__ float sum_of_eight(const float (&sum)[8])
                      __fadd_rn(sum[6], sum[7]));
 }
 
-/* Sums of finite(x) over the chunk's rows, row after row or in `Sums` that take turns; a thread's columns are threadIdx.x
- * and threadIdx.x + 128. */
+/* Sums of finite(x) over the chunk's rows, row after row or in `Sums` that take turns; a thread's
+ * columns are threadIdx.x and threadIdx.x + 128. */
 template <int Sums, class E>
-__device__ __forceinline__ void column_sums(float (&sum)[2][Sums], float *stage, const E *x, int64_t stride, bool wide,
-                                            const Walk &walk, int rows, int d_pad)
+__device__ __forceinline__ void column_sums(float (&sum)[2][Sums], float *stage, const E *x,
+                                            int64_t stride, bool wide, const Walk &walk, int rows,
+                                            int d_pad)
 {
     const int at_once = walk.at_once * kPassesAtOnce, staged = walk.at_once * kStagePasses;
 
@@ -156,8 +163,8 @@ __device__ __forceinline__ void column_sums(float (&sum)[2][Sums], float *stage,
                 eights[first + pass].convert(v);
                 make_finite(v);
                 if (walk.writes) {
-                    float4 *to =
-                        reinterpret_cast<float4 *>(stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
+                    float4 *to = reinterpret_cast<float4 *>(
+                        stage + (pass * walk.at_once + walk.row) * d_pad + walk.channel);
 
                     to[0] = make_float4(v[0], v[1], v[2], v[3]);
                     to[1] = make_float4(v[4], v[5], v[6], v[7]);
@@ -196,10 +203,12 @@ __device__ __forceinline__ void column_sums(float (&sum)[2][Sums], float *stage,
     }
 }
 
-/* What is subtracted from every row, in shared memory: the given mean, the chunk's own one, or zeros. */
+/* What is subtracted from every row, in shared memory: the given mean, the chunk's own one, or
+ * zeros. */
 template <class E>
-__device__ __forceinline__ void prepare_mean(float *mean, float *stage, const float *given, bool own, const E *x,
-                                             int64_t stride, bool wide, const Walk &walk, const Chunk &chunk, int d_pad)
+__device__ __forceinline__ void prepare_mean(float *mean, float *stage, const float *given,
+                                             bool own, const E *x, int64_t stride, bool wide,
+                                             const Walk &walk, const Chunk &chunk, int d_pad)
 {
     float sum[2][1];
 
@@ -210,12 +219,15 @@ __device__ __forceinline__ void prepare_mean(float *mean, float *stage, const fl
         const int c = int(threadIdx.x) + half * kThreads;
 
         if (c < d_pad)
-            mean[c] = own ? __fdiv_rn(sum[half][0], float(chunk.rows)) : given ? given[chunk.bh * d_pad + c] : 0.0f;
+            mean[c] = own     ? __fdiv_rn(sum[half][0], float(chunk.rows))
+                      : given ? given[chunk.bh * d_pad + c]
+                              : 0.0f;
     }
     __syncthreads();
 }
 
-/* Maxima of magnitudes are made of their bits: floats that are not negative order like them, and a NaN is above all. */
+/* Maxima of magnitudes are made of their bits: floats that are not negative order like them, and a
+ * NaN is above all. */
 __device__ __forceinline__ unsigned magnitude(float x)
 {
     return __float_as_uint(x) & 0x7fffffffu;
@@ -233,7 +245,8 @@ __device__ __forceinline__ unsigned team_max(unsigned x, int team)
 __device__ __forceinline__ bool team_all(bool good, int team)
 {
     const unsigned bad = __ballot_sync(kWarp, !good), lane = threadIdx.x % 32;
-    const unsigned mine = team == 32 ? kWarp : ((1u << team) - 1) << (lane / unsigned(team) * unsigned(team));
+    const unsigned mine =
+        team == 32 ? kWarp : ((1u << team) - 1) << (lane / unsigned(team) * unsigned(team));
 
     return !(bad & mine);
 }
@@ -252,7 +265,8 @@ __device__ __forceinline__ int code_of(float x, float mean, float factor, float 
     return int(fminf(fmaxf(rintf(__fmul_rn(__fsub_rn(x, mean), factor)), -qmax), qmax));
 }
 
-/* The scale of fp16 codes: the least power of two that brings amax to 32768 or below, at least 1. */
+/* The scale of fp16 codes: the least power of two that brings amax to 32768 or below, at least 1.
+ */
 __device__ __forceinline__ float half_scale(float amax)
 {
     const uint32_t bits = __float_as_uint(amax);
@@ -290,7 +304,8 @@ __device__ __forceinline__ int permuted(int k)
 
 } // namespace td
 
-/* Six blocks: left to itself ptxas takes 64 registers here, in amax_partial and in quant_qk, and spills. */
+/* Six blocks: left to itself ptxas takes 64 registers here, in amax_partial and in quant_qk, and
+ * spills. */
 extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     mean_partial(const __grid_constant__ td_params_mean_partial p)
 {
@@ -304,8 +319,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
     td::with_dtype(p.x, chunk.bh, [&](auto x, bool wide) {
         float sum[2][8];
 
-        td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk, chunk.rows,
-                        int(p.d_pad));
+        td::column_sums(sum, stage, x + chunk.first * p.x.stride_row, p.x.stride_row, wide, walk,
+                        chunk.rows, int(p.d_pad));
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (threadIdx.x + half * TD_BLOCK_THREADS < p.d_pad)
@@ -348,7 +363,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
         unsigned most[8] = {};
 
         x += chunk.first * stride;
-        td::prepare_mean(mean, stage, p.mean, p.own_mean != 0, x, stride, wide, walk, chunk, int(p.d_pad));
+        td::prepare_mean(mean, stage, p.mean, p.own_mean != 0, x, stride, wide, walk, chunk,
+                         int(p.d_pad));
         td::for_rows(x, stride, wide, walk, chunk.rows, [&](int r, const float(&v)[8], bool mine) {
             const bool good = td::team_all(mine, walk.team);
 
@@ -369,7 +385,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
         p.amax[int64_t(blockIdx.x) * p.d_pad + c] = __uint_as_float(top[c]);
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const __grid_constant__ td_params_quant_qk p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6)
+    quant_qk(const __grid_constant__ td_params_quant_qk p)
 {
     if (td::cancelled(p.cancel))
         return;
@@ -401,7 +418,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const
         const int64_t stride = p.x.stride_row;
 
         x += chunk.first * stride;
-        td::prepare_mean(mean, stage, p.mean, p.block_mean != nullptr, x, stride, wide, walk, chunk, int(p.d_pad));
+        td::prepare_mean(mean, stage, p.mean, p.block_mean != nullptr, x, stride, wide, walk, chunk,
+                         int(p.d_pad));
         if (p.block_mean)
             for (uint32_t c = threadIdx.x; c < p.d_pad; c += TD_BLOCK_THREADS)
                 p.block_mean[int64_t(blockIdx.x) * p.d_pad + c] = mean[c];
@@ -422,7 +440,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const
             }
         });
         __syncthreads();
-        const float amax = __fmul_rn(__uint_as_float(top[td::group_of(t, granularity, is_k)]), p.clip);
+        const float amax =
+            __fmul_rn(__uint_as_float(top[td::group_of(t, granularity, is_k)]), p.clip);
         float scale = p.mode != 1 ? td::code_scale(amax, p.qmax) : td::half_scale(amax);
 
         factor[t] = p.mode != 1 ? td::code_factor(amax, p.qmax) : __frcp_rn(scale);
@@ -444,8 +463,12 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const
                 if (exists)
 #pragma unroll
                     for (int i = 0; i < 8; i++)
-                        word |= uint32_t(td::code_of(v[i], mean[walk.channel + i], factor[r], p.qmax) & 15) << (4 * i);
-                for (int c = walk.channel; c < 2 * row_bytes; c += 8 * walk.team) { /* the second: padding */
+                        word |=
+                            uint32_t(td::code_of(v[i], mean[walk.channel + i], factor[r], p.qmax) &
+                                     15)
+                            << (4 * i);
+                /* the second: padding */
+                for (int c = walk.channel; c < 2 * row_bytes; c += 8 * walk.team) {
                     *reinterpret_cast<uint32_t *>(to + c / 2) = word;
                     word = 0;
                 }
@@ -459,29 +482,35 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const
                 if (exists)
 #pragma unroll
                     for (int i = 0; i < 8; i++)
-                        word[i / 4] |= uint32_t(td::code_of(v[i], mean[walk.channel + i], factor[r], p.qmax) & 255)
-                                       << (8 * (i % 4));
-                *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) =
-                    make_uint2(word[0], word[1]);
+                        word[i / 4] |=
+                            uint32_t(td::code_of(v[i], mean[walk.channel + i], factor[r], p.qmax) &
+                                     255)
+                            << (8 * (i % 4));
+                *reinterpret_cast<uint2 *>((uint8_t *)p.codes + (row0 + r) * p.d_pad +
+                                           walk.channel) = make_uint2(word[0], word[1]);
             } else {
                 uint32_t word[4] = {0, 0, 0, 0};
 
                 if (exists)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const float y0 = __fmul_rn(__fsub_rn(v[2 * i], mean[walk.channel + 2 * i]), factor[r]);
-                        const float y1 = __fmul_rn(__fsub_rn(v[2 * i + 1], mean[walk.channel + 2 * i + 1]), factor[r]);
+                        const float y0 =
+                            __fmul_rn(__fsub_rn(v[2 * i], mean[walk.channel + 2 * i]), factor[r]);
+                        const float y1 = __fmul_rn(
+                            __fsub_rn(v[2 * i + 1], mean[walk.channel + 2 * i + 1]), factor[r]);
 
                         word[i] = td::cvt_f16x2(y1, y0);
                     }
-                *reinterpret_cast<uint4 *>((uint16_t *)p.codes + (row0 + r) * p.d_pad + walk.channel) =
+                *reinterpret_cast<uint4 *>((uint16_t *)p.codes + (row0 + r) * p.d_pad +
+                                           walk.channel) =
                     make_uint4(word[0], word[1], word[2], word[3]);
             }
         });
 
         if (p.lse_bias) { /* a thread a row: the channels in order */
             const int64_t head = chunk.bh % p.x.heads, kv_head = head / (p.x.heads / p.lse_heads);
-            const float *k_mean = p.lse_mean + (chunk.bh / p.x.heads * p.lse_heads + kv_head) * p.d_pad;
+            const float *k_mean =
+                p.lse_mean + (chunk.bh / p.x.heads * p.lse_heads + kv_head) * p.d_pad;
             float bias = 0.0f;
 
             if (t < chunk.rows)
@@ -499,11 +528,13 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, 6) quant_qk(const
     });
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __grid_constant__ td_params_quant_v p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    quant_v(const __grid_constant__ td_params_quant_v p)
 {
     if (td::cancelled(p.cancel))
         return;
-    constexpr int slice = 32, pitch = 2 * td::kRows + 16; /* channels at a time; bytes a channel, fp16 and padding */
+    /* channels at a time; bytes a channel, fp16 and padding */
+    constexpr int slice = 32, pitch = 2 * td::kRows + 16;
     __shared__ __align__(16) uint8_t turned[slice * pitch];
     __shared__ float factor[td::kMaxDim], mean[td::kMaxDim];
     const td::Chunk chunk(blockIdx.x, p.chunks, p.x.rows);
@@ -532,9 +563,11 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
         x += chunk.first * p.x.stride_row;
         for (int c0 = 0; c0 < int(p.d_pad); c0 += slice) {
             const int c = c0 + walk.channel;
-            td::Eight<std::remove_const_t<std::remove_pointer_t<decltype(x)>>> eights[td::kPassesAtOnce];
+            td::Eight<std::remove_const_t<std::remove_pointer_t<decltype(x)>>>
+                eights[td::kPassesAtOnce];
 
-            walk.load(eights, x + c0, p.x.stride_row, wide, walk.row, c < int(p.x.dim) ? chunk.rows : 0);
+            walk.load(eights, x + c0, p.x.stride_row, wide, walk.row,
+                      c < int(p.x.dim) ? chunk.rows : 0);
             __syncthreads(); /* factors are there; the last slice is written */
 #pragma unroll
             for (int pass = 0; pass < td::kPassesAtOnce; pass++) {
@@ -551,7 +584,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
                     uint8_t *to = turned + (walk.channel + i) * pitch + at * bytes;
 
                     if (p.mode == 1)
-                        *reinterpret_cast<uint16_t *>(to) = good ? uint16_t(td::cvt_f16x2(0.0f, y)) : uint16_t(0);
+                        *reinterpret_cast<uint16_t *>(to) =
+                            good ? uint16_t(td::cvt_f16x2(0.0f, y)) : uint16_t(0);
 #if TD_HAVE_E4M3
                     else
                         *to = good ? uint8_t(td::cvt_e4m3x2(0.0f, y)) : uint8_t(0);
@@ -562,7 +596,9 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
             const int chunks = td::kRows * bytes / 16; /* 16-byte pieces a channel */
             for (int i = t; i < slice * chunks; i += td::kThreads) {
                 const int channel = i / chunks, piece = i % chunks;
-                const int64_t at = ((chunk.bh * p.d_pad + c0 + channel) * p.kv_pad + chunk.first) * bytes + piece * 16;
+                const int64_t at =
+                    ((chunk.bh * p.d_pad + c0 + channel) * p.kv_pad + chunk.first) * bytes +
+                    piece * 16;
 
                 *reinterpret_cast<uint4 *>((uint8_t *)p.codes + at) =
                     *reinterpret_cast<const uint4 *>(turned + channel * pitch + piece * 16);
@@ -571,7 +607,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) quant_v(const __g
     });
 }
 
-extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __grid_constant__ td_params_delta_s p)
+extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS)
+    delta_s(const __grid_constant__ td_params_delta_s p)
 {
     if (td::cancelled(p.cancel))
         return;
@@ -579,10 +616,12 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __g
     __shared__ __align__(16) float q_mean[slice][most];
     __shared__ float k_mean[slice];
     const uint32_t groups = (p.q_blocks + p.each - 1) / p.each;
-    const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows); /* chunk.bh counts (bh, group of query blocks) pairs */
+    /* chunk.bh counts (bh, group of query blocks) pairs */
+    const td::Chunk chunk(blockIdx.x, p.chunks, p.k.rows);
     const int64_t bh = chunk.bh / groups, batch = bh / p.heads, head = bh % p.heads;
     const int64_t bhk = batch * p.k.heads + head / (p.heads / p.k.heads);
-    const uint32_t first = uint32_t(chunk.bh % groups) * p.each, blocks = min(p.each, p.q_blocks - first);
+    const uint32_t first = uint32_t(chunk.bh % groups) * p.each,
+                   blocks = min(p.each, p.q_blocks - first);
     const int t = int(threadIdx.x);
     float dot[most] = {};
 
@@ -595,7 +634,8 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __g
                 const uint32_t block = i / channels, c = i % channels;
 
                 q_mean[c][block] =
-                    block < blocks ? p.q_mean[(bh * p.q_blocks + first + block) * p.d_pad + c0 + c] : 0.0f;
+                    block < blocks ? p.q_mean[(bh * p.q_blocks + first + block) * p.d_pad + c0 + c]
+                                   : 0.0f;
             }
             for (uint32_t c = threadIdx.x; c < channels; c += TD_BLOCK_THREADS)
                 k_mean[c] = p.k_mean ? p.k_mean[bhk * p.d_pad + c0 + c] : 0.0f;
@@ -620,5 +660,6 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) delta_s(const __g
 #pragma unroll
     for (int block = 0; block < most; block++)
         if (uint32_t(block) < blocks)
-            p.delta[(bh * p.q_blocks + first + uint32_t(block)) * p.kv_pad + chunk.first + t] = dot[block];
+            p.delta[(bh * p.q_blocks + first + uint32_t(block)) * p.kv_pad + chunk.first + t] =
+                dot[block];
 }

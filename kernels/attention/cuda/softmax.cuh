@@ -1,9 +1,10 @@
-/* The online softmax of one warp's 16 x 64 tile of S, in base 2. See params.h for the order of the operations.
+/* The online softmax of one warp's 16 x 64 tile of S, in base 2. See params.h for the order of the
+ * operations.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A thread owns rows g and g + 8 of its warp's 16 (half 0 and 1 of its fragments); the four threads of a quad share
- * them. m is the same in all four, l is each thread's own sum until finish().
+ * A thread owns rows g and g + 8 of its warp's 16 (half 0 and 1 of its fragments); the four threads
+ * of a quad share them. m is the same in all four, l is each thread's own sum until finish().
  */
 #pragma once
 
@@ -22,7 +23,8 @@ struct Softmax {
         l[0] = l[1] = 0.0f;
     }
 
-    /* s becomes P; alpha is what O has to be multiplied by. fmaxf drops a NaN, so that m never is one. */
+    /* s becomes P; alpha is what O has to be multiplied by. fmaxf drops a NaN, so that m never is
+     * one. */
     __device__ __forceinline__ void step(float (&s)[8][4], float (&alpha)[2])
     {
 #pragma unroll
