@@ -150,46 +150,84 @@ uint32_t td_hopper_shared_bytes(uint32_t d_pad, uint32_t groups, uint32_t splits
     return d_pad > 128 ? TD_HOPPER_256_SHARED_BYTES : TD_HOPPER_SHARED_BYTES(d_pad, groups, splits);
 }
 
-/* Those blocks that end first: with one warpgroup more each takes longer, but there are fewer; where they are few, that
- * decides. Where even those are few, warpgroups share the keys. */
-td_hopper_block td_hopper_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+/* --- What blocks cost --- */
+
+/* A block that a kernel may have, and its times on an H200 in microseconds: what it begins and ends with, a step of 128 keys
+ * of all its rows; and with a mask, by how much the last block ends later than if all work were shared out evenly. */
+typedef struct block_cost {
+    uint32_t groups, splits; /* warpgroups, and how many of them have the same rows */
+    double begin, step, uneven;
+} block_cost;
+
+/* Those of attn_8b_wgmma by padded head dim: most warpgroups, one fewer, those that share the keys of 64 rows, and at 64
+ * those of which two share the keys of 64 rows of 128. td_rows has them in this order. */
+enum { COSTS = 4, SPLIT = 2 };
+#define MOST(groups, step, longer) {groups, 1, 3.0 * (longer), (step) * (longer), 1.15}
+#define SHORT(groups, step) {groups, 1, 3.0, step, 1.7}
+#define SPLITS(groups, step) {groups, groups, 2.4, step, 1.4}
+static const block_cost stream_costs[TD_D_PADS - 1][COSTS] = {
+    {MOST(4, 1.27, 1.25), SHORT(3, 1.27), SPLITS(4, 0.44)},
+    {MOST(4, 1.27, 1.25), SHORT(3, 1.27), SPLITS(4, 0.44), {4, 2, 3.0, 0.86, 1.4}},
+    {MOST(3, 1.16, 1.28), SHORT(2, 1.16), SPLITS(3, 0.53)},
+    {MOST(3, 1.16, 1.28), SHORT(2, 1.16), SPLITS(3, 0.53)}};
+/* The same of attn_8b_wgmma_inline. */
+static const block_cost inline_costs[TD_D_PADS - 1][COSTS] = {
+    {{3, 1, 6.0, 1.2, 1}, {2, 1, 5.0, 0.95, 1}, {3, 3, 4.6, 0.45, 1}}, /* not measured */
+    {{4, 1, 6.5, 1.62, 1}, {2, 1, 5.4, 1.1, 1}, {3, 3, 5.0, 0.57, 1}, {4, 2, 6.2, 0.84, 1}},
+    {{3, 1, 5.9, 1.46, 1}, {2, 1, 5.9, 1.2, 1}, {3, 3, 5.0, 0.75, 1}},
+    {{3, 1, 7.2, 1.57, 1}, {2, 1, 6.7, 1.27, 1}, {2, 2, 6.3, 0.77, 1}}};
+_Static_assert(TD_HOPPER_GROUPS(64) == 4 && TD_HOPPER_GROUPS(128) == 3 && TD_HOPPER_SPLITS(64) == 4 &&
+                   TD_HOPPER_SPLITS(128) == 3,
+               "stream_costs has other warpgroups than the kernels");
+_Static_assert(TD_HOPPER_INLINE_GROUPS(32) == 3 && TD_HOPPER_INLINE_GROUPS(64) == 4 && TD_HOPPER_INLINE_GROUPS(128) == 3 &&
+                   TD_HOPPER_INLINE_FEW == 2 && TD_HOPPER_INLINE_SPLITS(96) == 3 && TD_HOPPER_INLINE_SPLITS(128) == 2,
+               "inline_costs has other warpgroups than the kernels");
+
+/* When the last of them ends: turn after turn; with a mask as if blocks took what comes, but not before the longest. */
+static double time_of(const block_cost *cost, const tandem_attention *op, const td_target *target)
 {
-    const uint32_t most = TD_HOPPER_GROUPS(d_pad);
-    const td_hopper_block ways[] = {{most, 1}, {most - 1, 1}, {most, TD_HOPPER_SPLITS(d_pad)}, {most, 2}};
-    const bool narrow = d_pad <= 64;
-    const double longer = TD_HOPPER_LONGER(d_pad);
-    const struct {
-        double tile, step; /* microseconds of a tile and of each of its steps */
-        double uneven;     /* with a mask: by how much the last block ends later than if tiles were shared out evenly */
-    } us[] = {{3.0 * longer, (narrow ? 1.27 : 1.16) * longer, 1.15},
-              {3.0, narrow ? 1.27 : 1.16, 1.7},
-              {2.4, narrow ? 0.44 : 0.53, 1.4},
-              {3.0, 0.86, 1.4}};
-    const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
-    const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
-    uint32_t best = 0;
-    double least = 0;
+    const uint32_t rows = TD_HOPPER_ROWS(cost->groups / cost->splits);
+    const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
+    const double steps = op->kv_len / (double)TD_HOPPER_KEYS, longest = cost->begin + cost->step * steps;
+    if (!op->causal)
+        return ceil(blocks) * longest;
+    const double mean = fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5);
+    return fmax(longest, cost->uneven * blocks * (cost->begin + cost->step * mean));
+}
 
-    if (d_pad > 128)
-        return ways[0];
-    if (target->dump)
-        return ways[1];
-    if (target->rows != TD_BEST_ROWS)
-        return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
-    for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
-        const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
-        const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
-        const double longest = us[i].tile + us[i].step * steps;
-        const double time = op->causal ? fmax(longest, us[i].uneven * blocks * (us[i].tile + us[i].step * mean))
-                                       : ceil(blocks) * longest;
-
-        if (i == 0 || (time < least &&
-                       td_hopper_shared_bytes(d_pad, ways[i].groups, ways[i].splits) <= target->shared_bytes)) {
-            least = time;
-            best = i;
+/* Those blocks that end first, of those for which there are the shared bytes of attn_8b_wgmma: with one warpgroup more each takes longer, but there are
+ * fewer; where they are few, that decides. Where even those are few, warpgroups share the keys. */
+static td_hopper_block best_block(const block_cost costs[COSTS], const tandem_attention *op, const td_target *target,
+                                  uint32_t d_pad, uint32_t shared_bytes)
+{
+    const block_cost *best = &costs[0];
+    if (target->rows != TD_BEST_ROWS) {
+        const uint32_t asked = target->rows - TD_MOST_ROWS;
+        best = &costs[costs[asked].groups ? asked : SPLIT];
+    } else {
+        double least = time_of(best, op, target);
+        for (uint32_t i = 1; i < COSTS && costs[i].groups; i++) {
+            const double time = time_of(&costs[i], op, target);
+            if (time < least && td_hopper_shared_bytes(d_pad, costs[i].groups, costs[i].splits) <= shared_bytes) {
+                least = time;
+                best = &costs[i];
+            }
         }
     }
-    return ways[best];
+    return (td_hopper_block){best->groups, best->splits};
+}
+
+td_hopper_block td_hopper_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+{
+    if (d_pad > 128)
+        return (td_hopper_block){TD_HOPPER_GROUPS(256), 1};
+    const block_cost *costs = stream_costs[td_index_of_dim(d_pad)];
+    return target->dump ? (td_hopper_block){costs[1].groups, 1} : best_block(costs, op, target, d_pad, target->shared_bytes);
+}
+
+td_hopper_block td_hopper_inline_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
+{
+    return best_block(inline_costs[td_index_of_dim(d_pad)], op, target, d_pad, UINT32_MAX);
 }
 
 /* Whether blocks of most warpgroups walk, as they may where there are more tiles than multiprocessors. What a tile begins and
@@ -204,40 +242,6 @@ bool td_hopper_walks(const tandem_attention *op, const td_target *target, uint32
            block.groups == TD_HOPPER_GROUPS(d_pad) && block.splits == 1 &&
            target->shared_bytes >= TD_HOPPER_WALK_SHARED_BYTES(d_pad) &&
            (op->kv_len <= most || (op->causal && d_pad <= 64));
-}
-
-/* The same of attn_8b_wgmma_inline, by times of an H200. */
-td_hopper_block td_hopper_inline_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
-{
-    const uint32_t splits = TD_HOPPER_INLINE_SPLITS(d_pad);
-    const td_hopper_block ways[] = {
-        {TD_HOPPER_INLINE_GROUPS(d_pad), 1}, {TD_HOPPER_INLINE_FEW, 1}, {splits, splits}, {TD_HOPPER_INLINE_GROUPS(64u), 2}};
-    static const struct {
-        double block, step;
-    } us[TD_D_PADS][4] = {{{6.0, 1.2}, {5.0, 0.95}, {4.6, 0.45}}, /* of 32 channels: not measured */
-                        {{6.5, 1.62}, {5.4, 1.1}, {5.0, 0.57}, {6.2, 0.84}},
-                        {{5.9, 1.46}, {5.9, 1.2}, {5.0, 0.75}},
-                        {{7.2, 1.57}, {6.7, 1.27}, {6.3, 0.77}}};
-    const double steps = op->kv_len / (double)TD_HOPPER_KEYS;
-    const double mean = op->causal ? fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5) : steps;
-    uint32_t best = 0;
-    double least = 0;
-
-    if (target->rows != TD_BEST_ROWS)
-        return ways[target->rows == TD_PAIR_ROWS && d_pad != 64 ? 2 : target->rows - TD_MOST_ROWS];
-    for (uint32_t i = 0; i < (d_pad == 64 ? 4 : 3); i++) {
-        const uint32_t rows = TD_HOPPER_ROWS(ways[i].groups / ways[i].splits);
-        const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
-        const double block = us[td_index_of_dim(d_pad)][i].block, step = us[td_index_of_dim(d_pad)][i].step;
-        const double time = op->causal ? fmax(block + step * steps, blocks * (block + step * mean))
-                                       : ceil(blocks) * (block + step * steps);
-
-        if (i == 0 || time < least) {
-            least = time;
-            best = i;
-        }
-    }
-    return ways[best];
 }
 
 /* Heads whose tiles blocks that walk take at a time, those that share K and V together; no more than there are, so that
