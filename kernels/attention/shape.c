@@ -60,37 +60,92 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
     return TD_F16_INLINE_GROUPS - is_short;
 }
 
-/* Of how many tiles of 64 rows a block is whose warpgroups share the keys, where such blocks end first; else 0. By
- * microseconds of an H200 for what a multiprocessor has at once, and for 128 keys of it. */
-static uint32_t split_members(const tandem_attention *op, const td_target *target)
+/* --- What blocks cost --- */
+
+/* A block that a kernel may have, and its times on an H200 in microseconds: what it begins and ends with, a step of 128 keys
+ * of all its rows; and with a mask, by how much the last block ends later than if all work were shared out evenly. */
+typedef struct block_cost {
+    uint32_t groups, splits; /* warpgroups, and how many of them have the same rows */
+    double begin, step, uneven;
+    uint32_t walkers; /* tiles that a block has at once, 0: one; */
+    double alone;     /* and a step where only one of them is there */
+} block_cost;
+
+/* Those of attn_8b_wgmma by padded head dim: most warpgroups, one fewer, those that share the keys of 64 rows, and at 64
+ * those of which two share the keys of 64 rows of 128. td_rows has them in this order. */
+enum { COSTS = 4, SPLIT = 2 };
+#define BLOCK(groups, splits, begin, step, uneven) {groups, splits, begin, step, uneven, 0, 0}
+#define MOST(groups, step, longer) BLOCK(groups, 1, 3.0 * (longer), (step) * (longer), 1.15)
+#define SHORT(groups, step) BLOCK(groups, 1, 3.0, step, 1.7)
+#define SPLITS(groups, step) BLOCK(groups, groups, 2.4, step, 1.4)
+static const block_cost stream_costs[TD_D_PADS - 1][COSTS] = {
+    {MOST(4, 1.27, 1.25), SHORT(3, 1.27), SPLITS(4, 0.44)},
+    {MOST(4, 1.27, 1.25), SHORT(3, 1.27), SPLITS(4, 0.44), BLOCK(4, 2, 3.0, 0.86, 1.4)},
+    {MOST(3, 1.16, 1.28), SHORT(2, 1.16), SPLITS(3, 0.53)},
+    {MOST(3, 1.16, 1.28), SHORT(2, 1.16), SPLITS(3, 0.53)}};
+/* The same of attn_8b_wgmma_inline. */
+static const block_cost inline_costs[TD_D_PADS - 1][COSTS] = {
+    {BLOCK(3, 1, 6.0, 1.2, 1), BLOCK(2, 1, 5.0, 0.95, 1), BLOCK(3, 3, 4.6, 0.45, 1)}, /* not measured */
+    {BLOCK(4, 1, 6.5, 1.62, 1), BLOCK(2, 1, 5.4, 1.1, 1), BLOCK(3, 3, 5.0, 0.57, 1), BLOCK(4, 2, 6.2, 0.84, 1)},
+    {BLOCK(3, 1, 5.9, 1.46, 1), BLOCK(2, 1, 5.9, 1.2, 1), BLOCK(3, 3, 5.0, 0.75, 1)},
+    {BLOCK(3, 1, 7.2, 1.57, 1), BLOCK(2, 1, 6.7, 1.27, 1), BLOCK(2, 2, 6.3, 0.77, 1)}};
+/* Of attn_f16_wgmma on a stream, up to 64 channels and above: tiles of 128 rows, blocks whose warpgroups share the keys of 64
+ * rows, of 128. */
+static const block_cost direct_costs[2][COSTS] = {
+    {{2, 1, 2.6, 1.9, 1, 2, 1.4}, BLOCK(4, 4, 2.0, 0.67, 1), BLOCK(4, 2, 4.3, 0.96, 1)},
+    {BLOCK(2, 1, 3.5, 1.58, 1), BLOCK(4, 4, 3.4, 1.02, 1)}};
+_Static_assert(TD_HOPPER_GROUPS(64) == 4 && TD_HOPPER_GROUPS(128) == 3 && TD_HOPPER_SPLITS(64) == 4 &&
+                   TD_HOPPER_SPLITS(128) == 3,
+               "stream_costs has other warpgroups than the kernels");
+_Static_assert(TD_HOPPER_INLINE_GROUPS(32) == 3 && TD_HOPPER_INLINE_GROUPS(64) == 4 && TD_HOPPER_INLINE_GROUPS(128) == 3 &&
+                   TD_HOPPER_INLINE_FEW == 2 && TD_HOPPER_INLINE_SPLITS(96) == 3 && TD_HOPPER_INLINE_SPLITS(128) == 2,
+               "inline_costs has other warpgroups than the kernels");
+
+/* The keys of an operation, in steps: all, those that a tile sees on average, and whether tiles differ in that. */
+typedef struct key_steps {
+    double all, mean;
+    bool uneven;
+} key_steps;
+
+/* When the last of them ends: turn after turn; where they are uneven as if blocks took what comes, but not before the
+ * longest. */
+static double time_of(const block_cost *cost, const tandem_attention *op, const td_target *target, const key_steps *n)
 {
-    static const struct {
-        double begin, step;
-    } times[2][3] = {{{2.6, 1.9}, {2.0, 0.67}, {4.3, 0.96}}, {{3.5, 1.58}, {3.4, 1.02}}}; /* up to 64 channels, above */
-    const double alone = 1.4; /* a step where only one of the two teams has a tile */
-    const bool wide = op->head_dim > 64;
-    const uint32_t most = wide ? 1 : 2, walkers = TD_F16_WALKERS(op->head_dim);
-    const double part = op->causal ? 1 - fmin(1, op->q_len / (double)op->kv_len) / 2 : 1; /* of the keys that a row sees */
+    const uint32_t rows = TD_HOPPER_ROWS(cost->groups / cost->splits);
+    const double tiles = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
+    const double blocks = cost->walkers ? tiles / cost->walkers : tiles;
+    const double step = cost->walkers && tiles <= 1 ? cost->alone : cost->step;
+    const double longest = cost->begin + step * n->all;
+    return n->uneven ? fmax(longest, cost->uneven * blocks * (cost->begin + step * n->mean)) : ceil(blocks) * longest;
+}
+
+/* Those blocks that end first, of those for which there are the shared bytes of attn_8b_wgmma: with one warpgroup more each
+ * takes longer, but there are fewer; where they are few, that decides. Where even those are few, warpgroups share the keys. */
+static uint32_t best_of(const block_cost costs[COSTS], const tandem_attention *op, const td_target *target, const key_steps *n,
+                        uint32_t d_pad, uint32_t shared_bytes)
+{
+    double least = time_of(&costs[0], op, target, n);
     uint32_t best = 0;
-    double least = 0;
-
-    if (target->rows != TD_BEST_ROWS)
-        return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && most == 2 ? 2 : 0;
-    for (uint32_t members = 0; members <= most; members++) {
-        const uint32_t rows = members ? 64 * members : TD_F16_ROWS;
-        const double tiles = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
-        const double blocks = members ? tiles : tiles / walkers;
-        const double step = members == 0 && walkers > 1 && tiles <= 1 ? alone : times[wide][members].step;
-        const double begin = times[wide][members].begin, all = begin + step * op->kv_len / 128;
-        const double average = begin + step * part * op->kv_len / 128;
-        const double time = part < 0.75 ? fmax(all, blocks * average) : ceil(blocks) * all;
-
-        if (members == 0 || time < least) {
+    for (uint32_t i = 1; i < COSTS && costs[i].groups; i++) {
+        const double time = time_of(&costs[i], op, target, n);
+        if (time < least && td_hopper_shared_bytes(d_pad, costs[i].groups, costs[i].splits) <= shared_bytes) {
             least = time;
-            best = members;
+            best = i;
         }
     }
     return best;
+}
+
+/* Of how many tiles of 64 rows a block is whose warpgroups share the keys, where such blocks end first; else 0. */
+static uint32_t split_members(const tandem_attention *op, const td_target *target)
+{
+    const block_cost *costs = direct_costs[op->head_dim > 64];
+    const double part = op->causal ? 1 - fmin(1, op->q_len / (double)op->kv_len) / 2 : 1; /* of the keys that a row sees */
+    const double all = op->kv_len / (double)TD_HOPPER_KEYS;
+    const key_steps n = {.all = all, .mean = part * all, .uneven = part < 0.75};
+    if (target->rows == TD_BEST_ROWS)
+        return best_of(costs, op, target, &n, 0, UINT32_MAX);
+    return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && costs[2].groups ? 2 : 0;
 }
 
 td_direct_block td_direct_block_of(const tandem_attention *op, const td_target *target)
@@ -150,71 +205,16 @@ uint32_t td_hopper_shared_bytes(uint32_t d_pad, uint32_t groups, uint32_t splits
     return d_pad > 128 ? TD_HOPPER_256_SHARED_BYTES : TD_HOPPER_SHARED_BYTES(d_pad, groups, splits);
 }
 
-/* --- What blocks cost --- */
-
-/* A block that a kernel may have, and its times on an H200 in microseconds: what it begins and ends with, a step of 128 keys
- * of all its rows; and with a mask, by how much the last block ends later than if all work were shared out evenly. */
-typedef struct block_cost {
-    uint32_t groups, splits; /* warpgroups, and how many of them have the same rows */
-    double begin, step, uneven;
-} block_cost;
-
-/* Those of attn_8b_wgmma by padded head dim: most warpgroups, one fewer, those that share the keys of 64 rows, and at 64
- * those of which two share the keys of 64 rows of 128. td_rows has them in this order. */
-enum { COSTS = 4, SPLIT = 2 };
-#define MOST(groups, step, longer) {groups, 1, 3.0 * (longer), (step) * (longer), 1.15}
-#define SHORT(groups, step) {groups, 1, 3.0, step, 1.7}
-#define SPLITS(groups, step) {groups, groups, 2.4, step, 1.4}
-static const block_cost stream_costs[TD_D_PADS - 1][COSTS] = {
-    {MOST(4, 1.27, 1.25), SHORT(3, 1.27), SPLITS(4, 0.44)},
-    {MOST(4, 1.27, 1.25), SHORT(3, 1.27), SPLITS(4, 0.44), {4, 2, 3.0, 0.86, 1.4}},
-    {MOST(3, 1.16, 1.28), SHORT(2, 1.16), SPLITS(3, 0.53)},
-    {MOST(3, 1.16, 1.28), SHORT(2, 1.16), SPLITS(3, 0.53)}};
-/* The same of attn_8b_wgmma_inline. */
-static const block_cost inline_costs[TD_D_PADS - 1][COSTS] = {
-    {{3, 1, 6.0, 1.2, 1}, {2, 1, 5.0, 0.95, 1}, {3, 3, 4.6, 0.45, 1}}, /* not measured */
-    {{4, 1, 6.5, 1.62, 1}, {2, 1, 5.4, 1.1, 1}, {3, 3, 5.0, 0.57, 1}, {4, 2, 6.2, 0.84, 1}},
-    {{3, 1, 5.9, 1.46, 1}, {2, 1, 5.9, 1.2, 1}, {3, 3, 5.0, 0.75, 1}},
-    {{3, 1, 7.2, 1.57, 1}, {2, 1, 6.7, 1.27, 1}, {2, 2, 6.3, 0.77, 1}}};
-_Static_assert(TD_HOPPER_GROUPS(64) == 4 && TD_HOPPER_GROUPS(128) == 3 && TD_HOPPER_SPLITS(64) == 4 &&
-                   TD_HOPPER_SPLITS(128) == 3,
-               "stream_costs has other warpgroups than the kernels");
-_Static_assert(TD_HOPPER_INLINE_GROUPS(32) == 3 && TD_HOPPER_INLINE_GROUPS(64) == 4 && TD_HOPPER_INLINE_GROUPS(128) == 3 &&
-                   TD_HOPPER_INLINE_FEW == 2 && TD_HOPPER_INLINE_SPLITS(96) == 3 && TD_HOPPER_INLINE_SPLITS(128) == 2,
-               "inline_costs has other warpgroups than the kernels");
-
-/* When the last of them ends: turn after turn; with a mask as if blocks took what comes, but not before the longest. */
-static double time_of(const block_cost *cost, const tandem_attention *op, const td_target *target)
-{
-    const uint32_t rows = TD_HOPPER_ROWS(cost->groups / cost->splits);
-    const double blocks = turns_of(target, (uint64_t)op->batch * op->heads * ((op->q_len + rows - 1) / rows));
-    const double steps = op->kv_len / (double)TD_HOPPER_KEYS, longest = cost->begin + cost->step * steps;
-    if (!op->causal)
-        return ceil(blocks) * longest;
-    const double mean = fmax(1, steps - op->q_len / 2.0 / TD_HOPPER_KEYS + 0.5);
-    return fmax(longest, cost->uneven * blocks * (cost->begin + cost->step * mean));
-}
-
-/* Those blocks that end first, of those for which there are the shared bytes of attn_8b_wgmma: with one warpgroup more each takes longer, but there are
- * fewer; where they are few, that decides. Where even those are few, warpgroups share the keys. */
 static td_hopper_block best_block(const block_cost costs[COSTS], const tandem_attention *op, const td_target *target,
                                   uint32_t d_pad, uint32_t shared_bytes)
 {
-    const block_cost *best = &costs[0];
-    if (target->rows != TD_BEST_ROWS) {
-        const uint32_t asked = target->rows - TD_MOST_ROWS;
-        best = &costs[costs[asked].groups ? asked : SPLIT];
-    } else {
-        double least = time_of(best, op, target);
-        for (uint32_t i = 1; i < COSTS && costs[i].groups; i++) {
-            const double time = time_of(&costs[i], op, target);
-            if (time < least && td_hopper_shared_bytes(d_pad, costs[i].groups, costs[i].splits) <= shared_bytes) {
-                least = time;
-                best = &costs[i];
-            }
-        }
-    }
-    return (td_hopper_block){best->groups, best->splits};
+    const double all = op->kv_len / (double)TD_HOPPER_KEYS, masked = op->q_len / 2.0 / TD_HOPPER_KEYS - 0.5;
+    const key_steps n = {.all = all, .mean = fmax(1, all - masked), .uneven = op->causal};
+    const uint32_t asked = target->rows - TD_MOST_ROWS;
+    const uint32_t i = target->rows == TD_BEST_ROWS ? best_of(costs, op, target, &n, d_pad, shared_bytes)
+                       : costs[asked].groups        ? asked
+                                                    : SPLIT;
+    return (td_hopper_block){costs[i].groups, costs[i].splits};
 }
 
 td_hopper_block td_hopper_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
