@@ -19,6 +19,7 @@
 #include "demo/tool_bench_cudnn.h"
 #include "engine_plugin/exec/exec.h"
 #include "interop/cu/driver.h"
+#include "kernels/builder.h"
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 
@@ -449,6 +450,7 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
             it->plan->scratch_bytes = plan->scratch_bytes + (it->copies - 1) * it->scratch_bytes;
             for (uint32_t copy = 0; copy < it->copies; copy++)
                 append(it->plan, plan, kind == END_TO_END, true, copy * set_bytes, copy * it->scratch_bytes);
+            td_plan_barriers(it->plan);
             it->scratch = scratch_bytes;
             if (kind == END_TO_END)
                 scratch_bytes += *sets * it->scratch_bytes;

@@ -13,6 +13,7 @@
 
 #include "demo/tool_bench_lanes.h"
 #include "demo/tool_bench_small.h"
+#include "kernels/builder.h"
 #include "shaders/filter_shared.h"
 
 enum { LANES = 10, PAYLOADS = 5, LAUNCHES = 20 };
@@ -245,6 +246,7 @@ static bool make_long_plan(uint32_t sm, td_plan *out, char *why, size_t why_byte
         *out = *plan;
         for (out->record_count = 0; out->record_count < LAUNCHES; out->record_count++)
             out->records[out->record_count] = plan->records[out->record_count % plan->record_count];
+        td_plan_barriers(out);
     }
     free(plan);
     return good;

@@ -96,6 +96,49 @@ void td_build_view(td_builder *at, td_record *record, int access, size_t offset,
     td_build_range(at, record, access, (td_range){TD_BASE_VIEW, view, 0, at->extent_bytes[view]});
 }
 
+static bool meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
+{
+    for (uint32_t i = 0; i < a_count; i++)
+        for (uint32_t j = 0; j < b_count; j++)
+            if (a[i].base == b[j].base && (a[i].base != TD_BASE_VIEW || a[i].view == b[j].view) &&
+                a[i].begin_bytes < b[j].end_bytes && b[j].begin_bytes < a[i].end_bytes)
+                return true;
+    return false;
+}
+
+/* Of records before `over` it is known that they are over, of those before `seen` that their data is there as well. */
+static td_barrier barrier_of(const td_plan *plan, uint32_t seen, uint32_t over, uint32_t at)
+{
+    const td_record *b = &plan->records[at];
+    td_barrier found = TD_BARRIER_NONE;
+
+    for (uint32_t i = seen; i < at; i++) {
+        const td_record *a = &plan->records[i];
+
+        if (meet(a->writes, a->write_count, b->reads, b->read_count) ||
+            meet(a->writes, a->write_count, b->writes, b->write_count))
+            return TD_BARRIER_DATA;
+        if (i >= over && meet(a->reads, a->read_count, b->writes, b->write_count))
+            found = TD_BARRIER_ORDER;
+    }
+    return found;
+}
+
+void td_plan_barriers(td_plan *plan)
+{
+    uint32_t seen = 0, over = 0;
+
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_barrier found = barrier_of(plan, seen, over, i);
+
+        plan->records[i].barrier = found;
+        if (found != TD_BARRIER_NONE)
+            over = i;
+        if (found == TD_BARRIER_DATA)
+            seen = i;
+    }
+}
+
 static const char *too_large(const td_record *r)
 {
     if (!r->param_bytes || r->param_bytes > TD_PARAM_BYTES)
@@ -148,6 +191,7 @@ tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes)
         snprintf(reason, sizeof reason, "a plan has no room for all that the kernel %s needs", at->crowded);
     }
     at->plan->scratch_bytes = at->scratch_bytes;
+    td_plan_barriers(at->plan);
     if (status != TANDEM_OK && why && why_bytes)
         snprintf(why, why_bytes, "%s", reason);
     return status;

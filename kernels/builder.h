@@ -49,7 +49,10 @@ void td_build_range(td_builder *at, td_record *record, int access, td_range rang
 void td_build_scratch(td_builder *at, td_record *record, int access, size_t offset, td_place it);
 void td_build_view(td_builder *at, td_record *record, int access, size_t offset, uint32_t view);
 
-/* The plan's scratch bytes; or why it is none: ARG where the shape is too large, and what it needs too much of;
+/* Derives all barriers from what records read and write. td_build_end() does; it is for those who put plans together. */
+void td_plan_barriers(td_plan *plan);
+
+/* The plan's scratch bytes and barriers; or why it is none: ARG where the shape is too large, and what it needs too much of;
  * UNSUPPORTED where a kernel is missing or its record does not fit, and which. */
 tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes);
 

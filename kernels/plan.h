@@ -36,7 +36,7 @@ typedef struct td_reloc {
     uint64_t addend; /* bytes from the base */
 } td_reloc;
 
-/* Bytes that a record reads or writes; executors derive barriers from these. */
+/* Bytes that a record reads or writes; barriers are derived from these. */
 typedef struct td_range {
     uint32_t base; /* td_base */
     uint32_t view;
@@ -69,6 +69,10 @@ typedef enum td_record_flags {
     TD_RECORD_TENSOR_MAPS = 4, /* has relocations of that kind */
 } td_record_flags;
 
+/* What a record needs of those before it: that they are over, as it writes what they read, and their data too, as it reads or
+ * writes what they wrote. A barrier counts for all that is before it. The strongest where nobody derived it. */
+typedef enum td_barrier { TD_BARRIER_DATA = 0, TD_BARRIER_ORDER = 1, TD_BARRIER_NONE = 2 } td_barrier;
+
 typedef struct td_record {
     const td_kernel *kernel;
     uint32_t grid[3], block[3];
@@ -77,6 +81,7 @@ typedef struct td_record {
     uint32_t local_bytes;  /* a thread */
     uint32_t flags;        /* td_record_flags */
     uint32_t cluster;      /* blocks of one, at most 16; grid[0] is a multiple of it */
+    uint32_t barrier;      /* td_barrier before it */
     uint32_t param_bytes, reloc_count, read_count, write_count;
     _Alignas(16) unsigned char params[TD_PARAM_BYTES];
     td_reloc relocs[TD_MAX_RELOCS];

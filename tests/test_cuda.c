@@ -33,6 +33,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "kernels/attention/cpu.h"
+#include "kernels/builder.h"
 #include "kernels/probe.h"
 #include "tests/attention_compare.h"
 #include "tests/vk_util.h"
@@ -2383,6 +2384,7 @@ static void bench_case(const char *name, const tandem_attention *op)
         one.record_count = all ? plan.record_count : repeats;
         for (uint32_t r = 0; r < one.record_count; r++)
             one.records[r] = plan.records[all ? r : i];
+        td_plan_barriers(&one);
         const td_stream_submit submit = {.plan = &one, .views = views, .scratch = scratch.address, .label = name};
         for (int round = 0; round < 5; round++) {
             must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);

@@ -20,6 +20,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "kernels/attention/params.h"
+#include "kernels/builder.h"
 #include "tandem/vulkan.h"
 #include "tests/attention_util.h"
 #include "tests/fake_nvx.h"
@@ -436,6 +437,7 @@ static unsigned count_barriers(td_plan *plan, unsigned *data)
     uint64_t number;
     unsigned count;
 
+    td_plan_barriers(plan);
     assert_non_null(commands);
     F.barriers = F.data_barriers = F.wide_barriers = F.launches = 0;
     must(td_inline_record(stream, &submit, commands, &number, why, sizeof why));

@@ -302,6 +302,69 @@ static const td_choice_table *table_of_4b(void)
     return &t;
 }
 
+static bool touch(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < a_count * b_count; i++) {
+        const td_range *x = &a[i / b_count], *y = &b[i % b_count];
+        found |= x->base == y->base && x->view == y->view &&
+                 (x->begin_bytes < y->begin_bytes ? x->end_bytes > y->begin_bytes : y->end_bytes > x->begin_bytes);
+    }
+    return found;
+}
+
+/* Whether between any two records that meet there is a barrier that is strong enough. */
+static bool is_ordered(const td_plan *p)
+{
+    for (uint32_t j = 0; j < p->record_count; j++)
+        for (uint32_t i = 0; i < j; i++) {
+            const td_record *a = &p->records[i], *b = &p->records[j];
+            uint32_t strongest = TD_BARRIER_NONE;
+            for (uint32_t k = i + 1; k <= j; k++)
+                strongest = p->records[k].barrier < strongest ? p->records[k].barrier : strongest;
+            if (strongest > TD_BARRIER_DATA && (touch(a->writes, a->write_count, b->reads, b->read_count) ||
+                                                touch(a->writes, a->write_count, b->writes, b->write_count)))
+                return false;
+            if (strongest > TD_BARRIER_ORDER && touch(a->reads, a->read_count, b->writes, b->write_count))
+                return false;
+        }
+    return true;
+}
+
+/* Barriers are strong enough, and none of them could be weaker. */
+static void test_barriers(void **state)
+{
+    enum { PLANS = 3000, RECORDS = 8 };
+    static const td_kernel kernel = {.name = "a_kernel", .entry = "a_kernel"};
+    uint64_t seed = 5;
+    uint32_t counts[TD_BARRIER_NONE + 1] = {0};
+
+    (void)state;
+    for (int n = 0; n < PLANS; n++) {
+        td_builder at = new_builder();
+        for (int i = 0; i < RECORDS; i++) {
+            td_record *r = td_build_record(&at, &kernel, 1, (uint64_t[8]){0}, 64);
+            for (uint32_t j = random_below(&seed, 4); j > 0; j--) {
+                const uint64_t begin = random_below(&seed, 32), end = begin + 1 + random_below(&seed, 6);
+                const uint32_t base = random_below(&seed, 2), view = base == TD_BASE_VIEW ? random_below(&seed, 2) : 0;
+                td_build_range(&at, r, random_below(&seed, 3) ? TD_READ : TD_WRITE, (td_range){base, view, begin, end});
+            }
+        }
+        assert_int_equal(td_build_end(&at, NULL, 0), TANDEM_OK);
+        assert_true(is_ordered(&plan));
+        for (int i = 0; i < RECORDS; i++) {
+            counts[plan.records[i].barrier]++;
+            if (plan.records[i].barrier == TD_BARRIER_NONE)
+                continue;
+            plan.records[i].barrier++;
+            assert_false(is_ordered(&plan));
+            plan.records[i].barrier--;
+        }
+    }
+    print_message("%u that carry data, %u for order, %u none\n", counts[0], counts[1], counts[2]);
+    assert_true(counts[TD_BARRIER_DATA] && counts[TD_BARRIER_ORDER] && counts[TD_BARRIER_NONE] > PLANS);
+}
+
 static bool same_plan(const td_plan *a, const td_plan *b)
 {
     return memcmp(a, b, offsetof(td_plan, records) + a->record_count * sizeof *a->records) == 0;
@@ -434,6 +497,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room),
+        cmocka_unit_test(test_barriers),
         cmocka_unit_test(test_kept_plans),
         cmocka_unit_test(test_extreme_shapes),
         cmocka_unit_test(test_large_products),

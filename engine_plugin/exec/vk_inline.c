@@ -50,11 +50,10 @@ typedef struct function {
     VkCuFunctionNVX handle; /* none: its image is not loaded */
 } function;
 
-typedef enum need { NEED_NOTHING = 0, NEED_ORDER = 1, NEED_DATA = 2 } need;
 
 typedef struct launch {
     VkCuFunctionNVX handle;
-    need before; /* of the launches before it */
+    td_barrier before;
     uint32_t grid[3], block[3], shared_bytes;
     _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 } launch;
@@ -203,45 +202,15 @@ tandem_status td_inline_check(td_stream *stream, const td_plan *plan, char *why,
 
 /* Barriers. */
 
-static bool meet(const td_range *a, uint32_t a_count, const td_range *b, uint32_t b_count)
-{
-    for (uint32_t i = 0; i < a_count; i++)
-        for (uint32_t j = 0; j < b_count; j++)
-            if (a[i].base == b[j].base && (a[i].base != TD_BASE_VIEW || a[i].view == b[j].view) &&
-                a[i].begin_bytes < b[j].end_bytes && b[j].begin_bytes < a[i].end_bytes)
-                return true;
-    return false;
-}
-
-/* What record `at` needs of those before it: that they are over if it writes what they read, their data too if it reads
- * or writes what they wrote. Of records before `over` it is known that they are over, of those before `seen` that
- * their data is there as well. */
-static need needs_of(const td_plan *plan, uint32_t seen, uint32_t over, uint32_t at)
-{
-    const td_record *b = &plan->records[at];
-    need found = NEED_NOTHING;
-
-    for (uint32_t i = seen; i < at; i++) {
-        const td_record *a = &plan->records[i];
-
-        if (meet(a->writes, a->write_count, b->reads, b->read_count) ||
-            meet(a->writes, a->write_count, b->writes, b->write_count))
-            return NEED_DATA;
-        if (i >= over && meet(a->reads, a->read_count, b->writes, b->write_count))
-            found = NEED_ORDER;
-    }
-    return found;
-}
-
-static void barrier(const inline_stream *s, VkCommandBuffer commands, need what)
+static void barrier(const inline_stream *s, VkCommandBuffer commands, td_barrier what)
 {
     const VkMemoryBarrier data = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                   .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
                                   .dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
 
-    if (what != NEED_NOTHING)
+    if (what != TD_BARRIER_NONE)
         s->fn->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                                  0, what == NEED_DATA, &data, 0, NULL, 0, NULL);
+                                  0, what == TD_BARRIER_DATA, &data, 0, NULL, 0, NULL);
 }
 
 /* Recording. */
@@ -264,7 +233,6 @@ static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit
     const uint64_t cancel = s->words.host ? s->words.address + word * sizeof(uint32_t) : 0;
     const td_plan *plan = submit->plan;
     recording *wanted = &s->wanted;
-    uint32_t seen = 0, over = 0;
 
     wanted->label = submit->label;
     wanted->queries = submit->queries;
@@ -281,11 +249,7 @@ static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit
         if (status != TANDEM_OK)
             return status;
         it->handle = found->handle;
-        it->before = needs_of(plan, seen, over, i);
-        if (it->before != NEED_NOTHING)
-            over = i;
-        if (it->before == NEED_DATA)
-            seen = i;
+        it->before = record->barrier;
         memcpy(it->grid, record->grid, sizeof it->grid);
         memcpy(it->block, record->block, sizeof it->block);
         it->shared_bytes = record->shared_bytes;
@@ -342,7 +306,7 @@ static void record_wanted(const inline_stream *s, VkCommandBuffer to, td_params_
 
     td_vk_label_begin(s->vk, to, it->label);
     /* After what wrote the views, and after the last plan that used the same scratch. */
-    barrier(s, to, NEED_DATA);
+    barrier(s, to, TD_BARRIER_DATA);
     launch_stamp(s, to, &begin);
     if (it->queries)
         s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, it->queries, it->query);
@@ -354,7 +318,7 @@ static void record_wanted(const inline_stream *s, VkCommandBuffer to, td_params_
     }
     if (it->queries)
         s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, it->queries, it->query + 1);
-    barrier(s, to, NEED_DATA);
+    barrier(s, to, TD_BARRIER_DATA);
     launch_stamp(s, to, &end);
     td_vk_label_end(s->vk, to);
 }
