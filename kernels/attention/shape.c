@@ -41,7 +41,7 @@ static bool is_paired(const tandem_attention *op, uint64_t works, uint32_t multi
     return op->causal && 4 * works >= (uint64_t)multiprocessors * (walkers == 1 ? 8 : 7 * walkers);
 }
 
-/* Warpgroups of a block of attn_f16_wgmma_inline that pay off, as in hopper_groups(). */
+/* Warpgroups of a block of attn_f16_wgmma_inline that pay off, as in best_of(). */
 static uint32_t inline_groups(const tandem_attention *op, const td_target *target)
 {
     double times[2];
