@@ -65,11 +65,13 @@ class Figures(unittest.TestCase):
     def test_new_measurement(self):
         path = self.copy / "tests/measured/h200-demo.json"
         report = json.loads(path.read_text())
-        report["frame"]["p50_ms"] = 1.25
+        frame = report["frame"]
+        before = f"{frame['p50_ms']:.2f}"
+        frame["p50_ms"] = 7.25
         path.write_text(json.dumps(report))
-        self.fails("0.96 where the JSON says 1.25")
+        self.fails(f"{before} where the JSON says 7.25")
         tables(self.copy, "--write")
-        self.assertIn("960x540, `inline`: 1.25 ms (0.97)", self.readme.read_text())
+        self.assertIn(f"960x540, `inline`: 7.25 ms ({frame['p99_ms']:.2f})", self.readme.read_text())
 
     def test_measurement_that_is_gone(self):
         path = self.copy / "tests/measured/h200-demo.json"

@@ -174,7 +174,7 @@ README = [
     "`inline` has {short(min(throughputs(handover)), 2)} to {short(max(throughputs(handover)), 3)} of the throughput",
     f"the job itself takes {{{INLINE}.job_us.median / 1000:.2f}} ms there and "
     "{lane(handover, '960x540', 'timeline').job_us.median / 1000:.2f} ms on a CUDA stream (in that run; "
-    "{demo.stages.attention.p50_ms:.2f} ms in the first table, with later kernels)",
+    "{demo.stages.attention.p50_ms:.2f} ms in the demo's)",
     "(256 KiB: {lane(handover, '256 KiB', 'inline, recorded').in_flight_3_us.median:.0f} against "
     "{lane(handover, '256 KiB', 'timeline').in_flight_3_us.median:.0f} us a frame)",
     attention_row("`8b`, on operands that are quantised", "row(whole, AT, 'kernel', '8b').tflops:.0f"),
