@@ -284,6 +284,7 @@ lane() {
         tool-on-cuda) set -- "$1" python3 "$root/tests/test_tool.py" "$build" Cuda ;;
         probe-fp22) set -- "$1" "$build/tandem" probe fp22 --backend cuda ;;
         accuracy) set -- "$1" "$build/tandem" accuracy --quick --backend cuda ;;
+        test_faults-*) set -- "$1" "$build/test_faults" --part "${program#*-}" ;;
         *) set -- "$1" "$build/$program" ;;
         esac
         if [ "$2" = python3 ] || [ -x "$2" ]; then
@@ -313,7 +314,7 @@ if [ "$only" = tests ]; then
     # Several at a time: most of their time is the driver's, for contexts and devices. The soaks are alone, as they look for
     # memory that the GPU has lost; what loses a context comes last. What takes longest is begun first.
     longest='test_faults|test_cuda|test_inline'
-    grep -xE "$longest" "$build/gpu_tests.txt" | sort -r >"$work/programs"
+    grep -xE "$longest" "$build/gpu_tests.txt" | sort -r | sed 's/^test_faults$/test_faults-1\ntest_faults-2/' >"$work/programs"
     if [ -x "$build/tandem" ]; then
         ! needs numpy tool-on-cuda python3 -c 'import numpy' || echo tool-on-cuda >>"$work/programs"
         printf 'accuracy\nprobe-fp22\n' >>"$work/programs"
