@@ -1,0 +1,75 @@
+/* Parameter blocks of `linear`'s kernels: y = finish(x w^T), x [rows][ins], w [w_rows][ins], y [rows][outs].
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * w is as file formats have it: a row holds the weights of one output. Sums are float32. What a sum becomes, in this order,
+ * each operation rounded to float32:
+ *   scale      sum * scale[w's row], of int8 weights
+ *   bias       + bias[w's row]
+ *   activation of td_linear_activation
+ *   gate       a * b: a is the activated sum of one row of w, b the plain sum of another. `halves`: rows j and outs + j;
+ *              `pairs`: rows 2j and 2j + 1. SwiGLU is SiLU with a gate.
+ *   residual   + residual
+ *   cast       to y's type, to nearest
+ * Quantised weights are multiplied out in float32 and rounded to x's type, then multiplied like dense ones; int8 weights with
+ * a scale per row are exact in x's type, so only their sums are scaled.
+ * Sums are taken in an order that differs between kernels, so results are compared by a bound (kernels/linear/ref.c).
+ */
+#ifndef TANDEM_KERNELS_LINEAR_PARAMS_H
+#define TANDEM_KERNELS_LINEAR_PARAMS_H
+
+#include <stdint.h>
+
+typedef enum td_linear_activation {
+    TD_LINEAR_NONE = 0,
+    TD_LINEAR_GELU = 1,      /* x / 2 * (1 + erf(x / sqrt(2))) */
+    TD_LINEAR_GELU_TANH = 2, /* x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)) */
+    TD_LINEAR_SILU = 3       /* x * sigmoid(x) */
+} td_linear_activation;
+
+typedef enum td_linear_gate { TD_LINEAR_NO_GATE = 0, TD_LINEAR_HALVES = 1, TD_LINEAR_PAIRS = 2 } td_linear_gate;
+
+/* How weights lie in memory. Blocks are GGUF's: of 32 weights (Q8_0, Q4_0, Q4_1) or 256 (Q4_K, Q6_K), one behind the other in a
+ * row; ins is a multiple of a block. */
+typedef enum td_linear_weights {
+    TD_LINEAR_DENSE = 0, /* of x's type */
+    TD_LINEAR_INT8 = 1,  /* with a float32 scale a row */
+    TD_LINEAR_Q8_0 = 2,
+    TD_LINEAR_Q4_0 = 3,
+    TD_LINEAR_Q4_1 = 4,
+    TD_LINEAR_Q4_K = 5,
+    TD_LINEAR_Q6_K = 6,
+    TD_LINEAR_WEIGHTS = 7
+} td_linear_weights;
+
+typedef struct td_params_linear {
+    const uint32_t *cancel;
+    const void *x, *w;
+    const float *scale;            /* of INT8, [w_rows] */
+    const void *bias, *residual;   /* or NULL; bias [w_rows], residual [rows][outs] */
+    void *y;
+    int64_t x_stride, residual_stride, y_stride; /* of a row, in elements */
+    int64_t w_stride;                            /* in bytes */
+    uint32_t rows, ins, outs;                    /* with a gate w has 2 * outs rows, else outs */
+    uint8_t dtype;                               /* tandem_dtype of x: F16 or BF16 */
+    uint8_t weights;                             /* td_linear_weights */
+    uint8_t bias_dtype, residual_dtype, y_dtype; /* F16, BF16 or F32 */
+    uint8_t activation, gate;
+    uint8_t reserved;
+} td_params_linear;
+
+/* A tensor map of TMA in the parameters: what it describes until the executor encodes it there for the address of its view. */
+typedef struct td_tensor_map {
+    uint64_t words[16];
+} __attribute__((aligned(64))) td_tensor_map;
+
+/* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk
+ * over tiles in bands; clusters of blocks that differ in rows share the rows of w that each fetches a part of. */
+typedef struct td_params_linear_tma {
+    td_params_linear p;
+    td_tensor_map x_map, w_map; /* boxes of 64 channels of a tile's rows, or of TD_LINEAR_BOXES-th of its columns */
+} td_params_linear_tma;
+#define TD_LINEAR_BOXES(cluster) ((cluster) > 2u ? (cluster) : 2u) /* of w a tile and step */
+#define TD_LINEAR_BAND 8u /* tiles of a cluster's rows that are worked on side by side */
+
+#endif
