@@ -17,6 +17,7 @@
  * Shared bytes: LinearTile::shared_bytes. Every wait ends after some ten seconds, then the kernel traps.
  */
 #include "kernels/linear/epilogue.cuh"
+#include "kernels/linear/walk.cuh"
 #include "kernels/linear/wgmma.cuh"
 
 #if TD_HAVE_WGMMA
@@ -50,36 +51,6 @@ template <int Groups, int N, int Stages, int Cluster, int Splits, bool Bf16> str
     static_assert(sizeof(Shared) <= 227 * 1024, "more than a block can have");
 };
 
-/* Walks over tiles of a cluster: `row` counts tiles of rows, all blocks' of a cluster for one. */
-struct LinearWalk {
-    uint32_t rows, columns, count;
-
-    __device__ __forceinline__ LinearWalk(uint32_t row_tiles, uint32_t column_tiles)
-        : rows(row_tiles), columns(column_tiles), count(row_tiles * column_tiles)
-    {
-    }
-    __device__ __forceinline__ void at(uint32_t work, uint32_t &row, uint32_t &column) const
-    {
-        const uint32_t band = work / (TD_LINEAR_BAND * columns), begin = band * TD_LINEAR_BAND;
-        const uint32_t high = min(TD_LINEAR_BAND, rows - begin), in = work - begin * columns;
-
-        column = in / high;
-        row = begin + in - column * high;
-    }
-};
-
-struct LinearStage {
-    uint32_t stage, parity;
-
-    template <int Stages> __device__ __forceinline__ void next()
-    {
-        if (++stage == Stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* Which steps of 64 channels are a block's. */
 struct LinearSteps {
     uint32_t begin, end;
@@ -96,13 +67,6 @@ struct LinearSteps {
 template <class T> __device__ __forceinline__ uint32_t linear_row(uint32_t row_tile, uint32_t rank)
 {
     return (row_tile * T::cluster + (T::cluster > 1 ? rank : 0)) * T::rows;
-}
-
-template <class T> __device__ __forceinline__ LinearWalk linear_walk(const td_params_linear &p)
-{
-    const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
-
-    return LinearWalk((p.rows + T::rows * T::cluster - 1) / (T::rows * T::cluster), (w_rows + T::columns - 1) / T::columns);
 }
 
 /* One thread. */

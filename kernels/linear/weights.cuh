@@ -1,0 +1,292 @@
+/* Weights as they lie in memory, made into those that tensor cores multiply (params.h says which bits).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A step is `channels` weights of a row, which four threads share: each has eight of every 32, in `groups` groups. Thread q has
+ * channels 8q to 8q + 7 of a group; where blocks have two in a byte that are 16 apart (`apart`), 4q to 4q + 3 and those 16 further.
+ * load() reads a thread's words, get() makes a group of them.
+ */
+#pragma once
+
+#include "kernels/linear/epilogue.cuh"
+
+namespace td {
+
+__device__ __forceinline__ float linear_half(uint32_t bits)
+{
+    return __half2float(__ushort_as_half(uint16_t(bits)));
+}
+
+/* Byte i of x as a float, less `less`. */
+__device__ __forceinline__ float linear_byte(uint32_t x, int i, float less)
+{
+    return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7440u + uint32_t(i))) - (8388608.0f + less);
+}
+
+/* Bytes i and i + 1 of x, less `less`, as exact fp16. */
+__device__ __forceinline__ __half2 linear_byte_pair(uint32_t x, int i, float less)
+{
+    const uint32_t bits = __byte_perm(x, 0x64646464u, 0x4140u + uint32_t(i) * 0x0101u);
+    __half2 h;
+
+    memcpy(&h, &bits, sizeof h);
+    return __hsub2(h, __float2half2_rn(1024.0f + less));
+}
+
+/* Four bytes of x, less `less`, times `scale` (an fp16 number): exact products, rounded once. */
+template <bool Bf16>
+__device__ __forceinline__ void linear_scaled(uint32_t (&w)[2], uint32_t x, float less, uint32_t scale)
+{
+    if constexpr (Bf16) {
+        const float s = linear_half(scale);
+
+        w[0] = linear_pack(true, s * linear_byte(x, 0, less), s * linear_byte(x, 1, less));
+        w[1] = linear_pack(true, s * linear_byte(x, 2, less), s * linear_byte(x, 3, less));
+    } else {
+        const __half2 s = __half2half2(__ushort_as_half(uint16_t(scale)));
+        const __half2 low = __hmul2(linear_byte_pair(x, 0, less), s), high = __hmul2(linear_byte_pair(x, 2, less), s);
+
+        memcpy(&w[0], &low, 4);
+        memcpy(&w[1], &high, 4);
+    }
+}
+
+/* Four bytes of x, less `less`, times `scale`, less `minimum`, each operation rounded. */
+template <bool Bf16>
+__device__ __forceinline__ void linear_shifted(uint32_t (&w)[2], uint32_t x, float less, float scale, float minimum)
+{
+    float y[4];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        y[i] = __fsub_rn(__fmul_rn(scale, linear_byte(x, i, less)), minimum);
+    w[0] = linear_pack(Bf16, y[0], y[1]);
+    w[1] = linear_pack(Bf16, y[2], y[3]);
+}
+
+/* Words that are aligned to two bytes. */
+__device__ __forceinline__ uint32_t linear_u16(const uint8_t *p)
+{
+    return __ldg(reinterpret_cast<const uint16_t *>(p));
+}
+__device__ __forceinline__ uint32_t linear_u32(const uint8_t *p)
+{
+    return linear_u16(p) | linear_u16(p + 2) << 16;
+}
+
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <bool Bf16>
+__device__ __forceinline__ void linear_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (Bf16)
+        mma_bf16(c, a, b0, b1);
+    else
+        mma_f16(c, a, b0, b1);
+}
+
+template <int Weights> struct LinearWeights;
+
+template <> struct LinearWeights<TD_LINEAR_DENSE> {
+    static constexpr int channels = 32, groups = 1, words = 4;
+    static constexpr bool apart = false;
+
+    /* The row's step, of which `count` channels of this thread exist: all eight or none. */
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        load_once_or_zeros_any(raw, row + step * 64 + q * 16, there);
+    }
+    __device__ __forceinline__ static void load_once_or_zeros_any(uint32_t (&raw)[4], const uint8_t *p, bool there)
+    {
+        uint4 x = make_uint4(0, 0, 0, 0);
+
+        if (there)
+            x = __ldg(reinterpret_cast<const uint4 *>(p));
+        raw[0] = x.x, raw[1] = x.y, raw[2] = x.z, raw[3] = x.w;
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = raw[i];
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_INT8> {
+    static constexpr int channels = 32, groups = 1, words = 2;
+    static constexpr bool apart = false;
+
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        uint2 x = make_uint2(0, 0);
+
+        if (there)
+            x = __ldg(reinterpret_cast<const uint2 *>(row + step * 32 + q * 8));
+        raw[0] = x.x, raw[1] = x.y;
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t pair[2];
+
+            linear_scaled<Bf16>(pair, raw[i] ^ 0x80808080u, 128.0f, 0x3c00u);
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_Q8_0> {
+    static constexpr int channels = 32, groups = 1, words = 3;
+    static constexpr bool apart = false;
+
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        const uint8_t *block = row + step * 34;
+
+        raw[0] = there ? linear_u16(block) : 0;
+        raw[1] = there ? linear_u32(block + 2 + 8 * q) : 0;
+        raw[2] = there ? linear_u32(block + 6 + 8 * q) : 0;
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t pair[2];
+
+            linear_scaled<Bf16>(pair, raw[1 + i] ^ 0x80808080u, 128.0f, raw[0]);
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_Q4_0> {
+    static constexpr int channels = 32, groups = 1, words = 2;
+    static constexpr bool apart = true;
+
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        const uint8_t *block = row + step * 18;
+
+        raw[0] = there ? linear_u16(block) : 0;
+        raw[1] = there ? linear_u32(block + 2 + 4 * q) : 0;
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t pair[2];
+
+            linear_scaled<Bf16>(pair, raw[1] >> 4 * i & 0x0f0f0f0fu, 8.0f, raw[0]);
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_Q4_1> {
+    static constexpr int channels = 32, groups = 1, words = 2;
+    static constexpr bool apart = true;
+
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        const uint8_t *block = row + step * 20;
+
+        raw[0] = there ? linear_u32(block) : 0;
+        raw[1] = there ? linear_u32(block + 4 + 4 * q) : 0;
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t pair[2];
+
+            linear_shifted<Bf16>(pair, raw[1] >> 4 * i & 0x0f0f0f0fu, 0.0f, linear_half(raw[0]), -linear_half(raw[0] >> 16));
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_Q4_K> {
+    static constexpr int channels = 64, groups = 2, words = 5;
+    static constexpr bool apart = false;
+
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        const uint8_t *block = row + step / 4 * 144, *scales = block + 4;
+        const uint32_t pair = step % 4; /* of sub-blocks */
+
+#pragma unroll
+        for (int i = 0; i < words; i++)
+            raw[i] = 0;
+        if (!there)
+            return;
+        raw[0] = linear_u32(block);
+        /* Six bits each of scale and minimum, for two sub-blocks: scales in bytes 0 and 1, minima in 2 and 3. */
+        const uint32_t at = 2 * (pair % 2);
+        const uint32_t low = linear_u16(scales + at), mid = linear_u16(scales + 4 + at), high = linear_u16(scales + 8 + at);
+        raw[1] = pair < 2 ? (low & 0x3f3fu) | (mid & 0x3f3fu) << 16
+                          : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2 | ((high & 0xf0f0u) >> 4 | (mid & 0xc0c0u) >> 2) << 16;
+        raw[2] = linear_u32(block + 16 + 32 * pair + 8 * q);
+        raw[3] = linear_u32(block + 20 + 32 * pair + 8 * q);
+        raw[4] = 0;
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
+    {
+        const float scale = __fmul_rn(linear_half(raw[0]), linear_byte(raw[1], group, 0.0f));
+        const float minimum = __fmul_rn(linear_half(raw[0] >> 16), linear_byte(raw[1], 2 + group, 0.0f));
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t pair[2];
+
+            linear_shifted<Bf16>(pair, raw[2 + i] >> 4 * group & 0x0f0f0f0fu, 0.0f, scale, minimum);
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+template <> struct LinearWeights<TD_LINEAR_Q6_K> {
+    static constexpr int channels = 128, groups = 4, words = 8;
+    static constexpr bool apart = false;
+
+    __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
+    {
+        const uint8_t *block = row + step / 2 * 210;
+        const uint32_t half = step % 2;
+
+#pragma unroll
+        for (int i = 0; i < words; i++)
+            raw[i] = 0;
+        if (!there)
+            return;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            raw[i] = linear_u32(block + 64 * half + 8 * q + 4 * i);
+            raw[2 + i] = linear_u32(block + 64 * half + 32 + 8 * q + 4 * i);
+            raw[4 + i] = linear_u32(block + 128 + 32 * half + 8 * q + 4 * i);
+        }
+        const uint8_t *scales = block + 192 + 8 * half + q / 2; /* this thread's: of 16 channels each, every second */
+        raw[6] = __ldg(scales) | __ldg(scales + 2) << 8 | __ldg(scales + 4) << 16 | uint32_t(__ldg(scales + 6)) << 24;
+        raw[7] = linear_u16(block + 208);
+    }
+    template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
+    {
+        const float scale = __fmul_rn(linear_half(raw[7]), linear_byte(raw[6] ^ 0x80808080u, group, 128.0f));
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t low = (group % 2 ? raw[2 + i] : raw[i]) >> group / 2 * 4 & 0x0f0f0f0fu;
+            const uint32_t high = raw[4 + i] >> 2 * group << 4 & 0x30303030u;
+            uint32_t pair[2];
+
+            linear_shifted<Bf16>(pair, low | high, 32.0f, scale, 0.0f);
+            w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
+        }
+    }
+};
+
+} // namespace td
