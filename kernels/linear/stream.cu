@@ -299,17 +299,8 @@ template <class T> __device__ __forceinline__ void linear_run(const td_params_li
 #define TD_LINEAR_ENTRIES(name, groups, columns, stages, cluster, splits)                     \
     TD_LINEAR_ENTRY(linear_f16_wgmma_##name, groups, columns, stages, cluster, splits, false) \
     TD_LINEAR_ENTRY(linear_bf16_wgmma_##name, groups, columns, stages, cluster, splits, true)
-#ifdef TD_LINEAR_VARIANTS
-TD_LINEAR_VARIANTS
-#else
 TD_LINEAR_ENTRIES(128x256, 2, 256, 4, 1, 1)
-TD_LINEAR_ENTRIES(128x256_c2, 2, 256, 4, 2, 1)
 TD_LINEAR_ENTRIES(128x128, 2, 128, 6, 1, 1)
-TD_LINEAR_ENTRIES(128x128_c2, 2, 128, 6, 2, 1)
-TD_LINEAR_ENTRIES(128x128_k4, 2, 128, 6, 1, 4)
 TD_LINEAR_ENTRIES(64x64, 1, 64, 8, 1, 1)
-TD_LINEAR_ENTRIES(64x64_c4, 1, 64, 8, 4, 1)
 TD_LINEAR_ENTRIES(64x128_k2, 1, 128, 4, 1, 2)
-TD_LINEAR_ENTRIES(64x128_k4, 1, 128, 4, 1, 4)
-#endif
 #endif
