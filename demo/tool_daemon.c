@@ -59,7 +59,7 @@ tandem_status tool_daemon_open(tool_daemon *d, const char *path, const char *nam
     td_wire_message m = td_wire_new(TD_WIRE_HELLO, 0);
     tandem_status status;
     memset(d, 0, sizeof *d);
-    d->rules = td_wire_rules_new();
+    d->rules = td_wire_rules_new(NULL);
     status = td_conn_connect(&d->conn, path, why, why_bytes);
     if (status != TANDEM_OK)
         return status;

@@ -15,9 +15,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "interop/operation.h"
+
 enum {
     TD_PARAM_BYTES = 256,  /* largest parameter block; every one has at most 16-byte alignment */
-    TD_MAX_VIEWS = 8,      /* of an operation */
     TD_MAX_RELOCS = 16,
     TD_MAX_RANGES = 12,
     TD_PLAN_RECORDS = 24

@@ -8,36 +8,6 @@
 
 #include "interop/base.h"
 
-uint32_t td_dtype_bytes(uint32_t dtype)
-{
-    switch (dtype) {
-    case TANDEM_DTYPE_F16:
-    case TANDEM_DTYPE_BF16: return 2;
-    case TANDEM_DTYPE_F32: return 4;
-    case TANDEM_DTYPE_CODES_INT8:
-    case TANDEM_DTYPE_CODES_E4M3: return 1;
-    default: return 0;
-    }
-}
-
-uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t dim)
-{
-    const uint32_t bytes = td_dtype_bytes(view->dtype);
-    if (!bytes || !batch || !heads || !rows || !dim)
-        return 0;
-    if (view->stride_batch < 0 || view->stride_head < 0 || view->stride_row < 0)
-        return UINT64_MAX;
-    if (view->dtype == TANDEM_DTYPE_CODES_INT8 || view->dtype == TANDEM_DTYPE_CODES_E4M3)
-        return tandem_codes_bytes(view->dtype, batch, heads, rows, dim, NULL);
-    /* each product is below 2^95, so the sum does not overflow 128 bits */
-    unsigned __int128 n = dim;
-    n += (unsigned __int128)(batch - 1) * (uint64_t)view->stride_batch;
-    n += (unsigned __int128)(heads - 1) * (uint64_t)view->stride_head;
-    n += (unsigned __int128)(rows - 1) * (uint64_t)view->stride_row;
-    n *= bytes;
-    return n >= UINT64_MAX ? UINT64_MAX : (uint64_t)n;
-}
-
 td_target td_target_for_sm(uint32_t sm)
 {
     td_target target = {.sm = sm, .accumulator = TD_ACCUMULATOR_F32, .multiprocessors = TD_H200_MULTIPROCESSORS};
@@ -74,4 +44,18 @@ const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes)
     else
         td_text(why, why_bytes, "no kernel for compute capability %" PRIu32 ".%" PRIu32, sm / 10, sm % 10);
     return best;
+}
+
+bool td_target_kernels(const td_target *target, const td_cubin **cubin, uint32_t *sm, char *why, size_t why_bytes)
+{
+    uint32_t cubins = 0;
+    td_cubins(&cubins);
+    *cubin = NULL;
+    *sm = target->sm;
+    if (!target->sm || !cubins || target->twin)
+        return true;
+    *cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
+    if (*cubin)
+        *sm = (*cubin)->sm;
+    return *cubin != NULL;
 }

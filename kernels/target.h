@@ -31,8 +31,6 @@ typedef enum td_rows {
     TD_PAIR_ROWS = 4
 } td_rows;
 
-#define TD_NO_KEYS UINT32_MAX
-
 /* What a plan is made for. */
 typedef struct td_target {
     uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
@@ -42,12 +40,10 @@ typedef struct td_target {
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
     bool no_clusters;     /* no cluster of blocks holds a head's K and V, as if all were too long; for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
-    /* Where op is a piece of a causal head's rows: how many keys its last row attends to, one fewer each row before it.
-     * K and V are quantised over kv_len all the same: so the bits are the whole head's. 0: it is no such piece;
-     * TD_NO_KEYS: even the last row attends to none. */
-    uint32_t last_keys;
-    /* Where op is a piece: what it is a piece of, which decides in which order keys are added up. NULL: op is whole. */
-    const tandem_attention *whole;
+    /* Where the operation is a part of another (kernels/operation.h): what it is a part of, which decides in which order numbers
+     * are added up; and where it lies there, as that operation's `part` said. NULL and 0: it is whole. */
+    const tandem_operands *whole;
+    uint32_t position;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     uint32_t rows;         /* td_rows */
     uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */
@@ -67,13 +63,6 @@ td_target td_target_for_stream(uint32_t sm);
 
 /* Whether a plan, whoever made it, stays within the bounds that plan.h sets: executors ask before they copy any of it. */
 tandem_status td_plan_check(const td_plan *plan, char *why, size_t why_bytes);
-
-/* Bytes from a view's offset to the end of its last element, for bounds checks; the shape is [batch, heads, rows, dim].
- * UINT64_MAX when the sum overflows. */
-uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t dim);
-
-/* Bytes of one element; 0 for an unknown dtype. */
-uint32_t td_dtype_bytes(uint32_t dtype);
 
 /* The kernels that were built in: for each architecture one or more images, a cubin or PTX each, which a driver loads as a
  * whole. The table is made by kernels/cuda/CMakeLists.txt. */
@@ -99,6 +88,9 @@ const td_cubin *td_cubins(uint32_t *count); /* count 0 where the build had no nv
 
 /* The cubin for a GPU: exact, else a lower minor of the same major, else PTX; NULL and the reason if none fits. */
 const td_cubin *td_cubin_for_sm(uint32_t sm, char *why, size_t why_bytes);
+
+/* The kernels for a target: its cubin, if it has one, and of which compute capability they are. False: none fit. */
+bool td_target_kernels(const td_target *target, const td_cubin **cubin, uint32_t *sm, char *why, size_t why_bytes);
 
 /* What is known of a kernel, whichever image has it; NULL if none has. */
 const td_cubin_entry *td_cubin_find(const td_cubin *cubin, const char *entry);

@@ -237,13 +237,15 @@ void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attent
 {
     const tandem_view *moved[] = {&it->op.q, &it->op.o, &it->op.lse};
     const int indices[] = {TD_VIEW_Q, TD_VIEW_O, TD_VIEW_LSE};
+    static tandem_operands whole;
 
     *op = it->op;
+    whole.attention = it->op;
     op->q_len = rows;
-    target->whole = &it->op;
-    target->last_keys = op->causal ? op->kv_len - it->op.q_len + row + rows : 0;
-    if (op->causal && row + rows + op->kv_len <= it->op.q_len) { /* as td_slice() has it */
-        target->last_keys = TD_NO_KEYS;
+    target->whole = &whole;
+    target->position = op->causal ? op->kv_len - it->op.q_len + row + rows : 0;
+    if (op->causal && row + rows + op->kv_len <= it->op.q_len) { /* as td_attention_part() has it */
+        target->position = TD_NO_KEYS;
         op->kv_len = 1;
     }
     for (int i = 0; i < 3; i++)

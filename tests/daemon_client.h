@@ -14,6 +14,7 @@
 
 #include "interop/wire/conn.h"
 #include "interop/wire/ring.h"
+#include "kernels/operation.h"
 #include "tandem/tandem.h"
 #include "tests/daemon_util.h"
 
@@ -274,7 +275,7 @@ static inline tandem_status client_connect(client *c)
     tandem_status status;
 
     memset(c, 0, sizeof *c);
-    c->rules = td_wire_rules_new();
+    c->rules = td_wire_rules_new(td_operation_of_clients);
     do {
         status = td_conn_connect(&c->conn, socket_path, why, sizeof why);
         if (status == TANDEM_ERROR_BUSY)

@@ -462,18 +462,18 @@ static bool answer_errand(uint8_t how)
     return true;
 }
 
-/* The end of a view in bytes, after the wire's own check of each factor. */
-static bool is_within(const tandem_view *v, const tandem_attention *op, int which, uint32_t lane)
+/* Whether a view lies in a mem of its client's, or is not there and need not be. */
+static bool is_within(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t lane)
 {
-    const bool keys = which == 1 || which == 2;
+    const tandem_view *v = td_view_in(layout, op, view);
+    uint32_t shape[4];
     uint64_t end;
 
     if (!v->mem)
-        return which == 4;
+        return layout->views[view].optional;
+    layout->shape(op, view, shape);
     return v->mem < TD_MAX_NUMBERS && w.items[v->mem].there && !w.items[v->mem].is_timeline &&
-           (w.items[v->mem].is_model || w.items[v->mem].lane == lane) &&
-           td_wire_view_end(v, op->batch, keys ? op->kv_heads : op->heads, keys ? op->kv_len : op->q_len,
-                            which == 4 ? 1 : op->head_dim, &end) &&
+           (w.items[v->mem].is_model || w.items[v->mem].lane == lane) && td_view_end_bytes(v, shape, &end) &&
            end <= w.items[v->mem].bytes;
 }
 
@@ -488,26 +488,32 @@ static void look_at_desk(void)
 {
     for (int i = 0; w.desk && i < TD_DESK_SLOTS; i++) {
         const td_slot *slot = &w.desk->slots[i];
-        const tandem_attention *op = &slot->job.op.attention;
-        const tandem_view *views[] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+        const td_operation *operation = td_operation_find(slot->job.operation);
+        const tandem_operands *op = &slot->job.op;
 
         if (atomic_load(&slot->state) != TD_SLOT_READY)
             continue;
-        /* What is in a draft is no input, and goes to no other. */
-        for (int v = 0; v < 5; v++)
-            need(!views[v]->mem || w.items[views[v]->mem].is_draft == (slot->commits ? v < 2 : v > 2 && slot->deadline_ns &&
-                                                                                       slot->whole.batch),
+        need(operation != NULL, "a job of no operation");
+        for (uint32_t v = 0; v < operation->layout.view_count; v++) {
+            const uint64_t mem = td_view_in(&operation->layout, op, v)->mem;
+            const bool written = operation->layout.views[v].written;
+
+            /* What is in a draft is no input, and goes to no other. */
+            need(!mem || w.items[mem % TD_MAX_NUMBERS].is_draft ==
+                             (operation->claims ? !written : written && slot->deadline_ns && slot->parts > 1),
                  "a draft in the wrong place");
-        for (int o = 0; slot->commits && o < TD_DESK_SLOTS; o++)
-            need(o == i || atomic_load(&w.desk->slots[o].state) != TD_SLOT_READY ||
-                     w.desk->slots[o].job.op.attention.o.mem != op->q.mem,
-                 "a draft that is written still");
-        if (slot->commits)
-            need(is_within(&op->q, op, 0, slot->lane) && is_within(&op->k, op, 4, slot->lane) && !op->v.mem &&
-                     !op->k.mem == !op->lse.mem,
-                 "a job that reaches beyond its draft");
-        for (int v = slot->commits ? 3 : 0; v < 5; v++)
-            need(is_within(views[v], op, v, slot->lane), "a job that reaches beyond what it names");
+            need(is_within(&operation->layout, op, v, slot->lane), "a job that reaches beyond what it names");
+            for (int o = 0; operation->claims && !written && mem && o < TD_DESK_SLOTS; o++) {
+                const td_slot *other = &w.desk->slots[o];
+                const td_operation *of = td_operation_find(other->job.operation);
+
+                if (o == i || atomic_load(&other->state) != TD_SLOT_READY)
+                    continue;
+                for (uint32_t u = 0; of && u < of->layout.view_count; u++)
+                    need(!of->layout.views[u].written || td_view_in(&of->layout, &other->job.op, u)->mem != mem,
+                         "a draft that is written still");
+            }
+        }
         need(is_point(slot->job.wait, slot->lane) && is_point(slot->job.signal, slot->lane),
              "a job with points that are not its client's");
     }
@@ -606,7 +612,7 @@ static void connect_peer(peer *p)
     forget(p);
     p->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     need(p->fd >= 0, "no socket for a peer");
-    p->rules = td_wire_rules_new();
+    p->rules = td_wire_rules_new(td_operation_of_clients);
     if (connect(p->fd, (const struct sockaddr *)&at, at_bytes))
         forget(p);
 }

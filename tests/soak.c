@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #include "interop/wire/conn.h"
+#include "kernels/operation.h"
 #include "tandem/vulkan.h"
 #include "tests/daemon_util.h"
 #include "tests/vk_util.h"
@@ -717,7 +718,7 @@ static long vram_used(void)
 static void await_alone(void)
 {
     td_conn conn;
-    td_wire_rules rules = td_wire_rules_new();
+    td_wire_rules rules = td_wire_rules_new(td_operation_of_clients);
     td_wire_message m = td_wire_new(TD_WIRE_HELLO, 1);
     const uint64_t begin = td_now_ns();
     char why[400] = "";

@@ -19,6 +19,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "kernels/attention/cpu.h"
 #include "kernels/attention/params.h"
+#include "kernels/commit.h"
 #include "tests/attention_util.h"
 
 static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
@@ -1127,19 +1128,20 @@ static void test_pieces_share_keys_as_the_whole(void **state)
         const tu_shape shape = {.heads = 1, .q_len = 8, .kv_len = 2048, .head_dim = cases[i].dim,
                                 .precision = TANDEM_PRECISION_8B, .dtype_q = 1, .dtype_k = 1, .dtype_v = 1};
         td_target target = wgmma_twin();
-        tandem_attention whole;
+        tandem_operands operands;
+        tandem_attention *const whole = &operands.attention;
         static td_plan plan;
         char why[256] = "";
         tu_case it;
 
         tu_case_init(&it, &shape);
-        whole = it.op;
-        whole.batch = 4;
-        whole.heads = whole.kv_heads = cases[i].heads;
-        whole.q_len = 2048 / (cases[i].heads == 4 ? 4 : 1);
+        *whole = it.op;
+        whole->batch = 4;
+        whole->heads = whole->kv_heads = cases[i].heads;
+        whole->q_len = 2048 / (cases[i].heads == 4 ? 4 : 1);
         for (int of = 0; of < 3; of++) { /* the whole, its piece, a job like the piece */
-            target.whole = of == 1 ? &whole : NULL;
-            assert_int_equal(td_plan_attention(of ? &it.op : &whole, &target, &plan, NULL, why, sizeof why), TANDEM_OK);
+            target.whole = of == 1 ? &operands : NULL;
+            assert_int_equal(td_plan_attention(of ? &it.op : whole, &target, &plan, NULL, why, sizeof why), TANDEM_OK);
             assert_string_equal(plan.records[plan.record_count - 1].kernel->name,
                                 of < 2 ? cases[i].whole : cases[i].alone);
         }
@@ -1900,19 +1902,15 @@ static void test_commit_of_a_draft(void **state)
             o[b] = (unsigned char)(b * 31 >> 3 ^ i);
         for (uint64_t b = 0; b < rows * 4; b++)
             lse[b] = (unsigned char)(b * 17 >> 2 ^ i);
-        tandem_attention op = it.op;
-        op.q = (tandem_view){.dtype = it.op.o.dtype, .stride_row = op.head_dim};
-        op.q.stride_head = (int64_t)op.head_dim * op.q_len;
-        op.q.stride_batch = op.q.stride_head * op.heads;
-        op.k = (tandem_view){.dtype = it.op.lse.dtype, .stride_row = 1, .stride_head = op.q_len};
-        op.k.stride_batch = op.k.stride_head * op.heads;
-        op.v = (tandem_view){0};
-        assert_int_equal(td_plan_commit(&op, &targets[i % 3], &it.plan, why, sizeof why), TANDEM_OK);
+        tandem_operands op = {.attention = it.op}, commit;
+        td_commit_make(&td_operation_attention, 7, &op, &commit);
+        assert_true(op.attention.o.mem == 7 && (!shape.lse || op.attention.lse.mem == 7));
+        assert_int_equal(td_operation_commit.check(&commit, why, sizeof why), TANDEM_OK);
+        assert_int_equal(td_operation_commit.plan(&commit, &targets[i % 3], &it.plan, why, sizeof why), TANDEM_OK);
         assert_int_equal(it.plan.record_count, 2);
         assert_int_equal(it.plan.precision, TANDEM_PRECISION_8B);
         for (uint32_t stale = 0; stale < 2; stale++) {
-            const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)o, (uintptr_t)lse, 0, (uintptr_t)it.o.data,
-                                                   (uintptr_t)it.lse.data};
+            const uint64_t views[TD_MAX_VIEWS] = {(uintptr_t)o, (uintptr_t)lse, (uintptr_t)it.o.data, (uintptr_t)it.lse.data};
             td_control control = {.stale = 1 - stale};
             void *scratch = aligned_alloc(256, it.plan.scratch_bytes);
             assert_non_null(scratch);
@@ -1936,7 +1934,7 @@ static void test_commit_of_a_draft(void **state)
                                 row * (uint64_t)to->stride_row;
             const uint64_t lse_at = batch * (uint64_t)lse_to->stride_batch + head * (uint64_t)lse_to->stride_head +
                                     row * (uint64_t)lse_to->stride_row;
-            assert_memory_equal((unsigned char *)it.o.data + at * (row_bytes / op.head_dim), o + r * row_bytes, row_bytes);
+            assert_memory_equal((unsigned char *)it.o.data + at * (row_bytes / shape.head_dim), o + r * row_bytes, row_bytes);
             if (it.lse.data)
                 assert_memory_equal((unsigned char *)it.lse.data + lse_at * 4, lse + r * 4, 4);
         }

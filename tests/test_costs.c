@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "engine_plugin/daemon/daemon.h"
-#include "kernels/target.h"
+#include "kernels/attention/attention.h"
 
 static uint32_t below(uint64_t *state, uint32_t n)
 {
@@ -47,6 +47,17 @@ static tandem_attention job_of(uint32_t batch, uint32_t kv_heads, uint32_t group
     return op;
 }
 
+/* As the daemon knows it. */
+static td_task_of task(const tandem_attention *op, uint32_t position)
+{
+    static tandem_operands of[2];
+    static int last;
+
+    last = !last;
+    of[last].attention = *op;
+    return (td_task_of){&td_operation_attention, &of[last], position};
+}
+
 static tandem_attention random_job(uint64_t *state)
 {
     static const uint32_t lengths[] = {1, 70, 1100, 3000, 9000};
@@ -61,7 +72,7 @@ static uint32_t cut_finely(const tandem_attention *op, uint32_t *pieces)
 {
     static const td_costs costs;
 
-    return td_slices(&costs, op, 1, pieces);
+    return td_cost_cuts(&costs, task(op, 0), 1, pieces);
 }
 
 /* Marks the rows that a piece writes, none of which was written before, and looks at what it reads. */
@@ -101,16 +112,16 @@ static void test_pieces_are_the_job(void **state)
         static const td_costs costs;
         const tandem_attention op = random_job(&seed);
         const size_t rows = (size_t)op.batch * op.heads * op.q_len;
-        const uint64_t guess = td_cost_guess(&costs, &op, 0), coarse_ns = guess / (1 + below(&seed, 300)) + 1;
+        const uint64_t guess = td_cost_guess(&costs, task(&op, 0)), coarse_ns = guess / (1 + below(&seed, 300)) + 1;
         unsigned char *seen = calloc(rows, 1);
-        td_slice_at at = {0};
-        uint32_t pieces, cuts = n % 2 ? cut_finely(&op, &pieces) : td_slices(&costs, &op, coarse_ns, &pieces);
+        td_part_at at = {0};
+        uint32_t pieces, cuts = n % 2 ? cut_finely(&op, &pieces) : td_cost_cuts(&costs, task(&op, 0), coarse_ns, &pieces);
 
         assert_non_null(seen);
         most = pieces > most ? pieces : most;
         for (uint32_t i = 0; i < pieces; i++) {
             tandem_attention part = op;
-            const uint32_t last_keys = pieces > 1 ? td_slice(&op, cuts, &at, &part) : 0;
+            const uint32_t last_keys = pieces > 1 ? td_attention_part(&op, cuts, &at, &part) : 0;
 
             without_keys += last_keys == TD_NO_KEYS;
             mark(&op, &part, last_keys, seen);
@@ -139,20 +150,20 @@ static void test_no_piece_is_too_long(void **state)
         const bool causal = below(&seed, 2), cross = below(&seed, 4);
         tandem_attention op = job_of(1 + below(&seed, 1 << below(&seed, 11)), 1 + below(&seed, 8), 1 + below(&seed, 9),
                                      cross ? many : few, cross ? few : many, causal);
-        const uint64_t guess = td_cost_guess(c, &op, 0);
+        const uint64_t guess = td_cost_guess(c, task(&op, 0));
         uint64_t long_ones = 0;
-        td_slice_at at = {0};
+        td_part_at at = {0};
         uint32_t pieces, cuts;
 
         if (guess / most_ns >= 16000) /* of more there are longer pieces */
             continue;
-        cuts = td_slices(c, &op, most_ns, &pieces);
+        cuts = td_cost_cuts(c, task(&op, 0), most_ns, &pieces);
         assert_true(pieces == 1 || guess > most_ns);
         cut += pieces > 1;
         for (uint32_t i = 0; i < pieces; i++) {
             tandem_attention part = op;
-            const uint32_t last_keys = pieces > 1 ? td_slice(&op, cuts, &at, &part) : 0;
-            const uint64_t part_ns = pieces > 1 ? td_cost_part(c, &op, &part, last_keys) : guess;
+            const uint32_t last_keys = pieces > 1 ? td_attention_part(&op, cuts, &at, &part) : 0;
+            const uint64_t part_ns = pieces > 1 ? td_cost_part(c, task(&op, 0), task(&part, last_keys)) : guess;
 
             if (part_ns <= most_ns + GUESS_NS + 1)
                 continue;
@@ -191,22 +202,22 @@ static void test_causal_heads_are_cut_by_work(void **state)
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
         static const td_costs costs = {.is_gpu = true};
         const tandem_attention op = job_of(1, 1, 1, lengths[n][0], lengths[n][1], true);
-        const uint64_t guess = td_cost_guess(&costs, &op, 0), pairs_of_all = count_pairs(&op, op.kv_len);
+        const uint64_t guess = td_cost_guess(&costs, task(&op, 0)), pairs_of_all = count_pairs(&op, op.kv_len);
         const uint64_t all = pairs_of_all + (uint64_t)ROW * op.q_len;
         uint64_t row = 0, pairs = 0, cost = 0;
         uint32_t pieces, cuts;
-        td_slice_at at = {0};
+        td_part_at at = {0};
 
-        cuts = td_slices(&costs, &op, guess / WANTED, &pieces);
+        cuts = td_cost_cuts(&costs, task(&op, 0), guess / WANTED, &pieces);
         assert_in_range(pieces, op.q_len > 8 * LEAST ? WANTED : 2, 2 * WANTED);
         for (uint32_t i = 0; i < pieces; i++) {
             tandem_attention part = op, more = op;
-            const uint32_t last_keys = td_slice(&op, cuts, &at, &part);
+            const uint32_t last_keys = td_attention_part(&op, cuts, &at, &part);
             const uint64_t pairs_here = count_pairs(&part, last_keys), here = pairs_here + (uint64_t)ROW * part.q_len;
 
             row += part.q_len;
             pairs += pairs_here;
-            cost += td_cost_part(&costs, &op, &part, last_keys);
+            cost += td_cost_part(&costs, task(&op, 0), task(&part, last_keys));
             assert_true(here * WANTED <= all || part.q_len <= LEAST);
             more.q_len = part.q_len + BLOCK;
             assert_true(row % BLOCK == 0 || row == op.q_len);
@@ -233,11 +244,11 @@ static void test_causal_pieces_are_learned_apart(void **state)
                                    .precision = TANDEM_PRECISION_8B};
 
     (void)state;
-    td_cost_learn(&costs, &part, 1152, 0, 1000, 0, true, 1000);
-    td_cost_learn(&costs, &part, 65536, 0, 50000, 0, true, 50000);
-    assert_int_equal(td_cost_guess(&costs, &part, 1152), 1000);
-    assert_int_equal(td_cost_guess(&costs, &part, 65536), 50000);
-    assert_true(td_cost_guess(&costs, &part, 40000) > td_cost_guess(&costs, &part, 20000) * 3 / 2);
+    td_cost_learn(&costs, task(&part, 1152), 0, 1000, 0, true, 1000);
+    td_cost_learn(&costs, task(&part, 65536), 0, 50000, 0, true, 50000);
+    assert_int_equal(td_cost_guess(&costs, task(&part, 1152)), 1000);
+    assert_int_equal(td_cost_guess(&costs, task(&part, 65536)), 50000);
+    assert_true(td_cost_guess(&costs, task(&part, 40000)) > td_cost_guess(&costs, task(&part, 20000)) * 3 / 2);
 }
 
 /* Their scales lie behind all codes. */
@@ -252,7 +263,7 @@ static void test_codes_are_not_cut(void **state)
 
         op.q.dtype = op.k.dtype = TANDEM_DTYPE_CODES_INT8;
         op.v.dtype = TANDEM_DTYPE_CODES_E4M3;
-        assert_int_equal(cut_finely(&op, &pieces), 1);
+        cut_finely(&op, &pieces);
         assert_int_equal(pieces, 1);
     }
 }

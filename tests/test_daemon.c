@@ -190,6 +190,55 @@ static void wrong_jobs_fail_alone(void **state)
     task_free(&t);
 }
 
+/* Numbers that the operation does not take end the job alone, too, before the worker hears of it. */
+static void wrong_numbers_fail_alone(void **state)
+{
+    static const struct {
+        size_t at;
+        uint32_t value;
+        const char *says;
+    } cases[] = {{offsetof(tandem_attention, kv_heads), 5, "attention.heads is"},
+                 {offsetof(tandem_attention, head_dim), 48, "attention.head_dim is 48"},
+                 {offsetof(tandem_attention, scale), 0x7fc00000, "attention.scale is nan"},
+                 {offsetof(tandem_attention, scale), 0xff800000, "attention.scale is -inf"},
+                 {offsetof(tandem_attention, causal), 2, "attention.causal is 2"},
+                 {offsetof(tandem_attention, precision), 4, "attention.precision is 4"},
+                 {offsetof(tandem_attention, smooth), 16, "attention.smooth is 16"},
+                 {offsetof(tandem_attention, smooth), 5, "attention.smooth is 5"},
+                 {offsetof(tandem_attention, granularity), 7, "attention.granularity is 7"},
+                 {offsetof(tandem_attention, reserved), 1, "attention.reserved is 1"},
+                 {offsetof(tandem_attention, q.dtype), TANDEM_DTYPE_I32, "attention.q.dtype is 6"},
+                 {offsetof(tandem_attention, o.dtype), TANDEM_DTYPE_U8, "attention.o.dtype is 7"}};
+    client c;
+    task t;
+
+    (void)state;
+    client_open(&c, "numbers");
+    task_make(&t, &small, 3);
+    task_share(&t, &c);
+    clear_output(&t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tandem_job job = job_of(&t);
+        uint64_t ticket;
+
+        job.op.attention.k.stride_head = 0; /* within its mem, whatever kv_heads is */
+        job.op.attention.v.stride_head = 0;
+        memcpy((char *)&job.op.attention + cases[i].at, &cases[i].value, sizeof cases[i].value);
+        ticket = client_job(&c, &job);
+        assert_int_equal(client_report(&c, ticket, PATIENCE).state, TANDEM_JOB_FAILED);
+        assert_int_equal(client_report(&c, ticket, 0).status, TANDEM_ERROR_ARG);
+        client_events(&c, 1000 * MS);
+        assert_int_equal(c.event.error.ticket, ticket);
+        if (!strstr(c.event.error.text, cases[i].says))
+            fail_msg("case %zu: '%s', not '%s'", i, c.event.error.text, cases[i].says);
+    }
+    assert_true(is_untouched(&t));
+    assert_int_equal(run_job(&c, &t).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    client_close(&c);
+    task_free(&t);
+}
+
 static void jobs_can_be_given_up(void **state)
 {
     td_point out, in;
@@ -1013,6 +1062,7 @@ int main(void)
         cmocka_unit_test(results_are_those_of_a_session),
         cmocka_unit_test(numbers_are_told),
         cmocka_unit_test(wrong_jobs_fail_alone),
+        cmocka_unit_test(wrong_numbers_fail_alone),
         cmocka_unit_test(jobs_can_be_given_up),
         cmocka_unit_test(running_jobs_are_cancelled),
         cmocka_unit_test(killed_clients_leave_nothing),

@@ -17,6 +17,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "kernels/attention/cpu.h"
+#include "kernels/commit.h"
 #include "kernels/probe.h"
 #include "tests/attention_compare.h"
 #include "tests/emu_modules.h"
@@ -209,16 +210,15 @@ static void sum_to_the_limit(tu_case *it)
 static void check_commit(em_module *on, const tu_case *it, const td_target *target)
 {
     unsigned char *o = malloc(it->o.bytes), *lse = malloc(it->lse.bytes);
-    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->o.data, (uintptr_t)it->lse.data, 0, (uintptr_t)o, (uintptr_t)lse};
+    const uint64_t views[TD_MAX_VIEWS] = {(uintptr_t)it->o.data, (uintptr_t)it->lse.data, (uintptr_t)o, (uintptr_t)lse};
     uint32_t verdict[64] = {0};
-    tandem_attention op = it->op;
+    tandem_operands op = {.attention = it->op}, commit;
     char why[256] = "";
     td_plan plan;
 
     assert_true(o && lse);
-    op.q = op.o;
-    op.k = op.lse;
-    must(td_plan_commit(&op, target, &plan, why, sizeof why), why);
+    assert_true(td_commit_make(&td_operation_attention, 1, &op, &commit) >= it->o.bytes + it->lse.bytes);
+    must(td_operation_commit.plan(&commit, target, &plan, why, sizeof why), why);
     assert_true(plan.scratch_bytes <= sizeof verdict);
     for (uint32_t i = 0; i < plan.record_count; i++)
         em_launch_record(on, &plan.records[i], views, (uintptr_t)verdict, seed * 1000 + i);
@@ -256,7 +256,7 @@ static void check_pieces(em_module *on, const tu_shape *shape, td_target target,
 
             tu_case_piece(&it, row, rows, &op, &of_piece, views);
             if (cut != CUT)
-                of_piece.last_keys = 0;
+                of_piece.position = 0;
             must(td_plan_attention(&op, &of_piece, &it.plan, NULL, why, sizeof why), why);
             void *scratch = aligned_alloc(256, it.plan.scratch_bytes + 256);
             assert_non_null(scratch);

@@ -270,7 +270,7 @@ static void auto_knows_where_mems_begin(void **state)
     (void)state;
     for (uint64_t offset = 0; offset <= 16; offset += 2)
         for (uint32_t n = 300; n <= 4096; n += 211) {
-            tandem_attention op = shape_of(4, n, 64, TANDEM_DTYPE_F16, TANDEM_PRECISION_AUTO), piece;
+            tandem_attention op = shape_of(4, n, 64, TANDEM_DTYPE_F16, TANDEM_PRECISION_AUTO);
             const tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
             tandem_job whole = job;
             tandem_job_report report = {.struct_bytes = sizeof report};
@@ -278,11 +278,10 @@ static void auto_knows_where_mems_begin(void **state)
             tandem_mem mem = import_at(s, offset);
 
             place(&op, mem, BYTES / 4);
-            whole.op.attention = piece = op;
-            piece.q_len = 64;
+            whole.op.attention = op;
             assert_int_equal(tandem_submit(s, &whole, &ticket), TANDEM_OK);
             assert_int_equal(tandem_wait(s, ticket, PATIENCE_NS, &report), TANDEM_OK);
-            assert_int_equal(td_lane_precision(s, &op, &piece), report.precision);
+            assert_int_equal(td_lane_precision(s, td_operation_find(whole.operation), &whole.op), report.precision);
             assert_int_equal(tandem_mem_destroy(s, mem), TANDEM_OK);
         }
     assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);

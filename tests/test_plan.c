@@ -15,9 +15,9 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/params.h"
-#include "kernels/attention/plan_cache.h"
 #include "kernels/attention/tuning.h"
 #include "kernels/builder.h"
+#include "kernels/plan_cache.h"
 #include "kernels/target.h"
 
 static double random_part(uint64_t *state)
@@ -382,38 +382,39 @@ static void test_kept_plans(void **state)
 
     (void)state;
     while (known < SHAPES) {
-        tandem_attention op = random_shape(&seed), whole = op;
+        tandem_operands op = {.attention = random_shape(&seed)}, whole = op;
+        tandem_attention *const shape = &op.attention;
         td_target target = *random_target(&seed, table);
         const td_plan *kept[TURNS], *again;
         const bool has_whole = known % 2;
 
-        if (td_attention_check(&op, NULL, 0) != TANDEM_OK)
+        if (td_attention_check(shape, NULL, 0) != TANDEM_OK)
             continue;
         target.whole = has_whole ? &whole : NULL;
-        const tandem_status status = td_plan_attention(&op, &target, &plan, NULL, NULL, 0);
-        assert_int_equal(td_plan_cached(&cache, &op, &target, &kept[0], NULL, 0), status);
+        const tandem_status status = td_plan_attention(shape, &target, &plan, NULL, NULL, 0);
+        assert_int_equal(td_plan_cached(&cache, &td_operation_attention, &op, &target, &kept[0], NULL, 0), status);
         if (status != TANDEM_OK)
             continue;
         known++;
         assert_true(same_plan(&plan, kept[0]));
         for (uint32_t i = 1; i < TURNS; i++) {
-            op.q.offset_bytes += 16 * i; /* another place, another mem */
-            op.k.offset_bytes += 4096;
-            op.o.mem++;
-            assert_int_equal(td_plan_cached(&cache, &op, &target, &kept[i], NULL, 0), TANDEM_OK);
+            shape->q.offset_bytes += 16 * i; /* another place, another mem */
+            shape->k.offset_bytes += 4096;
+            shape->o.mem++;
+            assert_int_equal(td_plan_cached(&cache, &td_operation_attention, &op, &target, &kept[i], NULL, 0), TANDEM_OK);
             assert_true(kept[i] == kept[0]);
         }
         td_plan_copy(&copy, kept[0]);
         assert_true(same_plan(&copy, kept[0]));
         if (has_whole) { /* by what it says, not where it is */
-            whole.q_len += 4096;
-            assert_int_equal(td_plan_attention(&op, &target, &plan, NULL, NULL, 0), TANDEM_OK);
-            assert_int_equal(td_plan_cached(&cache, &op, &target, &again, NULL, 0), TANDEM_OK);
+            whole.attention.q_len += 4096;
+            assert_int_equal(td_plan_attention(shape, &target, &plan, NULL, NULL, 0), TANDEM_OK);
+            assert_int_equal(td_plan_cached(&cache, &td_operation_attention, &op, &target, &again, NULL, 0), TANDEM_OK);
             assert_true(again != kept[0] && same_plan(&plan, again));
         }
-        op.q.offset_bytes += 2; /* 16 bytes at a time no more */
-        if (td_attention_check(&op, NULL, 0) == TANDEM_OK && td_plan_attention(&op, &target, &plan, NULL, NULL, 0) == TANDEM_OK) {
-            assert_int_equal(td_plan_cached(&cache, &op, &target, &again, NULL, 0), TANDEM_OK);
+        shape->q.offset_bytes += 2; /* 16 bytes at a time no more */
+        if (td_attention_check(shape, NULL, 0) == TANDEM_OK && td_plan_attention(shape, &target, &plan, NULL, NULL, 0) == TANDEM_OK) {
+            assert_int_equal(td_plan_cached(&cache, &td_operation_attention, &op, &target, &again, NULL, 0), TANDEM_OK);
             assert_true(again != kept[0] && same_plan(&plan, again));
         }
     }

@@ -292,7 +292,8 @@ static const refusal refusals[] = {
     {TD_WIRE_JOB, 88, 8, UINT64_MAX - 1, "JOB.q ", "18446744073709551614"},
     {TD_WIRE_JOB, 88, 8, WIRE_MEM_BYTES, "JOB.q ", "1073741824"},
     {TD_WIRE_JOB, 96, 4, 0, "JOB.q.dtype", "0"},
-    {TD_WIRE_JOB, 96, 4, 6, "JOB.q.dtype", "6"},
+    {TD_WIRE_JOB, 96, 4, TANDEM_DTYPE_Q6_K + 1, "JOB.q.dtype", "14"},
+    {TD_WIRE_JOB, 96, 4, TANDEM_DTYPE_Q4_K, "JOB.q ", "beyond"},
     {TD_WIRE_JOB, 100, 4, 1, "JOB.q.reserved", "1"},
     {TD_WIRE_JOB, 104, 8, UINT64_MAX, "JOB.q.stride_batch", "-1"},
     {TD_WIRE_JOB, 112, 8, 1ull << 63, "JOB.q.stride_head", "-9223372036854775808"},
@@ -302,28 +303,17 @@ static const refusal refusals[] = {
     {TD_WIRE_JOB, 168, 8, 0x0a0a0a0a0a0a0a0a, "JOB.k ", "723401728380766730"},
     {TD_WIRE_JOB, 200, 8, -2ull, "JOB.v.stride_batch", "-2"},
     {TD_WIRE_JOB, 224, 8, 3ull << 56 | 1ull << 24 | 1, "JOB.o.mem", "0x300000001000001"},
-    {TD_WIRE_JOB, 288, 4, TANDEM_DTYPE_F16, "JOB.lse.dtype", "1"},
+    {TD_WIRE_JOB, 288, 4, TANDEM_DTYPE_Q6_K + 1, "JOB.lse.dtype", "14"},
     {TD_WIRE_JOB, 288, 4, TANDEM_DTYPE_NONE, "JOB.lse", "must be 0"},
-    {TD_WIRE_JOB, 320, 4, 0, "JOB.batch", "0"},
-    {TD_WIRE_JOB, 320, 4, UINT32_MAX, "JOB.batch", "4294967295"},
+    {TD_WIRE_JOB, 320, 4, 0, "JOB.q.shape[0]", "0"},
+    {TD_WIRE_JOB, 320, 4, UINT32_MAX, "JOB.q.shape[0]", "4294967295"},
     {TD_WIRE_JOB, 320, 4, 1 << 30, "JOB.q ", "beyond"},
-    {TD_WIRE_JOB, 324, 4, 0, "JOB.heads", "0"},
-    {TD_WIRE_JOB, 324, 4, 5, "JOB.heads", "5"},
-    {TD_WIRE_JOB, 328, 4, 0, "JOB.kv_heads", "0"},
-    {TD_WIRE_JOB, 328, 4, 5, "JOB.kv_heads", "5"},
-    {TD_WIRE_JOB, 332, 4, 0, "JOB.q_len", "0"},
+    {TD_WIRE_JOB, 324, 4, 0, "JOB.q.shape[1]", "0"},
+    {TD_WIRE_JOB, 328, 4, 0, "JOB.k.shape[1]", "0"},
+    {TD_WIRE_JOB, 332, 4, 0, "JOB.q.shape[2]", "0"},
     {TD_WIRE_JOB, 332, 4, 1 << 30, "JOB.q ", "beyond"},
-    {TD_WIRE_JOB, 336, 4, 0x40000001, "JOB.kv_len", "1073741825"},
-    {TD_WIRE_JOB, 340, 4, 0, "JOB.head_dim", "0"},
-    {TD_WIRE_JOB, 340, 4, 1025, "JOB.head_dim", "1025"},
-    {TD_WIRE_JOB, 344, 4, 0x7fc00000, "JOB.scale", "nan"},
-    {TD_WIRE_JOB, 344, 4, 0xff800000, "JOB.scale", "-inf"},
-    {TD_WIRE_JOB, 348, 4, 2, "JOB.causal", "2"},
-    {TD_WIRE_JOB, 352, 4, 4, "JOB.precision", "4"},
-    {TD_WIRE_JOB, 356, 4, 16, "JOB.smooth", "16"},
-    {TD_WIRE_JOB, 356, 4, 5, "JOB.smooth", "5"},
-    {TD_WIRE_JOB, 360, 4, 7, "JOB.granularity", "7"},
-    {TD_WIRE_JOB, 364, 4, 1, "JOB.reserved", "1"},
+    {TD_WIRE_JOB, 336, 4, 0x40000001, "JOB.k.shape[2]", "1073741825"},
+    {TD_WIRE_JOB, 340, 4, 0, "JOB.q.shape[3]", "0"},
     {TD_WIRE_SUBMITTED, 16, 8, 0, "SUBMITTED.timeline", "0x0"},
     {TD_WIRE_CANCEL, 16, 8, 0, "CANCEL.ticket", "0"},
     {TD_WIRE_CANCEL, 16, 8, WIRE_TICKET, "CANCEL.ticket", "9"},
@@ -535,30 +525,39 @@ static void test_view_end(void **state)
 
                     last = element > last ? element : last;
                 }
-        assert_true(td_wire_view_end(&v, n[0], n[1], n[2], n[3], &end));
+        assert_true(td_view_end_bytes(&v, (const uint32_t[]){n[0], n[1], n[2], n[3]}, &end));
         assert_int_equal(end, v.offset_bytes + last * (v.dtype == TANDEM_DTYPE_F32 ? 4 : 2));
     }
     v = (tandem_view){.dtype = TANDEM_DTYPE_CODES_INT8, .offset_bytes = 256}; /* codes, then scales at a multiple of 256 */
-    assert_true(td_wire_view_end(&v, 1, 3, 130, 80, &end));
+    assert_true(td_view_end_bytes(&v, (const uint32_t[]){1, 3, 130, 80}, &end));
     assert_int_equal(end, 256 + 3 * 256 * 96 + 3 * 256 * 4);
     v.dtype = TANDEM_DTYPE_CODES_E4M3;
-    assert_true(td_wire_view_end(&v, 1, 3, 130, 80, &end));
+    assert_true(td_view_end_bytes(&v, (const uint32_t[]){1, 3, 130, 80}, &end));
     assert_int_equal(end, 256 + 3 * 256 * 96 + 3 * 96 * 4);
-    assert_false(td_wire_view_end(&v, 1 << 30, 1 << 30, 1 << 30, 128, &end));
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){1 << 30, 1 << 30, 1 << 30, 128}, &end));
+    v = (tandem_view){.dtype = TANDEM_DTYPE_Q4_K, .offset_bytes = 6, .stride_row = 512}; /* blocks of 256 elements, whole ones */
+    assert_true(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 3, 256}, &end));
+    assert_int_equal(end, 6 + 2 * 2 * 144 + 144);
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 3, 128}, &end));
+    v.stride_row = 128;
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 3, 256}, &end));
+    v = (tandem_view){.dtype = TANDEM_DTYPE_Q8_0, .stride_row = 64};
+    assert_true(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 2, 64}, &end));
+    assert_int_equal(end, 4 * 34);
     /* Each product overflows 64 bits, and their sum would come out small. */
     v = (tandem_view){.dtype = TANDEM_DTYPE_F32, .stride_batch = INT64_MAX, .stride_head = INT64_MAX};
     v.stride_row = INT64_MAX;
-    assert_false(td_wire_view_end(&v, 1 << 30, 1 << 30, 1 << 30, 1024, &end));
-    assert_false(td_wire_view_end(&v, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, &end));
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){1 << 30, 1 << 30, 1 << 30, 1024}, &end));
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX}, &end));
     v = (tandem_view){.dtype = TANDEM_DTYPE_F16, .stride_batch = 1ll << 62};
-    assert_false(td_wire_view_end(&v, 5, 1, 1, 1, &end)); /* 4 * 2^62 * 2 = 2^65: 0 in 64 bits */
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){5, 1, 1, 1}, &end)); /* 4 * 2^62 * 2 = 2^65: 0 in 64 bits */
     v = (tandem_view){.dtype = TANDEM_DTYPE_F16, .offset_bytes = INT64_MAX - 1};
-    assert_false(td_wire_view_end(&v, 1, 1, 1, 1, &end));
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 1, 1}, &end));
     v.offset_bytes = INT64_MAX - 3;
-    assert_true(td_wire_view_end(&v, 1, 1, 1, 1, &end));
+    assert_true(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 1, 1}, &end));
     assert_int_equal(end, INT64_MAX - 1);
     v.stride_head = -1;
-    assert_false(td_wire_view_end(&v, 1, 1, 1, 1, &end));
+    assert_false(td_view_end_bytes(&v, (const uint32_t[]){1, 1, 1, 1}, &end));
 }
 
 static void test_ids_and_reports(void **state)
@@ -2003,7 +2002,7 @@ static void test_reports_are_whole(void **state)
 static void test_conversation(void **state)
 {
     static td_conn client, daemon;
-    td_wire_rules mine = td_wire_rules_new(), theirs = td_wire_rules_new();
+    td_wire_rules mine = td_wire_rules_new(td_operation_of_clients), theirs = td_wire_rules_new(td_operation_of_clients);
     td_wire_message m = wire_sample(TD_WIRE_HELLO), got;
     td_ring jobs, area;
     td_point point, signal;

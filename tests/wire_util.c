@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire_util.h"
 
-#include <math.h>
 #include <string.h>
 
 const uint16_t wire_types[WIRE_TYPES] = {
@@ -18,7 +17,8 @@ td_wire_road wire_road(uint32_t type)
 
 td_wire_rules wire_rules(uint32_t type)
 {
-    return (td_wire_rules){.ready = type != TD_WIRE_HELLO && type != TD_WIRE_WELCOME,
+    return (td_wire_rules){.operation = td_operation_of_clients,
+                           .ready = type != TD_WIRE_HELLO && type != TD_WIRE_WELCOME,
                            .share = TD_WIRE_SHARE_OPAQUE,
                            .features = TD_WIRE_FEATURES,
                            .mems = WIRE_MEMS,
@@ -192,7 +192,20 @@ static bool ends_within(const tandem_view *v, uint32_t batch, uint32_t heads, ui
 
         return planes * (rows_pad * dim_pad + 4 * scales) + (long double)v->offset_bytes <= (long double)most;
     }
-    return elements * (v->dtype == TANDEM_DTYPE_F32 ? 4 : 2) + (long double)v->offset_bytes <= (long double)most;
+    switch (v->dtype) {
+    case TANDEM_DTYPE_F16:
+    case TANDEM_DTYPE_BF16: return elements * 2 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_F32:
+    case TANDEM_DTYPE_I32: return elements * 4 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_U8:
+    case TANDEM_DTYPE_I8: return elements + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q8_0: return elements / 32 * 34 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q4_0: return elements / 32 * 18 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q4_1: return elements / 32 * 20 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q4_K: return elements / 256 * 144 + (long double)v->offset_bytes <= (long double)most;
+    case TANDEM_DTYPE_Q6_K: return elements / 256 * 210 + (long double)v->offset_bytes <= (long double)most;
+    default: return false;
+    }
 }
 
 static bool is_id(uint64_t id, uint32_t kind, uint32_t slots)
@@ -237,8 +250,7 @@ const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const vo
         const tandem_attention *op = &m->job.op.attention;
         const tandem_view *views[5] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
 
-        if (!op->batch || !op->heads || !op->kv_heads || !op->q_len || !op->kv_len || !op->head_dim ||
-            op->heads % op->kv_heads || !isfinite(op->scale))
+        if (!op->batch || !op->heads || !op->kv_heads || !op->q_len || !op->kv_len || !op->head_dim)
             return "shape";
         if (m->job.wait.timeline && !is_id(m->job.wait.timeline, 2, rules->timelines))
             return "wait";

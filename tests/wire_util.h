@@ -6,6 +6,7 @@
 #define TANDEM_TEST_WIRE_UTIL_H
 
 #include "interop/wire/wire.h"
+#include "kernels/operation.h"
 
 enum { WIRE_TYPES = 22, WIRE_MEMS = 64, WIRE_TIMELINES = 32, WIRE_MODELS = 8, WIRE_SERIAL = 7, WIRE_TICKET = 9 };
 #define WIRE_MEM_BYTES (1ull << 30)

@@ -31,6 +31,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
+#include "kernels/operation.h"
 #include "tandem/vulkan.h"
 
 enum {
@@ -157,7 +158,7 @@ typedef struct td_scratch {
 
 /* A job in the daemon. */
 typedef struct td_remote_job {
-    tandem_attention op; /* what is sent */
+    tandem_operands op; /* what is sent */
     uint64_t ticket, expected_ns, sent_ns, answered_ns; /* expected: since what it waits for was announced */
     uint32_t connection;
     bool cancelled; /* it was told */
@@ -169,9 +170,9 @@ typedef struct td_remote_job {
 } td_remote_job;
 /* What the rung `copy` brings to the device for a job, and takes back. */
 typedef struct td_stage {
-    uint64_t views[TD_VIEW_COUNT]; /* where the kernels find them */
-    td_stream_copy in[TD_VIEW_COUNT], out[TD_VIEW_COUNT];
-    bool later[TD_VIEW_COUNT]; /* taken back by td_stage_out() */
+    uint64_t views[TD_MAX_VIEWS]; /* where the kernels find them */
+    td_stream_copy in[TD_MAX_VIEWS], out[TD_MAX_VIEWS];
+    bool later[TD_MAX_VIEWS]; /* taken back by td_stage_out() */
 } td_stage;
 
 typedef struct td_job {
@@ -194,9 +195,10 @@ typedef struct td_job {
     uint64_t submit_ns, begun_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
     uint64_t stream_sequence;
     td_stage stage; /* rung `copy` on a stream */
-    td_mem *mems[TD_VIEW_COUNT];
-    uint64_t views[TD_VIEW_COUNT];
-    td_extent extents[TD_VIEW_COUNT];
+    const td_operation *operation; /* whose views these are: */
+    td_mem *mems[TD_MAX_VIEWS];
+    uint64_t views[TD_MAX_VIEWS];
+    td_extent extents[TD_MAX_VIEWS];
     td_remote_job remote;
     td_scratch scratch; /* stays with the slot */
     td_plan plan;
@@ -237,8 +239,9 @@ struct tandem_session {
     uint64_t owner, owner_most_bytes; /* td_lane_owner() */
     uint64_t owner_lacks_bytes;       /* td_lane_lacks() */
     bool misplaces;   /* td_lane_misplace() */
-    uint32_t last_keys;     /* td_lane_piece() */
-    tandem_attention whole; /* the same; batch 0: there is none */
+    const td_operation *whole_of; /* td_lane_part(): what the jobs are parts of, or NULL, */
+    tandem_operands whole;        /* and where each lies there */
+    uint32_t position;
     td_gate *gate;    /* td_lane_gate(), or NULL; */
     uint64_t held_ns, late_ns; /* td_lane_held() */
     bool foreign;     /* a lane whose timelines are other processes': only the GPU can read them */
@@ -409,7 +412,12 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
 tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
 /* An operation as plans have to know it: which kernels can read its views depends on their addresses, and mems may begin
  * anywhere in what they were made of. */
-tandem_attention td_attention_at(const tandem_attention *op, const uint64_t addresses[TD_VIEW_COUNT]);
+tandem_operands td_operands_at(const td_operation *operation, const tandem_operands *op, const uint64_t addresses[TD_MAX_VIEWS]);
+/* Whether a job writes a view of its operation's; else it reads it. */
+static inline bool td_job_writes(const td_job *job, uint32_t view)
+{
+    return job->operation->layout.views[view].written;
+}
 
 /* stage.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
  * the job's views read to where the device, or its submit, finds it; fills job->stage, and views and copies of `submit`.
@@ -473,15 +481,14 @@ tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_
 tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value, tandem_timeline *out);
 /* As desc.tuning, before its first job. */
 tandem_status td_lane_tune(tandem_session *s, const struct td_choice_table *table);
-/* What the precision of a job is there, by one of its pieces, whose views are in the same mems. */
-uint32_t td_lane_precision(tandem_session *s, const tandem_attention *whole, const tandem_attention *piece);
+/* What the precision of an operation is there: what AUTO stands for. */
+uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op);
 /* Where a model's tensors are. */
 tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model);
 /* The memory of a model of another session's on the same device, which must outlive it. */
 tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
-/* Memory of the lane's own, zeroed, for the output of pieces of a job with a deadline: those have one, too, but claim nothing.
- * When all have ended a job of TD_OPERATION_COMMIT claims it: td_plan_commit(). */
-enum { TD_OPERATION_COMMIT = 0x100 };
+/* Memory of the lane's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim nothing.
+ * When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which lanes alone take. */
 tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out);
 /* A job without points, on a CPU and with none under way: from its submission to its end, in this thread. */
 tandem_status td_lane_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
@@ -505,8 +512,8 @@ uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES]);
 /* Frees what no job uses, of one owner or of TD_EVERYBODY. False: there was none. */
 #define TD_EVERYBODY UINT64_MAX
 bool td_lane_trim(tandem_session *s, uint64_t owner);
-/* Of the jobs that come now: what they are pieces of (batch 0: they are whole), and td_target.last_keys. */
-void td_lane_piece(tandem_session *s, const tandem_attention *whole, uint32_t last_keys);
+/* Of the jobs that come now: which operation they are parts of (NULL: they are whole), and td_target.position. */
+void td_lane_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole, uint32_t position);
 /* For tests of what becomes of the others: the next job's views begin where nothing is. */
 void td_lane_misplace(tandem_session *s);
 /* session.c: keeps a copy of a table, or makes room for one (NULL). */

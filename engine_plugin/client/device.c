@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
-#include "kernels/attention/plan_cache.h"
+#include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
 #include "kernels/cpu/cpu.h"
 

@@ -13,16 +13,9 @@
 
 #include "engine_plugin/client/client.h"
 
-static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
-
 static bool is_copied(const td_mem *mem)
 {
     return mem && mem->staging.buffer && !mem->host_known;
-}
-
-static bool is_written(uint32_t view)
-{
-    return view == TD_VIEW_O || view == TD_VIEW_LSE;
 }
 
 static bool was_written(const td_mem *mem)
@@ -40,8 +33,8 @@ static bool is_all_written(const td_job *job, const td_mem *mem)
 {
     uint64_t first = was_written(mem) ? mem->written_begin : UINT64_MAX, last = mem->written_end;
 
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        if (is_written(i) && job->mems[i] == mem) {
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        if (job->mems[i] == mem && td_job_writes(job, i)) {
             const uint64_t begin = begin_of(job, i), end = begin + job->extents[i].bytes;
 
             first = begin < first ? begin : first;
@@ -56,7 +49,7 @@ static bool lacks_release(const td_job *job, uint32_t view)
 
     if (!is_copied(mem) || mem->released || mem->told_release)
         return false;
-    return is_written(view) ? mem->acquired && !is_all_written(job, mem) : !was_written(mem);
+    return td_job_writes(job, view) ? mem->acquired && !is_all_written(job, mem) : !was_written(mem);
 }
 
 static bool lacks_acquire(const td_mem *mem)
@@ -64,19 +57,19 @@ static bool lacks_acquire(const td_mem *mem)
     return is_copied(mem) && was_written(mem) && !mem->acquired && !mem->read_by_job && !mem->told_acquire;
 }
 
-/* "q.mem 0x.., o.mem 0x..", each mem once. */
+/* "NAME.mem 0x.., NAME.mem 0x..", each mem once. */
 static void name_mems(td_job *job, bool release, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = 0;
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++) {
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
         td_mem *mem = job->mems[i];
 
-        if (!(release ? lacks_release(job, i) : is_written(i) && lacks_acquire(mem)))
+        if (!(release ? lacks_release(job, i) : mem && td_job_writes(job, i) && lacks_acquire(mem)))
             continue;
         *(release ? &mem->told_release : &mem->told_acquire) = true;
-        td_text(text + used, bytes - used, "%s%s.mem 0x%" PRIx64, used ? ", " : "", view_names[i], mem->object.id);
+        td_text(text + used, bytes - used, "%s%s.mem 0x%" PRIx64, used ? ", " : "", job->operation->layout.views[i].name, mem->object.id);
         used = strlen(text);
     }
 }
@@ -87,8 +80,8 @@ void td_forgotten_look_locked(tandem_session *s, td_job *job)
 
     if (!s->vk)
         return;
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        if (job->mems[i] && !is_written(i) && begin_of(job, i) < job->mems[i]->written_end &&
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        if (job->mems[i] && !td_job_writes(job, i) && begin_of(job, i) < job->mems[i]->written_end &&
             begin_of(job, i) + job->extents[i].bytes > job->mems[i]->written_begin)
             job->mems[i]->read_by_job = true;
     if (s->hint[0]) /* one at a time: the next job comes */
@@ -113,11 +106,11 @@ void td_forgotten_look_locked(tandem_session *s, td_job *job)
 
 void td_forgotten_wrote_locked(const td_job *job)
 {
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++) {
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
         td_mem *mem = job->mems[i];
         uint64_t begin, end;
 
-        if (!mem || !is_written(i))
+        if (!mem || !td_job_writes(job, i))
             continue;
         begin = begin_of(job, i);
         end = begin + job->extents[i].bytes;

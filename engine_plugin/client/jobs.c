@@ -8,16 +8,12 @@
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
-#include "kernels/attention/plan_cache.h"
+#include "kernels/commit.h"
+#include "kernels/plan_cache.h"
 
 /* How long an executor may take to decide whether it or a cancellation was first, and how often it is asked. */
 #define MOST_DECIDING_NS 5000000u
 #define DECIDING_NS 20000u
-
-/* Of codes, which every kernel reads so many bytes at a time: wherever a mem begins. */
-enum { CODES_ALIGNMENT = 16 };
-
-static const char *const view_names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
 
 /* What shows at once that a view's strides are those of bytes. */
 #define REACHES "%s reaches byte %" PRIu64 " of a mem of %" PRIu64 " bytes"
@@ -32,24 +28,25 @@ static uint64_t reach_of(const tandem_view *view, uint64_t extent)
 
 static td_extent extent_of(const tandem_view *view, const uint32_t shape[4], uint64_t bytes)
 {
-    const uint64_t element = td_dtype_bytes(view->dtype);
+    const td_dtype of = td_dtype_of(view->dtype);
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-    td_extent e = {.bytes = bytes, .row_bytes = shape[3] * element};
+    td_extent e = {.bytes = bytes, .row_bytes = (uint64_t)shape[3] / of.elements * of.bytes};
 
-    if (view->dtype == TANDEM_DTYPE_CODES_INT8 || view->dtype == TANDEM_DTYPE_CODES_E4M3) {
+    if (td_dtype_is_codes(view->dtype)) {
         e.row_bytes = bytes; /* dense, with the scales behind */
         return e;
     }
     for (uint32_t i = 0; i < 3; i++) {
+        const uint64_t stride = (uint64_t)strides[i] / of.elements * of.bytes;
         uint32_t at = e.dimensions;
 
         if (shape[i] <= 1 || !strides[i])
             continue;
-        for (; at > 0 && e.stride[at - 1] > (uint64_t)strides[i] * element; at--) {
+        for (; at > 0 && e.stride[at - 1] > stride; at--) {
             e.stride[at] = e.stride[at - 1];
             e.count[at] = e.count[at - 1];
         }
-        e.stride[at] = (uint64_t)strides[i] * element;
+        e.stride[at] = stride;
         e.count[at] = shape[i];
         e.dimensions++;
     }
@@ -116,13 +113,15 @@ static bool overlap(const box *one, const box *other)
 }
 
 /* Puts a view's mem and address into the job. */
-static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_view *view,
-                                      const uint32_t shape[4], box *out, char *why)
+static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_operands *op, box *out,
+                                      char *why)
 {
-    const bool coded = view->dtype == TANDEM_DTYPE_CODES_INT8 || view->dtype == TANDEM_DTYPE_CODES_E4M3;
-    const uint32_t element = coded ? CODES_ALIGNMENT : td_dtype_bytes(view->dtype);
-    const char *name = view_names[index];
-    char what[24];
+    const td_operation_layout *layout = &job->operation->layout;
+    const tandem_view *view = td_view_in(layout, op, index);
+    const uint32_t alignment = td_dtype_of(view->dtype).base_alignment;
+    const char *name = layout->views[index].name;
+    uint32_t shape[4];
+    char what[32];
     uint64_t extent, end;
     td_mem *mem;
 
@@ -130,9 +129,10 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     mem = td_mem_find_locked(s, view->mem, what, why);
     if (!mem)
         return TANDEM_ERROR_ARG;
-    if (mem->of_model && (index == TD_VIEW_O || index == TD_VIEW_LSE))
+    if (mem->of_model && td_job_writes(job, index))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
                        view->mem);
+    layout->shape(op, index, shape);
     extent = td_view_extent_bytes(view, shape[0], shape[1], shape[2], shape[3]);
     if (extent == UINT64_MAX || !td_add_u64(view->offset_bytes, extent, &end) || end > mem->bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
@@ -140,9 +140,9 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
                        " of mem 0x%" PRIx64 ": " REACHES STRIDES,
                        name, view->offset_bytes, extent, mem->bytes, view->mem, name, reach_of(view, extent),
                        mem->bytes);
-    if ((mem->address + view->offset_bytes) % element)
+    if ((mem->address + view->offset_bytes) % alignment)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u",
-                       name, mem->address + view->offset_bytes, element);
+                       name, mem->address + view->offset_bytes, alignment);
     job->extents[index] = extent_of(view, shape, extent);
     *out = make_box(mem, view, &job->extents[index]);
     job->mems[index] = mem;
@@ -150,71 +150,73 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     return TANDEM_OK;
 }
 
-tandem_attention td_attention_at(const tandem_attention *op, const uint64_t addresses[TD_VIEW_COUNT])
+/* What is written overlaps nothing else that the operation names. */
+static tandem_status check_overlaps(const td_job *job, const tandem_operands *op, const box boxes[TD_MAX_VIEWS], char *why)
 {
-    tandem_attention placed = *op;
-    tandem_view *const views[TD_VIEW_COUNT] = {&placed.q, &placed.k, &placed.v, &placed.o, &placed.lse};
+    const td_operation_layout *layout = &job->operation->layout;
 
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        views[i]->offset_bytes = addresses[i];
+    for (uint32_t w = 0; w < layout->view_count; w++)
+        for (uint32_t i = 0; i < layout->view_count; i++) {
+            const tandem_view *written = td_view_in(layout, op, w), *other = td_view_in(layout, op, i);
+
+            if (!job->mems[w] || !job->mems[i] || i == w || !td_job_writes(job, w) || (i > w && td_job_writes(job, i)) ||
+                !overlap(&boxes[w], &boxes[i]))
+                continue;
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                           "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64 ": " REACHES
+                           " and " REACHES STRIDES,
+                           layout->views[w].name, written->offset_bytes, layout->views[i].name, other->offset_bytes, other->mem,
+                           layout->views[i].name, reach_of(other, job->extents[i].bytes), job->mems[i]->bytes,
+                           layout->views[w].name, reach_of(written, job->extents[w].bytes), job->mems[w]->bytes);
+        }
+    return TANDEM_OK;
+}
+
+tandem_operands td_operands_at(const td_operation *operation, const tandem_operands *op, const uint64_t addresses[TD_MAX_VIEWS])
+{
+    tandem_operands placed = *op;
+
+    for (uint32_t i = 0; i < operation->layout.view_count; i++)
+        td_view_of(&operation->layout, &placed, i)->offset_bytes = addresses[i];
     return placed;
 }
 
-static tandem_status bind_attention_locked(tandem_session *s, td_job *job, const tandem_attention *op, char *why)
+/* Whether a job's parts write a draft, which another job takes to where it belongs. */
+static bool writes_draft(const td_job *job)
 {
-    const uint32_t q_shape[4] = {op->batch, op->heads, op->q_len, op->head_dim};
-    const uint32_t k_shape[4] = {op->batch, op->kv_heads, op->kv_len, op->head_dim};
-    const uint32_t lse_shape[4] = {op->batch, op->heads, op->q_len, 1};
-    const uint32_t *shapes[TD_VIEW_COUNT] = {q_shape, k_shape, k_shape, q_shape, lse_shape};
-    const tandem_view *views[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
-    const uint32_t count = op->lse.dtype == TANDEM_DTYPE_NONE ? TD_VIEW_LSE : TD_VIEW_COUNT;
-    td_target target = s->target;
-    const td_plan *plan;
-    box boxes[TD_VIEW_COUNT];
-    tandem_status status = td_attention_check(op, why, TD_WHY_BYTES);
+    bool writes = false;
 
-    for (uint32_t i = 0; i < count && status == TANDEM_OK; i++)
-        status = bind_view_locked(s, job, i, views[i], shapes[i], &boxes[i], why);
-    for (uint32_t w = TD_VIEW_O; w < count && status == TANDEM_OK; w++)
-        for (uint32_t i = 0; i < w && status == TANDEM_OK; i++)
-            if (overlap(&boxes[w], &boxes[i]))
-                status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                                 "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64
-                                 ": " REACHES " and " REACHES STRIDES,
-                                 view_names[w], views[w]->offset_bytes, view_names[i], views[i]->offset_bytes,
-                                 views[i]->mem, view_names[i], reach_of(views[i], job->extents[i].bytes),
-                                 job->mems[i]->bytes, view_names[w], reach_of(views[w], job->extents[w].bytes),
-                                 job->mems[w]->bytes);
+    for (uint32_t i = 0; i < job->operation->layout.view_count; i++)
+        writes = writes || (job->mems[i] && job->mems[i]->draft && td_job_writes(job, i));
+    return writes;
+}
+
+/* Checks an operation, finds what it names and plans it. */
+static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const tandem_operands *op, char *why)
+{
+    const td_operation *operation = job->operation;
+    td_target target = s->target;
+    box boxes[TD_MAX_VIEWS];
+    const td_plan *plan;
+    tandem_status status = operation->check(op, why, TD_WHY_BYTES);
+
+    for (uint32_t i = 0; i < operation->layout.view_count && status == TANDEM_OK; i++)
+        if (td_view_is_there(&operation->layout, op, i))
+            status = bind_view_locked(s, job, i, op, &boxes[i], why);
+    if (status == TANDEM_OK)
+        status = check_overlaps(job, op, boxes, why);
     if (status != TANDEM_OK)
         return status;
-    target.commit = job->commits = job->has_deadline && !job->mems[TD_VIEW_O]->draft;
-    target.last_keys = s->last_keys;
-    target.whole = s->whole.batch ? &s->whole : NULL;
-    const tandem_attention placed = td_attention_at(op, job->views);
-    status = td_plan_cached(s->plans, &placed, &target, &plan, why, TD_WHY_BYTES);
+    target.commit = job->commits = operation->claims || (job->has_deadline && !writes_draft(job));
+    if (s->whole_of == operation) {
+        target.whole = &s->whole;
+        target.position = s->position;
+    }
+    const tandem_operands placed = td_operands_at(operation, op, job->views);
+    status = td_plan_cached(s->plans, operation, &placed, &target, &plan, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         td_plan_copy(&job->plan, plan);
     return status;
-}
-
-/* Of a lane: what pieces have written, `q` and `k`, becomes `o` and `lse`. */
-static tandem_status bind_commit_locked(tandem_session *s, td_job *job, const tandem_attention *op, char *why)
-{
-    const uint32_t o_shape[4] = {op->batch, op->heads, op->q_len, op->head_dim};
-    const uint32_t lse_shape[4] = {op->batch, op->heads, op->q_len, 1};
-    const bool wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
-    tandem_status status;
-    box unused;
-
-    job->commits = true;
-    status = bind_view_locked(s, job, TD_VIEW_Q, &op->q, o_shape, &unused, why);
-    if (status == TANDEM_OK)
-        status = bind_view_locked(s, job, TD_VIEW_O, &op->o, o_shape, &unused, why);
-    if (status == TANDEM_OK && wants_lse)
-        status = bind_view_locked(s, job, TD_VIEW_K, &op->k, lse_shape, &unused, why);
-    if (status == TANDEM_OK && wants_lse)
-        status = bind_view_locked(s, job, TD_VIEW_LSE, &op->lse, lse_shape, &unused, why);
-    return status == TANDEM_OK ? td_plan_commit(op, &s->target, &job->plan, why, TD_WHY_BYTES) : status;
 }
 
 static tandem_status bind_points_locked(tandem_session *s, td_job *job, const tandem_job *desc, char *why)
@@ -285,8 +287,9 @@ static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why
 
 tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why)
 {
-    const bool commits = s->lane && desc->operation == TD_OPERATION_COMMIT;
+    const td_operation *operation = td_operation_find(desc->operation);
     const uint64_t now = td_now_ns();
+    char names[TD_WHY_BYTES];
     tandem_status status;
     td_scratch scratch;
     td_job *job;
@@ -295,9 +298,10 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     if (desc->struct_bytes != sizeof *desc)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
-    if (desc->operation != TANDEM_OPERATION_ATTENTION && !commits)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be 1 (attention)",
-                       desc->operation);
+    if (!operation || (operation->internal && !s->lane)) {
+        td_operation_names(names, sizeof names);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be %s", desc->operation, names);
+    }
     td_jobs_advance_locked(s);
     if (s->broken)
         return td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken));
@@ -307,18 +311,19 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     scratch = job->scratch;
     memset(job, 0, offsetof(td_job, plan));
     job->scratch = scratch;
+    job->operation = operation;
     job->submit_ns = now;
     job->has_deadline = desc->deadline_ns != 0;
     job->deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
-        status = (commits ? bind_commit_locked : bind_attention_locked)(s, job, &desc->op.attention, why);
+        status = bind_operation_locked(s, job, &desc->op, why);
     if (status == TANDEM_OK && s->remote)
-        job->remote.op = desc->op.attention;
+        job->remote.op = desc->op;
     else if (status == TANDEM_OK)
         status = td_scratch_reserve_locked(s, job, job->plan.scratch_bytes, why);
-    for (uint32_t i = 0; i < TD_VIEW_COUNT && s->misplaces; i++)
+    for (uint32_t i = 0; i < TD_MAX_VIEWS && s->misplaces; i++)
         job->views[i] = (uint64_t)16 << i;
     s->misplaces = false;
     if (status == TANDEM_OK)
@@ -334,7 +339,7 @@ tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
                                                         .state = TANDEM_JOB_PENDING,
                                                         .precision = job->plan.precision,
                                                         .submit_ns = job->submit_ns};
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         if (job->mems[i])
             job->mems[i]->object.uses++;
     if (job->wait)

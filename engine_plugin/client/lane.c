@@ -5,8 +5,8 @@
 #include <inttypes.h>
 
 #include "engine_plugin/client/client.h"
-#include "kernels/attention/plan_cache.h"
 #include "kernels/attention/tuning.h"
+#include "kernels/plan_cache.h"
 
 tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
 {
@@ -23,26 +23,27 @@ tandem_status td_lane_tune(tandem_session *s, const td_choice_table *table)
     return td_session_fail(s, __func__, status, why);
 }
 
-uint32_t td_lane_precision(tandem_session *s, const tandem_attention *whole, const tandem_attention *piece)
+uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op)
 {
-    const tandem_view *const of_whole[] = {&whole->q, &whole->k, &whole->v}, *const of_piece[] = {&piece->q, &piece->k, &piece->v};
-    uint64_t addresses[TD_VIEW_COUNT] = {0};
-    tandem_attention placed;
+    const td_operation_layout *layout = &operation->layout;
+    uint32_t precision = td_operation_precision(operation, op);
+    uint64_t addresses[TD_MAX_VIEWS] = {0};
     const td_plan *plan;
     char why[TD_WHY_BYTES];
 
-    if (whole->precision != TANDEM_PRECISION_AUTO)
-        return whole->precision;
+    if (precision != TANDEM_PRECISION_AUTO || !operation->precision)
+        return precision;
     pthread_mutex_lock(&s->lock);
-    for (uint32_t i = TD_VIEW_Q; i <= TD_VIEW_V; i++) {
-        const td_mem *mem = td_mem_find_locked(s, of_piece[i]->mem, "mem", why); /* if there is none, the job says so */
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        const tandem_view *view = td_view_in(layout, op, i);
+        const td_mem *mem = view->mem ? td_mem_find_locked(s, view->mem, "mem", why) : NULL; /* the job says so if not */
 
-        addresses[i] = of_whole[i]->offset_bytes + (mem ? mem->address : 0);
+        addresses[i] = view->offset_bytes + (mem ? mem->address : 0);
     }
-    placed = td_attention_at(whole, addresses);
+    const tandem_operands placed = td_operands_at(operation, op, addresses);
     /* which goes by few shapes; where there is no plan the job says why */
-    const tandem_status status = td_plan_cached(s->plans, &placed, &s->target, &plan, why, sizeof why);
-    const uint32_t precision = status == TANDEM_OK ? plan->precision : td_attention_precision(&placed, &s->target);
+    const tandem_status status = td_plan_cached(s->plans, operation, &placed, &s->target, &plan, why, sizeof why);
+    precision = status == TANDEM_OK ? plan->precision : operation->precision(&placed, &s->target);
     pthread_mutex_unlock(&s->lock);
     return precision;
 }
@@ -218,11 +219,13 @@ void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_lane_piece(tandem_session *s, const tandem_attention *whole, uint32_t last_keys)
+void td_lane_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole, uint32_t position)
 {
     pthread_mutex_lock(&s->lock);
-    s->whole = *whole;
-    s->last_keys = last_keys;
+    s->whole_of = operation;
+    s->position = operation ? position : 0;
+    if (operation)
+        s->whole = *whole;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -115,7 +115,7 @@ void td_job_end_report_locked(tandem_session *s, td_job *job, tandem_job_state s
 
 static void drop_mems(tandem_session *s, td_job *job)
 {
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         if (job->mems[i]) {
             td_object_release_locked(s, &job->mems[i]->object);
             job->mems[i] = NULL;
@@ -508,13 +508,11 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t
 
 /* On a stream. */
 
-static const char *label_of(const td_plan *plan)
+static const char *label_of(const td_job *job)
 {
-    switch (plan->precision) {
-    case TANDEM_PRECISION_F16: return "tandem attention f16";
-    case TANDEM_PRECISION_8B: return "tandem attention 8b";
-    default: return "tandem attention";
-    }
+    const uint32_t precision = job->plan.precision;
+
+    return job->operation->labels[precision <= TANDEM_PRECISION_4B ? precision : TANDEM_PRECISION_AUTO];
 }
 
 static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
@@ -530,7 +528,7 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
         .slot = (uint32_t)(job - s->jobs),
         .wait = s->gpu_signals && job->wait ? &wait : NULL,
         .signal = s->gpu_signals && job->signal ? &signal : NULL,
-        .label = label_of(&job->plan),
+        .label = label_of(job),
     };
     tandem_status status = s->rung == TANDEM_RUNG_COPY ? td_stage_in(s, job, &submit, why) : TANDEM_OK;
     bool signalled;

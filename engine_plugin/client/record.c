@@ -156,7 +156,7 @@ void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object)
 
         if (!job->number || !job->recorded)
             continue;
-        for (uint32_t v = 0; v < TD_VIEW_COUNT; v++)
+        for (uint32_t v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || (job->mems[v] && &job->mems[v]->object == object);
         if (uses)
             td_recorded_cancel_locked(s, job);

@@ -370,7 +370,7 @@ static tandem_status connect_locked(tandem_session *s, char *why)
 
     if (status != TANDEM_OK)
         return status;
-    r->rules = td_wire_rules_new();
+    r->rules = td_wire_rules_new(td_operation_of_clients);
     r->pinged_ns = 0;
     status = check_peer(r, why);
     if (status == TANDEM_OK)
@@ -988,8 +988,6 @@ void td_remote_model_free(tandem_session *s, td_model *model)
 
 /* Jobs. */
 
-static bool is_output(uint32_t view) { return view == TD_VIEW_O || view == TD_VIEW_LSE; }
-
 /* Of mems whose memory is not the slab's: what is read goes there whole, of what is written only the rows come back. */
 static void copy_view(const td_job *job, uint32_t view, bool in)
 {
@@ -1017,8 +1015,8 @@ static void copy_view(const td_job *job, uint32_t view, bool in)
 static void copy_beside(tandem_session *s, const td_job *job, bool in)
 {
     pthread_mutex_unlock(&s->lock);
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        if (job->mems[i] && job->mems[i]->slab.beside && is_output(i) != in)
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        if (job->mems[i] && job->mems[i]->slab.beside && td_job_writes(job, i) != in)
             copy_view(job, i, in);
     pthread_mutex_lock(&s->lock);
 }
@@ -1027,14 +1025,13 @@ static bool has_beside(const td_job *job, bool in)
 {
     bool has = false;
 
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        has = has || (job->mems[i] && job->mems[i]->slab.beside && is_output(i) != in);
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        has = has || (job->mems[i] && job->mems[i]->slab.beside && td_job_writes(job, i) != in);
     return has;
 }
 
 static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t view, tandem_view *out, char *why)
 {
-    static const char *const names[TD_VIEW_COUNT] = {"q", "k", "v", "o", "lse"};
     td_remote *r = s->remote;
     td_mem *mem = job->mems[view];
     tandem_status status = TANDEM_OK;
@@ -1048,7 +1045,7 @@ static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t vie
     }
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
-                       names[view], mem->object.id, tandem_status_text(status));
+                       job->operation->layout.views[view].name, mem->object.id, tandem_status_text(status));
     out->mem = mem->slab.id;
     return TANDEM_OK;
 }
@@ -1075,22 +1072,22 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
 {
     td_remote *r = s->remote;
     const uint64_t now = td_now_ns();
-    tandem_attention *op = &m->job.job.op.attention;
-    tandem_view *views[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const td_operation_layout *layout = &job->operation->layout;
+    tandem_operands *op = &m->job.job.op;
     tandem_status status = TANDEM_OK;
 
     *m = td_wire_new(TD_WIRE_JOB, 0);
     m->job.submit_ns = now;
     m->job.job.struct_bytes = sizeof m->job.job;
-    m->job.job.operation = TANDEM_OPERATION_ATTENTION;
+    m->job.job.operation = layout->number;
     if (job->has_deadline)
         m->job.job.deadline_ns = job->deadline_ns > now ? job->deadline_ns - now : 1;
-    *op = job->remote.op;
-    for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++)
+    memcpy(op, &job->remote.op, layout->bytes);
+    for (uint32_t i = 0; i < layout->view_count && status == TANDEM_OK; i++)
         if (job->mems[i])
-            status = name_mem(s, job, i, views[i], why);
+            status = name_mem(s, job, i, td_view_of(layout, op, i), why);
         else
-            *views[i] = (tandem_view){0};
+            *td_view_of(layout, op, i) = (tandem_view){0};
     if (status == TANDEM_OK && s->gpu_signals && job->wait)
         status = name_point(s, job->wait, job->wait_value, &m->job.job.wait, why);
     if (status == TANDEM_OK && s->gpu_signals && job->signal)

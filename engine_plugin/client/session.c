@@ -15,7 +15,7 @@
 
 #include "engine_plugin/client/client.h"
 #include "engine_plugin/client/tuning_file.h"
-#include "kernels/attention/plan_cache.h"
+#include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
 
 enum { MANY_BYTES = 64 << 20 }; /* such blocks are mapped by themselves */
@@ -226,7 +226,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
         td_job *job = s->order[i];
         bool uses = (job->wait && &job->wait->object == object) || (job->signal && &job->signal->object == object);
 
-        for (uint32_t v = 0; v < TD_VIEW_COUNT; v++)
+        for (uint32_t v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || (job->mems[v] && &job->mems[v]->object == object);
         if (uses && !job->begun)
             td_job_cancel_locked(s, job);

@@ -24,7 +24,7 @@ typedef struct range {
 } range;
 
 typedef struct ranges {
-    range list[TD_VIEW_COUNT];
+    range list[TD_MAX_VIEWS];
     uint32_t count;
 } ranges;
 
@@ -85,11 +85,6 @@ static bool is_staged(const td_job *job, uint32_t view)
     return job->mems[view] && job->mems[view]->pinned.kind;
 }
 
-static bool is_written(uint32_t view)
-{
-    return view == TD_VIEW_O || view == TD_VIEW_LSE;
-}
-
 /* Whether there are bytes of others between the first and the last byte of a view. */
 static bool has_gaps(const td_extent *e)
 {
@@ -135,7 +130,7 @@ static uint64_t piece_end(const range *r, uint64_t at)
 /* Written where it stays, since there are bytes of others in between. */
 static bool is_in_place(const td_job *job, uint32_t view)
 {
-    return is_written(view) && !job->mems[view]->beside && has_gaps(&job->extents[view]);
+    return td_job_writes(job, view) && !job->mems[view]->beside && has_gaps(&job->extents[view]);
 }
 
 static bool share_host_bytes(const td_job *a, uint32_t i, const td_job *b, uint32_t j)
@@ -150,13 +145,13 @@ bool td_stage_must_wait(const td_job *job, const td_job *earlier)
 {
     if (td_stage_takes_back(earlier)) /* that comes behind all that is on the stream by then */
         return true;
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        for (uint32_t j = 0; j < TD_VIEW_COUNT; j++) {
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        for (uint32_t j = 0; j < TD_MAX_VIEWS; j++) {
             const bool both = is_staged(job, i) && is_staged(earlier, j) && share_host_bytes(job, i, earlier, j);
 
             /* Kernels and copies that write the host's memory; and pinned memory that is filled again. */
-            if (both && (is_in_place(earlier, j) || (is_in_place(job, i) && is_written(j)) ||
-                         (job->mems[i]->beside && !is_written(i))))
+            if (both && (is_in_place(earlier, j) || (is_in_place(job, i) && td_job_writes(earlier, j)) ||
+                         (job->mems[i]->beside && !td_job_writes(job, i))))
                 return true;
         }
     return false;
@@ -164,15 +159,15 @@ bool td_stage_must_wait(const td_job *job, const td_job *earlier)
 
 bool td_stage_by_hand(const td_job *job)
 {
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
-        if (is_staged(job, i) && !is_written(i) && job->mems[i]->beside)
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        if (is_staged(job, i) && !td_job_writes(job, i) && job->mems[i]->beside)
             return true;
     return false;
 }
 
 bool td_stage_takes_back(const td_job *job)
 {
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++)
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         if (job->stage.later[i])
             return true;
     return false;
@@ -245,10 +240,10 @@ tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *subm
     submit->views = stage->views;
     submit->copies_in = stage->in;
     submit->copies_out = stage->out;
-    for (uint32_t i = 0; i < TD_VIEW_COUNT; i++) {
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
         if (!is_staged(job, i))
             continue;
-        if (!is_written(i)) {
+        if (!td_job_writes(job, i)) {
             add_range(&reads, range_of(job, i));
         } else if (is_in_place(job, i)) {
             stage->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
@@ -286,7 +281,7 @@ tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why)
     const td_stream_submit like = {.views = stage->views, .scratch = job->scratch.address};
     tandem_status status = TANDEM_OK;
 
-    for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
+    for (uint32_t i = 0; i < TD_MAX_VIEWS && status == TANDEM_OK; i++) {
         uint64_t ends[MOST_PIECES], sequences[MOST_PIECES];
         uint32_t pieces = 0;
         range r;

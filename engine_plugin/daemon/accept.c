@@ -98,7 +98,7 @@ void td_clients_accept(td_broker *b)
             return;
         }
         c->process = -1;
-        c->rules = td_wire_rules_new();
+        c->rules = td_wire_rules_new(td_operation_of_clients);
         c->since_ns = now;
         c->next = b->clients;
         b->clients = c;

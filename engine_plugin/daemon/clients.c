@@ -464,7 +464,7 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
         td_work *work = c->order[i];
         bool uses = work->wait == used || work->signal == used;
 
-        for (int v = 0; v < TD_VIEWS; v++)
+        for (int v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || work->mems[v] == used;
         if (uses && work->slot < 0)
             td_queue_give_up(b, work, TANDEM_JOB_CANCELLED, TANDEM_OK);

@@ -32,7 +32,7 @@
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
 #include "kernels/attention/tuning.h"
-#include "kernels/target.h"
+#include "kernels/operation.h"
 #include "tandem/tandem.h"
 
 enum {
@@ -50,7 +50,6 @@ enum {
     TD_MAX_MODEL_DIRS = 8,
     TD_MAX_REQUESTS = 32, /* of a client, without answer */
     TD_MAX_ERRANDS = 32,  /* that the worker has not answered */
-    TD_VIEWS = 5,
     TD_TEXT_BYTES = TD_WIRE_TEXT_BYTES,
 };
 #define TD_SECOND 1000000000ull
@@ -119,10 +118,11 @@ typedef struct td_slot {
     uint64_t sequence;    /* the order in which those of a lane run */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
-    tandem_attention whole; /* of which the job is a piece: what AUTO is goes by it; batch 0: it is whole */
-    uint32_t last_keys;     /* of td_slice() */
-    uint32_t commits;       /* nothing is computed: what the job's pieces have written, q and k, becomes o and lse */
-    tandem_job job;       /* with numbers of the worker's objects; points only those that the GPU knows */
+    tandem_job job;        /* with numbers of the worker's objects; points only those that the GPU knows */
+    uint32_t parts;        /* of an operation that is cut; 1: the job is all of it */
+    uint32_t whole_of;     /* else its number (the job's own, but where that is TD_OPERATION_COMMIT), */
+    tandem_operands whole; /* what it is, by which AUTO goes, */
+    uint32_t position;     /* and where in it the part lies: td_target.position */
     uint32_t end_state, precision;
     int32_t status;
     uint32_t submitted; /* the GPU has it, or had it, and signals its point */
@@ -216,27 +216,24 @@ typedef struct td_costs {
     double mflops;
     bool is_gpu;
 } td_costs;
-/* last_keys, here and below: of td_slice(), where op is a piece; 0: it is whole. */
-uint64_t td_cost_guess(const td_costs *costs, const tandem_attention *op, uint32_t last_keys);
+/* Of an operation, or a part of one: `position` is td_target's. */
+typedef struct td_task_of {
+    const td_operation *operation;
+    const tandem_operands *op;
+    uint32_t position;
+} td_task_of;
+uint64_t td_cost_guess(const td_costs *costs, td_task_of what);
 /* Whether to wake another thread for it, or several, takes longer than it does. */
-bool td_cost_is_brief(const td_costs *costs, const tandem_attention *op, uint32_t last_keys);
-/* And one piece of it. */
-uint64_t td_cost_part(const td_costs *costs, const tandem_attention *op, const tandem_attention *part,
-                      uint32_t last_keys);
+bool td_cost_is_brief(const td_costs *costs, td_task_of what);
+/* And of one part of it. */
+uint64_t td_cost_part(const td_costs *costs, td_task_of what, td_task_of part);
 /* A job ran from then to then, but for `held_ns`, alone or beside others, and was guessed at before: what it is charged,
  * which is no more for having run beside them. */
-uint64_t td_cost_learn(td_costs *costs, const tandem_attention *op, uint32_t last_keys, uint64_t begin_ns,
-                       uint64_t end_ns, uint64_t held_ns, bool alone, uint64_t guess);
-/* How a job is cut into `pieces` of at most `most_ns`, as far as that can be so that the bits stay the same, and K and V
- * are not quantised again for few rows; 1 piece: it cannot be, or need not. */
-uint32_t td_slices(const td_costs *costs, const tandem_attention *op, uint64_t most_ns, uint32_t *pieces);
-/* Where the next piece begins; {0} before the first. */
-typedef struct td_slice_at {
-    uint32_t plane, row; /* plane: so many pieces of batches and heads are through */
-} td_slice_at;
-/* The next piece, where there is more than one. Of a causal head's rows returns how many keys its last one attends to
- * (td_target.last_keys), else 0. */
-uint32_t td_slice(const tandem_attention *op, uint32_t cuts, td_slice_at *at, tandem_attention *out);
+uint64_t td_cost_learn(td_costs *costs, td_task_of what, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns, bool alone,
+                       uint64_t guess);
+/* The count to ask an operation's split and part for, so that parts take at most `most_ns`, as far as it can be cut; and into
+ * how many parts that cuts it. 1 part: it cannot be cut, or need not. */
+uint32_t td_cost_cuts(const td_costs *costs, td_task_of what, uint64_t most_ns, uint32_t *parts);
 
 typedef struct td_client td_client;
 
@@ -283,9 +280,10 @@ typedef struct td_work {
     uint64_t ticket; /* 0: free */
     td_client *client;
     tandem_job job;
-    td_shared *mems[TD_VIEWS], *wait, *signal;
+    const td_operation *operation; /* the job's */
+    td_shared *mems[TD_MAX_VIEWS], *wait, *signal;
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
-    td_slice_at slice_at;         /* where that begins */
+    td_part_at slice_at;          /* where that begins */
     td_shared *draft; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
     bool whole;       /* it has one, and there is no room for a draft: it is not cut */
     uint32_t at_desk;             /* how many of them the worker has */

@@ -766,7 +766,7 @@ static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tande
         td_work *work = c->order[i];
         bool uses = false;
 
-        for (int v = 0; v < TD_VIEWS; v++)
+        for (int v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || work->mems[v] == mem;
         uses = uses || work->wait == mem || work->signal == mem;
         if (!uses || work->slot >= 0 || work->given_up)

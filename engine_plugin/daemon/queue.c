@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/daemon/daemon.h"
+#include "kernels/commit.h"
 
 #define TURN_NS 100000000u      /* a turn comes at the latest so long after the last one */
 #define BLIND_NS 300000u        /* and so where the kernel cannot wait for many futexes */
@@ -43,7 +44,7 @@
 #define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
 #define LOOK_AGAIN_NS 1000000u
 #define DRAFT_IDLE_NS TD_SECOND /* to free a GPU's memory is to wait for all that it does */
-enum { MOST_UNMET = 3, DRAFT_ALIGNMENT = 256 };
+enum { MOST_UNMET = 3 };
 
 /* The end of a job. */
 
@@ -82,7 +83,7 @@ static void report(td_broker *b, td_work *work, uint32_t state, tandem_status st
 
 static void drop_uses(td_work *work)
 {
-    for (int i = 0; i < TD_VIEWS; i++) {
+    for (int i = 0; i < TD_MAX_VIEWS; i++) {
         if (work->mems[i])
             work->mems[i]->uses--;
         work->mems[i] = NULL;
@@ -170,39 +171,38 @@ static void fail(td_broker *b, td_work *work, tandem_status status, const char *
 
 static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *why, size_t why_bytes)
 {
-    static const char *const names[TD_VIEWS] = {"q", "k", "v", "o", "lse"};
-    const tandem_attention *op = &work->job.op.attention;
-    const tandem_view *views[TD_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const td_operation_layout *layout = &work->operation->layout;
+    const tandem_operands *op = &work->job.op;
 
-    for (int i = 0; i < TD_VIEWS; i++) {
-        const bool keys = i == 1 || i == 2;
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        const tandem_view *view = td_view_in(layout, op, i);
+        const char *name = layout->views[i].name;
+        uint32_t shape[4];
         td_shared *mem;
         uint64_t end;
 
-        if (!views[i]->mem)
+        if (!td_view_is_there(layout, op, i))
             continue;
-        mem = td_ids_find(&c->mems, views[i]->mem);
+        mem = td_ids_find(&c->mems, view->mem);
         if (!mem || mem->closing || mem->pending)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which %s", names[i],
-                           views[i]->mem, mem && mem->pending ? "is not made yet" : "was destroyed");
-        if (mem->weights && i >= 3)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model",
-                           names[i], views[i]->mem);
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which %s", name, view->mem,
+                           mem && mem->pending ? "is not made yet" : "was destroyed");
+        if (mem->weights && layout->views[i].written)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
+                           view->mem);
         if (mem->status != TANDEM_OK)
-            return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take",
-                           names[i], views[i]->mem);
+            return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take", name,
+                           view->mem);
         if (mem->weights && mem->weights->evicted && td_weights_load(b, mem->weights, c) != TANDEM_OK)
             return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
                            "%s.mem is 0x%" PRIx64 ", of a model of %" PRIu64 " bytes that made room for others, which now "
                            "have %" PRIu64 " of %" PRIu64,
-                           names[i], views[i]->mem, mem->weights->bytes, b->model_bytes, b->config.model_bytes);
-        if (!td_wire_view_end(views[i], op->batch, keys ? op->kv_heads : op->heads, keys ? op->kv_len : op->q_len,
-                              i == 4 ? 1 : op->head_dim, &end) ||
-            end > mem->bytes)
+                           name, view->mem, mem->weights->bytes, b->model_bytes, b->config.model_bytes);
+        layout->shape(op, i, shape);
+        if (!td_view_end_bytes(view, shape, &end) || end > mem->bytes)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                           "%s.offset_bytes is %" PRIu64 ", and its view goes beyond the %" PRIu64
-                           " bytes of mem 0x%" PRIx64,
-                           names[i], views[i]->offset_bytes, mem->bytes, views[i]->mem);
+                           "%s.offset_bytes is %" PRIu64 ", and its view goes beyond the %" PRIu64 " bytes of mem 0x%" PRIx64,
+                           name, view->offset_bytes, mem->bytes, view->mem);
         work->mems[i] = mem;
         mem->uses++;
     }
@@ -270,7 +270,8 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
 
     while (work->ticket) /* there is one: the ring is not read else */
         work++;
-    *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now, .slot = -1, .slices = 1};
+    *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now,
+                      .operation = td_operation_find(m->job.operation), .slot = -1, .slices = 1};
     if (m->job.deadline_ns)
         work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
     work->bound_ns = now + c->wait_bound_ns;
@@ -284,6 +285,8 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
     c->submitted++;
     report(b, work, TANDEM_JOB_PENDING, TANDEM_OK, NULL);
     status = bind_points(c, work, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = work->operation->check(&work->job.op, why, sizeof why);
     if (status == TANDEM_OK)
         status = bind_mems(b, c, work, why, sizeof why);
     if (status == TANDEM_OK && b->stopping)
@@ -387,7 +390,7 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     char why[TD_TEXT_BYTES] = "";
     uint64_t value;
 
-    for (int i = 0; i < TD_VIEWS; i++)
+    for (int i = 0; i < TD_MAX_VIEWS; i++)
         if (work->mems[i] && work->mems[i]->weights) {
             if (!work->mems[i]->weights->there && work->mems[i]->status == TANDEM_OK)
                 return false; /* it is being loaded again */
@@ -522,29 +525,6 @@ static bool has_room(const td_broker *b, const td_client *c)
     return c->at_desk < TD_LANE_DEPTH && (c->at_desk < 2 || c->at_desk_ns < AHEAD_NS);
 }
 
-/* The output of a job as it is in a draft, dense, from its first byte on; returns how many bytes that has. */
-static uint64_t lay_out_draft(const tandem_attention *op, uint32_t number, tandem_view *o, tandem_view *lse)
-{
-    const int64_t head = (int64_t)op->q_len * op->head_dim;
-    const uint64_t rows = (uint64_t)op->batch * op->heads * op->q_len;
-    const uint64_t o_bytes = td_align_up(rows * op->head_dim * (op->o.dtype == TANDEM_DTYPE_F32 ? 4 : 2), DRAFT_ALIGNMENT);
-
-    *o = (tandem_view){.mem = number,
-                       .dtype = op->o.dtype,
-                       .stride_batch = head * op->heads,
-                       .stride_head = head,
-                       .stride_row = op->head_dim};
-    *lse = (tandem_view){0};
-    if (op->lse.mem)
-        *lse = (tandem_view){.mem = number,
-                             .offset_bytes = o_bytes,
-                             .dtype = op->lse.dtype,
-                             .stride_batch = (int64_t)op->q_len * op->heads,
-                             .stride_head = op->q_len,
-                             .stride_row = 1};
-    return td_align_up(o_bytes + (op->lse.mem ? rows * 4 : 0), TD_WIRE_PAGE_BYTES);
-}
-
 static bool awaits_draft(const td_work *work)
 {
     const td_client *c = work->client;
@@ -562,6 +542,11 @@ static uint32_t count_sharing(const td_broker *b)
     return count;
 }
 
+static td_task_of task_of(const td_work *work)
+{
+    return (td_task_of){work->operation, &work->job.op, 0};
+}
+
 /* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
 static uint64_t slice_of(const td_broker *b, const td_work *work)
 {
@@ -571,15 +556,14 @@ static uint64_t slice_of(const td_broker *b, const td_work *work)
         return 0;
     if (b->costs.is_gpu)
         return SLICE_NS;
-    return td_cost_guess(&b->costs, &work->job.op.attention, 0) > LONG_NS ? LONG_SLICE_NS : 0;
+    return td_cost_guess(&b->costs, task_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
 }
 
 /* Whether the next slice of a job can go, as far as a draft has to do with it; asks the worker for one. */
 static bool has_draft(td_broker *b, td_work *work)
 {
-    const tandem_attention *op = &work->job.op.attention;
+    tandem_operands op = work->job.op, commit;
     td_client *c = work->client;
-    tandem_view o, lse;
     uint64_t bytes, most_ns;
 
     if (work->draft)
@@ -587,10 +571,15 @@ static bool has_draft(td_broker *b, td_work *work)
     most_ns = work->deadline_ns && !work->whole ? slice_of(b, work) : 0;
     if (!most_ns)
         return true;
-    work->cuts = td_slices(&b->costs, op, most_ns, &work->slices);
+    work->cuts = td_cost_cuts(&b->costs, task_of(work), most_ns, &work->slices);
     if (work->slices == 1)
         return true;
-    bytes = lay_out_draft(op, 0, &o, &lse);
+    bytes = td_align_up(td_commit_make(work->operation, 0, &op, &commit), TD_WIRE_PAGE_BYTES);
+    if (!bytes) {
+        work->whole = true;
+        work->slices = 1;
+        return true;
+    }
     if (c->draft && c->draft->there && !c->draft->uses && c->draft->bytes < bytes)
         td_draft_end(b, c);
     work->whole = !c->draft && !td_draft_make(b, c, bytes);
@@ -646,42 +635,47 @@ static td_work *choose(td_broker *b, uint64_t now, bool *again)
     return best ? best : choose_of(b, TANDEM_CLASS_BACKGROUND, now, again);
 }
 
-/* The worker's numbers for what a job, or a piece of it, names. */
+/* The worker's numbers for what a job, or a part of it, names. */
 static void fill(td_slot *slot, td_work *work)
 {
-    tandem_attention op = work->job.op.attention;
-    tandem_view *views[TD_VIEWS] = {&op.q, &op.k, &op.v, &op.o, &op.lse}, o, lse;
+    const td_operation *operation = work->operation;
     const bool first = !work->slice, last = work->slice + 1 == work->slices;
+    tandem_operands op = work->job.op, commit;
 
-    slot->job = work->job;
-    slot->whole = work->slices > 1 ? op : (tandem_attention){0};
-    slot->commits = work->draft && last;
-    slot->last_keys = 0;
-    for (int i = 0; i < TD_VIEWS; i++)
+    for (uint32_t i = 0; i < operation->layout.view_count; i++)
         if (work->mems[i])
-            views[i]->mem = work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
-    if (work->draft) {
-        lay_out_draft(&op, work->draft->number, &o, &lse);
-        *(slot->commits ? &op.q : &op.o) = o;
-        *(slot->commits ? &op.k : &op.lse) = lse;
-    }
-    if (slot->commits)
-        op.v = (tandem_view){0};
+            td_view_of(&operation->layout, &op, i)->mem =
+                work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
+    slot->job = work->job;
+    slot->parts = work->slices;
+    slot->whole_of = operation->layout.number;
+    slot->whole = op;
+    slot->position = 0;
+    if (work->draft)
+        td_commit_make(operation, work->draft->number, &op, &commit);
     if (first)
-        work->slice_at = (td_slice_at){0};
-    if (work->slices > 1 && !slot->commits)
-        slot->last_keys = td_slice(&op, work->cuts, &work->slice_at, &slot->job.op.attention);
-    else
-        slot->job.op.attention = op;
+        work->slice_at = (td_part_at){0};
+    slot->job.op = op;
+    if (work->draft && last) {
+        slot->job.operation = TD_OPERATION_COMMIT;
+        slot->job.op = commit;
+    } else if (work->slices > 1) {
+        slot->position = operation->part(&op, work->cuts, &work->slice_at, &slot->job.op);
+    }
     slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
     slot->job.signal = last && work->signal && work->signal->opaque
                            ? (tandem_point){work->signal->number, work->signal_value}
                            : (tandem_point){0};
 }
 
+static bool commits(const td_slot *slot)
+{
+    return slot->job.operation == TD_OPERATION_COMMIT;
+}
+
 static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
 {
-    const tandem_attention *op;
+    td_task_of part;
     uint64_t most_ns;
     td_slot *slot;
     td_work *work;
@@ -693,12 +687,12 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     while (b->desk_works[at])
         at++;
     slot = &b->desk->slots[at];
-    op = &slot->job.op.attention;
     c = work->client;
     most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_draft() has cut what has a deadline */
     if (most_ns)
-        work->cuts = td_slices(&b->costs, &work->job.op.attention, most_ns, &work->slices);
+        work->cuts = td_cost_cuts(&b->costs, task_of(work), most_ns, &work->slices);
     fill(slot, work);
+    part = (td_task_of){work->operation, &slot->job.op, slot->position};
     slot->lane = td_lane_of(b, c);
     slot->session = c->session;
     slot->sequence = ++b->sequence;
@@ -713,10 +707,10 @@ static bool put_on_desk(td_broker *b, uint64_t now, bool *again)
     work->slot = at;
     work->run_ns = now;
     b->desk_works[at] = work;
-    b->desk_ns[at] = slot->commits      ? 0
-                     : work->slices > 1 ? td_cost_part(&b->costs, &work->job.op.attention, op, slot->last_keys)
-                                        : td_cost_guess(&b->costs, op, 0);
-    slot->brief = !slot->commits && td_cost_is_brief(&b->costs, op, slot->last_keys);
+    b->desk_ns[at] = commits(slot)      ? 0
+                     : work->slices > 1 ? td_cost_part(&b->costs, task_of(work), part)
+                                        : td_cost_guess(&b->costs, part);
+    slot->brief = !commits(slot) && td_cost_is_brief(&b->costs, part);
     if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
         td_gate_close(&b->desk->gate, now);
     c->at_desk++;
@@ -759,8 +753,8 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
         b->longest_slice_ns = slice_ns;
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
-    if (took && slot->end_state == TANDEM_JOB_DONE && !at->commits)
-        cost = td_cost_learn(&b->costs, &at->job.op.attention, at->last_keys, slot->begin_ns, slot->end_ns, held_ns,
+    if (took && slot->end_state == TANDEM_JOB_DONE && !commits(at))
+        cost = td_cost_learn(&b->costs, (td_task_of){work->operation, &at->job.op, at->position}, slot->begin_ns, slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
                                                   b->last_other_ns <= slot->begin_ns),
                              guess);

@@ -156,24 +156,29 @@ static tandem_mem alias_of(worker *w, lane *l, uint32_t number)
 }
 
 /* Session ids in place of numbers. */
-static void name_objects(worker *w, lane *l, tandem_job *job)
+static void name_mems(worker *w, lane *l, uint32_t operation, tandem_operands *op)
 {
-    tandem_attention *op = &job->op.attention;
-    tandem_view *views[TD_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
-    tandem_point *points[2] = {&job->wait, &job->signal};
+    const td_operation *of = td_operation_find(operation);
 
-    for (int i = 0; i < TD_VIEWS; i++) {
-        const uint64_t number = views[i]->mem;
+    for (uint32_t i = 0; of && i < of->layout.view_count; i++) {
+        tandem_view *view = td_view_of(&of->layout, op, i);
+        const uint64_t number = view->mem;
 
         if (!number)
             continue;
         if (number >= TD_MAX_NUMBERS)
-            views[i]->mem = 0;
+            view->mem = 0;
         else if (w->items[number].lane == (uint32_t)(l - w->lanes))
-            views[i]->mem = w->items[number].mem;
+            view->mem = w->items[number].mem;
         else
-            views[i]->mem = w->items[number].lane ? 0 : alias_of(w, l, (uint32_t)number);
+            view->mem = w->items[number].lane ? 0 : alias_of(w, l, (uint32_t)number);
     }
+}
+
+static void name_points(worker *w, lane *l, tandem_job *job)
+{
+    tandem_point *points[2] = {&job->wait, &job->signal};
+
     for (int i = 0; i < 2; i++) {
         const uint64_t number = points[i]->timeline;
 
@@ -182,6 +187,20 @@ static void name_objects(worker *w, lane *l, tandem_job *job)
         else if (number)
             points[i]->timeline = w->items[number].timeline;
     }
+}
+
+/* A job as its lane knows it. Parts are of other shapes than what they are parts of, but all of its precision. */
+static void name_objects(worker *w, lane *l, const td_slot *slot, tandem_job *job)
+{
+    const td_operation *operation = td_operation_find(slot->job.operation), *whole_of = td_operation_find(slot->whole_of);
+    tandem_operands whole = slot->whole;
+
+    name_points(w, l, job);
+    name_mems(w, l, job->operation, &job->op);
+    if (slot->parts < 2 || !operation || !whole_of)
+        return;
+    name_mems(w, l, slot->whole_of, &whole);
+    td_operation_set_precision(operation, &job->op, td_lane_precision(l->session, whole_of, &whole));
 }
 
 /* Scratch. */
@@ -234,7 +253,7 @@ static tandem_status submit_for(worker *w, lane *l, td_slot *slot, const tandem_
     tandem_status status;
     uint64_t may;
 
-    td_lane_piece(l->session, &slot->whole, slot->last_keys);
+    td_lane_part(l->session, slot->parts > 1 ? td_operation_find(slot->whole_of) : NULL, &slot->whole, slot->position);
     do {
         may = scratch_for(w, slot);
         td_lane_owner(l->session, slot->session, may);
@@ -277,14 +296,10 @@ static bool submit(worker *w, td_slot *slot)
     pthread_mutex_lock(&w->lock);
     if (l->session) {
         e.value = l->value + 1;
-        name_objects(w, l, &job);
-        if (slot->whole.batch) /* pieces are of other shapes, but all of one precision */
-            job.op.attention.precision = td_lane_precision(l->session, &slot->whole, &job.op.attention);
+        name_objects(w, l, slot, &job);
         if (w->fault && !--w->fault)
             td_lane_misplace(l->session);
         here = l->on_cpu && slot->brief && !l->count;
-        if (slot->commits)
-            job.operation = TD_OPERATION_COMMIT;
         if (!l->foreign && !here)
             job.signal = (tandem_point){l->ends, e.value};
         status = submit_for(w, l, slot, &job, here ? &report : NULL, &e.ticket);
@@ -777,8 +792,8 @@ static void answer(worker *w, td_task *t, int *fd)
             keep_text(session, t->text, sizeof t->text);
             break;
         }
-        t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] *
-                                              (t->view.dtype == TANDEM_DTYPE_F32 ? 4 : 2);
+        t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] /
+                                              td_dtype_of(t->view.dtype).elements * td_dtype_of(t->view.dtype).bytes;
         break;
     case TD_TASK_INFO:
         t->info.struct_bytes = sizeof t->info;

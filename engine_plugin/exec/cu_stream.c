@@ -622,7 +622,7 @@ static bool overlap(td_cuda_span a, td_cuda_span b)
 
 static bool overlap_any(td_cuda_span a, const td_cuda_span *list)
 {
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TD_MAX_VIEWS; i++)
         if (overlap(a, list[i]))
             return true;
     return false;
@@ -635,7 +635,7 @@ static void trace_range(td_cuda_trace *trace, const td_range *range, const uint6
 
     if (range->base != TD_BASE_VIEW || range->begin_bytes >= range->end_bytes)
         return;
-    if (range->view >= TD_VIEW_COUNT) {
+    if (range->view >= TD_MAX_VIEWS) {
         trace->everything = true;
         return;
     }
@@ -697,7 +697,7 @@ static conflicts find_conflicts(td_cuda_stream *stream, const td_stream_submit *
                 (all || overlap_any(device, trace->out) || overlap_any(host, trace->out_host)))
                 found.copies_after_copies = m;
         }
-        for (int i = 0; !reads && i < TD_VIEW_COUNT; i++)
+        for (int i = 0; !reads && i < TD_MAX_VIEWS; i++)
             reads = overlap_any(mine->views[i], trace->out);
         if (!found.records_after_copies && reads)
             found.records_after_copies = m;

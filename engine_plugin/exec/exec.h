@@ -11,7 +11,6 @@
 #include "interop/cu/cu.h"
 #include "interop/os/thread_pool.h"
 #include "interop/vk/vk.h"
-#include "kernels/attention/attention.h"
 #include "kernels/params.h"
 #include "kernels/target.h"
 
@@ -89,11 +88,11 @@ typedef struct td_stream_copy {
 
 typedef struct td_stream_submit {
     const td_plan *plan;
-    const uint64_t *views; /* device addresses, TD_VIEW_* order */
+    const uint64_t *views; /* device addresses, as many as the plan names */
     uint64_t scratch;      /* device address, 256-byte aligned */
     const td_stream_point *wait, *signal; /* or NULL */
     const td_stream_copy *copies_in, *copies_out;
-    uint32_t copy_in_count, copy_out_count; /* at most TD_VIEW_COUNT each */
+    uint32_t copy_in_count, copy_out_count; /* at most TD_MAX_VIEWS each */
     uint32_t slot;     /* which frame in flight, below TD_STREAM_PENDING: what is kept from frame to frame hangs there */
     const char *label; /* of the NVTX range or debug label; a literal */
     /* Inline: two timestamps, where the first record begins and where the last one ends, for a caller that resets them

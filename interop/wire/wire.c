@@ -3,12 +3,10 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_ROWS = 1 << 30 };
 
 /* What td_wire_check() is at. The checks below are true, or write why not. */
 typedef struct check {
@@ -109,40 +107,9 @@ static bool point(const check *c, const char *timeline, const char *value, const
     return at->timeline ? id(c, timeline, at->timeline, TD_WIRE_KIND_TIMELINE) : number(c, value, at->value, 0, 0);
 }
 
-static bool is_codes(uint32_t dtype)
+static bool view_words(const check *c, const char *name, const tandem_view *view)
 {
-    return dtype == TANDEM_DTYPE_CODES_INT8 || dtype == TANDEM_DTYPE_CODES_E4M3;
-}
-
-static uint32_t element_bytes(uint32_t dtype)
-{
-    return is_codes(dtype) ? 1 : dtype == TANDEM_DTYPE_F32 ? 4 : 2;
-}
-
-bool td_wire_view_end(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t channels,
-                      uint64_t *end_bytes)
-{
-    const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-    const uint32_t counts[3] = {batch, heads, rows};
-    unsigned __int128 end = channels; /* in elements: three products below 2^95 do not leave 128 bits */
-
-    for (int i = 0; i < 3; i++) {
-        if (strides[i] < 0)
-            return false;
-        end += (unsigned __int128)(counts[i] ? counts[i] - 1 : 0) * (uint64_t)strides[i];
-    }
-    end *= element_bytes(view->dtype);
-    if (is_codes(view->dtype)) /* with their scales; they must lie dense, which whoever plans the job checks */
-        end = tandem_codes_bytes(view->dtype, batch, heads, rows, channels, NULL);
-    end += view->offset_bytes;
-    if (end > INT64_MAX)
-        return false;
-    *end_bytes = (uint64_t)end;
-    return true;
-}
-
-static bool view_words(const check *c, const char *name, const tandem_view *view, uint32_t last_dtype)
-{
+    const td_dtype of = td_dtype_of(view->dtype);
     const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
     static const char *const names[3] = {"stride_batch", "stride_head", "stride_row"};
     char field[48];
@@ -151,15 +118,14 @@ static bool view_words(const check *c, const char *name, const tandem_view *view
     if (!id(c, field, view->mem, TD_WIRE_KIND_MEM))
         return false;
     snprintf(field, sizeof field, "%s.dtype", name);
-    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, last_dtype))
+    if (!number(c, field, view->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_Q6_K))
         return false;
     snprintf(field, sizeof field, "%s.reserved", name);
     if (!number(c, field, view->reserved, 0, 0))
         return false;
     snprintf(field, sizeof field, "%s.offset_bytes", name);
-    if (view->offset_bytes % element_bytes(view->dtype))
-        return refuse(c, field, "is %" PRIu64 ", must be a multiple of the element's %u bytes", view->offset_bytes,
-                      element_bytes(view->dtype));
+    if (view->offset_bytes % of.alignment)
+        return refuse(c, field, "is %" PRIu64 ", must be a multiple of %u", view->offset_bytes, of.alignment);
     for (int i = 0; i < 3; i++) {
         snprintf(field, sizeof field, "%s.%s", name, names[i]);
         if (strides[i] < 0)
@@ -168,14 +134,13 @@ static bool view_words(const check *c, const char *name, const tandem_view *view
     return true;
 }
 
-static bool view(const check *c, const char *name, const tandem_view *v, uint32_t last_dtype, uint32_t batch,
-                 uint32_t heads, uint32_t rows, uint32_t channels)
+static bool view(const check *c, const char *name, const tandem_view *v, const uint32_t shape[4])
 {
     uint64_t end = UINT64_MAX;
 
-    if (!view_words(c, name, v, last_dtype))
+    if (!view_words(c, name, v))
         return false;
-    if (td_wire_view_end(v, batch, heads, rows, channels, &end) && end <= c->rules->mem_bytes)
+    if (td_view_end_bytes(v, shape, &end) && end <= c->rules->mem_bytes)
         return true;
     return refuse(c, name,
                   "with offset_bytes %" PRIu64 " and strides %" PRId64 ", %" PRId64 ", %" PRId64
@@ -315,14 +280,16 @@ static bool check_model_tensor(const check *c, const void *bytes)
 static bool check_tensor(const check *c, const void *bytes)
 {
     const td_wire_tensor *m = bytes;
+    uint32_t shape[4];
     uint64_t end;
 
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         if (!number(c, "shape", m->shape[i], 1, INT32_MAX))
             return false;
-    return view_words(c, "view", &m->view, TANDEM_DTYPE_F32) &&
-           (td_wire_view_end(&m->view, (uint32_t)m->shape[0], (uint32_t)m->shape[1], (uint32_t)m->shape[2],
-                             (uint32_t)m->shape[3], &end) ||
+        shape[i] = (uint32_t)m->shape[i];
+    }
+    return view_words(c, "view", &m->view) &&
+           (td_view_end_bytes(&m->view, shape, &end) ||
             refuse(c, "view", "with offset_bytes %" PRIu64 " ends beyond 2^63 bytes", m->view.offset_bytes));
 }
 
@@ -388,43 +355,44 @@ static bool check_bye(const check *c, const void *bytes)
            number(c, "reserved", m->reserved, 0, 0);
 }
 
-static bool check_attention(const check *c, const tandem_attention *op)
+/* Its views: that each can be one of the connection's mems. What else its numbers have to be is not the wire's to know: the
+ * daemon checks it, and such a job fails. */
+static bool check_operands(const check *c, const td_operation_layout *layout, const tandem_operands *op)
 {
-    if (!number(c, "batch", op->batch, 1, MAX_ROWS) || !number(c, "heads", op->heads, 1, MAX_ROWS) ||
-        !number(c, "kv_heads", op->kv_heads, 1, op->heads) || !number(c, "q_len", op->q_len, 1, MAX_ROWS) ||
-        !number(c, "kv_len", op->kv_len, 1, MAX_ROWS) || !number(c, "head_dim", op->head_dim, 1, TD_WIRE_MAX_DIM) ||
-        !number(c, "causal", op->causal, 0, 1) ||
-        !number(c, "precision", op->precision, TANDEM_PRECISION_AUTO, TANDEM_PRECISION_4B) ||
-        !number(c, "smooth", op->smooth, 0, 15) ||
-        !number(c, "granularity", op->granularity, TANDEM_GRANULARITY_DEFAULT, TANDEM_GRANULARITY_TENSOR) ||
-        !number(c, "reserved", op->reserved, 0, 0))
-        return false;
-    if (op->heads % op->kv_heads)
-        return refuse(c, "heads", "is %" PRIu32 ", must be a multiple of kv_heads, %" PRIu32, op->heads, op->kv_heads);
-    if ((op->smooth & TANDEM_SMOOTH_NONE) && op->smooth != TANDEM_SMOOTH_NONE)
-        return refuse(c, "smooth", "is %" PRIu32 ", must not combine NONE (1)", op->smooth);
-    if (!isfinite(op->scale))
-        return refuse(c, "scale", "is %f, must be finite", (double)op->scale);
-    if (!view(c, "q", &op->q, TANDEM_DTYPE_CODES_E4M3, op->batch, op->heads, op->q_len, op->head_dim) ||
-        !view(c, "k", &op->k, TANDEM_DTYPE_CODES_E4M3, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
-        !view(c, "v", &op->v, TANDEM_DTYPE_CODES_E4M3, op->batch, op->kv_heads, op->kv_len, op->head_dim) ||
-        !view(c, "o", &op->o, TANDEM_DTYPE_F32, op->batch, op->heads, op->q_len, op->head_dim))
-        return false;
-    if (op->lse.dtype == TANDEM_DTYPE_NONE)
-        return zeros(c, "lse", &op->lse, sizeof op->lse);
-    return number(c, "lse.dtype", op->lse.dtype, TANDEM_DTYPE_F32, TANDEM_DTYPE_F32) &&
-           view(c, "lse", &op->lse, TANDEM_DTYPE_F32, op->batch, op->heads, op->q_len, 1);
+    char field[48];
+
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        const char *name = layout->views[i].name;
+        const tandem_view *v = td_view_in(layout, op, i);
+        uint32_t shape[4];
+
+        if (!td_view_is_there(layout, op, i)) {
+            if (!zeros(c, name, v, sizeof *v))
+                return false;
+            continue;
+        }
+        layout->shape(op, i, shape);
+        for (int axis = 0; axis < 4; axis++) {
+            snprintf(field, sizeof field, "%s.shape[%d]", name, axis);
+            if (!number(c, field, shape[axis], 1, TD_MOST_DIMENSION))
+                return false;
+        }
+        if (!view(c, name, v, shape))
+            return false;
+    }
+    return zeros(c, "op", (const char *)op + layout->bytes, sizeof *op - layout->bytes);
 }
 
 static bool check_job(const check *c, const void *bytes)
 {
     const td_wire_job *m = bytes;
+    const td_operation_layout *layout = c->rules->operation ? c->rules->operation(m->job.operation) : NULL;
 
     return shares(c) && number(c, "ticket", m->ticket, c->rules->next_ticket, c->rules->next_ticket) &&
            number(c, "struct_bytes", m->job.struct_bytes, sizeof m->job, sizeof m->job) &&
-           number(c, "operation", m->job.operation, TANDEM_OPERATION_ATTENTION, TANDEM_OPERATION_ATTENTION) &&
+           (layout || refuse(c, "operation", "is %" PRIu32 ", which is none that is known here", m->job.operation)) &&
            point(c, "wait.timeline", "wait.value", &m->job.wait) &&
-           point(c, "signal.timeline", "signal.value", &m->job.signal) && check_attention(c, &m->job.op.attention);
+           point(c, "signal.timeline", "signal.value", &m->job.signal) && check_operands(c, layout, &m->job.op);
 }
 
 static bool check_submitted(const check *c, const void *bytes)
@@ -563,9 +531,9 @@ void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message)
         rules->next_ticket++;
 }
 
-td_wire_rules td_wire_rules_new(void)
+td_wire_rules td_wire_rules_new(const td_operation_layout *(*operation)(uint32_t number))
 {
-    return (td_wire_rules){.next_serial = 1, .next_ticket = 1};
+    return (td_wire_rules){.operation = operation, .next_serial = 1, .next_ticket = 1};
 }
 
 void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome)

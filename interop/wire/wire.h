@@ -9,7 +9,7 @@
 
 #include <assert.h>
 
-#include "interop/base.h"
+#include "interop/operation.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire is little-endian, and its structs are copied as they lie"
@@ -20,7 +20,6 @@ enum {
     TD_WIRE_VERSION = 1,
     TD_WIRE_MAX_FDS = 1,
     TD_WIRE_MAX_SLOTS = (1 << 24) - 1, /* of a kind of object */
-    TD_WIRE_MAX_DIM = 1024,
     TD_WIRE_MAX_FRAMES = 32,
     TD_WIRE_NAME_BYTES = 64,
     TD_WIRE_PATH_BYTES = 1024,
@@ -379,29 +378,14 @@ TD_WIRE_AT(td_wire_job, job.wait.value, 48);
 TD_WIRE_AT(td_wire_job, job.signal.timeline, 56);
 TD_WIRE_AT(td_wire_job, job.signal.value, 64);
 TD_WIRE_AT(td_wire_job, job.deadline_ns, 72);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.mem, 80);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.offset_bytes, 88);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.dtype, 96);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.reserved, 100);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.stride_batch, 104);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.stride_head, 112);
-TD_WIRE_AT(td_wire_job, job.op.attention.q.stride_row, 120);
-TD_WIRE_AT(td_wire_job, job.op.attention.k, 128);
-TD_WIRE_AT(td_wire_job, job.op.attention.v, 176);
-TD_WIRE_AT(td_wire_job, job.op.attention.o, 224);
-TD_WIRE_AT(td_wire_job, job.op.attention.lse, 272);
-TD_WIRE_AT(td_wire_job, job.op.attention.batch, 320);
-TD_WIRE_AT(td_wire_job, job.op.attention.heads, 324);
-TD_WIRE_AT(td_wire_job, job.op.attention.kv_heads, 328);
-TD_WIRE_AT(td_wire_job, job.op.attention.q_len, 332);
-TD_WIRE_AT(td_wire_job, job.op.attention.kv_len, 336);
-TD_WIRE_AT(td_wire_job, job.op.attention.head_dim, 340);
-TD_WIRE_AT(td_wire_job, job.op.attention.scale, 344);
-TD_WIRE_AT(td_wire_job, job.op.attention.causal, 348);
-TD_WIRE_AT(td_wire_job, job.op.attention.precision, 352);
-TD_WIRE_AT(td_wire_job, job.op.attention.smooth, 356);
-TD_WIRE_AT(td_wire_job, job.op.attention.granularity, 360);
-TD_WIRE_AT(td_wire_job, job.op.attention.reserved, 364);
+TD_WIRE_AT(td_wire_job, job.op, 80); /* whose operations say what lies where in it */
+TD_WIRE_SIZE(tandem_view, 48);
+TD_WIRE_AT(tandem_view, offset_bytes, 8);
+TD_WIRE_AT(tandem_view, dtype, 16);
+TD_WIRE_AT(tandem_view, reserved, 20);
+TD_WIRE_AT(tandem_view, stride_batch, 24);
+TD_WIRE_AT(tandem_view, stride_head, 32);
+TD_WIRE_AT(tandem_view, stride_row, 40);
 static_assert(sizeof(td_wire_job) <= TD_WIRE_SLOT_BYTES, "a job fits into a slot");
 
 typedef struct td_wire_submitted {
@@ -449,6 +433,7 @@ typedef enum td_wire_road { TD_WIRE_TO_DAEMON = 1, TD_WIRE_TO_CLIENT = 2, TD_WIR
  * from WELCOME on both sides; next_* rise as messages are taken, and as the client sends them: it calls td_wire_took() for
  * its own requests and jobs. */
 typedef struct td_wire_rules {
+    const td_operation_layout *(*operation)(uint32_t number); /* those that JOBs may name; NULL: there is none */
     bool ready;        /* WELCOME was sent, or has come */
     uint32_t share;    /* td_wire_share */
     uint64_t features; /* that both have */
@@ -457,7 +442,7 @@ typedef struct td_wire_rules {
     uint32_t next_serial; /* TO_DAEMON: the one request that may come; TO_CLIENT: answers are below it */
     uint64_t next_ticket; /* RING: the one job that may come; all others are below it */
 } td_wire_rules;
-td_wire_rules td_wire_rules_new(void);
+td_wire_rules td_wire_rules_new(const td_operation_layout *(*operation)(uint32_t number));
 /* What holds from this WELCOME on. The counters stay as they are. */
 void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome);
 
@@ -478,11 +463,6 @@ tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const
                             uint32_t fds, char *why, size_t why_bytes);
 /* A message that passed is counted: next_serial, next_ticket. */
 void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message);
-
-/* Where a view with these dimensions ends in its mem, in bytes from the mem's begin, computed in 128 bits; false if
- * that is beyond 2^63 - 1, or a stride is negative. */
-bool td_wire_view_end(const tandem_view *view, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t channels,
-                      uint64_t *end_bytes);
 
 /* This process's host id and boot id; all else is left. */
 void td_wire_identify(td_wire_identity *identity);

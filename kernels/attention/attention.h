@@ -5,9 +5,11 @@
 #ifndef TANDEM_KERNELS_ATTENTION_H
 #define TANDEM_KERNELS_ATTENTION_H
 
-#include "kernels/target.h"
+#include "kernels/operation.h"
 
-/* Views of an attention plan, in this order. */
+extern const td_operation td_operation_attention;
+
+/* Its views, in this order. */
 enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_COUNT };
 
 /* Where the intermediates of an attention plan lie in its scratch, for tests and for `tandem attend --codes`.
@@ -27,11 +29,15 @@ typedef struct td_attention_layout {
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes);
 
-/* The end of a plan that commits, alone: `claim`, and `commit` from views Q (as o) and K (as lse), both dense, where pieces
- * have written what o and lse, if it is wanted, are to be. The rest of op is that of the attention, which has passed the
- * check. */
-tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
-                             size_t why_bytes);
+/* td_target.position of a part of a causal head's rows: how many keys its last row attends to, one fewer each row before it;
+ * TD_NO_KEYS: even the last row attends to none. K and V are quantised over kv_len all the same: so the bits are the whole
+ * head's. */
+#define TD_NO_KEYS UINT32_MAX
+
+/* split.c: see td_operation. last_keys: td_target.position. */
+td_cost td_attention_cost(const tandem_attention *op, uint32_t last_keys);
+uint32_t td_attention_split(const tandem_attention *op, uint32_t count);
+uint32_t td_attention_part(const tandem_attention *op, uint32_t count, td_part_at *at, tandem_attention *part);
 
 /* What a plan of `op`, which has passed the check, would have as its precision: what AUTO stands for on that target. */
 uint32_t td_attention_precision(const tandem_attention *op, const td_target *target);

@@ -8,8 +8,6 @@
 #include "interop/base.h"
 #include "kernels/attention/plan.h"
 
-enum { MAX_ROWS = 1 << 30 };
-
 static uint32_t round_up(uint32_t x, uint32_t to)
 {
     return (x + to - 1) / to * to;
@@ -32,7 +30,8 @@ static tandem_status check_view(const check *at, const char *name, const tandem_
         uint32_t count;
     } axes[3] = {
         {"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
-    if (!bytes || (written && td_is_codes(view->dtype)))
+    const bool plain = view->dtype >= TANDEM_DTYPE_F16 && view->dtype <= TANDEM_DTYPE_F32;
+    if (!plain && (written || !td_dtype_is_codes(view->dtype)))
         return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
                       "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)%s", name, view->dtype,
                       written ? "" : ", or where q, k and v are codes 4 and 5");
@@ -93,7 +92,7 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
                   {"k", &op->k, TANDEM_DTYPE_CODES_INT8, op->kv_heads, op->kv_len},
                   {"v", &op->v, TANDEM_DTYPE_CODES_E4M3, op->kv_heads, op->kv_len}};
     const int64_t d_pad = td_pad_dim(op->head_dim);
-    if (!td_is_codes(op->q.dtype) && !td_is_codes(op->k.dtype) && !td_is_codes(op->v.dtype))
+    if (!td_dtype_is_codes(op->q.dtype) && !td_dtype_is_codes(op->k.dtype) && !td_dtype_is_codes(op->v.dtype))
         return TANDEM_OK;
     for (int i = 0; i < 3; i++) {
         const tandem_view *view = views[i].view;
@@ -154,9 +153,9 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].value == 0)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is 0; it must be at least 1", sizes[i].name);
-        if (sizes[i].value > MAX_ROWS)
+        if (sizes[i].value > TD_MOST_DIMENSION)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is %" PRIu32 "; it must be at most %d",
-                          sizes[i].name, sizes[i].value, MAX_ROWS);
+                          sizes[i].name, sizes[i].value, TD_MOST_DIMENSION);
     }
     if (op->heads % op->kv_heads)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,

@@ -9,6 +9,7 @@
 
 #include "interop/base.h"
 #include "kernels/attention/cpu.h"
+#include "kernels/commit.h"
 
 /* The compiler's word for the parameter blocks of today. */
 #define FITS(type) \
@@ -24,12 +25,8 @@ FITS(quantise);
 FITS(prepare);
 FITS(attention);
 FITS(attention_f16);
-FITS(claim);
-FITS(commit);
 
 
-static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
-static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
 
 
 #define ATTENTION(symbol, d)                                                                                         \
@@ -94,10 +91,10 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
 {
     const tandem_attention *op = p->op;
     const td_target *target = p->target;
-    if (!td_attention_kernels(target, &p->at.cubin, &p->sm, why, why_bytes))
+    if (!td_target_kernels(target, &p->at.cubin, &p->sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     p->at.overlaps = p->at.is_gpu && p->sm >= 90;
-    p->coded = td_is_codes(op->q.dtype);
+    p->coded = td_dtype_is_codes(op->q.dtype);
     p->precision = td_attention_precision(op, target);
     p->granularity = op->granularity;
     p->smooth = p->coded ? (uint32_t)TANDEM_SMOOTH_NONE : op->smooth;
@@ -126,7 +123,7 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
     p->qmax = is_4b ? 7 : 127;
     p->q_clip = clips ? td_int4_clip(p->granularity, op->head_dim, false) : 1;
     p->k_clip = clips ? td_int4_clip(p->granularity, op->head_dim, true) : 1;
-    p->seen_keys = target->last_keys == TD_NO_KEYS ? 0 : target->last_keys ? target->last_keys : op->kv_len;
+    p->seen_keys = target->position == TD_NO_KEYS ? 0 : target->position ? target->position : op->kv_len;
     if (p->coded && p->v_f16)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "attention.v.dtype is %" PRIu32 " (e4m3 codes); on compute capability %" PRIu32 ".%" PRIu32
@@ -185,8 +182,8 @@ static void place_operand(td_builder *at, td_operand *x, bool mean, uint32_t row
     const unsigned __int128 rows = (unsigned __int128)x->planes * x->rows_pad;
     const unsigned __int128 channels = (unsigned __int128)x->planes * x->d_pad;
     x->mean = td_build_take(at, mean, channels * 4);
-    x->codes = td_build_take(at, !td_is_codes(x->tensor.dtype), rows * row_bytes);
-    x->scale = td_build_take(at, !td_is_codes(x->tensor.dtype), (scale_by_row ? rows : channels) * 4);
+    x->codes = td_build_take(at, !td_dtype_is_codes(x->tensor.dtype), rows * row_bytes);
+    x->scale = td_build_take(at, !td_dtype_is_codes(x->tensor.dtype), (scale_by_row ? rows : channels) * 4);
 }
 
 static void place_codes(td_planning *p)
@@ -240,32 +237,15 @@ td_written td_place_output(td_planning *p)
 static void add_commit(td_planning *p)
 {
     const tandem_attention *op = p->op;
-    const td_output *out = &p->out;
-    const td_tensor o = td_tensor_of(&op->o, op->heads, op->q_len, op->head_dim);
     td_builder *at = &p->at;
-    td_record *record;
-    const td_params_claim claim = {0};
-    record = td_build_record(at, &kernel_claim, 1, &claim, sizeof claim);
-    record->block[0] = 1;
-    td_build_pointer(at, record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
-    td_build_scratch(at, record, TD_WRITE, AT(claim, verdict), out->verdict);
-    if (out->o.offset != TD_ABSENT) /* no pointer leads there, but nothing is claimed before it is computed */
-        td_build_range(at, record, TD_READ, (td_range){TD_BASE_SCRATCH, 0, out->o.offset, out->o.offset + out->o.bytes});
-
-    const td_params_commit commit = {.o = o,
+    const td_params_commit commit = {.o = td_tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
                                      .lse_stride_batch = op->lse.stride_batch,
                                      .lse_stride_head = op->lse.stride_head,
                                      .lse_stride_row = op->lse.stride_row};
-    const uint64_t planes = (uint64_t)op->batch * op->heads;
-    record = td_build_record(at, &kernel_commit, planes * ((o.rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS), &commit, sizeof commit);
-    td_build_scratch(at, record, TD_READ, AT(commit, verdict), out->verdict);
-    if (out->o.offset != TD_ABSENT) {
-        td_build_scratch(at, record, TD_READ, AT(commit, from), out->o);
-        td_build_scratch(at, record, TD_READ, AT(commit, lse_from), out->lse);
-    } else {
-        td_build_view(at, record, TD_READ, AT(commit, from), TD_VIEW_Q);
-        td_build_view(at, record, TD_READ, AT(commit, lse_from), TD_VIEW_K);
-    }
+    td_build_claim(at, p->out.verdict, p->out.o);
+    td_record *record = td_build_commit(at, p->out.verdict, (uint64_t)op->batch * op->heads, &commit);
+    td_build_scratch(at, record, TD_READ, AT(commit, from), p->out.o);
+    td_build_scratch(at, record, TD_READ, AT(commit, lse_from), p->out.lse);
     td_build_view(at, record, TD_WRITE, AT(commit, o.data), TD_VIEW_O);
     td_build_view(at, record, TD_WRITE, AT(commit, lse), TD_VIEW_LSE);
 }
@@ -285,7 +265,7 @@ void td_build_output(td_planning *p, td_record *record, size_t o, size_t lse)
 static void use_codes(td_planning *p, td_record *record, size_t codes, size_t scale, const td_operand *x)
 {
     uint64_t scales_bytes;
-    if (!td_is_codes(x->tensor.dtype)) {
+    if (!td_dtype_is_codes(x->tensor.dtype)) {
         td_build_scratch(&p->at, record, TD_READ, codes, x->codes);
         td_build_scratch(&p->at, record, TD_READ, scale, x->scale);
         return;
@@ -355,7 +335,7 @@ static launch plain_launch(const td_planning *p)
 
 static launch launch_of(const td_planning *p)
 {
-    const tandem_attention *op = p->op, *whole = p->target->whole ? p->target->whole : op;
+    const tandem_attention *op = p->op, *whole = p->target->whole ? &p->target->whole->attention : op;
     const td_target *target = p->target;
     const uint32_t d_pad = p->d_pad;
     const bool roomy = target->shared_bytes >= td_hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad), 1);
@@ -492,25 +472,4 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
     if (status == TANDEM_OK && layout)
         *layout = layout_of(&p, step_keys);
     return status;
-}
-
-tandem_status td_plan_commit(const tandem_attention *op, const td_target *target, td_plan *plan, char *why,
-                             size_t why_bytes)
-{
-    td_planning p = {.op = op, .target = target, .at = {.plan = plan, .is_gpu = target->sm != 0}};
-    td_builder *at = &p.at;
-    plan->scratch_bytes = 0;
-    plan->record_count = 0;
-    if (!td_attention_kernels(target, &at->cubin, &p.sm, why, why_bytes))
-        return TANDEM_ERROR_UNSUPPORTED;
-    p.wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
-    p.out.o = p.out.lse = (td_place){TD_ABSENT, 0};
-    p.out.verdict = td_build_take(at, true, sizeof(uint32_t));
-    at->extent_bytes[TD_VIEW_Q] = td_view_extent_bytes(&op->q, op->batch, op->heads, op->q_len, op->head_dim);
-    at->extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
-    at->extent_bytes[TD_VIEW_K] = p.wants_lse ? td_view_extent_bytes(&op->k, op->batch, op->heads, op->q_len, 1) : 0;
-    at->extent_bytes[TD_VIEW_LSE] = p.wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
-    add_commit(&p);
-    plan->precision = op->precision;
-    return end_plan(&p, why, why_bytes);
 }

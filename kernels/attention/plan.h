@@ -23,22 +23,12 @@ static inline uint32_t td_index_of_dim(uint32_t d_pad)
     return d_pad <= 128 ? d_pad / 32 - 1 : TD_D_PADS - 1;
 }
 
-static inline bool td_is_codes(uint32_t dtype)
-{
-    return dtype == TANDEM_DTYPE_CODES_INT8 || dtype == TANDEM_DTYPE_CODES_E4M3;
-}
-
 /* Whether a view may be read 16 bytes at a time. */
 static inline bool td_is_wide(const tandem_view *view)
 {
     return view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 && view->stride_head % 8 == 0 &&
            view->stride_row % 8 == 0;
 }
-
-/* --- precision.c --- */
-
-/* The kernels for a target: its cubin, if it has one, and of which compute capability they are. False: none fit. */
-bool td_attention_kernels(const td_target *target, const td_cubin **cubin, uint32_t *sm, char *why, size_t why_bytes);
 
 /* --- shape.c --- */
 
@@ -94,7 +84,7 @@ typedef struct td_operand {
     td_place partial, mean, amax, flag, codes, scale;
 } td_operand;
 
-/* Where a plan that commits puts its output first; o is TD_ABSENT where that is in the views Q and K. */
+/* Where a plan that commits puts its output first. */
 typedef struct td_output {
     td_place o, lse, verdict;
 } td_output;

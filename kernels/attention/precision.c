@@ -32,27 +32,13 @@ static uint32_t choose_precision(const tandem_attention *op, const td_target *ta
     return (td_direct_is_roomy(target, op->head_dim) ? td_choice_rule_direct : td_choice_rule_inline)(op, target->multiprocessors);
 }
 
-bool td_attention_kernels(const td_target *target, const td_cubin **cubin, uint32_t *sm, char *why, size_t why_bytes)
-{
-    uint32_t cubins = 0;
-    td_cubins(&cubins);
-    *cubin = NULL;
-    *sm = target->sm;
-    if (!target->sm || !cubins || target->twin)
-        return true;
-    *cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
-    if (*cubin)
-        *sm = (*cubin)->sm;
-    return *cubin != NULL;
-}
-
 uint32_t td_attention_precision(const tandem_attention *op, const td_target *target)
 {
     const td_cubin *cubin;
     uint32_t sm;
-    if (td_is_codes(op->q.dtype))
+    if (td_dtype_is_codes(op->q.dtype))
         return TANDEM_PRECISION_8B;
-    if (op->precision != TANDEM_PRECISION_AUTO || !td_attention_kernels(target, &cubin, &sm, NULL, 0))
+    if (op->precision != TANDEM_PRECISION_AUTO || !td_target_kernels(target, &cubin, &sm, NULL, 0))
         return op->precision;
     return choose_precision(op, target, cubin, sm);
 }

@@ -156,7 +156,7 @@ td_direct_block td_direct_block_of(const tandem_attention *op, const td_target *
         return (td_direct_block){groups < TD_F16_INLINE_GROUPS ? DIRECT_SHORT : DIRECT_INLINE, 64 * groups, 1,
                               TD_F16_INLINE_KEYS(d), 1, 128 * (groups + 1), TD_F16_INLINE_SHARED_BYTES(d)};
     }
-    const uint32_t members = split_members(target->whole ? target->whole : op, target);
+    const uint32_t members = split_members(target->whole ? &target->whole->attention : op, target);
     if (members == 1)
         return (td_direct_block){DIRECT_SPLIT, 64, TD_F16_SPLIT_TEAMS, TD_F16_SPLIT_KEYS, 1, TD_F16_SPLIT_THREADS,
                               TD_F16_SPLIT_SHARED_BYTES(d)};

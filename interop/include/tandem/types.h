@@ -42,7 +42,17 @@ typedef enum tandem_dtype {
     TANDEM_DTYPE_BF16 = 2,
     TANDEM_DTYPE_F32 = 3,
     TANDEM_DTYPE_CODES_INT8 = 4, /* q and k quantised already; see tandem_codes_bytes() */
-    TANDEM_DTYPE_CODES_E4M3 = 5  /* v, likewise */
+    TANDEM_DTYPE_CODES_E4M3 = 5, /* v, likewise */
+    TANDEM_DTYPE_I32 = 6,
+    TANDEM_DTYPE_U8 = 7,
+    TANDEM_DTYPE_I8 = 8,
+    /* Weights in blocks, as GGUF has them: of 32 elements in 34, 18 and 20 bytes, of 256 in 144 and 210. Channels and strides
+     * are multiples of a block, offset_bytes of 2. */
+    TANDEM_DTYPE_Q8_0 = 9,
+    TANDEM_DTYPE_Q4_0 = 10,
+    TANDEM_DTYPE_Q4_1 = 11,
+    TANDEM_DTYPE_Q4_K = 12,
+    TANDEM_DTYPE_Q6_K = 13
 } tandem_dtype;
 
 /* A linear block of bytes that the engine and the session share. 0 is no mem. */
@@ -172,6 +182,11 @@ static inline uint64_t tandem_codes_bytes(uint32_t dtype, uint32_t batch, uint32
 
 typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1 } tandem_operation;
 
+/* What an operation is about: its struct. */
+typedef union tandem_operands {
+    tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
+} tandem_operands;
+
 /* One unit of work. The session copies it: the caller may reuse it once tandem_submit() returns. */
 typedef struct tandem_job {
     uint32_t struct_bytes; /* sizeof(tandem_job): says which version of this struct the caller knows */
@@ -179,9 +194,7 @@ typedef struct tandem_job {
     tandem_point wait;     /* the views that are read are ready */
     tandem_point signal;   /* signalled exactly once, whatever becomes of the job */
     uint64_t deadline_ns;  /* 0: none; else nanoseconds from tandem_submit(): it ends DONE, wholly written, or STALE */
-    union {
-        tandem_attention attention;
-    } op;
+    tandem_operands op;
 } tandem_job;
 
 /* Names a job that was submitted; 0 is no job. */

@@ -2,19 +2,19 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/attention/plan_cache.h"
+#include "kernels/plan_cache.h"
 
 #include <string.h>
 
 _Static_assert(sizeof(td_plan_key) % sizeof(uint64_t) == 0, "keys are hashed by words of 64 bits");
 
-static void set_op(tandem_attention *to, const tandem_attention *op)
+static void set_op(const td_operation_layout *layout, tandem_operands *to, const tandem_operands *op)
 {
-    tandem_view *const views[] = {&to->q, &to->k, &to->v, &to->o, &to->lse};
-    *to = *op;
-    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
-        views[i]->mem = 0;
-        views[i]->offset_bytes %= 16;
+    memcpy(to, op, layout->bytes);
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        tandem_view *view = td_view_of(layout, to, i);
+        view->mem = 0;
+        view->offset_bytes %= 16;
     }
 }
 
@@ -29,15 +29,16 @@ static uint64_t hash_of(const td_plan_key *key)
     return hash;
 }
 
-tandem_status td_plan_cached(td_plan_cache *cache, const tandem_attention *op, const td_target *target,
-                             const td_plan **plan, char *why, size_t why_bytes)
+tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation, const tandem_operands *op,
+                             const td_target *target, const td_plan **plan, char *why, size_t why_bytes)
 {
     td_cached_plan *oldest = &cache->entries[0];
     td_plan_key key;
     memset(&key, 0, sizeof key);
-    set_op(&key.op, op);
+    key.number = operation->layout.number;
+    set_op(&operation->layout, &key.op, op);
     if (target->whole)
-        set_op(&key.whole, target->whole);
+        set_op(&operation->layout, &key.whole, target->whole);
     memcpy(&key.target, target, sizeof key.target);
     key.target.whole = NULL;
 
@@ -53,7 +54,7 @@ tandem_status td_plan_cached(td_plan_cache *cache, const tandem_attention *op, c
             oldest = it;
     }
     oldest->used = 0; /* until it is whole */
-    const tandem_status status = td_plan_attention(op, target, &oldest->plan, NULL, why, why_bytes);
+    const tandem_status status = operation->plan(op, target, &oldest->plan, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
     oldest->key = key;

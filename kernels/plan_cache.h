@@ -1,17 +1,18 @@
-/* Plans of attention that are kept by what they were made from: a network submits few shapes again and again, and a plan with
+/* Plans that are kept by what they were made from: a network submits few shapes again and again, and a plan with
  * AUTO takes up to 9 us to make.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TANDEM_KERNELS_ATTENTION_PLAN_CACHE_H
-#define TANDEM_KERNELS_ATTENTION_PLAN_CACHE_H
+#ifndef TANDEM_KERNELS_PLAN_CACHE_H
+#define TANDEM_KERNELS_PLAN_CACHE_H
 
-#include "kernels/attention/attention.h"
+#include "kernels/operation.h"
 
 /* All that a plan depends on. Of a view's place that is only how it is aligned: mem is 0, offset_bytes what is left of 16.
  * Compared as bytes: padding that differs makes the same plan once more, never another one. */
 typedef struct td_plan_key {
-    tandem_attention op, whole; /* whole: zeros where there is none, and NULL in the target */
+    uint64_t number; /* of the operation */
+    tandem_operands op, whole; /* whole: zeros where there is none, and NULL in the target */
     td_target target;
 } td_plan_key;
 
@@ -28,9 +29,9 @@ typedef struct td_plan_cache {
     td_cached_plan entries[TD_CACHED_PLANS];
 } td_plan_cache;
 
-/* td_plan_attention(), or the plan that it made before; that stays until the next call. Tables and images that the target
+/* The operation's plan, or the one that it made before; that stays until the next call. Tables and images that the target
  * points to must not change while the cache has plans of them. */
-tandem_status td_plan_cached(td_plan_cache *cache, const tandem_attention *op, const td_target *target,
-                             const td_plan **plan, char *why, size_t why_bytes);
+tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation, const tandem_operands *op,
+                             const td_target *target, const td_plan **plan, char *why, size_t why_bytes);
 
 #endif

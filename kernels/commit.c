@@ -1,0 +1,185 @@
+/* `claim` and `commit` in plans, and the operation `commit`. See commit.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels/commit.h"
+
+#include <inttypes.h>
+
+#include "interop/base.h"
+#include "kernels/cpu/cpu.h"
+
+enum { FROM, FROM_MORE, TO, TO_MORE, DRAFT_ALIGNMENT = 256 };
+
+static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
+static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
+
+#define AT(type, member) offsetof(td_params_##type, member)
+_Static_assert(sizeof(td_params_claim) <= TD_PARAM_BYTES && sizeof(td_params_commit) <= TD_PARAM_BYTES,
+               "they fit into a record");
+_Static_assert(sizeof(td_commit) <= sizeof(tandem_operands), "an operation's struct is one of tandem_operands");
+
+void td_build_claim(td_builder *at, td_place verdict, td_place after)
+{
+    const td_params_claim params = {0};
+    td_record *record = td_build_record(at, &kernel_claim, 1, &params, sizeof params);
+    record->block[0] = 1;
+    td_build_pointer(at, record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
+    td_build_scratch(at, record, TD_WRITE, AT(claim, verdict), verdict);
+    if (after.offset != TD_ABSENT) /* no pointer leads there, but nothing is claimed before it is computed */
+        td_build_range(at, record, TD_READ,
+                       (td_range){TD_BASE_SCRATCH, 0, after.offset, after.offset + after.bytes});
+}
+
+td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, const td_params_commit *params)
+{
+    const uint64_t chunks = (params->o.rows + TD_TILE_ROWS - 1) / TD_TILE_ROWS;
+    td_record *record = td_build_record(at, &kernel_commit, planes * chunks, params, sizeof *params);
+    td_build_scratch(at, record, TD_READ, AT(commit, verdict), verdict);
+    return record;
+}
+
+/* --- The operation --- */
+
+static td_commit commit_of(const tandem_operands *op)
+{
+    td_commit commit;
+    memcpy(&commit, op, sizeof commit);
+    return commit;
+}
+
+static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
+{
+    const td_commit commit = commit_of(op);
+    shape[0] = commit.batch;
+    shape[1] = commit.heads;
+    shape[2] = commit.rows;
+    shape[3] = view == FROM || view == TO ? commit.channels : 1;
+}
+
+static bool is_dense(const tandem_view *view, const uint32_t shape[4])
+{
+    return view->stride_row == shape[3] && view->stride_head == (int64_t)shape[3] * shape[2] &&
+           view->stride_batch == view->stride_head * shape[1];
+}
+
+static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
+{
+    const td_commit commit = commit_of(op);
+    for (int i = 0; i < TD_COMMIT_MOST; i++) {
+        const tandem_view *from = &commit.from[i], *to = &commit.to[i];
+        uint32_t of[4];
+        shape(op, (uint32_t)i, of);
+        if (i && from->dtype == TANDEM_DTYPE_NONE && to->dtype == TANDEM_DTYPE_NONE)
+            continue;
+        if (from->dtype != to->dtype || (i && from->dtype != TANDEM_DTYPE_F32) ||
+            (td_dtype_bytes(from->dtype) != 2 && td_dtype_bytes(from->dtype) != 4))
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "commit.from[%d].dtype is %" PRIu32 ", commit.to[%d].dtype %" PRIu32,
+                           i, from->dtype, i, to->dtype);
+        if (!is_dense(from, of))
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "commit.from[%d] is not dense", i);
+        if (!of[0] || !of[1] || !of[2] || !of[3])
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "commit has no elements");
+    }
+    return TANDEM_OK;
+}
+
+static tandem_status plan_commit(const tandem_operands *op, const td_target *target, td_plan *plan, char *why,
+                                 size_t why_bytes)
+{
+    const td_commit commit = commit_of(op);
+    td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
+    const bool more = commit.to[1].dtype != TANDEM_DTYPE_NONE;
+    uint32_t sm;
+    plan->scratch_bytes = 0;
+    plan->record_count = 0;
+    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    const td_place verdict = td_build_take(&at, true, sizeof(uint32_t));
+    for (uint32_t i = 0; i < td_operation_commit.layout.view_count; i++) {
+        uint32_t of[4];
+        shape(op, i, of);
+        if (td_view_is_there(&td_operation_commit.layout, op, i))
+            at.extent_bytes[i] = td_view_extent_bytes(td_view_in(&td_operation_commit.layout, op, i), of[0], of[1], of[2], of[3]);
+    }
+    td_build_claim(&at, verdict, (td_place){TD_ABSENT, 0});
+    const td_params_commit params = {.o = {.stride_batch = commit.to[0].stride_batch,
+                                           .stride_head = commit.to[0].stride_head,
+                                           .stride_row = commit.to[0].stride_row,
+                                           .dtype = commit.to[0].dtype,
+                                           .heads = commit.heads,
+                                           .rows = commit.rows,
+                                           .dim = commit.channels},
+                                     .lse_stride_batch = commit.to[1].stride_batch,
+                                     .lse_stride_head = commit.to[1].stride_head,
+                                     .lse_stride_row = commit.to[1].stride_row};
+    td_record *record = td_build_commit(&at, verdict, (uint64_t)commit.batch * commit.heads, &params);
+    td_build_view(&at, record, TD_READ, AT(commit, from), FROM);
+    td_build_view(&at, record, TD_WRITE, AT(commit, o.data), TO);
+    if (more) {
+        td_build_view(&at, record, TD_READ, AT(commit, lse_from), FROM_MORE);
+        td_build_view(&at, record, TD_WRITE, AT(commit, lse), TO_MORE);
+    }
+    plan->precision = commit.precision;
+    return td_build_end(&at, why, why_bytes);
+}
+
+static td_cost cost(const tandem_operands *op, uint32_t position)
+{
+    (void)op, (void)position;
+    return (td_cost){0, 0}; /* it is charged to nobody */
+}
+
+const td_operation td_operation_commit = {
+    .layout = {.name = "commit",
+               .number = TD_OPERATION_COMMIT,
+               .bytes = sizeof(td_commit),
+               .version = 1,
+               .view_count = 4,
+               .views = {[FROM] = {"from[0]", offsetof(td_commit, from[0]), false, false},
+                         [FROM_MORE] = {"from[1]", offsetof(td_commit, from[1]), false, true},
+                         [TO] = {"to[0]", offsetof(td_commit, to[0]), true, false},
+                         [TO_MORE] = {"to[1]", offsetof(td_commit, to[1]), true, true}},
+               .shape = shape},
+    .precision_at = offsetof(td_commit, precision),
+    .internal = true,
+    .claims = true,
+    .labels = {"tandem commit", "tandem commit", "tandem commit", "tandem commit"},
+    .check = check,
+    .plan = plan_commit,
+    .cost = cost,
+};
+
+/* --- Drafts --- */
+
+uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *out)
+{
+    const td_operation_layout *layout = &operation->layout;
+    td_commit commit = {.precision = td_operation_precision(operation, op)};
+    uint64_t end = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        tandem_view *view = td_view_of(layout, op, i), draft;
+        uint32_t of[4];
+        if (!layout->views[i].written || !td_view_is_there(layout, op, i))
+            continue;
+        layout->shape(op, i, of);
+        if (count == TD_COMMIT_MOST || (count && (of[3] != 1 || view->dtype != TANDEM_DTYPE_F32 || of[0] != commit.batch ||
+                                                  of[1] != commit.heads || of[2] != commit.rows)))
+            return 0;
+        draft = tandem_view_dense(mem, end, view->dtype, of[1], of[2], of[3]);
+        end = td_align_up(end + td_view_extent_bytes(&draft, of[0], of[1], of[2], of[3]), DRAFT_ALIGNMENT);
+        if (!count) {
+            commit.batch = of[0];
+            commit.heads = of[1];
+            commit.rows = of[2];
+            commit.channels = of[3];
+        }
+        commit.from[count] = draft;
+        commit.to[count++] = *view;
+        *view = draft;
+    }
+    memset(out, 0, sizeof *out);
+    memcpy(out, &commit, sizeof commit);
+    return end;
+}

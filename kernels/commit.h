@@ -1,0 +1,38 @@
+/* `commit`: what parts of an operation have written to a draft becomes its output, wholly or not at all.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A job with a deadline is written wholly or not at all. Where a daemon cuts it, its parts write a draft; when all have ended
+ * one job of this operation claims the output (td_control in params.h) and copies the draft there. A plan that commits by
+ * itself (td_target.commit) ends in the same records.
+ */
+#ifndef TANDEM_KERNELS_COMMIT_H
+#define TANDEM_KERNELS_COMMIT_H
+
+#include "kernels/builder.h"
+#include "kernels/operation.h"
+#include "kernels/params.h"
+
+enum { TD_OPERATION_COMMIT = 0x100, TD_COMMIT_MOST = 2 };
+
+/* The views of `commit`: `from` is dense, `to` has the same dtype and shape. Of the first 16 or 32 bits an element. The second,
+ * which is not there where its dtype is NONE, is float32, one channel, and else of the first one's shape. */
+typedef struct td_commit {
+    tandem_view from[TD_COMMIT_MOST], to[TD_COMMIT_MOST];
+    uint32_t batch, heads, rows, channels;
+    uint32_t precision; /* of the plans that have written the draft */
+} td_commit;
+
+extern const td_operation td_operation_commit;
+
+/* Where an operation's output lies in a draft: `op` becomes the one that writes there, its mem `mem` from its first byte on,
+ * and *commit the one that takes it to where op wanted it. Returns the draft's bytes; 0: an operation of that kind cannot be
+ * committed so. */
+uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *commit);
+
+/* The last two records of a plan that commits: `claim`, for which `after` (TD_ABSENT: nothing) must be written, and `commit`,
+ * which the verdict is for. Pointers of the latter to what it copies are the caller's to set. */
+void td_build_claim(td_builder *at, td_place verdict, td_place after);
+td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, const td_params_commit *params);
+
+#endif

@@ -1,0 +1,39 @@
+/* All operations. See operation.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels/operation.h"
+
+#include <inttypes.h>
+
+#include "kernels/attention/attention.h"
+#include "kernels/commit.h"
+
+static const td_operation *const operations[] = {&td_operation_attention, &td_operation_commit};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+const td_operation *td_operation_find(uint32_t number)
+{
+    for (int i = 0; i < OPERATIONS; i++)
+        if (operations[i]->layout.number == number)
+            return operations[i];
+    return NULL;
+}
+
+const td_operation_layout *td_operation_of_clients(uint32_t number)
+{
+    const td_operation *operation = td_operation_find(number);
+    return operation && !operation->internal ? &operation->layout : NULL;
+}
+
+void td_operation_names(char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (int i = 0; i < OPERATIONS; i++) {
+        if (operations[i]->internal)
+            continue;
+        td_text(text + used, bytes - used, "%s%" PRIu32 " (%s)", used ? ", " : "", operations[i]->layout.number,
+                operations[i]->layout.name);
+        used = strlen(text);
+    }
+}
