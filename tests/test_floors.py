@@ -1,4 +1,5 @@
-"""Reads every #include and fails where an arrow of the tower points upward, or between two rooms of one floor.
+"""Reads every #include and fails where an arrow of the tower points upward, or between two rooms of one floor; and where
+what is to know no operation by name does.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -8,13 +9,14 @@ import sys
 import tempfile
 
 # Room -> the rooms that it may see besides itself. The first pattern that matches a path decides its room.
-GROUND = {"types", "base", "os"}
+GROUND = {"types", "base", "os", "operation"}
 SHARING = GROUND | {"vk", "cu", "wire"}
 MATH = GROUND | {"math", "cpu", "cuda", "attention"}
 PUBLIC = {"types", "public"}
 ROOMS = [
     ("interop/include/", "types", set()),
     ("interop/base", "base", {"types"}),
+    ("interop/operation", "operation", {"types", "base"}),
     ("interop/os/", "os", {"types", "base"}),
     ("interop/vk/", "vk", GROUND | {"shaders"}),
     ("interop/cu/", "cu", GROUND),
@@ -44,6 +46,11 @@ OUTSIDE = [
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
 SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl"}
+# What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none.
+NAMELESS = ("interop/", "engine_plugin/")
+BUT = ("interop/include/", "engine_plugin/include/")
+NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
+                   r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -82,7 +89,11 @@ def check(root):
                 wrong.append(f"{here}: is in no room")
                 continue
             files += 1
-            for quote, name in INCLUDE.findall(source.read_text(errors="replace")):
+            text = source.read_text(errors="replace")
+            if here.startswith(NAMELESS) and not here.startswith(BUT):
+                for number, line in enumerate(text.split("\n"), 1):
+                    wrong += [f"{here}:{number}: names {name}, which is an operation's own" for name in NAMES.findall(line)]
+            for quote, name in INCLUDE.findall(text):
                 there = resolve(root, source, quote, name)
                 if there is None:
                     for pattern, rooms in OUTSIDE:
@@ -143,6 +154,10 @@ def prove_that_it_can_fail():
         ("engine_plugin/client/client.h", '#include "demo/demo.h"'),
         ("engine_plugin/client/client.h", '#include "demo/gone.h"'),
         ("kernels/plan.h", "#include <tandem/gone.h>"),
+        ("engine_plugin/client/client.h", "int f(struct op *op) { return op->q; }"),
+        ("engine_plugin/exec/exec.h", 'static const char *const name = "lse";'),
+        ("engine_plugin/daemon/daemon.h", "int cost(const tandem_attention *op);"),
+        ("interop/vk/vk.h", "enum { FIRST = TD_VIEW_Q };"),
     ]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
