@@ -50,7 +50,7 @@ bool tool_find(tool_file *file, const char *name, tool_input *out, char *why, si
     const char *wrong = NULL;
     if (!tensor)
         wrong = "is missing";
-    else if (tensor->dtype == TANDEM_DTYPE_NONE)
+    else if (tensor->dtype < TANDEM_DTYPE_F16 || tensor->dtype > TANDEM_DTYPE_F32)
         wrong = "must be F16, BF16 or F32";
     else if (tensor->dimensions != 4)
         wrong = "must have 4 dimensions [batch, heads, rows, head_dim]";

@@ -76,7 +76,8 @@ static void test_round_trip(void **state)
     };
     enum { COUNT = sizeof items / sizeof *items };
     const size_t element[COUNT] = {4, 2, 2, 4, 1, 8, 4, 1, 4};
-    const uint32_t dtype[COUNT] = {TANDEM_DTYPE_F32, TANDEM_DTYPE_F16, TANDEM_DTYPE_BF16};
+    const uint32_t dtype[COUNT] = {TANDEM_DTYPE_F32, TANDEM_DTYPE_F16,  TANDEM_DTYPE_BF16, TANDEM_DTYPE_I32, TANDEM_DTYPE_U8,
+                                   TANDEM_DTYPE_NONE, TANDEM_DTYPE_F32, TANDEM_DTYPE_I8,   TANDEM_DTYPE_F32};
     char path[] = "/tmp/tandem-safetensors-XXXXXX", why[300] = "";
     td_safetensors file;
     int fd = mkstemp(path), before;
@@ -97,8 +98,7 @@ static void test_round_trip(void **state)
 
         assert_non_null(t);
         assert_string_equal(t->dtype_name, items[i].dtype);
-        assert_int_equal(t->dtype,
-                         i < 3 || i == 6 || i == 8 ? (i < 3 ? dtype[i] : TANDEM_DTYPE_F32) : TANDEM_DTYPE_NONE);
+        assert_int_equal(t->dtype, dtype[i]);
         assert_int_equal(t->dimensions, items[i].dimensions);
         for (uint32_t d = 0; d < t->dimensions; d++) {
             assert_int_equal(t->shape[d], items[i].shape[d]);

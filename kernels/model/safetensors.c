@@ -22,8 +22,8 @@ static const struct {
 } dtypes[] = {
     {"F16", 2, TANDEM_DTYPE_F16},   {"BF16", 2, TANDEM_DTYPE_BF16},    {"F32", 4, TANDEM_DTYPE_F32},
     {"F64", 8, TANDEM_DTYPE_NONE},  {"F8_E4M3", 1, TANDEM_DTYPE_NONE}, {"F8_E5M2", 1, TANDEM_DTYPE_NONE},
-    {"BOOL", 1, TANDEM_DTYPE_NONE}, {"I8", 1, TANDEM_DTYPE_NONE},      {"U8", 1, TANDEM_DTYPE_NONE},
-    {"I16", 2, TANDEM_DTYPE_NONE},  {"U16", 2, TANDEM_DTYPE_NONE},     {"I32", 4, TANDEM_DTYPE_NONE},
+    {"BOOL", 1, TANDEM_DTYPE_NONE}, {"I8", 1, TANDEM_DTYPE_I8},        {"U8", 1, TANDEM_DTYPE_U8},
+    {"I16", 2, TANDEM_DTYPE_NONE},  {"U16", 2, TANDEM_DTYPE_NONE},     {"I32", 4, TANDEM_DTYPE_I32},
     {"U32", 4, TANDEM_DTYPE_NONE},  {"I64", 8, TANDEM_DTYPE_NONE},     {"U64", 8, TANDEM_DTYPE_NONE},
 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
