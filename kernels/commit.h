@@ -21,6 +21,7 @@ typedef struct td_commit {
     tandem_view from[TD_COMMIT_MOST], to[TD_COMMIT_MOST];
     uint32_t batch, heads, rows, channels;
     uint32_t precision; /* of the plans that have written the draft */
+    uint32_t reserved;  /* 0 */
 } td_commit;
 
 extern const td_operation td_operation_commit;

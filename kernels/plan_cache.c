@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(td_plan_key) % sizeof(uint64_t) == 0, "keys are hashed by words of 64 bits");
+_Static_assert(sizeof(td_target) % sizeof(uint64_t) == 0, "keys are hashed by words of 64 bits, as operations' structs are");
 
 static void set_op(const td_operation_layout *layout, tandem_operands *to, const tandem_operands *op)
 {
@@ -18,15 +18,22 @@ static void set_op(const td_operation_layout *layout, tandem_operands *to, const
     }
 }
 
-static uint64_t hash_of(const td_plan_key *key)
+static uint64_t hash_of(uint64_t hash, const void *bytes, size_t count)
 {
-    uint64_t word, hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < sizeof *key; i += sizeof word) {
-        memcpy(&word, (const unsigned char *)key + i, sizeof word);
+    uint64_t word;
+    for (size_t i = 0; i < count; i += sizeof word) {
+        memcpy(&word, (const unsigned char *)bytes + i, sizeof word);
         hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
         hash ^= hash >> 32;
     }
     return hash;
+}
+
+/* Of the operation's structs only `bytes` are used. */
+static bool same(const td_plan_key *a, const td_plan_key *b, size_t bytes)
+{
+    return a->number == b->number && memcmp(&a->target, &b->target, sizeof a->target) == 0 &&
+           memcmp(&a->op, &b->op, bytes) == 0 && memcmp(&a->whole, &b->whole, bytes) == 0;
 }
 
 tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation, const tandem_operands *op,
@@ -34,18 +41,24 @@ tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation
 {
     td_cached_plan *oldest = &cache->entries[0];
     td_plan_key key;
-    memset(&key, 0, sizeof key);
+    memset(&key.target, 0, sizeof key.target);
     key.number = operation->layout.number;
     set_op(&operation->layout, &key.op, op);
     if (target->whole)
         set_op(&operation->layout, &key.whole, target->whole);
+    else
+        memset(&key.whole, 0, operation->layout.bytes);
     memcpy(&key.target, target, sizeof key.target);
     key.target.whole = NULL;
 
-    const uint64_t hash = hash_of(&key);
+    const size_t bytes = operation->layout.bytes;
+    uint64_t hash = hash_of(0xcbf29ce484222325u, &key.number, sizeof key.number);
+    hash = hash_of(hash_of(hash, &key.op, bytes), &key.target, sizeof key.target);
+    if (target->whole)
+        hash = hash_of(hash, &key.whole, bytes);
     for (uint32_t i = 0; i < TD_CACHED_PLANS; i++) {
         td_cached_plan *it = &cache->entries[i];
-        if (it->used && it->hash == hash && memcmp(&it->key, &key, sizeof key) == 0) {
+        if (it->used && it->hash == hash && same(&it->key, &key, bytes)) {
             it->used = ++cache->count;
             *plan = &it->plan;
             return TANDEM_OK;

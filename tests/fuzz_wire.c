@@ -137,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #ifndef TANDEM_LIBFUZZER
 static bool make_corpus(const char *folder)
 {
-    static uint8_t bytes[4096];
+    static uint8_t bytes[8192];
     char name[64];
     bool ok = true;
 

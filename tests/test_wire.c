@@ -276,11 +276,12 @@ static const refusal refusals[] = {
     {TD_WIRE_MODEL_TENSOR, 16, 8, 0, "MODEL_TENSOR.model", "0x0"},
     {TD_WIRE_MODEL_TENSOR, 24, 1, '\n', "MODEL_TENSOR.name", "0x0a"},
     {TD_WIRE_STATS, 20, 4, 1, "STATS.reserved", "1"},
-    {TD_WIRE_JOB, 0, 4, 512, "JOB.header.bytes", "512"},
+    {TD_WIRE_JOB, 0, 4, 2048, "JOB.header.bytes", "2048"},
     {TD_WIRE_JOB, 8, 4, 1, "JOB.header.serial", "1"},
     {TD_WIRE_JOB, 16, 8, WIRE_TICKET + 1, "JOB.ticket", "10"},
     {TD_WIRE_JOB, 16, 8, WIRE_TICKET - 1, "JOB.ticket", "8"},
-    {TD_WIRE_JOB, 32, 4, 335, "JOB.struct_bytes", "335"},
+    {TD_WIRE_JOB, 32, 4, 1071, "JOB.struct_bytes", "1071"},
+    {TD_WIRE_JOB, 368, 1, 1, "JOB.op", "must be 0"},
     {TD_WIRE_JOB, 36, 4, 0, "JOB.operation", "0"},
     {TD_WIRE_JOB, 36, 4, 2, "JOB.operation", "2"},
     {TD_WIRE_JOB, 40, 8, 0, "JOB.wait.value", "41"},
@@ -723,7 +724,7 @@ static void test_identity(void **state)
                      TANDEM_ERROR_UNSUPPORTED);
     sizes.slot_bytes = 256;
     assert_int_equal(td_wire_match(&mine, &mine, &sizes, TD_WIRE_SHARE_NONE, why, why_bytes), TANDEM_ERROR_UNSUPPORTED);
-    assert_string_equal(why, "slot_bytes is 512 here and 256 there");
+    assert_string_equal(why, "slot_bytes is 2048 here and 256 there");
 }
 
 /* ---- the socket ---- */
@@ -1469,7 +1470,7 @@ static void test_ring(void **state)
                 assert_memory_equal(&m, &job, sizeof job.job);
             }
         }
-        m = wire_sample(TD_WIRE_MODEL_LOAD);
+        m = wire_sample(TD_WIRE_STATS_REPLY);
         assert_int_equal(td_ring_put(&client, &m, why, why_bytes), TANDEM_ERROR_ARG);
         close_rings(&daemon, &client);
     }

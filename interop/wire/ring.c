@@ -240,18 +240,21 @@ tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message 
 {
     _Atomic uint64_t *slot = ring->area->slots[ring->own % TD_WIRE_SLOTS];
     uint64_t words[TD_WIRE_SLOT_BYTES / 8];
-    uint32_t count;
+    uint32_t count, bytes;
     tandem_status status = td_ring_count(ring, &count, why, why_bytes);
 
     if (status != TANDEM_OK)
         return status;
     if (!count)
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
-    for (uint32_t i = 0; i < TD_WIRE_SLOT_BYTES / 8; i++)
+    words[0] = atomic_load_explicit(&slot[0], memory_order_relaxed);
+    bytes = (uint32_t)words[0]; /* which a message begins with; one that is longer than a slot is refused below */
+    bytes = bytes < sizeof(td_wire_header) ? sizeof(td_wire_header) : bytes > sizeof words ? sizeof words : bytes;
+    for (uint32_t i = 1; i < (bytes + 7) / 8; i++)
         words[i] = atomic_load_explicit(&slot[i], memory_order_relaxed);
     atomic_store_explicit(&ring->area->head, ++ring->own, memory_order_release);
-    memcpy(message, words, sizeof words);
-    status = td_wire_check(rules, TD_WIRE_RING, message, sizeof words, 0, why, why_bytes);
+    memcpy(message, words, (bytes + 7) / 8 * 8);
+    status = td_wire_check(rules, TD_WIRE_RING, message, bytes, 0, why, why_bytes);
     if (status == TANDEM_OK)
         td_wire_took(rules, TD_WIRE_RING, message);
     return status;

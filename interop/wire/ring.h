@@ -78,12 +78,12 @@ typedef struct td_area {
     } reports[TD_WIRE_REPORTS];
 } td_area;
 TD_WIRE_SIZE(td_area, TD_WIRE_AREA_BYTES);
-TD_WIRE_SIZE(td_area, 45056);
+TD_WIRE_SIZE(td_area, 143360);
 TD_WIRE_AT(td_area, to_daemon, 8);
 TD_WIRE_AT(td_area, head, 64);
 TD_WIRE_AT(td_area, to_client, 72);
 TD_WIRE_AT(td_area, slots, 4096);
-TD_WIRE_AT(td_area, reports, 36864);
+TD_WIRE_AT(td_area, reports, 135168);
 
 /* One side of an area: `own` is the daemon's head, or the client's tail. */
 typedef struct td_ring {

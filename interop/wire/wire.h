@@ -27,7 +27,7 @@ enum {
     TD_WIRE_TEXT_BYTES = 400,
     TD_WIRE_ROWS = 16,
     TD_WIRE_PAGE_BYTES = 4096, /* slabs begin on whole pages; the size of a futex page */
-    TD_WIRE_SLOT_BYTES = 512,
+    TD_WIRE_SLOT_BYTES = 2048,
     TD_WIRE_SLOTS = 64,
     TD_WIRE_REPORT_BYTES = 32,
     TD_WIRE_REPORTS = 256,
@@ -368,7 +368,7 @@ typedef struct td_wire_job {
     uint64_t ticket, submit_ns;
     tandem_job job;
 } td_wire_job;
-TD_WIRE_SIZE(td_wire_job, 368);
+TD_WIRE_SIZE(td_wire_job, 1104);
 TD_WIRE_AT(td_wire_job, ticket, 16);
 TD_WIRE_AT(td_wire_job, submit_ns, 24);
 TD_WIRE_AT(td_wire_job, job.struct_bytes, 32);

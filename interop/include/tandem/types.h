@@ -182,9 +182,10 @@ static inline uint64_t tandem_codes_bytes(uint32_t dtype, uint32_t batch, uint32
 
 typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1 } tandem_operation;
 
-/* What an operation is about: its struct. */
+/* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
 typedef union tandem_operands {
     tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
+    uint64_t reserved[128];
 } tandem_operands;
 
 /* One unit of work. The session copies it: the caller may reuse it once tandem_submit() returns. */
