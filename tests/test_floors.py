@@ -11,7 +11,10 @@ import tempfile
 # Room -> the rooms that it may see besides itself. The first pattern that matches a path decides its room.
 GROUND = {"types", "base", "os", "operation"}
 SHARING = GROUND | {"vk", "cu", "wire"}
-MATH = GROUND | {"math", "cpu", "cuda", "attention"}
+# A family of kernels is a folder; families do not know each other.
+FAMILIES = {folder.name for folder in pathlib.Path(__file__).resolve().parent.parent.glob("kernels/*") if folder.is_dir()}
+FAMILIES -= {"cpu", "cuda", "model"}
+MATH = GROUND | {"math", "cpu", "cuda"} | FAMILIES
 PUBLIC = {"types", "public"}
 ROOMS = [
     ("interop/include/", "types", set()),
@@ -22,9 +25,9 @@ ROOMS = [
     ("interop/cu/", "cu", GROUND),
     ("interop/wire/", "wire", GROUND),
     ("kernels/cpu/", "cpu", GROUND | {"math"}),
-    ("kernels/cuda/", "cuda", GROUND | {"math", "attention"}),
-    ("kernels/attention/", "attention", MATH),
+    ("kernels/cuda/", "cuda", GROUND | {"math"} | FAMILIES),
     ("kernels/model/", "model", MATH),
+    *((f"kernels/{family}/", family, (MATH - FAMILIES) | {family}) for family in sorted(FAMILIES)),
     ("kernels/", "math", MATH),
     ("engine_plugin/include/", "public", PUBLIC),
     ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
@@ -120,6 +123,7 @@ def prove_that_it_can_fail():
         "kernels/plan.h": "",
         "kernels/cpu/cpu.h": '#include "kernels/plan.h"\n#include "interop/os/threads.h"\n',
         "kernels/attention/op.h": '#include "kernels/cpu/cpu.h"\n',
+        "kernels/linear/op.h": "",
         "kernels/cuda/x.cuh": '#include "kernels/plan.h"\n#include <cuda_fp16.h>\n',
         "kernels/model/lm.h": '#include "kernels/plan.h"\n',
         "engine_plugin/include/tandem/tandem.h": '#include "tandem/types.h"\n',
@@ -145,6 +149,7 @@ def prove_that_it_can_fail():
         ("kernels/cpu/cpu.h", '#include "kernels/attention/op.h"'),
         ("kernels/attention/op.h", '#include "kernels/model/lm.h"'),
         ("kernels/attention/op.h", "#include <jansson.h>"),
+        ("kernels/attention/op.h", '#include "kernels/linear/op.h"'),
         ("kernels/model/lm.h", '#include "engine_plugin/exec/exec.h"'),
         ("engine_plugin/include/tandem/tandem.h", '#include "interop/base.h"'),
         ("engine_plugin/include/tandem/tandem.h", "#include <vulkan/vulkan_core.h>"),
