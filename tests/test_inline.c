@@ -42,9 +42,31 @@ const td_cubin *__wrap_td_cubins(uint32_t *count);
 tandem_status __real_td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *text, size_t bytes);
 tandem_status __wrap_td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *text, size_t bytes);
 
+/* The kernels that were built, all images on demand but those that a stream cannot be without. */
+static const td_cubin *cubins_on_demand(uint32_t *count)
+{
+    enum { MOST_CUBINS = 16, MOST_IMAGES = 16 };
+    static td_image images[MOST_CUBINS][MOST_IMAGES];
+    static td_cubin cubins[MOST_CUBINS];
+    const td_cubin *real = __real_td_cubins(count);
+
+    assert_true(*count <= MOST_CUBINS);
+    for (uint32_t i = 0; i < *count && !cubins[i].sm; i++) {
+        assert_true(real[i].image_count <= MOST_IMAGES);
+        memcpy(images[i], real[i].images, real[i].image_count * sizeof *images[i]);
+        for (uint32_t k = 0; k < real[i].image_count; k++)
+            images[i][k].on_demand = images[i][k].on_demand || strcmp(images[i][k].name, "common");
+        cubins[i] = real[i];
+        cubins[i].images = images[i];
+    }
+    return cubins;
+}
+
 const td_cubin *__wrap_td_cubins(uint32_t *count)
 {
-    return F.real ? __real_td_cubins(count) : fake_nvx_cubins(count);
+    if (!F.real)
+        return fake_nvx_cubins(count);
+    return F.two_images ? cubins_on_demand(count) : __real_td_cubins(count);
 }
 
 tandem_status __wrap_td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *text, size_t bytes)
@@ -1056,7 +1078,10 @@ static void fails_to_create(const td_inline_desc *desc, const char *text)
 static void test_images_on_demand(void **state)
 {
     static const char *const calls[] = {"vkCreateCuModuleNVX", "vkCreateCuFunctionNVX"};
-    const tu_shape shape = {.q_len = 100, .kv_len = 300, .head_dim = 64, .precision = TANDEM_PRECISION_F16};
+    /* On a GPU one whose kernel, Hopper's, is in an image that the self-test does not need. */
+    const uint32_t dtype = F.real ? TANDEM_DTYPE_F16 : TANDEM_DTYPE_F32;
+    const tu_shape shape = {.q_len = 100, .kv_len = 300, .head_dim = 64, .precision = TANDEM_PRECISION_F16,
+                            .dtype_q = dtype, .dtype_k = dtype, .dtype_v = dtype};
     const td_target target = td_target_for_sm(sm);
     td_stream *const of_one = stream;
     const int live = F.live;
@@ -1066,7 +1091,7 @@ static void test_images_on_demand(void **state)
     vk_case on;
 
     (void)state;
-    if (F.real)
+    if (F.real && sm / 10 != 9)
         skip();
     F.two_images = true;
     stream = new_stream();
