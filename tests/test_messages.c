@@ -435,9 +435,9 @@ static void test_legal_values(void **state)
     JOB(op.attention.smooth, 16, "1 (none), or a sum of 2 (Q), 4 (K) and 8 (V)");
     JOB(op.attention.causal, 2, "must be 0 or 1");
     JOB(op.attention.head_dim, 48, "32, 64, 80, 96, 128 or 256");
-    JOB(op.attention.q.dtype, 8, "1 (f16), 2 (bf16) or 3 (f32)");
+    JOB(op.attention.q.dtype, 8, "1 (f16), 2 (bf16), 3 (f32), 4 (int8 codes) or 5 (e4m3 codes)");
     JOB(op.attention.o.dtype, 4, "1 (f16), 2 (bf16) or 3 (f32)");
-    JOB(op.attention.lse.dtype, 1, "must be 3 (f32)");
+    JOB(op.attention.lse.dtype, 1, "must be 3 (f32), or 0 where it is not wanted");
     assert_int_equal(tandem_mem_create(r.s, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .source = 4}, &id),
                      TANDEM_ERROR_ARG);
     tandem_error_text(r.s, text, sizeof text);

@@ -7,78 +7,11 @@
 
 #include "interop/base.h"
 #include "kernels/attention/plan.h"
+#include "kernels/check.h"
 
 static uint32_t round_up(uint32_t x, uint32_t to)
 {
     return (x + to - 1) / to * to;
-}
-
-/* What td_attention_check() is at. */
-typedef struct check {
-    const tandem_attention *op;
-    char *why;
-    size_t why_bytes;
-} check;
-
-static tandem_status check_view(const check *at, const char *name, const tandem_view *view, uint32_t heads,
-                                uint32_t rows, uint32_t dim, bool written)
-{
-    const uint32_t batch = at->op->batch, bytes = td_dtype_bytes(view->dtype);
-    const struct {
-        const char *name;
-        int64_t stride;
-        uint32_t count;
-    } axes[3] = {
-        {"batch", view->stride_batch, batch}, {"head", view->stride_head, heads}, {"row", view->stride_row, rows}};
-    const bool plain = view->dtype >= TANDEM_DTYPE_F16 && view->dtype <= TANDEM_DTYPE_F32;
-    if (!plain && (written || !td_dtype_is_codes(view->dtype)))
-        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
-                      "attention.%s.dtype is %" PRIu32 "; it must be 1 (f16), 2 (bf16) or 3 (f32)%s", name, view->dtype,
-                      written ? "" : ", or where q, k and v are codes 4 and 5");
-    if (view->reserved)
-        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG, "attention.%s.reserved is %" PRIu32 "; it must be 0",
-                      name, view->reserved);
-    if (view->offset_bytes % bytes)
-        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
-                      "attention.%s.offset_bytes is %" PRIu64 "; it must be a multiple of the element's %" PRIu32
-                      " bytes",
-                      name, view->offset_bytes, bytes);
-    for (int i = 0; i < 3; i++)
-        if (axes[i].stride < 0)
-            return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
-                          "attention.%s.stride_%s is %" PRId64 "; it must not be negative", name, axes[i].name,
-                          axes[i].stride);
-    const uint64_t extent = td_view_extent_bytes(view, batch, heads, rows, dim);
-    if (extent > (uint64_t)INT64_MAX || view->offset_bytes > (uint64_t)INT64_MAX - extent)
-        return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
-                      "attention.%s.stride_batch, stride_head, stride_row are %" PRId64 ", %" PRId64 ", %" PRId64
-                      "; with offset_bytes %" PRIu64 " the last element lies beyond 2^63 bytes (strides count elements)",
-                      name, view->stride_batch, view->stride_head, view->stride_row, view->offset_bytes);
-    if (!written)
-        return TANDEM_OK;
-
-    /* Strides in rising order: each must clear what the smaller ones span. */
-    int order[3] = {0, 1, 2};
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2 - i; j++)
-            if (axes[order[j]].stride > axes[order[j + 1]].stride) {
-                const int other = order[j];
-                order[j] = order[j + 1];
-                order[j + 1] = other;
-            }
-    unsigned __int128 span = dim;
-    for (int i = 0; i < 3; i++) {
-        const int axis = order[i];
-        if (axes[axis].count < 2)
-            continue;
-        if ((unsigned __int128)axes[axis].stride < span)
-            return td_fail(at->why, at->why_bytes, TANDEM_ERROR_ARG,
-                          "attention.%s.stride_%s is %" PRId64 "; the output would overlap itself: strides count elements, and "
-                          "it must be at least %" PRIu64,
-                          name, axes[axis].name, axes[axis].stride, (uint64_t)span);
-        span += (unsigned __int128)(axes[axis].count - 1) * (uint64_t)axes[axis].stride;
-    }
-    return TANDEM_OK;
 }
 
 /* Where a view is codes: that all three are, and lie as they must. */
@@ -132,7 +65,6 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
 
 tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes)
 {
-    const check at = {op, why, why_bytes};
     const struct {
         const char *name;
         uint32_t value;
@@ -151,11 +83,9 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
         "0 (default), 1 (thread, Ada's), 2 (thread, Hopper's), 3 (token), 4 (warp), 5 (block) or 6 (tensor)",
         "0 or 1", "0"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (sizes[i].value == 0)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is 0; it must be at least 1", sizes[i].name);
-        if (sizes[i].value > TD_MOST_DIMENSION)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.%s is %" PRIu32 "; it must be at most %d",
-                          sizes[i].name, sizes[i].value, TD_MOST_DIMENSION);
+        const tandem_status status = td_check_size("attention", sizes[i].name, sizes[i].value, why, why_bytes);
+        if (status != TANDEM_OK)
+            return status;
     }
     if (op->heads % op->kv_heads)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
@@ -180,19 +110,13 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     if (!isfinite(op->scale))
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.scale is %f; it must be finite", (double)op->scale);
 
-    tandem_status status = check_view(&at, "q", &op->q, op->heads, op->q_len, dim, false);
-    if (status == TANDEM_OK)
-        status = check_view(&at, "k", &op->k, op->kv_heads, op->kv_len, dim, false);
-    if (status == TANDEM_OK)
-        status = check_view(&at, "v", &op->v, op->kv_heads, op->kv_len, dim, false);
-    if (status == TANDEM_OK)
-        status = check_view(&at, "o", &op->o, op->heads, op->q_len, dim, true);
-    if (status == TANDEM_OK && op->lse.dtype != TANDEM_DTYPE_NONE) {
-        if (op->lse.dtype != TANDEM_DTYPE_F32)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                          "attention.lse.dtype is %" PRIu32 "; it must be 3 (f32), or 0 where lse is not wanted",
-                          op->lse.dtype);
-        status = check_view(&at, "lse", &op->lse, op->heads, op->q_len, 1, true);
+    const tandem_operands *operands = (const tandem_operands *)(const void *)op; /* of which only this much is looked at */
+    tandem_status status = TANDEM_OK;
+    for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
+        const uint32_t dtypes = i == TD_VIEW_LSE ? TD_DTYPES(TANDEM_DTYPE_F32)
+                                : i == TD_VIEW_O ? TD_DTYPES_FLOAT
+                                                 : TD_DTYPES_FLOAT | TD_DTYPES_CODES;
+        status = td_check_view(&td_operation_attention.layout, operands, i, dtypes, why, why_bytes);
     }
     if (status == TANDEM_OK)
         status = check_codes(op, why, why_bytes);

@@ -1,0 +1,24 @@
+/* What every operation's check looks at in its views.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_CHECK_H
+#define TANDEM_KERNELS_CHECK_H
+
+#include "interop/operation.h"
+
+/* Dtypes that a view may have, or'ed. */
+#define TD_DTYPES(dtype) (1u << (dtype))
+#define TD_DTYPES_FLOAT (TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_BF16) | TD_DTYPES(TANDEM_DTYPE_F32))
+#define TD_DTYPES_CODES (TD_DTYPES(TANDEM_DTYPE_CODES_INT8) | TD_DTYPES(TANDEM_DTYPE_CODES_E4M3))
+
+/* Everything about a view but its mem: a dtype among `dtypes`, words that must be 0, offset and strides; that it ends within 2^63
+ * bytes; and of one that is written that it does not overlap itself. ARG, with `why` naming the member and its value. A view that
+ * is optional and not there passes. The operation's sizes were checked before. */
+tandem_status td_check_view(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t dtypes,
+                            char *why, size_t why_bytes);
+
+/* A size is 1 to TD_MOST_DIMENSION: ARG, naming `operation.name`. */
+tandem_status td_check_size(const char *operation, const char *name, uint32_t value, char *why, size_t why_bytes);
+
+#endif
