@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/params.h"
 #include "tandem/types.h"
 
@@ -144,6 +145,70 @@ __device__ __forceinline__ uint32_t pack2(__nv_bfloat16 *, float x0, float x1)
 
     memcpy(&bits, &pair, sizeof bits);
     return bits;
+}
+
+/* Eight elements of a dtype, F16, BF16 or F32, of which `count` exist (more: all); the others are 0, and are not written. */
+template <class E> __device__ __forceinline__ void load_some(float (&x)[8], const E *p, int count)
+{
+    if (count >= 8 && uint64_t(p) % 16 == 0) {
+        load8(x, p, true);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = i < count ? to_float(p[i]) : 0.0f;
+}
+__device__ __forceinline__ void load_some(float (&x)[8], const void *p, uint32_t dtype, int64_t at, int count)
+{
+    if (dtype == TANDEM_DTYPE_F32)
+        load_some(x, static_cast<const float *>(p) + at, count);
+    else if (dtype == TANDEM_DTYPE_BF16)
+        load_some(x, static_cast<const __nv_bfloat16 *>(p) + at, count);
+    else
+        load_some(x, static_cast<const __half *>(p) + at, count);
+}
+
+__device__ __forceinline__ uint32_t pack_pair(bool bf16, float low, float high)
+{
+    uint32_t bits;
+
+    if (bf16) {
+        const __nv_bfloat162 pair = __halves2bfloat162(__float2bfloat16_rn(low), __float2bfloat16_rn(high));
+        memcpy(&bits, &pair, sizeof bits);
+        return bits;
+    }
+    return cvt_f16x2(high, low);
+}
+
+__device__ __forceinline__ void store_some(void *y, uint32_t dtype, int64_t at, int count, const float (&x)[8])
+{
+    if (dtype == TANDEM_DTYPE_F32) {
+        float *p = static_cast<float *>(y) + at;
+
+        if (count >= 8 && uint64_t(p) % 16 == 0) {
+            reinterpret_cast<float4 *>(p)[0] = make_float4(x[0], x[1], x[2], x[3]);
+            reinterpret_cast<float4 *>(p)[1] = make_float4(x[4], x[5], x[6], x[7]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count)
+                p[i] = x[i];
+        return;
+    }
+    uint16_t *p = static_cast<uint16_t *>(y) + at;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        words[i] = pack_pair(dtype == TANDEM_DTYPE_BF16, x[2 * i], x[2 * i + 1]);
+    if (count >= 8 && uint64_t(p) % 16 == 0) {
+        *reinterpret_cast<uint4 *>(p) = make_uint4(words[0], words[1], words[2], words[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count)
+            p[i] = uint16_t(words[i / 2] >> 16 * (i % 2));
 }
 
 } // namespace td

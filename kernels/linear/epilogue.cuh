@@ -13,70 +13,6 @@
 
 namespace td {
 
-/* Eight elements of one of three types, of which `count` exist; the others are 0. */
-template <class E> __device__ __forceinline__ void linear_load8(float (&x)[8], const E *p, int count)
-{
-    if (count >= 8 && uint64_t(p) % 16 == 0) {
-        load8(x, p, true);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i] = i < count ? to_float(p[i]) : 0.0f;
-}
-__device__ __forceinline__ void linear_load8(float (&x)[8], const void *p, uint32_t dtype, int64_t at, int count)
-{
-    if (dtype == TANDEM_DTYPE_F32)
-        linear_load8(x, static_cast<const float *>(p) + at, count);
-    else if (dtype == TANDEM_DTYPE_BF16)
-        linear_load8(x, static_cast<const __nv_bfloat16 *>(p) + at, count);
-    else
-        linear_load8(x, static_cast<const __half *>(p) + at, count);
-}
-
-__device__ __forceinline__ uint32_t linear_pack(bool bf16, float low, float high)
-{
-    uint32_t bits;
-
-    if (bf16) {
-        const __nv_bfloat162 pair = __halves2bfloat162(__float2bfloat16_rn(low), __float2bfloat16_rn(high));
-        memcpy(&bits, &pair, sizeof bits);
-        return bits;
-    }
-    return cvt_f16x2(high, low);
-}
-
-__device__ __forceinline__ void linear_store8(void *y, uint32_t dtype, int64_t at, int count, const float (&x)[8])
-{
-    if (dtype == TANDEM_DTYPE_F32) {
-        float *p = static_cast<float *>(y) + at;
-
-        if (count >= 8 && uint64_t(p) % 16 == 0) {
-            reinterpret_cast<float4 *>(p)[0] = make_float4(x[0], x[1], x[2], x[3]);
-            reinterpret_cast<float4 *>(p)[1] = make_float4(x[4], x[5], x[6], x[7]);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < count)
-                p[i] = x[i];
-        return;
-    }
-    uint16_t *p = static_cast<uint16_t *>(y) + at;
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        words[i] = linear_pack(dtype == TANDEM_DTYPE_BF16, x[2 * i], x[2 * i + 1]);
-    if (count >= 8 && uint64_t(p) % 16 == 0) {
-        *reinterpret_cast<uint4 *>(p) = make_uint4(words[0], words[1], words[2], words[3]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < count)
-            p[i] = uint16_t(words[i / 2] >> 16 * (i % 2));
-}
-
 /* x * sigmoid(z) */
 __device__ __forceinline__ float linear_swish(float x, float z)
 {
@@ -108,7 +44,7 @@ __device__ __forceinline__ void linear_affine(const td_params_linear &p, float (
 
     if (p.scale) {
         if (step == 1)
-            linear_load8(y, p.scale + first, count);
+            load_some(y, p.scale + first, count);
         else
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -119,7 +55,7 @@ __device__ __forceinline__ void linear_affine(const td_params_linear &p, float (
     }
     if (p.bias) {
         if (step == 1) {
-            linear_load8(y, p.bias, p.bias_dtype, first, count);
+            load_some(y, p.bias, p.bias_dtype, first, count);
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -158,12 +94,12 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
         for (int i = 0; i < 8; i++)
             a[i] *= b[i];
     if (p.residual) {
-        linear_load8(b, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, count);
+        load_some(b, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, count);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             a[i] += b[i];
     }
-    linear_store8(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
+    store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
 }
 
 /* Of 16 neighbours x and y, those at even places and those at odd ones. */

@@ -40,8 +40,8 @@ __device__ __forceinline__ void linear_scaled(uint32_t (&w)[2], uint32_t x, floa
     if constexpr (Bf16) {
         const float s = linear_half(scale);
 
-        w[0] = linear_pack(true, s * linear_byte(x, 0, less), s * linear_byte(x, 1, less));
-        w[1] = linear_pack(true, s * linear_byte(x, 2, less), s * linear_byte(x, 3, less));
+        w[0] = pack_pair(true, s * linear_byte(x, 0, less), s * linear_byte(x, 1, less));
+        w[1] = pack_pair(true, s * linear_byte(x, 2, less), s * linear_byte(x, 3, less));
     } else {
         const __half2 s = __half2half2(__ushort_as_half(uint16_t(scale)));
         const __half2 low = __hmul2(linear_byte_pair(x, 0, less), s), high = __hmul2(linear_byte_pair(x, 2, less), s);
@@ -60,8 +60,8 @@ __device__ __forceinline__ void linear_shifted(uint32_t (&w)[2], uint32_t x, flo
 #pragma unroll
     for (int i = 0; i < 4; i++)
         y[i] = __fsub_rn(__fmul_rn(scale, linear_byte(x, i, less)), minimum);
-    w[0] = linear_pack(Bf16, y[0], y[1]);
-    w[1] = linear_pack(Bf16, y[2], y[3]);
+    w[0] = pack_pair(Bf16, y[0], y[1]);
+    w[1] = pack_pair(Bf16, y[2], y[3]);
 }
 
 /* Words that are aligned to two bytes. */
