@@ -1360,7 +1360,7 @@ static void test_every_entry_was_run(void **state)
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++) {
         for (size_t i = 0; i < em_modules[m].entry_count; i++)
-            if (!em_modules[m].was_run[i]) {
+            if (!em_modules[m].was_run[i] && !em_is_tested_apart(em_modules[m].entries[i])) {
                 print_message("    %s of sm_%u was not run\n", em_modules[m].entries[i], em_modules[m].sm);
                 missing++;
             }
