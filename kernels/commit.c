@@ -39,6 +39,76 @@ td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, co
     return record;
 }
 
+td_output td_build_output(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
+                          uint32_t view)
+{
+    const tandem_view *to = td_view_in(layout, op, view);
+    td_output output = {.view = view};
+    uint32_t of[4];
+    const bool there = td_view_is_there(layout, op, view);
+    layout->shape(op, view, of);
+    const tandem_view dense = tandem_view_dense(0, 0, to->dtype, of[1], of[2], of[3]), *written = target->commit ? &dense : to;
+    at->extent_bytes[view] = there ? td_view_extent_bytes(to, of[0], of[1], of[2], of[3]) : 0;
+    output.place = td_build_take(at, there && target->commit, td_view_extent_bytes(&dense, of[0], of[1], of[2], of[3]));
+    output.stride_batch = written->stride_batch;
+    output.stride_head = written->stride_head;
+    output.stride_row = written->stride_row;
+    return output;
+}
+
+void td_build_write(td_builder *at, td_record *record, size_t offset, const td_output *output)
+{
+    if (output->place.offset == TD_ABSENT)
+        td_build_view(at, record, TD_WRITE, offset, output->view);
+    else
+        td_build_scratch(at, record, TD_WRITE, offset, output->place);
+}
+
+/* Whether an output goes with the one before it: a float32 for each of its rows. */
+static bool is_of_rows(const td_operation_layout *layout, const tandem_operands *op, const td_output *output)
+{
+    uint32_t of[4];
+    layout->shape(op, output->view, of);
+    return of[3] == 1 && td_view_in(layout, op, output->view)->dtype == TANDEM_DTYPE_F32;
+}
+
+void td_build_outputs(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
+                      const td_output *outputs, uint32_t count)
+{
+    if (!target->commit)
+        return;
+    const td_place verdict = td_build_take(at, true, sizeof(uint32_t));
+    td_build_claim(at, verdict, outputs[0].place);
+    for (uint32_t i = 0; i < count; i++) {
+        const tandem_view *to = td_view_in(layout, op, outputs[i].view), *rows = NULL;
+        uint32_t of[4];
+        if (outputs[i].place.offset == TD_ABSENT)
+            continue;
+        layout->shape(op, outputs[i].view, of);
+        const td_output *more = i + 1 < count && is_of_rows(layout, op, &outputs[i + 1]) ? &outputs[++i] : NULL;
+        const td_output *first = more ? more - 1 : &outputs[i];
+        if (more && td_view_is_there(layout, op, more->view))
+            rows = td_view_in(layout, op, more->view);
+        const td_params_commit params = {.o = {.stride_batch = to->stride_batch,
+                                               .stride_head = to->stride_head,
+                                               .stride_row = to->stride_row,
+                                               .dtype = to->dtype,
+                                               .heads = of[1],
+                                               .rows = of[2],
+                                               .dim = of[3]},
+                                         .lse_stride_batch = rows ? rows->stride_batch : 0,
+                                         .lse_stride_head = rows ? rows->stride_head : 0,
+                                         .lse_stride_row = rows ? rows->stride_row : 0};
+        td_record *record = td_build_commit(at, verdict, (uint64_t)of[0] * of[1], &params);
+        td_build_scratch(at, record, TD_READ, AT(commit, from), first->place);
+        if (rows)
+            td_build_scratch(at, record, TD_READ, AT(commit, lse_from), more->place);
+        td_build_view(at, record, TD_WRITE, AT(commit, o.data), first->view);
+        if (rows)
+            td_build_view(at, record, TD_WRITE, AT(commit, lse), more->view);
+    }
+}
+
 /* --- The operation --- */
 
 static td_commit commit_of(const tandem_operands *op)

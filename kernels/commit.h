@@ -31,6 +31,20 @@ extern const td_operation td_operation_commit;
  * committed so. */
 uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *commit);
 
+/* A view that a plan writes: the view itself or, where the plan commits, dense scratch that becomes the view at its end. */
+typedef struct td_output {
+    uint32_t view;
+    td_place place; /* TD_ABSENT: the view */
+    int64_t stride_batch, stride_head, stride_row; /* of what is written, in elements */
+} td_output;
+td_output td_build_output(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
+                          uint32_t view);
+/* The pointer of the record that writes it. */
+void td_build_write(td_builder *at, td_record *record, size_t offset, const td_output *output);
+/* A plan's end, where it commits: outputs of 16 or 32 bits an element, the first of which is there. Else nothing. */
+void td_build_outputs(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
+                      const td_output *outputs, uint32_t count);
+
 /* The last two records of a plan that commits: `claim`, for which `after` (TD_ABSENT: nothing) must be written, and `commit`,
  * which the verdict is for. Pointers of the latter to what it copies are the caller's to set. */
 void td_build_claim(td_builder *at, td_place verdict, td_place after);

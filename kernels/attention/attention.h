@@ -9,6 +9,12 @@
 
 extern const td_operation td_operation_attention;
 
+/* An attention as operands, of which no more than itself may be looked at. */
+static inline const tandem_operands *td_operands_of(const tandem_attention *op)
+{
+    return (const tandem_operands *)(const void *)op;
+}
+
 /* Its views, in this order. */
 enum { TD_VIEW_Q, TD_VIEW_K, TD_VIEW_V, TD_VIEW_O, TD_VIEW_LSE, TD_VIEW_COUNT };
 

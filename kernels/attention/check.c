@@ -110,13 +110,12 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     if (!isfinite(op->scale))
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.scale is %f; it must be finite", (double)op->scale);
 
-    const tandem_operands *operands = (const tandem_operands *)(const void *)op; /* of which only this much is looked at */
     tandem_status status = TANDEM_OK;
     for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
         const uint32_t dtypes = i == TD_VIEW_LSE ? TD_DTYPES(TANDEM_DTYPE_F32)
                                 : i == TD_VIEW_O ? TD_DTYPES_FLOAT
                                                  : TD_DTYPES_FLOAT | TD_DTYPES_CODES;
-        status = td_check_view(&td_operation_attention.layout, operands, i, dtypes, why, why_bytes);
+        status = td_check_view(&td_operation_attention.layout, td_operands_of(op), i, dtypes, why, why_bytes);
     }
     if (status == TANDEM_OK)
         status = check_codes(op, why, why_bytes);

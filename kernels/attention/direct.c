@@ -61,6 +61,7 @@ uint32_t td_add_direct(td_planning *p, const td_kernel *kernel)
     td_build_view(&p->at, record, TD_READ, AT(attention_f16, q.data), TD_VIEW_Q);
     td_build_view(&p->at, record, TD_READ, AT(attention_f16, k.data), TD_VIEW_K);
     td_build_view(&p->at, record, TD_READ, AT(attention_f16, v.data), TD_VIEW_V);
-    td_build_output(p, record, AT(attention_f16, o.data), AT(attention_f16, lse));
+    td_build_write(&p->at, record, AT(attention_f16, o.data), &p->out[0]);
+    td_build_write(&p->at, record, AT(attention_f16, lse), &p->out[1]);
     return block.keys;
 }

@@ -211,55 +211,20 @@ static void place_dumps(td_planning *p, bool wgmma)
 td_written td_place_output(td_planning *p)
 {
     const tandem_attention *op = p->op;
-    const bool commits = p->target->commit;
-    const unsigned __int128 rows = (unsigned __int128)op->batch * op->heads * op->q_len;
-    p->out.o = td_build_take(&p->at, commits, rows * op->head_dim * td_dtype_bytes(op->o.dtype));
-    p->out.lse = td_build_take(&p->at, commits && p->wants_lse, rows * 4);
-    p->out.verdict = td_build_take(&p->at, commits, sizeof(uint32_t));
+    const td_operation_layout *layout = &td_operation_attention.layout;
+    for (uint32_t i = 0; i < 2; i++)
+        p->out[i] = td_build_output(&p->at, p->target, layout, td_operands_of(op), i ? TD_VIEW_LSE : TD_VIEW_O);
     td_written to = {.o = td_tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
-                     .lse_stride_batch = op->lse.stride_batch,
-                     .lse_stride_head = op->lse.stride_head,
-                     .lse_stride_row = op->lse.stride_row};
-    if (commits) { /* densely */
-        to.o.stride_row = op->head_dim;
-        to.o.stride_head = to.o.stride_row * op->q_len;
-        to.o.stride_batch = to.o.stride_head * op->heads;
-        to.lse_stride_row = 1;
-        to.lse_stride_head = op->q_len;
-        to.lse_stride_batch = to.lse_stride_head * op->heads;
-    }
+                     .lse_stride_batch = p->out[1].stride_batch,
+                     .lse_stride_head = p->out[1].stride_head,
+                     .lse_stride_row = p->out[1].stride_row};
+    to.o.stride_batch = p->out[0].stride_batch;
+    to.o.stride_head = p->out[0].stride_head;
+    to.o.stride_row = p->out[0].stride_row;
     return to;
 }
 
 /* --- Which records do it --- */
-
-/* The last two records of a plan that commits. */
-static void add_commit(td_planning *p)
-{
-    const tandem_attention *op = p->op;
-    td_builder *at = &p->at;
-    const td_params_commit commit = {.o = td_tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
-                                     .lse_stride_batch = op->lse.stride_batch,
-                                     .lse_stride_head = op->lse.stride_head,
-                                     .lse_stride_row = op->lse.stride_row};
-    td_build_claim(at, p->out.verdict, p->out.o);
-    td_record *record = td_build_commit(at, p->out.verdict, (uint64_t)op->batch * op->heads, &commit);
-    td_build_scratch(at, record, TD_READ, AT(commit, from), p->out.o);
-    td_build_scratch(at, record, TD_READ, AT(commit, lse_from), p->out.lse);
-    td_build_view(at, record, TD_WRITE, AT(commit, o.data), TD_VIEW_O);
-    td_build_view(at, record, TD_WRITE, AT(commit, lse), TD_VIEW_LSE);
-}
-
-void td_build_output(td_planning *p, td_record *record, size_t o, size_t lse)
-{
-    if (!p->target->commit) {
-        td_build_view(&p->at, record, TD_WRITE, o, TD_VIEW_O);
-        td_build_view(&p->at, record, TD_WRITE, lse, TD_VIEW_LSE);
-        return;
-    }
-    td_build_scratch(&p->at, record, TD_WRITE, o, p->out.o);
-    td_build_scratch(&p->at, record, TD_WRITE, lse, p->out.lse);
-}
 
 /* Codes and scales of an operand: of scratch, or of a view that has them. */
 static void use_codes(td_planning *p, td_record *record, size_t codes, size_t scale, const td_operand *x)
@@ -395,7 +360,8 @@ static void add_attention(td_planning *p, const launch *l, const td_written *to,
     td_build_scratch(at, record, TD_READ, AT(attention, v_mean), p->v.mean);
     td_build_scratch(at, record, TD_READ, AT(attention, delta), p->delta);
     td_build_scratch(at, record, TD_READ, AT(attention, lse_bias), p->lse_bias);
-    td_build_output(p, record, AT(attention, o.data), AT(attention, lse));
+    td_build_write(at, record, AT(attention, o.data), &p->out[0]);
+    td_build_write(at, record, AT(attention, lse), &p->out[1]);
     td_build_scratch(at, record, TD_WRITE, AT(attention, dump_s), p->dump_s);
     td_build_scratch(at, record, TD_WRITE, AT(attention, dump_p), p->dump_p);
     td_build_scratch(at, record, TD_WRITE, AT(attention, dump_r), p->dump_r);
@@ -466,8 +432,7 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
         add_attention(&p, &l, &to, prepared);
         step_keys = l.wgmma ? TD_HOPPER_SUM_KEYS(p.d_pad) : TD_TILE_KEYS;
     }
-    if (target->commit)
-        add_commit(&p);
+    td_build_outputs(&p.at, target, &td_operation_attention.layout, td_operands_of(op), p.out, 2);
     status = end_plan(&p, why, why_bytes);
     if (status == TANDEM_OK && layout)
         *layout = layout_of(&p, step_keys);

@@ -11,6 +11,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/params.h"
 #include "kernels/builder.h"
+#include "kernels/commit.h"
 
 /* Padded head dims that kernels are built for. */
 enum { TD_D_PADS = 5 };
@@ -84,11 +85,6 @@ typedef struct td_operand {
     td_place partial, mean, amax, flag, codes, scale;
 } td_operand;
 
-/* Where a plan that commits puts its output first. */
-typedef struct td_output {
-    td_place o, lse, verdict;
-} td_output;
-
 typedef struct td_planning {
     const tandem_attention *op;
     const td_target *target;
@@ -103,20 +99,17 @@ typedef struct td_planning {
     /* Where it is. */
     td_operand q, k, v;
     td_place q_mean, delta, lse_bias, dump_s, dump_p, dump_r;
-    td_output out;
+    td_output out[2]; /* o and lse */
 } td_planning;
 
 #define AT(type, member) offsetof(td_params_##type, member)
 
-/* How the attention kernel writes o and lse, for which places are taken where the plan commits. */
+/* How the attention kernel writes o and lse. */
 typedef struct td_written {
     td_tensor o;
     int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
 } td_written;
 td_written td_place_output(td_planning *p);
-/* The pointers to o and lse of the record that writes them. */
-void td_build_output(td_planning *p, td_record *record, size_t o, size_t lse);
-
 td_tensor td_tensor_of(const tandem_view *view, uint32_t heads, uint32_t rows, uint32_t dim);
 
 

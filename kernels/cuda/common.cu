@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS) commit(const __gr
                (batch * p.o.stride_batch + head * p.o.stride_head + first * p.o.stride_row) * element;
     const char *from = static_cast<const char *>(p.from) + (int64_t(plane) * p.o.rows + first) * row_bytes;
 
-    if ((reinterpret_cast<uintptr_t>(to) | uint64_t(stride)) % 16 == 0) /* in scratch rows are whole 16 bytes */
+    if ((reinterpret_cast<uintptr_t>(to) | uint64_t(stride) | row_bytes) % 16 == 0)
         td::copy_rows(reinterpret_cast<const uint4 *>(from), reinterpret_cast<uint4 *>(to), stride / 16, rows,
                       row_bytes / 16);
     else if (element == 4)
