@@ -87,6 +87,33 @@ TD_INLINE uint16_t td_to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* `n` elements of F16, BF16 or F32, from element `at` on, as floats; and floats as such, rounded to nearest. */
+TD_INLINE void td_to_floats(float *to, const void *from, uint32_t dtype, int64_t at, uint32_t n)
+{
+    const uint16_t *half = (const uint16_t *)from + at;
+    if (dtype == TANDEM_DTYPE_F32)
+        memcpy(to, (const float *)from + at, n * sizeof *to);
+    else if (dtype == TANDEM_DTYPE_BF16)
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = td_from_bf16(half[i]);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = td_from_f16(half[i]);
+}
+
+TD_INLINE void td_from_floats(void *to, uint32_t dtype, int64_t at, const float *from, uint32_t n)
+{
+    uint16_t *half = (uint16_t *)to + at;
+    if (dtype == TANDEM_DTYPE_F32)
+        memcpy((float *)to + at, from, n * sizeof *from);
+    else if (dtype == TANDEM_DTYPE_BF16)
+        for (uint32_t i = 0; i < n; i++)
+            half[i] = td_to_bf16(from[i]);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            half[i] = td_to_f16(from[i]);
+}
+
 /* a where the condition holds, else b: as arithmetic, which compilers turn into vectors where a branch stops them. */
 TD_INLINE uint32_t td_select(bool condition, uint32_t a, uint32_t b)
 {

@@ -567,10 +567,7 @@ static void store_rows(const job *at, uint32_t bh, uint32_t bhk, uint32_t first,
         const float *mean = p->v_mean ? p->v_mean + (size_t)bhk * d_pad : NULL;
         for (uint32_t c = 0; c < dim; c++)
             o[c] = l == 0 ? 0 : o[c] / l * scale[c] + (mean ? mean[c] : 0);
-        if (p->o.dtype == TANDEM_DTYPE_F32)
-            memcpy((float *)p->o.data + at_o, o, dim * sizeof *o);
-        for (uint32_t c = 0; c < dim && p->o.dtype != TANDEM_DTYPE_F32; c++)
-            ((uint16_t *)p->o.data)[at_o + c] = p->o.dtype == TANDEM_DTYPE_F16 ? td_to_f16(o[c]) : td_to_bf16(o[c]);
+        td_from_floats(p->o.data, p->o.dtype, at_o, o, dim);
         if (p->lse) {
             float lse = -INFINITY;
             if (l != 0) {

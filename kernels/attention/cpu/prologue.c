@@ -14,15 +14,7 @@ typedef void (*body_fn)(const void *, const td_block *);
 
 static void load_row_c(float *to, const void *from, uint32_t dtype, uint32_t n)
 {
-    const uint16_t *half = from;
-    if (dtype == TANDEM_DTYPE_F32)
-        memcpy(to, from, n * sizeof *to);
-    else if (dtype == TANDEM_DTYPE_BF16)
-        for (uint32_t c = 0; c < n; c++)
-            to[c] = td_from_bf16(half[c]);
-    else
-        for (uint32_t c = 0; c < n; c++)
-            to[c] = td_from_f16(half[c]);
+    td_to_floats(to, from, dtype, 0, n);
 }
 
 static void store_f16_c(uint16_t *to, const float *from, uint32_t n)
