@@ -932,7 +932,7 @@ static void refuse_jobs(rig *r)
     } while (0)
     JOB(ARG, "job.struct_bytes is 16", j.struct_bytes = 16);
     JOB(ARG, "job.operation is 0", j.operation = 0);
-    JOB(ARG, "job.operation is 2", j.operation = 2);
+    JOB(ARG, "job.operation is 99", j.operation = 99);
     JOB(ARG, "job.wait.timeline is 0x0", j.wait.value = 1);
     JOB(ARG, say("job.wait.timeline is 0x%" PRIx64 ", which is a mem", mem), j.wait = (tandem_point){mem, 1});
     JOB(ARG, "job.wait.value is 2147483648", j.wait = (tandem_point){engines, 1ull << 31});

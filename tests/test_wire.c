@@ -283,7 +283,7 @@ static const refusal refusals[] = {
     {TD_WIRE_JOB, 32, 4, 1071, "JOB.struct_bytes", "1071"},
     {TD_WIRE_JOB, 368, 1, 1, "JOB.op", "must be 0"},
     {TD_WIRE_JOB, 36, 4, 0, "JOB.operation", "0"},
-    {TD_WIRE_JOB, 36, 4, 2, "JOB.operation", "2"},
+    {TD_WIRE_JOB, 36, 4, 99, "JOB.operation", "99"},
     {TD_WIRE_JOB, 40, 8, 0, "JOB.wait.value", "41"},
     {TD_WIRE_JOB, 40, 8, 1ull << 56 | 1ull << 24 | 1, "JOB.wait.timeline", "0x100000001000001"},
     {TD_WIRE_JOB, 56, 8, 0, "JOB.signal.value", "42"},
