@@ -77,6 +77,10 @@ static inline float __fdiv_rn(float a, float b)
 {
     return a / b;
 }
+static inline float __fsqrt_rn(float a)
+{
+    return sqrtf(a);
+}
 static inline float __frcp_rn(float a)
 {
     return 1 / a;

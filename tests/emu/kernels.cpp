@@ -11,3 +11,4 @@
 #include "kernels/attention/cuda/attention_wgmma_f16.cu"
 #include "kernels/cuda/common.cu"
 #include "kernels/cuda/probe.cu"
+#include "kernels/norm/norm.cu"

@@ -180,11 +180,25 @@ static inline uint64_t tandem_codes_bytes(uint32_t dtype, uint32_t batch, uint32
     return !fits ? UINT64_MAX : codes + planes * scales * 4;
 }
 
-typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1 } tandem_operation;
+/* RMSNorm of each row of channels: y = h / sqrt(mean(h^2) + epsilon) * weight, where h = x + residual, rounded to x's dtype.
+ * Computed in float32; each view is F16, BF16 or F32. A NaN or Inf in a row makes elements of that row of y NaN, or 0. */
+typedef struct tandem_norm {
+    tandem_view x;        /* [batch, heads, rows, channels] */
+    tandem_view residual; /* the same shape; dtype NONE: none is added */
+    tandem_view weight;   /* [1, 1, 1, channels]; dtype NONE: 1 */
+    tandem_view y;        /* as x, of any of the dtypes */
+    tandem_view sum;      /* h, of x's dtype, as the next layer adds to it; dtype NONE: not wanted */
+    uint32_t batch, heads, rows, channels;
+    float epsilon;     /* 0: 1e-5 */
+    uint32_t reserved; /* 0 */
+} tandem_norm;
+
+typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1, TANDEM_OPERATION_NORM = 2 } tandem_operation;
 
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
 typedef union tandem_operands {
     tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
+    tandem_norm norm;           /* TANDEM_OPERATION_NORM */
     uint64_t reserved[128];
 } tandem_operands;
 

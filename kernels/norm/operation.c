@@ -1,0 +1,165 @@
+/* RMSNorm as an operation: tandem_norm in types.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+
+#include "kernels/check.h"
+#include "kernels/commit.h"
+#include "kernels/norm/norm.h"
+#include "kernels/norm/params.h"
+
+enum { X, RESIDUAL, WEIGHT, Y, SUM, VIEWS };
+#define AT(member) offsetof(td_params_norm, member)
+
+static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
+{
+    shape[0] = view == WEIGHT ? 1 : op->norm.batch;
+    shape[1] = view == WEIGHT ? 1 : op->norm.heads;
+    shape[2] = view == WEIGHT ? 1 : op->norm.rows;
+    shape[3] = op->norm.channels;
+}
+
+static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
+{
+    const tandem_norm *n = &op->norm;
+    const struct {
+        const char *name;
+        uint32_t value;
+    } sizes[] = {{"batch", n->batch}, {"heads", n->heads}, {"rows", n->rows}, {"channels", n->channels}};
+    tandem_status status = TANDEM_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
+        status = td_check_size("norm", sizes[i].name, sizes[i].value, why, why_bytes);
+    if (status == TANDEM_OK && !(n->epsilon >= 0 && isfinite(n->epsilon)))
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.epsilon is %f; it must be finite and not negative",
+                         (double)n->epsilon);
+    if (status == TANDEM_OK && n->reserved)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.reserved is %" PRIu32 "; it must be 0", n->reserved);
+    for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++) /* x comes first, so its dtype is one */
+        status = td_check_view(&td_operation_norm.layout, op, i, i == SUM ? TD_DTYPES(n->x.dtype) : TD_DTYPES_FLOAT, why,
+                               why_bytes);
+    return status;
+}
+
+static td_norm_rows rows_of(const tandem_view *view)
+{
+    return (td_norm_rows){view->stride_batch, view->stride_head, view->stride_row};
+}
+
+static tandem_status plan_norm(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
+{
+    static const td_kernel kernel = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
+    const td_operation_layout *layout = &td_operation_norm.layout;
+    const tandem_norm *n = &op->norm;
+    td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
+    uint32_t sm;
+    plan->scratch_bytes = 0;
+    plan->record_count = 0;
+    plan->precision = TANDEM_PRECISION_AUTO;
+    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    for (uint32_t i = X; i < Y; i++) {
+        uint32_t of[4];
+        shape(op, i, of);
+        if (td_view_is_there(layout, op, i))
+            at.extent_bytes[i] = td_view_extent_bytes(td_view_in(layout, op, i), of[0], of[1], of[2], of[3]);
+    }
+    const td_output outputs[] = {td_build_output(&at, target, layout, op, Y), td_build_output(&at, target, layout, op, SUM)};
+    const td_output *y = &outputs[0], *sum = &outputs[1];
+    const uint32_t lanes = n->channels > TD_NORM_SHORT ? TD_NORM_THREADS : 32;
+    const unsigned __int128 total = (unsigned __int128)n->batch * n->heads * n->rows; /* too many are too many blocks */
+    const td_params_norm params = {.x_at = rows_of(&n->x),
+                                   .residual_at = rows_of(&n->residual),
+                                   .y_at = {y->stride_batch, y->stride_head, y->stride_row},
+                                   .sum_at = {sum->stride_batch, sum->stride_head, sum->stride_row},
+                                   .total = total > INT64_MAX ? INT64_MAX : (uint64_t)total,
+                                   .heads = n->heads,
+                                   .rows = n->rows,
+                                   .channels = n->channels,
+                                   .epsilon = n->epsilon > 0 ? n->epsilon : 1e-5f,
+                                   .lanes = (uint16_t)lanes,
+                                   .dtype = (uint8_t)n->x.dtype,
+                                   .residual_dtype = (uint8_t)n->residual.dtype,
+                                   .weight_dtype = (uint8_t)n->weight.dtype,
+                                   .y_dtype = (uint8_t)n->y.dtype};
+    const uint64_t rows = TD_NORM_THREADS / lanes;
+    td_record *record = td_build_record(&at, &kernel, params.total / rows + (params.total % rows != 0), &params, sizeof params);
+    record->block[0] = TD_NORM_THREADS;
+    td_build_view(&at, record, TD_READ, AT(x), X);
+    td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);
+    td_build_view(&at, record, TD_READ, AT(weight), WEIGHT);
+    td_build_write(&at, record, AT(y), y);
+    td_build_write(&at, record, AT(sum), sum);
+    td_build_outputs(&at, target, layout, op, outputs, 2);
+    char reason[200];
+    const tandem_status status = td_build_end(&at, reason, sizeof reason);
+    return status == TANDEM_OK ? status
+                               : td_fail(why, why_bytes, status, "norm.batch, heads, rows are %" PRIu32 ", %" PRIu32 ", %" PRIu32
+                                         ": %s", n->batch, n->heads, n->rows, reason);
+}
+
+static td_cost cost(const tandem_operands *op, uint32_t position)
+{
+    const double elements = (double)op->norm.batch * op->norm.heads * op->norm.rows * op->norm.channels;
+    (void)position;
+    return (td_cost){8e-6 * elements, 30e-6 * elements};
+}
+
+/* Of batch, heads and rows the one that there are most of, which is cut: *each of it a part. */
+static uint32_t cut_axis(const tandem_norm *n, uint32_t count, uint32_t *each)
+{
+    const uint32_t sizes[3] = {n->batch, n->heads, n->rows};
+    uint32_t axis = 0;
+    for (uint32_t i = 1; i < 3; i++)
+        axis = sizes[i] > sizes[axis] ? i : axis;
+    *each = sizes[axis] / count + (sizes[axis] % count != 0);
+    return axis;
+}
+
+static uint32_t split(const tandem_operands *op, uint32_t count)
+{
+    const uint32_t sizes[3] = {op->norm.batch, op->norm.heads, op->norm.rows};
+    uint32_t each;
+    const uint32_t axis = cut_axis(&op->norm, count, &each);
+    return sizes[axis] / each + (sizes[axis] % each != 0);
+}
+
+static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, tandem_operands *part)
+{
+    uint32_t each;
+    const uint32_t axis = cut_axis(&op->norm, count, &each);
+    uint32_t *const sizes[3] = {&part->norm.batch, &part->norm.heads, &part->norm.rows};
+    *part = *op;
+    for (uint32_t i = 0; i < VIEWS; i++) {
+        tandem_view *view = td_view_of(&td_operation_norm.layout, part, i);
+        const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
+        if (i != WEIGHT && td_view_is_there(&td_operation_norm.layout, op, i))
+            view->offset_bytes += (uint64_t)at->row * (uint64_t)strides[axis] * td_dtype_bytes(view->dtype);
+    }
+    *sizes[axis] = *sizes[axis] - at->row < each ? *sizes[axis] - at->row : each;
+    at->row += each;
+    return 0;
+}
+
+#define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_norm, member), is_written, is_optional}
+const td_operation td_operation_norm = {
+    .layout = {.name = "norm",
+               .number = TANDEM_OPERATION_NORM,
+               .bytes = sizeof(tandem_norm),
+               .version = 1,
+               .view_count = VIEWS,
+               .views = {[X] = VIEW(x, false, false),
+                         [RESIDUAL] = VIEW(residual, false, true),
+                         [WEIGHT] = VIEW(weight, false, true),
+                         [Y] = VIEW(y, true, false),
+                         [SUM] = VIEW(sum, true, true)},
+               .shape = shape},
+    .precision_at = TD_NO_PRECISION,
+    .labels = {"tandem norm"},
+    .check = check,
+    .plan = plan_norm,
+    .cost = cost,
+    .split = split,
+    .part = part,
+};

@@ -1,0 +1,35 @@
+/* Parameter block of the kernel `norm_rows`, on every device.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A row: h = x + residual, rounded to x's type (`sum`); y = h / sqrt(mean of h^2 + epsilon) * weight. All in float32, each
+ * operation rounded to nearest, in one order everywhere: `lanes` threads have eight neighbouring channels each and 8 * lanes
+ * channels at a time, so channel c is added to sum c % (8 * lanes). Then pairs of sums are added: of a thread's eight those 4, 2
+ * and 1 apart, of 32 threads' those 16 to 1 apart; and the sums of 32 threads one behind the other.
+ */
+#ifndef TANDEM_KERNELS_NORM_PARAMS_H
+#define TANDEM_KERNELS_NORM_PARAMS_H
+
+#include <stdint.h>
+
+/* Blocks of so many threads; a row has 32 of them, or all if it has more than so many channels. */
+#define TD_NORM_THREADS 256u
+#define TD_NORM_SHORT 1024u
+
+typedef struct td_norm_rows {
+    int64_t stride_batch, stride_head, stride_row;
+} td_norm_rows;
+
+typedef struct td_params_norm {
+    const uint32_t *cancel;
+    const void *x, *residual, *weight; /* the latter two may be NULL */
+    void *y, *sum;                     /* sum may be NULL; of x's type */
+    td_norm_rows x_at, residual_at, y_at, sum_at;
+    uint64_t total; /* rows: batch * heads * rows */
+    uint32_t heads, rows, channels;
+    float epsilon;
+    uint16_t lanes; /* of a row; grid x: total * lanes / TD_NORM_THREADS, rounded up */
+    uint8_t dtype, residual_dtype, weight_dtype, y_dtype; /* F16, BF16 or F32 */
+} td_params_norm;
+
+#endif

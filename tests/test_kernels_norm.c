@@ -1,0 +1,153 @@
+/* RMSNorm: the CPU's against float64, and the CUDA kernel on the emulator, whose bits are the CPU's.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine_plugin/exec/exec.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/norm/norm.h"
+#include "tests/attention_util.h"
+#include "tests/emu_modules.h"
+
+enum { X, RESIDUAL, WEIGHT, Y, SUM, VIEWS };
+
+typedef struct norm_case {
+    tu_tensor tensors[VIEWS]; /* data NULL: not there */
+    tandem_operands op;
+    uint64_t views[TD_MAX_VIEWS];
+} norm_case;
+
+static norm_case make(uint32_t channels, uint32_t n)
+{
+    const uint32_t batch = 1 + n % 2, heads = 1 + n / 2 % 3, rows = 1 + n * 5 % 13, dtypes[3] = {1 + n % 3, 1 + n / 3 % 3, 3 - n % 3};
+    norm_case it = {.op.norm = {.batch = batch, .heads = heads, .rows = rows, .channels = channels, .epsilon = n % 5 ? 0 : 0.25f}};
+    for (uint32_t i = 0; i < VIEWS; i++) {
+        tu_tensor *t = &it.tensors[i];
+        if ((i == RESIDUAL && n % 4 == 1) || (i == WEIGHT && n % 7 == 3) || (i == SUM && n % 3 == 2))
+            continue;
+        *t = i == WEIGHT ? tu_tensor_new(dtypes[1], TU_DENSE, 1, 1, 1, channels)
+                         : tu_tensor_new(dtypes[i == RESIDUAL ? 1 : i == Y ? 2 : 0], (tu_layout)(n % 4), batch, heads, rows, channels);
+        if (i < Y)
+            tu_fill_normal(t, n * 10 + i, i == WEIGHT ? 1 : n % 6 == 5 ? 100 : 0.1);
+        it.views[i] = (uintptr_t)t->data;
+        *td_view_of(&td_operation_norm.layout, &it.op, i) = t->view;
+    }
+    return it;
+}
+
+static void poison(norm_case *it)
+{
+    for (uint32_t i = Y; i < VIEWS; i++)
+        if (it->tensors[i].data)
+            tu_poison(&it->tensors[i]);
+}
+
+static double rounded(double x, uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_F32   ? (double)(float)x
+           : dtype == TANDEM_DTYPE_F16 ? (double)td_from_f16(td_to_f16((float)x))
+                                       : (double)td_from_bf16(td_to_bf16((float)x));
+}
+
+/* Sums are rounded less than once for each of 8 * 256 channels and each of 11 levels of pairs, y three times and to its dtype. */
+static void check_values(const norm_case *it)
+{
+    const tandem_norm *n = &it->op.norm;
+    const tu_tensor *t = it->tensors;
+    const double relative = (n->channels / 256 + 32) * 0x1p-24 +
+                            (n->y.dtype == TANDEM_DTYPE_F32 ? 0 : n->y.dtype == TANDEM_DTYPE_F16 ? 0x1p-11 : 0x1p-8);
+    double *h = malloc(n->channels * sizeof *h);
+    assert_non_null(h);
+    for (uint32_t row = 0; row < n->batch * n->heads * n->rows; row++) {
+        const uint32_t b = row / n->rows / n->heads, head = row / n->rows % n->heads, r = row % n->rows;
+        double squares = 0;
+        for (uint32_t c = 0; c < n->channels; c++) {
+            h[c] = tu_get(&t[X], b, head, r, c);
+            if (t[RESIDUAL].data)
+                h[c] = rounded((double)((float)h[c] + (float)tu_get(&t[RESIDUAL], b, head, r, c)), n->x.dtype);
+            squares += h[c] * h[c];
+            if (t[SUM].data)
+                assert_true(tu_get(&t[SUM], b, head, r, c) == h[c]);
+        }
+        const double scale = 1 / sqrt(squares / n->channels + (n->epsilon > 0 ? (double)n->epsilon : 1e-5));
+        for (uint32_t c = 0; c < n->channels; c++) {
+            const double y = h[c] * scale * (t[WEIGHT].data ? tu_get(&t[WEIGHT], 0, 0, 0, c) : 1);
+            assert_true(fabs(tu_get(&t[Y], b, head, r, c) - y) <= relative * fabs(y) + 0x1p-25);
+        }
+    }
+    free(h);
+    assert_int_equal(tu_spoilt(&t[Y]), 0);
+    assert_true(!t[SUM].data || !tu_spoilt(&t[SUM]));
+}
+
+static void run(const norm_case *it, em_module *on, td_target target)
+{
+    static td_plan plan;
+    char why[300] = "";
+    target.twin = true;
+    assert_int_equal(td_operation_norm.check(&it->op, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_operation_norm.plan(&it->op, &target, &plan, why, sizeof why), TANDEM_OK);
+    void *scratch = aligned_alloc(256, plan.scratch_bytes + 256);
+    assert_non_null(scratch);
+    for (uint32_t i = 0; on && i < plan.record_count; i++)
+        em_launch_record(on, &plan.records[i], it->views, (uintptr_t)scratch, i);
+    if (!on)
+        assert_int_equal(td_exec_cpu_run(&plan, it->views, (uintptr_t)scratch, 2, NULL), TANDEM_OK);
+    free(scratch);
+}
+
+/* Whole, by plans that commit, and in parts. */
+static void test_everywhere(void **state)
+{
+    static const uint32_t channels[] = {1, 7, 8, 63, 64, 65, 255, 576, 1000, 1024, 1025, 2048, 4100, 9000};
+    (void)state;
+    for (uint32_t n = 0; n < 3 * sizeof channels / sizeof *channels; n++) {
+        norm_case it = make(channels[n % (sizeof channels / sizeof *channels)], n);
+        unsigned char *whole = malloc(it.tensors[Y].bytes);
+        assert_non_null(whole);
+        poison(&it);
+        run(&it, NULL, td_target_for_sm(0));
+        check_values(&it);
+        memcpy(whole, it.tensors[Y].data, it.tensors[Y].bytes);
+        for (size_t m = 0; m < EM_MODULES; m++) {
+            td_target target = td_target_for_sm(em_modules[m].sm);
+            target.commit = m == n % EM_MODULES;
+            poison(&it);
+            run(&it, &em_modules[m], target);
+            assert_memory_equal(whole, it.tensors[Y].data, it.tensors[Y].bytes);
+            check_values(&it); /* `sum`, too */
+        }
+        const tandem_operands op = it.op;
+        const uint32_t parts = td_operation_norm.split(&op, 1 + n % 6);
+        td_part_at at = {0};
+        poison(&it);
+        for (uint32_t p = 0; p < parts; p++) {
+            norm_case part = it;
+            assert_int_equal(td_operation_norm.part(&op, 1 + n % 6, &at, &part.op), 0);
+            for (uint32_t i = 0; i < VIEWS; i++)
+                part.views[i] += td_view_in(&td_operation_norm.layout, &part.op, i)->offset_bytes;
+            run(&part, NULL, td_target_for_sm(0));
+        }
+        check_values(&it);
+        for (uint32_t i = 0; i < VIEWS; i++)
+            if (it.tensors[i].data)
+                tu_tensor_free(&it.tensors[i]);
+        free(whole);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_everywhere)};
+    if (!em_open_all(TD_EMU_FOLDER))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
