@@ -1,0 +1,179 @@
+/* GGUF's blocks of quantised weights: see blocks.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels/linear/blocks.h"
+
+#include "kernels/cpu/cpu.h"
+
+td_linear_block td_linear_block_of(td_linear_weights kind)
+{
+    switch (kind) {
+    case TD_LINEAR_Q8_0: return (td_linear_block){32, 34};
+    case TD_LINEAR_Q4_0: return (td_linear_block){32, 18};
+    case TD_LINEAR_Q4_1: return (td_linear_block){32, 20};
+    case TD_LINEAR_Q4_K: return (td_linear_block){256, 144};
+    case TD_LINEAR_Q6_K: return (td_linear_block){256, 210};
+    default: return (td_linear_block){0, 0};
+    }
+}
+
+static float half_at(const uint8_t *p)
+{
+    return td_from_f16((uint16_t)(p[0] | p[1] << 8));
+}
+
+/* Stores x and says what is stored. */
+static float put_half(uint8_t *p, float x)
+{
+    const uint16_t h = td_to_f16(x);
+    p[0] = (uint8_t)h, p[1] = (uint8_t)(h >> 8);
+    return td_from_f16(h);
+}
+
+/* Q4_K's six bits of scale and minimum of sub-block j. */
+static void get_pair(const uint8_t *s, uint32_t j, uint32_t *scale, uint32_t *minimum)
+{
+    *scale = j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | (uint32_t)(s[j - 4] >> 6) << 4;
+    *minimum = j < 4 ? s[j + 4] & 63u : (uint32_t)(s[j + 4] >> 4) | (uint32_t)(s[j] >> 6) << 4;
+}
+
+static void put_pair(uint8_t *s, uint32_t j, uint32_t scale, uint32_t minimum)
+{
+    if (j < 4) {
+        s[j] = (uint8_t)((s[j] & 0xc0) | scale);
+        s[j + 4] = (uint8_t)((s[j + 4] & 0xc0) | minimum);
+    } else {
+        s[j + 4] = (uint8_t)((scale & 15) | (minimum & 15) << 4);
+        s[j - 4] = (uint8_t)((s[j - 4] & 0x3f) | scale >> 4 << 6);
+        s[j] = (uint8_t)((s[j] & 0x3f) | minimum >> 4 << 6);
+    }
+}
+
+static void decode_q4_k(float *to, const uint8_t *block)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t scale, minimum;
+        get_pair(block + 4, i / 32, &scale, &minimum);
+        const uint32_t code = block[16 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15u;
+        to[i] = half_at(block) * (float)scale * (float)code - half_at(block + 2) * (float)minimum;
+    }
+}
+
+/* Where weight i of a block of Q6_K has its low four bits and its high two. */
+typedef struct place {
+    uint32_t low, low_shift, high, high_shift;
+} place;
+
+static place place_q6_k(uint32_t i)
+{
+    const uint32_t half = i / 128, part = i % 128 / 32, l = i % 32;
+    return (place){half * 64 + part % 2 * 32 + l, part / 2 * 4, 128 + half * 32 + l, part * 2};
+}
+
+static void decode_q6_k(float *to, const uint8_t *block)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        const place at = place_q6_k(i);
+        const uint32_t low = block[at.low] >> at.low_shift & 15u, high = block[at.high] >> at.high_shift & 3u;
+        const float scale = half_at(block + 208) * (float)(int8_t)block[192 + i / 16];
+        to[i] = scale * (float)((int32_t)(low | high << 4) - 32);
+    }
+}
+
+void td_linear_decode(td_linear_weights kind, float *to, const uint8_t *block)
+{
+    for (uint32_t i = 0; i < 32; i++) {
+        const uint32_t shift = i / 16 * 4, byte = i % 16;
+        if (kind == TD_LINEAR_Q8_0)
+            to[i] = half_at(block) * (float)(int8_t)block[2 + i];
+        else if (kind == TD_LINEAR_Q4_0)
+            to[i] = half_at(block) * (float)((int32_t)(block[2 + byte] >> shift & 15) - 8);
+        else if (kind == TD_LINEAR_Q4_1)
+            to[i] = half_at(block) * (float)(block[4 + byte] >> shift & 15) + half_at(block + 2);
+    }
+    if (kind == TD_LINEAR_Q4_K)
+        decode_q4_k(to, block);
+    else if (kind == TD_LINEAR_Q6_K)
+        decode_q6_k(to, block);
+}
+
+static int32_t nearest(float x, float scale, int32_t least, int32_t most)
+{
+    const float code = scale != 0 ? rintf(x / scale) : 0;
+    return code < (float)least ? least : code > (float)most ? most : (int32_t)code;
+}
+
+typedef struct range {
+    float least, most, amax;
+} range;
+
+static range range_of(const float *x, uint32_t count)
+{
+    range r = {x[0], x[0], 0};
+    for (uint32_t i = 0; i < count; i++) {
+        r.least = fminf(r.least, x[i]), r.most = fmaxf(r.most, x[i]);
+        r.amax = fmaxf(r.amax, fabsf(x[i]));
+    }
+    return r;
+}
+
+/* Eight sub-blocks of 32: x = scale * code - minimum, with a minimum that is not negative. */
+static void encode_q4_k(uint8_t *block, const float *from)
+{
+    float scales[8], minima[8];
+    for (uint32_t j = 0; j < 8; j++) {
+        const range r = range_of(from + 32 * j, 32);
+        minima[j] = fmaxf(-r.least, 0);
+        scales[j] = fmaxf(r.most + minima[j], 0) / 15;
+    }
+    const float d = put_half(block, range_of(scales, 8).amax / 63), m = put_half(block + 2, range_of(minima, 8).amax / 63);
+    for (uint32_t j = 0; j < 8; j++)
+        put_pair(block + 4, j, (uint32_t)nearest(scales[j], d, 0, 63), (uint32_t)nearest(minima[j], m, 0, 63));
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t scale, minimum;
+        get_pair(block + 4, i / 32, &scale, &minimum);
+        const int32_t code = nearest(from[i] + m * (float)minimum, d * (float)scale, 0, 15);
+        block[16 + i / 64 * 32 + i % 32] |= (uint8_t)(code << i / 32 % 2 * 4);
+    }
+}
+
+/* Sixteen sub-blocks of 16, of codes from -32 to 31. */
+static void encode_q6_k(uint8_t *block, const float *from)
+{
+    float scales[16];
+    for (uint32_t j = 0; j < 16; j++)
+        scales[j] = range_of(from + 16 * j, 16).amax / 31;
+    const float d = put_half(block + 208, range_of(scales, 16).amax / 127);
+    for (uint32_t j = 0; j < 16; j++)
+        block[192 + j] = (uint8_t)nearest(scales[j], d, 0, 127);
+    for (uint32_t i = 0; i < 256; i++) {
+        const place at = place_q6_k(i);
+        const uint32_t code = (uint32_t)(nearest(from[i], d * (float)block[192 + i / 16], -32, 31) + 32);
+        block[at.low] |= (uint8_t)((code & 15) << at.low_shift);
+        block[at.high] |= (uint8_t)(code >> 4 << at.high_shift);
+    }
+}
+
+void td_linear_encode(td_linear_weights kind, uint8_t *block, const float *from)
+{
+    const range r = range_of(from, 32);
+    memset(block, 0, td_linear_block_of(kind).bytes);
+    if (kind == TD_LINEAR_Q4_K)
+        encode_q4_k(block, from);
+    else if (kind == TD_LINEAR_Q6_K)
+        encode_q6_k(block, from);
+    else if (kind == TD_LINEAR_Q8_0) {
+        const float d = put_half(block, r.amax / 127);
+        for (uint32_t i = 0; i < 32; i++)
+            block[2 + i] = (uint8_t)nearest(from[i], d, -127, 127);
+    } else if (kind == TD_LINEAR_Q4_0) {
+        const float d = put_half(block, r.amax / 7);
+        for (uint32_t i = 0; i < 32; i++)
+            block[2 + i % 16] |= (uint8_t)((nearest(from[i], d, -8, 7) + 8) << i / 16 * 4);
+    } else if (kind == TD_LINEAR_Q4_1) {
+        const float d = put_half(block, (r.most - r.least) / 15), m = put_half(block + 2, r.least);
+        for (uint32_t i = 0; i < 32; i++)
+            block[4 + i % 16] |= (uint8_t)(nearest(from[i] - m, d, 0, 15) << i / 16 * 4);
+    }
+}
