@@ -1,4 +1,4 @@
-/* RMSNorm: the CPU's against float64, and the CUDA kernel on the emulator, whose bits are the CPU's.
+/* RMSNorm and LayerNorm: the CPU's against float64, and the CUDA kernel on the emulator, whose bits are the CPU's.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 #include "tests/attention_util.h"
 #include "tests/emu_modules.h"
 
-enum { X, RESIDUAL, WEIGHT, Y, SUM, VIEWS };
+enum { X, RESIDUAL, WEIGHT, BIAS, Y, SUM, VIEWS };
 
 typedef struct norm_case {
     tu_tensor tensors[VIEWS]; /* data NULL: not there */
@@ -28,12 +28,13 @@ typedef struct norm_case {
 static norm_case make(uint32_t channels, uint32_t n)
 {
     const uint32_t batch = 1 + n % 2, heads = 1 + n / 2 % 3, rows = 1 + n * 5 % 13, dtypes[3] = {1 + n % 3, 1 + n / 3 % 3, 3 - n % 3};
-    norm_case it = {.op.norm = {.batch = batch, .heads = heads, .rows = rows, .channels = channels, .epsilon = n % 5 ? 0 : 0.25f}};
+    norm_case it = {.op.norm = {.batch = batch, .heads = heads, .rows = rows, .channels = channels, .epsilon = n % 5 ? 0 : 0.25f,
+                              .kind = n / 7 % 2 ? TANDEM_NORM_LAYER : TANDEM_NORM_RMS}};
     for (uint32_t i = 0; i < VIEWS; i++) {
         tu_tensor *t = &it.tensors[i];
-        if ((i == RESIDUAL && n % 4 == 1) || (i == WEIGHT && n % 7 == 3) || (i == SUM && n % 3 == 2))
+        if ((i == RESIDUAL && n % 4 == 1) || (i == WEIGHT && n % 7 == 3) || (i == BIAS && n % 4 == 2) || (i == SUM && n % 3 == 2))
             continue;
-        *t = i == WEIGHT ? tu_tensor_new(dtypes[1], TU_DENSE, 1, 1, 1, channels)
+        *t = i == WEIGHT || i == BIAS ? tu_tensor_new(dtypes[1], TU_DENSE, 1, 1, 1, channels)
                          : tu_tensor_new(dtypes[i == RESIDUAL ? 1 : i == Y ? 2 : 0], (tu_layout)(n % 4), batch, heads, rows, channels);
         if (i < Y)
             tu_fill_normal(t, n * 10 + i, i == WEIGHT ? 1 : n % 6 == 5 ? 100 : 0.1);
@@ -68,19 +69,27 @@ static void check_values(const norm_case *it)
     assert_non_null(h);
     for (uint32_t row = 0; row < n->batch * n->heads * n->rows; row++) {
         const uint32_t b = row / n->rows / n->heads, head = row / n->rows % n->heads, r = row % n->rows;
-        double squares = 0;
+        double mean = 0, squares = 0, most = 0;
         for (uint32_t c = 0; c < n->channels; c++) {
             h[c] = tu_get(&t[X], b, head, r, c);
             if (t[RESIDUAL].data)
                 h[c] = rounded((double)((float)h[c] + (float)tu_get(&t[RESIDUAL], b, head, r, c)), n->x.dtype);
-            squares += h[c] * h[c];
+            mean += h[c] / n->channels;
+            most = fabs(h[c]) > most ? fabs(h[c]) : most;
             if (t[SUM].data)
                 assert_true(tu_get(&t[SUM], b, head, r, c) == h[c]);
         }
+        mean = n->kind == TANDEM_NORM_LAYER ? mean : 0;
+        for (uint32_t c = 0; c < n->channels; c++)
+            squares += (h[c] - mean) * (h[c] - mean);
         const double scale = 1 / sqrt(squares / n->channels + (n->epsilon > 0 ? (double)n->epsilon : 1e-5));
         for (uint32_t c = 0; c < n->channels; c++) {
-            const double y = h[c] * scale * (t[WEIGHT].data ? tu_get(&t[WEIGHT], 0, 0, 0, c) : 1);
-            assert_true(fabs(tu_get(&t[Y], b, head, r, c) - y) <= relative * fabs(y) + 0x1p-25);
+            const double weight = t[WEIGHT].data ? tu_get(&t[WEIGHT], 0, 0, 0, c) : 1;
+            const double product = (h[c] - mean) * scale * weight, bias = t[BIAS].data ? tu_get(&t[BIAS], 0, 0, 0, c) : 0;
+            /* of the mean, too, which is off by as much as its sum, and so is each h without it */
+            const double off = mean != 0 ? (n->channels / 256 + 32) * 0x1p-24 * most * scale * fabs(weight) : 0;
+            assert_true(fabs(tu_get(&t[Y], b, head, r, c) - (product + bias)) <=
+                        relative * (fabs(product) + fabs(bias)) + 2 * off + 0x1p-25);
         }
     }
     free(h);

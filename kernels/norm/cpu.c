@@ -57,15 +57,16 @@ static float mean_of(const td_params_norm *p, float *sums)
     return all / (float)p->channels;
 }
 
-static float scale_of(const row *of)
+/* The mean of h, or of (h - mean)^2. */
+static float mean_of_row(const row *of, bool squares, float mean)
 {
     float sums[STEP] = {0}, h[STEP];
     for (uint32_t c = 0; c < of->p->channels; c += 8 * of->p->lanes) {
         const uint32_t count = load(of, c, 8 * of->p->lanes, h);
         for (uint32_t i = 0; i < count; i++)
-            sums[i] += h[i] * h[i];
+            sums[i] += squares ? (h[i] - mean) * (h[i] - mean) : h[i];
     }
-    return 1 / sqrtf(mean_of(of->p, sums) + of->p->epsilon);
+    return mean_of(of->p, sums);
 }
 
 void td_cpu_norm(const void *params, const td_block *at)
@@ -75,7 +76,8 @@ void td_cpu_norm(const void *params, const td_block *at)
     for (uint64_t n = first; n < first + rows && n < p->total && td_block_goes_on(at); n++) {
         const int64_t plane = (int64_t)(n / p->rows);
         const row of = {p, plane / p->heads, plane % p->heads, (int64_t)(n % p->rows)};
-        const float scale = scale_of(&of);
+        const float mean = p->subtracts_mean ? mean_of_row(&of, false, 0) : 0;
+        const float scale = 1 / sqrtf(mean_of_row(&of, true, mean) + p->epsilon);
         float y[STEP], weight[STEP];
         for (uint32_t c = 0, count; c < p->channels; c += count) {
             count = load(&of, c, STEP, y);
@@ -84,7 +86,11 @@ void td_cpu_norm(const void *params, const td_block *at)
             if (p->weight)
                 td_to_floats(weight, p->weight, p->weight_dtype, c, count);
             for (uint32_t i = 0; i < count; i++)
-                y[i] = p->weight ? y[i] * scale * weight[i] : y[i] * scale;
+                y[i] = p->weight ? (y[i] - mean) * scale * weight[i] : (y[i] - mean) * scale;
+            if (p->bias)
+                td_to_floats(weight, p->bias, p->bias_dtype, c, count);
+            for (uint32_t i = 0; i < count && p->bias; i++)
+                y[i] += weight[i];
             td_from_floats(p->y, p->y_dtype, place(&of, &p->y_at, c), y, count);
         }
     }

@@ -1,4 +1,4 @@
-/* RMSNorm: see params.h. A row is read three times, from memory but once: it is in the cache then.
+/* RMSNorm and LayerNorm: see params.h. A row is read two or three times, from memory but once: it is in the cache then.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -72,27 +72,42 @@ extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 3) norm_rows(const
         return;
     const int64_t plane = int64_t(number / p.rows);
     const td::NormRow row = {p, plane / p.heads, plane % p.heads, int64_t(number % p.rows), threadIdx.x % p.lanes};
-    float squares[8] = {};
+    float sums[8] = {}, squares[8] = {}, mean = 0;
 
-    row.each([&](const float(&h)[8], uint32_t, int) {
+    if (p.subtracts_mean) {
+        row.each([&](const float(&h)[8], uint32_t, int) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            squares[i] = __fadd_rn(squares[i], __fmul_rn(h[i], h[i]));
+            for (int i = 0; i < 8; i++)
+                sums[i] = __fadd_rn(sums[i], h[i]);
+        });
+        mean = row.mean(sums, warps);
+    }
+    row.each([&](const float(&h)[8], uint32_t, int count) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float apart = i < count ? __fsub_rn(h[i], mean) : 0;
+
+            squares[i] = __fadd_rn(squares[i], __fmul_rn(apart, apart));
+        }
     });
     const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(row.mean(squares, warps), p.epsilon)));
 
     row.each([&](const float(&h)[8], uint32_t c, int count) {
-        float y[8], weight[8];
+        float y[8], weight[8], bias[8];
 
         if (p.sum)
             td::store_some(p.sum, p.dtype, row.at(p.sum_at, c), count, h);
         if (p.weight)
             td::load_some(weight, p.weight, p.weight_dtype, c, count);
+        if (p.bias)
+            td::load_some(bias, p.bias, p.bias_dtype, c, count);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            y[i] = __fmul_rn(h[i], scale);
+            y[i] = __fmul_rn(__fsub_rn(h[i], mean), scale);
             if (p.weight)
                 y[i] = __fmul_rn(y[i], weight[i]);
+            if (p.bias)
+                y[i] = __fadd_rn(y[i], bias[i]);
         }
         td::store_some(p.y, p.y_dtype, row.at(p.y_at, c), count, y);
     });

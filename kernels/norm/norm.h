@@ -1,4 +1,4 @@
-/* RMSNorm.
+/* RMSNorm and LayerNorm.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,4 +1,4 @@
-/* RMSNorm as an operation: tandem_norm in types.h.
+/* RMSNorm and LayerNorm as an operation: tandem_norm in types.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,14 +10,15 @@
 #include "kernels/norm/norm.h"
 #include "kernels/norm/params.h"
 
-enum { X, RESIDUAL, WEIGHT, Y, SUM, VIEWS };
+enum { X, RESIDUAL, WEIGHT, BIAS, Y, SUM, VIEWS };
 #define AT(member) offsetof(td_params_norm, member)
 
 static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 {
-    shape[0] = view == WEIGHT ? 1 : op->norm.batch;
-    shape[1] = view == WEIGHT ? 1 : op->norm.heads;
-    shape[2] = view == WEIGHT ? 1 : op->norm.rows;
+    const bool of_channels = view == WEIGHT || view == BIAS;
+    shape[0] = of_channels ? 1 : op->norm.batch;
+    shape[1] = of_channels ? 1 : op->norm.heads;
+    shape[2] = of_channels ? 1 : op->norm.rows;
     shape[3] = op->norm.channels;
 }
 
@@ -31,11 +32,15 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     tandem_status status = TANDEM_OK;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
         status = td_check_size("norm", sizes[i].name, sizes[i].value, why, why_bytes);
+    if (status == TANDEM_OK && n->kind > TANDEM_NORM_LAYER)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.kind is %" PRIu32 "; it must be 0 (RMSNorm) or 1 (LayerNorm)",
+                         n->kind);
     if (status == TANDEM_OK && !(n->epsilon >= 0 && isfinite(n->epsilon)))
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.epsilon is %f; it must be finite and not negative",
                          (double)n->epsilon);
-    if (status == TANDEM_OK && n->reserved)
-        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.reserved is %" PRIu32 "; it must be 0", n->reserved);
+    if (status == TANDEM_OK && (n->reserved[0] || n->reserved[1]))
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.reserved is %" PRIu32 ", %" PRIu32 "; both must be 0",
+                         n->reserved[0], n->reserved[1]);
     for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++) /* x comes first, so its dtype is one */
         status = td_check_view(&td_operation_norm.layout, op, i, i == SUM ? TD_DTYPES(n->x.dtype) : TD_DTYPES_FLOAT, why,
                                why_bytes);
@@ -82,13 +87,16 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
                                    .dtype = (uint8_t)n->x.dtype,
                                    .residual_dtype = (uint8_t)n->residual.dtype,
                                    .weight_dtype = (uint8_t)n->weight.dtype,
-                                   .y_dtype = (uint8_t)n->y.dtype};
+                                   .bias_dtype = (uint8_t)n->bias.dtype,
+                                   .y_dtype = (uint8_t)n->y.dtype,
+                                   .subtracts_mean = n->kind == TANDEM_NORM_LAYER};
     const uint64_t rows = TD_NORM_THREADS / lanes;
     td_record *record = td_build_record(&at, &kernel, params.total / rows + (params.total % rows != 0), &params, sizeof params);
     record->block[0] = TD_NORM_THREADS;
     td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);
     td_build_view(&at, record, TD_READ, AT(weight), WEIGHT);
+    td_build_view(&at, record, TD_READ, AT(bias), BIAS);
     td_build_write(&at, record, AT(y), y);
     td_build_write(&at, record, AT(sum), sum);
     td_build_outputs(&at, target, layout, op, outputs, 2);
@@ -134,7 +142,7 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
     for (uint32_t i = 0; i < VIEWS; i++) {
         tandem_view *view = td_view_of(&td_operation_norm.layout, part, i);
         const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-        if (i != WEIGHT && td_view_is_there(&td_operation_norm.layout, op, i))
+        if (i != WEIGHT && i != BIAS && td_view_is_there(&td_operation_norm.layout, op, i))
             view->offset_bytes += (uint64_t)at->row * (uint64_t)strides[axis] * td_dtype_bytes(view->dtype);
     }
     *sizes[axis] = *sizes[axis] - at->row < each ? *sizes[axis] - at->row : each;
@@ -152,6 +160,7 @@ const td_operation td_operation_norm = {
                .views = {[X] = VIEW(x, false, false),
                          [RESIDUAL] = VIEW(residual, false, true),
                          [WEIGHT] = VIEW(weight, false, true),
+                         [BIAS] = VIEW(bias, false, true),
                          [Y] = VIEW(y, true, false),
                          [SUM] = VIEW(sum, true, true)},
                .shape = shape},

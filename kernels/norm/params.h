@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A row: h = x + residual, rounded to x's type (`sum`); y = h / sqrt(mean of h^2 + epsilon) * weight. All in float32, each
- * operation rounded to nearest, in one order everywhere: `lanes` threads have eight neighbouring channels each and 8 * lanes
+ * A row: h = x + residual, rounded to x's type (`sum`); m is the mean of h, or 0 in RMSNorm;
+ * y = (h - m) / sqrt(mean of (h - m)^2 + epsilon) * weight + bias. All in float32, each operation rounded to nearest, in one order everywhere: `lanes` threads have eight neighbouring channels each and 8 * lanes
  * channels at a time, so channel c is added to sum c % (8 * lanes). Then pairs of sums are added: of a thread's eight those 4, 2
  * and 1 apart, of 32 threads' those 16 to 1 apart; and the sums of 32 threads one behind the other.
  */
@@ -22,14 +22,15 @@ typedef struct td_norm_rows {
 
 typedef struct td_params_norm {
     const uint32_t *cancel;
-    const void *x, *residual, *weight; /* the latter two may be NULL */
+    const void *x, *residual, *weight, *bias; /* the latter three may be NULL */
     void *y, *sum;                     /* sum may be NULL; of x's type */
     td_norm_rows x_at, residual_at, y_at, sum_at;
     uint64_t total; /* rows: batch * heads * rows */
     uint32_t heads, rows, channels;
     float epsilon;
     uint16_t lanes; /* of a row; grid x: total * lanes / TD_NORM_THREADS, rounded up */
-    uint8_t dtype, residual_dtype, weight_dtype, y_dtype; /* F16, BF16 or F32 */
+    uint8_t dtype, residual_dtype, weight_dtype, bias_dtype, y_dtype; /* F16, BF16 or F32 */
+    uint8_t subtracts_mean;
 } td_params_norm;
 
 #endif

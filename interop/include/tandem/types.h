@@ -180,17 +180,24 @@ static inline uint64_t tandem_codes_bytes(uint32_t dtype, uint32_t batch, uint32
     return !fits ? UINT64_MAX : codes + planes * scales * 4;
 }
 
-/* RMSNorm of each row of channels: y = h / sqrt(mean(h^2) + epsilon) * weight, where h = x + residual, rounded to x's dtype.
- * Computed in float32; each view is F16, BF16 or F32. A NaN or Inf in a row makes elements of that row of y NaN, or 0. */
+typedef enum tandem_norm_kind {
+    TANDEM_NORM_RMS = 0,  /* norm(h) = h / sqrt(mean(h^2) + epsilon) */
+    TANDEM_NORM_LAYER = 1 /* norm(h) = (h - mean(h)) / sqrt(mean((h - mean(h))^2) + epsilon) */
+} tandem_norm_kind;
+
+/* Each row of channels is normalised: y = norm(h) * weight + bias, where h = x + residual, rounded to x's dtype. Computed in
+ * float32; each view is F16, BF16 or F32. A NaN or Inf in a row makes elements of that row of y NaN, or 0. */
 typedef struct tandem_norm {
     tandem_view x;        /* [batch, heads, rows, channels] */
     tandem_view residual; /* the same shape; dtype NONE: none is added */
     tandem_view weight;   /* [1, 1, 1, channels]; dtype NONE: 1 */
+    tandem_view bias;     /* the same; dtype NONE: 0 */
     tandem_view y;        /* as x, of any of the dtypes */
     tandem_view sum;      /* h, of x's dtype, as the next layer adds to it; dtype NONE: not wanted */
     uint32_t batch, heads, rows, channels;
-    float epsilon;     /* 0: 1e-5 */
-    uint32_t reserved; /* 0 */
+    uint32_t kind;        /* tandem_norm_kind */
+    float epsilon;        /* 0: 1e-5 */
+    uint32_t reserved[2]; /* 0 */
 } tandem_norm;
 
 typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1, TANDEM_OPERATION_NORM = 2 } tandem_operation;
