@@ -263,7 +263,7 @@ NOTES = [
     "Of the bench's targets {sum(t.met for t in whole.targets)} were met and {sum(not t.met for t in whole.targets)} missed",
     "AUTO's own time was {auto_by_own_time(whole)[0] * 100 - 100:.1f}, {auto_by_own_time(whole)[1] * 100 - 100:.1f}, "
     "{auto_by_own_time(whole)[2] * 100 - 100:.1f} and {auto_by_own_time(whole)[3] * 100 - 100:.1f} % behind the best of ours at batch 1, "
-    "n 4096 (d128 h16, d64 h8, d64 h16, d128 h4), elsewhere {auto_by_own_time(whole)[4] * 100 - 100:.1f} % at most",
+    "n 4096 (d128 h16, d128 h8, d64 h16, d128 h4), elsewhere {auto_by_own_time(whole)[4] * 100 - 100:.1f} % at most",
     "which has {min(fa3_beside_f16(peers)):.2f} to {max(fa3_beside_f16(peers)):.2f} times its rate at d128",
 ]
 
