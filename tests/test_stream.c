@@ -119,6 +119,30 @@ static void test_bounds_of_plans(void **state)
     }
 }
 
+/* However far off the device's clock is, a submit lies between its enqueuing and when its end was seen. */
+static void test_clock_is_mended(void **state)
+{
+    static const int64_t off[] = {-3600000000000, -20000000, -2000000, 0, 2000000, 20000000, 3600000000000};
+    const uint64_t views[TD_MAX_VIEWS] = {4096, 8192, 12288, 16384};
+
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        open_stream(kind);
+        for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+            uint64_t before, after, sequence, begin, end;
+
+            td_stream_set_clock_offset_ns(stream, td_stream_clock_offset_ns(stream) + off[i]);
+            before = td_now_ns();
+            sequence = submit_plan(&plan, views, 0);
+            must(td_stream_wait(stream, sequence), "wait");
+            assert_true(td_stream_times(stream, sequence, &begin, &end));
+            after = td_now_ns(); /* behind that, which may be the first to see the end */
+            assert_true(before <= begin && begin <= end && end <= after);
+        }
+        close_stream();
+    }
+}
+
 static void test_graphs_are_kept(void **state)
 {
     uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
@@ -1043,6 +1067,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds_of_plans),
+        cmocka_unit_test(test_clock_is_mended),
         cmocka_unit_test(test_graphs_are_kept),
         cmocka_unit_test(test_calls_of_a_frame),
         cmocka_unit_test(test_slot_in_use),

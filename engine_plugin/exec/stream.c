@@ -98,6 +98,8 @@ static void look(td_stream *stream)
         store_word(&times->begun, next);
         if (!over || completed != next - 1)
             continue;
+        td_stream_mend_clock(stream, atomic_load_explicit(&stream->enqueued_ns[next % TD_STREAM_TIMES], memory_order_relaxed),
+                             begin_ns, end_ns, td_now_ns());
         store_word(&times->end_ns, end_ns);
         store_word(&times->sequence, next);
         atomic_compare_exchange_strong(&stream->completed, &completed, next);
@@ -148,6 +150,7 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     atomic_store_explicit(&stream->record_counts[next % TD_STREAM_NUMBERS], submit->plan->record_count,
                           memory_order_relaxed);
     clear_place(stream, place);
+    atomic_store_explicit(&stream->enqueued_ns[next % TD_STREAM_TIMES], td_now_ns(), memory_order_relaxed);
     range_push(submit->label);
     status = stream->ops->enqueue(stream, submit, next, signalled, why, why_bytes);
     range_pop(submit->label);
@@ -207,8 +210,7 @@ uint32_t td_stream_progress(const td_stream *stream, uint64_t sequence)
 bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin_ns, uint64_t *end_ns)
 {
     const td_stamp *slot = &stream->times[sequence % TD_STREAM_TIMES];
-    const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
-    uint64_t begin, end;
+    uint64_t begin, end, offset;
 
     if (!sequence || sequence > td_stream_completed(stream) || load_word(&slot->sequence) != sequence ||
         load_word(&slot->begun) != sequence)
@@ -217,9 +219,23 @@ bool td_stream_times(const td_stream *stream, uint64_t sequence, uint64_t *begin
     end = load_word(&slot->end_ns);
     if (load_word(&slot->sequence) != sequence || load_word(&slot->begun) != sequence) /* it was taken again meanwhile */
         return false;
+    offset = (uint64_t)td_stream_clock_offset_ns(stream); /* as it is since that submit was seen to be over */
     *begin_ns = begin - offset;
     *end_ns = end - offset;
     return true;
+}
+
+void td_stream_mend_clock(td_stream *stream, uint64_t since_ns, uint64_t begin_ns, uint64_t end_ns, uint64_t until_ns)
+{
+    const int64_t least = (int64_t)(end_ns - until_ns), most = (int64_t)(begin_ns - since_ns);
+    const int64_t offset = td_stream_clock_offset_ns(stream);
+
+    if (begin_ns > end_ns || least > most) /* not of one run */
+        return;
+    if (offset < least)
+        td_stream_set_clock_offset_ns(stream, least);
+    else if (offset > most)
+        td_stream_set_clock_offset_ns(stream, most);
 }
 
 int64_t td_stream_clock_offset_ns(const td_stream *stream)

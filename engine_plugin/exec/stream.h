@@ -58,8 +58,13 @@ struct td_stream {
     uint64_t last[TD_STREAM_PENDING];           /* the last submit in each slot's place */
     td_stamp times[TD_STREAM_TIMES];            /* by sequence % TD_STREAM_TIMES, with that as their number */
     atomic_uint_least32_t places[TD_STREAM_NUMBERS], record_counts[TD_STREAM_NUMBERS]; /* by sequence */
-    atomic_int_fast64_t clock_offset_ns;
+    atomic_uint_least64_t enqueued_ns[TD_STREAM_TIMES]; /* likewise, on CLOCK_MONOTONIC */
+    atomic_int_fast64_t clock_offset_ns;                /* of the device's clock, from that */
 };
+
+/* Something on the device lay wholly between two moments of the host's: moves the clock's offset as far as that asks for. Clocks
+ * drift, and where others keep the device busy the offset cannot be measured well. */
+void td_stream_mend_clock(td_stream *stream, uint64_t since_ns, uint64_t begin_ns, uint64_t end_ns, uint64_t until_ns);
 
 /* The place of a submit among the last TD_STREAM_NUMBERS ones, the one at hand included. Any thread. */
 uint32_t td_stream_place(const td_stream *stream, uint64_t sequence);

@@ -401,13 +401,14 @@ bool td_inline_ran(td_stream *stream, uint64_t number, uint64_t *begin_ns, uint6
 {
     inline_stream *s = (inline_stream *)stream;
     const td_stamp *stamp = &s->ring->stamps[number % TD_INLINE_RECORDED];
-    const uint64_t offset = (uint64_t)td_stream_clock_offset_ns(stream);
-    uint64_t begin, end;
+    uint64_t begin, end, offset;
 
     if (load_word(&stamp->sequence) != number)
         return false;
     begin = load_word(&stamp->begin_ns);
     end = load_word(&stamp->end_ns);
+    td_stream_mend_clock(stream, 0, begin, end, td_now_ns()); /* the engine's submit is not ours to know */
+    offset = (uint64_t)td_stream_clock_offset_ns(stream);
     *begin_ns = begin - offset;
     *end_ns = end - offset;
     if (begin > end) /* it runs again */
