@@ -63,7 +63,7 @@ struct NormRow {
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 3) norm_rows(const __grid_constant__ td_params_norm p)
+extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 2) norm_rows(const __grid_constant__ td_params_norm p)
 {
     __shared__ float warps[TD_NORM_THREADS / 32];
     const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / p.lanes) + threadIdx.x / p.lanes;
