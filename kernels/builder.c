@@ -60,14 +60,25 @@ td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t gri
     return record;
 }
 
+static void add_reloc(td_builder *at, td_record *record, size_t bytes, td_reloc reloc)
+{
+    if (record->reloc_count == TD_MAX_RELOCS || reloc.offset + bytes > record->param_bytes)
+        at->crowded = record->kernel->name;
+    else
+        record->relocs[record->reloc_count++] = reloc;
+}
+
 void td_build_pointer(td_builder *at, td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
 {
-    if (record->reloc_count == TD_MAX_RELOCS || offset + sizeof(uint64_t) > record->param_bytes) {
-        at->crowded = record->kernel->name;
-        return;
-    }
-    record->relocs[record->reloc_count++] = (td_reloc){
-        .offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend};
+    add_reloc(at, record, sizeof(uint64_t),
+              (td_reloc){.offset = (uint16_t)offset, .kind = TD_RELOC_POINTER, .base = (uint8_t)base, .view = view, .addend = addend});
+}
+
+void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t view)
+{
+    record->flags |= TD_RECORD_TENSOR_MAPS;
+    add_reloc(at, record, sizeof(td_tensor_map),
+              (td_reloc){.offset = (uint16_t)offset, .kind = TD_RELOC_TENSOR_MAP, .base = TD_BASE_VIEW, .view = view});
 }
 
 void td_build_range(td_builder *at, td_record *record, int access, td_range range)
@@ -139,6 +150,11 @@ void td_plan_barriers(td_plan *plan)
     }
 }
 
+static size_t reloc_bytes(const td_reloc *reloc)
+{
+    return reloc->kind == TD_RELOC_TENSOR_MAP ? sizeof(td_tensor_map) : sizeof(uint64_t);
+}
+
 static const char *too_large(const td_record *r)
 {
     if (!r->param_bytes || r->param_bytes > TD_PARAM_BYTES)
@@ -148,7 +164,7 @@ static const char *too_large(const td_record *r)
     if (r->read_count > TD_MAX_RANGES || r->write_count > TD_MAX_RANGES)
         return "has more ranges than a plan holds";
     for (uint32_t i = 0; i < r->reloc_count; i++)
-        if (r->relocs[i].offset + sizeof(uint64_t) > TD_PARAM_BYTES ||
+        if (r->relocs[i].offset + reloc_bytes(&r->relocs[i]) > TD_PARAM_BYTES ||
             (r->relocs[i].base == TD_BASE_VIEW && r->relocs[i].view >= TD_MAX_VIEWS))
             return "has a relocation that leads nowhere";
     return NULL;

@@ -41,6 +41,9 @@ td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t gri
 void td_build_pointer(td_builder *at, td_record *record, size_t offset, uint32_t base, uint32_t view,
                       uint64_t addend);
 
+/* The td_tensor_map at `offset` of the parameters is one of a view, which the record must read or write besides. */
+void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t view);
+
 /* What a record reads or writes, without a pointer to it. */
 enum { TD_READ = 0, TD_WRITE = 1 };
 void td_build_range(td_builder *at, td_record *record, int access, td_range range);

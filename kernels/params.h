@@ -85,4 +85,13 @@ typedef struct td_params_stamp {
     uint32_t end, reserved;
 } td_params_stamp;
 
+/* A tensor map of TMA in a parameter block: matrices of 16-bit elements, of which a kernel copies boxes, swizzled over 128 bytes,
+ * zeros where there is nothing. A plan says what is in it; executors put the driver's encoding of that in its place. */
+typedef struct td_tensor_map {
+    uint64_t channels, rows, stride_bytes; /* of the matrix: its base and stride are multiples of 16 */
+    uint32_t box_channels, box_rows;
+    uint32_t dtype; /* tandem_dtype: F16 or BF16 */
+    uint32_t reserved[23];
+} __attribute__((aligned(64))) td_tensor_map;
+
 #endif

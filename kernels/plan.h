@@ -18,7 +18,7 @@
 #include "interop/operation.h"
 
 enum {
-    TD_PARAM_BYTES = 256,  /* largest parameter block; every one has at most 16-byte alignment */
+    TD_PARAM_BYTES = 384,  /* largest parameter block; where an executor has it, it is aligned to 16 bytes */
     TD_MAX_RELOCS = 16,
     TD_MAX_RANGES = 12,
     TD_PLAN_RECORDS = 24
@@ -30,7 +30,7 @@ typedef enum td_base { TD_BASE_VIEW = 0, TD_BASE_SCRATCH = 1, TD_BASE_CONTROL = 
 typedef enum td_reloc_kind { TD_RELOC_POINTER = 0, TD_RELOC_TENSOR_MAP = 1 } td_reloc_kind;
 
 typedef struct td_reloc {
-    uint16_t offset; /* of the 8-byte pointer within the parameter block */
+    uint16_t offset; /* within the parameter block, of the 8-byte pointer or the td_tensor_map */
     uint8_t kind;    /* td_reloc_kind */
     uint8_t base;    /* td_base */
     uint32_t view;   /* which view, for TD_BASE_VIEW */

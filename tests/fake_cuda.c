@@ -1078,6 +1078,20 @@ CALL(cuGraphExecExternalSemaphoresSignalNodeSetParams, td_cu_graph_exec exec, td
     return set_node((td_cu_graph)(void *)exec, node, &c);
 }
 
+/* 128 bytes that begin with the address, and the sizes behind it. */
+CALL(cuTensorMapEncodeTiled, void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides,
+     const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
+{
+    uint64_t encoded[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], (uint64_t)box[1] << 32 | box[0], (uint64_t)type};
+
+    if ((uintptr_t)map % 64 || (type != TD_CU_MAP_F16 && type != TD_CU_MAP_BF16) || rank != 2 || !address ||
+        (uintptr_t)address % 16 || !sizes[0] || !sizes[1] || strides[0] % 16 || box[0] != 64 || !box[1] || box[1] > 256 ||
+        steps[0] != 1 || steps[1] != 1 || interleave || swizzle != TD_CU_MAP_SWIZZLE_128 || promotion > 3 || fill)
+        return INVALID_VALUE;
+    memcpy(map, encoded, sizeof encoded);
+    return TD_CU_SUCCESS;
+}
+
 CALL(cuGraphLaunch, td_cu_graph_exec exec, td_cu_stream stream)
 {
     const struct td_cu_graph_st *graph = (const void *)exec;

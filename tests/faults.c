@@ -731,7 +731,11 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_gipa(VkInstance instance, const c
       (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_semaphore_node *c), (a, b, c), c->values, 0, 0)             \
     X(cuGraphExecExternalSemaphoresSignalNodeSetParams,                                                                \
       (td_cu_graph_exec a, td_cu_graph_node b, const td_cu_semaphore_node *c), (a, b, c), c->values, 0, 0)             \
-    X(cuGraphLaunch, (td_cu_graph_exec a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)
+    X(cuGraphLaunch, (td_cu_graph_exec a, td_cu_stream b), (a, b), NULL, (uintptr_t)b, 0)                              \
+    X(cuTensorMapEncodeTiled,                                                                                          \
+      (void *a, int b, unsigned c, void *d, const uint64_t *s, const uint64_t *t, const unsigned *u,                   \
+       const unsigned *v, int w, int x, int y, int z),                                                                 \
+      (a, b, c, d, s, t, u, v, w, x, y, z), NULL, (uintptr_t)d, 0)
 
 /* Such an error takes the context with it. */
 #define LAUNCH_FAILED 719

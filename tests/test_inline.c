@@ -630,7 +630,7 @@ static void test_refusals(void **state)
     REFUSED(r->grid[1] = 65536, "grid of 65536 in y");
     REFUSED(r->grid[2] = 65536, "grid of 65536 in z");
     REFUSED(r->param_bytes = 0, "0 bytes of parameters");
-    REFUSED(r->param_bytes = TD_PARAM_BYTES + 1, "257 bytes of parameters");
+    REFUSED(r->param_bytes = TD_PARAM_BYTES + 1, "385 bytes of parameters");
     REFUSED(r->kernel = &unknown, "no_such_kernel");
     REFUSED(r->kernel = &host_only, "of_the_cpu_alone");
     REFUSED(r->shared_bytes = 47 * 1024 + 1, "in a command buffer there are 48128");

@@ -583,10 +583,53 @@ static void test_flags(void **state)
             must(td_stream_wait(stream, submit_plan(&flagged, views, 0)), "wait");
             assert_true(td_cu_device_counts(device).allocations > before.allocations);
         }
-        flagged.records[0].flags = TD_RECORD_TENSOR_MAPS;
+        flagged.records[0].flags = 8;
         assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
                          TANDEM_ERROR_UNSUPPORTED);
-        assert_non_null(strstr(why, "flags 4"));
+        assert_non_null(strstr(why, "flags 8"));
+        close_stream();
+    }
+}
+
+/* Tensor maps are encoded for the view's address of each submit; what the driver refuses is not launched. */
+static void test_tensor_maps(void **state)
+{
+    const td_tensor_map map = {.channels = 72, .rows = 5, .stride_bytes = 160, .box_channels = 64, .box_rows = 128,
+                               .dtype = TANDEM_DTYPE_BF16};
+    uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384}, got[6];
+    td_plan mapped = plan;
+    td_record *r = &mapped.records[0];
+    char why[256] = "";
+
+    (void)state;
+    mapped.record_count = 1;
+    r->flags = TD_RECORD_TENSOR_MAPS;
+    r->param_bytes = 320;
+    memcpy(r->params + 192, &map, sizeof map);
+    r->relocs[r->reloc_count++] =
+        (td_reloc){.offset = 192, .kind = TD_RELOC_TENSOR_MAP, .base = TD_BASE_VIEW, .view = TD_VIEW_K, .addend = 32};
+    for (int kind = 0; kind < 2; kind++) {
+        td_stream_submit submit = {.plan = &mapped, .views = views, .scratch = 4096};
+        uint64_t sequence;
+        bool signalled;
+
+        open_stream(kind);
+        for (int i = 0; i < 3; i++) {
+            views[TD_VIEW_K] = 8192 + 64u * (unsigned)i;
+            must(td_stream_wait(stream, submit_plan(&mapped, views, 0)), "wait");
+            memcpy(got, fake_cuda_launches[(fake_cuda_launched - 1) % FAKE_CUDA_LAUNCHES].params + 192, sizeof got);
+            assert_int_equal(got[0], views[TD_VIEW_K] + 32);
+            assert_int_equal(got[1], 72);
+            assert_int_equal(got[2], 5);
+            assert_int_equal(got[3], 160);
+            assert_int_equal(got[4], UINT64_C(128) << 32 | 64);
+            assert_int_equal(got[5], TD_CU_MAP_BF16);
+        }
+        views[TD_VIEW_K] = 8200;
+        fake_cuda_launched = 0;
+        assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_DEVICE);
+        assert_non_null(strstr(why, "a tensor map of 5 x 72"));
+        assert_int_equal(fake_cuda_launched, 0);
         close_stream();
     }
 }
@@ -1076,6 +1119,7 @@ int main(void)
         cmocka_unit_test(test_pending),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_tensor_maps),
         cmocka_unit_test(test_shared_memory),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_begun_beside),

@@ -12,16 +12,21 @@
 
 #include "engine_plugin/exec/exec.h"
 
+uint64_t td_exec_address(const td_reloc *reloc, const uint64_t *views, uint64_t scratch, uint64_t control)
+{
+    const uint64_t base = reloc->base == TD_BASE_VIEW      ? views[reloc->view]
+                          : reloc->base == TD_BASE_CONTROL ? control
+                                                           : scratch;
+    return base ? base + reloc->addend : 0;
+}
+
 void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out)
 {
     unsigned char *params = out;
     memcpy(params, record->params, TD_PARAM_BYTES);
     for (uint32_t i = 0; i < record->reloc_count; i++) {
         const td_reloc *reloc = &record->relocs[i];
-        const uint64_t base = reloc->base == TD_BASE_VIEW      ? views[reloc->view]
-                              : reloc->base == TD_BASE_CONTROL ? control
-                                                               : scratch;
-        const uint64_t address = base ? base + reloc->addend : 0;
+        const uint64_t address = td_exec_address(reloc, views, scratch, control);
         if (reloc->kind == TD_RELOC_POINTER)
             memcpy(params + reloc->offset, &address, sizeof address);
     }

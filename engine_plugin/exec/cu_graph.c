@@ -112,15 +112,13 @@ static bool has_shape(const graph_stream *stream, const graph_slot *slot, const 
     return true;
 }
 
-static void bind(const binding *b, uint32_t at, void *params)
+static tandem_status bind(graph_stream *stream, const binding *b, uint32_t at, void *params, char *why, size_t why_bytes)
 {
-    const td_record *record = &b->submit->plan->records[at];
-
-    td_exec_bind(record, b->submit->views, b->submit->scratch, b->control, params);
-    td_exec_bind_cancel(record, b->cancel, params);
+    return td_cuda_bind(&stream->cuda, &b->submit->plan->records[at], b->submit, b->control, b->cancel, params, why, why_bytes);
 }
 
-static void set_kernel(const graph_stream *stream, graph_slot *slot, const binding *b, uint32_t at)
+static tandem_status set_kernel(graph_stream *stream, graph_slot *slot, const binding *b, uint32_t at, char *why,
+                                size_t why_bytes)
 {
     const td_record *record = &b->submit->plan->records[at];
     kernel_node *kernel = &slot->kernels[at];
@@ -132,7 +130,7 @@ static void set_kernel(const graph_stream *stream, graph_slot *slot, const bindi
     kernel->overlaps = overlaps(stream, record, at);
     kernel->shared_bytes = record->shared_bytes;
     kernel->param_bytes = record->param_bytes;
-    bind(b, at, kernel->params);
+    return bind(stream, b, at, kernel->params, why, why_bytes);
 }
 
 static void set_stamp(const graph_stream *stream, kernel_node *kernel, uint32_t slot, bool end)
@@ -201,17 +199,18 @@ static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const bi
     const td_cu_semaphore_value signals = {.value = submit->signal ? submit->signal->value : 0};
     td_cu_device *device = stream->cuda.device;
     const td_cu_graph_node *last = NULL;
-    tandem_status status;
+    tandem_status status = TANDEM_OK;
 
     clear_slot(stream, slot);
     slot->waits_for = submit->wait ? submit->wait->cu->external : NULL;
     slot->signals = submit->signal ? submit->signal->cu->external : NULL;
     slot->count = submit->plan->record_count;
     set_stamp(stream, &slot->begin, submit->slot, false);
-    for (uint32_t i = 0; i < slot->count; i++)
-        set_kernel(stream, slot, b, i);
+    for (uint32_t i = 0; !status && i < slot->count; i++)
+        status = set_kernel(stream, slot, b, i, why, why_bytes);
     set_stamp(stream, &slot->end, submit->slot, true);
-    status = td_cu_check(device, TD_CU(device, cuGraphCreate, &slot->graph, 0), why, why_bytes, "cuGraphCreate");
+    if (!status)
+        status = td_cu_check(device, TD_CU(device, cuGraphCreate, &slot->graph, 0), why, why_bytes, "cuGraphCreate");
     if (!status && slot->waits_for) {
         const td_cu_semaphore_node node = {&slot->waits_for, &waits, 1};
 
@@ -268,8 +267,8 @@ static tandem_status update_graph(graph_stream *stream, graph_slot *slot, const 
         kernel_node *kernel = &slot->kernels[i];
         kernel_call call;
 
-        bind(b, i, params);
-        if (!memcmp(kernel->params, params, kernel->param_bytes))
+        status = bind(stream, b, i, params, why, why_bytes);
+        if (status || !memcmp(kernel->params, params, kernel->param_bytes))
             continue;
         memcpy(kernel->params, params, sizeof params);
         status = td_cu_check(

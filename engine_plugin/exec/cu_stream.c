@@ -220,7 +220,8 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
     if (!entry)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s has no GPU version",
                        record->kernel->name);
-    if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (has_clusters(device) ? TD_RECORD_CLUSTER : 0)))
+    if (record->flags & ~(uint32_t)(TD_RECORD_PDL | (has_clusters(device) ? TD_RECORD_CLUSTER : 0) |
+                                    (device->table.cuTensorMapEncodeTiled ? TD_RECORD_TENSOR_MAPS : 0)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the kernel %s needs launch features (flags %u)",
                        entry, (unsigned)record->flags);
     f = is_function(*out, entry) ? *out : find_function(stream, entry);
@@ -764,6 +765,46 @@ static void join_streams(td_cuda_stream *stream)
             wait_for_event(stream, order[i + 1], stream->brought, NULL, 0);
 }
 
+/* Puts the driver's encoding of a tensor map in place of what the plan says about it. */
+static tandem_status encode_map(td_cuda_stream *stream, const td_record *record, uint64_t address, unsigned char *at, char *why,
+                                size_t why_bytes)
+{
+    static const unsigned every_element[2] = {1, 1};
+    td_tensor_map map, encoded;
+    tandem_status status;
+
+    memcpy(&map, at, sizeof map);
+    const uint64_t sizes[2] = {map.channels, map.rows}, strides[1] = {map.stride_bytes};
+    const unsigned box[2] = {map.box_channels, map.box_rows};
+
+    status = td_cu_check(stream->device,
+                         TD_CU(stream->device, cuTensorMapEncodeTiled, &encoded,
+                               map.dtype == TANDEM_DTYPE_BF16 ? TD_CU_MAP_BF16 : TD_CU_MAP_F16, 2, (void *)(uintptr_t)address,
+                               sizes, strides, box, every_element, 0, TD_CU_MAP_SWIZZLE_128, TD_CU_MAP_PROMOTE_256, 0),
+                         why, why_bytes, "a tensor map of %llu x %llu for %s: cuTensorMapEncodeTiled", (unsigned long long)map.rows,
+                         (unsigned long long)map.channels, record->kernel->entry);
+    if (!status)
+        memcpy(at, &encoded, sizeof encoded);
+    return status;
+}
+
+tandem_status td_cuda_bind(td_cuda_stream *stream, const td_record *record, const td_stream_submit *submit, uint64_t control,
+                           uint64_t cancel, void *params, char *why, size_t why_bytes)
+{
+    tandem_status status = TANDEM_OK;
+
+    td_exec_bind(record, submit->views, submit->scratch, control, params);
+    td_exec_bind_cancel(record, cancel, params);
+    for (uint32_t i = 0; !status && i < record->reloc_count; i++) {
+        const td_reloc *reloc = &record->relocs[i];
+
+        if (reloc->kind == TD_RELOC_TENSOR_MAP)
+            status = encode_map(stream, record, td_exec_address(reloc, submit->views, submit->scratch, 0),
+                                (unsigned char *)params + reloc->offset, why, why_bytes);
+    }
+    return status;
+}
+
 /* From the begin stamp to the last record, on the streams that they belong to. */
 static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit *submit, uint64_t sequence,
                                   td_cuda_function *const *functions, const td_cuda_trace *trace,
@@ -783,9 +824,9 @@ static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit
         const td_record *record = &plan->records[i];
         _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 
-        td_exec_bind(record, submit->views, submit->scratch, control, params);
-        td_exec_bind_cancel(record, cancel, params);
-        status = launch(stream, stream->stream, functions[i]->kernel.handle, record, params, why, why_bytes);
+        status = td_cuda_bind(stream, record, submit, control, cancel, params, why, why_bytes);
+        if (!status)
+            status = launch(stream, stream->stream, functions[i]->kernel.handle, record, params, why, why_bytes);
     }
     if (!status && stream->copies) {
         status = record_event(stream, stream->ran[sequence % TD_CUDA_TRACES], stream->stream, why, why_bytes);

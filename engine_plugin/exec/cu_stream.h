@@ -83,6 +83,9 @@ void td_cuda_destroy(td_stream *stream, bool drained);
  * at first: what it was last time, or NULL. */
 tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
                                   size_t why_bytes);
+/* td_exec_bind(), td_exec_bind_cancel(), and tensor maps. */
+tandem_status td_cuda_bind(td_cuda_stream *stream, const td_record *record, const td_stream_submit *submit, uint64_t control,
+                           uint64_t cancel, void *params, char *why, size_t why_bytes);
 /* Takes the cancel word of a submit's place, cleared: its address. */
 tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t place, uint64_t sequence, uint64_t *address, char *why,
                                 size_t why_bytes);

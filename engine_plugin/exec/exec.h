@@ -17,8 +17,11 @@
 /* What plans for a GPU are made for: its stream's kernels, or those that every executor has. */
 td_target td_exec_target(const td_cu_info *gpu, bool on_stream);
 
+/* Where a relocation leads; 0 if its base is. */
+uint64_t td_exec_address(const td_reloc *reloc, const uint64_t *views, uint64_t scratch, uint64_t control);
+
 /* Copies a record's parameter block to `out` (TD_PARAM_BYTES, 16-byte aligned) with every pointer relocation
- * resolved: `views[i]` is the address of view i's first element, 0 if the job has none; `control` that of the job's
+ * resolved, but for tensor maps: `views[i]` is the address of view i's first element, 0 if the job has none; `control` that of the job's
  * td_control, 0 if it has none. */
 void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out);
 

@@ -142,6 +142,10 @@ enum {
     TD_CU_LAUNCH_CLUSTER = 4,
     TD_CU_GRAPH_OVERLAPS = 1, /* an edge's port and type: CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, _DEPENDENCY_TYPE_.. */
     TD_CU_LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+    TD_CU_MAP_F16 = 6, /* CU_TENSOR_MAP_... */
+    TD_CU_MAP_BF16 = 9,
+    TD_CU_MAP_SWIZZLE_128 = 3,
+    TD_CU_MAP_PROMOTE_256 = 3, /* what is fetched goes to L2 by so many bytes */
     TD_CU_JIT_ERROR_LOG = 5,
     TD_CU_JIT_ERROR_LOG_BYTES = 6,
 };
@@ -247,7 +251,10 @@ typedef enum td_cu_kind {
     TD_OPTIONAL(OTHER, cuGraphExecExternalSemaphoresSignalNodeSetParams,                                            \
                 cuGraphExecExternalSemaphoresSignalNodeSetParams,                                                   \
                 (td_cu_graph_exec, td_cu_graph_node, const td_cu_semaphore_node *))                                 \
-    TD_OPTIONAL(LAUNCH, cuGraphLaunch, cuGraphLaunch, (td_cu_graph_exec, td_cu_stream))
+    TD_OPTIONAL(LAUNCH, cuGraphLaunch, cuGraphLaunch, (td_cu_graph_exec, td_cu_stream))                             \
+    TD_OPTIONAL(OTHER, cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                              \
+                (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *, \
+                 int, int, int, int)) /* since CUDA 12.0 */
 
 #define TD_CU_FIELD(kind, name, symbol, parameters) td_cu_result(*name) parameters;
 #define TD_CU_KIND(kind, name, symbol, parameters) TD_CU_KIND_##name = TD_CU_KIND_##kind,
