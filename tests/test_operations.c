@@ -1,8 +1,9 @@
-/* RMSNorm through sessions: on the CPU, on CUDA where there is a GPU, and in tandemd, the same bits; with a deadline, too.
+/* Norms and linear layers through sessions: on the CPU, on CUDA where there is a GPU, and in tandemd; with deadlines, too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/daemon_client.h"
+#include "tests/linear_util.h"
 
 enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, BYTES = 8 * PLANE };
 
@@ -61,7 +62,8 @@ static bool compute(const tandem_session_desc *desc, uint64_t deadline_ns, void 
     return true;
 }
 
-static void test_sessions(void **state)
+/* Of norms the same bits everywhere. */
+static void test_norms(void **state)
 {
     static float y[PLANE], other[PLANE];
     const char *expect = getenv("TANDEM_EXPECT_GPU");
@@ -82,9 +84,23 @@ static void test_sessions(void **state)
     }
 }
 
+static void test_linear(void **state)
+{
+    tandem_session_desc desc = {.struct_bytes = sizeof desc, .cpu_threads = 2};
+    (void)state;
+    for (int daemon = 0; daemon < 2; daemon++) {
+        tandem_session *session;
+        desc.backend = daemon ? TANDEM_BACKEND_AUTO : TANDEM_BACKEND_CPU;
+        desc.socket = daemon ? socket_path : NULL;
+        assert_int_equal(tandem_session_create(&desc, &session), TANDEM_OK);
+        tl_try_session(session);
+        assert_int_equal(tandem_session_destroy(&session), TANDEM_OK);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sessions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_linear)};
 
     if (!begin_tests("tandemd"))
         return 1;

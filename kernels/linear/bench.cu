@@ -27,10 +27,10 @@
 #include <string>
 #include <type_traits>
 #include <vector>
-#include "kernels/linear/stream.cu"
-#include "kernels/linear/skinny.cu"
-#include "kernels/linear/mma.cu"
-#include "kernels/linear/inline.cu"
+#include "kernels/linear/linear_stream.cu"
+#include "kernels/linear/linear_skinny.cu"
+#include "kernels/linear/linear_mma.cu"
+#include "kernels/linear/linear_inline.cu"
 using std::string;
 using std::vector;
 
@@ -167,7 +167,7 @@ __global__ void reference(td_params_linear p, uint32_t row_step, double *ref,
         return;
     double s[2] = {0, 0}, e[2] = {0, 0};
     for (int g = 0; g < (p.gate ? 2 : 1); g++) {
-        const uint32_t wr = p.gate == TD_LINEAR_PAIRS ? 2 * col + g : col + g * p.outs;
+        const uint32_t wr = p.gate == TANDEM_GATE_PAIRS ? 2 * col + g : col + g * p.outs;
         double sum = 0, mag = 0;
         for (uint32_t k = lane; k < p.ins; k += 32) {
             const double x = any(p.x, p.dtype, row * p.x_stride + k);
@@ -201,11 +201,11 @@ __global__ void reference(td_params_linear p, uint32_t row_step, double *ref,
         e[g] = err;
     }
     double a = s[0], ea = e[0];
-    if (p.activation == TD_LINEAR_SILU)
+    if (p.activation == TANDEM_ACTIVATION_SILU)
         a = a / (1 + exp(-a));
-    else if (p.activation == TD_LINEAR_GELU)
+    else if (p.activation == TANDEM_ACTIVATION_GELU)
         a = 0.5 * a * (1 + erf(a * 0.70710678118654752));
-    else if (p.activation == TD_LINEAR_GELU_TANH)
+    else if (p.activation == TANDEM_ACTIVATION_GELU_TANH)
         a = 0.5 * a * (1 + tanh(0.79788456080286536 * (a + 0.044715 * a * a * a)));
     if (p.activation)
         ea = ea * 1.2 + 4e-6 * fabs(s[0]) + 1e-7;
@@ -339,7 +339,7 @@ static void add_mma() {
                          return [=](cudaStream_t s) {
                              td_params_linear copy = p;
                              void *args[] = {&copy};
-                             launch_any(fn, grid, 256, 0, 1, args, s);
+                             launch_any(fn, grid, 256, TD_LINEAR_MMA_SHARED_BYTES, 1, args, s);
                          };
                      }});
 }
@@ -631,7 +631,7 @@ static vector<Case> cases() {
         c.ypad = i % 2 ? 5 : 8;
         v.push_back(c);
         c.gate = 1 + i % 2;
-        c.act = TD_LINEAR_SILU;
+        c.act = TANDEM_ACTIVATION_SILU;
         c.bias = i % 3 ? B : 0;
         c.xpad = 8;
         c.wpad = 16;
@@ -666,7 +666,7 @@ static vector<Case> cases() {
             v.push_back(c);
             c.dtype = B;
             c.gate = 1 + rows % 2;
-            c.act = TD_LINEAR_SILU;
+            c.act = TANDEM_ACTIVATION_SILU;
             c.ins = 1280;
             c.wpad = rows % 3;
             c.bias = F;

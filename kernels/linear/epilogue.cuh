@@ -2,8 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A warp's sums go through its part of shared memory, 16 rows at a time, so that a thread has eight neighbours of a row: its
- * loads and stores are of 16 bytes, whatever instruction the sums come from.
+ * A thread has eight neighbours of a row of y: its loads and stores are of 16 bytes, whatever instruction the sums come from.
  */
 #pragma once
 
@@ -21,15 +20,15 @@ __device__ __forceinline__ float linear_swish(float x, float z)
 
 template <int N> __device__ __forceinline__ void linear_activate(uint32_t activation, float (&x)[N])
 {
-    if (activation == TD_LINEAR_SILU) {
+    if (activation == TANDEM_ACTIVATION_SILU) {
 #pragma unroll
         for (int i = 0; i < N; i++)
             x[i] = linear_swish(x[i], x[i]);
-    } else if (activation == TD_LINEAR_GELU_TANH) {
+    } else if (activation == TANDEM_ACTIVATION_GELU_TANH) {
 #pragma unroll
         for (int i = 0; i < N; i++)
             x[i] = linear_swish(x[i], x[i] * (1.5957691216057308f + 0.0713548162726009f * x[i] * x[i]));
-    } else if (activation == TD_LINEAR_GELU) {
+    } else if (activation == TANDEM_ACTIVATION_GELU) {
 #pragma unroll
         for (int i = 0; i < N; i++)
             x[i] = 0.5f * x[i] * (1.0f + erff(x[i] * 0.7071067811865476f));
@@ -80,7 +79,7 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
         return;
     const int count = int(min(p.outs - column, 8u));
 
-    if (p.gate == TD_LINEAR_PAIRS) {
+    if (p.gate == TANDEM_GATE_PAIRS) {
         linear_affine(p, a, 2 * column, 2, count);
         linear_affine(p, b, 2 * column + 1, 2, count);
     } else {
@@ -112,76 +111,131 @@ __device__ __forceinline__ void linear_unzip(float (&even)[8], float (&odd)[8], 
     }
 }
 
-/* Sums of 16 rows and N columns, as mma has them: columns 8j + 2 (lane % 4) and the next at c[4j], c[4j + 1], eight rows further
- * at c[4j + 2], c[4j + 3]. They go through `Part` columns of shared memory at a time. `tile`: number of the tile of
- * columns. With a gate by halves the first N / 2 columns are a's, the others b's. */
-template <int N, int Part> struct LinearOut {
-    static constexpr int stride = Part == 32 ? 40 : 20; /* floats; 20: a few bank conflicts for less memory */
-    static constexpr int floats = 16 * stride, parts = N / Part, octets = Part / 8;
+__device__ __forceinline__ void linear_get8(float (&x)[8], const float *at)
+{
+    const float4 low = reinterpret_cast<const float4 *>(at)[0], high = reinterpret_cast<const float4 *>(at)[1];
 
-    /* Which eight columns lie at octet j of a part. */
-    template <bool Halves> __device__ __forceinline__ static constexpr int source(int part, int j)
-    {
-        return !Halves          ? part * octets + j
-               : j < octets / 2 ? part * (octets / 2) + j
-                                : N / 16 + part * (octets / 2) + j - octets / 2;
-    }
-    template <bool Halves> __device__ __forceinline__ static void put(float *shared, const float (&c)[N / 2], int part)
-    {
-        float *at = shared + threadIdx.x % 32 / 4 * stride + threadIdx.x % 4 * 2;
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+/* Of lanes 4 i + t, t in 0..3: lane t gets the pairs e[t] of all four, one behind the other. */
+__device__ __forceinline__ void linear_transpose(float (&x)[8], const float2 (&e)[4])
+{
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    float2 half[2][2]; /* pairs of lanes 0 and 1, or 2 and 3, for lanes `odd` and 2 + `odd` */
 
 #pragma unroll
-        for (int i = 0; i < parts; i++)
-            if (i == part)
+    for (int j = 0; j < 2; j++) {
+        const float2 kept = odd ? e[2 * j + 1] : e[2 * j], sent = odd ? e[2 * j] : e[2 * j + 1];
+        const float2 come = make_float2(__shfl_xor_sync(~0u, sent.x, 1), __shfl_xor_sync(~0u, sent.y, 1));
+
+        half[j][0] = odd ? come : kept;
+        half[j][1] = odd ? kept : come;
+    }
 #pragma unroll
-                for (int j = 0; j < octets; j++) {
-                    const int from = 4 * source<Halves>(i, j);
+    for (int i = 0; i < 2; i++) {
+        const float2 kept = high ? half[1][i] : half[0][i], sent = high ? half[0][i] : half[1][i];
+        const float2 come = make_float2(__shfl_xor_sync(~0u, sent.x, 2), __shfl_xor_sync(~0u, sent.y, 2));
+        const float2 low = high ? come : kept, above = high ? kept : come;
 
-                    *reinterpret_cast<float2 *>(at + 8 * j) = make_float2(c[from], c[from + 1]);
-                    *reinterpret_cast<float2 *>(at + 8 * j + 8 * stride) = make_float2(c[from + 2], c[from + 3]);
-                }
+        x[2 * i] = low.x, x[2 * i + 1] = low.y;
+        x[4 + 2 * i] = above.x, x[5 + 2 * i] = above.y;
     }
-    __device__ __forceinline__ static void get(float (&x)[8], const float *at)
-    {
-        const float4 low = reinterpret_cast<const float4 *>(at)[0], high = reinterpret_cast<const float4 *>(at)[1];
+}
 
-        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+/* Sums of 16 rows and N of w's rows, as mma has them: columns 8j + 2 (lane % 4) and the next at c[4j], c[4j + 1], eight rows further
+ * at c[4j + 2], c[4j + 3]. With a gate by halves the first N / 2 columns are a's, the others b's.
+ * Four lanes have two rows, and exchange sums so that each has eight neighbours in y, of two times eight: no shared memory. */
+template <int N> struct LinearOut {
+    template <int Gate> static constexpr int steps = Gate == TANDEM_GATE_NONE ? N / 16 : N / 32; /* of 16 of y's columns */
+
+    __device__ __forceinline__ static void take(float (&x)[8], const float (&c)[N / 2], int low, int high)
+    {
+        const float2 e[4] = {make_float2(c[4 * low], c[4 * low + 1]), make_float2(c[4 * high], c[4 * high + 1]),
+                             make_float2(c[4 * low + 2], c[4 * low + 3]), make_float2(c[4 * high + 2], c[4 * high + 3])};
+
+        linear_transpose(x, e);
+    }
+    template <int Gate>
+    __device__ __forceinline__ static void get(float (&a)[8], float (&b)[8], const float (&c)[N / 2], int step)
+    {
+        if constexpr (Gate == TANDEM_GATE_PAIRS) {
+            float x[8], y[8];
+
+            take(x, c, 4 * step, 4 * step + 2);
+            take(y, c, 4 * step + 1, 4 * step + 3);
+            linear_unzip(a, b, x, y);
+        } else {
+            take(a, c, 2 * step, 2 * step + 1);
+            if constexpr (Gate == TANDEM_GATE_HALVES)
+                take(b, c, N / 16 + 2 * step, N / 16 + 2 * step + 1);
+        }
     }
 
-    __device__ __forceinline__ static void write(const td_params_linear &p, float *shared, const float (&c)[N / 2],
-                                                 uint32_t row0, uint32_t tile)
+    /* What is only cast, wholly within y, and aligned. Some steps at a time: with all at once the compiler spills. */
+    template <class E> __device__ __forceinline__ static void cast(E *y, const float (&c)[N / 2])
     {
-        const int lane = int(threadIdx.x % 32);
-        const int across = p.gate ? octets / 2 : octets; /* octets of y's columns in a part */
+        constexpr int all = steps<TANDEM_GATE_NONE>, together = all > 4 ? 4 : all;
 
 #pragma unroll 1
-        for (int part = 0; part < parts; part++) {
-            if (p.gate == TD_LINEAR_HALVES)
-                put<true>(shared, c, part);
+        for (int first = 0; first < all; first += together)
+#pragma unroll
+            for (int step = 0; step < all; step++)
+                if (step / together * together == first)
+                    store(y + 16 * step, c, step);
+    }
+    template <class E> __device__ __forceinline__ static void store(E *y, const float (&c)[N / 2], int step)
+    {
+        float x[8];
+
+        take(x, c, 2 * step, 2 * step + 1);
+        if constexpr (sizeof(E) == 4) {
+            reinterpret_cast<float4 *>(y)[0] = make_float4(x[0], x[1], x[2], x[3]);
+            reinterpret_cast<float4 *>(y)[1] = make_float4(x[4], x[5], x[6], x[7]);
+        } else {
+            *reinterpret_cast<uint4 *>(y) =
+                make_uint4(pack2(y, x[0], x[1]), pack2(y, x[2], x[3]), pack2(y, x[4], x[5]), pack2(y, x[6], x[7]));
+        }
+    }
+    template <int Gate>
+    __device__ __forceinline__ static void finish(const td_params_linear &p, const float (&c)[N / 2], uint32_t row,
+                                                  uint32_t column)
+    {
+#pragma unroll 1
+        for (int step = 0; step < steps<Gate>; step++) {
+            float a[8], b[8];
+
+#pragma unroll
+            for (int i = 0; i < steps<Gate>; i++) /* registers have no numbers */
+                if (i == step)
+                    get<Gate>(a, b, c, i);
+            linear_finish(p, row, column + 16 * step, a, b);
+        }
+    }
+
+    /* `tile`: number of the tile of columns. All lanes. */
+    __device__ __forceinline__ static void write(const td_params_linear &p, const float (&c)[N / 2], uint32_t row0, uint32_t tile)
+    {
+        const uint32_t lane = threadIdx.x % 32, row = row0 + lane / 4 + (lane & 2) * 4;
+        const uint32_t column = tile * (p.gate ? N / 2 : N) + (lane & 1) * 8;
+
+        if (p.gate == TANDEM_GATE_HALVES) {
+            finish<TANDEM_GATE_HALVES>(p, c, row, column);
+        } else if (p.gate == TANDEM_GATE_PAIRS) {
+            finish<TANDEM_GATE_PAIRS>(p, c, row, column);
+        } else if (p.scale || p.bias || p.activation || p.residual || row0 + 16 > p.rows || (tile + 1) * N > p.outs ||
+                   ((uint64_t)p.y | p.y_stride * 2) % 16) {
+            finish<TANDEM_GATE_NONE>(p, c, row, column);
+        } else {
+            const int64_t at = row * p.y_stride + column;
+
+            if (p.y_dtype == TANDEM_DTYPE_F32)
+                cast(static_cast<float *>(p.y) + at, c);
+            else if (p.y_dtype == TANDEM_DTYPE_BF16)
+                cast(static_cast<__nv_bfloat16 *>(p.y) + at, c);
             else
-                put<false>(shared, c, part);
-            __syncwarp();
-#pragma unroll 1
-            for (int i = lane; i < 16 * across; i += 32) {
-                const int row = i / across, octet = i % across;
-                const float *at = shared + row * stride;
-                const uint32_t column = ((tile * parts + part) * across + octet) * 8;
-                float a[8], b[8];
-
-                if (p.gate == TD_LINEAR_PAIRS) {
-                    float x[8], y[8];
-
-                    get(x, at + 16 * octet);
-                    get(y, at + 16 * octet + 8);
-                    linear_unzip(a, b, x, y);
-                } else {
-                    get(a, at + 8 * octet);
-                    get(b, at + 8 * (p.gate ? octet + octets / 2 : octet));
-                }
-                linear_finish(p, row0 + row, column, a, b);
-            }
-            __syncwarp();
+                cast(static_cast<__half *>(p.y) + at, c);
         }
     }
 };

@@ -13,21 +13,14 @@
  *   cast       to y's type, to nearest
  * Quantised weights are multiplied out in float32 and rounded to x's type, then multiplied like dense ones; int8 weights with
  * a scale per row are exact in x's type, so only their sums are scaled.
- * Sums are taken in an order that differs between kernels, so results are compared by a bound (kernels/linear/ref.c).
+ * Sums are taken in an order that differs between kernels, so results are compared by a bound (td_linear_reference).
  */
 #ifndef TANDEM_KERNELS_LINEAR_PARAMS_H
 #define TANDEM_KERNELS_LINEAR_PARAMS_H
 
 #include <stdint.h>
 
-typedef enum td_linear_activation {
-    TD_LINEAR_NONE = 0,
-    TD_LINEAR_GELU = 1,      /* x / 2 * (1 + erf(x / sqrt(2))) */
-    TD_LINEAR_GELU_TANH = 2, /* x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)) */
-    TD_LINEAR_SILU = 3       /* x * sigmoid(x) */
-} td_linear_activation;
-
-typedef enum td_linear_gate { TD_LINEAR_NO_GATE = 0, TD_LINEAR_HALVES = 1, TD_LINEAR_PAIRS = 2 } td_linear_gate;
+#include "kernels/params.h"
 
 /* How weights lie in memory. Blocks are GGUF's: of 32 weights (Q8_0, Q4_0, Q4_1) or 256 (Q4_K, Q6_K), one behind the other in a
  * row; ins is a multiple of a block. */
@@ -58,11 +51,6 @@ typedef struct td_params_linear {
     uint8_t reserved;
 } td_params_linear;
 
-/* A tensor map of TMA in the parameters: what it describes until the executor encodes it there for the address of its view. */
-typedef struct td_tensor_map {
-    uint64_t words[16];
-} __attribute__((aligned(64))) td_tensor_map;
-
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk
  * over tiles in bands; clusters of blocks that differ in rows share the rows of w that each fetches a part of. */
 typedef struct td_params_linear_tma {
@@ -76,5 +64,12 @@ typedef struct td_params_linear_tma {
  * rows and ins a multiple of 8; dense w is 16-byte aligned with its rows, INT8 8-byte, blocks 2-byte. Block x: 16 rows of w, of
  * the longer entries 32. */
 #define TD_LINEAR_SKINNY_WARPS 8
+#define TD_LINEAR_SKINNY_MOST 64 /* rows; */
+#define TD_LINEAR_SKINNY_BEST 16 /* from so many on linear_wgmma is faster */
+
+/* `linear_mma`: blocks of so many rows and as many of w's, whatever the alignment; INT8 and blocks as above. */
+#define TD_LINEAR_MMA_ROWS 128
+#define TD_LINEAR_MMA_THREADS 256
+#define TD_LINEAR_MMA_SHARED_BYTES 40960
 
 #endif

@@ -10,6 +10,15 @@
 
 namespace td {
 
+#ifdef TD_PTX_HEADER
+template <bool Bf16, int N> static inline void wgmma_linear(float (&c)[N], uint64_t a_shared, uint64_t b_shared, bool add)
+{
+    if (add)
+        wgmma_qk<true, Bf16>(c, a_shared, b_shared);
+    else
+        wgmma_qk<false, Bf16>(c, a_shared, b_shared);
+}
+#else
 #define TD_D_96 TD_D_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define TD_D_112 TD_D_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define TD_D_128 TD_D_112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
@@ -40,6 +49,7 @@ TD_WGMMA_LINEAR(32, 16, 16, 17, 18)
 TD_WGMMA_LINEAR(64, 32, 32, 33, 34)
 TD_WGMMA_LINEAR(128, 64, 64, 65, 66)
 TD_WGMMA_LINEAR(256, 128, 128, 129, 130)
+#endif
 
 /* Where a tile of rows of `Row` bytes lies, swizzled over as many, as wgmma wants to know it: its address must be aligned to 8
  * rows. */
@@ -50,6 +60,7 @@ template <int Row> __device__ __forceinline__ uint64_t linear_descriptor(uint32_
     return uint64_t(swizzle << 30 | 8 * Row >> 4) << 32 | 1u << 16 | address >> 4;
 }
 
+#ifndef TD_PTX_HEADER /* the emulator has no tensor maps */
 /* A box of a matrix to shared memory, of this block or at the same place in all blocks of the cluster that `mask` names;
  * each of them finds its bytes counted at its barrier. */
 __device__ __forceinline__ void tma_load(uint32_t to, const void *map, uint32_t barrier, int32_t x, int32_t y)
@@ -111,6 +122,8 @@ __device__ __forceinline__ void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" : : : "memory");
 }
+
+#endif
 
 } // namespace td
 #endif

@@ -108,6 +108,20 @@ static inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
         });
     });
 }
+static inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) /* rounded once, as no GPU does */
+{
+    mma_start("mma bf16", c, a, b0, b1, [](void *const *lanes) {
+        mma_tile<float>(lanes, [](const uint8_t *x, const uint8_t *y, float sum) {
+            uint16_t wide_x[16], wide_y[16];
+            double all = double(sum);
+            memcpy(wide_x, x, sizeof wide_x);
+            memcpy(wide_y, y, sizeof wide_y);
+            for (int i = 0; i < 16; i++)
+                all += double(td_from_bf16(wide_x[i])) * double(td_from_bf16(wide_y[i]));
+            return float(all);
+        });
+    });
+}
 
 #if TD_HAVE_E4M3
 static inline void mma_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)

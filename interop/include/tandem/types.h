@@ -200,12 +200,49 @@ typedef struct tandem_norm {
     uint32_t reserved[2]; /* 0 */
 } tandem_norm;
 
-typedef enum tandem_operation { TANDEM_OPERATION_ATTENTION = 1, TANDEM_OPERATION_NORM = 2 } tandem_operation;
+typedef enum tandem_activation {
+    TANDEM_ACTIVATION_NONE = 0,
+    TANDEM_ACTIVATION_GELU = 1,      /* x / 2 * (1 + erf(x / sqrt(2))) */
+    TANDEM_ACTIVATION_GELU_TANH = 2, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
+    TANDEM_ACTIVATION_SILU = 3       /* x / (1 + exp(-x)); SwiGLU is this with a gate */
+} tandem_activation;
+
+/* Whether w has two rows an output, whose sums are multiplied: activation(a) * b. */
+typedef enum tandem_gate {
+    TANDEM_GATE_NONE = 0,
+    TANDEM_GATE_HALVES = 1, /* output j: a from row j of w, b from row outs + j */
+    TANDEM_GATE_PAIRS = 2   /* a from row 2 j, b from row 2 j + 1 */
+} tandem_gate;
+
+/* y = activation(x w^T * scale + bias), with a gate times (x w^T * scale + bias) of w's other rows, + residual.
+ * Products are of x's dtype, sums float32, and so is each step after them; y is rounded once. Weights with blocks are
+ * multiplied out in float32 and rounded to x's dtype first. In which order sums are taken is the kernel's affair, and depends
+ * on device, executor and shape: what it may change is bounded in kernels/linear/linear.h. */
+typedef struct tandem_linear {
+    tandem_view x;        /* [1, 1, rows, ins], F16 or BF16 */
+    tandem_view w;        /* [1, 1, outs, ins], with a gate [1, 1, 2 outs, ins]: of x's dtype, I8 (ins, stride_row and
+                             offset_bytes multiples of 8), Q8_0, Q4_0, Q4_1, Q4_K or Q6_K */
+    tandem_view scale;    /* F32, one for each row of w, of I8 only: [1, 1, 1, outs or 2 outs]; dtype NONE: 1 */
+    tandem_view bias;     /* likewise, F16, BF16 or F32, of any w; dtype NONE: 0 */
+    tandem_view residual; /* [1, 1, rows, outs], F16, BF16 or F32; dtype NONE: none is added */
+    tandem_view y;        /* [1, 1, rows, outs], F16, BF16 or F32 */
+    uint32_t rows, ins, outs;
+    uint32_t activation;  /* tandem_activation */
+    uint32_t gate;        /* tandem_gate */
+    uint32_t reserved[3]; /* 0 */
+} tandem_linear;
+
+typedef enum tandem_operation {
+    TANDEM_OPERATION_ATTENTION = 1,
+    TANDEM_OPERATION_NORM = 2,
+    TANDEM_OPERATION_LINEAR = 3
+} tandem_operation;
 
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
 typedef union tandem_operands {
     tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
     tandem_norm norm;           /* TANDEM_OPERATION_NORM */
+    tandem_linear linear;       /* TANDEM_OPERATION_LINEAR */
     uint64_t reserved[128];
 } tandem_operands;
 

@@ -33,6 +33,22 @@ static inline __half2 __floats2half2_rn(float low, float high)
 {
     return {__float2half_rn(low), __float2half_rn(high)};
 }
+static inline __half2 __half2half2(__half x)
+{
+    return {x, x};
+}
+static inline __half2 __float2half2_rn(float x)
+{
+    return __floats2half2_rn(x, x);
+}
+static inline __half2 __hsub2(__half2 a, __half2 b) /* products are exact in float, differences of what is needed here, too */
+{
+    return __floats2half2_rn(__half2float(a.low) - __half2float(b.low), __half2float(a.high) - __half2float(b.high));
+}
+static inline __half2 __hmul2(__half2 a, __half2 b)
+{
+    return __floats2half2_rn(__half2float(a.low) * __half2float(b.low), __half2float(a.high) * __half2float(b.high));
+}
 static inline float2 __half22float2(__half2 x)
 {
     return {__half2float(x.low), __half2float(x.high)};

@@ -33,7 +33,7 @@ template <int Groups, int N, int Stages, int Cluster, int Splits, bool Bf16> str
     static constexpr int threads = 128 * Groups + (Groups > 1 ? 128 : 32);
     static constexpr int boxes = TD_LINEAR_BOXES(Cluster), box_rows = N / boxes;
     static constexpr uint32_t stage_bytes = (rows + N) * 128;
-    using Out = LinearOut<N, 32>;
+    using Out = LinearOut<N>;
     static_assert(box_rows % 8 == 0, "boxes begin where the swizzle does");
 
     struct Ring {
@@ -44,7 +44,6 @@ template <int Groups, int N, int Stages, int Cluster, int Splits, bool Bf16> str
     static_assert(Splits == 1 || sizeof(Ring) >= 4 * rows * sum_stride, "sums lie where stages were");
 
     struct Shared : Ring {
-        alignas(16) float out[Splits > 1 ? 1 : 4 * Groups][Out::floats];
         uint64_t full[Stages], empty[Stages];
         uint32_t given_up;
     };
@@ -89,7 +88,7 @@ __device__ __forceinline__ void linear_fetch(typename T::Shared &shared, const t
         int32_t w_row[T::boxes];
 #pragma unroll
         for (int i = 0; i < T::boxes; i++)
-            w_row[i] = p.gate == TD_LINEAR_HALVES
+            w_row[i] = p.gate == TANDEM_GATE_HALVES
                            ? int32_t(column * (T::columns / 2) + i % (T::boxes / 2) * T::box_rows +
                                      (i < T::boxes / 2 ? 0 : p.outs))
                            : int32_t(column * T::columns + i * T::box_rows);
@@ -168,7 +167,7 @@ __device__ __forceinline__ void linear_consume(typename T::Shared &shared, const
 
         walk.at(work, row, column);
         linear_multiply<T>(shared, at, steps, c);
-        T::Out::write(p, shared.out[warp], c, linear_row<T>(row, rank) + warp * 16, column);
+        T::Out::write(p, c, linear_row<T>(row, rank) + warp * 16, column);
     }
 }
 
@@ -230,7 +229,7 @@ __device__ __forceinline__ void linear_split(typename T::Shared &shared, const t
         const float *at = sums + row * T::sum_stride;
         float a[8], b[8];
 
-        if (p.gate == TD_LINEAR_PAIRS) {
+        if (p.gate == TANDEM_GATE_PAIRS) {
             float x[8], y[8];
 
             linear_add8<T::splits>(x, at + 16 * octet);

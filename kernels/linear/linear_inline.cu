@@ -24,11 +24,10 @@ template <int Groups, int N, int Channels, int Slots, bool Bf16> struct LinearIn
     static constexpr int cluster = 1;
     static constexpr bool bf16 = Bf16;
     static constexpr int threads = 128 * (Groups + 1), row_bytes = 2 * Channels;
-    using Out = LinearOut<N, 16>;
+    using Out = LinearOut<N>;
 
     struct Shared {
         alignas(1024) uint8_t slot[Slots][(rows + N) * row_bytes]; /* rows of x, then of w */
-        alignas(16) float out[4 * Groups][Out::floats];
         uint64_t full[Slots], empty[Slots];
     };
     static_assert(sizeof(Shared) <= 47 * 1024, "more than a block has in a command buffer");
@@ -58,7 +57,7 @@ __device__ __forceinline__ void linear_inline_fetch(typename T::Shared &shared, 
         for (int i = 0; i < copies; i++) {
             const uint32_t x_row = row_tile * T::rows + i * at_once + first;
             const uint32_t in = (i - x_copies) * at_once + first; /* of the tile's rows of w */
-            const uint32_t w_row = p.gate == TD_LINEAR_HALVES ? column_tile * (T::columns / 2) + in % (T::columns / 2) +
+            const uint32_t w_row = p.gate == TANDEM_GATE_HALVES ? column_tile * (T::columns / 2) + in % (T::columns / 2) +
                                                                     (in < T::columns / 2 ? 0 : p.outs)
                                                               : column_tile * T::columns + in;
             const bool exists = i < x_copies ? x_row < p.rows : w_row < w_rows;
@@ -127,7 +126,7 @@ __device__ __forceinline__ void linear_inline_consume(typename T::Shared &shared
         wgmma_wait<0>();
         wgmma_hold(c);
         leave(before);
-        T::Out::write(p, shared.out[warp], c, row * T::rows + warp * 16, column);
+        T::Out::write(p, c, row * T::rows + warp * 16, column);
     }
 }
 

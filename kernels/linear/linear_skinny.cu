@@ -40,7 +40,7 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
     const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs, steps = (p.ins + W::channels - 1) / W::channels;
     /* With a gate by halves the first half of the rows is of the first half of w. */
     const auto w_row = [&](int row) {
-        return p.gate == TD_LINEAR_HALVES
+        return p.gate == TANDEM_GATE_HALVES
                    ? blockIdx.x * (rows / 2) + row % (rows / 2) + (row < rows / 2 ? 0 : p.outs)
                    : blockIdx.x * rows + row;
     };
@@ -136,15 +136,15 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
         const float *at = sums[0] + row * stride;
         float a[8], b[8];
 
-        if (p.gate == TD_LINEAR_PAIRS) {
+        if (p.gate == TANDEM_GATE_PAIRS) {
             float x[8], y[8];
 
-            LinearOut<32, 32>::get(x, at + 16 * octet);
-            LinearOut<32, 32>::get(y, at + 16 * octet + 8);
+            linear_get8(x, at + 16 * octet);
+            linear_get8(y, at + 16 * octet + 8);
             linear_unzip(a, b, x, y);
         } else {
-            LinearOut<32, 32>::get(a, at + 8 * octet);
-            LinearOut<32, 32>::get(b, at + (p.gate ? rows / 2 : 0) + 8 * octet);
+            linear_get8(a, at + 8 * octet);
+            linear_get8(b, at + (p.gate ? rows / 2 : 0) + 8 * octet);
         }
         linear_finish(p, row, (blockIdx.x * across + octet) * 8, a, b);
     }

@@ -12,14 +12,12 @@ namespace td {
 
 struct LinearMmaShared {
     static constexpr int stride = 80; /* bytes of a row */
-    union {
-        struct {
-            alignas(16) uint8_t x[128 * stride], w[128 * stride];
-        } stage[2];
-        float out[8][LinearOut<32, 32>::floats];
-    };
+    struct {
+        alignas(16) uint8_t x[128 * stride], w[128 * stride];
+    } stage[2];
 };
-static_assert(sizeof(LinearMmaShared) <= 47 * 1024, "more than a block has in a command buffer");
+static_assert(sizeof(LinearMmaShared) == TD_LINEAR_MMA_SHARED_BYTES && sizeof(LinearMmaShared) <= 47 * 1024,
+              "what plans ask for; no more than a block has in a command buffer");
 
 /* Eight neighbours of a row, from channel `k` on, to shared memory; zeros where there are none. */
 __device__ __forceinline__ void linear_copy8(uint8_t *to, const uint16_t *row, uint32_t k, uint32_t ins, bool exists, bool wide)
@@ -45,7 +43,8 @@ template <int Weights, bool Bf16> __device__ __forceinline__ void linear_mma_til
     using W = LinearWeights<Weights>;
     constexpr int stride = LinearMmaShared::stride;
     constexpr bool dense = Weights == TD_LINEAR_DENSE;
-    __shared__ LinearMmaShared shared;
+    TD_DYNAMIC_SHARED(16, linear_mma_bytes);
+    LinearMmaShared &shared = *reinterpret_cast<LinearMmaShared *>(linear_mma_bytes);
     const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs, steps = (p.ins + 31) / 32;
     const uint32_t column_tiles = (w_rows + 127) / 128, row_tile = blockIdx.x / column_tiles;
@@ -62,7 +61,7 @@ template <int Weights, bool Bf16> __device__ __forceinline__ void linear_mma_til
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t in = first + 64 * i, x_row = row_tile * 128 + in, sub = 4 * column_tile + in / 32;
-        const uint32_t w_row = p.gate == TD_LINEAR_HALVES ? sub * 16 + in % 16 + (in % 32 < 16 ? 0 : p.outs) : sub * 32 + in % 32;
+        const uint32_t w_row = p.gate == TANDEM_GATE_HALVES ? sub * 16 + in % 16 + (in % 32 < 16 ? 0 : p.outs) : sub * 32 + in % 32;
 
         x_exists[i] = x_row < p.rows;
         w_exists[i] = w_row < w_rows;
@@ -146,16 +145,22 @@ template <int Weights, bool Bf16> __device__ __forceinline__ void linear_mma_til
         if (step + 1 < steps)
             finish(step + 1);
     }
-    __syncthreads();
+#pragma unroll 1
+    for (int m = 0; m < 4; m++) { /* one copy of the code that writes */
+        float sums[16];
+
 #pragma unroll
-    for (int m = 0; m < 4; m++)
-        LinearOut<32, 32>::write(p, shared.out[warp], c[m], row_tile * 128 + row0 + 16 * m, column_tile * 4 + warp % 4);
+        for (int i = 0; i < 64; i++)
+            if (i / 16 == m)
+                sums[i % 16] = c[i / 16][i % 16];
+        LinearOut<32>::write(p, sums, row_tile * 128 + row0 + 16 * m, column_tile * 4 + warp % 4);
+    }
 }
 
 } // namespace td
 
 #define TD_LINEAR_MMA(type, bf16, name, weights)                              \
-    extern "C" __global__ void __launch_bounds__(256, (weights) <= TD_LINEAR_INT8 ? 2 : 1) \
+    extern "C" __global__ void __launch_bounds__(256, (weights) == TD_LINEAR_DENSE ? 2 : 1) \
         linear_##type##_mma_##name(const __grid_constant__ td_params_linear p) \
     {                                                                         \
         td::wait_for_previous();                                              \

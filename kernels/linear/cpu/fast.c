@@ -1,0 +1,165 @@
+/* Linear layers on the CPU. See params.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A block of y is computed STEP channels at a time: x's rows and w's rows, with channels across, as floats; then four rows and
+ * LANES columns at a time in registers. Each sum takes its channels in their order, so that cutting rows or columns changes no
+ * bits; instruction sets with a fused multiply-add round once where others round twice.
+ */
+#include "kernels/linear/linear.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/linear/blocks.h"
+
+enum { ROWS = TD_LINEAR_CPU_ROWS, COLUMNS = TD_LINEAR_CPU_COLUMNS, STEP = 256, LANES = 16, TOGETHER = 4 };
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+typedef struct tile {
+    float x[ROWS][STEP], w[STEP][COLUMNS], sums[ROWS][COLUMNS];
+} tile;
+_Static_assert(sizeof(tile) <= TD_LINEAR_CPU_LOCAL_BYTES, "a block's scratch");
+
+/* Which part of y a block is for. */
+typedef struct part {
+    const td_params_linear *p;
+    uint32_t first_row, rows;
+    uint32_t first_column, columns; /* of y */
+    uint32_t w_columns;             /* of w's rows: with a gate twice as many */
+} part;
+
+/* The row of w for a column of the tile: with a gate by halves all of a's come first. */
+static uint32_t w_row(const part *at, uint32_t column)
+{
+    if (at->p->gate == TANDEM_GATE_HALVES)
+        return column < at->columns ? at->first_column + column : at->p->outs + at->first_column + column - at->columns;
+    return (at->p->gate == TANDEM_GATE_PAIRS ? 2 : 1) * at->first_column + column;
+}
+
+/* `count` weights of a row from channel `first` on, which is a multiple of STEP. */
+static void load_weights(const td_params_linear *p, uint32_t row, uint32_t first, uint32_t count, float *to)
+{
+    const unsigned char *w = (const unsigned char *)p->w + (int64_t)row * p->w_stride;
+    const td_linear_block of = td_linear_block_of(p->weights);
+    uint16_t rounded[STEP];
+    if (p->weights == TD_LINEAR_DENSE) {
+        td_to_floats(to, w, p->dtype, first, count);
+        return;
+    }
+    if (p->weights == TD_LINEAR_INT8) {
+        for (uint32_t i = 0; i < count; i++)
+            to[i] = (float)(int8_t)w[first + i];
+        return;
+    }
+    for (uint32_t i = 0; i < count; i += of.elements)
+        td_linear_decode(p->weights, to + i, w + (first + i) / of.elements * of.bytes);
+    td_from_floats(rounded, p->dtype, 0, to, count);
+    td_to_floats(to, rounded, p->dtype, 0, count);
+}
+
+TD_INLINE void multiply(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    const td_params_linear *p = at->p;
+    float row[STEP];
+    for (uint32_t r = 0; r < at->rows; r++)
+        td_to_floats(t->x[r], p->x, p->dtype, (int64_t)(at->first_row + r) * p->x_stride + first, channels);
+    for (uint32_t c = 0; c < at->w_columns; c++) {
+        load_weights(p, w_row(at, c), first, channels, row);
+        for (uint32_t k = 0; k < channels; k++)
+            t->w[k][c] = row[k];
+    }
+    for (uint32_t r = 0; r < at->rows; r += TOGETHER)
+        for (uint32_t c = 0; c < at->w_columns; c += LANES) {
+            vec sums[TOGETHER];
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                sums[i] = *(const vec *)&t->sums[r + i][c];
+            for (uint32_t k = 0; k < channels; k++) {
+                const vec w = *(const vec *)&t->w[k][c];
+                for (uint32_t i = 0; i < TOGETHER; i++)
+                    sums[i] += t->x[r + i][k] * w;
+            }
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                *(vec *)&t->sums[r + i][c] = sums[i];
+        }
+}
+
+static void multiply_c(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    multiply(t, at, first, channels);
+}
+#if TD_X86
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+TD_TARGET_AVX2 FUSED static void multiply_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    multiply(t, at, first, channels);
+}
+TD_TARGET_AVX512 FUSED static void multiply_avx512(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    multiply(t, at, first, channels);
+}
+static void (*const multiplies[TD_ISA_COUNT])(tile *, const part *, uint32_t, uint32_t) = {multiply_c, multiply_avx2,
+                                                                                           multiply_avx512};
+#else
+static void (*const multiplies[TD_ISA_COUNT])(tile *, const part *, uint32_t, uint32_t) = {multiply_c, multiply_c, multiply_c};
+#endif
+
+static float activate(uint32_t activation, float x)
+{
+    if (activation == TANDEM_ACTIVATION_SILU)
+        return x / (1 + expf(-x));
+    if (activation == TANDEM_ACTIVATION_GELU)
+        return 0.5f * x * (1 + erff(x * 0.70710678f));
+    if (activation == TANDEM_ACTIVATION_GELU_TANH)
+        return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    return x;
+}
+
+static void finish_row(const part *at, uint32_t r, float *sums)
+{
+    const td_params_linear *p = at->p;
+    const int64_t row = at->first_row + r;
+    float y[COLUMNS], residual[COLUMNS];
+    for (uint32_t c = 0; c < at->w_columns; c++) {
+        float bias = 0;
+        if (p->scale)
+            sums[c] *= p->scale[w_row(at, c)];
+        if (p->bias) {
+            td_to_floats(&bias, p->bias, p->bias_dtype, w_row(at, c), 1);
+            sums[c] += bias;
+        }
+    }
+    for (uint32_t c = 0; c < at->columns; c++) {
+        const bool pairs = p->gate == TANDEM_GATE_PAIRS;
+        y[c] = activate(p->activation, sums[pairs ? 2 * c : c]);
+        if (p->gate)
+            y[c] *= sums[pairs ? 2 * c + 1 : at->columns + c];
+    }
+    if (p->residual)
+        td_to_floats(residual, p->residual, p->residual_dtype, row * p->residual_stride + at->first_column, at->columns);
+    for (uint32_t c = 0; c < at->columns && p->residual; c++)
+        y[c] += residual[c];
+    td_from_floats(p->y, p->y_dtype, row * p->y_stride + at->first_column, y, at->columns);
+}
+
+void td_cpu_linear(const void *params, const td_block *at)
+{
+    const td_params_linear *p = params;
+    const uint32_t wide = p->gate ? COLUMNS / 2 : COLUMNS, across = (p->outs + wide - 1) / wide;
+    const uint32_t first_row = at->x / across * ROWS, first_column = at->x % across * wide;
+    const uint32_t columns = p->outs - first_column < wide ? p->outs - first_column : wide;
+    const part it = {.p = p,
+                     .first_row = first_row,
+                     .rows = p->rows - first_row < ROWS ? p->rows - first_row : ROWS,
+                     .first_column = first_column,
+                     .columns = columns,
+                     .w_columns = p->gate ? 2 * columns : columns};
+    tile *t = at->local;
+    memset(t, 0, sizeof *t); /* rows and columns beyond the last are multiplied, too */
+    for (uint32_t first = 0; first < p->ins; first += STEP) {
+        if (!td_block_goes_on(at))
+            return;
+        multiplies[td_cpu_isa_level()](t, &it, first, p->ins - first < STEP ? p->ins - first : STEP);
+    }
+    for (uint32_t r = 0; r < it.rows; r++)
+        finish_row(&it, r, t->sums[r]);
+}

@@ -1,0 +1,86 @@
+/* Linear layers in float64, for comparison. See linear.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/linear/blocks.h"
+#include "kernels/linear/linear.h"
+
+static const double unit = 0x1p-24; /* half a last place of a float32 */
+
+static double element(const void *data, uint32_t dtype, int64_t at)
+{
+    float x;
+    td_to_floats(&x, data, dtype, at, 1);
+    return (double)x;
+}
+
+/* The sum for a row of w, with scale and bias, and what may be wrong with it. */
+static double sum_of(const td_params_linear *p, uint32_t row, uint32_t w_row, double *off)
+{
+    const td_linear_block of = td_linear_block_of(p->weights);
+    const unsigned char *w = (const unsigned char *)p->w + (int64_t)w_row * p->w_stride;
+    double sum = 0, all = 0;
+    float block[TD_LINEAR_MAX_BLOCK];
+    for (uint32_t k = 0; k < p->ins; k++) {
+        double weight;
+        if (p->weights == TD_LINEAR_DENSE) {
+            weight = element(w, p->dtype, k);
+        } else if (p->weights == TD_LINEAR_INT8) {
+            weight = (double)(int8_t)w[k];
+        } else {
+            float rounded; /* room for it */
+            if (k % of.elements == 0)
+                td_linear_decode(p->weights, block, w + k / of.elements * of.bytes);
+            td_from_floats(&rounded, p->dtype, 0, &block[k % of.elements], 1);
+            weight = element(&rounded, p->dtype, 0);
+        }
+        const double product = element(p->x, p->dtype, row * p->x_stride + k) * weight;
+        sum += product;
+        all += fabs(product);
+    }
+    *off = all * (p->ins + 2) * unit;
+    if (p->scale) {
+        sum *= (double)p->scale[w_row];
+        *off = *off * fabs((double)p->scale[w_row]) + fabs(sum) * unit;
+    }
+    if (p->bias) {
+        sum += element(p->bias, p->bias_dtype, w_row);
+        *off += fabs(sum) * unit;
+    }
+    return sum;
+}
+
+/* GELU's and SiLU's slopes are at most 1.13; exp, erf and division are within some units of the last place, as kernels on a GPU
+ * have them: 4e-6 of the argument covers them all. */
+static double activate(uint32_t activation, double x, double *off)
+{
+    if (activation == TANDEM_ACTIVATION_NONE)
+        return x;
+    *off = *off * 1.2 + 4e-6 * fabs(x) + 1e-7;
+    if (activation == TANDEM_ACTIVATION_SILU)
+        return x / (1 + exp(-x));
+    if (activation == TANDEM_ACTIVATION_GELU)
+        return 0.5 * x * (1 + erf(x * 0.70710678118654752));
+    return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+}
+
+void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t column, double *y, double *bound)
+{
+    const bool pairs = p->gate == TANDEM_GATE_PAIRS;
+    double off, off_b, a = activate(p->activation, sum_of(p, row, pairs ? 2 * column : column, &off), &off);
+    if (p->gate) {
+        const double b = sum_of(p, row, pairs ? 2 * column + 1 : p->outs + column, &off_b);
+        off = off * (fabs(b) + off_b) + off_b * fabs(a) + fabs(a * b) * unit;
+        a *= b;
+    }
+    if (p->residual) {
+        a += element(p->residual, p->residual_dtype, row * p->residual_stride + column);
+        off += fabs(a) * unit;
+    }
+    *y = a;
+    *bound = off + fabs(a) * (p->y_dtype == TANDEM_DTYPE_F32 ? 2 * unit : p->y_dtype == TANDEM_DTYPE_F16 ? 0x1p-11 : 0x1p-8) +
+             (p->y_dtype == TANDEM_DTYPE_F16 ? unit : 1e-30);
+}

@@ -1,0 +1,29 @@
+/* Linear layers: y = finish(x w^T), as tandem_linear in types.h says it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_KERNELS_LINEAR_H
+#define TANDEM_KERNELS_LINEAR_H
+
+#include "kernels/linear/params.h"
+#include "kernels/operation.h"
+
+extern const td_operation td_operation_linear;
+
+/* Blocks of TD_LINEAR_CPU_ROWS rows of x by TD_LINEAR_CPU_COLUMNS of w's rows, channels in their order. */
+#define TD_LINEAR_CPU_ROWS 128u
+#define TD_LINEAR_CPU_COLUMNS 64u
+#define TD_LINEAR_CPU_LOCAL_BYTES 262144u
+void td_cpu_linear(const void *params, const td_block *at);
+
+/* One element of y in float64, and how far any kernel's may be from it: each product is exact in float32, and each of at most
+ * ins additions, and each step after them, rounds once. Params with addresses of the host. */
+void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t column, double *y, double *bound);
+
+/* For tests and benches: the name of a kernel's form, NULL behind the last; and a plan by that form, UNSUPPORTED where it cannot
+ * be. The operation's own plan takes the fastest. */
+const char *td_linear_form(uint32_t form);
+tandem_status td_linear_plan_form(const tandem_operands *op, const td_target *target, uint32_t form, td_plan *plan, char *why,
+                                  size_t why_bytes);
+
+#endif

@@ -1,0 +1,411 @@
+/* Linear layers as an operation: tandem_linear in types.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "kernels/check.h"
+#include "kernels/commit.h"
+#include "kernels/linear/blocks.h"
+#include "kernels/linear/linear.h"
+
+enum { X, W, SCALE, BIAS, RESIDUAL, Y, VIEWS };
+#define AT(member) offsetof(td_params_linear, member)
+
+/* --- What it is --- */
+
+static uint32_t w_rows(const tandem_linear *l)
+{
+    return l->gate ? 2 * l->outs : l->outs;
+}
+
+static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
+{
+    const tandem_linear *l = &op->linear;
+    shape[0] = shape[1] = 1;
+    shape[2] = view == W ? w_rows(l) : view == SCALE || view == BIAS ? 1 : l->rows;
+    shape[3] = view == X || view == W ? l->ins : view == SCALE || view == BIAS ? w_rows(l) : l->outs;
+}
+
+static td_linear_weights weights_of(uint32_t dtype)
+{
+    switch (dtype) {
+    case TANDEM_DTYPE_I8: return TD_LINEAR_INT8;
+    case TANDEM_DTYPE_Q8_0: return TD_LINEAR_Q8_0;
+    case TANDEM_DTYPE_Q4_0: return TD_LINEAR_Q4_0;
+    case TANDEM_DTYPE_Q4_1: return TD_LINEAR_Q4_1;
+    case TANDEM_DTYPE_Q4_K: return TD_LINEAR_Q4_K;
+    case TANDEM_DTYPE_Q6_K: return TD_LINEAR_Q6_K;
+    default: return TD_LINEAR_DENSE;
+    }
+}
+
+static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
+{
+    switch (view) {
+    case X: return TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_BF16);
+    case W:
+        return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES(TANDEM_DTYPE_Q8_0) | TD_DTYPES(TANDEM_DTYPE_Q4_0) |
+               TD_DTYPES(TANDEM_DTYPE_Q4_1) | TD_DTYPES(TANDEM_DTYPE_Q4_K) | TD_DTYPES(TANDEM_DTYPE_Q6_K);
+    case SCALE: return TD_DTYPES(TANDEM_DTYPE_F32);
+    default: return TD_DTYPES_FLOAT;
+    }
+}
+
+/* Kernels read eight int8 weights at a time. */
+static tandem_status check_int8(const tandem_linear *l, char *why, size_t why_bytes)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } eights[] = {{"ins", l->ins}, {"w.stride_row", (uint64_t)l->w.stride_row}, {"w.offset_bytes", l->w.offset_bytes}};
+    for (size_t i = 0; i < sizeof eights / sizeof *eights && l->w.dtype == TANDEM_DTYPE_I8; i++)
+        if (eights[i].value % 8)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.%s is %" PRIu64 "; with weights of i8 it must be a multiple of 8",
+                           eights[i].name, eights[i].value);
+    if (l->scale.dtype != TANDEM_DTYPE_NONE && l->w.dtype != TANDEM_DTYPE_I8)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.scale.dtype is %" PRIu32 "; only weights of i8 have scales: it must be 0",
+                       l->scale.dtype);
+    return TANDEM_OK;
+}
+
+static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
+{
+    const tandem_linear *l = &op->linear;
+    const struct {
+        const char *name;
+        uint32_t value;
+    } sizes[] = {{"rows", l->rows}, {"ins", l->ins}, {"outs", l->outs}};
+    tandem_status status = TANDEM_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
+        status = td_check_size("linear", sizes[i].name, sizes[i].value, why, why_bytes);
+    if (status == TANDEM_OK && l->activation > TANDEM_ACTIVATION_SILU)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                         "linear.activation is %" PRIu32 "; it must be 0 (none), 1 (GELU), 2 (GELU by tanh) or 3 (SiLU)",
+                         l->activation);
+    if (status == TANDEM_OK && l->gate > TANDEM_GATE_PAIRS)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                         "linear.gate is %" PRIu32 "; it must be 0 (none), 1 (halves) or 2 (pairs)", l->gate);
+    for (int i = 0; i < 3 && status == TANDEM_OK; i++)
+        if (l->reserved[i])
+            status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.reserved[%d] is %" PRIu32 "; it must be 0", i,
+                             l->reserved[i]);
+    for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++)
+        status = td_check_view(&td_operation_linear.layout, op, i, dtypes_of(l, i), why, why_bytes);
+    return status == TANDEM_OK ? check_int8(l, why, why_bytes) : status;
+}
+
+/* --- Which kernel --- */
+
+#define KERNEL(entry_) {.name = entry_, .entry = entry_}
+#define KERNELS(name) {KERNEL("linear_f16_" name), KERNEL("linear_bf16_" name)}
+
+/* How a kernel cuts y: blocks of so many rows, and columns as rows of w. */
+typedef struct block_form {
+    td_kernel kernels[2]; /* of F16 and BF16 */
+    uint16_t rows, columns, threads;
+    uint8_t splits;        /* blocks that share a tile's channels, as a cluster */
+    bool maps;             /* fetches by tensor maps: on streams alone */
+    uint32_t shared_bytes; /* dynamic */
+    /* Measured on an H200: of a tile, and of 64 channels of it. */
+    float tile_us, step_us;
+} block_form;
+
+#define STREAM_BYTES(rows, columns, stages) ((stages) * ((rows) + (columns)) * 128u + (stages) * 16u + 8u)
+#define INLINE_BYTES(rows, columns, channels, slots) ((slots) * ((rows) + (columns)) * 2u * (channels) + (slots) * 16u)
+#define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
+static const block_form hopper_forms[] = {
+    {KERNELS("wgmma_128x256"), 128, 256, 384, 1, true, UP(STREAM_BYTES(128, 256, 4)), 2.0f, 0.78f},
+    {KERNELS("wgmma_128x128"), 128, 128, 384, 1, true, UP(STREAM_BYTES(128, 128, 6)), 1.6f, 0.40f},
+    {KERNELS("wgmma_64x64"), 64, 64, 160, 1, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.26f},
+    {KERNELS("wgmma_64x128_k2"), 64, 128, 160, 2, true, UP(STREAM_BYTES(64, 128, 4)), 2.6f, 0.30f},
+    {KERNELS("inline_128x256"), 128, 256, 384, 1, false, UP(INLINE_BYTES(128, 256, 16, 3)), 2.0f, 2.1f},
+    {KERNELS("inline_128x128"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 32, 2)), 1.6f, 1.0f},
+    {KERNELS("inline_128x128_16"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 16, 4)), 1.6f, 0.95f},
+    {KERNELS("inline_64x64"), 64, 64, 256, 1, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.2f, 0.34f},
+};
+enum { HOPPER_FORMS = sizeof hopper_forms / sizeof *hopper_forms };
+
+/* By td_linear_weights. */
+static const td_kernel mma_kernels[TD_LINEAR_WEIGHTS][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
+                                                            KERNELS("mma_q4_0"),  KERNELS("mma_q4_1"), KERNELS("mma_q4_k"),
+                                                            KERNELS("mma_q6_k")};
+/* For up to 8, 32 and 64 rows. */
+#define SKINNY(weights) {KERNELS("skinny_" weights "_1"), KERNELS("skinny_" weights "_4"), KERNELS("skinny_" weights "_8")}
+static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][3][2] = {SKINNY("dense"), SKINNY("int8"), SKINNY("q8_0"),
+                                                                  SKINNY("q4_0"),  SKINNY("q4_1"), SKINNY("q4_k"),
+                                                                  SKINNY("q6_k")};
+
+/* Where a view begins, as far as that is known: modulo 16. */
+static bool is_aligned(const tandem_view *view, uint32_t to)
+{
+    return view->offset_bytes % to == 0;
+}
+
+static bool x_is_wide(const tandem_linear *l)
+{
+    return is_aligned(&l->x, 16) && l->x.stride_row % 8 == 0 && l->ins % 8 == 0;
+}
+
+/* Strides of tensor maps are below 2^40 bytes. */
+static bool suits_wgmma(const tandem_linear *l)
+{
+    return l->w.dtype == l->x.dtype && x_is_wide(l) && is_aligned(&l->w, 16) && l->w.stride_row % 8 == 0 &&
+           l->x.stride_row < INT64_C(1) << 38 && l->w.stride_row < INT64_C(1) << 38 && l->x.stride_row >= l->ins &&
+           l->w.stride_row >= l->ins;
+}
+
+static uint64_t tiles_of(const tandem_linear *l, uint32_t rows, uint32_t columns)
+{
+    return (((uint64_t)l->rows + rows - 1) / rows) * (((uint64_t)w_rows(l) + columns - 1) / columns);
+}
+
+static uint32_t multiprocessors_of(const td_target *target)
+{
+    return target->multiprocessors ? target->multiprocessors : TD_H200_MULTIPROCESSORS;
+}
+
+/* The fastest of those that the target has, for all rows of the whole operation, so that parts have its bits. */
+static const block_form *best_form(const tandem_linear *whole, const td_target *target)
+{
+    const uint64_t at_once = multiprocessors_of(target);
+    const block_form *best = NULL;
+    double best_us = 0;
+    for (int i = 0; i < HOPPER_FORMS; i++) {
+        const block_form *it = &hopper_forms[i];
+        if (it->maps && it->shared_bytes > target->shared_bytes)
+            continue;
+        const uint64_t waves = (tiles_of(whole, it->rows, it->columns) * it->splits + at_once - 1) / at_once;
+        const double steps = (double)((whole->ins + 63) / 64) / it->splits;
+        const double us = (double)waves * ((double)it->tile_us + steps * (double)it->step_us);
+        if (!best || us < best_us) {
+            best = it;
+            best_us = us;
+        }
+    }
+    return best;
+}
+
+/* But for how many rows there are. */
+static bool suits_skinny(const tandem_linear *l)
+{
+    const uint32_t to = l->w.dtype == l->x.dtype ? 16 : l->w.dtype == TANDEM_DTYPE_I8 ? 8 : 2;
+    return x_is_wide(l) && is_aligned(&l->w, to) && (to != 16 || l->w.stride_row % 8 == 0);
+}
+
+/* --- Plans --- */
+
+static td_params_linear params_of(const tandem_linear *l, const td_output *y)
+{
+    const td_dtype of = td_dtype_of(l->w.dtype);
+    return (td_params_linear){.x_stride = l->x.stride_row,
+                              .residual_stride = l->residual.stride_row,
+                              .y_stride = y->stride_row,
+                              .w_stride = l->w.stride_row / of.elements * of.bytes,
+                              .rows = l->rows,
+                              .ins = l->ins,
+                              .outs = l->outs,
+                              .dtype = (uint8_t)l->x.dtype,
+                              .weights = (uint8_t)weights_of(l->w.dtype),
+                              .bias_dtype = (uint8_t)l->bias.dtype,
+                              .residual_dtype = (uint8_t)l->residual.dtype,
+                              .y_dtype = (uint8_t)l->y.dtype,
+                              .activation = (uint8_t)l->activation,
+                              .gate = (uint8_t)l->gate};
+}
+
+static td_record *build_hopper(td_builder *at, const block_form *it, const td_target *target, const tandem_linear *l,
+                               const td_params_linear *p)
+{
+    const td_kernel *kernel = &it->kernels[p->dtype == TANDEM_DTYPE_BF16];
+    const uint64_t tiles = tiles_of(l, it->rows, it->columns), at_once = multiprocessors_of(target);
+    const bool walks = it->splits == 1 && tiles <= TD_MOST_BLOCKS; /* blocks have one tile after the other, else one */
+    const uint64_t grid = walks && tiles > at_once ? at_once : tiles * it->splits;
+    td_params_linear_tma all = {.p = *p};
+    td_record *record;
+    if (it->maps) {
+        all.x_map = (td_tensor_map){p->ins, p->rows, (uint64_t)p->x_stride * 2, 64, it->rows, p->dtype, {0}};
+        all.w_map = (td_tensor_map){p->ins, w_rows(l), (uint64_t)p->w_stride, 64, it->columns / TD_LINEAR_BOXES(1), p->dtype, {0}};
+        record = td_build_record(at, kernel, grid, &all, sizeof all);
+        td_build_map(at, record, offsetof(td_params_linear_tma, x_map), X);
+        td_build_map(at, record, offsetof(td_params_linear_tma, w_map), W);
+    } else {
+        record = td_build_record(at, kernel, grid, p, sizeof *p);
+    }
+    record->block[0] = it->threads;
+    record->shared_bytes = it->shared_bytes;
+    if (it->splits > 1) {
+        record->flags |= TD_RECORD_CLUSTER;
+        record->cluster = it->splits;
+    }
+    return record;
+}
+
+static td_record *build_skinny(td_builder *at, const tandem_linear *l, const tandem_linear *whole, const td_params_linear *p)
+{
+    const uint32_t size = whole->rows <= 8 ? 0 : whole->rows <= 32 ? 1 : 2, each = size ? 32 : 16;
+    const td_kernel *kernel = &skinny_kernels[p->weights][size][p->dtype == TANDEM_DTYPE_BF16];
+    td_record *record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + each - 1) / each, p, sizeof *p);
+    record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS;
+    return record;
+}
+
+static td_record *build_mma(td_builder *at, const tandem_linear *l, const td_params_linear *p)
+{
+    const td_kernel *kernel = &mma_kernels[p->weights][p->dtype == TANDEM_DTYPE_BF16];
+    td_record *record = td_build_record(at, kernel, tiles_of(l, TD_LINEAR_MMA_ROWS, TD_LINEAR_MMA_ROWS), p, sizeof *p);
+    record->block[0] = TD_LINEAR_MMA_THREADS;
+    record->shared_bytes = TD_LINEAR_MMA_SHARED_BYTES;
+    return record;
+}
+
+static td_record *build_cpu(td_builder *at, const tandem_linear *l, const td_params_linear *p)
+{
+    static const td_kernel kernel = {.name = "linear", .cpu = td_cpu_linear, .cpu_local_bytes = TD_LINEAR_CPU_LOCAL_BYTES};
+    const uint32_t columns = l->gate ? TD_LINEAR_CPU_COLUMNS / 2 : TD_LINEAR_CPU_COLUMNS;
+    const uint64_t down = ((uint64_t)l->rows + TD_LINEAR_CPU_ROWS - 1) / TD_LINEAR_CPU_ROWS;
+    return td_build_record(at, &kernel, down * (((uint64_t)l->outs + columns - 1) / columns), p, sizeof *p);
+}
+
+/* What to plan: which kernel is AUTO, SKINNY, MMA, or one of Hopper's forms. */
+enum { MMA = HOPPER_FORMS, SKINNY = HOPPER_FORMS + 1, FORMS = HOPPER_FORMS + 2, AUTO = UINT32_MAX };
+
+static uint32_t choose(const tandem_linear *whole, const td_target *target, uint32_t sm)
+{
+    const bool hopper = sm == 90 && suits_wgmma(whole);
+    if (suits_skinny(whole) && whole->rows <= (hopper && target->shared_bytes ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
+        return SKINNY;
+    return hopper ? (uint32_t)(best_form(whole, target) - hopper_forms) : MMA;
+}
+
+static tandem_status plan_form(const tandem_operands *op, const td_target *target, uint32_t form, td_plan *plan, char *why,
+                               size_t why_bytes)
+{
+    const td_operation_layout *layout = &td_operation_linear.layout;
+    const tandem_linear *l = &op->linear, *whole = target->whole ? &target->whole->linear : l;
+    td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
+    uint32_t sm;
+    plan->scratch_bytes = 0;
+    plan->record_count = 0;
+    plan->precision = TANDEM_PRECISION_AUTO;
+    if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
+        return TANDEM_ERROR_UNSUPPORTED;
+    if (at.is_gpu && l->w.dtype == TANDEM_DTYPE_I8 && !is_aligned(&l->w, 8))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "linear.w begins at an address that is %" PRIu64 " modulo 16; weights of i8 must begin at a multiple of 8",
+                       l->w.offset_bytes % 16);
+    for (uint32_t i = X; i < Y; i++) {
+        uint32_t of[4];
+        shape(op, i, of);
+        if (td_view_is_there(layout, op, i))
+            at.extent_bytes[i] = td_view_extent_bytes(td_view_in(layout, op, i), of[0], of[1], of[2], of[3]);
+    }
+    const td_output y = td_build_output(&at, target, layout, op, Y);
+    const td_params_linear params = params_of(l, &y);
+    if (form == AUTO)
+        form = choose(whole, target, sm);
+    td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)
+                        : form == SKINNY ? build_skinny(&at, l, whole, &params)
+                        : form == MMA    ? build_mma(&at, l, &params)
+                                         : build_hopper(&at, &hopper_forms[form], target, l, &params);
+    if (at.is_gpu && sm >= 90)
+        record->flags |= TD_RECORD_PDL;
+    td_build_view(&at, record, TD_READ, AT(x), X);
+    td_build_view(&at, record, TD_READ, AT(w), W);
+    td_build_view(&at, record, TD_READ, AT(scale), SCALE);
+    td_build_view(&at, record, TD_READ, AT(bias), BIAS);
+    td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);
+    td_build_write(&at, record, AT(y), &y);
+    td_build_outputs(&at, target, layout, op, &y, 1);
+    char reason[200];
+    const tandem_status status = td_build_end(&at, reason, sizeof reason);
+    return status == TANDEM_OK ? status
+                               : td_fail(why, why_bytes, status, "linear.rows, ins, outs are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ": %s",
+                                         l->rows, l->ins, l->outs, reason);
+}
+
+static tandem_status plan_linear(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
+{
+    return plan_form(op, target, AUTO, plan, why, why_bytes);
+}
+
+const char *td_linear_form(uint32_t form)
+{
+    return form < HOPPER_FORMS ? hopper_forms[form].kernels[0].name + strlen("linear_f16_")
+           : form == MMA       ? "mma"
+           : form == SKINNY    ? "skinny"
+                               : NULL;
+}
+
+tandem_status td_linear_plan_form(const tandem_operands *op, const td_target *target, uint32_t form, td_plan *plan, char *why,
+                                  size_t why_bytes)
+{
+    const tandem_linear *l = &op->linear;
+    if (form < HOPPER_FORMS && (target->sm != 90 || !suits_wgmma(l)))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is for Hopper, and operands that are aligned and dense", td_linear_form(form));
+    if (form < HOPPER_FORMS && hopper_forms[form].maps && hopper_forms[form].shared_bytes > target->shared_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s needs tensor maps and %" PRIu32 " bytes of shared memory",
+                       td_linear_form(form), hopper_forms[form].shared_bytes);
+    if (form == SKINNY && (l->rows > TD_LINEAR_SKINNY_MOST || !suits_skinny(l)))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "skinny is for 1 to %d rows, aligned", TD_LINEAR_SKINNY_MOST);
+    return plan_form(op, target, form, plan, why, why_bytes);
+}
+
+/* --- For a daemon --- */
+
+static td_cost cost(const tandem_operands *op, uint32_t position)
+{
+    const tandem_linear *l = &op->linear;
+    const double weights = (double)w_rows(l) * l->ins, mflop = 2e-6 * weights * l->rows;
+    (void)position;
+    return (td_cost){mflop, mflop + 30e-6 * weights}; /* each weight is read and made a number once, however few rows there are */
+}
+
+/* Parts are whole tiles of rows, of every form. */
+static uint32_t rows_each(const tandem_linear *l, uint32_t count)
+{
+    const uint32_t tiles = (l->rows + TD_LINEAR_CPU_ROWS - 1) / TD_LINEAR_CPU_ROWS;
+    return (tiles / count + (tiles % count != 0)) * TD_LINEAR_CPU_ROWS;
+}
+
+static uint32_t split(const tandem_operands *op, uint32_t count)
+{
+    const uint32_t each = rows_each(&op->linear, count);
+    return op->linear.rows / each + (op->linear.rows % each != 0);
+}
+
+static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, tandem_operands *part)
+{
+    const uint32_t each = rows_each(&op->linear, count), left = op->linear.rows - at->row;
+    tandem_linear *l = &part->linear;
+    tandem_view *const views[] = {&l->x, &l->residual, &l->y};
+    *part = *op;
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        views[i]->offset_bytes += (uint64_t)at->row * (uint64_t)views[i]->stride_row * td_dtype_bytes(views[i]->dtype);
+    l->rows = left < each ? left : each;
+    at->row += each;
+    return 0;
+}
+
+#define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_linear, member), is_written, is_optional}
+const td_operation td_operation_linear = {
+    .layout = {.name = "linear",
+               .number = TANDEM_OPERATION_LINEAR,
+               .bytes = sizeof(tandem_linear),
+               .version = 1,
+               .view_count = VIEWS,
+               .views = {[X] = VIEW(x, false, false),
+                         [W] = VIEW(w, false, false),
+                         [SCALE] = VIEW(scale, false, true),
+                         [BIAS] = VIEW(bias, false, true),
+                         [RESIDUAL] = VIEW(residual, false, true),
+                         [Y] = VIEW(y, true, false)},
+               .shape = shape},
+    .precision_at = TD_NO_PRECISION,
+    .labels = {"tandem linear"},
+    .check = check,
+    .plan = plan_linear,
+    .cost = cost,
+    .split = split,
+    .part = part,
+};

@@ -1,0 +1,47 @@
+/* Linear layers for tests: random operands of any shape, and what y may be.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TD_TESTS_LINEAR_UTIL_H
+#define TD_TESTS_LINEAR_UTIL_H
+
+#include "kernels/linear/linear.h"
+#include "tandem/tandem.h"
+
+enum { TL_X, TL_W, TL_SCALE, TL_BIAS, TL_RESIDUAL, TL_Y, TL_VIEWS };
+
+typedef struct tl_shape {
+    uint32_t rows, ins, outs, activation, gate;
+    uint32_t dtype, y_dtype, bias_dtype, residual_dtype; /* of x; the last two: or 0 */
+    td_linear_weights weights;
+    uint32_t pad;    /* elements, of blocks blocks, between rows of x, w, residual and y */
+    uint32_t offset; /* of x, w and y from their begin, in elements */
+} tl_shape;
+
+typedef struct tl_case {
+    tl_shape shape;
+    tandem_operands op;      /* mems are 0 */
+    void *data[TL_VIEWS];    /* each view's own, or NULL */
+    uint64_t bytes[TL_VIEWS];
+} tl_case;
+
+/* Random operands, y poisoned, rows beyond it and between, too. Fails the test if there is no memory. */
+tl_case tl_make(tl_shape shape, uint32_t seed);
+void tl_poison(tl_case *it);
+void tl_free(tl_case *it);
+
+/* Fails the test where an element of every `step`th row is not as td_linear_reference() bounds it, or anything but y was written. */
+void tl_check(const tl_case *it, uint32_t step);
+
+/* A call of the session's that must succeed, else the test fails with its text. */
+void tl_must(tandem_status status, tandem_session *session, const char *call);
+#define TL_OK(call, session)               \
+    do {                                   \
+        const tandem_status ok_ = call;    \
+        tl_must(ok_, session, #call);      \
+    } while (0)
+
+/* Some layers of all kinds through a session, each in memory of the host's, with deadlines and without, against float64. */
+void tl_try_session(tandem_session *session);
+
+#endif
