@@ -23,6 +23,7 @@ td_target td_target_for_sm(uint32_t sm)
 td_target td_target_for_stream(uint32_t sm)
 {
     td_target target = td_target_for_sm(sm);
+    target.tensor_maps = sm >= 90;
     target.shared_bytes = sm >= 100 ? 99u * 1024u : sm >= 90 ? 227u * 1024u : 0;
     return target;
 }

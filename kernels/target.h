@@ -45,6 +45,7 @@ typedef struct td_target {
     const tandem_operands *whole;
     uint32_t position;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
+    bool tensor_maps;      /* whoever runs the plan encodes them: CUDA's streams and graphs */
     uint32_t rows;         /* td_rows */
     uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */
     /* What AUTO goes by (kernels/attention/tuning.h); NULL, or of other kernels: the rule. */
@@ -73,7 +74,7 @@ typedef struct td_cubin_entry {
 typedef struct td_image {
     const char *name; /* its .cu file's */
     bool on_demand;   /* executors load it when a plan first needs it; others when a stream is made */
-    const unsigned char *data; /* gzipped; td_cubin_image() unpacks it */
+    const unsigned char *data; /* packed by zstd; td_cubin_image() unpacks it */
     size_t data_bytes, image_bytes;
     const td_cubin_entry *entries;
     uint32_t entry_count;
@@ -97,7 +98,7 @@ const td_cubin_entry *td_cubin_find(const td_cubin *cubin, const char *entry);
 uint32_t td_cubin_entry_count(const td_cubin *cubin); /* of all images */
 
 /* An image as drivers take it, image_bytes and a 0 behind them (PTX is a string); the caller frees it. UNSUPPORTED where
- * what lies in the library is damaged. From any thread; takes some 2 ms a MiB. */
+ * what lies in the library is damaged. From any thread; takes about a ms a MiB. */
 tandem_status td_cubin_image(const td_cubin *cubin, const td_image *image, void **bytes, char *why, size_t why_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* An image of kernels for drivers that are fakes: some text, gzipped as the library holds its cubins.
+/* An image of kernels for drivers that are fakes: some text, packed as the library holds its cubins.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -178,8 +178,8 @@ install 1000 || fail "needs apt-get with everything there"
 table() {
     cmake -D "IMAGES=$work/early.sm_90a.cubin;$work/late.sm_90a.cubin" -D "ON_DEMAND=late" -D "TABLE=$work/table.c" -P "$root/kernels/cuda/table.cmake" >"$work/out" 2>&1
 }
-echo packed >"$work/early.sm_90a.cubin.gz"
-echo packed, too >"$work/late.sm_90a.cubin.gz"
+echo packed >"$work/early.sm_90a.cubin.zst"
+echo packed, too >"$work/late.sm_90a.cubin.zst"
 cat >"$work/late.sm_90a.cubin.log" <<'END'
 ptxas info    : Compiling entry function 'hay' for 'sm_90a'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads

@@ -41,6 +41,7 @@ td_target td_exec_target(const td_cu_info *gpu, bool on_stream)
     td_target target = on_stream ? td_target_for_stream(gpu->sm) : td_target_for_sm(gpu->sm);
 
     target.multiprocessors = gpu->multiprocessors;
+    target.tensor_maps = on_stream && gpu->tensor_maps;
     return target;
 }
 

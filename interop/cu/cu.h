@@ -26,6 +26,7 @@ typedef struct td_cu_info {
     uint32_t multiprocessors;
     uint64_t memory_bytes;
     bool timelines; /* CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED */
+    bool tensor_maps; /* the driver encodes them */
 } td_cu_info;
 
 /* Opens libcuda.so.1 and the device with this UUID (NULL: the first). UNSUPPORTED when there is no driver, or no such

@@ -180,6 +180,7 @@ static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
             status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "cuDeviceGetAttribute(%s) says %d", wanted[i].name,
                              values[i]);
     device->info.sm = (uint32_t)(values[0] * 10 + values[1]);
+    device->info.tensor_maps = device->table.cuTensorMapEncodeTiled != NULL;
     device->info.multiprocessors = (uint32_t)values[2];
     device->shared_limit = (uint32_t)values[3];
     device->info.timelines = timelines != 0;

@@ -1,4 +1,4 @@
-# Compiles SOURCE into IMAGE, ".../NAME.sm_<arch>.cubin" or ".../NAME.compute_<arch>.ptx", and packs it as IMAGE.gz. What it
+# Compiles SOURCE into IMAGE, ".../NAME.sm_<arch>.cubin" or ".../NAME.compute_<arch>.ptx", and packs it as IMAGE.zst. What it
 # includes goes to IMAGE.d; what ptxas says to IMAGE.log, and behind it PTX's entries and the image's size. KEEP: the image
 # itself stays as well.
 # SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ else()
 endif()
 execute_process(
     COMMAND ${NVCC} ${kind} -arch=${arch} -O3 -std=c++17 -Werror all-warnings -I${ROOT} -I${ROOT}/interop/include
-        -MMD -MF ${IMAGE}.d -MT ${IMAGE}.gz ${ROOT}/${SOURCE} -o ${IMAGE}
+        -MMD -MF ${IMAGE}.d -MT ${IMAGE}.zst ${ROOT}/${SOURCE} -o ${IMAGE}
     WORKING_DIRECTORY ${ROOT} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
 file(WRITE ${IMAGE}.log "${text}")
 if(result)
@@ -28,7 +28,7 @@ if(IMAGE MATCHES "\\.ptx$")
 endif()
 file(SIZE ${IMAGE} bytes)
 file(APPEND ${IMAGE}.log "image of ${bytes} bytes\n")
-execute_process(COMMAND gzip -9 -n -c ${IMAGE} OUTPUT_FILE ${IMAGE}.gz COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND zstd -q -19 --check -f ${IMAGE} -o ${IMAGE}.zst COMMAND_ERROR_IS_FATAL ANY)
 if(NOT KEEP)
     file(REMOVE ${IMAGE})
 endif()

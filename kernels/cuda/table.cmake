@@ -1,5 +1,5 @@
 # Writes TABLE, a C file with td_cubins(): what IMAGE.log says about the entries of each of IMAGES (NAME.ARCH.cubin,
-# NAME.ARCH.ptx), and where the bytes of IMAGE.gz are (CMakeLists.txt). ON_DEMAND: names of those that executors load when
+# NAME.ARCH.ptx), and where the bytes of IMAGE.zst are (CMakeLists.txt). ON_DEMAND: names of those that executors load when
 # they are needed.
 # SPDX-License-Identifier: Apache-2.0
 #
@@ -54,7 +54,7 @@ foreach(image IN LISTS IMAGES)
     string(APPEND entries "};\n")
     file(STRINGS ${image}.log image_bytes REGEX "^image of [0-9]+ bytes$")
     string(REGEX REPLACE "[^0-9]" "" image_bytes "${image_bytes}")
-    file(SIZE ${image}.gz bytes)
+    file(SIZE ${image}.zst bytes)
     set(when false)
     if(image_name IN_LIST ON_DEMAND)
         set(when true)

@@ -173,7 +173,7 @@ static const block_form *best_form(const tandem_linear *whole, const td_target *
     double best_us = 0;
     for (int i = 0; i < HOPPER_FORMS; i++) {
         const block_form *it = &hopper_forms[i];
-        if (it->maps && it->shared_bytes > target->shared_bytes)
+        if (it->maps && (!target->tensor_maps || it->shared_bytes > target->shared_bytes))
             continue;
         const uint64_t waves = (tiles_of(whole, it->rows, it->columns) * it->splits + at_once - 1) / at_once;
         const double steps = (double)((whole->ins + 63) / 64) / it->splits;
@@ -273,7 +273,7 @@ enum { MMA = HOPPER_FORMS, SKINNY = HOPPER_FORMS + 1, FORMS = HOPPER_FORMS + 2, 
 static uint32_t choose(const tandem_linear *whole, const td_target *target, uint32_t sm)
 {
     const bool hopper = sm == 90 && suits_wgmma(whole);
-    if (suits_skinny(whole) && whole->rows <= (hopper && target->shared_bytes ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
+    if (suits_skinny(whole) && whole->rows <= (hopper && target->tensor_maps ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
         return SKINNY;
     return hopper ? (uint32_t)(best_form(whole, target) - hopper_forms) : MMA;
 }
@@ -343,7 +343,7 @@ tandem_status td_linear_plan_form(const tandem_operands *op, const td_target *ta
     const tandem_linear *l = &op->linear;
     if (form < HOPPER_FORMS && (target->sm != 90 || !suits_wgmma(l)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is for Hopper, and operands that are aligned and dense", td_linear_form(form));
-    if (form < HOPPER_FORMS && hopper_forms[form].maps && hopper_forms[form].shared_bytes > target->shared_bytes)
+    if (form < HOPPER_FORMS && hopper_forms[form].maps && (!target->tensor_maps || hopper_forms[form].shared_bytes > target->shared_bytes))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s needs tensor maps and %" PRIu32 " bytes of shared memory",
                        td_linear_form(form), hopper_forms[form].shared_bytes);
     if (form == SKINNY && (l->rows > TD_LINEAR_SKINNY_MOST || !suits_skinny(l)))
