@@ -142,7 +142,8 @@ int tool_top(int argc, char **argv);
 extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
 extern const char *const tool_calibrate_help, *const tool_info_help, *const tool_doctor_help, *const tool_top_help;
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help;
-extern const char *const tool_bench_handover_help, *const tool_bench_attention_help, *const tool_bench_daemon_help;
+extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
+    *const tool_bench_linear_help, *const tool_bench_daemon_help;
 
 /* "cpu", "cuda"; "inline", "timeline", ... */
 const char *tool_backend_name(uint32_t backend);

@@ -14,10 +14,11 @@
 
 /* clang-format off */
 const char *const tool_bench_help =
-    "usage: tandem bench handover|attention|daemon [options]\n"
+    "usage: tandem bench handover|attention|linear|daemon [options]\n"
     "\n"
     "  handover   what it costs to have a job between two pieces of Vulkan work, on each rung there is\n"
     "  attention  how fast the kernels are on this GPU, beside cuDNN's in the same process\n"
+    "  linear     the same of linear layers, beside cuBLASLt's\n"
     "  daemon     what it costs to compute in tandemd instead, and how it shares the device\n"
     "\n"
     "Exit status 1, too, if a lane or a kernel that is there failed, if a result was wrong, or if nothing\n"
@@ -94,6 +95,28 @@ const char *const tool_bench_attention_help =
     "  --quick          fewer shapes, 3 rounds of 20 ms\n"
     "  --strict         exit status 1 if a target was missed\n";
 
+const char *const tool_bench_linear_help =
+    "usage: tandem bench linear [options]\n"
+    "\n"
+    "linear: y = x w^T, x and y fp16, x [rows][ins], w [outs][ins] fp16, int8 or GGUF's blocks. Layers\n"
+    "are named rows x outs x ins. Contenders, each in turn, several calls one after the other:\n"
+    "  stream    the kernel that plans take on a CUDA stream\n"
+    "  inline    the one for command buffers: 47 KB of shared memory, no clusters, no tensor maps\n"
+    "  form      with --forms: each kernel that there is for the layer\n"
+    "  cublaslt  fp16 weights alone, where libcublasLt.so.13 or .12 can be opened (LD_LIBRARY_PATH):\n"
+    "            of the algorithms that its heuristics name the fastest\n"
+    "Ours run through the executor (CUDA graphs) and are timed by stamps of the GPU's clock, cuBLASLt's\n"
+    "are a CUDA graph between two events. Medians. Layers of up to 64 rows have other weights in each\n"
+    "call, which do not fit into the L2 together; their rate is compared with that of copying 1 GiB,\n"
+    "read and written. y is NaN before, some elements are checked against float64.\n"
+    "  --json F         everything as JSON\n"
+    "  --forms          each kernel, too\n"
+    "  --rounds N       2 to 1000, of which the first does not count; default 5\n"
+    "  --run-ms N       how long a contender has the GPU at a time, 1 to 60000; default 20\n"
+    "  --no-cublaslt    without cuBLASLt\n"
+    "  --quick          two layers, 3 rounds of 5 ms\n"
+    "  --strict         exit status 1 if a target was missed\n";
+
 const char *const tool_bench_daemon_help =
     "usage: tandem bench daemon [options]\n"
     "\n"
@@ -114,14 +137,16 @@ const char *const tool_bench_daemon_help =
 int tool_bench(int argc, char **argv)
 {
     if (argc < 1)
-        return tool_usage("bench", "no bench given: must be handover, attention or daemon");
+        return tool_usage("bench", "no bench given: must be handover, attention, linear or daemon");
     if (!strcmp(argv[0], "handover"))
         return bench_handover(argc - 1, argv + 1);
+    if (!strcmp(argv[0], "linear"))
+        return bench_linear(argc - 1, argv + 1);
     if (!strcmp(argv[0], "attention"))
         return bench_attention(argc - 1, argv + 1);
     if (!strcmp(argv[0], "daemon"))
         return bench_daemon(argc - 1, argv + 1);
-    return tool_usage("bench", "unknown bench \"%s\": must be handover, attention or daemon", argv[0]);
+    return tool_usage("bench", "unknown bench \"%s\": must be handover, attention, linear or daemon", argv[0]);
 }
 
 void bench_add(bench_series *s, double value)

@@ -12,6 +12,7 @@
 int bench_handover(int argc, char **argv);
 int bench_attention(int argc, char **argv);
 int bench_daemon(int argc, char **argv);
+int bench_linear(int argc, char **argv);
 
 /* Numbers of one quantity, in the order in which they were measured. Zeroed is empty. */
 typedef struct bench_series {

@@ -1199,13 +1199,15 @@ class Bench(unittest.TestCase):
             (["attention", "--only", "medium"], ["--only", "medium"]),
             (["attention", "--run-ms", "-1"], ["--run-ms", "-1"]),
             (["attention", "--n", "17"], ["--n"]),
+            (["linear", "--rounds", "1"], ["--rounds", "1"]),
+            (["linear", "--run-ms", "0"], ["--run-ms", "0"]),
         ]:
             run = tool("bench", *args)
             self.assertEqual((run.returncode, run.stdout), (2, ""), args)
             self.assertEqual(run.stderr.count("\n"), 1)
             for word in words:
                 self.assertIn(word, run.stderr)
-        for bench in ("handover", "attention", "daemon"):
+        for bench in ("handover", "attention", "linear", "daemon"):
             for path in (FOLDER / "none" / "b.json", FOLDER):
                 run = tool("bench", bench, "--json", path, "--quick")
                 self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)

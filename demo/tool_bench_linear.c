@@ -1,0 +1,557 @@
+/* `tandem bench linear`: how long linear layers take, beside cuBLASLt's in the same process.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Contenders are measured in turn, round after round. Several calls are one submit. Layers of few rows read their weights from
+ * memory: each call has other weights, and all of them together do not fit into the L2; of other layers all calls are alike.
+ * y is poisoned before the last call, of which some elements are compared with float64.
+ */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "demo/tool_bench.h"
+#include "demo/tool_bench_cublas.h"
+#include "engine_plugin/exec/exec.h"
+#include "interop/cu/driver.h"
+#include "kernels/builder.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/linear/blocks.h"
+#include "kernels/linear/linear.h"
+
+enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, L2_ATTRIBUTE = 38, LIMIT_S = 20, X = 0, W = 1, SCALE = 2, Y = 5, VIEWS };
+static const uint64_t copied_bytes = 1u << 30;
+
+typedef struct layer {
+    uint32_t rows, ins, outs;
+    td_linear_weights weights;
+    double least_stream, least_inline; /* of cuBLASLt's rate; 0: not asked for */
+} layer;
+
+static const layer layers[] = {
+    {4096, 4096, 4096, TD_LINEAR_DENSE, 0.70, 0.45},
+    {512, 1024, 1024, TD_LINEAR_DENSE, 0.70, 0.45},
+    {1024, 1024, 1024, TD_LINEAR_DENSE, 0, 0},
+    {2048, 2048, 2048, TD_LINEAR_DENSE, 0, 0},
+    {8192, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {14400, 128, 384, TD_LINEAR_DENSE, 0, 0},
+    {14400, 384, 128, TD_LINEAR_DENSE, 0, 0},
+    {128, 384, 1536, TD_LINEAR_DENSE, 0, 0},
+    {128, 1536, 384, TD_LINEAR_DENSE, 0, 0},
+    {128, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {256, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {1, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {4, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {8, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {16, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {32, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {64, 4096, 4096, TD_LINEAR_DENSE, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_DENSE, 0, 0},
+    {64, 4096, 14336, TD_LINEAR_DENSE, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_INT8, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_Q4_0, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_Q4_1, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
+    {1, 4096, 14336, TD_LINEAR_Q6_K, 0, 0},
+    {32, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
+    {32, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
+    {512, 4096, 4096, TD_LINEAR_Q8_0, 0, 0},
+    {512, 4096, 4096, TD_LINEAR_Q4_K, 0, 0},
+};
+enum { LAYERS = sizeof layers / sizeof *layers, QUICK_LAYERS = 2 };
+static const char *const weight_names[TD_LINEAR_WEIGHTS] = {"f16", "int8", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"};
+static const uint32_t weight_dtypes[TD_LINEAR_WEIGHTS] = {TANDEM_DTYPE_F16,  TANDEM_DTYPE_I8,   TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0,
+                                                          TANDEM_DTYPE_Q4_1, TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
+
+/* Our plan for streams, or for command buffers; one kernel's form; or the peer. */
+typedef enum contender { STREAM, INLINE, FORM, CUBLAS } contender;
+static const char *const contender_names[] = {"stream", "inline", "form", "cublaslt"};
+
+typedef struct row {
+    contender kind;
+    char kernel[48], why[200];
+    bench_series us;
+    td_plan *plan; /* of `calls` calls */
+    uint32_t slot;
+    double error; /* the largest part of its bound that a checked element is off */
+} row;
+
+typedef struct bench {
+    const char *json;
+    bool quick, strict, forms;
+    uint32_t rounds;
+    double run_us;
+    td_cu_device *device;
+    td_stream *stream;
+    bench_cublas *cublas;
+    char no_cublas[256];
+    bench_nvml *nvml;
+    uint64_t l2_bytes;
+    double copy_tb; /* a second, read and written */
+    void *cuda;
+    int (*copy)(uint64_t, uint64_t, size_t);
+    int (*memset_d32)(uint64_t, unsigned, size_t);
+    td_cu_mem x, w, y, scale;
+    void *host_x, *host_w;
+    float *host_scale;
+    bench_targets targets;
+} bench;
+
+static uint64_t weight_bytes(const layer *l)
+{
+    const td_dtype of = td_dtype_of(weight_dtypes[l->weights]);
+    return (uint64_t)l->outs * l->ins / of.elements * of.bytes;
+}
+
+static const char *layer_name(const layer *l, char text[64])
+{
+    snprintf(text, 64, "%u x %u x %u %s", (unsigned)l->rows, (unsigned)l->outs, (unsigned)l->ins, weight_names[l->weights]);
+    return text;
+}
+
+static double tflops(const layer *l, double us)
+{
+    return 2e-6 * l->rows * l->ins * l->outs / us;
+}
+
+static double terabytes(const layer *l, double us)
+{
+    return 1e-6 * ((double)weight_bytes(l) + 2.0 * l->rows * (l->ins + l->outs)) / us;
+}
+
+static tandem_operands op_of(const layer *l)
+{
+    const uint32_t dtype = weight_dtypes[l->weights];
+    tandem_operands op;
+    memset(&op, 0, sizeof op);
+    op.linear.x = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, l->rows, l->ins);
+    op.linear.w = tandem_view_dense(0, 0, dtype, 1, l->outs, l->ins);
+    op.linear.y = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, l->rows, l->outs);
+    if (l->weights == TD_LINEAR_INT8)
+        op.linear.scale = tandem_view_dense(0, 0, TANDEM_DTYPE_F32, 1, 1, l->outs);
+    op.linear.rows = l->rows;
+    op.linear.ins = l->ins;
+    op.linear.outs = l->outs;
+    return op;
+}
+
+/* --- Data --- */
+
+static bool reserve(bench *b, td_cu_mem *mem, uint64_t bytes, char *why, size_t why_bytes)
+{
+    if (mem->kind)
+        td_cu_mem_free(b->device, mem);
+    return td_cu_mem_alloc(b->device, bytes, mem, why, why_bytes) == TANDEM_OK;
+}
+
+static void make_weights(const layer *l, void *to, uint64_t *state)
+{
+    const td_linear_block of = td_linear_block_of(l->weights);
+    const float scale = 1 / sqrtf((float)l->ins);
+    float x[TD_LINEAR_MAX_BLOCK];
+    if (l->weights == TD_LINEAR_INT8) {
+        for (uint64_t i = 0; i < weight_bytes(l); i++)
+            ((uint8_t *)to)[i] = (uint8_t)bench_random(state);
+        return;
+    }
+    if (!of.elements) {
+        for (uint64_t i = 0; i < (uint64_t)l->outs * l->ins; i++)
+            ((uint16_t *)to)[i] = td_to_f16(scale * (float)bench_normal(state));
+        return;
+    }
+    for (uint64_t at = 0; at < weight_bytes(l); at += of.bytes) {
+        for (uint32_t i = 0; i < of.elements; i++)
+            x[i] = scale * (float)bench_normal(state);
+        td_linear_encode(l->weights, (uint8_t *)to + at, x);
+    }
+}
+
+/* One set of weights for each call of a submit: the same ones, elsewhere. */
+static bool fill(bench *b, const layer *l, uint32_t sets, char *why, size_t why_bytes)
+{
+    uint64_t state = 7 + l->rows + l->ins;
+    free(b->host_x);
+    free(b->host_w);
+    free(b->host_scale);
+    b->host_x = malloc((size_t)l->rows * l->ins * 2);
+    b->host_w = malloc(weight_bytes(l) + TD_LINEAR_MAX_BLOCK);
+    b->host_scale = malloc(l->outs * sizeof *b->host_scale);
+    if (!b->host_x || !b->host_w || !b->host_scale)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory"), false;
+    for (uint64_t i = 0; i < (uint64_t)l->rows * l->ins; i++)
+        ((uint16_t *)b->host_x)[i] = td_to_f16((float)bench_normal(&state));
+    for (uint32_t i = 0; i < l->outs; i++)
+        b->host_scale[i] = 1 / (64 * sqrtf((float)l->ins));
+    make_weights(l, b->host_w, &state);
+    bool ok = reserve(b, &b->x, (uint64_t)l->rows * l->ins * 2, why, why_bytes) &&
+              reserve(b, &b->w, td_align_up(weight_bytes(l), 256) * sets, why, why_bytes) &&
+              reserve(b, &b->scale, l->outs * sizeof *b->host_scale, why, why_bytes) &&
+              reserve(b, &b->y, (uint64_t)l->rows * l->outs * 2, why, why_bytes) &&
+              td_cu_copy_to_device(b->device, b->x.address, b->host_x, (uint64_t)l->rows * l->ins * 2) == TANDEM_OK &&
+              td_cu_copy_to_device(b->device, b->scale.address, b->host_scale, l->outs * sizeof *b->host_scale) == TANDEM_OK;
+    for (uint32_t i = 0; i < sets && ok; i++) {
+        const uint64_t to = b->w.address + i * td_align_up(weight_bytes(l), 256);
+        ok = i ? b->copy(to, b->w.address, weight_bytes(l)) == 0
+               : td_cu_copy_to_device(b->device, to, b->host_w, weight_bytes(l)) == TANDEM_OK;
+    }
+    if (!ok && !why[0])
+        td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "the data could not be brought to the device");
+    return ok;
+}
+
+/* Some elements of y, after a single call on poison, against float64. */
+static bool check(bench *b, const layer *l, row *it)
+{
+    const td_params_linear p = {.x = b->host_x,
+                                .w = b->host_w,
+                                .scale = l->weights == TD_LINEAR_INT8 ? b->host_scale : NULL,
+                                .x_stride = l->ins,
+                                .w_stride = (int64_t)(weight_bytes(l) / l->outs),
+                                .rows = l->rows,
+                                .ins = l->ins,
+                                .outs = l->outs,
+                                .dtype = TANDEM_DTYPE_F16,
+                                .y_dtype = TANDEM_DTYPE_F16,
+                                .weights = (uint8_t)l->weights};
+    uint64_t state = 3;
+    for (uint32_t i = 0; i < CHECKED; i++) {
+        const uint32_t r = (uint32_t)(bench_random(&state) % l->rows), c = (uint32_t)(bench_random(&state) % l->outs);
+        double want, bound;
+        uint16_t got;
+        if (td_cu_copy_to_host(b->device, &got, b->y.address + ((uint64_t)r * l->outs + c) * 2, 2) != TANDEM_OK) {
+            td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "y could not be read");
+            return false;
+        }
+        td_linear_reference(&p, r, c, &want, &bound);
+        const double off = fabs((double)td_from_f16(got) - want) / bound;
+        it->error = off > it->error ? off : it->error;
+        if (!(off <= 1)) {
+            td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "y[%u][%u] is %g, not %g to %g", (unsigned)r, (unsigned)c,
+                    (double)td_from_f16(got), want, bound);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* --- Runs --- */
+
+static bool run_row(bench *b, const layer *l, row *it, double *us)
+{
+    if (it->kind == CUBLAS)
+        return bench_cublas_run(b->cublas, us, it->why, sizeof it->why);
+    uint64_t views[VIEWS] = {[X] = b->x.address, [W] = b->w.address, [Y] = b->y.address}, sequence = 0, begin_ns = 0, end_ns = 0;
+    const td_stream_submit submit = {.plan = it->plan, .views = views, .slot = it->slot, .label = "bench"};
+    bool signalled;
+    if (l->weights == TD_LINEAR_INT8)
+        views[SCALE] = b->scale.address;
+    if (td_stream_enqueue(b->stream, &submit, &sequence, &signalled, it->why, sizeof it->why) != TANDEM_OK)
+        return false;
+    const uint64_t begin = td_now_ns();
+    while (td_stream_completed(b->stream) < sequence) {
+        if (td_now_ns() - begin > LIMIT_S * 1000000000ull || td_stream_status(b->stream, it->why, sizeof it->why) != TANDEM_OK) {
+            if (!it->why[0])
+                td_fail(it->why, sizeof it->why, TANDEM_ERROR_BUSY, "not finished after %d s", LIMIT_S);
+            return false;
+        }
+        bench_sleep_ns(20000);
+    }
+    if (!td_stream_times(b->stream, sequence, &begin_ns, &end_ns)) {
+        td_fail(it->why, sizeof it->why, TANDEM_ERROR_DEVICE, "the GPU left no times");
+        return false;
+    }
+    *us = 1e-3 * (double)(end_ns - begin_ns);
+    return true;
+}
+
+/* As many calls as records, each with the next set of weights. */
+static bool repeat(bench *b, const layer *l, const td_target *target, uint32_t form, row *it, uint32_t calls)
+{
+    const tandem_operands op = op_of(l);
+    td_plan *one = calloc(1, sizeof *one);
+    it->plan = calloc(1, sizeof *it->plan);
+    bool ok = one && it->plan;
+    if (ok && td_operation_linear.check(&op, it->why, sizeof it->why) != TANDEM_OK)
+        ok = false;
+    if (ok && (form == UINT32_MAX ? td_operation_linear.plan(&op, target, one, it->why, sizeof it->why)
+                                  : td_linear_plan_form(&op, target, form, one, it->why, sizeof it->why)) != TANDEM_OK)
+        ok = false;
+    for (uint32_t i = 0; i < calls && ok; i++) {
+        td_record *r = &it->plan->records[it->plan->record_count++];
+        *r = one->records[0];
+        for (uint32_t j = 0; j < r->reloc_count; j++)
+            if (r->relocs[j].base == TD_BASE_VIEW && r->relocs[j].view == W)
+                r->relocs[j].addend += l->rows <= FEW_ROWS ? i * td_align_up(weight_bytes(l), 256) : 0;
+    }
+    if (ok) {
+        snprintf(it->kernel, sizeof it->kernel, "%s", one->records[0].kernel->name);
+        td_plan_barriers(it->plan);
+    }
+    (void)b;
+    free(one);
+    return ok;
+}
+
+static uint32_t make_rows(bench *b, const layer *l, uint32_t calls, row *rows)
+{
+    td_target stream = td_exec_target(td_cu_device_info(b->device), true), buffer = td_exec_target(td_cu_device_info(b->device), false);
+    uint32_t count = 0;
+    for (int kind = STREAM; kind <= INLINE; kind++, count++) {
+        rows[count] = (row){.kind = (contender)kind, .slot = count};
+        repeat(b, l, kind == STREAM ? &stream : &buffer, UINT32_MAX, &rows[count], calls);
+    }
+    for (uint32_t form = 0; b->forms && td_linear_form(form) && count < MOST_ROWS - 1; form++) {
+        rows[count] = (row){.kind = FORM, .slot = count};
+        if (repeat(b, l, &stream, form, &rows[count], calls))
+            count++;
+        else
+            free(rows[count].plan);
+    }
+    if (b->cublas) {
+        bench_cublas_call list[MOST_CALLS];
+        row *it = &rows[count++];
+        *it = (row){.kind = CUBLAS, .kernel = "cublaslt"};
+        /* Weights that are no fp16 it would multiply as fp16: other bytes than ours, so it has a layer of its own. */
+        for (uint32_t i = 0; i < calls; i++)
+            list[i] = (bench_cublas_call){b->x.address,
+                                          b->w.address + (l->rows <= FEW_ROWS ? i * td_align_up(weight_bytes(l), 256) : 0), b->y.address};
+        if (l->weights)
+            td_fail(it->why, sizeof it->why, TANDEM_ERROR_UNSUPPORTED, "it has no such weights");
+        else
+            bench_cublas_record(b->cublas, l->rows, l->ins, l->outs, list, calls, it->why, sizeof it->why);
+    }
+    return count;
+}
+
+static void measure(bench *b, const layer *l, row *rows, uint32_t count, uint32_t calls)
+{
+    double us = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (!rows[i].why[0] && (b->memset_d32(b->y.address, 0xffffffffu, (size_t)l->rows * l->outs / 2) || !run_row(b, l, &rows[i], &us) ||
+                                !check(b, l, &rows[i])) && !rows[i].why[0])
+            td_fail(rows[i].why, sizeof rows[i].why, TANDEM_ERROR_DEVICE, "y could not be poisoned");
+    for (uint32_t round = 0; round < b->rounds; round++)
+        for (uint32_t i = 0; i < count; i++)
+            for (double spent = 0; !rows[i].why[0] && spent < b->run_us; spent += us) {
+                if (!run_row(b, l, &rows[i], &us))
+                    break;
+                if (round)
+                    bench_add(&rows[i].us, us / calls);
+            }
+}
+
+/* --- Results --- */
+
+static const row *find_row(const row *rows, uint32_t count, contender kind)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[i].kind == kind && rows[i].us.count)
+            return &rows[i];
+    return NULL;
+}
+
+static double median_of(const row *it)
+{
+    return it ? bench_median(&it->us) : NAN;
+}
+
+static void print_layer(const bench *b, const layer *l, const row *rows, uint32_t count, bench_power power)
+{
+    char name[64];
+    const double peer = median_of(find_row(rows, count, CUBLAS));
+    printf("%s, %u MHz\n", layer_name(l, name), (unsigned)power.sm_mhz);
+    for (uint32_t i = 0; i < count; i++) {
+        const row *it = &rows[i];
+        const double us = median_of(it);
+        printf("  %-9s %-28s ", contender_names[it->kind], it->kernel);
+        if (!it->us.count) {
+            printf("%s\n", it->why);
+            continue;
+        }
+        printf("%9.2f us %7.1f TFLOPS %6.2f TB/s", us, tflops(l, us), terabytes(l, us));
+        if (it->kind != CUBLAS && isfinite(peer))
+            printf(", %.0f %% of cuBLASLt's rate", 100 * peer / us);
+        if (l->rows <= FEW_ROWS)
+            printf(", %.0f %% of copying", 100 * terabytes(l, us) / b->copy_tb);
+        printf("\n");
+    }
+    fflush(stdout);
+}
+
+static void expect(bench *b, const layer *l, const row *rows, uint32_t count)
+{
+    char name[64];
+    const double peer = median_of(find_row(rows, count, CUBLAS)), ours = median_of(find_row(rows, count, STREAM));
+    const double in_buffer = median_of(find_row(rows, count, INLINE));
+    layer_name(l, name);
+    if (l->least_stream > 0)
+        bench_expect(&b->targets, peer / ours, true, l->least_stream, "%s stream, of cuBLASLt's rate", name);
+    if (l->least_inline > 0)
+        bench_expect(&b->targets, peer / in_buffer, true, l->least_inline, "%s inline, of cuBLASLt's rate", name);
+    if (l->rows <= FEW_ROWS)
+        bench_expect(&b->targets, terabytes(l, ours) / b->copy_tb, true, 0.80, "%s stream, of the rate of copying", name);
+}
+
+static json_t *layer_json(const layer *l, const row *rows, uint32_t count, bench_power power)
+{
+    json_t *list = json_array();
+    const double peer = median_of(find_row(rows, count, CUBLAS));
+    for (uint32_t i = 0; i < count; i++) {
+        const row *it = &rows[i];
+        const double us = median_of(it);
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "what", contender_names[it->kind], "kernel", it->kernel, "us",
+                            bench_json(&it->us), "tflops", bench_number(tflops(l, us)), "tb_per_s", bench_number(terabytes(l, us)),
+                            "of_cublaslt", bench_number(peer / us), "of_bound", it->us.count ? bench_number(it->error) : json_null(),
+                            "not_measured", it->why[0] ? json_string(it->why) : json_null()));
+    }
+    return json_pack("{s:i, s:i, s:i, s:s, s:i, s:f, s:o}", "rows", (int)l->rows, "ins", (int)l->ins, "outs", (int)l->outs, "weights",
+                     weight_names[l->weights], "sm_mhz", (int)power.sm_mhz, "watts", power.milliwatts * 1e-3, "rows_of", list);
+}
+
+static bool measure_copying(bench *b, char *why, size_t why_bytes)
+{
+    bench_series us = {0};
+    double now = 0;
+    bool ok = b->cublas && reserve(b, &b->x, copied_bytes, why, why_bytes) && reserve(b, &b->w, copied_bytes, why, why_bytes);
+    for (int i = 0; i < 12 && ok; i++) {
+        ok = bench_cublas_copy(b->cublas, b->w.address, b->x.address, copied_bytes, &now, why, why_bytes);
+        if (i >= 2)
+            bench_add(&us, now);
+    }
+    b->copy_tb = us.count ? 2e-6 * (double)copied_bytes / bench_median(&us) : NAN;
+    bench_free(&us);
+    return ok || !b->cublas;
+}
+
+static int run_all(bench *b)
+{
+    char why[400] = "", driver[128];
+    json_t *list = json_array();
+    uint32_t failed = 0, measured = 0;
+    if (!measure_copying(b, why, sizeof why))
+        return tool_fail("bench linear", "%s", why);
+    printf("copying: %.2f TB/s, read and written\n", b->copy_tb);
+    for (uint32_t i = 0; i < (b->quick ? (uint32_t)QUICK_LAYERS : (uint32_t)LAYERS); i++) {
+        const layer *l = &layers[i];
+        const uint32_t sets = l->rows <= FEW_ROWS ? MOST_CALLS : 1;
+        const double guess_us = tflops(l, 1) / 500;
+        const uint32_t calls = sets > 1 || guess_us < 50 ? MOST_CALLS : 4;
+        row rows[MOST_ROWS] = {{0}};
+        uint32_t count = 0;
+        why[0] = 0;
+        if (td_cu_enter(b->device, why, sizeof why) == TANDEM_OK) {
+            if (fill(b, l, sets, why, sizeof why)) {
+                count = make_rows(b, l, calls, rows);
+                measure(b, l, rows, count, calls);
+            }
+            td_cu_leave(b->device);
+        }
+        const bench_power power = bench_nvml_read(b->nvml);
+        if (why[0]) {
+            printf("%s\n", why);
+            failed++;
+        } else {
+            print_layer(b, l, rows, count, power);
+            expect(b, l, rows, count);
+            json_array_append_new(list, layer_json(l, rows, count, power));
+        }
+        for (uint32_t r = 0; r < count; r++) {
+            failed += rows[r].why[0] && rows[r].kind != CUBLAS;
+            measured += rows[r].us.count != 0;
+            bench_free(&rows[r].us);
+            free(rows[r].plan);
+        }
+    }
+    const uint32_t missed = bench_print_targets(&b->targets);
+    snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
+    json_t *report = bench_report("linear", td_cu_device_info(b->device)->name, driver);
+    json_object_set_new(report, "cublaslt", b->cublas ? json_integer(bench_cublas_version(b->cublas)) : json_string(b->no_cublas));
+    json_object_set_new(report, "copy_tb_per_s", bench_number(b->copy_tb));
+    json_object_set_new(report, "layers", list);
+    json_object_set_new(report, "targets", bench_targets_json(&b->targets));
+    json_object_set_new(report, "missed", json_integer(missed));
+    const int saved = bench_save(report, b->json);
+    if (failed)
+        return tool_fail("bench linear", "%u measurements failed", (unsigned)failed);
+    return saved ? saved : bench_status("bench linear", measured, missed, b->strict);
+}
+
+static bool open_all(bench *b, bool wants_cublas, char *why, size_t why_bytes)
+{
+    const td_log quiet = {0};
+    int l2 = 0;
+    if (td_cu_device_open(NULL, &quiet, &b->device, why, why_bytes) != TANDEM_OK)
+        return false;
+    if (td_stream_create_graph(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK &&
+        td_stream_create(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK)
+        return false;
+    TD_CU(b->device, cuDeviceGetAttribute, &l2, L2_ATTRIBUTE, b->device->ordinal);
+    b->l2_bytes = (uint64_t)l2;
+    b->cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (b->cuda) {
+        *(void **)&b->copy = dlsym(b->cuda, "cuMemcpyDtoD_v2");
+        *(void **)&b->memset_d32 = dlsym(b->cuda, "cuMemsetD32_v2");
+    }
+    if (!b->copy || !b->memset_d32)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "libcuda.so.1 lacks cuMemcpyDtoD or cuMemsetD32"), false;
+    b->nvml = bench_nvml_open(td_cu_device_info(b->device)->uuid);
+    if (wants_cublas)
+        b->cublas = bench_cublas_open(b->device, b->no_cublas, sizeof b->no_cublas);
+    else
+        snprintf(b->no_cublas, sizeof b->no_cublas, "--no-cublaslt");
+    return true;
+}
+
+static void close_all(bench *b)
+{
+    td_cu_mem *const mems[] = {&b->x, &b->w, &b->y, &b->scale};
+    bench_cublas_close(b->cublas);
+    bench_nvml_close(b->nvml);
+    if (b->stream)
+        td_stream_destroy(&b->stream, 2000000000);
+    for (int i = 0; i < 4 && b->device; i++)
+        if (mems[i]->kind)
+            td_cu_mem_free(b->device, mems[i]);
+    td_cu_device_close(&b->device);
+    free(b->host_x);
+    free(b->host_w);
+    free(b->host_scale);
+}
+
+int bench_linear(int argc, char **argv)
+{
+    const char *rounds = NULL, *run_ms = NULL;
+    bool no_cublas = false;
+    bench b = {0};
+    const tool_option options[] = {{"--json", &b.json, NULL},      {"--rounds", &rounds, NULL},  {"--run-ms", &run_ms, NULL},
+                                   {"--forms", NULL, &b.forms},    {"--no-cublaslt", NULL, &no_cublas},
+                                   {"--strict", NULL, &b.strict},  {"--quick", NULL, &b.quick}};
+    const int parsed = tool_parse("bench linear", argc, argv, options, sizeof options / sizeof *options);
+    uint64_t number = b.quick ? 3 : 5, run = b.quick ? 5 : 20;
+    if (parsed != TOOL_OK)
+        return parsed;
+    if (rounds && !tool_number(rounds, 2, 1000, &number))
+        return tool_usage("bench linear", "--rounds \"%s\": must be a number from 2 to 1000", rounds);
+    if (run_ms && !tool_number(run_ms, 1, 60000, &run))
+        return tool_usage("bench linear", "--run-ms \"%s\": must be a number from 1 to 60000", run_ms);
+    b.rounds = (uint32_t)number;
+    b.run_us = 1e3 * (double)run;
+    char why[400] = "";
+    if (b.json && !tool_can_write("--json", b.json, why, sizeof why))
+        return tool_fail("bench linear", "%s", why);
+    int result;
+    if (!open_all(&b, !no_cublas, why, sizeof why)) {
+        result = tool_fail("bench linear", "%s", why[0] ? why : "out of memory");
+    } else {
+        printf("%s, driver %s, cuBLASLt %s%.0u\n", td_cu_device_info(b.device)->name,
+               bench_nvml_driver(b.nvml)[0] ? bench_nvml_driver(b.nvml) : "-", b.cublas ? "" : b.no_cublas,
+               (unsigned)bench_cublas_version(b.cublas));
+        result = run_all(&b);
+    }
+    close_all(&b);
+    return result;
+}
