@@ -872,13 +872,20 @@ static void note_launch(td_cu_function function, const unsigned grid[3], const u
     memcpy(to->params, params, sizeof to->params);
 }
 
-/* Of a launch's {buffer, its size}: the parameters, and zeros. */
-static void copy_params(unsigned char to[TD_PARAM_BYTES], void *const *extra)
+/* One way or the other. */
+static bool has_params(void *const *params, void *const *extra)
 {
-    const size_t bytes = *(const size_t *)extra[3];
+    return params ? !extra : extra && extra[0] == TD_CU_LAUNCH_BUFFER;
+}
+
+/* Of a launch's {buffer, its size}: the parameters, and zeros. A pointer to a kernel's only parameter has no size: executors have
+ * TD_PARAM_BYTES there. */
+static void copy_params(unsigned char to[TD_PARAM_BYTES], void *const *params, void *const *extra)
+{
+    const size_t bytes = params ? TD_PARAM_BYTES : *(const size_t *)extra[3];
 
     memset(to, 0, TD_PARAM_BYTES);
-    memcpy(to, extra[1], bytes < TD_PARAM_BYTES ? bytes : TD_PARAM_BYTES);
+    memcpy(to, params ? params[0] : extra[1], bytes < TD_PARAM_BYTES ? bytes : TD_PARAM_BYTES);
 }
 
 CALL(cuFuncLoad, td_cu_function function)
@@ -891,11 +898,11 @@ CALL(cuLaunchKernel, td_cu_function function, unsigned gx, unsigned gy, unsigned
 {
     command c = {.kind = COMMAND_STAMP};
 
-    if (!gx || !gy || !gz || !bx || !by || !bz || params || !extra || extra[0] != TD_CU_LAUNCH_BUFFER ||
+    if (!gx || !gy || !gz || !bx || !by || !bz || !has_params(params, extra) ||
         !is_allowed(function, shared))
         return INVALID_VALUE;
     if (!is_stamp(function)) {
-        copy_params(c.params, extra);
+        copy_params(c.params, params, extra);
         note_launch(function, (const unsigned[3]){gx, gy, gz}, c.params);
         c.kind = COMMAND_HOLD;
         return atomic_load(&fake_cuda_driver.holds) ? enqueue(stream, &c) : TD_CU_SUCCESS;
@@ -966,12 +973,12 @@ static td_cu_result set_node(td_cu_graph graph, td_cu_graph_node node, const com
 static td_cu_result kernel_command(const td_cu_kernel_node *params, command *c)
 {
     *c = (command){.kind = COMMAND_COPY};
-    if (!params->grid[0] || !params->block[0] || params->params || params->extra[0] != TD_CU_LAUNCH_BUFFER ||
+    if (!params->grid[0] || !params->block[0] || !has_params(params->params, params->extra) ||
         !is_allowed(params->function, params->shared_bytes))
         return INVALID_VALUE;
     c->function = params->function;
     memcpy(c->grid, params->grid, sizeof c->grid);
-    copy_params(c->params, params->extra);
+    copy_params(c->params, params->params, params->extra);
     if (is_stamp(params->function)) {
         c->kind = COMMAND_STAMP;
         memcpy(&c->stamp, params->extra[1], sizeof c->stamp);

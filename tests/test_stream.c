@@ -407,7 +407,7 @@ static void see_kernel(const char *call, const void *info, uint64_t handle)
     const td_cu_kernel_node *node = info;
 
     (void)handle;
-    if (!strcmp(call, "cuGraphAddKernelNode") && *(const size_t *)node->extra[3] > sizeof(td_params_stamp))
+    if (!strcmp(call, "cuGraphAddKernelNode") && node->extra && *(const size_t *)node->extra[3] > sizeof(td_params_stamp))
         memcpy(&cancel_word, node->extra[1], sizeof cancel_word); /* of the last of them */
 }
 

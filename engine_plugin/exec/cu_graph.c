@@ -27,6 +27,7 @@ typedef struct kernel_node {
     td_cu_graph_node node;
     td_cu_function function;
     bool overlaps; /* the end of the one before; it waits for that itself */
+    bool maps;     /* it has tensor maps */
     uint32_t grid[3], block[3], cluster, shared_bytes, param_bytes; /* cluster: 0 or blocks of one */
     _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 } kernel_node;
@@ -106,7 +107,7 @@ static bool has_shape(const graph_stream *stream, const graph_slot *slot, const 
 
         if (a->function != slot->functions[i]->kernel.handle || memcmp(a->grid, b->grid, sizeof a->grid) ||
             memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes ||
-            a->cluster != cluster_of(b) || a->overlaps != overlaps(stream, b, i) || a->param_bytes != b->param_bytes)
+            a->cluster != cluster_of(b) || a->overlaps != overlaps(stream, b, i) || a->maps != !!(b->flags & TD_RECORD_TENSOR_MAPS) || a->param_bytes != b->param_bytes)
             return false;
     }
     return true;
@@ -128,6 +129,7 @@ static tandem_status set_kernel(graph_stream *stream, graph_slot *slot, const bi
     memcpy(kernel->block, record->block, sizeof kernel->block);
     kernel->cluster = cluster_of(record);
     kernel->overlaps = overlaps(stream, record, at);
+    kernel->maps = record->flags & TD_RECORD_TENSOR_MAPS;
     kernel->shared_bytes = record->shared_bytes;
     kernel->param_bytes = record->param_bytes;
     return bind(stream, b, at, kernel->params, why, why_bytes);
@@ -146,7 +148,7 @@ static void set_stamp(const graph_stream *stream, kernel_node *kernel, uint32_t 
 typedef struct kernel_call {
     td_cu_kernel_node node;
     size_t param_bytes;
-    void *extra[5];
+    void *extra[5], *only;
 } kernel_call;
 
 static const td_cu_kernel_node *kernel_of(const kernel_node *of, kernel_call *call)
@@ -157,11 +159,13 @@ static const td_cu_kernel_node *kernel_of(const kernel_node *of, kernel_call *ca
     call->extra[2] = TD_CU_LAUNCH_BYTES;
     call->extra[3] = &call->param_bytes;
     call->extra[4] = TD_CU_LAUNCH_END;
+    call->only = call->extra[1];
     call->node = (td_cu_kernel_node){.function = of->function,
                                      .grid = {of->grid[0], of->grid[1], of->grid[2]},
                                      .block = {of->block[0], of->block[1], of->block[2]},
                                      .shared_bytes = of->shared_bytes,
-                                     .extra = call->extra};
+                                     .params = of->maps ? &call->only : NULL,
+                                     .extra = of->maps ? NULL : call->extra};
     return &call->node;
 }
 

@@ -55,6 +55,7 @@ static tandem_status launch(td_cuda_stream *stream, td_cu_stream on, td_cu_funct
     size_t param_bytes = record->param_bytes;
     void *extra[] = {TD_CU_LAUNCH_BUFFER, (void *)(uintptr_t)params, TD_CU_LAUNCH_BYTES, &param_bytes,
                      TD_CU_LAUNCH_END};
+    void *only = (void *)(uintptr_t)params, **each = record->flags & TD_RECORD_TENSOR_MAPS ? &only : NULL;
     const uint32_t *grid = record->grid, *block = record->block;
     td_cu_launch_attribute attributes[2];
     unsigned count = 0;
@@ -73,10 +74,10 @@ static tandem_status launch(td_cuda_stream *stream, td_cu_stream on, td_cu_funct
                                      .attributes = attributes,
                                      .attribute_count = count};
 
-        result = TD_CU(stream->device, cuLaunchKernelEx, &config, function, NULL, extra);
+        result = TD_CU(stream->device, cuLaunchKernelEx, &config, function, each, each ? NULL : extra);
     } else {
         result = TD_CU(stream->device, cuLaunchKernel, function, grid[0], grid[1], grid[2], block[0], block[1],
-                       block[2], record->shared_bytes, on, NULL, extra);
+                       block[2], record->shared_bytes, on, each, each ? NULL : extra);
     }
     return td_cu_check(stream->device, result, why, why_bytes, "launch of %s (grid %u)", record->kernel->entry,
                        (unsigned)grid[0]);

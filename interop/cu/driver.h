@@ -150,7 +150,8 @@ enum {
     TD_CU_JIT_ERROR_LOG_BYTES = 6,
 };
 
-/* cuLaunchKernel's `extra`: a packed parameter buffer. */
+/* cuLaunchKernel's `extra`: a packed parameter buffer. Not for parameters of 64-byte alignment, such as tensor maps: drivers (580)
+ * put the buffer 48 bytes before where the kernel looks for it. `params`, a pointer to each, is right for all. */
 #define TD_CU_LAUNCH_END ((void *)0)
 #define TD_CU_LAUNCH_BUFFER ((void *)1)
 #define TD_CU_LAUNCH_BYTES ((void *)2)
