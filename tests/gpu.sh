@@ -161,8 +161,8 @@ case $only in
 tests) shares='demo 45 demo-ladder 25 demo-validated 20 programs 235 soak 60 soak-vulkan 60 test_daemon_gpu 80' ;;
 demo) shares='demo 300 demo-ladder 100 demo-validated 100' ;;
 sanitize) shares='racecheck 325 memcheck 200' ;;
-bench) shares='info 10 doctor 15 bench-kernels 40 bench-daemon 80 bench-handover 80 tune 80 tune-prove 40 bench-attention 120
-    bench-peers 60' ;;
+bench) shares='info 10 doctor 15 bench-kernels 40 bench-linear 30 bench-daemon 70 bench-handover 80 tune 70 tune-prove 40
+    bench-attention 110 bench-peers 60' ;;
 esac
 
 # later SHARE: the seconds that belong to those behind it.
@@ -346,6 +346,7 @@ if [ "$only" = bench ]; then
     step info "$build/tandem" info --json && cp "$log" "$work/results/info.json"
     step doctor "$build/tandem" doctor && cat "$log"
     step bench-kernels "$build/test_cuda" --bench && cat "$log"
+    step bench-linear "$build/tandem" bench linear --json "$work/results/linear.json" && cat "$log"
     step bench-daemon "$build/tandem" bench daemon --json "$work/results/daemon.json" && cat "$log"
     step bench-handover "$build/tandem" bench handover --json "$work/results/handover.json" && cat "$log"
     tuned=$work/results/tuning.json
@@ -367,8 +368,9 @@ fi
 if [ "$only" = sanitize ]; then
     [ -x "$build/test_cuda" ] || die "$build has no test_cuda"
     if [ -z "$sanitizer" ]; then
-        needs compute-sanitizer racecheck false
-        needs compute-sanitizer memcheck false
+        for name in racecheck memcheck racecheck-linear memcheck-linear; do
+            needs compute-sanitizer $name false
+        done
     else
         # Every kernel, by a process for each core: racecheck takes some 100 times as long as the kernels alone.
         lanes=$(nproc)
@@ -384,6 +386,12 @@ if [ "$only" = sanitize ]; then
             } >"$work/sanitize-$lane" &
             lane=$((lane + 1))
         done
+        {
+            step racecheck-linear/racecheck "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no \
+                --error-exitcode 9 "$build/test_linear_gpu" --each
+            step memcheck-linear/memcheck "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
+                --error-exitcode 9 "$build/test_linear_gpu" --each
+        } >"$work/sanitize-linear" &
         wait
         cat "$work"/sanitize-*
         cat "$work"/results/logs/racecheck-*.log "$work"/results/logs/memcheck-*.log >"$work/sanitized" 2>/dev/null

@@ -132,6 +132,26 @@ static void test_weights(void **state)
     }
 }
 
+/* Each kernel once or twice: dense ones with one tile and several, plain and with all that may follow a sum; each kind of weights. */
+static void test_each(void **state)
+{
+    const tl_shape plain = {.rows = 130, .ins = 136, .outs = 264, .dtype = TANDEM_DTYPE_F16, .y_dtype = TANDEM_DTYPE_F16};
+    tl_shape shape = {.rows = 60, .ins = 72, .outs = 136, .dtype = TANDEM_DTYPE_BF16, .y_dtype = TANDEM_DTYPE_F32,
+                      .bias_dtype = TANDEM_DTYPE_F32, .residual_dtype = TANDEM_DTYPE_F16, .gate = TANDEM_GATE_PAIRS,
+                      .activation = TANDEM_ACTIVATION_SILU};
+    (void)state;
+    assert_true(try_forms(plain, 1, 7) > 0);
+    assert_true(try_forms(shape, 2, 7) > 0);
+    for (td_linear_weights kind = TD_LINEAR_INT8; kind < TD_LINEAR_WEIGHTS; kind++) {
+        static const uint32_t rows[] = {5, 20, 60};
+        for (int i = 0; i < 3; i++) {
+            shape = (tl_shape){.rows = rows[i], .ins = 256, .outs = 40, .dtype = 1 + (uint32_t)i % 2, .y_dtype = TANDEM_DTYPE_F16,
+                               .weights = kind};
+            try_forms(shape, (uint32_t)kind, 7);
+        }
+    }
+}
+
 /* --- Through sessions --- */
 
 static void test_cuda_session(void **state)
@@ -186,6 +206,7 @@ static void test_inline_session(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest forms[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_walks), cmocka_unit_test(test_weights)};
+    const struct CMUnitTest each_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest sessions[] = {cmocka_unit_test(test_cuda_session), cmocka_unit_test(test_inline_session)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     char why[512] = "";
@@ -198,7 +219,8 @@ int main(int argc, char **argv)
     const bool each = argc > 1 && !strcmp(argv[1], "--each");
     for (int graphs = 0; graphs < (each ? 1 : 2); graphs++) {
         must((graphs ? td_stream_create_graph : td_stream_create)(device, NULL, &stream, why, sizeof why), why);
-        failures += cmocka_run_group_tests_name(graphs ? "graphs" : "launches", forms, NULL, NULL);
+        failures += each ? cmocka_run_group_tests(each_kernel, NULL, NULL)
+                         : cmocka_run_group_tests_name(graphs ? "graphs" : "launches", forms, NULL, NULL);
         td_stream_destroy(&stream, 1000000000u);
     }
     td_cu_device_close(&device);

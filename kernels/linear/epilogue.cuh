@@ -150,27 +150,11 @@ __device__ __forceinline__ void linear_transpose(float (&x)[8], const float2 (&e
 template <int N> struct LinearOut {
     template <int Gate> static constexpr int steps = Gate == TANDEM_GATE_NONE ? N / 16 : N / 32; /* of 16 of y's columns */
 
-    __device__ __forceinline__ static void take(float (&x)[8], const float (&c)[N / 2], int low, int high)
+    /* Four lanes' pairs of two octets of w's rows. */
+    __device__ __forceinline__ static void pick(float2 (&e)[4], const float (&c)[N / 2], int low, int high)
     {
-        const float2 e[4] = {make_float2(c[4 * low], c[4 * low + 1]), make_float2(c[4 * high], c[4 * high + 1]),
-                             make_float2(c[4 * low + 2], c[4 * low + 3]), make_float2(c[4 * high + 2], c[4 * high + 3])};
-
-        linear_transpose(x, e);
-    }
-    template <int Gate>
-    __device__ __forceinline__ static void get(float (&a)[8], float (&b)[8], const float (&c)[N / 2], int step)
-    {
-        if constexpr (Gate == TANDEM_GATE_PAIRS) {
-            float x[8], y[8];
-
-            take(x, c, 4 * step, 4 * step + 2);
-            take(y, c, 4 * step + 1, 4 * step + 3);
-            linear_unzip(a, b, x, y);
-        } else {
-            take(a, c, 2 * step, 2 * step + 1);
-            if constexpr (Gate == TANDEM_GATE_HALVES)
-                take(b, c, N / 16 + 2 * step, N / 16 + 2 * step + 1);
-        }
+        e[0] = make_float2(c[4 * low], c[4 * low + 1]), e[1] = make_float2(c[4 * high], c[4 * high + 1]);
+        e[2] = make_float2(c[4 * low + 2], c[4 * low + 3]), e[3] = make_float2(c[4 * high + 2], c[4 * high + 3]);
     }
 
     /* What is only cast, wholly within y, and aligned. Some steps at a time: with all at once the compiler spills. */
@@ -187,9 +171,11 @@ template <int N> struct LinearOut {
     }
     template <class E> __device__ __forceinline__ static void store(E *y, const float (&c)[N / 2], int step)
     {
+        float2 e[4];
         float x[8];
 
-        take(x, c, 2 * step, 2 * step + 1);
+        pick(e, c, 2 * step, 2 * step + 1);
+        linear_transpose(x, e);
         if constexpr (sizeof(E) == 4) {
             reinterpret_cast<float4 *>(y)[0] = make_float4(x[0], x[1], x[2], x[3]);
             reinterpret_cast<float4 *>(y)[1] = make_float4(x[4], x[5], x[6], x[7]);
@@ -198,18 +184,40 @@ template <int N> struct LinearOut {
                 make_uint4(pack2(y, x[0], x[1]), pack2(y, x[2], x[3]), pack2(y, x[4], x[5]), pack2(y, x[6], x[7]));
         }
     }
+    /* Registers have no numbers: each step has code of its own for what it picks, and nothing else, as code that does not fit into
+     * the instruction cache takes longer than all that it does. */
     template <int Gate>
     __device__ __forceinline__ static void finish(const td_params_linear &p, const float (&c)[N / 2], uint32_t row,
                                                   uint32_t column)
     {
 #pragma unroll 1
         for (int step = 0; step < steps<Gate>; step++) {
+            float2 e[4], f[4];
             float a[8], b[8];
 
 #pragma unroll
-            for (int i = 0; i < steps<Gate>; i++) /* registers have no numbers */
-                if (i == step)
-                    get<Gate>(a, b, c, i);
+            for (int i = 0; i < steps<Gate>; i++)
+                if (i == step) {
+                    if constexpr (Gate == TANDEM_GATE_PAIRS) {
+                        pick(e, c, 4 * i, 4 * i + 2);
+                        pick(f, c, 4 * i + 1, 4 * i + 3);
+                    } else {
+                        pick(e, c, 2 * i, 2 * i + 1);
+                        if constexpr (Gate == TANDEM_GATE_HALVES)
+                            pick(f, c, N / 16 + 2 * i, N / 16 + 2 * i + 1);
+                    }
+                }
+            linear_transpose(a, e);
+            if constexpr (Gate != TANDEM_GATE_NONE)
+                linear_transpose(b, f);
+            if constexpr (Gate == TANDEM_GATE_PAIRS) {
+                float x[8], y[8];
+
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    x[i] = a[i], y[i] = b[i];
+                linear_unzip(a, b, x, y);
+            }
             linear_finish(p, row, column + 16 * step, a, b);
         }
     }

@@ -165,12 +165,7 @@ template <class T> __device__ __forceinline__ void linear_inline(const td_params
 #define TD_LINEAR_INLINE_ENTRIES(name, groups, columns, channels, slots)                       \
     TD_LINEAR_INLINE_ENTRY(linear_f16_inline_##name, groups, columns, channels, slots, false)  \
     TD_LINEAR_INLINE_ENTRY(linear_bf16_inline_##name, groups, columns, channels, slots, true)
-#ifdef TD_LINEAR_INLINE_VARIANTS
-TD_LINEAR_INLINE_VARIANTS
-#else
 TD_LINEAR_INLINE_ENTRIES(128x256, 2, 256, 16, 3)
-TD_LINEAR_INLINE_ENTRIES(128x128, 2, 128, 32, 2)
-TD_LINEAR_INLINE_ENTRIES(128x128_16, 2, 128, 16, 4)
+TD_LINEAR_INLINE_ENTRIES(128x128, 2, 128, 16, 5)
 TD_LINEAR_INLINE_ENTRIES(64x64, 1, 64, 32, 5)
-#endif
 #endif

@@ -107,7 +107,7 @@ typedef struct block_form {
     uint8_t splits;        /* blocks that share a tile's channels, as a cluster */
     bool maps;             /* fetches by tensor maps: on streams alone */
     uint32_t shared_bytes; /* dynamic */
-    /* Measured on an H200: of a tile, and of 64 channels of it. */
+    /* Measured on an H200: of a wave of tiles, and of 64 channels of them. */
     float tile_us, step_us;
 } block_form;
 
@@ -115,15 +115,15 @@ typedef struct block_form {
 #define INLINE_BYTES(rows, columns, channels, slots) ((slots) * ((rows) + (columns)) * 2u * (channels) + (slots) * 16u)
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
 static const block_form hopper_forms[] = {
-    {KERNELS("wgmma_128x256"), 128, 256, 384, 1, true, UP(STREAM_BYTES(128, 256, 4)), 2.0f, 0.78f},
-    {KERNELS("wgmma_128x128"), 128, 128, 384, 1, true, UP(STREAM_BYTES(128, 128, 6)), 1.6f, 0.40f},
-    {KERNELS("wgmma_64x64"), 64, 64, 160, 1, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.26f},
-    {KERNELS("wgmma_64x128_k2"), 64, 128, 160, 2, true, UP(STREAM_BYTES(64, 128, 4)), 2.6f, 0.30f},
-    {KERNELS("inline_128x256"), 128, 256, 384, 1, false, UP(INLINE_BYTES(128, 256, 16, 3)), 2.0f, 2.1f},
-    {KERNELS("inline_128x128"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 32, 2)), 1.6f, 1.0f},
-    {KERNELS("inline_128x128_16"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 16, 4)), 1.6f, 0.95f},
-    {KERNELS("inline_64x64"), 64, 64, 256, 1, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.2f, 0.34f},
+    {KERNELS("wgmma_128x256"), 128, 256, 384, 1, true, UP(STREAM_BYTES(128, 256, 4)), 2.8f, 0.68f},
+    {KERNELS("wgmma_128x128"), 128, 128, 384, 1, true, UP(STREAM_BYTES(128, 128, 6)), 2.2f, 0.29f},
+    {KERNELS("wgmma_64x64"), 64, 64, 160, 1, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f},
+    {KERNELS("wgmma_64x128_k2"), 64, 128, 160, 2, true, UP(STREAM_BYTES(64, 128, 4)), 3.7f, 0.34f},
+    {KERNELS("inline_128x256"), 128, 256, 384, 1, false, UP(INLINE_BYTES(128, 256, 16, 3)), 2.3f, 1.42f},
+    {KERNELS("inline_128x128"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 16, 5)), 1.7f, 0.87f},
+    {KERNELS("inline_64x64"), 64, 64, 256, 1, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.27f},
 };
+static const float launch_us = 1.5f;
 enum { HOPPER_FORMS = sizeof hopper_forms / sizeof *hopper_forms };
 
 /* By td_linear_weights. */
@@ -177,7 +177,7 @@ static const block_form *best_form(const tandem_linear *whole, const td_target *
             continue;
         const uint64_t waves = (tiles_of(whole, it->rows, it->columns) * it->splits + at_once - 1) / at_once;
         const double steps = (double)((whole->ins + 63) / 64) / it->splits;
-        const double us = (double)waves * ((double)it->tile_us + steps * (double)it->step_us);
+        const double us = (double)launch_us + (double)waves * ((double)it->tile_us + steps * (double)it->step_us);
         if (!best || us < best_us) {
             best = it;
             best_us = us;

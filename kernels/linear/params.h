@@ -65,7 +65,7 @@ typedef struct td_params_linear_tma {
  * the longer entries 32. */
 #define TD_LINEAR_SKINNY_WARPS 8
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
-#define TD_LINEAR_SKINNY_BEST 16 /* from so many on linear_wgmma is faster */
+#define TD_LINEAR_SKINNY_BEST 8 /* from so many on linear_wgmma is faster */
 
 /* `linear_mma`: blocks of so many rows and as many of w's, whatever the alignment; INT8 and blocks as above. */
 #define TD_LINEAR_MMA_ROWS 128
