@@ -34,7 +34,7 @@ runs_all() {
     passed=0
     for name in $(sed -n 's/.*<testcase name="\([^"]*\)".*status="notrun".*/\1/p' "$1"); do
         case $name in
-        test_cuda | test_daemon_gpu) [ -e /dev/nvidia0 ] || continue ;;
+        test_cuda | test_daemon_gpu | test_linear_gpu) [ -e /dev/nvidia0 ] || continue ;;
         test_sass) command -v cuobjdump >/dev/null 2>&1 || continue ;;
         esac
         td_say "$name was skipped, which --strict forbids"

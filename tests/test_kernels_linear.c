@@ -160,6 +160,40 @@ static void test_inline_forms(void **state)
         }
 }
 
+/* Each kernel that the emulator has, whatever plans would choose: of each kind of weights, both types, and all sizes. */
+static void test_every_entry_was_run(void **state)
+{
+    static const uint32_t rows[] = {5, 20, 60, 70};
+    uint32_t missing = 0;
+    (void)state;
+    for (size_t m = 0; m < EM_MODULES; m++) {
+        for (uint32_t n = 0; n < 8 * TD_LINEAR_WEIGHTS; n++)
+            for (uint32_t form = 0; td_linear_form(form); form++) {
+                const tl_shape shape = {.rows = rows[n % 4], .ins = 256, .outs = 24, .dtype = 1 + n / 4 % 2, .y_dtype = TANDEM_DTYPE_F16,
+                                        .weights = (td_linear_weights)(n / 8)};
+                static td_plan plan;
+                td_target target = td_target_for_sm(em_modules[m].sm);
+                tl_case it = tl_make(shape, n);
+                uint64_t views[TL_VIEWS];
+                char why[300] = "";
+                target.twin = true;
+                for (uint32_t v = 0; v < TL_VIEWS; v++)
+                    views[v] = (uintptr_t)it.data[v];
+                if (td_linear_plan_form(&it.op, &target, form, &plan, why, sizeof why) == TANDEM_OK) {
+                    em_launch_record(&em_modules[m], &plan.records[0], views, 0, n);
+                    tl_check(&it, 3);
+                }
+                tl_free(&it);
+            }
+        for (size_t i = 0; i < em_modules[m].entry_count; i++)
+            if (!strncmp(em_modules[m].entries[i], "linear", 6) && !em_modules[m].was_run[i]) {
+                print_message("    %s of sm_%u was not run\n", em_modules[m].entries[i], em_modules[m].sm);
+                missing++;
+            }
+    }
+    assert_int_equal(missing, 0);
+}
+
 /* Errors name the member and its value. */
 static void test_refusals(void **state)
 {
@@ -217,7 +251,7 @@ static void test_too_many_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),         cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_emulator),    cmocka_unit_test(test_inline_forms),
+                                       cmocka_unit_test(test_emulator),    cmocka_unit_test(test_inline_forms), cmocka_unit_test(test_every_entry_was_run),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;

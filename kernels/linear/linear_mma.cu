@@ -160,7 +160,7 @@ template <int Weights, bool Bf16> __device__ __forceinline__ void linear_mma_til
 } // namespace td
 
 #define TD_LINEAR_MMA(type, bf16, name, weights)                              \
-    extern "C" __global__ void __launch_bounds__(256, (weights) == TD_LINEAR_DENSE ? 2 : 1) \
+    extern "C" __global__ void __launch_bounds__(256, 1) \
         linear_##type##_mma_##name(const __grid_constant__ td_params_linear p) \
     {                                                                         \
         td::wait_for_previous();                                              \

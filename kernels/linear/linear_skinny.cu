@@ -153,7 +153,7 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
 } // namespace td
 
 #define TD_LINEAR_SKINNY(type, bf16, name, weights, tiles, columns)                                     \
-    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_SKINNY_WARPS)                           \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_SKINNY_WARPS, 1)                        \
         linear_##type##_skinny_##name##_##columns(const __grid_constant__ td_params_linear p)           \
     {                                                                                                   \
         td::wait_for_previous();                                                                        \

@@ -183,6 +183,8 @@ static const block_form *best_form(const tandem_linear *whole, const td_target *
         const block_form *it = &hopper_forms[i];
         if (it->maps && (!target->tensor_maps || it->shared_bytes > target->shared_bytes))
             continue;
+        if (whole->rows <= 64 && it->rows > 64) /* half of what they fetch would be for nothing */
+            continue;
         const uint64_t waves = (tiles_of(whole, it->rows, it->columns) * it->splits + at_once - 1) / at_once;
         const double steps = (double)((whole->ins + 63) / 64) / it->splits;
         const double finish = is_just_cast(whole, it->columns) ? 0 : (double)it->finish_us;
