@@ -117,7 +117,7 @@ typedef struct block_form {
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
 static const block_form hopper_forms[] = {
     {KERNELS("wgmma_128x256"), 128, 256, 384, 1, true, UP(STREAM_BYTES(128, 256, 4)), 2.8f, 0.68f, 8.5f},
-    {KERNELS("wgmma_128x128"), 128, 128, 384, 1, true, UP(STREAM_BYTES(128, 128, 6)), 2.2f, 0.29f, 4.0f},
+    {KERNELS("wgmma_128x128"), 128, 128, 384, 1, true, UP(STREAM_BYTES(128, 128, 6)), 2.2f, 0.33f, 4.0f},
     {KERNELS("wgmma_64x64"), 64, 64, 160, 1, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
     {KERNELS("wgmma_64x128_k2"), 64, 128, 160, 2, true, UP(STREAM_BYTES(64, 128, 4)), 3.7f, 0.34f, 0.0f},
     {KERNELS("inline_128x256"), 128, 256, 384, 1, false, UP(INLINE_BYTES(128, 256, 16, 3)), 2.3f, 1.42f, 8.5f},

@@ -19,6 +19,7 @@ FILES = {
     "daemon": "h200-daemon.json",
     "lavapipe": "lavapipe.json",
     "accuracy": "cpu-accuracy.json",
+    "linear": "h200-linear.json",
 }
 
 # Documents in which every figure must be a claim or no measurement.
@@ -88,6 +89,18 @@ def submitted_longer(handover):
     """Three in flight: a frame that submits jobs, beyond one that records them; where a payload is."""
     return [lane(handover, p.payload, "inline, submitted").in_flight_3_us.median -
             lane(handover, p.payload, "inline, recorded").in_flight_3_us.median for p in handover.payloads if p.bytes > 64]
+
+
+def layer(report, rows, outs, ins, weights, what):
+    """Microseconds of a linear layer, of `tandem bench linear`."""
+    at = named(report.layers, rows=rows, outs=outs, ins=ins, weights=weights)
+    return named(at.rows_of, what=what).us.median
+
+
+def linear_row(rows, outs, ins, weights="f16"):
+    at = f"layer(linear, {rows}, {outs}, {ins}, '{weights}', "
+    peer = f"{{{at}'cublaslt'):.1f}}" if weights == "f16" else "-"
+    return f"| {rows} x {outs} x {ins} {weights} | {{{at}'stream'):.1f}} | {{{at}'inline'):.1f}} | {peer} |"
 
 
 def only(mapping):
@@ -267,9 +280,18 @@ NOTES = [
     "which has {min(fa3_beside_f16(peers)):.2f} to {max(fa3_beside_f16(peers)):.2f} times its rate at d128",
 ]
 
+LINEAR_LAYERS = [(4096, 4096, 4096), (512, 1024, 1024), (1024, 1024, 1024), (2048, 2048, 2048), (8192, 4096, 4096), (14400, 384, 128),
+                 (14400, 128, 384), (128, 1536, 384), (128, 384, 1536), (1, 4096, 4096), (8, 4096, 4096), (16, 4096, 4096),
+                 (64, 4096, 4096), (1, 14336, 4096), (1, 14336, 4096, "int8"), (1, 14336, 4096, "q8_0"), (1, 14336, 4096, "q4_0"),
+                 (1, 14336, 4096, "q4_1"), (1, 14336, 4096, "q4_k"), (1, 14336, 4096, "q6_k")]
+LINEAR = [linear_row(*at) for at in LINEAR_LAYERS] + [
+    "Copying, read and written, had {linear.copy_tb_per_s:.2f} TB/s",
+]
+
 CLAIMS = (
     [("README.md", t) for t in README]
     + [("engine_plugin/OPERATIONS.md", t) for t in OPERATIONS]
     + [("engine_plugin/INTEGRATION.md", t) for t in INTEGRATION]
     + [("kernels/attention/NOTES.md", t) for t in NOTES]
+    + [("kernels/linear/NOTES.md", t) for t in LINEAR]
 )
