@@ -293,12 +293,15 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
                                size_t why_bytes)
 {
     const td_operation_layout *layout = &td_operation_linear.layout;
-    const tandem_linear *l = &op->linear, *whole = target->whole ? &target->whole->linear : l;
+    const tandem_linear *l = &op->linear;
+    tandem_linear whole = *l; /* a part is as the whole but for its rows, and where they are */
     td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
     uint32_t sm;
     plan->scratch_bytes = 0;
     plan->record_count = 0;
     plan->precision = TANDEM_PRECISION_AUTO;
+    if (target->whole)
+        whole.rows = target->whole->linear.rows;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     if (at.is_gpu && l->w.dtype == TANDEM_DTYPE_I8 && !is_aligned(&l->w, 8))
@@ -314,9 +317,9 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     const td_output y = td_build_output(&at, target, layout, op, Y);
     const td_params_linear params = params_of(l, &y);
     if (form == AUTO)
-        form = choose(whole, target, sm);
+        form = choose(&whole, target, sm);
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)
-                        : form == SKINNY ? build_skinny(&at, l, whole, &params)
+                        : form == SKINNY ? build_skinny(&at, l, &whole, &params)
                         : form == MMA    ? build_mma(&at, l, &params)
                                          : build_hopper(&at, &hopper_forms[form], target, l, &params);
     if (at.is_gpu && sm >= 90)
