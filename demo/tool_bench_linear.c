@@ -21,7 +21,7 @@
 #include "kernels/linear/blocks.h"
 #include "kernels/linear/linear.h"
 
-enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, L2_ATTRIBUTE = 38, LIMIT_S = 20, X = 0, W = 1, SCALE = 2, Y = 5, VIEWS };
+enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, X = 0, W = 1, SCALE = 2, Y = 5, VIEWS };
 static const uint64_t copied_bytes = 1u << 30;
 
 typedef struct layer {
@@ -63,8 +63,6 @@ static const layer layers[] = {
 };
 enum { LAYERS = sizeof layers / sizeof *layers, QUICK_LAYERS = 2 };
 static const char *const weight_names[TD_LINEAR_WEIGHTS] = {"f16", "int8", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"};
-static const uint32_t weight_dtypes[TD_LINEAR_WEIGHTS] = {TANDEM_DTYPE_F16,  TANDEM_DTYPE_I8,   TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0,
-                                                          TANDEM_DTYPE_Q4_1, TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
 
 /* Our plan for streams, or for command buffers; one kernel's form; or the peer. */
 typedef enum contender { STREAM, INLINE, FORM, CUBLAS } contender;
@@ -89,7 +87,6 @@ typedef struct bench {
     bench_cublas *cublas;
     char no_cublas[256];
     bench_nvml *nvml;
-    uint64_t l2_bytes;
     double copy_tb; /* a second, read and written */
     void *cuda;
     int (*copy)(uint64_t, uint64_t, size_t);
@@ -102,7 +99,7 @@ typedef struct bench {
 
 static uint64_t weight_bytes(const layer *l)
 {
-    const td_dtype of = td_dtype_of(weight_dtypes[l->weights]);
+    const td_dtype of = td_dtype_of(td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16));
     return (uint64_t)l->outs * l->ins / of.elements * of.bytes;
 }
 
@@ -124,7 +121,7 @@ static double terabytes(const layer *l, double us)
 
 static tandem_operands op_of(const layer *l)
 {
-    const uint32_t dtype = weight_dtypes[l->weights];
+    const uint32_t dtype = td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16);
     tandem_operands op;
     memset(&op, 0, sizeof op);
     op.linear.x = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, l->rows, l->ins);
@@ -205,17 +202,11 @@ static bool fill(bench *b, const layer *l, uint32_t sets, char *why, size_t why_
 /* Some elements of y, after a single call on poison, against float64. */
 static bool check(bench *b, const layer *l, row *it)
 {
-    const td_params_linear p = {.x = b->host_x,
-                                .w = b->host_w,
-                                .scale = l->weights == TD_LINEAR_INT8 ? b->host_scale : NULL,
-                                .x_stride = l->ins,
-                                .w_stride = (int64_t)(weight_bytes(l) / l->outs),
-                                .rows = l->rows,
-                                .ins = l->ins,
-                                .outs = l->outs,
-                                .dtype = TANDEM_DTYPE_F16,
-                                .y_dtype = TANDEM_DTYPE_F16,
-                                .weights = (uint8_t)l->weights};
+    const tandem_operands op = op_of(l);
+    td_params_linear p = td_linear_params(&op.linear);
+    p.x = b->host_x;
+    p.w = b->host_w;
+    p.scale = l->weights == TD_LINEAR_INT8 ? b->host_scale : NULL;
     uint64_t state = 3;
     for (uint32_t i = 0; i < CHECKED; i++) {
         const uint32_t r = (uint32_t)(bench_random(&state) % l->rows), c = (uint32_t)(bench_random(&state) % l->outs);
@@ -268,7 +259,7 @@ static bool run_row(bench *b, const layer *l, row *it, double *us)
 }
 
 /* As many calls as records, each with the next set of weights. */
-static bool repeat(bench *b, const layer *l, const td_target *target, uint32_t form, row *it, uint32_t calls)
+static bool repeat(const layer *l, const td_target *target, uint32_t form, row *it, uint32_t calls)
 {
     const tandem_operands op = op_of(l);
     td_plan *one = calloc(1, sizeof *one);
@@ -290,7 +281,6 @@ static bool repeat(bench *b, const layer *l, const td_target *target, uint32_t f
         snprintf(it->kernel, sizeof it->kernel, "%s", one->records[0].kernel->name);
         td_plan_barriers(it->plan);
     }
-    (void)b;
     free(one);
     return ok;
 }
@@ -301,11 +291,11 @@ static uint32_t make_rows(bench *b, const layer *l, uint32_t calls, row *rows)
     uint32_t count = 0;
     for (int kind = STREAM; kind <= INLINE; kind++, count++) {
         rows[count] = (row){.kind = (contender)kind, .slot = count};
-        repeat(b, l, kind == STREAM ? &stream : &buffer, UINT32_MAX, &rows[count], calls);
+        repeat(l, kind == STREAM ? &stream : &buffer, UINT32_MAX, &rows[count], calls);
     }
     for (uint32_t form = 0; b->forms && td_linear_form(form) && count < MOST_ROWS - 1; form++) {
         rows[count] = (row){.kind = FORM, .slot = count};
-        if (repeat(b, l, &stream, form, &rows[count], calls))
+        if (repeat(l, &stream, form, &rows[count], calls))
             count++;
         else
             free(rows[count].plan);
@@ -483,14 +473,11 @@ static int run_all(bench *b)
 static bool open_all(bench *b, bool wants_cublas, char *why, size_t why_bytes)
 {
     const td_log quiet = {0};
-    int l2 = 0;
     if (td_cu_device_open(NULL, &quiet, &b->device, why, why_bytes) != TANDEM_OK)
         return false;
     if (td_stream_create_graph(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK &&
         td_stream_create(b->device, &quiet, &b->stream, why, why_bytes) != TANDEM_OK)
         return false;
-    TD_CU(b->device, cuDeviceGetAttribute, &l2, L2_ATTRIBUTE, b->device->ordinal);
-    b->l2_bytes = (uint64_t)l2;
     b->cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (b->cuda) {
         *(void **)&b->copy = dlsym(b->cuda, "cuMemcpyDtoD_v2");

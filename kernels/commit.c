@@ -39,6 +39,17 @@ td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, co
     return record;
 }
 
+void td_build_extents(td_builder *at, const td_operation_layout *layout, const tandem_operands *op)
+{
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        uint32_t of[4];
+        if (!td_view_is_there(layout, op, i))
+            continue;
+        layout->shape(op, i, of);
+        at->extent_bytes[i] = td_view_extent_bytes(td_view_in(layout, op, i), of[0], of[1], of[2], of[3]);
+    }
+}
+
 td_output td_build_output(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
                           uint32_t view)
 {
@@ -166,12 +177,7 @@ static tandem_status plan_commit(const tandem_operands *op, const td_target *tar
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     const td_place verdict = td_build_take(&at, true, sizeof(uint32_t));
-    for (uint32_t i = 0; i < td_operation_commit.layout.view_count; i++) {
-        uint32_t of[4];
-        shape(op, i, of);
-        if (td_view_is_there(&td_operation_commit.layout, op, i))
-            at.extent_bytes[i] = td_view_extent_bytes(td_view_in(&td_operation_commit.layout, op, i), of[0], of[1], of[2], of[3]);
-    }
+    td_build_extents(&at, &td_operation_commit.layout, op);
     td_build_claim(&at, verdict, (td_place){TD_ABSENT, 0});
     const td_params_commit params = {.o = {.stride_batch = commit.to[0].stride_batch,
                                            .stride_head = commit.to[0].stride_head,

@@ -31,6 +31,9 @@ extern const td_operation td_operation_commit;
  * committed so. */
 uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *commit);
 
+/* How far an operation's views reach: for td_build_view(). */
+void td_build_extents(td_builder *at, const td_operation_layout *layout, const tandem_operands *op);
+
 /* A view that a plan writes: the view itself or, where the plan commits, dense scratch that becomes the view at its end. */
 typedef struct td_output {
     uint32_t view;

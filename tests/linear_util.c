@@ -19,9 +19,6 @@
 enum { POISON = 0xa5, ROWS_BEHIND = 2 };
 static const uint64_t patience_ns = 60000000000u;
 
-static const uint32_t dtypes[TD_LINEAR_WEIGHTS] = {0, TANDEM_DTYPE_I8, TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0, TANDEM_DTYPE_Q4_1,
-                                                   TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
-
 static uint32_t next(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -77,7 +74,7 @@ tl_case tl_make(tl_shape s, uint32_t seed)
     l->rows = s.rows, l->ins = s.ins, l->outs = s.outs, l->activation = s.activation, l->gate = s.gate;
     l->x = view_of(&it, TL_X, s.dtype, s.rows, s.ins, s.pad, offset);
     fill(it.data[TL_X], s.dtype, it.bytes[TL_X], 1, &state);
-    l->w = view_of(&it, TL_W, s.weights ? dtypes[s.weights] : s.dtype, w_rows, s.ins, s.pad, offset);
+    l->w = view_of(&it, TL_W, td_linear_weight_dtype(s.weights, s.dtype), w_rows, s.ins, s.pad, offset);
     if (s.weights == TD_LINEAR_DENSE)
         fill(it.data[TL_W], s.dtype, it.bytes[TL_W], scale, &state);
     else if (s.weights != TD_LINEAR_INT8)
@@ -120,25 +117,12 @@ static const void *begin_of(const tl_case *it, uint32_t view)
 void tl_check(const tl_case *it, uint32_t step)
 {
     const tandem_linear *l = &it->op.linear;
-    const td_dtype of = td_dtype_of(l->w.dtype);
-    const td_params_linear p = {.x = begin_of(it, TL_X),
-                                .w = begin_of(it, TL_W),
-                                .scale = begin_of(it, TL_SCALE),
-                                .bias = begin_of(it, TL_BIAS),
-                                .residual = begin_of(it, TL_RESIDUAL),
-                                .x_stride = l->x.stride_row,
-                                .w_stride = l->w.stride_row / of.elements * of.bytes,
-                                .residual_stride = l->residual.stride_row,
-                                .rows = l->rows,
-                                .ins = l->ins,
-                                .outs = l->outs,
-                                .dtype = (uint8_t)l->x.dtype,
-                                .weights = (uint8_t)it->shape.weights,
-                                .bias_dtype = (uint8_t)l->bias.dtype,
-                                .residual_dtype = (uint8_t)l->residual.dtype,
-                                .y_dtype = (uint8_t)l->y.dtype,
-                                .activation = (uint8_t)l->activation,
-                                .gate = (uint8_t)l->gate};
+    td_params_linear p = td_linear_params(l);
+    p.x = begin_of(it, TL_X);
+    p.w = begin_of(it, TL_W);
+    p.scale = begin_of(it, TL_SCALE);
+    p.bias = begin_of(it, TL_BIAS);
+    p.residual = begin_of(it, TL_RESIDUAL);
     const uint32_t element = td_dtype_bytes(l->y.dtype);
     for (uint32_t row = 0; row < l->rows; row += step)
         for (uint32_t column = 0; column < l->outs; column++) {

@@ -107,7 +107,8 @@ static bool has_shape(const graph_stream *stream, const graph_slot *slot, const 
 
         if (a->function != slot->functions[i]->kernel.handle || memcmp(a->grid, b->grid, sizeof a->grid) ||
             memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes ||
-            a->cluster != cluster_of(b) || a->overlaps != overlaps(stream, b, i) || a->maps != !!(b->flags & TD_RECORD_TENSOR_MAPS) || a->param_bytes != b->param_bytes)
+            a->cluster != cluster_of(b) || a->overlaps != overlaps(stream, b, i) ||
+            a->maps != !!(b->flags & TD_RECORD_TENSOR_MAPS) || a->param_bytes != b->param_bytes)
             return false;
     }
     return true;

@@ -16,6 +16,12 @@ extern const td_operation td_operation_linear;
 #define TD_LINEAR_CPU_LOCAL_BYTES 262144u
 void td_cpu_linear(const void *params, const td_block *at);
 
+/* The dtype of w for such weights. */
+uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype);
+
+/* All parameters of a layer but pointers. */
+td_params_linear td_linear_params(const tandem_linear *l);
+
 /* One element of y in float64, and how far any kernel's may be from it: each product is exact in float32, and each of at most
  * ins additions, and each step after them, rounds once. Params with addresses of the host. */
 void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t column, double *y, double *bound);

@@ -27,17 +27,21 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
     shape[3] = view == X || view == W ? l->ins : view == SCALE || view == BIAS ? w_rows(l) : l->outs;
 }
 
+/* By td_linear_weights; dense ones are of x's. */
+static const uint32_t weight_dtypes[TD_LINEAR_WEIGHTS] = {TANDEM_DTYPE_NONE, TANDEM_DTYPE_I8,   TANDEM_DTYPE_Q8_0, TANDEM_DTYPE_Q4_0,
+                                                          TANDEM_DTYPE_Q4_1, TANDEM_DTYPE_Q4_K, TANDEM_DTYPE_Q6_K};
+
+uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype)
+{
+    return weights == TD_LINEAR_DENSE ? x_dtype : weight_dtypes[weights];
+}
+
 static td_linear_weights weights_of(uint32_t dtype)
 {
-    switch (dtype) {
-    case TANDEM_DTYPE_I8: return TD_LINEAR_INT8;
-    case TANDEM_DTYPE_Q8_0: return TD_LINEAR_Q8_0;
-    case TANDEM_DTYPE_Q4_0: return TD_LINEAR_Q4_0;
-    case TANDEM_DTYPE_Q4_1: return TD_LINEAR_Q4_1;
-    case TANDEM_DTYPE_Q4_K: return TD_LINEAR_Q4_K;
-    case TANDEM_DTYPE_Q6_K: return TD_LINEAR_Q6_K;
-    default: return TD_LINEAR_DENSE;
-    }
+    td_linear_weights weights = TD_LINEAR_Q6_K;
+    while (weights != TD_LINEAR_DENSE && weight_dtypes[weights] != dtype)
+        weights--;
+    return weights;
 }
 
 static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
@@ -206,12 +210,12 @@ static bool suits_skinny(const tandem_linear *l)
 
 /* --- Plans --- */
 
-static td_params_linear params_of(const tandem_linear *l, const td_output *y)
+td_params_linear td_linear_params(const tandem_linear *l)
 {
     const td_dtype of = td_dtype_of(l->w.dtype);
     return (td_params_linear){.x_stride = l->x.stride_row,
                               .residual_stride = l->residual.stride_row,
-                              .y_stride = y->stride_row,
+                              .y_stride = l->y.stride_row,
                               .w_stride = l->w.stride_row / of.elements * of.bytes,
                               .rows = l->rows,
                               .ins = l->ins,
@@ -279,7 +283,7 @@ static td_record *build_cpu(td_builder *at, const tandem_linear *l, const td_par
 }
 
 /* What to plan: which kernel is AUTO, SKINNY, MMA, or one of Hopper's forms. */
-enum { MMA = HOPPER_FORMS, SKINNY = HOPPER_FORMS + 1, FORMS = HOPPER_FORMS + 2, AUTO = UINT32_MAX };
+enum { MMA = HOPPER_FORMS, SKINNY = HOPPER_FORMS + 1, AUTO = UINT32_MAX };
 
 static uint32_t choose(const tandem_linear *whole, const td_target *target, uint32_t sm)
 {
@@ -308,14 +312,10 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.w begins at an address that is %" PRIu64 " modulo 16; weights of i8 must begin at a multiple of 8",
                        l->w.offset_bytes % 16);
-    for (uint32_t i = X; i < Y; i++) {
-        uint32_t of[4];
-        shape(op, i, of);
-        if (td_view_is_there(layout, op, i))
-            at.extent_bytes[i] = td_view_extent_bytes(td_view_in(layout, op, i), of[0], of[1], of[2], of[3]);
-    }
+    td_build_extents(&at, layout, op);
     const td_output y = td_build_output(&at, target, layout, op, Y);
-    const td_params_linear params = params_of(l, &y);
+    td_params_linear params = td_linear_params(l);
+    params.y_stride = y.stride_row;
     if (form == AUTO)
         form = choose(&whole, target, sm);
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)

@@ -64,12 +64,7 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
     plan->precision = TANDEM_PRECISION_AUTO;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
-    for (uint32_t i = X; i < Y; i++) {
-        uint32_t of[4];
-        shape(op, i, of);
-        if (td_view_is_there(layout, op, i))
-            at.extent_bytes[i] = td_view_extent_bytes(td_view_in(layout, op, i), of[0], of[1], of[2], of[3]);
-    }
+    td_build_extents(&at, layout, op);
     const td_output outputs[] = {td_build_output(&at, target, layout, op, Y), td_build_output(&at, target, layout, op, SUM)};
     const td_output *y = &outputs[0], *sum = &outputs[1];
     const uint32_t lanes = n->channels > TD_NORM_SHORT ? TD_NORM_THREADS : 32;
