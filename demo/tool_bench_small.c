@@ -101,22 +101,26 @@ static bool run_job(small *s, double *us, char *why, size_t why_bytes)
     return report.state == TANDEM_JOB_DONE;
 }
 
-/* One after the other, or 240 times a second as a game's frames come. */
+/* One after the other, or 240 times a second as a game's frames come, for so long; at least one, however slow the machine. */
 static bool run_jobs(small *s, bool paced, double seconds, bench_series *us, char *why, size_t why_bytes)
 {
-    const uint64_t begin = td_now_ns(), until = begin + (uint64_t)(seconds * 1e9), period = 1000000000u / A_SECOND;
+    const uint64_t period = 1000000000u / A_SECOND;
+    uint64_t begin, i = 0;
     double one;
 
-    for (uint64_t i = 0; i < WARM || td_now_ns() < until; i++) {
-        const uint64_t due = begin + i * period, now = td_now_ns();
+    for (int warm = 0; warm < WARM; warm++)
+        if (!run_job(s, &one, why, why_bytes))
+            return false;
+    begin = td_now_ns();
+    do {
+        const uint64_t due = begin + i++ * period, now = td_now_ns();
 
         if (paced && due > now)
             bench_sleep_ns(due - now);
         if (!run_job(s, &one, why, why_bytes))
             return false;
-        if (i >= WARM)
-            bench_add(us, one);
-    }
+        bench_add(us, one);
+    } while (td_now_ns() < begin + (uint64_t)(seconds * 1e9));
     return true;
 }
 
