@@ -339,7 +339,7 @@ static bool run_cpu(attend *a, uint32_t sm)
 static bool try_cuda(attend *a)
 {
     const void *const inputs[3] = {a->inputs[0].data, a->inputs[1].data, a->inputs[2].data};
-    tool_ran ran;
+    tool_ran ran = {0};
     tool_cuda *cuda = tool_cuda_open(a->why, sizeof a->why);
     if (!cuda)
         return false;
@@ -353,6 +353,8 @@ static bool try_cuda(attend *a)
         snprintf(a->device, sizeof a->device, "%s", tool_cuda_name(cuda));
         snprintf(a->sm, sizeof a->sm, "%u", tool_cuda_sm(cuda));
     }
+    if (!done)
+        td_plan_free(&ran.plan);
     tool_cuda_close(cuda);
     return done;
 }
@@ -530,6 +532,7 @@ int tool_attend(int argc, char **argv)
     tool_list_free(&a->result);
     tool_close(a->file);
     free(a->scratch);
+    td_plan_free(&a->plan);
     free(a);
     return status;
 }

@@ -27,6 +27,7 @@ enum {
     MOST_SHAPES = 96,
     MOST_ROWS = 9,
     MOST_COPIES = 20,
+    MOST_RECORDS = 24, /* of all copies */
     MOST_SETS = 64,
     CHECKED_ROWS = 4,
     ONE_CALL_ROUNDS = 11,
@@ -56,7 +57,7 @@ typedef struct row {
     char why[200]; /* not measured, because; empty: measured */
     bench_series us[PROTOCOLS];
     double error; /* relative L1 of the checked rows */
-    td_plan *plan; /* `copies` calls */
+    const td_plan *plan; /* `copies` calls */
     uint32_t copies, slot; /* slot: of the stream, so that each plan keeps a graph of its own */
     uint32_t runs;         /* of the plan, so far */
     uint64_t scratch, scratch_bytes; /* of set 0; from one set to the next */
@@ -331,14 +332,15 @@ static bool writes_output(const td_record *r)
 }
 
 /* Appends to `out` the records of `plan` that are wanted, moved to the tensors and the scratch of another set. */
-static void append(td_plan *out, const td_plan *plan, bool prologue, bool kernel, uint64_t view_bytes,
+static bool append(td_plan *out, const td_plan *plan, bool prologue, bool kernel, uint64_t view_bytes,
                    uint64_t scratch_bytes)
 {
-    for (uint32_t i = 0; i < plan->record_count && out->record_count < TD_PLAN_RECORDS; i++) {
+    for (uint32_t i = 0; i < plan->record_count; i++) {
         if (!(writes_output(&plan->records[i]) ? kernel : prologue))
             continue;
-        td_record *r = &out->records[out->record_count++];
-        *r = plan->records[i];
+        td_record *r = td_plan_append(out, &plan->records[i]);
+        if (!r)
+            return false;
         for (uint32_t j = 0; j < r->reloc_count; j++)
             r->relocs[j].addend += r->relocs[j].base == TD_BASE_VIEW      ? view_bytes
                                    : r->relocs[j].base == TD_BASE_SCRATCH ? scratch_bytes
@@ -354,6 +356,7 @@ static void append(td_plan *out, const td_plan *plan, bool prologue, bool kernel
                 lists[l][j].end_bytes += by;
             }
     }
+    return true;
 }
 
 static tandem_attention op_of(const shape *s, uint32_t precision)
@@ -380,11 +383,12 @@ static bool make_plan(bench *b, const shape *s, contender kind, uint32_t precisi
                       size_t why_bytes)
 {
     const tandem_attention op = op_of(s, precision);
+    td_attention_layout layout; /* asked for so that all rows have their scratch at the same offsets */
     td_target target = b->target;
     if (kind == INLINE) /* the prologue, and with it the scratch, stays that of the others */
         target.shared_bytes = INLINE_SHARED_BYTES;
     return td_attention_check(&op, why, why_bytes) == TANDEM_OK &&
-           td_plan_attention(&op, &target, plan, NULL, why, why_bytes) == TANDEM_OK;
+           td_plan_attention(&op, &target, plan, &layout, why, why_bytes) == TANDEM_OK;
 }
 
 static bool reserve(bench *b, td_cu_mem *mem, void **host, uint64_t bytes, char *why, size_t why_bytes)
@@ -423,12 +427,12 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
     const uint64_t set_bytes = 4 * tensor_bytes(s);
     uint32_t count = 0;
     uint64_t scratch_bytes = 0;
-    td_plan *plan = malloc(sizeof *plan);
+    td_plan made = {0}, *plan = &made;
     *sets = b->cpu ? 1 : (uint32_t)(2 * b->l2_bytes / set_bytes) + 1;
     *sets = *sets > MOST_SETS ? MOST_SETS : *sets;
     if (s->small && !b->cpu && *sets < MOST_COPIES)
         *sets = MOST_COPIES;
-    for (size_t i = 0; i < sizeof order / sizeof *order && plan; i++) {
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         if (!has(precisions, precision_names[order[i]]))
             continue;
         for (int kind = order[i] == TANDEM_PRECISION_AUTO ? END_TO_END : KERNEL; kind <= END_TO_END; kind++) {
@@ -436,7 +440,8 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
             if (kind == INLINE && (order[i] != TANDEM_PRECISION_8B || !b->inline_too))
                 continue;
             *it = (row){.kind = (contender)kind, .precision = order[i], .slot = count};
-            it->plan = calloc(1, sizeof *it->plan);
+            td_plan *all = td_plan_create();
+            it->plan = all;
             count++;
             if (!it->plan || !make_plan(b, s, it->kind, order[i], plan, it->why, sizeof it->why))
                 continue;
@@ -444,19 +449,20 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
             uint32_t part = 0;
             for (uint32_t r = 0; r < plan->record_count; r++)
                 part += kind == END_TO_END || writes_output(&plan->records[r]);
-            it->copies = !s->small || b->cpu || !part ? 1 : TD_PLAN_RECORDS / part;
+            it->copies = !s->small || b->cpu || !part ? 1 : MOST_RECORDS / part;
             it->copies = it->copies > MOST_COPIES ? MOST_COPIES : it->copies;
             it->scratch_bytes = td_align_up(plan->scratch_bytes + 1, 256);
-            it->plan->scratch_bytes = plan->scratch_bytes + (it->copies - 1) * it->scratch_bytes;
+            all->scratch_bytes = plan->scratch_bytes + (it->copies - 1) * it->scratch_bytes;
             for (uint32_t copy = 0; copy < it->copies; copy++)
-                append(it->plan, plan, kind == END_TO_END, true, copy * set_bytes, copy * it->scratch_bytes);
-            td_plan_barriers(it->plan);
+                if (!append(all, plan, kind == END_TO_END, true, copy * set_bytes, copy * it->scratch_bytes))
+                    td_fail(it->why, sizeof it->why, TANDEM_ERROR_NOMEM, "no memory for a plan");
+            td_plan_barriers(all);
             it->scratch = scratch_bytes;
             if (kind == END_TO_END)
                 scratch_bytes += *sets * it->scratch_bytes;
         }
     }
-    free(plan);
+    td_plan_free(plan);
     if (!reserve(b, &b->tensors, &b->host_tensors, *sets * set_bytes, why, why_bytes) ||
         !reserve(b, &b->scratch, &b->host_scratch, scratch_bytes + 256, why, why_bytes))
         return 0;
@@ -878,7 +884,7 @@ static int run_all(bench *b, const shape *shapes, uint32_t count, const char *pr
             failed += rows[r].why[0] != 0;
             measured += rows[r].us[SUSTAINED].count != 0;
             free_times(&rows[r]);
-            free(rows[r].plan);
+            td_plan_drop(&rows[r].plan);
         }
     }
     const uint32_t missed = bench_print_targets(&b->targets);
@@ -1064,7 +1070,7 @@ bool bench_tune_run(bench_tune *t, const bench_tune_shape *of, const char *preci
         if (rows[i].why[0] && !why[0])
             td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s: %s", precision_names[rows[i].precision], rows[i].why);
         free_times(&rows[i]);
-        free(rows[i].plan);
+        td_plan_drop(&rows[i].plan);
     }
     return count && !why[0];
 }

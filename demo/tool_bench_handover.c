@@ -240,15 +240,12 @@ static bool make_long_plan(uint32_t sm, td_plan *out, char *why, size_t why_byte
     const tandem_attention op = {.q = view, .k = view, .v = view, .o = view, .batch = 1, .heads = 1, .kv_heads = 1,
                                  .q_len = 256, .kv_len = 256, .head_dim = 32, .precision = TANDEM_PRECISION_8B};
     const td_target target = td_target_for_sm(sm);
-    td_plan *plan = malloc(sizeof *plan);
-    const bool good = plan && td_plan_attention(&op, &target, plan, NULL, why, why_bytes) == TANDEM_OK;
-    if (good) {
-        *out = *plan;
-        for (out->record_count = 0; out->record_count < LAUNCHES; out->record_count++)
-            out->records[out->record_count] = plan->records[out->record_count % plan->record_count];
-        td_plan_barriers(out);
-    }
-    free(plan);
+    td_plan plan = {0};
+    bool good = td_plan_attention(&op, &target, &plan, NULL, why, why_bytes) == TANDEM_OK && td_plan_copy(out, &plan);
+    while (good && out->record_count < LAUNCHES)
+        good = td_plan_append(out, &plan.records[out->record_count % plan.record_count]);
+    td_plan_barriers(out);
+    td_plan_free(&plan);
     return good;
 }
 
@@ -322,24 +319,24 @@ static void enqueue_recorded(handover *h)
 {
     figures *f = &h->enqueue[BY_RECORDING];
     const lane *l = &h->lanes[RECORDED];
-    td_plan *plan = malloc(sizeof *plan);
+    td_plan plan = {0};
     memcpy(f->why, l->why, sizeof f->why);
-    if (!l->why[0] && plan && make_long_plan(l->info.sm, plan, f->why, sizeof f->why))
-        time_recording(h, l->info.sm, plan, &f->cpu, f->why, sizeof f->why);
-    free(plan);
+    if (!l->why[0] && make_long_plan(l->info.sm, &plan, f->why, sizeof f->why))
+        time_recording(h, l->info.sm, &plan, &f->cpu, f->why, sizeof f->why);
+    td_plan_free(&plan);
 }
 
 static void enqueue_on_cuda(handover *h)
 {
     lane *probe = &h->lanes[PROBE];
     figures *stream = &h->enqueue[BY_STREAM], *graph = &h->enqueue[BY_GRAPH];
-    td_plan *plan = malloc(sizeof *plan);
+    td_plan made = {0}, *plan = &made;
     td_stream *graphs = NULL;
     td_cu_mem mem = {0};
     const td_log quiet = {0};
     memcpy(stream->why, probe->why, sizeof stream->why);
     memcpy(graph->why, probe->why, sizeof graph->why);
-    if (plan && !probe->why[0] && probe->device &&
+    if (!probe->why[0] && probe->device &&
         make_long_plan(td_cu_device_info(probe->device)->sm, plan, stream->why, sizeof stream->why) &&
         td_cu_mem_alloc(probe->device, plan->scratch_bytes + (1 << 20), &mem, stream->why, sizeof stream->why) ==
             TANDEM_OK) {
@@ -351,7 +348,7 @@ static void enqueue_on_cuda(handover *h)
         td_stream_destroy(&graphs, 2000000000);
     if (mem.kind)
         td_cu_mem_free(probe->device, &mem);
-    free(plan);
+    td_plan_free(plan);
 }
 
 static json_t *enqueueing(handover *h)

@@ -278,8 +278,9 @@ void lane_prepare(lane *l, bench_vk *v, const payload *p)
         return;
     if (l->kind == LANE_PROBE) {
         const td_target target = td_exec_target(td_cu_device_info(l->device), true);
-        l->plan = malloc(sizeof *l->plan);
-        if (!l->plan || td_plan_attention(&p->op, &target, l->plan, NULL, l->why, sizeof l->why) != TANDEM_OK)
+        td_plan *plan = td_plan_create();
+        l->plan = plan;
+        if (!plan || td_plan_attention(&p->op, &target, plan, NULL, l->why, sizeof l->why) != TANDEM_OK)
             return;
     }
     l->has_slots = true;
@@ -314,8 +315,7 @@ void lane_unprepare(lane *l, bench_vk *v)
         }
         *s = (lane_slot){0};
     }
-    free(l->plan);
-    l->plan = NULL;
+    td_plan_drop(&l->plan);
     l->has_slots = false;
 }
 

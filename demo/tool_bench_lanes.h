@@ -70,7 +70,7 @@ typedef struct lane {
     td_cu_device *device;
     td_stream *stream;
     td_cu_timeline cu_engine, cu_done;
-    td_plan *plan;
+    const td_plan *plan;
     const payload *payload;
     lane_slot slots[LANE_SLOTS];
     bool has_slots;

@@ -72,7 +72,7 @@ typedef struct row {
     contender kind;
     char kernel[48], why[200];
     bench_series us;
-    td_plan *plan; /* of `calls` calls */
+    const td_plan *plan; /* of `calls` calls */
     uint32_t slot;
     double error; /* the largest part of its bound that a checked element is off */
 } row;
@@ -262,26 +262,27 @@ static bool run_row(bench *b, const layer *l, row *it, double *us)
 static bool repeat(const layer *l, const td_target *target, uint32_t form, row *it, uint32_t calls)
 {
     const tandem_operands op = op_of(l);
-    td_plan *one = calloc(1, sizeof *one);
-    it->plan = calloc(1, sizeof *it->plan);
-    bool ok = one && it->plan;
+    td_plan plan = {0}, *one = &plan, *all = td_plan_create();
+    bool ok = all != NULL;
+    it->plan = all;
     if (ok && td_operation_linear.check(&op, it->why, sizeof it->why) != TANDEM_OK)
         ok = false;
     if (ok && (form == UINT32_MAX ? td_operation_linear.plan(&op, target, one, it->why, sizeof it->why)
                                   : td_linear_plan_form(&op, target, form, one, it->why, sizeof it->why)) != TANDEM_OK)
         ok = false;
     for (uint32_t i = 0; i < calls && ok; i++) {
-        td_record *r = &it->plan->records[it->plan->record_count++];
-        *r = one->records[0];
-        for (uint32_t j = 0; j < r->reloc_count; j++)
+        td_record *r = td_plan_append(all, &one->records[0]);
+        if (!r)
+            ok = td_fail(it->why, sizeof it->why, TANDEM_ERROR_NOMEM, "no memory for a plan") == TANDEM_OK;
+        for (uint32_t j = 0; r && j < r->reloc_count; j++)
             if (r->relocs[j].base == TD_BASE_VIEW && r->relocs[j].view == W)
                 r->relocs[j].addend += l->rows <= FEW_ROWS ? i * td_align_up(weight_bytes(l), 256) : 0;
     }
     if (ok) {
         snprintf(it->kernel, sizeof it->kernel, "%s", one->records[0].kernel->name);
-        td_plan_barriers(it->plan);
+        td_plan_barriers(all);
     }
-    free(one);
+    td_plan_free(one);
     return ok;
 }
 
@@ -298,7 +299,7 @@ static uint32_t make_rows(bench *b, const layer *l, uint32_t calls, row *rows)
         if (repeat(l, &stream, form, &rows[count], calls))
             count++;
         else
-            free(rows[count].plan);
+            td_plan_drop(&rows[count].plan);
     }
     if (b->cublas) {
         bench_cublas_call list[MOST_CALLS];
@@ -453,7 +454,7 @@ static int run_all(bench *b)
             failed += rows[r].why[0] && rows[r].kind != CUBLAS;
             measured += rows[r].us.count != 0;
             bench_free(&rows[r].us);
-            free(rows[r].plan);
+            td_plan_drop(&rows[r].plan);
         }
     }
     const uint32_t missed = bench_print_targets(&b->targets);

@@ -325,11 +325,13 @@ bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, too
         return false;
     if (cuda) {
         const void *const inputs[3] = {head->q, head->k, head->v};
-        tool_ran ran;
-        return tool_cuda_run(cuda, &op, inputs, o, NULL, NULL, &ran, why, why_bytes);
+        tool_ran ran = {0};
+        const bool done = tool_cuda_run(cuda, &op, inputs, o, NULL, NULL, &ran, why, why_bytes);
+        td_plan_free(&ran.plan);
+        return done;
     }
     const td_target target = td_target_for_sm(0);
-    td_plan plan;
+    td_plan plan = {0};
     if (td_plan_attention(&op, &target, &plan, NULL, why, why_bytes) != TANDEM_OK)
         return false;
     void *scratch = aligned_alloc(256, td_align_up(plan.scratch_bytes + 1, 256));
@@ -337,6 +339,7 @@ bool tool_run_mode(const td_head *head, uint32_t precision, uint32_t smooth, too
     const tandem_status status =
         scratch ? td_exec_cpu_run(&plan, views, (uintptr_t)scratch, threads, NULL) : TANDEM_ERROR_NOMEM;
     free(scratch);
+    td_plan_free(&plan);
     if (status != TANDEM_OK)
         td_fail(why, why_bytes, status, "the CPU could not run the plan: %s", tandem_status_text(status));
     return status == TANDEM_OK;

@@ -10,6 +10,36 @@
 
 #include "kernels/params.h"
 
+/* A place and the records that use it. */
+typedef struct td_lifetime {
+    uint64_t begin, bytes; /* while the plan is built */
+    uint64_t offset;       /* in the end */
+    uint32_t first, last;
+} td_lifetime;
+
+td_builder td_build_begin(td_plan *plan, const td_target *target)
+{
+    td_plan_reset(plan);
+    return (td_builder){.plan = plan, .is_gpu = target->sm != 0};
+}
+
+static void note_place(td_builder *at, td_place it)
+{
+    if (at->place_count == at->place_room) {
+        const uint32_t room = at->place_room ? 2 * at->place_room : 32;
+        td_lifetime *places = td_plan_memory(at->plan, room * sizeof *places, _Alignof(td_lifetime));
+        if (!places) {
+            at->no_memory = true;
+            return;
+        }
+        if (at->place_count)
+            memcpy(places, at->places, at->place_count * sizeof *places);
+        at->places = places;
+        at->place_room = room;
+    }
+    at->places[at->place_count++] = (td_lifetime){.begin = it.offset, .bytes = it.bytes};
+}
+
 td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes)
 {
     if (!wanted)
@@ -17,10 +47,13 @@ td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes)
     const td_place it = {at->scratch_bytes, (uint64_t)bytes};
     const unsigned __int128 end =
         at->scratch_bytes + (bytes + TD_SCRATCH_ALIGN - 1) / TD_SCRATCH_ALIGN * TD_SCRATCH_ALIGN;
-    if (end > (unsigned __int128)INT64_MAX)
+    if (end > (unsigned __int128)INT64_MAX) {
         at->overflow = true;
-    else
-        at->scratch_bytes = (uint64_t)end;
+        return it;
+    }
+    at->scratch_bytes = (uint64_t)end;
+    if (bytes)
+        note_place(at, it);
     return it;
 }
 
@@ -38,21 +71,23 @@ static void note_registers(td_builder *at, td_record *record)
 td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t grid, const void *params,
                            size_t param_bytes)
 {
-    if (at->plan->record_count == TD_PLAN_RECORDS || param_bytes > TD_PARAM_BYTES) {
+    td_record *record = NULL;
+    if (param_bytes > TD_PARAM_BYTES)
         at->crowded = kernel->name;
-        at->plan->record_count -= at->plan->record_count == TD_PLAN_RECORDS;
-        param_bytes = param_bytes > TD_PARAM_BYTES ? TD_PARAM_BYTES : param_bytes;
+    else
+        record = td_plan_add_record(at->plan, param_bytes);
+    if (!record) {
+        at->no_memory = at->no_memory || !at->crowded;
+        at->spare = (td_record){.kernel = kernel};
+        return &at->spare;
     }
     if (grid > TD_MOST_BLOCKS && grid > at->most_blocks)
         at->most_blocks = grid;
-    td_record *record = &at->plan->records[at->plan->record_count++];
-    memset(record, 0, sizeof *record);
     record->kernel = kernel;
     record->grid[0] = (uint32_t)grid;
     record->grid[1] = record->grid[2] = 1;
     record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
     record->block[1] = record->block[2] = 1;
-    record->param_bytes = (uint32_t)param_bytes;
     memcpy(record->params, params, param_bytes);
     td_build_pointer(at, record, 0, TD_BASE_CONTROL, 0, offsetof(td_control, cancel));
     if (at->cubin)
@@ -62,10 +97,12 @@ td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t gri
 
 static void add_reloc(td_builder *at, td_record *record, size_t bytes, td_reloc reloc)
 {
-    if (record->reloc_count == TD_MAX_RELOCS || reloc.offset + bytes > record->param_bytes)
+    if (record == &at->spare)
+        return;
+    if (reloc.offset + bytes > record->param_bytes)
         at->crowded = record->kernel->name;
-    else
-        record->relocs[record->reloc_count++] = reloc;
+    else if (!td_plan_add_reloc(at->plan, record, reloc))
+        at->no_memory = true;
 }
 
 void td_build_pointer(td_builder *at, td_record *record, size_t offset, uint32_t base, uint32_t view, uint64_t addend)
@@ -83,12 +120,14 @@ void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t vie
 
 void td_build_range(td_builder *at, td_record *record, int access, td_range range)
 {
-    uint32_t *count = access == TD_READ ? &record->read_count : &record->write_count;
+    if (record != &at->spare && !(access == TD_READ ? td_plan_add_read : td_plan_add_write)(at->plan, record, range))
+        at->no_memory = true;
+}
 
-    if (*count == TD_MAX_RANGES)
-        at->crowded = record->kernel->name;
-    else
-        (access == TD_READ ? record->reads : record->writes)[(*count)++] = range;
+void td_build_place(td_builder *at, td_record *record, int access, td_place it)
+{
+    if (it.offset != TD_ABSENT)
+        td_build_range(at, record, access, (td_range){TD_BASE_SCRATCH, 0, it.offset, it.offset + it.bytes});
 }
 
 void td_build_scratch(td_builder *at, td_record *record, int access, size_t offset, td_place it)
@@ -96,7 +135,7 @@ void td_build_scratch(td_builder *at, td_record *record, int access, size_t offs
     if (it.offset == TD_ABSENT)
         return;
     td_build_pointer(at, record, offset, TD_BASE_SCRATCH, 0, it.offset);
-    td_build_range(at, record, access, (td_range){TD_BASE_SCRATCH, 0, it.offset, it.offset + it.bytes});
+    td_build_place(at, record, access, it);
 }
 
 void td_build_view(td_builder *at, td_record *record, int access, size_t offset, uint32_t view)
@@ -150,6 +189,104 @@ void td_plan_barriers(td_plan *plan)
     }
 }
 
+/* --- Scratch --- */
+
+/* The place that has the byte at `offset`; they are in order. */
+static td_lifetime *place_at(const td_builder *at, uint64_t offset)
+{
+    uint32_t from = 0, to = at->place_count;
+    while (to - from > 1) {
+        const uint32_t middle = from + (to - from) / 2;
+        if (at->places[middle].begin <= offset)
+            from = middle;
+        else
+            to = middle;
+    }
+    return &at->places[from];
+}
+
+static void note_uses(const td_builder *at, const td_range *ranges, uint32_t count, uint32_t record)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ranges[i].base != TD_BASE_SCRATCH)
+            continue;
+        td_lifetime *it = place_at(at, ranges[i].begin_bytes);
+        if (it->first == UINT32_MAX)
+            it->first = record;
+        it->last = record;
+    }
+}
+
+/* Whether two places may have the same bytes: one is last used before a barrier for data, the other first behind it. */
+static bool may_share(const td_plan *plan, const td_lifetime *a, const td_lifetime *b)
+{
+    const td_lifetime *sooner = a->first < b->first ? a : b, *later = sooner == a ? b : a;
+    for (uint32_t i = sooner->last + 1; i <= later->first; i++)
+        if (plan->records[i].barrier == TD_BARRIER_DATA)
+            return true;
+    return false;
+}
+
+/* The lowest bytes that nobody has who uses them at the same time; places before `count` have theirs. */
+static uint64_t free_offset(const td_builder *at, uint32_t count)
+{
+    const td_lifetime *it = &at->places[count];
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const td_lifetime *other = &at->places[i];
+        if (other->first == UINT32_MAX || other->offset >= offset + it->bytes || offset >= other->offset + other->bytes ||
+            may_share(at->plan, it, other))
+            continue;
+        offset = td_align_up(other->offset + other->bytes, TD_SCRATCH_ALIGN);
+        i = UINT32_MAX; /* against all of them again: it has moved up */
+    }
+    return offset;
+}
+
+static uint64_t moved(const td_builder *at, uint64_t offset)
+{
+    const td_lifetime *it = place_at(at, offset);
+    return offset - it->begin + it->offset;
+}
+
+/* Gives every place its bytes, after the barriers are known: none of them is added by this. */
+static void share_scratch(td_builder *at)
+{
+    td_plan *plan = at->plan;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < at->place_count; i++)
+        at->places[i].first = UINT32_MAX;
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        note_uses(at, plan->records[i].reads, plan->records[i].read_count, i);
+        note_uses(at, plan->records[i].writes, plan->records[i].write_count, i);
+    }
+    for (uint32_t i = 0; i < at->place_count; i++) {
+        td_lifetime *it = &at->places[i];
+        if (it->first == UINT32_MAX)
+            continue;
+        it->offset = free_offset(at, i);
+        if (it->offset + it->bytes > bytes)
+            bytes = it->offset + it->bytes;
+    }
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        td_record *r = &plan->records[i];
+        for (uint32_t j = 0; j < r->reloc_count; j++)
+            if (r->relocs[j].base == TD_BASE_SCRATCH)
+                r->relocs[j].addend = moved(at, r->relocs[j].addend);
+        for (uint32_t j = 0; j < r->read_count + r->write_count; j++) {
+            td_range *range = j < r->read_count ? &r->reads[j] : &r->writes[j - r->read_count];
+            if (range->base != TD_BASE_SCRATCH)
+                continue;
+            const uint64_t length = range->end_bytes - range->begin_bytes;
+            range->begin_bytes = moved(at, range->begin_bytes);
+            range->end_bytes = range->begin_bytes + length;
+        }
+    }
+    at->scratch_bytes = td_align_up(bytes, TD_SCRATCH_ALIGN);
+}
+
+/* --- The end --- */
+
 static size_t reloc_bytes(const td_reloc *reloc)
 {
     return reloc->kind == TD_RELOC_TENSOR_MAP ? sizeof(td_tensor_map) : sizeof(uint64_t);
@@ -158,13 +295,9 @@ static size_t reloc_bytes(const td_reloc *reloc)
 static const char *too_large(const td_record *r)
 {
     if (!r->param_bytes || r->param_bytes > TD_PARAM_BYTES)
-        return "has no parameters, or more than a plan holds";
-    if (r->reloc_count > TD_MAX_RELOCS)
-        return "has more relocations than a plan holds";
-    if (r->read_count > TD_MAX_RANGES || r->write_count > TD_MAX_RANGES)
-        return "has more ranges than a plan holds";
+        return "has no parameters, or more than a GPU takes";
     for (uint32_t i = 0; i < r->reloc_count; i++)
-        if (r->relocs[i].offset + reloc_bytes(&r->relocs[i]) > TD_PARAM_BYTES ||
+        if (r->relocs[i].offset + reloc_bytes(&r->relocs[i]) > r->param_bytes ||
             (r->relocs[i].base == TD_BASE_VIEW && r->relocs[i].view >= TD_MAX_VIEWS))
             return "has a relocation that leads nowhere";
     return NULL;
@@ -174,9 +307,6 @@ tandem_status td_plan_check(const td_plan *plan, char *why, size_t why_bytes)
 {
     char reason[160] = "";
 
-    if (plan->record_count > TD_PLAN_RECORDS)
-        snprintf(reason, sizeof reason, "the plan has %" PRIu32 " records; it may have %d", plan->record_count,
-                 TD_PLAN_RECORDS);
     for (uint32_t i = 0; i < plan->record_count && !reason[0]; i++) {
         const char *what = too_large(&plan->records[i]);
 
@@ -189,12 +319,15 @@ tandem_status td_plan_check(const td_plan *plan, char *why, size_t why_bytes)
     return reason[0] ? TANDEM_ERROR_UNSUPPORTED : TANDEM_OK;
 }
 
-tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes)
+tandem_status td_build_end(td_builder *at, char *why, size_t why_bytes)
 {
     char reason[160] = "";
     tandem_status status = TANDEM_OK;
 
-    if (at->overflow || at->most_blocks) {
+    if (at->no_memory) {
+        status = TANDEM_ERROR_NOMEM;
+        snprintf(reason, sizeof reason, "no memory for a plan of %" PRIu32 " records", at->plan->record_count);
+    } else if (at->overflow || at->most_blocks) {
         status = TANDEM_ERROR_ARG;
         snprintf(reason, sizeof reason, at->overflow ? "more than 2^63 bytes of scratch" : "more than %d blocks",
                  TD_MOST_BLOCKS);
@@ -204,10 +337,12 @@ tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes)
                  at->missing, at->cubin->ptx ? "PTX" : "cubin", at->cubin->sm / 10, at->cubin->sm % 10);
     } else if (at->crowded) {
         status = TANDEM_ERROR_UNSUPPORTED;
-        snprintf(reason, sizeof reason, "a plan has no room for all that the kernel %s needs", at->crowded);
+        snprintf(reason, sizeof reason, "the kernel %s has more than %d bytes of parameters, or a pointer outside them", at->crowded, TD_PARAM_BYTES);
     }
-    at->plan->scratch_bytes = at->scratch_bytes;
     td_plan_barriers(at->plan);
+    if (status == TANDEM_OK && !at->keeps_scratch && at->place_count > 1)
+        share_scratch(at);
+    at->plan->scratch_bytes = at->scratch_bytes;
     if (status != TANDEM_OK && why && why_bytes)
         snprintf(why, why_bytes, "%s", reason);
     return status;

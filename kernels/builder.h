@@ -2,8 +2,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * What does not fit (a record's parameters, relocations or ranges, the plan's records, a grid, all of scratch) is noted
- * and leaves everything within bounds; td_build_end() says so, and then nobody runs the plan.
+ * What does not fit (a record's parameters, a grid, all of scratch, all of it into memory) is noted and leaves everything
+ * within bounds; td_build_end() says so, and then nobody runs the plan.
+ *
+ * While a plan is built each place in scratch has bytes of its own. In the end places that are never in use at once share
+ * them, where a barrier that is there anyhow lies between the two.
  */
 #ifndef TANDEM_KERNELS_BUILDER_H
 #define TANDEM_KERNELS_BUILDER_H
@@ -20,10 +23,18 @@ typedef struct td_builder {
     bool is_gpu;
     bool overlaps; /* the kernels wait for the one before themselves, from sm_90 on */
     const char *missing; /* an entry that the cubin lacks */
-    const char *crowded; /* a kernel whose record has no room in the plan, or no room for all that it needs */
+    const char *crowded; /* a kernel with more parameters than a GPU takes, or a pointer outside them */
     uint64_t most_blocks; /* of a grid that is too large; else 0 */
     bool overflow; /* scratch is beyond 2^63 bytes */
+    bool no_memory; /* for the plan */
+    bool keeps_scratch; /* each place has bytes of its own, and what is left there can be looked at afterwards */
+    struct td_lifetime *places; /* in the plan's memory */
+    uint32_t place_count, place_room;
+    td_record spare; /* what a record is that there is no memory for */
 } td_builder;
+
+/* Begins a plan for a target; it loses the records that it had. */
+td_builder td_build_begin(td_plan *plan, const td_target *target);
 
 /* A place in scratch and its size; TD_ABSENT if there is none. */
 typedef struct td_place {
@@ -33,7 +44,8 @@ typedef struct td_place {
 
 td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes);
 
-/* Adds a record: a grid of so many blocks, td_control's `cancel` as the first pointer of its parameters. */
+/* Adds a record: a grid of so many blocks, td_control's `cancel` as the first pointer of its parameters. It is where it is
+ * until the next one is added. */
 td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t grid, const void *params,
                            size_t param_bytes);
 
@@ -47,6 +59,7 @@ void td_build_map(td_builder *at, td_record *record, size_t offset, uint32_t vie
 /* What a record reads or writes, without a pointer to it. */
 enum { TD_READ = 0, TD_WRITE = 1 };
 void td_build_range(td_builder *at, td_record *record, int access, td_range range);
+void td_build_place(td_builder *at, td_record *record, int access, td_place it);
 
 /* Both, for a place in scratch or a view; the pointer stays NULL where there is none. */
 void td_build_scratch(td_builder *at, td_record *record, int access, size_t offset, td_place it);
@@ -55,8 +68,8 @@ void td_build_view(td_builder *at, td_record *record, int access, size_t offset,
 /* Derives all barriers from what records read and write. td_build_end() does; it is for those who put plans together. */
 void td_plan_barriers(td_plan *plan);
 
-/* The plan's scratch bytes and barriers; or why it is none: ARG where the shape is too large, and what it needs too much of;
- * UNSUPPORTED where a kernel is missing or its record does not fit, and which. */
-tandem_status td_build_end(const td_builder *at, char *why, size_t why_bytes);
+/* The plan's barriers and scratch; or why it is none: ARG where the shape is too large, and what it needs too much of;
+ * UNSUPPORTED where a kernel is missing or its record does not fit, and which; NOMEM. */
+tandem_status td_build_end(td_builder *at, char *why, size_t why_bytes);
 
 #endif

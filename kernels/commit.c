@@ -26,9 +26,7 @@ void td_build_claim(td_builder *at, td_place verdict, td_place after)
     record->block[0] = 1;
     td_build_pointer(at, record, AT(claim, control), TD_BASE_CONTROL, 0, 0);
     td_build_scratch(at, record, TD_WRITE, AT(claim, verdict), verdict);
-    if (after.offset != TD_ABSENT) /* no pointer leads there, but nothing is claimed before it is computed */
-        td_build_range(at, record, TD_READ,
-                       (td_range){TD_BASE_SCRATCH, 0, after.offset, after.offset + after.bytes});
+    td_build_place(at, record, TD_READ, after); /* no pointer leads there, but nothing is claimed before it is computed */
 }
 
 td_record *td_build_commit(td_builder *at, td_place verdict, uint64_t planes, const td_params_commit *params)
@@ -169,11 +167,9 @@ static tandem_status plan_commit(const tandem_operands *op, const td_target *tar
                                  size_t why_bytes)
 {
     const td_commit commit = commit_of(op);
-    td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
+    td_builder at = td_build_begin(plan, target);
     const bool more = commit.to[1].dtype != TANDEM_DTYPE_NONE;
     uint32_t sm;
-    plan->scratch_bytes = 0;
-    plan->record_count = 0;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     const td_place verdict = td_build_take(&at, true, sizeof(uint32_t));

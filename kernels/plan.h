@@ -13,15 +13,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "interop/operation.h"
 
 enum {
-    TD_PARAM_BYTES = 384,  /* largest parameter block; where an executor has it, it is aligned to 16 bytes */
-    TD_MAX_RELOCS = 16,
-    TD_MAX_RANGES = 12,
-    TD_PLAN_RECORDS = 24
+    TD_PARAM_BYTES = 4096, /* largest parameter block: what every GPU takes */
+    TD_PARAM_ALIGN = 64    /* of a block, in a plan and where an executor has it: a tensor map in it wants that */
 };
 
 /* Where a pointer leads: into one of the job's views, into the plan's scratch, or into the job's td_control (params.h),
@@ -84,22 +81,47 @@ typedef struct td_record {
     uint32_t cluster;      /* blocks of one, at most 16; grid[0] is a multiple of it */
     uint32_t barrier;      /* td_barrier before it */
     uint32_t param_bytes, reloc_count, read_count, write_count;
-    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
-    td_reloc relocs[TD_MAX_RELOCS];
-    td_range reads[TD_MAX_RANGES], writes[TD_MAX_RANGES];
+    unsigned char *params; /* these four are in the plan's memory */
+    td_reloc *relocs;
+    td_range *reads, *writes;
 } td_record;
 
+/* Begins as zeros: a plan without records. One that grew holds memory until td_plan_free(). */
 typedef struct td_plan {
     uint64_t scratch_bytes; /* 256-byte aligned start is assumed */
     uint32_t record_count;
     uint32_t precision; /* tandem_precision: AUTO resolved */
-    td_record records[TD_PLAN_RECORDS];
+    td_record *records;
+    struct td_plan_block *blocks; /* the memory of all that */
+    uint32_t users;               /* of one from td_plan_create() */
 } td_plan;
 
-/* Copies what there is of it: most plans have few records. */
-static inline void td_plan_copy(td_plan *to, const td_plan *from)
-{
-    memcpy(to, from, offsetof(td_plan, records) + from->record_count * sizeof *from->records);
-}
+/* No records; what memory it has may be used again. */
+void td_plan_reset(td_plan *plan);
+
+/* The same, and its memory goes back. */
+void td_plan_free(td_plan *plan);
+
+/* Of the plan's memory: it does not move, and stays until td_plan_reset(). NULL: there is none. */
+void *td_plan_memory(td_plan *plan, size_t bytes, size_t alignment);
+
+/* Each adds one at the end and returns it, NULL where there is no memory. A record is all zeros, its parameters (1 to any
+ * number of bytes) too; where records are is another place once one is added. */
+td_record *td_plan_add_record(td_plan *plan, size_t param_bytes);
+td_reloc *td_plan_add_reloc(td_plan *plan, td_record *record, td_reloc reloc);
+td_range *td_plan_add_read(td_plan *plan, td_record *record, td_range range);
+td_range *td_plan_add_write(td_plan *plan, td_record *record, td_range range);
+
+/* Adds a copy of another plan's record. */
+td_record *td_plan_append(td_plan *to, const td_record *record);
+
+/* A copy in memory of its own; false where there is not enough, and then `to` has no records. */
+bool td_plan_copy(td_plan *to, const td_plan *from);
+
+/* A plan without records that has one user; the last one's td_plan_drop() frees it. Only who made it may change it, and only
+ * while nobody else uses it. Threads: any. NULL: no memory. */
+td_plan *td_plan_create(void);
+const td_plan *td_plan_use(const td_plan *plan);
+void td_plan_drop(const td_plan **plan); /* sets it to NULL; NULL in it is nothing to drop */
 
 #endif

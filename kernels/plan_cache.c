@@ -60,19 +60,32 @@ tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation
         td_cached_plan *it = &cache->entries[i];
         if (it->used && it->hash == hash && same(&it->key, &key, bytes)) {
             it->used = ++cache->count;
-            *plan = &it->plan;
+            *plan = td_plan_use(it->plan);
             return TANDEM_OK;
         }
         if (it->used < oldest->used)
             oldest = it;
     }
-    oldest->used = 0; /* until it is whole */
-    const tandem_status status = operation->plan(op, target, &oldest->plan, why, why_bytes);
-    if (status != TANDEM_OK)
+    td_plan *made = td_plan_create();
+    if (!made)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a plan");
+    *plan = made;
+    const tandem_status status = operation->plan(op, target, made, why, why_bytes);
+    if (status != TANDEM_OK) {
+        td_plan_drop(plan);
         return status;
+    }
+    td_plan_drop(&oldest->plan);
+    oldest->plan = td_plan_use(made);
     oldest->key = key;
     oldest->hash = hash;
     oldest->used = ++cache->count;
-    *plan = &oldest->plan;
     return TANDEM_OK;
+}
+
+void td_plan_cache_clear(td_plan_cache *cache)
+{
+    for (uint32_t i = 0; i < TD_CACHED_PLANS; i++)
+        td_plan_drop(&cache->entries[i].plan);
+    memset(cache, 0, sizeof *cache);
 }

@@ -20,18 +20,21 @@ enum { TD_CACHED_PLANS = 8 };
 typedef struct td_cached_plan {
     uint64_t hash, used; /* used: when last, by the cache's count; 0: never */
     td_plan_key key;
-    td_plan plan;
+    const td_plan *plan;
 } td_cached_plan;
 
-/* Begins as zeros, which also empties it; who has it locks it. */
+/* Begins as zeros, ends with td_plan_cache_clear(); who has it locks it. */
 typedef struct td_plan_cache {
     uint64_t count;
     td_cached_plan entries[TD_CACHED_PLANS];
 } td_plan_cache;
 
-/* The operation's plan, or the one that it made before; that stays until the next call. Tables and images that the target
- * points to must not change while the cache has plans of them. */
+/* The operation's plan, or the one that it made before; the caller's td_plan_drop() ends its use of it. Tables and images that
+ * the target points to must not change while the cache has plans of them. NOMEM beside what `plan` of the operation returns. */
 tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation, const tandem_operands *op,
                              const td_target *target, const td_plan **plan, char *why, size_t why_bytes);
+
+/* Empties it; plans that are in use stay with who uses them. */
+void td_plan_cache_clear(td_plan_cache *cache);
 
 #endif

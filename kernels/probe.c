@@ -55,9 +55,7 @@ uint32_t td_probe_k(uint32_t unit)
 tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *target, td_plan *plan, char *why,
                             size_t why_bytes)
 {
-    plan->record_count = 0;
-    plan->scratch_bytes = 0;
-    plan->precision = 0;
+    td_plan_reset(plan);
     if (unit >= TD_PROBE_UNITS || tiles < 1 || tiles > TD_PROBE_MOST_TILES) {
         snprintf(why, why_bytes, "probe: unit is %u, tiles is %u; they must be below %d, and from 1 to %d", unit, tiles,
                  TD_PROBE_UNITS, TD_PROBE_MOST_TILES);
@@ -68,9 +66,9 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
         snprintf(why, why_bytes, "sm_%u has no %s", target->sm, td_probe_name(unit));
         return TANDEM_ERROR_UNSUPPORTED;
     }
-    td_record *record = &plan->records[0];
-    memset(record, 0, sizeof *record);
-    if (!target->twin) {
+    td_record *record = td_plan_add_record(plan, sizeof(td_params_probe));
+    bool whole = record != NULL;
+    if (whole && !target->twin) {
         const td_cubin *cubin = target->image ? target->image : td_cubin_for_sm(target->sm, why, why_bytes);
         const td_cubin_entry *entry = cubin ? td_cubin_find(cubin, kernels[unit].entry) : NULL;
         if (!cubin)
@@ -93,23 +91,20 @@ tandem_status td_plan_probe(uint32_t unit, uint32_t tiles, const td_target *targ
                                {offsetof(td_params_probe, b), TD_PROBE_B_BYTES},
                                {offsetof(td_params_probe, c), TD_PROBE_ELEMENTS * sizeof(float)},
                                {offsetof(td_params_probe, d), TD_PROBE_ELEMENTS * sizeof(float)}};
-    record->kernel = &kernels[unit];
-    record->grid[0] = tiles;
-    record->grid[1] = record->grid[2] = record->block[1] = record->block[2] = 1;
-    record->block[0] = TD_BLOCK_THREADS;
-    record->param_bytes = sizeof params;
-    memcpy(record->params, &params, sizeof params);
+    if (whole) {
+        record->kernel = &kernels[unit];
+        record->grid[0] = tiles;
+        record->grid[1] = record->grid[2] = record->block[1] = record->block[2] = 1;
+        record->block[0] = TD_BLOCK_THREADS;
+        memcpy(record->params, &params, sizeof params);
+    }
     for (uint32_t i = 0; i < TD_PROBE_VIEWS; i++) {
         const td_range range = {TD_BASE_VIEW, i, 0, tiles * views[i].tile_bytes};
-        record->relocs[record->reloc_count++] =
-            (td_reloc){.offset = (uint16_t)views[i].offset, .base = TD_BASE_VIEW, .view = i};
-        if (i == TD_PROBE_D)
-            record->writes[record->write_count++] = range;
-        else
-            record->reads[record->read_count++] = range;
+        const td_reloc pointer = {.offset = (uint16_t)views[i].offset, .base = TD_BASE_VIEW, .view = i};
+        whole = whole && td_plan_add_reloc(plan, record, pointer) &&
+                (i == TD_PROBE_D ? td_plan_add_write : td_plan_add_read)(plan, record, range);
     }
-    plan->record_count = 1;
-    return TANDEM_OK;
+    return whole ? TANDEM_OK : td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a plan of a record");
 }
 
 void td_probe_fill_bits(void *a, void *b, float *c)

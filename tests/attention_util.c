@@ -186,6 +186,7 @@ void tu_case_free(tu_case *it)
     tu_tensor_free(&it->v);
     tu_tensor_free(&it->o);
     tu_tensor_free(&it->lse);
+    td_plan_free(&it->plan);
     free(it->scratch);
     free(it->ref_o);
     free(it->ref_lse);

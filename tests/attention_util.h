@@ -17,6 +17,9 @@ typedef struct tu_tensor {
 } tu_tensor;
 enum { TU_GUARD_BYTES = 256, TU_POISON = 0xff };
 
+/* A plan that is freed where its block ends. */
+#define TU_PLAN(name) td_plan name __attribute__((cleanup(td_plan_free))) = {0}
+
 typedef enum tu_layout {
     TU_DENSE,     /* [batch][head][row][channel] */
     TU_BY_ROW,    /* [batch][row][head][channel], as a projection leaves it */

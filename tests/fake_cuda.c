@@ -76,7 +76,7 @@ struct td_cu_external_memory_st {
 };
 
 /* A graph and what is made of it: its commands, one after the other. Nodes are their places, from 1. */
-enum { NODES = 64 };
+enum { NODES = 512 };
 struct td_cu_graph_st {
     command commands[NODES];
     size_t count;
@@ -878,11 +878,11 @@ static bool has_params(void *const *params, void *const *extra)
     return params ? !extra : extra && extra[0] == TD_CU_LAUNCH_BUFFER;
 }
 
-/* Of a launch's {buffer, its size}: the parameters, and zeros. A pointer to a kernel's only parameter has no size: executors have
- * TD_PARAM_BYTES there. */
+/* Of a launch's {buffer, its size}: the parameters, and zeros. A pointer to a kernel's only parameter has no size: it has
+ * FAKE_CUDA_ONLY_BYTES. */
 static void copy_params(unsigned char to[TD_PARAM_BYTES], void *const *params, void *const *extra)
 {
-    const size_t bytes = params ? TD_PARAM_BYTES : *(const size_t *)extra[3];
+    const size_t bytes = params ? FAKE_CUDA_ONLY_BYTES : *(const size_t *)extra[3];
 
     memset(to, 0, TD_PARAM_BYTES);
     memcpy(to, params ? params[0] : extra[1], bytes < TD_PARAM_BYTES ? bytes : TD_PARAM_BYTES);

@@ -40,7 +40,7 @@ void fake_cuda_fault(void);
 
 /* The kernels that were launched, one by one or in graphs, but for stamps: the last FAKE_CUDA_LAUNCHES of them since the
  * counter was set to 0, by number % FAKE_CUDA_LAUNCHES. */
-enum { FAKE_CUDA_LAUNCHES = 64 };
+enum { FAKE_CUDA_LAUNCHES = 64, FAKE_CUDA_ONLY_BYTES = 320 };
 typedef struct fake_cuda_launch {
     char entry[40];
     unsigned grid[3];

@@ -71,6 +71,7 @@ static owner *add_owner(VkDevice device)
 /* Kernels. */
 
 static const td_kernel *kernels[KERNELS];
+static uint32_t param_bytes[KERNELS]; /* of each */
 static td_cubin_entry entries[KERNELS + 1] = {{.entry = "stamp", .registers = 16}};
 static uint32_t kernel_count;
 
@@ -133,6 +134,7 @@ void fake_nvx_learn(void)
                         at++;
                     if (at < kernel_count)
                         continue;
+                    param_bytes[kernel_count] = plan.records[i].param_bytes;
                     kernels[kernel_count++] = plan.records[i].kernel;
                     entries[kernel_count] = (td_cubin_entry){.entry = plan.records[i].kernel->entry,
                                                              .registers = plan.records[i].block[0] > 128 ? 64 : 168};
@@ -529,7 +531,7 @@ static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer comm
                      .grid = {info->gridDimX, info->gridDimY, info->gridDimZ}};
         if (it->kernel && !strncmp(it->kernel->name, "attn_", 5))
             fake_nvx_state.attention = it->kernel->name;
-        memcpy(it->params, info->pParams[0], index ? TD_PARAM_BYTES : sizeof(td_params_stamp));
+        memcpy(it->params, info->pParams[0], index ? param_bytes[index - 1] : sizeof(td_params_stamp));
     }
     pthread_mutex_unlock(&lock);
     if (fake_nvx_state.real && !lost)

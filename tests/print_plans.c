@@ -167,9 +167,10 @@ static void print_record(places *known, const td_record *r)
 static void print_plan(const char *name, const tandem_attention *op, const td_target *target)
 {
     static td_plan plan;
+    td_attention_layout layout; /* so that no two places have the same bytes */
     places known = {.count = 0};
     char why[400] = "";
-    const tandem_status status = td_plan_attention(op, target, &plan, NULL, why, sizeof why);
+    const tandem_status status = td_plan_attention(op, target, &plan, &layout, why, sizeof why);
     if (status != TANDEM_OK) {
         printf("  %s: status %d: %s\n", name, (int)status, why);
         return;

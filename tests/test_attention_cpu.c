@@ -342,14 +342,12 @@ static void check_plan(const td_plan *plan, const tandem_attention *op)
         td_view_extent_bytes(&op->v, op->batch, op->kv_heads, op->kv_len, op->head_dim),
         td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim),
         td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1)};
-    assert_in(plan->record_count, strstr(plan->records[0].kernel->name, "f16_wgmma") ? 1 : 3, TD_PLAN_RECORDS);
+    assert_in(plan->record_count, strstr(plan->records[0].kernel->name, "f16_wgmma") ? 1 : 3, 24);
     assert_int_equal(plan->scratch_bytes % 256, 0);
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
         assert_in(record->param_bytes, 8, TD_PARAM_BYTES);
-        assert_in(record->reloc_count, 1, TD_MAX_RELOCS);
-        assert_true(record->read_count >= 1 && record->read_count <= TD_MAX_RANGES);
-        assert_true(record->write_count >= 1 && record->write_count <= TD_MAX_RANGES);
+        assert_true(record->reloc_count >= 1 && record->read_count >= 1 && record->write_count >= 1);
         assert_true(record->grid[0] >= 1 && record->grid[0] <= 0x7fffffff);
         assert_non_null(record->kernel->cpu);
         /* the first pointer leads to the cancel word, every other to the begin of exactly one range that the record
@@ -414,7 +412,7 @@ static void test_plans(void **state)
             for (uint32_t precision = 0; precision < 4; precision++)
                 for (uint32_t granularity = 0; granularity < 7; granularity++) {
                     tandem_attention op = good_op();
-                    td_plan plan;
+                    TU_PLAN(plan);
                     td_attention_layout layout;
                     char why[256] = "";
                     op.head_dim = granularity % 2 ? 64 : 32;
@@ -495,7 +493,7 @@ static void test_plans(void **state)
 
     /* AUTO changes at 256 keys */
     tandem_attention op = good_op();
-    td_plan plan;
+    TU_PLAN(plan);
     op.kv_len = 255;
     assert_int_equal(td_plan_attention(&op, &cpu, &plan, NULL, NULL, 0), TANDEM_OK);
     assert_int_equal(plan.precision, TANDEM_PRECISION_F16);
@@ -1737,10 +1735,9 @@ static int bench(void)
                 printf("225 x 256 x 1024 x 32 %-4s %-3s %-12s wall %6.1f ms, cpu %6.1f ms:", types[dtype],
                        precisions[precision], isas[isa], wall, user);
                 for (uint32_t i = 0; i < it.plan.record_count; i++) {
-                    static td_plan one;
+                    TU_PLAN(one);
                     double least = INFINITY;
-                    one.record_count = 1;
-                    one.records[0] = it.plan.records[i];
+                    assert_non_null(td_plan_append(&one, &it.plan.records[i]));
                     for (int run = 0; run < (isa ? 5 : 2); run++) {
                         const double begin = milliseconds(CLOCK_PROCESS_CPUTIME_ID);
                         td_exec_cpu_run(&one, views, (uintptr_t)it.scratch, 1, NULL);
@@ -1758,6 +1755,7 @@ static int bench(void)
 /* ---- plans that commit ---- */
 
 /* Runs a case's plan on poisoned output, with the job's words. */
+/* On scratch of as many bytes as the plan asks for, where places that are never in use at once have the same ones. */
 static tandem_status run_committing(tu_case *it, const td_target *target, td_control *control)
 {
     char why[256] = "";
@@ -1808,6 +1806,10 @@ static void test_commit(void **state)
         memcpy(o, it.o.data, it.o.bytes);
         if (it.lse.data)
             memcpy(lse, it.lse.data, it.lse.bytes);
+
+        /* The same bytes where places in scratch share theirs. */
+        assert_int_equal(run_committing(&it, &target, NULL), TANDEM_OK);
+        assert_memory_equal(o, it.o.data, it.o.bytes);
 
         /* The same bytes, with and without the words; nothing else is written. */
         target.commit = true;

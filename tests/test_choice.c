@@ -567,7 +567,7 @@ static void test_text(void **state)
 
 static uint32_t planned(const tandem_attention *op, const td_target *target)
 {
-    td_plan plan;
+    td_plan plan __attribute__((cleanup(td_plan_free))) = {0};
     char why[200] = "";
 
     if (td_plan_attention(op, target, &plan, NULL, why, sizeof why) != TANDEM_OK)
@@ -677,7 +677,7 @@ static void test_tiles(void **state)
             target.twin = true;
             for (op.precision = TANDEM_PRECISION_F16; op.precision <= TANDEM_PRECISION_8B; op.precision++) {
                 const td_tiles t = td_attention_tiles(&op, &target, op.precision);
-                td_plan plan;
+                td_plan plan __attribute__((cleanup(td_plan_free))) = {0};
                 char why[200] = "";
 
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK)

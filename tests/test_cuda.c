@@ -293,7 +293,7 @@ static void test_head_dims(void **state)
 
 static bool is_direct(td_target target, const tu_shape *shape, spoil_fn spoil)
 {
-    td_plan plan;
+    TU_PLAN(plan);
     tu_case it;
     char why[200];
 
@@ -1565,7 +1565,6 @@ static void test_refusals(void **state)
     static const td_kernel stranger = {.name = "stranger", .entry = "no_such_kernel"}, cpu_only = {.name = "cpu_only"},
                            known = {.name = "mean_final", .entry = "mean_final"};
     static td_plan plan;
-    const td_record record = {.kernel = &stranger, .grid = {1, 1, 1}, .block = {1, 1, 1}, .param_bytes = 16};
     const uint64_t views[TD_VIEW_COUNT] = {0};
     const td_stream_submit submit = {.plan = &plan, .views = views, .label = "refused"};
     uint64_t sequence = 77, completed = td_stream_completed(stream);
@@ -1574,8 +1573,11 @@ static void test_refusals(void **state)
     char why[256] = "";
 
     (void)state;
-    plan.record_count = 1;
-    plan.records[0] = record;
+    td_record *record = td_plan_add_record(&plan, 16);
+    assert_non_null(record);
+    record->kernel = &stranger;
+    for (int i = 0; i < 3; i++)
+        record->grid[i] = record->block[i] = 1;
     assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why),
                      TANDEM_ERROR_UNSUPPORTED);
     assert_non_null(strstr(why, "no_such_kernel"));
@@ -2381,9 +2383,9 @@ static void bench_case(const char *name, const tandem_attention *op)
         const uint32_t repeats = all ? 1 : 8;
         double best_ms = 1e9;
 
-        one.record_count = all ? plan.record_count : repeats;
-        for (uint32_t r = 0; r < one.record_count; r++)
-            one.records[r] = plan.records[all ? r : i];
+        td_plan_reset(&one);
+        for (uint32_t r = 0; r < (all ? plan.record_count : repeats); r++)
+            assert_non_null(td_plan_append(&one, &plan.records[all ? r : i]));
         td_plan_barriers(&one);
         const td_stream_submit submit = {.plan = &one, .views = views, .scratch = scratch.address, .label = name};
         for (int round = 0; round < 5; round++) {
@@ -2505,9 +2507,9 @@ static void test_bench_enqueue(void **state)
     tu_case_init(&it, &shape);
     must(td_plan_attention(&it.op, &target, &plan, NULL, why, sizeof why), why);
     tu_case_free(&it);
-    for (uint32_t i = plan.record_count; i < RECORDS; i++)
-        plan.records[i] = plan.records[i % plan.record_count];
-    plan.record_count = RECORDS;
+    const uint32_t own_records = plan.record_count;
+    while (plan.record_count < RECORDS)
+        assert_non_null(td_plan_append(&plan, &plan.records[plan.record_count % own_records]));
     for (int i = 0; i < TD_VIEW_COUNT; i++) {
         must(td_cu_mem_alloc(device, 1 << 16, &mems[i], why, sizeof why), why);
         views[i] = mems[i].address;

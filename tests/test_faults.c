@@ -543,6 +543,8 @@ static bool may_be_done_without_here(const frame *f, const fault_plan *plan, con
         return steps[f->at].take == compute;
     if (plan->kinds & FAULT_LIBC && (!strcmp(call, "dlopen") || !strcmp(call, "calloc")))
         return true; /* the lists of extensions; CUDA where the CPU will do */
+    if (plan->kinds & FAULT_LIBC && !strcmp(call, "aligned_alloc")) /* of a graph: each kernel is a launch of its own */
+        return f->info.backend == TANDEM_BACKEND_CUDA;
     if ((!strcmp(call, "vkSignalSemaphore") || !strcmp(call, "vkGetSemaphoreCounterValue")) &&
         steps[f->at].take == drop_ours) /* for whoever may wait for a point that no job signals: nobody does here */
         return true;

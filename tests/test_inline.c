@@ -426,28 +426,26 @@ static td_plan *hand_made(uint32_t records)
     td_plan *plan = calloc(1, sizeof *plan);
 
     assert_non_null(plan);
-    plan->record_count = records;
-    for (uint32_t i = 0; i < records; i++)
-        plan->records[i] = (td_record){.kernel = &kernel,
-                                       .grid = {1, 1, 1},
-                                       .block = {TD_BLOCK_THREADS, 1, 1},
-                                       .registers = 32,
-                                       .param_bytes = sizeof(td_params_mean_final)};
+    for (uint32_t i = 0; i < records; i++) {
+        td_record *r = td_plan_add_record(plan, sizeof(td_params_mean_final));
+
+        assert_non_null(r);
+        r->kernel = &kernel;
+        r->grid[0] = r->grid[1] = r->grid[2] = r->block[1] = r->block[2] = 1;
+        r->block[0] = TD_BLOCK_THREADS;
+        r->registers = 32;
+    }
     return plan;
 }
 
 static void reads(td_plan *plan, uint32_t record, uint32_t base, uint32_t view, uint64_t begin, uint64_t end)
 {
-    td_record *r = &plan->records[record];
-
-    r->reads[r->read_count++] = (td_range){base, view, begin, end};
+    assert_non_null(td_plan_add_read(plan, &plan->records[record], (td_range){base, view, begin, end}));
 }
 
 static void writes(td_plan *plan, uint32_t record, uint32_t base, uint32_t view, uint64_t begin, uint64_t end)
 {
-    td_record *r = &plan->records[record];
-
-    r->writes[r->write_count++] = (td_range){base, view, begin, end};
+    assert_non_null(td_plan_add_write(plan, &plan->records[record], (td_range){base, view, begin, end}));
 }
 
 /* Records it, without ever submitting; returns the barriers between records, data_barriers those that carry data. */
@@ -469,6 +467,7 @@ static unsigned count_barriers(td_plan *plan, unsigned *data)
     *data = F.data_barriers - 2;
     assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
     gpu.FreeCommandBuffers(gpu.device, gpu.pool, 1, &commands);
+    td_plan_free(plan);
     free(plan);
     return count;
 }
@@ -488,6 +487,7 @@ static void test_barriers(void **state)
 
     (void)state;
     BARRIERS(hand_made(0), 0, 0);
+    BARRIERS(hand_made(400), 0, 0); /* as many as a plan has */
     /* independent: they read the same, write side by side, into different views and bases */
     plan = hand_made(4);
     for (uint32_t i = 0; i < 4; i++)
@@ -588,6 +588,7 @@ static void refused(td_plan *plan, const char *limit)
     assert_false(signalled);
     assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
     gpu.FreeCommandBuffers(gpu.device, gpu.pool, 1, &commands);
+    td_plan_free(plan);
     free(plan);
 }
 
@@ -623,14 +624,14 @@ static void test_refusals(void **state)
     REFUSED(r->block[1] = 0, "0 threads");
     REFUSED(r->flags = TD_RECORD_CLUSTER, "clusters");
     REFUSED(r->flags = TD_RECORD_TENSOR_MAPS, "tensor maps");
-    REFUSED(r->reloc_count = 1; r->relocs[0].kind = TD_RELOC_TENSOR_MAP, "tensor maps");
+    REFUSED(assert_non_null(td_plan_add_reloc(plan_, r, (td_reloc){.kind = TD_RELOC_TENSOR_MAP})), "tensor maps");
     REFUSED(r->local_bytes = 13000, "13000 bytes of local memory");
     REFUSED(r->grid[0] = 0, "grid of 0 in x");
     REFUSED(r->grid[0] = 0x80000000u, "grid of 2147483648 in x");
     REFUSED(r->grid[1] = 65536, "grid of 65536 in y");
     REFUSED(r->grid[2] = 65536, "grid of 65536 in z");
     REFUSED(r->param_bytes = 0, "0 bytes of parameters");
-    REFUSED(r->param_bytes = TD_PARAM_BYTES + 1, "385 bytes of parameters");
+    REFUSED(r->param_bytes = TD_PARAM_BYTES + 1, "4097 bytes of parameters");
     REFUSED(r->kernel = &unknown, "no_such_kernel");
     REFUSED(r->kernel = &host_only, "of_the_cpu_alone");
     REFUSED(r->shared_bytes = 47 * 1024 + 1, "in a command buffer there are 48128");
@@ -652,6 +653,7 @@ static void test_refusals(void **state)
         else
             r->flags = TD_RECORD_PDL;
         must(td_inline_check(stream, plan, why, sizeof why));
+        td_plan_free(plan);
         free(plan);
     }
     /* and the device lives */
@@ -873,9 +875,10 @@ static void test_kept_commands(void **state)
     const tu_shape shape = {.q_len = 100, .kv_len = 200, .head_dim = 64, .precision = TANDEM_PRECISION_8B};
     td_target target = td_target_for_sm(sm);
     td_inline_desc desc = desc_here();
-    td_plan *commits = malloc(sizeof *commits);
+    td_plan *commits = calloc(1, sizeof *commits);
     meddler m = {0};
     vk_case on[2];
+    td_attention_layout layout;
     tu_case it[2];
 
     (void)state;
@@ -893,9 +896,9 @@ static void test_kept_commands(void **state)
         expected(&it[i], &it[i].o, &it[i].lse);
     }
     target.commit = true;
-    must(td_plan_attention(&it[0].op, &target, commits, NULL, why, sizeof why));
+    must(td_plan_attention(&it[0].op, &target, commits, &layout, why, sizeof why)); /* as the others, with room for its codes */
     for (int i = 0; i < 2; i++) { /* scratch for either plan */
-        const td_plan plain = it[i].plan;
+        const td_plan plain = it[i].plan; /* which has its memory meanwhile */
 
         it[i].plan = *commits;
         vk_case_make(&on[i], &it[i]);
@@ -922,10 +925,10 @@ static void test_kept_commands(void **state)
     assert_int_equal(F.begins, 0);
     /* what differs is recorded, in place of what was not used for longest */
     for (uint32_t blocks = 2; blocks < 5; blocks++) {
-        td_plan *other = malloc(sizeof *other);
+        td_plan *other = calloc(1, sizeof *other);
 
         assert_non_null(other);
-        *other = *commits;
+        assert_true(td_plan_copy(other, commits));
         other->records[other->record_count - 1].grid[0] = blocks; /* nothing is committed by them */
         F.begins = 0;
         m.gives_up = true;
@@ -935,6 +938,7 @@ static void test_kept_commands(void **state)
         m.gives_up = false;
         assert_int_equal(F.begins, 1);
         run_meddled(&m, &on[0], &it[0], commits, TD_VERDICT_COMMITTED);
+        td_plan_free(other);
         free(other);
     }
     assert_int_equal(F.allocations, 0);
@@ -943,6 +947,7 @@ static void test_kept_commands(void **state)
         vk_case_free(&on[i]);
         tu_case_free(&it[i]);
     }
+    td_plan_free(commits);
     free(commits);
 }
 
@@ -2471,7 +2476,8 @@ static void bench_shape(const char *name, uint32_t batch, uint32_t heads, uint32
     const uint64_t q_bytes = (uint64_t)batch * heads * q_len * dim * 2, k_bytes = (uint64_t)batch * heads * kv_len * dim * 2;
     static td_plan plan;
     static const td_plan nothing;
-    double prefix[TD_PLAN_RECORDS + 1];
+    enum { MOST_RECORDS = 24 };
+    double prefix[MOST_RECORDS + 1];
     double record_us[TIMES], enqueue_us[TIMES], job_us[TIMES], in_us[TIMES], out_us[TIMES], empty_us[TIMES], cuda_us[TIMES];
     td_vk_mem mems[4], scratch = {0};
     uint64_t views[TD_VIEW_COUNT] = {0};
@@ -2481,6 +2487,7 @@ static void bench_shape(const char *name, uint32_t batch, uint32_t heads, uint32
 
     must(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why));
     must(td_inline_check(stream, &plan, why, sizeof why));
+    assert_true(plan.record_count <= MOST_RECORDS);
     for (int i = 0; i < 4; i++) {
         mems[i] = device_mem(i % 3 ? k_bytes : q_bytes);
         views[i] = mems[i].address;

@@ -214,7 +214,7 @@ static void check_commit(em_module *on, const tu_case *it, const td_target *targ
     uint32_t verdict[64] = {0};
     tandem_operands op = {.attention = it->op}, commit;
     char why[256] = "";
-    td_plan plan;
+    TU_PLAN(plan);
 
     assert_true(o && lse);
     assert_true(td_commit_make(&td_operation_attention, 1, &op, &commit) >= it->o.bytes + it->lse.bytes);

@@ -155,6 +155,7 @@ static void test_inline_forms(void **state)
             } else {
                 assert_non_null(strstr(why, strncmp(td_linear_form(form), "wgmma", 5) ? "skinny is for" : "tensor maps"));
             }
+            td_plan_free(plan);
             free(plan);
             tl_free(&it);
         }

@@ -200,8 +200,8 @@ typedef struct td_job {
     uint64_t views[TD_MAX_VIEWS];
     td_extent extents[TD_MAX_VIEWS];
     td_remote_job remote;
-    td_scratch scratch; /* stays with the slot */
-    td_plan plan;
+    td_scratch scratch;  /* this and what follows stay with the slot */
+    const td_plan *plan; /* the job's use of it; until the slot's next job */
 } td_job;
 
 /* A descriptor of tandem_point_fd(), a duplicate of the caller's: a timerfd that is set when the point is reached. */

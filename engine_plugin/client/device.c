@@ -309,7 +309,7 @@ void td_device_tune(tandem_session *s)
 
     s->tuning = s->remote ? TANDEM_TUNING_DAEMON : TANDEM_TUNING_RULE;
     s->target.choice = NULL;
-    memset(s->plans, 0, sizeof *s->plans); /* a table may be another one at the same place */
+    td_plan_cache_clear(s->plans); /* a table may be another one at the same place */
     if (no_table)
         snprintf(reason, sizeof reason, "%s", no_table);
     else if (s->given && td_choice_fits(s->given, s->target.sm, s->device_name, reason, sizeof reason))

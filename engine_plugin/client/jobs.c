@@ -197,7 +197,6 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
     const td_operation *operation = job->operation;
     td_target target = s->target;
     box boxes[TD_MAX_VIEWS];
-    const td_plan *plan;
     tandem_status status = operation->check(op, why, TD_WHY_BYTES);
 
     for (uint32_t i = 0; i < operation->layout.view_count && status == TANDEM_OK; i++)
@@ -213,10 +212,7 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
         target.position = s->position;
     }
     const tandem_operands placed = td_operands_at(operation, op, job->views);
-    status = td_plan_cached(s->plans, operation, &placed, &target, &plan, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK)
-        td_plan_copy(&job->plan, plan);
-    return status;
+    return td_plan_cached(s->plans, operation, &placed, &target, &job->plan, why, TD_WHY_BYTES);
 }
 
 static tandem_status bind_points_locked(tandem_session *s, td_job *job, const tandem_job *desc, char *why)
@@ -291,7 +287,6 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     const uint64_t now = td_now_ns();
     char names[TD_WHY_BYTES];
     tandem_status status;
-    td_scratch scratch;
     td_job *job;
 
     *out = NULL;
@@ -308,9 +303,8 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     status = find_slot_locked(s, &job, why);
     if (status != TANDEM_OK)
         return status;
-    scratch = job->scratch;
-    memset(job, 0, offsetof(td_job, plan));
-    job->scratch = scratch;
+    memset(job, 0, offsetof(td_job, scratch));
+    td_plan_drop(&job->plan);
     job->operation = operation;
     job->submit_ns = now;
     job->has_deadline = desc->deadline_ns != 0;
@@ -322,7 +316,7 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     if (status == TANDEM_OK && s->remote)
         job->remote.op = desc->op;
     else if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job, job->plan.scratch_bytes, why);
+        status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
     for (uint32_t i = 0; i < TD_MAX_VIEWS && s->misplaces; i++)
         job->views[i] = (uint64_t)16 << i;
     s->misplaces = false;
@@ -337,7 +331,7 @@ tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
     s->submitted++;
     *td_job_report_locked(s, job) = (tandem_job_report){.struct_bytes = sizeof(tandem_job_report),
                                                         .state = TANDEM_JOB_PENDING,
-                                                        .precision = job->plan.precision,
+                                                        .precision = job->plan->precision,
                                                         .submit_ns = job->submit_ns};
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         if (job->mems[i])

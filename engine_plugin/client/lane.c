@@ -28,7 +28,7 @@ uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, con
     const td_operation_layout *layout = &operation->layout;
     uint32_t precision = td_operation_precision(operation, op);
     uint64_t addresses[TD_MAX_VIEWS] = {0};
-    const td_plan *plan;
+    const td_plan *plan = NULL;
     char why[TD_WHY_BYTES];
 
     if (precision != TANDEM_PRECISION_AUTO || !operation->precision)
@@ -44,6 +44,7 @@ uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, con
     /* which goes by few shapes; where there is no plan the job says why */
     const tandem_status status = td_plan_cached(s->plans, operation, &placed, &s->target, &plan, why, sizeof why);
     precision = status == TANDEM_OK ? plan->precision : operation->precision(&placed, &s->target);
+    td_plan_drop(&plan);
     pthread_mutex_unlock(&s->lock);
     return precision;
 }

@@ -510,7 +510,7 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t
 
 static const char *label_of(const td_job *job)
 {
-    const uint32_t precision = job->plan.precision;
+    const uint32_t precision = job->plan->precision;
 
     return job->operation->labels[precision <= TANDEM_PRECISION_4B ? precision : TANDEM_PRECISION_AUTO];
 }
@@ -522,7 +522,7 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
                           signal = {job->signal ? &job->signal->cu : NULL,
                                     job->signal ? job->signal->semaphore : VK_NULL_HANDLE, job->signal_value};
     td_stream_submit submit = {
-        .plan = &job->plan,
+        .plan = job->plan,
         .views = job->views,
         .scratch = job->scratch.address,
         .slot = (uint32_t)(job - s->jobs),
@@ -1000,7 +1000,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *
     job->words = &job->control;
     pthread_mutex_unlock(&s->lock);
     *begin_ns = td_now_ns();
-    status = td_exec_cpu_run_patiently(&job->plan, job->views, job->scratch.address, pool, &job->control, &patience);
+    status = td_exec_cpu_run_patiently(job->plan, job->views, job->scratch.address, pool, &job->control, &patience);
     *end_ns = td_now_ns();
     pthread_mutex_lock(&s->lock);
     s->held_ns += patience.held_ns;
@@ -1115,7 +1115,7 @@ static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
         job->told = true;
         if (job->begun && !job->at_work)
             snprintf(where, sizeof where, "on the GPU as submit %" PRIu64 ", %u of its %u records finished",
-                     job->stream_sequence, td_stream_progress(s->stream, job->stream_sequence), job->plan.record_count);
+                     job->stream_sequence, td_stream_progress(s->stream, job->stream_sequence), job->plan->record_count);
         else
             snprintf(where, sizeof where, "held on the host");
         td_fail(line, TD_WHY_BYTES, TANDEM_ERROR_LOST,

@@ -52,7 +52,7 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
         return status;
     job->scratch.recorded = true;
     status = td_inline_record(s->stream,
-                              &(td_stream_submit){.plan = &job->plan,
+                              &(td_stream_submit){.plan = job->plan,
                                                   .views = job->views,
                                                   .scratch = job->scratch.address,
                                                   .label = "tandem attention",

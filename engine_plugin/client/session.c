@@ -408,6 +408,10 @@ static void free_session(tandem_session *s)
     td_leaving_free(s);
     td_device_close(s);
     td_remote_close(s);
+    for (uint32_t i = 0; s->jobs && i < s->frames; i++)
+        td_plan_drop(&s->jobs[i].plan);
+    if (s->plans)
+        td_plan_cache_clear(s->plans);
     td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
     td_session_free(s, s->plans, sizeof *s->plans);
     td_session_free(s, s->given, sizeof *s->given);

@@ -23,7 +23,7 @@ uint64_t td_exec_address(const td_reloc *reloc, const uint64_t *views, uint64_t 
 void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out)
 {
     unsigned char *params = out;
-    memcpy(params, record->params, TD_PARAM_BYTES);
+    memcpy(params, record->params, record->param_bytes);
     for (uint32_t i = 0; i < record->reloc_count; i++) {
         const td_reloc *reloc = &record->relocs[i];
         const uint64_t address = td_exec_address(reloc, views, scratch, control);
@@ -60,7 +60,7 @@ typedef struct run {
     atomic_bool stopped;
     const td_record *record; /* the one at hand, */
     uint32_t records;        /* of so many so far */
-    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+    _Alignas(TD_PARAM_ALIGN) unsigned char params[TD_PARAM_BYTES];
     member *members;
 } run;
 

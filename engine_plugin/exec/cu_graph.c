@@ -22,14 +22,11 @@
 
 enum { MOST_REFUSALS = 3 };
 
-/* A kernel node as the graph has it. */
+/* A kernel node as the graph has it, beside its record. */
 typedef struct kernel_node {
     td_cu_graph_node node;
     td_cu_function function;
     bool overlaps; /* the end of the one before; it waits for that itself */
-    bool maps;     /* it has tensor maps */
-    uint32_t grid[3], block[3], cluster, shared_bytes, param_bytes; /* cluster: 0 or blocks of one */
-    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
 } kernel_node;
 
 typedef struct graph_slot {
@@ -37,9 +34,10 @@ typedef struct graph_slot {
     td_cu_graph_exec exec; /* NULL: to be made */
     td_cu_graph_node wait, signal;
     td_cu_external_semaphore waits_for, signals; /* or NULL */
-    uint32_t count;
-    kernel_node begin, kernels[TD_PLAN_RECORDS], end;
-    td_cuda_function *functions[TD_PLAN_RECORDS]; /* of the submit at hand */
+    td_plan bound; /* what the graph holds: records with the parameters that their kernels get */
+    kernel_node begin, *kernels, end; /* kernels: of each record, in that plan's memory */
+    td_cuda_function **functions;     /* of the submit at hand, */
+    uint32_t function_room;           /* so many at most */
 } graph_slot;
 
 /* A submit, with the addresses of its place. */
@@ -66,6 +64,15 @@ static void clear_slot(graph_stream *stream, graph_slot *slot)
     slot->graph = NULL;
 }
 
+static void free_slot(graph_slot *slot)
+{
+    if (slot) {
+        td_plan_free(&slot->bound);
+        free(slot->functions);
+    }
+    free(slot);
+}
+
 static void destroy(td_stream *base, bool drained)
 {
     graph_stream *stream = (graph_stream *)base;
@@ -80,7 +87,7 @@ static void destroy(td_stream *base, bool drained)
         td_cu_leave(stream->cuda.device);
     }
     for (int i = 0; i < TD_STREAM_PENDING; i++)
-        free(stream->slots[i]);
+        free_slot(stream->slots[i]);
     td_cuda_destroy(base, drained);
 }
 
@@ -94,21 +101,19 @@ static bool overlaps(const graph_stream *stream, const td_record *record, uint32
     return record->flags & TD_RECORD_PDL && at && stream->cuda.device->table.cuGraphAddDependencies_v2;
 }
 
-static bool has_shape(const graph_stream *stream, const graph_slot *slot, const td_stream_submit *submit)
+static bool has_shape(const graph_slot *slot, const td_stream_submit *submit)
 {
     const td_plan *plan = submit->plan;
 
-    if (!slot->exec || slot->count != plan->record_count || !slot->waits_for != !submit->wait ||
+    if (!slot->exec || slot->bound.record_count != plan->record_count || !slot->waits_for != !submit->wait ||
         !slot->signals != !submit->signal)
         return false;
-    for (uint32_t i = 0; i < slot->count; i++) {
-        const kernel_node *a = &slot->kernels[i];
-        const td_record *b = &plan->records[i];
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_record *a = &slot->bound.records[i], *b = &plan->records[i];
 
-        if (a->function != slot->functions[i]->kernel.handle || memcmp(a->grid, b->grid, sizeof a->grid) ||
-            memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes ||
-            a->cluster != cluster_of(b) || a->overlaps != overlaps(stream, b, i) ||
-            a->maps != !!(b->flags & TD_RECORD_TENSOR_MAPS) || a->param_bytes != b->param_bytes)
+        if (slot->kernels[i].function != slot->functions[i]->kernel.handle || memcmp(a->grid, b->grid, sizeof a->grid) ||
+            memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes || a->flags != b->flags ||
+            cluster_of(a) != cluster_of(b) || a->param_bytes != b->param_bytes)
             return false;
     }
     return true;
@@ -123,26 +128,27 @@ static tandem_status set_kernel(graph_stream *stream, graph_slot *slot, const bi
                                 size_t why_bytes)
 {
     const td_record *record = &b->submit->plan->records[at];
-    kernel_node *kernel = &slot->kernels[at];
+    td_record *bound = td_plan_append(&slot->bound, record);
 
-    kernel->function = slot->functions[at]->kernel.handle;
-    memcpy(kernel->grid, record->grid, sizeof kernel->grid);
-    memcpy(kernel->block, record->block, sizeof kernel->block);
-    kernel->cluster = cluster_of(record);
-    kernel->overlaps = overlaps(stream, record, at);
-    kernel->maps = record->flags & TD_RECORD_TENSOR_MAPS;
-    kernel->shared_bytes = record->shared_bytes;
-    kernel->param_bytes = record->param_bytes;
-    return bind(stream, b, at, kernel->params, why, why_bytes);
+    if (!bound)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a graph of %u kernels",
+                       (unsigned)b->submit->plan->record_count);
+    slot->kernels[at] = (kernel_node){.function = slot->functions[at]->kernel.handle, .overlaps = overlaps(stream, record, at)};
+    return bind(stream, b, at, bound->params, why, why_bytes);
 }
 
-static void set_stamp(const graph_stream *stream, kernel_node *kernel, uint32_t slot, bool end)
+static tandem_status set_kernels(graph_stream *stream, graph_slot *slot, const binding *b, char *why, size_t why_bytes)
 {
-    const td_params_stamp params = td_stream_stamp(&stream->cuda.base, TD_STREAM_NUMBERS + slot, end);
+    const uint32_t count = b->submit->plan->record_count;
+    tandem_status status = TANDEM_OK;
 
-    *kernel = (kernel_node){
-        .function = stream->cuda.stamp, .grid = {1, 1, 1}, .block = {1, 1, 1}, .param_bytes = sizeof params};
-    memcpy(kernel->params, &params, sizeof params);
+    td_plan_reset(&slot->bound);
+    slot->kernels = td_plan_memory(&slot->bound, count * sizeof *slot->kernels, _Alignof(kernel_node));
+    if (!slot->kernels)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a graph of %u kernels", (unsigned)count);
+    for (uint32_t i = 0; !status && i < count; i++)
+        status = set_kernel(stream, slot, b, i, why, why_bytes);
+    return status;
 }
 
 /* What a call of the driver needs to know of a kernel; it copies the parameters. */
@@ -152,27 +158,29 @@ typedef struct kernel_call {
     void *extra[5], *only;
 } kernel_call;
 
-static const td_cu_kernel_node *kernel_of(const kernel_node *of, kernel_call *call)
+static const td_cu_kernel_node *kernel_of(td_cu_function function, const td_record *of, kernel_call *call)
 {
+    const bool maps = of->flags & TD_RECORD_TENSOR_MAPS;
+
     call->param_bytes = of->param_bytes;
     call->extra[0] = TD_CU_LAUNCH_BUFFER;
-    call->extra[1] = (void *)(uintptr_t)of->params;
+    call->extra[1] = of->params;
     call->extra[2] = TD_CU_LAUNCH_BYTES;
     call->extra[3] = &call->param_bytes;
     call->extra[4] = TD_CU_LAUNCH_END;
     call->only = call->extra[1];
-    call->node = (td_cu_kernel_node){.function = of->function,
+    call->node = (td_cu_kernel_node){.function = function,
                                      .grid = {of->grid[0], of->grid[1], of->grid[2]},
                                      .block = {of->block[0], of->block[1], of->block[2]},
                                      .shared_bytes = of->shared_bytes,
-                                     .params = of->maps ? &call->only : NULL,
-                                     .extra = of->maps ? NULL : call->extra};
+                                     .params = maps ? &call->only : NULL,
+                                     .extra = maps ? NULL : call->extra};
     return &call->node;
 }
 
 /* Behind `last`, or first where that is NULL. */
-static tandem_status add_kernel(td_cu_device *device, graph_slot *slot, kernel_node *kernel, const td_cu_graph_node *last,
-                                char *why, size_t why_bytes)
+static tandem_status add_kernel(td_cu_device *device, graph_slot *slot, kernel_node *kernel, const td_record *record,
+                                const td_cu_graph_node *last, char *why, size_t why_bytes)
 {
     static const td_cu_graph_edge early = {.from_port = TD_CU_GRAPH_OVERLAPS, .type = TD_CU_GRAPH_OVERLAPS};
     const bool follows = last && !kernel->overlaps;
@@ -181,20 +189,31 @@ static tandem_status add_kernel(td_cu_device *device, graph_slot *slot, kernel_n
 
     status = td_cu_check(device,
                          TD_CU(device, cuGraphAddKernelNode, &kernel->node, slot->graph, follows ? last : NULL, follows,
-                               kernel_of(kernel, &call)),
+                               kernel_of(kernel->function, record, &call)),
                          why, why_bytes, "cuGraphAddKernelNode");
     if (!status && kernel->overlaps)
         status = td_cu_check(
             device, TD_CU(device, cuGraphAddDependencies_v2, slot->graph, last, &kernel->node, &early, 1), why, why_bytes,
             "cuGraphAddDependencies_v2");
-    if (!status && kernel->cluster) {
-        const td_cu_launch_value value = {.cluster = {kernel->cluster, 1, 1}};
+    if (!status && cluster_of(record)) {
+        const td_cu_launch_value value = {.cluster = {cluster_of(record), 1, 1}};
 
         status = td_cu_check(
             device, TD_CU(device, cuGraphKernelNodeSetAttribute, kernel->node, TD_CU_LAUNCH_CLUSTER, &value), why,
             why_bytes, "cuGraphKernelNodeSetAttribute");
     }
     return status;
+}
+
+static tandem_status add_stamp(graph_stream *stream, graph_slot *slot, kernel_node *kernel, uint32_t number, bool end,
+                               const td_cu_graph_node *last, char *why, size_t why_bytes)
+{
+    td_params_stamp params = td_stream_stamp(&stream->cuda.base, TD_STREAM_NUMBERS + number, end);
+    const td_record record = {
+        .grid = {1, 1, 1}, .block = {1, 1, 1}, .param_bytes = sizeof params, .params = (unsigned char *)&params};
+
+    *kernel = (kernel_node){.function = stream->cuda.stamp};
+    return add_kernel(stream->cuda.device, slot, kernel, &record, last, why, why_bytes);
 }
 
 static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const binding *b, char *why, size_t why_bytes)
@@ -204,16 +223,12 @@ static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const bi
     const td_cu_semaphore_value signals = {.value = submit->signal ? submit->signal->value : 0};
     td_cu_device *device = stream->cuda.device;
     const td_cu_graph_node *last = NULL;
-    tandem_status status = TANDEM_OK;
+    tandem_status status;
 
     clear_slot(stream, slot);
     slot->waits_for = submit->wait ? submit->wait->cu->external : NULL;
     slot->signals = submit->signal ? submit->signal->cu->external : NULL;
-    slot->count = submit->plan->record_count;
-    set_stamp(stream, &slot->begin, submit->slot, false);
-    for (uint32_t i = 0; !status && i < slot->count; i++)
-        status = set_kernel(stream, slot, b, i, why, why_bytes);
-    set_stamp(stream, &slot->end, submit->slot, true);
+    status = set_kernels(stream, slot, b, why, why_bytes);
     if (!status)
         status = td_cu_check(device, TD_CU(device, cuGraphCreate, &slot->graph, 0), why, why_bytes, "cuGraphCreate");
     if (!status && slot->waits_for) {
@@ -225,14 +240,14 @@ static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const bi
         last = &slot->wait;
     }
     if (!status)
-        status = add_kernel(device, slot, &slot->begin, last, why, why_bytes);
+        status = add_stamp(stream, slot, &slot->begin, submit->slot, false, last, why, why_bytes);
     last = &slot->begin.node;
-    for (uint32_t i = 0; !status && i < slot->count; i++) {
-        status = add_kernel(device, slot, &slot->kernels[i], last, why, why_bytes);
+    for (uint32_t i = 0; !status && i < slot->bound.record_count; i++) {
+        status = add_kernel(device, slot, &slot->kernels[i], &slot->bound.records[i], last, why, why_bytes);
         last = &slot->kernels[i].node;
     }
     if (!status)
-        status = add_kernel(device, slot, &slot->end, last, why, why_bytes);
+        status = add_stamp(stream, slot, &slot->end, submit->slot, true, last, why, why_bytes);
     if (!status && slot->signals) {
         const td_cu_semaphore_node node = {&slot->signals, &signals, 1};
 
@@ -247,7 +262,7 @@ static tandem_status make_graph(graph_stream *stream, graph_slot *slot, const bi
     if (status)
         clear_slot(stream, slot);
     else
-        td_logf(&stream->cuda.base.log, TD_LOG_DEBUG, "a graph of %u kernels for slot %u", (unsigned)slot->count + 2,
+        td_logf(&stream->cuda.base.log, TD_LOG_DEBUG, "a graph of %u kernels for slot %u", (unsigned)slot->bound.record_count + 2,
                 (unsigned)submit->slot);
     return status;
 }
@@ -267,17 +282,19 @@ static tandem_status update_graph(graph_stream *stream, graph_slot *slot, const 
             device, TD_CU(device, cuGraphExecExternalSemaphoresWaitNodeSetParams, slot->exec, slot->wait, &node), why,
             why_bytes, "cuGraphExecExternalSemaphoresWaitNodeSetParams");
     }
-    for (uint32_t i = 0; !status && i < slot->count; i++) {
-        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
-        kernel_node *kernel = &slot->kernels[i];
+    for (uint32_t i = 0; !status && i < slot->bound.record_count; i++) {
+        _Alignas(TD_PARAM_ALIGN) unsigned char params[TD_PARAM_BYTES];
+        const kernel_node *kernel = &slot->kernels[i];
+        const td_record *bound = &slot->bound.records[i];
         kernel_call call;
 
         status = bind(stream, b, i, params, why, why_bytes);
-        if (status || !memcmp(kernel->params, params, kernel->param_bytes))
+        if (status || !memcmp(bound->params, params, bound->param_bytes))
             continue;
-        memcpy(kernel->params, params, sizeof params);
+        memcpy(bound->params, params, bound->param_bytes);
         status = td_cu_check(
-            device, TD_CU(device, cuGraphExecKernelNodeSetParams, slot->exec, kernel->node, kernel_of(kernel, &call)),
+            device, TD_CU(device, cuGraphExecKernelNodeSetParams, slot->exec, kernel->node,
+                          kernel_of(kernel->function, bound, &call)),
             why, why_bytes, "cuGraphExecKernelNodeSetParams");
     }
     if (!status && submit->signal) {
@@ -300,7 +317,7 @@ static tandem_status launch_graph(graph_stream *stream, graph_slot *slot, const 
     td_cu_device *device = stream->cuda.device;
     tandem_status status;
 
-    status = (has_shape(stream, slot, b->submit) ? update_graph : make_graph)(stream, slot, b, why, why_bytes);
+    status = (has_shape(slot, b->submit) ? update_graph : make_graph)(stream, slot, b, why, why_bytes);
     if (status)
         return status;
     status = td_cu_check(device, TD_CU(device, cuGraphLaunch, slot->exec, stream->cuda.stream), why, why_bytes,
@@ -316,10 +333,9 @@ static tandem_status prepare(graph_stream *stream, graph_slot *slot, uint64_t se
 {
     const uint32_t place = TD_STREAM_NUMBERS + b->submit->slot;
     const td_plan *plan = b->submit->plan;
-    tandem_status status = TANDEM_OK;
+    tandem_status status =
+        td_cuda_functions_of(&stream->cuda, plan, &slot->functions, &slot->function_room, why, why_bytes);
 
-    for (uint32_t i = 0; !status && i < plan->record_count; i++)
-        status = td_cuda_function_of(&stream->cuda, &plan->records[i], &slot->functions[i], why, why_bytes);
     if (!status)
         status = td_cuda_take_word(&stream->cuda, place, sequence, &b->cancel, why, why_bytes);
     b->control = td_stream_control_address(&stream->cuda.base, place);

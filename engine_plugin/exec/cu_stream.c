@@ -210,8 +210,8 @@ static bool has_clusters(const td_cu_device *device)
     return device->info.sm >= 90 && device->table.cuLaunchKernelEx;
 }
 
-tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
-                                  size_t why_bytes)
+static tandem_status function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
+                                 size_t why_bytes)
 {
     const char *entry = record->kernel->entry;
     td_cu_device *device = stream->device;
@@ -253,6 +253,26 @@ tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *recor
     status = td_cu_modules_widen(device, stream->modules, (uint32_t)(f - stream->functions), record->shared_bytes, why,
                                  why_bytes);
     f->kernel = td_cu_modules_kernel(stream->modules, (uint32_t)(f - stream->functions));
+    return status;
+}
+
+tandem_status td_cuda_functions_of(td_cuda_stream *stream, const td_plan *plan, td_cuda_function ***list, uint32_t *room,
+                                   char *why, size_t why_bytes)
+{
+    const uint32_t count = plan->record_count;
+    tandem_status status = TANDEM_OK;
+
+    if (count > *room) {
+        td_cuda_function **longer = calloc(count, sizeof *longer);
+
+        if (!longer)
+            return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a list of %u kernels", (unsigned)count);
+        free(*list);
+        *list = longer;
+        *room = count;
+    }
+    for (uint32_t i = 0; !status && i < count; i++)
+        status = function_of(stream, &plan->records[i], &(*list)[i], why, why_bytes);
     return status;
 }
 
@@ -443,6 +463,7 @@ static void free_stream(td_cuda_stream *stream)
 {
     td_cu_modules_abandon(&stream->modules);
     free(stream->functions);
+    free(stream->at_hand);
     free(stream);
 }
 
@@ -484,6 +505,7 @@ void td_cuda_destroy(td_stream *base, bool drained)
     td_cu_leave(device);
     td_cu_mem_free(device, &stream->words);
     td_cu_mem_free(device, &stream->ring);
+    free(stream->at_hand);
     free(stream);
 }
 
@@ -823,7 +845,7 @@ static tandem_status enqueue_work(td_cuda_stream *stream, const td_stream_submit
         status = wait_for_event(stream, stream->stream, done_of(stream, found->records_after_copies), why, why_bytes);
     for (uint32_t i = 0; !status && i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
-        _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+        _Alignas(TD_PARAM_ALIGN) unsigned char params[TD_PARAM_BYTES];
 
         status = td_cuda_bind(stream, record, submit, control, cancel, params, why, why_bytes);
         if (!status)
@@ -843,15 +865,13 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
 {
     const bool brings = submit->copy_in_count > 0, takes = submit->copy_out_count > 0;
     const uint32_t place = td_stream_place(&stream->base, sequence);
-    td_cuda_function *functions[TD_PLAN_RECORDS] = {NULL};
-    tandem_status status = TANDEM_OK;
+    tandem_status status =
+        td_cuda_functions_of(stream, submit->plan, &stream->at_hand, &stream->at_hand_room, why, why_bytes);
     td_cu_stream last;
     conflicts found = {0};
     td_cuda_trace trace;
     uint64_t cancel;
 
-    for (uint32_t i = 0; !status && i < submit->plan->record_count; i++)
-        status = td_cuda_function_of(stream, &submit->plan->records[i], &functions[i], why, why_bytes);
     if (!status)
         status = td_cuda_take_word(stream, place, sequence, &cancel, why, why_bytes);
     if (status)
@@ -871,7 +891,7 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
     if (status)
         return status;
 
-    status = enqueue_work(stream, submit, sequence, functions, &trace, &found, cancel, why, why_bytes);
+    status = enqueue_work(stream, submit, sequence, stream->at_hand, &trace, &found, cancel, why, why_bytes);
     if (!status && last == stream->out)
         status = wait_for_event(stream, last, stream->ran[sequence % TD_CUDA_TRACES], why, why_bytes);
     else if (!status && stream->last_out)

@@ -43,6 +43,8 @@ typedef struct td_cuda_stream {
     td_cuda_function *functions; /* of all its images, one image behind the other, as the modules have them */
     uint32_t function_count;
     td_cu_function stamp;
+    td_cuda_function **at_hand; /* of the records of a submit that is launched one by one */
+    uint32_t at_hand_room;
     td_cu_mem ring;
 
     td_cu_mem words; /* cancel words in the device's memory, by place */
@@ -79,10 +81,11 @@ tandem_status td_cuda_release(td_stream *stream, const td_cu_timeline *timeline,
 bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 void td_cuda_destroy(td_stream *stream, bool drained);
 
-/* The function of a record, ready for its shared memory; UNSUPPORTED, with the reason, if it cannot run here. *out is looked
- * at first: what it was last time, or NULL. */
-tandem_status td_cuda_function_of(td_cuda_stream *stream, const td_record *record, td_cuda_function **out, char *why,
-                                  size_t why_bytes);
+/* The functions of a plan's records, ready for their shared memory; UNSUPPORTED, with the reason, if one cannot run here. *list
+ * is looked at first: what it was last time. It has *room, both 0 at first, is made larger where that is too few, and the
+ * caller frees it. */
+tandem_status td_cuda_functions_of(td_cuda_stream *stream, const td_plan *plan, td_cuda_function ***list, uint32_t *room,
+                                   char *why, size_t why_bytes);
 /* td_exec_bind(), td_exec_bind_cancel(), and tensor maps. */
 tandem_status td_cuda_bind(td_cuda_stream *stream, const td_record *record, const td_stream_submit *submit, uint64_t control,
                            uint64_t cancel, void *params, char *why, size_t why_bytes);

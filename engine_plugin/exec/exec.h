@@ -20,7 +20,7 @@ td_target td_exec_target(const td_cu_info *gpu, bool on_stream);
 /* Where a relocation leads; 0 if its base is. */
 uint64_t td_exec_address(const td_reloc *reloc, const uint64_t *views, uint64_t scratch, uint64_t control);
 
-/* Copies a record's parameter block to `out` (TD_PARAM_BYTES, 16-byte aligned) with every pointer relocation
+/* Copies a record's parameter block to `out` (its param_bytes, aligned to TD_PARAM_ALIGN) with every pointer relocation
  * resolved, but for tensor maps: `views[i]` is the address of view i's first element, 0 if the job has none; `control` that of the job's
  * td_control, 0 if it has none. */
 void td_exec_bind(const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t control, void *out);
@@ -104,13 +104,13 @@ typedef struct td_stream_submit {
     uint32_t query; /* the first of the two */
 } td_stream_submit;
 
-/* Submits that may be pending at once. A launch blocks the caller once about 1024 commands are; a submit has at most
- * TD_PLAN_RECORDS + 4. */
-enum { TD_STREAM_PENDING = 32 };
+/* Submits that may be pending at once, and what they may have together beyond the last: records, and four commands of each
+ * submit's. A launch blocks the caller once about 1024 commands are pending. */
+enum { TD_STREAM_PENDING = 32, TD_STREAM_COMMANDS = 896, TD_SUBMIT_COMMANDS = 4 };
 
 /* Enqueues wait, records, signal; never blocks on the device, but where a plan is the first to need an image that was not
  * loaded with the stream: then CUDA waits up to a second for the stream to be idle, else BUSY. *sequence rises by one with
- * each submit that succeeds. BUSY with TD_STREAM_PENDING pending. Graphs: only a slot whose last submit is finished is used, and only without copies;
+ * each submit that succeeds. BUSY with TD_STREAM_PENDING pending, or more than TD_STREAM_COMMANDS. Graphs: only a slot whose last submit is finished is used, and only without copies;
  * else the kernels are launched one by one. Inline: BUSY while the slot's last submit is pending; commands are recorded
  * anew only where the slot has none with these kernels, parameters and addresses. On failure nothing was enqueued; only
  * DEVICE and LOST may leave a part of it on the stream, followed by the signal where `*signalled` says so, so that the

@@ -121,6 +121,21 @@ static void clear_place(td_stream *stream, uint32_t place)
         __atomic_store_n(&words[i], 0, __ATOMIC_RELAXED);
 }
 
+static uint32_t commands_of(uint32_t records)
+{
+    return records + TD_SUBMIT_COMMANDS;
+}
+
+/* Of submits behind the last that is known to be over; those that went as one graph are counted as if they had not. */
+static uint32_t commands_since(const td_stream *stream, uint64_t completed)
+{
+    uint32_t commands = 0;
+
+    for (uint64_t i = completed + 1; i <= stream->submitted; i++)
+        commands += commands_of(atomic_load_explicit(&stream->record_counts[i % TD_STREAM_NUMBERS], memory_order_relaxed));
+    return commands;
+}
+
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes)
 {
@@ -146,6 +161,10 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the last submit of slot %u is pending", (unsigned)slot);
     if (next - completed > TD_STREAM_PENDING)
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%d submits are pending on the stream", TD_STREAM_PENDING);
+    const uint32_t pending = by_slot ? 0 : commands_since(stream, completed);
+    if (pending && pending + commands_of(submit->plan->record_count) > TD_STREAM_COMMANDS)
+        return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "%u records are too many while %u commands are pending",
+                       (unsigned)submit->plan->record_count, (unsigned)pending);
     place = by_slot ? TD_STREAM_NUMBERS + slot : next % TD_STREAM_NUMBERS;
     atomic_store_explicit(&stream->places[next % TD_STREAM_NUMBERS], place, memory_order_relaxed);
     atomic_store_explicit(&stream->record_counts[next % TD_STREAM_NUMBERS], submit->plan->record_count,

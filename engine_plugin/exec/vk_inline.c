@@ -54,26 +54,20 @@ typedef struct function {
 } function;
 
 
-typedef struct launch {
-    VkCuFunctionNVX handle;
-    td_barrier before;
-    uint32_t grid[3], block[3], shared_bytes;
-    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
-} launch;
-
 /* What a command buffer holds between its stamps. */
 typedef struct recording {
     const char *label;
     VkQueryPool queries;
-    uint32_t query, count;
-    launch launches[TD_PLAN_RECORDS];
+    uint32_t query;
+    td_plan bound; /* its records have the parameters that their kernels get */
+    VkCuFunctionNVX *handles; /* of each record, in that plan's memory */
 } recording;
 
 /* A command buffer of a slot's. It is submitted again as it is while the slot's plans ask for what it holds. */
 typedef struct slot_commands {
     VkCommandPool pool;
     VkCommandBuffer buffer;
-    recording *holds;
+    recording holds;
     bool begun, whole; /* since its pool was reset; and ended, so that it may be submitted */
     uint64_t value;    /* of the timeline, once the buffer is free again */
 } slot_commands;
@@ -240,10 +234,11 @@ static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit
     wanted->label = submit->label;
     wanted->queries = submit->queries;
     wanted->query = submit->query;
-    wanted->count = plan->record_count;
+    td_plan_reset(&wanted->bound);
+    wanted->handles = td_plan_memory(&wanted->bound, plan->record_count * sizeof *wanted->handles, _Alignof(VkCuFunctionNVX));
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
-        launch *it = &wanted->launches[i];
+        td_record *it = NULL;
         function *found;
         tandem_status status = check_record(s, record, &found, why, why_bytes);
 
@@ -251,11 +246,11 @@ static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit
             status = load_image(s, found->image, why, why_bytes);
         if (status != TANDEM_OK)
             return status;
-        it->handle = found->handle;
-        it->before = record->barrier;
-        memcpy(it->grid, record->grid, sizeof it->grid);
-        memcpy(it->block, record->block, sizeof it->block);
-        it->shared_bytes = record->shared_bytes;
+        if (wanted->handles)
+            it = td_plan_append(&wanted->bound, record);
+        if (!it)
+            return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for commands of %u kernels", (unsigned)plan->record_count);
+        wanted->handles[i] = found->handle;
         td_exec_bind(record, submit->views, submit->scratch, control, it->params);
         td_exec_bind_cancel(record, cancel, it->params);
     }
@@ -264,14 +259,15 @@ static tandem_status set_wanted(inline_stream *s, const td_stream_submit *submit
 
 static bool is_same(const recording *a, const recording *b)
 {
-    if (a->label != b->label || a->queries != b->queries || a->query != b->query || a->count != b->count)
+    if (a->label != b->label || a->queries != b->queries || a->query != b->query ||
+        a->bound.record_count != b->bound.record_count)
         return false;
-    for (uint32_t i = 0; i < a->count; i++) {
-        const launch *x = &a->launches[i], *y = &b->launches[i];
+    for (uint32_t i = 0; i < a->bound.record_count; i++) {
+        const td_record *x = &a->bound.records[i], *y = &b->bound.records[i];
 
-        if (x->handle != y->handle || x->before != y->before || memcmp(x->grid, y->grid, sizeof x->grid) ||
+        if (a->handles[i] != b->handles[i] || x->barrier != y->barrier || x->param_bytes != y->param_bytes || memcmp(x->grid, y->grid, sizeof x->grid) ||
             memcmp(x->block, y->block, sizeof x->block) || x->shared_bytes != y->shared_bytes ||
-            memcmp(x->params, y->params, sizeof x->params))
+            memcmp(x->params, y->params, x->param_bytes))
             return false;
     }
     return true;
@@ -313,11 +309,11 @@ static void record_wanted(const inline_stream *s, VkCommandBuffer to, td_params_
     launch_stamp(s, to, &begin);
     if (it->queries)
         s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, it->queries, it->query);
-    for (uint32_t i = 0; i < it->count; i++) {
-        const launch *l = &it->launches[i];
+    for (uint32_t i = 0; i < it->bound.record_count; i++) {
+        const td_record *l = &it->bound.records[i];
 
-        barrier(s, to, l->before);
-        launch_kernel(s, to, l->handle, l->grid, l->block, l->shared_bytes, l->params);
+        barrier(s, to, (td_barrier)l->barrier);
+        launch_kernel(s, to, it->handles[i], l->grid, l->block, l->shared_bytes, l->params);
     }
     if (it->queries)
         s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, it->queries, it->query + 1);
@@ -440,10 +436,6 @@ static tandem_status make_commands(inline_stream *s, slot_commands *c, char *why
                                             .commandBufferCount = 1};
     VkResult result;
 
-    if (!c->holds)
-        c->holds = calloc(1, sizeof *c->holds);
-    if (!c->holds)
-        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no host memory for commands");
     if (!c->pool) {
         result = s->fn->CreateCommandPool(s->vk->device, &pool, NULL, &c->pool);
         if (result != VK_SUCCESS) {
@@ -468,7 +460,7 @@ static slot_commands *find_commands(inline_stream *s, slot_commands all[BUFFERS]
     for (uint32_t i = 0; i < BUFFERS; i++) {
         if (all[i].value > s->over)
             continue;
-        if (all[i].whole && is_same(all[i].holds, &s->wanted))
+        if (all[i].whole && is_same(&all[i].holds, &s->wanted))
             fits = &all[i];
         if (!*oldest || all[i].value < (*oldest)->value)
             *oldest = &all[i];
@@ -505,6 +497,7 @@ static tandem_status take_commands(inline_stream *s, uint32_t slot, slot_command
     return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the commands of slot %u are still in use", (unsigned)slot);
 }
 
+/* What is wanted, which is what *c holds then: s->wanted is not to be read any more. */
 static tandem_status record_commands(inline_stream *s, uint32_t place, slot_commands *c, char *why, size_t why_bytes)
 {
     const VkCommandBufferBeginInfo again = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
@@ -524,7 +517,10 @@ static tandem_status record_commands(inline_stream *s, uint32_t place, slot_comm
     result = s->fn->EndCommandBuffer(c->buffer);
     if (result != VK_SUCCESS)
         return vk_fail(s, result, "vkEndCommandBuffer", why, why_bytes);
-    memcpy(c->holds, &s->wanted, offsetof(recording, launches) + s->wanted.count * sizeof *s->wanted.launches);
+    const recording before = c->holds; /* its memory is for the next one that is wanted */
+
+    c->holds = s->wanted;
+    s->wanted = before;
     c->whole = true;
     return TANDEM_OK;
 }
@@ -593,7 +589,7 @@ static tandem_status enqueue(td_stream *stream, const td_stream_submit *submit, 
     status = set_wanted(s, submit, td_stream_control_address(stream, place), slot, why, why_bytes);
     if (status == TANDEM_OK)
         status = take_commands(s, slot, &c, why, why_bytes);
-    if (status == TANDEM_OK && !(c->whole && is_same(c->holds, &s->wanted)))
+    if (status == TANDEM_OK && !(c->whole && is_same(&c->holds, &s->wanted)))
         status = record_commands(s, place, c, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
@@ -689,8 +685,9 @@ static void free_all(inline_stream *s)
         for (uint32_t j = 0; j < BUFFERS; j++) {
             if (s->commands[i][j].pool)
                 s->fn->DestroyCommandPool(device, s->commands[i][j].pool, NULL);
-            free(s->commands[i][j].holds);
+            td_plan_free(&s->commands[i][j].holds.bound);
         }
+    td_plan_free(&s->wanted.bound);
     free_kernels(s);
     free_test(s);
     td_vk_timeline_destroy(s->vk, &s->timeline);
@@ -1044,6 +1041,7 @@ static void free_test(inline_stream *s)
         return;
     td_vk_mem_free(s->vk, &s->test->device_data);
     td_vk_mem_free(s->vk, &s->test->device_scratch);
+    td_plan_free(&s->test->plan);
     free(s->test->data);
     free(s->test->scratch);
     free(s->test);

@@ -409,14 +409,13 @@ static tandem_status end_plan(td_planning *p, char *why, size_t why_bytes)
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,
                                 td_attention_layout *layout, char *why, size_t why_bytes)
 {
-    td_planning p = {.op = op, .target = target, .at = {.plan = plan, .is_gpu = target->sm != 0}};
+    td_planning p = {.op = op, .target = target, .at = td_build_begin(plan, target)};
     uint32_t step_keys;
-    plan->scratch_bytes = 0;
-    plan->record_count = 0;
     tandem_status status = resolve(&p, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
     plan->precision = p.precision;
+    p.at.keeps_scratch = layout != NULL;
     use_views(&p);
 
     const td_kernel *direct =

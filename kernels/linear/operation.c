@@ -299,11 +299,8 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     const td_operation_layout *layout = &td_operation_linear.layout;
     const tandem_linear *l = &op->linear;
     tandem_linear whole = *l; /* a part is as the whole but for its rows, and where they are */
-    td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
+    td_builder at = td_build_begin(plan, target);
     uint32_t sm;
-    plan->scratch_bytes = 0;
-    plan->record_count = 0;
-    plan->precision = TANDEM_PRECISION_AUTO;
     if (target->whole)
         whole.rows = target->whole->linear.rows;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))

@@ -57,11 +57,8 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
     static const td_kernel kernel = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
     const td_operation_layout *layout = &td_operation_norm.layout;
     const tandem_norm *n = &op->norm;
-    td_builder at = {.plan = plan, .is_gpu = target->sm != 0};
+    td_builder at = td_build_begin(plan, target);
     uint32_t sm;
-    plan->scratch_bytes = 0;
-    plan->record_count = 0;
-    plan->precision = TANDEM_PRECISION_AUTO;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
     td_build_extents(&at, layout, op);
