@@ -14,7 +14,8 @@
  *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
  *   lane.c     a session of the daemon's worker, on what one client's Vulkan has exported
  *   wait.c     how threads sleep until a job's end
- *   remote.c   the same jobs, computed in tandemd: the connection, what is shared through it, and a job's way there
+ *   remote.c   the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
+ *   remote_jobs.c, remote_objects.c, remote_connection.c   a job's way there, what is shared, what is said
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
  * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is

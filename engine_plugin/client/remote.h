@@ -1,0 +1,94 @@
+/* The session's side of the connection to tandemd, as the files of it share it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *   remote.c             opens and ends it, and the thread that looks after it
+ *   remote_jobs.c        a job's way there and back, and the worker
+ *   remote_objects.c     mems, timelines and models there
+ *   remote_connection.c  what is said and heard: requests, answers, the greeting
+ *
+ * Each calls those below it in this list and none above it. What the rest of the client sees of them is in client.h.
+ */
+#ifndef TANDEM_CLIENT_REMOTE_H
+#define TANDEM_CLIENT_REMOTE_H
+
+#include "engine_plugin/client/client.h"
+#include "interop/wire/conn.h"
+#include "interop/wire/ring.h"
+
+#define TD_REMOTE_SLICE_NS 100000000u /* how long anything is slept on without looking whether to go on */
+enum { TD_REMOTE_ASKS = 8 };
+
+/* A request that waits for its answer. */
+typedef struct td_remote_ask {
+    uint32_t serial; /* 0: free */
+    bool answered;
+    tandem_status status; /* LOST: there will be no answer */
+    td_wire_message answer;
+} td_remote_ask;
+
+struct td_remote {
+    char path[TD_CONN_PATH_BYTES];
+    bool named; /* by the caller, who then trusts whoever listens there */
+    uint32_t backend;
+    int wake; /* eventfd: the thread has to look */
+    pthread_t thread;
+    bool has_thread, stopping;
+    bool up;
+    uint32_t share; /* td_wire_share */
+    char why_not[TD_WHY_BYTES]; /* not OPAQUE */
+    bool over; /* it was refused for good */
+    uint32_t in_area; /* threads that look at the ring without the lock */
+    uint32_t callers; /* that watch all jobs in the worker's place */
+    atomic_uint hurry; /* changes when the worker is to leave that to a caller */
+    bool left_out;    /* meanwhile the worker sleeps, or was not woken */
+    bool led;         /* a caller has ended the last job */
+    td_vigil values, results; /* for values that were announced, for ends of jobs */
+    uint32_t connection; /* how many there were */
+    td_conn conn;
+    td_wire_rules rules;
+    td_ring ring;
+    td_wire_identity identity;
+    td_point ends; /* signalled by the daemon and looked at by nobody: */
+    uint64_t ends_id; /* jobs that have points here signal it, which makes them frame jobs there */
+    td_remote_ask asks[TD_REMOTE_ASKS];
+    uint64_t heard_ns, pinged_ns; /* pinged: 0: no PING is without answer */
+    td_wire_info info;
+    uint64_t failed_ticket; /* whose text this is; RESET: up to which */
+    bool failed_all;
+    char failed_text[TD_WHY_BYTES];
+    char gone[TD_WHY_BYTES]; /* why it is not up */
+};
+
+/* A model that the daemon has loaded: its path, the first of its tensors that was asked for, and what it is there. */
+struct td_remote_model {
+    char path[TD_WIRE_PATH_BYTES], first[TD_WIRE_TENSOR_BYTES];
+    uint64_t id;
+    uint32_t connection;
+};
+
+/* remote_connection.c. poke: the thread has to look, also if it sleeps. gone: LOST, and why. */
+void td_remote_poke(const td_remote *r);
+tandem_status td_remote_gone(const td_remote *r, char *why);
+/* Sleeps until there is something to do, at most `ns`; called without the lock. */
+void td_remote_sleep(td_remote *r, bool writes, uint64_t ns);
+/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `area`, for
+ * whoever makes the connection: gets the descriptor of a WELCOME. */
+tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *area,
+                                   char *why);
+/* Connects, and shares nothing yet; called and left with the lock held. On failure nothing is left. */
+tandem_status td_remote_connect_locked(tandem_session *s, char *why);
+/* Nobody uses the connection any more when this returns. */
+void td_remote_disconnect_locked(tandem_session *s, const char *why);
+/* Takes what the daemon says until the connection is over; called and left with the lock held. */
+tandem_status td_remote_serve_locked(tandem_session *s, char *why);
+/* Whether the daemon owes an answer, or a job's report. */
+bool td_remote_owes_locked(const tandem_session *s);
+
+/* remote_objects.c. share: tells the daemon of one. LOST: the connection it was told through is gone. */
+tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why);
+tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why);
+/* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. */
+tandem_status td_remote_share_again_locked(tandem_session *s, char *why);
+
+#endif
