@@ -4,7 +4,8 @@
  *
  *   main.c     options, signals' set-up, the start          config.c   what the file may say
  *   nursery.c  starts and ends workers, opens files: what the broker may not do any more once it is confined
- *   broker.c   the main thread: what it listens to          queue.c    the second one: rings, points, who is next
+ *   broker.c   the main thread: what it listens to          queue.c    the second one: what it sleeps on, its turns
+ *   queue_jobs.c  a job's begin and end                     queue_schedule.c  who is next, and what comes back
  *   accept.c   who connects                                 clients.c  what each asks for
  *   errands.c  what the worker has, a new one for a dead one
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
@@ -546,7 +547,7 @@ void td_blame(td_broker *b, uint32_t serial);
 /* why: NULL if it was told before. The nursery may have no time for it now, or not have said yet who the worker is. */
 void td_worker_kill(td_broker *b, const char *why);
 
-/* queue.c. All with the lock held but the thread's main. */
+/* queue.c, queue_jobs.c, queue_schedule.c. All with the lock held but the thread's main. */
 void *td_queue_main(void *broker);
 /* One turn of it, without the sleep: true if it did something; *next_ns: when there is something to do at the latest. */
 bool td_queue_turn(td_broker *b, uint64_t *next_ns);

@@ -1,0 +1,340 @@
+/* A job's begin and end in the daemon: taken from its client's ring and checked; reported, and its point signalled.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
+ *   calls   a client that rings without having put anything will put a job at once: the thread does not sleep then
+ *
+ * What happens in between is queue_schedule.c's; it and queue.c call this file, which calls neither.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine_plugin/daemon/queue.h"
+
+/* The end of a job. */
+
+static void count_end(td_broker *b, td_client *c, uint32_t state)
+{
+    c->done += state == TANDEM_JOB_DONE;
+    c->stale += state == TANDEM_JOB_STALE;
+    c->cancelled += state == TANDEM_JOB_CANCELLED;
+    c->failed += state == TANDEM_JOB_FAILED;
+    b->jobs_done += state == TANDEM_JOB_DONE;
+    b->jobs_stale += state == TANDEM_JOB_STALE;
+    b->jobs_cancelled += state == TANDEM_JOB_CANCELLED;
+    b->jobs_failed += state == TANDEM_JOB_FAILED;
+}
+
+void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot)
+{
+    td_client *c = work->client;
+    td_wire_report r = {.state = state, .status = status};
+
+    r.yours = state > TANDEM_JOB_RUNNING && work->signal && work->signal->opaque && !work->with_gpu;
+
+    if (work->told)
+        return;
+    work->told = state > TANDEM_JOB_RUNNING;
+    if (slot) {
+        r.precision = slot->precision <= TANDEM_PRECISION_4B ? slot->precision : 0;
+        r.begin_ns = c->timing ? slot->begin_ns : 0;
+        r.end_ns = c->timing ? slot->end_ns : 0;
+    }
+    if (work->told)
+        count_end(b, c, state);
+    if (c->ring.area && c->state == TD_CLIENT_READY)
+        td_ring_report(&c->ring, work->ticket, &r);
+}
+
+static void drop_uses(td_work *work)
+{
+    for (int i = 0; i < TD_MAX_VIEWS; i++) {
+        if (work->mems[i])
+            work->mems[i]->uses--;
+        work->mems[i] = NULL;
+    }
+    if (work->wait)
+        work->wait->uses--;
+    work->wait = NULL;
+    if (work->draft) {
+        work->draft->uses--;
+        work->client->draft_ns = td_now_ns();
+    }
+    work->draft = NULL;
+}
+
+void td_queue_finish(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot)
+{
+    td_client *c = work->client;
+    uint32_t at = 0;
+
+    td_queue_report(b, work, state, status, slot);
+    if (state == TANDEM_JOB_DONE)
+        c->computed_ns = td_now_ns();
+    drop_uses(work);
+    if (work->signal) {
+        if (c->state == TD_CLIENT_READY && !work->signal->opaque)
+            td_point_raise(&work->signal->point, work->signal_value);
+        work->signal->uses--;
+    }
+    while (at < c->count && c->order[at] != work)
+        at++;
+    memmove(c->order + at, c->order + at + 1, (--c->count - at) * sizeof(td_work *));
+    work->ticket = 0;
+}
+
+void td_queue_settle(td_broker *b, td_client *c)
+{
+    for (uint32_t i = 0; i < c->count;) {
+        td_work *work = c->order[i];
+        bool first = true;
+
+        for (uint32_t e = 0; e < i; e++)
+            first = first && (!work->signal || c->order[e]->signal != work->signal);
+        if (work->given_up && work->slot < 0 && first)
+            td_queue_finish(b, work, work->end_state, work->end_status, NULL);
+        else
+            i++;
+    }
+}
+
+void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status)
+{
+    if (work->given_up)
+        return;
+    if (!work->asked) {
+        work->asked = true;
+        work->end_state = state;
+        work->end_status = status;
+    }
+    if (work->slot >= 0) { /* the worker decides */
+        for (int i = 0; i < TD_DESK_SLOTS; i++)
+            if (b->desk_works[i] == work)
+                atomic_store(&b->desk->slots[i].cancel, 1);
+        td_bell_ring(&b->desk->to_worker);
+        return;
+    }
+    work->given_up = true;
+    state = work->end_state;
+    status = work->end_status;
+    if (state != TANDEM_JOB_CANCELLED)
+        td_queue_report(b, work, state, status, NULL);
+    drop_uses(work);
+}
+
+/* The text of a job that fails goes to its client as an event. */
+void td_queue_fail(td_broker *b, td_work *work, tandem_status status, const char *why)
+{
+    td_client *c = work->client;
+
+    td_say(TD_LOG_DEBUG, "client %u: job %" PRIu64 ": %s", c->session, work->ticket, why);
+    td_client_error(b, c, 0, work->ticket, status, why);
+    td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
+}
+
+/* The beginning of a job. */
+
+static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *why, size_t why_bytes)
+{
+    const td_operation_layout *layout = &work->operation->layout;
+    const tandem_operands *op = &work->job.op;
+
+    for (uint32_t i = 0; i < layout->view_count; i++) {
+        const tandem_view *view = td_view_in(layout, op, i);
+        const char *name = layout->views[i].name;
+        uint32_t shape[4];
+        td_shared *mem;
+        uint64_t end;
+
+        if (!td_view_is_there(layout, op, i))
+            continue;
+        mem = td_ids_find(&c->mems, view->mem);
+        if (!mem || mem->closing || mem->pending)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which %s", name, view->mem,
+                           mem && mem->pending ? "is not made yet" : "was destroyed");
+        if (mem->weights && layout->views[i].written)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
+                           view->mem);
+        if (mem->status != TANDEM_OK)
+            return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take", name,
+                           view->mem);
+        if (mem->weights && mem->weights->evicted && td_weights_load(b, mem->weights, c) != TANDEM_OK)
+            return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
+                           "%s.mem is 0x%" PRIx64 ", of a model of %" PRIu64 " bytes that made room for others, which now "
+                           "have %" PRIu64 " of %" PRIu64,
+                           name, view->mem, mem->weights->bytes, b->model_bytes, b->config.model_bytes);
+        layout->shape(op, i, shape);
+        if (!td_view_end_bytes(view, shape, &end) || end > mem->bytes)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "%s.offset_bytes is %" PRIu64 ", and its view goes beyond the %" PRIu64 " bytes of mem 0x%" PRIx64,
+                           name, view->offset_bytes, mem->bytes, view->mem);
+        work->mems[i] = mem;
+        mem->uses++;
+    }
+    return TANDEM_OK;
+}
+
+static tandem_status bind_points(td_client *c, td_work *work, char *why, size_t why_bytes)
+{
+    const tandem_point *wait = &work->job.wait, *signal = &work->job.signal;
+    uint64_t before = 0; /* where its signal's timeline will be without it */
+
+    if (signal->timeline) {
+        td_shared *t = td_ids_find(&c->timelines, signal->timeline);
+
+        if (!t || t->closing || t->pending)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "job.signal.timeline is 0x%" PRIx64 ", which %s",
+                           signal->timeline, t && t->pending ? "is not made yet" : "was destroyed");
+        if (!t->by_daemon)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "job.signal.timeline is 0x%" PRIx64 ", which the client signals", signal->timeline);
+        if (signal->value <= t->promised)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "job.signal.value is %" PRIu64 ", not above %" PRIu64 ", where the timeline is or will be",
+                           signal->value, t->promised);
+        work->signal = t;
+        before = t->promised;
+        work->signal_value = t->promised = signal->value;
+        t->uses++;
+    }
+    if (work->signal && work->signal->status != TANDEM_OK)
+        return td_fail(why, why_bytes, work->signal->status,
+                       "job.signal.timeline is 0x%" PRIx64 ", which the new worker could not take", signal->timeline);
+    if (wait->timeline) {
+        td_shared *t = td_ids_find(&c->timelines, wait->timeline);
+
+        if (!t || t->closing || t->pending)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "job.wait.timeline is 0x%" PRIx64 ", which %s",
+                           wait->timeline, t && t->pending ? "is not made yet" : "was destroyed");
+        if (t == work->signal && wait->value > before)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "job.wait.value is %" PRIu64 " of the timeline that the job itself signals; those before it signal "
+                           "up to %" PRIu64,
+                           wait->value, before);
+        if (t->by_daemon && wait->value > t->promised)
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "job.wait.value is %" PRIu64 ", but the daemon's timeline ends at %" PRIu64 " so far",
+                           wait->value, t->promised);
+        if (t->status != TANDEM_OK)
+            return td_fail(why, why_bytes, t->status,
+                           "job.wait.timeline is 0x%" PRIx64 ", which the new worker could not take", wait->timeline);
+        work->wait = t;
+        t->uses++;
+    }
+    return TANDEM_OK;
+}
+
+static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
+{
+    const uint64_t now = td_now_ns();
+    const uint64_t since = m->submit_ns <= now && now - m->submit_ns <= TD_SECOND ? m->submit_ns : now;
+    char why[TD_TEXT_BYTES] = "";
+    td_work *work = c->works;
+    tandem_status status;
+
+    while (work->ticket) /* there is one: the ring is not read else */
+        work++;
+    *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now,
+                      .operation = td_operation_find(m->job.operation), .slot = -1, .slices = 1};
+    if (m->job.deadline_ns)
+        work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
+    work->bound_ns = now + c->wait_bound_ns;
+    if (!c->count && c->virtual_ns < b->virtual_ns[c->job_class]) /* it had nothing to do: nothing is saved up */
+        c->virtual_ns = b->virtual_ns[c->job_class];
+    c->order[c->count++] = work;
+    c->last_ticket = m->ticket;
+    if (c->called_ns)
+        td_vigil_end(&c->calls, now - c->called_ns < TD_VIGIL_NS, now);
+    c->called_ns = 0;
+    c->submitted++;
+    td_queue_report(b, work, TANDEM_JOB_PENDING, TANDEM_OK, NULL);
+    status = bind_points(c, work, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = work->operation->check(&work->job.op, why, sizeof why);
+    if (status == TANDEM_OK)
+        status = bind_mems(b, c, work, why, sizeof why);
+    if (status == TANDEM_OK && b->stopping)
+        status = td_fail(why, sizeof why, TANDEM_ERROR_LOST, "the daemon stops");
+    if (status != TANDEM_OK)
+        td_queue_fail(b, work, status, why);
+    td_queue_settle(b, c);
+}
+
+static void take_cancel(td_broker *b, td_client *c, uint64_t ticket)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->order[i]->ticket == ticket) {
+            td_queue_give_up(b, c->order[i], TANDEM_JOB_CANCELLED, TANDEM_OK);
+            break;
+        }
+    td_queue_settle(b, c);
+}
+
+static void take_submitted(td_client *c, const td_wire_submitted *m)
+{
+    td_shared *t = td_ids_find(&c->timelines, m->timeline);
+
+    if (t && t->opaque && !t->by_daemon && m->value > t->announced)
+        t->announced = m->value;
+}
+
+static bool take_some(td_broker *b, td_client *c)
+{
+    bool some = false;
+
+    while (c->state == TD_CLIENT_READY && c->count < TD_MAX_WORKS) {
+        td_wire_message m;
+        char why[TD_TEXT_BYTES] = "";
+        const tandem_status status = td_ring_take(&c->ring, &c->rules, &m, why, sizeof why);
+
+        if (status == TANDEM_ERROR_BUSY)
+            break;
+        some = true;
+        c->rung++;
+        if (status != TANDEM_OK)
+            td_client_end(b, c, status, 0, why);
+        else if (m.header.type == TD_WIRE_JOB)
+            take_job(b, c, &m.job);
+        else if (m.header.type == TD_WIRE_CANCEL)
+            take_cancel(b, c, m.cancel.ticket);
+        else
+            take_submitted(c, &m.submitted); /* pages tell by themselves */
+    }
+    return some;
+}
+
+/* A client rings without having put anything: it will at once. */
+static void hear_call(td_broker *b, td_client *c, uint64_t now)
+{
+    if (c->called_ns) /* it did not */
+        td_vigil_end(&c->calls, false, now);
+    c->called_ns = 0;
+    if (!td_vigil_pays(&c->calls, now))
+        return;
+    c->called_ns = now;
+    b->awake_ns = now + TD_VIGIL_NS;
+}
+
+bool td_queue_take_news(td_broker *b, td_client *c, uint64_t now)
+{
+    const uint32_t rung = atomic_load(&c->ring.area->to_daemon.count);
+    const bool some = take_some(b, c);
+
+    if (c->state == TD_CLIENT_READY && (int32_t)(rung - c->rung) > 0) {
+        c->rung = rung;
+        if (!some && b->has_worker && !b->costs.is_gpu)
+            hear_call(b, c, now);
+    }
+    return some;
+}
+
+bool td_queue_take(td_broker *b, td_client *c)
+{
+    char why[TD_TEXT_BYTES];
+    uint32_t left = 0;
+
+    take_some(b, c);
+    return c->state != TD_CLIENT_READY || (td_ring_count(&c->ring, &left, why, sizeof why) == TANDEM_OK && !left);
+}

@@ -1,0 +1,587 @@
+/* Jobs of all clients: held until their points come, given to the worker in a fair order, and what comes back from it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *   order   a client's jobs run in the order in which it put them; of all clients' first ones the next is chosen so:
+ *           frames before what goes on in the background; of those whose client has had at most share_window more compute
+ *           than the one that has had least, the earliest deadline; where there is none, who has had least
+ *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
+ *           begins where the others are
+ *   slices  a job is given to the worker in pieces of at most SLICE_NS, where others may want to go in between; a frame's
+ *           on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a
+ *           frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still while a
+ *           frame's job is on the desk (engine_plugin/exec/gate.h)
+ *   drafts  what has a deadline is written wholly or not at all: its pieces write a draft, and once all have ended, and
+ *           none of them is on the desk, one more slice claims it and copies it to the output
+ *
+ * queue.c calls this file, which calls queue_jobs.c.
+ */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+
+#include "engine_plugin/daemon/queue.h"
+#include "kernels/commit.h"
+
+#define LATE_DEADLINE UINT64_MAX
+#define SLICE_NS 400000u      /* of 500 us: what is guessed is not always met */
+#define LONG_NS 100000000u    /* on a CPU a frame's job of more than that is cut, too, */
+#define LONG_SLICE_NS 20000000u
+#define AHEAD_NS 2000000u     /* of a client's on a GPU: beyond two jobs no more than this */
+#define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
+#define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
+enum { MOST_UNMET = 3 };
+
+/* Whose turn it is. */
+
+/* A client's first job that the worker does not have wholly, if all before it are over or there. */
+td_work *td_queue_head(const td_client *c)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->order[i]->slice < c->order[i]->slices && !c->order[i]->given_up && !c->order[i]->asked)
+            return c->order[i];
+    return NULL;
+}
+
+/* Whether it can run now. False too if it cannot any more. */
+static bool is_ready(td_broker *b, td_work *work, uint64_t now)
+{
+    char why[TD_TEXT_BYTES] = "";
+    uint64_t value;
+
+    for (int i = 0; i < TD_MAX_VIEWS; i++)
+        if (work->mems[i] && work->mems[i]->weights) {
+            if (!work->mems[i]->weights->there && work->mems[i]->status == TANDEM_OK)
+                return false; /* it is being loaded again */
+            work->mems[i]->weights->used_ns = now;
+        }
+    for (const td_errand *e = b->errands; e && work->after_errand; e = e->next)
+        if (e->task.kind == TD_TASK_END && e->task.serial <= work->after_errand)
+            return false; /* room is being made for it */
+    if (work->ready_ns)
+        return true;
+    if (work->wait) {
+        td_shared *wait = work->wait;
+        tandem_status status = TANDEM_OK;
+
+        if (wait->opaque) /* of the daemon's: a job before it signals, in the same lane */
+            value = wait->by_daemon ? wait->promised : wait->announced;
+        else if (wait->by_daemon)
+            value = wait->point.highest;
+        else
+            status = td_point_read(&wait->point, &value, why, sizeof why);
+        if (status != TANDEM_OK) {
+            td_client_end(b, work->client, status, 0, why);
+            return false;
+        }
+        if (value < work->job.wait.value)
+            return false;
+        if (!wait->opaque) {
+            wait->uses--;
+            work->wait = NULL;
+        }
+    }
+    work->ready_ns = now;
+    return true;
+}
+
+/* When a job that waits has waited long enough: no wait is without a bound. What the client signals may follow from a job
+ * before it, so its time begins with the last one's end, and not `behind` one that does not wait for the client. */
+static uint64_t bound_of(const td_broker *b, const td_work *work, bool behind)
+{
+    const uint64_t since_computed = work->client->computed_ns + work->client->wait_bound_ns;
+
+    if (work->ready_ns)
+        return b->has_worker ? UINT64_MAX : work->ready_ns + TD_WIRE_MAX_WAIT_NS;
+    if (!work->wait || work->wait->by_daemon || behind) /* a job before it signals the others */
+        return UINT64_MAX;
+    return since_computed > work->bound_ns ? since_computed : work->bound_ns;
+}
+
+/* True if the job has ended: its deadline, or its bound. */
+static bool end_if_late(td_broker *b, td_work *work, bool behind, uint64_t now, uint64_t *next_ns)
+{
+    const uint64_t bound = bound_of(b, work, behind);
+    char why[TD_TEXT_BYTES];
+    uint64_t value = 0;
+
+    if (work->deadline_ns && now >= work->deadline_ns) {
+        td_queue_give_up(b, work, TANDEM_JOB_STALE, TANDEM_OK);
+        return true;
+    }
+    if (now >= bound && work->ready_ns) {
+        td_queue_fail(b, work, TANDEM_ERROR_LOST, "there was no worker for it within 60 s");
+        return true;
+    }
+    if (now >= bound && work->wait->opaque) {
+        td_fail(why, sizeof why, TANDEM_ERROR_LOST,
+                "wait point {0x%" PRIx64 ", %" PRIu64 "} was not submitted within %" PRIu64 " ms; announced is %" PRIu64,
+                work->job.wait.timeline, work->job.wait.value, work->client->wait_bound_ns / 1000000,
+                work->wait->announced);
+        td_queue_fail(b, work, TANDEM_ERROR_LOST, why);
+        return true;
+    }
+    if (now >= bound && td_point_read(&work->wait->point, &value, why, sizeof why) == TANDEM_OK &&
+        value < work->job.wait.value) {
+        td_fail(why, sizeof why, TANDEM_ERROR_LOST,
+                "wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64 " ms; the counter is %" PRIu64,
+                work->job.wait.timeline, work->job.wait.value, work->client->wait_bound_ns / 1000000, value);
+        td_queue_fail(b, work, TANDEM_ERROR_LOST, why);
+        return true;
+    }
+    if (work->deadline_ns && work->deadline_ns < *next_ns)
+        *next_ns = work->deadline_ns;
+    if (bound > now && bound < *next_ns)
+        *next_ns = bound;
+    return false;
+}
+
+bool td_queue_end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_ns)
+{
+    bool some = false, behind = false;
+
+    for (uint32_t i = 0; i < c->count && c->state == TD_CLIENT_READY; i++) {
+        td_work *work = c->order[i];
+
+        if (work->slot < 0 && !work->given_up)
+            some = end_if_late(b, work, behind, now, next_ns) || some;
+        behind = behind || (!work->given_up && (work->slot >= 0 || work->ready_ns || !work->wait));
+    }
+    if (some)
+        td_queue_settle(b, c);
+    return some;
+}
+
+static uint64_t deadline_of(const td_work *work)
+{
+    return work->deadline_ns ? work->deadline_ns : LATE_DEADLINE;
+}
+
+/* Somebody who draws frames, maybe on the same GPU: between two slices it is left idle for a moment, and changes over to
+ * the engine's own work then, which it does not as long as there is more of ours. */
+static bool has_frames(const td_broker *b)
+{
+    bool has = false;
+
+    for (const td_client *c = b->clients; c; c = c->next)
+        has = has || (c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE &&
+                      c->job_class == TANDEM_CLASS_FRAME);
+    return has;
+}
+
+/* Whether the worker takes another of a client's jobs now. */
+static bool has_room(const td_broker *b, const td_client *c)
+{
+    const bool background = c->job_class == TANDEM_CLASS_BACKGROUND;
+    const uint32_t all = b->at_desk[0] + b->at_desk[1];
+
+    if (all >= TD_DESK_SLOTS)
+        return false;
+    if (background && b->at_desk[1] >= (b->costs.is_gpu && !has_frames(b) ? 2u : 1u))
+        return false;
+    if (!b->costs.is_gpu)
+        return b->at_desk[c->job_class] < TD_DESK_DEPTH;
+    return c->at_desk < TD_LANE_DEPTH && (c->at_desk < 2 || c->at_desk_ns < AHEAD_NS);
+}
+
+static bool awaits_draft(const td_work *work)
+{
+    const td_client *c = work->client;
+
+    return work->deadline_ns && !work->draft && c->draft && !c->draft->there;
+}
+
+/* Who may have jobs. */
+uint32_t td_queue_sharing(const td_broker *b)
+{
+    uint32_t count = 0;
+
+    for (const td_client *c = b->clients; c; c = c->next)
+        count += c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE;
+    return count;
+}
+
+static td_task_of task_of(const td_work *work)
+{
+    return (td_task_of){work->operation, &work->job.op, 0};
+}
+
+/* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
+static uint64_t slice_of(const td_broker *b, const td_work *work)
+{
+    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
+        return SLICE_NS;
+    if (td_queue_sharing(b) < 2)
+        return 0;
+    if (b->costs.is_gpu)
+        return SLICE_NS;
+    return td_cost_guess(&b->costs, task_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
+}
+
+/* Whether the next slice of a job can go, as far as a draft has to do with it; asks the worker for one. */
+static bool has_draft(td_broker *b, td_work *work)
+{
+    tandem_operands op = work->job.op, commit;
+    td_client *c = work->client;
+    uint64_t bytes, most_ns;
+
+    if (work->draft)
+        return work->slice + 1 < work->slices || !work->at_desk;
+    most_ns = work->deadline_ns && !work->whole ? slice_of(b, work) : 0;
+    if (!most_ns)
+        return true;
+    work->cuts = td_cost_cuts(&b->costs, task_of(work), most_ns, &work->slices);
+    if (work->slices == 1)
+        return true;
+    bytes = td_align_up(td_commit_make(work->operation, 0, &op, &commit), TD_WIRE_PAGE_BYTES);
+    if (!bytes) {
+        work->whole = true;
+        work->slices = 1;
+        return true;
+    }
+    if (c->draft && c->draft->there && !c->draft->uses && c->draft->bytes < bytes)
+        td_draft_end(b, c);
+    work->whole = !c->draft && !td_draft_make(b, c, bytes);
+    if (work->whole || !c->draft->there || c->draft->uses) {
+        work->slices = 1;
+        return work->whole;
+    }
+    work->draft = c->draft;
+    work->draft->uses++;
+    work->slices++;
+    return true;
+}
+
+/* Of a class. *again: somebody waits for the share of another, who may not want it. */
+static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *again)
+{
+    uint64_t least = UINT64_MAX;
+    td_work *best = NULL;
+    bool waits = false;
+
+    for (td_client *c = b->clients; c; c = c->next) {
+        td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
+        const bool ready = head && is_ready(b, head, now) && !awaits_draft(head);
+
+        if (c->state != TD_CLIENT_READY || c->job_class != job_class)
+            continue;
+        if ((ready || (c->at_desk && c->busy && now - c->ended_ns < BUSY_FOR_NS)) && c->virtual_ns < least)
+            least = c->virtual_ns;
+    }
+    for (td_client *c = b->clients; c; c = c->next) {
+        td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
+
+        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_draft(b, head))
+            continue;
+        if (c->virtual_ns - least > b->config.share_window_ns) {
+            waits = true;
+            continue;
+        }
+        if (!best || deadline_of(head) < deadline_of(best) ||
+            (deadline_of(head) == deadline_of(best) && c->virtual_ns < best->client->virtual_ns))
+            best = head;
+    }
+    if (best && least > b->virtual_ns[job_class])
+        b->virtual_ns[job_class] = least;
+    *again = *again || (waits && !best);
+    return best;
+}
+
+static td_work *choose(td_broker *b, uint64_t now, bool *again)
+{
+    td_work *best = choose_of(b, TANDEM_CLASS_FRAME, now, again);
+
+    return best ? best : choose_of(b, TANDEM_CLASS_BACKGROUND, now, again);
+}
+
+/* The worker's numbers for what a job, or a part of it, names. */
+static void fill(td_slot *slot, td_work *work)
+{
+    const td_operation *operation = work->operation;
+    const bool first = !work->slice, last = work->slice + 1 == work->slices;
+    tandem_operands op = work->job.op, commit;
+
+    for (uint32_t i = 0; i < operation->layout.view_count; i++)
+        if (work->mems[i])
+            td_view_of(&operation->layout, &op, i)->mem =
+                work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
+    slot->job = work->job;
+    slot->parts = work->slices;
+    slot->whole_of = operation->layout.number;
+    slot->whole = op;
+    slot->position = 0;
+    if (work->draft)
+        td_commit_make(operation, work->draft->number, &op, &commit);
+    if (first)
+        work->slice_at = (td_part_at){0};
+    slot->job.op = op;
+    if (work->draft && last) {
+        slot->job.operation = TD_OPERATION_COMMIT;
+        slot->job.op = commit;
+    } else if (work->slices > 1) {
+        slot->position = operation->part(&op, work->cuts, &work->slice_at, &slot->job.op);
+    }
+    slot->job.wait = first && work->wait ? (tandem_point){work->wait->number, work->job.wait.value} : (tandem_point){0};
+    slot->job.signal = last && work->signal && work->signal->opaque
+                           ? (tandem_point){work->signal->number, work->signal_value}
+                           : (tandem_point){0};
+}
+
+static bool commits(const td_slot *slot)
+{
+    return slot->job.operation == TD_OPERATION_COMMIT;
+}
+
+bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
+{
+    td_task_of part;
+    uint64_t most_ns;
+    td_slot *slot;
+    td_work *work;
+    td_client *c;
+    int at = 0;
+
+    if (!b->has_worker || !(work = choose(b, now, again)))
+        return false;
+    while (b->desk_works[at])
+        at++;
+    slot = &b->desk->slots[at];
+    c = work->client;
+    most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_draft() has cut what has a deadline */
+    if (most_ns)
+        work->cuts = td_cost_cuts(&b->costs, task_of(work), most_ns, &work->slices);
+    fill(slot, work);
+    part = (td_task_of){work->operation, &slot->job.op, slot->position};
+    slot->lane = td_lane_of(b, c);
+    slot->session = c->session;
+    slot->sequence = ++b->sequence;
+    slot->deadline_ns = work->deadline_ns;
+    slot->own_bytes = td_room_in(b->config.client_bytes, c->mem_bytes);
+    slot->all_bytes = td_room_in(b->config.total_bytes, b->mem_bytes);
+    slot->text[0] = 0;
+    slot->submitted = 0;
+    slot->lacks_bytes = 0;
+    work->slice++;
+    work->at_desk++;
+    work->slot = at;
+    work->run_ns = now;
+    b->desk_works[at] = work;
+    b->desk_ns[at] = commits(slot)      ? 0
+                     : work->slices > 1 ? td_cost_part(&b->costs, task_of(work), part)
+                                        : td_cost_guess(&b->costs, part);
+    slot->brief = !commits(slot) && td_cost_is_brief(&b->costs, part);
+    if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
+        td_gate_close(&b->desk->gate, now);
+    c->at_desk++;
+    c->at_desk_ns += b->desk_ns[at];
+    b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_desk[0] + b->at_desk[1] == 1 ? now + TD_VIGIL_NS : 0;
+    if (work->slice == 1)
+        td_queue_report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
+    atomic_store(&slot->cancel, 0);
+    atomic_store(&b->desk->cpu, (uint32_t)sched_getcpu());
+    atomic_store(&b->desk->rung_ns, now);
+    atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
+    td_bell_ring(&b->desk->to_worker);
+    return true;
+}
+
+static void leave_desk(td_broker *b, int at)
+{
+    td_work *work = b->desk_works[at];
+    td_client *c = work->client;
+
+    b->desk_works[at] = NULL;
+    if (!--b->at_desk[c->job_class] && c->job_class == TANDEM_CLASS_FRAME)
+        td_gate_open(&b->desk->gate);
+    c->at_desk--;
+    c->at_desk_ns -= b->desk_ns[at];
+    if (!--work->at_desk)
+        work->slot = -1;
+}
+
+/* What a result adds to its client's numbers. */
+static void account(td_broker *b, const td_work *work, const td_slot *at, const td_slot *slot, uint64_t guess)
+{
+    td_client *c = work->client;
+    const uint64_t there_ns = slot->end_ns > slot->begin_ns ? slot->end_ns - slot->begin_ns : 0;
+    const uint64_t held_ns = slot->held_ns < there_ns ? slot->held_ns : there_ns, took = there_ns - held_ns;
+    const uint64_t slice_ns = b->costs.is_gpu ? took : slot->late_ns; /* what a frame may wait for */
+    uint64_t cost = took;
+
+    if (c->job_class == TANDEM_CLASS_BACKGROUND && slice_ns > b->longest_slice_ns)
+        b->longest_slice_ns = slice_ns;
+    if (took && b->last_client != c)
+        b->last_other_ns = b->last_ns;
+    if (took && slot->end_state == TANDEM_JOB_DONE && !commits(at))
+        cost = td_cost_learn(&b->costs, (td_task_of){work->operation, &at->job.op, at->position}, slot->begin_ns, slot->end_ns, held_ns,
+                             !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
+                                                  b->last_other_ns <= slot->begin_ns),
+                             guess);
+    if (took) {
+        b->last_client = c;
+        b->last_ns = slot->end_ns;
+    }
+    c->compute_ns += cost;
+    c->virtual_ns += cost;
+    b->compute_ns += cost;
+    if (slot->begin_ns > work->ready_ns && work->slice == 1)
+        c->wait_ns += slot->begin_ns - work->ready_ns;
+    if (took) {
+        c->busy = slot->begin_ns < c->ended_ns + BUSY_GAP_NS;
+        c->ended_ns = slot->end_ns;
+    }
+    if (slot->end_state == TANDEM_JOB_DONE)
+        c->strikes = c->unmet = 0;
+}
+
+/* The worker has no memory left for a job, or none that it may have: once more, without the drafts and models that are
+ * idle. */
+static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
+{
+    if (slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_errand)
+        return false;
+    if (!td_drafts_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
+        return false;
+    work->after_errand = b->errand_serial;
+    work->slice = 0;
+    return true;
+}
+
+/* The worker is through with a job, or with a piece of it. */
+static void end_piece(td_broker *b, td_work *work, td_slot *slot)
+{
+    td_client *c = work->client;
+
+    if (work->slice == work->slices && slot->submitted && work->signal && work->signal->opaque)
+        work->with_gpu = true; /* of several pieces the last one ends last */
+    if (!work->began_ns)
+        work->began_ns = slot->begin_ns;
+    slot->begin_ns = work->began_ns;
+    if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_NOMEM) {
+        if (try_again(b, work, slot))
+            return;
+        td_client_lacks(b, c, slot->lacks_bytes, slot->text, sizeof slot->text);
+    }
+    if (slot->end_state == TANDEM_JOB_FAILED)
+        td_client_error(b, c, 0, work->ticket, slot->status, slot->text);
+    /* While its stream waits, the driver may hold up what others share. It may come back. */
+    if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_LOST && work->wait &&
+        ++c->unmet == MOST_UNMET)
+        td_client_end(b, c, TANDEM_ERROR_LOST, 0, "it announced points, one after the other, that did not come");
+    if (slot->end_state != TANDEM_JOB_DONE && work->slices > 1 && !work->asked) { /* no further ones */
+        work->asked = true;
+        work->end_state = slot->end_state;
+        work->end_status = slot->status;
+    }
+    if (work->at_desk)
+        return;
+    if (work->slices > 1 && work->asked && (work->slice < work->slices || slot->end_state != TANDEM_JOB_DONE)) {
+        td_queue_give_up(b, work, work->end_state, work->end_status);
+        td_queue_settle(b, c);
+    } else if (work->slice == work->slices) {
+        td_queue_finish(b, work, slot->end_state, slot->status, slot);
+        td_queue_settle(b, c);
+    }
+}
+
+/* What the worker says is copied, then looked at. */
+bool td_queue_take_results(td_broker *b)
+{
+    bool some = false;
+
+    for (int i = 0; i < TD_DESK_SLOTS && b->desk; i++) {
+        td_slot *at = &b->desk->slots[i];
+        td_work *work = b->desk_works[i];
+        td_slot slot;
+
+        if (!work || atomic_load_explicit(&at->state, memory_order_acquire) != TD_SLOT_ENDED)
+            continue;
+        slot.end_state = at->end_state;
+        slot.status = at->status;
+        slot.precision = at->precision;
+        slot.begin_ns = at->begin_ns;
+        slot.end_ns = at->end_ns;
+        slot.held_ns = at->held_ns;
+        slot.late_ns = at->late_ns;
+        memcpy(slot.text, at->text, sizeof slot.text);
+        slot.text[sizeof slot.text - 1] = 0;
+        if (slot.end_state < TANDEM_JOB_DONE || slot.end_state > TANDEM_JOB_FAILED)
+            slot.end_state = TANDEM_JOB_FAILED;
+        if (slot.end_state != TANDEM_JOB_FAILED)
+            slot.status = TANDEM_OK;
+        else if (slot.status >= TANDEM_OK || slot.status < TANDEM_ERROR_BUSY)
+            slot.status = TANDEM_ERROR_DEVICE;
+        slot.submitted = at->submitted;
+        slot.lacks_bytes = at->lacks_bytes;
+        b->awake_ns = 0;
+        account(b, work, at, &slot, b->desk_ns[i]);
+        leave_desk(b, i);
+        b->result_ns = td_now_ns();
+        for (int o = 0; o < TD_DESK_SLOTS; o++)
+            if (b->desk_works[o] && b->desk_works[o]->client->lane == work->client->lane)
+                b->desk_works[o]->run_ns = b->result_ns;
+        atomic_store_explicit(&at->state, TD_SLOT_FREE, memory_order_release);
+        end_piece(b, work, &slot);
+        some = true;
+    }
+    return some;
+}
+
+void td_queue_without_draft(td_broker *b, td_client *c)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        c->order[i]->whole = true;
+    td_draft_end(b, c);
+}
+
+/* What was in it is lost, too: nobody was told of it yet. */
+static void lose_draft(td_broker *b, td_client *c)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        td_work *work = c->order[i];
+
+        if (!work->draft)
+            continue;
+        work->draft = NULL;
+        work->slice = 0;
+        work->slices = 1;
+    }
+    td_draft_end(b, c);
+}
+
+void td_queue_lost(td_broker *b, bool by_job)
+{
+    uint64_t first = UINT64_MAX;
+    td_work *guilty = NULL; /* who has waited longest for it */
+
+    td_queue_take_results(b);
+    for (int i = 0; i < TD_DESK_SLOTS; i++)
+        if (by_job && b->desk_works[i] && b->desk->slots[i].sequence < first) {
+            first = b->desk->slots[i].sequence;
+            guilty = b->desk_works[i];
+        }
+    if (guilty) {
+        guilty->client->strikes++;
+        guilty->client->virtual_ns += td_now_ns() - guilty->run_ns;
+    }
+    for (int i = 0; i < TD_DESK_SLOTS; i++) {
+        td_work *work = b->desk_works[i];
+
+        if (!work)
+            continue;
+        leave_desk(b, i);
+        if (work->at_desk)
+            continue;
+        if (work != guilty && !work->asked && !(work->signal && work->signal->opaque) && !b->stopping) {
+            work->slice = 0; /* the next worker computes it: nobody was told yet */
+            continue;
+        }
+        work->asked = false;
+        td_queue_give_up(b, work, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+        td_queue_settle(b, work->client);
+    }
+    for (td_client *c = b->clients; c; c = c->next)
+        if (c->draft)
+            lose_draft(b, c);
+}
