@@ -1,0 +1,138 @@
+/* A whole conversation over the wire, and how long whoever waits stays awake.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/wire/rig.h"
+
+/* A whole conversation, as PROTOCOL.md tells it: hello, a mem, a timeline, a job, its point, goodbye. */
+static void test_conversation(void **state)
+{
+    static td_conn client, daemon;
+    td_wire_rules mine = td_wire_rules_new(td_operation_of_clients), theirs = td_wire_rules_new(td_operation_of_clients);
+    td_wire_message m = wire_sample(TD_WIRE_HELLO), got;
+    td_ring jobs, area;
+    td_point point, signal;
+    int fds[TD_WIRE_MAX_FDS], fd;
+    td_wire_identity identity;
+    td_wire_report report = {.state = TANDEM_JOB_DONE, .begin_ns = 1, .end_ns = 2};
+
+    (void)state;
+    make_pair(&client, &daemon);
+    m.header.serial = 1;
+    m.hello.share = TD_WIRE_SHARE_HOST;
+    td_wire_identify(&m.hello.identity);
+    assert_int_equal(td_conn_send(&client, &m, NULL, why, why_bytes), TANDEM_OK);
+    td_wire_took(&mine, TD_WIRE_TO_DAEMON, &m);
+    assert_int_equal(td_conn_recv(&daemon, &theirs, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
+    memset(&identity, 0, sizeof identity);
+    td_wire_identify(&identity);
+    assert_int_equal(
+        td_wire_match(&identity, &got.hello.identity, &got.hello.sizes, got.hello.share, why, why_bytes), TANDEM_OK);
+
+    m = wire_sample(TD_WIRE_WELCOME);
+    m.header.serial = got.header.serial;
+    m.welcome.share = got.hello.share;
+    m.welcome.features = got.hello.features & TD_WIRE_FEATURES;
+    m.welcome.identity = identity;
+    assert_int_equal(td_ring_make(&jobs, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_conn_send(&daemon, &m, &fd, why, why_bytes), TANDEM_OK);
+    close(fd);
+    td_wire_rules_welcome(&theirs, &m.welcome);
+    assert_int_equal(td_conn_recv(&client, &mine, TD_WIRE_TO_CLIENT, &got, fds, why, why_bytes), TANDEM_OK);
+    td_wire_rules_welcome(&mine, &got.welcome);
+    assert_int_equal(td_ring_open(&area, fds[0], why, why_bytes), TANDEM_OK);
+    close(fds[0]);
+
+    m = wire_sample(TD_WIRE_TIMELINE_CREATE);
+    m.header.serial = mine.next_serial;
+    assert_int_equal(td_point_make(&point, m.timeline_create.initial_value, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_conn_send(&client, &m, &fd, why, why_bytes), TANDEM_OK);
+    close(fd);
+    td_wire_took(&mine, TD_WIRE_TO_DAEMON, &m);
+    assert_int_equal(td_conn_recv(&daemon, &theirs, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_point_open(&signal, fds[0], why, why_bytes), TANDEM_OK);
+    close(fds[0]);
+    assert_int_equal(signal.highest, got.timeline_create.initial_value);
+    m = td_wire_new(TD_WIRE_DONE, got.header.serial);
+    m.object.id = td_wire_id(TD_WIRE_KIND_TIMELINE, 1, 1);
+    assert_int_equal(td_conn_send(&daemon, &m, NULL, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_conn_recv(&client, &mine, TD_WIRE_TO_CLIENT, &got, fds, why, why_bytes), TANDEM_OK);
+    assert_int_equal(got.header.serial, 2);
+
+    m = wire_sample(TD_WIRE_JOB);
+    m.job.ticket = mine.next_ticket;
+    m.job.job.signal = (tandem_point){got.object.id, 42};
+    assert_int_equal(td_ring_put(&area, &m, why, why_bytes), TANDEM_OK);
+    td_wire_took(&mine, TD_WIRE_RING, &m);
+    assert_int_equal(td_ring_take(&jobs, &theirs, &got, why, why_bytes), TANDEM_OK);
+    assert_int_equal(theirs.next_ticket, mine.next_ticket);
+    td_ring_report(&jobs, got.job.ticket, &report);
+    td_point_raise(&signal, got.job.job.signal.value);
+    assert_int_equal(td_point_await(&point, 42, client.fd, 1000000000, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_read_report(&area, m.job.ticket, &report, why, why_bytes), TANDEM_OK);
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+
+    m = td_wire_new(TD_WIRE_BYE, 0);
+    m.bye.reason = TD_WIRE_BYE_DONE;
+    assert_int_equal(td_conn_send(&client, &m, NULL, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_conn_recv(&daemon, &theirs, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
+    td_conn_close(&client);
+    td_conn_close(&daemon);
+    td_point_close(&point);
+    td_point_close(&signal);
+    close_rings(&jobs, &area);
+}
+
+/* ---- vigils ---- */
+
+/* One in vain: not again for a while, and longer each time; those that pay make up for it slowly. */
+static void test_vigils(void **state)
+{
+    td_vigil vigil = {0};
+    uint64_t now = 1000000000, longest = 0, spent = 0;
+
+    (void)state;
+    assert_true(td_vigil_pays(&vigil, now));
+    td_vigil_end(&vigil, true, now);
+    assert_true(td_vigil_pays(&vigil, now));
+    td_vigil_end(&vigil, false, now);
+    assert_false(td_vigil_pays(&vigil, now + 20 * TD_VIGIL_NS));
+    assert_true(td_vigil_pays(&vigil, now + 50 * TD_VIGIL_NS));
+    /* Who is always wrong: a second, in the end, for each of them. */
+    for (int i = 0; i < 100; i++) {
+        const uint64_t from = now;
+
+        while (!td_vigil_pays(&vigil, now))
+            now += 100000;
+        longest = now - from > longest ? now - from : longest;
+        td_vigil_end(&vigil, false, now);
+        spent += TD_VIGIL_NS;
+    }
+    assert_in_range(longest, 500000000, 2000000000);
+    assert_true(spent * 1000 < now - 1000000000);
+    /* And back. */
+    while (!td_vigil_pays(&vigil, now))
+        now += 100000;
+    for (int i = 0; i < 1000; i++)
+        td_vigil_end(&vigil, true, now);
+    td_vigil_end(&vigil, false, now);
+    assert_true(td_vigil_pays(&vigil, now + 50 * TD_VIGIL_NS));
+    /* To let others run takes no time where there are none, and is told where it does. */
+    now = td_now_ns();
+    for (int i = 0; i < 100; i++) {
+        const uint64_t before = now;
+        const bool soon = td_vigil_pass(&now);
+
+        assert_true(now > before);
+        assert_int_equal(soon, now - before < TD_VIGIL_NS);
+    }
+}
+
+static const struct CMUnitTest cases[] = {
+    TEST(test_conversation),
+    TEST(test_vigils),
+};
+const test_cases wire_conversation_cases = TEST_CASES(cases);
