@@ -11,7 +11,9 @@
  *   record.c   jobs within those commands (inline rung)
  *   stage.c    the rung `copy`: bytes of mems there and back
  *   forgotten.c  releases and acquires that are missing there
- *   local.c    jobs under way: the worker (points signalled by the host) and the watchdog (deadlines, bounds, the GPU)
+ *   local.c    jobs under way: the worker and the watchdog, how they begin and end (see local.h)
+ *   local_watch.c, local_cpu.c, local_stream.c, local_end.c   deadlines and bounds, jobs of either kind, ends
+ *   scratch.c  memory of a job's kernels
  *   lane.c     a session of the daemon's worker, on what one client's Vulkan has exported
  *   wait.c     how threads sleep until a job's end
  *   remote.c   the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
@@ -212,7 +214,7 @@ typedef struct td_point_fd {
     int fd;
 } td_point_fd;
 
-/* local.c: what a thread that may sleep in the driver for good shares with the session's destruction. */
+/* local.h: what a thread that may sleep in the driver for good shares with the session's destruction. */
 typedef struct td_sleeper td_sleeper;
 
 typedef struct td_remote td_remote;
@@ -523,7 +525,7 @@ tandem_status td_session_take_table(tandem_session *s, const struct td_choice_ta
 tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool foreign, tandem_session **out);
 /* mems.c: enters what was made into the session's table; frees it if that fails. */
 tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, char *why);
-/* local.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */
+/* local_end.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */
 bool td_job_release_wait_locked(tandem_session *s, td_job *job);
 
 /* remote.c. open: connects, and asks who computes there: s->backend, threads, names. start: from here on the connection
@@ -563,7 +565,7 @@ void *td_remote_work(void *session);
 /* Wakes it: something was submitted, signalled or given up. */
 void td_remote_kick_locked(tandem_session *s);
 
-/* local.c */
+/* local.c, and what it calls: local_watch.c, local_cpu.c, local_stream.c, local_end.c, scratch.c. */
 bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s);
 tandem_status td_local_start(tandem_session *s, char *why);
 /* Ends every job, one way or another, and both threads. */

@@ -1,0 +1,168 @@
+/* Scratch of jobs: each slot keeps what its last job had, and gives it up for a larger one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * To free a stream's memory is to wait for the device, so what was outgrown there waits until no job is under way. In a
+ * lane each client's jobs may hold so much and no more, and none finds what another's left.
+ */
+#include <inttypes.h>
+
+#include "engine_plugin/client/local.h"
+
+#define SCRATCH_LEAST_BYTES 65536u
+#define SCRATCH_ALIGNMENT 256u
+
+void td_scratch_free(tandem_session *s, td_scratch *scratch)
+{
+    if (scratch->mem) {
+        s->mem_device_bytes -= scratch->mem->device_share;
+        td_mem_free(s, scratch->mem);
+    }
+    td_session_free(s, scratch->block, scratch->bytes);
+    *scratch = (td_scratch){0};
+}
+
+void td_scratch_free_garbage(tandem_session *s)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < s->garbage_count; i++)
+        if (s->garbage[i].recorded && !s->stopping)
+            s->garbage[kept++] = s->garbage[i];
+        else
+            td_scratch_free(s, &s->garbage[i]);
+    s->garbage_count = kept;
+}
+
+bool td_scratch_trim_locked(tandem_session *s, uint64_t owner)
+{
+    const uint32_t outgrown = s->garbage_count;
+    bool some;
+
+    if (s->stream && s->order_count)
+        return false;
+    td_scratch_free_garbage(s);
+    some = s->garbage_count < outgrown;
+    for (uint32_t i = 0; i < s->frames; i++) {
+        td_job *job = &s->jobs[i];
+
+        if (job->number || !job->scratch.bytes || job->scratch.recorded ||
+            (owner != TD_EVERYBODY && job->scratch.owner != owner))
+            continue;
+        td_scratch_free(s, &job->scratch);
+        some = true;
+    }
+    return some;
+}
+
+/* Outgrown blocks of a stream wait until it is idle. */
+static bool is_kept(const tandem_session *s, const td_scratch *scratch)
+{
+    return scratch->bytes && ((s->stream && s->order_count) || scratch->recorded);
+}
+
+static tandem_status put_away(tandem_session *s, td_scratch *scratch, char *why)
+{
+    const bool keep = is_kept(s, scratch);
+
+    if (keep && s->garbage_count == TD_MAX_GARBAGE)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%d blocks of scratch are still in use", TD_MAX_GARBAGE);
+    if (keep)
+        s->garbage[s->garbage_count++] = *scratch;
+    else
+        td_scratch_free(s, scratch);
+    *scratch = (td_scratch){.owner = s->owner};
+    return TANDEM_OK;
+}
+
+/* What the owner of the jobs that come now holds beside what this job would give back. */
+static uint64_t held_beside(const tandem_session *s, const td_job *job, bool *in_use)
+{
+    uint64_t bytes = 0;
+
+    *in_use = false;
+    for (uint32_t i = 0; i < s->frames; i++) {
+        const td_job *other = &s->jobs[i];
+
+        if (other->scratch.owner != s->owner || (other == job && !is_kept(s, &job->scratch)))
+            continue;
+        bytes += other->scratch.bytes;
+        *in_use = *in_use || (other->number && other->scratch.bytes);
+    }
+    for (uint32_t i = 0; i < s->garbage_count; i++)
+        bytes += s->garbage[i].owner == s->owner ? s->garbage[i].bytes : 0;
+    return bytes;
+}
+
+/* Whether a job's owner may hold so much in place of its scratch. What it does not use is freed first. */
+static tandem_status may_hold(tandem_session *s, const td_job *job, uint64_t bytes, char *why)
+{
+    const uint64_t most = s->owner_most_bytes;
+    bool in_use;
+    uint64_t held;
+
+    s->owner_lacks_bytes = 0;
+    if (!s->lane)
+        return TANDEM_OK;
+    do {
+        held = held_beside(s, job, &in_use);
+        if (bytes <= most && held <= most - bytes)
+            return TANDEM_OK;
+    } while (td_scratch_trim_locked(s, s->owner));
+    if (in_use && bytes <= most)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "earlier jobs hold the scratch that this one may have");
+    s->owner_lacks_bytes = bytes;
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
+                   "the job needs %" PRIu64 " bytes of scratch, and may have %" PRIu64, bytes, most);
+}
+
+static tandem_status make_scratch(tandem_session *s, uint64_t bytes, td_scratch *out, char *why)
+{
+    tandem_status status = TANDEM_OK;
+
+    out->bytes = bytes;
+    out->owner = s->owner;
+    if (s->stream) {
+        out->mem = td_mem_new(s, bytes, why);
+        status = out->mem ? td_mem_make_private(s, out->mem, true, why) : TANDEM_ERROR_NOMEM;
+        if (out->mem) {
+            out->address = out->mem->address;
+            s->mem_device_bytes += out->mem->device_share;
+        }
+    } else {
+        out->block = (s->lane ? td_session_alloc : td_session_alloc_dirty)(s, bytes, SCRATCH_ALIGNMENT);
+        out->address = (uintptr_t)out->block;
+        if (!out->block)
+            status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %" PRIu64 " bytes of scratch",
+                             bytes);
+    }
+    if (status != TANDEM_OK)
+        td_scratch_free(s, out);
+    return status;
+}
+
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why)
+{
+    const uint64_t grown = td_align_up(job->scratch.bytes + job->scratch.bytes / 2, 4096);
+    tandem_status status = TANDEM_OK;
+    uint64_t wanted;
+    bool more;
+
+    if (!s->order_count)
+        td_scratch_free_garbage(s);
+    if (job->scratch.owner != s->owner) /* another client's, who may have left something in it */
+        status = put_away(s, &job->scratch, why);
+    if (status != TANDEM_OK || bytes <= job->scratch.bytes)
+        return status;
+    if (bytes > (uint64_t)INT64_MAX)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "the job needs %" PRIu64 " bytes of scratch", bytes);
+    wanted = bytes > SCRATCH_LEAST_BYTES ? td_align_up(bytes, 4096) : SCRATCH_LEAST_BYTES;
+    more = is_kept(s, &job->scratch) && wanted < grown; /* few outgrown blocks at a time */
+    if (more && may_hold(s, job, grown, why) == TANDEM_OK)
+        wanted = grown;
+    else
+        status = may_hold(s, job, wanted, why);
+    if (status == TANDEM_OK)
+        status = put_away(s, &job->scratch, why);
+    return status == TANDEM_OK ? make_scratch(s, wanted, &job->scratch, why) : status;
+}
