@@ -93,6 +93,16 @@ tl_case tl_make(tl_shape s, uint32_t seed)
         l->residual = view_of(&it, TL_RESIDUAL, s.residual_dtype, s.rows, s.outs, s.pad, 0);
         fill(it.data[TL_RESIDUAL], s.residual_dtype, it.bytes[TL_RESIDUAL], 1, &state);
     }
+    if (s.head_dim) {
+        l->head_dim = s.head_dim, l->rotated_channels = s.rotated_channels, l->rotated_heads = s.rotated_heads;
+        l->positions = 1 + s.rows / 2;
+        l->rotation = view_of(&it, TL_ROTATION, TANDEM_DTYPE_F32, l->positions, s.rotated_channels, s.pad, 0);
+        l->position = view_of(&it, TL_POSITION, TANDEM_DTYPE_I32, 1, s.rows, 0, 0);
+        fill(it.data[TL_ROTATION], TANDEM_DTYPE_F32, it.bytes[TL_ROTATION], 1, &state); /* cosines and sines of anything */
+        for (uint32_t i = 0; i < s.rows; i++) /* in any order, some outside the table */
+            ((int32_t *)it.data[TL_POSITION])[i] = i % 5 == 4 ? (i % 2 ? INT32_MIN : INT32_MAX)
+                                                              : (int32_t)(next(&state) % (l->positions + 2)) - 1;
+    }
     l->y = view_of(&it, TL_Y, s.y_dtype, s.rows + ROWS_BEHIND, s.outs, s.pad, offset);
     tl_poison(&it);
     return it;
@@ -123,6 +133,8 @@ void tl_check(const tl_case *it, uint32_t step)
     p.scale = begin_of(it, TL_SCALE);
     p.bias = begin_of(it, TL_BIAS);
     p.residual = begin_of(it, TL_RESIDUAL);
+    p.rotation = begin_of(it, TL_ROTATION);
+    p.position = begin_of(it, TL_POSITION);
     const uint32_t element = td_dtype_bytes(l->y.dtype);
     for (uint32_t row = 0; row < l->rows; row += step)
         for (uint32_t column = 0; column < l->outs; column++) {
@@ -204,7 +216,7 @@ void tl_try_session(tandem_session *s)
 {
     static const uint32_t rows[] = {1, 20, 64, 65, 150, 512};
     for (uint32_t n = 0; n < 24; n++) {
-        const tl_shape shape = {.rows = rows[n % 6],
+        tl_shape shape = {.rows = rows[n % 6],
                                 .ins = n % 4 ? 256 : 264,
                                 .outs = 96 + 100 * n,
                                 .dtype = 1 + n % 2,
@@ -212,7 +224,13 @@ void tl_try_session(tandem_session *s)
                                 .weights = n % 3 ? TD_LINEAR_DENSE : n % 4 ? (td_linear_weights)(1 + n / 3 % 6) : TD_LINEAR_INT8,
                                 .bias_dtype = n % 2,
                                 .gate = n / 3 % 3,
-                                .activation = n % 4};
+                                .activation = n % 5 == 1 ? 0 : n % 4};
+        if (n % 5 == 1) { /* n is 1, 6, 11, 16, 21 */
+            shape.gate = 0;
+            shape.head_dim = n % 2 ? 32 : 64;
+            shape.rotated_channels = n % 2 ? 32 : 40;
+            shape.rotated_heads = 1 + n % 3;
+        }
         through(s, shape, n, n % 2 * patience_ns);
     }
 }

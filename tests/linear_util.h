@@ -8,7 +8,7 @@
 #include "kernels/linear/linear.h"
 #include "tandem/tandem.h"
 
-enum { TL_X, TL_W, TL_SCALE, TL_BIAS, TL_RESIDUAL, TL_Y, TL_VIEWS };
+enum { TL_X, TL_W, TL_SCALE, TL_BIAS, TL_RESIDUAL, TL_ROTATION, TL_POSITION, TL_Y, TL_VIEWS };
 
 typedef struct tl_shape {
     uint32_t rows, ins, outs, activation, gate;
@@ -16,6 +16,7 @@ typedef struct tl_shape {
     td_linear_weights weights;
     uint32_t pad;    /* elements, of blocks blocks, between rows of x, w, residual and y */
     uint32_t offset; /* of x, w and y from their begin, in elements */
+    uint32_t head_dim, rotated_channels, rotated_heads; /* or 0 */
 } tl_shape;
 
 typedef struct tl_case {

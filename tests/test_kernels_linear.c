@@ -53,6 +53,12 @@ static tl_shape shape_of(uint32_t n)
     s.gate = n / 7 % 3;
     s.pad = n % 6 == 5 ? 8 : n % 6 == 2 ? 3 : 0;
     s.offset = n % 11 == 10; /* elements: not aligned */
+    if (s.outs >= 40 && n % 3 != 1) { /* all of y's heads, or some of them */
+        s.gate = s.activation = 0;
+        s.head_dim = s.outs >= 96 && n % 2 ? 96 : 40;
+        s.rotated_channels = n % 7 ? 24 : s.head_dim;
+        s.rotated_heads = n % 5 ? s.outs / s.head_dim : 1;
+    }
     if (s.weights == TD_LINEAR_INT8)
         s.ins = (s.ins + 7) / 8 * 8, s.offset = 0, s.pad = s.pad / 8 * 8;
     else if (s.weights)
@@ -224,6 +230,21 @@ static void test_refusals(void **state)
     REFUSED((l->w.dtype = TANDEM_DTYPE_I8, l->ins = 12), "linear.ins is 12; with weights of i8 it must be a multiple of 8");
     REFUSED((l->w.dtype = TANDEM_DTYPE_I8, l->w.offset_bytes = 4), "linear.w.offset_bytes is 4");
     REFUSED(l->scale = (tandem_view){.dtype = TANDEM_DTYPE_F32}, "linear.scale.dtype is 3; only weights of i8");
+#define ROTATES (l->rotation.dtype = TANDEM_DTYPE_F32, l->position.dtype = TANDEM_DTYPE_I32, \
+                 l->positions = 3, l->head_dim = l->rotated_channels = 8, l->rotated_heads = 1, l->rotation.stride_row = 8)
+    REFUSED(l->rotated_channels = 8, "linear.rotated_channels is 8; without a rotation it must be 0");
+    REFUSED(l->position.dtype = TANDEM_DTYPE_I32, "linear.position.dtype is 6; without a rotation");
+    REFUSED((ROTATES, l->position.dtype = 0), "linear.position.dtype is 0; with a rotation it must not be 0");
+    REFUSED((ROTATES, l->gate = TANDEM_GATE_PAIRS), "linear.gate is 2; with a rotation");
+    REFUSED((ROTATES, l->activation = TANDEM_ACTIVATION_SILU), "linear.activation is 3; with a rotation");
+    REFUSED((ROTATES, l->head_dim = 12), "linear.head_dim is 12");
+    REFUSED((ROTATES, l->rotated_channels = 16), "linear.rotated_channels is 16");
+    REFUSED((ROTATES, l->rotated_channels = 4), "linear.rotated_channels is 4");
+    REFUSED((ROTATES, l->rotated_heads = 2), "linear.rotated_heads is 2; outs is 8, which is 1 heads of 8");
+    REFUSED((ROTATES, l->positions = (1u << 30) + 1), "linear.positions is 1073741825");
+    REFUSED((ROTATES, l->rotation.dtype = TANDEM_DTYPE_F16), "linear.rotation.dtype is 1");
+    REFUSED((ROTATES, l->position.dtype = TANDEM_DTYPE_F32), "linear.position.dtype is 3");
+#undef ROTATES
     REFUSED(l->bias.dtype = TANDEM_DTYPE_I8, "linear.bias.dtype is 8");
     REFUSED(l->y.stride_row = 7, "linear.y.stride_row is 7");
 #undef REFUSED

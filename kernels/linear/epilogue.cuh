@@ -1,4 +1,4 @@
-/* What sums become on their way out: scale, bias, activation, gate, residual, cast (params.h).
+/* What sums become on their way out: scale, bias, activation, gate, rotation, residual, cast (params.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -71,6 +71,26 @@ __device__ __forceinline__ void linear_affine(const td_params_linear &p, float (
     }
 }
 
+/* Turns pairs of columns by the row's position; b is overwritten. */
+__device__ __forceinline__ void linear_rotate(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
+                                              float (&b)[8])
+{
+    const uint32_t channel = column % p.head_dim;
+
+    if (column >= p.rotated_columns || channel >= p.rotated_channels)
+        return;
+    const int at = min(max(p.position[row], 0), int(p.positions - 1));
+
+    load_some(b, p.rotation + at * p.rotation_stride + channel, 8);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        const float x = a[i], y = a[i + 1];
+
+        a[i] = x * b[i] - y * b[i + 1];
+        a[i + 1] = x * b[i + 1] + y * b[i];
+    }
+}
+
 /* Columns `column` to `column` + 7 of a row of y, from sums a and, with a gate, b. */
 __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&a)[8],
                                               float (&b)[8])
@@ -92,6 +112,8 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
 #pragma unroll
         for (int i = 0; i < 8; i++)
             a[i] *= b[i];
+    if (p.rotation)
+        linear_rotate(p, row, column, a, b);
     if (p.residual) {
         load_some(b, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, count);
 #pragma unroll
@@ -232,7 +254,7 @@ template <int N> struct LinearOut {
             finish<TANDEM_GATE_HALVES>(p, c, row, column);
         } else if (p.gate == TANDEM_GATE_PAIRS) {
             finish<TANDEM_GATE_PAIRS>(p, c, row, column);
-        } else if (p.scale || p.bias || p.activation || p.residual || row0 + 16 > p.rows || (tile + 1) * N > p.outs ||
+        } else if (p.scale || p.bias || p.activation || p.rotation || p.residual || row0 + 16 > p.rows || (tile + 1) * N > p.outs ||
                    ((uint64_t)p.y | p.y_stride * 2) % 16) {
             finish<TANDEM_GATE_NONE>(p, c, row, column);
         } else {

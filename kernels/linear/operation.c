@@ -9,7 +9,7 @@
 #include "kernels/linear/blocks.h"
 #include "kernels/linear/linear.h"
 
-enum { X, W, SCALE, BIAS, RESIDUAL, Y, VIEWS };
+enum { X, W, SCALE, BIAS, RESIDUAL, ROTATION, POSITION, Y, VIEWS };
 #define AT(member) offsetof(td_params_linear, member)
 
 /* --- What it is --- */
@@ -23,8 +23,16 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 {
     const tandem_linear *l = &op->linear;
     shape[0] = shape[1] = 1;
-    shape[2] = view == W ? w_rows(l) : view == SCALE || view == BIAS ? 1 : l->rows;
-    shape[3] = view == X || view == W ? l->ins : view == SCALE || view == BIAS ? w_rows(l) : l->outs;
+    shape[2] = l->rows;
+    shape[3] = view == X ? l->ins : l->outs;
+    if (view == W)
+        shape[2] = w_rows(l), shape[3] = l->ins;
+    else if (view == SCALE || view == BIAS)
+        shape[2] = 1, shape[3] = w_rows(l);
+    else if (view == ROTATION)
+        shape[2] = l->positions, shape[3] = l->rotated_channels;
+    else if (view == POSITION)
+        shape[2] = 1, shape[3] = l->rows;
 }
 
 /* By td_linear_weights; dense ones are of x's. */
@@ -51,7 +59,8 @@ static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
     case W:
         return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES(TANDEM_DTYPE_Q8_0) | TD_DTYPES(TANDEM_DTYPE_Q4_0) |
                TD_DTYPES(TANDEM_DTYPE_Q4_1) | TD_DTYPES(TANDEM_DTYPE_Q4_K) | TD_DTYPES(TANDEM_DTYPE_Q6_K);
-    case SCALE: return TD_DTYPES(TANDEM_DTYPE_F32);
+    case SCALE: case ROTATION: return TD_DTYPES(TANDEM_DTYPE_F32);
+    case POSITION: return TD_DTYPES(TANDEM_DTYPE_I32);
     default: return TD_DTYPES_FLOAT;
     }
 }
@@ -71,6 +80,37 @@ static tandem_status check_int8(const tandem_linear *l, char *why, size_t why_by
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.scale.dtype is %" PRIu32 "; only weights of i8 have scales: it must be 0",
                        l->scale.dtype);
     return TANDEM_OK;
+}
+
+/* All of what a rotation takes, or nothing. */
+static tandem_status check_rotation(const tandem_linear *l, char *why, size_t why_bytes)
+{
+    const bool there = l->rotation.dtype != TANDEM_DTYPE_NONE;
+    const struct {
+        const char *name;
+        uint32_t value;
+    } none[] = {{"position.dtype", l->position.dtype}, {"positions", l->positions}, {"head_dim", l->head_dim},
+                {"rotated_channels", l->rotated_channels}, {"rotated_heads", l->rotated_heads}};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (there != (none[i].value != 0))
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.%s is %" PRIu32 "; with%s a rotation it must %sbe 0", none[i].name,
+                           none[i].value, there ? "" : "out", there ? "not " : "");
+    if (!there)
+        return TANDEM_OK;
+    if (l->gate || l->activation)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.%s is %" PRIu32 "; with a rotation it must be 0",
+                       l->gate ? "gate" : "activation", l->gate ? l->gate : l->activation);
+    if (l->head_dim % 8)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.head_dim is %" PRIu32 "; it must be a multiple of 8", l->head_dim);
+    if (l->rotated_channels % 8 || l->rotated_channels > l->head_dim)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "linear.rotated_channels is %" PRIu32 "; it must be a multiple of 8, at most head_dim, which is %" PRIu32,
+                       l->rotated_channels, l->head_dim);
+    if (l->rotated_heads > l->outs / l->head_dim)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "linear.rotated_heads is %" PRIu32 "; outs is %" PRIu32 ", which is %" PRIu32 " heads of %" PRIu32,
+                       l->rotated_heads, l->outs, l->outs / l->head_dim, l->head_dim);
+    return td_check_size("linear", "positions", l->positions, why, why_bytes);
 }
 
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
@@ -94,6 +134,8 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
         if (l->reserved[i])
             status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.reserved[%d] is %" PRIu32 "; it must be 0", i,
                              l->reserved[i]);
+    if (status == TANDEM_OK)
+        status = check_rotation(l, why, why_bytes);
     for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++)
         status = td_check_view(&td_operation_linear.layout, op, i, dtypes_of(l, i), why, why_bytes);
     return status == TANDEM_OK ? check_int8(l, why, why_bytes) : status;
@@ -173,7 +215,7 @@ static uint32_t multiprocessors_of(const td_target *target)
 /* Whether a kernel's last step is a plain one: tiles of so many columns. */
 static bool is_just_cast(const tandem_linear *l, uint32_t columns)
 {
-    return l->scale.dtype == TANDEM_DTYPE_NONE && l->bias.dtype == TANDEM_DTYPE_NONE && l->residual.dtype == TANDEM_DTYPE_NONE &&
+    return l->scale.dtype == TANDEM_DTYPE_NONE && l->bias.dtype == TANDEM_DTYPE_NONE && l->rotation.dtype == TANDEM_DTYPE_NONE && l->residual.dtype == TANDEM_DTYPE_NONE &&
            !l->activation && !l->gate && l->outs % columns == 0 && is_aligned(&l->y, 16) && l->y.stride_row % 8 == 0;
 }
 
@@ -226,7 +268,12 @@ td_params_linear td_linear_params(const tandem_linear *l)
                               .residual_dtype = (uint8_t)l->residual.dtype,
                               .y_dtype = (uint8_t)l->y.dtype,
                               .activation = (uint8_t)l->activation,
-                              .gate = (uint8_t)l->gate};
+                              .gate = (uint8_t)l->gate,
+                              .rotation_stride = l->rotation.stride_row,
+                              .positions = l->positions,
+                              .head_dim = l->head_dim,
+                              .rotated_channels = l->rotated_channels,
+                              .rotated_columns = l->rotated_heads * l->head_dim};
 }
 
 static td_record *build_hopper(td_builder *at, const block_form *it, const td_target *target, const tandem_linear *l,
@@ -326,6 +373,8 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     td_build_view(&at, record, TD_READ, AT(scale), SCALE);
     td_build_view(&at, record, TD_READ, AT(bias), BIAS);
     td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);
+    td_build_view(&at, record, TD_READ, AT(rotation), ROTATION);
+    td_build_view(&at, record, TD_READ, AT(position), POSITION);
     td_build_write(&at, record, AT(y), &y);
     td_build_outputs(&at, target, layout, op, &y, 1);
     char reason[200];
@@ -393,6 +442,7 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
     *part = *op;
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         views[i]->offset_bytes += (uint64_t)at->row * (uint64_t)views[i]->stride_row * td_dtype_bytes(views[i]->dtype);
+    l->position.offset_bytes += (uint64_t)at->row * sizeof(int32_t);
     l->rows = left < each ? left : each;
     at->row += each;
     return 0;
@@ -410,6 +460,8 @@ const td_operation td_operation_linear = {
                          [SCALE] = VIEW(scale, false, true),
                          [BIAS] = VIEW(bias, false, true),
                          [RESIDUAL] = VIEW(residual, false, true),
+                         [ROTATION] = VIEW(rotation, false, true),
+                         [POSITION] = VIEW(position, false, true),
                          [Y] = VIEW(y, true, false)},
                .shape = shape},
     .precision_at = TD_NO_PRECISION,

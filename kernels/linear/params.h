@@ -9,6 +9,7 @@
  *   activation of td_linear_activation
  *   gate       a * b: a is the activated sum of one row of w, b the plain sum of another. `halves`: rows j and outs + j;
  *              `pairs`: rows 2j and 2j + 1. SwiGLU is SiLU with a gate.
+ *   rotation   of pairs of neighbouring columns of a head, by a row of a table (types.h has the equation)
  *   residual   + residual
  *   cast       to y's type, to nearest
  * Quantised weights are multiplied out in float32 and rounded to x's type, then multiplied like dense ones; int8 weights with
@@ -49,6 +50,12 @@ typedef struct td_params_linear {
     uint8_t bias_dtype, residual_dtype, y_dtype; /* F16, BF16 or F32 */
     uint8_t activation, gate;
     uint8_t reserved;
+    const float *rotation; /* [positions][rotation_stride], or NULL; */
+    const int32_t *position; /* then [rows] */
+    int64_t rotation_stride;
+    uint32_t positions;
+    uint32_t head_dim, rotated_channels; /* multiples of 8, the second not 0 */
+    uint32_t rotated_columns; /* of y, from the first on: whole heads */
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk

@@ -214,7 +214,13 @@ typedef enum tandem_gate {
     TANDEM_GATE_PAIRS = 2   /* a from row 2 j, b from row 2 j + 1 */
 } tandem_gate;
 
-/* y = activation(x w^T * scale + bias), with a gate times (x w^T * scale + bias) of w's other rows, + residual.
+/* y = activation(x w^T * scale + bias), with a gate times (x w^T * scale + bias) of w's other rows, + residual. With a rotation
+ * (RoPE; no activation, no gate) y's columns are heads of head_dim channels, and of the first rotated_heads the first
+ * rotated_channels are turned before the residual is added, in pairs of neighbours by row t = position[row] of the rotation:
+ *   y[2 i] = a[2 i] rotation[t][2 i] - a[2 i + 1] rotation[t][2 i + 1],
+ *   y[2 i + 1] = a[2 i] rotation[t][2 i + 1] + a[2 i + 1] rotation[t][2 i],
+ * so a row of it is cos, sin, cos, sin ...; whatever stretches angles is in that table. Models that turn channels i and
+ * i + rotated_channels / 2 together have rows of w reordered, of q and k alike, which changes no score.
  * Products are of x's dtype, sums float32, and so is each step after them; y is rounded once. Weights with blocks are
  * multiplied out in float32 and rounded to x's dtype first. In which order sums are taken is the kernel's affair, and depends
  * on device, executor and shape: what it may change is bounded in kernels/linear/linear.h. */
@@ -225,10 +231,15 @@ typedef struct tandem_linear {
     tandem_view scale;    /* F32, one for each row of w, of I8 only: [1, 1, 1, outs or 2 outs]; dtype NONE: 1 */
     tandem_view bias;     /* likewise, F16, BF16 or F32, of any w; dtype NONE: 0 */
     tandem_view residual; /* [1, 1, rows, outs], F16, BF16 or F32; dtype NONE: none is added */
+    tandem_view rotation; /* F32, [1, 1, positions, rotated_channels]; dtype NONE: nothing is rotated, and what follows is 0 */
+    tandem_view position; /* I32, [1, 1, 1, rows]; below 0 counts as 0, from `positions` on as the last */
     tandem_view y;        /* [1, 1, rows, outs], F16, BF16 or F32 */
     uint32_t rows, ins, outs;
     uint32_t activation;  /* tandem_activation */
     uint32_t gate;        /* tandem_gate */
+    uint32_t positions;   /* rows of the rotation */
+    uint32_t head_dim, rotated_channels; /* of a head; multiples of 8 */
+    uint32_t rotated_heads;
     uint32_t reserved[3]; /* 0 */
 } tandem_linear;
 

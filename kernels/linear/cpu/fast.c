@@ -114,6 +114,21 @@ static float activate(uint32_t activation, float x)
     return x;
 }
 
+static void rotate(const part *at, int64_t row, float *y)
+{
+    const td_params_linear *p = at->p;
+    const int64_t asked = p->position[row], last = (int64_t)p->positions - 1;
+    const float *turn = p->rotation + (asked < 0 ? 0 : asked > last ? last : asked) * p->rotation_stride;
+    for (uint32_t c = 0; c < at->columns && at->first_column + c < p->rotated_columns; c += 2) {
+        const uint32_t channel = (at->first_column + c) % p->head_dim;
+        const float a = y[c], b = y[c + 1], *t = turn + channel;
+        if (channel >= p->rotated_channels)
+            continue;
+        y[c] = a * t[0] - b * t[1];
+        y[c + 1] = a * t[1] + b * t[0];
+    }
+}
+
 static void finish_row(const part *at, uint32_t r, float *sums)
 {
     const td_params_linear *p = at->p;
@@ -134,6 +149,8 @@ static void finish_row(const part *at, uint32_t r, float *sums)
         if (p->gate)
             y[c] *= sums[pairs ? 2 * c + 1 : at->columns + c];
     }
+    if (p->rotation)
+        rotate(at, row, y);
     if (p->residual)
         td_to_floats(residual, p->residual, p->residual_dtype, row * p->residual_stride + at->first_column, at->columns);
     for (uint32_t c = 0; c < at->columns && p->residual; c++)

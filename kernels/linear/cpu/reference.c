@@ -67,6 +67,21 @@ static double activate(uint32_t activation, double x, double *off)
     return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
 }
 
+/* The column's own sum, turned with its neighbour's; three roundings. */
+static double rotate(const td_params_linear *p, uint32_t row, uint32_t column, double own, double *off)
+{
+    const int64_t asked = p->position[row], last = (int64_t)p->positions - 1;
+    const uint32_t channel = column % p->head_dim;
+    double off_other;
+    if (column >= p->rotated_columns || channel >= p->rotated_channels)
+        return own;
+    const float *turn = p->rotation + (asked < 0 ? 0 : asked > last ? last : asked) * p->rotation_stride + channel / 2 * 2;
+    const double c = (double)turn[0], s = column % 2 ? (double)turn[1] : -(double)turn[1];
+    const double other = sum_of(p, row, column ^ 1, &off_other), y = own * c + other * s;
+    *off = *off * fabs(c) + off_other * fabs(s) + (fabs(own * c) + fabs(other * s) + fabs(y)) * unit;
+    return y;
+}
+
 void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t column, double *y, double *bound)
 {
     const bool pairs = p->gate == TANDEM_GATE_PAIRS;
@@ -76,6 +91,8 @@ void td_linear_reference(const td_params_linear *p, uint32_t row, uint32_t colum
         off = off * (fabs(b) + off_b) + off_b * fabs(a) + fabs(a * b) * unit;
         a *= b;
     }
+    if (p->rotation)
+        a = rotate(p, row, column, a, &off);
     if (p->residual) {
         a += element(p->residual, p->residual_dtype, row * p->residual_stride + column);
         off += fabs(a) * unit;
