@@ -7,7 +7,7 @@
  *   broker.c   the main thread: what it listens to          queue.c    the second one: what it sleeps on, its turns
  *   queue_jobs.c  a job's begin and end                     queue_schedule.c  who is next, and what comes back
  *   accept.c   who connects                                 clients.c  what each asks for
- *   errands.c  what the worker has, a new one for a dead one
+ *   errands.c  what the worker has and is told of           answers.c  what it says, a new one for a dead one
  *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
  *   descriptors.c  how many each client may hold
  *   loader.c   the worker's loads of models                 blame.c    which request a worker died of
@@ -527,15 +527,23 @@ bool td_weights_send(td_broker *b, td_weights *weights);
 bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but);
 /* Takes all that no job reads: nobody knows how much the worker's memory lacks. False: there is none. */
 bool td_weights_evict_idle(td_broker *b, const td_weights *but);
+/* What its users are said to have. */
+void td_weights_count(td_broker *b, const td_weights *weights, bool there);
+/* Nobody has the model any more: requests that wait for it are over. */
+void td_weights_fail_readers(td_broker *b, const td_weights *weights, tandem_status status, const char *why);
 /* Has the worker load it again, for a client. NOMEM: no room. */
 tandem_status td_weights_load(td_broker *b, td_weights *weights, const td_client *asks);
+/* The first request that a worker does not answer in time, or NULL. */
+const td_errand *td_errand_hangs(const td_broker *b, uint64_t now);
+
+/* answers.c */
 void td_worker_spawn(td_broker *b);
+/* why: NULL if it was told before. The nursery may have no time for it now, or not have said yet who the worker is. */
+void td_worker_kill(td_broker *b, const char *why);
 /* False: there will never be a worker. */
 bool td_worker_read(td_broker *b);
 /* Begins anew once it is known how a worker has ended, or nobody says so for too long. False: likewise. */
 bool td_worker_bury(td_broker *b);
-/* The first request that a worker does not answer in time, or NULL. */
-const td_errand *td_errand_hangs(const td_broker *b, uint64_t now);
 /* What an answer does; *t may be anything but its number. */
 void td_errand_answer(td_broker *b, td_errand *errand, const td_task *t);
 
@@ -544,8 +552,6 @@ enum { TD_MAX_BLAMED = 2 };
 uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED]);
 /* Answers such a request with what became of it; its client is named and struck, and no worker gets it again. */
 void td_blame(td_broker *b, uint32_t serial);
-/* why: NULL if it was told before. The nursery may have no time for it now, or not have said yet who the worker is. */
-void td_worker_kill(td_broker *b, const char *why);
 
 /* queue.c, queue_jobs.c, queue_schedule.c. All with the lock held but the thread's main. */
 void *td_queue_main(void *broker);

@@ -1,32 +1,20 @@
-/* What the worker has of what clients share: errands to it, their answers, and a new worker for a dead one.
+/* What the worker has of what clients share: memory, timelines, models, drafts, and the errands that tell it of them.
  *
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * An errand is kept until the worker has answered it, so that the next worker can be told of what this one did not get
+ * to. answers.c, which takes the answers and starts the next worker, calls this file and is not called by it.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine_plugin/daemon/daemon.h"
 
-#define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
-#define MOST_RESPAWN_NS TD_SECOND
-#define SAY_END_NS 500000000u /* what the launcher may take to say how a worker has ended */
 #define LEAST_ERRAND_NS (4 * TD_SECOND) /* what a worker may take for the next errand: as for a job, within these, */
 #define MOST_ERRAND_NS (20 * TD_SECOND)
 #define LOAD_NS (900 * TD_SECOND) /* or to load a model */
 #define MOST_LANE_WAIT_NS (2 * TD_SECOND) /* on the GPU: what was submitted comes sooner */
-enum {
-    STRIKES = 3,
-    FIRST_TRIES = 5, /* workers that may die before one was ready */
-};
 
 /* Numbers of the worker's objects. */
 
@@ -213,7 +201,7 @@ static void end_number(td_broker *b, uint32_t number, bool aside)
 }
 
 /* Nobody has the model any more: requests that wait for it are over. */
-static void fail_readers(td_broker *b, const td_weights *w, tandem_status status, const char *why)
+void td_weights_fail_readers(td_broker *b, const td_weights *w, tandem_status status, const char *why)
 {
     for (td_errand *e = b->errands, *next; e; e = next) {
         td_client *c = e->client;
@@ -249,7 +237,7 @@ void td_weights_drop(td_broker *b, td_weights *w)
         else if (e->weights == w)
             td_errand_remove(b, e);
     }
-    fail_readers(b, w, TANDEM_ERROR_ARG, "the model was destroyed");
+    td_weights_fail_readers(b, w, TANDEM_ERROR_ARG, "the model was destroyed");
     if (!w->evicted)
         b->model_bytes -= w->bytes;
     end_number(b, w->number, true);
@@ -258,7 +246,7 @@ void td_weights_drop(td_broker *b, td_weights *w)
 }
 
 /* What its users are said to have. */
-static void count_weights(td_broker *b, const td_weights *w, bool there)
+void td_weights_count(td_broker *b, const td_weights *w, bool there)
 {
     for (td_client *c = b->clients; c; c = c->next)
         for (td_shared *s = c->shared; s; s = s->next)
@@ -286,7 +274,7 @@ static void evict(td_broker *b, td_weights *w)
     w->number = 0;
     w->there = false;
     w->evicted = true;
-    count_weights(b, w, false);
+    td_weights_count(b, w, false);
 }
 
 bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but)
@@ -330,7 +318,7 @@ tandem_status td_weights_load(td_broker *b, td_weights *w, const td_client *asks
         return TANDEM_ERROR_NOMEM;
     }
     w->evicted = false;
-    count_weights(b, w, true);
+    td_weights_count(b, w, true);
     td_errands_run(b);
     return TANDEM_OK;
 }
@@ -345,15 +333,6 @@ bool td_weights_evict_idle(td_broker *b, const td_weights *but)
             some = true;
         }
     return some;
-}
-
-/* The worker had no memory for it: once more, without those that are idle. */
-static bool load_again(td_broker *b, td_weights *w)
-{
-    if (w->retried || !td_weights_evict_idle(b, w) || !td_weights_send(b, w))
-        return false;
-    w->retried = true;
-    return true;
 }
 
 td_ids *td_shared_ids(td_client *c, td_wire_kind kind)
@@ -563,452 +542,4 @@ bool td_drafts_end(td_broker *b, uint64_t idle_ns)
             some = true;
         }
     return some;
-}
-
-/* The worker. */
-
-static bool make_pair(int ends[2])
-{
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
-        return false;
-    return !fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK); /* ours */
-}
-
-void td_worker_spawn(td_broker *b)
-{
-    static td_nurse ask;
-    int ends[2] = {-1, -1}, fds[2], desk = -1;
-
-    b->respawn_ns = 0;
-    desk = memfd_create("tandem-desk", MFD_CLOEXEC);
-    if (desk < 0 || (errno = posix_fallocate(desk, 0, (off_t)TD_DESK_BYTES)) || !make_pair(ends))
-        goto later;
-    b->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
-    if (b->desk == MAP_FAILED) {
-        b->desk = NULL;
-        goto later;
-    }
-    b->desk->tuning = b->tuning;
-    ask = (td_nurse){.kind = TD_NURSE_SPAWN};
-    fds[0] = ends[1];
-    fds[1] = desk;
-    if (td_pass(b->nursery, &ask, sizeof ask, fds, 2) != TANDEM_OK) {
-        b->old_desk = b->desk;
-        b->desk = NULL;
-        goto later;
-    }
-    b->worker = ends[0];
-    b->worker_pid = 0;
-    b->worker_said = b->has_worker = false;
-    b->worker_text[0] = 0;
-    b->worker_status = TANDEM_ERROR_LOST;
-    b->killed_ns = 0;
-    b->spawned_ns = td_now_ns();
-    td_fd_close(&ends[1]);
-    td_fd_close(&desk);
-    td_queue_kick(b);
-    return;
-later:
-    td_say(TD_LOG_WARN, "no worker can be started, once more in 1 s: %s", strerror(errno));
-    td_fd_close(&ends[0]);
-    td_fd_close(&ends[1]);
-    td_fd_close(&desk);
-    b->respawn_ns = td_now_ns() + TD_SECOND;
-}
-
-void td_worker_kill(td_broker *b, const char *why)
-{
-    static td_nurse ask;
-
-    if (b->worker < 0)
-        return;
-    if (why) {
-        td_say(TD_LOG_WARN, "worker (process %d) is ended: %s", b->worker_pid, why);
-        snprintf(b->worker_text, sizeof b->worker_text, "%s", why);
-    }
-    b->killed_ns = td_now_ns();
-    ask = (td_nurse){.kind = TD_NURSE_KILL, .pid = b->worker_pid};
-    if (b->worker_pid > 0)
-        td_pass(b->nursery, &ask, sizeof ask, NULL, 0);
-}
-
-/* Errands as they were before the worker had any. */
-static void take_errands_back(td_broker *b)
-{
-    for (td_errand *e = b->errands, *next; e; e = next) {
-        next = e->next;
-        e->sent = false;
-        switch ((td_task_kind)e->task.kind) {
-        case TD_TASK_END:
-            b->numbers[e->task.number] = 0;
-            td_errand_remove(b, e);
-            break;
-        case TD_TASK_LANE_END:
-            b->lanes &= ~(1ull << e->task.lane);
-            td_errand_remove(b, e);
-            break;
-        case TD_TASK_LANE: /* the next worker gets others */
-        case TD_TASK_FORGET:
-            td_errand_remove(b, e);
-            break;
-        case TD_TASK_MEM:
-        case TD_TASK_TIMELINE:
-            if (!e->shared) /* an END of it was behind */
-                td_errand_remove(b, e);
-            break;
-        case TD_TASK_MODEL:
-            if (!e->weights)
-                td_errand_remove(b, e);
-            break;
-        default:
-            if (!e->client)
-                td_errand_remove(b, e);
-            break;
-        }
-    }
-}
-
-/* What clients still hold is for the next worker. */
-static void share_again(td_broker *b)
-{
-    for (td_weights *w = b->weights; w; w = w->next)
-        if (w->there && td_weights_send(b, w)) /* jobs that read it wait for it, others do not */
-            w->there = false;
-    for (td_client *c = b->clients; c; c = c->next) {
-        for (td_shared *s = c->shared; s; s = s->next) {
-            const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->weights;
-            td_errand *e;
-
-            if (c->state != TD_CLIENT_READY || !s->there || !(is_mem || s->opaque))
-                continue;
-            e = td_errand_add(b, is_mem ? TD_TASK_MEM : TD_TASK_TIMELINE, s->number, true);
-            if (!e) {
-                s->status = TANDEM_ERROR_NOMEM;
-                continue;
-            }
-            s->there = false;
-            e->again = true;
-            td_errand_about(e, s);
-        }
-        if (c->state == TD_CLIENT_READY)
-            td_lane_tell(b, c, TD_TASK_LANE); /* goes before all of its */
-    }
-}
-
-static void tell_reset(td_broker *b, td_client *c)
-{
-    td_wire_message m = td_wire_new(TD_WIRE_RESET, 0);
-
-    m.reset.epoch = b->epoch;
-    m.reset.status = b->worker_status;
-    m.reset.last_ticket = c->count ? c->order[0]->ticket - 1 : c->last_ticket;
-    td_wire_sentence(m.reset.text, sizeof m.reset.text, b->worker_text[0] ? b->worker_text : "the worker died");
-    td_client_send(b, c, &m, NULL);
-}
-
-static bool knows_end(const td_broker *b)
-{
-    return b->worker_pid <= 0 || b->ended_pid == b->worker_pid;
-}
-
-static void begin_anew(td_broker *b, uint64_t now)
-{
-    b->old_desk = b->desk;
-    b->desk = NULL;
-    b->epoch++;
-    b->early_ends = b->lost_ns - b->spawned_ns < EARLY_NS ? b->early_ends + 1 : 0;
-    b->respawn_ns = now + (b->early_ends > 6 ? MOST_RESPAWN_NS : (10000000ull << b->early_ends));
-    b->lost_ns = 0;
-    b->hung = 0;
-}
-
-static void lose_worker(td_broker *b, uint64_t now)
-{
-    uint32_t blamed[TD_MAX_BLAMED];
-    const uint32_t count = td_blame_find(b, blamed);
-
-    td_say(TD_LOG_ERROR, "worker (process %d) is gone: %s", b->worker_pid,
-           b->worker_text[0] ? b->worker_text : "it died");
-    td_queue_lost(b, !count);
-    for (uint32_t i = 0; i < count; i++)
-        td_blame(b, blamed[i]);
-    begin_anew(b, now);
-    take_errands_back(b);
-    share_again(b);
-    for (td_client *c = b->clients; c; c = c->next) {
-        if (c->state != TD_CLIENT_READY)
-            continue;
-        tell_reset(b, c);
-        if (c->strikes >= STRIKES)
-            td_client_end(b, c, TANDEM_ERROR_DEVICE, 0, "its jobs and requests ended three workers, one after the other");
-    }
-    td_queue_kick(b);
-}
-
-bool td_worker_bury(td_broker *b)
-{
-    const uint64_t now = td_now_ns();
-
-    if (!b->lost_ns || (!knows_end(b) && now - b->lost_ns < SAY_END_NS))
-        return true;
-    lose_worker(b, now);
-    if (b->ready_told || b->epoch < FIRST_TRIES)
-        return true;
-    td_say(TD_LOG_ERROR, "%d workers have died before they could begin", FIRST_TRIES);
-    return false;
-}
-
-/* Answers. */
-
-static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tandem_status status, const char *why)
-{
-    for (uint32_t i = 0; i < c->count; i++) {
-        td_work *work = c->order[i];
-        bool uses = false;
-
-        for (int v = 0; v < TD_MAX_VIEWS; v++)
-            uses = uses || work->mems[v] == mem;
-        uses = uses || work->wait == mem || work->signal == mem;
-        if (!uses || work->slot >= 0 || work->given_up)
-            continue;
-        td_client_error(b, c, 0, work->ticket, status, why);
-        td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
-    }
-    td_queue_settle(b, c);
-}
-
-/* Of a mem or a timeline. */
-static void on_shared_answer(td_broker *b, td_shared *s, const td_task *t)
-{
-    td_client *c = s->client;
-    const uint32_t serial = s->pending;
-
-    s->pending = 0;
-    s->there = t->status == TANDEM_OK;
-    s->status = t->status;
-    if (s == c->draft)
-        td_queue_kick(b);
-    if (s->there) {
-        if (serial)
-            td_client_done(b, c, serial, s->id);
-        return;
-    }
-    b->numbers[s->number] = 0;
-    s->number = 0;
-    if (s == c->draft) {
-        td_queue_without_draft(b, c);
-    } else if (serial) {
-        td_client_error(b, c, serial, 0, t->status, t->text);
-        td_shared_end(b, s);
-    } else {
-        fail_jobs_on(b, c, s, t->status, t->text);
-    }
-}
-
-static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
-{
-    char why[TD_TEXT_BYTES];
-
-    if (t->status == TANDEM_ERROR_NOMEM && load_again(b, w))
-        return;
-    w->there = t->status == TANDEM_OK;
-    w->used_ns = td_now_ns();
-    w->retried = false;
-    if (!w->there) {
-        b->numbers[w->number] = 0;
-        w->number = 0;
-        w->status = t->status;
-        w->evicted = true;
-        count_weights(b, w, false);
-    }
-    if (!w->there) {
-        td_fail(why, sizeof why, t->status, "model is one that the worker could not load: %s", t->text);
-        fail_readers(b, w, t->status, why);
-    }
-    w->uses++; /* until all have heard */
-    for (td_client *c = b->clients; c; c = c->next)
-        for (td_shared *s = c->shared, *next; s; s = next) {
-            const uint32_t serial = s->pending;
-
-            next = s->next;
-            if (s->weights != w || s->kind != TD_WIRE_KIND_MODEL)
-                continue;
-            s->pending = 0;
-            s->there = w->there;
-            if (w->there && serial)
-                td_client_done(b, c, serial, s->id);
-            if (w->there)
-                continue;
-            if (serial) {
-                td_client_error(b, c, serial, 0, t->status, t->text);
-                td_shared_end(b, s);
-            } else if (s->model_mem) {
-                s->model_mem->status = t->status;
-                fail_jobs_on(b, c, s->model_mem, t->status, t->text);
-            }
-        }
-    td_weights_drop(b, w);
-}
-
-static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64_t mem, const td_task *t)
-{
-    td_wire_message m = td_wire_new(TD_WIRE_TENSOR, serial);
-    td_shared *of = td_ids_find(&c->mems, mem);
-
-    if (!of || t->status != TANDEM_OK) {
-        const tandem_status unloaded = of && of->weights ? of->weights->status : TANDEM_OK;
-
-        td_client_error(b, c, serial, 0, !of ? TANDEM_ERROR_ARG : unloaded ? unloaded : t->status,
-                        !of        ? "the model was destroyed"
-                        : unloaded ? "model is one that the worker could not load"
-                                   : t->text);
-        return;
-    }
-    if (of->bytes < t->bytes) /* as much of the mem as a client can know of */
-        of->bytes = t->bytes;
-    m.tensor.view = t->view;
-    m.tensor.view.mem = mem;
-    memcpy(m.tensor.shape, t->shape, sizeof m.tensor.shape);
-    td_client_answered(c, serial);
-    td_client_send(b, c, &m, NULL);
-}
-
-static void on_info_answer(td_broker *b, td_client *c, uint32_t serial, const tandem_info *info)
-{
-    td_wire_message m = td_wire_new(TD_WIRE_INFO_REPLY, serial);
-    td_wire_info *r = &m.info;
-
-    r->backend = info->backend;
-    r->rung = info->rung;
-    r->sm = info->sm;
-    r->cuda_driver_version = info->cuda_driver_version;
-    r->cpu_threads = info->cpu_threads;
-    r->epoch = b->epoch;
-    r->host_bytes = info->host_bytes;
-    r->device_bytes = info->device_bytes;
-    r->jobs_submitted = c->submitted;
-    r->jobs_done = c->done;
-    r->jobs_stale = c->stale;
-    r->jobs_cancelled = c->cancelled;
-    r->jobs_failed = c->failed;
-    r->cuda_copies = info->cuda_copies;
-    r->cuda_allocations = info->cuda_allocations;
-    r->cuda_host_waits = info->cuda_host_waits;
-    r->cuda_launches = info->cuda_launches;
-    memcpy(r->device_uuid, info->device_uuid, sizeof r->device_uuid);
-    td_wire_sentence(r->rung_reason, sizeof r->rung_reason, info->rung_reason);
-    td_wire_text(r->device, sizeof r->device, info->device);
-    td_wire_text(r->isa, sizeof r->isa, info->isa);
-    td_client_answered(c, serial);
-    td_client_send(b, c, &m, NULL);
-}
-
-/* False: there will never be a worker. */
-static bool on_worker_hello(td_broker *b, const td_task *t)
-{
-    if (t->status != TANDEM_OK) {
-        td_say(TD_LOG_ERROR, "the worker cannot begin: %s", t->text);
-        return b->ready_told;
-    }
-    b->worker_said = true;
-    b->worker_info = t->info;
-    b->worker_info.device[sizeof t->info.device - 1] = b->worker_info.rung_reason[sizeof t->info.rung_reason - 1] = 0;
-    b->worker_info.tuning_reason[sizeof t->info.tuning_reason - 1] = 0;
-    b->costs.is_gpu = t->info.backend == TANDEM_BACKEND_CUDA;
-    td_say(TD_LOG_INFO, "worker (process %d) computes on %s (%s)", b->worker_pid, b->worker_info.device,
-           b->worker_info.rung_reason);
-    if (b->config.tuning[0] && t->info.tuning == TANDEM_TUNING_GIVEN)
-        td_say(TD_LOG_INFO, "AUTO goes by %s", b->config.tuning);
-    else if (b->config.tuning[0])
-        td_say(TD_LOG_WARN, "tuning is '%s': %s", b->config.tuning, b->worker_info.tuning_reason);
-    memcpy(b->identity.device_uuid, t->identity.device_uuid, sizeof b->identity.device_uuid);
-    b->identity.driver_id = t->identity.driver_id;
-    b->identity.driver_version = t->identity.driver_version;
-    if (!b->ready_told)
-        td_tell_manager(b, "READY=1");
-    b->ready_told = true;
-    td_clients_identified(b);
-    return true;
-}
-
-void td_errand_answer(td_broker *b, td_errand *e, const td_task *t)
-{
-    const td_errand was = *e;
-
-    td_errand_remove(b, e);
-    switch ((td_task_kind)was.task.kind) {
-    case TD_TASK_MEM:
-    case TD_TASK_TIMELINE:
-        if (was.shared)
-            on_shared_answer(b, was.shared, t);
-        break;
-    case TD_TASK_LANE:
-        if (t->status != TANDEM_OK) /* what its client shares fails, with the same text */
-            td_say(TD_LOG_WARN, "worker (process %d): no lane: %s", b->worker_pid, t->text);
-        break;
-    case TD_TASK_LANE_END: b->lanes &= ~(1ull << was.task.lane); break;
-    case TD_TASK_MODEL:
-        if (was.weights)
-            on_model_answer(b, was.weights, t);
-        break;
-    case TD_TASK_END: b->numbers[was.task.number] = 0; break;
-    case TD_TASK_TENSOR:
-        if (was.client)
-            on_tensor_answer(b, was.client, was.serial, was.mem, t);
-        break;
-    case TD_TASK_INFO:
-        if (was.client && t->status == TANDEM_OK)
-            on_info_answer(b, was.client, was.serial, &t->info);
-        else if (was.client)
-            td_client_error(b, was.client, was.serial, 0, t->status, t->text);
-        break;
-    default: break;
-    }
-}
-
-static bool on_task(td_broker *b, td_task *t)
-{
-    td_errand *e = b->errands;
-
-    t->text[sizeof t->text - 1] = 0;
-    if (t->status > TANDEM_OK || t->status < TANDEM_ERROR_BUSY)
-        t->status = TANDEM_ERROR_DEVICE;
-    if (t->kind == TD_TASK_HELLO)
-        return on_worker_hello(b, t);
-    if (t->kind == TD_TASK_BROKEN) {
-        snprintf(b->worker_text, sizeof b->worker_text, "%s", t->text);
-        b->worker_status = t->status == TANDEM_OK ? TANDEM_ERROR_DEVICE : t->status;
-        return true;
-    }
-    while (e && (!e->sent || e->task.serial != t->serial))
-        e = e->next;
-    if (!e)
-        return true;
-    if (!e->aside)
-        b->answered_ns = td_now_ns();
-    td_errand_answer(b, e, t);
-    return true;
-}
-
-bool td_worker_read(td_broker *b)
-{
-    static td_task t;
-
-    for (;;) {
-        int fds[2];
-        const tandem_status status = td_fetch(b->worker, &t, sizeof t, fds);
-
-        td_fd_close(&fds[0]);
-        td_fd_close(&fds[1]);
-        if (status == TANDEM_ERROR_BUSY)
-            return true;
-        if (status != TANDEM_OK) { /* td_worker_bury() goes on */
-            td_fd_close(&b->worker);
-            b->worker_said = b->has_worker = false;
-            b->lost_ns = td_now_ns();
-            return true;
-        }
-        if (!on_task(b, &t))
-            return false;
-    }
 }
