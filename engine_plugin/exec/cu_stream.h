@@ -81,6 +81,10 @@ tandem_status td_cuda_release(td_stream *stream, const td_cu_timeline *timeline,
 bool td_cuda_drain(td_stream *stream, uint64_t timeout_ns);
 void td_cuda_destroy(td_stream *stream, bool drained);
 
+/* cu_kernels.c: takes the images of a table, NULL: of the device's architecture, or else PTX of an older one; gives them back. */
+tandem_status td_cuda_load_kernels(td_cuda_stream *stream, const td_cubin *cubin, char *why, size_t why_bytes);
+void td_cuda_free_kernels(td_cuda_stream *stream);
+
 /* The functions of a plan's records, ready for their shared memory; UNSUPPORTED, with the reason, if one cannot run here. *list
  * is looked at first: what it was last time. It has *room, both 0 at first, is made larger where that is too few, and the
  * caller frees it. */
