@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int run_cases(const test_cases *const *parts, size_t count, CMFixtureFunction set_up, CMFixtureFunction tear_down)
+int run_cases(const char *name, const test_cases *const *parts, size_t count, CMFixtureFunction set_up,
+              CMFixtureFunction tear_down)
 {
     struct CMUnitTest *all;
     size_t at = 0;
@@ -20,7 +21,7 @@ int run_cases(const test_cases *const *parts, size_t count, CMFixtureFunction se
         memcpy(all + at, parts[i]->first, parts[i]->count * sizeof *all);
         at += parts[i]->count;
     }
-    failed = _cmocka_run_group_tests("tests", all, at, set_up, tear_down);
+    failed = _cmocka_run_group_tests(name, all, at, set_up, tear_down);
     free(all);
     return failed;
 }

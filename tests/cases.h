@@ -18,7 +18,8 @@ typedef struct test_cases {
 } test_cases;
 #define TEST_CASES(array) {array, sizeof array / sizeof *array}
 
-/* As cmocka_run_group_tests() of all these, in this order. */
-int run_cases(const test_cases *const *parts, size_t count, CMFixtureFunction set_up, CMFixtureFunction tear_down);
+/* As cmocka_run_group_tests_name() of all these, in this order. */
+int run_cases(const char *name, const test_cases *const *parts, size_t count, CMFixtureFunction set_up,
+              CMFixtureFunction tear_down);
 
 #endif

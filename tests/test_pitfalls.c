@@ -74,5 +74,5 @@ int main(void)
     const char *gpu = getenv("TANDEM_EXPECT_GPU");
 
     w.gpu = gpu && !strcmp(gpu, "1");
-    return run_cases(parts, sizeof parts / sizeof *parts, NULL, NULL);
+    return run_cases("tests", parts, sizeof parts / sizeof *parts, NULL, NULL);
 }

@@ -13,5 +13,5 @@ int main(void)
         &rungs_frames_cases, &rungs_mems_cases, &rungs_sessions_cases,
     };
 
-    return run_cases(parts, sizeof parts / sizeof *parts, NULL, NULL);
+    return run_cases("tests", parts, sizeof parts / sizeof *parts, NULL, NULL);
 }

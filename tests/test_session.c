@@ -29,5 +29,5 @@ int main(int argc, char **argv)
     }
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
-    return run_cases(parts, sizeof parts / sizeof *parts, make_model, remove_model);
+    return run_cases("tests", parts, sizeof parts / sizeof *parts, make_model, remove_model);
 }

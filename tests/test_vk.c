@@ -51,5 +51,5 @@ int main(void)
         if (asked("TANDEM_EXPECT_VALIDATION"))
             return 1;
     }
-    return run_cases(parts, sizeof parts / sizeof *parts, open_all, close_all);
+    return run_cases("tests", parts, sizeof parts / sizeof *parts, open_all, close_all);
 }

@@ -17,5 +17,5 @@ int main(void)
     /* No slab of this program's, whatever goes wrong, can take the machine's memory. */
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){64 << 20, 64 << 20});
-    return run_cases(parts, sizeof parts / sizeof *parts, NULL, NULL);
+    return run_cases("tests", parts, sizeof parts / sizeof *parts, NULL, NULL);
 }
