@@ -1,0 +1,326 @@
+/* The worker and the nursery, whom the input plays: what they are told is looked at, and answered.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/fuzz_server/world.h"
+
+/* What the launcher says of it then: as a rule the truth. */
+static void say_end(uint8_t how)
+{
+    static td_nurse m;
+
+    m = (td_nurse){.kind = TD_NURSE_ENDED, .pid = how & 1 ? 3 : 2, .status = how & 2 ? SIGSEGV : SIGKILL};
+    if (w.nurse >= 0)
+        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+}
+
+/* Not what the neighbour cannot be without: it is ended with that. */
+static uint32_t pick_request(void)
+{
+    const uint32_t serial = take() % 64;
+
+    for (const td_errand *e = w.b.errands; e; e = e->next)
+        if (e->task.serial == serial && e->task.kind == TD_TASK_LANE)
+            return 0;
+    return serial;
+}
+
+void lose_worker(void)
+{
+    if (w.worker >= 0 && w.desk) { /* it was at something, or says so */
+        w.desk->request = pick_request();
+        w.desk->load = pick_request();
+        say_end(take());
+    }
+    td_fd_close(&w.worker);
+    if (w.desk)
+        munmap(w.desk, TD_DESK_BYTES);
+    w.desk = NULL;
+    memset(w.items, 0, TD_MAX_NUMBERS * sizeof *w.items);
+    w.lanes = 0;
+}
+
+void tell(const td_task *task)
+{
+    if (w.worker >= 0)
+        td_pass(w.worker, task, sizeof *task, NULL, 0);
+}
+
+td_wire_identity identity_of(bool is_gpu)
+{
+    td_wire_identity made = identity;
+
+    if (is_gpu) {
+        memset(made.device_uuid, 7, sizeof made.device_uuid);
+        made.driver_id = 4;
+        made.driver_version = 580u << 22;
+    }
+    return made;
+}
+
+static tandem_info info(void)
+{
+    return (tandem_info){.struct_bytes = sizeof(tandem_info),
+                         .backend = w.is_gpu ? TANDEM_BACKEND_CUDA : TANDEM_BACKEND_CPU,
+                         .rung = w.is_gpu ? TANDEM_RUNG_TIMELINE : TANDEM_RUNG_CPU,
+                         .cpu_threads = 1,
+                         .device = "none",
+                         .rung_reason = "this is a test",
+                         .isa = "c"};
+}
+
+static void say_hello(tandem_status status)
+{
+    static td_task t;
+
+    t = (td_task){.kind = TD_TASK_HELLO, .status = status, .info = info(), .identity = identity_of(w.is_gpu)};
+    tell(&t);
+}
+
+static bool uses(const tandem_job *job, uint64_t number)
+{
+    const tandem_attention *op = &job->op.attention;
+
+    return op->q.mem == number || op->k.mem == number || op->v.mem == number || op->o.mem == number ||
+           op->lse.mem == number || job->wait.timeline == number || job->signal.timeline == number;
+}
+
+static void look_at_shared(td_task *t, known *it, int fd)
+{
+    char why[TD_TEXT_BYTES] = "";
+    const off_t length = t->opaque ? (off_t)t->allocation_bytes : lseek(fd, 0, SEEK_END);
+
+    need(!it->there, "a mem or a timeline under a number that is taken");
+    need(!t->draft || (t->kind == TD_TASK_MEM && t->bytes && fd < 0), "a draft that is something else");
+    need(t->draft  ? !t->opaque
+         : t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
+                   : t->kind == TD_TASK_MEM && td_slab_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
+         "a descriptor of another kind than was said");
+    need(t->kind == TD_TASK_TIMELINE || t->draft ||
+             (t->bytes && t->bytes <= (uint64_t)length && t->offset_bytes <= (uint64_t)length - t->bytes &&
+              (t->opaque || t->offset_bytes % TD_WIRE_PAGE_BYTES == 0)),
+         "a mem beyond its allocation");
+    if (w.is_gpu && !(w.lanes >> t->lane & 1))
+        t->status = TANDEM_ERROR_NOMEM;
+    *it = (known){.there = t->status == TANDEM_OK,
+                  .is_timeline = t->kind == TD_TASK_TIMELINE,
+                  .is_draft = t->draft,
+                  .lane = t->lane,
+                  .bytes = t->bytes};
+}
+
+bool answer_errand(uint8_t how)
+{
+    static td_task t;
+    int came[2];
+    known *it;
+
+    if (w.worker < 0 || td_fetch(w.worker, &t, sizeof t, came) != TANDEM_OK)
+        return false;
+    need(t.number < TD_MAX_NUMBERS, "an errand about a number that cannot be");
+    it = &w.items[t.number];
+    t.status = how & 1 ? TANDEM_ERROR_NOMEM : TANDEM_OK;
+    switch ((td_task_kind)t.kind) {
+    case TD_TASK_MEM:
+    case TD_TASK_TIMELINE:
+        look_at_shared(&t, it, came[0]);
+        break;
+    case TD_TASK_MODEL:
+        need(!it->there, "a model under a number that is taken");
+        need(came[0] >= 0, "a model without its file");
+        *it = (known){.there = t.status == TANDEM_OK, .is_model = true};
+        break;
+    case TD_TASK_END:
+        for (int i = 0; i < TD_DESK_SLOTS; i++)
+            need(atomic_load(&w.desk->slots[i].state) != TD_SLOT_READY || !uses(&w.desk->slots[i].job, t.number),
+                 "the end of what a job uses");
+        it->there = false;
+        t.status = TANDEM_OK; /* or it dies */
+        break;
+    case TD_TASK_LANE:
+        need(w.is_gpu && t.lane && t.lane < TD_LANES && !(w.lanes >> t.lane & 1), "a lane that there is, or cannot be");
+        w.lanes |= (uint64_t)(t.status == TANDEM_OK) << t.lane;
+        break;
+    case TD_TASK_LANE_END:
+        need(t.lane && t.lane < TD_LANES, "the end of a lane that cannot be");
+        for (int i = 0; i < TD_DESK_SLOTS; i++)
+            need(atomic_load(&w.desk->slots[i].state) != TD_SLOT_READY || w.desk->slots[i].lane != t.lane,
+                 "the end of a lane that has jobs");
+        for (uint32_t i = 0; i < TD_MAX_NUMBERS; i++)
+            w.items[i].there = w.items[i].there && w.items[i].lane != t.lane;
+        w.lanes &= ~(1ull << t.lane);
+        t.status = TANDEM_OK;
+        break;
+    case TD_TASK_TENSOR:
+        need(it->there, "a tensor of what is not there");
+        need(memchr(t.text, 0, sizeof t.text), "a tensor's name without end");
+        if (t.status == TANDEM_OK)
+            it->bytes = t.bytes = SLAB_BYTES;
+        t.view = (tandem_view){.dtype = TANDEM_DTYPE_F16, .stride_row = 64};
+        for (int i = 0; i < 4; i++)
+            t.shape[i] = i < 3 ? 1 : 64;
+        break;
+    case TD_TASK_INFO:
+        t.info = info();
+        break;
+    default:
+        broken("an errand of no kind");
+    }
+    td_fd_close(&came[0]);
+    td_fd_close(&came[1]);
+    if (how & 2)
+        memset(t.text, 'x', sizeof t.text);
+    if (how & 4)
+        t.status = (int32_t)take_number(4);
+    if (how & 4 && (t.kind == TD_TASK_MEM || t.kind == TD_TASK_TIMELINE || t.kind == TD_TASK_MODEL))
+        it->there = t.status == TANDEM_OK; /* the broker does with its status what it does with ours */
+    if (how & 16)
+        t.serial++;
+    if (how & 16) { /* an answer to nothing: the errand stays open for good, which only another worker mends */
+        tell(&t);
+        lose_worker();
+        return true;
+    }
+    tell(&t);
+    return true;
+}
+
+/* Whether a view lies in a mem of its client's, or is not there and need not be. */
+static bool is_within(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t lane)
+{
+    const tandem_view *v = td_view_in(layout, op, view);
+    uint32_t shape[4];
+    uint64_t end;
+
+    if (!v->mem)
+        return layout->views[view].optional;
+    layout->shape(op, view, shape);
+    return v->mem < TD_MAX_NUMBERS && w.items[v->mem].there && !w.items[v->mem].is_timeline &&
+           (w.items[v->mem].is_model || w.items[v->mem].lane == lane) && td_view_end_bytes(v, shape, &end) &&
+           end <= w.items[v->mem].bytes;
+}
+
+static bool is_point(tandem_point point, uint32_t lane)
+{
+    const known *it = &w.items[point.timeline % TD_MAX_NUMBERS];
+
+    return !point.timeline || (point.timeline < TD_MAX_NUMBERS && it->there && it->is_timeline && it->lane == lane);
+}
+
+void look_at_desk(void)
+{
+    for (int i = 0; w.desk && i < TD_DESK_SLOTS; i++) {
+        const td_slot *slot = &w.desk->slots[i];
+        const td_operation *operation = td_operation_find(slot->job.operation);
+        const tandem_operands *op = &slot->job.op;
+
+        if (atomic_load(&slot->state) != TD_SLOT_READY)
+            continue;
+        need(operation != NULL, "a job of no operation");
+        for (uint32_t v = 0; v < operation->layout.view_count; v++) {
+            const uint64_t mem = td_view_in(&operation->layout, op, v)->mem;
+            const bool written = operation->layout.views[v].written;
+
+            /* What is in a draft is no input, and goes to no other. */
+            need(!mem || w.items[mem % TD_MAX_NUMBERS].is_draft ==
+                             (operation->claims ? !written : written && slot->deadline_ns && slot->parts > 1),
+                 "a draft in the wrong place");
+            need(is_within(&operation->layout, op, v, slot->lane), "a job that reaches beyond what it names");
+            for (int o = 0; operation->claims && !written && mem && o < TD_DESK_SLOTS; o++) {
+                const td_slot *other = &w.desk->slots[o];
+                const td_operation *of = td_operation_find(other->job.operation);
+
+                if (o == i || atomic_load(&other->state) != TD_SLOT_READY)
+                    continue;
+                for (uint32_t u = 0; of && u < of->layout.view_count; u++)
+                    need(!of->layout.views[u].written || td_view_in(&of->layout, &other->job.op, u)->mem != mem,
+                         "a draft that is written still");
+            }
+        }
+        need(is_point(slot->job.wait, slot->lane) && is_point(slot->job.signal, slot->lane),
+             "a job with points that are not its client's");
+    }
+}
+
+bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text)
+{
+    td_slot *oldest = NULL;
+
+    for (int i = 0; w.desk && i < TD_DESK_SLOTS; i++)
+        if (atomic_load(&w.desk->slots[i].state) == TD_SLOT_READY &&
+            (!oldest || w.desk->slots[i].sequence < oldest->sequence))
+            oldest = &w.desk->slots[i];
+    if (!oldest)
+        return false;
+    oldest->end_state = state;
+    oldest->status = status;
+    oldest->precision = state;
+    oldest->begin_ns = now_ns;
+    oldest->end_ns = now_ns + ns;
+    oldest->submitted = with_text;
+    memset(oldest->text, with_text ? 'y' : 0, sizeof oldest->text);
+    atomic_store(&oldest->state, TD_SLOT_ENDED);
+    return true;
+}
+
+bool nurse(uint8_t how)
+{
+    static td_nurse m;
+    int came[2], fd = -1;
+
+    if (td_fetch(w.nurse, &m, sizeof m, came) != TANDEM_OK)
+        return false;
+    switch ((td_nurse_kind)m.kind) {
+    case TD_NURSE_SPAWN:
+        need(came[0] >= 0 && came[1] >= 0, "a worker without socket or desk");
+        lose_worker();
+        m.kind = TD_NURSE_SPAWNED;
+        m.status = how & 1 ? TANDEM_ERROR_NOMEM : TANDEM_OK;
+        m.pid = how & 1 ? -1 : 2;
+        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+        if (how & 1)
+            break;
+        w.worker = came[0];
+        came[0] = -1;
+        fcntl(w.worker, F_SETFL, fcntl(w.worker, F_GETFL) | O_NONBLOCK);
+        w.desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, came[1], 0);
+        need(w.desk != MAP_FAILED, "a desk that cannot be mapped");
+        say_hello(how & 2 ? TANDEM_ERROR_DEVICE : TANDEM_OK);
+        if (how & 2) /* it ends then */
+            lose_worker();
+        break;
+    case TD_NURSE_KILL:
+        lose_worker();
+        break;
+    case TD_NURSE_OPEN:
+        need(memchr(m.text, 0, sizeof m.text), "a path without end");
+        m.kind = TD_NURSE_OPENED;
+        m.status = how & 1 ? TANDEM_ERROR_IO : TANDEM_OK;
+        fd = how & 2 ? fds[FD_HOLES] : fds[FD_SLAB];
+        td_pass(w.nurse, &m, sizeof m, &fd, !(how & 5));
+        break;
+    case TD_NURSE_CONFIG:
+        m.status = how & 1 ? TANDEM_ERROR_ARG : TANDEM_OK;
+        m.config = td_config_default();
+        m.config.clients = how & 2 ? 1 : 32;
+        m.config.client_bytes = m.config.total_bytes = how & 4 ? 4096 : 60 << 10;
+        m.config.model_bytes = how & 8 ? 0 : 1 << 20;
+        m.config.model_dir_count = how & 16 ? 0 : 1;
+        m.config.mems = how & 64 ? 2 : 4; /* clients that are there keep slots for as many as there were */
+        m.config.timelines = how & 32 ? 1 : 4;
+        m.config.models = 2;
+        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+        break;
+    default:
+        broken("the nursery is asked for nothing");
+    }
+    td_fd_close(&came[0]);
+    td_fd_close(&came[1]);
+    return true;
+}
