@@ -1,0 +1,157 @@
+"""The bench's reports, its exit status, and its words.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import json
+import os
+import re
+import subprocess
+import time
+import unittest
+
+from tool.rig import FOLDER, TOOL, tool
+
+
+class Bench(unittest.TestCase):
+    """`tandem bench`: what it reports, on whatever is here, and its manners."""
+
+    def run_bench(self, *args):
+        out = FOLDER / "bench.json"
+        out.unlink(missing_ok=True)
+        run = tool("bench", *args, "--json", out)
+        self.assertEqual(run.returncode, 0, f"{args}: {run.stdout[-600:]} {run.stderr}")
+        report = json.loads(out.read_text())
+        self.assertTrue(report["device"] and report["date"])
+        self.assertTrue(run.stdout.splitlines()[-1].startswith("verdict: "), run.stdout[-300:])
+        self.assertEqual(report["missed"], sum(t["met"] is False for t in report["targets"]))
+        return report, run.stdout
+
+    def spread(self, stat):
+        self.assertLessEqual(stat["min"], stat["median"])
+        self.assertLessEqual(stat["median"], stat["p99"])
+        self.assertLessEqual(stat["p99"], stat["max"])
+        return stat["count"]
+
+    def test_handover(self):
+        if not json.loads(tool("info", "--json").stdout)["vulkan"]["devices"]:
+            self.skipTest("no Vulkan device")
+        report, text = self.run_bench("handover", "--payloads", "64B,256K", "--rounds", "2", "--round-ms", "2", "--quick")
+        self.assertEqual([p["payload"] for p in report["payloads"]], ["64 B", "256 KiB"])
+        for payload in report["payloads"]:
+            measured = []
+            for lane in payload["lanes"]:
+                self.assertEqual(lane["wrong"], 0)
+                if lane["round_trip_us"] is None:
+                    self.assertTrue(lane["not_measured"], f"{lane['lane']} is silent")
+                    continue
+                measured.append(lane["rung"])
+                self.assertGreater(lane["frames"], 4)
+                # Every frame with its times; whether the GPU began late is another matter.
+                if payload["bytes"] > 64:
+                    self.assertEqual(self.spread(lane["round_trip_us"]), lane["gap_in_us"]["count"])
+                    self.assertEqual(lane["gap_in_us"]["count"], lane["gap_out_us"]["count"])
+                self.assertEqual(self.spread(lane["in_flight_3_us"]), 2)
+                if lane["job_us"]:
+                    self.assertGreater(lane["job_us"]["median"], 0)
+                    self.assertGreater(lane["round_trip_us"]["median"], lane["job_us"]["median"])
+                self.assertTrue(lane["job_us"] or payload["bytes"] == 64)
+                self.assertIn(lane["lane"], text)
+            self.assertIn(None, measured, "no floor")
+            self.assertIn("cpu", measured, "the lowest rung is there on every machine")
+        self.assertNotIn("desc.rung", text)
+        for lane in report["payloads"][0]["lanes"]:  # reasons are whole
+            if lane["round_trip_us"] is None:
+                self.assertIn(re.sub(r"^desc\.rung is .*?\): ", "", lane["not_measured"]) + "\n", text)
+        waits = {(w["lane"], w["by"]) for w in report["waiting"] if w["latency_us"]}
+        self.assertTrue({("cpu", "tandem_point_wait"), ("cpu", "tandem_point_fd")} <= waits, waits)
+        if len(os.sched_getaffinity(0)) > 1:
+            small = report["small_job"]
+            rows = {(r["beside"], r["pace"]): r for r in small["rows"]}
+            paces = ("one after the other", "240 a second")
+            self.assertEqual(set(rows), {(b, p) for b in ("quiet", "beside a busy thread") for p in paces})
+            for row in rows.values():
+                self.assertGreater(self.spread(row["latency_us"]), 0)  # how many is the machine's affair
+                self.assertTrue(row["latency_us"]["median"] <= row["p95_us"] <= row["latency_us"]["p99"], row)
+            self.assertLess(small["idle_core"], 0.02)
+            self.assertEqual(sum("small job" in t["target"] for t in report["targets"]), 5)
+
+    def test_attention(self):
+        report, text = self.run_bench("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1",
+                                      "--run-ms", "0", "--precision", "8b,f16,4b")
+        self.assertEqual([(s["heads"], s["n"], s["d"]) for s in report["shapes"]], [(4, 256, 64), (8, 256, 64)])
+        worst = {"8b": 0.1, "f16": 2e-3, "4b": 0.5}
+        for shape in report["shapes"]:
+            rows = {(r["precision"], r["what"]): r for r in shape["rows"]}
+            self.assertEqual(len(rows), 6)
+            for (precision, _), row in rows.items():
+                self.assertEqual(self.spread(row["us"]), 1)
+                self.assertEqual(self.spread(row["one_call"]["us"]), 11)
+                self.assertTrue(0 < row["relative_l1"] < worst[precision], row)
+                self.assertAlmostEqual(row["tflops"], 4 * shape["heads"] * 256 * 256 * 64 / row["us"]["median"] * 1e-6)
+
+    def test_exit_status(self):
+        """A target that is missed fails the bench under --strict alone; one without measurements always."""
+        shape = ("attention", "--backend", "cpu", "--n", "256", "--dim", "64", "--rounds", "1", "--run-ms", "0")
+        run = tool("bench", *shape, "--precision", "f16", "--only", "small", "--causal", "no", "--strict")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))  # the CPU has no targets here
+        handover = ("handover", "--payloads", "64B", "--rounds", "1", "--round-ms", "1", "--quick", "--no-waiting")
+        out = FOLDER / "strict.json"
+        slow = ["nice", "-n", "19"] if json.loads(tool("info", "--json").stdout)["vulkan"]["devices"] else None
+        if not slow:
+            self.skipTest("no Vulkan device")
+        for strict in ((), ("--strict",)):
+            run = subprocess.run([*slow, TOOL, "bench", *handover, "--json", out, *strict], capture_output=True, text=True,
+                                 timeout=120)
+            missed = json.loads(out.read_text())["missed"]
+            self.assertEqual(run.returncode, 1 if strict and missed else 0, (missed, run.stderr))
+            self.assertEqual("--strict: " in run.stderr, bool(strict and missed))
+
+    def test_ended_early(self):
+        """What has been measured is in the file before the rest is."""
+        out = FOLDER / "early.json"
+        args = ["bench", "attention", "--backend", "cpu", "--only", "small", "--dim", "64", "--rounds", "1", "--run-ms", "0",
+                "--precision", "f16", "--json", out]
+        run = subprocess.Popen([str(a) for a in (TOOL, *args)], stdout=subprocess.DEVNULL)
+        try:
+            report = None
+            for _ in range(600):
+                try:
+                    report = json.loads(out.read_text())
+                    break
+                except (FileNotFoundError, json.JSONDecodeError):  # not yet, or being written
+                    time.sleep(0.05)
+            self.assertIsNone(run.poll(), "the bench was over before")
+            self.assertTrue(report and report["shapes"] and "missed" not in report, report)
+        finally:
+            run.kill()
+            run.wait()
+
+    def test_words(self):
+        for args, words in [
+            ([], ["handover", "attention"]),
+            (["lunch"], ["lunch", "handover", "attention"]),
+            (["handover", "--payloads", "64B,1G"], ["--payloads", "1G"]),
+            (["handover", "--rounds", "0"], ["--rounds", "0"]),
+            (["handover", "--round-ms", "x"], ["--round-ms", "x"]),
+            (["attention", "--backend", "tpu"], ["--backend", "tpu"]),
+            (["attention", "--n", "many"], ["--n"]),
+            (["attention", "--precision", "2b"], ["--precision", "2b"]),
+            (["attention", "--causal", "perhaps"], ["--causal", "perhaps"]),
+            (["attention", "--only", "medium"], ["--only", "medium"]),
+            (["attention", "--run-ms", "-1"], ["--run-ms", "-1"]),
+            (["attention", "--n", "17"], ["--n"]),
+            (["linear", "--rounds", "1"], ["--rounds", "1"]),
+            (["linear", "--run-ms", "0"], ["--run-ms", "0"]),
+        ]:
+            run = tool("bench", *args)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), args)
+            self.assertEqual(run.stderr.count("\n"), 1)
+            for word in words:
+                self.assertIn(word, run.stderr)
+        for bench in ("handover", "attention", "linear", "daemon"):
+            for path in (FOLDER / "none" / "b.json", FOLDER):
+                run = tool("bench", bench, "--json", path, "--quick")
+                self.assertEqual((run.returncode, run.stderr.count("\n")), (1, 1), run.stderr)
+                self.assertIn(f'--json "{path}"', run.stderr)
+        text = tool("help", "bench").stdout
+        self.assertTrue("handover:" in text and "attention:" in text and max(map(len, text.splitlines())) <= 100)
