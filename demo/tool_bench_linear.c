@@ -21,7 +21,8 @@
 #include "kernels/linear/blocks.h"
 #include "kernels/linear/linear.h"
 
-enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, X = 0, W = 1, SCALE = 2, Y = 5, VIEWS };
+enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, X = TD_LINEAR_X, W = TD_LINEAR_W, SCALE = TD_LINEAR_SCALE,
+       Y = TD_LINEAR_Y, VIEWS = TD_LINEAR_VIEWS };
 static const uint64_t copied_bytes = 1u << 30;
 
 typedef struct layer {

@@ -8,7 +8,17 @@
 #include "kernels/linear/linear.h"
 #include "tandem/tandem.h"
 
-enum { TL_X, TL_W, TL_SCALE, TL_BIAS, TL_RESIDUAL, TL_ROTATION, TL_POSITION, TL_Y, TL_VIEWS };
+enum {
+    TL_X = TD_LINEAR_X,
+    TL_W = TD_LINEAR_W,
+    TL_SCALE = TD_LINEAR_SCALE,
+    TL_BIAS = TD_LINEAR_BIAS,
+    TL_RESIDUAL = TD_LINEAR_RESIDUAL,
+    TL_ROTATION = TD_LINEAR_ROTATION,
+    TL_POSITION = TD_LINEAR_POSITION,
+    TL_Y = TD_LINEAR_Y,
+    TL_VIEWS = TD_LINEAR_VIEWS
+};
 
 typedef struct tl_shape {
     uint32_t rows, ins, outs, activation, gate;

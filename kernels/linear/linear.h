@@ -10,6 +10,19 @@
 
 extern const td_operation td_operation_linear;
 
+/* Its views, in their order. */
+enum {
+    TD_LINEAR_X,
+    TD_LINEAR_W,
+    TD_LINEAR_SCALE,
+    TD_LINEAR_BIAS,
+    TD_LINEAR_RESIDUAL,
+    TD_LINEAR_ROTATION,
+    TD_LINEAR_POSITION,
+    TD_LINEAR_Y,
+    TD_LINEAR_VIEWS
+};
+
 /* Blocks of TD_LINEAR_CPU_ROWS rows of x by TD_LINEAR_CPU_COLUMNS of w's rows, channels in their order. */
 #define TD_LINEAR_CPU_ROWS 128u
 #define TD_LINEAR_CPU_COLUMNS 64u

@@ -9,7 +9,17 @@
 #include "kernels/linear/blocks.h"
 #include "kernels/linear/linear.h"
 
-enum { X, W, SCALE, BIAS, RESIDUAL, ROTATION, POSITION, Y, VIEWS };
+enum {
+    X = TD_LINEAR_X,
+    W = TD_LINEAR_W,
+    SCALE = TD_LINEAR_SCALE,
+    BIAS = TD_LINEAR_BIAS,
+    RESIDUAL = TD_LINEAR_RESIDUAL,
+    ROTATION = TD_LINEAR_ROTATION,
+    POSITION = TD_LINEAR_POSITION,
+    Y = TD_LINEAR_Y,
+    VIEWS = TD_LINEAR_VIEWS
+};
 #define AT(member) offsetof(td_params_linear, member)
 
 /* --- What it is --- */
