@@ -144,18 +144,27 @@ td_range *td_plan_add_write(td_plan *plan, td_record *record, td_range range)
     return add_range(plan, &record->writes, &record->write_count, range);
 }
 
+td_record *td_plan_append_launch(td_plan *to, const td_record *record)
+{
+    td_record launch = *record, *copy = td_plan_add_record(to, record->param_bytes);
+
+    if (!copy)
+        return NULL;
+    launch.params = memcpy(copy->params, record->params, record->param_bytes);
+    launch.reloc_count = launch.read_count = launch.write_count = 0;
+    launch.relocs = NULL;
+    launch.reads = launch.writes = NULL;
+    *copy = launch;
+    return copy;
+}
+
 td_record *td_plan_append(td_plan *to, const td_record *record)
 {
-    td_record *copy = td_plan_add_record(to, record->param_bytes);
-    td_record whole = *record;
+    td_record *copy = td_plan_append_launch(to, record);
     bool good = copy != NULL;
 
     if (!good)
         return NULL;
-    memcpy(copy->params, record->params, record->param_bytes);
-    whole.params = copy->params;
-    whole.reloc_count = whole.read_count = whole.write_count = 0;
-    *copy = whole;
     for (uint32_t i = 0; i < record->reloc_count && good; i++)
         good = td_plan_add_reloc(to, copy, record->relocs[i]);
     for (uint32_t i = 0; i < record->read_count && good; i++)

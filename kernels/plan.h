@@ -112,8 +112,9 @@ td_reloc *td_plan_add_reloc(td_plan *plan, td_record *record, td_reloc reloc);
 td_range *td_plan_add_read(td_plan *plan, td_record *record, td_range range);
 td_range *td_plan_add_write(td_plan *plan, td_record *record, td_range range);
 
-/* Adds a copy of another plan's record. */
+/* Adds a copy of another plan's record; of its launch and parameters alone, for who binds them. */
 td_record *td_plan_append(td_plan *to, const td_record *record);
+td_record *td_plan_append_launch(td_plan *to, const td_record *record);
 
 /* A copy in memory of its own; false where there is not enough, and then `to` has no records. */
 bool td_plan_copy(td_plan *to, const td_plan *from);

@@ -128,7 +128,7 @@ static tandem_status set_kernel(graph_stream *stream, graph_slot *slot, const bi
                                 size_t why_bytes)
 {
     const td_record *record = &b->submit->plan->records[at];
-    td_record *bound = td_plan_append(&slot->bound, record);
+    td_record *bound = td_plan_append_launch(&slot->bound, record);
 
     if (!bound)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a graph of %u kernels",

@@ -54,7 +54,7 @@ tandem_status td_inline_want(td_inline_stream *s, const td_stream_submit *submit
         if (status != TANDEM_OK)
             return status;
         if (wanted->handles)
-            it = td_plan_append(&wanted->bound, record);
+            it = td_plan_append_launch(&wanted->bound, record);
         if (!it)
             return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for commands of %u kernels", (unsigned)plan->record_count);
         wanted->handles[i] = found->handle;
