@@ -21,20 +21,20 @@ typedef struct looker {
 static void *look_on(void *user)
 {
     looker *it = user;
-    td_stream *stream = it->stream;
+    td_stream *watched = it->stream;
     uint64_t last = 0, last_end = 0;
 
     while (!atomic_load(it->over) || !it->seen) {
-        const uint64_t completed = td_stream_completed(stream);
+        const uint64_t completed = td_stream_completed(watched);
         uint64_t begin = 0, end = 0, again[2] = {0};
         bool right;
 
-        it->wrong += completed < last || !td_stream_begun(stream, completed);
+        it->wrong += completed < last || !td_stream_begun(watched, completed);
         if (completed == last)
             continue;
-        right = td_stream_times(stream, completed, &begin, &end) && last_end <= begin && begin <= end &&
-                td_stream_times(stream, completed, &again[0], &again[1]) && again[0] == begin && again[1] == end;
-        if (td_stream_completed(stream) - completed > 200) /* this thread slept: the times may be gone */
+        right = td_stream_times(watched, completed, &begin, &end) && last_end <= begin && begin <= end &&
+                td_stream_times(watched, completed, &again[0], &again[1]) && again[0] == begin && again[1] == end;
+        if (td_stream_completed(watched) - completed > 200) /* this thread slept: the times may be gone */
             continue;
         it->wrong += !right;
         last = completed;
