@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_plugin/exec/exec.h"
+#include "kernels/attention/cpu.h"
+#include "kernels/commit.h"
+#include "tests/kernels/rig.h"
+
+uint64_t seed = 1;
+bool quick;
+em_module broken;
+
+void must(tandem_status status, const char *why)
+{
+    if (status)
+        fail_msg("status %d: %s", (int)status, why);
+}
+
+/* --- Cases of attention --- */
+
+/* S and codes of P of kernels whose plans have no dumps, in memory of the test's: on the emulator they write them all the same. */
+typedef struct inside {
+    td_record *record; /* of attention, or NULL: another kernel */
+    unsigned char *s[2], *p[2]; /* the twin's, the kernel's */
+} inside;
+
+static void dump_to(const inside *it, int whose)
+{
+    const uint64_t s = (uintptr_t)it->s[whose], p = (uintptr_t)it->p[whose];
+
+    memcpy(it->record->params + offsetof(td_params_attention, dump_s), &s, 8);
+    memcpy(it->record->params + offsetof(td_params_attention, dump_p), &p, 8);
+}
+
+/* Runs the twin once more, with dumps. */
+static inside look_inside(tu_case *it)
+{
+    td_record *record = &it->plan.records[it->plan.record_count - 1];
+    const size_t elements = (size_t)it->op.batch * it->op.heads * it->layout.q_pad * it->layout.kv_pad;
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->q.data, (uintptr_t)it->k.data, (uintptr_t)it->v.data,
+                                           (uintptr_t)it->o.data, (uintptr_t)it->lse.data};
+    inside in = {.record = record};
+
+    if (strncmp(record->kernel->name, "attn_8b_wgmma", 13) != 0)
+        return (inside){0};
+    for (int i = 0; i < 2; i++) {
+        in.s[i] = calloc(elements, 4);
+        in.p[i] = calloc(elements, 1);
+        assert_true(in.s[i] && in.p[i]);
+    }
+    dump_to(&in, 0);
+    must(td_exec_cpu_run(&it->plan, views, (uintptr_t)it->scratch, THREADS, NULL), "the twin with dumps");
+    dump_to(&in, 1);
+    return in;
+}
+
+static void compare_inside(const tu_case *it, inside *in)
+{
+    if (!in->record)
+        return;
+    tu_compare_codes(it, in->s[1], in->s[0], in->p[1], in->p[0]);
+    for (int i = 0; i < 2; i++) {
+        free(in->s[i]);
+        free(in->p[i]);
+    }
+}
+
+void check(em_module *on, uint32_t sm, const tu_shape *shape, options with)
+{
+    td_target target = with.stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
+    tu_tensor o, lse;
+    tu_case it;
+
+    target.twin = true;
+    target.dump = with.dump;
+    target.commit = with.commit;
+    target.no_clusters = with.no_clusters;
+    if (with.split)
+        target.multiprocessors = 1 + shape->seed % 5;
+    target.rows = with.split ? with.split : shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS;
+    if (sm == 80 && on->sm != 80) /* the twin's fp16 units are all alike */
+        target.accumulator = td_target_for_sm(on->sm).accumulator;
+    tu_case_init(&it, shape);
+    if (with.spoil)
+        with.spoil(&it);
+    must(tu_case_run(&it, &target, THREADS), "the twin");
+    inside in = with.dump || with.commit || with.prologue_only ? (inside){0} : look_inside(&it);
+    o = tu_tensor_like(&it.o);
+    lse = tu_tensor_like(&it.lse);
+    const size_t scratch_bytes = it.plan.scratch_bytes + TU_GUARD_BYTES;
+    unsigned char *scratch = aligned_alloc(256, td_align_up(scratch_bytes, 256));
+    assert_non_null(scratch);
+    const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                           (uintptr_t)o.data, (uintptr_t)lse.data};
+    for (uint32_t schedule = 0; schedule < (with.schedules ? with.schedules : 1); schedule++) {
+        print_message("    sm_%u: b%u h%u/%u q%u kv%u d%u causal %u precision %u dtypes %u%u:", on->sm, shape->batch,
+                      shape->heads, shape->kv_heads, shape->q_len, shape->kv_len, shape->head_dim, shape->causal,
+                      shape->precision, shape->dtype_q, shape->dtype_o);
+        memset(scratch, TU_POISON, scratch_bytes);
+        tu_poison(&o);
+        if (lse.data)
+            tu_poison(&lse);
+        for (uint32_t i = 0; i < it.plan.record_count; i++) {
+            const td_record *record = &it.plan.records[i];
+            if (with.prologue_only && strncmp(record->kernel->name, "attn", 4) == 0)
+                continue;
+            print_message(" %s", record->kernel->entry);
+            em_launch_record(on, record, views, (uintptr_t)scratch, seed * 1000 + schedule);
+        }
+        print_message("\n");
+        for (size_t i = 0; i < TU_GUARD_BYTES; i++)
+            assert_int_equal(scratch[it.plan.scratch_bytes + i], TU_POISON);
+        if (!with.commit)
+            tu_compare_prologue(&it, scratch);
+        if (with.prologue_only)
+            continue;
+        tu_compare_dumps(&it, scratch, target.accumulator);
+        tu_compare_outputs(&it, &o, &lse);
+    }
+    compare_inside(&it, &in);
+    if (with.most_l1 > 0) {
+        tu_case_ref(&it);
+        if (!(tu_case_l1(&it) < with.most_l1))
+            fail_msg("O is %g from float64's, %g is the most", tu_case_l1(&it), with.most_l1);
+    }
+    free(scratch);
+    tu_tensor_free(&o);
+    tu_tensor_free(&lse);
+    tu_case_free(&it);
+}
+
+void spoil_values(tu_case *it)
+{
+    tu_set(&it->q, 0, 0, 3, 5, NAN);
+    tu_set(&it->q, 0, 1, 64, 0, -INFINITY);
+    tu_set(&it->k, 0, 0, 100, 7, INFINITY);
+    tu_set(&it->v, 0, 1, 129, 31, NAN);
+}
+
+void fill_to_the_limit(tu_case *it)
+{
+    const tandem_attention *op = &it->op;
+
+    for (uint32_t c = 0; c < op->head_dim; c++) {
+        for (uint32_t r = 0; r < op->q_len; r++)
+            tu_set(&it->q, 0, 0, r, c, 1 - 0.001 * (r % 7));
+        for (uint32_t r = 0; r < op->kv_len; r++)
+            tu_set(&it->k, 0, 0, r, c, r < TD_HOPPER_R_KEYS ? 0 : 3.999);
+    }
+}
+
+void move_bases(tu_case *it)
+{
+    const tandem_attention *op = &it->op;
+
+    for (uint32_t c = 0; c < op->head_dim; c++) {
+        for (uint32_t r = 0; r < op->q_len; r++)
+            tu_set(&it->q, 0, 0, r, c, 1 - 0.1 * (r % 7));
+        for (uint32_t r = 0; r < op->kv_len; r++)
+            tu_set(&it->k, 0, 0, r, c, (r + 64) / 128 * 5.5 + r / 128 * (r % 3));
+    }
+}
+
+void sum_to_the_limit(tu_case *it)
+{
+    static const double at[] = {6.5, 6.7, 6.9, 7.2};
+    const tandem_attention *op = &it->op;
+    const double to_log2 = sqrt(op->head_dim) / log(2); /* of S, by q and k */
+
+    for (uint32_t c = 0; c < op->head_dim; c++) {
+        for (uint32_t r = 0; r < op->q_len; r++)
+            tu_set(&it->q, 0, 0, r, c, at[r % 4] / to_log2);
+        for (uint32_t r = 0; r < op->kv_len; r++)
+            tu_set(&it->k, 0, 0, r, c, r < 200 ? 0 : 1);
+    }
+}
+
+/* A draft's bytes become the output. */
+static void check_commit(em_module *on, const tu_case *it, const td_target *target)
+{
+    unsigned char *o = malloc(it->o.bytes), *lse = malloc(it->lse.bytes);
+    const uint64_t views[TD_MAX_VIEWS] = {(uintptr_t)it->o.data, (uintptr_t)it->lse.data, (uintptr_t)o, (uintptr_t)lse};
+    uint32_t verdict[64] = {0};
+    tandem_operands op = {.attention = it->op}, commit;
+    char why[256] = "";
+    TU_PLAN(plan);
+
+    assert_true(o && lse);
+    assert_true(td_commit_make(&td_operation_attention, 1, &op, &commit) >= it->o.bytes + it->lse.bytes);
+    must(td_operation_commit.plan(&commit, target, &plan, why, sizeof why), why);
+    assert_true(plan.scratch_bytes <= sizeof verdict);
+    for (uint32_t i = 0; i < plan.record_count; i++)
+        em_launch_record(on, &plan.records[i], views, (uintptr_t)verdict, seed * 1000 + i);
+    assert_memory_equal(o, it->o.data, it->o.bytes);
+    assert_memory_equal(lse, it->lse.data, it->lse.bytes);
+    free(o);
+    free(lse);
+}
+
+void check_pieces(em_module *on, const tu_shape *shape, td_target target, bool spoilt)
+{
+    enum { CUT = 384 };
+    unsigned char *whole[2] = {NULL, NULL};
+    char why[256] = "";
+    tu_case it;
+
+    target.twin = true;
+    tu_case_init(&it, shape);
+    if (spoilt) {
+        tu_set(&it.k, 0, 0, shape->kv_len - 90, 7, INFINITY);
+        tu_set(&it.v, 0, 0, shape->kv_len - 70, 31, NAN);
+    }
+    print_message("    sm_%u: pieces of q%u kv%u d%u causal %u precision %u:", on->sm, shape->q_len, shape->kv_len,
+                  shape->head_dim, shape->causal, shape->precision);
+    for (uint32_t cut = shape->q_len;; cut = CUT) {
+        tu_poison(&it.o);
+        tu_poison(&it.lse);
+        for (uint32_t row = 0; row < shape->q_len; row += cut) {
+            const uint32_t rows = shape->q_len - row < cut ? shape->q_len - row : cut;
+            uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,
+                                             (uintptr_t)it.o.data, (uintptr_t)it.lse.data};
+            td_target of_piece = target;
+            tandem_attention op;
+
+            tu_case_piece(&it, row, rows, &op, &of_piece, views);
+            if (cut != CUT)
+                of_piece.position = 0;
+            must(td_plan_attention(&op, &of_piece, &it.plan, NULL, why, sizeof why), why);
+            void *scratch = aligned_alloc(256, it.plan.scratch_bytes + 256);
+            assert_non_null(scratch);
+            memset(scratch, TU_POISON, it.plan.scratch_bytes);
+            for (uint32_t i = 0; i < it.plan.record_count; i++)
+                em_launch_record(on, &it.plan.records[i], views, (uintptr_t)scratch, seed * 1000 + row);
+            free(scratch);
+        }
+        if (cut == CUT)
+            break;
+        print_message(" %s\n", it.plan.records[it.plan.record_count - 1].kernel->entry);
+        for (int i = 0; i < 2; i++) {
+            const tu_tensor *from = i ? &it.lse : &it.o;
+
+            whole[i] = malloc(from->bytes);
+            assert_non_null(whole[i]);
+            memcpy(whole[i], from->data, from->bytes);
+        }
+    }
+    assert_memory_equal(whole[0], it.o.data, it.o.bytes);
+    assert_memory_equal(whole[1], it.lse.data, it.lse.bytes);
+    check_commit(on, &it, &target);
+    free(whole[0]);
+    free(whole[1]);
+    tu_case_free(&it);
+}
