@@ -1564,7 +1564,7 @@ static void test_refusals(void **state)
 {
     static const td_kernel stranger = {.name = "stranger", .entry = "no_such_kernel"}, cpu_only = {.name = "cpu_only"},
                            known = {.name = "mean_final", .entry = "mean_final"};
-    static td_plan plan;
+    TU_PLAN(plan); /* a new one for each kind of stream */
     const uint64_t views[TD_VIEW_COUNT] = {0};
     const td_stream_submit submit = {.plan = &plan, .views = views, .label = "refused"};
     uint64_t sequence = 77, completed = td_stream_completed(stream);

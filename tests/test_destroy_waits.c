@@ -329,11 +329,12 @@ static void test_quiet(void **state)
 }
 
 /* The engine waits for a point of its own that it never signals: that is not ours to signal, but the calls return. */
-static void wait_for_engines_own(void)
+static void wait_for_engines_own(void **state)
 {
     PFN_vkSignalSemaphore signal;
     rig r;
 
+    (void)state;
     for (int timeline = 0; timeline < 2; timeline++) {
         open_rig(&r, &(ground){.name = "the engine's point"});
         run(&r, 1);
@@ -351,7 +352,27 @@ static void wait_for_engines_own(void)
     }
 }
 
-/* In a process of its own, with which ends what is left behind. */
+/* In a process of its own, with which ends what is left behind; a program of its own, as a failed or skipped case of a forked
+ * child would go on with the parent's list and end the parent's daemon. */
+enum { NO_VULKAN = 77 };
+#define ENGINES_OWN "--engines-own"
+
+static int main_of_engines_own(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(wait_for_engines_own)};
+    const vku_options options = {0};
+    vku vk;
+
+    switch (vku_open(&vk, &options)) {
+    case VKU_OK: break;
+    case VKU_NO_VULKAN: return NO_VULKAN;
+    default: return 1;
+    }
+    vku_close(&vk);
+    cmocka_set_test_filter(NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 static void test_engines_own(void **state)
 {
     const pid_t child = fork();
@@ -360,11 +381,14 @@ static void test_engines_own(void **state)
     (void)state;
     assert_true(child >= 0);
     if (!child) {
-        wait_for_engines_own();
-        _exit(0);
+        execl("/proc/self/exe", "test_destroy_waits", ENGINES_OWN, (char *)NULL);
+        _exit(127);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == NO_VULKAN)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 /* Timelines that end while the queue is behind are kept until it is not, and then go. */
@@ -454,14 +478,16 @@ static int tear_down(void **state)
     return group_daemon_end(*state);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engines_own), /* forks: before Vulkan was used here */
+        cmocka_unit_test(test_engines_own),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_never_asked), cmocka_unit_test(test_far_value),
         cmocka_unit_test(test_quiet),   cmocka_unit_test(test_many_timelines), cmocka_unit_test(test_counters),
     };
 
+    if (argc == 2 && !strcmp(argv[1], ENGINES_OWN))
+        return main_of_engines_own();
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     return cmocka_run_group_tests(tests, set_up, tear_down);
