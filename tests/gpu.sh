@@ -242,6 +242,13 @@ hazards() {
 export TANDEM_EXPECT_GPU=1 TANDEM_BUILD="$build" TANDEM_SOURCE="$root"
 printf '%s\n' "$gpu, driver $driver, sm_$capability"
 
+# Half of all steps need Vulkan: where it is not there, one line at once instead of as many failures as there are steps.
+if [ "$only" != sanitize ] && [ -x "$build/tandem" ]; then
+    reason=$("$build/tandem" info 2>/dev/null </dev/null | sed -n 's/^vulkan: none: //p')
+    [ -z "$reason" ] || die "no Vulkan: $reason. Without a display NVIDIA's driver still loads what Debian 12 calls" \
+        "libvulkan1 libgl1 libglx0 libegl1 libglvnd0 libx11-6 libxext6: install them, or give their files by --deps"
+fi
+
 # First: on driver 580.159 of an H200 an illegal access of any process makes all later draws, of any process, wait for ever,
 # and test_daemon_gpu has kernels that do that.
 if [ "$only" = demo ] || [ "$only" = tests ]; then

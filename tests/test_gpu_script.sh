@@ -82,6 +82,7 @@ cat >"$work/tree/tandem" <<'END'
 #!/bin/sh
 [ "${2-}" != "$(cat "$FAKE/slow")" ] || sleep 60
 [ "$1" != "$(cat "$FAKE/breaks")" ] || exit 1
+[ "$*" != info ] || cat "$FAKE/info"
 echo "{}"
 END
 printf '#!/bin/sh\nexit 0\n' >"$work/tree/tandemd"
@@ -109,6 +110,7 @@ told() {
         echo nothing >"$work/$word"
     done
     : >"$work/skips"
+    : >"$work/info"
     echo 0 >"$work/code"
     echo cuda >"$work/backend"
     rm -f "$work/ran" "$work/sanitizer" "$work/python" "$work/hazard"
@@ -155,6 +157,10 @@ assert names.index("demo-ladder") < names.index("test_cuda") < names.index("soak
 tar -tzf "$work/gpu/results.tar.gz" | grep -q 'results/logs/test_cuda.log' || fail "the logs are not in results.tar.gz"
 
 # What it fails for.
+told 'info=vulkan: none: the driver is of straw'
+if gpu; then fail "a machine without Vulkan passed"; fi
+grep -q 'no Vulkan: the driver is of straw\. .*libgl1' "$work/out" || fail "gpu.sh does not say why Vulkan is not there"
+[ ! -e "$work/ran" ] || fail "gpu.sh ran tests without Vulkan"
 told code=77
 if gpu; then fail "a skip passed although there is a GPU"; fi
 told code=1
