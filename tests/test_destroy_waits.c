@@ -381,6 +381,9 @@ static void test_engines_own(void **state)
     (void)state;
     assert_true(child >= 0);
     if (!child) {
+        const int null = open("/dev/null", O_WRONLY); /* who counts cases does not count that one twice; errors are on stderr */
+
+        dup2(null, STDOUT_FILENO);
         execl("/proc/self/exe", "test_destroy_waits", ENGINES_OWN, (char *)NULL);
         _exit(127);
     }

@@ -7,13 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Debian's layer (1.3.239) does not see what an exported timeline has come to, and takes each later signal by the host for
- * one that overtakes those before. And where processors are busy its own thread may not hear of a wait's end within ten
- * seconds, which it reports as "most likely a validation bug". */
-static bool is_the_layers_fault(const vku *v, const char *text)
+/* Where processors are busy a thread of Debian's layer (1.3.239) may not hear of a wait's end within ten seconds, which it
+ * reports as "most likely a validation bug". */
+static bool is_stall(const char *text)
 {
-    return strstr(text, "UNASSIGNED-VkSemaphore-state-timeout") ||
-           (v->exports_timelines && strstr(text, "VUID-VkSemaphoreSignalInfo-value-03259"));
+    return strstr(text, "UNASSIGNED-VkSemaphore-state-timeout") != NULL;
+}
+
+/* Nor does it see what an exported timeline has come to: it takes each later signal by the host for one that overtakes those
+ * before. */
+static bool is_false_alarm(const vku *v, const char *text)
+{
+    return v->exports_timelines && strstr(text, "VUID-VkSemaphoreSignalInfo-value-03259");
 }
 
 static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
@@ -21,16 +26,18 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlag
                                                  const VkDebugUtilsMessengerCallbackDataEXT *data, void *user)
 {
     vku *v = user;
+    const bool alarm = is_false_alarm(v, data->pMessage);
 
     (void)types;
-    if (is_the_layers_fault(v, data->pMessage))
+    if (is_stall(data->pMessage))
         return VK_FALSE;
     pthread_mutex_lock(&v->lock);
-    if (severity & VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT) {
+    v->false_alarms += alarm;
+    if (!alarm && severity & VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT) {
         v->errors++;
         snprintf(v->last_text, sizeof v->last_text, "%s", data->pMessage);
     }
-    if (!v->quiet)
+    if (!alarm && !v->quiet)
         fprintf(stderr, "validation: %s\n", data->pMessage);
     pthread_mutex_unlock(&v->lock);
     return VK_FALSE;

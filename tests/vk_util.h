@@ -85,7 +85,8 @@ typedef struct vku {
     bool quiet;     /* errors are expected: count them, print nothing */
     VkDebugUtilsMessengerEXT messenger;
     pthread_mutex_t lock;
-    unsigned errors; /* both outlive vku_close() */
+    unsigned false_alarms; /* of the layer's about exported timelines: no errors */
+    unsigned errors;       /* this and the next outlive vku_close() */
     char last_text[4096];
 
 #define X(name) PFN_vk##name name;
