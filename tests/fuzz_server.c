@@ -22,7 +22,7 @@
 
 static void step(void)
 {
-    static td_task last;
+    static td_worker_message last;
     uint8_t how;
     peer *p;
 
@@ -89,7 +89,7 @@ static void step(void)
             go();
         break;
     case STEP_ANSWER:
-        answer_errand(take());
+        answer_request(take());
         break;
     case STEP_END_JOB:
         how = take();
@@ -98,9 +98,11 @@ static void step(void)
         break;
     case STEP_WORKER_DIES:
         how = take();
-        last = (td_task){.kind = how & 1 ? TD_TASK_BROKEN : take(), .serial = take(), .status = TANDEM_ERROR_DEVICE};
+        last = (td_worker_message){.kind = how & 1 ? TD_WORKER_BROKEN : take(),
+                                   .serial = take(),
+                                   .status = TANDEM_ERROR_DEVICE};
         memset(last.text, 'z', sizeof last.text);
-        if (how & 2 && last.kind != TD_TASK_HELLO) /* what it says is believed; but not nonsense */
+        if (how & 2 && last.kind != TD_WORKER_HELLO) /* what it says is believed; but not nonsense */
             tell(&last);
         lose_worker();
         break;
@@ -221,14 +223,14 @@ static void end(void)
 {
     for (int i = 0; i < PEERS; i++)
         forget(&w.peers[i]);
-    for (int i = 0; i < ROUNDS && !w.over && (w.b.clients || w.b.errands || w.b.openings || w.b.listener.fd < 0); i++) {
+    for (int i = 0; i < ROUNDS && !w.over && (w.b.clients || w.b.worker_requests || w.b.openings || w.b.listener.fd < 0); i++) {
         go_honestly();
         now_ns += 5 * MS;
     }
     if (!w.over) {
         need(!w.b.clients && !w.b.client_count && !w.b.new_count, "a client that does not go");
         need(!w.b.mem_bytes && !w.b.model_bytes && !w.b.weights, "bytes that nobody holds");
-        need(!w.b.errands && !w.b.openings, "an errand that nobody runs");
+        need(!w.b.worker_requests && !w.b.openings, "a request that nobody runs");
         need(!memchr(w.b.numbers, 1, TD_MAX_NUMBERS), "a number that nobody has");
         need(!w.b.lanes, "a lane that nobody has");
         for (uint32_t i = 0; i < TD_MAX_NUMBERS && w.worker >= 0; i++)

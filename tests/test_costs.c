@@ -48,14 +48,14 @@ static tandem_attention job_of(uint32_t batch, uint32_t kv_heads, uint32_t group
 }
 
 /* As the daemon knows it. */
-static td_task_of task(const tandem_attention *op, uint32_t position)
+static td_workload workload(const tandem_attention *op, uint32_t position)
 {
     static tandem_operands of[2];
     static int last;
 
     last = !last;
     of[last].attention = *op;
-    return (td_task_of){&td_operation_attention, &of[last], position};
+    return (td_workload){&td_operation_attention, &of[last], position};
 }
 
 static tandem_attention random_job(uint64_t *state)
@@ -72,7 +72,7 @@ static uint32_t cut_finely(const tandem_attention *op, uint32_t *pieces)
 {
     static const td_costs costs;
 
-    return td_cost_cuts(&costs, task(op, 0), 1, pieces);
+    return td_cost_cuts(&costs, workload(op, 0), 1, pieces);
 }
 
 /* Marks the rows that a piece writes, none of which was written before, and looks at what it reads. */
@@ -112,10 +112,10 @@ static void test_pieces_are_the_job(void **state)
         static const td_costs costs;
         const tandem_attention op = random_job(&seed);
         const size_t rows = (size_t)op.batch * op.heads * op.q_len;
-        const uint64_t guess = td_cost_guess(&costs, task(&op, 0)), coarse_ns = guess / (1 + below(&seed, 300)) + 1;
+        const uint64_t guess = td_cost_guess(&costs, workload(&op, 0)), coarse_ns = guess / (1 + below(&seed, 300)) + 1;
         unsigned char *seen = calloc(rows, 1);
         td_part_at at = {0};
-        uint32_t pieces, cuts = n % 2 ? cut_finely(&op, &pieces) : td_cost_cuts(&costs, task(&op, 0), coarse_ns, &pieces);
+        uint32_t pieces, cuts = n % 2 ? cut_finely(&op, &pieces) : td_cost_cuts(&costs, workload(&op, 0), coarse_ns, &pieces);
 
         assert_non_null(seen);
         most = pieces > most ? pieces : most;
@@ -150,20 +150,20 @@ static void test_no_piece_is_too_long(void **state)
         const bool causal = below(&seed, 2), cross = below(&seed, 4);
         tandem_attention op = job_of(1 + below(&seed, 1 << below(&seed, 11)), 1 + below(&seed, 8), 1 + below(&seed, 9),
                                      cross ? many : few, cross ? few : many, causal);
-        const uint64_t guess = td_cost_guess(c, task(&op, 0));
+        const uint64_t guess = td_cost_guess(c, workload(&op, 0));
         uint64_t long_ones = 0;
         td_part_at at = {0};
         uint32_t pieces, cuts;
 
         if (guess / most_ns >= 16000) /* of more there are longer pieces */
             continue;
-        cuts = td_cost_cuts(c, task(&op, 0), most_ns, &pieces);
+        cuts = td_cost_cuts(c, workload(&op, 0), most_ns, &pieces);
         assert_true(pieces == 1 || guess > most_ns);
         cut += pieces > 1;
         for (uint32_t i = 0; i < pieces; i++) {
             tandem_attention part = op;
             const uint32_t last_keys = pieces > 1 ? td_attention_part(&op, cuts, &at, &part) : 0;
-            const uint64_t part_ns = pieces > 1 ? td_cost_part(c, task(&op, 0), task(&part, last_keys)) : guess;
+            const uint64_t part_ns = pieces > 1 ? td_cost_part(c, workload(&op, 0), workload(&part, last_keys)) : guess;
 
             if (part_ns <= most_ns + GUESS_NS + 1)
                 continue;
@@ -202,13 +202,13 @@ static void test_causal_heads_are_cut_by_work(void **state)
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
         static const td_costs costs = {.is_gpu = true};
         const tandem_attention op = job_of(1, 1, 1, lengths[n][0], lengths[n][1], true);
-        const uint64_t guess = td_cost_guess(&costs, task(&op, 0)), pairs_of_all = count_pairs(&op, op.kv_len);
+        const uint64_t guess = td_cost_guess(&costs, workload(&op, 0)), pairs_of_all = count_pairs(&op, op.kv_len);
         const uint64_t all = pairs_of_all + (uint64_t)ROW * op.q_len;
         uint64_t row = 0, pairs = 0, cost = 0;
         uint32_t pieces, cuts;
         td_part_at at = {0};
 
-        cuts = td_cost_cuts(&costs, task(&op, 0), guess / WANTED, &pieces);
+        cuts = td_cost_cuts(&costs, workload(&op, 0), guess / WANTED, &pieces);
         assert_in_range(pieces, op.q_len > 8 * LEAST ? WANTED : 2, 2 * WANTED);
         for (uint32_t i = 0; i < pieces; i++) {
             tandem_attention part = op, more = op;
@@ -217,7 +217,7 @@ static void test_causal_heads_are_cut_by_work(void **state)
 
             row += part.q_len;
             pairs += pairs_here;
-            cost += td_cost_part(&costs, task(&op, 0), task(&part, last_keys));
+            cost += td_cost_part(&costs, workload(&op, 0), workload(&part, last_keys));
             assert_true(here * WANTED <= all || part.q_len <= LEAST);
             more.q_len = part.q_len + BLOCK;
             assert_true(row % BLOCK == 0 || row == op.q_len);
@@ -244,11 +244,11 @@ static void test_causal_pieces_are_learned_apart(void **state)
                                    .precision = TANDEM_PRECISION_8B};
 
     (void)state;
-    td_cost_learn(&costs, task(&part, 1152), 0, 1000, 0, true, 1000);
-    td_cost_learn(&costs, task(&part, 65536), 0, 50000, 0, true, 50000);
-    assert_int_equal(td_cost_guess(&costs, task(&part, 1152)), 1000);
-    assert_int_equal(td_cost_guess(&costs, task(&part, 65536)), 50000);
-    assert_true(td_cost_guess(&costs, task(&part, 40000)) > td_cost_guess(&costs, task(&part, 20000)) * 3 / 2);
+    td_cost_learn(&costs, workload(&part, 1152), 0, 1000, 0, true, 1000);
+    td_cost_learn(&costs, workload(&part, 65536), 0, 50000, 0, true, 50000);
+    assert_int_equal(td_cost_guess(&costs, workload(&part, 1152)), 1000);
+    assert_int_equal(td_cost_guess(&costs, workload(&part, 65536)), 50000);
+    assert_true(td_cost_guess(&costs, workload(&part, 40000)) > td_cost_guess(&costs, workload(&part, 20000)) * 3 / 2);
 }
 
 /* Their scales lie behind all codes. */

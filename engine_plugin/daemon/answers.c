@@ -1,8 +1,8 @@
-/* What the worker says: its answers to errands, its end, and a new worker for a dead one.
+/* What the worker says: its answers to requests, its end, and a new worker for a dead one.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * The new one gets what clients still hold, and again what the old one had not answered. This file calls errands.c,
+ * The new one gets what clients still hold, and again what the old one had not answered. This file calls worker_requests.c,
  * which keeps both.
  */
 #define _GNU_SOURCE
@@ -90,37 +90,37 @@ void td_worker_kill(td_broker *b, const char *why)
         td_pass(b->nursery, &ask, sizeof ask, NULL, 0);
 }
 
-/* Errands as they were before the worker had any. */
-static void take_errands_back(td_broker *b)
+/* Requests as they were before the worker had any. */
+static void take_requests_back(td_broker *b)
 {
-    for (td_errand *e = b->errands, *next; e; e = next) {
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
         e->sent = false;
-        switch ((td_task_kind)e->task.kind) {
-        case TD_TASK_END:
-            b->numbers[e->task.number] = 0;
-            td_errand_remove(b, e);
+        switch ((td_worker_message_kind)e->message.kind) {
+        case TD_WORKER_END:
+            b->numbers[e->message.number] = 0;
+            td_worker_request_remove(b, e);
             break;
-        case TD_TASK_LANE_END:
-            b->lanes &= ~(1ull << e->task.lane);
-            td_errand_remove(b, e);
+        case TD_WORKER_LANE_END:
+            b->lanes &= ~(1ull << e->message.lane);
+            td_worker_request_remove(b, e);
             break;
-        case TD_TASK_LANE: /* the next worker gets others */
-        case TD_TASK_FORGET:
-            td_errand_remove(b, e);
+        case TD_WORKER_LANE: /* the next worker gets others */
+        case TD_WORKER_FORGET:
+            td_worker_request_remove(b, e);
             break;
-        case TD_TASK_MEM:
-        case TD_TASK_TIMELINE:
+        case TD_WORKER_MEM:
+        case TD_WORKER_TIMELINE:
             if (!e->shared) /* an END of it was behind */
-                td_errand_remove(b, e);
+                td_worker_request_remove(b, e);
             break;
-        case TD_TASK_MODEL:
+        case TD_WORKER_MODEL:
             if (!e->weights)
-                td_errand_remove(b, e);
+                td_worker_request_remove(b, e);
             break;
         default:
             if (!e->client)
-                td_errand_remove(b, e);
+                td_worker_request_remove(b, e);
             break;
         }
     }
@@ -135,21 +135,21 @@ static void share_again(td_broker *b)
     for (td_client *c = b->clients; c; c = c->next) {
         for (td_shared *s = c->shared; s; s = s->next) {
             const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->weights;
-            td_errand *e;
+            td_worker_request *e;
 
             if (c->state != TD_CLIENT_READY || !s->there || !(is_mem || s->opaque))
                 continue;
-            e = td_errand_add(b, is_mem ? TD_TASK_MEM : TD_TASK_TIMELINE, s->number, true);
+            e = td_worker_request_add(b, is_mem ? TD_WORKER_MEM : TD_WORKER_TIMELINE, s->number, true);
             if (!e) {
                 s->status = TANDEM_ERROR_NOMEM;
                 continue;
             }
             s->there = false;
             e->again = true;
-            td_errand_about(e, s);
+            td_worker_request_describe(e, s);
         }
         if (c->state == TD_CLIENT_READY)
-            td_lane_tell(b, c, TD_TASK_LANE); /* goes before all of its */
+            td_lane_tell(b, c, TD_WORKER_LANE); /* goes before all of its */
     }
 }
 
@@ -191,7 +191,7 @@ static void lose_worker(td_broker *b, uint64_t now)
     for (uint32_t i = 0; i < count; i++)
         td_blame(b, blamed[i]);
     begin_anew(b, now);
-    take_errands_back(b);
+    take_requests_back(b);
     share_again(b);
     for (td_client *c = b->clients; c; c = c->next) {
         if (c->state != TD_CLIENT_READY)
@@ -236,7 +236,7 @@ static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tande
 }
 
 /* Of a mem or a timeline. */
-static void on_shared_answer(td_broker *b, td_shared *s, const td_task *t)
+static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message *t)
 {
     td_client *c = s->client;
     const uint32_t serial = s->pending;
@@ -272,7 +272,7 @@ static bool load_again(td_broker *b, td_weights *w)
     return true;
 }
 
-static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
+static void on_model_answer(td_broker *b, td_weights *w, const td_worker_message *t)
 {
     char why[TD_TEXT_BYTES];
 
@@ -317,7 +317,7 @@ static void on_model_answer(td_broker *b, td_weights *w, const td_task *t)
     td_weights_drop(b, w);
 }
 
-static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64_t mem, const td_task *t)
+static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64_t mem, const td_worker_message *t)
 {
     td_wire_message m = td_wire_new(TD_WIRE_TENSOR, serial);
     td_shared *of = td_ids_find(&c->mems, mem);
@@ -371,7 +371,7 @@ static void on_info_answer(td_broker *b, td_client *c, uint32_t serial, const ta
 }
 
 /* False: there will never be a worker. */
-static bool on_worker_hello(td_broker *b, const td_task *t)
+static bool on_worker_hello(td_broker *b, const td_worker_message *t)
 {
     if (t->status != TANDEM_OK) {
         td_say(TD_LOG_ERROR, "the worker cannot begin: %s", t->text);
@@ -398,32 +398,32 @@ static bool on_worker_hello(td_broker *b, const td_task *t)
     return true;
 }
 
-void td_errand_answer(td_broker *b, td_errand *e, const td_task *t)
+void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worker_message *t)
 {
-    const td_errand was = *e;
+    const td_worker_request was = *e;
 
-    td_errand_remove(b, e);
-    switch ((td_task_kind)was.task.kind) {
-    case TD_TASK_MEM:
-    case TD_TASK_TIMELINE:
+    td_worker_request_remove(b, e);
+    switch ((td_worker_message_kind)was.message.kind) {
+    case TD_WORKER_MEM:
+    case TD_WORKER_TIMELINE:
         if (was.shared)
             on_shared_answer(b, was.shared, t);
         break;
-    case TD_TASK_LANE:
+    case TD_WORKER_LANE:
         if (t->status != TANDEM_OK) /* what its client shares fails, with the same text */
             td_say(TD_LOG_WARN, "worker (process %d): no lane: %s", b->worker_pid, t->text);
         break;
-    case TD_TASK_LANE_END: b->lanes &= ~(1ull << was.task.lane); break;
-    case TD_TASK_MODEL:
+    case TD_WORKER_LANE_END: b->lanes &= ~(1ull << was.message.lane); break;
+    case TD_WORKER_MODEL:
         if (was.weights)
             on_model_answer(b, was.weights, t);
         break;
-    case TD_TASK_END: b->numbers[was.task.number] = 0; break;
-    case TD_TASK_TENSOR:
+    case TD_WORKER_END: b->numbers[was.message.number] = 0; break;
+    case TD_WORKER_TENSOR:
         if (was.client)
             on_tensor_answer(b, was.client, was.serial, was.mem, t);
         break;
-    case TD_TASK_INFO:
+    case TD_WORKER_INFO:
         if (was.client && t->status == TANDEM_OK)
             on_info_answer(b, was.client, was.serial, &t->info);
         else if (was.client)
@@ -433,33 +433,33 @@ void td_errand_answer(td_broker *b, td_errand *e, const td_task *t)
     }
 }
 
-static bool on_task(td_broker *b, td_task *t)
+static bool on_message(td_broker *b, td_worker_message *t)
 {
-    td_errand *e = b->errands;
+    td_worker_request *e = b->worker_requests;
 
     t->text[sizeof t->text - 1] = 0;
     if (t->status > TANDEM_OK || t->status < TANDEM_ERROR_BUSY)
         t->status = TANDEM_ERROR_DEVICE;
-    if (t->kind == TD_TASK_HELLO)
+    if (t->kind == TD_WORKER_HELLO)
         return on_worker_hello(b, t);
-    if (t->kind == TD_TASK_BROKEN) {
+    if (t->kind == TD_WORKER_BROKEN) {
         snprintf(b->worker_text, sizeof b->worker_text, "%s", t->text);
         b->worker_status = t->status == TANDEM_OK ? TANDEM_ERROR_DEVICE : t->status;
         return true;
     }
-    while (e && (!e->sent || e->task.serial != t->serial))
+    while (e && (!e->sent || e->message.serial != t->serial))
         e = e->next;
     if (!e)
         return true;
     if (!e->aside)
         b->answered_ns = td_now_ns();
-    td_errand_answer(b, e, t);
+    td_worker_request_answer(b, e, t);
     return true;
 }
 
 bool td_worker_read(td_broker *b)
 {
-    static td_task t;
+    static td_worker_message t;
 
     for (;;) {
         int fds[2];
@@ -475,7 +475,7 @@ bool td_worker_read(td_broker *b)
             b->lost_ns = td_now_ns();
             return true;
         }
-        if (!on_task(b, &t))
+        if (!on_message(b, &t))
             return false;
     }
 }

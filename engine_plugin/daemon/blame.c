@@ -22,29 +22,29 @@
 
 enum { MOST_DEATHS = 2 };
 
-static td_errand *find_sent(const td_broker *b, uint32_t serial)
+static td_worker_request *find_sent(const td_broker *b, uint32_t serial)
 {
-    td_errand *e = b->errands;
+    td_worker_request *e = b->worker_requests;
 
-    while (e && (!e->sent || e->task.serial != serial))
+    while (e && (!e->sent || e->message.serial != serial))
         e = e->next;
     return e;
 }
 
-static td_errand *largest_load(const td_broker *b)
+static td_worker_request *largest_load(const td_broker *b)
 {
-    td_errand *largest = NULL;
+    td_worker_request *largest = NULL;
 
-    for (td_errand *e = b->errands; e; e = e->next)
-        if (e->sent && e->task.kind == TD_TASK_MODEL && e->weights &&
+    for (td_worker_request *e = b->worker_requests; e; e = e->next)
+        if (e->sent && e->message.kind == TD_WORKER_MODEL && e->weights &&
             (!largest || e->weights->bytes > largest->weights->bytes))
             largest = e;
     return largest;
 }
 
-static bool takes_memory(const td_errand *e)
+static bool takes_memory(const td_worker_request *e)
 {
-    return e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_MODEL;
+    return e->message.kind == TD_WORKER_MEM || e->message.kind == TD_WORKER_MODEL;
 }
 
 static bool is_out_of_memory(const td_broker *b)
@@ -53,24 +53,24 @@ static bool is_out_of_memory(const td_broker *b)
            WTERMSIG(b->ended_status) == SIGKILL;
 }
 
-static bool is_blamed(td_errand *e)
+static bool is_blamed(td_worker_request *e)
 {
     return e && (takes_memory(e) || ++e->deaths == MOST_DEATHS);
 }
 
 /* Of the worker's two threads that do what is asked for. */
-static td_errand *at_thread(const td_broker *b, bool aside)
+static td_worker_request *at_thread(const td_broker *b, bool aside)
 {
     return b->desk ? find_sent(b, atomic_load(aside ? &b->desk->load : &b->desk->request)) : NULL;
 }
 
 uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED])
 {
-    td_errand *request = at_thread(b, false), *load = at_thread(b, true);
+    td_worker_request *request = at_thread(b, false), *load = at_thread(b, true);
     uint32_t count = 0;
 
     if (b->killed_ns) {
-        td_errand *hung = find_sent(b, b->hung), *at = !hung ? NULL : hung->aside ? load : request;
+        td_worker_request *hung = find_sent(b, b->hung), *at = !hung ? NULL : hung->aside ? load : request;
 
         request = at ? at : hung && ++hung->deaths == MOST_DEATHS ? hung : NULL;
         load = NULL;
@@ -81,23 +81,23 @@ uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED])
         request = load ? NULL : request;
     }
     if (load && is_blamed(load))
-        serials[count++] = load->task.serial;
+        serials[count++] = load->message.serial;
     if (request && (b->killed_ns || is_blamed(request)))
-        serials[count++] = request->task.serial;
+        serials[count++] = request->message.serial;
     return count;
 }
 
-static void name_request(const td_errand *e, char *text, size_t bytes)
+static void name_request(const td_worker_request *e, char *text, size_t bytes)
 {
-    switch ((td_task_kind)e->task.kind) {
-    case TD_TASK_MODEL:
+    switch ((td_worker_message_kind)e->message.kind) {
+    case TD_WORKER_MODEL:
         snprintf(text, bytes, "loading a model of %" PRIu64 " bytes", e->weights ? e->weights->bytes : 0);
         break;
-    case TD_TASK_MEM: snprintf(text, bytes, "taking a mem of %" PRIu64 " bytes", e->task.bytes); break;
-    case TD_TASK_TIMELINE: snprintf(text, bytes, "taking a timeline"); break;
-    case TD_TASK_LANE: snprintf(text, bytes, "making room for a client on the GPU"); break;
-    case TD_TASK_TENSOR: snprintf(text, bytes, "looking for tensor '%.80s'", e->task.text); break;
-    default: snprintf(text, bytes, "a request of kind %u", e->task.kind); break;
+    case TD_WORKER_MEM: snprintf(text, bytes, "taking a mem of %" PRIu64 " bytes", e->message.bytes); break;
+    case TD_WORKER_TIMELINE: snprintf(text, bytes, "taking a timeline"); break;
+    case TD_WORKER_LANE: snprintf(text, bytes, "making room for a client on the GPU"); break;
+    case TD_WORKER_TENSOR: snprintf(text, bytes, "looking for tensor '%.80s'", e->message.text); break;
+    default: snprintf(text, bytes, "a request of kind %u", e->message.kind); break;
     }
 }
 
@@ -112,15 +112,15 @@ static td_client *find_client(const td_broker *b, uint32_t session)
 
 void td_blame(td_broker *b, uint32_t serial)
 {
-    td_errand *e = find_sent(b, serial);
+    td_worker_request *e = find_sent(b, serial);
     td_client *c;
     char what[160];
-    td_task t;
+    td_worker_message t;
 
     if (!e) /* what it was for is gone */
         return;
     c = find_client(b, e->session);
-    t = e->task;
+    t = e->message;
     name_request(e, what, sizeof what);
     if (is_out_of_memory(b))
         t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_NOMEM,
@@ -140,7 +140,7 @@ void td_blame(td_broker *b, uint32_t serial)
         e->weights->retried = true; /* nor with others evicted */
     if (!b->worker_text[0])
         snprintf(b->worker_text, sizeof b->worker_text, "%s", t.text);
-    td_errand_answer(b, e, &t);
-    if (t.kind == TD_TASK_LANE && c)
+    td_worker_request_answer(b, e, &t);
+    if (t.kind == TD_WORKER_LANE && c)
         td_client_end(b, c, t.status, 0, t.text);
 }

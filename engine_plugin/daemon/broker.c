@@ -162,15 +162,15 @@ static void look_at_clients(td_broker *b, const struct pollfd *p)
 static void look_at_time(td_broker *b)
 {
     const uint64_t now = td_now_ns();
-    const td_errand *hung;
+    const td_worker_request *hung;
 
     if (b->worker < 0 && b->respawn_ns && now >= b->respawn_ns && !b->old_desk && !b->stopping)
         td_worker_spawn(b);
     if (b->worker >= 0 && !b->worker_said && !b->killed_ns && td_now_ns() - b->spawned_ns > START_NS)
         td_worker_kill(b, "it has said nothing for 60 s");
-    hung = b->worker >= 0 && b->worker_said && !b->killed_ns ? td_errand_hangs(b, now) : NULL;
+    hung = b->worker >= 0 && b->worker_said && !b->killed_ns ? td_worker_request_hangs(b, now) : NULL;
     if (hung) {
-        b->hung = hung->task.serial;
+        b->hung = hung->message.serial;
         td_worker_kill(b, "it does not answer");
     }
     if (b->worker >= 0 && b->killed_ns && now - b->killed_ns > TD_SECOND)
@@ -252,7 +252,7 @@ int td_broker_turn(td_broker *b, int ms)
         td_web_accept(b);
     if (!td_worker_bury(b))
         return 1;
-    td_errands_run(b);
+    td_worker_requests_send(b);
     look_at_time(b);
     return has_stopped(b) ? 0 : -1;
 }
@@ -274,8 +274,8 @@ void td_broker_end(td_broker *b)
         free(b->openings);
         b->openings = next;
     }
-    while (b->errands)
-        td_errand_remove(b, b->errands);
+    while (b->worker_requests)
+        td_worker_request_remove(b, b->worker_requests);
     if (b->desk)
         munmap(b->desk, TD_DESK_BYTES);
     if (b->old_desk)

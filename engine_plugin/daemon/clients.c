@@ -99,14 +99,14 @@ void td_client_free(td_broker *b, td_client *c)
 
     while (c->shared)
         td_shared_end(b, c->shared);
-    td_lane_tell(b, c, TD_TASK_LANE_END);
-    for (td_errand *e = b->errands, *next; e; e = next) {
+    td_lane_tell(b, c, TD_WORKER_LANE_END);
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
         if (e->client != c)
             continue;
         e->client = NULL;
         if (!e->sent)
-            td_errand_remove(b, e);
+            td_worker_request_remove(b, e);
     }
     for (td_opening *o = b->openings; o; o = o->next)
         if (o->client == c)
@@ -378,16 +378,16 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
 /* One that Vulkan exported is the worker's to import. */
 static void import_timeline(td_broker *b, td_shared *timeline, uint32_t serial, int *fd)
 {
-    td_errand *errand;
+    td_worker_request *request;
 
     timeline->opaque = true;
     timeline->pending = serial;
     timeline->fd = *fd;
     *fd = -1;
     timeline->number = td_number_take(b);
-    errand = timeline->number ? td_errand_add(b, TD_TASK_TIMELINE, timeline->number, false) : NULL;
-    if (errand) {
-        td_errand_about(errand, timeline);
+    request = timeline->number ? td_worker_request_add(b, TD_WORKER_TIMELINE, timeline->number, false) : NULL;
+    if (request) {
+        td_worker_request_describe(request, timeline);
         return;
     }
     b->numbers[timeline->number] = 0;
@@ -585,7 +585,7 @@ void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
 static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tensor *m)
 {
     td_shared *model = td_ids_find(&c->models, m->model);
-    td_errand *errand;
+    td_worker_request *request;
     char why[TD_TEXT_BYTES];
 
     if (!model || model->closing || model->pending) {
@@ -611,17 +611,17 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
         refuse_model(b, c, m->header.serial, model->weights->bytes);
         return;
     }
-    errand = model->model_mem ? td_errand_add(b, TD_TASK_TENSOR, model->weights->number, false) : NULL;
-    if (!errand) {
+    request = model->model_mem ? td_worker_request_add(b, TD_WORKER_TENSOR, model->weights->number, false) : NULL;
+    if (!request) {
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, "all mems are in use");
         return;
     }
-    errand->client = c;
-    errand->session = c->session;
-    errand->reads = model->weights;
-    errand->serial = m->header.serial;
-    errand->mem = model->model_mem->id;
-    snprintf(errand->task.text, sizeof errand->task.text, "%s", m->name);
+    request->client = c;
+    request->session = c->session;
+    request->reads = model->weights;
+    request->serial = m->header.serial;
+    request->mem = model->model_mem->id;
+    snprintf(request->message.text, sizeof request->message.text, "%s", m->name);
 }
 
 static void on_stats(td_broker *b, td_client *c, const td_wire_stats *m)
@@ -667,15 +667,15 @@ static void on_stats(td_broker *b, td_client *c, const td_wire_stats *m)
 
 static void on_info(td_broker *b, td_client *c, uint32_t serial)
 {
-    td_errand *errand = td_errand_add(b, TD_TASK_INFO, 0, false);
+    td_worker_request *request = td_worker_request_add(b, TD_WORKER_INFO, 0, false);
 
-    if (!errand) {
+    if (!request) {
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, "no host memory for an answer");
         return;
     }
-    errand->client = c;
-    errand->session = c->session;
-    errand->serial = serial;
+    request->client = c;
+    request->session = c->session;
+    request->serial = serial;
 }
 
 static void on_message(td_broker *b, td_client *c, const td_wire_message *m, int *fd)

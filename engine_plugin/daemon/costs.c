@@ -31,7 +31,7 @@ static uint64_t hash_of(uint64_t hash, const void *bytes, size_t count)
 }
 
 /* Of all that the time depends on: not of where its views lie. */
-static uint64_t key_of(td_task_of what)
+static uint64_t key_of(td_workload what)
 {
     const td_operation_layout *layout = &what.operation->layout;
     const uint32_t others[2] = {layout->number, what.position};
@@ -48,7 +48,7 @@ static uint64_t key_of(td_task_of what)
     return h ? h : 1;
 }
 
-uint64_t td_cost_guess(const td_costs *costs, td_task_of what)
+uint64_t td_cost_guess(const td_costs *costs, td_workload what)
 {
     const uint64_t key = key_of(what);
     double ns = costs->ns_per_mflop > 0 ? costs->ns_per_mflop : costs->is_gpu ? GPU_NS_PER_MFLOP : CPU_NS_PER_MFLOP;
@@ -59,7 +59,7 @@ uint64_t td_cost_guess(const td_costs *costs, td_task_of what)
     return ns > 1e15 ? (uint64_t)1e15 : (uint64_t)ns;
 }
 
-bool td_cost_is_brief(const td_costs *costs, td_task_of what)
+bool td_cost_is_brief(const td_costs *costs, td_workload what)
 {
     return what.operation->cost(what.op, what.position).mflop < BRIEF_MFLOPS && td_cost_guess(costs, what) < BRIEF_NS;
 }
@@ -86,7 +86,7 @@ static void learn_rate(td_costs *costs, double work, uint64_t begin_ns, uint64_t
     costs->mflops = 0;
 }
 
-uint64_t td_cost_part(const td_costs *costs, td_task_of what, td_task_of part)
+uint64_t td_cost_part(const td_costs *costs, td_workload what, td_workload part)
 {
     const double share = part.operation->cost(part.op, part.position).work_mflop /
                          what.operation->cost(what.op, what.position).work_mflop;
@@ -94,7 +94,7 @@ uint64_t td_cost_part(const td_costs *costs, td_task_of what, td_task_of part)
     return LEAST_GUESS_NS + (uint64_t)((double)td_cost_guess(costs, what) * share);
 }
 
-uint64_t td_cost_learn(td_costs *costs, td_task_of what, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns, bool alone,
+uint64_t td_cost_learn(td_costs *costs, td_workload what, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns, bool alone,
                        uint64_t guess)
 {
     const uint64_t key = key_of(what), took = end_ns - begin_ns - held_ns;
@@ -110,7 +110,7 @@ uint64_t td_cost_learn(td_costs *costs, td_task_of what, uint64_t begin_ns, uint
     return alone || took < guess ? took : guess;
 }
 
-uint32_t td_cost_cuts(const td_costs *costs, td_task_of what, uint64_t most_ns, uint32_t *parts)
+uint32_t td_cost_cuts(const td_costs *costs, td_workload what, uint64_t most_ns, uint32_t *parts)
 {
     const uint64_t guess = td_cost_guess(costs, what);
     const uint64_t count = guess / most_ns + (guess % most_ns != 0);

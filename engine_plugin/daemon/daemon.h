@@ -2,19 +2,27 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   main.c     options, signals' set-up, the start          config.c   what the file may say
- *   nursery.c  starts and ends workers, opens files: what the broker may not do any more once it is confined
- *   broker.c   the main thread: what it listens to          queue.c    the second one: what it sleeps on, its turns
- *   queue_jobs.c  a job's begin and end                     queue_schedule.c  who is next, and what comes back
- *   accept.c   who connects                                 clients.c  what each asks for
- *   errands.c  what the worker has and is told of           answers.c  what it says, a new one for a dead one
- *   worker.c   a session, the clients' memory, the desk     confine.c  system calls that are given up
- *   descriptors.c  how many each client may hold
- *   loader.c   the worker's loads of models                 blame.c    which request a worker died of
- *   metrics.c  the numbers in Prometheus' text format        http.c     who asks for them
- *   log.c      lines on stderr, which nobody waits for
+ *   main.c             options, signals' set-up, the start
+ *   config.c           what the file may say
+ *   nursery.c          starts and ends workers, opens files: what the broker may not do any more once it is confined
+ *   broker.c           the main thread: what it listens to
+ *   queue.c            the second one: what it sleeps on, its turns
+ *   queue_jobs.c       a job's begin and end
+ *   queue_schedule.c   who is next, and what comes back
+ *   accept.c           who connects
+ *   clients.c          what each asks for
+ *   worker_requests.c  what the worker has and is told of
+ *   answers.c          what it says, a new one for a dead one
+ *   blame.c            which request a worker died of
+ *   worker.c           a session, the clients' memory, the desk
+ *   loader.c           the worker's loads of models
+ *   confine.c          system calls that are given up
+ *   descriptors.c      how many each client may hold
+ *   metrics.c          the numbers in Prometheus' text format
+ *   http.c             who asks for them
+ *   log.c              lines on stderr, which nobody waits for
  *
- *   clients ==== sockets, areas, pages ====> broker ---- errands (socket), jobs (desk) ----> worker
+ *   clients ==== sockets, areas, pages ====> broker ---- requests (socket), jobs (desk) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
  *                                              +----> nursery ----------------- starts --------+
  *
@@ -49,8 +57,8 @@ enum {
     TD_MAX_NUMBERS = 65536, /* objects that the worker can have */
     TD_MAX_ALLOWED = 16,
     TD_MAX_MODEL_DIRS = 8,
-    TD_MAX_REQUESTS = 32, /* of a client, without answer */
-    TD_MAX_ERRANDS = 32,  /* that the worker has not answered */
+    TD_MAX_REQUESTS = 32,        /* of a client, without answer */
+    TD_MAX_WORKER_REQUESTS = 32, /* that the worker has not answered */
     TD_TEXT_BYTES = TD_WIRE_TEXT_BYTES,
 };
 #define TD_SECOND 1000000000ull
@@ -151,21 +159,21 @@ typedef struct td_desk {
  * none. Those of a lane come in their order, whenever the broker puts them there. */
 td_slot *td_desk_next(td_desk *desk, const uint64_t last_sequence[TD_LANES], uint64_t full);
 
-/* What the broker asks of the worker, and the same struct with the answer. */
-typedef enum td_task_kind {
-    TD_TASK_HELLO = 1, /* from the worker, unasked: it has a session */
-    TD_TASK_MEM = 2,   /* with the slab, or what Vulkan exported */
-    TD_TASK_MODEL = 3, /* with the file */
-    TD_TASK_END = 4,   /* of mem, model, timeline */
-    TD_TASK_TENSOR = 5,
-    TD_TASK_INFO = 6,
-    TD_TASK_BROKEN = 7, /* from the worker, unasked: its last words */
-    TD_TASK_TIMELINE = 8, /* with what Vulkan exported */
-    TD_TASK_LANE = 9,
-    TD_TASK_LANE_END = 10,
-    TD_TASK_FORGET = 11, /* a client without a lane is gone: its scratch */
-} td_task_kind;
-typedef struct td_task {
+/* What goes over the worker's socket: the broker's requests, and the same struct with the answer. */
+typedef enum td_worker_message_kind {
+    TD_WORKER_HELLO = 1, /* from the worker, unasked: it has a session */
+    TD_WORKER_MEM = 2,   /* with the slab, or what Vulkan exported */
+    TD_WORKER_MODEL = 3, /* with the file */
+    TD_WORKER_END = 4,   /* of mem, model, timeline */
+    TD_WORKER_TENSOR = 5,
+    TD_WORKER_INFO = 6,
+    TD_WORKER_BROKEN = 7, /* from the worker, unasked: its last words */
+    TD_WORKER_TIMELINE = 8, /* with what Vulkan exported */
+    TD_WORKER_LANE = 9,
+    TD_WORKER_LANE_END = 10,
+    TD_WORKER_FORGET = 11, /* a client without a lane is gone: its scratch */
+} td_worker_message_kind;
+typedef struct td_worker_message {
     uint32_t kind, serial, number;
     int32_t status;
     uint32_t lane, job_class;
@@ -178,7 +186,7 @@ typedef struct td_task {
     tandem_view view;
     uint64_t shape[4];
     tandem_info info;
-} td_task;
+} td_worker_message;
 
 /* worker.c: the worker's main(), with its socket and the desk's memfd. */
 int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads);
@@ -218,23 +226,23 @@ typedef struct td_costs {
     bool is_gpu;
 } td_costs;
 /* Of an operation, or a part of one: `position` is td_target's. */
-typedef struct td_task_of {
+typedef struct td_workload {
     const td_operation *operation;
     const tandem_operands *op;
     uint32_t position;
-} td_task_of;
-uint64_t td_cost_guess(const td_costs *costs, td_task_of what);
+} td_workload;
+uint64_t td_cost_guess(const td_costs *costs, td_workload what);
 /* Whether to wake another thread for it, or several, takes longer than it does. */
-bool td_cost_is_brief(const td_costs *costs, td_task_of what);
+bool td_cost_is_brief(const td_costs *costs, td_workload what);
 /* And of one part of it. */
-uint64_t td_cost_part(const td_costs *costs, td_task_of what, td_task_of part);
+uint64_t td_cost_part(const td_costs *costs, td_workload what, td_workload part);
 /* A job ran from then to then, but for `held_ns`, alone or beside others, and was guessed at before: what it is charged,
  * which is no more for having run beside them. */
-uint64_t td_cost_learn(td_costs *costs, td_task_of what, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns, bool alone,
+uint64_t td_cost_learn(td_costs *costs, td_workload what, uint64_t begin_ns, uint64_t end_ns, uint64_t held_ns, bool alone,
                        uint64_t guess);
 /* The count to ask an operation's split and part for, so that parts take at most `most_ns`, as far as it can be cut; and into
  * how many parts that cuts it. 1 part: it cannot be cut, or need not. */
-uint32_t td_cost_cuts(const td_costs *costs, td_task_of what, uint64_t most_ns, uint32_t *parts);
+uint32_t td_cost_cuts(const td_costs *costs, td_workload what, uint64_t most_ns, uint32_t *parts);
 
 typedef struct td_client td_client;
 
@@ -296,7 +304,7 @@ typedef struct td_work {
     bool given_up, told;
     bool asked; /* to be given up once the worker is through with what it has of it */
     bool with_gpu; /* which signals its point */
-    uint32_t after_errand; /* idle models make room for it: the last one's END */
+    uint32_t after_request; /* the last of those that end idle models, to make room for it; 0: none */
     uint32_t end_state;
     tandem_status end_status;
 } td_work;
@@ -344,9 +352,9 @@ struct td_client {
     td_client *next;
 };
 
-/* A task on its way to the worker. */
-typedef struct td_errand {
-    td_task task;
+/* A request to the worker, until it is answered. */
+typedef struct td_worker_request {
+    td_worker_message message;
     bool sent;
     uint64_t sent_ns;
     bool again; /* what the worker before had: jobs wait for it */
@@ -359,8 +367,8 @@ typedef struct td_errand {
     uint64_t mem; /* TENSOR: the client's id of what the tensors are in */
     td_shared *shared;
     td_weights *weights;
-    struct td_errand *next;
-} td_errand;
+    struct td_worker_request *next;
+} td_worker_request;
 
 /* A file that is being opened for a client. */
 typedef struct td_opening {
@@ -401,8 +409,8 @@ typedef struct td_broker {
 
     td_weights *weights;
     td_opening *openings;
-    td_errand *errands;
-    uint32_t errand_serial, open_serial;
+    td_worker_request *worker_requests;
+    uint32_t request_serial, open_serial;
     unsigned char *numbers; /* which are taken */
     uint32_t next_number;
     uint64_t lanes; /* which are taken */
@@ -412,7 +420,7 @@ typedef struct td_broker {
     bool has_worker; /* it has said hello, and has all that there is */
     bool worker_said;
     uint32_t epoch, early_ends;
-    uint64_t spawned_ns, respawn_ns, killed_ns, answered_ns; /* answered: the last errand */
+    uint64_t spawned_ns, respawn_ns, killed_ns, answered_ns; /* answered: the last request */
     uint64_t lost_ns;     /* its socket has closed, and how it ended is not known yet */
     int ended_pid, ended_status; /* what the launcher said last: as of wait() */
     uint32_t hung;        /* the serial of the request that it was killed for; 0: none */
@@ -489,13 +497,13 @@ bool td_client_fits(const td_broker *b, const td_client *c, uint64_t bytes);
 /* Why there is no memory for a job, and who holds it. */
 void td_client_lacks(td_broker *b, const td_client *c, uint64_t lacks_bytes, char *text, size_t text_bytes);
 
-/* errands.c */
+/* worker_requests.c */
 uint32_t td_number_take(td_broker *b); /* 0: none left */
-td_errand *td_errand_add(td_broker *b, td_task_kind kind, uint32_t number, bool first);
-void td_errand_remove(td_broker *b, td_errand *errand);
+td_worker_request *td_worker_request_add(td_broker *b, td_worker_message_kind kind, uint32_t number, bool first);
+void td_worker_request_remove(td_broker *b, td_worker_request *request);
 /* Tells the worker what it needs to know of a shared object. */
-void td_errand_about(td_errand *errand, td_shared *s);
-void td_errands_run(td_broker *b);
+void td_worker_request_describe(td_worker_request *request, td_shared *s);
+void td_worker_requests_send(td_broker *b);
 td_ids *td_shared_ids(td_client *c, td_wire_kind kind);
 td_shared *td_shared_add(td_client *c, td_wire_kind kind);
 /* Ends a shared object that nothing uses any more. */
@@ -516,8 +524,8 @@ static inline uint32_t td_lane_of(const td_broker *b, const td_client *c)
 {
     return !b->costs.is_gpu && c->job_class == TANDEM_CLASS_BACKGROUND ? (uint32_t)TD_LANE_BEHIND : c->lane;
 }
-void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind);
-/* Its client is gone. Not by an errand: the driver may hold those up until what is released here has come. */
+void td_lane_tell(td_broker *b, td_client *c, td_worker_message_kind kind);
+/* Its client is gone. Not by a request: the driver may hold those up until what is released here has come. */
 void td_lane_free(td_broker *b, const td_client *c);
 void td_weights_drop(td_broker *b, td_weights *weights);
 /* Has the worker load it. False: there is no host memory for that. */
@@ -534,7 +542,7 @@ void td_weights_fail_readers(td_broker *b, const td_weights *weights, tandem_sta
 /* Has the worker load it again, for a client. NOMEM: no room. */
 tandem_status td_weights_load(td_broker *b, td_weights *weights, const td_client *asks);
 /* The first request that a worker does not answer in time, or NULL. */
-const td_errand *td_errand_hangs(const td_broker *b, uint64_t now);
+const td_worker_request *td_worker_request_hangs(const td_broker *b, uint64_t now);
 
 /* answers.c */
 void td_worker_spawn(td_broker *b);
@@ -545,7 +553,7 @@ bool td_worker_read(td_broker *b);
 /* Begins anew once it is known how a worker has ended, or nobody says so for too long. False: likewise. */
 bool td_worker_bury(td_broker *b);
 /* What an answer does; *t may be anything but its number. */
-void td_errand_answer(td_broker *b, td_errand *errand, const td_task *t);
+void td_worker_request_answer(td_broker *b, td_worker_request *request, const td_worker_message *t);
 
 /* blame.c: which requests the worker that is gone was at, of those that may have ended it: their serials. Returns how many. */
 enum { TD_MAX_BLAMED = 2 };

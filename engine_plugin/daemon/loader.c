@@ -11,8 +11,8 @@
 _Static_assert((int)TD_TEXT_BYTES >= (int)TD_WHY_BYTES, "the client writes its reasons into the daemon's texts");
 
 typedef struct load {
-    td_task task, end; /* end: its kind is 0 unless it was given up */
-    int fd;            /* until it has begun */
+    td_worker_message message, end; /* end: its kind is 0 unless it was given up */
+    int fd;                         /* until it has begun */
     tandem_model model; /* that is to be destroyed; 0: one is to be loaded */
     bool begun;
     td_model_load reading;
@@ -64,24 +64,24 @@ static void end_load(td_loader *loader, load *l, tandem_status status, const cha
     bool given_up;
 
     if (status == TANDEM_OK && l->begun)
-        status = td_model_load_enter(&l->reading, &model, l->task.text);
+        status = td_model_load_enter(&l->reading, &model, l->message.text);
     else if (status != TANDEM_OK)
-        snprintf(l->task.text, sizeof l->task.text, "%s", why);
-    l->task.status = status;
+        snprintf(l->message.text, sizeof l->message.text, "%s", why);
+    l->message.status = status;
     if (l->begun)
         td_model_load_end(&l->reading);
     td_fd_close(&l->fd);
     pthread_mutex_lock(&loader->lock);
     given_up = l->end.kind;
     if (!given_up)
-        loader->loaded(loader->user, &l->task, model);
+        loader->loaded(loader->user, &l->message, model);
     remove_load(loader, l);
     pthread_mutex_unlock(&loader->lock);
     if (given_up) {
         if (model)
             tandem_model_destroy(loader->session, model);
-        l->task.status = TANDEM_ERROR_LOST;
-        loader->loaded(loader->user, &l->task, 0);
+        l->message.status = TANDEM_ERROR_LOST;
+        loader->loaded(loader->user, &l->message, 0);
         loader->loaded(loader->user, &l->end, 0);
     }
     free(l);
@@ -118,7 +118,7 @@ static void *load_main(void *user)
         load *l = take_turn(loader, &given_up);
 
         if (loader->at)
-            atomic_store(loader->at, l->task.serial);
+            atomic_store(loader->at, l->message.serial);
         if (!given_up)
             status = step(loader, l, why);
         if (status != TANDEM_ERROR_BUSY)
@@ -149,7 +149,7 @@ td_loader *td_loader_start(tandem_session *session, _Atomic uint32_t *at, td_loa
     return NULL;
 }
 
-bool td_loader_add(td_loader *loader, const td_task *task, int fd, tandem_model model)
+bool td_loader_add(td_loader *loader, const td_worker_message *message, int fd, tandem_model model)
 {
     load *made = calloc(1, sizeof *made), **last = &loader->loads;
 
@@ -157,7 +157,7 @@ bool td_loader_add(td_loader *loader, const td_task *task, int fd, tandem_model 
         td_fd_close(&fd);
         return false;
     }
-    made->task = *task;
+    made->message = *message;
     made->fd = fd;
     made->model = model;
     made->reading.file.fd = -1;
@@ -170,13 +170,13 @@ bool td_loader_add(td_loader *loader, const td_task *task, int fd, tandem_model 
     return true;
 }
 
-bool td_loader_end(td_loader *loader, const td_task *end)
+bool td_loader_end(td_loader *loader, const td_worker_message *end)
 {
     bool found = false;
 
     pthread_mutex_lock(&loader->lock);
     for (load *l = loader->loads; l; l = l->next)
-        if (!l->model && l->task.number == end->number) {
+        if (!l->model && l->message.number == end->number) {
             l->end = *end;
             found = true;
         }

@@ -56,8 +56,8 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
                 return false; /* it is being loaded again */
             work->mems[i]->weights->used_ns = now;
         }
-    for (const td_errand *e = b->errands; e && work->after_errand; e = e->next)
-        if (e->task.kind == TD_TASK_END && e->task.serial <= work->after_errand)
+    for (const td_worker_request *e = b->worker_requests; e && work->after_request; e = e->next)
+        if (e->message.kind == TD_WORKER_END && e->message.serial <= work->after_request)
             return false; /* room is being made for it */
     if (work->ready_ns)
         return true;
@@ -202,9 +202,9 @@ uint32_t td_queue_sharing(const td_broker *b)
     return count;
 }
 
-static td_task_of task_of(const td_work *work)
+static td_workload workload_of(const td_work *work)
 {
-    return (td_task_of){work->operation, &work->job.op, 0};
+    return (td_workload){work->operation, &work->job.op, 0};
 }
 
 /* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
@@ -216,7 +216,7 @@ static uint64_t slice_of(const td_broker *b, const td_work *work)
         return 0;
     if (b->costs.is_gpu)
         return SLICE_NS;
-    return td_cost_guess(&b->costs, task_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
+    return td_cost_guess(&b->costs, workload_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
 }
 
 /* Whether the next slice of a job can go, as far as a draft has to do with it; asks the worker for one. */
@@ -231,7 +231,7 @@ static bool has_draft(td_broker *b, td_work *work)
     most_ns = work->deadline_ns && !work->whole ? slice_of(b, work) : 0;
     if (!most_ns)
         return true;
-    work->cuts = td_cost_cuts(&b->costs, task_of(work), most_ns, &work->slices);
+    work->cuts = td_cost_cuts(&b->costs, workload_of(work), most_ns, &work->slices);
     if (work->slices == 1)
         return true;
     bytes = td_align_up(td_commit_make(work->operation, 0, &op, &commit), TD_WIRE_PAGE_BYTES);
@@ -335,7 +335,7 @@ static bool commits(const td_slot *slot)
 
 bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
 {
-    td_task_of part;
+    td_workload part;
     uint64_t most_ns;
     td_slot *slot;
     td_work *work;
@@ -350,9 +350,9 @@ bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
     c = work->client;
     most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_draft() has cut what has a deadline */
     if (most_ns)
-        work->cuts = td_cost_cuts(&b->costs, task_of(work), most_ns, &work->slices);
+        work->cuts = td_cost_cuts(&b->costs, workload_of(work), most_ns, &work->slices);
     fill(slot, work);
-    part = (td_task_of){work->operation, &slot->job.op, slot->position};
+    part = (td_workload){work->operation, &slot->job.op, slot->position};
     slot->lane = td_lane_of(b, c);
     slot->session = c->session;
     slot->sequence = ++b->sequence;
@@ -368,7 +368,7 @@ bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
     work->run_ns = now;
     b->desk_works[at] = work;
     b->desk_ns[at] = commits(slot)      ? 0
-                     : work->slices > 1 ? td_cost_part(&b->costs, task_of(work), part)
+                     : work->slices > 1 ? td_cost_part(&b->costs, workload_of(work), part)
                                         : td_cost_guess(&b->costs, part);
     slot->brief = !commits(slot) && td_cost_is_brief(&b->costs, part);
     if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
@@ -414,7 +414,8 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
     if (took && slot->end_state == TANDEM_JOB_DONE && !commits(at))
-        cost = td_cost_learn(&b->costs, (td_task_of){work->operation, &at->job.op, at->position}, slot->begin_ns, slot->end_ns, held_ns,
+        cost = td_cost_learn(&b->costs, (td_workload){work->operation, &at->job.op, at->position}, slot->begin_ns,
+                             slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
                                                   b->last_other_ns <= slot->begin_ns),
                              guess);
@@ -439,11 +440,11 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
  * idle. */
 static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 {
-    if (slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_errand)
+    if (slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_request)
         return false;
     if (!td_drafts_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
         return false;
-    work->after_errand = b->errand_serial;
+    work->after_request = b->request_serial;
     work->slice = 0;
     return true;
 }

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   main       errands: memory comes and goes                submit   READY slots to their sessions, cancellations
+ *   main       requests: memory comes and goes               submit   READY slots to their sessions, cancellations
  *   loader     models come and go, piece by piece
  *   collect    waits for a session's oldest job, writes its result
  *
@@ -102,9 +102,9 @@ static void hear(void *user, int level, const char *text)
         td_say(TD_LOG_DEBUG, "worker: %s", text);
 }
 
-static void tell(worker *w, const td_task *task)
+static void tell(worker *w, const td_worker_message *message)
 {
-    if (td_pass(w->broker, task, sizeof *task, NULL, 0) != TANDEM_OK)
+    if (td_pass(w->broker, message, sizeof *message, NULL, 0) != TANDEM_OK)
         _exit(0); /* the broker is gone */
 }
 
@@ -267,7 +267,7 @@ static tandem_status submit_for(worker *w, lane *l, td_slot *slot, const tandem_
 /* A session does not come back from this. */
 static void end_worker(worker *w, lane *l, tandem_status status)
 {
-    td_task last = {.kind = TD_TASK_BROKEN, .status = status};
+    td_worker_message last = {.kind = TD_WORKER_BROKEN, .status = status};
 
     keep_text(l->session, last.text, sizeof last.text);
     tell(w, &last);
@@ -494,9 +494,9 @@ static void *collect_main(void *user)
     return NULL;
 }
 
-/* Errands. */
+/* The broker's requests. */
 
-static lane *lane_of(worker *w, td_task *t)
+static lane *lane_of(worker *w, td_worker_message *t)
 {
     lane *l = &w->lanes[t->lane % TD_LANES];
 
@@ -506,7 +506,7 @@ static lane *lane_of(worker *w, td_task *t)
     return NULL;
 }
 
-static void keep_item(worker *w, td_task *t, item made)
+static void keep_item(worker *w, td_worker_message *t, item made)
 {
     made.lane = t->lane;
     pthread_mutex_lock(&w->lock);
@@ -514,11 +514,11 @@ static void keep_item(worker *w, td_task *t, item made)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void take_opaque(worker *w, lane *l, td_task *t, int fd)
+static void take_opaque(worker *w, lane *l, td_worker_message *t, int fd)
 {
     item made = {0};
 
-    if (t->kind == TD_TASK_MEM)
+    if (t->kind == TD_WORKER_MEM)
         t->status = td_lane_import_mem(l->session, fd, t->allocation_bytes, t->dedicated, t->offset_bytes, t->bytes,
                                        &made.mem);
     else
@@ -529,7 +529,7 @@ static void take_opaque(worker *w, lane *l, td_task *t, int fd)
         keep_text(l->session, t->text, sizeof t->text);
 }
 
-static void take_draft(worker *w, lane *l, td_task *t)
+static void take_draft(worker *w, lane *l, td_worker_message *t)
 {
     item made = {0};
 
@@ -540,7 +540,7 @@ static void take_draft(worker *w, lane *l, td_task *t)
         keep_text(l->session, t->text, sizeof t->text);
 }
 
-static void take_mem(worker *w, td_task *t, int fd)
+static void take_mem(worker *w, td_worker_message *t, int fd)
 {
     item made = {.map_bytes = td_align_up(t->bytes, TD_WIRE_PAGE_BYTES)};
     lane *l = lane_of(w, t);
@@ -580,9 +580,9 @@ static void take_mem(worker *w, td_task *t, int fd)
 }
 
 /* A job that will not end: only a new worker helps. */
-static void give_up(worker *w, td_task *t, tandem_session *session)
+static void give_up(worker *w, td_worker_message *t, tandem_session *session)
 {
-    t->kind = TD_TASK_BROKEN;
+    t->kind = TD_WORKER_BROKEN;
     keep_text(session, t->text, sizeof t->text);
     tell(w, t);
     td_log_end();
@@ -590,12 +590,12 @@ static void give_up(worker *w, td_task *t, tandem_session *session)
 }
 
 /* The loader is through with one. */
-static void on_loaded(void *user, td_task *t, tandem_model model)
+static void on_loaded(void *user, td_worker_message *t, tandem_model model)
 {
     worker *w = user;
     tandem_session *session = w->lanes[0].session;
 
-    if (t->kind == TD_TASK_END && t->status != TANDEM_OK)
+    if (t->kind == TD_WORKER_END && t->status != TANDEM_OK)
         give_up(w, t, session);
     if (model) {
         t->lane = 0;
@@ -605,7 +605,7 @@ static void on_loaded(void *user, td_task *t, tandem_model model)
 }
 
 /* False: there is no host memory to have it done. */
-static bool pass_to_loader(td_loader *loader, td_task *t, int fd, tandem_model model)
+static bool pass_to_loader(td_loader *loader, td_worker_message *t, int fd, tandem_model model)
 {
     if (td_loader_add(loader, t, fd, model))
         return true;
@@ -613,7 +613,7 @@ static bool pass_to_loader(td_loader *loader, td_task *t, int fd, tandem_model m
     return false;
 }
 
-static void drop_aliases(worker *w, td_task *t)
+static void drop_aliases(worker *w, td_worker_message *t)
 {
     for (uint32_t i = 1; i < TD_LANES; i++)
         for (alias **at = &w->lanes[i].aliases, *gone; (gone = *at);) {
@@ -632,7 +632,7 @@ static void drop_aliases(worker *w, td_task *t)
 }
 
 /* False: the loader answers. */
-static bool drop(worker *w, td_task *t)
+static bool drop(worker *w, td_worker_message *t)
 {
     tandem_session *session;
     item gone;
@@ -680,7 +680,7 @@ static tandem_status begin_lane(lane *l, char *why, size_t why_bytes)
     return TANDEM_OK;
 }
 
-static void make_lane(worker *w, td_task *t)
+static void make_lane(worker *w, td_worker_message *t)
 {
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                       .backend = TANDEM_BACKEND_CUDA,
@@ -712,7 +712,7 @@ static void make_lane(worker *w, td_task *t)
 }
 
 /* No job of its is on the desk any more. */
-static void end_lane(worker *w, td_task *t)
+static void end_lane(worker *w, td_worker_message *t)
 {
     lane *l = &w->lanes[t->lane % TD_LANES];
     tandem_session *session = l->session;
@@ -740,7 +740,7 @@ static void end_lane(worker *w, td_task *t)
 }
 
 /* The descriptor is taken where it is set to -1. */
-static void answer(worker *w, td_task *t, int *fd)
+static void answer(worker *w, td_worker_message *t, int *fd)
 {
     tandem_session *session = w->lanes[0].session;
     item *it;
@@ -751,33 +751,33 @@ static void answer(worker *w, td_task *t, int *fd)
     if (t->number >= TD_MAX_NUMBERS || t->lane >= TD_LANES)
         _exit(2);
     it = &w->items[t->number];
-    switch ((td_task_kind)t->kind) {
-    case TD_TASK_MEM:
+    switch ((td_worker_message_kind)t->kind) {
+    case TD_WORKER_MEM:
         take_mem(w, t, *fd);
         break;
-    case TD_TASK_TIMELINE:
+    case TD_WORKER_TIMELINE:
         l = lane_of(w, t);
         if (l)
             take_opaque(w, l, t, *fd);
         break;
-    case TD_TASK_MODEL:
+    case TD_WORKER_MODEL:
         if (pass_to_loader(w->loader, t, *fd, 0)) {
             *fd = -1;
             return;
         }
         *fd = -1;
         break;
-    case TD_TASK_END:
+    case TD_WORKER_END:
         if (!drop(w, t))
             return;
         break;
-    case TD_TASK_LANE:
+    case TD_WORKER_LANE:
         make_lane(w, t);
         break;
-    case TD_TASK_LANE_END:
+    case TD_WORKER_LANE_END:
         end_lane(w, t);
         break;
-    case TD_TASK_FORGET:
+    case TD_WORKER_FORGET:
         pthread_mutex_lock(&w->lock);
         td_lane_trim(w->lanes[t->lane].session, t->value);
         tell_holdings(w, t->lane);
@@ -786,7 +786,7 @@ static void answer(worker *w, td_task *t, int *fd)
         malloc_trim(0);
 #endif
         break;
-    case TD_TASK_TENSOR:
+    case TD_WORKER_TENSOR:
         t->status = tandem_model_tensor(session, it->model, t->text, &t->view, t->shape);
         if (t->status != TANDEM_OK) {
             keep_text(session, t->text, sizeof t->text);
@@ -795,7 +795,7 @@ static void answer(worker *w, td_task *t, int *fd)
         t->bytes = t->view.offset_bytes + t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3] /
                                               td_dtype_of(t->view.dtype).elements * td_dtype_of(t->view.dtype).bytes;
         break;
-    case TD_TASK_INFO:
+    case TD_WORKER_INFO:
         t->info.struct_bytes = sizeof t->info;
         tandem_session_info(session, &t->info);
         break;
@@ -821,7 +821,7 @@ static void identify(td_wire_identity *identity, const tandem_info *info)
 }
 
 /* A CPU's background. */
-static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td_task *t)
+static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td_worker_message *t)
 {
     lane *behind = &w->lanes[TD_LANE_BEHIND];
     tandem_status status = td_lane_create(desc, false, &behind->session);
@@ -835,7 +835,7 @@ static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td
 /* What can be had of the machine, for the broker. */
 static bool begin(worker *w, uint32_t backend, uint32_t threads)
 {
-    static td_task t;
+    static td_worker_message t;
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                       .backend = backend,
                                       .log = hear,
@@ -848,7 +848,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
     lane *first = &w->lanes[0];
     pthread_t thread;
 
-    t.kind = TD_TASK_HELLO;
+    t.kind = TD_WORKER_HELLO;
     t.status = td_lane_create(&desc, false, &first->session);
     if (t.status == TANDEM_OK && w->desk->tuning.count)
         t.status = td_lane_tune(first->session, &w->desk->tuning);
@@ -878,7 +878,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
 
 int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
 {
-    static td_task t;
+    static td_worker_message t;
     worker *w = &the;
     sigset_t ends;
 

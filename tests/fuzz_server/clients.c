@@ -143,7 +143,7 @@ void go_honestly(void)
 
         go();
         some = nurse(0);
-        some = answer_errand(0) || some;
+        some = answer_request(0) || some;
         some = end_job(TANDEM_JOB_DONE, TANDEM_OK, MS, false) || some;
         idle = some ? 0 : idle + 1;
     }

@@ -25,8 +25,8 @@ static uint32_t pick_request(void)
 {
     const uint32_t serial = take() % 64;
 
-    for (const td_errand *e = w.b.errands; e; e = e->next)
-        if (e->task.serial == serial && e->task.kind == TD_TASK_LANE)
+    for (const td_worker_request *e = w.b.worker_requests; e; e = e->next)
+        if (e->message.serial == serial && e->message.kind == TD_WORKER_LANE)
             return 0;
     return serial;
 }
@@ -46,10 +46,10 @@ void lose_worker(void)
     w.lanes = 0;
 }
 
-void tell(const td_task *task)
+void tell(const td_worker_message *message)
 {
     if (w.worker >= 0)
-        td_pass(w.worker, task, sizeof *task, NULL, 0);
+        td_pass(w.worker, message, sizeof *message, NULL, 0);
 }
 
 td_wire_identity identity_of(bool is_gpu)
@@ -77,9 +77,9 @@ static tandem_info info(void)
 
 static void say_hello(tandem_status status)
 {
-    static td_task t;
+    static td_worker_message t;
 
-    t = (td_task){.kind = TD_TASK_HELLO, .status = status, .info = info(), .identity = identity_of(w.is_gpu)};
+    t = (td_worker_message){.kind = TD_WORKER_HELLO, .status = status, .info = info(), .identity = identity_of(w.is_gpu)};
     tell(&t);
 }
 
@@ -91,63 +91,63 @@ static bool uses(const tandem_job *job, uint64_t number)
            op->lse.mem == number || job->wait.timeline == number || job->signal.timeline == number;
 }
 
-static void look_at_shared(td_task *t, known *it, int fd)
+static void look_at_shared(td_worker_message *t, known *it, int fd)
 {
     char why[TD_TEXT_BYTES] = "";
     const off_t length = t->opaque ? (off_t)t->allocation_bytes : lseek(fd, 0, SEEK_END);
 
     need(!it->there, "a mem or a timeline under a number that is taken");
-    need(!t->draft || (t->kind == TD_TASK_MEM && t->bytes && fd < 0), "a draft that is something else");
+    need(!t->draft || (t->kind == TD_WORKER_MEM && t->bytes && fd < 0), "a draft that is something else");
     need(t->draft  ? !t->opaque
          : t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
-                   : t->kind == TD_TASK_MEM && td_slab_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
+                   : t->kind == TD_WORKER_MEM && td_slab_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
          "a descriptor of another kind than was said");
-    need(t->kind == TD_TASK_TIMELINE || t->draft ||
+    need(t->kind == TD_WORKER_TIMELINE || t->draft ||
              (t->bytes && t->bytes <= (uint64_t)length && t->offset_bytes <= (uint64_t)length - t->bytes &&
               (t->opaque || t->offset_bytes % TD_WIRE_PAGE_BYTES == 0)),
          "a mem beyond its allocation");
     if (w.is_gpu && !(w.lanes >> t->lane & 1))
         t->status = TANDEM_ERROR_NOMEM;
     *it = (known){.there = t->status == TANDEM_OK,
-                  .is_timeline = t->kind == TD_TASK_TIMELINE,
+                  .is_timeline = t->kind == TD_WORKER_TIMELINE,
                   .is_draft = t->draft,
                   .lane = t->lane,
                   .bytes = t->bytes};
 }
 
-bool answer_errand(uint8_t how)
+bool answer_request(uint8_t how)
 {
-    static td_task t;
+    static td_worker_message t;
     int came[2];
     known *it;
 
     if (w.worker < 0 || td_fetch(w.worker, &t, sizeof t, came) != TANDEM_OK)
         return false;
-    need(t.number < TD_MAX_NUMBERS, "an errand about a number that cannot be");
+    need(t.number < TD_MAX_NUMBERS, "a request about a number that cannot be");
     it = &w.items[t.number];
     t.status = how & 1 ? TANDEM_ERROR_NOMEM : TANDEM_OK;
-    switch ((td_task_kind)t.kind) {
-    case TD_TASK_MEM:
-    case TD_TASK_TIMELINE:
+    switch ((td_worker_message_kind)t.kind) {
+    case TD_WORKER_MEM:
+    case TD_WORKER_TIMELINE:
         look_at_shared(&t, it, came[0]);
         break;
-    case TD_TASK_MODEL:
+    case TD_WORKER_MODEL:
         need(!it->there, "a model under a number that is taken");
         need(came[0] >= 0, "a model without its file");
         *it = (known){.there = t.status == TANDEM_OK, .is_model = true};
         break;
-    case TD_TASK_END:
+    case TD_WORKER_END:
         for (int i = 0; i < TD_DESK_SLOTS; i++)
             need(atomic_load(&w.desk->slots[i].state) != TD_SLOT_READY || !uses(&w.desk->slots[i].job, t.number),
                  "the end of what a job uses");
         it->there = false;
         t.status = TANDEM_OK; /* or it dies */
         break;
-    case TD_TASK_LANE:
+    case TD_WORKER_LANE:
         need(w.is_gpu && t.lane && t.lane < TD_LANES && !(w.lanes >> t.lane & 1), "a lane that there is, or cannot be");
         w.lanes |= (uint64_t)(t.status == TANDEM_OK) << t.lane;
         break;
-    case TD_TASK_LANE_END:
+    case TD_WORKER_LANE_END:
         need(t.lane && t.lane < TD_LANES, "the end of a lane that cannot be");
         for (int i = 0; i < TD_DESK_SLOTS; i++)
             need(atomic_load(&w.desk->slots[i].state) != TD_SLOT_READY || w.desk->slots[i].lane != t.lane,
@@ -157,7 +157,7 @@ bool answer_errand(uint8_t how)
         w.lanes &= ~(1ull << t.lane);
         t.status = TANDEM_OK;
         break;
-    case TD_TASK_TENSOR:
+    case TD_WORKER_TENSOR:
         need(it->there, "a tensor of what is not there");
         need(memchr(t.text, 0, sizeof t.text), "a tensor's name without end");
         if (t.status == TANDEM_OK)
@@ -166,11 +166,11 @@ bool answer_errand(uint8_t how)
         for (int i = 0; i < 4; i++)
             t.shape[i] = i < 3 ? 1 : 64;
         break;
-    case TD_TASK_INFO:
+    case TD_WORKER_INFO:
         t.info = info();
         break;
     default:
-        broken("an errand of no kind");
+        broken("a request of no kind");
     }
     td_fd_close(&came[0]);
     td_fd_close(&came[1]);
@@ -178,11 +178,11 @@ bool answer_errand(uint8_t how)
         memset(t.text, 'x', sizeof t.text);
     if (how & 4)
         t.status = (int32_t)take_number(4);
-    if (how & 4 && (t.kind == TD_TASK_MEM || t.kind == TD_TASK_TIMELINE || t.kind == TD_TASK_MODEL))
+    if (how & 4 && (t.kind == TD_WORKER_MEM || t.kind == TD_WORKER_TIMELINE || t.kind == TD_WORKER_MODEL))
         it->there = t.status == TANDEM_OK; /* the broker does with its status what it does with ours */
     if (how & 16)
         t.serial++;
-    if (how & 16) { /* an answer to nothing: the errand stays open for good, which only another worker mends */
+    if (how & 16) { /* an answer to nothing: the request stays open for good, which only another worker mends */
         tell(&t);
         lose_worker();
         return true;

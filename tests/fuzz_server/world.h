@@ -32,7 +32,7 @@ typedef enum step_kind {
     STEP_READ,
     STEP_CLOSE,
     STEP_TURN,
-    STEP_ANSWER, /* the worker's, to an errand */
+    STEP_ANSWER, /* the worker's, to a request */
     STEP_END_JOB,
     STEP_WORKER_DIES,
     STEP_NURSE,
@@ -113,11 +113,11 @@ int count_fds(void);
 /* worker.c's. */
 
 void lose_worker(void);
-void tell(const td_task *task);
+void tell(const td_worker_message *message);
 /* Of this machine, with the device that the worker has. */
 td_wire_identity identity_of(bool is_gpu);
-/* Takes one errand and answers as `how` says: 0 as a worker does. False: there was none. */
-bool answer_errand(uint8_t how);
+/* Takes one request and answers as `how` says: 0 as a worker does. False: there was none. */
+bool answer_request(uint8_t how);
 void look_at_desk(void);
 /* Ends the oldest job that the worker has; `state` and `status` may be anything. */
 bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text);

@@ -1,8 +1,8 @@
-/* What the worker has of what clients share: memory, timelines, models, drafts, and the errands that tell it of them.
+/* What the worker has of what clients share: memory, timelines, models, drafts, and the requests that tell it of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * An errand is kept until the worker has answered it, so that the next worker can be told of what this one did not get
+ * A request is kept until the worker has answered it, so that the next worker can be told of what this one did not get
  * to. answers.c, which takes the answers and starts the next worker, calls this file and is not called by it.
  */
 #include <inttypes.h>
@@ -11,8 +11,8 @@
 
 #include "engine_plugin/daemon/daemon.h"
 
-#define LEAST_ERRAND_NS (4 * TD_SECOND) /* what a worker may take for the next errand: as for a job, within these, */
-#define MOST_ERRAND_NS (20 * TD_SECOND)
+#define LEAST_REQUEST_NS (4 * TD_SECOND) /* what a worker may take for the next request: as for a job, within these, */
+#define MOST_REQUEST_NS (20 * TD_SECOND)
 #define LOAD_NS (900 * TD_SECOND) /* or to load a model */
 #define MOST_LANE_WAIT_NS (2 * TD_SECOND) /* on the GPU: what was submitted comes sooner */
 
@@ -32,17 +32,17 @@ uint32_t td_number_take(td_broker *b)
     return 0;
 }
 
-/* Errands. */
+/* Requests. */
 
-td_errand *td_errand_add(td_broker *b, td_task_kind kind, uint32_t number, bool first)
+td_worker_request *td_worker_request_add(td_broker *b, td_worker_message_kind kind, uint32_t number, bool first)
 {
-    td_errand *made = calloc(1, sizeof *made), **at = &b->errands;
+    td_worker_request *made = calloc(1, sizeof *made), **at = &b->worker_requests;
 
     if (!made)
         return NULL;
-    made->task.kind = kind;
-    made->task.number = number;
-    made->task.serial = ++b->errand_serial;
+    made->message.kind = kind;
+    made->message.number = number;
+    made->message.serial = ++b->request_serial;
     while (*at && !first)
         at = &(*at)->next;
     made->next = *at;
@@ -50,22 +50,22 @@ td_errand *td_errand_add(td_broker *b, td_task_kind kind, uint32_t number, bool 
     return made;
 }
 
-void td_errand_remove(td_broker *b, td_errand *errand)
+void td_worker_request_remove(td_broker *b, td_worker_request *request)
 {
-    td_errand **at = &b->errands;
+    td_worker_request **at = &b->worker_requests;
 
-    while (*at != errand)
+    while (*at != request)
         at = &(*at)->next;
-    *at = errand->next;
-    free(errand);
+    *at = request->next;
+    free(request);
 }
 
-void td_errand_about(td_errand *errand, td_shared *s)
+void td_worker_request_describe(td_worker_request *request, td_shared *s)
 {
-    td_task *t = &errand->task;
+    td_worker_message *t = &request->message;
 
-    errand->shared = s;
-    errand->session = s->client->session;
+    request->shared = s;
+    request->session = s->client->session;
     t->opaque = s->opaque;
     t->dedicated = s->dedicated;
     t->by_daemon = s->by_daemon;
@@ -79,39 +79,39 @@ void td_errand_about(td_errand *errand, td_shared *s)
 /* What a worker that is not there yet, or is busy, would be told of a lane whose client is gone. */
 static void forget_lane(td_broker *b, uint32_t lane)
 {
-    for (td_errand *e = b->errands, *next; e; e = next) {
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
-        if (!e->sent && e->task.kind == TD_TASK_LANE && e->task.lane == lane)
-            td_errand_remove(b, e);
+        if (!e->sent && e->message.kind == TD_WORKER_LANE && e->message.lane == lane)
+            td_worker_request_remove(b, e);
     }
 }
 
-void td_lane_tell(td_broker *b, td_client *c, td_task_kind kind)
+void td_lane_tell(td_broker *b, td_client *c, td_worker_message_kind kind)
 {
-    const bool there = b->worker >= 0 || kind == TD_TASK_LANE;
-    td_errand *errand;
+    const bool there = b->worker >= 0 || kind == TD_WORKER_LANE;
+    td_worker_request *request;
 
-    if (kind == TD_TASK_LANE_END)
+    if (kind == TD_WORKER_LANE_END)
         forget_lane(b, c->lane);
-    if (!c->lane && kind == TD_TASK_LANE_END && td_scratch_held(b, c)) {
-        errand = td_errand_add(b, TD_TASK_FORGET, 0, false);
-        if (errand) {
-            errand->task.lane = td_lane_of(b, c);
-            errand->task.value = c->session;
+    if (!c->lane && kind == TD_WORKER_LANE_END && td_scratch_held(b, c)) {
+        request = td_worker_request_add(b, TD_WORKER_FORGET, 0, false);
+        if (request) {
+            request->message.lane = td_lane_of(b, c);
+            request->message.value = c->session;
         }
         return;
     }
-    errand = c->lane && there ? td_errand_add(b, kind, 0, kind == TD_TASK_LANE) : NULL;
-    if (!errand) {
-        if (kind == TD_TASK_LANE_END)
+    request = c->lane && there ? td_worker_request_add(b, kind, 0, kind == TD_WORKER_LANE) : NULL;
+    if (!request) {
+        if (kind == TD_WORKER_LANE_END)
             b->lanes &= ~(c->lane ? 1ull << c->lane : 0);
         return;
     }
-    errand->session = c->session;
-    errand->task.lane = c->lane;
-    errand->task.opaque = c->share == TD_WIRE_SHARE_OPAQUE;
-    errand->task.job_class = c->job_class;
-    errand->task.value = c->wait_bound_ns < MOST_LANE_WAIT_NS ? c->wait_bound_ns : MOST_LANE_WAIT_NS;
+    request->session = c->session;
+    request->message.lane = c->lane;
+    request->message.opaque = c->share == TD_WIRE_SHARE_OPAQUE;
+    request->message.job_class = c->job_class;
+    request->message.value = c->wait_bound_ns < MOST_LANE_WAIT_NS ? c->wait_bound_ns : MOST_LANE_WAIT_NS;
 }
 
 void td_lane_free(td_broker *b, const td_client *c)
@@ -132,24 +132,24 @@ void td_lane_open(td_broker *b, td_client *c)
     if (!c->lane)
         return;
     b->lanes |= 1ull << c->lane;
-    td_lane_tell(b, c, TD_TASK_LANE);
+    td_lane_tell(b, c, TD_WORKER_LANE);
 }
 
-static int errand_fd(const td_errand *e)
+static int request_fd(const td_worker_request *e)
 {
-    return (e->task.kind == TD_TASK_MEM || e->task.kind == TD_TASK_TIMELINE) && e->shared ? e->shared->fd
-           : e->task.kind == TD_TASK_MODEL && e->weights ? e->weights->fd
+    return (e->message.kind == TD_WORKER_MEM || e->message.kind == TD_WORKER_TIMELINE) && e->shared ? e->shared->fd
+           : e->message.kind == TD_WORKER_MODEL && e->weights ? e->weights->fd
                                                          : -1;
 }
 
-void td_errands_run(td_broker *b)
+void td_worker_requests_send(td_broker *b)
 {
     uint32_t sent = 0;
 
     if (b->worker < 0 || !b->worker_said)
         return;
-    for (td_errand *e = b->errands; e && sent < TD_MAX_ERRANDS; e = e->next) {
-        const int fd = errand_fd(e);
+    for (td_worker_request *e = b->worker_requests; e && sent < TD_MAX_WORKER_REQUESTS; e = e->next) {
+        const int fd = request_fd(e);
 
         if (!e->sent && e->reads && !e->reads->there)
             continue;
@@ -157,14 +157,14 @@ void td_errands_run(td_broker *b)
         if (e->sent)
             continue;
         if (e->shared)
-            e->task.lane = td_lane_of(b, e->shared->client);
-        if (td_pass(b->worker, &e->task, sizeof e->task, &fd, fd >= 0) != TANDEM_OK)
+            e->message.lane = td_lane_of(b, e->shared->client);
+        if (td_pass(b->worker, &e->message, sizeof e->message, &fd, fd >= 0) != TANDEM_OK)
             return; /* later, or it is gone, which poll() tells */
         e->sent = true;
         e->sent_ns = td_now_ns();
     }
     if (!b->has_worker) {
-        for (const td_errand *e = b->errands; e; e = e->next)
+        for (const td_worker_request *e = b->worker_requests; e; e = e->next)
             if (e->again)
                 return;
         b->has_worker = true;
@@ -173,13 +173,13 @@ void td_errands_run(td_broker *b)
 }
 
 /* What the worker was at so long, of what it does one after the other; or of what its loader does. */
-const td_errand *td_errand_hangs(const td_broker *b, uint64_t now)
+const td_worker_request *td_worker_request_hangs(const td_broker *b, uint64_t now)
 {
-    const uint64_t job_ns = b->config.job_ns && b->config.job_ns < MOST_ERRAND_NS ? b->config.job_ns : MOST_ERRAND_NS;
-    const uint64_t bound = job_ns < LEAST_ERRAND_NS ? LEAST_ERRAND_NS : job_ns;
+    const uint64_t job_ns = b->config.job_ns && b->config.job_ns < MOST_REQUEST_NS ? b->config.job_ns : MOST_REQUEST_NS;
+    const uint64_t bound = job_ns < LEAST_REQUEST_NS ? LEAST_REQUEST_NS : job_ns;
     bool first = true;
 
-    for (const td_errand *e = b->errands; e; e = e->next) {
+    for (const td_worker_request *e = b->worker_requests; e; e = e->next) {
         const uint64_t since = !e->aside && b->answered_ns > e->sent_ns ? b->answered_ns : e->sent_ns;
 
         if (e->sent && (e->aside || first) && now - since > (e->aside ? LOAD_NS : bound))
@@ -192,10 +192,12 @@ const td_errand *td_errand_hangs(const td_broker *b, uint64_t now)
 /* What the worker has under this number it may forget. */
 static void end_number(td_broker *b, uint32_t number, bool aside)
 {
-    td_errand *errand = number && b->worker >= 0 && b->worker_said ? td_errand_add(b, TD_TASK_END, number, false) : NULL;
+    td_worker_request *request = NULL;
 
-    if (errand)
-        errand->aside = aside;
+    if (number && b->worker >= 0 && b->worker_said)
+        request = td_worker_request_add(b, TD_WORKER_END, number, false);
+    if (request)
+        request->aside = aside;
     else if (number)
         b->numbers[number] = 0;
 }
@@ -203,7 +205,7 @@ static void end_number(td_broker *b, uint32_t number, bool aside)
 /* Nobody has the model any more: requests that wait for it are over. */
 void td_weights_fail_readers(td_broker *b, const td_weights *w, tandem_status status, const char *why)
 {
-    for (td_errand *e = b->errands, *next; e; e = next) {
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         td_client *c = e->client;
         const uint32_t serial = e->serial;
 
@@ -213,7 +215,7 @@ void td_weights_fail_readers(td_broker *b, const td_weights *w, tandem_status st
         e->reads = NULL;
         if (e->sent)
             continue;
-        td_errand_remove(b, e);
+        td_worker_request_remove(b, e);
         if (c)
             td_client_error(b, c, serial, 0, status, why);
     }
@@ -230,12 +232,12 @@ void td_weights_drop(td_broker *b, td_weights *w)
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
-    for (td_errand *e = b->errands, *next; e; e = next) {
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
         if (e->weights == w && e->sent)
             e->weights = NULL;
         else if (e->weights == w)
-            td_errand_remove(b, e);
+            td_worker_request_remove(b, e);
     }
     td_weights_fail_readers(b, w, TANDEM_ERROR_ARG, "the model was destroyed");
     if (!w->evicted)
@@ -261,8 +263,8 @@ static bool is_idle(const td_broker *b, const td_weights *w)
         for (const td_shared *s = c->shared; s; s = s->next)
             if (s->weights == w && s->uses)
                 return false;
-    for (const td_errand *e = b->errands; e; e = e->next)
-        if (e->weights == w || (e->shared && e->shared->weights == w) || e->task.number == w->number)
+    for (const td_worker_request *e = b->worker_requests; e; e = e->next)
+        if (e->weights == w || (e->shared && e->shared->weights == w) || e->message.number == w->number)
             return false;
     return w->there;
 }
@@ -296,13 +298,13 @@ bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but)
 
 bool td_weights_send(td_broker *b, td_weights *w)
 {
-    td_errand *errand = w->number ? td_errand_add(b, TD_TASK_MODEL, w->number, false) : NULL;
+    td_worker_request *request = w->number ? td_worker_request_add(b, TD_WORKER_MODEL, w->number, false) : NULL;
 
-    if (!errand)
+    if (!request)
         return false;
-    errand->aside = true;
-    errand->session = w->session;
-    errand->weights = w;
+    request->aside = true;
+    request->session = w->session;
+    request->weights = w;
     return true;
 }
 
@@ -319,7 +321,7 @@ tandem_status td_weights_load(td_broker *b, td_weights *w, const td_client *asks
     }
     w->evicted = false;
     td_weights_count(b, w, true);
-    td_errands_run(b);
+    td_worker_requests_send(b);
     return TANDEM_OK;
 }
 
@@ -461,12 +463,12 @@ void td_shared_end(td_broker *b, td_shared *s)
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    for (td_errand *e = b->errands, *next; e; e = next) {
+    for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
         if (e->shared == s && e->sent)
             e->shared = NULL;
         else if (e->shared == s) {
-            td_errand_remove(b, e);
+            td_worker_request_remove(b, e);
             b->numbers[s->number] = 0;
             s->number = 0;
         }
@@ -482,25 +484,25 @@ void td_shared_end(td_broker *b, td_shared *s)
     td_point_close(&s->point);
     td_fd_close(&s->fd);
     free(s);
-    td_errands_run(b);
+    td_worker_requests_send(b);
 }
 
 bool td_mem_bring(td_broker *b, td_shared *mem)
 {
     const bool joined = join_allocation(mem);
-    td_errand *errand;
+    td_worker_request *request;
 
     count_mem(b, mem, 1);
     if (!joined)
         return false;
     mem->number = td_number_take(b);
-    errand = mem->number ? td_errand_add(b, TD_TASK_MEM, mem->number, false) : NULL;
-    if (!errand) {
+    request = mem->number ? td_worker_request_add(b, TD_WORKER_MEM, mem->number, false) : NULL;
+    if (!request) {
         b->numbers[mem->number] = 0;
         mem->number = 0;
         return false;
     }
-    td_errand_about(errand, mem);
+    td_worker_request_describe(request, mem);
     return true;
 }
 
@@ -519,7 +521,7 @@ bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes)
         td_draft_end(b, c);
         return false;
     }
-    td_errands_run(b);
+    td_worker_requests_send(b);
     return true;
 }
 
