@@ -1,4 +1,4 @@
-/* Whatever clients do, in whatever order: a whole broker in this process, with a nursery and a worker that the input
+/* Whatever clients do, in whatever order: a whole broker in this process, with a launcher and a worker that the input
  * plays too, keeps its promises. Nothing of a client's is left when it is gone, the worker is told nothing wrong, and a
  * neighbour who behaves notices nothing.
  *
@@ -106,8 +106,8 @@ static void step(void)
             tell(&last);
         lose_worker();
         break;
-    case STEP_NURSE:
-        nurse(take());
+    case STEP_LAUNCHER:
+        act_launcher(take());
         break;
     case STEP_TIME:
         now_ns += 1000ull << take() % 25;
@@ -208,8 +208,8 @@ static void begin(const uint8_t *data, size_t size)
     w.b.listener = (td_listener){.fd = dup(listener), .lock = -1, .spare = dup(listener)};
     w.b.metrics = dup(metrics);
     w.b.notify = -1;
-    w.b.nursery = ends[0];
-    w.nurse = ends[1];
+    w.b.launcher = ends[0];
+    w.launcher = ends[1];
     w.b.signals = signals[0];
     w.signals = signals[1];
     need(td_broker_begin(&w.b), "no broker");
@@ -238,10 +238,10 @@ static void end(void)
     }
     td_broker_end(&w.b);
     lose_worker();
-    td_fd_close(&w.b.nursery);
+    td_fd_close(&w.b.launcher);
     td_fd_close(&w.b.signals);
     td_fd_close(&w.b.metrics);
-    td_fd_close(&w.nurse);
+    td_fd_close(&w.launcher);
     td_fd_close(&w.signals);
     for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) /* who came too late */
         close(fd);
@@ -301,9 +301,10 @@ static const struct {
     {"worker_dies", {CLIENT(0), MEM(0), JOB(0), GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON, STEP_READ, 0}},
     {"worker_stays_away", {CLIENT(0), MEM(0), STEP_WORKER_DIES, 0, 0, 0, JOB(0), LATER(24), LATER(24), LATER(24), LATER(24),
                            LATER(24), GO_ON}},
-    {"worker_three_times", {CLIENT(0), MEM(0), JOB(0), GO, STEP_WORKER_DIES, 0, 0, 0, LATER(20), STEP_NURSE, 0, GO, GO,
+    {"worker_three_times", {CLIENT(0), MEM(0), JOB(0), GO, STEP_WORKER_DIES, 0, 0, 0, LATER(20), STEP_LAUNCHER, 0, GO, GO,
                             STEP_ANSWER, 0, STEP_ANSWER, 0, GO, JOB(0), GO, STEP_WORKER_DIES, 0, 0, 0, LATER(20),
-                            STEP_NURSE, 0, GO, STEP_ANSWER, 0, STEP_ANSWER, 0, JOB(0), GO, STEP_WORKER_DIES, 0, 0, 0, GO_ON}},
+                            STEP_LAUNCHER, 0, GO, STEP_ANSWER, 0, STEP_ANSWER, 0, JOB(0), GO, STEP_WORKER_DIES, 0, 0, 0,
+                            GO_ON}},
     {"wait", {CLIENT(0), MEM(0), TIMELINE(0, 0, 0), WAITING_JOB(0), GO, STEP_PAGE, 128, 3, GO_ON}},
     {"wait_for_good", {CLIENT(0), MEM(0), TIMELINE(0, 0, 0), WAITING_JOB(0), GO, LATER(17), GO_ON}},
     {"page_falls", {CLIENT(0), MEM(0), TIMELINE(0, 0, 0), STEP_PAGE, 128, 0, WAITING_JOB(0), GO_ON, STEP_PAGE, 0, 0,
@@ -311,11 +312,11 @@ static const struct {
     {"cancel", {CLIENT(0), MEM(0), JOB(0), JOB(0), JOB(0), JOB(0), GO, CANCEL(0, 1), GO, CANCEL(0, 4), GO, STEP_END_JOB, 1, 4,
                 GO_ON}},
     {"late", {CLIENT(0), MEM(0), LATE_JOB(0), LATE_JOB(0), LATE_JOB(0), LATE_JOB(0), GO, LATER(12), STEP_END_JOB, 0, GO_ON}},
-    {"hang", {CLIENT(0), MEM(0), JOB(0), GO, LATER(23), STEP_NURSE, 0, GO_ON}},
+    {"hang", {CLIENT(0), MEM(0), JOB(0), GO, LATER(23), STEP_LAUNCHER, 0, GO_ON}},
     {"destroy_in_use", {CLIENT(0), MEM(0), JOB(0), JOB(0), GO, END_MEM(0), GO, LATER(21), LATER(21), GO_ON}},
-    {"gone_in_use", {CLIENT(0), MEM(0), JOB(0), GO, STEP_CLOSE, 0, 0, GO, LATER(21), STEP_NURSE, 0, GO_ON}},
+    {"gone_in_use", {CLIENT(0), MEM(0), JOB(0), GO, STEP_CLOSE, 0, 0, GO, LATER(21), STEP_LAUNCHER, 0, GO_ON}},
     {"quota", {CLIENT(0), MEM(0), MEM(0), MEM(0), MEM(0), CLIENT(1), MEM(1), MEM(1), MEM(1), CLIENT(2), MEM(2)}},
-    {"reload", {CLIENT(0), MEM(0), STEP_SIGNAL, 0, GO, STEP_NURSE, 100, GO, MEM(0), CLIENT(1), MEM(1), MODEL(1)}},
+    {"reload", {CLIENT(0), MEM(0), STEP_SIGNAL, 0, GO, STEP_LAUNCHER, 100, GO, MEM(0), CLIENT(1), MEM(1), MODEL(1)}},
     {"numbers", {CLIENT(0), STEP_REQUEST, 0, 10, 0, 0, STEP_REQUEST, 0, 2, 0, 0, GO_ON, STEP_READ, 0, STEP_METRICS, 1, GO_ON}},
     {"beyond", {CLIENT(0), MEM(0), STEP_RING, 0, 0, 0, 0, 1, 10 << 2 | 3, 80, 0, GO_ON, STEP_READ, 0}}, /* q.offset_bytes */
     {"garbage", {CLIENT(0), STEP_RAW, 0, 20, 0, 0x33, 5, 6, 7, 8, 1, 2, 3, 4, GO_ON, STEP_CONNECT, 1, 0, LATER(21)}},

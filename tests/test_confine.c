@@ -26,11 +26,11 @@
 
 #include "engine_plugin/daemon/daemon.h"
 
-enum { BROKER = 1, WORKER = 2, NURSERY = 4, ALL = 7, NOTHING = 77 };
+enum { BROKER = 1, WORKER = 2, LAUNCHER = 4, ALL = 7, NOTHING = 77 };
 
 typedef struct attempt {
     const char *name;
-    int refused_to; /* BROKER, WORKER, NURSERY */
+    int refused_to; /* BROKER, WORKER, LAUNCHER */
     long number, arguments[6];
 } attempt;
 
@@ -78,7 +78,7 @@ static tandem_status confine(int who)
     char why[TD_TEXT_BYTES] = "";
 
     return who == BROKER    ? td_confine_broker(why, sizeof why)
-           : who == NURSERY ? td_confine_nursery(why, sizeof why)
+           : who == LAUNCHER ? td_confine_launcher(why, sizeof why)
                             : td_confine_worker(why, sizeof why);
 }
 
@@ -98,8 +98,8 @@ static int end_of(pid_t pid)
     return pid > 0 && waitpid(pid, &status, 0) == pid ? status : -1;
 }
 
-/* What a nursery does: it starts this program, which gives up more, opens, and ends it. */
-static bool can_nurse(void)
+/* What a launcher does: it starts this program, which gives up more, opens, and ends it. */
+static bool can_launch(void)
 {
     char *const argv[] = {(char *)"worker", (char *)"--worker", NULL};
     pid_t pid = fork();
@@ -136,7 +136,7 @@ static int try_all(int who)
     memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || munmap(memory, 4096) || syscall(SYS_tgkill, getpid(), getpid(), 0))
         return 70; /* what it needs */
-    return who == NURSERY && !can_nurse() ? 70 : 0;
+    return who == LAUNCHER && !can_launch() ? 70 : 0;
 }
 
 static int status_of(int (*child)(int), int argument)
@@ -159,7 +159,7 @@ static void check_calls(int who)
     if (status == NOTHING)
         skip();
     if (status)
-        fail_msg("%s: %s", who == BROKER ? "broker" : who == NURSERY ? "nursery" : "worker",
+        fail_msg("%s: %s", who == BROKER ? "broker" : who == LAUNCHER ? "launcher" : "worker",
                  status <= (int)(sizeof attempts / sizeof *attempts) ? attempts[status - 1].name : "what it needs");
 }
 
@@ -175,10 +175,10 @@ static void the_worker_is_confined(void **state)
     check_calls(WORKER);
 }
 
-static void the_nursery_is_confined(void **state)
+static void the_launcher_is_confined(void **state)
 {
     (void)state;
-    check_calls(NURSERY);
+    check_calls(LAUNCHER);
 }
 
 static char folder[64];
@@ -233,11 +233,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_broker_is_confined),
         cmocka_unit_test(the_worker_is_confined),
-        cmocka_unit_test(the_nursery_is_confined),
+        cmocka_unit_test(the_launcher_is_confined),
         cmocka_unit_test(files_stay),
     };
 
-    if (argc == 2 && !strcmp(argv[1], "--worker")) /* of a nursery */
+    if (argc == 2 && !strcmp(argv[1], "--worker")) /* of a launcher */
         return confine(WORKER) == TANDEM_OK ? try_refused(WORKER) : NOTHING;
     return cmocka_run_group_tests_name("confinement", tests, NULL, NULL);
 }

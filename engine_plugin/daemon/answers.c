@@ -34,7 +34,7 @@ static bool make_pair(int ends[2])
 
 void td_worker_spawn(td_broker *b)
 {
-    static td_nurse ask;
+    static td_launcher_message ask;
     int ends[2] = {-1, -1}, fds[2], desk = -1;
 
     b->respawn_ns = 0;
@@ -47,10 +47,10 @@ void td_worker_spawn(td_broker *b)
         goto later;
     }
     b->desk->tuning = b->tuning;
-    ask = (td_nurse){.kind = TD_NURSE_SPAWN};
+    ask = (td_launcher_message){.kind = TD_LAUNCHER_SPAWN};
     fds[0] = ends[1];
     fds[1] = desk;
-    if (td_pass(b->nursery, &ask, sizeof ask, fds, 2) != TANDEM_OK) {
+    if (td_pass(b->launcher, &ask, sizeof ask, fds, 2) != TANDEM_OK) {
         b->old_desk = b->desk;
         b->desk = NULL;
         goto later;
@@ -76,7 +76,7 @@ later:
 
 void td_worker_kill(td_broker *b, const char *why)
 {
-    static td_nurse ask;
+    static td_launcher_message ask;
 
     if (b->worker < 0)
         return;
@@ -85,9 +85,9 @@ void td_worker_kill(td_broker *b, const char *why)
         snprintf(b->worker_text, sizeof b->worker_text, "%s", why);
     }
     b->killed_ns = td_now_ns();
-    ask = (td_nurse){.kind = TD_NURSE_KILL, .pid = b->worker_pid};
+    ask = (td_launcher_message){.kind = TD_LAUNCHER_KILL, .pid = b->worker_pid};
     if (b->worker_pid > 0)
-        td_pass(b->nursery, &ask, sizeof ask, NULL, 0);
+        td_pass(b->launcher, &ask, sizeof ask, NULL, 0);
 }
 
 /* Requests as they were before the worker had any. */

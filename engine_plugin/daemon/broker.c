@@ -27,9 +27,9 @@ void td_tell_manager(td_broker *b, const char *text)
         (void)!send(b->notify, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* The nursery. */
+/* The launcher. */
 
-static void take_config(td_broker *b, const td_nurse *m)
+static void take_config(td_broker *b, const td_launcher_message *m)
 {
     td_config made = m->config;
 
@@ -49,27 +49,27 @@ static void take_config(td_broker *b, const td_nurse *m)
     td_say(TD_LOG_INFO, "the configuration was read again");
 }
 
-static bool read_nursery(td_broker *b)
+static bool read_launcher(td_broker *b)
 {
-    static td_nurse m;
+    static td_launcher_message m;
 
     for (;;) {
         int fds[2];
-        const tandem_status status = td_fetch(b->nursery, &m, sizeof m, fds);
+        const tandem_status status = td_fetch(b->launcher, &m, sizeof m, fds);
 
         m.text[sizeof m.text - 1] = 0;
-        if (status == TANDEM_OK && m.kind == TD_NURSE_SPAWNED) {
+        if (status == TANDEM_OK && m.kind == TD_LAUNCHER_SPAWNED) {
             b->worker_pid = m.pid;
             if (m.status != TANDEM_OK)
                 td_say(TD_LOG_ERROR, "no worker: %s", m.text); /* its socket closes */
-        } else if (status == TANDEM_OK && m.kind == TD_NURSE_ENDED) {
+        } else if (status == TANDEM_OK && m.kind == TD_LAUNCHER_ENDED) {
             b->ended_pid = m.pid;
             b->ended_status = m.status;
             if (WIFSIGNALED(m.status))
                 td_say(TD_LOG_WARN, "process %d was ended by signal %d", m.pid, WTERMSIG(m.status));
-        } else if (status == TANDEM_OK && m.kind == TD_NURSE_OPENED) {
+        } else if (status == TANDEM_OK && m.kind == TD_LAUNCHER_OPENED) {
             td_client_opened(b, &m, &fds[0]);
-        } else if (status == TANDEM_OK && m.kind == TD_NURSE_CONFIG) {
+        } else if (status == TANDEM_OK && m.kind == TD_LAUNCHER_CONFIG) {
             take_config(b, &m);
         }
         td_fd_close(&fds[0]);
@@ -118,15 +118,15 @@ static bool has_stopped(td_broker *b)
 static void read_signals(td_broker *b)
 {
     struct signalfd_siginfo info;
-    static td_nurse ask;
+    static td_launcher_message ask;
 
     while (read(b->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo != SIGHUP) {
             begin_stop(b);
             continue;
         }
-        ask = (td_nurse){.kind = TD_NURSE_CONFIG, .device = b->listener.device, .inode = b->listener.inode};
-        if (td_pass(b->nursery, &ask, sizeof ask, NULL, 0) != TANDEM_OK)
+        ask = (td_launcher_message){.kind = TD_LAUNCHER_CONFIG, .device = b->listener.device, .inode = b->listener.inode};
+        if (td_pass(b->launcher, &ask, sizeof ask, NULL, 0) != TANDEM_OK)
             td_say(TD_LOG_WARN, "the configuration cannot be read now");
     }
 }
@@ -215,7 +215,7 @@ int td_broker_turn(td_broker *b, int ms)
     static struct pollfd p[MOST_POLLED];
     int count = 5;
 
-    p[0] = (struct pollfd){b->nursery, POLLIN, 0};
+    p[0] = (struct pollfd){b->launcher, POLLIN, 0};
     p[1] = (struct pollfd){b->signals, POLLIN, 0};
     p[2] = (struct pollfd){b->worker, POLLIN, 0};
     p[3] = (struct pollfd){td_now_ns() < b->accept_ns ? -1 : b->listener.fd, POLLIN, 0};
@@ -235,8 +235,8 @@ int td_broker_turn(td_broker *b, int ms)
         for (int i = 0; i < count; i++)
             p[i].revents = 0;
     pthread_mutex_lock(&b->lock);
-    if (p[0].revents && !read_nursery(b)) {
-        td_say(TD_LOG_ERROR, "the nursery is gone");
+    if (p[0].revents && !read_launcher(b)) {
+        td_say(TD_LOG_ERROR, "the launcher is gone");
         return 1;
     }
     if (p[1].revents)

@@ -476,12 +476,12 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
 
 static void on_model_load(td_broker *b, td_client *c, const td_wire_model_load *m)
 {
-    static td_nurse ask;
+    static td_launcher_message ask;
     td_opening *opening = calloc(1, sizeof *opening);
 
-    ask = (td_nurse){.kind = TD_NURSE_OPEN, .serial = ++b->open_serial};
+    ask = (td_launcher_message){.kind = TD_LAUNCHER_OPEN, .serial = ++b->open_serial};
     memcpy(ask.text, m->path, sizeof ask.text);
-    if (!opening || td_pass(b->nursery, &ask, sizeof ask, NULL, 0) != TANDEM_OK) {
+    if (!opening || td_pass(b->launcher, &ask, sizeof ask, NULL, 0) != TANDEM_OK) {
         free(opening);
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_BUSY, "too many files are being opened");
         return;
@@ -526,7 +526,7 @@ static td_weights *add_weights(td_broker *b, const td_client *c, const struct st
     return made;
 }
 
-void td_client_opened(td_broker *b, const td_nurse *m, int *fd)
+void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
 {
     td_opening **at = &b->openings, *opening;
     td_weights *weights;

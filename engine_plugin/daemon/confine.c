@@ -73,7 +73,7 @@ tandem_status td_confine_broker(char *why, size_t why_bytes)
     return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "this build does not filter system calls");
 }
 
-tandem_status td_confine_nursery(char *why, size_t why_bytes)
+tandem_status td_confine_launcher(char *why, size_t why_bytes)
 {
     return td_confine_broker(why, why_bytes);
 }
@@ -104,7 +104,7 @@ static const int mapping[] = {SYS_mmap, SYS_mprotect};
 /* and these of no other process: the broker has but the first. */
 static const int own[] = {SYS_tgkill, SYS_prlimit64};
 
-/* What neither the nursery needs nor a worker, not even while its driver starts (filters are inherited): other processes'
+/* What neither the launcher needs nor a worker, not even while its driver starts (filters are inherited): other processes'
  * insides, other users' rights, what the whole machine is made of. */
 static const int never[] = {
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
@@ -131,9 +131,9 @@ static const int never[] = {
     SYS_mknod, SYS_chown, SYS_lchown,
 #endif
 };
-/* What a worker does not need once its driver is up: other programs and processes, which the nursery starts and ends; the
+/* What a worker does not need once its driver is up: other programs and processes, which the launcher starts and ends; the
  * network, where a driver looks for a server of its own; files' names and modes, by which it keeps what it compiled, and
- * the nursery lets others connect. */
+ * the launcher lets others connect. */
 static const int afterwards[] = {
     SYS_execve, SYS_execveat, SYS_kill, SYS_tkill, SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_accept,
     SYS_accept4, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_fchmod, SYS_fchmodat,
@@ -252,7 +252,7 @@ tandem_status td_confine_broker(char *why, size_t why_bytes)
     return install(&p, why, why_bytes);
 }
 
-tandem_status td_confine_nursery(char *why, size_t why_bytes)
+tandem_status td_confine_launcher(char *why, size_t why_bytes)
 {
     program p = {.count = 0};
 

@@ -1,10 +1,10 @@
-/* tandemd from the inside: a broker that knows the clients, a worker that computes, a nursery that starts workers.
+/* tandemd from the inside: a broker that knows the clients, a worker that computes, a launcher that starts workers.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  *   main.c             options, signals' set-up, the start
  *   config.c           what the file may say
- *   nursery.c          starts and ends workers, opens files: what the broker may not do any more once it is confined
+ *   launcher.c         starts and ends workers, opens files: what the broker may not do any more once it is confined
  *   broker.c           the main thread: what it listens to
  *   queue.c            the second one: what it sleeps on, its turns
  *   queue_jobs.c       a job's begin and end
@@ -24,7 +24,7 @@
  *
  *   clients ==== sockets, areas, pages ====> broker ---- requests (socket), jobs (desk) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
- *                                              +----> nursery ----------------- starts --------+
+ *                                              +----> launcher ---------------- starts --------+
  *
  * One mutex holds all of the broker; the second thread sleeps on futexes, the main one in poll(). What a sleeper may
  * look at (areas, pages) is unmapped by the second thread alone.
@@ -94,26 +94,26 @@ tandem_status td_pass(int to, const void *message, size_t bytes, const int *fds,
  * they are the caller's. PROTOCOL: not of this size. */
 tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2]);
 
-/* nursery.c */
-typedef enum td_nurse_kind {
-    TD_NURSE_SPAWN = 1, /* with the worker's end of its socket, and the desk */
-    TD_NURSE_SPAWNED = 2,
-    TD_NURSE_KILL = 3,
-    TD_NURSE_ENDED = 4,
-    TD_NURSE_OPEN = 5, /* a file beneath the model directories */
-    TD_NURSE_OPENED = 6,
-    TD_NURSE_CONFIG = 7, /* read it again */
-} td_nurse_kind;
-typedef struct td_nurse {
+/* launcher.c */
+typedef enum td_launcher_message_kind {
+    TD_LAUNCHER_SPAWN = 1, /* with the worker's end of its socket, and the desk */
+    TD_LAUNCHER_SPAWNED = 2,
+    TD_LAUNCHER_KILL = 3,
+    TD_LAUNCHER_ENDED = 4,
+    TD_LAUNCHER_OPEN = 5, /* a file beneath the model directories */
+    TD_LAUNCHER_OPENED = 6,
+    TD_LAUNCHER_CONFIG = 7, /* read it again */
+} td_launcher_message_kind;
+typedef struct td_launcher_message {
     uint32_t kind, serial;
     int32_t pid, status; /* ENDED: as of wait(); else tandem_status */
     uint64_t device, inode; /* CONFIG: of our socket, whose mode goes by the configuration */
     char text[TD_WIRE_PATH_BYTES];
     td_config config;
-} td_nurse;
+} td_launcher_message;
 /* Forks; returns the socket to it, or -1. config_given: that it is not there is an error. socket_path: NULL if its mode is
  * none of our business. */
-int td_nursery_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path);
+int td_launcher_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path);
 /* Others may connect if any are allowed to: who they are the kernel says. 0, or -1 and errno: EEXIST if something else lies
  * there than that socket, which stays as it is. */
 int td_socket_mode(const char *path, uint64_t device, uint64_t inode, const td_config *config);
@@ -197,9 +197,9 @@ void td_confine_process(void);
  * folder of that socket ("": nothing); where the kernel can see to that. */
 void td_confine_files(const char *socket_path);
 /* From here on this process has few system calls left, in all its threads: what it needs (broker), or all but what no
- * driver needs: once it is up (worker), or ever (nursery, whose workers inherit it). */
+ * driver needs: once it is up (worker), or ever (launcher, whose workers inherit it). */
 tandem_status td_confine_broker(char *why, size_t why_bytes);
-tandem_status td_confine_nursery(char *why, size_t why_bytes);
+tandem_status td_confine_launcher(char *why, size_t why_bytes);
 tandem_status td_confine_worker(char *why, size_t why_bytes);
 
 /* Weights that the worker has, for however many clients. */
@@ -395,7 +395,7 @@ typedef struct td_broker {
     td_wire_identity identity; /* device and driver once a worker has said hello */
     uid_t uid;
     uint32_t fd_limit; /* RLIMIT_NOFILE */
-    int nursery, signals, metrics, notify;
+    int launcher, signals, metrics, notify;
     td_web_peer web[TD_WEB_PEERS];
     bool stopping, ready_told;
     uint64_t stop_ns, watchdog_ns, watched_ns;
@@ -471,8 +471,8 @@ void td_fds_begin(td_broker *b);
 
 /* clients.c */
 void td_client_read(td_broker *b, td_client *c);
-/* The nursery has opened a file, or has not; *fd may be taken. */
-void td_client_opened(td_broker *b, const td_nurse *m, int *fd);
+/* The launcher has opened a file, or has not; *fd may be taken. */
+void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd);
 /* The worker has said what it is: for those who waited for it. */
 void td_clients_identified(td_broker *b);
 /* Ends a connection: `status` PROTOCOL and others are told as ERROR, OK as BYE with `reason`, LOST not at all. The
@@ -546,7 +546,7 @@ const td_worker_request *td_worker_request_hangs(const td_broker *b, uint64_t no
 
 /* answers.c */
 void td_worker_spawn(td_broker *b);
-/* why: NULL if it was told before. The nursery may have no time for it now, or not have said yet who the worker is. */
+/* why: NULL if it was told before. The launcher may have no time for it now, or not have said yet who the worker is. */
 void td_worker_kill(td_broker *b, const char *why);
 /* False: there will never be a worker. */
 bool td_worker_read(td_broker *b);

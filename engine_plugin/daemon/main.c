@@ -244,7 +244,7 @@ static int run(int argc, char **argv)
         return 1;
     b.config = td_config_default();
     b.listener = (td_listener){.fd = -1, .lock = -1, .spare = -1};
-    b.metrics = b.signals = b.nursery = b.notify = -1;
+    b.metrics = b.signals = b.launcher = b.notify = -1;
     if (o.config && (o.config_given || !access(o.config, F_OK)) &&
         td_config_read(o.config, &b.config, why, sizeof why) != TANDEM_OK) {
         td_say(TD_LOG_ERROR, "%s", why);
@@ -258,9 +258,9 @@ static int run(int argc, char **argv)
     raise_limit();
     td_confine_process();
     b.signals = take_signals();
-    b.nursery = td_nursery_start(&b.config, o.config, o.config_given, inherits ? NULL : o.socket);
+    b.launcher = td_launcher_start(&b.config, o.config, o.config_given, inherits ? NULL : o.socket);
     result = 1;
-    if (b.signals < 0 || b.nursery < 0) {
+    if (b.signals < 0 || b.launcher < 0) {
         td_say(TD_LOG_ERROR, "cannot begin: %s", strerror(errno));
     } else if (listen_somewhere(&b, &o, inherits, why, sizeof why) != TANDEM_OK) {
         td_say(TD_LOG_ERROR, "%s", why);
@@ -273,7 +273,7 @@ static int run(int argc, char **argv)
         td_say(TD_LOG_INFO, "listening at %s", inherits ? "the service manager's socket" : o.socket);
         result = td_broker_run(&b);
     }
-    td_fd_close(&b.nursery); /* it ends, and the worker with it */
+    td_fd_close(&b.launcher); /* it ends, and the worker with it */
     td_fd_close(&b.signals);
     td_fd_close(&b.metrics);
     td_fd_close(&b.notify);

@@ -384,7 +384,7 @@ static void others_need_leave(void **state)
     assert_int_equal(chmod(folder, 0700), 0);
 }
 
-/* Broker, worker and nursery have given up what they do not need. */
+/* Broker, worker and launcher have given up what they do not need. */
 static void processes_are_confined(void **state)
 {
     char name[64];

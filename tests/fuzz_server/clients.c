@@ -142,7 +142,7 @@ void go_honestly(void)
         bool some;
 
         go();
-        some = nurse(0);
+        some = act_launcher(0);
         some = answer_request(0) || some;
         some = end_job(TANDEM_JOB_DONE, TANDEM_OK, MS, false) || some;
         idle = some ? 0 : idle + 1;

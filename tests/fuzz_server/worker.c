@@ -1,4 +1,4 @@
-/* The worker and the nursery, whom the input plays: what they are told is looked at, and answered.
+/* The worker and the launcher, whom the input plays: what they are told is looked at, and answered.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,11 +13,11 @@
 /* What the launcher says of it then: as a rule the truth. */
 static void say_end(uint8_t how)
 {
-    static td_nurse m;
+    static td_launcher_message m;
 
-    m = (td_nurse){.kind = TD_NURSE_ENDED, .pid = how & 1 ? 3 : 2, .status = how & 2 ? SIGSEGV : SIGKILL};
-    if (w.nurse >= 0)
-        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+    m = (td_launcher_message){.kind = TD_LAUNCHER_ENDED, .pid = how & 1 ? 3 : 2, .status = how & 2 ? SIGSEGV : SIGKILL};
+    if (w.launcher >= 0)
+        td_pass(w.launcher, &m, sizeof m, NULL, 0);
 }
 
 /* Not what the neighbour cannot be without: it is ended with that. */
@@ -269,21 +269,21 @@ bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text)
     return true;
 }
 
-bool nurse(uint8_t how)
+bool act_launcher(uint8_t how)
 {
-    static td_nurse m;
+    static td_launcher_message m;
     int came[2], fd = -1;
 
-    if (td_fetch(w.nurse, &m, sizeof m, came) != TANDEM_OK)
+    if (td_fetch(w.launcher, &m, sizeof m, came) != TANDEM_OK)
         return false;
-    switch ((td_nurse_kind)m.kind) {
-    case TD_NURSE_SPAWN:
+    switch ((td_launcher_message_kind)m.kind) {
+    case TD_LAUNCHER_SPAWN:
         need(came[0] >= 0 && came[1] >= 0, "a worker without socket or desk");
         lose_worker();
-        m.kind = TD_NURSE_SPAWNED;
+        m.kind = TD_LAUNCHER_SPAWNED;
         m.status = how & 1 ? TANDEM_ERROR_NOMEM : TANDEM_OK;
         m.pid = how & 1 ? -1 : 2;
-        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+        td_pass(w.launcher, &m, sizeof m, NULL, 0);
         if (how & 1)
             break;
         w.worker = came[0];
@@ -295,17 +295,17 @@ bool nurse(uint8_t how)
         if (how & 2) /* it ends then */
             lose_worker();
         break;
-    case TD_NURSE_KILL:
+    case TD_LAUNCHER_KILL:
         lose_worker();
         break;
-    case TD_NURSE_OPEN:
+    case TD_LAUNCHER_OPEN:
         need(memchr(m.text, 0, sizeof m.text), "a path without end");
-        m.kind = TD_NURSE_OPENED;
+        m.kind = TD_LAUNCHER_OPENED;
         m.status = how & 1 ? TANDEM_ERROR_IO : TANDEM_OK;
         fd = how & 2 ? fds[FD_HOLES] : fds[FD_SLAB];
-        td_pass(w.nurse, &m, sizeof m, &fd, !(how & 5));
+        td_pass(w.launcher, &m, sizeof m, &fd, !(how & 5));
         break;
-    case TD_NURSE_CONFIG:
+    case TD_LAUNCHER_CONFIG:
         m.status = how & 1 ? TANDEM_ERROR_ARG : TANDEM_OK;
         m.config = td_config_default();
         m.config.clients = how & 2 ? 1 : 32;
@@ -315,10 +315,10 @@ bool nurse(uint8_t how)
         m.config.mems = how & 64 ? 2 : 4; /* clients that are there keep slots for as many as there were */
         m.config.timelines = how & 32 ? 1 : 4;
         m.config.models = 2;
-        td_pass(w.nurse, &m, sizeof m, NULL, 0);
+        td_pass(w.launcher, &m, sizeof m, NULL, 0);
         break;
     default:
-        broken("the nursery is asked for nothing");
+        broken("the launcher is asked for nothing");
     }
     td_fd_close(&came[0]);
     td_fd_close(&came[1]);

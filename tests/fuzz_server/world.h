@@ -1,4 +1,4 @@
-/* What an input of fuzz_server acts in: a broker, the nursery and the worker that the input plays, and clients.
+/* What an input of fuzz_server acts in: a broker, the launcher and the worker that the input plays, and clients.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,7 +35,7 @@ typedef enum step_kind {
     STEP_ANSWER, /* the worker's, to a request */
     STEP_END_JOB,
     STEP_WORKER_DIES,
-    STEP_NURSE,
+    STEP_LAUNCHER,
     STEP_TIME,
     STEP_SIGNAL,
     STEP_METRICS,
@@ -81,7 +81,7 @@ typedef struct known {
 typedef struct world {
     td_broker b;
     peer peers[PEERS]; /* the first is the neighbour */
-    int nurse, worker, signals;
+    int launcher, worker, signals;
     td_desk *desk;
     known *items;   /* by number; of this worker */
     uint64_t lanes; /* likewise, one bit each */
@@ -121,8 +121,8 @@ bool answer_request(uint8_t how);
 void look_at_desk(void);
 /* Ends the oldest job that the worker has; `state` and `status` may be anything. */
 bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text);
-/* The nursery. `how` 0: as it does. False: nothing was asked of it. */
-bool nurse(uint8_t how);
+/* The launcher. `how` 0: as it does. False: nothing was asked of it. */
+bool act_launcher(uint8_t how);
 
 /* clients.c's. */
 
@@ -133,7 +133,7 @@ td_wire_message hello(uint32_t share);
 /* Reads all that was said to a peer. False: its connection is over. `last`: the last answer. */
 bool read_all(peer *p, td_wire_message *last);
 void go(void);
-/* An honest nursery and worker, until nothing has been asked of them for some turns. */
+/* An honest launcher and worker, until nothing has been asked of them for some turns. */
 void go_honestly(void);
 peer *take_peer(void);
 void make_job(const peer *p, td_wire_message *m);

@@ -1,4 +1,4 @@
-/* The nursery: a small process that starts workers and opens files for the broker, which can do neither itself.
+/* The launcher: a small process that starts workers and opens files for the broker, which can do neither itself.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -83,17 +83,17 @@ tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2])
     return whole ? TANDEM_OK : TANDEM_ERROR_PROTOCOL;
 }
 
-typedef struct nursery {
+typedef struct launcher {
     int broker, signals;
     pid_t worker; /* the last one, until it has ended; 0: none */
     td_config config;
     uint32_t backend, threads; /* those of the start, whatever the configuration says now */
     const char *config_path, *socket_path; /* or NULL */
     bool config_given;
-} nursery;
+} launcher;
 
 /* A worker is this program again, with memory of its own. */
-static void become_worker(const nursery *n, int socket, int desk)
+static void become_worker(const launcher *n, int socket, int desk)
 {
     char backend[16], threads[16];
     char *const argv[] = {(char *)"tandemd-worker", (char *)"--worker", backend, threads, NULL};
@@ -113,7 +113,7 @@ static void become_worker(const nursery *n, int socket, int desk)
     _exit(127);
 }
 
-static void spawn(nursery *n, td_nurse *m, const int fds[2])
+static void spawn(launcher *n, td_launcher_message *m, const int fds[2])
 {
     const pid_t before = getpid(), pid = fork();
 
@@ -123,7 +123,7 @@ static void spawn(nursery *n, td_nurse *m, const int fds[2])
         become_worker(n, fds[0], fds[1]);
     }
     n->worker = pid > 0 ? pid : 0;
-    m->kind = TD_NURSE_SPAWNED;
+    m->kind = TD_LAUNCHER_SPAWNED;
     m->pid = pid;
     m->status = pid > 0 ? TANDEM_OK : TANDEM_ERROR_NOMEM;
     if (pid < 0)
@@ -132,7 +132,7 @@ static void spawn(nursery *n, td_nurse *m, const int fds[2])
 }
 
 /* Beneath the first model directory that has it, whatever links lie on the way; a regular file. */
-static int open_beneath(const nursery *n, const char *path, char *why, size_t why_bytes)
+static int open_beneath(const launcher *n, const char *path, char *why, size_t why_bytes)
 {
     const struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK,
                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
@@ -170,10 +170,10 @@ static int open_beneath(const nursery *n, const char *path, char *why, size_t wh
     return -1;
 }
 
-static void look_at_children(nursery *n)
+static void look_at_children(launcher *n)
 {
     struct signalfd_siginfo info;
-    td_nurse m = {.kind = TD_NURSE_ENDED};
+    td_launcher_message m = {.kind = TD_LAUNCHER_ENDED};
 
     while (read(n->signals, &info, sizeof info) == sizeof info)
         ;
@@ -185,7 +185,7 @@ static void look_at_children(nursery *n)
 }
 
 /* One that was not named may come and go: the defaults hold without it. */
-static tandem_status read_config(nursery *n, const td_nurse *m, char *why, size_t why_bytes)
+static tandem_status read_config(launcher *n, const td_launcher_message *m, char *why, size_t why_bytes)
 {
     const bool allowed = n->config.allow_count;
     tandem_status status = TANDEM_OK;
@@ -203,30 +203,30 @@ static tandem_status read_config(nursery *n, const td_nurse *m, char *why, size_
     return status;
 }
 
-static void answer(nursery *n, td_nurse *m, const int fds[2])
+static void answer(launcher *n, td_launcher_message *m, const int fds[2])
 {
     char why[TD_TEXT_BYTES] = "";
     int fd;
 
     m->text[sizeof m->text - 1] = 0;
-    switch ((td_nurse_kind)m->kind) {
-    case TD_NURSE_SPAWN:
+    switch ((td_launcher_message_kind)m->kind) {
+    case TD_LAUNCHER_SPAWN:
         spawn(n, m, fds);
         break;
-    case TD_NURSE_KILL:
+    case TD_LAUNCHER_KILL:
         if (m->pid > 0 && m->pid == n->worker)
             kill(m->pid, SIGKILL); /* a child that nobody else waits for: the number is still its own */
         break;
-    case TD_NURSE_OPEN:
+    case TD_LAUNCHER_OPEN:
         fd = open_beneath(n, m->text, why, sizeof why);
-        m->kind = TD_NURSE_OPENED;
+        m->kind = TD_LAUNCHER_OPENED;
         m->status = fd >= 0 ? TANDEM_OK : TANDEM_ERROR_IO;
         if (fd < 0)
             snprintf(m->text, sizeof m->text, "%s", why);
         td_pass(n->broker, m, sizeof *m, &fd, fd >= 0);
         td_fd_close(&fd);
         break;
-    case TD_NURSE_CONFIG:
+    case TD_LAUNCHER_CONFIG:
         m->status = read_config(n, m, why, sizeof why);
         snprintf(m->text, sizeof m->text, "%s", why);
         m->config = n->config;
@@ -237,9 +237,9 @@ static void answer(nursery *n, td_nurse *m, const int fds[2])
     }
 }
 
-static int run(nursery *n)
+static int run(launcher *n)
 {
-    static td_nurse m;
+    static td_launcher_message m;
 
     for (;;) {
         struct pollfd p[2] = {{n->broker, POLLIN, 0}, {n->signals, POLLIN, 0}};
@@ -282,7 +282,7 @@ int td_socket_mode(const char *path, uint64_t device, uint64_t inode, const td_c
     return result;
 }
 
-int td_nursery_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path)
+int td_launcher_start(const td_config *config, const char *config_path, bool config_given, const char *socket_path)
 {
     const pid_t before = getpid();
     int ends[2];
@@ -318,21 +318,21 @@ int td_nursery_start(const td_config *config, const char *config_path, bool conf
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     {
-        static nursery n;
+        static launcher n;
         char why[TD_TEXT_BYTES] = "";
 
-        n = (nursery){.broker = 3,
-                      .config = *config,
-                      .backend = config->backend,
-                      .threads = config->threads,
-                      .config_path = config_path,
-                      .config_given = config_given,
-                      .socket_path = socket_path};
+        n = (launcher){.broker = 3,
+                       .config = *config,
+                       .backend = config->backend,
+                       .threads = config->threads,
+                       .config_path = config_path,
+                       .config_given = config_given,
+                       .socket_path = socket_path};
         td_log_forget();
         n.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-        prctl(PR_SET_NAME, "tandemd-nursery", 0ul, 0ul, 0ul);
-        if (td_confine_nursery(why, sizeof why) != TANDEM_OK)
-            td_say(TD_LOG_DEBUG, "nursery: %s", why);
+        prctl(PR_SET_NAME, "tandemd-launch", 0ul, 0ul, 0ul);
+        if (td_confine_launcher(why, sizeof why) != TANDEM_OK)
+            td_say(TD_LOG_DEBUG, "launcher: %s", why);
         _exit(n.signals < 0 || !td_log_begin() ? 1 : run(&n));
     }
 }
