@@ -35,24 +35,24 @@ static bool make_pair(int ends[2])
 void td_worker_spawn(td_broker *b)
 {
     static td_launcher_message ask;
-    int ends[2] = {-1, -1}, fds[2], desk = -1;
+    int ends[2] = {-1, -1}, fds[2], queue = -1;
 
     b->respawn_ns = 0;
-    desk = memfd_create("tandem-desk", MFD_CLOEXEC);
-    if (desk < 0 || (errno = posix_fallocate(desk, 0, (off_t)TD_DESK_BYTES)) || !make_pair(ends))
+    queue = memfd_create("tandem-queue", MFD_CLOEXEC);
+    if (queue < 0 || (errno = posix_fallocate(queue, 0, (off_t)TD_WORKER_QUEUE_BYTES)) || !make_pair(ends))
         goto later;
-    b->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
-    if (b->desk == MAP_FAILED) {
-        b->desk = NULL;
+    b->worker_queue = mmap(NULL, TD_WORKER_QUEUE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, queue, 0);
+    if (b->worker_queue == MAP_FAILED) {
+        b->worker_queue = NULL;
         goto later;
     }
-    b->desk->tuning = b->tuning;
+    b->worker_queue->tuning = b->tuning;
     ask = (td_launcher_message){.kind = TD_LAUNCHER_SPAWN};
     fds[0] = ends[1];
-    fds[1] = desk;
+    fds[1] = queue;
     if (td_pass(b->launcher, &ask, sizeof ask, fds, 2) != TANDEM_OK) {
-        b->old_desk = b->desk;
-        b->desk = NULL;
+        b->old_worker_queue = b->worker_queue;
+        b->worker_queue = NULL;
         goto later;
     }
     b->worker = ends[0];
@@ -63,14 +63,14 @@ void td_worker_spawn(td_broker *b)
     b->killed_ns = 0;
     b->spawned_ns = td_now_ns();
     td_fd_close(&ends[1]);
-    td_fd_close(&desk);
+    td_fd_close(&queue);
     td_queue_kick(b);
     return;
 later:
     td_say(TD_LOG_WARN, "no worker can be started, once more in 1 s: %s", strerror(errno));
     td_fd_close(&ends[0]);
     td_fd_close(&ends[1]);
-    td_fd_close(&desk);
+    td_fd_close(&queue);
     b->respawn_ns = td_now_ns() + TD_SECOND;
 }
 
@@ -171,8 +171,8 @@ static bool knows_end(const td_broker *b)
 
 static void begin_anew(td_broker *b, uint64_t now)
 {
-    b->old_desk = b->desk;
-    b->desk = NULL;
+    b->old_worker_queue = b->worker_queue;
+    b->worker_queue = NULL;
     b->epoch++;
     b->early_ends = b->lost_ns - b->spawned_ns < EARLY_NS ? b->early_ends + 1 : 0;
     b->respawn_ns = now + (b->early_ends > 6 ? MOST_RESPAWN_NS : (10000000ull << b->early_ends));

@@ -1,5 +1,5 @@
-/* Which request a worker died of. What it is at it says on the desk, and how it ended the launcher knows: that no worker gets
- * the same request again, and nobody else's is refused for it.
+/* Which request a worker died of, so that no worker gets the same one again, and nobody else's is refused for it. What the
+ * worker is at it says in its queue, and how it ended the launcher knows.
  *
  *   ended by us         what it was at and did not answer; of what it was ended for else a job is the cause
  *   has said why        a job
@@ -61,7 +61,7 @@ static bool is_blamed(td_worker_request *e)
 /* Of the worker's two threads that do what is asked for. */
 static td_worker_request *at_thread(const td_broker *b, bool aside)
 {
-    return b->desk ? find_sent(b, atomic_load(aside ? &b->desk->load : &b->desk->request)) : NULL;
+    return b->worker_queue ? find_sent(b, atomic_load(aside ? &b->worker_queue->load : &b->worker_queue->request)) : NULL;
 }
 
 uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED])

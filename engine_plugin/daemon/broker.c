@@ -105,8 +105,8 @@ static bool has_stopped(td_broker *b)
 {
     bool busy = false;
 
-    for (int i = 0; i < TD_DESK_SLOTS; i++)
-        busy = busy || b->desk_works[i];
+    for (int i = 0; i < TD_WORKER_SLOTS; i++)
+        busy = busy || b->slot_works[i];
     if (!b->stopping || (busy && td_now_ns() - b->stop_ns < DRAIN_NS))
         return false;
     td_queue_lost(b, true);
@@ -164,7 +164,7 @@ static void look_at_time(td_broker *b)
     const uint64_t now = td_now_ns();
     const td_worker_request *hung;
 
-    if (b->worker < 0 && b->respawn_ns && now >= b->respawn_ns && !b->old_desk && !b->stopping)
+    if (b->worker < 0 && b->respawn_ns && now >= b->respawn_ns && !b->old_worker_queue && !b->stopping)
         td_worker_spawn(b);
     if (b->worker >= 0 && !b->worker_said && !b->killed_ns && td_now_ns() - b->spawned_ns > START_NS)
         td_worker_kill(b, "it has said nothing for 60 s");
@@ -276,10 +276,10 @@ void td_broker_end(td_broker *b)
     }
     while (b->worker_requests)
         td_worker_request_remove(b, b->worker_requests);
-    if (b->desk)
-        munmap(b->desk, TD_DESK_BYTES);
-    if (b->old_desk)
-        munmap(b->old_desk, TD_DESK_BYTES);
+    if (b->worker_queue)
+        munmap(b->worker_queue, TD_WORKER_QUEUE_BYTES);
+    if (b->old_worker_queue)
+        munmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);
     free(b->numbers);
     td_web_end(b);
     td_fd_close(&b->worker);

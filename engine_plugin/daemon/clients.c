@@ -131,8 +131,8 @@ uint64_t td_scratch_held(const td_broker *b, const td_client *c)
 {
     uint64_t pages = 0;
 
-    for (int i = 0; i < TD_HOLDINGS && b->desk; i++) {
-        const uint64_t held = atomic_load_explicit(&b->desk->held[i], memory_order_relaxed);
+    for (int i = 0; i < TD_HOLDINGS && b->worker_queue; i++) {
+        const uint64_t held = atomic_load_explicit(&b->worker_queue->held[i], memory_order_relaxed);
 
         if (!c || held >> 32 == c->session)
             pages += held & UINT32_MAX;

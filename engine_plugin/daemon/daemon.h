@@ -14,7 +14,8 @@
  *   worker_requests.c  what the worker has and is told of
  *   answers.c          what it says, a new one for a dead one
  *   blame.c            which request a worker died of
- *   worker.c           a session, the clients' memory, the desk
+ *   worker.c           a session, the clients' memory
+ *   worker_queue.c     which job is its next
  *   loader.c           the worker's loads of models
  *   confine.c          system calls that are given up
  *   descriptors.c      how many each client may hold
@@ -22,7 +23,7 @@
  *   http.c             who asks for them
  *   log.c              lines on stderr, which nobody waits for
  *
- *   clients ==== sockets, areas, pages ====> broker ---- requests (socket), jobs (desk) ----> worker
+ *   clients ==== sockets, areas, pages ====> broker ---- requests (socket), jobs (queue) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
  *                                              +----> launcher ---------------- starts --------+
  *
@@ -45,8 +46,8 @@
 #include "tandem/tandem.h"
 
 enum {
-    TD_DESK_SLOTS = 64,
-    TD_DESK_DEPTH = 2, /* jobs that a CPU has at a time: one runs, the next need not be fetched */
+    TD_WORKER_SLOTS = 64,
+    TD_CPU_DEPTH = 2,  /* jobs that a CPU has at a time: one runs, the next need not be fetched */
     TD_LANE_DEPTH = 4, /* jobs of a client's that a GPU has at a time */
     TD_LANES = 64,     /* one bit each; on a GPU each client has one; lane 0 is all others' */
     TD_LANE_BEHIND = 1, /* on a CPU: the background's, which stands still for frames */
@@ -96,7 +97,7 @@ tandem_status td_fetch(int from, void *message, size_t bytes, int fds[2]);
 
 /* launcher.c */
 typedef enum td_launcher_message_kind {
-    TD_LAUNCHER_SPAWN = 1, /* with the worker's end of its socket, and the desk */
+    TD_LAUNCHER_SPAWN = 1, /* with the worker's end of its socket, and its queue */
     TD_LAUNCHER_SPAWNED = 2,
     TD_LAUNCHER_KILL = 3,
     TD_LAUNCHER_ENDED = 4,
@@ -118,7 +119,7 @@ int td_launcher_start(const td_config *config, const char *config_path, bool con
  * there than that socket, which stays as it is. */
 int td_socket_mode(const char *path, uint64_t device, uint64_t inode, const td_config *config);
 
-/* The desk: jobs on their way to the worker and back, in memory that both map. */
+/* The worker's queue: jobs on their way to the worker and back, in memory that both map. */
 typedef enum td_slot_state { TD_SLOT_FREE = 0, TD_SLOT_READY = 1, TD_SLOT_ENDED = 2 } td_slot_state;
 typedef struct td_slot {
     _Atomic uint32_t state; /* FREE -> READY by the broker, -> ENDED by the worker, -> FREE by the broker */
@@ -141,23 +142,23 @@ typedef struct td_slot {
     uint64_t held_ns, late_ns; /* at the gate; the longest so far until the lane's jobs stood still there */
     char text[TD_TEXT_BYTES];
 } td_slot;
-typedef struct td_desk {
+typedef struct td_worker_queue {
     td_bell to_worker, to_broker;
     _Atomic uint32_t cpu;     /* where the broker ran when it rang last, */
     _Atomic uint64_t rung_ns; /* and when that was */
     _Atomic uint32_t request, load; /* the serials of what the worker is at; 0: nothing */
     _Atomic uint64_t released; /* lanes whose clients are gone: nothing of theirs waits for anything any more */
     td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
-    td_gate gate; /* closed while frames' jobs are on the desk: a CPU's background looks */
+    td_gate gate; /* closed while frames' jobs are in here: a CPU's background looks */
     /* Scratch: session << 32 | pages; of each lane, the last ones of the first lane; on a CPU, which has no others, from
      * 1 on those of TD_LANE_BEHIND. */
     _Atomic uint64_t held[TD_HOLDINGS];
-    td_slot slots[TD_DESK_SLOTS];
-} td_desk;
-#define TD_DESK_BYTES td_align_up(sizeof(td_desk), 4096)
+    td_slot slots[TD_WORKER_SLOTS];
+} td_worker_queue;
+#define TD_WORKER_QUEUE_BYTES td_align_up(sizeof(td_worker_queue), 4096)
 /* The worker's next job: the first READY one behind last_sequence[] of its lane, of all lanes whose bit in `full` is 0; NULL:
  * none. Those of a lane come in their order, whenever the broker puts them there. */
-td_slot *td_desk_next(td_desk *desk, const uint64_t last_sequence[TD_LANES], uint64_t full);
+td_slot *td_worker_queue_next(td_worker_queue *queue, const uint64_t last_sequence[TD_LANES], uint64_t full);
 
 /* What goes over the worker's socket: the broker's requests, and the same struct with the answer. */
 typedef enum td_worker_message_kind {
@@ -188,8 +189,8 @@ typedef struct td_worker_message {
     tandem_info info;
 } td_worker_message;
 
-/* worker.c: the worker's main(), with its socket and the desk's memfd. */
-int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads);
+/* worker.c: the worker's main(), with its socket and the queue's memfd. */
+int td_worker_main(int socket, int queue, uint32_t backend, uint32_t threads);
 
 /* confine.c. Both: no new privileges, no core files, not to be traced. */
 void td_confine_process(void);
@@ -295,12 +296,12 @@ typedef struct td_work {
     td_part_at slice_at;          /* where that begins */
     td_shared *draft; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
     bool whole;       /* it has one, and there is no room for a draft: it is not cut */
-    uint32_t at_desk;             /* how many of them the worker has */
+    uint32_t at_worker;           /* how many of them the worker has */
     uint64_t began_ns;            /* the first one */
     uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its lane's next */
     uint64_t bound_ns; /* its wait's, if no job was DONE since */
     uint64_t signal_value;
-    int slot; /* of the desk; -1: it waits */
+    int slot; /* of the worker's queue; -1: it waits */
     bool given_up, told;
     bool asked; /* to be given up once the worker is through with what it has of it */
     bool with_gpu; /* which signals its point */
@@ -342,10 +343,10 @@ struct td_client {
     uint64_t mem_bytes, model_bytes; /* mem: and the draft's */
     td_shared *draft; /* without an id; for one job at a time. NULL: none */
     uint64_t draft_ns; /* when it was used last */
-    uint64_t virtual_ns; /* of compute that it has had, or might have had while others did */
-    uint32_t at_desk;    /* of its jobs */
-    uint64_t at_desk_ns; /* what they will take */
-    uint64_t ended_ns;   /* its last job, on the device */
+    uint64_t virtual_ns;   /* of compute that it has had, or might have had while others did */
+    uint32_t at_worker;    /* of its jobs */
+    uint64_t at_worker_ns; /* what they will take */
+    uint64_t ended_ns;     /* its last job, on the device */
     uint64_t computed_ns; /* when the last job that is DONE was */
     bool busy;           /* its last jobs came one behind the other */
     uint64_t submitted, done, stale, cancelled, failed, compute_ns, wait_ns;
@@ -427,10 +428,10 @@ typedef struct td_broker {
     tandem_info worker_info;
     char worker_text[TD_TEXT_BYTES];
     tandem_status worker_status;
-    td_desk *desk, *old_desk; /* old: for the second thread to unmap */
-    td_work *desk_works[TD_DESK_SLOTS];
-    uint64_t desk_ns[TD_DESK_SLOTS]; /* guesses */
-    uint32_t at_desk[2];             /* by class */
+    td_worker_queue *worker_queue, *old_worker_queue; /* old: for the second thread to unmap */
+    td_work *slot_works[TD_WORKER_SLOTS];
+    uint64_t slot_ns[TD_WORKER_SLOTS]; /* guesses */
+    uint32_t at_worker[2];             /* by class */
     uint64_t sequence, virtual_ns[2];
     const td_client *last_client; /* whose job ended last, on the device */
     uint64_t last_other_ns;       /* and when one of another's did */

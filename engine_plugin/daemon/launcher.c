@@ -93,7 +93,7 @@ typedef struct launcher {
 } launcher;
 
 /* A worker is this program again, with memory of its own. */
-static void become_worker(const launcher *n, int socket, int desk)
+static void become_worker(const launcher *n, int socket, int queue)
 {
     char backend[16], threads[16];
     char *const argv[] = {(char *)"tandemd-worker", (char *)"--worker", backend, threads, NULL};
@@ -107,8 +107,8 @@ static void become_worker(const launcher *n, int socket, int desk)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* of 8 two clients' streams may share one: who waits holds both up */
     /* Not onto one another. */
     socket = fcntl(socket, F_DUPFD_CLOEXEC, 10);
-    desk = fcntl(desk, F_DUPFD_CLOEXEC, 10);
-    if (socket >= 0 && desk >= 0 && dup2(socket, 3) == 3 && dup2(desk, 4) == 4)
+    queue = fcntl(queue, F_DUPFD_CLOEXEC, 10);
+    if (socket >= 0 && queue >= 0 && dup2(socket, 3) == 3 && dup2(queue, 4) == 4)
         execv("/proc/self/exe", argv);
     _exit(127);
 }

@@ -35,8 +35,8 @@ static uint32_t list_bells(td_broker *b, sleep_on *on)
     uint32_t count = 0;
 
     on[count++].bell = &b->kick;
-    if (b->desk)
-        on[count++].bell = &b->desk->to_broker;
+    if (b->worker_queue)
+        on[count++].bell = &b->worker_queue->to_broker;
     for (td_client *c = b->clients; c; c = c->next) {
         const td_work *head = c->state == TD_CLIENT_READY ? td_queue_head(c) : NULL;
 
@@ -119,10 +119,10 @@ static bool end_objects(td_broker *b, td_client *c, uint64_t now)
     return some;
 }
 
-static bool has_on_desk(const td_broker *b, const td_client *c)
+static bool is_at_worker(const td_broker *b, const td_client *c)
 {
-    for (int i = 0; i < TD_DESK_SLOTS; i++)
-        if (b->desk_works[i] && b->desk_works[i]->client == c)
+    for (int i = 0; i < TD_WORKER_SLOTS; i++)
+        if (b->slot_works[i] && b->slot_works[i]->client == c)
             return true;
     return false;
 }
@@ -139,10 +139,10 @@ static bool hangs(const td_broker *b, const td_work *work, uint64_t now)
 
 static void look_for_hangs(td_broker *b, uint64_t now)
 {
-    for (int i = 0; i < TD_DESK_SLOTS && b->config.job_ns && !b->killed_ns; i++) {
+    for (int i = 0; i < TD_WORKER_SLOTS && b->config.job_ns && !b->killed_ns; i++) {
         char why[80];
 
-        if (!b->desk_works[i] || !hangs(b, b->desk_works[i], now))
+        if (!b->slot_works[i] || !hangs(b, b->slot_works[i], now))
             continue;
         td_fail(why, sizeof why, TANDEM_ERROR_LOST, "a job does not end within %" PRIu64 " ms",
                 b->config.job_ns / 1000000);
@@ -164,7 +164,7 @@ static bool end_clients(td_broker *b, uint64_t now)
             td_queue_give_up(b, c->order[i], TANDEM_JOB_CANCELLED, TANDEM_OK);
         c->swept = true;
         td_queue_settle(b, c);
-        if (has_on_desk(b, c)) {
+        if (is_at_worker(b, c)) {
             if (now - c->gone_ns > TD_SECOND && !b->killed_ns)
                 td_worker_kill(b, "a job of a client that is gone does not end");
             continue;
@@ -183,9 +183,9 @@ static void begin_turn(td_broker *b)
     end_clients(b, now);
     td_drafts_end(b, DRAFT_IDLE_NS);
     look_for_hangs(b, now);
-    if (b->old_desk)
-        munmap(b->old_desk, TD_DESK_BYTES);
-    b->old_desk = NULL;
+    if (b->old_worker_queue)
+        munmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);
+    b->old_worker_queue = NULL;
 }
 
 static bool turn(td_broker *b, uint64_t *next_ns)
@@ -200,7 +200,7 @@ static bool turn(td_broker *b, uint64_t *next_ns)
         some = td_queue_take_news(b, c, now) || some;
         some = td_queue_end_late(b, c, now, next_ns) || some;
     }
-    while (td_queue_put_on_desk(b, td_now_ns(), &again))
+    while (td_queue_dispatch(b, td_now_ns(), &again))
         some = true;
     if (again && now + LOOK_AGAIN_NS < *next_ns)
         *next_ns = now + LOOK_AGAIN_NS;
@@ -240,7 +240,7 @@ void *td_queue_main(void *broker)
             pthread_mutex_unlock(&b->lock);
             rung = look_out(on, count, now, until, &crowded);
             pthread_mutex_lock(&b->lock);
-            if (rung || crowded || b->at_desk[0] + b->at_desk[1]) /* a call in vain is its client's fault */
+            if (rung || crowded || b->at_worker[0] + b->at_worker[1]) /* a call in vain is its client's fault */
                 td_vigil_end(&b->vigil, rung, td_now_ns());
             continue;
         }

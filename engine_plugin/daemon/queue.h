@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   queue.c           the thread: what it sleeps on, and what it does in a turn
- *   queue_schedule.c  whose turn it is, slices, the desk and what comes back from it
+ *   queue_schedule.c  whose turn it is, slices, the worker's queue and what comes back from it
  *   queue_jobs.c      a job's begin and end: from its client's ring, to its report and its point
  *
  * Each calls those below it in this list and none above it. All with the lock held.
@@ -31,7 +31,7 @@ uint32_t td_queue_sharing(const td_broker *b);
 bool td_queue_end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_ns);
 /* Gives the worker one more piece of a job; false: there is none for it now. *again: somebody waits for the share of
  * another, who may not want it. */
-bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again);
+bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again);
 /* Takes what the worker is through with. True if there was something. */
 bool td_queue_take_results(td_broker *b);
 

@@ -109,10 +109,10 @@ void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status
         work->end_status = status;
     }
     if (work->slot >= 0) { /* the worker decides */
-        for (int i = 0; i < TD_DESK_SLOTS; i++)
-            if (b->desk_works[i] == work)
-                atomic_store(&b->desk->slots[i].cancel, 1);
-        td_bell_ring(&b->desk->to_worker);
+        for (int i = 0; i < TD_WORKER_SLOTS; i++)
+            if (b->slot_works[i] == work)
+                atomic_store(&b->worker_queue->slots[i].cancel, 1);
+        td_bell_ring(&b->worker_queue->to_worker);
         return;
     }
     work->given_up = true;

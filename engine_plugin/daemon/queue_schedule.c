@@ -10,9 +10,9 @@
  *   slices  a job is given to the worker in pieces of at most SLICE_NS, where others may want to go in between; a frame's
  *           on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a
  *           frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still while a
- *           frame's job is on the desk (engine_plugin/exec/gate.h)
+ *           frame's job is in the worker's queue (engine_plugin/exec/gate.h)
  *   drafts  what has a deadline is written wholly or not at all: its pieces write a draft, and once all have ended, and
- *           none of them is on the desk, one more slice claims it and copies it to the output
+ *           none of them is in the worker's queue, one more slice claims it and copies it to the output
  *
  * queue.c calls this file, which calls queue_jobs.c.
  */
@@ -174,15 +174,15 @@ static bool has_frames(const td_broker *b)
 static bool has_room(const td_broker *b, const td_client *c)
 {
     const bool background = c->job_class == TANDEM_CLASS_BACKGROUND;
-    const uint32_t all = b->at_desk[0] + b->at_desk[1];
+    const uint32_t all = b->at_worker[0] + b->at_worker[1];
 
-    if (all >= TD_DESK_SLOTS)
+    if (all >= TD_WORKER_SLOTS)
         return false;
-    if (background && b->at_desk[1] >= (b->costs.is_gpu && !has_frames(b) ? 2u : 1u))
+    if (background && b->at_worker[1] >= (b->costs.is_gpu && !has_frames(b) ? 2u : 1u))
         return false;
     if (!b->costs.is_gpu)
-        return b->at_desk[c->job_class] < TD_DESK_DEPTH;
-    return c->at_desk < TD_LANE_DEPTH && (c->at_desk < 2 || c->at_desk_ns < AHEAD_NS);
+        return b->at_worker[c->job_class] < TD_CPU_DEPTH;
+    return c->at_worker < TD_LANE_DEPTH && (c->at_worker < 2 || c->at_worker_ns < AHEAD_NS);
 }
 
 static bool awaits_draft(const td_work *work)
@@ -227,7 +227,7 @@ static bool has_draft(td_broker *b, td_work *work)
     uint64_t bytes, most_ns;
 
     if (work->draft)
-        return work->slice + 1 < work->slices || !work->at_desk;
+        return work->slice + 1 < work->slices || !work->at_worker;
     most_ns = work->deadline_ns && !work->whole ? slice_of(b, work) : 0;
     if (!most_ns)
         return true;
@@ -266,7 +266,7 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
 
         if (c->state != TD_CLIENT_READY || c->job_class != job_class)
             continue;
-        if ((ready || (c->at_desk && c->busy && now - c->ended_ns < BUSY_FOR_NS)) && c->virtual_ns < least)
+        if ((ready || (c->at_worker && c->busy && now - c->ended_ns < BUSY_FOR_NS)) && c->virtual_ns < least)
             least = c->virtual_ns;
     }
     for (td_client *c = b->clients; c; c = c->next) {
@@ -333,7 +333,7 @@ static bool commits(const td_slot *slot)
     return slot->job.operation == TD_OPERATION_COMMIT;
 }
 
-bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
+bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
 {
     td_workload part;
     uint64_t most_ns;
@@ -344,9 +344,9 @@ bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
 
     if (!b->has_worker || !(work = choose(b, now, again)))
         return false;
-    while (b->desk_works[at])
+    while (b->slot_works[at])
         at++;
-    slot = &b->desk->slots[at];
+    slot = &b->worker_queue->slots[at];
     c = work->client;
     most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_draft() has cut what has a deadline */
     if (most_ns)
@@ -363,40 +363,40 @@ bool td_queue_put_on_desk(td_broker *b, uint64_t now, bool *again)
     slot->submitted = 0;
     slot->lacks_bytes = 0;
     work->slice++;
-    work->at_desk++;
+    work->at_worker++;
     work->slot = at;
     work->run_ns = now;
-    b->desk_works[at] = work;
-    b->desk_ns[at] = commits(slot)      ? 0
+    b->slot_works[at] = work;
+    b->slot_ns[at] = commits(slot)      ? 0
                      : work->slices > 1 ? td_cost_part(&b->costs, workload_of(work), part)
                                         : td_cost_guess(&b->costs, part);
     slot->brief = !commits(slot) && td_cost_is_brief(&b->costs, part);
-    if (!b->at_desk[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
-        td_gate_close(&b->desk->gate, now);
-    c->at_desk++;
-    c->at_desk_ns += b->desk_ns[at];
-    b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_desk[0] + b->at_desk[1] == 1 ? now + TD_VIGIL_NS : 0;
+    if (!b->at_worker[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
+        td_gate_close(&b->worker_queue->gate, now);
+    c->at_worker++;
+    c->at_worker_ns += b->slot_ns[at];
+    b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_worker[0] + b->at_worker[1] == 1 ? now + TD_VIGIL_NS : 0;
     if (work->slice == 1)
         td_queue_report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
     atomic_store(&slot->cancel, 0);
-    atomic_store(&b->desk->cpu, (uint32_t)sched_getcpu());
-    atomic_store(&b->desk->rung_ns, now);
+    atomic_store(&b->worker_queue->cpu, (uint32_t)sched_getcpu());
+    atomic_store(&b->worker_queue->rung_ns, now);
     atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
-    td_bell_ring(&b->desk->to_worker);
+    td_bell_ring(&b->worker_queue->to_worker);
     return true;
 }
 
-static void leave_desk(td_broker *b, int at)
+static void leave_worker(td_broker *b, int at)
 {
-    td_work *work = b->desk_works[at];
+    td_work *work = b->slot_works[at];
     td_client *c = work->client;
 
-    b->desk_works[at] = NULL;
-    if (!--b->at_desk[c->job_class] && c->job_class == TANDEM_CLASS_FRAME)
-        td_gate_open(&b->desk->gate);
-    c->at_desk--;
-    c->at_desk_ns -= b->desk_ns[at];
-    if (!--work->at_desk)
+    b->slot_works[at] = NULL;
+    if (!--b->at_worker[c->job_class] && c->job_class == TANDEM_CLASS_FRAME)
+        td_gate_open(&b->worker_queue->gate);
+    c->at_worker--;
+    c->at_worker_ns -= b->slot_ns[at];
+    if (!--work->at_worker)
         work->slot = -1;
 }
 
@@ -416,7 +416,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
     if (took && slot->end_state == TANDEM_JOB_DONE && !commits(at))
         cost = td_cost_learn(&b->costs, (td_workload){work->operation, &at->job.op, at->position}, slot->begin_ns,
                              slot->end_ns, held_ns,
-                             !b->costs.is_gpu || (b->at_desk[0] + b->at_desk[1] == c->at_desk &&
+                             !b->costs.is_gpu || (b->at_worker[0] + b->at_worker[1] == c->at_worker &&
                                                   b->last_other_ns <= slot->begin_ns),
                              guess);
     if (took) {
@@ -440,7 +440,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
  * idle. */
 static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 {
-    if (slot->submitted || work->at_desk || work->with_gpu || work->asked || work->after_request)
+    if (slot->submitted || work->at_worker || work->with_gpu || work->asked || work->after_request)
         return false;
     if (!td_drafts_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
         return false;
@@ -475,7 +475,7 @@ static void end_piece(td_broker *b, td_work *work, td_slot *slot)
         work->end_state = slot->end_state;
         work->end_status = slot->status;
     }
-    if (work->at_desk)
+    if (work->at_worker)
         return;
     if (work->slices > 1 && work->asked && (work->slice < work->slices || slot->end_state != TANDEM_JOB_DONE)) {
         td_queue_give_up(b, work, work->end_state, work->end_status);
@@ -491,9 +491,9 @@ bool td_queue_take_results(td_broker *b)
 {
     bool some = false;
 
-    for (int i = 0; i < TD_DESK_SLOTS && b->desk; i++) {
-        td_slot *at = &b->desk->slots[i];
-        td_work *work = b->desk_works[i];
+    for (int i = 0; i < TD_WORKER_SLOTS && b->worker_queue; i++) {
+        td_slot *at = &b->worker_queue->slots[i];
+        td_work *work = b->slot_works[i];
         td_slot slot;
 
         if (!work || atomic_load_explicit(&at->state, memory_order_acquire) != TD_SLOT_ENDED)
@@ -516,12 +516,12 @@ bool td_queue_take_results(td_broker *b)
         slot.submitted = at->submitted;
         slot.lacks_bytes = at->lacks_bytes;
         b->awake_ns = 0;
-        account(b, work, at, &slot, b->desk_ns[i]);
-        leave_desk(b, i);
+        account(b, work, at, &slot, b->slot_ns[i]);
+        leave_worker(b, i);
         b->result_ns = td_now_ns();
-        for (int o = 0; o < TD_DESK_SLOTS; o++)
-            if (b->desk_works[o] && b->desk_works[o]->client->lane == work->client->lane)
-                b->desk_works[o]->run_ns = b->result_ns;
+        for (int o = 0; o < TD_WORKER_SLOTS; o++)
+            if (b->slot_works[o] && b->slot_works[o]->client->lane == work->client->lane)
+                b->slot_works[o]->run_ns = b->result_ns;
         atomic_store_explicit(&at->state, TD_SLOT_FREE, memory_order_release);
         end_piece(b, work, &slot);
         some = true;
@@ -557,22 +557,22 @@ void td_queue_lost(td_broker *b, bool by_job)
     td_work *guilty = NULL; /* who has waited longest for it */
 
     td_queue_take_results(b);
-    for (int i = 0; i < TD_DESK_SLOTS; i++)
-        if (by_job && b->desk_works[i] && b->desk->slots[i].sequence < first) {
-            first = b->desk->slots[i].sequence;
-            guilty = b->desk_works[i];
+    for (int i = 0; i < TD_WORKER_SLOTS; i++)
+        if (by_job && b->slot_works[i] && b->worker_queue->slots[i].sequence < first) {
+            first = b->worker_queue->slots[i].sequence;
+            guilty = b->slot_works[i];
         }
     if (guilty) {
         guilty->client->strikes++;
         guilty->client->virtual_ns += td_now_ns() - guilty->run_ns;
     }
-    for (int i = 0; i < TD_DESK_SLOTS; i++) {
-        td_work *work = b->desk_works[i];
+    for (int i = 0; i < TD_WORKER_SLOTS; i++) {
+        td_work *work = b->slot_works[i];
 
         if (!work)
             continue;
-        leave_desk(b, i);
-        if (work->at_desk)
+        leave_worker(b, i);
+        if (work->at_worker)
             continue;
         if (work != guilty && !work->asked && !(work->signal && work->signal->opaque) && !b->stopping) {
             work->slice = 0; /* the next worker computes it: nobody was told yet */

@@ -1,4 +1,4 @@
-/* The worker: sessions that run the jobs of clients, each session in the order that the broker puts them on the desk.
+/* The worker: sessions that run the jobs of clients, each session in the order in which the broker queues them.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -60,7 +60,7 @@ typedef struct lane {
     tandem_timeline ends; /* the job is through with its memory too; none where the GPU signals */
     pthread_t collector;
     pthread_cond_t more;
-    entry order[TD_DESK_SLOTS];
+    entry order[TD_WORKER_SLOTS];
     uint32_t count;
     uint64_t value;
     uint64_t held_ns; /* at the gate, all jobs that were collected */
@@ -77,9 +77,9 @@ typedef struct follower {
 
 typedef struct worker {
     int broker;
-    td_desk *desk;
+    td_worker_queue *queue;
     td_loader *loader, *unloader; /* unloader: has models destroyed, beside that */
-    bool tuned;     /* lanes go by the desk's table */
+    bool tuned;     /* lanes go by the queue's table */
     uint32_t fault; /* for tests: the job after so many finds nothing at its addresses */
     pthread_mutex_t lock;
     item items[TD_MAX_NUMBERS];
@@ -131,7 +131,7 @@ static void end_slot(worker *w, td_slot *slot, const tandem_job_report *report)
     if (report->state != TANDEM_JOB_FAILED)
         slot->text[0] = 0;
     atomic_store_explicit(&slot->state, TD_SLOT_ENDED, memory_order_release);
-    td_bell_ring(&w->desk->to_broker);
+    td_bell_ring(&w->queue->to_broker);
 }
 
 /* A mem of the first lane's, in another lane. */
@@ -213,7 +213,7 @@ static void tell_holdings(worker *w, uint32_t number)
     const uint32_t count = session ? td_lane_holdings(session, list) : 0;
 
     for (uint32_t i = 0; i < room; i++)
-        atomic_store_explicit(&w->desk->held[first + i],
+        atomic_store_explicit(&w->queue->held[first + i],
                               i < count ? list[i].owner << 32 | list[i].bytes / TD_WIRE_PAGE_BYTES : 0,
                               memory_order_relaxed);
 }
@@ -224,7 +224,7 @@ static uint64_t scratch_for(const worker *w, const td_slot *slot)
     uint64_t others = 0, left;
 
     for (int i = 0; i < TD_HOLDINGS; i++) {
-        const uint64_t held = atomic_load_explicit(&w->desk->held[i], memory_order_relaxed);
+        const uint64_t held = atomic_load_explicit(&w->queue->held[i], memory_order_relaxed);
 
         if (held >> 32 != slot->session)
             others += (held & UINT32_MAX) * TD_WIRE_PAGE_BYTES;
@@ -332,7 +332,7 @@ static bool cancel_some(worker *w)
     struct {
         tandem_session *session;
         tandem_ticket ticket;
-    } some[TD_DESK_SLOTS];
+    } some[TD_WORKER_SLOTS];
     uint32_t count = 0;
 
     pthread_mutex_lock(&w->lock);
@@ -350,7 +350,7 @@ static bool cancel_some(worker *w)
 
 static void release_some(worker *w)
 {
-    const uint64_t lanes = atomic_exchange(&w->desk->released, 0);
+    const uint64_t lanes = atomic_exchange(&w->queue->released, 0);
 
     pthread_mutex_lock(&w->lock);
     for (uint32_t l = 0; l < TD_LANES; l++)
@@ -367,7 +367,7 @@ static bool submit_some(worker *w, bool *held)
 
     *held = false;
     for (;;) {
-        td_slot *next = td_desk_next(w->desk, w->last_sequence, full);
+        td_slot *next = td_worker_queue_next(w->queue, w->last_sequence, full);
         uint64_t sequence;
         uint32_t at;
 
@@ -389,8 +389,8 @@ static bool submit_some(worker *w, bool *held)
  * that makes it late: others are busy there. */
 static void follow_broker(worker *w, follower *f)
 {
-    int cpu = (int)atomic_load(&w->desk->cpu);
-    const uint64_t now = td_now_ns(), rung_ns = atomic_load(&w->desk->rung_ns);
+    int cpu = (int)atomic_load(&w->queue->cpu);
+    const uint64_t now = td_now_ns(), rung_ns = atomic_load(&w->queue->rung_ns);
     cpu_set_t one;
 
     if (f->cpu >= 0 && rung_ns != f->rung_ns && now > rung_ns + LATE_NS) {
@@ -417,14 +417,14 @@ static void *submit_main(void *user)
     if (pthread_getaffinity_np(pthread_self(), sizeof f.all, &f.all))
         CPU_ZERO(&f.all);
     for (;;) {
-        const uint32_t seen = atomic_load(&w->desk->to_worker.count);
+        const uint32_t seen = atomic_load(&w->queue->to_worker.count);
         bool held, some = submit_some(w, &held);
 
-        if (atomic_load(&w->desk->released))
+        if (atomic_load(&w->queue->released))
             release_some(w);
         if (!cancel_some(w) && !some) {
-            f.rung_ns = atomic_load(&w->desk->rung_ns);
-            td_bell_wait(&w->desk->to_worker, seen, held ? 100000 : TD_SECOND);
+            f.rung_ns = atomic_load(&w->queue->rung_ns);
+            td_bell_wait(&w->queue->to_worker, seen, held ? 100000 : TD_SECOND);
             if (w->lanes[0].on_cpu)
                 follow_broker(w, &f);
         }
@@ -696,7 +696,7 @@ static void make_lane(worker *w, td_worker_message *t)
 
     t->status = td_lane_create(&desc, t->opaque, &made.session);
     if (t->status == TANDEM_OK && w->tuned)
-        t->status = td_lane_tune(made.session, &w->desk->tuning);
+        t->status = td_lane_tune(made.session, &w->queue->tuning);
     if (t->status != TANDEM_OK) {
         tandem_session_destroy(&made.session);
         return;
@@ -711,7 +711,7 @@ static void make_lane(worker *w, td_worker_message *t)
     }
 }
 
-/* No job of its is on the desk any more. */
+/* No job of its is in the queue any more. */
 static void end_lane(worker *w, td_worker_message *t)
 {
     lane *l = &w->lanes[t->lane % TD_LANES];
@@ -828,7 +828,7 @@ static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td
 
     if (status != TANDEM_OK)
         return status;
-    td_lane_gate(behind->session, &w->desk->gate);
+    td_lane_gate(behind->session, &w->queue->gate);
     return begin_lane(behind, t->text, sizeof t->text);
 }
 
@@ -850,8 +850,8 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
 
     t.kind = TD_WORKER_HELLO;
     t.status = td_lane_create(&desc, false, &first->session);
-    if (t.status == TANDEM_OK && w->desk->tuning.count)
-        t.status = td_lane_tune(first->session, &w->desk->tuning);
+    if (t.status == TANDEM_OK && w->queue->tuning.count)
+        t.status = td_lane_tune(first->session, &w->queue->tuning);
     if (t.status == TANDEM_OK) {
         t.info.struct_bytes = sizeof t.info;
         tandem_session_info(first->session, &t.info);
@@ -863,7 +863,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
     if (t.status == TANDEM_OK && first->on_cpu)
         t.status = begin_behind(w, &desc, &t);
     if (t.status == TANDEM_OK) {
-        w->loader = td_loader_start(first->session, &w->desk->load, on_loaded, w);
+        w->loader = td_loader_start(first->session, &w->queue->load, on_loaded, w);
         w->unloader = td_loader_start(first->session, NULL, on_loaded, w);
     }
     if (t.status == TANDEM_OK && (!w->loader || !w->unloader))
@@ -876,7 +876,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
     return t.status == TANDEM_OK;
 }
 
-int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
+int td_worker_main(int socket, int queue, uint32_t backend, uint32_t threads)
 {
     static td_worker_message t;
     worker *w = &the;
@@ -891,10 +891,10 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
     prctl(PR_SET_NAME, "tandemd-worker", 0ul, 0ul, 0ul);
     td_confine_process();
     w->broker = socket;
-    w->desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, desk, 0);
-    close(desk);
+    w->queue = mmap(NULL, TD_WORKER_QUEUE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, queue, 0);
+    close(queue);
     w->fault = getenv("TANDEMD_TEST_FAULT") ? (uint32_t)strtoul(getenv("TANDEMD_TEST_FAULT"), NULL, 10) : 0;
-    if (w->desk == MAP_FAILED || pthread_mutex_init(&w->lock, NULL) || !td_log_begin())
+    if (w->queue == MAP_FAILED || pthread_mutex_init(&w->lock, NULL) || !td_log_begin())
         return 1;
     if (!begin(w, backend, threads))
         return 1;
@@ -903,9 +903,9 @@ int td_worker_main(int socket, int desk, uint32_t backend, uint32_t threads)
         const tandem_status status = td_fetch(socket, &t, sizeof t, fds);
 
         if (status == TANDEM_OK) {
-            atomic_store(&w->desk->request, t.serial);
+            atomic_store(&w->queue->request, t.serial);
             answer(w, &t, &fds[0]);
-            atomic_store(&w->desk->request, 0);
+            atomic_store(&w->queue->request, 0);
         }
         td_fd_close(&fds[0]);
         td_fd_close(&fds[1]);

@@ -116,10 +116,10 @@ void td_lane_tell(td_broker *b, td_client *c, td_worker_message_kind kind)
 
 void td_lane_free(td_broker *b, const td_client *c)
 {
-    if (!c->lane || !b->desk)
+    if (!c->lane || !b->worker_queue)
         return;
-    atomic_fetch_or(&b->desk->released, 1ull << c->lane);
-    td_bell_ring(&b->desk->to_worker);
+    atomic_fetch_or(&b->worker_queue->released, 1ull << c->lane);
+    td_bell_ring(&b->worker_queue->to_worker);
 }
 
 void td_lane_open(td_broker *b, td_client *c)

@@ -132,7 +132,7 @@ void go(void)
     for (int i = 0; i < 8 && td_queue_turn(&w.b, &next_ns); i++) {
     }
     need(next_ns > now_ns || w.over, "a turn that wants to be at once, and does nothing");
-    look_at_desk();
+    look_at_queue();
     read_all(&w.peers[0], NULL);
 }
 

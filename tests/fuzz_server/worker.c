@@ -33,15 +33,15 @@ static uint32_t pick_request(void)
 
 void lose_worker(void)
 {
-    if (w.worker >= 0 && w.desk) { /* it was at something, or says so */
-        w.desk->request = pick_request();
-        w.desk->load = pick_request();
+    if (w.worker >= 0 && w.queue) { /* it was at something, or says so */
+        w.queue->request = pick_request();
+        w.queue->load = pick_request();
         say_end(take());
     }
     td_fd_close(&w.worker);
-    if (w.desk)
-        munmap(w.desk, TD_DESK_BYTES);
-    w.desk = NULL;
+    if (w.queue)
+        munmap(w.queue, TD_WORKER_QUEUE_BYTES);
+    w.queue = NULL;
     memset(w.items, 0, TD_MAX_NUMBERS * sizeof *w.items);
     w.lanes = 0;
 }
@@ -137,8 +137,8 @@ bool answer_request(uint8_t how)
         *it = (known){.there = t.status == TANDEM_OK, .is_model = true};
         break;
     case TD_WORKER_END:
-        for (int i = 0; i < TD_DESK_SLOTS; i++)
-            need(atomic_load(&w.desk->slots[i].state) != TD_SLOT_READY || !uses(&w.desk->slots[i].job, t.number),
+        for (int i = 0; i < TD_WORKER_SLOTS; i++)
+            need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY || !uses(&w.queue->slots[i].job, t.number),
                  "the end of what a job uses");
         it->there = false;
         t.status = TANDEM_OK; /* or it dies */
@@ -149,8 +149,8 @@ bool answer_request(uint8_t how)
         break;
     case TD_WORKER_LANE_END:
         need(t.lane && t.lane < TD_LANES, "the end of a lane that cannot be");
-        for (int i = 0; i < TD_DESK_SLOTS; i++)
-            need(atomic_load(&w.desk->slots[i].state) != TD_SLOT_READY || w.desk->slots[i].lane != t.lane,
+        for (int i = 0; i < TD_WORKER_SLOTS; i++)
+            need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY || w.queue->slots[i].lane != t.lane,
                  "the end of a lane that has jobs");
         for (uint32_t i = 0; i < TD_MAX_NUMBERS; i++)
             w.items[i].there = w.items[i].there && w.items[i].lane != t.lane;
@@ -213,10 +213,10 @@ static bool is_point(tandem_point point, uint32_t lane)
     return !point.timeline || (point.timeline < TD_MAX_NUMBERS && it->there && it->is_timeline && it->lane == lane);
 }
 
-void look_at_desk(void)
+void look_at_queue(void)
 {
-    for (int i = 0; w.desk && i < TD_DESK_SLOTS; i++) {
-        const td_slot *slot = &w.desk->slots[i];
+    for (int i = 0; w.queue && i < TD_WORKER_SLOTS; i++) {
+        const td_slot *slot = &w.queue->slots[i];
         const td_operation *operation = td_operation_find(slot->job.operation);
         const tandem_operands *op = &slot->job.op;
 
@@ -232,8 +232,8 @@ void look_at_desk(void)
                              (operation->claims ? !written : written && slot->deadline_ns && slot->parts > 1),
                  "a draft in the wrong place");
             need(is_within(&operation->layout, op, v, slot->lane), "a job that reaches beyond what it names");
-            for (int o = 0; operation->claims && !written && mem && o < TD_DESK_SLOTS; o++) {
-                const td_slot *other = &w.desk->slots[o];
+            for (int o = 0; operation->claims && !written && mem && o < TD_WORKER_SLOTS; o++) {
+                const td_slot *other = &w.queue->slots[o];
                 const td_operation *of = td_operation_find(other->job.operation);
 
                 if (o == i || atomic_load(&other->state) != TD_SLOT_READY)
@@ -252,10 +252,10 @@ bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text)
 {
     td_slot *oldest = NULL;
 
-    for (int i = 0; w.desk && i < TD_DESK_SLOTS; i++)
-        if (atomic_load(&w.desk->slots[i].state) == TD_SLOT_READY &&
-            (!oldest || w.desk->slots[i].sequence < oldest->sequence))
-            oldest = &w.desk->slots[i];
+    for (int i = 0; w.queue && i < TD_WORKER_SLOTS; i++)
+        if (atomic_load(&w.queue->slots[i].state) == TD_SLOT_READY &&
+            (!oldest || w.queue->slots[i].sequence < oldest->sequence))
+            oldest = &w.queue->slots[i];
     if (!oldest)
         return false;
     oldest->end_state = state;
@@ -278,7 +278,7 @@ bool act_launcher(uint8_t how)
         return false;
     switch ((td_launcher_message_kind)m.kind) {
     case TD_LAUNCHER_SPAWN:
-        need(came[0] >= 0 && came[1] >= 0, "a worker without socket or desk");
+        need(came[0] >= 0 && came[1] >= 0, "a worker without socket or queue");
         lose_worker();
         m.kind = TD_LAUNCHER_SPAWNED;
         m.status = how & 1 ? TANDEM_ERROR_NOMEM : TANDEM_OK;
@@ -289,8 +289,8 @@ bool act_launcher(uint8_t how)
         w.worker = came[0];
         came[0] = -1;
         fcntl(w.worker, F_SETFL, fcntl(w.worker, F_GETFL) | O_NONBLOCK);
-        w.desk = mmap(NULL, TD_DESK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, came[1], 0);
-        need(w.desk != MAP_FAILED, "a desk that cannot be mapped");
+        w.queue = mmap(NULL, TD_WORKER_QUEUE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, came[1], 0);
+        need(w.queue != MAP_FAILED, "a queue that cannot be mapped");
         say_hello(how & 2 ? TANDEM_ERROR_DEVICE : TANDEM_OK);
         if (how & 2) /* it ends then */
             lose_worker();

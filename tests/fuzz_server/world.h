@@ -82,7 +82,7 @@ typedef struct world {
     td_broker b;
     peer peers[PEERS]; /* the first is the neighbour */
     int launcher, worker, signals;
-    td_desk *desk;
+    td_worker_queue *queue;
     known *items;   /* by number; of this worker */
     uint64_t lanes; /* likewise, one bit each */
     bool is_gpu, is_behind; /* behind: the neighbour's jobs are the background's, so that there may be no frames */
@@ -118,7 +118,7 @@ void tell(const td_worker_message *message);
 td_wire_identity identity_of(bool is_gpu);
 /* Takes one request and answers as `how` says: 0 as a worker does. False: there was none. */
 bool answer_request(uint8_t how);
-void look_at_desk(void);
+void look_at_queue(void);
 /* Ends the oldest job that the worker has; `state` and `status` may be anything. */
 bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text);
 /* The launcher. `how` 0: as it does. False: nothing was asked of it. */

@@ -1,4 +1,4 @@
-/* The desk between tandemd's broker and its worker: jobs of a lane are taken in their order and none is left there, while
+/* The queue between tandemd's broker and its worker: jobs of a lane are taken in their order and none is left there, while
  * others are put on it.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -19,7 +19,7 @@
 #define LONG_NS 1000000000ull
 enum { LANES = 3, AT_ONCE = 3 };
 
-static td_desk *desk;
+static td_worker_queue *queue;
 static _Atomic uint64_t put, taken;
 static atomic_bool over;
 
@@ -36,7 +36,7 @@ static void *put_all(void *user)
 
             do {
                 state = state * 6364136223846793005ull + 1442695040888963407ull;
-                slot = &desk->slots[(state >> 33) % TD_DESK_SLOTS];
+                slot = &queue->slots[(state >> 33) % TD_WORKER_SLOTS];
             } while (atomic_load(&slot->state) != TD_SLOT_FREE);
             slot->lane = (uint32_t)(state >> 50) % LANES;
             slot->sequence = ++sequence;
@@ -56,11 +56,11 @@ static void test_order(void **state)
     pthread_t broker;
 
     (void)state;
-    desk = calloc(1, sizeof *desk);
-    assert_non_null(desk);
+    queue = calloc(1, sizeof *queue);
+    assert_non_null(queue);
     assert_int_equal(pthread_create(&broker, NULL, put_all, NULL), 0);
     while ((!over || taken < put) && td_now_ns() - taken_ns < PATIENCE) {
-        td_slot *slot = td_desk_next(desk, last, 0);
+        td_slot *slot = td_worker_queue_next(queue, last, 0);
 
         if (!slot) {
             sched_yield();
@@ -75,7 +75,7 @@ static void test_order(void **state)
     pthread_join(broker, NULL);
     assert_true(put > 0);
     assert_int_equal(taken, put); /* else one lies there whose turn is over */
-    free(desk);
+    free(queue);
 }
 
 static void test_full_lanes(void **state)
@@ -83,20 +83,20 @@ static void test_full_lanes(void **state)
     uint64_t last[TD_LANES] = {0};
 
     (void)state;
-    desk = calloc(1, sizeof *desk);
-    assert_non_null(desk);
-    assert_null(td_desk_next(desk, last, 0));
+    queue = calloc(1, sizeof *queue);
+    assert_non_null(queue);
+    assert_null(td_worker_queue_next(queue, last, 0));
     for (uint32_t i = 0; i < 4; i++) {
-        desk->slots[i].lane = i / 2;
-        desk->slots[i].sequence = 10 - i;
-        desk->slots[i].state = TD_SLOT_READY;
+        queue->slots[i].lane = i / 2;
+        queue->slots[i].sequence = 10 - i;
+        queue->slots[i].state = TD_SLOT_READY;
     }
-    assert_ptr_equal(td_desk_next(desk, last, 0), &desk->slots[3]);
-    assert_ptr_equal(td_desk_next(desk, last, 1ull << 1), &desk->slots[1]);
-    assert_null(td_desk_next(desk, last, 3));
+    assert_ptr_equal(td_worker_queue_next(queue, last, 0), &queue->slots[3]);
+    assert_ptr_equal(td_worker_queue_next(queue, last, 1ull << 1), &queue->slots[1]);
+    assert_null(td_worker_queue_next(queue, last, 3));
     last[1] = 7; /* the submitter has it, and it is not over */
-    assert_ptr_equal(td_desk_next(desk, last, 0), &desk->slots[2]);
-    free(desk);
+    assert_ptr_equal(td_worker_queue_next(queue, last, 0), &queue->slots[2]);
+    free(queue);
 }
 
 int main(void)
