@@ -232,7 +232,7 @@ static void end(void)
         need(!w.b.mem_bytes && !w.b.model_bytes && !w.b.weights, "bytes that nobody holds");
         need(!w.b.worker_requests && !w.b.openings, "a request that nobody runs");
         need(!memchr(w.b.numbers, 1, TD_MAX_NUMBERS), "a number that nobody has");
-        need(!w.b.lanes, "a lane that nobody has");
+        need(!w.b.worker_sessions, "a session that nobody has");
         for (uint32_t i = 0; i < TD_MAX_NUMBERS && w.worker >= 0; i++)
             need(!w.items[i].there, "memory that the worker keeps");
     }

@@ -26,8 +26,8 @@
 #define PATIENCE_NS 10000000000u
 enum { BYTES = 72 << 20, MOST_ENTRIES = 90 };
 
-typedef enum ground { ON_GRAPHS, ON_LANE, ON_CPU, GROUNDS } ground;
-static const char *const ground_names[GROUNDS] = {"a session", "a lane", "the CPU"};
+typedef enum ground { ON_GRAPHS, ON_WORKER, ON_CPU, GROUNDS } ground;
+static const char *const ground_names[GROUNDS] = {"a session", "a session of the worker's", "the CPU"};
 
 static td_cubin_entry entries[MOST_ENTRIES] = {{.entry = "stamp", .registers = 16}};
 static uint32_t entry_count = 1;
@@ -95,7 +95,8 @@ static tandem_session *new_session(ground on)
                                       .backend = on == ON_CPU ? TANDEM_BACKEND_CPU : TANDEM_BACKEND_CUDA};
     tandem_session *s = NULL;
 
-    assert_int_equal(on == ON_LANE ? td_lane_create(&desc, false, &s) : tandem_session_create(&desc, &s), TANDEM_OK);
+    assert_int_equal(on == ON_WORKER ? td_worker_session_create(&desc, false, &s) : tandem_session_create(&desc, &s),
+                     TANDEM_OK);
     return s;
 }
 
@@ -142,7 +143,7 @@ static void sessions_ask_their_device(void **state)
     static const int sizes[] = {58, 78, 114, 132, 144};
 
     (void)state;
-    for (ground on = ON_GRAPHS; on <= ON_LANE; on++)
+    for (ground on = ON_GRAPHS; on <= ON_WORKER; on++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             tandem_attention op = shape_of(128, 1024, 64, TANDEM_DTYPE_F16, TANDEM_PRECISION_8B);
             tandem_session *s;
@@ -226,7 +227,7 @@ static tandem_mem import_at(tandem_session *s, uint64_t offset)
     tandem_mem mem = 0;
 
     assert_true(fd >= 0 && !ftruncate(fd, BYTES + 4096));
-    assert_int_equal(td_lane_import_mem(s, fd, BYTES + 4096, false, offset, BYTES, &mem), TANDEM_OK);
+    assert_int_equal(td_worker_session_import_mem(s, fd, BYTES + 4096, false, offset, BYTES, &mem), TANDEM_OK);
     close(fd);
     return mem;
 }
@@ -236,7 +237,7 @@ static void narrow_kernels_where_mems_begin_anywhere(void **state)
     static const uint64_t offsets[] = {0, 2, 8, 14, 16, 18, 256};
 
     (void)state;
-    for (ground on = ON_GRAPHS; on <= ON_LANE; on++)
+    for (ground on = ON_GRAPHS; on <= ON_WORKER; on++)
         for (uint32_t i = 0; i < 7 * 3 * 4 * 2; i++) {
             const uint64_t offset = offsets[i % 7];
             const uint32_t precision = i / 7 % 3, dim = i / 21 % 2 ? 128 : 64, n = i / 42 % 2 ? 512 : 4096;
@@ -265,7 +266,7 @@ static void narrow_kernels_where_mems_begin_anywhere(void **state)
 /* AUTO's precision is one for a whole job and its pieces, and the one that its own plan would have. */
 static void auto_knows_where_mems_begin(void **state)
 {
-    tandem_session *s = new_session(ON_LANE);
+    tandem_session *s = new_session(ON_WORKER);
 
     (void)state;
     for (uint64_t offset = 0; offset <= 16; offset += 2)
@@ -281,7 +282,7 @@ static void auto_knows_where_mems_begin(void **state)
             whole.op.attention = op;
             assert_int_equal(tandem_submit(s, &whole, &ticket), TANDEM_OK);
             assert_int_equal(tandem_wait(s, ticket, PATIENCE_NS, &report), TANDEM_OK);
-            assert_int_equal(td_lane_precision(s, td_operation_find(whole.operation), &whole.op), report.precision);
+            assert_int_equal(td_worker_session_precision(s, td_operation_find(whole.operation), &whole.op), report.precision);
             assert_int_equal(tandem_mem_destroy(s, mem), TANDEM_OK);
         }
     assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
@@ -297,7 +298,7 @@ static void elements_are_aligned(void **state)
     char text[400], said[60];
 
     (void)state;
-    for (ground on = ON_GRAPHS; on <= ON_LANE; on++)
+    for (ground on = ON_GRAPHS; on <= ON_WORKER; on++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             tandem_session *s = new_session(on);
             tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
@@ -311,7 +312,7 @@ static void elements_are_aligned(void **state)
             assert_true(strstr(text, "q is at address 0x") && strstr(text, said));
             assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
         }
-    tandem_session *s = new_session(ON_LANE);
+    tandem_session *s = new_session(ON_WORKER);
     tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
     tandem_attention *op = &job.op.attention;
     tandem_ticket ticket;

@@ -1,5 +1,5 @@
-/* The queue between tandemd's broker and its worker: jobs of a lane are taken in their order and none is left there, while
- * others are put on it.
+/* The queue between tandemd's broker and its worker: jobs of a session are taken in their order and none is left there,
+ * while others are put into it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 
 #define PATIENCE 30000000000ull
 #define LONG_NS 1000000000ull
-enum { LANES = 3, AT_ONCE = 3 };
+enum { SESSIONS = 3, AT_ONCE = 3 };
 
 static td_worker_queue *queue;
 static _Atomic uint64_t put, taken;
@@ -38,7 +38,7 @@ static void *put_all(void *user)
                 state = state * 6364136223846793005ull + 1442695040888963407ull;
                 slot = &queue->slots[(state >> 33) % TD_WORKER_SLOTS];
             } while (atomic_load(&slot->state) != TD_SLOT_FREE);
-            slot->lane = (uint32_t)(state >> 50) % LANES;
+            slot->worker_session = (uint32_t)(state >> 50) % SESSIONS;
             slot->sequence = ++sequence;
             atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
         }
@@ -52,7 +52,7 @@ static void *put_all(void *user)
 
 static void test_order(void **state)
 {
-    uint64_t last[TD_LANES] = {0}, taken_ns = td_now_ns();
+    uint64_t last[TD_MAX_SESSIONS] = {0}, taken_ns = td_now_ns();
     pthread_t broker;
 
     (void)state;
@@ -67,7 +67,7 @@ static void test_order(void **state)
             continue;
         }
         taken_ns = td_now_ns();
-        last[slot->lane] = slot->sequence;
+        last[slot->worker_session] = slot->sequence;
         atomic_store_explicit(&slot->state, TD_SLOT_FREE, memory_order_release);
         taken++;
     }
@@ -78,16 +78,16 @@ static void test_order(void **state)
     free(queue);
 }
 
-static void test_full_lanes(void **state)
+static void test_full_sessions(void **state)
 {
-    uint64_t last[TD_LANES] = {0};
+    uint64_t last[TD_MAX_SESSIONS] = {0};
 
     (void)state;
     queue = calloc(1, sizeof *queue);
     assert_non_null(queue);
     assert_null(td_worker_queue_next(queue, last, 0));
     for (uint32_t i = 0; i < 4; i++) {
-        queue->slots[i].lane = i / 2;
+        queue->slots[i].worker_session = i / 2;
         queue->slots[i].sequence = 10 - i;
         queue->slots[i].state = TD_SLOT_READY;
     }
@@ -103,7 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
-        cmocka_unit_test(test_full_lanes),
+        cmocka_unit_test(test_full_sessions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,7 @@
  *   local.c    jobs under way: the worker and the watchdog, how they begin and end (see local.h)
  *   local_watch.c, local_cpu.c, local_stream.c, local_end.c   deadlines and bounds, jobs of either kind, ends
  *   scratch.c  memory of a job's kernels
- *   lane.c     a session of the daemon's worker, on what one client's Vulkan has exported
+ *   worker_session.c  a session of the daemon's worker, on what one client's Vulkan has exported
  *   wait.c     how threads sleep until a job's end
  *   remote.c   the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
  *   remote_jobs.c, remote_objects.c, remote_connection.c   a job's way there, what is shared, what is said
@@ -81,7 +81,7 @@ typedef struct td_mem {
     td_object object;
     uint32_t source; /* tandem_mem_source */
     bool of_model, has_vk;
-    bool draft; /* td_lane_make_draft() */
+    bool draft; /* td_worker_session_make_draft() */
     uint64_t bytes;
     uint64_t address; /* what the executor is given */
     void *host;       /* where the host has it, or NULL */
@@ -155,7 +155,7 @@ typedef struct td_scratch {
     void *block; /* of the session's allocator, or */
     td_mem *mem; /* the device's */
     uint64_t address, bytes;
-    uint64_t owner; /* of a lane: whose job used it last */
+    uint64_t owner; /* of a worker session: whose job used it last */
     bool recorded; /* in commands that the engine may submit again: lives as long as the session */
 } td_scratch;
 
@@ -238,16 +238,16 @@ struct tandem_session {
     uint32_t job_class; /* tandem_class */
     uint64_t wait_bound_ns;
     bool gpu_signals; /* the GPU waits and signals; else the host does */
-    bool lane;        /* of tandemd's worker: memory is cleared before it is another client's */
-    uint64_t owner, owner_most_bytes; /* td_lane_owner() */
-    uint64_t owner_lacks_bytes;       /* td_lane_lacks() */
-    bool misplaces;   /* td_lane_misplace() */
-    const td_operation *whole_of; /* td_lane_part(): what the jobs are parts of, or NULL, */
+    bool of_worker;   /* of tandemd's worker: memory is cleared before it is another client's */
+    uint64_t owner, owner_most_bytes; /* td_worker_session_owner() */
+    uint64_t owner_lacks_bytes;       /* td_worker_session_lacks() */
+    bool misplaces;   /* td_worker_session_misplace() */
+    const td_operation *whole_of; /* td_worker_session_part(): what the jobs are parts of, or NULL, */
     tandem_operands whole;        /* and where each lies there */
     uint32_t position;
-    td_gate *gate;    /* td_lane_gate(), or NULL; */
-    uint64_t held_ns, late_ns; /* td_lane_held() */
-    bool foreign;     /* a lane whose timelines are other processes': only the GPU can read them */
+    td_gate *gate;    /* td_worker_session_gate(), or NULL; */
+    uint64_t held_ns, late_ns; /* td_worker_session_held() */
+    bool foreign;     /* a worker session whose timelines are other processes': only the GPU can read them */
     bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
     char rung_reason[TD_WHY_BYTES]; /* in tandem_info as far as it fits */
     char device_name[128], isa[32];
@@ -474,55 +474,57 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job);
 /* The same with all that use a mem, or with all (NULL). */
 void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object);
 
-/* lane.c: for tandemd's worker. A lane is a session of one client's on CUDA; `foreign`: its mems and timelines come from
- * descriptors that the client's Vulkan exported, and its jobs wait and signal on the GPU; else as without Vulkan. Its jobs
- * begin at once: who submits them knows that what they wait for is submitted. What is late for `wait_bound_ns`
- * is signalled in place of who owes it. */
-tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out);
-tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
-                                 uint64_t offset_bytes, uint64_t bytes, tandem_mem *out);
-tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value, tandem_timeline *out);
+/* worker_session.c: sessions of tandemd's worker, each for one client on CUDA, or for all others. `foreign`: its mems and
+ * timelines come from descriptors that the client's Vulkan exported, and its jobs wait and signal on the GPU; else as
+ * without Vulkan. Its jobs begin at once: who submits them knows that what they wait for is submitted. What is late for
+ * `wait_bound_ns` is signalled in place of who owes it. */
+tandem_status td_worker_session_create(const tandem_session_desc *desc, bool foreign, tandem_session **out);
+tandem_status td_worker_session_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
+                                           uint64_t offset_bytes, uint64_t bytes, tandem_mem *out);
+tandem_status td_worker_session_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value,
+                                                tandem_timeline *out);
 /* As desc.tuning, before its first job. */
-tandem_status td_lane_tune(tandem_session *s, const struct td_choice_table *table);
+tandem_status td_worker_session_tune(tandem_session *s, const struct td_choice_table *table);
 /* What the precision of an operation is there: what AUTO stands for. */
-uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op);
+uint32_t td_worker_session_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op);
 /* Where a model's tensors are. */
-tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model);
+tandem_mem td_worker_session_model_mem(tandem_session *s, tandem_model model);
 /* The memory of a model of another session's on the same device, which must outlive it. */
-tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
-/* Memory of the lane's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim nothing.
- * When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which lanes alone take. */
-tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out);
+tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
+/* Memory of the session's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim
+ * nothing. When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which these sessions alone take. */
+tandem_status td_worker_session_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out);
 /* A job without points, on a CPU and with none under way: from its submission to its end, in this thread. */
-tandem_status td_lane_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
+tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
 /* Gives up all jobs, and signals what they wait for: the client is gone. */
-void td_lane_release(tandem_session *s);
-bool td_lane_is_broken(tandem_session *s);
-/* On a CPU, before its first job: they stand still while the gate, which must outlive the lane, is closed. held: for how
+void td_worker_session_release(tandem_session *s);
+bool td_worker_session_is_broken(tandem_session *s);
+/* On a CPU, before its first job: they stand still while the gate, which must outlive the session, is closed. held: for how
  * long they have so far, and the longest that one went on after it was closed. */
-void td_lane_gate(tandem_session *s, td_gate *gate);
-void td_lane_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns);
-/* Whose the jobs are that come now, on a lane that several clients share, and how much scratch it may hold in all: what
+void td_worker_session_gate(tandem_session *s, td_gate *gate);
+void td_worker_session_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns);
+/* Whose the jobs are that come now, on a session that several clients share, and how much scratch it may hold in all: what
  * needs more ends NOMEM, or BUSY as long as jobs of its own hold some. */
-void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes);
+void td_worker_session_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes);
 /* What the last submit asked for beyond that; 0: it was not refused for it. */
-uint64_t td_lane_lacks(tandem_session *s);
+uint64_t td_worker_session_lacks(tandem_session *s);
 /* Who holds how much scratch: returns how many they are. */
 typedef struct td_holding {
     uint64_t owner, bytes;
 } td_holding;
-uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES]);
+uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES]);
 /* Frees what no job uses, of one owner or of TD_EVERYBODY. False: there was none. */
 #define TD_EVERYBODY UINT64_MAX
-bool td_lane_trim(tandem_session *s, uint64_t owner);
+bool td_worker_session_trim(tandem_session *s, uint64_t owner);
 /* Of the jobs that come now: which operation they are parts of (NULL: they are whole), and td_target.position. */
-void td_lane_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole, uint32_t position);
+void td_worker_session_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole,
+                            uint32_t position);
 /* For tests of what becomes of the others: the next job's views begin where nothing is. */
-void td_lane_misplace(tandem_session *s);
+void td_worker_session_misplace(tandem_session *s);
 /* session.c: keeps a copy of a table, or makes room for one (NULL). */
 tandem_status td_session_take_table(tandem_session *s, const struct td_choice_table *table, char *why);
 /* session.c: as tandem_session_create(). */
-tandem_status td_session_make(const tandem_session_desc *desc, bool lane, bool foreign, tandem_session **out);
+tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool foreign, tandem_session **out);
 /* mems.c: enters what was made into the session's table; frees it if that fails. */
 tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, char *why);
 /* local_end.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */

@@ -94,11 +94,11 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     tandem_status status;
 
     status = td_cu_device_open(caps ? caps->device_uuid : NULL, &s->log, &s->cu, why, TD_WHY_BYTES);
-    /* A lane's jobs come in pieces of many shapes: a graph for each would be made again and again. */
-    if (status == TANDEM_OK && s->lane)
+    /* A worker session's jobs come in pieces of many shapes: a graph for each would be made again and again. */
+    if (status == TANDEM_OK && s->of_worker)
         td_cu_device_urgency(s->cu, s->job_class == TANDEM_CLASS_FRAME ? TD_CU_SOON : TD_CU_LATER);
     if (status == TANDEM_OK)
-        status = (s->lane ? td_stream_create : td_stream_create_graph)(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
+        status = (s->of_worker ? td_stream_create : td_stream_create_graph)(s->cu, &s->log, &s->stream, why, TD_WHY_BYTES);
     if (status != TANDEM_OK) {
         td_cu_device_close(&s->cu);
         return status;
@@ -242,7 +242,7 @@ static tandem_status open_remote(tandem_session *s, const tandem_session_desc *d
 }
 
 /* Memory and timelines of other processes' Vulkan, without a Vulkan device of this one. */
-static tandem_status take_lane(tandem_session *s, char *why)
+static tandem_status take_worker_session(tandem_session *s, char *why)
 {
     if (!td_cu_device_info(s->cu)->timelines)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "CUDA on '%s' cannot import timeline semaphores",
@@ -280,7 +280,7 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
             snprintf(reason, sizeof reason, "the %s rung was asked for", rung_name(desc->rung));
         status = open_cuda(s, text);
         if (status == TANDEM_OK && s->foreign)
-            return take_lane(s, why);
+            return take_worker_session(s, why);
         if (status == TANDEM_OK)
             return take_step(s, with_cuda, desc->rung, reason, why);
         if (desc->backend == TANDEM_BACKEND_CUDA)

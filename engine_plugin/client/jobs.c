@@ -293,7 +293,7 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     if (desc->struct_bytes != sizeof *desc)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
-    if (!operation || (operation->internal && !s->lane)) {
+    if (!operation || (operation->internal && !s->of_worker)) {
         td_operation_names(names, sizeof names);
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be %s", desc->operation, names);
     }

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A lane's caller may do the same in its place. This file calls local_end.c and local_stream.c.
+ * A worker session's caller may do the same in its place. This file calls local_end.c and local_stream.c.
  */
 #include <inttypes.h>
 #include <pthread.h>

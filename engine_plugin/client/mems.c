@@ -105,7 +105,7 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, c
     if (!s->cu)
         return use_block(s, mem, zeroed, why);
     status = td_cu_mem_alloc(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK && s->lane) /* it may have been another client's */
+    if (status == TANDEM_OK && s->of_worker) /* it may have been another client's */
         status = td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES);
     mem->address = mem->cu.address;
     return status;

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * To free a stream's memory is to wait for the device, so what was outgrown there waits until no job is under way. In a
- * lane each client's jobs may hold so much and no more, and none finds what another's left.
+ * worker session each client's jobs may hold so much and no more, and none finds what another's left.
  */
 #include <inttypes.h>
 
@@ -102,7 +102,7 @@ static tandem_status may_hold(tandem_session *s, const td_job *job, uint64_t byt
     uint64_t held;
 
     s->owner_lacks_bytes = 0;
-    if (!s->lane)
+    if (!s->of_worker)
         return TANDEM_OK;
     do {
         held = held_beside(s, job, &in_use);
@@ -130,7 +130,7 @@ static tandem_status make_scratch(tandem_session *s, uint64_t bytes, td_scratch 
             s->mem_device_bytes += out->mem->device_share;
         }
     } else {
-        out->block = (s->lane ? td_session_alloc : td_session_alloc_dirty)(s, bytes, SCRATCH_ALIGNMENT);
+        out->block = (s->of_worker ? td_session_alloc : td_session_alloc_dirty)(s, bytes, SCRATCH_ALIGNMENT);
         out->address = (uintptr_t)out->block;
         if (!out->block)
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %" PRIu64 " bytes of scratch",

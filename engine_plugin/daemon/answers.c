@@ -101,11 +101,11 @@ static void take_requests_back(td_broker *b)
             b->numbers[e->message.number] = 0;
             td_worker_request_remove(b, e);
             break;
-        case TD_WORKER_LANE_END:
-            b->lanes &= ~(1ull << e->message.lane);
+        case TD_WORKER_END_SESSION:
+            b->worker_sessions &= ~(1ull << e->message.worker_session);
             td_worker_request_remove(b, e);
             break;
-        case TD_WORKER_LANE: /* the next worker gets others */
+        case TD_WORKER_BEGIN_SESSION: /* the next worker gets others */
         case TD_WORKER_FORGET:
             td_worker_request_remove(b, e);
             break;
@@ -149,7 +149,7 @@ static void share_again(td_broker *b)
             td_worker_request_describe(e, s);
         }
         if (c->state == TD_CLIENT_READY)
-            td_lane_tell(b, c, TD_WORKER_LANE); /* goes before all of its */
+            td_worker_session_tell(b, c, TD_WORKER_BEGIN_SESSION); /* goes before all of its */
     }
 }
 
@@ -409,11 +409,11 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
         if (was.shared)
             on_shared_answer(b, was.shared, t);
         break;
-    case TD_WORKER_LANE:
+    case TD_WORKER_BEGIN_SESSION:
         if (t->status != TANDEM_OK) /* what its client shares fails, with the same text */
-            td_say(TD_LOG_WARN, "worker (process %d): no lane: %s", b->worker_pid, t->text);
+            td_say(TD_LOG_WARN, "worker (process %d): no session for a client: %s", b->worker_pid, t->text);
         break;
-    case TD_WORKER_LANE_END: b->lanes &= ~(1ull << was.message.lane); break;
+    case TD_WORKER_END_SESSION: b->worker_sessions &= ~(1ull << was.message.worker_session); break;
     case TD_WORKER_MODEL:
         if (was.weights)
             on_model_answer(b, was.weights, t);

@@ -95,7 +95,7 @@ static void name_request(const td_worker_request *e, char *text, size_t bytes)
         break;
     case TD_WORKER_MEM: snprintf(text, bytes, "taking a mem of %" PRIu64 " bytes", e->message.bytes); break;
     case TD_WORKER_TIMELINE: snprintf(text, bytes, "taking a timeline"); break;
-    case TD_WORKER_LANE: snprintf(text, bytes, "making room for a client on the GPU"); break;
+    case TD_WORKER_BEGIN_SESSION: snprintf(text, bytes, "making room for a client on the GPU"); break;
     case TD_WORKER_TENSOR: snprintf(text, bytes, "looking for tensor '%.80s'", e->message.text); break;
     default: snprintf(text, bytes, "a request of kind %u", e->message.kind); break;
     }
@@ -141,6 +141,6 @@ void td_blame(td_broker *b, uint32_t serial)
     if (!b->worker_text[0])
         snprintf(b->worker_text, sizeof b->worker_text, "%s", t.text);
     td_worker_request_answer(b, e, &t);
-    if (t.kind == TD_WORKER_LANE && c)
+    if (t.kind == TD_WORKER_BEGIN_SESSION && c)
         td_client_end(b, c, t.status, 0, t.text);
 }

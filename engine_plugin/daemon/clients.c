@@ -89,7 +89,7 @@ void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_rea
     c->gone_ns = td_now_ns();
     td_conn_close(&c->conn);
     td_fd_close(&c->process);
-    td_lane_free(b, c); /* what its jobs wait for may never come */
+    td_worker_session_free(b, c); /* what its jobs wait for may never come */
     td_queue_kick(b);
 }
 
@@ -99,7 +99,7 @@ void td_client_free(td_broker *b, td_client *c)
 
     while (c->shared)
         td_shared_end(b, c->shared);
-    td_lane_tell(b, c, TD_WORKER_LANE_END);
+    td_worker_session_tell(b, c, TD_WORKER_END_SESSION);
     for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
         if (e->client != c)
@@ -303,7 +303,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     b->new_count--;
     b->client_count++;
     c->virtual_ns = b->virtual_ns[c->job_class];
-    td_lane_open(b, c);
+    td_worker_session_open(b, c);
     td_client_send(b, c, &m, &fd);
     td_fd_close(&fd);
     td_say(TD_LOG_INFO, "client %u: process %d of user %u, '%s'", c->session, (int)c->conn.pid, c->conn.uid, c->name);
@@ -319,8 +319,8 @@ void td_clients_identified(td_broker *b)
         c->hello = NULL;
         if (hello && c->state == TD_CLIENT_NEW)
             on_hello(b, c, hello);
-        else if (c->state == TD_CLIENT_READY && !c->lane)
-            td_lane_open(b, c);
+        else if (c->state == TD_CLIENT_READY && !c->worker_session)
+            td_worker_session_open(b, c);
         free(hello);
     }
 }

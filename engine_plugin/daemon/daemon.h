@@ -47,11 +47,11 @@
 
 enum {
     TD_WORKER_SLOTS = 64,
-    TD_CPU_DEPTH = 2,  /* jobs that a CPU has at a time: one runs, the next need not be fetched */
-    TD_LANE_DEPTH = 4, /* jobs of a client's that a GPU has at a time */
-    TD_LANES = 64,     /* one bit each; on a GPU each client has one; lane 0 is all others' */
-    TD_LANE_BEHIND = 1, /* on a CPU: the background's, which stands still for frames */
-    TD_HOLDINGS = TD_LANES + TD_LANE_DEPTH,
+    TD_CPU_DEPTH = 2,     /* jobs that a CPU has at a time: one runs, the next need not be fetched */
+    TD_GPU_DEPTH = 4,     /* jobs of a client's that a GPU has at a time */
+    TD_MAX_SESSIONS = 64, /* one bit each; on a GPU each client has one; session 0 is all others' */
+    TD_BACKGROUND_SESSION = 1, /* on a CPU: the background's, which stands still for frames */
+    TD_HOLDINGS = TD_MAX_SESSIONS + TD_GPU_DEPTH,
     TD_MAX_CLIENTS = 48, /* so that all bells fit into one futex_waitv() */
     TD_MAX_NEW = 32,     /* connections that have not said hello, beside those */
     TD_MAX_WORKS = TD_WIRE_SLOTS,
@@ -124,8 +124,9 @@ typedef enum td_slot_state { TD_SLOT_FREE = 0, TD_SLOT_READY = 1, TD_SLOT_ENDED 
 typedef struct td_slot {
     _Atomic uint32_t state; /* FREE -> READY by the broker, -> ENDED by the worker, -> FREE by the broker */
     _Atomic uint32_t cancel;
-    uint32_t lane, session; /* session: the client's */
-    uint64_t sequence;    /* the order in which those of a lane run */
+    uint32_t worker_session; /* which of the worker's runs it */
+    uint32_t session;        /* the client's number */
+    uint64_t sequence;    /* the order in which those of a worker's session run */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     uint64_t own_bytes, all_bytes; /* the scratch that its client, and all clients, may hold */
     tandem_job job;        /* with numbers of the worker's objects; points only those that the GPU knows */
@@ -139,7 +140,7 @@ typedef struct td_slot {
     uint64_t lacks_bytes; /* NOMEM: of scratch, beyond what may be held; 0: there is no more in the machine */
     uint32_t brief;     /* over before another thread would be awake for it */
     uint64_t begin_ns, end_ns;
-    uint64_t held_ns, late_ns; /* at the gate; the longest so far until the lane's jobs stood still there */
+    uint64_t held_ns, late_ns; /* at the gate; the longest so far until the session's jobs stood still there */
     char text[TD_TEXT_BYTES];
 } td_slot;
 typedef struct td_worker_queue {
@@ -147,18 +148,18 @@ typedef struct td_worker_queue {
     _Atomic uint32_t cpu;     /* where the broker ran when it rang last, */
     _Atomic uint64_t rung_ns; /* and when that was */
     _Atomic uint32_t request, load; /* the serials of what the worker is at; 0: nothing */
-    _Atomic uint64_t released; /* lanes whose clients are gone: nothing of theirs waits for anything any more */
+    _Atomic uint64_t released; /* sessions whose clients are gone: nothing of theirs waits for anything any more */
     td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
     td_gate gate; /* closed while frames' jobs are in here: a CPU's background looks */
-    /* Scratch: session << 32 | pages; of each lane, the last ones of the first lane; on a CPU, which has no others, from
-     * 1 on those of TD_LANE_BEHIND. */
+    /* Scratch: client's session << 32 | pages; of each of the worker's sessions, the last ones of the first one; on a CPU,
+     * which has no others, from 1 on those of TD_BACKGROUND_SESSION. */
     _Atomic uint64_t held[TD_HOLDINGS];
     td_slot slots[TD_WORKER_SLOTS];
 } td_worker_queue;
 #define TD_WORKER_QUEUE_BYTES td_align_up(sizeof(td_worker_queue), 4096)
-/* The worker's next job: the first READY one behind last_sequence[] of its lane, of all lanes whose bit in `full` is 0; NULL:
- * none. Those of a lane come in their order, whenever the broker puts them there. */
-td_slot *td_worker_queue_next(td_worker_queue *queue, const uint64_t last_sequence[TD_LANES], uint64_t full);
+/* The worker's next job: the first READY one behind last_sequence[] of its session, of all sessions whose bit in `full` is
+ * 0; NULL: none. Those of a session come in their order, whenever the broker puts them there. */
+td_slot *td_worker_queue_next(td_worker_queue *queue, const uint64_t last_sequence[TD_MAX_SESSIONS], uint64_t full);
 
 /* What goes over the worker's socket: the broker's requests, and the same struct with the answer. */
 typedef enum td_worker_message_kind {
@@ -170,18 +171,18 @@ typedef enum td_worker_message_kind {
     TD_WORKER_INFO = 6,
     TD_WORKER_BROKEN = 7, /* from the worker, unasked: its last words */
     TD_WORKER_TIMELINE = 8, /* with what Vulkan exported */
-    TD_WORKER_LANE = 9,
-    TD_WORKER_LANE_END = 10,
-    TD_WORKER_FORGET = 11, /* a client without a lane is gone: its scratch */
+    TD_WORKER_BEGIN_SESSION = 9,
+    TD_WORKER_END_SESSION = 10,
+    TD_WORKER_FORGET = 11, /* a client without a session of its own is gone: its scratch */
 } td_worker_message_kind;
 typedef struct td_worker_message {
     uint32_t kind, serial, number;
     int32_t status;
-    uint32_t lane, job_class;
+    uint32_t worker_session, job_class;
     bool opaque, dedicated, by_daemon;
     bool draft; /* a MEM of the worker's own: nothing comes with it */
     uint64_t bytes, offset_bytes, allocation_bytes;
-    uint64_t value; /* TIMELINE: its counter; LANE: how long a wait may take, in ns; FORGET: the session */
+    uint64_t value; /* TIMELINE: its counter; BEGIN_SESSION: how long a wait may take, in ns; FORGET: the session */
     td_wire_identity identity; /* HELLO: device and driver */
     char text[TD_TEXT_BYTES]; /* a name, or why not */
     tandem_view view;
@@ -298,7 +299,7 @@ typedef struct td_work {
     bool whole;       /* it has one, and there is no room for a draft: it is not cut */
     uint32_t at_worker;           /* how many of them the worker has */
     uint64_t began_ns;            /* the first one */
-    uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its lane's next */
+    uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its session's next */
     uint64_t bound_ns; /* its wait's, if no job was DONE since */
     uint64_t signal_value;
     int slot; /* of the worker's queue; -1: it waits */
@@ -318,8 +319,8 @@ struct td_client {
     int process; /* pidfd, or -1 */
     uint32_t session, share, frames, timing, pending, strikes;
     uint32_t unmet; /* jobs, one behind the other, whose announced wait did not come */
-    uint32_t job_class; /* tandem_class */
-    uint32_t lane;      /* in the worker; 0: the one for all */
+    uint32_t job_class;      /* tandem_class */
+    uint32_t worker_session; /* 0: the one for all */
     td_wire_hello *hello; /* that waits for a worker to say what it is */
     uint64_t features, wait_bound_ns, since_ns, gone_ns;
     char name[TD_WIRE_NAME_BYTES];
@@ -414,7 +415,7 @@ typedef struct td_broker {
     uint32_t request_serial, open_serial;
     unsigned char *numbers; /* which are taken */
     uint32_t next_number;
-    uint64_t lanes; /* which are taken */
+    uint64_t worker_sessions; /* which are taken */
 
     int worker;    /* the socket to it, or -1 */
     int worker_pid;
@@ -518,16 +519,16 @@ bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes);
 void td_draft_end(td_broker *b, td_client *c);
 /* Ends those that no job has used for so long. False: there is none. */
 bool td_drafts_end(td_broker *b, uint64_t idle_ns);
-/* A lane for a client, if there are lanes and it shares anything. */
-void td_lane_open(td_broker *b, td_client *c);
+/* A session of the worker's for a client, if there are any left and it shares anything. */
+void td_worker_session_open(td_broker *b, td_client *c);
 /* Where its jobs and what they name are in the worker. */
-static inline uint32_t td_lane_of(const td_broker *b, const td_client *c)
+static inline uint32_t td_worker_session_of(const td_broker *b, const td_client *c)
 {
-    return !b->costs.is_gpu && c->job_class == TANDEM_CLASS_BACKGROUND ? (uint32_t)TD_LANE_BEHIND : c->lane;
+    return !b->costs.is_gpu && c->job_class == TANDEM_CLASS_BACKGROUND ? (uint32_t)TD_BACKGROUND_SESSION : c->worker_session;
 }
-void td_lane_tell(td_broker *b, td_client *c, td_worker_message_kind kind);
+void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind);
 /* Its client is gone. Not by a request: the driver may hold those up until what is released here has come. */
-void td_lane_free(td_broker *b, const td_client *c);
+void td_worker_session_free(td_broker *b, const td_client *c);
 void td_weights_drop(td_broker *b, td_weights *weights);
 /* Has the worker load it. False: there is no host memory for that. */
 bool td_weights_send(td_broker *b, td_weights *weights);

@@ -65,7 +65,7 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
         td_shared *wait = work->wait;
         tandem_status status = TANDEM_OK;
 
-        if (wait->opaque) /* of the daemon's: a job before it signals, in the same lane */
+        if (wait->opaque) /* of the daemon's: a job before it signals, in the same session */
             value = wait->by_daemon ? wait->promised : wait->announced;
         else if (wait->by_daemon)
             value = wait->point.highest;
@@ -182,7 +182,7 @@ static bool has_room(const td_broker *b, const td_client *c)
         return false;
     if (!b->costs.is_gpu)
         return b->at_worker[c->job_class] < TD_CPU_DEPTH;
-    return c->at_worker < TD_LANE_DEPTH && (c->at_worker < 2 || c->at_worker_ns < AHEAD_NS);
+    return c->at_worker < TD_GPU_DEPTH && (c->at_worker < 2 || c->at_worker_ns < AHEAD_NS);
 }
 
 static bool awaits_draft(const td_work *work)
@@ -353,7 +353,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
         work->cuts = td_cost_cuts(&b->costs, workload_of(work), most_ns, &work->slices);
     fill(slot, work);
     part = (td_workload){work->operation, &slot->job.op, slot->position};
-    slot->lane = td_lane_of(b, c);
+    slot->worker_session = td_worker_session_of(b, c);
     slot->session = c->session;
     slot->sequence = ++b->sequence;
     slot->deadline_ns = work->deadline_ns;
@@ -520,7 +520,7 @@ bool td_queue_take_results(td_broker *b)
         leave_worker(b, i);
         b->result_ns = td_now_ns();
         for (int o = 0; o < TD_WORKER_SLOTS; o++)
-            if (b->slot_works[o] && b->slot_works[o]->client->lane == work->client->lane)
+            if (b->slot_works[o] && b->slot_works[o]->client->worker_session == work->client->worker_session)
                 b->slot_works[o]->run_ns = b->result_ns;
         atomic_store_explicit(&at->state, TD_SLOT_FREE, memory_order_release);
         end_piece(b, work, &slot);

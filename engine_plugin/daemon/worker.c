@@ -8,8 +8,8 @@
  *
  * To wake a thread takes longer than a brief job does: on a CPU the submitter computes that itself, if there is no other.
  *
- * On a GPU each client has a session of its own, a lane: a stream that nobody else waits for, on memory and timelines that
- * its Vulkan exported. On a CPU frames have one, and the background another, which stands still for the first.
+ * On a GPU each client has a session of its own: a stream that nobody else waits for, on memory and timelines that its
+ * Vulkan exported. On a CPU frames have one, and the background another, which stands still for the first.
  *
  * It believes the broker, which has checked what clients say. When its session breaks it says so and ends: the broker
  * starts another.
@@ -32,7 +32,7 @@
 #include "engine_plugin/daemon/loader.h"
 
 typedef struct item {
-    uint32_t lane;
+    uint32_t worker_session;
     void *map;
     uint64_t map_bytes;
     tandem_mem mem; /* of a model: that of its tensors */
@@ -46,14 +46,14 @@ typedef struct entry {
     uint64_t value;
 } entry;
 
-/* A model's mem as a lane knows it. */
+/* A model's mem as a session knows it. */
 typedef struct alias {
     uint32_t number;
     tandem_mem mem;
     struct alias *next;
 } alias;
 
-typedef struct lane {
+typedef struct worker_session {
     tandem_session *session;
     bool foreign, ends_all;
     bool on_cpu; /* and the submitter may compute its brief jobs: nothing holds those up */
@@ -65,7 +65,7 @@ typedef struct lane {
     uint64_t value;
     uint64_t held_ns; /* at the gate, all jobs that were collected */
     alias *aliases;
-} lane;
+} worker_session;
 
 /* A thread that runs where another does. */
 typedef struct follower {
@@ -79,12 +79,12 @@ typedef struct worker {
     int broker;
     td_worker_queue *queue;
     td_loader *loader, *unloader; /* unloader: has models destroyed, beside that */
-    bool tuned;     /* lanes go by the queue's table */
+    bool tuned;     /* sessions go by the queue's table */
     uint32_t fault; /* for tests: the job after so many finds nothing at its addresses */
     pthread_mutex_t lock;
     item items[TD_MAX_NUMBERS];
-    lane lanes[TD_LANES]; /* the first has models, and jobs of all who have no lane */
-    uint64_t last_sequence[TD_LANES]; /* that the submitter took */
+    worker_session sessions[TD_MAX_SESSIONS]; /* the first has models, and jobs of all who have none of their own */
+    uint64_t last_sequence[TD_MAX_SESSIONS]; /* that the submitter took */
 } worker;
 
 static worker the;
@@ -134,29 +134,29 @@ static void end_slot(worker *w, td_slot *slot, const tandem_job_report *report)
     td_bell_ring(&w->queue->to_broker);
 }
 
-/* A mem of the first lane's, in another lane. */
-static tandem_mem alias_of(worker *w, lane *l, uint32_t number)
+/* A mem of the first session's, in another session. */
+static tandem_mem alias_of(worker *w, worker_session *s, uint32_t number)
 {
     alias *made;
 
-    for (alias *a = l->aliases; a; a = a->next)
+    for (alias *a = s->aliases; a; a = a->next)
         if (a->number == number)
             return a->mem;
     made = calloc(1, sizeof *made);
     if (!made)
         return 0;
-    if (td_lane_alias_mem(l->session, w->lanes[0].session, w->items[number].mem, &made->mem) != TANDEM_OK) {
+    if (td_worker_session_alias_mem(s->session, w->sessions[0].session, w->items[number].mem, &made->mem) != TANDEM_OK) {
         free(made);
         return 0;
     }
     made->number = number;
-    made->next = l->aliases;
-    l->aliases = made;
+    made->next = s->aliases;
+    s->aliases = made;
     return made->mem;
 }
 
 /* Session ids in place of numbers. */
-static void name_mems(worker *w, lane *l, uint32_t operation, tandem_operands *op)
+static void name_mems(worker *w, worker_session *s, uint32_t operation, tandem_operands *op)
 {
     const td_operation *of = td_operation_find(operation);
 
@@ -168,49 +168,49 @@ static void name_mems(worker *w, lane *l, uint32_t operation, tandem_operands *o
             continue;
         if (number >= TD_MAX_NUMBERS)
             view->mem = 0;
-        else if (w->items[number].lane == (uint32_t)(l - w->lanes))
+        else if (w->items[number].worker_session == (uint32_t)(s - w->sessions))
             view->mem = w->items[number].mem;
         else
-            view->mem = w->items[number].lane ? 0 : alias_of(w, l, (uint32_t)number);
+            view->mem = w->items[number].worker_session ? 0 : alias_of(w, s, (uint32_t)number);
     }
 }
 
-static void name_points(worker *w, lane *l, tandem_job *job)
+static void name_points(worker *w, worker_session *s, tandem_job *job)
 {
     tandem_point *points[2] = {&job->wait, &job->signal};
 
     for (int i = 0; i < 2; i++) {
         const uint64_t number = points[i]->timeline;
 
-        if (!l->foreign || number >= TD_MAX_NUMBERS)
+        if (!s->foreign || number >= TD_MAX_NUMBERS)
             *points[i] = (tandem_point){0};
         else if (number)
             points[i]->timeline = w->items[number].timeline;
     }
 }
 
-/* A job as its lane knows it. Parts are of other shapes than what they are parts of, but all of its precision. */
-static void name_objects(worker *w, lane *l, const td_slot *slot, tandem_job *job)
+/* A job as its session knows it. Parts are of other shapes than what they are parts of, but all of its precision. */
+static void name_objects(worker *w, worker_session *s, const td_slot *slot, tandem_job *job)
 {
     const td_operation *operation = td_operation_find(slot->job.operation), *whole_of = td_operation_find(slot->whole_of);
     tandem_operands whole = slot->whole;
 
-    name_points(w, l, job);
-    name_mems(w, l, job->operation, &job->op);
+    name_points(w, s, job);
+    name_mems(w, s, job->operation, &job->op);
     if (slot->parts < 2 || !operation || !whole_of)
         return;
-    name_mems(w, l, slot->whole_of, &whole);
-    td_operation_set_precision(operation, &job->op, td_lane_precision(l->session, whole_of, &whole));
+    name_mems(w, s, slot->whole_of, &whole);
+    td_operation_set_precision(operation, &job->op, td_worker_session_precision(s->session, whole_of, &whole));
 }
 
 /* Scratch. */
 
 static void tell_holdings(worker *w, uint32_t number)
 {
-    const uint32_t first = number ? number : TD_LANES, room = number && !w->lanes[0].on_cpu ? 1 : TD_LANE_DEPTH;
-    tandem_session *session = w->lanes[number].session;
+    const uint32_t first = number ? number : TD_MAX_SESSIONS, room = number && !w->sessions[0].on_cpu ? 1 : TD_GPU_DEPTH;
+    tandem_session *session = w->sessions[number].session;
     td_holding list[TD_MAX_FRAMES];
-    const uint32_t count = session ? td_lane_holdings(session, list) : 0;
+    const uint32_t count = session ? td_worker_session_holdings(session, list) : 0;
 
     for (uint32_t i = 0; i < room; i++)
         atomic_store_explicit(&w->queue->held[first + i],
@@ -238,8 +238,8 @@ static bool trim_others(worker *w)
 {
     bool some = false;
 
-    for (uint32_t i = 0; i < TD_LANES; i++)
-        if (w->lanes[i].session && td_lane_trim(w->lanes[i].session, TD_EVERYBODY)) {
+    for (uint32_t i = 0; i < TD_MAX_SESSIONS; i++)
+        if (w->sessions[i].session && td_worker_session_trim(w->sessions[i].session, TD_EVERYBODY)) {
             tell_holdings(w, i);
             some = true;
         }
@@ -247,29 +247,30 @@ static bool trim_others(worker *w)
 }
 
 /* With a report the job is computed, too. */
-static tandem_status submit_for(worker *w, lane *l, td_slot *slot, const tandem_job *job, tandem_job_report *report,
-                                tandem_ticket *ticket)
+static tandem_status submit_for(worker *w, worker_session *s, td_slot *slot, const tandem_job *job,
+                                tandem_job_report *report, tandem_ticket *ticket)
 {
     tandem_status status;
     uint64_t may;
 
-    td_lane_part(l->session, slot->parts > 1 ? td_operation_find(slot->whole_of) : NULL, &slot->whole, slot->position);
+    td_worker_session_part(s->session, slot->parts > 1 ? td_operation_find(slot->whole_of) : NULL, &slot->whole,
+                           slot->position);
     do {
         may = scratch_for(w, slot);
-        td_lane_owner(l->session, slot->session, may);
-        status = report ? td_lane_compute(l->session, job, report) : tandem_submit(l->session, job, ticket);
-        slot->lacks_bytes = td_lane_lacks(l->session);
+        td_worker_session_owner(s->session, slot->session, may);
+        status = report ? td_worker_session_compute(s->session, job, report) : tandem_submit(s->session, job, ticket);
+        slot->lacks_bytes = td_worker_session_lacks(s->session);
     } while (status == TANDEM_ERROR_NOMEM && (!slot->lacks_bytes || may < slot->own_bytes) && trim_others(w));
-    tell_holdings(w, (uint32_t)(l - w->lanes));
+    tell_holdings(w, (uint32_t)(s - w->sessions));
     return status;
 }
 
 /* A session does not come back from this. */
-static void end_worker(worker *w, lane *l, tandem_status status)
+static void end_worker(worker *w, worker_session *s, tandem_status status)
 {
     td_worker_message last = {.kind = TD_WORKER_BROKEN, .status = status};
 
-    keep_text(l->session, last.text, sizeof last.text);
+    keep_text(s->session, last.text, sizeof last.text);
     tell(w, &last);
     td_log_end();
     _exit(1);
@@ -280,7 +281,7 @@ static bool submit(worker *w, td_slot *slot)
 {
     const uint64_t now = td_now_ns();
     tandem_job_report report = {.struct_bytes = sizeof report, .state = TANDEM_JOB_STALE};
-    lane *l = &w->lanes[slot->lane % TD_LANES];
+    worker_session *s = &w->sessions[slot->worker_session % TD_MAX_SESSIONS];
     tandem_job job = slot->job;
     tandem_status status = TANDEM_ERROR_NOMEM;
     entry e = {slot, 0, 0};
@@ -294,25 +295,25 @@ static bool submit(worker *w, td_slot *slot)
     }
     job.deadline_ns = slot->deadline_ns ? slot->deadline_ns - now : 0;
     pthread_mutex_lock(&w->lock);
-    if (l->session) {
-        e.value = l->value + 1;
-        name_objects(w, l, slot, &job);
+    if (s->session) {
+        e.value = s->value + 1;
+        name_objects(w, s, slot, &job);
         if (w->fault && !--w->fault)
-            td_lane_misplace(l->session);
-        here = l->on_cpu && slot->brief && !l->count;
-        if (!l->foreign && !here)
-            job.signal = (tandem_point){l->ends, e.value};
-        status = submit_for(w, l, slot, &job, here ? &report : NULL, &e.ticket);
+            td_worker_session_misplace(s->session);
+        here = s->on_cpu && slot->brief && !s->count;
+        if (!s->foreign && !here)
+            job.signal = (tandem_point){s->ends, e.value};
+        status = submit_for(w, s, slot, &job, here ? &report : NULL, &e.ticket);
     } else {
-        snprintf(slot->text, sizeof slot->text, "its client has no lane");
+        snprintf(slot->text, sizeof slot->text, "its client has no session in the worker");
     }
-    if (status != TANDEM_OK && l->session && td_lane_is_broken(l->session))
-        end_worker(w, l, status);
+    if (status != TANDEM_OK && s->session && td_worker_session_is_broken(s->session))
+        end_worker(w, s, status);
     if (status == TANDEM_OK && !here) {
         slot->submitted = 1;
-        l->value = e.value;
-        l->order[l->count++] = e;
-        pthread_cond_signal(&l->more);
+        s->value = e.value;
+        s->order[s->count++] = e;
+        pthread_cond_signal(&s->more);
     }
     pthread_mutex_unlock(&w->lock);
     if ((status == TANDEM_OK && !here) || status == TANDEM_ERROR_BUSY)
@@ -321,8 +322,8 @@ static bool submit(worker *w, td_slot *slot)
         report.state = TANDEM_JOB_FAILED;
         report.status = status;
     }
-    if (l->session && report.state == TANDEM_JOB_FAILED)
-        keep_text(l->session, slot->text, sizeof slot->text);
+    if (s->session && report.state == TANDEM_JOB_FAILED)
+        keep_text(s->session, slot->text, sizeof slot->text);
     end_slot(w, slot, &report);
     return true;
 }
@@ -336,11 +337,11 @@ static bool cancel_some(worker *w)
     uint32_t count = 0;
 
     pthread_mutex_lock(&w->lock);
-    for (uint32_t l = 0; l < TD_LANES; l++)
-        for (uint32_t i = 0; i < w->lanes[l].count; i++)
-            if (atomic_exchange(&w->lanes[l].order[i].slot->cancel, 0)) {
-                some[count].session = w->lanes[l].session;
-                some[count++].ticket = w->lanes[l].order[i].ticket;
+    for (const worker_session *s = w->sessions; s < w->sessions + TD_MAX_SESSIONS; s++)
+        for (uint32_t i = 0; i < s->count; i++)
+            if (atomic_exchange(&s->order[i].slot->cancel, 0)) {
+                some[count].session = s->session;
+                some[count++].ticket = s->order[i].ticket;
             }
     for (uint32_t i = 0; i < count; i++)
         tandem_cancel(some[i].session, some[i].ticket);
@@ -350,16 +351,16 @@ static bool cancel_some(worker *w)
 
 static void release_some(worker *w)
 {
-    const uint64_t lanes = atomic_exchange(&w->queue->released, 0);
+    const uint64_t sessions = atomic_exchange(&w->queue->released, 0);
 
     pthread_mutex_lock(&w->lock);
-    for (uint32_t l = 0; l < TD_LANES; l++)
-        if (lanes >> l & 1 && w->lanes[l].session && w->lanes[l].foreign)
-            td_lane_release(w->lanes[l].session);
+    for (uint32_t i = 0; i < TD_MAX_SESSIONS; i++)
+        if (sessions >> i & 1 && w->sessions[i].session && w->sessions[i].foreign)
+            td_worker_session_release(w->sessions[i].session);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* The first READY slot of each lane, in the order in which they came; a lane without room holds nobody else up. */
+/* The first READY slot of each session, in the order in which they came; a session without room holds nobody else up. */
 static bool submit_some(worker *w, bool *held)
 {
     uint64_t full = 0;
@@ -374,7 +375,7 @@ static bool submit_some(worker *w, bool *held)
         if (!next)
             return some;
         sequence = next->sequence; /* once a job has ended its slot may be another's */
-        at = next->lane % TD_LANES;
+        at = next->worker_session % TD_MAX_SESSIONS;
         if (submit(w, next)) {
             w->last_sequence[at] = sequence;
             some = true;
@@ -425,7 +426,7 @@ static void *submit_main(void *user)
         if (!cancel_some(w) && !some) {
             f.rung_ns = atomic_load(&w->queue->rung_ns);
             td_bell_wait(&w->queue->to_worker, seen, held ? 100000 : TD_SECOND);
-            if (w->lanes[0].on_cpu)
+            if (w->sessions[0].on_cpu)
                 follow_broker(w, &f);
         }
     }
@@ -433,33 +434,33 @@ static void *submit_main(void *user)
 }
 
 /* Until the job has ended, and where the host signals, is through with its memory. */
-static tandem_status await(lane *l, const entry *e, tandem_job_report *report)
+static tandem_status await(worker_session *s, const entry *e, tandem_job_report *report)
 {
     tandem_status status = TANDEM_OK;
 
-    if (!l->foreign)
+    if (!s->foreign)
         do
-            status = tandem_point_wait(l->session, (tandem_point){l->ends, e->value}, TD_SECOND);
+            status = tandem_point_wait(s->session, (tandem_point){s->ends, e->value}, TD_SECOND);
         while (status == TANDEM_ERROR_BUSY);
-    while (tandem_wait(l->session, e->ticket, TD_SECOND, report) == TANDEM_ERROR_BUSY && l->foreign)
+    while (tandem_wait(s->session, e->ticket, TD_SECOND, report) == TANDEM_ERROR_BUSY && s->foreign)
         ;
     return status;
 }
 
-/* On a CPU one job of a lane's at a time: what the lane was held since the one before was this one's. */
-static void note_held(lane *l, td_slot *slot)
+/* On a CPU one job of a session's at a time: what the session was held since the one before was this one's. */
+static void note_held(worker_session *s, td_slot *slot)
 {
     uint64_t held_ns;
 
-    td_lane_held(l->session, &held_ns, &slot->late_ns);
-    slot->held_ns = held_ns - l->held_ns;
-    l->held_ns = held_ns;
+    td_worker_session_held(s->session, &held_ns, &slot->late_ns);
+    slot->held_ns = held_ns - s->held_ns;
+    s->held_ns = held_ns;
 }
 
 static void *collect_main(void *user)
 {
     worker *w = &the;
-    lane *l = user;
+    worker_session *s = user;
 
     prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
     for (;;) {
@@ -468,27 +469,27 @@ static void *collect_main(void *user)
         entry e;
 
         pthread_mutex_lock(&w->lock);
-        while (!l->count && !l->ends_all)
-            pthread_cond_wait(&l->more, &w->lock);
-        e = l->order[0];
-        if (!l->count) {
+        while (!s->count && !s->ends_all)
+            pthread_cond_wait(&s->more, &w->lock);
+        e = s->order[0];
+        if (!s->count) {
             pthread_mutex_unlock(&w->lock);
             return NULL;
         }
         pthread_mutex_unlock(&w->lock);
-        status = await(l, &e, &report);
-        note_held(l, e.slot);
+        status = await(s, &e, &report);
+        note_held(s, e.slot);
         if (report.state == TANDEM_JOB_FAILED)
-            keep_text(l->session, e.slot->text, sizeof e.slot->text);
+            keep_text(s->session, e.slot->text, sizeof e.slot->text);
         pthread_mutex_lock(&w->lock);
-        memmove(l->order, l->order + 1, --l->count * sizeof *l->order);
+        memmove(s->order, s->order + 1, --s->count * sizeof *s->order);
         pthread_mutex_unlock(&w->lock);
-        /* LOST: of a foreign lane's job that its client never came, else that the GPU is gone. */
+        /* LOST: of a foreign session's job that its client never came, else that the GPU is gone. */
         if (status == TANDEM_OK && report.status != TANDEM_ERROR_DEVICE &&
-            (report.status != TANDEM_ERROR_LOST || (l->foreign && !td_lane_is_broken(l->session)))) {
+            (report.status != TANDEM_ERROR_LOST || (s->foreign && !td_worker_session_is_broken(s->session)))) {
             end_slot(w, e.slot, &report);
         } else {
-            end_worker(w, l, report.status ? report.status : status);
+            end_worker(w, s, report.status ? report.status : status);
         }
     }
     return NULL;
@@ -496,63 +497,63 @@ static void *collect_main(void *user)
 
 /* The broker's requests. */
 
-static lane *lane_of(worker *w, td_worker_message *t)
+static worker_session *session_of(worker *w, td_worker_message *t)
 {
-    lane *l = &w->lanes[t->lane % TD_LANES];
+    worker_session *s = &w->sessions[t->worker_session % TD_MAX_SESSIONS];
 
-    if (l->session)
-        return l;
-    t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_NOMEM, "its client has no lane on the GPU");
+    if (s->session)
+        return s;
+    t->status = td_fail(t->text, sizeof t->text, TANDEM_ERROR_NOMEM, "its client has no session on the GPU");
     return NULL;
 }
 
 static void keep_item(worker *w, td_worker_message *t, item made)
 {
-    made.lane = t->lane;
+    made.worker_session = t->worker_session;
     pthread_mutex_lock(&w->lock);
     w->items[t->number] = made;
     pthread_mutex_unlock(&w->lock);
 }
 
-static void take_opaque(worker *w, lane *l, td_worker_message *t, int fd)
+static void take_opaque(worker *w, worker_session *s, td_worker_message *t, int fd)
 {
     item made = {0};
 
     if (t->kind == TD_WORKER_MEM)
-        t->status = td_lane_import_mem(l->session, fd, t->allocation_bytes, t->dedicated, t->offset_bytes, t->bytes,
-                                       &made.mem);
+        t->status = td_worker_session_import_mem(s->session, fd, t->allocation_bytes, t->dedicated, t->offset_bytes, t->bytes,
+                                                 &made.mem);
     else
-        t->status = td_lane_import_timeline(l->session, fd, t->by_daemon, t->value, &made.timeline);
+        t->status = td_worker_session_import_timeline(s->session, fd, t->by_daemon, t->value, &made.timeline);
     if (t->status == TANDEM_OK)
         keep_item(w, t, made);
     else
-        keep_text(l->session, t->text, sizeof t->text);
+        keep_text(s->session, t->text, sizeof t->text);
 }
 
-static void take_draft(worker *w, lane *l, td_worker_message *t)
+static void take_draft(worker *w, worker_session *s, td_worker_message *t)
 {
     item made = {0};
 
-    t->status = td_lane_make_draft(l->session, t->bytes, &made.mem);
+    t->status = td_worker_session_make_draft(s->session, t->bytes, &made.mem);
     if (t->status == TANDEM_OK)
         keep_item(w, t, made);
     else
-        keep_text(l->session, t->text, sizeof t->text);
+        keep_text(s->session, t->text, sizeof t->text);
 }
 
 static void take_mem(worker *w, td_worker_message *t, int fd)
 {
     item made = {.map_bytes = td_align_up(t->bytes, TD_WIRE_PAGE_BYTES)};
-    lane *l = lane_of(w, t);
+    worker_session *s = session_of(w, t);
 
-    if (!l)
+    if (!s)
         return;
     if (t->opaque) {
-        take_opaque(w, l, t, fd);
+        take_opaque(w, s, t, fd);
         return;
     }
     if (t->draft) {
-        take_draft(w, l, t);
+        take_draft(w, s, t);
         return;
     }
     made.map = mmap(NULL, made.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)t->offset_bytes);
@@ -563,7 +564,7 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
     }
     madvise(made.map, made.map_bytes, MADV_DONTDUMP);
     t->status = tandem_mem_create(
-        l->session,
+        s->session,
         &(tandem_mem_desc){
             .struct_bytes = sizeof(tandem_mem_desc),
             .source = TANDEM_MEM_HOST,
@@ -572,7 +573,7 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
         },
         &made.mem);
     if (t->status != TANDEM_OK) {
-        keep_text(l->session, t->text, sizeof t->text);
+        keep_text(s->session, t->text, sizeof t->text);
         munmap(made.map, made.map_bytes);
         return;
     }
@@ -593,13 +594,13 @@ static void give_up(worker *w, td_worker_message *t, tandem_session *session)
 static void on_loaded(void *user, td_worker_message *t, tandem_model model)
 {
     worker *w = user;
-    tandem_session *session = w->lanes[0].session;
+    tandem_session *session = w->sessions[0].session;
 
     if (t->kind == TD_WORKER_END && t->status != TANDEM_OK)
         give_up(w, t, session);
     if (model) {
-        t->lane = 0;
-        keep_item(w, t, (item){.model = model, .mem = td_lane_model_mem(session, model)});
+        t->worker_session = 0;
+        keep_item(w, t, (item){.model = model, .mem = td_worker_session_model_mem(session, model)});
     }
     tell(w, t);
 }
@@ -615,8 +616,8 @@ static bool pass_to_loader(td_loader *loader, td_worker_message *t, int fd, tand
 
 static void drop_aliases(worker *w, td_worker_message *t)
 {
-    for (uint32_t i = 1; i < TD_LANES; i++)
-        for (alias **at = &w->lanes[i].aliases, *gone; (gone = *at);) {
+    for (uint32_t i = 1; i < TD_MAX_SESSIONS; i++)
+        for (alias **at = &w->sessions[i].aliases, *gone; (gone = *at);) {
             if (gone->number != t->number) {
                 at = &gone->next;
                 continue;
@@ -624,9 +625,9 @@ static void drop_aliases(worker *w, td_worker_message *t)
             pthread_mutex_lock(&w->lock);
             *at = gone->next;
             pthread_mutex_unlock(&w->lock);
-            t->status = tandem_mem_destroy(w->lanes[i].session, gone->mem);
+            t->status = tandem_mem_destroy(w->sessions[i].session, gone->mem);
             if (t->status != TANDEM_OK)
-                give_up(w, t, w->lanes[i].session);
+                give_up(w, t, w->sessions[i].session);
             free(gone);
         }
 }
@@ -642,9 +643,9 @@ static bool drop(worker *w, td_worker_message *t)
     pthread_mutex_lock(&w->lock);
     gone = w->items[t->number];
     w->items[t->number] = (item){0};
-    session = w->lanes[gone.lane].session;
+    session = w->sessions[gone.worker_session].session;
     pthread_mutex_unlock(&w->lock);
-    if (!session) /* it went with its lane */
+    if (!session) /* it went with its session */
         return true;
     if (gone.model) {
         drop_aliases(w, t);
@@ -663,78 +664,78 @@ static bool drop(worker *w, td_worker_message *t)
     return true;
 }
 
-/* Starts what collects a lane's results. */
-static tandem_status begin_lane(lane *l, char *why, size_t why_bytes)
+/* Starts what collects a session's results. */
+static tandem_status begin_session(worker_session *s, char *why, size_t why_bytes)
 {
     tandem_status status = TANDEM_OK;
 
-    if (!l->foreign)
-        status = tandem_timeline_create(l->session,
+    if (!s->foreign)
+        status = tandem_timeline_create(s->session,
                                         &(tandem_timeline_desc){.struct_bytes = sizeof(tandem_timeline_desc),
                                                                 .signaller = TANDEM_SIGNALLER_SESSION},
-                                        &l->ends);
+                                        &s->ends);
     if (status != TANDEM_OK)
         return status;
-    if (pthread_cond_init(&l->more, NULL) || pthread_create(&l->collector, NULL, collect_main, l))
+    if (pthread_cond_init(&s->more, NULL) || pthread_create(&s->collector, NULL, collect_main, s))
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no thread could be started");
     return TANDEM_OK;
 }
 
-static void make_lane(worker *w, td_worker_message *t)
+static void make_session(worker *w, td_worker_message *t)
 {
     const tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                       .backend = TANDEM_BACKEND_CUDA,
                                       .log = hear,
-                                      .frames_in_flight = TD_LANE_DEPTH,
+                                      .frames_in_flight = TD_GPU_DEPTH,
                                       .wait_bound_ns = t->value,
                                       .timing = 1,
                                       .error_text = t->text,
                                       .error_text_bytes = sizeof t->text,
                                       .job_class = t->job_class};
-    lane *l = &w->lanes[t->lane % TD_LANES];
-    lane made = {.foreign = t->opaque};
+    worker_session *s = &w->sessions[t->worker_session % TD_MAX_SESSIONS];
+    worker_session made = {.foreign = t->opaque};
 
-    t->status = td_lane_create(&desc, t->opaque, &made.session);
+    t->status = td_worker_session_create(&desc, t->opaque, &made.session);
     if (t->status == TANDEM_OK && w->tuned)
-        t->status = td_lane_tune(made.session, &w->queue->tuning);
+        t->status = td_worker_session_tune(made.session, &w->queue->tuning);
     if (t->status != TANDEM_OK) {
         tandem_session_destroy(&made.session);
         return;
     }
     pthread_mutex_lock(&w->lock);
-    *l = made;
+    *s = made;
     pthread_mutex_unlock(&w->lock);
-    t->status = begin_lane(l, t->text, sizeof t->text);
+    t->status = begin_session(s, t->text, sizeof t->text);
     if (t->status != TANDEM_OK) {
         tandem_session_destroy(&made.session);
-        l->session = NULL;
+        s->session = NULL;
     }
 }
 
 /* No job of its is in the queue any more. */
-static void end_lane(worker *w, td_worker_message *t)
+static void end_session(worker *w, td_worker_message *t)
 {
-    lane *l = &w->lanes[t->lane % TD_LANES];
-    tandem_session *session = l->session;
+    worker_session *s = &w->sessions[t->worker_session % TD_MAX_SESSIONS];
+    tandem_session *session = s->session;
 
     if (!session)
         return;
     pthread_mutex_lock(&w->lock);
-    l->ends_all = true;
-    pthread_cond_signal(&l->more);
+    s->ends_all = true;
+    pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&w->lock);
-    td_lane_release(session);
-    pthread_join(l->collector, NULL);
+    td_worker_session_release(session);
+    pthread_join(s->collector, NULL);
     pthread_mutex_lock(&w->lock);
-    l->session = NULL;
-    tell_holdings(w, t->lane % TD_LANES);
-    while (l->aliases) {
-        alias *next = l->aliases->next;
+    s->session = NULL;
+    tell_holdings(w, t->worker_session % TD_MAX_SESSIONS);
+    while (s->aliases) {
+        alias *next = s->aliases->next;
 
-        free(l->aliases);
-        l->aliases = next;
+        free(s->aliases);
+        s->aliases = next;
     }
-    pthread_cond_destroy(&l->more);
+    pthread_cond_destroy(&s->more);
     pthread_mutex_unlock(&w->lock);
     tandem_session_destroy(&session);
 }
@@ -742,13 +743,13 @@ static void end_lane(worker *w, td_worker_message *t)
 /* The descriptor is taken where it is set to -1. */
 static void answer(worker *w, td_worker_message *t, int *fd)
 {
-    tandem_session *session = w->lanes[0].session;
+    tandem_session *session = w->sessions[0].session;
     item *it;
-    lane *l;
+    worker_session *s;
 
     t->text[sizeof t->text - 1] = 0;
     t->status = TANDEM_OK;
-    if (t->number >= TD_MAX_NUMBERS || t->lane >= TD_LANES)
+    if (t->number >= TD_MAX_NUMBERS || t->worker_session >= TD_MAX_SESSIONS)
         _exit(2);
     it = &w->items[t->number];
     switch ((td_worker_message_kind)t->kind) {
@@ -756,9 +757,9 @@ static void answer(worker *w, td_worker_message *t, int *fd)
         take_mem(w, t, *fd);
         break;
     case TD_WORKER_TIMELINE:
-        l = lane_of(w, t);
-        if (l)
-            take_opaque(w, l, t, *fd);
+        s = session_of(w, t);
+        if (s)
+            take_opaque(w, s, t, *fd);
         break;
     case TD_WORKER_MODEL:
         if (pass_to_loader(w->loader, t, *fd, 0)) {
@@ -771,16 +772,16 @@ static void answer(worker *w, td_worker_message *t, int *fd)
         if (!drop(w, t))
             return;
         break;
-    case TD_WORKER_LANE:
-        make_lane(w, t);
+    case TD_WORKER_BEGIN_SESSION:
+        make_session(w, t);
         break;
-    case TD_WORKER_LANE_END:
-        end_lane(w, t);
+    case TD_WORKER_END_SESSION:
+        end_session(w, t);
         break;
     case TD_WORKER_FORGET:
         pthread_mutex_lock(&w->lock);
-        td_lane_trim(w->lanes[t->lane].session, t->value);
-        tell_holdings(w, t->lane);
+        td_worker_session_trim(w->sessions[t->worker_session].session, t->value);
+        tell_holdings(w, t->worker_session);
         pthread_mutex_unlock(&w->lock);
 #ifdef __GLIBC__
         malloc_trim(0);
@@ -823,13 +824,13 @@ static void identify(td_wire_identity *identity, const tandem_info *info)
 /* A CPU's background. */
 static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td_worker_message *t)
 {
-    lane *behind = &w->lanes[TD_LANE_BEHIND];
-    tandem_status status = td_lane_create(desc, false, &behind->session);
+    worker_session *behind = &w->sessions[TD_BACKGROUND_SESSION];
+    tandem_status status = td_worker_session_create(desc, false, &behind->session);
 
     if (status != TANDEM_OK)
         return status;
-    td_lane_gate(behind->session, &w->queue->gate);
-    return begin_lane(behind, t->text, sizeof t->text);
+    td_worker_session_gate(behind->session, &w->queue->gate);
+    return begin_session(behind, t->text, sizeof t->text);
 }
 
 /* What can be had of the machine, for the broker. */
@@ -840,25 +841,25 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
                                       .backend = backend,
                                       .log = hear,
                                       .cpu_threads = threads,
-                                      .frames_in_flight = TD_LANE_DEPTH,
+                                      .frames_in_flight = TD_GPU_DEPTH,
                                       .timing = 1,
                                       .error_text = t.text,
                                       .error_text_bytes = sizeof t.text};
     char why[TD_TEXT_BYTES] = "";
-    lane *first = &w->lanes[0];
+    worker_session *first = &w->sessions[0];
     pthread_t thread;
 
     t.kind = TD_WORKER_HELLO;
-    t.status = td_lane_create(&desc, false, &first->session);
+    t.status = td_worker_session_create(&desc, false, &first->session);
     if (t.status == TANDEM_OK && w->queue->tuning.count)
-        t.status = td_lane_tune(first->session, &w->queue->tuning);
+        t.status = td_worker_session_tune(first->session, &w->queue->tuning);
     if (t.status == TANDEM_OK) {
         t.info.struct_bytes = sizeof t.info;
         tandem_session_info(first->session, &t.info);
         w->tuned = t.info.tuning == TANDEM_TUNING_GIVEN;
         identify(&t.identity, &t.info);
         first->on_cpu = t.info.backend == TANDEM_BACKEND_CPU;
-        t.status = begin_lane(first, t.text, sizeof t.text);
+        t.status = begin_session(first, t.text, sizeof t.text);
     }
     if (t.status == TANDEM_OK && first->on_cpu)
         t.status = begin_behind(w, &desc, &t);

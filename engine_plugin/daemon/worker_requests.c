@@ -14,7 +14,7 @@
 #define LEAST_REQUEST_NS (4 * TD_SECOND) /* what a worker may take for the next request: as for a job, within these, */
 #define MOST_REQUEST_NS (20 * TD_SECOND)
 #define LOAD_NS (900 * TD_SECOND) /* or to load a model */
-#define MOST_LANE_WAIT_NS (2 * TD_SECOND) /* on the GPU: what was submitted comes sooner */
+#define MOST_WAIT_NS (2 * TD_SECOND) /* on the GPU: what was submitted comes sooner */
 
 /* Numbers of the worker's objects. */
 
@@ -76,63 +76,63 @@ void td_worker_request_describe(td_worker_request *request, td_shared *s)
     t->value = s->by_daemon ? s->promised : s->announced;
 }
 
-/* What a worker that is not there yet, or is busy, would be told of a lane whose client is gone. */
-static void forget_lane(td_broker *b, uint32_t lane)
+/* What a worker that is not there yet, or is busy, would be told of a session whose client is gone. */
+static void forget_session(td_broker *b, uint32_t worker_session)
 {
     for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
-        if (!e->sent && e->message.kind == TD_WORKER_LANE && e->message.lane == lane)
+        if (!e->sent && e->message.kind == TD_WORKER_BEGIN_SESSION && e->message.worker_session == worker_session)
             td_worker_request_remove(b, e);
     }
 }
 
-void td_lane_tell(td_broker *b, td_client *c, td_worker_message_kind kind)
+void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind)
 {
-    const bool there = b->worker >= 0 || kind == TD_WORKER_LANE;
+    const bool there = b->worker >= 0 || kind == TD_WORKER_BEGIN_SESSION;
     td_worker_request *request;
 
-    if (kind == TD_WORKER_LANE_END)
-        forget_lane(b, c->lane);
-    if (!c->lane && kind == TD_WORKER_LANE_END && td_scratch_held(b, c)) {
+    if (kind == TD_WORKER_END_SESSION)
+        forget_session(b, c->worker_session);
+    if (!c->worker_session && kind == TD_WORKER_END_SESSION && td_scratch_held(b, c)) {
         request = td_worker_request_add(b, TD_WORKER_FORGET, 0, false);
         if (request) {
-            request->message.lane = td_lane_of(b, c);
+            request->message.worker_session = td_worker_session_of(b, c);
             request->message.value = c->session;
         }
         return;
     }
-    request = c->lane && there ? td_worker_request_add(b, kind, 0, kind == TD_WORKER_LANE) : NULL;
+    request = c->worker_session && there ? td_worker_request_add(b, kind, 0, kind == TD_WORKER_BEGIN_SESSION) : NULL;
     if (!request) {
-        if (kind == TD_WORKER_LANE_END)
-            b->lanes &= ~(c->lane ? 1ull << c->lane : 0);
+        if (kind == TD_WORKER_END_SESSION)
+            b->worker_sessions &= ~(c->worker_session ? 1ull << c->worker_session : 0);
         return;
     }
     request->session = c->session;
-    request->message.lane = c->lane;
+    request->message.worker_session = c->worker_session;
     request->message.opaque = c->share == TD_WIRE_SHARE_OPAQUE;
     request->message.job_class = c->job_class;
-    request->message.value = c->wait_bound_ns < MOST_LANE_WAIT_NS ? c->wait_bound_ns : MOST_LANE_WAIT_NS;
+    request->message.value = c->wait_bound_ns < MOST_WAIT_NS ? c->wait_bound_ns : MOST_WAIT_NS;
 }
 
-void td_lane_free(td_broker *b, const td_client *c)
+void td_worker_session_free(td_broker *b, const td_client *c)
 {
-    if (!c->lane || !b->worker_queue)
+    if (!c->worker_session || !b->worker_queue)
         return;
-    atomic_fetch_or(&b->worker_queue->released, 1ull << c->lane);
+    atomic_fetch_or(&b->worker_queue->released, 1ull << c->worker_session);
     td_bell_ring(&b->worker_queue->to_worker);
 }
 
-void td_lane_open(td_broker *b, td_client *c)
+void td_worker_session_open(td_broker *b, td_client *c)
 {
     if (b->worker_info.backend != TANDEM_BACKEND_CUDA || c->share == TD_WIRE_SHARE_NONE)
         return;
-    for (uint32_t i = 1; i < TD_LANES && !c->lane; i++)
-        if (!(b->lanes >> i & 1))
-            c->lane = i;
-    if (!c->lane)
+    for (uint32_t i = 1; i < TD_MAX_SESSIONS && !c->worker_session; i++)
+        if (!(b->worker_sessions >> i & 1))
+            c->worker_session = i;
+    if (!c->worker_session)
         return;
-    b->lanes |= 1ull << c->lane;
-    td_lane_tell(b, c, TD_WORKER_LANE);
+    b->worker_sessions |= 1ull << c->worker_session;
+    td_worker_session_tell(b, c, TD_WORKER_BEGIN_SESSION);
 }
 
 static int request_fd(const td_worker_request *e)
@@ -157,7 +157,7 @@ void td_worker_requests_send(td_broker *b)
         if (e->sent)
             continue;
         if (e->shared)
-            e->message.lane = td_lane_of(b, e->shared->client);
+            e->message.worker_session = td_worker_session_of(b, e->shared->client);
         if (td_pass(b->worker, &e->message, sizeof e->message, &fd, fd >= 0) != TANDEM_OK)
             return; /* later, or it is gone, which poll() tells */
         e->sent = true;

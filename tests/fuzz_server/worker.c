@@ -26,7 +26,7 @@ static uint32_t pick_request(void)
     const uint32_t serial = take() % 64;
 
     for (const td_worker_request *e = w.b.worker_requests; e; e = e->next)
-        if (e->message.serial == serial && e->message.kind == TD_WORKER_LANE)
+        if (e->message.serial == serial && e->message.kind == TD_WORKER_BEGIN_SESSION)
             return 0;
     return serial;
 }
@@ -43,7 +43,7 @@ void lose_worker(void)
         munmap(w.queue, TD_WORKER_QUEUE_BYTES);
     w.queue = NULL;
     memset(w.items, 0, TD_MAX_NUMBERS * sizeof *w.items);
-    w.lanes = 0;
+    w.worker_sessions = 0;
 }
 
 void tell(const td_worker_message *message)
@@ -106,12 +106,12 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
              (t->bytes && t->bytes <= (uint64_t)length && t->offset_bytes <= (uint64_t)length - t->bytes &&
               (t->opaque || t->offset_bytes % TD_WIRE_PAGE_BYTES == 0)),
          "a mem beyond its allocation");
-    if (w.is_gpu && !(w.lanes >> t->lane & 1))
+    if (w.is_gpu && !(w.worker_sessions >> t->worker_session & 1))
         t->status = TANDEM_ERROR_NOMEM;
     *it = (known){.there = t->status == TANDEM_OK,
                   .is_timeline = t->kind == TD_WORKER_TIMELINE,
                   .is_draft = t->draft,
-                  .lane = t->lane,
+                  .worker_session = t->worker_session,
                   .bytes = t->bytes};
 }
 
@@ -143,18 +143,21 @@ bool answer_request(uint8_t how)
         it->there = false;
         t.status = TANDEM_OK; /* or it dies */
         break;
-    case TD_WORKER_LANE:
-        need(w.is_gpu && t.lane && t.lane < TD_LANES && !(w.lanes >> t.lane & 1), "a lane that there is, or cannot be");
-        w.lanes |= (uint64_t)(t.status == TANDEM_OK) << t.lane;
+    case TD_WORKER_BEGIN_SESSION:
+        need(w.is_gpu && t.worker_session && t.worker_session < TD_MAX_SESSIONS &&
+                 !(w.worker_sessions >> t.worker_session & 1),
+             "a session that there is, or cannot be");
+        w.worker_sessions |= (uint64_t)(t.status == TANDEM_OK) << t.worker_session;
         break;
-    case TD_WORKER_LANE_END:
-        need(t.lane && t.lane < TD_LANES, "the end of a lane that cannot be");
+    case TD_WORKER_END_SESSION:
+        need(t.worker_session && t.worker_session < TD_MAX_SESSIONS, "the end of a session that cannot be");
         for (int i = 0; i < TD_WORKER_SLOTS; i++)
-            need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY || w.queue->slots[i].lane != t.lane,
-                 "the end of a lane that has jobs");
+            need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY ||
+                     w.queue->slots[i].worker_session != t.worker_session,
+                 "the end of a session that has jobs");
         for (uint32_t i = 0; i < TD_MAX_NUMBERS; i++)
-            w.items[i].there = w.items[i].there && w.items[i].lane != t.lane;
-        w.lanes &= ~(1ull << t.lane);
+            w.items[i].there = w.items[i].there && w.items[i].worker_session != t.worker_session;
+        w.worker_sessions &= ~(1ull << t.worker_session);
         t.status = TANDEM_OK;
         break;
     case TD_WORKER_TENSOR:
@@ -192,7 +195,7 @@ bool answer_request(uint8_t how)
 }
 
 /* Whether a view lies in a mem of its client's, or is not there and need not be. */
-static bool is_within(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t lane)
+static bool is_within(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t session)
 {
     const tandem_view *v = td_view_in(layout, op, view);
     uint32_t shape[4];
@@ -202,15 +205,16 @@ static bool is_within(const td_operation_layout *layout, const tandem_operands *
         return layout->views[view].optional;
     layout->shape(op, view, shape);
     return v->mem < TD_MAX_NUMBERS && w.items[v->mem].there && !w.items[v->mem].is_timeline &&
-           (w.items[v->mem].is_model || w.items[v->mem].lane == lane) && td_view_end_bytes(v, shape, &end) &&
+           (w.items[v->mem].is_model || w.items[v->mem].worker_session == session) && td_view_end_bytes(v, shape, &end) &&
            end <= w.items[v->mem].bytes;
 }
 
-static bool is_point(tandem_point point, uint32_t lane)
+static bool is_point(tandem_point point, uint32_t session)
 {
     const known *it = &w.items[point.timeline % TD_MAX_NUMBERS];
 
-    return !point.timeline || (point.timeline < TD_MAX_NUMBERS && it->there && it->is_timeline && it->lane == lane);
+    return !point.timeline || (point.timeline < TD_MAX_NUMBERS && it->there && it->is_timeline &&
+                               it->worker_session == session);
 }
 
 void look_at_queue(void)
@@ -231,7 +235,7 @@ void look_at_queue(void)
             need(!mem || w.items[mem % TD_MAX_NUMBERS].is_draft ==
                              (operation->claims ? !written : written && slot->deadline_ns && slot->parts > 1),
                  "a draft in the wrong place");
-            need(is_within(&operation->layout, op, v, slot->lane), "a job that reaches beyond what it names");
+            need(is_within(&operation->layout, op, v, slot->worker_session), "a job that reaches beyond what it names");
             for (int o = 0; operation->claims && !written && mem && o < TD_WORKER_SLOTS; o++) {
                 const td_slot *other = &w.queue->slots[o];
                 const td_operation *of = td_operation_find(other->job.operation);
@@ -243,7 +247,7 @@ void look_at_queue(void)
                          "a draft that is written still");
             }
         }
-        need(is_point(slot->job.wait, slot->lane) && is_point(slot->job.signal, slot->lane),
+        need(is_point(slot->job.wait, slot->worker_session) && is_point(slot->job.signal, slot->worker_session),
              "a job with points that are not its client's");
     }
 }

@@ -74,7 +74,7 @@ typedef struct peer {
 /* What the worker has been told of an object. */
 typedef struct known {
     bool there, is_timeline, is_model, is_draft;
-    uint32_t lane;
+    uint32_t worker_session;
     uint64_t bytes;
 } known;
 
@@ -83,8 +83,8 @@ typedef struct world {
     peer peers[PEERS]; /* the first is the neighbour */
     int launcher, worker, signals;
     td_worker_queue *queue;
-    known *items;   /* by number; of this worker */
-    uint64_t lanes; /* likewise, one bit each */
+    known *items;             /* by number; of this worker */
+    uint64_t worker_sessions; /* likewise, one bit each */
     bool is_gpu, is_behind; /* behind: the neighbour's jobs are the background's, so that there may be no frames */
     uint64_t page_value;
     bool over; /* the broker has ended */

@@ -1,5 +1,5 @@
-/* A lane of tandemd's worker over a fake CUDA: its client's semaphores are only the GPU's to read, and what the client owes
- * is signalled in its place. Nothing computes there; that is tests/test_daemon_gpu.c's part, on a GPU.
+/* A session of tandemd's worker over a fake CUDA: its client's semaphores are only the GPU's to read, and what the client
+ * owes is signalled in its place. Nothing computes there; that is tests/test_daemon_gpu.c's part, on a GPU.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +29,7 @@ enum { BYTES = 65536 };
 
 static vku vk;
 static td_vk *device;
-static tandem_session *lane;
+static tandem_session *session;
 static VkSemaphore engines_semaphore, ours_semaphore;
 static tandem_timeline engines, ours;
 static tandem_mem mem;
@@ -42,7 +42,7 @@ static tandem_timeline import(VkSemaphore *semaphore, bool by_session)
 
     assert_int_equal(td_vk_timeline_create(device, 0, false, semaphore, why, sizeof why), TANDEM_OK);
     fd = fake_cuda_semaphore_fd(*semaphore);
-    assert_int_equal(td_lane_import_timeline(lane, fd, by_session, 0, &timeline), TANDEM_OK);
+    assert_int_equal(td_worker_session_import_timeline(session, fd, by_session, 0, &timeline), TANDEM_OK);
     close(fd);
     return timeline;
 }
@@ -64,16 +64,16 @@ static int set_up(void **state)
     fake_cuda_driver.device_count = 1;
     fake_cuda_driver.vulkan = fault_vulkan_real();
     fake_cuda_driver.device = vk.device;
-    assert_int_equal(td_lane_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
-                                                           .backend = TANDEM_BACKEND_CUDA,
-                                                           .frames_in_flight = 4,
-                                                           .wait_bound_ns = 200 * MS},
-                                    true, &lane),
+    assert_int_equal(td_worker_session_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
+                                                                     .backend = TANDEM_BACKEND_CUDA,
+                                                                     .frames_in_flight = 4,
+                                                                     .wait_bound_ns = 200 * MS},
+                                              true, &session),
                      TANDEM_OK);
     engines = import(&engines_semaphore, false);
     ours = import(&ours_semaphore, true);
     fd = memfd_create("exported", MFD_CLOEXEC);
-    assert_int_equal(td_lane_import_mem(lane, fd, BYTES, false, 0, BYTES, &mem), TANDEM_OK);
+    assert_int_equal(td_worker_session_import_mem(session, fd, BYTES, false, 0, BYTES, &mem), TANDEM_OK);
     close(fd);
     return 0;
 }
@@ -81,9 +81,9 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    if (!lane)
+    if (!session)
         return 0;
-    assert_int_equal(tandem_session_destroy(&lane), TANDEM_OK);
+    assert_int_equal(tandem_session_destroy(&session), TANDEM_OK);
     td_vk_timeline_destroy(device, &engines_semaphore);
     td_vk_timeline_destroy(device, &ours_semaphore);
     td_vk_close(&device);
@@ -106,7 +106,7 @@ static tandem_ticket submit(uint64_t wait, uint64_t signal)
     a->k.offset_bytes = 4096;
     a->v.offset_bytes = 8192;
     a->o.offset_bytes = 12288;
-    assert_int_equal(tandem_submit(lane, &job, &ticket), TANDEM_OK);
+    assert_int_equal(tandem_submit(session, &job, &ticket), TANDEM_OK);
     return ticket;
 }
 
@@ -114,7 +114,7 @@ static tandem_job_report ended(tandem_ticket ticket)
 {
     tandem_job_report report = {.struct_bytes = sizeof report};
 
-    assert_int_equal(tandem_wait(lane, ticket, PATIENCE, &report), TANDEM_OK);
+    assert_int_equal(tandem_wait(session, ticket, PATIENCE, &report), TANDEM_OK);
     return report;
 }
 
@@ -138,7 +138,7 @@ static void jobs_meet_on_the_gpu(void **state)
     uint64_t value;
 
     (void)state;
-    if (!lane)
+    if (!session)
         skip();
     ticket = submit(1, 1);
     usleep(50000);
@@ -156,14 +156,14 @@ static void what_never_comes_is_released(void **state)
     tandem_ticket ticket;
 
     (void)state;
-    if (!lane)
+    if (!session)
         skip();
     report = ended(submit(2, 2));
     assert_int_equal(report.state, TANDEM_JOB_FAILED);
     assert_int_equal(report.status, TANDEM_ERROR_LOST);
     await_value(engines_semaphore, 2);
     await_value(ours_semaphore, 2);
-    assert_false(td_lane_is_broken(lane));
+    assert_false(td_worker_session_is_broken(session));
     ticket = submit(3, 3);
     assert_int_equal(td_vk_timeline_signal(device, engines_semaphore, 3), TANDEM_OK);
     assert_int_equal(ended(ticket).state, TANDEM_JOB_DONE);
@@ -176,11 +176,11 @@ static void a_dead_clients_jobs_end(void **state)
     const uint64_t begin = td_now_ns();
 
     (void)state;
-    if (!lane)
+    if (!session)
         skip();
     for (uint64_t i = 0; i < 3; i++)
         tickets[i] = submit(4 + i, 4 + i);
-    td_lane_release(lane);
+    td_worker_session_release(session);
     for (int i = 0; i < 3; i++)
         assert_int_equal(ended(tickets[i]).state, TANDEM_JOB_CANCELLED);
     await_value(engines_semaphore, 6);
@@ -189,7 +189,7 @@ static void a_dead_clients_jobs_end(void **state)
 }
 
 /* Weights of another session's are seen in place. */
-static void models_are_seen_from_a_lane(void **state)
+static void models_are_seen_from_another_session(void **state)
 {
     tandem_session *other;
     tandem_mem theirs, alias;
@@ -197,27 +197,27 @@ static void models_are_seen_from_a_lane(void **state)
     char why[TD_WHY_BYTES];
 
     (void)state;
-    if (!lane)
+    if (!session)
         skip();
-    assert_int_equal(td_lane_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
-                                                           .backend = TANDEM_BACKEND_CUDA},
-                                    false, &other),
+    assert_int_equal(td_worker_session_create(&(tandem_session_desc){.struct_bytes = sizeof(tandem_session_desc),
+                                                                     .backend = TANDEM_BACKEND_CUDA},
+                                              false, &other),
                      TANDEM_OK);
     assert_int_equal(tandem_mem_create(
                          other, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .bytes = BYTES}, &theirs),
                      TANDEM_OK);
-    assert_int_equal(td_lane_alias_mem(lane, other, theirs, &alias), TANDEM_OK);
-    pthread_mutex_lock(&lane->lock);
-    here = td_mem_find_locked(lane, alias, "mem", why);
+    assert_int_equal(td_worker_session_alias_mem(session, other, theirs, &alias), TANDEM_OK);
+    pthread_mutex_lock(&session->lock);
+    here = td_mem_find_locked(session, alias, "mem", why);
     there = td_mem_find_locked(other, theirs, "mem", why);
     assert_true(here && there && here->address == there->address && here->bytes == there->bytes);
-    pthread_mutex_unlock(&lane->lock);
-    assert_int_equal(tandem_mem_destroy(lane, alias), TANDEM_OK);
-    assert_int_equal(td_lane_alias_mem(lane, other, alias, &alias), TANDEM_ERROR_ARG);
+    pthread_mutex_unlock(&session->lock);
+    assert_int_equal(tandem_mem_destroy(session, alias), TANDEM_OK);
+    assert_int_equal(td_worker_session_alias_mem(session, other, alias, &alias), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_session_destroy(&other), TANDEM_OK);
 }
 
-/* A lane on the CPU, a timeline, and a job on floats of its own, whose scratch is looked at. */
+/* A worker session on the CPU, a timeline, and a job on floats of its own, whose scratch is looked at. */
 typedef struct scratch_rig {
     tandem_session *s;
     tandem_timeline before;
@@ -227,13 +227,13 @@ typedef struct scratch_rig {
 
 static void scratch_open(scratch_rig *r, uint32_t frames)
 {
-    const tandem_session_desc session = {
-        .struct_bytes = sizeof session, .backend = TANDEM_BACKEND_CPU, .frames_in_flight = frames};
+    const tandem_session_desc session_desc = {
+        .struct_bytes = sizeof session_desc, .backend = TANDEM_BACKEND_CPU, .frames_in_flight = frames};
     const tandem_timeline_desc timeline = {.struct_bytes = sizeof timeline};
     const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = 4 * BYTES};
     tandem_view view = {.dtype = TANDEM_DTYPE_F32, .stride_row = 64};
 
-    assert_int_equal(td_lane_create(&session, false, &r->s), TANDEM_OK);
+    assert_int_equal(td_worker_session_create(&session_desc, false, &r->s), TANDEM_OK);
     assert_int_equal(tandem_timeline_create(r->s, &timeline, &r->before), TANDEM_OK);
     assert_int_equal(tandem_mem_create(r->s, &desc, &r->floats), TANDEM_OK);
     view.mem = r->floats;
@@ -255,7 +255,7 @@ static bool is_zero(const tandem_session *s)
     return zero;
 }
 
-/* On a CPU all clients have one lane: what one leaves in its scratch is gone before the next one's job begins. */
+/* On a CPU all clients have one session: what one leaves in its scratch is gone before the next one's job begins. */
 static void scratch_is_cleared_for_others(void **state)
 {
     tandem_ticket ticket;
@@ -268,7 +268,7 @@ static void scratch_is_cleared_for_others(void **state)
     for (int i = 0; i < BYTES; i++)
         ((float *)host)[i] = (float)(i % 7) + 1;
     for (uint64_t owner = 1; owner <= 3; owner++) {
-        td_lane_owner(r.s, owner / 2, UINT64_MAX); /* 0, 1, 1 */
+        td_worker_session_owner(r.s, owner / 2, UINT64_MAX); /* 0, 1, 1 */
         r.job.wait = (tandem_point){r.before, owner};
         assert_int_equal(tandem_submit(r.s, &r.job, &ticket), TANDEM_OK);
         pthread_mutex_lock(&r.s->lock);
@@ -283,7 +283,7 @@ static void scratch_is_cleared_for_others(void **state)
 static uint64_t held_by(tandem_session *s, uint64_t owner)
 {
     td_holding list[TD_MAX_FRAMES];
-    const uint32_t count = td_lane_holdings(s, list);
+    const uint32_t count = td_worker_session_holdings(s, list);
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < count; i++)
@@ -300,36 +300,36 @@ static void scratch_is_bounded(void **state)
 
     (void)state;
     scratch_open(&r, 3);
-    td_lane_owner(r.s, 7, UINT64_MAX);
+    td_worker_session_owner(r.s, 7, UINT64_MAX);
     assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_OK);
     assert_int_equal(tandem_wait(r.s, tickets[0], PATIENCE, NULL), TANDEM_OK);
     one = held_by(r.s, 7);
     assert_true(one > 0);
-    td_lane_owner(r.s, 8, one - 1); /* too much for it, ever */
+    td_worker_session_owner(r.s, 8, one - 1); /* too much for it, ever */
     assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_ERROR_NOMEM);
-    assert_int_equal(td_lane_lacks(r.s), one);
+    assert_int_equal(td_worker_session_lacks(r.s), one);
     assert_int_equal(held_by(r.s, 8), 0);
     r.job.wait = (tandem_point){r.before, 1};
-    td_lane_owner(r.s, 8, 2 * one);
+    td_worker_session_owner(r.s, 8, 2 * one);
     assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_OK);
     assert_int_equal(tandem_submit(r.s, &r.job, &tickets[1]), TANDEM_OK);
-    assert_int_equal(td_lane_lacks(r.s), 0);
+    assert_int_equal(td_worker_session_lacks(r.s), 0);
     assert_int_equal(held_by(r.s, 8), 2 * one);
     assert_int_equal(tandem_submit(r.s, &r.job, &tickets[2]), TANDEM_ERROR_BUSY); /* until one of the two is over */
-    assert_int_equal(td_lane_lacks(r.s), 0);
+    assert_int_equal(td_worker_session_lacks(r.s), 0);
     assert_int_equal(tandem_timeline_signal(r.s, r.before, 1), TANDEM_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(tandem_wait(r.s, tickets[i], PATIENCE, NULL), TANDEM_OK);
     /* What it has in two idle slots makes room for one large block. */
     r.job.wait = (tandem_point){0};
     r.job.op.attention.kv_len = 500;
-    td_lane_owner(r.s, 8, 2 * one);
+    td_worker_session_owner(r.s, 8, 2 * one);
     assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_OK);
     assert_int_equal(tandem_wait(r.s, tickets[0], PATIENCE, NULL), TANDEM_OK);
     assert_in_range(held_by(r.s, 8), one + 1, 2 * one);
-    assert_true(td_lane_trim(r.s, 8));
+    assert_true(td_worker_session_trim(r.s, 8));
     assert_int_equal(held_by(r.s, 8), 0);
-    assert_false(td_lane_trim(r.s, 8));
+    assert_false(td_worker_session_trim(r.s, 8));
     assert_int_equal(tandem_session_destroy(&r.s), TANDEM_OK);
 }
 
@@ -372,28 +372,28 @@ static void auto_goes_by_the_table_of_its_gpu(void **state)
     tandem_session *s;
 
     (void)state;
-    if (!lane)
+    if (!session)
         skip();
     snprintf(mine, sizeof mine, text, "fake CUDA device 0", 90, nulls, rest, nulls, rest, nulls, rest);
     snprintf(others, sizeof others, text, "fake CUDA device 1", 90, nulls, rest, nulls, rest, nulls, rest);
-    assert_int_equal(info_of(lane).tuning, TANDEM_TUNING_RULE);
-    assert_string_equal(info_of(lane).tuning_reason, "no times of 'fake CUDA device 0' came with this library");
-    assert_int_equal(automatic(lane), TANDEM_PRECISION_F16);
+    assert_int_equal(info_of(session).tuning, TANDEM_TUNING_RULE);
+    assert_string_equal(info_of(session).tuning_reason, "no times of 'fake CUDA device 0' came with this library");
+    assert_int_equal(automatic(session), TANDEM_PRECISION_F16);
 
     assert_int_equal(td_choice_parse(others, strlen(others), &table, why, sizeof why), TANDEM_OK);
-    assert_int_equal(td_lane_tune(lane, &table), TANDEM_OK);
-    assert_int_equal(info_of(lane).tuning, TANDEM_TUNING_RULE);
-    assert_string_equal(info_of(lane).tuning_reason,
+    assert_int_equal(td_worker_session_tune(session, &table), TANDEM_OK);
+    assert_int_equal(info_of(session).tuning, TANDEM_TUNING_RULE);
+    assert_string_equal(info_of(session).tuning_reason,
                         "what was given is not used: it was measured on 'fake CUDA device 1' (compute capability 9.0), "
                         "this is 'fake CUDA device 0' (9.0)");
-    assert_int_equal(automatic(lane), TANDEM_PRECISION_F16);
+    assert_int_equal(automatic(session), TANDEM_PRECISION_F16);
 
     assert_int_equal(td_choice_parse(mine, strlen(mine), &table, why, sizeof why), TANDEM_OK);
-    assert_int_equal(td_lane_tune(lane, &table), TANDEM_OK);
+    assert_int_equal(td_worker_session_tune(session, &table), TANDEM_OK);
     memset(&table, 0, sizeof table); /* it was copied */
-    assert_int_equal(info_of(lane).tuning, TANDEM_TUNING_GIVEN);
-    assert_string_equal(info_of(lane).tuning_reason, "");
-    assert_int_equal(automatic(lane), TANDEM_PRECISION_8B);
+    assert_int_equal(info_of(session).tuning, TANDEM_TUNING_GIVEN);
+    assert_string_equal(info_of(session).tuning_reason, "");
+    assert_int_equal(automatic(session), TANDEM_PRECISION_8B);
 
     /* The same by a session's text. */
     desc.tuning_bytes = strlen(mine);
@@ -413,11 +413,11 @@ int main(void)
         cmocka_unit_test(jobs_meet_on_the_gpu),
         cmocka_unit_test(what_never_comes_is_released),
         cmocka_unit_test(a_dead_clients_jobs_end),
-        cmocka_unit_test(models_are_seen_from_a_lane),
+        cmocka_unit_test(models_are_seen_from_another_session),
         cmocka_unit_test(auto_goes_by_the_table_of_its_gpu),
         cmocka_unit_test(scratch_is_cleared_for_others),
         cmocka_unit_test(scratch_is_bounded),
     };
 
-    return cmocka_run_group_tests_name("a lane", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("a worker session", tests, set_up, tear_down);
 }

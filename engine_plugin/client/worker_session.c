@@ -1,4 +1,4 @@
-/* Lanes: sessions of tandemd's worker. What they compute on is their client's: descriptors that its Vulkan exported.
+/* Sessions of tandemd's worker. What they compute on is their client's: descriptors that its Vulkan exported.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,12 +8,12 @@
 #include "kernels/attention/tuning.h"
 #include "kernels/plan_cache.h"
 
-tandem_status td_lane_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
+tandem_status td_worker_session_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
 {
     return td_session_make(desc, true, foreign, out);
 }
 
-tandem_status td_lane_tune(tandem_session *s, const td_choice_table *table)
+tandem_status td_worker_session_tune(tandem_session *s, const td_choice_table *table)
 {
     char why[TD_WHY_BYTES] = "";
     const tandem_status status = td_session_take_table(s, table, why);
@@ -23,7 +23,7 @@ tandem_status td_lane_tune(tandem_session *s, const td_choice_table *table)
     return td_session_fail(s, __func__, status, why);
 }
 
-uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op)
+uint32_t td_worker_session_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op)
 {
     const td_operation_layout *layout = &operation->layout;
     uint32_t precision = td_operation_precision(operation, op);
@@ -49,8 +49,8 @@ uint32_t td_lane_precision(tandem_session *s, const td_operation *operation, con
     return precision;
 }
 
-tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
-                                 uint64_t offset_bytes, uint64_t bytes, tandem_mem *out)
+tandem_status td_worker_session_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
+                                           uint64_t offset_bytes, uint64_t bytes, tandem_mem *out)
 {
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = td_mem_new(s, bytes, why);
@@ -70,7 +70,8 @@ tandem_status td_lane_import_mem(tandem_session *s, int fd, uint64_t allocation_
     return td_session_fail(s, __func__, status, why);
 }
 
-tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value, tandem_timeline *out)
+tandem_status td_worker_session_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value,
+                                                tandem_timeline *out)
 {
     char why[TD_WHY_BYTES] = "";
     td_timeline *timeline = td_session_alloc(s, sizeof *timeline, 64);
@@ -97,7 +98,7 @@ tandem_status td_lane_import_timeline(tandem_session *s, int fd, bool by_session
     return td_session_fail(s, __func__, status, why);
 }
 
-tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model)
+tandem_mem td_worker_session_model_mem(tandem_session *s, tandem_model model)
 {
     char why[TD_WHY_BYTES];
     const td_model *found;
@@ -110,7 +111,7 @@ tandem_mem td_lane_model_mem(tandem_session *s, tandem_model model)
     return mem;
 }
 
-tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out)
+tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out)
 {
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = NULL, *there;
@@ -136,7 +137,7 @@ tandem_status td_lane_alias_mem(tandem_session *s, tandem_session *from, tandem_
     return td_session_fail(s, __func__, status, why);
 }
 
-tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out)
+tandem_status td_worker_session_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out)
 {
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = td_mem_new(s, bytes, why);
@@ -152,7 +153,7 @@ tandem_status td_lane_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *
     return td_session_fail(s, __func__, status, why);
 }
 
-tandem_status td_lane_compute(tandem_session *s, const tandem_job *desc, tandem_job_report *report)
+tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *desc, tandem_job_report *report)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
@@ -166,7 +167,7 @@ tandem_status td_lane_compute(tandem_session *s, const tandem_job *desc, tandem_
     return td_session_fail(s, __func__, status, why);
 }
 
-void td_lane_release(tandem_session *s)
+void td_worker_session_release(tandem_session *s)
 {
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->order_count; i++) {
@@ -179,7 +180,7 @@ void td_lane_release(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-bool td_lane_is_broken(tandem_session *s)
+bool td_worker_session_is_broken(tandem_session *s)
 {
     bool broken;
 
@@ -189,21 +190,21 @@ bool td_lane_is_broken(tandem_session *s)
     return broken;
 }
 
-void td_lane_misplace(tandem_session *s)
+void td_worker_session_misplace(tandem_session *s)
 {
     pthread_mutex_lock(&s->lock);
     s->misplaces = true;
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_lane_gate(tandem_session *s, td_gate *gate)
+void td_worker_session_gate(tandem_session *s, td_gate *gate)
 {
     pthread_mutex_lock(&s->lock);
     s->gate = gate;
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_lane_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns)
+void td_worker_session_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns)
 {
     pthread_mutex_lock(&s->lock);
     *held_ns = s->held_ns;
@@ -211,7 +212,7 @@ void td_lane_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns)
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
+void td_worker_session_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
 {
     pthread_mutex_lock(&s->lock);
     s->owner = owner;
@@ -220,7 +221,7 @@ void td_lane_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_lane_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole, uint32_t position)
+void td_worker_session_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole, uint32_t position)
 {
     pthread_mutex_lock(&s->lock);
     s->whole_of = operation;
@@ -230,7 +231,7 @@ void td_lane_part(tandem_session *s, const td_operation *operation, const tandem
     pthread_mutex_unlock(&s->lock);
 }
 
-uint64_t td_lane_lacks(tandem_session *s)
+uint64_t td_worker_session_lacks(tandem_session *s)
 {
     uint64_t bytes;
 
@@ -255,7 +256,7 @@ static void add_holding(td_holding *list, uint32_t *count, const td_scratch *scr
     list[at].bytes += scratch->bytes;
 }
 
-uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES])
+uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES])
 {
     uint32_t count = 0;
 
@@ -268,7 +269,7 @@ uint32_t td_lane_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES])
     return count;
 }
 
-bool td_lane_trim(tandem_session *s, uint64_t owner)
+bool td_worker_session_trim(tandem_session *s, uint64_t owner)
 {
     bool some;
 
