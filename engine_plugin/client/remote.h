@@ -43,7 +43,7 @@ struct td_remote {
     atomic_uint hurry; /* changes when the worker is to leave that to a caller */
     bool left_out;    /* meanwhile the worker sleeps, or was not woken */
     bool led;         /* a caller has ended the last job */
-    td_vigil values, results; /* for values that were announced, for ends of jobs */
+    td_spin_budget values, results; /* for values that were announced, for ends of jobs */
     uint32_t connection; /* how many there were */
     td_conn conn;
     td_wire_rules rules;

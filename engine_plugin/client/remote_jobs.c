@@ -179,16 +179,16 @@ static void call_locked(tandem_session *s)
     if (!r->up || !is_expected(job) || job->remote.expected_ns)
         return;
     job->remote.expected_ns = td_now_ns();
-    pays = td_vigil_pays(&r->values, job->remote.expected_ns);
+    pays = td_spin_pays(&r->values, job->remote.expected_ns);
     if (pays)
         td_bell_ring(&r->ring.area->to_daemon);
     if (!pays || !r->led) /* else who waits will be here as soon */
         td_remote_kick_locked(s);
 }
 
-static uint64_t watch_until(const td_vigil *vigil, uint64_t since_ns, uint64_t now)
+static uint64_t watch_until(const td_spin_budget *budget, uint64_t since_ns, uint64_t now)
 {
-    return td_vigil_pays(vigil, now) && now < since_ns + TD_VIGIL_NS ? since_ns + TD_VIGIL_NS : 0;
+    return td_spin_pays(budget, now) && now < since_ns + TD_SPIN_NS ? since_ns + TD_SPIN_NS : 0;
 }
 
 void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline)
@@ -484,7 +484,7 @@ static bool watch(const tandem_session *s, VkSemaphore semaphore, uint64_t wante
             return true;
         if (hurry && atomic_load(&s->remote->hurry) != *hurry)
             return true;
-        if (!td_vigil_pass(&now))
+        if (!td_spin_yield(&now))
             break;
     }
     return false;
@@ -529,9 +529,9 @@ static bool watch_locked(tandem_session *s, bool caller, uint32_t seen, uint64_t
     if (wait)
         td_object_release_locked(s, &wait->object);
     if (value_until && (value_came || (!came && value_until < until_ns)))
-        td_vigil_end(&r->values, value_came, td_now_ns());
+        td_spin_end(&r->values, value_came, td_now_ns());
     if (end_until && !value_came && (came || end_until < until_ns))
-        td_vigil_end(&r->results, came, td_now_ns());
+        td_spin_end(&r->results, came, td_now_ns());
     if (!r->up)
         pthread_cond_broadcast(&s->changed);
     return came;

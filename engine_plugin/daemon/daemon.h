@@ -340,7 +340,7 @@ struct td_client {
     uint64_t last_ticket; /* that was taken */
     uint32_t rung;        /* of its bell: as often as it has put something, or called */
     uint64_t called_ns;   /* 0: a job has come since */
-    td_vigil calls;
+    td_spin_budget calls;
     uint64_t mem_bytes, model_bytes; /* mem: and the draft's */
     td_shared *draft; /* without an id; for one job at a time. NULL: none */
     uint64_t draft_ns; /* when it was used last */
@@ -444,8 +444,8 @@ typedef struct td_broker {
     pthread_barrier_t begun; /* a thread's start takes system calls that the broker gives up */
     bool has_thread, end_thread;
     td_bell kick; /* of the second thread */
-    uint64_t awake_ns; /* until then it does not sleep, */
-    td_vigil vigil;    /* if that pays */
+    uint64_t awake_ns;   /* until then it does not sleep, */
+    td_spin_budget spin; /* if that pays */
     uint64_t turns, watched_turns;
 } td_broker;
 

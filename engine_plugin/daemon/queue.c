@@ -60,7 +60,7 @@ static bool look_out(const sleep_on *on, uint32_t count, uint64_t now, uint64_t 
     while (!rung && !*crowded && now < until_ns) {
         for (uint32_t i = 0; i < count; i++)
             rung = rung || atomic_load(&on[i].bell->count) != on[i].seen;
-        *crowded = !rung && !td_vigil_pass(&now);
+        *crowded = !rung && !td_spin_yield(&now);
     }
     return rung;
 }
@@ -233,7 +233,7 @@ void *td_queue_main(void *broker)
         if (turn(b, &next_ns))
             continue;
         now = td_now_ns();
-        if (now < b->awake_ns && td_vigil_pays(&b->vigil, now)) {
+        if (now < b->awake_ns && td_spin_pays(&b->spin, now)) {
             const uint64_t until = b->awake_ns;
             bool rung, crowded;
 
@@ -241,7 +241,7 @@ void *td_queue_main(void *broker)
             rung = look_out(on, count, now, until, &crowded);
             pthread_mutex_lock(&b->lock);
             if (rung || crowded || b->at_worker[0] + b->at_worker[1]) /* a call in vain is its client's fault */
-                td_vigil_end(&b->vigil, rung, td_now_ns());
+                td_spin_end(&b->spin, rung, td_now_ns());
             continue;
         }
         for (uint32_t i = 0; i < count; i++)

@@ -246,7 +246,7 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
     c->order[c->count++] = work;
     c->last_ticket = m->ticket;
     if (c->called_ns)
-        td_vigil_end(&c->calls, now - c->called_ns < TD_VIGIL_NS, now);
+        td_spin_end(&c->calls, now - c->called_ns < TD_SPIN_NS, now);
     c->called_ns = 0;
     c->submitted++;
     td_queue_report(b, work, TANDEM_JOB_PENDING, TANDEM_OK, NULL);
@@ -309,12 +309,12 @@ static bool take_some(td_broker *b, td_client *c)
 static void hear_call(td_broker *b, td_client *c, uint64_t now)
 {
     if (c->called_ns) /* it did not */
-        td_vigil_end(&c->calls, false, now);
+        td_spin_end(&c->calls, false, now);
     c->called_ns = 0;
-    if (!td_vigil_pays(&c->calls, now))
+    if (!td_spin_pays(&c->calls, now))
         return;
     c->called_ns = now;
-    b->awake_ns = now + TD_VIGIL_NS;
+    b->awake_ns = now + TD_SPIN_NS;
 }
 
 bool td_queue_take_news(td_broker *b, td_client *c, uint64_t now)

@@ -375,7 +375,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
         td_gate_close(&b->worker_queue->gate, now);
     c->at_worker++;
     c->at_worker_ns += b->slot_ns[at];
-    b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_worker[0] + b->at_worker[1] == 1 ? now + TD_VIGIL_NS : 0;
+    b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_worker[0] + b->at_worker[1] == 1 ? now + TD_SPIN_NS : 0;
     if (work->slice == 1)
         td_queue_report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
     atomic_store(&slot->cancel, 0);

@@ -36,30 +36,30 @@ void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns)
     atomic_fetch_sub(&bell->waiters, 1);
 }
 
-bool td_vigil_pass(uint64_t *now)
+bool td_spin_yield(uint64_t *now)
 {
     const uint64_t before = *now;
 
     sched_yield();
     *now = td_now_ns();
-    return *now - before < TD_VIGIL_NS;
+    return *now - before < TD_SPIN_NS;
 }
 
 /* Where one in sixty-four is in vain, they become rare. */
-void td_vigil_end(td_vigil *vigil, bool paid, uint64_t now)
+void td_spin_end(td_spin_budget *budget, bool paid, uint64_t now)
 {
     enum { GOOD = 64, MOST = 7 };
     const uint64_t least_ns = 8000000;
 
-    if (paid && ++vigil->good < GOOD)
+    if (paid && ++budget->good < GOOD)
         return;
-    vigil->good = 0;
+    budget->good = 0;
     if (paid) {
-        vigil->level -= vigil->level > 0;
+        budget->level -= budget->level > 0;
         return;
     }
-    vigil->not_until_ns = now + (least_ns << vigil->level);
-    vigil->level += vigil->level < MOST;
+    budget->not_until_ns = now + (least_ns << budget->level);
+    budget->level += budget->level < MOST;
 }
 
 static tandem_status map(int fd, uint64_t bytes, void **out, char *why, size_t why_bytes)

@@ -25,17 +25,17 @@ void td_bell_ring(td_bell *bell);
 /* Sleeps while count is still `seen` (which was read before looking), at most timeout_ns and 100 ms; may return early. */
 void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns);
 
-/* To stay awake for what comes at once, instead of sleeping: where processors are idle, to be woken takes tens of
- * microseconds. Only where it pays: who did so in vain, or took others' time, does not again for a while. */
-typedef struct td_vigil {
+/* To spin for what comes at once, instead of sleeping: to be woken takes tens of microseconds. Only where it pays, on idle
+ * processors: who spun in vain, or took others' time, does not again for a while. */
+typedef struct td_spin_budget {
     uint64_t not_until_ns;
     uint32_t level, good;
-} td_vigil;
-enum { TD_VIGIL_NS = 200000 }; /* the longest one */
-static inline bool td_vigil_pays(const td_vigil *vigil, uint64_t now) { return now >= vigil->not_until_ns; }
+} td_spin_budget;
+enum { TD_SPIN_NS = 200000 }; /* at most, at a time */
+static inline bool td_spin_pays(const td_spin_budget *budget, uint64_t now) { return now >= budget->not_until_ns; }
 /* Between two looks: lets others run. False: they did for so long that it is better to sleep. */
-bool td_vigil_pass(uint64_t *now);
-void td_vigil_end(td_vigil *vigil, bool paid, uint64_t now);
+bool td_spin_yield(uint64_t *now);
+void td_spin_end(td_spin_budget *budget, bool paid, uint64_t now);
 
 /* A timeline's counter in shared memory. */
 typedef struct td_page {

@@ -86,53 +86,53 @@ static void test_conversation(void **state)
     close_rings(&jobs, &area);
 }
 
-/* ---- vigils ---- */
+/* ---- spins ---- */
 
 /* One in vain: not again for a while, and longer each time; those that pay make up for it slowly. */
-static void test_vigils(void **state)
+static void test_spins(void **state)
 {
-    td_vigil vigil = {0};
+    td_spin_budget budget = {0};
     uint64_t now = 1000000000, longest = 0, spent = 0;
 
     (void)state;
-    assert_true(td_vigil_pays(&vigil, now));
-    td_vigil_end(&vigil, true, now);
-    assert_true(td_vigil_pays(&vigil, now));
-    td_vigil_end(&vigil, false, now);
-    assert_false(td_vigil_pays(&vigil, now + 20 * TD_VIGIL_NS));
-    assert_true(td_vigil_pays(&vigil, now + 50 * TD_VIGIL_NS));
+    assert_true(td_spin_pays(&budget, now));
+    td_spin_end(&budget, true, now);
+    assert_true(td_spin_pays(&budget, now));
+    td_spin_end(&budget, false, now);
+    assert_false(td_spin_pays(&budget, now + 20 * TD_SPIN_NS));
+    assert_true(td_spin_pays(&budget, now + 50 * TD_SPIN_NS));
     /* Who is always wrong: a second, in the end, for each of them. */
     for (int i = 0; i < 100; i++) {
         const uint64_t from = now;
 
-        while (!td_vigil_pays(&vigil, now))
+        while (!td_spin_pays(&budget, now))
             now += 100000;
         longest = now - from > longest ? now - from : longest;
-        td_vigil_end(&vigil, false, now);
-        spent += TD_VIGIL_NS;
+        td_spin_end(&budget, false, now);
+        spent += TD_SPIN_NS;
     }
     assert_in_range(longest, 500000000, 2000000000);
     assert_true(spent * 1000 < now - 1000000000);
     /* And back. */
-    while (!td_vigil_pays(&vigil, now))
+    while (!td_spin_pays(&budget, now))
         now += 100000;
     for (int i = 0; i < 1000; i++)
-        td_vigil_end(&vigil, true, now);
-    td_vigil_end(&vigil, false, now);
-    assert_true(td_vigil_pays(&vigil, now + 50 * TD_VIGIL_NS));
+        td_spin_end(&budget, true, now);
+    td_spin_end(&budget, false, now);
+    assert_true(td_spin_pays(&budget, now + 50 * TD_SPIN_NS));
     /* To let others run takes no time where there are none, and is told where it does. */
     now = td_now_ns();
     for (int i = 0; i < 100; i++) {
         const uint64_t before = now;
-        const bool soon = td_vigil_pass(&now);
+        const bool soon = td_spin_yield(&now);
 
         assert_true(now > before);
-        assert_int_equal(soon, now - before < TD_VIGIL_NS);
+        assert_int_equal(soon, now - before < TD_SPIN_NS);
     }
 }
 
 static const struct CMUnitTest cases[] = {
     TEST(test_conversation),
-    TEST(test_vigils),
+    TEST(test_spins),
 };
 const test_cases wire_conversation_cases = TEST_CASES(cases);
