@@ -34,7 +34,7 @@ void td_remote_kick_locked(tandem_session *s)
     else
         pthread_cond_signal(&s->work);
     if (s->remote->in_area && s->remote->ring.area)
-        td_bell_ring(&s->remote->ring.area->to_client);
+        td_eventcount_notify(&s->remote->ring.area->to_client);
 }
 
 /* What the daemon says. */
@@ -237,7 +237,7 @@ void td_remote_disconnect_locked(tandem_session *s, const char *why)
     pthread_cond_broadcast(&s->changed);
     own_signals_locked(s);
     while (r->in_area) {
-        td_bell_ring(&r->ring.area->to_client);
+        td_eventcount_notify(&r->ring.area->to_client);
         td_cond_wait_until(s, &s->changed, td_now_ns() + TD_REMOTE_SLICE_NS / 10);
     }
     td_ring_close(&r->ring);

@@ -181,7 +181,7 @@ static void call_locked(tandem_session *s)
     job->remote.expected_ns = td_now_ns();
     pays = td_spin_pays(&r->values, job->remote.expected_ns);
     if (pays)
-        td_bell_ring(&r->ring.area->to_daemon);
+        td_eventcount_notify(&r->ring.area->to_daemon);
     if (!pays || !r->led) /* else who waits will be here as soon */
         td_remote_kick_locked(s);
 }
@@ -671,7 +671,7 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
     return next;
 }
 
-/* Until something was submitted, signalled, given up or answered; called and left with the lock held. `seen`: of the bell,
+/* Until something was submitted, signalled, given up or answered; called and left with the lock held. `seen`: of the event count,
  * from before the look. */
 static void rest_locked(tandem_session *s, uint32_t connection, uint32_t seen, uint64_t until)
 {

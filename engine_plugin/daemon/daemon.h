@@ -52,7 +52,7 @@ enum {
     TD_MAX_SESSIONS = 64, /* one bit each; on a GPU each client has one; session 0 is all others' */
     TD_BACKGROUND_SESSION = 1, /* on a CPU: the background's, which stands still for frames */
     TD_HOLDINGS = TD_MAX_SESSIONS + TD_GPU_DEPTH,
-    TD_MAX_CLIENTS = 48, /* so that all bells fit into one futex_waitv() */
+    TD_MAX_CLIENTS = 48, /* so that all event counts fit into one futex_waitv() */
     TD_MAX_NEW = 32,     /* connections that have not said hello, beside those */
     TD_MAX_WORKS = TD_WIRE_SLOTS,
     TD_MAX_NUMBERS = 65536, /* objects that the worker can have */
@@ -144,9 +144,9 @@ typedef struct td_slot {
     char text[TD_TEXT_BYTES];
 } td_slot;
 typedef struct td_worker_queue {
-    td_bell to_worker, to_broker;
-    _Atomic uint32_t cpu;     /* where the broker ran when it rang last, */
-    _Atomic uint64_t rung_ns; /* and when that was */
+    td_eventcount to_worker, to_broker;
+    _Atomic uint32_t cpu;         /* where the broker ran when it notified the worker last, */
+    _Atomic uint64_t notified_ns; /* and when that was */
     _Atomic uint32_t request, load; /* the serials of what the worker is at; 0: nothing */
     _Atomic uint64_t released; /* sessions whose clients are gone: nothing of theirs waits for anything any more */
     td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
@@ -338,7 +338,7 @@ struct td_client {
     bool listed; /* in a text that names who holds what */
     int polled;  /* where in poll()'s array; -1: not there */
     uint64_t last_ticket; /* that was taken */
-    uint32_t rung;        /* of its bell: as often as it has put something, or called */
+    uint32_t notified;    /* how often it has put something, or called, by its ring's event count */
     uint64_t called_ns;   /* 0: a job has come since */
     td_spin_budget calls;
     uint64_t mem_bytes, model_bytes; /* mem: and the draft's */
@@ -443,7 +443,7 @@ typedef struct td_broker {
     pthread_t thread;
     pthread_barrier_t begun; /* a thread's start takes system calls that the broker gives up */
     bool has_thread, end_thread;
-    td_bell kick; /* of the second thread */
+    td_eventcount kick; /* of the second thread */
     uint64_t awake_ns;   /* until then it does not sleep, */
     td_spin_budget spin; /* if that pays */
     uint64_t turns, watched_turns;
@@ -577,7 +577,7 @@ void td_queue_settle(td_broker *b, td_client *c);
 void td_queue_without_draft(td_broker *b, td_client *c);
 /* The worker is gone; of a job's fault, as far as is known: that has failed. */
 void td_queue_lost(td_broker *b, bool by_job);
-static inline void td_queue_kick(td_broker *b) { td_bell_ring(&b->kick); }
+static inline void td_queue_kick(td_broker *b) { td_eventcount_notify(&b->kick); }
 
 /* metrics.c */
 int td_metrics_listen(uint32_t port, char *why, size_t why_bytes);

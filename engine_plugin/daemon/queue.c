@@ -26,43 +26,43 @@
 #define DRAFT_IDLE_NS TD_SECOND /* to free a GPU's memory is to wait for all that it does */
 
 typedef struct sleep_on {
-    td_bell *bell;
+    td_eventcount *event;
     uint32_t seen;
 } sleep_on;
 
-static uint32_t list_bells(td_broker *b, sleep_on *on)
+static uint32_t list_events(td_broker *b, sleep_on *on)
 {
     uint32_t count = 0;
 
-    on[count++].bell = &b->kick;
+    on[count++].event = &b->kick;
     if (b->worker_queue)
-        on[count++].bell = &b->worker_queue->to_broker;
+        on[count++].event = &b->worker_queue->to_broker;
     for (td_client *c = b->clients; c; c = c->next) {
         const td_work *head = c->state == TD_CLIENT_READY ? td_queue_head(c) : NULL;
 
         if (c->state != TD_CLIENT_READY)
             continue;
-        on[count++].bell = &c->ring.area->to_daemon;
+        on[count++].event = &c->ring.area->to_daemon;
         if (head && head->wait && !head->wait->by_daemon && !head->wait->opaque)
-            on[count++].bell = &head->wait->point.page->bell;
+            on[count++].event = &head->wait->point.page->raised;
     }
     for (uint32_t i = 0; i < count; i++)
-        on[i].seen = atomic_load(&on[i].bell->count);
+        on[i].seen = atomic_load(&on[i].event->count);
     return count;
 }
 
-/* Looks for a ring instead of sleeping. */
+/* Looks for an event instead of sleeping. */
 static bool look_out(const sleep_on *on, uint32_t count, uint64_t now, uint64_t until_ns, bool *crowded)
 {
-    bool rung = false;
+    bool notified = false;
 
     *crowded = false;
-    while (!rung && !*crowded && now < until_ns) {
+    while (!notified && !*crowded && now < until_ns) {
         for (uint32_t i = 0; i < count; i++)
-            rung = rung || atomic_load(&on[i].bell->count) != on[i].seen;
-        *crowded = !rung && !td_spin_yield(&now);
+            notified = notified || atomic_load(&on[i].event->count) != on[i].seen;
+        *crowded = !notified && !td_spin_yield(&now);
     }
-    return rung;
+    return notified;
 }
 
 static void sleep_until(const sleep_on *on, uint32_t count, uint64_t until_ns)
@@ -74,7 +74,7 @@ static void sleep_until(const sleep_on *on, uint32_t count, uint64_t until_ns)
 
     for (uint32_t i = 0; i < count; i++)
         waiters[i] = (struct futex_waitv){
-            .val = on[i].seen, .uaddr = (uintptr_t)&on[i].bell->count, .flags = FUTEX_32};
+            .val = on[i].seen, .uaddr = (uintptr_t)&on[i].event->count, .flags = FUTEX_32};
     if (!cannot) {
         const long result = syscall(SYS_futex_waitv, waiters, count, 0, &t, CLOCK_MONOTONIC);
 
@@ -87,7 +87,7 @@ static void sleep_until(const sleep_on *on, uint32_t count, uint64_t until_ns)
 #endif
     const uint64_t now = td_now_ns();
 
-    td_bell_wait(on[0].bell, on[0].seen, until_ns > now + BLIND_NS ? BLIND_NS : until_ns > now ? until_ns - now : 0);
+    td_eventcount_wait(on[0].event, on[0].seen, until_ns > now + BLIND_NS ? BLIND_NS : until_ns > now ? until_ns - now : 0);
     (void)count;
 }
 
@@ -175,7 +175,7 @@ static bool end_clients(td_broker *b, uint64_t now)
     return some;
 }
 
-/* Before the bells are read that are slept on. */
+/* Before the event counts are read that are slept on. */
 static void begin_turn(td_broker *b)
 {
     const uint64_t now = td_now_ns();
@@ -229,28 +229,28 @@ void *td_queue_main(void *broker)
         uint32_t count;
 
         begin_turn(b);
-        count = list_bells(b, on);
+        count = list_events(b, on);
         if (turn(b, &next_ns))
             continue;
         now = td_now_ns();
         if (now < b->awake_ns && td_spin_pays(&b->spin, now)) {
             const uint64_t until = b->awake_ns;
-            bool rung, crowded;
+            bool notified, crowded;
 
             pthread_mutex_unlock(&b->lock);
-            rung = look_out(on, count, now, until, &crowded);
+            notified = look_out(on, count, now, until, &crowded);
             pthread_mutex_lock(&b->lock);
-            if (rung || crowded || b->at_worker[0] + b->at_worker[1]) /* a call in vain is its client's fault */
-                td_spin_end(&b->spin, rung, td_now_ns());
+            if (notified || crowded || b->at_worker[0] + b->at_worker[1]) /* a call in vain is its client's fault */
+                td_spin_end(&b->spin, notified, td_now_ns());
             continue;
         }
         for (uint32_t i = 0; i < count; i++)
-            atomic_fetch_add(&on[i].bell->waiters, 1);
+            atomic_fetch_add(&on[i].event->waiters, 1);
         pthread_mutex_unlock(&b->lock);
         sleep_until(on, count, next_ns);
         pthread_mutex_lock(&b->lock);
         for (uint32_t i = 0; i < count; i++)
-            atomic_fetch_sub(&on[i].bell->waiters, 1);
+            atomic_fetch_sub(&on[i].event->waiters, 1);
     }
     pthread_mutex_unlock(&b->lock);
     return NULL;

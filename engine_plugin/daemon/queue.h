@@ -13,7 +13,7 @@
 
 #include "engine_plugin/daemon/daemon.h"
 
-/* queue_jobs.c. Takes what a client has put into its ring, and hears a ring ahead of it. True if there was something. */
+/* queue_jobs.c. Takes what a client has put into its ring, and hears a call ahead of it. True if there was something. */
 bool td_queue_take_news(td_broker *b, td_client *c, uint64_t now);
 /* What a client reads of a job; the first final report is the last one. `slot`, or NULL: where its times are. */
 void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot);

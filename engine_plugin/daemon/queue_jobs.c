@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
- *   calls   a client that rings without having put anything will put a job at once: the thread does not sleep then
+ *   calls   a client that notifies without having put anything will put a job at once: the thread does not sleep then
  *
  * What happens in between is queue_schedule.c's; it and queue.c call this file, which calls neither.
  */
@@ -112,7 +112,7 @@ void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status
         for (int i = 0; i < TD_WORKER_SLOTS; i++)
             if (b->slot_works[i] == work)
                 atomic_store(&b->worker_queue->slots[i].cancel, 1);
-        td_bell_ring(&b->worker_queue->to_worker);
+        td_eventcount_notify(&b->worker_queue->to_worker);
         return;
     }
     work->given_up = true;
@@ -292,7 +292,7 @@ static bool take_some(td_broker *b, td_client *c)
         if (status == TANDEM_ERROR_BUSY)
             break;
         some = true;
-        c->rung++;
+        c->notified++;
         if (status != TANDEM_OK)
             td_client_end(b, c, status, 0, why);
         else if (m.header.type == TD_WIRE_JOB)
@@ -305,7 +305,7 @@ static bool take_some(td_broker *b, td_client *c)
     return some;
 }
 
-/* A client rings without having put anything: it will at once. */
+/* A client notifies without having put anything: it will at once. */
 static void hear_call(td_broker *b, td_client *c, uint64_t now)
 {
     if (c->called_ns) /* it did not */
@@ -319,11 +319,11 @@ static void hear_call(td_broker *b, td_client *c, uint64_t now)
 
 bool td_queue_take_news(td_broker *b, td_client *c, uint64_t now)
 {
-    const uint32_t rung = atomic_load(&c->ring.area->to_daemon.count);
+    const uint32_t notified = atomic_load(&c->ring.area->to_daemon.count);
     const bool some = take_some(b, c);
 
-    if (c->state == TD_CLIENT_READY && (int32_t)(rung - c->rung) > 0) {
-        c->rung = rung;
+    if (c->state == TD_CLIENT_READY && (int32_t)(notified - c->notified) > 0) {
+        c->notified = notified;
         if (!some && b->has_worker && !b->costs.is_gpu)
             hear_call(b, c, now);
     }

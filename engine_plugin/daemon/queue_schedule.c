@@ -380,9 +380,9 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
         td_queue_report(b, work, TANDEM_JOB_RUNNING, TANDEM_OK, NULL);
     atomic_store(&slot->cancel, 0);
     atomic_store(&b->worker_queue->cpu, (uint32_t)sched_getcpu());
-    atomic_store(&b->worker_queue->rung_ns, now);
+    atomic_store(&b->worker_queue->notified_ns, now);
     atomic_store_explicit(&slot->state, TD_SLOT_READY, memory_order_release);
-    td_bell_ring(&b->worker_queue->to_worker);
+    td_eventcount_notify(&b->worker_queue->to_worker);
     return true;
 }
 

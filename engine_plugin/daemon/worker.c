@@ -71,7 +71,7 @@ typedef struct worker_session {
 typedef struct follower {
     cpu_set_t all;
     int cpu; /* -1: anywhere */
-    uint64_t rung_ns; /* when that one rang last, before it slept */
+    uint64_t notified_ns; /* when that one notified last, before it slept */
     uint64_t free_until_ns, free_ns;
 } follower;
 
@@ -131,7 +131,7 @@ static void end_slot(worker *w, td_slot *slot, const tandem_job_report *report)
     if (report->state != TANDEM_JOB_FAILED)
         slot->text[0] = 0;
     atomic_store_explicit(&slot->state, TD_SLOT_ENDED, memory_order_release);
-    td_bell_ring(&w->queue->to_broker);
+    td_eventcount_notify(&w->queue->to_broker);
 }
 
 /* A mem of the first session's, in another session. */
@@ -386,15 +386,15 @@ static bool submit_some(worker *w, bool *held)
     }
 }
 
-/* The submitter runs where the broker does, which sleeps when it has rung: no other processor has to be woken. Not where
+/* The submitter runs where the broker does, which sleeps when it has notified it: no other processor has to be woken. Not where
  * that makes it late: others are busy there. */
 static void follow_broker(worker *w, follower *f)
 {
     int cpu = (int)atomic_load(&w->queue->cpu);
-    const uint64_t now = td_now_ns(), rung_ns = atomic_load(&w->queue->rung_ns);
+    const uint64_t now = td_now_ns(), notified_ns = atomic_load(&w->queue->notified_ns);
     cpu_set_t one;
 
-    if (f->cpu >= 0 && rung_ns != f->rung_ns && now > rung_ns + LATE_NS) {
+    if (f->cpu >= 0 && notified_ns != f->notified_ns && now > notified_ns + LATE_NS) {
         f->free_ns = !f->free_ns ? LEAST_FREE_NS : f->free_ns < MOST_FREE_NS ? 2 * f->free_ns : f->free_ns;
         f->free_until_ns = now + f->free_ns;
     }
@@ -424,8 +424,8 @@ static void *submit_main(void *user)
         if (atomic_load(&w->queue->released))
             release_some(w);
         if (!cancel_some(w) && !some) {
-            f.rung_ns = atomic_load(&w->queue->rung_ns);
-            td_bell_wait(&w->queue->to_worker, seen, held ? 100000 : TD_SECOND);
+            f.notified_ns = atomic_load(&w->queue->notified_ns);
+            td_eventcount_wait(&w->queue->to_worker, seen, held ? 100000 : TD_SECOND);
             if (w->sessions[0].on_cpu)
                 follow_broker(w, &f);
         }

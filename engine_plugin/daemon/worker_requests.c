@@ -119,7 +119,7 @@ void td_worker_session_free(td_broker *b, const td_client *c)
     if (!c->worker_session || !b->worker_queue)
         return;
     atomic_fetch_or(&b->worker_queue->released, 1ull << c->worker_session);
-    td_bell_ring(&b->worker_queue->to_worker);
+    td_eventcount_notify(&b->worker_queue->to_worker);
 }
 
 void td_worker_session_open(td_broker *b, td_client *c)

@@ -85,7 +85,7 @@ static void stand_at_gate(member *m)
 
         if (!atomic_load(&gate->closed))
             break;
-        td_bell_wait(&gate->opened, seen, until - now);
+        td_eventcount_wait(&gate->opened, seen, until - now);
         now = td_now_ns();
     }
     if (now >= until)

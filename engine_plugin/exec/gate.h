@@ -11,7 +11,7 @@
 
 typedef struct td_gate { /* zero: open */
     _Atomic uint32_t closed;
-    td_bell opened;
+    td_eventcount opened;
     _Atomic uint64_t closed_ns; /* CLOCK_MONOTONIC: since when */
 } td_gate;
 
@@ -24,7 +24,7 @@ static inline void td_gate_close(td_gate *gate, uint64_t now)
 static inline void td_gate_open(td_gate *gate)
 {
     atomic_store(&gate->closed, 0);
-    td_bell_ring(&gate->opened);
+    td_eventcount_notify(&gate->opened);
 }
 
 #endif

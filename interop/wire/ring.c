@@ -16,24 +16,24 @@
 #include "interop/wire/conn.h"
 
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "no locks in memory that a peer can write");
-static const uint64_t slice_ns = 100000000; /* the most that a peer's lie in a bell can cost */
+static const uint64_t slice_ns = 100000000; /* the most that a peer's lie in an event count can cost */
 enum { REPORT_TRIES = 1000 };
 
-void td_bell_ring(td_bell *bell)
+void td_eventcount_notify(td_eventcount *event)
 {
-    atomic_fetch_add(&bell->count, 1);
-    if (atomic_load(&bell->waiters))
-        syscall(SYS_futex, &bell->count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    atomic_fetch_add(&event->count, 1);
+    if (atomic_load(&event->waiters))
+        syscall(SYS_futex, &event->count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns)
+void td_eventcount_wait(td_eventcount *event, uint32_t seen, uint64_t timeout_ns)
 {
     const uint64_t ns = timeout_ns < slice_ns ? timeout_ns : slice_ns;
     const struct timespec t = {0, (long)ns};
 
-    atomic_fetch_add(&bell->waiters, 1);
-    syscall(SYS_futex, &bell->count, FUTEX_WAIT, seen, &t, NULL, 0);
-    atomic_fetch_sub(&bell->waiters, 1);
+    atomic_fetch_add(&event->waiters, 1);
+    syscall(SYS_futex, &event->count, FUTEX_WAIT, seen, &t, NULL, 0);
+    atomic_fetch_sub(&event->waiters, 1);
 }
 
 bool td_spin_yield(uint64_t *now)
@@ -139,7 +139,7 @@ void td_point_raise(td_point *point, uint64_t value)
         return;
     point->highest = value;
     atomic_store_explicit(&point->page->value, value, memory_order_release);
-    td_bell_ring(&point->page->bell);
+    td_eventcount_notify(&point->page->raised);
 }
 
 /* How much of a wait is left; 0 at its end. */
@@ -156,7 +156,7 @@ tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64
     const uint64_t begin_ns = td_now_ns();
 
     for (bool alive = true;;) {
-        const uint32_t seen = atomic_load(&point->page->bell.count);
+        const uint32_t seen = atomic_load(&point->page->raised.count);
         uint64_t now, left;
         const tandem_status status = td_point_read(point, &now, why, why_bytes);
 
@@ -169,7 +169,7 @@ tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64
         if (!left)
             return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "timeline stands at %" PRIu64 ", not %" PRIu64, now,
                            value);
-        td_bell_wait(&point->page->bell, seen, left);
+        td_eventcount_wait(&point->page->raised, seen, left);
         alive = socket < 0 || td_conn_alive(socket); /* then one last look: it may have signalled before it went */
     }
 }
@@ -220,7 +220,7 @@ tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t 
         atomic_store_explicit(&slot[i], word, memory_order_relaxed);
     }
     atomic_store_explicit(&ring->area->tail, ++ring->own, memory_order_release);
-    td_bell_ring(&ring->area->to_daemon);
+    td_eventcount_notify(&ring->area->to_daemon);
     return TANDEM_OK;
 }
 
@@ -277,7 +277,7 @@ tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char
         left = left_ns(begin_ns, timeout_ns);
         if (!left)
             return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
-        td_bell_wait(&ring->area->to_daemon, seen, left);
+        td_eventcount_wait(&ring->area->to_daemon, seen, left);
         alive = socket < 0 || td_conn_alive(socket);
     }
 }
@@ -299,7 +299,7 @@ void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report
     }
     atomic_store_explicit(&ring->area->reports[at].word, td_wire_report_pack(&whole), memory_order_release);
     if (report->state > TANDEM_JOB_RUNNING)
-        td_bell_ring(&ring->area->to_client);
+        td_eventcount_notify(&ring->area->to_client);
 }
 
 tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_report *report, char *why,

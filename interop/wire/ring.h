@@ -1,4 +1,4 @@
-/* The wire's shared memory: bells, points' pages, and the area with the ring of jobs and their reports.
+/* The wire's shared memory: event counts, points' pages, and the area with the ring of jobs and their reports.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -13,17 +13,17 @@
 
 #include "interop/wire/wire.h"
 
-/* How one side sleeps until the other has done something. */
-typedef struct td_bell {
-    _Atomic uint32_t count;   /* changes with each ring */
+/* An event count: how one side sleeps, on a futex, until the other has done something. */
+typedef struct td_eventcount {
+    _Atomic uint32_t count;   /* changes with each event */
     _Atomic uint32_t waiters; /* how many sleep, or are about to */
-} td_bell;
-TD_WIRE_SIZE(td_bell, 8);
+} td_eventcount;
+TD_WIRE_SIZE(td_eventcount, 8);
 
 /* Wakes whoever waits; a system call only if somebody does. */
-void td_bell_ring(td_bell *bell);
+void td_eventcount_notify(td_eventcount *event);
 /* Sleeps while count is still `seen` (which was read before looking), at most timeout_ns and 100 ms; may return early. */
-void td_bell_wait(td_bell *bell, uint32_t seen, uint64_t timeout_ns);
+void td_eventcount_wait(td_eventcount *event, uint32_t seen, uint64_t timeout_ns);
 
 /* To spin for what comes at once, instead of sleeping: to be woken takes tens of microseconds. Only where it pays, on idle
  * processors: who spun in vain, or took others' time, does not again for a while. */
@@ -40,10 +40,10 @@ void td_spin_end(td_spin_budget *budget, bool paid, uint64_t now);
 /* A timeline's counter in shared memory. */
 typedef struct td_page {
     _Atomic uint64_t value;
-    td_bell bell;
+    td_eventcount raised;
 } td_page;
 TD_WIRE_SIZE(td_page, 16);
-TD_WIRE_AT(td_page, bell, 8);
+TD_WIRE_AT(td_page, raised, 8);
 
 /* A side's view of a page: `highest` is what was seen last, or signalled last. */
 typedef struct td_point {
@@ -57,7 +57,7 @@ tandem_status td_point_open(td_point *point, int fd, char *why, size_t why_bytes
 void td_point_close(td_point *point);
 /* PROTOCOL: the counter fell. *value is then the highest that was seen. */
 tandem_status td_point_read(td_point *point, uint64_t *value, char *why, size_t why_bytes);
-/* Raises the counter and rings; values that do not rise are left out. For the signaller alone. */
+/* Raises the counter and wakes who waits for it; values that do not rise are left out. For the signaller alone. */
 void td_point_raise(td_point *point, uint64_t value);
 /* BUSY after timeout_ns; LOST if `socket` (or -1) has hung up and the value has not come. */
 tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64_t timeout_ns, char *why,
@@ -66,11 +66,11 @@ tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64
 typedef struct td_area {
     _Atomic uint32_t tail; /* the client's */
     uint32_t unused0;
-    td_bell to_daemon;
+    td_eventcount to_daemon;
     uint8_t unused1[48];
     _Atomic uint32_t head; /* the daemon's */
     uint32_t unused2;
-    td_bell to_client;
+    td_eventcount to_client;
     uint8_t unused3[TD_WIRE_SLOTS_AT - 80];
     _Atomic uint64_t slots[TD_WIRE_SLOTS][TD_WIRE_SLOT_BYTES / 8];
     struct {
@@ -106,7 +106,7 @@ tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char
  * more than there are slots. */
 tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, size_t why_bytes);
 
-/* Daemon: writes a job's report, whole. Rings `to_client` if the job has ended. */
+/* Daemon: writes a job's report, whole. Notifies `to_client` if the job has ended. */
 void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report);
 /* Client: reads it. PENDING for a job that the daemon has not got to; BUSY if it changed each time it was looked at; ARG
  * for one that is older than the last 256. */
@@ -116,7 +116,7 @@ tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_
 static inline uint32_t td_ring_seen(const td_ring *ring) { return atomic_load(&ring->area->to_client.count); }
 static inline void td_ring_sleep(td_ring *ring, uint32_t seen, uint64_t timeout_ns)
 {
-    td_bell_wait(&ring->area->to_client, seen, timeout_ns);
+    td_eventcount_wait(&ring->area->to_client, seen, timeout_ns);
 }
 
 #endif

@@ -459,7 +459,7 @@ static void garbage_ends_its_sender_alone(void **state)
     /* a ring that lies, and a counter that falls */
     client_open(&c, "ring liar");
     atomic_store(&c.ring.area->tail, 1000);
-    td_bell_ring(&c.ring.area->to_daemon);
+    td_eventcount_notify(&c.ring.area->to_daemon);
     assert_true(is_closed(c.conn.fd));
     client_close(&c);
     client_open(&c, "backwards");
@@ -475,7 +475,7 @@ static void garbage_ends_its_sender_alone(void **state)
         client_job(&c, &job);
         sleep_ms(20);
         atomic_store(&in.page->value, 3);
-        td_bell_ring(&in.page->bell);
+        td_eventcount_notify(&in.page->raised);
         assert_true(is_closed(c.conn.fd));
         client_close(&c);
         td_point_close(&in);

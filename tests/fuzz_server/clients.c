@@ -310,9 +310,9 @@ void touch_page(void)
     td_page *page = pages[how % PAGES];
 
     atomic_store(&page->value, how & 64 ? w.page_value : how & 128 ? UINT64_MAX - take() : take());
-    atomic_fetch_add(&page->bell.count, how & 32 ? take_number(4) : 1);
+    atomic_fetch_add(&page->raised.count, how & 32 ? take_number(4) : 1);
     if (how & 16)
-        atomic_store(&page->bell.waiters, take_number(4));
+        atomic_store(&page->raised.waiters, take_number(4));
 }
 
 void ask_for_metrics(void)

@@ -340,7 +340,7 @@ static void test_system_calls(void **state)
     close_rings(&daemon, &client);
 }
 
-/* Waits end when they should: at their bound, although bells ring for nothing and words lie. */
+/* Waits end when they should: at their bound, although they are woken for nothing and words lie. */
 static void test_bounds(void **state)
 {
     td_ring daemon, client;
@@ -357,7 +357,7 @@ static void test_bounds(void **state)
         if (i == 2)
             atomic_store(&client.area->to_daemon.count, UINT32_MAX);
         if (i == 3)
-            td_bell_ring(&client.area->to_daemon);
+            td_eventcount_notify(&client.area->to_daemon);
         begin = td_now_ns();
         assert_int_equal(td_ring_await(&daemon, -1, 30000000, why, why_bytes), TANDEM_ERROR_BUSY);
         assert_in_range(td_now_ns() - begin, 30000000, 5000000000);
