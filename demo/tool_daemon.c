@@ -40,7 +40,7 @@ static tandem_status ask(tool_daemon *d, td_wire_message *m, td_wire_type wanted
         if (status != TANDEM_OK)
             break;
         d->heard = true;
-        td_fd_close(&fds[0]); /* an area, which this client has no use for */
+        td_fd_close(&fds[0]); /* a shared ring, which this client has no use for */
         if (m->header.type == TD_WIRE_BYE)
             status = td_fail(why, why_bytes, TANDEM_ERROR_LOST, "it says goodbye: %s",
                              m->bye.reason == TD_WIRE_BYE_FULL ? "there is no room for more clients" : "it stops");

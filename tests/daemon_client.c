@@ -389,13 +389,13 @@ uint64_t client_mem(client *c, int fd, uint64_t bytes, uint64_t allocation_bytes
 {
     td_wire_message m = td_wire_new(TD_WIRE_MEM_CREATE, 0);
 
-    m.mem_create.kind = TD_WIRE_MEM_SLAB;
+    m.mem_create.kind = TD_WIRE_MEM_MEMFD;
     m.mem_create.bytes = bytes;
     m.mem_create.allocation_bytes = allocation_bytes;
     return client_create(c, &m, fd);
 }
 
-uint64_t client_page(client *c, int fd, bool by_daemon, uint64_t value)
+uint64_t client_share_timeline(client *c, int fd, bool by_daemon, uint64_t value)
 {
     td_wire_message m = td_wire_new(TD_WIRE_TIMELINE_CREATE, 0);
 
@@ -405,14 +405,14 @@ uint64_t client_page(client *c, int fd, bool by_daemon, uint64_t value)
     return client_create(c, &m, fd);
 }
 
-uint64_t client_timeline(client *c, td_point *point, bool by_daemon, uint64_t value)
+uint64_t client_timeline(client *c, td_shared_timeline *timeline, bool by_daemon, uint64_t value)
 {
     char why[300] = "";
     uint64_t id;
     int fd = -1;
 
-    assert_int_equal(td_point_make(point, value, &fd, why, sizeof why), TANDEM_OK);
-    id = client_page(c, fd, by_daemon, value);
+    assert_int_equal(td_shared_timeline_make(timeline, value, &fd, why, sizeof why), TANDEM_OK);
+    id = client_share_timeline(c, fd, by_daemon, value);
     td_fd_close(&fd);
     return id;
 }
@@ -455,19 +455,19 @@ td_wire_report client_report(client *c, uint64_t ticket, uint64_t timeout_ns)
     }
 }
 
-uint64_t point_value(td_point *point)
+uint64_t point_value(td_shared_timeline *timeline)
 {
-    return atomic_load(&point->page->value);
+    return atomic_load(&timeline->counter->value);
 }
 
-bool await_point(td_point *point, uint64_t value)
+bool await_point(td_shared_timeline *timeline, uint64_t value)
 {
     char why[300] = "";
 
-    return td_point_await(point, value, -1, PATIENCE, why, sizeof why) == TANDEM_OK;
+    return td_shared_timeline_await(timeline, value, -1, PATIENCE, why, sizeof why) == TANDEM_OK;
 }
 
-/* Work: q, k, v and o in one slab, and what a session in this process makes of it. */
+/* Work: q, k, v and o in one buffer, and what a session in this process makes of it. */
 
 const shape small = {2, 64, 96, 32, TANDEM_PRECISION_F16, 0};
 const shape eight = {2, 130, 300, 64, TANDEM_PRECISION_8B, 0};
@@ -483,7 +483,7 @@ void task_make(task *t, const shape *of, uint32_t seed)
     t->k_bytes = 4ull * of->heads * of->keys * of->dim;
     t->o_at = t->q_bytes + 2 * t->k_bytes;
     t->bytes = td_align_up(t->o_at + t->q_bytes, 4096);
-    assert_int_equal(td_slab_make("tandem-test-slab", t->bytes, false, &t->fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", t->bytes, false, &t->fd, why, sizeof why), TANDEM_OK);
     t->data = mmap(NULL, t->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->fd, 0);
     assert_true(t->data != MAP_FAILED);
     for (uint64_t i = 0; i < t->o_at / 4; i++) {

@@ -82,15 +82,15 @@ uint64_t client_create(client *c, td_wire_message *m, int fd);
 /* ERROR's status, or OK. */
 tandem_status client_object(client *c, td_wire_type type, uint64_t id);
 uint64_t client_mem(client *c, int fd, uint64_t bytes, uint64_t allocation_bytes);
-uint64_t client_page(client *c, int fd, bool by_daemon, uint64_t value);
-uint64_t client_timeline(client *c, td_point *point, bool by_daemon, uint64_t value);
+uint64_t client_share_timeline(client *c, int fd, bool by_daemon, uint64_t value);
+uint64_t client_timeline(client *c, td_shared_timeline *timeline, bool by_daemon, uint64_t value);
 tandem_status client_put(client *c, td_wire_message *m);
 uint64_t client_job(client *c, const tandem_job *job);
 td_wire_report client_report(client *c, uint64_t ticket, uint64_t timeout_ns);
-uint64_t point_value(td_point *point);
-bool await_point(td_point *point, uint64_t value);
+uint64_t point_value(td_shared_timeline *timeline);
+bool await_point(td_shared_timeline *timeline, uint64_t value);
 
-/* Work: q, k, v and o in one slab, and what a session in this process makes of it. */
+/* Work: q, k, v and o in one buffer, and what a session in this process makes of it. */
 
 typedef struct shape {
     uint32_t heads, rows, keys, dim, precision, causal;

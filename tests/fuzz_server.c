@@ -139,12 +139,12 @@ static void neighbour_begins(void)
     m.hello.job_class = w.is_behind;
     say_message(p, &m, -1);
     go_honestly();
-    need(read_all(p, &last) && p->ring.area, "no WELCOME for a neighbour");
+    need(read_all(p, &last) && p->ring.shared, "no WELCOME for a neighbour");
     m = wire_sample(TD_WIRE_MEM_CREATE);
     m.header.serial = p->rules.next_serial;
-    m.mem_create.allocation_bytes = SLAB_BYTES;
+    m.mem_create.allocation_bytes = BUFFER_BYTES;
     m.mem_create.offset_bytes = 0;
-    say_message(p, &m, fds[FD_SLAB]);
+    say_message(p, &m, fds[FD_BUFFER]);
     go_honestly();
     need(p->ids[TD_WIRE_KIND_MEM][0], "no mem for a neighbour");
     w.data = nothing;
@@ -166,7 +166,7 @@ static void neighbour_ends(void)
     for (int i = 0; i < ROUNDS && r.state <= TANDEM_JOB_RUNNING && !w.over; i++) {
         go_honestly();
         now_ns += 5 * MS;
-        need(p->ring.area != NULL, "a neighbour whose connection is over");
+        need(p->ring.shared != NULL, "a neighbour whose connection is over");
         need(td_ring_read_report(&p->ring, 1, &r, why, sizeof why) != TANDEM_ERROR_PROTOCOL, why);
     }
     if (w.over)
@@ -185,8 +185,8 @@ static void begin(const uint8_t *data, size_t size)
 
     memset(&w, 0, sizeof w);
     memset(items, 0, sizeof items);
-    for (int i = 0; i < PAGES; i++)
-        memset((void *)pages[i], 0, sizeof *pages[i]);
+    for (int i = 0; i < COUNTERS; i++)
+        memset((void *)counters[i], 0, sizeof *counters[i]);
     w.is_gpu = size && data[0] & 1;
     w.is_behind = size && data[0] & 2;
     now_ns = 1000 * TD_SECOND;
@@ -270,7 +270,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define CLIENT(p) STEP_CONNECT, p, 0, STEP_HELLO, p, 1, 0
 #define MEM(p) STEP_REQUEST, p, 3, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define END_MEM(p) STEP_REQUEST, p, 4, 0, 0, 0
-#define TIMELINE(p, by_daemon, page) STEP_REQUEST, p, 5, by_daemon, page, 0, 0, STEP_TURN, 1, STEP_READ, p
+#define TIMELINE(p, by_daemon, counter) STEP_REQUEST, p, 5, by_daemon, counter, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define MODEL(p) STEP_REQUEST, p, 7, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define TENSOR(p) STEP_REQUEST, p, 8, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define JOB(p) STEP_RING, p, 0, 0, 0, 0

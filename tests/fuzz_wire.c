@@ -77,23 +77,23 @@ static void check_message(td_wire_rules rules, td_wire_road road, bool repair, u
 
 static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
 {
-    static td_area mapped; /* to allocate so much each time takes AddressSanitizer most of its time */
-    td_area *const area = &mapped;
-    td_ring ring = {area, 0};
+    static td_shared_ring mapped; /* to allocate so much each time takes AddressSanitizer most of its time */
+    td_shared_ring *const shared = &mapped;
+    td_ring ring = {shared, 0};
     td_wire_message message;
     char why[400] = "";
     uint32_t indices[2] = {0}, taken = 0;
     tandem_status status;
 
-    memset((void *)area, 0, sizeof *area);
+    memset((void *)shared, 0, sizeof *shared);
     memcpy(indices, data, size < sizeof indices ? size : sizeof indices);
-    atomic_store(&area->tail, indices[0]);
+    atomic_store(&shared->tail, indices[0]);
     ring.own = indices[1];
     for (size_t i = 8, at = 0; i + 8 <= size && at < TD_WIRE_SLOTS * TD_WIRE_SLOT_BYTES / 8; i += 8, at++) {
         uint64_t word;
 
         memcpy(&word, data + i, 8);
-        atomic_store_explicit(&area->slots[at / (TD_WIRE_SLOT_BYTES / 8)][at % (TD_WIRE_SLOT_BYTES / 8)], word,
+        atomic_store_explicit(&shared->slots[at / (TD_WIRE_SLOT_BYTES / 8)][at % (TD_WIRE_SLOT_BYTES / 8)], word,
                               memory_order_relaxed);
     }
     for (;;) {

@@ -144,9 +144,9 @@ static void a_job_does_not_wait_for_itself(void **state)
     task_make(&t, &small, 50);
     task_share(&t, &c);
     for (int i = 0; i < 3; i++) {
-        td_point point;
+        td_shared_timeline shared;
         tandem_job job = job_of(&t);
-        const uint64_t timeline = client_timeline(&c, &point, true, 0);
+        const uint64_t timeline = client_timeline(&c, &shared, true, 0);
         uint64_t tickets[3];
         td_wire_report r;
 
@@ -168,8 +168,8 @@ static void a_job_does_not_wait_for_itself(void **state)
         assert_non_null(strstr(c.event.error.text, "itself signals"));
         for (int k = 1; k < 3; k++)
             assert_int_equal(client_report(&c, tickets[k], PATIENCE).state, TANDEM_JOB_DONE);
-        assert_true(await_point(&point, 6));
-        td_point_close(&point);
+        assert_true(await_point(&shared, 6));
+        td_shared_timeline_close(&shared);
     }
     client_close(&c);
     task_free(&t);
@@ -182,7 +182,7 @@ static void a_destroy_waits_for_the_ring(void **state)
     td_wire_message m = td_wire_new(TD_WIRE_MEM_DESTROY, 0), answer;
     char why[300] = "";
     tandem_job job;
-    td_point in;
+    td_shared_timeline in;
     client c;
     task t[2];
     int fd;
@@ -198,7 +198,7 @@ static void a_destroy_waits_for_the_ring(void **state)
     job.wait = (tandem_point){client_timeline(&c, &in, false, 0), 1};
     for (int i = 0; i < TD_WIRE_SLOTS; i++)
         client_job(&c, &job);
-    while (atomic_load(&c.ring.area->head) != TD_WIRE_SLOTS)
+    while (atomic_load(&c.ring.shared->head) != TD_WIRE_SLOTS)
         sleep_ms(1);
     job = job_of(&t[1]);
     for (int i = 0; i < MORE; i++)
@@ -208,7 +208,7 @@ static void a_destroy_waits_for_the_ring(void **state)
     assert_int_equal(td_conn_send(&c.conn, &m, NULL, why, sizeof why), TANDEM_OK);
     td_wire_took(&c.rules, TD_WIRE_TO_DAEMON, &m);
     sleep_ms(200); /* in which it might be carried out too early */
-    td_point_raise(&in, 1);
+    td_shared_timeline_raise(&in, 1);
     assert_int_equal(client_take(&c, &answer, &fd, PATIENCE), TANDEM_OK);
     assert_int_equal(answer.header.type, TD_WIRE_DONE);
     assert_int_equal(answer.header.serial, m.header.serial);
@@ -218,7 +218,7 @@ static void a_destroy_waits_for_the_ring(void **state)
         assert_true(r.state == TANDEM_JOB_DONE || r.state == TANDEM_JOB_CANCELLED);
     }
     client_close(&c);
-    td_point_close(&in);
+    td_shared_timeline_close(&in);
     for (int i = 0; i < 2; i++)
         task_free(&t[i]);
 }
@@ -226,34 +226,34 @@ static void a_destroy_waits_for_the_ring(void **state)
 /* What a mem lies in is held as a whole, and counts so, once. */
 static void allocations_count(void **state)
 {
-    enum { LARGE = 64 << 20, SLAB = 1 << 20, PAGE = 4096 };
+    enum { LARGE = 64 << 20, BUFFER = 1 << 20, PAGE = 4096 };
     char why[300] = "";
     uint64_t mems[3];
-    int big, slab;
+    int big, buffer;
     client c;
 
     (void)state;
     start_daemon("client_bytes = 2M\n");
     client_open(&c, "allocator");
-    assert_int_equal(td_slab_make("tandem-test-slab", LARGE, false, &big, why, sizeof why), TANDEM_OK);
-    assert_int_equal(td_slab_make("tandem-test-slab", SLAB, false, &slab, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", LARGE, false, &big, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", BUFFER, false, &buffer, why, sizeof why), TANDEM_OK);
     assert_int_equal(client_mem(&c, big, PAGE, LARGE), 0);
     assert_int_equal(c.event.error.status, TANDEM_ERROR_NOMEM);
     assert_non_null(strstr(c.event.error.text, "allocation_bytes is 67108864"));
     assert_int_equal(row_of(&c, "allocator").mem_bytes, 0);
     for (int i = 0; i < 3; i++) {
-        mems[i] = client_mem(&c, slab, i < 2 ? PAGE : SLAB - PAGE, SLAB);
+        mems[i] = client_mem(&c, buffer, i < 2 ? PAGE : BUFFER - PAGE, BUFFER);
         assert_true(mems[i] != 0);
-        assert_int_equal(row_of(&c, "allocator").mem_bytes, i < 2 ? SLAB : SLAB + PAGE);
+        assert_int_equal(row_of(&c, "allocator").mem_bytes, i < 2 ? BUFFER : BUFFER + PAGE);
     }
-    assert_int_equal(client_mem(&c, slab, SLAB, SLAB), 0); /* they overlap: more than 2 MiB together */
+    assert_int_equal(client_mem(&c, buffer, BUFFER, BUFFER), 0); /* they overlap: more than 2 MiB together */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(client_object(&c, TD_WIRE_MEM_DESTROY, mems[i]), TANDEM_OK);
-        assert_int_equal(row_of(&c, "allocator").mem_bytes, i < 2 ? SLAB : 0);
+        assert_int_equal(row_of(&c, "allocator").mem_bytes, i < 2 ? BUFFER : 0);
     }
     client_close(&c);
     td_fd_close(&big);
-    td_fd_close(&slab);
+    td_fd_close(&buffer);
 }
 
 /* What it is started with, and what others do to its files. */

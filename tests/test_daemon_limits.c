@@ -102,7 +102,7 @@ static unsigned take_all(client *c)
     unsigned count = 0;
     int fd;
 
-    assert_int_equal(td_slab_make("tandem-test-slab", 4096, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", 4096, false, &fd, why, sizeof why), TANDEM_OK);
     while (client_mem(c, fd, 4096, 4096)) {
         count++;
         assert_true(count < 128);
@@ -121,7 +121,7 @@ static void await_mem(client *c)
     char why[300] = "";
     int fd;
 
-    assert_int_equal(td_slab_make("tandem-test-slab", 4096, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", 4096, false, &fd, why, sizeof why), TANDEM_OK);
     while (!client_mem(c, fd, 4096, 4096)) {
         assert_true(td_now_ns() - begin < PATIENCE);
         sleep_ms(5);

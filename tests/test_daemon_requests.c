@@ -286,7 +286,7 @@ static void a_load_that_kills_its_worker_is_not_repeated(void **state)
     client guilty, waits, other;
     tandem_job job;
     uint64_t ticket;
-    td_point in;
+    td_shared_timeline in;
     task t;
 
     (void)state;
@@ -316,12 +316,12 @@ static void a_load_that_kills_its_worker_is_not_repeated(void **state)
         ;
     assert_int_equal(guilty.event.error.status, TANDEM_ERROR_DEVICE);
     assert_true(has_logged(log_path, "ended three workers"));
-    td_point_raise(&in, 1);
+    td_shared_timeline_raise(&in, 1);
     assert_int_equal(client_report(&waits, ticket, PATIENCE).state, TANDEM_JOB_DONE);
     client_close(&guilty);
     client_close(&waits);
     client_close(&other);
-    td_point_close(&in);
+    td_shared_timeline_close(&in);
     task_free(&t);
 }
 
@@ -404,13 +404,13 @@ static int tear_down(void **state)
     return tear_down_daemon(state) || !use_program("tandemd");
 }
 
-static uint64_t share_slab(client *c, uint64_t bytes)
+static uint64_t share_buffer(client *c, uint64_t bytes)
 {
     char why[300] = "";
     uint64_t mem;
     int fd;
 
-    assert_int_equal(td_slab_make("tandem-test-slab", bytes, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", bytes, false, &fd, why, sizeof why), TANDEM_OK);
     mem = client_mem(c, fd, bytes, bytes);
     td_fd_close(&fd);
     return mem;
@@ -424,23 +424,23 @@ static void a_mem_that_kills_its_worker_is_refused(void **state)
     (void)state;
     client_open(&guilty, "guilty");
     client_open(&other, "innocent");
-    assert_true(share_slab(&other, harmless) != 0);
+    assert_true(share_buffer(&other, harmless) != 0);
     kill_at("cuMemHostRegister", deadly, 0);
     for (int i = 1; i <= 2; i++) {
-        assert_int_equal(share_slab(&guilty, deadly), 0);
+        assert_int_equal(share_buffer(&guilty, deadly), 0);
         assert_int_equal(guilty.event.header.type, TD_WIRE_ERROR);
         assert_int_equal(guilty.event.error.status, TANDEM_ERROR_NOMEM);
         assert_non_null(strstr(guilty.event.error.text, "taking a mem of 20480 bytes"));
-        assert_true(share_slab(&other, harmless) != 0);
-        assert_true(share_slab(&guilty, harmless) != 0);
+        assert_true(share_buffer(&other, harmless) != 0);
+        assert_true(share_buffer(&guilty, harmless) != 0);
         assert_int_equal(count_lines(") is gone: ", i), i);
     }
     assert_int_equal(count_lines("'guilty') has ended the worker", 2), 2);
-    assert_int_equal(share_slab(&guilty, deadly), 0);
+    assert_int_equal(share_buffer(&guilty, deadly), 0);
     while (client_events(&guilty, 1000 * MS) == TANDEM_ERROR_BUSY)
         ;
     assert_true(has_logged(log_path, "ended three workers"));
-    assert_true(share_slab(&other, harmless) != 0);
+    assert_true(share_buffer(&other, harmless) != 0);
     client_close(&guilty);
     client_close(&other);
 }
@@ -456,13 +456,13 @@ static void a_mem_that_kills_its_next_worker_is_given_up(void **state)
     (void)state;
     client_open(&c, "guilty");
     client_open(&other, "innocent");
-    mem = share_slab(&c, deadly);
+    mem = share_buffer(&c, deadly);
     assert_true(mem != 0);
-    assert_true(share_slab(&other, harmless) != 0);
+    assert_true(share_buffer(&other, harmless) != 0);
     kill_at("cuMemHostRegister", deadly, 0);
     kill(await_worker(0), SIGKILL);
     await_log("'guilty') has ended the worker");
-    assert_true(share_slab(&other, harmless) != 0);
+    assert_true(share_buffer(&other, harmless) != 0);
     assert_int_equal(count_lines(") is gone: ", 2), 2);
     {
         const tandem_view view = {.mem = mem, .dtype = TANDEM_DTYPE_F32, .stride_row = 32};
@@ -487,7 +487,7 @@ static void who_comes_as_a_worker_dies_is_served_by_the_next(void **state)
     (void)state;
     kill_at("cuStreamCreateWithPriority", 1, await_worker(0));
     client_open(&c, "newcomer");
-    assert_true(share_slab(&c, 4096) != 0);
+    assert_true(share_buffer(&c, 4096) != 0);
     assert_int_equal(count_lines(") is gone: ", 1), 1);
     assert_int_equal(count_lines("'newcomer') has ended the worker", 0), 0);
     client_close(&c);

@@ -18,7 +18,7 @@
 
 static void a_killed_worker_is_replaced(void **state)
 {
-    td_point in, out;
+    td_shared_timeline in, out;
     client c, quiet;
     pid_t worker = await_worker(0);
     tandem_job job, slow_job;
@@ -56,7 +56,7 @@ static void a_killed_worker_is_replaced(void **state)
     assert_int_equal(quiet.resets, 1);
     /* ids stay, and what waited goes on */
     assert_int_equal(client_report(&c, held, 0).state, TANDEM_JOB_PENDING);
-    td_point_raise(&in, 1);
+    td_shared_timeline_raise(&in, 1);
     assert_true(await_point(&out, 2));
     assert_int_equal(client_report(&c, held, 0).state, TANDEM_JOB_DONE);
     check_output(&t);
@@ -64,8 +64,8 @@ static void a_killed_worker_is_replaced(void **state)
     assert_int_equal(client_object(&c, TD_WIRE_MEM_DESTROY, slow.mem), TANDEM_OK);
     client_close(&c);
     client_close(&quiet);
-    td_point_close(&in);
-    td_point_close(&out);
+    td_shared_timeline_close(&in);
+    td_shared_timeline_close(&out);
     task_free(&t);
     task_free(&slow);
     check_serves();
@@ -129,7 +129,7 @@ static void workers_may_die_at_any_time(void **state)
     const int fds = count_fds(daemon_pid);
     uint64_t random = 4711, last = 0, lost = 0, done = 0;
     pid_t worker = await_worker(0);
-    td_point out;
+    td_shared_timeline out;
     tandem_job job;
     void *expected;
     client c;
@@ -183,7 +183,7 @@ static void workers_may_die_at_any_time(void **state)
         client_events(&c, 1000 * MS);
     assert_int_equal(c.resets, DEATHS);
     client_close(&c);
-    td_point_close(&out);
+    td_shared_timeline_close(&out);
     task_free(&t);
     free(expected);
     await_clean(fds, LONG_MAX);
@@ -198,7 +198,7 @@ static void a_wait_behind_a_long_job_is_no_late_one(void **state)
     const pid_t worker = await_worker(0);
     uint64_t tickets[3], waits;
     td_wire_report r;
-    td_point in = {0};
+    td_shared_timeline in = {0};
     tandem_job job;
     client c;
     task t;
@@ -220,7 +220,7 @@ static void a_wait_behind_a_long_job_is_no_late_one(void **state)
     sleep_ms(3 * BOUND_MS);
     for (int i = 1; i < 3; i++)
         assert_int_equal(client_report(&c, tickets[i], 0).state, TANDEM_JOB_PENDING);
-    td_point_raise(&in, 1);
+    td_shared_timeline_raise(&in, 1);
     kill(worker, SIGCONT);
     assert_int_equal(client_report(&c, tickets[0], PATIENCE).state, TANDEM_JOB_DONE);
     r = client_report(&c, tickets[1], PATIENCE);
@@ -228,7 +228,7 @@ static void a_wait_behind_a_long_job_is_no_late_one(void **state)
     assert_int_equal(client_report(&c, tickets[2], PATIENCE).status, TANDEM_ERROR_LOST); /* but no longer than that */
     assert_true(td_now_ns() - r.end_ns >= BOUND_MS * MS);
     client_close(&c);
-    td_point_close(&in);
+    td_shared_timeline_close(&in);
     task_free(&t);
 }
 
@@ -345,11 +345,11 @@ static void a_worker_that_is_silent_is_ended(void **state)
     task_free(&t);
 }
 
-/* Slabs and pages with CUDA behind them, where there is a GPU. */
+/* Shared buffers and timelines with CUDA behind them, where there is a GPU. */
 static void a_gpu_computes(void **state)
 {
     client c;
-    td_point out;
+    td_shared_timeline out;
     tandem_job job;
     pid_t worker;
     task t;
@@ -386,7 +386,7 @@ static void a_gpu_computes(void **state)
         }
     }
     client_close(&c);
-    td_point_close(&out);
+    td_shared_timeline_close(&out);
     task_free(&t);
 }
 

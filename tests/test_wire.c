@@ -14,7 +14,7 @@ int main(void)
         &wire_messages_cases, &wire_socket_cases, &wire_ring_cases, &wire_conversation_cases,
     };
 
-    /* No slab of this program's, whatever goes wrong, can take the machine's memory. */
+    /* No memfd of this program's, whatever goes wrong, can take the machine's memory. */
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){64 << 20, 64 << 20});
     return run_cases("tests", parts, sizeof parts / sizeof *parts, NULL, NULL);

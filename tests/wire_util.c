@@ -76,7 +76,7 @@ td_wire_message wire_sample(uint32_t type)
         td_wire_text(m.hello.name, sizeof m.hello.name, "a game");
         break;
     case TD_WIRE_MEM_CREATE:
-        m.mem_create.kind = TD_WIRE_MEM_SLAB;
+        m.mem_create.kind = TD_WIRE_MEM_MEMFD;
         m.mem_create.bytes = 8192;
         m.mem_create.allocation_bytes = 65536;
         m.mem_create.offset_bytes = 4096;

@@ -64,10 +64,10 @@ typedef struct td_table {
     uint32_t capacity;
 } td_table;
 
-/* What the daemon has of a mem: pages of a memfd, and an id that holds for one connection. */
-typedef struct td_slab {
+/* What the daemon has of a mem: a memfd, and an id that holds for one connection. */
+typedef struct td_shared_buffer {
     bool there;  /* `fd` is one */
-    bool owned;  /* fd and map are the slab's own, else those of td_mem.vk */
+    bool owned;  /* fd and map are its own, else those of td_mem.vk */
     bool beside; /* td_mem.host is other memory: bytes are copied there and back with each job */
     bool opaque; /* what Vulkan exports: `fd` is the caller's own export, or -1: a new one each time */
     int fd;
@@ -75,7 +75,7 @@ typedef struct td_slab {
     uint64_t bytes, id;
     uint32_t connection;
     tandem_status status; /* why the daemon would not take it */
-} td_slab;
+} td_shared_buffer;
 
 typedef struct td_mem {
     td_object object;
@@ -93,7 +93,7 @@ typedef struct td_mem {
     td_vk_mem staging; /* rung `copy`: what a release fills and an acquire empties */
     td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or memory of the same size beside it */
     bool beside;
-    td_slab slab;
+    td_shared_buffer shared;
     /* forgotten.c: what was ever recorded for it, whether its host address was asked for, what jobs did, what was told. */
     bool released, acquired, host_known, read_by_job, told_release, told_acquire;
     uint64_t written_begin, written_end; /* in the mem; the same: nothing */
@@ -541,7 +541,7 @@ void td_remote_info(tandem_session *s, tandem_info *info);
 tandem_status td_remote_ready_locked(tandem_session *s, char *why);
 /* Whether the daemon's GPU can wait for this device's timelines, and signal them; else why not. */
 tandem_status td_remote_shares_gpu(tandem_session *s, char *why);
-/* A mem's slab: its own where `beside`, or where the mem has no memory yet; and the daemon's knowledge of it. */
+/* A mem's shared buffer: its own where `beside`, or where the mem has no memory yet; and the daemon's knowledge of it. */
 tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why);
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
 void td_remote_mem_end(tandem_session *s, td_mem *mem);

@@ -134,7 +134,7 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
     if (!s->vk && s->remote)
-        return TANDEM_OK; /* its slab is all there is */
+        return TANDEM_OK; /* its shared buffer is all there is */
     if (!s->vk && !s->cu)
         return use_block(s, mem, true, why);
     if (s->rung == TANDEM_RUNG_INLINE)
@@ -276,13 +276,13 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
     if (status != TANDEM_OK)
         return status;
     if (s->remote && s->gpu_signals) {
-        mem->slab.fd = td_fd_dup(desc->fd);
-        mem->slab.owned = mem->slab.opaque = true;
+        mem->shared.fd = td_fd_dup(desc->fd);
+        mem->shared.owned = mem->shared.opaque = true;
         mem->vk = (td_vk_mem){.memfd = -1,
                               .allocation_bytes = desc->allocation_bytes,
                               .offset = desc->offset_bytes,
                               .dedicated = desc->dedicated};
-        return mem->slab.fd >= 0 ? TANDEM_OK
+        return mem->shared.fd >= 0 ? TANDEM_OK
                                  : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.fd is %d: %s", desc->fd,
                                            strerror(errno));
     }

@@ -38,7 +38,7 @@ struct td_remote {
     uint32_t share; /* td_wire_share */
     char why_not[TD_WHY_BYTES]; /* not OPAQUE */
     bool over; /* it was refused for good */
-    uint32_t in_area; /* threads that look at the ring without the lock */
+    uint32_t in_ring; /* threads that look at the ring without the lock */
     uint32_t callers; /* that watch all jobs in the worker's place */
     atomic_uint hurry; /* changes when the worker is to leave that to a caller */
     bool left_out;    /* meanwhile the worker sleeps, or was not woken */
@@ -49,7 +49,7 @@ struct td_remote {
     td_wire_rules rules;
     td_ring ring;
     td_wire_identity identity;
-    td_point ends; /* signalled by the daemon and looked at by nobody: */
+    td_shared_timeline ends; /* signalled by the daemon and looked at by nobody: */
     uint64_t ends_id; /* jobs that have points here signal it, which makes them frame jobs there */
     td_remote_ask asks[TD_REMOTE_ASKS];
     uint64_t heard_ns, pinged_ns; /* pinged: 0: no PING is without answer */
@@ -72,9 +72,9 @@ void td_remote_poke(const td_remote *r);
 tandem_status td_remote_gone(const td_remote *r, char *why);
 /* Sleeps until there is something to do, at most `ns`; called without the lock. */
 void td_remote_sleep(td_remote *r, bool writes, uint64_t ns);
-/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `area`, for
+/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `ring`, for
  * whoever makes the connection: gets the descriptor of a WELCOME. */
-tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *area,
+tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *ring,
                                    char *why);
 /* Connects, and shares nothing yet; called and left with the lock held. On failure nothing is left. */
 tandem_status td_remote_connect_locked(tandem_session *s, char *why);

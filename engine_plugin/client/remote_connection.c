@@ -33,8 +33,8 @@ void td_remote_kick_locked(tandem_session *s)
         s->remote->left_out = true;
     else
         pthread_cond_signal(&s->work);
-    if (s->remote->in_area && s->remote->ring.area)
-        td_eventcount_notify(&s->remote->ring.area->to_client);
+    if (s->remote->in_ring && s->remote->ring.shared)
+        td_eventcount_notify(&s->remote->ring.shared->to_client);
 }
 
 /* What the daemon says. */
@@ -96,8 +96,8 @@ static tandem_status hear_locked(tandem_session *s, const td_wire_message *m, ch
     }
 }
 
-/* Takes all that has come. `area` gets the descriptor of a WELCOME. */
-static tandem_status take_locked(tandem_session *s, int *area, char *why)
+/* Takes all that has come. `ring` gets the descriptor of a WELCOME. */
+static tandem_status take_locked(tandem_session *s, int *ring, char *why)
 {
     td_remote *r = s->remote;
 
@@ -110,8 +110,8 @@ static tandem_status take_locked(tandem_session *s, int *area, char *why)
             return TANDEM_OK;
         if (status != TANDEM_OK)
             return status;
-        if (m.header.type == TD_WIRE_WELCOME && area && *area < 0) {
-            *area = fds[0];
+        if (m.header.type == TD_WIRE_WELCOME && ring && *ring < 0) {
+            *ring = fds[0];
             fds[0] = -1;
         }
         td_fd_close(&fds[0]);
@@ -154,9 +154,9 @@ static tandem_status send_locked(tandem_session *s, const td_wire_message *m, in
     return status;
 }
 
-/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `area` as in
+/* Sends a request and waits for its answer, which is not ERROR. The lock is held but while it sleeps. `ring` as in
  * take_locked(), for whoever makes the connection. */
-tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *area,
+tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd, td_wire_type wanted, int *ring,
                                    char *why)
 {
     td_remote *r = s->remote;
@@ -200,7 +200,7 @@ tandem_status td_remote_ask_locked(tandem_session *s, td_wire_message *m, int fd
             pthread_mutex_lock(&s->lock);
             if (writes)
                 td_conn_flush(&r->conn, why, TD_WHY_BYTES);
-            status = take_locked(s, area, why);
+            status = take_locked(s, ring, why);
         }
     }
     if (a->answered) {
@@ -236,12 +236,12 @@ void td_remote_disconnect_locked(tandem_session *s, const char *why)
         }
     pthread_cond_broadcast(&s->changed);
     own_signals_locked(s);
-    while (r->in_area) {
-        td_eventcount_notify(&r->ring.area->to_client);
+    while (r->in_ring) {
+        td_eventcount_notify(&r->ring.shared->to_client);
         td_cond_wait_until(s, &s->changed, td_now_ns() + TD_REMOTE_SLICE_NS / 10);
     }
     td_ring_close(&r->ring);
-    td_point_close(&r->ends);
+    td_shared_timeline_close(&r->ends);
     td_conn_close(&r->conn);
 }
 
@@ -259,7 +259,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     td_wire_message m = td_wire_new(TD_WIRE_HELLO, 0);
     td_wire_welcome welcome;
     tandem_status status;
-    int area = -1;
+    int ring = -1;
 
     m.hello.features = TD_WIRE_MODELS;
     m.hello.identity = r->identity;
@@ -270,15 +270,15 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     m.hello.job_class = s->job_class;
     m.hello.wait_bound_ns = s->wait_bound_ns < TD_WIRE_MAX_WAIT_NS ? s->wait_bound_ns : TD_WIRE_MAX_WAIT_NS;
     td_wire_text(m.hello.name, sizeof m.hello.name, program_invocation_short_name);
-    status = td_remote_ask_locked(s, &m, -1, TD_WIRE_WELCOME, &area, why);
+    status = td_remote_ask_locked(s, &m, -1, TD_WIRE_WELCOME, &ring, why);
     welcome = m.welcome;
     if (status == TANDEM_OK)
         status = td_wire_match(&r->identity, &welcome.identity, &welcome.sizes, welcome.share, why, TD_WHY_BYTES);
     if (status == TANDEM_OK) {
         td_wire_rules_welcome(&r->rules, &welcome);
-        status = td_ring_open(&r->ring, area, why, TD_WHY_BYTES);
+        status = td_ring_open(&r->ring, ring, why, TD_WHY_BYTES);
     }
-    td_fd_close(&area);
+    td_fd_close(&ring);
     return status;
 }
 
@@ -291,7 +291,7 @@ static tandem_status share_ends_locked(tandem_session *s, char *why)
 
     m.timeline_create.kind = TD_WIRE_TIMELINE_FUTEX;
     m.timeline_create.signaller = 1;
-    status = td_point_make(&r->ends, 0, &fd, why, TD_WHY_BYTES);
+    status = td_shared_timeline_make(&r->ends, 0, &fd, why, TD_WHY_BYTES);
     if (status == TANDEM_OK)
         status = td_remote_ask_locked(s, &m, fd, TD_WIRE_DONE, NULL, why);
     r->ends_id = m.object.id;

@@ -29,18 +29,18 @@
 #define HELD_REST_NS 500000u       /* and where others were */
 #define REACHED_LOOK_NS 20000u     /* how often a signal is looked at that is about to come */
 
-/* Of mems whose memory is not the slab's: what is read goes there whole, of what is written only the rows come back. */
+/* Of mems whose memory is not what is shared: what is read goes there whole, of what is written only the rows come back. */
 static void copy_view(const td_job *job, uint32_t view, bool in)
 {
     const td_mem *mem = job->mems[view];
     const td_extent *e = &job->extents[view];
     const uint64_t offset = job->views[view] - mem->address;
-    char *host = (char *)mem->host + offset, *slab = (char *)mem->slab.map + offset;
+    char *host = (char *)mem->host + offset, *shared = (char *)mem->shared.map + offset;
     const uint64_t n[3] = {e->dimensions > 0 ? e->count[0] : 1, e->dimensions > 1 ? e->count[1] : 1,
                            e->dimensions > 2 ? e->count[2] : 1};
 
     if (in) {
-        memcpy(slab, host, e->bytes);
+        memcpy(shared, host, e->bytes);
         return;
     }
     for (uint64_t i = 0; i < n[2]; i++)
@@ -48,7 +48,7 @@ static void copy_view(const td_job *job, uint32_t view, bool in)
             for (uint64_t k = 0; k < n[0]; k++) {
                 const uint64_t at = i * e->stride[2] + j * e->stride[1] + k * e->stride[0];
 
-                memcpy(host + at, slab + at, e->row_bytes);
+                memcpy(host + at, shared + at, e->row_bytes);
             }
 }
 
@@ -57,7 +57,7 @@ static void copy_beside(tandem_session *s, const td_job *job, bool in)
 {
     pthread_mutex_unlock(&s->lock);
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (job->mems[i] && job->mems[i]->slab.beside && td_job_writes(job, i) != in)
+        if (job->mems[i] && job->mems[i]->shared.beside && td_job_writes(job, i) != in)
             copy_view(job, i, in);
     pthread_mutex_lock(&s->lock);
 }
@@ -67,7 +67,7 @@ static bool has_beside(const td_job *job, bool in)
     bool has = false;
 
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        has = has || (job->mems[i] && job->mems[i]->slab.beside && td_job_writes(job, i) != in);
+        has = has || (job->mems[i] && job->mems[i]->shared.beside && td_job_writes(job, i) != in);
     return has;
 }
 
@@ -77,17 +77,17 @@ static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t vie
     td_mem *mem = job->mems[view];
     tandem_status status = TANDEM_OK;
 
-    if (mem->slab.there && mem->slab.connection != r->connection) {
+    if (mem->shared.there && mem->shared.connection != r->connection) {
         status = td_remote_share_mem_locked(s, mem, why);
         if (!r->up)
             return td_remote_gone(r, why);
-    } else if (mem->slab.connection != r->connection || mem->slab.status != TANDEM_OK) {
-        status = mem->slab.status != TANDEM_OK ? mem->slab.status : TANDEM_ERROR_LOST;
+    } else if (mem->shared.connection != r->connection || mem->shared.status != TANDEM_OK) {
+        status = mem->shared.status != TANDEM_OK ? mem->shared.status : TANDEM_ERROR_LOST;
     }
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
                        job->operation->layout.views[view].name, mem->object.id, tandem_status_text(status));
-    out->mem = mem->slab.id;
+    out->mem = mem->shared.id;
     return TANDEM_OK;
 }
 
@@ -181,7 +181,7 @@ static void call_locked(tandem_session *s)
     job->remote.expected_ns = td_now_ns();
     pays = td_spin_pays(&r->values, job->remote.expected_ns);
     if (pays)
-        td_eventcount_notify(&r->ring.area->to_daemon);
+        td_eventcount_notify(&r->ring.shared->to_daemon);
     if (!pays || !r->led) /* else who waits will be here as soon */
         td_remote_kick_locked(s);
 }
@@ -519,12 +519,12 @@ static bool watch_locked(tandem_session *s, bool caller, uint32_t seen, uint64_t
     }
     if (caller && !r->callers++)
         atomic_fetch_add(&r->hurry, 1);
-    r->in_area++;
+    r->in_ring++;
     pthread_mutex_unlock(&s->lock);
     came = watch(s, semaphore, wanted, value_until < until_ns ? value_until : until_ns,
                  end_until < until_ns ? end_until : until_ns, seen, caller ? NULL : &hurry, &value_came);
     pthread_mutex_lock(&s->lock);
-    r->in_area--;
+    r->in_ring--;
     r->callers -= caller;
     if (wait)
         td_object_release_locked(s, &wait->object);
@@ -690,11 +690,11 @@ static void rest_locked(tandem_session *s, uint32_t connection, uint32_t seen, u
             td_cond_wait_until(s, &s->work, s->order_count ? until : UINT64_MAX);
         return;
     }
-    r->in_area++;
+    r->in_ring++;
     pthread_mutex_unlock(&s->lock);
     td_ring_sleep(&r->ring, seen, until - now);
     pthread_mutex_lock(&s->lock);
-    r->in_area--;
+    r->in_ring--;
     if (!r->up)
         pthread_cond_broadcast(&s->changed);
 }

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * An id there holds for one connection: what is alive is shared anew with the next one, by remote.c's thread. A mem is
- * a slab, pages of a memfd that both sides map, or what Vulkan exports. This file calls remote_connection.c; remote.c,
+ * a shared buffer, a memfd that both sides map, or what Vulkan exports. This file calls remote_connection.c; remote.c,
  * remote_jobs.c and the files of the objects themselves call this one.
  */
 #define _GNU_SOURCE
@@ -21,8 +21,8 @@
 /* The descriptor of what Vulkan exports is the caller's. */
 static tandem_status export_mem(tandem_session *s, const td_mem *mem, int *fd, char *why)
 {
-    if (mem->slab.fd > 0) {
-        *fd = td_fd_dup(mem->slab.fd);
+    if (mem->shared.fd > 0) {
+        *fd = td_fd_dup(mem->shared.fd);
         return *fd >= 0 ? TANDEM_OK : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "dup: %s", strerror(errno));
     }
     return td_vk_mem_export_fd(s->vk, &mem->vk, fd, why, TD_WHY_BYTES);
@@ -31,30 +31,30 @@ static tandem_status export_mem(tandem_session *s, const td_mem *mem, int *fd, c
 tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why)
 {
     td_remote *r = s->remote;
-    td_slab *slab = &mem->slab;
+    td_shared_buffer *shared = &mem->shared;
     const uint32_t connection = r->connection;
     td_wire_message m = td_wire_new(TD_WIRE_MEM_CREATE, 0);
     tandem_status status = TANDEM_OK;
     int fd = -1;
 
-    m.mem_create.kind = slab->opaque ? TD_WIRE_MEM_OPAQUE : TD_WIRE_MEM_SLAB;
+    m.mem_create.kind = shared->opaque ? TD_WIRE_MEM_OPAQUE : TD_WIRE_MEM_MEMFD;
     m.mem_create.bytes = mem->bytes;
-    m.mem_create.allocation_bytes = slab->opaque ? mem->vk.allocation_bytes : slab->bytes;
-    m.mem_create.offset_bytes = slab->opaque ? mem->vk.offset : 0;
-    m.mem_create.dedicated = slab->opaque && mem->vk.dedicated;
+    m.mem_create.allocation_bytes = shared->opaque ? mem->vk.allocation_bytes : shared->bytes;
+    m.mem_create.offset_bytes = shared->opaque ? mem->vk.offset : 0;
+    m.mem_create.dedicated = shared->opaque && mem->vk.dedicated;
     if (m.mem_create.allocation_bytes > r->rules.mem_bytes)
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
                          "bytes is %" PRIu64 ", and tandemd takes %" PRIu64 " at most", mem->bytes, r->rules.mem_bytes);
-    if (status == TANDEM_OK && slab->opaque)
+    if (status == TANDEM_OK && shared->opaque)
         status = export_mem(s, mem, &fd, why);
     if (status == TANDEM_OK)
-        status = td_remote_ask_locked(s, &m, slab->opaque ? fd : slab->fd, TD_WIRE_DONE, NULL, why);
+        status = td_remote_ask_locked(s, &m, shared->opaque ? fd : shared->fd, TD_WIRE_DONE, NULL, why);
     td_fd_close(&fd);
     if (status == TANDEM_ERROR_LOST || r->connection != connection)
         return TANDEM_ERROR_LOST;
-    slab->connection = connection;
-    slab->status = status;
-    slab->id = status == TANDEM_OK ? m.object.id : 0;
+    shared->connection = connection;
+    shared->status = status;
+    shared->id = status == TANDEM_OK ? m.object.id : 0;
     return status;
 }
 
@@ -116,7 +116,7 @@ static tandem_status find_tensor_locked(tandem_session *s, td_model *model, cons
                                         char *why)
 {
     td_remote *r = s->remote;
-    td_slab *slab = &model->mem->slab;
+    td_shared_buffer *shared = &model->mem->shared;
     const uint32_t connection = r->connection;
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_TENSOR, 0);
     tandem_status status;
@@ -131,8 +131,8 @@ static tandem_status find_tensor_locked(tandem_session *s, td_model *model, cons
         return status;
     if (r->connection != connection)
         return td_remote_gone(r, why);
-    slab->id = m.tensor.view.mem;
-    slab->connection = connection;
+    shared->id = m.tensor.view.mem;
+    shared->connection = connection;
     *out = m.tensor;
     return TANDEM_OK;
 }
@@ -153,13 +153,13 @@ tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
         status = load_locked(s, model, why);
         if (status == TANDEM_OK && model->there->first[0])
             status = find_tensor_locked(s, model, model->there->first, &tensor, why);
-        model->mem->slab.status = status;
+        model->mem->shared.status = status;
         td_object_release_locked(s, &model->mem->object);
     }
     for (uint32_t i = 0; i < s->mems.capacity && status != TANDEM_ERROR_LOST; i++) {
         td_mem *mem = (td_mem *)s->mems.slots[i];
 
-        if (!mem || mem->object.closing || !mem->slab.there || mem->slab.connection == r->connection)
+        if (!mem || mem->object.closing || !mem->shared.there || mem->shared.connection == r->connection)
             continue;
         mem->object.uses++;
         status = td_remote_share_mem_locked(s, mem, why);
@@ -181,38 +181,38 @@ tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
 
 tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
 {
-    td_slab *slab = &mem->slab;
+    td_shared_buffer *shared = &mem->shared;
     tandem_status status;
 
     if (opaque) {
-        slab->there = slab->opaque = true;
+        shared->there = shared->opaque = true;
         mem->address = mem->vk.offset; /* from where the daemon maps it, which no more than its alignment tells */
         return TANDEM_OK;
     }
     if (mem->vk.memfd > 0) {
-        slab->there = true;
-        slab->fd = mem->vk.memfd;
-        slab->map = mem->vk.host;
-        slab->bytes = mem->vk.allocation_bytes;
+        shared->there = true;
+        shared->fd = mem->vk.memfd;
+        shared->map = mem->vk.host;
+        shared->bytes = mem->vk.allocation_bytes;
         return TANDEM_OK;
     }
-    slab->bytes = td_align_up(mem->bytes, TD_WIRE_PAGE_BYTES);
-    status = td_slab_make("tandem-mem", slab->bytes, false, &slab->fd, why, TD_WHY_BYTES);
+    shared->bytes = td_align_up(mem->bytes, TD_WIRE_PAGE_BYTES);
+    status = td_memfd_make("tandem-mem", shared->bytes, false, &shared->fd, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
-    slab->there = slab->owned = true;
-    slab->map = mmap(NULL, slab->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, slab->fd, 0);
-    if (slab->map == MAP_FAILED) {
-        slab->map = NULL;
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes cannot be mapped: %s", slab->bytes,
+    shared->there = shared->owned = true;
+    shared->map = mmap(NULL, shared->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd, 0);
+    if (shared->map == MAP_FAILED) {
+        shared->map = NULL;
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes cannot be mapped: %s", shared->bytes,
                        strerror(errno));
     }
-    mem->host_share += slab->bytes;
-    slab->beside = mem->host != NULL;
-    if (slab->beside)
+    mem->host_share += shared->bytes;
+    shared->beside = mem->host != NULL;
+    if (shared->beside)
         return TANDEM_OK;
-    mem->host = slab->map;
-    mem->address = (uintptr_t)slab->map;
+    mem->host = shared->map;
+    mem->address = (uintptr_t)shared->map;
     return TANDEM_OK;
 }
 
@@ -259,7 +259,7 @@ static void end_there(tandem_session *s, td_wire_type type, uint64_t id, uint32_
 
 void td_remote_mem_end(tandem_session *s, td_mem *mem)
 {
-    end_there(s, TD_WIRE_MEM_DESTROY, mem->slab.id, mem->slab.connection);
+    end_there(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection);
 }
 
 void td_remote_timeline_end(tandem_session *s, td_timeline *timeline)
@@ -269,11 +269,11 @@ void td_remote_timeline_end(tandem_session *s, td_timeline *timeline)
 
 void td_remote_mem_free(td_mem *mem)
 {
-    if (!mem->slab.owned)
+    if (!mem->shared.owned)
         return;
-    if (mem->slab.map)
-        munmap(mem->slab.map, mem->slab.bytes);
-    td_fd_close(&mem->slab.fd);
+    if (mem->shared.map)
+        munmap(mem->shared.map, mem->shared.bytes);
+    td_fd_close(&mem->shared.fd);
 }
 
 /* Models. */

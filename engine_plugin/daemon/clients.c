@@ -332,7 +332,7 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     char why[TD_TEXT_BYTES] = "";
     const bool opaque = m->kind == TD_WIRE_MEM_OPAQUE;
     tandem_status status = opaque ? td_opaque_check(*fd, why, sizeof why)
-                                  : td_slab_check(*fd, m->allocation_bytes, false, why, sizeof why);
+                                  : td_memfd_check(*fd, m->allocation_bytes, false, why, sizeof why);
     uint64_t adds;
     td_shared *mem;
 
@@ -400,9 +400,9 @@ static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timelin
 {
     const bool opaque = m->kind == TD_WIRE_TIMELINE_OPAQUE;
     char why[TD_TEXT_BYTES] = "";
-    td_point point = {.highest = m->initial_value};
+    td_shared_timeline counter = {.highest = m->initial_value};
     const tandem_status status =
-        opaque ? td_opaque_check(*fd, why, sizeof why) : td_point_open(&point, *fd, why, sizeof why);
+        opaque ? td_opaque_check(*fd, why, sizeof why) : td_shared_timeline_open(&counter, *fd, why, sizeof why);
     td_shared *timeline;
 
     if (status == TANDEM_ERROR_PROTOCOL) {
@@ -419,16 +419,16 @@ static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timelin
     }
     timeline = td_shared_add(c, TD_WIRE_KIND_TIMELINE);
     if (!timeline) {
-        td_point_close(&point);
+        td_shared_timeline_close(&counter);
         td_fail(why, sizeof why, TANDEM_ERROR_NOMEM, "all %u timelines are in use", c->timelines.capacity);
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
-    timeline->point = point;
+    timeline->timeline = counter;
     timeline->by_daemon = m->signaller;
-    timeline->promised = point.highest > m->initial_value ? point.highest : m->initial_value;
+    timeline->promised = counter.highest > m->initial_value ? counter.highest : m->initial_value;
     if (timeline->by_daemon)
-        timeline->point.highest = timeline->promised;
+        timeline->timeline.highest = timeline->promised;
     else
         timeline->announced = m->initial_value;
     if (opaque) {

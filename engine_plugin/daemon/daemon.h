@@ -23,12 +23,12 @@
  *   http.c             who asks for them
  *   log.c              lines on stderr, which nobody waits for
  *
- *   clients ==== sockets, areas, pages ====> broker ---- requests (socket), jobs (queue) ----> worker
+ *   clients ==== sockets, shared rings and timelines ====> broker ---- requests (socket), jobs (queue) ----> worker
  *                                              |  <--- memory, answers, results ----------     ^
  *                                              +----> launcher ---------------- starts --------+
  *
  * One mutex holds all of the broker; the second thread sleeps on futexes, the main one in poll(). What a sleeper may
- * look at (areas, pages) is unmapped by the second thread alone.
+ * look at (shared rings and timelines) is unmapped by the second thread alone.
  */
 #ifndef TANDEM_DAEMON_H
 #define TANDEM_DAEMON_H
@@ -164,7 +164,7 @@ td_slot *td_worker_queue_next(td_worker_queue *queue, const uint64_t last_sequen
 /* What goes over the worker's socket: the broker's requests, and the same struct with the answer. */
 typedef enum td_worker_message_kind {
     TD_WORKER_HELLO = 1, /* from the worker, unasked: it has a session */
-    TD_WORKER_MEM = 2,   /* with the slab, or what Vulkan exported */
+    TD_WORKER_MEM = 2,   /* with the memfd, or what Vulkan exported */
     TD_WORKER_MODEL = 3, /* with the file */
     TD_WORKER_END = 4,   /* of mem, model, timeline */
     TD_WORKER_TENSOR = 5,
@@ -276,9 +276,9 @@ typedef struct td_shared {
     uint64_t bytes, offset_bytes, allocation_bytes;
     td_allocation *allocation; /* of a mem that is a client's; NULL: it counts for itself */
     int fd;
-    bool opaque, dedicated; /* exported by the client's Vulkan: the worker's GPU alone can use it */
-    td_point point;         /* of a timeline that is a page */
-    uint64_t announced;     /* of an opaque one: up to where its signals are submitted */
+    bool opaque, dedicated;      /* exported by the client's Vulkan: the worker's GPU alone can use it */
+    td_shared_timeline timeline; /* unless it is opaque */
+    uint64_t announced;          /* of an opaque one: up to where its signals are submitted */
     bool by_daemon;
     uint64_t promised;
     td_weights *weights;     /* of a model, and of the mem that its tensors are in */

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * A turn takes results and new jobs, ends what is late, and gives the worker what it has room for; clients and objects
- * that are gone are freed before it, since nobody sleeps on their pages then.
+ * that are gone are freed before it, since nobody sleeps on their timelines then.
  *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
  *
  * This file calls queue_jobs.c and queue_schedule.c, see queue.h.
@@ -42,9 +42,9 @@ static uint32_t list_events(td_broker *b, sleep_on *on)
 
         if (c->state != TD_CLIENT_READY)
             continue;
-        on[count++].event = &c->ring.area->to_daemon;
+        on[count++].event = &c->ring.shared->to_daemon;
         if (head && head->wait && !head->wait->by_daemon && !head->wait->opaque)
-            on[count++].event = &head->wait->point.page->raised;
+            on[count++].event = &head->wait->timeline.counter->raised;
     }
     for (uint32_t i = 0; i < count; i++)
         on[i].seen = atomic_load(&on[i].event->count);

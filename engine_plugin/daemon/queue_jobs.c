@@ -43,7 +43,7 @@ void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status 
     }
     if (work->told)
         count_end(b, c, state);
-    if (c->ring.area && c->state == TD_CLIENT_READY)
+    if (c->ring.shared && c->state == TD_CLIENT_READY)
         td_ring_report(&c->ring, work->ticket, &r);
 }
 
@@ -75,7 +75,7 @@ void td_queue_finish(td_broker *b, td_work *work, uint32_t state, tandem_status 
     drop_uses(work);
     if (work->signal) {
         if (c->state == TD_CLIENT_READY && !work->signal->opaque)
-            td_point_raise(&work->signal->point, work->signal_value);
+            td_shared_timeline_raise(&work->signal->timeline, work->signal_value);
         work->signal->uses--;
     }
     while (at < c->count && c->order[at] != work)
@@ -300,7 +300,7 @@ static bool take_some(td_broker *b, td_client *c)
         else if (m.header.type == TD_WIRE_CANCEL)
             take_cancel(b, c, m.cancel.ticket);
         else
-            take_submitted(c, &m.submitted); /* pages tell by themselves */
+            take_submitted(c, &m.submitted); /* shared timelines tell by themselves */
     }
     return some;
 }
@@ -319,7 +319,7 @@ static void hear_call(td_broker *b, td_client *c, uint64_t now)
 
 bool td_queue_take_news(td_broker *b, td_client *c, uint64_t now)
 {
-    const uint32_t notified = atomic_load(&c->ring.area->to_daemon.count);
+    const uint32_t notified = atomic_load(&c->ring.shared->to_daemon.count);
     const bool some = take_some(b, c);
 
     if (c->state == TD_CLIENT_READY && (int32_t)(notified - c->notified) > 0) {

@@ -68,9 +68,9 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
         if (wait->opaque) /* of the daemon's: a job before it signals, in the same session */
             value = wait->by_daemon ? wait->promised : wait->announced;
         else if (wait->by_daemon)
-            value = wait->point.highest;
+            value = wait->timeline.highest;
         else
-            status = td_point_read(&wait->point, &value, why, sizeof why);
+            status = td_shared_timeline_read(&wait->timeline, &value, why, sizeof why);
         if (status != TANDEM_OK) {
             td_client_end(b, work->client, status, 0, why);
             return false;
@@ -122,7 +122,7 @@ static bool end_if_late(td_broker *b, td_work *work, bool behind, uint64_t now, 
         td_queue_fail(b, work, TANDEM_ERROR_LOST, why);
         return true;
     }
-    if (now >= bound && td_point_read(&work->wait->point, &value, why, sizeof why) == TANDEM_OK &&
+    if (now >= bound && td_shared_timeline_read(&work->wait->timeline, &value, why, sizeof why) == TANDEM_OK &&
         value < work->job.wait.value) {
         td_fail(why, sizeof why, TANDEM_ERROR_LOST,
                 "wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64 " ms; the counter is %" PRIu64,

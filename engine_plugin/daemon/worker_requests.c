@@ -481,7 +481,7 @@ void td_shared_end(td_broker *b, td_shared *s)
             c->model_bytes -= s->weights->bytes;
         td_weights_drop(b, s->weights);
     }
-    td_point_close(&s->point);
+    td_shared_timeline_close(&s->timeline);
     td_fd_close(&s->fd);
     free(s);
     td_worker_requests_send(b);

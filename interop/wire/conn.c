@@ -512,19 +512,19 @@ static uint64_t memory_left(void)
     return line && sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1 ? kib * 1024 : UINT64_MAX;
 }
 
-tandem_status td_slab_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes)
+tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes)
 {
     uint64_t left;
     int error = 0;
 
     *fd = -1;
     if (!bytes || bytes > INT64_MAX || bytes % TD_WIRE_PAGE_BYTES)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a slab of %" PRIu64 " bytes: must be whole pages of %d", bytes,
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a memfd of %" PRIu64 " bytes: must be whole pages of %d", bytes,
                        TD_WIRE_PAGE_BYTES);
     /* A memfd has no limit of its own: the kernel would kill processes to make room before it said no. */
     left = memory_left();
     if (bytes > left)
-        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a slab of %" PRIu64 " bytes: %" PRIu64 " are left", bytes,
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a memfd of %" PRIu64 " bytes: %" PRIu64 " are left", bytes,
                        left);
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0)
@@ -541,10 +541,10 @@ tandem_status td_slab_make(const char *name, uint64_t bytes, bool fixed, int *fd
     return td_fail(why, why_bytes,
                    error == ENOSPC || error == ENOMEM || error == EMFILE || error == EFBIG ? TANDEM_ERROR_NOMEM
                                                                                            : TANDEM_ERROR_IO,
-                   "a slab of %" PRIu64 " bytes: %s", bytes, strerror(error));
+                   "a memfd of %" PRIu64 " bytes: %s", bytes, strerror(error));
 }
 
-tandem_status td_slab_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
+tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
 {
     const int flags = fcntl(fd, F_GETFL), seals = fcntl(fd, F_GET_SEALS), wanted = fixed ? SEALS_FIXED : SEALS;
     struct statfs fs;

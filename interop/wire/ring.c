@@ -74,7 +74,7 @@ static tandem_status map(int fd, uint64_t bytes, void **out, char *why, size_t w
 
 static tandem_status make(const char *name, uint64_t bytes, void **out, int *fd, char *why, size_t why_bytes)
 {
-    tandem_status status = td_slab_make(name, bytes, true, fd, why, why_bytes);
+    tandem_status status = td_memfd_make(name, bytes, true, fd, why, why_bytes);
 
     *out = NULL;
     if (status == TANDEM_OK)
@@ -86,60 +86,60 @@ static tandem_status make(const char *name, uint64_t bytes, void **out, int *fd,
 
 static tandem_status open_checked(int fd, uint64_t bytes, void **out, char *why, size_t why_bytes)
 {
-    const tandem_status status = td_slab_check(fd, bytes, true, why, why_bytes);
+    const tandem_status status = td_memfd_check(fd, bytes, true, why, why_bytes);
 
     *out = NULL;
     return status == TANDEM_OK ? map(fd, bytes, out, why, why_bytes) : status;
 }
 
-tandem_status td_point_make(td_point *point, uint64_t value, int *fd, char *why, size_t why_bytes)
+tandem_status td_shared_timeline_make(td_shared_timeline *timeline, uint64_t value, int *fd, char *why, size_t why_bytes)
 {
-    void *page;
-    const tandem_status status = make("tandem-point", TD_WIRE_PAGE_BYTES, &page, fd, why, why_bytes);
+    void *counter;
+    const tandem_status status = make("tandem-timeline", TD_WIRE_PAGE_BYTES, &counter, fd, why, why_bytes);
 
-    *point = (td_point){page, value};
+    *timeline = (td_shared_timeline){counter, value};
     if (status == TANDEM_OK)
-        atomic_store(&point->page->value, value);
+        atomic_store(&timeline->counter->value, value);
     return status;
 }
 
-tandem_status td_point_open(td_point *point, int fd, char *why, size_t why_bytes)
+tandem_status td_shared_timeline_open(td_shared_timeline *timeline, int fd, char *why, size_t why_bytes)
 {
-    void *page;
-    const tandem_status status = open_checked(fd, TD_WIRE_PAGE_BYTES, &page, why, why_bytes);
+    void *counter;
+    const tandem_status status = open_checked(fd, TD_WIRE_PAGE_BYTES, &counter, why, why_bytes);
 
-    *point = (td_point){page, 0};
+    *timeline = (td_shared_timeline){counter, 0};
     if (status == TANDEM_OK)
-        point->highest = atomic_load(&point->page->value);
+        timeline->highest = atomic_load(&timeline->counter->value);
     return status;
 }
 
-void td_point_close(td_point *point)
+void td_shared_timeline_close(td_shared_timeline *timeline)
 {
-    if (point->page)
-        munmap(point->page, TD_WIRE_PAGE_BYTES);
-    point->page = NULL;
+    if (timeline->counter)
+        munmap(timeline->counter, TD_WIRE_PAGE_BYTES);
+    timeline->counter = NULL;
 }
 
-tandem_status td_point_read(td_point *point, uint64_t *value, char *why, size_t why_bytes)
+tandem_status td_shared_timeline_read(td_shared_timeline *timeline, uint64_t *value, char *why, size_t why_bytes)
 {
-    const uint64_t now = atomic_load_explicit(&point->page->value, memory_order_acquire);
+    const uint64_t now = atomic_load_explicit(&timeline->counter->value, memory_order_acquire);
 
-    *value = point->highest;
-    if (now < point->highest)
+    *value = timeline->highest;
+    if (now < timeline->highest)
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "a timeline's counter fell from %" PRIu64 " to %" PRIu64,
-                       point->highest, now);
-    *value = point->highest = now;
+                       timeline->highest, now);
+    *value = timeline->highest = now;
     return TANDEM_OK;
 }
 
-void td_point_raise(td_point *point, uint64_t value)
+void td_shared_timeline_raise(td_shared_timeline *timeline, uint64_t value)
 {
-    if (value <= point->highest)
+    if (value <= timeline->highest)
         return;
-    point->highest = value;
-    atomic_store_explicit(&point->page->value, value, memory_order_release);
-    td_eventcount_notify(&point->page->raised);
+    timeline->highest = value;
+    atomic_store_explicit(&timeline->counter->value, value, memory_order_release);
+    td_eventcount_notify(&timeline->counter->raised);
 }
 
 /* How much of a wait is left; 0 at its end. */
@@ -150,15 +150,15 @@ static uint64_t left_ns(uint64_t begin_ns, uint64_t timeout_ns)
     return gone < timeout_ns ? timeout_ns - gone : 0;
 }
 
-tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64_t timeout_ns, char *why,
-                             size_t why_bytes)
+tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t value, int socket, uint64_t timeout_ns,
+                                       char *why, size_t why_bytes)
 {
     const uint64_t begin_ns = td_now_ns();
 
     for (bool alive = true;;) {
-        const uint32_t seen = atomic_load(&point->page->raised.count);
+        const uint32_t seen = atomic_load(&timeline->counter->raised.count);
         uint64_t now, left;
-        const tandem_status status = td_point_read(point, &now, why, why_bytes);
+        const tandem_status status = td_shared_timeline_read(timeline, &now, why, why_bytes);
 
         if (status != TANDEM_OK || now >= value)
             return status;
@@ -169,41 +169,41 @@ tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64
         if (!left)
             return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "timeline stands at %" PRIu64 ", not %" PRIu64, now,
                            value);
-        td_eventcount_wait(&point->page->raised, seen, left);
+        td_eventcount_wait(&timeline->counter->raised, seen, left);
         alive = socket < 0 || td_conn_alive(socket); /* then one last look: it may have signalled before it went */
     }
 }
 
 tandem_status td_ring_make(td_ring *ring, int *fd, char *why, size_t why_bytes)
 {
-    void *area;
-    const tandem_status status = make("tandem-area", TD_WIRE_AREA_BYTES, &area, fd, why, why_bytes);
+    void *shared;
+    const tandem_status status = make("tandem-ring", TD_WIRE_RING_BYTES, &shared, fd, why, why_bytes);
 
-    *ring = (td_ring){area, 0};
+    *ring = (td_ring){shared, 0};
     return status;
 }
 
 tandem_status td_ring_open(td_ring *ring, int fd, char *why, size_t why_bytes)
 {
-    void *area;
-    const tandem_status status = open_checked(fd, TD_WIRE_AREA_BYTES, &area, why, why_bytes);
+    void *shared;
+    const tandem_status status = open_checked(fd, TD_WIRE_RING_BYTES, &shared, why, why_bytes);
 
-    *ring = (td_ring){area, 0};
+    *ring = (td_ring){shared, 0};
     return status;
 }
 
 void td_ring_close(td_ring *ring)
 {
-    if (ring->area)
-        munmap(ring->area, TD_WIRE_AREA_BYTES);
-    ring->area = NULL;
+    if (ring->shared)
+        munmap(ring->shared, TD_WIRE_RING_BYTES);
+    ring->shared = NULL;
 }
 
 tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes)
 {
     const uint32_t bytes = ((const td_wire_header *)message)->bytes;
-    const uint32_t head = atomic_load_explicit(&ring->area->head, memory_order_acquire);
-    _Atomic uint64_t *slot = ring->area->slots[ring->own % TD_WIRE_SLOTS];
+    const uint32_t head = atomic_load_explicit(&ring->shared->head, memory_order_acquire);
+    _Atomic uint64_t *slot = ring->shared->slots[ring->own % TD_WIRE_SLOTS];
 
     if (bytes > TD_WIRE_SLOT_BYTES || bytes % 8)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a message of %" PRIu32 " bytes does not fit into a slot",
@@ -219,14 +219,14 @@ tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t 
         memcpy(&word, (const char *)message + 8 * i, 8);
         atomic_store_explicit(&slot[i], word, memory_order_relaxed);
     }
-    atomic_store_explicit(&ring->area->tail, ++ring->own, memory_order_release);
-    td_eventcount_notify(&ring->area->to_daemon);
+    atomic_store_explicit(&ring->shared->tail, ++ring->own, memory_order_release);
+    td_eventcount_notify(&ring->shared->to_daemon);
     return TANDEM_OK;
 }
 
 tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, size_t why_bytes)
 {
-    const uint32_t tail = atomic_load_explicit(&ring->area->tail, memory_order_acquire);
+    const uint32_t tail = atomic_load_explicit(&ring->shared->tail, memory_order_acquire);
 
     *count = tail - ring->own;
     if (*count <= TD_WIRE_SLOTS)
@@ -238,7 +238,7 @@ tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, siz
 
 tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message *message, char *why, size_t why_bytes)
 {
-    _Atomic uint64_t *slot = ring->area->slots[ring->own % TD_WIRE_SLOTS];
+    _Atomic uint64_t *slot = ring->shared->slots[ring->own % TD_WIRE_SLOTS];
     uint64_t words[TD_WIRE_SLOT_BYTES / 8];
     uint32_t count, bytes;
     tandem_status status = td_ring_count(ring, &count, why, why_bytes);
@@ -252,7 +252,7 @@ tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message 
     bytes = bytes < sizeof(td_wire_header) ? sizeof(td_wire_header) : bytes > sizeof words ? sizeof words : bytes;
     for (uint32_t i = 1; i < (bytes + 7) / 8; i++)
         words[i] = atomic_load_explicit(&slot[i], memory_order_relaxed);
-    atomic_store_explicit(&ring->area->head, ++ring->own, memory_order_release);
+    atomic_store_explicit(&ring->shared->head, ++ring->own, memory_order_release);
     memcpy(message, words, (bytes + 7) / 8 * 8);
     status = td_wire_check(rules, TD_WIRE_RING, message, bytes, 0, why, why_bytes);
     if (status == TANDEM_OK)
@@ -265,7 +265,7 @@ tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char
     const uint64_t begin_ns = td_now_ns();
 
     for (bool alive = true;;) {
-        const uint32_t seen = atomic_load(&ring->area->to_daemon.count);
+        const uint32_t seen = atomic_load(&ring->shared->to_daemon.count);
         uint32_t count;
         uint64_t left;
         const tandem_status status = td_ring_count(ring, &count, why, why_bytes);
@@ -277,7 +277,7 @@ tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char
         left = left_ns(begin_ns, timeout_ns);
         if (!left)
             return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
-        td_eventcount_wait(&ring->area->to_daemon, seen, left);
+        td_eventcount_wait(&ring->shared->to_daemon, seen, left);
         alive = socket < 0 || td_conn_alive(socket);
     }
 }
@@ -292,14 +292,14 @@ void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report
         /* Whoever reads the times of the job that was here before finds its word gone. */
         const td_wire_report running = {.ticket = whole.ticket, .state = TANDEM_JOB_RUNNING};
 
-        atomic_store_explicit(&ring->area->reports[at].word, td_wire_report_pack(&running), memory_order_relaxed);
+        atomic_store_explicit(&ring->shared->reports[at].word, td_wire_report_pack(&running), memory_order_relaxed);
         atomic_thread_fence(memory_order_release);
-        atomic_store_explicit(&ring->area->reports[at].begin_ns, report->begin_ns, memory_order_relaxed);
-        atomic_store_explicit(&ring->area->reports[at].end_ns, report->end_ns, memory_order_relaxed);
+        atomic_store_explicit(&ring->shared->reports[at].begin_ns, report->begin_ns, memory_order_relaxed);
+        atomic_store_explicit(&ring->shared->reports[at].end_ns, report->end_ns, memory_order_relaxed);
     }
-    atomic_store_explicit(&ring->area->reports[at].word, td_wire_report_pack(&whole), memory_order_release);
+    atomic_store_explicit(&ring->shared->reports[at].word, td_wire_report_pack(&whole), memory_order_release);
     if (report->state > TANDEM_JOB_RUNNING)
-        td_eventcount_notify(&ring->area->to_client);
+        td_eventcount_notify(&ring->shared->to_client);
 }
 
 tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_report *report, char *why,
@@ -308,14 +308,14 @@ tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_
     const uint32_t at = ticket % TD_WIRE_REPORTS;
 
     for (int tries = 0; tries < REPORT_TRIES; tries++) {
-        const uint64_t word = atomic_load_explicit(&ring->area->reports[at].word, memory_order_acquire);
+        const uint64_t word = atomic_load_explicit(&ring->shared->reports[at].word, memory_order_acquire);
         const uint32_t age = (uint32_t)ticket - (uint32_t)(word >> 32);
         tandem_status status;
 
-        report->begin_ns = atomic_load_explicit(&ring->area->reports[at].begin_ns, memory_order_relaxed);
-        report->end_ns = atomic_load_explicit(&ring->area->reports[at].end_ns, memory_order_relaxed);
+        report->begin_ns = atomic_load_explicit(&ring->shared->reports[at].begin_ns, memory_order_relaxed);
+        report->end_ns = atomic_load_explicit(&ring->shared->reports[at].end_ns, memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
-        if (atomic_load_explicit(&ring->area->reports[at].word, memory_order_relaxed) != word)
+        if (atomic_load_explicit(&ring->shared->reports[at].word, memory_order_relaxed) != word)
             continue;
         status = td_wire_report_unpack(word, report, why, why_bytes);
         if (status != TANDEM_OK)

@@ -1,9 +1,9 @@
-/* The wire's shared memory: event counts, points' pages, and the area with the ring of jobs and their reports.
+/* The wire's shared memory: event counts, shared timelines, and the shared ring of jobs with their reports.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * The peer can write every byte of it at any time. So what is read is copied first, then judged; indices are kept
- * privately and only ever published. Either side of a ring, and each reader of a page, is one thread's at a time.
+ * privately and only ever published. Either side of a ring, and each reader of a timeline, is one thread's at a time.
  * Statuses: BUSY full, or nothing there, or not yet; LOST the peer is gone; PROTOCOL it lies.
  */
 #ifndef TANDEM_RING_H
@@ -38,32 +38,32 @@ bool td_spin_yield(uint64_t *now);
 void td_spin_end(td_spin_budget *budget, bool paid, uint64_t now);
 
 /* A timeline's counter in shared memory. */
-typedef struct td_page {
+typedef struct td_shared_counter {
     _Atomic uint64_t value;
     td_eventcount raised;
-} td_page;
-TD_WIRE_SIZE(td_page, 16);
-TD_WIRE_AT(td_page, raised, 8);
+} td_shared_counter;
+TD_WIRE_SIZE(td_shared_counter, 16);
+TD_WIRE_AT(td_shared_counter, raised, 8);
 
-/* A side's view of a page: `highest` is what was seen last, or signalled last. */
-typedef struct td_point {
-    td_page *page;
+/* A side's view of such a counter: `highest` is what was seen last, or signalled last. */
+typedef struct td_shared_timeline {
+    td_shared_counter *counter;
     uint64_t highest;
-} td_point;
+} td_shared_timeline;
 
-/* Makes a page, whose descriptor is the caller's; maps one that has come, after td_slab_check(). */
-tandem_status td_point_make(td_point *point, uint64_t value, int *fd, char *why, size_t why_bytes);
-tandem_status td_point_open(td_point *point, int fd, char *why, size_t why_bytes);
-void td_point_close(td_point *point);
+/* Makes a counter, whose descriptor is the caller's; maps one that has come, after td_memfd_check(). */
+tandem_status td_shared_timeline_make(td_shared_timeline *timeline, uint64_t value, int *fd, char *why, size_t why_bytes);
+tandem_status td_shared_timeline_open(td_shared_timeline *timeline, int fd, char *why, size_t why_bytes);
+void td_shared_timeline_close(td_shared_timeline *timeline);
 /* PROTOCOL: the counter fell. *value is then the highest that was seen. */
-tandem_status td_point_read(td_point *point, uint64_t *value, char *why, size_t why_bytes);
+tandem_status td_shared_timeline_read(td_shared_timeline *timeline, uint64_t *value, char *why, size_t why_bytes);
 /* Raises the counter and wakes who waits for it; values that do not rise are left out. For the signaller alone. */
-void td_point_raise(td_point *point, uint64_t value);
+void td_shared_timeline_raise(td_shared_timeline *timeline, uint64_t value);
 /* BUSY after timeout_ns; LOST if `socket` (or -1) has hung up and the value has not come. */
-tandem_status td_point_await(td_point *point, uint64_t value, int socket, uint64_t timeout_ns, char *why,
-                             size_t why_bytes);
+tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t value, int socket, uint64_t timeout_ns,
+                                       char *why, size_t why_bytes);
 
-typedef struct td_area {
+typedef struct td_shared_ring {
     _Atomic uint32_t tail; /* the client's */
     uint32_t unused0;
     td_eventcount to_daemon;
@@ -76,22 +76,22 @@ typedef struct td_area {
     struct {
         _Atomic uint64_t word, begin_ns, end_ns, reserved;
     } reports[TD_WIRE_REPORTS];
-} td_area;
-TD_WIRE_SIZE(td_area, TD_WIRE_AREA_BYTES);
-TD_WIRE_SIZE(td_area, 143360);
-TD_WIRE_AT(td_area, to_daemon, 8);
-TD_WIRE_AT(td_area, head, 64);
-TD_WIRE_AT(td_area, to_client, 72);
-TD_WIRE_AT(td_area, slots, 4096);
-TD_WIRE_AT(td_area, reports, 135168);
+} td_shared_ring;
+TD_WIRE_SIZE(td_shared_ring, TD_WIRE_RING_BYTES);
+TD_WIRE_SIZE(td_shared_ring, 143360);
+TD_WIRE_AT(td_shared_ring, to_daemon, 8);
+TD_WIRE_AT(td_shared_ring, head, 64);
+TD_WIRE_AT(td_shared_ring, to_client, 72);
+TD_WIRE_AT(td_shared_ring, slots, 4096);
+TD_WIRE_AT(td_shared_ring, reports, 135168);
 
-/* One side of an area: `own` is the daemon's head, or the client's tail. */
+/* One side of a shared ring: `own` is the daemon's head, or the client's tail. */
 typedef struct td_ring {
-    td_area *area;
+    td_shared_ring *shared;
     uint32_t own;
 } td_ring;
 
-/* The daemon makes an area, whose descriptor is the caller's; the client maps it, after td_slab_check(). */
+/* The daemon makes a shared ring, whose descriptor is the caller's; the client maps it, after td_memfd_check(). */
 tandem_status td_ring_make(td_ring *ring, int *fd, char *why, size_t why_bytes);
 tandem_status td_ring_open(td_ring *ring, int fd, char *why, size_t why_bytes);
 void td_ring_close(td_ring *ring);
@@ -113,10 +113,10 @@ void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report
 tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_report *report, char *why,
                                   size_t why_bytes);
 /* Client: sleeps until a report may have changed since `seen` = td_ring_seen(). */
-static inline uint32_t td_ring_seen(const td_ring *ring) { return atomic_load(&ring->area->to_client.count); }
+static inline uint32_t td_ring_seen(const td_ring *ring) { return atomic_load(&ring->shared->to_client.count); }
 static inline void td_ring_sleep(td_ring *ring, uint32_t seen, uint64_t timeout_ns)
 {
-    td_eventcount_wait(&ring->area->to_client, seen, timeout_ns);
+    td_eventcount_wait(&ring->shared->to_client, seen, timeout_ns);
 }
 
 #endif

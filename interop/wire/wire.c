@@ -197,8 +197,8 @@ static bool check_mem_create(const check *c, const void *bytes)
     uint64_t end;
 
     if (!shares(c) ||
-        !number(c, "kind", m->kind, TD_WIRE_MEM_SLAB,
-                c->rules->share == TD_WIRE_SHARE_OPAQUE ? TD_WIRE_MEM_OPAQUE : TD_WIRE_MEM_SLAB) ||
+        !number(c, "kind", m->kind, TD_WIRE_MEM_MEMFD,
+                c->rules->share == TD_WIRE_SHARE_OPAQUE ? TD_WIRE_MEM_OPAQUE : TD_WIRE_MEM_MEMFD) ||
         !number(c, "dedicated", m->dedicated, 0, opaque ? 1 : 0) ||
         !number(c, "allocation_bytes", m->allocation_bytes, 1, c->rules->mem_bytes) ||
         !number(c, "bytes", m->bytes, 1, m->allocation_bytes) ||
@@ -674,12 +674,12 @@ tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity
                             uint32_t share, char *why, size_t why_bytes)
 {
     static const uint8_t none[16];
-    static const char *const names[4] = {"job_bytes", "slot_bytes", "report_bytes", "area_bytes"};
+    static const char *const names[4] = {"job_bytes", "slot_bytes", "report_bytes", "ring_bytes"};
     const bool drivers = memcmp(mine->driver_uuid, none, 16) && memcmp(theirs->driver_uuid, none, 16);
     const td_wire_sizes sizes_here = td_wire_sizes_here();
     const uint32_t here[4] = {sizes_here.job_bytes, sizes_here.slot_bytes, sizes_here.report_bytes,
-                              sizes_here.area_bytes};
-    const uint32_t there[4] = {sizes->job_bytes, sizes->slot_bytes, sizes->report_bytes, sizes->area_bytes};
+                              sizes_here.ring_bytes};
+    const uint32_t there[4] = {sizes->job_bytes, sizes->slot_bytes, sizes->report_bytes, sizes->ring_bytes};
 
     for (int i = 0; i < 4; i++)
         if (here[i] != there[i])
@@ -711,7 +711,7 @@ uint16_t td_wire_version(uint16_t min, uint16_t max)
 
 td_wire_sizes td_wire_sizes_here(void)
 {
-    return (td_wire_sizes){sizeof(td_wire_job), TD_WIRE_SLOT_BYTES, TD_WIRE_REPORT_BYTES, TD_WIRE_AREA_BYTES};
+    return (td_wire_sizes){sizeof(td_wire_job), TD_WIRE_SLOT_BYTES, TD_WIRE_REPORT_BYTES, TD_WIRE_RING_BYTES};
 }
 
 uint64_t td_wire_report_pack(const td_wire_report *report)

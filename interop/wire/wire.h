@@ -26,14 +26,14 @@ enum {
     TD_WIRE_TENSOR_BYTES = 256,
     TD_WIRE_TEXT_BYTES = 400,
     TD_WIRE_ROWS = 16,
-    TD_WIRE_PAGE_BYTES = 4096, /* slabs begin on whole pages; the size of a futex page */
+    TD_WIRE_PAGE_BYTES = 4096, /* mems begin on whole pages; the size of a shared timeline */
     TD_WIRE_SLOT_BYTES = 2048,
     TD_WIRE_SLOTS = 64,
     TD_WIRE_REPORT_BYTES = 32,
     TD_WIRE_REPORTS = 256,
     TD_WIRE_SLOTS_AT = 4096,
     TD_WIRE_REPORTS_AT = TD_WIRE_SLOTS_AT + TD_WIRE_SLOTS * TD_WIRE_SLOT_BYTES,
-    TD_WIRE_AREA_BYTES = TD_WIRE_REPORTS_AT + TD_WIRE_REPORTS * TD_WIRE_REPORT_BYTES,
+    TD_WIRE_RING_BYTES = TD_WIRE_REPORTS_AT + TD_WIRE_REPORTS * TD_WIRE_REPORT_BYTES,
 };
 #define TD_WIRE_MAX_WAIT_NS 60000000000ull
 
@@ -71,7 +71,7 @@ typedef enum td_wire_feature { TD_WIRE_MODELS = 1, TD_WIRE_STATISTICS = 2 } td_w
 #define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS))
 
 typedef enum td_wire_share { TD_WIRE_SHARE_NONE = 0, TD_WIRE_SHARE_HOST = 1, TD_WIRE_SHARE_OPAQUE = 2 } td_wire_share;
-typedef enum td_wire_mem_kind { TD_WIRE_MEM_SLAB = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
+typedef enum td_wire_mem_kind { TD_WIRE_MEM_MEMFD = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
 typedef enum td_wire_timeline_kind { TD_WIRE_TIMELINE_OPAQUE = 1, TD_WIRE_TIMELINE_FUTEX = 2 } td_wire_timeline_kind;
 typedef enum td_wire_reason {
     TD_WIRE_BYE_DONE = 1,
@@ -118,12 +118,12 @@ TD_WIRE_AT(td_wire_identity, driver_id, 64);
 TD_WIRE_AT(td_wire_identity, driver_version, 68);
 
 typedef struct td_wire_sizes {
-    uint32_t job_bytes, slot_bytes, report_bytes, area_bytes;
+    uint32_t job_bytes, slot_bytes, report_bytes, ring_bytes;
 } td_wire_sizes;
 TD_WIRE_SIZE(td_wire_sizes, 16);
 TD_WIRE_AT(td_wire_sizes, slot_bytes, 4);
 TD_WIRE_AT(td_wire_sizes, report_bytes, 8);
-TD_WIRE_AT(td_wire_sizes, area_bytes, 12);
+TD_WIRE_AT(td_wire_sizes, ring_bytes, 12);
 
 typedef struct td_wire_hello {
     td_wire_header header;

@@ -13,7 +13,7 @@ static void results_are_those_of_a_session(void **state)
 {
     const shape *shapes[] = {&small, &eight};
     client c;
-    td_point in, out;
+    td_shared_timeline in, out;
     uint64_t waits, signals;
 
     (void)state;
@@ -44,7 +44,7 @@ static void results_are_those_of_a_session(void **state)
         sleep_ms(20);
         assert_true(is_untouched(&t)); /* its point has not come */
         assert_int_equal(client_report(&c, first, 0).state, TANDEM_JOB_PENDING);
-        td_point_raise(&in, value);
+        td_shared_timeline_raise(&in, value);
         assert_true(await_point(&out, signal));
         r = client_report(&c, first, 0); /* final before the signal */
         assert_int_equal(r.state, TANDEM_JOB_DONE);
@@ -53,7 +53,7 @@ static void results_are_those_of_a_session(void **state)
         check_output(&t);
         assert_int_equal(point_value(&out), signal);
         clear_output(&t);
-        td_point_raise(&in, value + 1);
+        td_shared_timeline_raise(&in, value + 1);
         assert_true(await_point(&out, signal + 1));
         assert_int_equal(client_report(&c, second, 0).state, TANDEM_JOB_DONE);
         check_output(&t); /* with a deadline too */
@@ -63,8 +63,8 @@ static void results_are_those_of_a_session(void **state)
     assert_int_equal(client_object(&c, TD_WIRE_TIMELINE_DESTROY, waits), TANDEM_OK);
     assert_int_equal(client_object(&c, TD_WIRE_TIMELINE_DESTROY, signals), TANDEM_OK);
     assert_int_equal(client_object(&c, TD_WIRE_TIMELINE_DESTROY, signals), TANDEM_ERROR_ARG);
-    td_point_close(&in);
-    td_point_close(&out);
+    td_shared_timeline_close(&in);
+    td_shared_timeline_close(&out);
     client_close(&c);
 }
 
@@ -116,7 +116,7 @@ static void numbers_are_told(void **state)
 /* What turns out only against the daemon's state ends the job alone. */
 static void wrong_jobs_fail_alone(void **state)
 {
-    td_point out, in;
+    td_shared_timeline out, in;
     client c;
     tandem_job job, good;
     uint64_t ticket, signals, waits;
@@ -166,8 +166,8 @@ static void wrong_jobs_fail_alone(void **state)
     assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
     check_output(&t);
     client_close(&c);
-    td_point_close(&in);
-    td_point_close(&out);
+    td_shared_timeline_close(&in);
+    td_shared_timeline_close(&out);
     task_free(&t);
 }
 
@@ -222,7 +222,7 @@ static void wrong_numbers_fail_alone(void **state)
 
 static void jobs_can_be_given_up(void **state)
 {
-    td_point out, in;
+    td_shared_timeline out, in;
     client c;
     tandem_job job;
     uint64_t tickets[4], signals, waits;
@@ -265,8 +265,8 @@ static void jobs_can_be_given_up(void **state)
     assert_int_equal(client_report(&c, tickets[0], 0).state, TANDEM_JOB_CANCELLED);
     assert_int_equal(point_value(&out), 5);
     client_close(&c);
-    td_point_close(&in);
-    td_point_close(&out);
+    td_shared_timeline_close(&in);
+    td_shared_timeline_close(&out);
     task_free(&t);
 }
 
@@ -301,7 +301,7 @@ static void running_jobs_are_cancelled(void **state)
 static void be_victim(uint32_t seed)
 {
     const shape shapes[] = {small, eight, large};
-    td_point in, out;
+    td_shared_timeline in, out;
     tandem_job job;
     client c;
     task t;
@@ -317,7 +317,7 @@ static void be_victim(uint32_t seed)
         job.wait.value = job.signal.value = value;
         client_job(&c, &job);
         if (seed % 4)
-            td_point_raise(&in, value); /* else the daemon waits for a dead one */
+            td_shared_timeline_raise(&in, value); /* else the daemon waits for a dead one */
         if (value > 4)
             await_point(&out, value - 4);
     }
@@ -402,7 +402,7 @@ static void refuse_fd(int fd, uint64_t allocation_bytes)
     client c;
 
     client_open(&c, "liar");
-    m.mem_create.kind = TD_WIRE_MEM_SLAB;
+    m.mem_create.kind = TD_WIRE_MEM_MEMFD;
     m.mem_create.bytes = 4096;
     m.mem_create.allocation_bytes = allocation_bytes;
     assert_int_equal(td_conn_send(&c.conn, &m, &fd, why, sizeof why), TANDEM_OK);
@@ -449,22 +449,22 @@ static void garbage_ends_its_sender_alone(void **state)
     fd = open("/dev/null", O_RDWR);
     refuse_fd(fd, 4096);
     close(fd);
-    fd = memfd_create("tandem-test-slab", 0);
+    fd = memfd_create("tandem-test-buffer", 0);
     assert_int_equal(ftruncate(fd, 4096), 0);
     refuse_fd(fd, 4096); /* not sealed */
     close(fd);
-    assert_int_equal(td_slab_make("tandem-test-slab", 4096, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", 4096, false, &fd, why, sizeof why), TANDEM_OK);
     refuse_fd(fd, 8192); /* shorter than it is said to be */
     close(fd);
     /* a ring that lies, and a counter that falls */
     client_open(&c, "ring liar");
-    atomic_store(&c.ring.area->tail, 1000);
-    td_eventcount_notify(&c.ring.area->to_daemon);
+    atomic_store(&c.ring.shared->tail, 1000);
+    td_eventcount_notify(&c.ring.shared->to_daemon);
     assert_true(is_closed(c.conn.fd));
     client_close(&c);
     client_open(&c, "backwards");
     {
-        td_point in;
+        td_shared_timeline in;
         task t;
         tandem_job job;
 
@@ -474,11 +474,11 @@ static void garbage_ends_its_sender_alone(void **state)
         job.wait = (tandem_point){client_timeline(&c, &in, false, 7), 9};
         client_job(&c, &job);
         sleep_ms(20);
-        atomic_store(&in.page->value, 3);
-        td_eventcount_notify(&in.page->raised);
+        atomic_store(&in.counter->value, 3);
+        td_eventcount_notify(&in.counter->raised);
         assert_true(is_closed(c.conn.fd));
         client_close(&c);
-        td_point_close(&in);
+        td_shared_timeline_close(&in);
         task_free(&t);
     }
     /* says nothing; says it too late */
@@ -500,11 +500,11 @@ static void changed_messages_harm_nobody(void **state)
     uint64_t random = 31337;
     client c, before;
     char why[300];
-    int slab;
+    int buffer;
 
     (void)state;
     client_open(&before, "a neighbour");
-    assert_int_equal(td_slab_make("tandem-test-slab", 65536, false, &slab, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", 65536, false, &buffer, why, sizeof why), TANDEM_OK);
     for (int i = 0; i < CLIENTS; i++) {
         uint64_t serial = 2;
 
@@ -528,12 +528,12 @@ static void changed_messages_harm_nobody(void **state)
                 td_ring_put(&c.ring, &m, why, sizeof why);
             } else if (type != TD_WIRE_HELLO || random >> 63) {
                 m.header.fds = m.header.fds ? 1 : 0;
-                td_conn_send(&c.conn, &m, &slab, why, sizeof why);
+                td_conn_send(&c.conn, &m, &buffer, why, sizeof why);
             }
         }
         client_close(&c);
     }
-    close(slab);
+    close(buffer);
     assert_int_equal(client_object(&before, TD_WIRE_PING, 0), TANDEM_OK);
     client_close(&before);
     await_clean(fds, LONG_MAX);
@@ -608,7 +608,7 @@ static void many_connect(void **state)
 static void a_point_that_never_comes_is_given_up(void **state)
 {
     td_wire_message m = hello(TD_WIRE_SHARE_HOST, "who never signals");
-    td_point in = {0}, out = {0};
+    td_shared_timeline in = {0}, out = {0};
     td_wire_report r;
     uint64_t ticket, begin;
     tandem_job job;
@@ -639,8 +639,8 @@ static void a_point_that_never_comes_is_given_up(void **state)
     assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
     check_output(&t);
     client_close(&c);
-    td_point_close(&in);
-    td_point_close(&out);
+    td_shared_timeline_close(&in);
+    td_shared_timeline_close(&out);
     task_free(&t);
 }
 

@@ -10,7 +10,7 @@
 
 static void it_stops_within_two_seconds(void **state)
 {
-    td_point out;
+    td_shared_timeline out;
     tandem_job job;
     uint64_t ticket, begin;
     client c;
@@ -48,7 +48,7 @@ static void it_stops_within_two_seconds(void **state)
     assert_int_equal(c.event.bye.reason, TD_WIRE_BYE_STOPPING);
     assert_int_equal(access(socket_path, F_OK), -1);
     client_close(&c);
-    td_point_close(&out);
+    td_shared_timeline_close(&out);
     task_free(&t);
 }
 

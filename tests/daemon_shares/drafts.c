@@ -265,7 +265,7 @@ static void an_idle_draft_makes_room(void **state)
     job.deadline_ns = 600000 * MS;
     assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
     bytes = (limit - t.bytes - t.q_bytes / 2) / 4096 * 4096; /* the draft has q_bytes, pieces' scratch a fraction of that */
-    assert_int_equal(td_slab_make("tandem-test-slab", bytes, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", bytes, false, &fd, why, sizeof why), TANDEM_OK);
     assert_true(client_mem(&c, fd, bytes, bytes) != 0);
     td_fd_close(&fd);
     client_close(&c);

@@ -25,7 +25,7 @@ static void quotas_hold(void **state)
 
     (void)state;
     start_daemon("clients = 2\nmems = 3\nmem_bytes = 64K\nclient_bytes=96K\n\n  total_bytes = 128K\n");
-    assert_int_equal(td_slab_make("tandem-test-slab", 65536, false, &fd, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_memfd_make("tandem-test-buffer", 65536, false, &fd, why, sizeof why), TANDEM_OK);
     client_open(&greedy, "greedy");
     client_open(&late, "late");
     assert_int_equal(greedy.welcome.mem_bytes, 65536);

@@ -26,7 +26,7 @@ static uint64_t sum_up(const td_wire_report r[FAIR_JOBS], uint64_t until_ns, uin
 
 /* Two that always have work get the same time on the device, however long their jobs are: who has had more than
  * share_window_us more gets no further job. Up to two had been given out by then, as the daemon knows what a job takes
- * once it has ended. All of it is put before any begins, by one page for both, so that it does not matter when this process
+ * once it has ended. All of it is put before any begins, by one shared timeline for both, so that it does not matter when this process
  * runs; nor how long a busy machine makes a job. */
 static void shares_are_fair(void **state)
 {
@@ -34,14 +34,14 @@ static void shares_are_fair(void **state)
                              {1, 512, 1024, 64, TANDEM_PRECISION_F16, 0}}; /* which is not cut, however slow it is */
     td_wire_report r[2][FAIR_JOBS];
     char why[300] = "";
-    int page = -1;
-    td_point in;
+    int fd = -1;
+    td_shared_timeline in;
     client c[2];
     task t[2];
 
     (void)state;
     start_daemon("share_window_us = 1000\n");
-    assert_int_equal(td_point_make(&in, 0, &page, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&in, 0, &fd, why, sizeof why), TANDEM_OK);
     for (int i = 0; i < 2; i++) {
         tandem_job job;
 
@@ -49,13 +49,13 @@ static void shares_are_fair(void **state)
         task_make(&t[i], &shapes[i], 30);
         task_share(&t[i], &c[i]);
         job = job_of(&t[i]);
-        job.wait = (tandem_point){client_page(&c[i], page, false, 0), 1};
+        job.wait = (tandem_point){client_share_timeline(&c[i], fd, false, 0), 1};
         for (int k = 0; k < FAIR_JOBS; k++)
             client_job(&c[i], &job);
     }
     for (int i = 0; i < 2; i++) /* they have been taken */
         assert_int_equal(client_object(&c[i], TD_WIRE_PING, 0), TANDEM_OK);
-    td_point_raise(&in, 1);
+    td_shared_timeline_raise(&in, 1);
     for (int i = 0; i < 2; i++)
         for (uint64_t k = 0; k < FAIR_JOBS; k++) {
             r[i][k] = client_report(&c[i], k + 1, PATIENCE);
@@ -74,8 +74,8 @@ static void shares_are_fair(void **state)
         client_close(&c[i]);
         task_free(&t[i]);
     }
-    td_point_close(&in);
-    td_fd_close(&page);
+    td_shared_timeline_close(&in);
+    td_fd_close(&fd);
 }
 
 /* A frame's job that takes long does not hold up others' frames: it is cut, to the same bits. All is put before any begins,
@@ -86,13 +86,13 @@ static void let_others_in(const shape *long_one)
     const shape shapes[2] = {*long_one, {2, 64, 96, 32, TANDEM_PRECISION_F16, 0}};
     td_wire_report slow, quick;
     char why[300] = "";
-    int page = -1;
-    td_point in;
+    int fd = -1;
+    td_shared_timeline in;
     client c[2];
     task t[2];
 
     start_daemon("threads = 1\n");
-    assert_int_equal(td_point_make(&in, 0, &page, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&in, 0, &fd, why, sizeof why), TANDEM_OK);
     for (int i = 0; i < 2; i++) {
         tandem_job job;
 
@@ -101,13 +101,13 @@ static void let_others_in(const shape *long_one)
         task_share(&t[i], &c[i]);
         clear_output(&t[i]);
         job = job_of(&t[i]);
-        job.wait = (tandem_point){client_page(&c[i], page, false, 0), 1};
+        job.wait = (tandem_point){client_share_timeline(&c[i], fd, false, 0), 1};
         for (int k = 0; k < (i ? JOBS : 1); k++)
             client_job(&c[i], &job);
     }
     for (int i = 0; i < 2; i++)
         assert_int_equal(client_object(&c[i], TD_WIRE_PING, 0), TANDEM_OK);
-    td_point_raise(&in, 1);
+    td_shared_timeline_raise(&in, 1);
     slow = client_report(&c[0], 1, PATIENCE);
     quick = client_report(&c[1], JOBS, PATIENCE);
     assert_int_equal(slow.state, TANDEM_JOB_DONE);
@@ -118,8 +118,8 @@ static void let_others_in(const shape *long_one)
         client_close(&c[i]);
         task_free(&t[i]);
     }
-    td_point_close(&in);
-    td_fd_close(&page);
+    td_shared_timeline_close(&in);
+    td_fd_close(&fd);
 }
 
 static void long_jobs_let_others_in(void **state)

@@ -184,8 +184,8 @@ void make_job(const peer *p, td_wire_message *m)
     m->job.submit_ns = now_ns;
     m->job.job.deadline_ns = !(how & 1) ? 0 : how & 32 ? 2000 * MS : 2 * MS;
     m->job.job.wait =
-        how & 2 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), w.page_value + (how >> 6)} : (tandem_point){0};
-    m->job.job.signal = how & 4 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), ++w.page_value} : (tandem_point){0};
+        how & 2 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), w.counter_value + (how >> 6)} : (tandem_point){0};
+    m->job.job.signal = how & 4 ? (tandem_point){pick(p, TD_WIRE_KIND_TIMELINE), ++w.counter_value} : (tandem_point){0};
     op->q = op->k = op->v = view_in(pick(p, TD_WIRE_KIND_MEM), 0);
     op->o = view_in(how & 8 ? pick(p, TD_WIRE_KIND_MEM) : op->q.mem, 0);
     op->lse = (tandem_view){0};
@@ -203,13 +203,13 @@ void send_request(peer *p)
 {
     const uint16_t type = wire_types[take() % WIRE_TYPES];
     td_wire_message m = type == TD_WIRE_HELLO ? hello(TD_WIRE_SHARE_HOST) : wire_sample(type);
-    int fd = fds[FD_SLAB];
+    int fd = fds[FD_BUFFER];
 
     switch (type) {
     case TD_WIRE_MEM_CREATE: {
         const uint8_t how = take();
 
-        m.mem_create.allocation_bytes = SLAB_BYTES;
+        m.mem_create.allocation_bytes = BUFFER_BYTES;
         m.mem_create.offset_bytes = how & 1 ? 4096 : 0;
         if (how & 2) {
             m.mem_create.kind = TD_WIRE_MEM_OPAQUE;
@@ -223,7 +223,7 @@ void send_request(peer *p)
 
         m.timeline_create.signaller = how & 1;
         m.timeline_create.initial_value = 0;
-        fd = fds[FD_PAGE + take() % PAGES];
+        fd = fds[FD_COUNTER + take() % COUNTERS];
         if (how & 2) {
             m.timeline_create.kind = TD_WIRE_TIMELINE_OPAQUE;
             fd = fds[FD_EVENT];
@@ -281,7 +281,7 @@ void put(peer *p)
     td_wire_message m = wire_sample(type);
     char ignored[TD_TEXT_BYTES];
 
-    if (!p->ring.area)
+    if (!p->ring.shared)
         return;
     if (type == TD_WIRE_JOB)
         make_job(p, &m);
@@ -289,7 +289,7 @@ void put(peer *p)
         m.cancel.ticket = p->rules.next_ticket - take();
     else
         m.submitted = (td_wire_submitted){
-            .header = m.header, .timeline = pick(p, TD_WIRE_KIND_TIMELINE), .value = w.page_value + take() % 4};
+            .header = m.header, .timeline = pick(p, TD_WIRE_KIND_TIMELINE), .value = w.counter_value + take() % 4};
     m.header.serial = 0;
     twist((char *)&m + 8, m.header.bytes - 8);
     if (td_ring_put(&p->ring, &m, ignored, sizeof ignored) == TANDEM_OK && type == TD_WIRE_JOB)
@@ -298,21 +298,21 @@ void put(peer *p)
 
 void scribble(const peer *p)
 {
-    const uint32_t place = take_number(2) % (sizeof(td_area) / 4), value = take_number(4);
+    const uint32_t place = take_number(2) % (sizeof(td_shared_ring) / 4), value = take_number(4);
 
-    if (p->ring.area)
-        atomic_store_explicit((_Atomic uint32_t *)(void *)p->ring.area + place, value, memory_order_relaxed);
+    if (p->ring.shared)
+        atomic_store_explicit((_Atomic uint32_t *)(void *)p->ring.shared + place, value, memory_order_relaxed);
 }
 
 void touch_page(void)
 {
     const uint8_t how = take();
-    td_page *page = pages[how % PAGES];
+    td_shared_counter *counter = counters[how % COUNTERS];
 
-    atomic_store(&page->value, how & 64 ? w.page_value : how & 128 ? UINT64_MAX - take() : take());
-    atomic_fetch_add(&page->raised.count, how & 32 ? take_number(4) : 1);
+    atomic_store(&counter->value, how & 64 ? w.counter_value : how & 128 ? UINT64_MAX - take() : take());
+    atomic_fetch_add(&counter->raised.count, how & 32 ? take_number(4) : 1);
     if (how & 16)
-        atomic_store(&page->raised.waiters, take_number(4));
+        atomic_store(&counter->raised.waiters, take_number(4));
 }
 
 void ask_for_metrics(void)

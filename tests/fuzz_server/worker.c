@@ -100,7 +100,7 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
     need(!t->draft || (t->kind == TD_WORKER_MEM && t->bytes && fd < 0), "a draft that is something else");
     need(t->draft  ? !t->opaque
          : t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
-                   : t->kind == TD_WORKER_MEM && td_slab_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
+                   : t->kind == TD_WORKER_MEM && td_memfd_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
          "a descriptor of another kind than was said");
     need(t->kind == TD_WORKER_TIMELINE || t->draft ||
              (t->bytes && t->bytes <= (uint64_t)length && t->offset_bytes <= (uint64_t)length - t->bytes &&
@@ -164,7 +164,7 @@ bool answer_request(uint8_t how)
         need(it->there, "a tensor of what is not there");
         need(memchr(t.text, 0, sizeof t.text), "a tensor's name without end");
         if (t.status == TANDEM_OK)
-            it->bytes = t.bytes = SLAB_BYTES;
+            it->bytes = t.bytes = BUFFER_BYTES;
         t.view = (tandem_view){.dtype = TANDEM_DTYPE_F16, .stride_row = 64};
         for (int i = 0; i < 4; i++)
             t.shape[i] = i < 3 ? 1 : 64;
@@ -306,7 +306,7 @@ bool act_launcher(uint8_t how)
         need(memchr(m.text, 0, sizeof m.text), "a path without end");
         m.kind = TD_LAUNCHER_OPENED;
         m.status = how & 1 ? TANDEM_ERROR_IO : TANDEM_OK;
-        fd = how & 2 ? fds[FD_HOLES] : fds[FD_SLAB];
+        fd = how & 2 ? fds[FD_HOLES] : fds[FD_BUFFER];
         td_pass(w.launcher, &m, sizeof m, &fd, !(how & 5));
         break;
     case TD_LAUNCHER_CONFIG:

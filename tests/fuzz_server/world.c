@@ -17,7 +17,7 @@ world w;
 int listener, metrics, fds[FD_KINDS];
 struct sockaddr_un at, metrics_at;
 socklen_t at_bytes, metrics_at_bytes;
-td_page *pages[PAGES];
+td_shared_counter *counters[COUNTERS];
 td_wire_identity identity;
 
 uint64_t now_ns;
@@ -139,17 +139,17 @@ void make_once(void)
     listener = listen_somewhere(SOCK_SEQPACKET, &at, &at_bytes);
     metrics = listen_somewhere(SOCK_STREAM, &metrics_at, &metrics_at_bytes);
     td_wire_identify(&identity);
-    fds[FD_SLAB] = make_memfd(SLAB_BYTES, F_SEAL_SHRINK, true);
-    for (int i = 0; i < PAGES; i++) {
-        fds[FD_PAGE + i] = make_memfd(TD_WIRE_PAGE_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, true);
-        pages[i] = mmap(NULL, TD_WIRE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[FD_PAGE + i], 0);
-        need(pages[i] != MAP_FAILED, "no page for the fuzzer itself");
+    fds[FD_BUFFER] = make_memfd(BUFFER_BYTES, F_SEAL_SHRINK, true);
+    for (int i = 0; i < COUNTERS; i++) {
+        fds[FD_COUNTER + i] = make_memfd(TD_WIRE_PAGE_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, true);
+        counters[i] = mmap(NULL, TD_WIRE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[FD_COUNTER + i], 0);
+        need(counters[i] != MAP_FAILED, "no counter for the fuzzer itself");
     }
-    fds[FD_UNSEALED] = make_memfd(SLAB_BYTES, 0, true);
+    fds[FD_UNSEALED] = make_memfd(BUFFER_BYTES, 0, true);
     fds[FD_SHORT] = make_memfd(TD_WIRE_PAGE_BYTES - 1, F_SEAL_SHRINK, true);
-    fds[FD_HOLES] = make_memfd(SLAB_BYTES, F_SEAL_SHRINK, false);
-    fds[FD_NO_WRITE] = make_memfd(SLAB_BYTES, F_SEAL_SHRINK | F_SEAL_WRITE, true);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fds[FD_SLAB]);
+    fds[FD_HOLES] = make_memfd(BUFFER_BYTES, F_SEAL_SHRINK, false);
+    fds[FD_NO_WRITE] = make_memfd(BUFFER_BYTES, F_SEAL_SHRINK | F_SEAL_WRITE, true);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fds[FD_BUFFER]);
     fds[FD_READ_ONLY] = open(path, O_RDONLY | O_CLOEXEC);
     fds[FD_PATH] = open("/tmp", O_PATH | O_CLOEXEC);
     need(!pipe2(ends, O_CLOEXEC), "no pipe for the fuzzer itself");

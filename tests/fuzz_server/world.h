@@ -13,10 +13,10 @@
 
 enum {
     PEERS = 4,
-    IDS = 4,   /* of a kind that a peer remembers */
-    PAGES = 4, /* memory that timelines are made of */
+    IDS = 4,      /* of a kind that a peer remembers */
+    COUNTERS = 4, /* memory that timelines are made of */
     MOST_STEPS = 200,
-    SLAB_BYTES = 16384,
+    BUFFER_BYTES = 16384,
     ROUNDS = 4000, /* of an honest world, until all must have come to an end */
 };
 #define MS 1000000ull
@@ -27,7 +27,7 @@ typedef enum step_kind {
     STEP_REQUEST, /* of any type, right but for what the input changes */
     STEP_RAW,
     STEP_RING,     /* likewise, and published */
-    STEP_SCRIBBLE, /* in the area */
+    STEP_SCRIBBLE, /* in the shared ring */
     STEP_PAGE,
     STEP_READ,
     STEP_CLOSE,
@@ -44,9 +44,9 @@ typedef enum step_kind {
 } step_kind;
 
 typedef enum fd_kind {
-    FD_SLAB,
-    FD_PAGE,
-    FD_LAST_PAGE = FD_PAGE + PAGES - 1,
+    FD_BUFFER,
+    FD_COUNTER,
+    FD_LAST_COUNTER = FD_COUNTER + COUNTERS - 1,
     FD_UNSEALED,
     FD_SHORT,
     FD_HOLES,
@@ -86,7 +86,7 @@ typedef struct world {
     known *items;             /* by number; of this worker */
     uint64_t worker_sessions; /* likewise, one bit each */
     bool is_gpu, is_behind; /* behind: the neighbour's jobs are the background's, so that there may be no frames */
-    uint64_t page_value;
+    uint64_t counter_value;
     bool over; /* the broker has ended */
     const uint8_t *data;
     size_t left;
@@ -97,7 +97,7 @@ extern world w;
 extern int listener, metrics, fds[FD_KINDS];
 extern struct sockaddr_un at, metrics_at;
 extern socklen_t at_bytes, metrics_at_bytes;
-extern td_page *pages[PAGES];
+extern td_shared_counter *counters[COUNTERS];
 extern td_wire_identity identity;
 extern uint64_t now_ns;
 void broken(const char *what);

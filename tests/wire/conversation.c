@@ -13,8 +13,8 @@ static void test_conversation(void **state)
     static td_conn client, daemon;
     td_wire_rules mine = td_wire_rules_new(td_operation_of_clients), theirs = td_wire_rules_new(td_operation_of_clients);
     td_wire_message m = wire_sample(TD_WIRE_HELLO), got;
-    td_ring jobs, area;
-    td_point point, signal;
+    td_ring jobs, ours;
+    td_shared_timeline timeline, signal;
     int fds[TD_WIRE_MAX_FDS], fd;
     td_wire_identity identity;
     td_wire_report report = {.state = TANDEM_JOB_DONE, .begin_ns = 1, .end_ns = 2};
@@ -43,17 +43,17 @@ static void test_conversation(void **state)
     td_wire_rules_welcome(&theirs, &m.welcome);
     assert_int_equal(td_conn_recv(&client, &mine, TD_WIRE_TO_CLIENT, &got, fds, why, why_bytes), TANDEM_OK);
     td_wire_rules_welcome(&mine, &got.welcome);
-    assert_int_equal(td_ring_open(&area, fds[0], why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_open(&ours, fds[0], why, why_bytes), TANDEM_OK);
     close(fds[0]);
 
     m = wire_sample(TD_WIRE_TIMELINE_CREATE);
     m.header.serial = mine.next_serial;
-    assert_int_equal(td_point_make(&point, m.timeline_create.initial_value, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&timeline, m.timeline_create.initial_value, &fd, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_conn_send(&client, &m, &fd, why, why_bytes), TANDEM_OK);
     close(fd);
     td_wire_took(&mine, TD_WIRE_TO_DAEMON, &m);
     assert_int_equal(td_conn_recv(&daemon, &theirs, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_point_open(&signal, fds[0], why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_open(&signal, fds[0], why, why_bytes), TANDEM_OK);
     close(fds[0]);
     assert_int_equal(signal.highest, got.timeline_create.initial_value);
     m = td_wire_new(TD_WIRE_DONE, got.header.serial);
@@ -65,14 +65,14 @@ static void test_conversation(void **state)
     m = wire_sample(TD_WIRE_JOB);
     m.job.ticket = mine.next_ticket;
     m.job.job.signal = (tandem_point){got.object.id, 42};
-    assert_int_equal(td_ring_put(&area, &m, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_put(&ours, &m, why, why_bytes), TANDEM_OK);
     td_wire_took(&mine, TD_WIRE_RING, &m);
     assert_int_equal(td_ring_take(&jobs, &theirs, &got, why, why_bytes), TANDEM_OK);
     assert_int_equal(theirs.next_ticket, mine.next_ticket);
     td_ring_report(&jobs, got.job.ticket, &report);
-    td_point_raise(&signal, got.job.job.signal.value);
-    assert_int_equal(td_point_await(&point, 42, client.fd, 1000000000, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_ring_read_report(&area, m.job.ticket, &report, why, why_bytes), TANDEM_OK);
+    td_shared_timeline_raise(&signal, got.job.job.signal.value);
+    assert_int_equal(td_shared_timeline_await(&timeline, 42, client.fd, 1000000000, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_read_report(&ours, m.job.ticket, &report, why, why_bytes), TANDEM_OK);
     assert_int_equal(report.state, TANDEM_JOB_DONE);
 
     m = td_wire_new(TD_WIRE_BYE, 0);
@@ -81,9 +81,9 @@ static void test_conversation(void **state)
     assert_int_equal(td_conn_recv(&daemon, &theirs, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
     td_conn_close(&client);
     td_conn_close(&daemon);
-    td_point_close(&point);
-    td_point_close(&signal);
-    close_rings(&jobs, &area);
+    td_shared_timeline_close(&timeline);
+    td_shared_timeline_close(&signal);
+    close_rings(&jobs, &ours);
 }
 
 /* ---- spins ---- */

@@ -302,7 +302,7 @@ static void test_agreements(void **state)
     m = wire_sample(TD_WIRE_MEM_CREATE);
     m.mem_create.kind = TD_WIRE_MEM_OPAQUE;
     m.mem_create.dedicated = 1;
-    m.mem_create.offset_bytes = 100; /* any, other than a slab's */
+    m.mem_create.offset_bytes = 100; /* any, other than a buffer's */
     m.mem_create.allocation_bytes = 65537;
     assert_int_equal(check_sample(TD_WIRE_MEM_CREATE, &m), TANDEM_OK);
     rules.share = TD_WIRE_SHARE_HOST;

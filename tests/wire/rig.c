@@ -101,7 +101,7 @@ void open_rings(td_ring *daemon, td_ring *client)
 
     assert_int_equal(td_ring_make(daemon, &fd, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_ring_open(client, fd, why, why_bytes), TANDEM_OK);
-    assert_ptr_not_equal(daemon->area, client->area);
+    assert_ptr_not_equal(daemon->shared, client->shared);
     close(fd);
 }
 

@@ -40,8 +40,8 @@ static void test_ring(void **state)
 
         open_rings(&daemon, &client);
         daemon.own = client.own = starts[s];
-        atomic_store(&daemon.area->head, starts[s]);
-        atomic_store(&daemon.area->tail, starts[s]);
+        atomic_store(&daemon.shared->head, starts[s]);
+        atomic_store(&daemon.shared->tail, starts[s]);
         rules.next_ticket = 1;
         assert_int_equal(td_ring_take(&daemon, &rules, &m, why, why_bytes), TANDEM_ERROR_BUSY);
         for (uint64_t ticket = 1, taken = 0; taken < 500;) {
@@ -80,25 +80,25 @@ static void test_hostile_ring(void **state)
     for (size_t i = 0; i < sizeof distances / sizeof *distances; i++) {
         td_wire_rules rules = wire_rules(TD_WIRE_JOB);
 
-        atomic_store(&client.area->tail, daemon.own + distances[i]);
+        atomic_store(&client.shared->tail, daemon.own + distances[i]);
         assert_int_equal(td_ring_take(&daemon, &rules, &m, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         assert_non_null(strstr(why, "ring.tail is"));
         assert_int_equal(td_ring_count(&daemon, &count, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         assert_int_equal(count, 0);
         assert_int_equal(td_ring_await(&daemon, -1, 1000000000, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         m = numbered_job(WIRE_TICKET);
-        atomic_store(&daemon.area->head, client.own - distances[i]);
+        atomic_store(&daemon.shared->head, client.own - distances[i]);
         assert_int_equal(td_ring_put(&client, &m, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         assert_non_null(strstr(why, "ring.head is"));
-        atomic_store(&daemon.area->head, daemon.own);
-        atomic_store(&client.area->tail, client.own);
+        atomic_store(&daemon.shared->head, daemon.own);
+        atomic_store(&client.shared->tail, client.own);
     }
     /* Slots that were never written, requests in the ring, a job twice: PROTOCOL, and the ring goes on behind them. */
     {
         const td_wire_message ping = wire_sample(TD_WIRE_PING);
         td_wire_rules rules = wire_rules(TD_WIRE_JOB);
 
-        atomic_store(&client.area->tail, ++client.own);
+        atomic_store(&client.shared->tail, ++client.own);
         assert_int_equal(td_ring_take(&daemon, &rules, &m, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         assert_int_equal(td_ring_put(&client, &ping, why, why_bytes), TANDEM_OK);
         assert_int_equal(td_ring_take(&daemon, &rules, &m, why, why_bytes), TANDEM_ERROR_PROTOCOL);
@@ -116,7 +116,7 @@ static void test_hostile_ring(void **state)
 }
 
 typedef struct scribbler {
-    td_area *area;
+    td_shared_ring *ring;
     atomic_bool stop;
 } scribbler;
 
@@ -134,10 +134,10 @@ static void *scribble(void *user)
                 memcpy(&word, (const char *)&right + 8 * i, 8);
                 dice = dice * 6364136223846793005u + 1442695040888963407u;
                 if (dice >> 58 == 0) /* wrong for a moment, so that it changes between a check and a use */
-                    atomic_store_explicit(&s->area->slots[slot][i], dice, memory_order_relaxed);
-                atomic_store_explicit(&s->area->slots[slot][i], word, memory_order_relaxed);
+                    atomic_store_explicit(&s->ring->slots[slot][i], dice, memory_order_relaxed);
+                atomic_store_explicit(&s->ring->slots[slot][i], word, memory_order_relaxed);
             }
-        atomic_fetch_add(&s->area->tail, 1);
+        atomic_fetch_add(&s->ring->tail, 1);
     }
     return NULL;
 }
@@ -154,7 +154,7 @@ static void test_changing_slots(void **state)
 
     (void)state;
     open_rings(&daemon, &client);
-    s.area = client.area;
+    s.ring = client.shared;
     atomic_init(&s.stop, false);
     assert_int_equal(pthread_create(&thread, NULL, scribble, &s), 0);
     for (const uint64_t begin = td_now_ns(); td_now_ns() - begin < 300000000 || right < 100;) {
@@ -163,7 +163,7 @@ static void test_changing_slots(void **state)
 
         assert_true(td_now_ns() - begin < 30000000000);
         rules = fresh;
-        daemon.own = atomic_load(&daemon.area->tail) - 1;
+        daemon.own = atomic_load(&daemon.shared->tail) - 1;
         status = td_ring_take(&daemon, &rules, &m, why, why_bytes);
         assert_true(status == TANDEM_OK || status == TANDEM_ERROR_PROTOCOL);
         if (status == TANDEM_OK) {
@@ -307,13 +307,13 @@ static void test_system_calls(void **state)
 {
     td_wire_rules rules = wire_rules(TD_WIRE_JOB);
     td_ring daemon, client;
-    td_point point;
+    td_shared_timeline timeline;
     td_wire_message m;
     int fd, calls;
 
     (void)state;
     open_rings(&daemon, &client);
-    assert_int_equal(td_point_make(&point, 0, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&timeline, 0, &fd, why, why_bytes), TANDEM_OK);
     close(fd);
     rules.next_ticket = 1;
     calls = futex_calls;
@@ -327,16 +327,16 @@ static void test_system_calls(void **state)
         assert_int_equal(td_ring_take(&daemon, &rules, &m, why, why_bytes), TANDEM_OK);
         td_ring_report(&daemon, i, &report);
         assert_int_equal(td_ring_read_report(&client, i, &report, why, why_bytes), TANDEM_OK);
-        td_point_raise(&point, i);
-        assert_int_equal(td_point_read(&point, &value, why, why_bytes), TANDEM_OK);
-        assert_int_equal(td_point_await(&point, i, -1, 1000, why, why_bytes), TANDEM_OK);
+        td_shared_timeline_raise(&timeline, i);
+        assert_int_equal(td_shared_timeline_read(&timeline, &value, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_shared_timeline_await(&timeline, i, -1, 1000, why, why_bytes), TANDEM_OK);
     }
     assert_int_equal(futex_calls, calls);
-    atomic_fetch_add(&client.area->to_daemon.waiters, 1);
+    atomic_fetch_add(&client.shared->to_daemon.waiters, 1);
     m = numbered_job(1001);
     assert_int_equal(td_ring_put(&client, &m, why, why_bytes), TANDEM_OK);
     assert_int_equal(futex_calls, calls + 1);
-    td_point_close(&point);
+    td_shared_timeline_close(&timeline);
     close_rings(&daemon, &client);
 }
 
@@ -344,20 +344,20 @@ static void test_system_calls(void **state)
 static void test_bounds(void **state)
 {
     td_ring daemon, client;
-    td_point mine, theirs;
+    td_shared_timeline mine, theirs;
     uint64_t begin, value;
     int fd;
 
     (void)state;
     open_rings(&daemon, &client);
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(atomic_load(&client.area->to_daemon.waiters), i < 2 ? 0 : UINT32_MAX);
+        assert_int_equal(atomic_load(&client.shared->to_daemon.waiters), i < 2 ? 0 : UINT32_MAX);
         if (i == 1)
-            atomic_store(&client.area->to_daemon.waiters, UINT32_MAX); /* from one that died, or lies */
+            atomic_store(&client.shared->to_daemon.waiters, UINT32_MAX); /* from one that died, or lies */
         if (i == 2)
-            atomic_store(&client.area->to_daemon.count, UINT32_MAX);
+            atomic_store(&client.shared->to_daemon.count, UINT32_MAX);
         if (i == 3)
-            td_eventcount_notify(&client.area->to_daemon);
+            td_eventcount_notify(&client.shared->to_daemon);
         begin = td_now_ns();
         assert_int_equal(td_ring_await(&daemon, -1, 30000000, why, why_bytes), TANDEM_ERROR_BUSY);
         assert_in_range(td_now_ns() - begin, 30000000, 5000000000);
@@ -374,40 +374,40 @@ static void test_bounds(void **state)
     assert_true(value < 50000000);
     close_rings(&daemon, &client);
 
-    assert_int_equal(td_point_make(&mine, 5, &fd, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_point_open(&theirs, fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&mine, 5, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_open(&theirs, fd, why, why_bytes), TANDEM_OK);
     close(fd);
     assert_int_equal(theirs.highest, 5);
     begin = td_now_ns();
-    assert_int_equal(td_point_await(&theirs, 6, -1, 20000000, why, why_bytes), TANDEM_ERROR_BUSY);
+    assert_int_equal(td_shared_timeline_await(&theirs, 6, -1, 20000000, why, why_bytes), TANDEM_ERROR_BUSY);
     assert_in_range(td_now_ns() - begin, 20000000, 5000000000);
-    td_point_raise(&mine, 4); /* does not rise: left out */
-    assert_int_equal(td_point_read(&theirs, &value, why, why_bytes), TANDEM_OK);
+    td_shared_timeline_raise(&mine, 4); /* does not rise: left out */
+    assert_int_equal(td_shared_timeline_read(&theirs, &value, why, why_bytes), TANDEM_OK);
     assert_int_equal(value, 5);
-    td_point_raise(&mine, UINT64_MAX);
-    assert_int_equal(td_point_await(&theirs, 1ull << 63, -1, 0, why, why_bytes), TANDEM_OK);
-    atomic_store(&mine.page->value, 7); /* a counter that falls is a lie */
-    assert_int_equal(td_point_read(&theirs, &value, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    td_shared_timeline_raise(&mine, UINT64_MAX);
+    assert_int_equal(td_shared_timeline_await(&theirs, 1ull << 63, -1, 0, why, why_bytes), TANDEM_OK);
+    atomic_store(&mine.counter->value, 7); /* a counter that falls is a lie */
+    assert_int_equal(td_shared_timeline_read(&theirs, &value, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_true(value == UINT64_MAX && strstr(why, "fell"));
-    assert_int_equal(td_point_await(&theirs, 8, -1, 1000000000, why, why_bytes), TANDEM_ERROR_PROTOCOL);
-    td_point_close(&mine);
-    td_point_close(&theirs);
+    assert_int_equal(td_shared_timeline_await(&theirs, 8, -1, 1000000000, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    td_shared_timeline_close(&mine);
+    td_shared_timeline_close(&theirs);
 
-    /* Neither is mapped from what is no slab of its size. */
+    /* Neither is mapped from what is no memfd of its size. */
     fd = memfd_create("bare", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    assert_int_equal(posix_fallocate(fd, 0, TD_WIRE_AREA_BYTES), 0);
+    assert_int_equal(posix_fallocate(fd, 0, TD_WIRE_RING_BYTES), 0);
     assert_int_equal(td_ring_open(&client, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
-    assert_null(client.area);
+    assert_null(client.shared);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    assert_int_equal(td_point_open(&theirs, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
-    assert_null(theirs.page);
+    assert_int_equal(td_shared_timeline_open(&theirs, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_null(theirs.counter);
     assert_int_equal(td_ring_open(&client, fd, why, why_bytes), TANDEM_OK);
     td_ring_close(&client);
     close(fd);
 }
 
 static td_ring last_ring;
-static td_point last_point;
+static td_shared_timeline last_timeline;
 static td_conn last_peer;
 
 static void act_and_die(void)
@@ -416,7 +416,7 @@ static void act_and_die(void)
 
     while_asked = NULL;
     assert_int_equal(td_ring_put(&last_ring, &job, why, why_bytes), TANDEM_OK);
-    td_point_raise(&last_point, 1);
+    td_shared_timeline_raise(&last_timeline, 1);
     td_conn_close(&last_peer);
 }
 
@@ -425,23 +425,23 @@ static void test_last_acts(void **state)
 {
     static td_conn conn;
     td_ring daemon;
-    td_point point;
+    td_shared_timeline timeline;
     int fd;
 
     (void)state;
     for (int ring = 0; ring < 2; ring++) {
         make_pair(&last_peer, &conn);
         open_rings(&daemon, &last_ring);
-        assert_int_equal(td_point_make(&last_point, 0, &fd, why, why_bytes), TANDEM_OK);
-        assert_int_equal(td_point_open(&point, fd, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_shared_timeline_make(&last_timeline, 0, &fd, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_shared_timeline_open(&timeline, fd, why, why_bytes), TANDEM_OK);
         close(fd);
         while_asked = act_and_die;
         assert_int_equal(ring ? td_ring_await(&daemon, conn.fd, 10000000000, why, why_bytes)
-                              : td_point_await(&point, 1, conn.fd, 10000000000, why, why_bytes),
+                              : td_shared_timeline_await(&timeline, 1, conn.fd, 10000000000, why, why_bytes),
                          TANDEM_OK);
-        assert_int_equal(td_point_await(&point, 2, conn.fd, 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
-        td_point_close(&point);
-        td_point_close(&last_point);
+        assert_int_equal(td_shared_timeline_await(&timeline, 2, conn.fd, 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
+        td_shared_timeline_close(&timeline);
+        td_shared_timeline_close(&last_timeline);
         close_rings(&daemon, &last_ring);
         td_conn_close(&conn);
     }
@@ -451,49 +451,49 @@ static void test_last_acts(void **state)
 static void test_points_of_two_processes(void **state)
 {
     enum { ROUNDS = 2000 };
-    td_point ping, pong;
+    td_shared_timeline ping, pong;
     int fds[2], sockets[2], status;
     uint64_t begin;
     pid_t pid;
 
     (void)state;
-    assert_int_equal(td_point_make(&ping, 0, &fds[0], why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_point_make(&pong, 0, &fds[1], why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&ping, 0, &fds[0], why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_make(&pong, 0, &fds[1], why, why_bytes), TANDEM_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
     begin = td_now_ns();
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        td_point in, out;
+        td_shared_timeline in, out;
 
         close(sockets[0]);
-        if (td_point_open(&in, fds[0], NULL, 0) || td_point_open(&out, fds[1], NULL, 0))
+        if (td_shared_timeline_open(&in, fds[0], NULL, 0) || td_shared_timeline_open(&out, fds[1], NULL, 0))
             _exit(1);
         for (uint64_t i = 1; i <= ROUNDS; i++) {
-            if (td_point_await(&in, i, sockets[1], 10000000000, NULL, 0))
+            if (td_shared_timeline_await(&in, i, sockets[1], 10000000000, NULL, 0))
                 _exit(2);
-            td_point_raise(&out, i);
+            td_shared_timeline_raise(&out, i);
         }
-        td_point_raise(&out, ROUNDS + 1);
+        td_shared_timeline_raise(&out, ROUNDS + 1);
         _exit(0);
     }
     close(sockets[1]);
     for (uint64_t i = 1; i <= ROUNDS; i++) {
-        td_point_raise(&ping, i);
-        assert_int_equal(td_point_await(&pong, i, sockets[0], 10000000000, why, why_bytes), TANDEM_OK);
+        td_shared_timeline_raise(&ping, i);
+        assert_int_equal(td_shared_timeline_await(&pong, i, sockets[0], 10000000000, why, why_bytes), TANDEM_OK);
     }
     print_message("a point there and back: %.1f us\n", (double)(td_now_ns() - begin) / 1e3 / ROUNDS);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    assert_int_equal(td_point_await(&pong, ROUNDS + 1, sockets[0], 10000000000, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_shared_timeline_await(&pong, ROUNDS + 1, sockets[0], 10000000000, why, why_bytes), TANDEM_OK);
     begin = td_now_ns();
-    assert_int_equal(td_point_await(&pong, ROUNDS + 2, sockets[0], 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
+    assert_int_equal(td_shared_timeline_await(&pong, ROUNDS + 2, sockets[0], 10000000000, why, why_bytes), TANDEM_ERROR_LOST);
     assert_true(td_now_ns() - begin < 5000000000);
     close(sockets[0]);
     close(fds[0]);
     close(fds[1]);
-    td_point_close(&ping);
-    td_point_close(&pong);
+    td_shared_timeline_close(&ping);
+    td_shared_timeline_close(&pong);
 }
 
 static void test_reports(void **state)
@@ -529,7 +529,7 @@ static void test_reports(void **state)
     td_ring_report(&daemon, far, &(td_wire_report){.state = TANDEM_JOB_DONE});
     assert_int_equal(td_ring_read_report(&client, far, &r, why, why_bytes), TANDEM_OK);
     assert_int_equal(r.state, TANDEM_JOB_DONE);
-    atomic_store(&daemon.area->reports[9].word, 9ull << 32 | 6);
+    atomic_store(&daemon.shared->reports[9].word, 9ull << 32 | 6);
     assert_int_equal(td_ring_read_report(&client, 9, &r, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     close_rings(&daemon, &client);
 }

@@ -177,32 +177,32 @@ static void test_descriptors_travel(void **state)
     td_wire_message m = wire_sample(TD_WIRE_MEM_CREATE), got;
     td_wire_rules rules = wire_rules(TD_WIRE_MEM_CREATE);
     struct stat sent, come;
-    int slab, fd, fds[TD_WIRE_MAX_FDS];
+    int buffer, fd, fds[TD_WIRE_MAX_FDS];
 
     (void)state;
     make_pair(&a, &b);
     assert_int_equal(recv_one(&b, TD_WIRE_PING, &got, &fd), TANDEM_ERROR_BUSY);
     assert_int_equal(fd, -1);
-    assert_int_equal(td_slab_make("wire", m.mem_create.allocation_bytes, false, &slab, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_conn_send(&a, &m, &slab, why, why_bytes), TANDEM_OK);
-    assert_true(fcntl(slab, F_GETFD) >= 0); /* stays the caller's */
+    assert_int_equal(td_memfd_make("wire", m.mem_create.allocation_bytes, false, &buffer, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_conn_send(&a, &m, &buffer, why, why_bytes), TANDEM_OK);
+    assert_true(fcntl(buffer, F_GETFD) >= 0); /* stays the caller's */
     assert_int_equal(td_conn_wait(&b, 1000000000, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_conn_recv(&b, &rules, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_OK);
     assert_memory_equal(&got, &m, sizeof m.mem_create);
     assert_int_equal(rules.next_serial, WIRE_SERIAL + 1);
-    assert_true(fds[0] >= 0 && fds[0] != slab && fcntl(fds[0], F_GETFD) & FD_CLOEXEC);
-    assert_true(!fstat(slab, &sent) && !fstat(fds[0], &come) && sent.st_ino == come.st_ino);
-    assert_int_equal(td_slab_check(fds[0], m.mem_create.allocation_bytes, false, why, why_bytes), TANDEM_OK);
+    assert_true(fds[0] >= 0 && fds[0] != buffer && fcntl(fds[0], F_GETFD) & FD_CLOEXEC);
+    assert_true(!fstat(buffer, &sent) && !fstat(fds[0], &come) && sent.st_ino == come.st_ino);
+    assert_int_equal(td_memfd_check(fds[0], m.mem_create.allocation_bytes, false, why, why_bytes), TANDEM_OK);
     close(fds[0]);
 
     /* The same serial again is out of order. */
-    assert_int_equal(td_conn_send(&a, &m, &slab, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_conn_send(&a, &m, &buffer, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_conn_recv(&b, &rules, TD_WIRE_TO_DAEMON, &got, fds, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(fds[0], -1);
-    close(slab);
+    close(buffer);
 
     /* A descriptor that is closed cannot be sent, and says so; nor what is no message. */
-    assert_int_equal(td_conn_send(&a, &m, &slab, why, why_bytes), TANDEM_ERROR_ARG);
+    assert_int_equal(td_conn_send(&a, &m, &buffer, why, why_bytes), TANDEM_ERROR_ARG);
     assert_int_equal(td_conn_send(&a, &m, NULL, why, why_bytes), TANDEM_ERROR_ARG);
     m.header.bytes = 8;
     assert_int_equal(td_conn_send(&a, &m, &a.fd, why, why_bytes), TANDEM_ERROR_ARG);
@@ -377,7 +377,7 @@ static void test_no_descriptors_left(void **state)
     assert_int_equal(td_listener_accept(&listener, &client, why, why_bytes), TANDEM_ERROR_BUSY);
     assert_true(listener.spare >= 0);
     assert_int_equal(td_conn_connect(&client, path, why, why_bytes), TANDEM_ERROR_NOMEM);
-    assert_int_equal(td_slab_make("wire", 4096, true, &fd, why, why_bytes), TANDEM_ERROR_NOMEM);
+    assert_int_equal(td_memfd_make("wire", 4096, true, &fd, why, why_bytes), TANDEM_ERROR_NOMEM);
     release(taken, count, &before);
 
     assert_int_equal(recv_one(&b, TD_WIRE_MEM_CREATE, &got, &fd), TANDEM_OK);
@@ -430,10 +430,10 @@ static void test_unread(void **state)
 {
     static td_conn a, b;
     td_wire_rules rules = wire_rules(TD_WIRE_MEM_CREATE);
-    int slab, fds[TD_WIRE_MAX_FDS];
+    int buffer, fds[TD_WIRE_MAX_FDS];
 
     (void)state;
-    assert_int_equal(td_slab_make("wire", 65536, false, &slab, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_memfd_make("wire", 65536, false, &buffer, why, why_bytes), TANDEM_OK);
     for (int reads = 0; reads < 2; reads++) {
         const int before = count_fds(), small = 4096;
         uint32_t sent = 0, got = 0;
@@ -447,7 +447,7 @@ static void test_unread(void **state)
             if (sent % 3) {
                 m.header = td_wire_new(TD_WIRE_PING, WIRE_SERIAL + sent).header;
             }
-            status = td_conn_send(&a, &m, sent % 3 ? NULL : &slab, why, why_bytes);
+            status = td_conn_send(&a, &m, sent % 3 ? NULL : &buffer, why, why_bytes);
             assert_true(status == TANDEM_OK || status == TANDEM_ERROR_LOST);
             assert_true(a.queued_bytes <= TD_CONN_QUEUE_BYTES && sent < 5000);
         }
@@ -474,7 +474,7 @@ static void test_unread(void **state)
         td_conn_close(&b);
         assert_int_equal(count_fds(), before);
     }
-    close(slab);
+    close(buffer);
 }
 
 /* Whoever is thrown out still reads why, although the other has closed without having read all. */
@@ -598,7 +598,7 @@ static void test_many_connects(void **state)
     forget_path(path);
 }
 
-/* Descriptors of other kinds, where a slab, a page, or something of a driver's belongs. */
+/* Descriptors of other kinds, where a shared buffer, a shared timeline, or something of a driver's belongs. */
 static void test_kinds(void **state)
 {
     enum { BYTES = 65536 };
@@ -606,62 +606,62 @@ static void test_kinds(void **state)
     int fd, pair[2], other;
 
     (void)state;
-    assert_int_equal(td_slab_make("wire", BYTES, false, &fd, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_memfd_make("wire", BYTES, false, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_OK);
     assert_int_equal(td_opaque_check(fd, why, why_bytes), TANDEM_OK); /* what lavapipe exports is one */
-    assert_int_equal(td_slab_check(fd, BYTES, true, why, why_bytes), TANDEM_ERROR_PROTOCOL);
-    assert_int_equal(td_slab_check(fd, BYTES - 1, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
-    assert_int_equal(td_slab_check(fd, BYTES + 4096, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES, true, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES - 1, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES + 4096, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(ftruncate(fd, BYTES - 4096), -1);
     assert_int_equal(fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, 0, 4096), 0);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_non_null(strstr(why, "must be allocated"));
     assert_int_equal(posix_fallocate(fd, 0, BYTES), 0);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     other = open(link, O_RDONLY | O_CLOEXEC);
     assert_true(other >= 0);
-    assert_int_equal(td_slab_check(other, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(other, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     close(other);
     other = open(link, O_PATH | O_CLOEXEC);
     assert_true(other >= 0);
-    assert_int_equal(td_slab_check(other, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(other, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(td_opaque_check(other, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     close(other);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     close(fd);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(td_opaque_check(fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(td_opaque_check(-1, why, why_bytes), TANDEM_ERROR_PROTOCOL);
 
-    assert_int_equal(td_slab_make("wire", BYTES, true, &fd, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_slab_check(fd, BYTES, true, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_memfd_make("wire", BYTES, true, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_memfd_check(fd, BYTES, true, why, why_bytes), TANDEM_OK);
     assert_int_equal(ftruncate(fd, BYTES + 4096), -1);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
     close(fd);
     for (int i = 0; i < 3; i++) { /* sizes that are none */
-        assert_int_equal(td_slab_make("wire", (uint64_t[]){0, 4097, 1ull << 63}[i], true, &fd, why, why_bytes),
+        assert_int_equal(td_memfd_make("wire", (uint64_t[]){0, 4097, 1ull << 63}[i], true, &fd, why, why_bytes),
                          TANDEM_ERROR_ARG);
         assert_int_equal(fd, -1);
     }
-    assert_int_equal(td_slab_make("wire", 1ull << 62, true, &fd, why, why_bytes), TANDEM_ERROR_NOMEM);
+    assert_int_equal(td_memfd_make("wire", 1ull << 62, true, &fd, why, why_bytes), TANDEM_ERROR_NOMEM);
     assert_non_null(strstr(why, "are left"));
-    assert_int_equal(td_slab_make("wire", 128 << 20, true, &fd, why, why_bytes), TANDEM_ERROR_NOMEM); /* see main() */
+    assert_int_equal(td_memfd_make("wire", 128 << 20, true, &fd, why, why_bytes), TANDEM_ERROR_NOMEM); /* see main() */
     assert_int_equal(fd, -1);
 
     fd = memfd_create("bare", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* not sealed; then sealed, but against the wrong thing */
     assert_int_equal(posix_fallocate(fd, 0, BYTES), 0);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW), 0);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-    assert_int_equal(td_slab_check(fd, BYTES, false, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_memfd_check(fd, BYTES, false, why, why_bytes), TANDEM_OK);
     close(fd);
     fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB); /* a fault may kill its reader */
     if (fd >= 0) {
         assert_int_equal(ftruncate(fd, 2 << 20), 0);
         assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-        assert_int_equal(td_slab_check(fd, 2 << 20, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+        assert_int_equal(td_memfd_check(fd, 2 << 20, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         assert_non_null(strstr(why, "no memfd"));
         close(fd);
     }
@@ -679,7 +679,7 @@ static void test_kinds(void **state)
                   {pair[1], false}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         assert_true(others[i].fd >= 0);
-        assert_int_equal(td_slab_check(others[i].fd, 4096, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+        assert_int_equal(td_memfd_check(others[i].fd, 4096, false, why, why_bytes), TANDEM_ERROR_PROTOCOL);
         assert_int_equal(td_opaque_check(others[i].fd, why, why_bytes),
                          others[i].opaque ? TANDEM_OK : TANDEM_ERROR_PROTOCOL);
         close(others[i].fd);
