@@ -53,7 +53,7 @@ static void log_to_stderr(void *user, int level, const char *text)
 
 td_log td_log_of_environment(void)
 {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     const char *asked = secure_getenv("TANDEM_LOG");
     td_log errors = {log_to_stderr, (void *)(intptr_t)TD_LOG_ERROR};
 
@@ -62,7 +62,7 @@ td_log td_log_of_environment(void)
     for (int level = 0; level < LEVELS; level++)
         if (!strcmp(asked, level_names[level]))
             return (td_log){log_to_stderr, (void *)(intptr_t)level};
-    if (!atomic_flag_test_and_set(&told))
+    if (!atomic_flag_test_and_set(&warned))
         td_logf(&errors, TD_LOG_ERROR, "TANDEM_LOG is '%s'; it must be error, warning, info or debug", asked);
     return (td_log){0};
 }

@@ -184,8 +184,8 @@ typedef struct td_job {
     bool begun;      /* the executor has it */
     bool at_work;    /* the worker is at it, without the lock: nobody else ends it */
     bool has_deadline;
-    bool commits;    /* its plan claims the output before it is written */
-    bool told;       /* that its wait is out of bounds */
+    bool commits;        /* its plan claims the output before it is written */
+    bool late_logged;    /* that its wait is out of bounds */
     /* asked: it is to be given up, so as to end in end_state; given_up: it will, once its turn to signal comes or the
      * executor is through with it; committed: too late, it ends DONE. Neither of the two: the executor is deciding. */
     bool asked, given_up, committed;
@@ -281,7 +281,7 @@ struct tandem_session {
     bool enqueuing;  /* the worker is handing something to the stream, without the lock */
     bool idle;       /* the worker of a stream sleeps until it is woken */
     bool abandoned;  /* the worker of a stream is to end, whatever is under way */
-    uint32_t lookers, told; /* callers in a nap of td_jobs_nap_locked(); those among them that rely on the worker */
+    uint32_t pollers, sleepers; /* callers in a nap of td_jobs_nap_locked(); those among them that rely on the worker */
     td_guess guess;
     uint64_t computed_ns; /* when the last job that is DONE was */
     uint64_t no_spin_until_ns;
@@ -291,10 +291,10 @@ struct tandem_session {
     uint64_t free_until_ns, free_ns; /* until then the worker is held nowhere: it came late; and for how long next time */
 
     char error[TD_WHY_BYTES + 64];
-    char untold[TD_WHY_BYTES]; /* a line that the watchdog has yet to log */
-    char hint[TD_WHY_BYTES];   /* and a warning */
+    char unlogged[TD_WHY_BYTES]; /* a line that the watchdog has yet to log */
+    char hint[TD_WHY_BYTES];     /* and a warning */
     tandem_status broken; /* sticky: DEVICE or LOST */
-    bool broken_untold;   /* the watchdog has yet to log it */
+    bool broken_unlogged; /* the watchdog has yet to log it */
     bool runs_on;         /* broken, but the GPU is not: its signals come */
     uint64_t broken_ns;
 

@@ -60,7 +60,7 @@ static void drain(tandem_session *s, uint64_t until)
             const td_job *job = s->order[i];
 
             if ((now - begin_ns > DRAIN_NS || now > job->bound_ns) && td_job_release_wait_locked(s, s->order[i]))
-                td_fail(s->untold, sizeof s->untold, TANDEM_ERROR_LOST,
+                td_fail(s->unlogged, sizeof s->unlogged, TANDEM_ERROR_LOST,
                         "job %" PRIu64 ": its wait point {0x%" PRIx64 ", %" PRIu64
                         "} was announced and did not come: it is released by force",
                         job->number, job->wait->object.id, job->wait_value);

@@ -121,9 +121,9 @@ void td_job_compute_locked(tandem_session *s, td_job *job, tandem_job_report *re
     s->order[s->order_count++] = job;
     if (td_job_first_look_ns(s, job) < s->watch_until_ns)
         pthread_cond_signal(&s->watch);
-    work_on(s, job, NULL, s->untold); /* a line that the watchdog logs */
+    work_on(s, job, NULL, s->unlogged); /* a line that the watchdog logs */
     *report = *kept;
-    if (s->untold[0])
+    if (s->unlogged[0])
         pthread_cond_signal(&s->watch);
     if (s->order_count || s->stopping)
         pthread_cond_signal(&s->work);

@@ -80,10 +80,10 @@ static void drop_job(tandem_session *s, td_job *job)
     pthread_cond_broadcast(&s->changed);
 }
 
-static void set_broken(tandem_session *s, tandem_status status, bool told)
+static void set_broken(tandem_session *s, tandem_status status, bool logged)
 {
     if (!s->broken)
-        s->broken_untold = !told;
+        s->broken_unlogged = !logged;
     s->stuck = s->stuck || s->stream;
     s->broken = status == TANDEM_ERROR_LOST ? TANDEM_ERROR_LOST : TANDEM_ERROR_DEVICE;
     pthread_cond_signal(&s->watch);
@@ -264,13 +264,13 @@ void td_session_settle_broken_locked(tandem_session *s)
 /* A driver error that will not go away: every job ends FAILED, and points are signalled as far as that is still
  * possible. Where the GPU signals, it goes on doing so if only a semaphore cannot be read. Jobs of the worker are left to
  * it. */
-void td_session_break_locked(tandem_session *s, tandem_status status, bool told)
+void td_session_break_locked(tandem_session *s, tandem_status status, bool logged)
 {
     if (!s->broken) {
         s->broken_ns = td_now_ns();
         s->runs_on = s->ahead && s->gpu_signals && td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
     }
-    set_broken(s, status, told);
+    set_broken(s, status, logged);
     for (uint32_t i = 0; i < s->order_count && s->ahead; i++) {
         if (s->broken == TANDEM_ERROR_LOST)
             td_job_release_wait_locked(s, s->order[i]);

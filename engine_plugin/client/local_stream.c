@@ -62,7 +62,7 @@ static void mark_begun(tandem_session *s, td_job *job)
     job->begun_ns = td_now_ns();
     job->words = td_stream_control(s->stream, job->stream_sequence);
     td_forgotten_look_locked(s, job);
-    if (s->idle && td_worker_needed_locked(s) && !s->lookers)
+    if (s->idle && td_worker_needed_locked(s) && !s->pollers)
         pthread_cond_signal(&s->work);
     if (td_job_is_open(job))
         pthread_cond_signal(&s->watch);
@@ -104,8 +104,8 @@ static bool is_by_hand(const tandem_session *s, const td_job *job)
 /* A job that was not begun, and that nobody can begin. */
 static void fail_job(tandem_session *s, td_job *job, tandem_status status, const char *why)
 {
-    td_fail(s->untold, sizeof s->untold, status, "job %" PRIu64 ": %s", job->number, why);
-    td_session_keep_error_locked(s, s->untold);
+    td_fail(s->unlogged, sizeof s->unlogged, status, "job %" PRIu64 ": %s", job->number, why);
+    td_session_keep_error_locked(s, s->unlogged);
     td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, status);
     td_jobs_settle_locked(s);
     pthread_cond_signal(&s->watch);
@@ -319,8 +319,8 @@ bool td_gpu_is_well_locked(tandem_session *s)
 
     if (status == TANDEM_OK)
         return true;
-    td_fail(s->untold, sizeof s->untold, status, "the GPU failed: %s", why[0] ? why : tandem_status_text(status));
-    td_session_keep_error_locked(s, s->untold);
+    td_fail(s->unlogged, sizeof s->unlogged, status, "the GPU failed: %s", why[0] ? why : tandem_status_text(status));
+    td_session_keep_error_locked(s, s->unlogged);
     td_session_break_locked(s, status, true);
     return false;
 }
@@ -358,8 +358,8 @@ static void end_by_hand(tandem_session *s, td_job *job)
     pthread_mutex_lock(&s->lock);
     s->enqueuing = job->at_work = false;
     if (status != TANDEM_OK) {
-        td_fail(s->untold, sizeof s->untold, status, "job %" PRIu64 ": %s", job->number, why);
-        td_session_keep_error_locked(s, s->untold);
+        td_fail(s->unlogged, sizeof s->unlogged, status, "job %" PRIu64 ": %s", job->number, why);
+        td_session_keep_error_locked(s, s->unlogged);
         pthread_cond_signal(&s->watch);
     }
     if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
@@ -424,7 +424,7 @@ static bool sleep_for_job(tandem_session *s, uint64_t *asked)
     bool alone = false;
     uint64_t look;
 
-    if (!job || s->lookers || !td_worker_needed_locked(s)) {
+    if (!job || s->pollers || !td_worker_needed_locked(s)) {
         s->idle = true;
         pthread_cond_wait(&s->work, &s->lock);
         s->idle = false;

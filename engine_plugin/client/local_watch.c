@@ -46,12 +46,12 @@ static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
 
         if (is_running(s, job)) /* the engine may wait for it before it signals more */
             return;
-        if (!job->wait || job->wait->by_session || job->told || now < td_job_bound_locked(s, job))
+        if (!job->wait || job->wait->by_session || job->late_logged || now < td_job_bound_locked(s, job))
             continue;
         if (s->foreign ? has_begun(s, job)
                        : td_timeline_value_locked(s, job->wait, &value) != TANDEM_OK || value >= job->wait_value)
             continue;
-        job->told = true;
+        job->late_logged = true;
         if (job->begun && !job->at_work)
             snprintf(where, sizeof where, "on the GPU as submit %" PRIu64 ", %u of its %u records finished",
                      job->stream_sequence, td_stream_progress(s->stream, job->stream_sequence), job->plan->record_count);
@@ -82,14 +82,14 @@ static void calibrate(tandem_session *s)
 
 void td_session_tell_broken_locked(tandem_session *s, char *line)
 {
-    if (s->broken_untold) {
-        s->broken_untold = false;
+    if (s->broken_unlogged) {
+        s->broken_unlogged = false;
         td_fail(line, TD_WHY_BYTES, s->broken, "a semaphore can be neither read nor signalled any more: %s",
                 tandem_status_text(s->broken));
         td_session_keep_error_locked(s, line);
-    } else if (s->untold[0]) {
-        snprintf(line, TD_WHY_BYTES, "%s", s->untold);
-        s->untold[0] = 0;
+    } else if (s->unlogged[0]) {
+        snprintf(line, TD_WHY_BYTES, "%s", s->unlogged);
+        s->unlogged[0] = 0;
     }
 }
 
@@ -142,7 +142,7 @@ static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
             next = td_sooner(next, now + CLAIM_LOOK_NS);
         else if (job->has_deadline && !job->given_up && !job->committed)
             next = td_sooner(next, td_toward(now, job->deadline_ns));
-        if (s->ahead && job->wait && !job->wait->by_session && !job->told && now < td_job_bound_locked(s, job))
+        if (s->ahead && job->wait && !job->wait->by_session && !job->late_logged && now < td_job_bound_locked(s, job))
             next = td_sooner(next, td_job_bound_locked(s, job));
         if (s->ahead && !held && !job->begun && job->wait && job->wait->semaphore && !job->given_up)
             next = td_sooner(next, next_held_look(now, job));

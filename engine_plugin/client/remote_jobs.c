@@ -322,10 +322,10 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     if (state == TANDEM_JOB_DONE)
         s->computed_ns = td_now_ns();
     if (state == TANDEM_JOB_FAILED) {
-        const bool told = has_text(s->remote, job);
+        const bool daemons = has_text(s->remote, job);
 
-        td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s%s", job->number, told ? "tandemd: " : "",
-                told ? s->remote->failed_text : there->why);
+        td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s%s", job->number, daemons ? "tandemd: " : "",
+                daemons ? s->remote->failed_text : there->why);
         td_session_keep_error_locked(s, line);
     }
     (s->gpu_signals && !there->yours ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
@@ -464,7 +464,7 @@ static bool help_locked(tandem_session *s)
             i++;
     }
     if (line[0]) { /* the watchdog logs it */
-        snprintf(s->untold, sizeof s->untold, "%s", line);
+        snprintf(s->unlogged, sizeof s->unlogged, "%s", line);
         pthread_cond_signal(&s->watch);
     }
     return some || line[0];

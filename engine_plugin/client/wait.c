@@ -28,7 +28,7 @@
 #define OVERDUE_NS 2000000u  /* when it is no longer looked for */
 #define DECIDING_NS 20000u   /* a device that has claimed decides within microseconds */
 #define SIGNALLING_NS 5000u  /* from a job's end to its signal */
-#define TOLD_LOOK_NS 50000000u /* who is woken looks all the same, against a driver that does not signal */
+#define SLEEPER_LOOK_NS 50000000u /* who is woken looks all the same, against a driver that does not signal */
 
 uint64_t td_toward(uint64_t now, uint64_t at)
 {
@@ -93,7 +93,7 @@ uint64_t td_jobs_look_locked(const tandem_session *s, uint64_t now, bool *alone)
 
 bool td_worker_needed_locked(const tandem_session *s)
 {
-    return !s->gpu_signals || s->point_fd_count || s->told;
+    return !s->gpu_signals || s->point_fd_count || s->sleepers;
 }
 
 /* Has the worker of a stream look after what is under way. */
@@ -122,10 +122,10 @@ static bool spin(tandem_session *s, uint64_t now)
 
 void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack)
 {
-    const uint64_t now = td_now_ns(), told_ns = now + TOLD_LOOK_NS;
+    const uint64_t now = td_now_ns(), look_at_ns = now + SLEEPER_LOOK_NS;
     bool alone;
     const uint64_t look_ns = td_jobs_look_locked(s, now, &alone);
-    uint32_t *count = alone ? &s->lookers : &s->told;
+    uint32_t *count = alone ? &s->pollers : &s->sleepers;
 
     if (s->remote && td_remote_watch_locked(s, until_ns))
         return;
@@ -144,7 +144,7 @@ void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack)
         call_worker(s);
     if (look_ns < until_ns)
         until_ns = look_ns;
-    td_cond_wait_until(s, &s->changed, told_ns < until_ns ? told_ns : until_ns);
+    td_cond_wait_until(s, &s->changed, look_at_ns < until_ns ? look_at_ns : until_ns);
     --*count;
 }
 
@@ -154,6 +154,6 @@ void td_jobs_leave_locked(tandem_session *s, int slack)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0ul, 0ul, 0ul);
     if (s->remote)
         td_remote_leave_locked(s);
-    else if (!s->lookers && td_worker_needed_locked(s))
+    else if (!s->pollers && td_worker_needed_locked(s))
         call_worker(s);
 }

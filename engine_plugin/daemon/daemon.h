@@ -303,7 +303,7 @@ typedef struct td_work {
     uint64_t bound_ns; /* its wait's, if no job was DONE since */
     uint64_t signal_value;
     int slot; /* of the worker's queue; -1: it waits */
-    bool given_up, told;
+    bool given_up, reported;
     bool asked; /* to be given up once the worker is through with what it has of it */
     bool with_gpu; /* which signals its point */
     uint32_t after_request; /* the last of those that end idle models, to make room for it; 0: none */

@@ -33,15 +33,15 @@ void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status 
 
     r.yours = state > TANDEM_JOB_RUNNING && work->signal && work->signal->opaque && !work->with_gpu;
 
-    if (work->told)
+    if (work->reported)
         return;
-    work->told = state > TANDEM_JOB_RUNNING;
+    work->reported = state > TANDEM_JOB_RUNNING;
     if (slot) {
         r.precision = slot->precision <= TANDEM_PRECISION_4B ? slot->precision : 0;
         r.begin_ns = c->timing ? slot->begin_ns : 0;
         r.end_ns = c->timing ? slot->end_ns : 0;
     }
-    if (work->told)
+    if (work->reported)
         count_end(b, c, state);
     if (c->ring.shared && c->state == TD_CLIENT_READY)
         td_ring_report(&c->ring, work->ticket, &r);

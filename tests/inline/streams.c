@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/inline/rig.h"
-#include "tests/looker.h"
+#include "tests/poller.h"
 
 static void test_points(void **state)
 {
@@ -233,19 +233,19 @@ static void test_kept_commands(void **state)
     free(commits);
 }
 
-static void test_lookers(void **state)
+static void test_pollers(void **state)
 {
-    enum { SLOTS = 3, SUBMITS = 2000, LOOKERS = 3 };
+    enum { SLOTS = 3, SUBMITS = 2000, POLLERS = 3 };
     static const td_plan nothing;
-    looker lookers[LOOKERS] = {0};
+    poller pollers[POLLERS] = {0};
     atomic_bool over = false;
     uint64_t sequence = 0;
 
     (void)state;
-    for (int i = 0; i < LOOKERS; i++) {
-        lookers[i].stream = stream;
-        lookers[i].over = &over;
-        assert_int_equal(pthread_create(&lookers[i].thread, NULL, look_on, &lookers[i]), 0);
+    for (int i = 0; i < POLLERS; i++) {
+        pollers[i].stream = stream;
+        pollers[i].over = &over;
+        assert_int_equal(pthread_create(&pollers[i].thread, NULL, poll_stream, &pollers[i]), 0);
     }
     for (uint32_t i = 0; i < SUBMITS; i++) {
         const td_stream_submit submit = {.plan = &nothing, .slot = i % SLOTS, .label = "test"};
@@ -262,12 +262,12 @@ static void test_lookers(void **state)
     }
     td_stream_wait(stream, sequence);
     atomic_store(&over, true);
-    for (int i = 0; i < LOOKERS; i++)
-        assert_int_equal(pthread_join(lookers[i].thread, NULL), 0);
+    for (int i = 0; i < POLLERS; i++)
+        assert_int_equal(pthread_join(pollers[i].thread, NULL), 0);
     assert_int_equal(td_stream_completed(stream), sequence);
-    for (int i = 0; i < LOOKERS; i++) {
-        assert_int_equal(lookers[i].wrong, 0);
-        assert_true(lookers[i].seen > 0);
+    for (int i = 0; i < POLLERS; i++) {
+        assert_int_equal(pollers[i].wrong, 0);
+        assert_true(pollers[i].seen > 0);
     }
 }
 
@@ -336,7 +336,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_points),
     cmocka_unit_test(test_frame_counts),
     cmocka_unit_test(test_kept_commands),
-    cmocka_unit_test(test_lookers),
+    cmocka_unit_test(test_pollers),
     cmocka_unit_test(test_slot_in_use),
     cmocka_unit_test(test_upload),
 };

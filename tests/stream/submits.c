@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/looker.h"
+#include "tests/poller.h"
 #include "tests/stream/rig.h"
 
 /* What a plan has too much of is refused by each executor before it is copied. */
@@ -372,22 +372,22 @@ static void test_cancel_by_slot(void **state)
     close_with_points();
 }
 
-static void test_lookers(void **state)
+static void test_pollers(void **state)
 {
-    enum { SUBMITS = 1000, LOOKERS = 3 };
+    enum { SUBMITS = 1000, POLLERS = 3 };
     const uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
 
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
-        looker lookers[LOOKERS] = {0};
+        poller pollers[POLLERS] = {0};
         atomic_bool over = false;
         uint64_t sequence = 0;
 
         open_stream(kind);
-        for (int i = 0; i < LOOKERS; i++) {
-            lookers[i].stream = stream;
-            lookers[i].over = &over;
-            assert_int_equal(pthread_create(&lookers[i].thread, NULL, look_on, &lookers[i]), 0);
+        for (int i = 0; i < POLLERS; i++) {
+            pollers[i].stream = stream;
+            pollers[i].over = &over;
+            assert_int_equal(pthread_create(&pollers[i].thread, NULL, poll_stream, &pollers[i]), 0);
         }
         for (uint32_t i = 0; i < SUBMITS; i++) { /* more in flight than slots: some by graph, some not */
             if (sequence >= 2 * SLOTS)
@@ -396,11 +396,11 @@ static void test_lookers(void **state)
         }
         must(td_stream_wait(stream, sequence), "wait");
         atomic_store(&over, true);
-        for (int i = 0; i < LOOKERS; i++)
-            assert_int_equal(pthread_join(lookers[i].thread, NULL), 0);
+        for (int i = 0; i < POLLERS; i++)
+            assert_int_equal(pthread_join(pollers[i].thread, NULL), 0);
         assert_int_equal(td_stream_completed(stream), sequence);
-        for (int i = 0; i < LOOKERS; i++)
-            assert_int_equal(lookers[i].wrong, 0);
+        for (int i = 0; i < POLLERS; i++)
+            assert_int_equal(pollers[i].wrong, 0);
         close_stream();
     }
 }
@@ -487,7 +487,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_calls_of_a_frame),
     cmocka_unit_test(test_slot_in_use),
     cmocka_unit_test(test_cancel_by_slot),
-    cmocka_unit_test(test_lookers),
+    cmocka_unit_test(test_pollers),
     cmocka_unit_test(test_pending),
     cmocka_unit_test(test_long_plans),
 };

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef TANDEM_TESTS_LOOKER_H
-#define TANDEM_TESTS_LOOKER_H
+#ifndef TANDEM_TESTS_POLLER_H
+#define TANDEM_TESTS_POLLER_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,16 +11,16 @@
 #include "engine_plugin/exec/exec.h"
 
 /* What is wrong is counted; the thread ends when `over` is set, and something was seen. */
-typedef struct looker {
+typedef struct poller {
     pthread_t thread;
     td_stream *stream;
     atomic_bool *over;
     unsigned wrong, seen;
-} looker;
+} poller;
 
-static void *look_on(void *user)
+static void *poll_stream(void *user)
 {
-    looker *it = user;
+    poller *it = user;
     td_stream *watched = it->stream;
     uint64_t last = 0, last_end = 0;
 
