@@ -293,9 +293,9 @@ static bool run_plan(bench *b, const td_plan *plan, const uint64_t *views, uint6
     if (b->cpu) {
         if (!b->pool)
             b->pool = td_thread_pool_create(tool_cores());
-        td_patience none = {0};
+        td_preemptible none = {0};
         const uint64_t begin = td_now_ns();
-        const tandem_status status = td_exec_cpu_run_patiently(plan, views, scratch, b->pool, NULL, &none);
+        const tandem_status status = td_exec_cpu_run_preemptibly(plan, views, scratch, b->pool, NULL, &none);
         *us = 1e-3 * (double)(td_now_ns() - begin);
         if (status != TANDEM_OK)
             td_fail(why, why_bytes, status, "%s", tandem_status_text(status));

@@ -245,7 +245,7 @@ struct tandem_session {
     const td_operation *whole_of; /* td_worker_session_part(): what the jobs are parts of, or NULL, */
     tandem_operands whole;        /* and where each lies there */
     uint32_t position;
-    td_gate *gate;    /* td_worker_session_gate(), or NULL; */
+    td_preempt_flag *preempt; /* td_worker_session_preempt(), or NULL; */
     uint64_t held_ns, late_ns; /* td_worker_session_held() */
     bool foreign;     /* a worker session whose timelines are other processes': only the GPU can read them */
     bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
@@ -499,9 +499,9 @@ tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *job
 /* Gives up all jobs, and signals what they wait for: the client is gone. */
 void td_worker_session_release(tandem_session *s);
 bool td_worker_session_is_broken(tandem_session *s);
-/* On a CPU, before its first job: they stand still while the gate, which must outlive the session, is closed. held: for how
+/* On a CPU, before its first job: they stand still while the flag, which must outlive the session, is raised. held: for how
  * long they have so far, and the longest that one went on after it was closed. */
-void td_worker_session_gate(tandem_session *s, td_gate *gate);
+void td_worker_session_preempt(tandem_session *s, td_preempt_flag *flag);
 void td_worker_session_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns);
 /* Whose the jobs are that come now, on a session that several clients share, and how much scratch it may hold in all: what
  * needs more ends NOMEM, or BUSY as long as jobs of its own hold some. */

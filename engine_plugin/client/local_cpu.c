@@ -69,17 +69,17 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
 static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *pool, uint64_t *begin_ns,
                                 uint64_t *end_ns)
 {
-    td_patience patience = {.gate = s->gate};
+    td_preemptible yields = {.flag = s->preempt};
     tandem_status status;
 
     job->words = &job->control;
     pthread_mutex_unlock(&s->lock);
     *begin_ns = td_now_ns();
-    status = td_exec_cpu_run_patiently(job->plan, job->views, job->scratch.address, pool, &job->control, &patience);
+    status = td_exec_cpu_run_preemptibly(job->plan, job->views, job->scratch.address, pool, &job->control, &yields);
     *end_ns = td_now_ns();
     pthread_mutex_lock(&s->lock);
-    s->held_ns += patience.held_ns;
-    s->late_ns = patience.late_ns > s->late_ns ? patience.late_ns : s->late_ns;
+    s->held_ns += yields.held_ns;
+    s->late_ns = yields.late_ns > s->late_ns ? yields.late_ns : s->late_ns;
     return status == TANDEM_ERROR_BUSY && job->given_up ? TANDEM_OK : status; /* it was told to stop */
 }
 

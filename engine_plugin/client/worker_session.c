@@ -197,10 +197,10 @@ void td_worker_session_misplace(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_worker_session_gate(tandem_session *s, td_gate *gate)
+void td_worker_session_preempt(tandem_session *s, td_preempt_flag *flag)
 {
     pthread_mutex_lock(&s->lock);
-    s->gate = gate;
+    s->preempt = flag;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -37,7 +37,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-#include "engine_plugin/exec/gate.h"
+#include "engine_plugin/exec/preempt.h"
 #include "interop/wire/conn.h"
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
@@ -140,7 +140,7 @@ typedef struct td_slot {
     uint64_t lacks_bytes; /* NOMEM: of scratch, beyond what may be held; 0: there is no more in the machine */
     uint32_t brief;     /* over before another thread would be awake for it */
     uint64_t begin_ns, end_ns;
-    uint64_t held_ns, late_ns; /* at the gate; the longest so far until the session's jobs stood still there */
+    uint64_t held_ns, late_ns; /* preempted; the longest so far until the session's jobs stood still for that */
     char text[TD_TEXT_BYTES];
 } td_slot;
 typedef struct td_worker_queue {
@@ -150,7 +150,7 @@ typedef struct td_worker_queue {
     _Atomic uint32_t request, load; /* the serials of what the worker is at; 0: nothing */
     _Atomic uint64_t released; /* sessions whose clients are gone: nothing of theirs waits for anything any more */
     td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
-    td_gate gate; /* closed while frames' jobs are in here: a CPU's background looks */
+    td_preempt_flag preempt; /* raised while frames' jobs are in here: a CPU's background looks */
     /* Scratch: client's session << 32 | pages; of each of the worker's sessions, the last ones of the first one; on a CPU,
      * which has no others, from 1 on those of TD_BACKGROUND_SESSION. */
     _Atomic uint64_t held[TD_HOLDINGS];

@@ -10,7 +10,7 @@
  *   slices  a job is given to the worker in pieces of at most SLICE_NS, where others may want to go in between; a frame's
  *           on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a
  *           frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still while a
- *           frame's job is in the worker's queue (engine_plugin/exec/gate.h)
+ *           frame's job is in the worker's queue (engine_plugin/exec/preempt.h)
  *   drafts  what has a deadline is written wholly or not at all: its pieces write a draft, and once all have ended, and
  *           none of them is in the worker's queue, one more slice claims it and copies it to the output
  *
@@ -372,7 +372,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
                                         : td_cost_guess(&b->costs, part);
     slot->brief = !commits(slot) && td_cost_is_brief(&b->costs, part);
     if (!b->at_worker[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
-        td_gate_close(&b->worker_queue->gate, now);
+        td_preempt_raise(&b->worker_queue->preempt, now);
     c->at_worker++;
     c->at_worker_ns += b->slot_ns[at];
     b->awake_ns = slot->brief && !b->costs.is_gpu && b->at_worker[0] + b->at_worker[1] == 1 ? now + TD_SPIN_NS : 0;
@@ -393,7 +393,7 @@ static void leave_worker(td_broker *b, int at)
 
     b->slot_works[at] = NULL;
     if (!--b->at_worker[c->job_class] && c->job_class == TANDEM_CLASS_FRAME)
-        td_gate_open(&b->worker_queue->gate);
+        td_preempt_clear(&b->worker_queue->preempt);
     c->at_worker--;
     c->at_worker_ns -= b->slot_ns[at];
     if (!--work->at_worker)

@@ -63,7 +63,7 @@ typedef struct worker_session {
     entry order[TD_WORKER_SLOTS];
     uint32_t count;
     uint64_t value;
-    uint64_t held_ns; /* at the gate, all jobs that were collected */
+    uint64_t held_ns; /* preempted, all jobs that were collected */
     alias *aliases;
 } worker_session;
 
@@ -822,15 +822,15 @@ static void identify(td_wire_identity *identity, const tandem_info *info)
 }
 
 /* A CPU's background. */
-static tandem_status begin_behind(worker *w, const tandem_session_desc *desc, td_worker_message *t)
+static tandem_status begin_background(worker *w, const tandem_session_desc *desc, td_worker_message *t)
 {
-    worker_session *behind = &w->sessions[TD_BACKGROUND_SESSION];
-    tandem_status status = td_worker_session_create(desc, false, &behind->session);
+    worker_session *background = &w->sessions[TD_BACKGROUND_SESSION];
+    tandem_status status = td_worker_session_create(desc, false, &background->session);
 
     if (status != TANDEM_OK)
         return status;
-    td_worker_session_gate(behind->session, &w->queue->gate);
-    return begin_session(behind, t->text, sizeof t->text);
+    td_worker_session_preempt(background->session, &w->queue->preempt);
+    return begin_session(background, t->text, sizeof t->text);
 }
 
 /* What can be had of the machine, for the broker. */
@@ -862,7 +862,7 @@ static bool begin(worker *w, uint32_t backend, uint32_t threads)
         t.status = begin_session(first, t.text, sizeof t.text);
     }
     if (t.status == TANDEM_OK && first->on_cpu)
-        t.status = begin_behind(w, &desc, &t);
+        t.status = begin_background(w, &desc, &t);
     if (t.status == TANDEM_OK) {
         w->loader = td_loader_start(first->session, &w->queue->load, on_loaded, w);
         w->unloader = td_loader_start(first->session, NULL, on_loaded, w);

@@ -3,9 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * What can wait is not cut into small plans for the sake of what cannot: keys cannot be cut without another rounding of O,
- * and each cut of the rows quantises K and V again. Instead each thread looks at a gate between tiles, and sleeps there
- * with O and the sums of its rows where they are; the other plan has a pool of its own. So nothing is computed
- * twice, and what was suspended has the same bits.
+ * and each cut of the rows quantises K and V again. Instead each thread has a yield point between tiles, where it looks at a
+ * preemption flag and sleeps with O and the sums of its rows where they are; the other plan has a pool of its own. So
+ * nothing is computed twice, and what was preempted has the same bits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params)
             memcpy(params, &word, sizeof word);
 }
 
-#define MOST_HELD_NS 10000000u /* at a closed gate, */
+#define MOST_HELD_NS 10000000u /* at a yield point, */
 #define TURN_NS 400000u        /* before it goes on for so long */
 
 struct run;
@@ -55,8 +55,8 @@ typedef struct member {
 } member;
 
 typedef struct run {
-    td_control *control; /* or NULL */
-    td_gate *gate;       /* or NULL */
+    td_control *control;   /* or NULL */
+    td_preempt_flag *flag; /* or NULL */
     atomic_bool stopped;
     const td_record *record; /* the one at hand, */
     uint32_t records;        /* of so many so far */
@@ -69,11 +69,11 @@ static bool is_cancelled(const run *r)
     return r->control && __atomic_load_n(&r->control->cancel, __ATOMIC_RELAXED);
 }
 
-static void stand_at_gate(member *m)
+static void yield_until_cleared(member *m)
 {
-    td_gate *gate = m->of->gate;
-    const uint64_t begin = td_now_ns(), until = begin + MOST_HELD_NS, closed_ns = atomic_load(&gate->closed_ns);
-    const uint64_t since = closed_ns > m->since_ns ? closed_ns : m->since_ns;
+    td_preempt_flag *flag = m->of->flag;
+    const uint64_t begin = td_now_ns(), until = begin + MOST_HELD_NS, raised_ns = atomic_load(&flag->raised_ns);
+    const uint64_t since = raised_ns > m->since_ns ? raised_ns : m->since_ns;
     uint64_t now = begin;
 
     if (begin < m->turn_until_ns)
@@ -81,11 +81,11 @@ static void stand_at_gate(member *m)
     if (begin > since && begin - since > m->late_ns)
         m->late_ns = begin - since;
     while (now < until && !is_cancelled(m->of)) {
-        const uint32_t seen = atomic_load(&gate->opened.count);
+        const uint32_t seen = atomic_load(&flag->cleared.count);
 
-        if (!atomic_load(&gate->closed))
+        if (!atomic_load(&flag->raised))
             break;
-        td_eventcount_wait(&gate->opened, seen, until - now);
+        td_eventcount_wait(&flag->cleared, seen, until - now);
         now = td_now_ns();
     }
     if (now >= until)
@@ -99,8 +99,8 @@ static bool goes_on(void *user)
 {
     member *m = user;
 
-    if (m->of->gate && atomic_load_explicit(&m->of->gate->closed, memory_order_relaxed))
-        stand_at_gate(m);
+    if (m->of->flag && atomic_load_explicit(&m->of->flag->raised, memory_order_relaxed))
+        yield_until_cleared(m);
     if (is_cancelled(m->of))
         m->of->stopped = true;
     return !m->of->stopped;
@@ -120,7 +120,7 @@ static void run_block(void *context, uint64_t block, uint32_t worker)
                    .goes_on = goes_on,
                    .user = m};
 
-    if (r->gate && m->records != r->records)
+    if (r->flag && m->records != r->records)
         m->since_ns = td_now_ns();
     m->records = r->records;
     if (goes_on(m))
@@ -162,11 +162,11 @@ static tandem_status measure(const td_plan *plan, size_t *local_bytes, uint64_t 
     return TANDEM_OK;
 }
 
-tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *views, uint64_t scratch,
-                                        td_thread_pool *pool, td_control *control, td_patience *patience)
+tandem_status td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                          td_thread_pool *pool, td_control *control, td_preemptible *yields)
 {
     uint32_t threads = td_thread_pool_threads(pool);
-    run r = {.control = control, .gate = patience->gate};
+    run r = {.control = control, .flag = yields->flag};
     uint64_t most_blocks;
     size_t local_bytes;
     const tandem_status status = measure(plan, &local_bytes, &most_blocks);
@@ -183,12 +183,12 @@ tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *vie
     for (uint32_t i = 0; i < threads; i++)
         r.members[i] = (member){.of = &r, .local = local + local_bytes * i};
     run_records(&r, plan, views, scratch, pool);
-    patience->held_ns = patience->late_ns = 0;
+    yields->held_ns = yields->late_ns = 0;
     for (uint32_t i = 0; i < threads; i++) {
         const member *m = &r.members[i];
 
-        patience->held_ns = m->held_ns > patience->held_ns ? m->held_ns : patience->held_ns;
-        patience->late_ns = m->late_ns > patience->late_ns ? m->late_ns : patience->late_ns;
+        yields->held_ns = m->held_ns > yields->held_ns ? m->held_ns : yields->held_ns;
+        yields->late_ns = m->late_ns > yields->late_ns ? m->late_ns : yields->late_ns;
     }
     free(local);
     return r.stopped ? TANDEM_ERROR_BUSY : TANDEM_OK;
@@ -198,8 +198,8 @@ tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64
                               td_control *control)
 {
     td_thread_pool *pool = threads > 1 ? td_thread_pool_create(threads) : NULL;
-    td_patience none = {0};
-    const tandem_status status = td_exec_cpu_run_patiently(plan, views, scratch, pool, control, &none);
+    td_preemptible none = {0};
+    const tandem_status status = td_exec_cpu_run_preemptibly(plan, views, scratch, pool, control, &none);
 
     td_thread_pool_destroy(&pool);
     return status;

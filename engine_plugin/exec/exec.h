@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#include "engine_plugin/exec/gate.h"
+#include "engine_plugin/exec/preempt.h"
 #include "interop/cu/cu.h"
 #include "interop/os/thread_pool.h"
 #include "interop/vk/vk.h"
@@ -36,16 +36,16 @@ void td_exec_bind_cancel(const td_record *record, uint64_t word, void *params);
 tandem_status td_exec_cpu_run(const td_plan *plan, const uint64_t *views, uint64_t scratch, uint32_t threads,
                               td_control *control);
 
-/* The same on a pool (NULL: the calling thread alone), for work that can wait: while the gate is closed its threads sleep,
+/* The same on a pool (NULL: the calling thread alone), for work that can wait: while the flag is raised its threads sleep,
  * from the next tile on, and go on where they were, so the bits are the same. But for 400 us after each 10 ms: nothing
  * stands still for good. */
-typedef struct td_patience {
-    td_gate *gate;
+typedef struct td_preemptible {
+    td_preempt_flag *flag;
     uint64_t held_ns; /* out: for how long the run stood still; */
-    uint64_t late_ns; /* and the longest that it went on after the gate was closed */
-} td_patience;
-tandem_status td_exec_cpu_run_patiently(const td_plan *plan, const uint64_t *views, uint64_t scratch,
-                                        td_thread_pool *pool, td_control *control, td_patience *patience);
+    uint64_t late_ns; /* and the longest that it went on after the flag was raised */
+} td_preemptible;
+tandem_status td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                          td_thread_pool *pool, td_control *control, td_preemptible *yields);
 
 /* A stream: submits to a GPU, run in their order, whichever way they get there:
  *   td_stream_create()         kernel launches on a CUDA stream          (executor `cu_stream`)

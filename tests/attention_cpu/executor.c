@@ -259,10 +259,10 @@ static void test_long_blocks_ask(void **state)
     td_cpu_isa_force(NULL);
 }
 
-typedef struct gatekeeper {
-    td_gate gate;
+typedef struct preemptor {
+    td_preempt_flag flag;
     atomic_bool ends;
-} gatekeeper;
+} preemptor;
 
 static void sleep_ns(uint64_t ns)
 {
@@ -270,21 +270,21 @@ static void sleep_ns(uint64_t ns)
     nanosleep(&t, NULL);
 }
 
-static void *open_and_close(void *user)
+static void *raise_and_clear(void *user)
 {
-    gatekeeper *it = user;
+    preemptor *it = user;
     uint64_t seed = 3;
     while (!it->ends) {
-        td_gate_close(&it->gate, td_now_ns());
+        td_preempt_raise(&it->flag, td_now_ns());
         sleep_ns(tu_random(&seed) % 300000);
-        td_gate_open(&it->gate);
+        td_preempt_clear(&it->flag);
         sleep_ns(tu_random(&seed) % 100000);
     }
     return NULL;
 }
 
-/* Work stands still at a gate and goes on with the same bits; even at one that is never opened. */
-static void test_patience(void **state)
+/* Work stands still while the flag is raised and goes on with the same bits; even if it is never cleared. */
+static void test_preemption(void **state)
 {
     (void)state;
     td_thread_pool *pools[] = {NULL, td_thread_pool_create(2), td_thread_pool_create(3)};
@@ -297,33 +297,33 @@ static void test_patience(void **state)
                                                (uintptr_t)it.o.data, (uintptr_t)it.lse.data};
         const uint64_t scratch = (uintptr_t)it.scratch;
         unsigned char *o = malloc(it.o.bytes), *lse = malloc(it.lse.bytes);
-        gatekeeper keeper = {.ends = false};
-        td_patience patience = {.gate = &keeper.gate};
+        preemptor other = {.ends = false};
+        td_preemptible yields = {.flag = &other.flag};
         pthread_t thread;
         assert_true(o && lse);
         memcpy(o, it.o.data, it.o.bytes);
         memcpy(lse, it.lse.data, it.lse.bytes);
 
-        assert_int_equal(pthread_create(&thread, NULL, open_and_close, &keeper), 0);
+        assert_int_equal(pthread_create(&thread, NULL, raise_and_clear, &other), 0);
         for (int run = 0; run < 30; run++) {
             tu_poison(&it.o);
             tu_poison(&it.lse);
-            assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, pools[run % 3], NULL, &patience),
+            assert_int_equal(td_exec_cpu_run_preemptibly(&it.plan, views, scratch, pools[run % 3], NULL, &yields),
                              TANDEM_OK);
             assert_memory_equal(o, it.o.data, it.o.bytes);
             assert_memory_equal(lse, it.lse.data, it.lse.bytes);
         }
-        keeper.ends = true;
+        other.ends = true;
         pthread_join(thread, NULL);
 
         td_control control = {.cancel = 1};
-        td_gate_close(&keeper.gate, td_now_ns());
-        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, pools[1], &control, &patience),
+        td_preempt_raise(&other.flag, td_now_ns());
+        assert_int_equal(td_exec_cpu_run_preemptibly(&it.plan, views, scratch, pools[1], &control, &yields),
                          TANDEM_ERROR_BUSY);
-        assert_int_equal(patience.held_ns, 0); /* nobody waits for it */
+        assert_int_equal(yields.held_ns, 0); /* nobody waits for it */
         tu_poison(&it.o);
-        assert_int_equal(td_exec_cpu_run_patiently(&it.plan, views, scratch, pools[1], NULL, &patience), TANDEM_OK);
-        assert_true(patience.held_ns >= 10000000);
+        assert_int_equal(td_exec_cpu_run_preemptibly(&it.plan, views, scratch, pools[1], NULL, &yields), TANDEM_OK);
+        assert_true(yields.held_ns >= 10000000);
         assert_memory_equal(o, it.o.data, it.o.bytes);
         free(o);
         free(lse);
@@ -340,6 +340,6 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_threads_do_not_matter),
     cmocka_unit_test(test_executor),
     cmocka_unit_test(test_long_blocks_ask),
-    cmocka_unit_test(test_patience),
+    cmocka_unit_test(test_preemption),
 };
 const test_cases attention_cpu_executor_cases = TEST_CASES(cases);
