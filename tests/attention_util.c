@@ -33,7 +33,7 @@ uint64_t tu_random(uint64_t *state)
 double tu_normal(uint64_t *state)
 {
     const double u = ((double)(tu_random(state) >> 11) + 1) * 0x1p-53, v = (double)(tu_random(state) >> 11) * 0x1p-53;
-    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+    return (double)(sqrtf(-2 * logf((float)u)) * cosf((float)(6.283185307179586 * v))); /* tensors hold no more */
 }
 
 tu_tensor tu_tensor_new(uint32_t dtype, tu_layout layout, uint32_t batch, uint32_t heads, uint32_t rows, uint32_t dim)

@@ -144,27 +144,27 @@ static void test_lse(void **state)
     (void)state;
     const td_target targets[] = {cpu, twin_of(80), twin_of(90)};
     const int count = 3;
+    tu_case it;
+    tu_case_init(&it, &(tu_shape){.batch = 2,
+                                  .heads = 2,
+                                  .kv_heads = 1,
+                                  .q_len = 65,
+                                  .kv_len = 130,
+                                  .head_dim = 32,
+                                  .lse = 1,
+                                  .k_bias = 1.5f,
+                                  .layout = TU_GAPS});
+    tu_case_ref(&it); /* of no precision, so one for all */
     for (int t = 0; t < count; t++)
         for (uint32_t precision = 1; precision <= 3; precision++)
             for (uint32_t smooth = 2; smooth < 16; smooth += 2) {
-                tu_case it;
-                tu_case_init(&it, &(tu_shape){.batch = 2,
-                                              .heads = 2,
-                                              .kv_heads = 1,
-                                              .q_len = 65,
-                                              .kv_len = 130,
-                                              .head_dim = 32,
-                                              .lse = 1,
-                                              .precision = precision,
-                                              .smooth = smooth,
-                                              .k_bias = 1.5f,
-                                              .layout = TU_GAPS});
-                tu_case_ref(&it);
+                it.op.precision = precision;
+                it.op.smooth = smooth;
                 assert_int_equal(tu_case_run(&it, &targets[t], 2), TANDEM_OK);
                 const double error = tu_case_lse_error(&it);
                 assert_in(error, 0, precision == 1 ? 4e-3 : precision == 2 ? .06 : 1.5);
-                tu_case_free(&it);
             }
+    tu_case_free(&it);
 }
 
 static const struct CMUnitTest cases[] = {

@@ -76,11 +76,17 @@ static void mean_of(plane *it, uint32_t from, uint32_t to, uint32_t turns, float
 static void check_codes(const plane *it, uint32_t granularity, bool is_k, float qmax, float clip, const bool *more_bad,
                         const int8_t *codes, const float *scales, uint32_t rows_pad)
 {
+    float *largest = calloc(it->rows, sizeof *largest); /* of each row */
+
+    assert_non_null(largest);
+    for (uint32_t s = 0; s < it->rows; s++)
+        for (uint32_t c = 0; c < it->dim; c++)
+            largest[s] = fmaxf(largest[s], fabsf(it->y[s * it->dim + c]));
     for (uint32_t r = 0; r < rows_pad; r++) {
         float amax = 0;
         for (uint32_t s = 0; s < it->rows; s++)
-            for (uint32_t c = 0; c < it->dim && same_group(r, s, granularity, is_k); c++)
-                amax = fmaxf(amax, fabsf(it->y[s * it->dim + c]));
+            if (same_group(r, s, granularity, is_k))
+                amax = fmaxf(amax, largest[s]);
         amax *= clip;
         const bool tiny = amax < 0x1p-100f, exists = r < it->rows;
         if (exists && (it->bad[r] || (more_bad && more_bad[r])))
@@ -95,17 +101,22 @@ static void check_codes(const plane *it, uint32_t granularity, bool is_k, float 
             assert_int_equal(codes[r * it->d_pad + c], (int)code);
         }
     }
+    free(largest);
 }
 
 static uint8_t nearest_e4m3(float x)
 {
-    uint8_t best = 0;
-    for (uint32_t i = 1; i < 127; i++) {
-        const double e = fabs(fabs((double)x) - (double)td_from_e4m3((uint8_t)i));
-        const double least = fabs(fabs((double)x) - (double)td_from_e4m3(best));
-        if (e < least || (e == least && i % 2 == 0))
-            best = (uint8_t)i;
+    const double size = fabs((double)x);
+    uint8_t low = 0, high = 126; /* codes between which it is; the larger of them, the larger their value */
+    while (high - low > 1) {
+        const uint8_t middle = (uint8_t)((low + high) / 2);
+        if ((double)td_from_e4m3(middle) <= size)
+            low = middle;
+        else
+            high = middle;
     }
+    const double above = (double)td_from_e4m3(high) - size, below = size - (double)td_from_e4m3(low);
+    const uint8_t best = below < above || (below == above && low % 2 == 0) ? low : high;
     return (uint8_t)(best | (signbit(x) ? 0x80 : 0));
 }
 
@@ -190,10 +201,12 @@ static void check_prologue(const tu_shape *shape, const td_target *target)
     tu_case_free(&it);
 }
 
+/* By the two forms that the prologue has: where a third instruction set is there it uses the second one's, and
+ * test_isas_agree compares the scratch of all three. */
 static void test_prologue_from_the_definition(void **state)
 {
     (void)state;
-    for (int isa = 0; isa < ISAS; isa++) {
+    for (int isa = 0; isa < 2; isa++) {
         if (!td_cpu_isa_force(isas[isa]))
             continue;
         for (uint32_t granularity = 1; granularity <= 6; granularity++)
@@ -279,7 +292,7 @@ static void test_prologues_agree(void **state)
     static const struct {
         uint32_t batch, heads, kv_heads, q_len, kv_len, head_dim, records;
     } cases[] = {{1, 2, 1, 1, 1, 32, 2},      {2, 4, 2, 130, 300, 64, 2},  {1, 2, 2, 300, 2100, 128, 2},
-                 {1, 1, 1, 40, 4200, 96, 3},  {20, 14, 14, 2, 130, 80, 2}, {1, 3, 3, 129, 8200, 64, 3},
+                 {1, 1, 1, 40, 4200, 96, 3},  {20, 14, 14, 2, 130, 80, 2}, {1, 3, 3, 129, 8200, 32, 3},
                  {300, 1, 1, 130, 129, 32, 2}};
 
     (void)state;
@@ -301,30 +314,31 @@ static void test_prologues_agree(void **state)
         tandem_attention ops[2];
         uint64_t sizes[2][3];
         void *bytes[2][3];
+        tu_case it;
 
+        tu_case_init(&it, &shape);
+        tu_set(&it.v, 0, 0, 0, 3, INFINITY);
+        tu_set(&it.k, cases[c].batch - 1, cases[c].kv_heads - 1, cases[c].kv_len - 1, 5, NAN);
+        tu_set(&it.q, 0, cases[c].heads - 1, cases[c].q_len / 2, 7, -INFINITY);
+        assert_int_equal(td_attention_check(&it.op, NULL, 0), TANDEM_OK);
         for (int stream = 0; stream < 2; stream++) {
             td_target target = stream ? td_target_for_stream(90) : td_target_for_sm(90);
-            tu_case it;
 
             target.twin = true;
-            tu_case_init(&it, &shape);
-            tu_set(&it.v, 0, 0, 0, 3, INFINITY);
-            tu_set(&it.k, cases[c].batch - 1, cases[c].kv_heads - 1, cases[c].kv_len - 1, 5, NAN);
-            tu_set(&it.q, 0, cases[c].heads - 1, cases[c].q_len / 2, 7, -INFINITY);
-            assert_int_equal(td_attention_check(&it.op, NULL, 0), TANDEM_OK);
             assert_int_equal(td_plan_attention(&it.op, &target, &it.plan, &it.layout, NULL, 0), TANDEM_OK);
             const bool prepares = stream && shape.layout != TU_GAPS; /* it reads several words at a time */
             assert_int_equal(it.plan.record_count, prepares ? cases[c].records : 3);
             assert_int_equal(!strncmp(it.plan.records[0].kernel->name, "prepare", 7), prepares);
             it.plan.record_count--; /* without attention */
+            free(it.scratch);
             it.scratch = aligned_alloc(256, (it.plan.scratch_bytes + 255) / 256 * 256);
             assert_non_null(it.scratch);
             memset(it.scratch, TU_POISON, it.plan.scratch_bytes);
             const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data};
             assert_int_equal(td_exec_cpu_run(&it.plan, views, (uintptr_t)it.scratch, 2, NULL), TANDEM_OK);
             tu_case_codes(&it, it.scratch, &ops[stream], bytes[stream], sizes[stream]);
-            tu_case_free(&it);
         }
+        tu_case_free(&it);
         for (int v = 0; v < 3; v++) {
             assert_int_equal(sizes[0][v], sizes[1][v]);
             assert_memory_equal(bytes[0][v], bytes[1][v], sizes[0][v]);
