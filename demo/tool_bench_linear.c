@@ -18,7 +18,7 @@
 #include "interop/cu/driver.h"
 #include "kernels/builder.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/linear/blocks.h"
+#include "kernels/blocks.h"
 #include "kernels/linear/linear.h"
 
 enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, X = TD_LINEAR_X, W = TD_LINEAR_W, SCALE = TD_LINEAR_SCALE,
@@ -147,15 +147,16 @@ static bool reserve(bench *b, td_cu_mem *mem, uint64_t bytes, char *why, size_t 
 
 static void make_weights(const layer *l, void *to, uint64_t *state)
 {
-    const td_linear_block of = td_linear_block_of(l->weights);
+    const uint32_t dtype = td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16);
+    const td_dtype of = td_dtype_of(dtype);
     const float scale = 1 / sqrtf((float)l->ins);
-    float x[TD_LINEAR_MAX_BLOCK];
+    float x[TD_MAX_BLOCK];
     if (l->weights == TD_LINEAR_INT8) {
         for (uint64_t i = 0; i < weight_bytes(l); i++)
             ((uint8_t *)to)[i] = (uint8_t)bench_random(state);
         return;
     }
-    if (!of.elements) {
+    if (l->weights == TD_LINEAR_DENSE) {
         for (uint64_t i = 0; i < (uint64_t)l->outs * l->ins; i++)
             ((uint16_t *)to)[i] = td_to_f16(scale * (float)bench_normal(state));
         return;
@@ -163,7 +164,7 @@ static void make_weights(const layer *l, void *to, uint64_t *state)
     for (uint64_t at = 0; at < weight_bytes(l); at += of.bytes) {
         for (uint32_t i = 0; i < of.elements; i++)
             x[i] = scale * (float)bench_normal(state);
-        td_linear_encode(l->weights, (uint8_t *)to + at, x);
+        td_block_encode(dtype, (uint8_t *)to + at, x);
     }
 }
 
@@ -175,7 +176,7 @@ static bool fill(bench *b, const layer *l, uint32_t sets, char *why, size_t why_
     free(b->host_w);
     free(b->host_scale);
     b->host_x = malloc((size_t)l->rows * l->ins * 2);
-    b->host_w = malloc(weight_bytes(l) + TD_LINEAR_MAX_BLOCK);
+    b->host_w = malloc(weight_bytes(l) + TD_MAX_BLOCK);
     b->host_scale = malloc(l->outs * sizeof *b->host_scale);
     if (!b->host_x || !b->host_w || !b->host_scale)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "out of memory"), false;

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/linear/blocks.h"
+#include "kernels/blocks.h"
 
 enum { POISON = 0xa5, ROWS_BEHIND = 2 };
 static const uint64_t patience_ns = 60000000000u;
@@ -42,14 +42,14 @@ static void fill(void *data, uint32_t dtype, uint64_t bytes, float scale, uint32
     }
 }
 
-static void fill_blocks(void *data, td_linear_weights kind, uint64_t bytes, float scale, uint32_t *state)
+static void fill_blocks(void *data, uint32_t dtype, uint64_t bytes, float scale, uint32_t *state)
 {
-    const td_linear_block of = td_linear_block_of(kind);
-    float x[TD_LINEAR_MAX_BLOCK];
+    const td_dtype of = td_dtype_of(dtype);
+    float x[TD_MAX_BLOCK];
     for (uint64_t at = 0; at < bytes; at += of.bytes) {
         for (uint32_t i = 0; i < of.elements; i++)
             x[i] = scale * normal(state);
-        td_linear_encode(kind, (uint8_t *)data + at, x);
+        td_block_encode(dtype, (uint8_t *)data + at, x);
     }
 }
 
@@ -78,7 +78,7 @@ tl_case tl_make(tl_shape s, uint32_t seed)
     if (s.weights == TD_LINEAR_DENSE)
         fill(it.data[TL_W], s.dtype, it.bytes[TL_W], scale, &state);
     else if (s.weights != TD_LINEAR_INT8)
-        fill_blocks(it.data[TL_W], s.weights, it.bytes[TL_W], scale, &state);
+        fill_blocks(it.data[TL_W], l->w.dtype, it.bytes[TL_W], scale, &state);
     for (uint64_t i = 0; s.weights == TD_LINEAR_INT8 && i < it.bytes[TL_W]; i++)
         ((uint8_t *)it.data[TL_W])[i] = (uint8_t)next(&state);
     if (s.weights == TD_LINEAR_INT8) {

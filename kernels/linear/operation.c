@@ -6,7 +6,6 @@
 
 #include "kernels/check.h"
 #include "kernels/commit.h"
-#include "kernels/linear/blocks.h"
 #include "kernels/linear/linear.h"
 
 enum {
@@ -66,9 +65,7 @@ static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
 {
     switch (view) {
     case X: return TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_BF16);
-    case W:
-        return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES(TANDEM_DTYPE_Q8_0) | TD_DTYPES(TANDEM_DTYPE_Q4_0) |
-               TD_DTYPES(TANDEM_DTYPE_Q4_1) | TD_DTYPES(TANDEM_DTYPE_Q4_K) | TD_DTYPES(TANDEM_DTYPE_Q6_K);
+    case W: return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES_BLOCKS;
     case SCALE: case ROTATION: return TD_DTYPES(TANDEM_DTYPE_F32);
     case POSITION: return TD_DTYPES(TANDEM_DTYPE_I32);
     default: return TD_DTYPES_FLOAT;

@@ -8,20 +8,10 @@
  */
 #pragma once
 
+#include "kernels/cuda/blocks.cuh"
 #include "kernels/linear/epilogue.cuh"
 
 namespace td {
-
-__device__ __forceinline__ float linear_half(uint32_t bits)
-{
-    return __half2float(__ushort_as_half(uint16_t(bits)));
-}
-
-/* Byte i of x as a float, less `less`. */
-__device__ __forceinline__ float linear_byte(uint32_t x, int i, float less)
-{
-    return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7440u + uint32_t(i))) - (8388608.0f + less);
-}
 
 /* Bytes i and i + 1 of x, less `less`, as exact fp16. */
 __device__ __forceinline__ __half2 linear_byte_pair(uint32_t x, int i, float less)
@@ -38,10 +28,10 @@ template <bool Bf16>
 __device__ __forceinline__ void linear_scaled(uint32_t (&w)[2], uint32_t x, float less, uint32_t scale)
 {
     if constexpr (Bf16) {
-        const float s = linear_half(scale);
+        const float s = block_half(scale);
 
-        w[0] = pack_pair(true, s * linear_byte(x, 0, less), s * linear_byte(x, 1, less));
-        w[1] = pack_pair(true, s * linear_byte(x, 2, less), s * linear_byte(x, 3, less));
+        w[0] = pack_pair(true, s * block_byte(x, 0, less), s * block_byte(x, 1, less));
+        w[1] = pack_pair(true, s * block_byte(x, 2, less), s * block_byte(x, 3, less));
     } else {
         const __half2 s = __half2half2(__ushort_as_half(uint16_t(scale)));
         const __half2 low = __hmul2(linear_byte_pair(x, 0, less), s), high = __hmul2(linear_byte_pair(x, 2, less), s);
@@ -59,19 +49,9 @@ __device__ __forceinline__ void linear_shifted(uint32_t (&w)[2], uint32_t x, flo
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        y[i] = __fsub_rn(__fmul_rn(scale, linear_byte(x, i, less)), minimum);
+        y[i] = __fsub_rn(__fmul_rn(scale, block_byte(x, i, less)), minimum);
     w[0] = pack_pair(Bf16, y[0], y[1]);
     w[1] = pack_pair(Bf16, y[2], y[3]);
-}
-
-/* Words that are aligned to two bytes. */
-__device__ __forceinline__ uint32_t linear_u16(const uint8_t *p)
-{
-    return __ldg(reinterpret_cast<const uint16_t *>(p));
-}
-__device__ __forceinline__ uint32_t linear_u32(const uint8_t *p)
-{
-    return linear_u16(p) | linear_u16(p + 2) << 16;
 }
 
 template <bool Bf16>
@@ -142,9 +122,9 @@ template <> struct LinearWeights<TD_LINEAR_Q8_0> {
     {
         const uint8_t *block = row + step * 34;
 
-        raw[0] = there ? linear_u16(block) : 0;
-        raw[1] = there ? linear_u32(block + 2 + 8 * q) : 0;
-        raw[2] = there ? linear_u32(block + 6 + 8 * q) : 0;
+        raw[0] = there ? block_u16(block) : 0;
+        raw[1] = there ? block_u32(block + 2 + 8 * q) : 0;
+        raw[2] = there ? block_u32(block + 6 + 8 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -166,8 +146,8 @@ template <> struct LinearWeights<TD_LINEAR_Q4_0> {
     {
         const uint8_t *block = row + step * 18;
 
-        raw[0] = there ? linear_u16(block) : 0;
-        raw[1] = there ? linear_u32(block + 2 + 4 * q) : 0;
+        raw[0] = there ? block_u16(block) : 0;
+        raw[1] = there ? block_u32(block + 2 + 4 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -189,8 +169,8 @@ template <> struct LinearWeights<TD_LINEAR_Q4_1> {
     {
         const uint8_t *block = row + step * 20;
 
-        raw[0] = there ? linear_u32(block) : 0;
-        raw[1] = there ? linear_u32(block + 4 + 4 * q) : 0;
+        raw[0] = there ? block_u32(block) : 0;
+        raw[1] = there ? block_u32(block + 4 + 4 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -198,7 +178,7 @@ template <> struct LinearWeights<TD_LINEAR_Q4_1> {
         for (int i = 0; i < 2; i++) {
             uint32_t pair[2];
 
-            linear_shifted<Bf16>(pair, raw[1] >> 4 * i & 0x0f0f0f0fu, 0.0f, linear_half(raw[0]), -linear_half(raw[0] >> 16));
+            linear_shifted<Bf16>(pair, raw[1] >> 4 * i & 0x0f0f0f0fu, 0.0f, block_half(raw[0]), -block_half(raw[0] >> 16));
             w[2 * i] = pair[0], w[2 * i + 1] = pair[1];
         }
     }
@@ -218,20 +198,20 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
             raw[i] = 0;
         if (!there)
             return;
-        raw[0] = linear_u32(block);
+        raw[0] = block_u32(block);
         /* Six bits each of scale and minimum, for two sub-blocks: scales in bytes 0 and 1, minima in 2 and 3. */
         const uint32_t at = 2 * (pair % 2);
-        const uint32_t low = linear_u16(scales + at), mid = linear_u16(scales + 4 + at), high = linear_u16(scales + 8 + at);
+        const uint32_t low = block_u16(scales + at), mid = block_u16(scales + 4 + at), high = block_u16(scales + 8 + at);
         raw[1] = pair < 2 ? (low & 0x3f3fu) | (mid & 0x3f3fu) << 16
                           : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2 | ((high & 0xf0f0u) >> 4 | (mid & 0xc0c0u) >> 2) << 16;
-        raw[2] = linear_u32(block + 16 + 32 * pair + 8 * q);
-        raw[3] = linear_u32(block + 20 + 32 * pair + 8 * q);
+        raw[2] = block_u32(block + 16 + 32 * pair + 8 * q);
+        raw[3] = block_u32(block + 20 + 32 * pair + 8 * q);
         raw[4] = 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
     {
-        const float scale = __fmul_rn(linear_half(raw[0]), linear_byte(raw[1], group, 0.0f));
-        const float minimum = __fmul_rn(linear_half(raw[0] >> 16), linear_byte(raw[1], 2 + group, 0.0f));
+        const float scale = __fmul_rn(block_half(raw[0]), block_byte(raw[1], group, 0.0f));
+        const float minimum = __fmul_rn(block_half(raw[0] >> 16), block_byte(raw[1], 2 + group, 0.0f));
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -259,17 +239,17 @@ template <> struct LinearWeights<TD_LINEAR_Q6_K> {
             return;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            raw[i] = linear_u32(block + 64 * half + 8 * q + 4 * i);
-            raw[2 + i] = linear_u32(block + 64 * half + 32 + 8 * q + 4 * i);
-            raw[4 + i] = linear_u32(block + 128 + 32 * half + 8 * q + 4 * i);
+            raw[i] = block_u32(block + 64 * half + 8 * q + 4 * i);
+            raw[2 + i] = block_u32(block + 64 * half + 32 + 8 * q + 4 * i);
+            raw[4 + i] = block_u32(block + 128 + 32 * half + 8 * q + 4 * i);
         }
         const uint8_t *scales = block + 192 + 8 * half + q / 2; /* this thread's: of 16 channels each, every second */
         raw[6] = __ldg(scales) | __ldg(scales + 2) << 8 | __ldg(scales + 4) << 16 | uint32_t(__ldg(scales + 6)) << 24;
-        raw[7] = linear_u16(block + 208);
+        raw[7] = block_u16(block + 208);
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
     {
-        const float scale = __fmul_rn(linear_half(raw[7]), linear_byte(raw[6] ^ 0x80808080u, group, 128.0f));
+        const float scale = __fmul_rn(block_half(raw[7]), block_byte(raw[6] ^ 0x80808080u, group, 128.0f));
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {

@@ -8,8 +8,8 @@
  */
 #include "kernels/linear/linear.h"
 
+#include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/linear/blocks.h"
 
 enum { ROWS = TD_LINEAR_CPU_ROWS, COLUMNS = TD_LINEAR_CPU_COLUMNS, STEP = 256, LANES = 16, TOGETHER = 4 };
 
@@ -40,7 +40,8 @@ static uint32_t w_row(const part *at, uint32_t column)
 static void load_weights(const td_params_linear *p, uint32_t row, uint32_t first, uint32_t count, float *to)
 {
     const unsigned char *w = (const unsigned char *)p->w + (int64_t)row * p->w_stride;
-    const td_linear_block of = td_linear_block_of(p->weights);
+    const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
+    const td_dtype of = td_dtype_of(dtype);
     uint16_t rounded[STEP];
     if (p->weights == TD_LINEAR_DENSE) {
         td_to_floats(to, w, p->dtype, first, count);
@@ -52,7 +53,7 @@ static void load_weights(const td_params_linear *p, uint32_t row, uint32_t first
         return;
     }
     for (uint32_t i = 0; i < count; i += of.elements)
-        td_linear_decode(p->weights, to + i, w + (first + i) / of.elements * of.bytes);
+        td_block_decode(dtype, to + i, w + (first + i) / of.elements * of.bytes);
     td_from_floats(rounded, p->dtype, 0, to, count);
     td_to_floats(to, rounded, p->dtype, 0, count);
 }

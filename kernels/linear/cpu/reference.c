@@ -4,8 +4,8 @@
  */
 #include <math.h>
 
+#include "kernels/blocks.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/linear/blocks.h"
 #include "kernels/linear/linear.h"
 
 static const double unit = 0x1p-24; /* half a last place of a float32 */
@@ -20,10 +20,11 @@ static double element(const void *data, uint32_t dtype, int64_t at)
 /* The sum for a row of w, with scale and bias, and what may be wrong with it. */
 static double sum_of(const td_params_linear *p, uint32_t row, uint32_t w_row, double *off)
 {
-    const td_linear_block of = td_linear_block_of(p->weights);
+    const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
+    const td_dtype of = td_dtype_of(dtype);
     const unsigned char *w = (const unsigned char *)p->w + (int64_t)w_row * p->w_stride;
     double sum = 0, all = 0;
-    float block[TD_LINEAR_MAX_BLOCK];
+    float block[TD_MAX_BLOCK];
     for (uint32_t k = 0; k < p->ins; k++) {
         double weight;
         if (p->weights == TD_LINEAR_DENSE) {
@@ -33,7 +34,7 @@ static double sum_of(const td_params_linear *p, uint32_t row, uint32_t w_row, do
         } else {
             float rounded; /* room for it */
             if (k % of.elements == 0)
-                td_linear_decode(p->weights, block, w + k / of.elements * of.bytes);
+                td_block_decode(dtype, block, w + k / of.elements * of.bytes);
             td_from_floats(&rounded, p->dtype, 0, &block[k % of.elements], 1);
             weight = element(&rounded, p->dtype, 0);
         }

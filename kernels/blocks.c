@@ -2,21 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/linear/blocks.h"
+#include "kernels/blocks.h"
 
 #include "kernels/cpu/cpu.h"
-
-td_linear_block td_linear_block_of(td_linear_weights kind)
-{
-    switch (kind) {
-    case TD_LINEAR_Q8_0: return (td_linear_block){32, 34};
-    case TD_LINEAR_Q4_0: return (td_linear_block){32, 18};
-    case TD_LINEAR_Q4_1: return (td_linear_block){32, 20};
-    case TD_LINEAR_Q4_K: return (td_linear_block){256, 144};
-    case TD_LINEAR_Q6_K: return (td_linear_block){256, 210};
-    default: return (td_linear_block){0, 0};
-    }
-}
 
 static float half_at(const uint8_t *p)
 {
@@ -81,20 +69,20 @@ static void decode_q6_k(float *to, const uint8_t *block)
     }
 }
 
-void td_linear_decode(td_linear_weights kind, float *to, const uint8_t *block)
+void td_block_decode(uint32_t dtype, float *to, const uint8_t *block)
 {
     for (uint32_t i = 0; i < 32; i++) {
         const uint32_t shift = i / 16 * 4, byte = i % 16;
-        if (kind == TD_LINEAR_Q8_0)
+        if (dtype == TANDEM_DTYPE_Q8_0)
             to[i] = half_at(block) * (float)(int8_t)block[2 + i];
-        else if (kind == TD_LINEAR_Q4_0)
+        else if (dtype == TANDEM_DTYPE_Q4_0)
             to[i] = half_at(block) * (float)((int32_t)(block[2 + byte] >> shift & 15) - 8);
-        else if (kind == TD_LINEAR_Q4_1)
+        else if (dtype == TANDEM_DTYPE_Q4_1)
             to[i] = half_at(block) * (float)(block[4 + byte] >> shift & 15) + half_at(block + 2);
     }
-    if (kind == TD_LINEAR_Q4_K)
+    if (dtype == TANDEM_DTYPE_Q4_K)
         decode_q4_k(to, block);
-    else if (kind == TD_LINEAR_Q6_K)
+    else if (dtype == TANDEM_DTYPE_Q6_K)
         decode_q6_k(to, block);
 }
 
@@ -155,23 +143,23 @@ static void encode_q6_k(uint8_t *block, const float *from)
     }
 }
 
-void td_linear_encode(td_linear_weights kind, uint8_t *block, const float *from)
+void td_block_encode(uint32_t dtype, uint8_t *block, const float *from)
 {
     const range r = range_of(from, 32);
-    memset(block, 0, td_linear_block_of(kind).bytes);
-    if (kind == TD_LINEAR_Q4_K)
+    memset(block, 0, td_dtype_of(dtype).bytes);
+    if (dtype == TANDEM_DTYPE_Q4_K)
         encode_q4_k(block, from);
-    else if (kind == TD_LINEAR_Q6_K)
+    else if (dtype == TANDEM_DTYPE_Q6_K)
         encode_q6_k(block, from);
-    else if (kind == TD_LINEAR_Q8_0) {
+    else if (dtype == TANDEM_DTYPE_Q8_0) {
         const float d = put_half(block, r.amax / 127);
         for (uint32_t i = 0; i < 32; i++)
             block[2 + i] = (uint8_t)nearest(from[i], d, -127, 127);
-    } else if (kind == TD_LINEAR_Q4_0) {
+    } else if (dtype == TANDEM_DTYPE_Q4_0) {
         const float d = put_half(block, r.amax / 7);
         for (uint32_t i = 0; i < 32; i++)
             block[2 + i % 16] |= (uint8_t)((nearest(from[i], d, -8, 7) + 8) << i / 16 * 4);
-    } else if (kind == TD_LINEAR_Q4_1) {
+    } else if (dtype == TANDEM_DTYPE_Q4_1) {
         const float d = put_half(block, (r.most - r.least) / 15), m = put_half(block + 2, r.least);
         for (uint32_t i = 0; i < 32; i++)
             block[4 + i % 16] |= (uint8_t)(nearest(from[i] - m, d, 0, 15) << i / 16 * 4);

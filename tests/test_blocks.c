@@ -10,53 +10,53 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/linear/blocks.h"
+#include "kernels/blocks.h"
 
 static void known_blocks(void **state)
 {
     uint8_t b[256];
-    float x[TD_LINEAR_MAX_BLOCK];
+    float x[TD_MAX_BLOCK];
     (void)state;
     memset(b, 0, sizeof b);
     b[1] = 0x38, b[2] = 0x80, b[33] = 127; /* 0.5 */
-    td_linear_decode(TD_LINEAR_Q8_0, x, b);
+    td_block_decode(TANDEM_DTYPE_Q8_0, x, b);
     assert_true(x[0] == -64 && x[1] == 0 && x[31] == 63.5f);
     b[2] = 0xf0, b[17] = 0x19;
-    td_linear_decode(TD_LINEAR_Q4_0, x, b);
+    td_block_decode(TANDEM_DTYPE_Q4_0, x, b);
     assert_true(x[0] == -4 && x[16] == 3.5f && x[15] == 0.5f && x[31] == -3.5f);
     b[2] = 0, b[3] = 0xbc, b[4] = 0xf2; /* -1 */
-    td_linear_decode(TD_LINEAR_Q4_1, x, b);
+    td_block_decode(TANDEM_DTYPE_Q4_1, x, b);
     assert_true(x[0] == 0 && x[16] == 6.5f);
     /* d 0.5, dmin 1. Sub-block 1: scale 3, minimum 5. Sub-block 4: scale 0x21, minimum 0x13. */
     memset(b, 0, sizeof b);
     b[1] = 0x38, b[3] = 0x3c, b[5] = 3, b[9] = 5;
     b[4] = 2 << 6, b[8] = 1 << 6, b[12] = 0x31;
     b[16] = 0xf7, b[16 + 64 + 31] = 0x0c;
-    td_linear_decode(TD_LINEAR_Q4_K, x, b);
+    td_block_decode(TANDEM_DTYPE_Q4_K, x, b);
     assert_true(x[0] == 0 && x[32] == 17.5f && x[33] == -5);
     assert_true(x[128] == -19 && x[128 + 31] == 0.5f * 33 * 12 - 19);
     /* d 0.5. Weight 37: low 9, high 2, scale -3. Weight 255: low 15, high 3, scale 2. */
     memset(b, 0, sizeof b);
     b[209] = 0x38, b[37] = 0x09, b[128 + 5] = 2 << 2, b[192 + 2] = (uint8_t)-3;
     b[64 + 63] = 0xf0, b[128 + 63] = 3 << 6, b[192 + 15] = 2;
-    td_linear_decode(TD_LINEAR_Q6_K, x, b);
+    td_block_decode(TANDEM_DTYPE_Q6_K, x, b);
     assert_true(x[37] == -1.5f * 9 && x[255] == 31 && x[254] == -32 && x[0] == 0);
 }
 
 /* Weights of [low, high] come back within half a step, which rounding the scales and minima widens. */
 static void round_trips(void **state)
 {
-    static const float steps[TD_LINEAR_WEIGHTS] = {[TD_LINEAR_Q8_0] = 1 / 254.0f, [TD_LINEAR_Q4_0] = 1 / 14.0f,
-                                                   [TD_LINEAR_Q4_1] = 1 / 15.0f,  [TD_LINEAR_Q4_K] = 1 / 15.0f,
-                                                   [TD_LINEAR_Q6_K] = 1 / 62.0f};
+    static const float steps[] = {[TANDEM_DTYPE_Q8_0] = 1 / 254.0f, [TANDEM_DTYPE_Q4_0] = 1 / 14.0f,
+                                                   [TANDEM_DTYPE_Q4_1] = 1 / 15.0f,  [TANDEM_DTYPE_Q4_K] = 1 / 15.0f,
+                                                   [TANDEM_DTYPE_Q6_K] = 1 / 62.0f};
     static const float ranges[][2] = {{-1, 1}, {0.5f, 3}, {-3, -0.5f}, {0, 0}};
     uint32_t seed = 1;
     (void)state;
-    for (td_linear_weights kind = TD_LINEAR_Q8_0; kind < TD_LINEAR_WEIGHTS; kind++)
+    for (uint32_t dtype = TANDEM_DTYPE_Q8_0; dtype <= TANDEM_DTYPE_Q6_K; dtype++)
         for (uint32_t round = 0; round < 400; round++) {
             const float *range = ranges[round % 4], most = fmaxf(fabsf(range[0]), fabsf(range[1]));
-            const uint32_t count = td_linear_block_of(kind).elements, bytes = td_linear_block_of(kind).bytes;
-            float from[TD_LINEAR_MAX_BLOCK], to[TD_LINEAR_MAX_BLOCK + 1];
+            const uint32_t count = td_dtype_of(dtype).elements, bytes = td_dtype_of(dtype).bytes;
+            float from[TD_MAX_BLOCK], to[TD_MAX_BLOCK + 1];
             uint8_t block[256];
             memset(block, 0xa5, sizeof block);
             for (uint32_t i = 0; i < count; i++) {
@@ -64,12 +64,12 @@ static void round_trips(void **state)
                 from[i] = range[0] + (range[1] - range[0]) * (float)(seed >> 8) * 0x1p-24f;
             }
             to[count] = 12345;
-            td_linear_encode(kind, block, from);
-            td_linear_decode(kind, to, block);
+            td_block_encode(dtype, block, from);
+            td_block_decode(dtype, to, block);
             /* Scales of six bits: a 63rd off at most at either end; of eight: a 254th; fp16's 2^-11. */
-            const float coarse = kind == TD_LINEAR_Q4_K ? 2 / 63.0f : kind == TD_LINEAR_Q6_K ? 1 / 127.0f : 0x1p-9f;
+            const float coarse = dtype == TANDEM_DTYPE_Q4_K ? 2 / 63.0f : dtype == TANDEM_DTYPE_Q6_K ? 1 / 127.0f : 0x1p-9f;
             for (uint32_t i = 0; i < count; i++)
-                assert_true(fabsf(to[i] - from[i]) <= most * (steps[kind] * (1 + coarse) + coarse));
+                assert_true(fabsf(to[i] - from[i]) <= most * (steps[dtype] * (1 + coarse) + coarse));
             assert_true(to[count] == 12345);
             for (uint32_t i = bytes; i < sizeof block; i++)
                 assert_int_equal(block[i], 0xa5);
