@@ -59,9 +59,7 @@ td_output td_build_output(td_builder *at, const td_target *target, const td_oper
     const tandem_view dense = tandem_view_dense(0, 0, to->dtype, of[1], of[2], of[3]), *written = target->commit ? &dense : to;
     at->extent_bytes[view] = there ? td_view_extent_bytes(to, of[0], of[1], of[2], of[3]) : 0;
     output.place = td_build_take(at, there && target->commit, td_view_extent_bytes(&dense, of[0], of[1], of[2], of[3]));
-    output.stride_batch = written->stride_batch;
-    output.stride_head = written->stride_head;
-    output.stride_row = written->stride_row;
+    output.at = td_strides_of(written);
     return output;
 }
 

@@ -31,6 +31,11 @@ extern const td_operation td_operation_commit;
  * committed so. */
 uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *commit);
 
+static inline td_strides td_strides_of(const tandem_view *view)
+{
+    return (td_strides){view->stride_batch, view->stride_head, view->stride_row};
+}
+
 /* How far an operation's views reach: for td_build_view(). */
 void td_build_extents(td_builder *at, const td_operation_layout *layout, const tandem_operands *op);
 
@@ -38,7 +43,7 @@ void td_build_extents(td_builder *at, const td_operation_layout *layout, const t
 typedef struct td_output {
     uint32_t view;
     td_place place; /* TD_ABSENT: the view */
-    int64_t stride_batch, stride_head, stride_row; /* of what is written, in elements */
+    td_strides at; /* of what is written */
 } td_output;
 td_output td_build_output(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
                           uint32_t view);

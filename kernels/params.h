@@ -25,6 +25,11 @@ typedef struct td_tensor {
     uint32_t rows, dim;
 } td_tensor;
 
+/* Where such a tensor's rows are, in elements. */
+typedef struct td_strides {
+    int64_t stride_batch, stride_head, stride_row;
+} td_strides;
+
 /* What host and device say to each other about one job, in memory of the host's that the device can read and write.
  * Plain loads and stores with fences only: across PCIe no compare-and-swap is atomic for both sides.
  * Every parameter block of a plan's kernels begins with a pointer to `cancel`, or NULL: a block that finds it set

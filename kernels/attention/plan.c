@@ -215,12 +215,12 @@ td_written td_place_output(td_planning *p)
     for (uint32_t i = 0; i < 2; i++)
         p->out[i] = td_build_output(&p->at, p->target, layout, td_operands_of(op), i ? TD_VIEW_LSE : TD_VIEW_O);
     td_written to = {.o = td_tensor_of(&op->o, op->heads, op->q_len, op->head_dim),
-                     .lse_stride_batch = p->out[1].stride_batch,
-                     .lse_stride_head = p->out[1].stride_head,
-                     .lse_stride_row = p->out[1].stride_row};
-    to.o.stride_batch = p->out[0].stride_batch;
-    to.o.stride_head = p->out[0].stride_head;
-    to.o.stride_row = p->out[0].stride_row;
+                     .lse_stride_batch = p->out[1].at.stride_batch,
+                     .lse_stride_head = p->out[1].at.stride_head,
+                     .lse_stride_row = p->out[1].at.stride_row};
+    to.o.stride_batch = p->out[0].at.stride_batch;
+    to.o.stride_head = p->out[0].at.stride_head;
+    to.o.stride_row = p->out[0].at.stride_row;
     return to;
 }
 

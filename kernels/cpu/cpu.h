@@ -87,6 +87,12 @@ TD_INLINE uint16_t td_to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* Where a row begins, in elements. */
+TD_INLINE int64_t td_row_at(const td_strides *at, int64_t batch, int64_t head, int64_t row)
+{
+    return batch * at->stride_batch + head * at->stride_head + row * at->stride_row;
+}
+
 /* `n` elements of F16, BF16 or F32, from element `at` on, as floats; and floats as such, rounded to nearest. */
 TD_INLINE void td_to_floats(float *to, const void *from, uint32_t dtype, int64_t at, uint32_t n)
 {

@@ -31,6 +31,12 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
+/* Where a row begins, in elements. */
+__device__ __forceinline__ int64_t row_at(const td_strides &at, int64_t batch, int64_t head, int64_t row)
+{
+    return batch * at.stride_batch + head * at.stride_head + row * at.stride_row;
+}
+
 /* Eight channels of a row as they lie in memory. */
 template <class E> struct Eight {
     uint4 words[sizeof(E) * 8 / 16];

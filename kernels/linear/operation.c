@@ -366,7 +366,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     td_build_extents(&at, layout, op);
     const td_output y = td_build_output(&at, target, layout, op, Y);
     td_params_linear params = td_linear_params(l);
-    params.y_stride = y.stride_row;
+    params.y_stride = y.at.stride_row;
     if (form == AUTO)
         form = choose(&whole, target, sm);
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)

@@ -14,9 +14,9 @@ typedef struct row {
     int64_t batch, head, row;
 } row;
 
-static int64_t place(const row *of, const td_norm_rows *at, uint32_t c)
+static int64_t place(const row *of, const td_strides *at, uint32_t c)
 {
-    return of->batch * at->stride_batch + of->head * at->stride_head + of->row * at->stride_row + c;
+    return td_row_at(at, of->batch, of->head, of->row) + c;
 }
 
 /* h of channels from c on; returns how many, at most `step`. */

@@ -12,9 +12,9 @@ struct NormRow {
     int64_t batch, head, row;
     uint32_t lane;
 
-    __device__ __forceinline__ int64_t at(const td_norm_rows &r, uint32_t c) const
+    __device__ __forceinline__ int64_t at(const td_strides &r, uint32_t c) const
     {
-        return batch * r.stride_batch + head * r.stride_head + row * r.stride_row + c;
+        return row_at(r, batch, head, row) + c;
     }
 
     /* f(h, c, count) for all channels of this thread, eight at a time, of which `count` exist. */

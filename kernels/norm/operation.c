@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/commit.h"
+#include "kernels/cut.h"
 #include "kernels/norm/norm.h"
 #include "kernels/norm/params.h"
 
@@ -47,11 +48,6 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     return status;
 }
 
-static td_norm_rows rows_of(const tandem_view *view)
-{
-    return (td_norm_rows){view->stride_batch, view->stride_head, view->stride_row};
-}
-
 static tandem_status plan_norm(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
 {
     static const td_kernel kernel = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
@@ -66,10 +62,10 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
     const td_output *y = &outputs[0], *sum = &outputs[1];
     const uint32_t lanes = n->channels > TD_NORM_SHORT ? TD_NORM_THREADS : 32;
     const unsigned __int128 total = (unsigned __int128)n->batch * n->heads * n->rows; /* too many are too many blocks */
-    const td_params_norm params = {.x_at = rows_of(&n->x),
-                                   .residual_at = rows_of(&n->residual),
-                                   .y_at = {y->stride_batch, y->stride_head, y->stride_row},
-                                   .sum_at = {sum->stride_batch, sum->stride_head, sum->stride_row},
+    const td_params_norm params = {.x_at = td_strides_of(&n->x),
+                                   .residual_at = td_strides_of(&n->residual),
+                                   .y_at = y->at,
+                                   .sum_at = sum->at,
                                    .total = total > INT64_MAX ? INT64_MAX : (uint64_t)total,
                                    .heads = n->heads,
                                    .rows = n->rows,
@@ -106,39 +102,17 @@ static td_cost cost(const tandem_operands *op, uint32_t position)
     return (td_cost){8e-6 * elements, 30e-6 * elements};
 }
 
-/* Of batch, heads and rows the one that there are most of, which is cut: *each of it a part. */
-static uint32_t cut_axis(const tandem_norm *n, uint32_t count, uint32_t *each)
-{
-    const uint32_t sizes[3] = {n->batch, n->heads, n->rows};
-    uint32_t axis = 0;
-    for (uint32_t i = 1; i < 3; i++)
-        axis = sizes[i] > sizes[axis] ? i : axis;
-    *each = sizes[axis] / count + (sizes[axis] % count != 0);
-    return axis;
-}
-
 static uint32_t split(const tandem_operands *op, uint32_t count)
 {
-    const uint32_t sizes[3] = {op->norm.batch, op->norm.heads, op->norm.rows};
-    uint32_t each;
-    const uint32_t axis = cut_axis(&op->norm, count, &each);
-    return sizes[axis] / each + (sizes[axis] % each != 0);
+    const uint32_t sizes[TD_CUT_AXES] = {op->norm.batch, op->norm.heads, op->norm.rows};
+    return td_cut(sizes, count);
 }
 
 static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, tandem_operands *part)
 {
-    uint32_t each;
-    const uint32_t axis = cut_axis(&op->norm, count, &each);
-    uint32_t *const sizes[3] = {&part->norm.batch, &part->norm.heads, &part->norm.rows};
+    uint32_t *const sizes[TD_CUT_AXES] = {&part->norm.batch, &part->norm.heads, &part->norm.rows};
     *part = *op;
-    for (uint32_t i = 0; i < VIEWS; i++) {
-        tandem_view *view = td_view_of(&td_operation_norm.layout, part, i);
-        const int64_t strides[3] = {view->stride_batch, view->stride_head, view->stride_row};
-        if (i != WEIGHT && i != BIAS && td_view_is_there(&td_operation_norm.layout, op, i))
-            view->offset_bytes += (uint64_t)at->row * (uint64_t)strides[axis] * td_dtype_bytes(view->dtype);
-    }
-    *sizes[axis] = *sizes[axis] - at->row < each ? *sizes[axis] - at->row : each;
-    at->row += each;
+    td_cut_part(&td_operation_norm.layout, 1u << X | 1u << RESIDUAL | 1u << Y | 1u << SUM, sizes, count, at, part);
     return 0;
 }
 

@@ -12,19 +12,17 @@
 
 #include <stdint.h>
 
+#include "kernels/params.h"
+
 /* Blocks of so many threads; a row has 32 of them, or all if it has more than so many channels. */
 #define TD_NORM_THREADS 256u
 #define TD_NORM_SHORT 1024u
-
-typedef struct td_norm_rows {
-    int64_t stride_batch, stride_head, stride_row;
-} td_norm_rows;
 
 typedef struct td_params_norm {
     const uint32_t *cancel;
     const void *x, *residual, *weight, *bias; /* the latter three may be NULL */
     void *y, *sum;                     /* sum may be NULL; of x's type */
-    td_norm_rows x_at, residual_at, y_at, sum_at;
+    td_strides x_at, residual_at, y_at, sum_at;
     uint64_t total; /* rows: batch * heads * rows */
     uint32_t heads, rows, channels;
     float epsilon;

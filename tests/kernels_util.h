@@ -1,0 +1,30 @@
+/* Cases of operations whose bits are the same everywhere: on the CPU, on the emulated GPUs, by plans that commit, in parts.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TD_TESTS_KERNELS_UTIL_H
+#define TD_TESTS_KERNELS_UTIL_H
+
+#include "kernels/operation.h"
+#include "tests/attention_util.h"
+#include "tests/emu_modules.h"
+
+typedef struct ku_case {
+    const td_operation *operation;
+    tandem_operands op;
+    tu_tensor tensors[TD_MAX_VIEWS]; /* data NULL: not there */
+    uint64_t views[TD_MAX_VIEWS];    /* where they are */
+} ku_case;
+
+/* Gives the case a view. */
+void ku_put(ku_case *it, uint32_t view, tu_tensor tensor);
+void ku_free(ku_case *it);
+
+/* Runs it everywhere: what is written is poisoned before and the same bits each time, `check` looks at it, and nothing else is
+ * written. Every `n`th is another one by a plan that commits, and cut into other parts. */
+void ku_run(ku_case *it, uint32_t n, void (*check)(const ku_case *it));
+
+/* Fails the test unless the operation is refused with ARG and `text` is in the reason. */
+void ku_refuses(const td_operation *operation, const tandem_operands *op, const char *text);
+
+#endif
