@@ -11,6 +11,7 @@
 #ifndef TANDEM_KERNELS_BUILDER_H
 #define TANDEM_KERNELS_BUILDER_H
 
+#include "kernels/params.h"
 #include "kernels/target.h"
 
 enum { TD_MOST_BLOCKS = 0x7fffffff, TD_SCRATCH_ALIGN = 256 };
@@ -48,6 +49,15 @@ td_place td_build_take(td_builder *at, bool wanted, unsigned __int128 bytes);
  * until the next one is added. */
 td_record *td_build_record(td_builder *at, const td_kernel *kernel, uint64_t grid, const void *params,
                            size_t param_bytes);
+
+/* A grid of td_shape's eights. */
+static inline uint64_t td_eights_grid(const td_shape *shape)
+{
+    const unsigned __int128 rows = (unsigned __int128)shape->batch * shape->heads * shape->rows;
+    const unsigned __int128 grid = (rows * ((shape->channels + 7) / 8) + TD_EIGHTS - 1) / TD_EIGHTS;
+
+    return grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid;
+}
 
 /* The pointer at `offset` of the parameters leads to `addend` bytes behind a base. */
 void td_build_pointer(td_builder *at, td_record *record, size_t offset, uint32_t base, uint32_t view,

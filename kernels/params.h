@@ -30,6 +30,13 @@ typedef struct td_strides {
     int64_t stride_batch, stride_head, stride_row;
 } td_strides;
 
+/* What kernels have that compute each element by itself: a thread for eight neighbouring channels, blocks of so many threads.
+ * Thread n of the grid has channels 8 (n % e) to 8 (n % e) + 7 of row n / e, where a row has e eights of channels. */
+#define TD_EIGHTS 256u
+typedef struct td_shape {
+    uint32_t batch, heads, rows, channels;
+} td_shape;
+
 /* What host and device say to each other about one job, in memory of the host's that the device can read and write.
  * Plain loads and stores with fences only: across PCIe no compare-and-swap is atomic for both sides.
  * Every parameter block of a plan's kernels begins with a pointer to `cancel`, or NULL: a block that finds it set

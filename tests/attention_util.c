@@ -86,6 +86,7 @@ double tu_get(const tu_tensor *t, uint32_t b, uint32_t h, uint32_t r, uint32_t c
     switch (t->view.dtype) {
     case TANDEM_DTYPE_F16: return (double)td_from_f16(((const uint16_t *)t->data)[i]);
     case TANDEM_DTYPE_BF16: return (double)td_from_bf16(((const uint16_t *)t->data)[i]);
+    case TANDEM_DTYPE_I32: return (double)((const int32_t *)t->data)[i];
     default: return (double)((const float *)t->data)[i];
     }
 }
@@ -96,6 +97,7 @@ void tu_set(tu_tensor *t, uint32_t b, uint32_t h, uint32_t r, uint32_t c, double
     switch (t->view.dtype) {
     case TANDEM_DTYPE_F16: ((uint16_t *)t->data)[i] = td_to_f16((float)value); break;
     case TANDEM_DTYPE_BF16: ((uint16_t *)t->data)[i] = td_to_bf16((float)value); break;
+    case TANDEM_DTYPE_I32: ((int32_t *)t->data)[i] = (int32_t)value; break;
     default: ((float *)t->data)[i] = (float)value;
     }
 }

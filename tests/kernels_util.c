@@ -13,6 +13,14 @@
 #include <cmocka.h>
 
 #include "engine_plugin/exec/exec.h"
+#include "kernels/cpu/cpu.h"
+
+double ku_rounded(double x, uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_F32   ? (double)(float)x
+           : dtype == TANDEM_DTYPE_F16 ? (double)td_from_f16(td_to_f16((float)x))
+                                       : (double)td_from_bf16(td_to_bf16((float)x));
+}
 
 void ku_put(ku_case *it, uint32_t view, tu_tensor tensor)
 {

@@ -16,6 +16,9 @@ typedef struct ku_case {
     uint64_t views[TD_MAX_VIEWS];    /* where they are */
 } ku_case;
 
+/* x as an element of a dtype, F16, BF16 or F32, has it. */
+double ku_rounded(double x, uint32_t dtype);
+
 /* Gives the case a view. */
 void ku_put(ku_case *it, uint32_t view, tu_tensor tensor);
 void ku_free(ku_case *it);

@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/cpu.h"
 #include "kernels/norm/norm.h"
 #include "tests/kernels_util.h"
 
@@ -35,13 +34,6 @@ static ku_case make(uint32_t channels, uint32_t n)
     return it;
 }
 
-static double rounded(double x, uint32_t dtype)
-{
-    return dtype == TANDEM_DTYPE_F32   ? (double)(float)x
-           : dtype == TANDEM_DTYPE_F16 ? (double)td_from_f16(td_to_f16((float)x))
-                                       : (double)td_from_bf16(td_to_bf16((float)x));
-}
-
 /* Sums are rounded less than once for each of 8 * 256 channels and each of 11 levels of pairs, y three times and to its dtype. */
 static void check_values(const ku_case *it)
 {
@@ -57,7 +49,7 @@ static void check_values(const ku_case *it)
         for (uint32_t c = 0; c < n->channels; c++) {
             h[c] = tu_get(&t[X], b, head, r, c);
             if (t[RESIDUAL].data)
-                h[c] = rounded((double)((float)h[c] + (float)tu_get(&t[RESIDUAL], b, head, r, c)), n->x.dtype);
+                h[c] = ku_rounded((double)((float)h[c] + (float)tu_get(&t[RESIDUAL], b, head, r, c)), n->x.dtype);
             mean += h[c] / n->channels;
             most = fabs(h[c]) > most ? fabs(h[c]) : most;
             if (t[SUM].data)

@@ -1,48 +1,72 @@
-/* Norms and linear layers through sessions: on the CPU, on CUDA where there is a GPU, and in tandemd; with deadlines, too.
+/* Norms, embeddings and linear layers through sessions: on the CPU, on CUDA where there is a GPU, and in tandemd; with deadlines, too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "kernels/operation.h"
 #include "tests/daemon_client.h"
 #include "tests/linear_util.h"
 
-enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, BYTES = 8 * PLANE };
+enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, OUT = 4 * PLANE, IDS = 8 * PLANE, BYTES = IDS + 4 * ROWS };
 
-/* x as f16, then the residual, weights, y as f32. */
-static tandem_job norm_of(tandem_mem mem, uint64_t deadline_ns)
+/* Halves in the first half of a mem, y in the second, whole numbers behind it. */
+static tandem_view halves(tandem_mem mem, uint64_t first, uint32_t heads, uint32_t rows)
 {
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_NORM, .deadline_ns = deadline_ns};
-    tandem_norm *n = &job.op.norm;
-
-    n->batch = 1;
-    n->heads = HEADS;
-    n->rows = ROWS;
-    n->channels = CHANNELS;
-    n->x = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, HEADS, ROWS, CHANNELS);
-    n->residual = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_F16, HEADS, ROWS, CHANNELS);
-    n->weight = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_F16, 1, 1, CHANNELS);
-    n->y = tandem_view_dense(mem, 4 * PLANE, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
-    return job;
+    return tandem_view_dense(mem, 2 * first, TANDEM_DTYPE_F16, heads, rows, CHANNELS);
 }
+
+static tandem_view numbers(tandem_mem mem, uint32_t rows)
+{
+    return tandem_view_dense(mem, IDS, TANDEM_DTYPE_I32, 1, rows, 1);
+}
+
+static void norm(tandem_mem mem, tandem_operands *op)
+{
+    op->norm = (tandem_norm){.batch = 1, .heads = HEADS, .rows = ROWS, .channels = CHANNELS};
+    op->norm.x = halves(mem, 0, HEADS, ROWS);
+    op->norm.residual = halves(mem, PLANE, HEADS, ROWS);
+    op->norm.weight = halves(mem, PLANE, 1, 1);
+    op->norm.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
+}
+
+static void embed(tandem_mem mem, tandem_operands *op)
+{
+    op->embed = (tandem_embed){.batch = HEADS, .rows = ROWS, .channels = CHANNELS, .entries = 3 * ROWS, .positions = 2 * ROWS};
+    op->embed.table = halves(mem, 0, 1, 3 * ROWS);
+    op->embed.position_table = halves(mem, PLANE, 1, 2 * ROWS);
+    op->embed.id = op->embed.position = numbers(mem, ROWS);
+    op->embed.id.stride_batch = op->embed.position.stride_batch = 0;
+    op->embed.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, 1, ROWS, CHANNELS);
+}
+
+typedef struct operation {
+    uint32_t number;
+    void (*make)(tandem_mem mem, tandem_operands *op);
+    uint32_t elements; /* of y */
+} operation;
 
 static void fill(void *data)
 {
     uint16_t *half = data;
+    int32_t *number = (int32_t *)((char *)data + IDS);
 
     memset(data, 0xff, BYTES);
     for (uint32_t i = 0, state = 1; i < 2 * PLANE; i++) {
         state = state * 1664525u + 1013904223u;
         half[i] = (uint16_t)(0x3000 + (state >> 16 & 0x8fff)); /* 1/8 to 2 and beyond, either sign */
     }
+    for (int32_t i = 0; i < ROWS; i++)
+        number[i] = i * 7 - 20; /* some beyond any table */
 }
 
 /* Of a session of such a kind; false: there is none here. */
-static bool compute(const tandem_session_desc *desc, uint64_t deadline_ns, void *y)
+static bool compute(const tandem_session_desc *desc, const operation *what, uint64_t deadline_ns, void *y)
 {
+    tandem_job job = {.struct_bytes = sizeof job, .operation = what->number, .deadline_ns = deadline_ns};
+    const td_operation_layout *layout = &td_operation_find(what->number)->layout;
     tandem_job_report report = {.struct_bytes = sizeof report};
     tandem_session *session;
     tandem_ticket ticket;
     tandem_mem mem;
-    tandem_job job;
     void *host;
 
     if (tandem_session_create(desc, &session) != TANDEM_OK)
@@ -51,36 +75,44 @@ static bool compute(const tandem_session_desc *desc, uint64_t deadline_ns, void 
         tandem_mem_create(session, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .bytes = BYTES}, &mem), TANDEM_OK);
     assert_int_equal(tandem_mem_host(session, mem, &host), TANDEM_OK);
     fill(host);
-    job = norm_of(mem, deadline_ns);
-    assert_int_equal(tandem_submit(session, &job, &ticket), TANDEM_OK);
-    assert_int_equal(tandem_wait(session, ticket, PATIENCE, &report), TANDEM_OK);
+    what->make(mem, &job.op);
+    TL_OK(tandem_submit(session, &job, &ticket), session);
+    TL_OK(tandem_wait(session, ticket, PATIENCE, &report), session);
     assert_int_equal(report.state, TANDEM_JOB_DONE);
-    memcpy(y, (char *)host + 4 * PLANE, 4 * PLANE);
-    job.op.norm.y.offset_bytes = 2 * PLANE;
-    assert_int_equal(tandem_submit(session, &job, &ticket), TANDEM_ERROR_ARG); /* it overlaps the residual */
+    memcpy(y, (char *)host + OUT, 4 * PLANE);
+    for (uint32_t i = 0; i < layout->view_count; i++)
+        if (layout->views[i].written && td_view_is_there(layout, &job.op, i))
+            td_view_of(layout, &job.op, i)->offset_bytes = 0;
+    assert_int_equal(tandem_submit(session, &job, &ticket), TANDEM_ERROR_ARG); /* it overlaps what is read */
     assert_int_equal(tandem_session_destroy(&session), TANDEM_OK);
     return true;
 }
 
-/* Of norms the same bits everywhere. */
-static void test_norms(void **state)
+/* The same bits everywhere. */
+static void test_rows(void **state)
 {
+    static const operation operations[] = {
+        {TANDEM_OPERATION_NORM, norm, PLANE},
+        {TANDEM_OPERATION_EMBED, embed, PLANE},
+    };
     static float y[PLANE], other[PLANE];
     const char *expect = getenv("TANDEM_EXPECT_GPU");
-    tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 2};
 
     (void)state;
-    assert_true(compute(&desc, 0, y));
-    for (size_t i = 0; i < PLANE; i++)
-        assert_true(y[i] == y[i]); /* finite, or at least a number */
-    for (int way = 0; way < 6; way++) {
-        desc.backend = way % 3 == 0 ? TANDEM_BACKEND_CPU : way % 3 == 1 ? TANDEM_BACKEND_CUDA : TANDEM_BACKEND_AUTO;
-        desc.socket = way % 3 == 2 ? socket_path : NULL;
-        memset(other, 0, sizeof other);
-        if (compute(&desc, way / 3 * PATIENCE, other))
-            assert_memory_equal(other, y, sizeof y);
-        else
-            assert_true(way % 3 == 1 && !(expect && !strcmp(expect, "1")));
+    for (size_t n = 0; n < sizeof operations / sizeof *operations; n++) {
+        tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 2};
+        assert_true(compute(&desc, &operations[n], 0, y));
+        for (size_t i = 0; i < PLANE; i++)
+            assert_true((y[i] == y[i]) == (i < operations[n].elements)); /* else it is as it was, no number */
+        for (int way = 0; way < 6; way++) {
+            desc.backend = way % 3 == 0 ? TANDEM_BACKEND_CPU : way % 3 == 1 ? TANDEM_BACKEND_CUDA : TANDEM_BACKEND_AUTO;
+            desc.socket = way % 3 == 2 ? socket_path : NULL;
+            memset(other, 0, sizeof other);
+            if (compute(&desc, &operations[n], way / 3 * PATIENCE, other))
+                assert_memory_equal(other, y, sizeof y);
+            else
+                assert_true(way % 3 == 1 && !(expect && !strcmp(expect, "1")));
+        }
     }
 }
 
@@ -100,7 +132,7 @@ static void test_linear(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_linear)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_linear)};
 
     if (!begin_tests("tandemd"))
         return 1;

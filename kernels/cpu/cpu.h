@@ -93,6 +93,29 @@ TD_INLINE int64_t td_row_at(const td_strides *at, int64_t batch, int64_t head, i
     return batch * at->stride_batch + head * at->stride_head + row * at->stride_row;
 }
 
+/* Neighbouring channels of one row that a block of TD_EIGHTS eights has; {0} before the first ones. False: it has no more. */
+typedef struct td_run {
+    int64_t batch, head, row;
+    uint32_t channel, count;
+    uint32_t done; /* eights of the block */
+} td_run;
+TD_INLINE bool td_next_run(const td_shape *shape, const td_block *at, td_run *run)
+{
+    const uint32_t each = (shape->channels + 7) / 8;
+    const uint64_t number = (uint64_t)at->x * TD_EIGHTS + run->done, row = number / each, plane = row / shape->rows;
+    const uint32_t first = (uint32_t)(number % each), left = TD_EIGHTS - run->done;
+    if (run->done == TD_EIGHTS || plane / shape->heads >= shape->batch || !td_block_goes_on(at))
+        return false;
+    const uint32_t eights = each - first < left ? each - first : left, channels = shape->channels - 8 * first;
+    *run = (td_run){.batch = (int64_t)(plane / shape->heads),
+                    .head = (int64_t)(plane % shape->heads),
+                    .row = (int64_t)(row % shape->rows),
+                    .channel = 8 * first,
+                    .count = channels < 8 * eights ? channels : 8 * eights,
+                    .done = run->done + eights};
+    return true;
+}
+
 /* `n` elements of F16, BF16 or F32, from element `at` on, as floats; and floats as such, rounded to nearest. */
 TD_INLINE void td_to_floats(float *to, const void *from, uint32_t dtype, int64_t at, uint32_t n)
 {

@@ -87,6 +87,28 @@ template <class E> __device__ __forceinline__ void load8(float (&x)[8], const E 
     eight.convert(x);
 }
 
+/* A thread's channels, `count` of which exist (8 or more: all). */
+struct EightAt {
+    int64_t batch, head, row;
+    uint32_t channel;
+    int count;
+
+    /* False: it has none. */
+    __device__ __forceinline__ bool find(const td_shape &shape)
+    {
+        const uint64_t number = uint64_t(blockIdx.x) * TD_EIGHTS + threadIdx.x;
+        const uint32_t each = (shape.channels + 7) / 8;
+        const uint64_t in_all = number / each, plane = in_all / shape.rows;
+
+        row = int64_t(in_all % shape.rows);
+        head = int64_t(plane % shape.heads);
+        batch = int64_t(plane / shape.heads);
+        channel = uint32_t(number % each) * 8;
+        count = int(shape.channels - channel);
+        return batch < shape.batch;
+    }
+};
+
 /* Calls f with a pointer of the dtype's type to element (bh, 0, 0), and whether every eighth channel is 16-byte
  * aligned. */
 template <class F> __device__ __forceinline__ void with_dtype(const td_tensor &x, int64_t bh, F f)

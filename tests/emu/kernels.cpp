@@ -11,6 +11,7 @@
 #include "kernels/attention/cuda/attention_wgmma_f16.cu"
 #include "kernels/cuda/common.cu"
 #include "kernels/cuda/probe.cu"
+#include "kernels/embed/embed.cu"
 #include "kernels/linear/linear_inline.cu"
 #include "kernels/linear/linear_mma.cu"
 #include "kernels/linear/linear_skinny.cu"

@@ -243,10 +243,26 @@ typedef struct tandem_linear {
     uint32_t reserved[3]; /* 0 */
 } tandem_linear;
 
+/* y = scale * table[id] + position_table[position] + type_table[type]: of each table the row that an id says. In float32, each
+ * operation rounded, in that order; y is rounded once. Ids below 0 count as 0, those beyond a table as its last row. */
+typedef struct tandem_embed {
+    tandem_view table;          /* [1, 1, entries, channels]: F16, BF16, F32, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K */
+    tandem_view position_table; /* [1, 1, positions, channels], likewise; dtype NONE: none, nor a position, and positions is 0 */
+    tandem_view type_table;     /* [1, 1, types, channels], likewise; dtype NONE: none, nor a type, and types is 0 */
+    tandem_view id;             /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
+    tandem_view position, type; /* the same */
+    tandem_view y;              /* [batch, 1, rows, channels], F16, BF16 or F32 */
+    uint32_t batch, rows, channels;
+    uint32_t entries, positions, types; /* rows of the tables */
+    float scale;                        /* finite; 0: 1 */
+    uint32_t reserved;                  /* 0 */
+} tandem_embed;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
-    TANDEM_OPERATION_LINEAR = 3
+    TANDEM_OPERATION_LINEAR = 3,
+    TANDEM_OPERATION_EMBED = 4
 } tandem_operation;
 
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
@@ -254,6 +270,7 @@ typedef union tandem_operands {
     tandem_attention attention; /* TANDEM_OPERATION_ATTENTION */
     tandem_norm norm;           /* TANDEM_OPERATION_NORM */
     tandem_linear linear;       /* TANDEM_OPERATION_LINEAR */
+    tandem_embed embed;         /* TANDEM_OPERATION_EMBED */
     uint64_t reserved[128];
 } tandem_operands;
 
