@@ -287,29 +287,31 @@ static tandem_attention with_keys(const tandem_attention *op, double keys)
     return other;
 }
 
-/* From how many keys on a family takes `later` instead of `first`: where that once loses least, by the squares of what it
- * does at some lengths. */
-static double border_of(const chooser *by, const tandem_attention *op, int first, int later)
+/* From how many keys on a family takes `later` instead of `first`: where that once loses least, of all lengths from 128 to
+ * 32768 by so many an octave. */
+enum { COARSE = 2, FINE = 16, OCTAVES = 8, MOST_LENGTHS = FINE * OCTAVES + 1 };
+static double border_of(const chooser *by, const tandem_attention *op, int first, int later, uint32_t per_octave)
 {
-    enum { LENGTHS = 17 };
-    static const double shortest = 64, apart = 1.4142135623730951;
-    double gains[LENGTHS], sum = 0, least = 0, keys = shortest;
-    int best = 0;
+    static const double shortest = 128;
+    const uint32_t count = per_octave * OCTAVES + 1;
+    const double apart = exp2(1.0 / per_octave);
+    double gains[MOST_LENGTHS], sum = 0, least = 0, keys = shortest;
+    uint32_t best = 0;
 
-    for (int i = 0; i < LENGTHS; i++, keys *= apart) {
+    for (uint32_t i = 0; i < count; i++, keys *= apart) {
         const tandem_attention other = with_keys(op, keys);
         double us[TD_CHOICE_COSTS];
         times_of(by, &other, us);
         gains[i] = us[first] > 0 && us[later] > 0 ? log(us[first] / us[later]) : 0; /* of `later` */
     }
-    for (int i = 0; i < LENGTHS; i++) { /* what a border behind length i loses more than one before all */
-        sum += gains[i] * fabs(gains[i]);
+    for (uint32_t i = 0; i < count; i++) { /* what a border behind length i loses more than one before all */
+        sum += gains[i];
         if (sum < least) {
             least = sum;
             best = i + 1;
         }
     }
-    if (best == 0 || best == LENGTHS)
+    if (best == 0 || best == count)
         return best ? INFINITY : 0;
     const double before = fmin(0, gains[best - 1]), behind = fmax(0, gains[best]);
     return shortest * pow(apart, best - (behind > before ? behind / (behind - before) : 0.5));
@@ -331,7 +333,7 @@ static uint32_t choose(const chooser *by, const tandem_attention *op)
             other = i;
     if (best >= 0 && other >= 0) {
         const int first = best < other ? best : other, later = best < other ? other : best;
-        best = op->kv_len >= border_of(by, op, first, later) ? later : first;
+        best = op->kv_len >= border_of(by, op, first, later, COARSE) ? later : first;
     }
     return best < 0 ? (uint32_t)TANDEM_PRECISION_AUTO : precisions[best];
 }
@@ -343,22 +345,46 @@ static chooser rule_for(bool inline_one, uint32_t multiprocessors)
     return by;
 }
 
+/* A family's border by the rule, which many estimates are made for: a thread remembers those that it looked for last. */
+typedef struct family {
+    uint32_t batch, heads, kv_heads, head_dim, causal, multiprocessors, is_inline;
+} family;
+static double rule_border(const chooser *by, const tandem_attention *op, bool inline_one)
+{
+    enum { REMEMBERED = 32 };
+    static _Thread_local struct {
+        family of;
+        double border;
+    } remembered[REMEMBERED];
+    const family of = {op->batch, op->heads, op->kv_heads, op->head_dim, op->causal, by->target.multiprocessors, inline_one};
+    const uint32_t hash = of.batch + 3 * of.heads + 5 * of.kv_heads + 7 * of.head_dim + 11 * of.causal + 13 * of.is_inline;
+    const uint32_t i = hash % REMEMBERED;
+
+    if (memcmp(&remembered[i].of, &of, sizeof of) != 0) {
+        remembered[i].border = border_of(by, op, TD_CHOICE_F16, TD_CHOICE_8B, FINE);
+        remembered[i].of = of;
+    }
+    return remembered[i].border;
+}
+
+/* Estimates are no measurements: what they gain here and lose there, as waves of blocks come and go, moves no choice to
+ * and fro. With as many queries as keys a family changes once. */
+static uint32_t choose_by_rule(const tandem_attention *op, bool inline_one, uint32_t multiprocessors)
+{
+    const chooser by = rule_for(inline_one, multiprocessors);
+    if (op->q_len != op->kv_len)
+        return choose(&by, op);
+    return op->kv_len >= rule_border(&by, op, inline_one) ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
+}
+
 uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors)
 {
-    const chooser by = rule_for(false, multiprocessors);
-    return choose(&by, op);
+    return choose_by_rule(op, false, multiprocessors);
 }
 
 uint32_t td_choice_rule_inline(const tandem_attention *op, uint32_t multiprocessors)
 {
-    const chooser by = rule_for(true, multiprocessors);
-    return choose(&by, op);
-}
-
-void td_choice_rule_us(const tandem_attention *op, uint32_t multiprocessors, double us[TD_CHOICE_COSTS])
-{
-    const chooser by = rule_for(false, multiprocessors);
-    times_of(&by, op, us);
+    return choose_by_rule(op, true, multiprocessors);
 }
 
 /* --- Times --- */

@@ -63,13 +63,13 @@ const td_choice_table *td_choice_shipped(uint32_t sm, const char *device);
 
 /* tandem_precision for `op`, which has passed td_attention_check(); AUTO where the table does not know.
  * The fastest, if nothing else is within TD_CHOICE_GAIN of it. Else operations that differ in their length alone (as many
- * queries as keys) change once, from the more exact precision to the other: times go up and down with the waves of blocks. */
+ * queries as keys) change once, from the more exact precision to the other: times go up and down with the waves of blocks.
+ * Where a table says that the other one gains more than that, it is taken: that was measured. */
 #define TD_CHOICE_GAIN 1.03
 uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op);
 
-/* The microseconds that it goes by, end to end; 0: not known. And the rule's, td_choice_rule_direct(). */
+/* The microseconds that it goes by, end to end; 0: not known. */
 void td_choice_us(const td_choice_table *table, const tandem_attention *op, double us[TD_CHOICE_COSTS]);
-void td_choice_rule_us(const tandem_attention *op, uint32_t multiprocessors, double us[TD_CHOICE_COSTS]);
 
 /* The same without a table: 8B from 256 keys on, else F16, which needs no scales of few keys. */
 enum { TD_CHOICE_RULE_KEYS = 256 };
@@ -79,7 +79,11 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
 }
 
 /* Where F16 needs no prologue, but 8B one that reads all of Q, K and V (sm_90, fp16 or bf16 tensors): what is estimated
- * to be faster on a GPU like the H200 with so many multiprocessors (0: its own), in microseconds:
+ * to be faster on a GPU like the H200 with so many multiprocessors (0: its own). Nobody measured that, so operations that
+ * differ in their length alone (as many queries as keys) change exactly once, from F16 to 8B: at the length by which the
+ * least is lost over all lengths. That is found by some 130 estimates, in .03 to .25 ms, and remembered by the thread. With
+ * other queries than keys it is the faster one, or of two within TD_CHOICE_GAIN the one that such a border has there. In
+ * microseconds:
  *
  *     kernel    2.3 + what the multiprocessor takes that has most to do. Of its tiles each is begin + steps * step; or,
  *               where its rows see no key, as long as its Q and O take to come and go
@@ -97,8 +101,8 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  *
  * and a kernel takes at least the time in which its K and V are read. These numbers are least squares over the table that
  * came with this build: 8 % from F16's times, 7 % from 8B's. With batch 4, 32 heads and as many queries as keys that is
- * always 8B from 1408 keys on for head dim 128, 1664 for 64, with a mask 2742 and 3567; below F16 but where 8B is
- * estimated to be more than 3 % faster. With few queries it is F16, unless few heads share long K and V. */
+ * 8B from 1063 keys on for head dim 128, 1745 for 64, with a mask 1731 and 3102. With few queries it is F16, unless few
+ * heads share long K and V. */
 uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors);
 
 /* The same in command buffers, whose kernels take longer and whose prologue has two records. */
