@@ -10,11 +10,11 @@
 
 #include "kernels/params.h"
 
-/* A place and the records that use it. */
+/* A place and when it is used: from the first record of it to the last, as how many barriers for data are before each. */
 typedef struct td_lifetime {
     uint64_t begin, bytes; /* while the plan is built */
     uint64_t offset;       /* in the end */
-    uint32_t first, last;
+    uint32_t first, last;  /* UINT32_MAX: no record has it */
 } td_lifetime;
 
 td_builder td_build_begin(td_plan *plan, const td_target *target)
@@ -25,18 +25,13 @@ td_builder td_build_begin(td_plan *plan, const td_target *target)
 
 static void note_place(td_builder *at, td_place it)
 {
-    if (at->place_count == at->place_room) {
-        const uint32_t room = at->place_room ? 2 * at->place_room : 32;
-        td_lifetime *places = td_plan_memory(at->plan, room * sizeof *places, _Alignof(td_lifetime));
-        if (!places) {
-            at->no_memory = true;
-            return;
-        }
-        if (at->place_count)
-            memcpy(places, at->places, at->place_count * sizeof *places);
-        at->places = places;
-        at->place_room = room;
+    td_lifetime *places =
+        td_arena_grow(&at->plan->memory, at->places, at->place_count, sizeof *places, _Alignof(td_lifetime));
+    if (!places) {
+        at->no_memory = true;
+        return;
     }
+    at->places = places;
     at->places[at->place_count++] = (td_lifetime){.begin = it.offset, .bytes = it.bytes};
 }
 
@@ -205,26 +200,22 @@ static td_lifetime *place_at(const td_builder *at, uint64_t offset)
     return &at->places[from];
 }
 
-static void note_uses(const td_builder *at, const td_range *ranges, uint32_t count, uint32_t record)
+static void note_uses(const td_builder *at, const td_range *ranges, uint32_t count, uint32_t when)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (ranges[i].base != TD_BASE_SCRATCH)
             continue;
         td_lifetime *it = place_at(at, ranges[i].begin_bytes);
         if (it->first == UINT32_MAX)
-            it->first = record;
-        it->last = record;
+            it->first = when;
+        it->last = when;
     }
 }
 
 /* Whether two places may have the same bytes: one is last used before a barrier for data, the other first behind it. */
-static bool may_share(const td_plan *plan, const td_lifetime *a, const td_lifetime *b)
+static bool may_share(const td_lifetime *a, const td_lifetime *b)
 {
-    const td_lifetime *sooner = a->first < b->first ? a : b, *later = sooner == a ? b : a;
-    for (uint32_t i = sooner->last + 1; i <= later->first; i++)
-        if (plan->records[i].barrier == TD_BARRIER_DATA)
-            return true;
-    return false;
+    return a->last < b->first || b->last < a->first;
 }
 
 /* The lowest bytes that nobody has who uses them at the same time; places before `count` have theirs. */
@@ -232,14 +223,18 @@ static uint64_t free_offset(const td_builder *at, uint32_t count)
 {
     const td_lifetime *it = &at->places[count];
     uint64_t offset = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const td_lifetime *other = &at->places[i];
-        if (other->first == UINT32_MAX || other->offset >= offset + it->bytes || offset >= other->offset + other->bytes ||
-            may_share(at->plan, it, other))
-            continue;
-        offset = td_align_up(other->offset + other->bytes, TD_SCRATCH_ALIGN);
-        i = UINT32_MAX; /* against all of them again: it has moved up */
-    }
+    bool moved_up;
+    do { /* against all of them again where it has moved up */
+        moved_up = false;
+        for (uint32_t i = 0; i < count; i++) {
+            const td_lifetime *other = &at->places[i];
+            if (other->first == UINT32_MAX || other->offset >= offset + it->bytes || offset >= other->offset + other->bytes ||
+                may_share(it, other))
+                continue;
+            offset = td_align_up(other->offset + other->bytes, TD_SCRATCH_ALIGN);
+            moved_up = true;
+        }
+    } while (moved_up);
     return offset;
 }
 
@@ -256,9 +251,10 @@ static void share_scratch(td_builder *at)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < at->place_count; i++)
         at->places[i].first = UINT32_MAX;
-    for (uint32_t i = 0; i < plan->record_count; i++) {
-        note_uses(at, plan->records[i].reads, plan->records[i].read_count, i);
-        note_uses(at, plan->records[i].writes, plan->records[i].write_count, i);
+    for (uint32_t i = 0, when = 0; i < plan->record_count; i++) {
+        when += plan->records[i].barrier == TD_BARRIER_DATA;
+        note_uses(at, plan->records[i].reads, plan->records[i].read_count, when);
+        note_uses(at, plan->records[i].writes, plan->records[i].write_count, when);
     }
     for (uint32_t i = 0; i < at->place_count; i++) {
         td_lifetime *it = &at->places[i];
@@ -292,23 +288,24 @@ static size_t reloc_bytes(const td_reloc *reloc)
     return reloc->kind == TD_RELOC_TENSOR_MAP ? sizeof(td_tensor_map) : sizeof(uint64_t);
 }
 
-static const char *too_large(const td_record *r)
+static const char *too_large(const td_record *r, uint32_t views)
 {
     if (!r->param_bytes || r->param_bytes > TD_PARAM_BYTES)
         return "has no parameters, or more than a GPU takes";
     for (uint32_t i = 0; i < r->reloc_count; i++)
         if (r->relocs[i].offset + reloc_bytes(&r->relocs[i]) > r->param_bytes ||
-            (r->relocs[i].base == TD_BASE_VIEW && r->relocs[i].view >= TD_MAX_VIEWS))
+            (r->relocs[i].base == TD_BASE_VIEW && r->relocs[i].view >= views))
             return "has a relocation that leads nowhere";
     return NULL;
 }
 
 tandem_status td_plan_check(const td_plan *plan, char *why, size_t why_bytes)
 {
+    const uint32_t views = plan->view_count ? plan->view_count : TD_MAX_VIEWS;
     char reason[160] = "";
 
     for (uint32_t i = 0; i < plan->record_count && !reason[0]; i++) {
-        const char *what = too_large(&plan->records[i]);
+        const char *what = too_large(&plan->records[i], views);
 
         if (what)
             snprintf(reason, sizeof reason, "the record of the kernel %s %s",

@@ -30,7 +30,7 @@ typedef struct td_builder {
     bool no_memory; /* for the plan */
     bool keeps_scratch; /* each place has bytes of its own, and what is left there can be looked at afterwards */
     struct td_lifetime *places; /* in the plan's memory */
-    uint32_t place_count, place_room;
+    uint32_t place_count;
     td_record spare; /* what a record is that there is no memory for */
 } td_builder;
 

@@ -1,107 +1,39 @@
 /* The memory of plans. See plan.h.
  *
  * SPDX-License-Identifier: Apache-2.0
- *
- * It comes in blocks that stay where they are, each twice as large as the one before it: most plans have one. Arrays in it
- * grow by moving to a place twice as large; what they leave behind is less than what they have.
  */
 #include "kernels/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BYTES = 4096, FIRST_ELEMENTS = 4, BLOCK_ALIGN = 64 };
-
-typedef struct td_plan_block {
-    struct td_plan_block *next; /* older, smaller */
-    size_t bytes, used;         /* with this header */
-} td_plan_block;
-
-static size_t aligned(size_t bytes, size_t alignment)
-{
-    return (bytes + alignment - 1) / alignment * alignment;
-}
-
-static td_plan_block *add_block(td_plan *plan, size_t least)
-{
-    size_t bytes = plan->blocks ? 2 * plan->blocks->bytes : FIRST_BYTES;
-    td_plan_block *block;
-
-    while (bytes < least + sizeof *block + BLOCK_ALIGN)
-        bytes *= 2;
-    block = aligned_alloc(BLOCK_ALIGN, bytes);
-    if (!block)
-        return NULL;
-    *block = (td_plan_block){.next = plan->blocks, .bytes = bytes, .used = sizeof *block};
-    return plan->blocks = block;
-}
-
-void *td_plan_memory(td_plan *plan, size_t bytes, size_t alignment)
-{
-    td_plan_block *block = plan->blocks;
-
-    if (!block || aligned(block->used, alignment) + bytes > block->bytes)
-        block = bytes < SIZE_MAX / 4 ? add_block(plan, bytes) : NULL;
-    if (!block)
-        return NULL;
-    const size_t at = aligned(block->used, alignment);
-    block->used = at + bytes;
-    return (unsigned char *)block + at;
-}
-
-static void free_blocks(td_plan_block *block)
-{
-    while (block) {
-        td_plan_block *next = block->next;
-
-        free(block);
-        block = next;
-    }
-}
-
 void td_plan_reset(td_plan *plan)
 {
-    if (plan->blocks) {
-        free_blocks(plan->blocks->next);
-        plan->blocks->next = NULL;
-        plan->blocks->used = sizeof *plan->blocks;
-    }
+    td_arena_reset(&plan->memory);
     plan->scratch_bytes = 0;
     plan->record_count = 0;
     plan->precision = 0;
+    plan->view_count = 0;
     plan->records = NULL;
 }
 
 void td_plan_free(td_plan *plan)
 {
-    free_blocks(plan->blocks);
-    plan->blocks = NULL;
+    td_arena_free(&plan->memory);
     td_plan_reset(plan);
-}
-
-/* Room for one more behind `count` elements: full at powers of two, since nothing else says how many there is room for. */
-static void *grown(td_plan *plan, void *array, uint32_t count, size_t element_bytes, size_t alignment)
-{
-    const bool full = !count || (count >= FIRST_ELEMENTS && (count & (count - 1)) == 0);
-    void *to;
-
-    if (!full)
-        return array;
-    to = td_plan_memory(plan, (count ? 2 * (size_t)count : FIRST_ELEMENTS) * element_bytes, alignment);
-    if (to && count)
-        memcpy(to, array, count * element_bytes);
-    return to;
 }
 
 td_record *td_plan_add_record(td_plan *plan, size_t param_bytes)
 {
-    td_record *records = grown(plan, plan->records, plan->record_count, sizeof *records, _Alignof(td_record)), *record;
+    td_record *records =
+        td_arena_grow(&plan->memory, plan->records, plan->record_count, sizeof *records, _Alignof(td_record));
     unsigned char *params;
+    td_record *record;
 
     if (!records)
         return NULL;
     plan->records = records;
-    params = td_plan_memory(plan, param_bytes, TD_PARAM_ALIGN);
+    params = td_arena_take(&plan->memory, param_bytes, TD_PARAM_ALIGN);
     if (!params)
         return NULL;
     memset(params, 0, param_bytes);
@@ -114,7 +46,7 @@ td_record *td_plan_add_record(td_plan *plan, size_t param_bytes)
 
 td_reloc *td_plan_add_reloc(td_plan *plan, td_record *record, td_reloc reloc)
 {
-    td_reloc *relocs = grown(plan, record->relocs, record->reloc_count, sizeof reloc, _Alignof(td_reloc));
+    td_reloc *relocs = td_arena_grow(&plan->memory, record->relocs, record->reloc_count, sizeof reloc, _Alignof(td_reloc));
 
     if (!relocs)
         return NULL;
@@ -125,7 +57,7 @@ td_reloc *td_plan_add_reloc(td_plan *plan, td_record *record, td_reloc reloc)
 
 static td_range *add_range(td_plan *plan, td_range **ranges, uint32_t *count, td_range range)
 {
-    td_range *to = grown(plan, *ranges, *count, sizeof range, _Alignof(td_range));
+    td_range *to = td_arena_grow(&plan->memory, *ranges, *count, sizeof range, _Alignof(td_range));
 
     if (!to)
         return NULL;
@@ -187,6 +119,7 @@ bool td_plan_copy(td_plan *to, const td_plan *from)
         }
     to->scratch_bytes = from->scratch_bytes;
     to->precision = from->precision;
+    to->view_count = from->view_count;
     return true;
 }
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "interop/operation.h"
+#include "kernels/arena.h"
 
 enum {
     TD_PARAM_BYTES = 4096, /* largest parameter block: what every GPU takes */
@@ -92,8 +93,9 @@ typedef struct td_plan {
     uint32_t record_count;
     uint32_t precision; /* tandem_precision: AUTO resolved */
     td_record *records;
-    struct td_plan_block *blocks; /* the memory of all that */
-    uint32_t users;               /* of one from td_plan_create() */
+    td_arena memory;     /* of all that */
+    uint32_t view_count; /* how many addresses who runs it gives; 0: TD_MAX_VIEWS, as an operation has */
+    uint32_t users;      /* of one from td_plan_create() */
 } td_plan;
 
 /* No records; what memory it has may be used again. */
@@ -101,9 +103,6 @@ void td_plan_reset(td_plan *plan);
 
 /* The same, and its memory goes back. */
 void td_plan_free(td_plan *plan);
-
-/* Of the plan's memory: it does not move, and stays until td_plan_reset(). NULL: there is none. */
-void *td_plan_memory(td_plan *plan, size_t bytes, size_t alignment);
 
 /* Each adds one at the end and returns it, NULL where there is no memory. A record is all zeros, its parameters (1 to any
  * number of bytes) too; where records are is another place once one is added. */

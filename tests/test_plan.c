@@ -100,7 +100,7 @@ static void test_any_number(void **state)
         }
     }
     td_plan_free(&copy);
-    assert_true(copy.record_count == 0 && !copy.records && !copy.blocks);
+    assert_true(copy.record_count == 0 && !copy.records && !copy.memory.blocks);
 }
 
 static void test_room(void **state)
@@ -127,6 +127,14 @@ static void test_room(void **state)
     td_build_pointer(&at, record, 64, TD_BASE_SCRATCH, 0, 0);
     assert_int_equal(record->reloc_count, 2);
     must_not_end(&at, TANDEM_ERROR_UNSUPPORTED, "the kernel a_kernel");
+
+    at = new_builder(); /* a pointer into a view that nobody gives */
+    record = td_build_record(&at, &kernel, 1, params, 64);
+    td_build_pointer(&at, record, 8, TD_BASE_VIEW, TD_MAX_VIEWS, 0);
+    assert_int_equal(td_build_end(&at, NULL, 0), TANDEM_OK);
+    assert_int_equal(td_plan_check(&plan, NULL, 0), TANDEM_ERROR_UNSUPPORTED);
+    plan.view_count = TD_MAX_VIEWS + 1;
+    assert_int_equal(td_plan_check(&plan, NULL, 0), TANDEM_OK);
 
     at = new_builder();
     td_build_record(&at, &kernel, TD_MOST_BLOCKS, params, 64);

@@ -143,7 +143,7 @@ static tandem_status set_kernels(graph_stream *stream, graph_slot *slot, const b
     tandem_status status = TANDEM_OK;
 
     td_plan_reset(&slot->bound);
-    slot->kernels = td_plan_memory(&slot->bound, count * sizeof *slot->kernels, _Alignof(kernel_node));
+    slot->kernels = td_arena_take(&slot->bound.memory, count * sizeof *slot->kernels, _Alignof(kernel_node));
     if (!slot->kernels)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a graph of %u kernels", (unsigned)count);
     for (uint32_t i = 0; !status && i < count; i++)

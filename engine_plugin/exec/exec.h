@@ -91,7 +91,7 @@ typedef struct td_stream_copy {
 
 typedef struct td_stream_submit {
     const td_plan *plan;
-    const uint64_t *views; /* device addresses, as many as the plan names */
+    const uint64_t *views; /* device addresses, as many as the plan has */
     uint64_t scratch;      /* device address, 256-byte aligned */
     const td_stream_point *wait, *signal; /* or NULL */
     const td_stream_copy *copies_in, *copies_out;

@@ -42,7 +42,7 @@ tandem_status td_inline_want(td_inline_stream *s, const td_stream_submit *submit
     wanted->queries = submit->queries;
     wanted->query = submit->query;
     td_plan_reset(&wanted->bound);
-    wanted->handles = td_plan_memory(&wanted->bound, plan->record_count * sizeof *wanted->handles, _Alignof(VkCuFunctionNVX));
+    wanted->handles = td_arena_take(&wanted->bound.memory, plan->record_count * sizeof *wanted->handles, _Alignof(VkCuFunctionNVX));
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *record = &plan->records[i];
         td_record *it = NULL;
