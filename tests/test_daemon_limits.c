@@ -80,7 +80,7 @@ static void a_log_that_nobody_reads_holds_nobody_up(void **state)
     close(ends[0]);
 }
 
-static void start_with_descriptors(unsigned most)
+static void launch_with_descriptors(unsigned most)
 {
     const struct rlimit limit = {most, most};
 
@@ -92,7 +92,6 @@ static void start_with_descriptors(unsigned most)
         setrlimit(RLIMIT_NOFILE, &limit);
         exec_daemon();
     }
-    await_log("computes on");
 }
 
 /* As many mems as it gets; returns how many. */
@@ -139,7 +138,8 @@ static void descriptors_are_kept_for_what_is_needed(void **state)
     task t;
 
     (void)state;
-    start_with_descriptors(128);
+    launch_with_descriptors(128);
+    await_log("computes on");
     client_open(&modest, "modest");
     task_make(&t, &small, 9);
     task_share(&t, &modest);
@@ -178,11 +178,29 @@ static void descriptors_are_kept_for_what_is_needed(void **state)
     assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
 }
 
+/* With the fewest there may be one client is served; with fewer it does not begin, and says why. */
+static void too_few_descriptors_are_no_beginning(void **state)
+{
+    static const unsigned few[] = {12, 16, 43};
+
+    (void)state;
+    launch_with_descriptors(44);
+    await_log("computes on");
+    check_serves();
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+        launch_with_descriptors(few[i]);
+        assert_int_equal(end_daemon(0, PATIENCE), 1);
+        assert_true(has_logged(log_path, "; at least 44 are needed"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_log_that_nobody_reads_holds_nobody_up),
         cmocka_unit_test(descriptors_are_kept_for_what_is_needed),
+        cmocka_unit_test_teardown(too_few_descriptors_are_no_beginning, tear_down_daemon),
     };
 
     if (!begin_tests("tandemd"))

@@ -290,6 +290,8 @@ void td_broker_end(td_broker *b)
 bool td_broker_begin(td_broker *b)
 {
     b->worker = -1;
+    if (!td_fds_begin(b))
+        return false;
     b->numbers = calloc(TD_MAX_NUMBERS, 1);
     b->uid = geteuid();
     td_wire_identify(&b->identity);
@@ -299,7 +301,6 @@ bool td_broker_begin(td_broker *b)
         return false;
     }
     pthread_mutex_lock(&b->lock);
-    td_fds_begin(b);
     td_worker_spawn(b);
     return true;
 }

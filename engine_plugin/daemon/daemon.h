@@ -469,7 +469,8 @@ typedef struct td_fd_share {
 td_fd_share td_fds_shared(const td_broker *b);
 /* Whether a client may have another object that holds one; else says why, and logs it once. */
 bool td_fd_fits(td_broker *b, td_client *c, char *why, size_t why_bytes);
-void td_fds_begin(td_broker *b);
+/* False: too few for even one client, which is said. */
+bool td_fds_begin(td_broker *b);
 
 /* clients.c */
 void td_client_read(td_broker *b, td_client *c);

@@ -66,16 +66,21 @@ bool td_fd_fits(td_broker *b, td_client *c, char *why, size_t why_bytes)
     return false;
 }
 
-void td_fds_begin(td_broker *b)
+bool td_fds_begin(td_broker *b)
 {
     struct rlimit limit = {0};
     td_fd_share share;
 
     getrlimit(RLIMIT_NOFILE, &limit);
     b->fd_limit = least(limit.rlim_cur, UINT32_MAX);
+    if (b->fd_limit < RESERVED + OF_PLACE) { /* poll() would not even take the list of what there may be */
+        td_say(TD_LOG_ERROR, "RLIMIT_NOFILE is %u; at least %u are needed", b->fd_limit, RESERVED + OF_PLACE);
+        return false;
+    }
     share = td_fds_shared(b);
     if (share.clients < b->config.clients || share.of_client < b->config.mems)
         td_say(TD_LOG_WARN,
                "RLIMIT_NOFILE is %u: at most %u clients, with %u mems, models and exported timelines together, %u of each",
                b->fd_limit, share.clients, share.objects, share.of_client);
+    return true;
 }
