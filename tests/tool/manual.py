@@ -14,7 +14,7 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate doctor info top bench bench-handover bench-attention bench-daemon tune probe
+TOPICS = """sample-qkv attend accuracy calibrate doctor info top bench bench-handover bench-attention bench-linear bench-daemon tune probe
 version help""".split()
 # Where an option is read, if not in demo/tool_TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None}
