@@ -9,7 +9,7 @@
 #include "interop/base.h"
 #include "kernels/cpu/cpu.h"
 
-enum { FROM, FROM_MORE, TO, TO_MORE, DRAFT_ALIGNMENT = 256 };
+enum { FROM, FROM_MORE, TO, TO_MORE, TEMP_OUTPUT_ALIGNMENT = 256 };
 
 static const td_kernel kernel_claim = {.name = "claim", .entry = "claim", .cpu = td_cpu_claim};
 static const td_kernel kernel_commit = {.name = "commit", .entry = "commit", .cpu = td_cpu_commit};
@@ -220,7 +220,7 @@ const td_operation td_operation_commit = {
     .cost = cost,
 };
 
-/* --- Drafts --- */
+/* --- Temporary outputs --- */
 
 uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *out)
 {
@@ -229,7 +229,7 @@ uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_oper
     uint64_t end = 0;
     uint32_t count = 0;
     for (uint32_t i = 0; i < layout->view_count; i++) {
-        tandem_view *view = td_view_of(layout, op, i), draft;
+        tandem_view *view = td_view_of(layout, op, i), temporary;
         uint32_t of[4];
         if (!layout->views[i].written || !td_view_is_there(layout, op, i))
             continue;
@@ -237,17 +237,17 @@ uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_oper
         if (count == TD_COMMIT_MOST || (count && (of[3] != 1 || view->dtype != TANDEM_DTYPE_F32 || of[0] != commit.batch ||
                                                   of[1] != commit.heads || of[2] != commit.rows)))
             return 0;
-        draft = tandem_view_dense(mem, end, view->dtype, of[1], of[2], of[3]);
-        end = td_align_up(end + td_view_extent_bytes(&draft, of[0], of[1], of[2], of[3]), DRAFT_ALIGNMENT);
+        temporary = tandem_view_dense(mem, end, view->dtype, of[1], of[2], of[3]);
+        end = td_align_up(end + td_view_extent_bytes(&temporary, of[0], of[1], of[2], of[3]), TEMP_OUTPUT_ALIGNMENT);
         if (!count) {
             commit.batch = of[0];
             commit.heads = of[1];
             commit.rows = of[2];
             commit.channels = of[3];
         }
-        commit.from[count] = draft;
+        commit.from[count] = temporary;
         commit.to[count++] = *view;
-        *view = draft;
+        *view = temporary;
     }
     memset(out, 0, sizeof *out);
     memcpy(out, &commit, sizeof commit);

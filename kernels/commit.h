@@ -1,10 +1,10 @@
-/* `commit`: what parts of an operation have written to a draft becomes its output, wholly or not at all.
+/* `commit`: what parts of an operation have written to a temporary output becomes its output, wholly or not at all.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * A job with a deadline is written wholly or not at all. Where a daemon cuts it, its parts write a draft; when all have ended
- * one job of this operation claims the output (td_control in params.h) and copies the draft there. A plan that commits by
- * itself (td_target.commit) ends in the same records.
+ * A job with a deadline is written wholly or not at all. Where a daemon cuts it, its parts write a temporary output; when
+ * all have ended one job of this operation claims the output (td_control in params.h) and copies the temporary output
+ * there. A plan that commits by itself (td_target.commit) ends in the same records.
  */
 #ifndef TANDEM_KERNELS_COMMIT_H
 #define TANDEM_KERNELS_COMMIT_H
@@ -20,15 +20,15 @@ enum { TD_OPERATION_COMMIT = 0x100, TD_COMMIT_MOST = 2 };
 typedef struct td_commit {
     tandem_view from[TD_COMMIT_MOST], to[TD_COMMIT_MOST];
     uint32_t batch, heads, rows, channels;
-    uint32_t precision; /* of the plans that have written the draft */
+    uint32_t precision; /* of the plans that have written the temporary output */
     uint32_t reserved;  /* 0 */
 } td_commit;
 
 extern const td_operation td_operation_commit;
 
-/* Where an operation's output lies in a draft: `op` becomes the one that writes there, its mem `mem` from its first byte on,
- * and *commit the one that takes it to where op wanted it. Returns the draft's bytes; 0: an operation of that kind cannot be
- * committed so. */
+/* Where an operation's output lies in a temporary output: `op` becomes the one that writes there, its mem `mem` from its
+ * first byte on, and *commit the one that takes it to where op wanted it. Returns the temporary output's bytes; 0: an
+ * operation of that kind cannot be committed so. */
 uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_operands *op, tandem_operands *commit);
 
 static inline td_strides td_strides_of(const tandem_view *view)

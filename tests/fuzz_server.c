@@ -275,7 +275,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define TENSOR(p) STEP_REQUEST, p, 8, 0, 0, 0, STEP_TURN, 1, STEP_READ, p
 #define JOB(p) STEP_RING, p, 0, 0, 0, 0
 #define LATE_JOB(p) STEP_RING, p, 0, 1, 0, 0
-#define CUT_JOB(p) STEP_RING, p, 0, 49, 0, 0 /* in the background; with a deadline, so with a draft */
+#define CUT_JOB(p) STEP_RING, p, 0, 49, 0, 0 /* in the background; with a deadline, so with a temporary output */
 #define BACKGROUND(p) STEP_CONNECT, p, 0, STEP_HELLO, p, 129, 0
 #define WAITING_JOB(p) STEP_RING, p, 0, 66, 0, 0, 0
 #define SIGNALLING_JOB(p) STEP_RING, p, 0, 4, 0, 0, 0
@@ -332,19 +332,20 @@ static const struct {
                   LATER(14), GO_ON, STEP_READ, 0}},
     {"gpu_background", {ON_GPU, STEP_CONNECT, 0, 0, STEP_HELLO, 0, 129, 0, CLIENT(1), MEM(0), MEM(1), JOB(0), JOB(1), JOB(0), GO,
                         STEP_END_JOB, 0, GO_ON}},
-    {"draft", {BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
-    {"draft_late", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, LATER(21), STEP_END_JOB, 1, 4,
-                    GO_ON, CUT_JOB(0), GO_ON}},
-    {"draft_refused", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 1, GO, STEP_END_JOB, 0, GO_ON}},
-    {"draft_no_room", {BACKGROUND(0), MEM(0), MEM(0), CUT_JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
-    {"draft_cancelled", {BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, GO,
-                         CANCEL(0, 2), GO, STEP_END_JOB, 1, 4, GO_ON}},
-    {"draft_gone", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, STEP_CLOSE, 0, 0, GO_ON}},
-    {"draft_gone_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_CLOSE, 0, 0, GO_ON}},
-    {"draft_dies", {BACKGROUND(0), BACKGROUND(1), MEM(0), MEM(1), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, JOB(1), GO,
-                    STEP_END_JOB, 0, GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
-    {"draft_dies_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
-    {"gpu_draft", {NO_FRAMES, BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
+    {"temp_output", {BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
+    {"temp_output_late", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, LATER(21), STEP_END_JOB,
+                          1, 4, GO_ON, CUT_JOB(0), GO_ON}},
+    {"temp_output_refused", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 1, GO, STEP_END_JOB, 0, GO_ON}},
+    {"temp_output_no_room", {BACKGROUND(0), MEM(0), MEM(0), CUT_JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
+    {"temp_output_cancelled", {BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, GO,
+                               CANCEL(0, 2), GO, STEP_END_JOB, 1, 4, GO_ON}},
+    {"temp_output_gone", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0, STEP_CLOSE, 0, 0,
+                          GO_ON}},
+    {"temp_output_gone_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_CLOSE, 0, 0, GO_ON}},
+    {"temp_output_dies", {BACKGROUND(0), BACKGROUND(1), MEM(0), MEM(1), CUT_JOB(0), GO, STEP_ANSWER, 0, GO, STEP_END_JOB, 0,
+                          JOB(1), GO, STEP_END_JOB, 0, GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
+    {"temp_output_dies_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
+    {"gpu_temp_output", {NO_FRAMES, BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
     {"stops", {CLIENT(0), MEM(0), JOB(0), GO, STEP_SIGNAL, 77, GO, JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
 };
 /* clang-format on */

@@ -21,8 +21,8 @@
 
 /* Long jobs. */
 
-/* A frame's long job with a deadline is cut, and another client's frame goes in between. Its pieces write a draft: the
- * bits are those of the whole, and nothing of them is seen before all are there. */
+/* A frame's long job with a deadline is cut, and another client's frame goes in between. Its pieces write a temporary
+ * output: the bits are those of the whole, and nothing of them is seen before all are there. */
 static void a_frame_with_a_deadline_lets_others_in(void **state)
 {
     const shape long_one = {1, 20000, 9000, 64, TANDEM_PRECISION_F16, 0};

@@ -691,7 +691,7 @@ static void frames_go_before_the_background(void **state)
     go_before("ms 2500 class 1 rows 16384 heads 16 dim 128");
 }
 
-/* Its pieces write a draft. */
+/* Its pieces write a temporary output. */
 static void frames_go_before_what_has_a_deadline(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What clients of tandemd share: quotas, models, time on the device, and the drafts that jobs are cut with.
+/* What clients of tandemd share: quotas, models, time on the device, and the temporary outputs that jobs are cut with.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,7 +7,7 @@
 int main(void)
 {
     const test_cases *const parts[] = {
-        &daemon_shares_quotas_cases, &daemon_shares_turns_cases, &daemon_shares_drafts_cases,
+        &daemon_shares_quotas_cases, &daemon_shares_turns_cases, &daemon_shares_temp_outputs_cases,
     };
 
     if (!begin_tests("tandemd"))

@@ -81,7 +81,7 @@ typedef struct td_mem {
     td_object object;
     uint32_t source; /* tandem_mem_source */
     bool of_model, has_vk;
-    bool draft; /* td_worker_session_make_draft() */
+    bool temp_output; /* td_worker_session_make_temp_output() */
     uint64_t bytes;
     uint64_t address; /* what the executor is given */
     void *host;       /* where the host has it, or NULL */
@@ -493,7 +493,7 @@ tandem_mem td_worker_session_model_mem(tandem_session *s, tandem_model model);
 tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out);
 /* Memory of the session's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim
  * nothing. When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which these sessions alone take. */
-tandem_status td_worker_session_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out);
+tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t bytes, tandem_mem *out);
 /* A job without points, on a CPU and with none under way: from its submission to its end, in this thread. */
 tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
 /* Gives up all jobs, and signals what they wait for: the client is gone. */

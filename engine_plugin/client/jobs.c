@@ -181,13 +181,13 @@ tandem_operands td_operands_at(const td_operation *operation, const tandem_opera
     return placed;
 }
 
-/* Whether a job's parts write a draft, which another job takes to where it belongs. */
-static bool writes_draft(const td_job *job)
+/* Whether a job's parts write a temporary output, which another job takes to where it belongs. */
+static bool writes_temp_output(const td_job *job)
 {
     bool writes = false;
 
     for (uint32_t i = 0; i < job->operation->layout.view_count; i++)
-        writes = writes || (job->mems[i] && job->mems[i]->draft && td_job_writes(job, i));
+        writes = writes || (job->mems[i] && job->mems[i]->temp_output && td_job_writes(job, i));
     return writes;
 }
 
@@ -206,7 +206,7 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
         status = check_overlaps(job, op, boxes, why);
     if (status != TANDEM_OK)
         return status;
-    target.commit = job->commits = operation->claims || (job->has_deadline && !writes_draft(job));
+    target.commit = job->commits = operation->claims || (job->has_deadline && !writes_temp_output(job));
     if (s->whole_of == operation) {
         target.whole = &s->whole;
         target.position = s->position;

@@ -137,7 +137,7 @@ tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *fro
     return td_session_fail(s, __func__, status, why);
 }
 
-tandem_status td_worker_session_make_draft(tandem_session *s, uint64_t bytes, tandem_mem *out)
+tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t bytes, tandem_mem *out)
 {
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = td_mem_new(s, bytes, why);
@@ -145,7 +145,7 @@ tandem_status td_worker_session_make_draft(tandem_session *s, uint64_t bytes, ta
 
     *out = 0;
     if (status == TANDEM_OK) {
-        mem->draft = true;
+        mem->temp_output = true;
         status = td_mem_enter(s, mem, out, why);
     } else if (mem) {
         td_mem_free(s, mem);

@@ -244,7 +244,7 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message
     s->pending = 0;
     s->there = t->status == TANDEM_OK;
     s->status = t->status;
-    if (s == c->draft)
+    if (s == c->temp_output)
         td_queue_kick(b);
     if (s->there) {
         if (serial)
@@ -253,8 +253,8 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message
     }
     b->numbers[s->number] = 0;
     s->number = 0;
-    if (s == c->draft) {
-        td_queue_without_draft(b, c);
+    if (s == c->temp_output) {
+        td_queue_without_temp_output(b, c);
     } else if (serial) {
         td_client_error(b, c, serial, 0, t->status, t->text);
         td_shared_end(b, s);

@@ -181,8 +181,8 @@ static void add_holders(td_broker *b, const td_client *c, uint32_t kinds, char *
 static void own_text(const td_broker *b, const td_client *c, const char *what, uint64_t asked, char *text,
                      size_t text_bytes)
 {
-    const uint64_t draft = c->draft ? c->draft->bytes : 0, scratch = td_scratch_held(b, c) + draft;
-    const uint64_t shared = c->mem_bytes - draft;
+    const uint64_t temp_output = c->temp_output ? c->temp_output->bytes : 0, scratch = td_scratch_held(b, c) + temp_output;
+    const uint64_t shared = c->mem_bytes - temp_output;
 
     snprintf(text, text_bytes,
              "%s is %" PRIu64 ", and %" PRIu64 " of your %" PRIu64 " are held: %" PRIu64 " shared, %" PRIu64
@@ -342,7 +342,7 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
     }
     adds = td_mem_adds(c, *fd, m->bytes, m->allocation_bytes);
     if (!td_client_fits(b, c, adds))
-        td_drafts_end(b, 0);
+        td_temp_outputs_end(b, 0);
     if (!td_client_fits(b, c, adds)) {
         if (adds > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
             own_text(b, c, adds > m->bytes ? "allocation_bytes" : "bytes", adds, why, sizeof why);

@@ -180,7 +180,7 @@ typedef struct td_worker_message {
     int32_t status;
     uint32_t worker_session, job_class;
     bool opaque, dedicated, by_daemon;
-    bool draft; /* a MEM of the worker's own: nothing comes with it */
+    bool temp_output; /* a MEM of the worker's own: nothing comes with it */
     uint64_t bytes, offset_bytes, allocation_bytes;
     uint64_t value; /* TIMELINE: its counter; BEGIN_SESSION: how long a wait may take, in ns; FORGET: the session */
     td_wire_identity identity; /* HELLO: device and driver */
@@ -295,8 +295,8 @@ typedef struct td_work {
     td_shared *mems[TD_MAX_VIEWS], *wait, *signal;
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
     td_part_at slice_at;          /* where that begins */
-    td_shared *draft; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
-    bool whole;       /* it has one, and there is no room for a draft: it is not cut */
+    td_shared *temp_output; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
+    bool whole;             /* it has one, and there is no room for a temporary output: it is not cut */
     uint32_t at_worker;           /* how many of them the worker has */
     uint64_t began_ns;            /* the first one */
     uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its session's next */
@@ -341,9 +341,9 @@ struct td_client {
     uint32_t notified;    /* how often it has put something, or called, by its ring's event count */
     uint64_t called_ns;   /* 0: a job has come since */
     td_spin_budget calls;
-    uint64_t mem_bytes, model_bytes; /* mem: and the draft's */
-    td_shared *draft; /* without an id; for one job at a time. NULL: none */
-    uint64_t draft_ns; /* when it was used last */
+    uint64_t mem_bytes, model_bytes; /* mem: and the temporary output's */
+    td_shared *temp_output;  /* without an id; for one job at a time. NULL: none */
+    uint64_t temp_output_ns; /* when it was used last */
     uint64_t virtual_ns;   /* of compute that it has had, or might have had while others did */
     uint32_t at_worker;    /* of its jobs */
     uint64_t at_worker_ns; /* what they will take */
@@ -515,11 +515,11 @@ void td_shared_end(td_broker *b, td_shared *shared);
 uint64_t td_mem_adds(const td_client *c, int fd, uint64_t bytes, uint64_t allocation_bytes);
 /* Counts a new mem and tells the worker of it. False: there is no host memory for that; it is to be ended. */
 bool td_mem_bring(td_broker *b, td_shared *mem);
-/* Asks the worker for a client's draft, for which there may be no room: false. */
-bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes);
-void td_draft_end(td_broker *b, td_client *c);
+/* Asks the worker for a client's temporary output, for which there may be no room: false. */
+bool td_temp_output_make(td_broker *b, td_client *c, uint64_t bytes);
+void td_temp_output_end(td_broker *b, td_client *c);
 /* Ends those that no job has used for so long. False: there is none. */
-bool td_drafts_end(td_broker *b, uint64_t idle_ns);
+bool td_temp_outputs_end(td_broker *b, uint64_t idle_ns);
 /* A session of the worker's for a client, if there are any left and it shares anything. */
 void td_worker_session_open(td_broker *b, td_client *c);
 /* Where its jobs and what they name are in the worker. */
@@ -574,8 +574,8 @@ bool td_queue_take(td_broker *b, td_client *c);
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status);
 /* Signals and ends those of a client's that were given up and whose turn it is. */
 void td_queue_settle(td_broker *b, td_client *c);
-/* The worker has no room for a client's draft: its jobs are not cut. */
-void td_queue_without_draft(td_broker *b, td_client *c);
+/* The worker has no room for a client's temporary output: its jobs are not cut. */
+void td_queue_without_temp_output(td_broker *b, td_client *c);
 /* The worker is gone; of a job's fault, as far as is known: that has failed. */
 void td_queue_lost(td_broker *b, bool by_job);
 static inline void td_queue_kick(td_broker *b) { td_eventcount_notify(&b->kick); }

@@ -109,8 +109,8 @@ static void write_page(page *p, const td_broker *b)
            "piece, on a CPU the longest until it stood still.\n"
            "# TYPE tandemd_background_slice_ns_max gauge\ntandemd_background_slice_ns_max %" PRIu64 "\n",
         b->longest_slice_ns);
-    add(p, "# HELP tandemd_mem_bytes Shared memory of all clients, and their jobs' drafts.\n# TYPE tandemd_mem_bytes gauge\n"
-           "tandemd_mem_bytes %" PRIu64 "\n", b->mem_bytes);
+    add(p, "# HELP tandemd_mem_bytes Shared memory of all clients, and their jobs' temporary outputs.\n"
+           "# TYPE tandemd_mem_bytes gauge\ntandemd_mem_bytes %" PRIu64 "\n", b->mem_bytes);
     add(p, "# HELP tandemd_scratch_bytes What the worker holds for jobs.\n# TYPE tandemd_scratch_bytes gauge\n"
            "tandemd_scratch_bytes %" PRIu64 "\n", td_scratch_held(b, NULL));
     add(p, "# HELP tandemd_model_bytes Files of all models.\n# TYPE tandemd_model_bytes gauge\n"
@@ -120,7 +120,7 @@ static void write_page(page *p, const td_broker *b)
     add_clients(p, b, "jobs_failed_total", "counter", "Jobs that failed.", failed_of);
     add_clients(p, b, "compute_ns_total", "counter", "Time on the device.", compute_of);
     add_clients(p, b, "wait_ns_total", "counter", "Time that jobs which could run waited for their turn.", wait_of);
-    add_clients(p, b, "mem_bytes", "gauge", "Shared memory, and its jobs' draft.", mem_of);
+    add_clients(p, b, "mem_bytes", "gauge", "Shared memory, and its jobs' temporary output.", mem_of);
     add_clients(p, b, "scratch_bytes", "gauge", "What the worker holds for its jobs.", scratch_of);
     add_clients(p, b, "model_bytes", "gauge", "Files of the models that it uses.", models_of);
     add_clients(p, b, "jobs_under_way", "gauge", "Jobs that have not ended.", queued_of);

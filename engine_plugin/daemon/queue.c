@@ -23,7 +23,7 @@
 #define TURN_NS 100000000u /* a turn comes at the latest so long after the last one */
 #define BLIND_NS 300000u   /* and so where the kernel cannot wait for many futexes */
 #define LOOK_AGAIN_NS 1000000u
-#define DRAFT_IDLE_NS TD_SECOND /* to free a GPU's memory is to wait for all that it does */
+#define TEMP_OUTPUT_IDLE_NS TD_SECOND /* to free a GPU's memory is to wait for all that it does */
 
 typedef struct sleep_on {
     td_eventcount *event;
@@ -181,7 +181,7 @@ static void begin_turn(td_broker *b)
     const uint64_t now = td_now_ns();
 
     end_clients(b, now);
-    td_drafts_end(b, DRAFT_IDLE_NS);
+    td_temp_outputs_end(b, TEMP_OUTPUT_IDLE_NS);
     look_for_hangs(b, now);
     if (b->old_worker_queue)
         munmap(b->old_worker_queue, TD_WORKER_QUEUE_BYTES);

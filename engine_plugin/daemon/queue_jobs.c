@@ -57,11 +57,11 @@ static void drop_uses(td_work *work)
     if (work->wait)
         work->wait->uses--;
     work->wait = NULL;
-    if (work->draft) {
-        work->draft->uses--;
-        work->client->draft_ns = td_now_ns();
+    if (work->temp_output) {
+        work->temp_output->uses--;
+        work->client->temp_output_ns = td_now_ns();
     }
-    work->draft = NULL;
+    work->temp_output = NULL;
 }
 
 void td_queue_finish(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot)

@@ -11,8 +11,8 @@
  *           on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a
  *           frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still while a
  *           frame's job is in the worker's queue (engine_plugin/exec/preempt.h)
- *   drafts  what has a deadline is written wholly or not at all: its pieces write a draft, and once all have ended, and
- *           none of them is in the worker's queue, one more slice claims it and copies it to the output
+ *   output  what has a deadline is written wholly or not at all: its pieces write a temporary output, and once all have
+ *           ended, and none of them is in the worker's queue, one more slice claims it and copies it to the output
  *
  * queue.c calls this file, which calls queue_jobs.c.
  */
@@ -185,11 +185,11 @@ static bool has_room(const td_broker *b, const td_client *c)
     return c->at_worker < TD_GPU_DEPTH && (c->at_worker < 2 || c->at_worker_ns < AHEAD_NS);
 }
 
-static bool awaits_draft(const td_work *work)
+static bool awaits_temp_output(const td_work *work)
 {
     const td_client *c = work->client;
 
-    return work->deadline_ns && !work->draft && c->draft && !c->draft->there;
+    return work->deadline_ns && !work->temp_output && c->temp_output && !c->temp_output->there;
 }
 
 /* Who may have jobs. */
@@ -219,14 +219,14 @@ static uint64_t slice_of(const td_broker *b, const td_work *work)
     return td_cost_guess(&b->costs, workload_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
 }
 
-/* Whether the next slice of a job can go, as far as a draft has to do with it; asks the worker for one. */
-static bool has_draft(td_broker *b, td_work *work)
+/* Whether the next slice of a job can go, as far as a temporary output has to do with it; asks the worker for one. */
+static bool has_temp_output(td_broker *b, td_work *work)
 {
     tandem_operands op = work->job.op, commit;
     td_client *c = work->client;
     uint64_t bytes, most_ns;
 
-    if (work->draft)
+    if (work->temp_output)
         return work->slice + 1 < work->slices || !work->at_worker;
     most_ns = work->deadline_ns && !work->whole ? slice_of(b, work) : 0;
     if (!most_ns)
@@ -240,15 +240,15 @@ static bool has_draft(td_broker *b, td_work *work)
         work->slices = 1;
         return true;
     }
-    if (c->draft && c->draft->there && !c->draft->uses && c->draft->bytes < bytes)
-        td_draft_end(b, c);
-    work->whole = !c->draft && !td_draft_make(b, c, bytes);
-    if (work->whole || !c->draft->there || c->draft->uses) {
+    if (c->temp_output && c->temp_output->there && !c->temp_output->uses && c->temp_output->bytes < bytes)
+        td_temp_output_end(b, c);
+    work->whole = !c->temp_output && !td_temp_output_make(b, c, bytes);
+    if (work->whole || !c->temp_output->there || c->temp_output->uses) {
         work->slices = 1;
         return work->whole;
     }
-    work->draft = c->draft;
-    work->draft->uses++;
+    work->temp_output = c->temp_output;
+    work->temp_output->uses++;
     work->slices++;
     return true;
 }
@@ -262,7 +262,7 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
 
     for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
-        const bool ready = head && is_ready(b, head, now) && !awaits_draft(head);
+        const bool ready = head && is_ready(b, head, now) && !awaits_temp_output(head);
 
         if (c->state != TD_CLIENT_READY || c->job_class != job_class)
             continue;
@@ -272,7 +272,7 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
     for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
 
-        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_draft(b, head))
+        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_temp_output(b, head))
             continue;
         if (c->virtual_ns - least > b->config.share_window_ns) {
             waits = true;
@@ -311,12 +311,12 @@ static void fill(td_slot *slot, td_work *work)
     slot->whole_of = operation->layout.number;
     slot->whole = op;
     slot->position = 0;
-    if (work->draft)
-        td_commit_make(operation, work->draft->number, &op, &commit);
+    if (work->temp_output)
+        td_commit_make(operation, work->temp_output->number, &op, &commit);
     if (first)
         work->slice_at = (td_part_at){0};
     slot->job.op = op;
-    if (work->draft && last) {
+    if (work->temp_output && last) {
         slot->job.operation = TD_OPERATION_COMMIT;
         slot->job.op = commit;
     } else if (work->slices > 1) {
@@ -348,7 +348,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
         at++;
     slot = &b->worker_queue->slots[at];
     c = work->client;
-    most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_draft() has cut what has a deadline */
+    most_ns = work->slice || work->deadline_ns ? 0 : slice_of(b, work); /* has_temp_output() has cut what has a deadline */
     if (most_ns)
         work->cuts = td_cost_cuts(&b->costs, workload_of(work), most_ns, &work->slices);
     fill(slot, work);
@@ -436,13 +436,13 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
         c->strikes = c->unmet = 0;
 }
 
-/* The worker has no memory left for a job, or none that it may have: once more, without the drafts and models that are
- * idle. */
+/* The worker has no memory left for a job, or none that it may have: once more, without the temporary outputs and models
+ * that are idle. */
 static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 {
     if (slot->submitted || work->at_worker || work->with_gpu || work->asked || work->after_request)
         return false;
-    if (!td_drafts_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
+    if (!td_temp_outputs_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
         return false;
     work->after_request = b->request_serial;
     work->slice = 0;
@@ -529,26 +529,26 @@ bool td_queue_take_results(td_broker *b)
     return some;
 }
 
-void td_queue_without_draft(td_broker *b, td_client *c)
+void td_queue_without_temp_output(td_broker *b, td_client *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
         c->order[i]->whole = true;
-    td_draft_end(b, c);
+    td_temp_output_end(b, c);
 }
 
 /* What was in it is lost, too: nobody was told of it yet. */
-static void lose_draft(td_broker *b, td_client *c)
+static void lose_temp_output(td_broker *b, td_client *c)
 {
     for (uint32_t i = 0; i < c->count; i++) {
         td_work *work = c->order[i];
 
-        if (!work->draft)
+        if (!work->temp_output)
             continue;
-        work->draft = NULL;
+        work->temp_output = NULL;
         work->slice = 0;
         work->slices = 1;
     }
-    td_draft_end(b, c);
+    td_temp_output_end(b, c);
 }
 
 void td_queue_lost(td_broker *b, bool by_job)
@@ -583,6 +583,6 @@ void td_queue_lost(td_broker *b, bool by_job)
         td_queue_settle(b, work->client);
     }
     for (td_client *c = b->clients; c; c = c->next)
-        if (c->draft)
-            lose_draft(b, c);
+        if (c->temp_output)
+            lose_temp_output(b, c);
 }

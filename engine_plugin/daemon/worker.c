@@ -530,11 +530,11 @@ static void take_opaque(worker *w, worker_session *s, td_worker_message *t, int 
         keep_text(s->session, t->text, sizeof t->text);
 }
 
-static void take_draft(worker *w, worker_session *s, td_worker_message *t)
+static void take_temp_output(worker *w, worker_session *s, td_worker_message *t)
 {
     item made = {0};
 
-    t->status = td_worker_session_make_draft(s->session, t->bytes, &made.mem);
+    t->status = td_worker_session_make_temp_output(s->session, t->bytes, &made.mem);
     if (t->status == TANDEM_OK)
         keep_item(w, t, made);
     else
@@ -552,8 +552,8 @@ static void take_mem(worker *w, td_worker_message *t, int fd)
         take_opaque(w, s, t, fd);
         return;
     }
-    if (t->draft) {
-        take_draft(w, s, t);
+    if (t->temp_output) {
+        take_temp_output(w, s, t);
         return;
     }
     made.map = mmap(NULL, made.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)t->offset_bytes);

@@ -1,4 +1,5 @@
-/* What the worker has of what clients share: memory, timelines, models, drafts, and the requests that tell it of them.
+/* What the worker has of what clients share: memory, timelines, models, temporary outputs, and the requests that tell it
+ * of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -69,7 +70,7 @@ void td_worker_request_describe(td_worker_request *request, td_shared *s)
     t->opaque = s->opaque;
     t->dedicated = s->dedicated;
     t->by_daemon = s->by_daemon;
-    t->draft = s == s->client->draft;
+    t->temp_output = s == s->client->temp_output;
     t->bytes = s->bytes;
     t->offset_bytes = s->offset_bytes;
     t->allocation_bytes = s->allocation_bytes;
@@ -506,41 +507,41 @@ bool td_mem_bring(td_broker *b, td_shared *mem)
     return true;
 }
 
-/* Drafts. */
+/* Temporary outputs. */
 
-bool td_draft_make(td_broker *b, td_client *c, uint64_t bytes)
+bool td_temp_output_make(td_broker *b, td_client *c, uint64_t bytes)
 {
     if (!td_client_fits(b, c, bytes))
         return false;
-    c->draft = add_nameless(c, TD_WIRE_KIND_MEM);
-    if (!c->draft)
+    c->temp_output = add_nameless(c, TD_WIRE_KIND_MEM);
+    if (!c->temp_output)
         return false;
-    c->draft_ns = td_now_ns();
-    c->draft->bytes = bytes;
-    if (!td_mem_bring(b, c->draft)) {
-        td_draft_end(b, c);
+    c->temp_output_ns = td_now_ns();
+    c->temp_output->bytes = bytes;
+    if (!td_mem_bring(b, c->temp_output)) {
+        td_temp_output_end(b, c);
         return false;
     }
     td_worker_requests_send(b);
     return true;
 }
 
-void td_draft_end(td_broker *b, td_client *c)
+void td_temp_output_end(td_broker *b, td_client *c)
 {
-    td_shared *draft = c->draft;
+    td_shared *temp_output = c->temp_output;
 
-    c->draft = NULL;
-    td_shared_end(b, draft);
+    c->temp_output = NULL;
+    td_shared_end(b, temp_output);
 }
 
-bool td_drafts_end(td_broker *b, uint64_t idle_ns)
+bool td_temp_outputs_end(td_broker *b, uint64_t idle_ns)
 {
     const uint64_t now = td_now_ns();
     bool some = false;
 
     for (td_client *c = b->clients; c; c = c->next)
-        if (c->draft && c->draft->there && !c->draft->uses && now - c->draft_ns >= idle_ns) {
-            td_draft_end(b, c);
+        if (c->temp_output && c->temp_output->there && !c->temp_output->uses && now - c->temp_output_ns >= idle_ns) {
+            td_temp_output_end(b, c);
             some = true;
         }
     return some;

@@ -137,7 +137,7 @@ static void *give_up(void *user)
 }
 
 /* What pieces have written elsewhere, dense, becomes the output, whatever its layout; or not a byte of it. */
-static void test_commit_of_a_draft(void **state)
+static void test_commit_of_a_temporary_output(void **state)
 {
     (void)state;
     const td_target targets[] = {cpu, twin_of(90), twin_of(80)};
@@ -257,7 +257,7 @@ static void test_commit_race(void **state)
 
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_commit),
-    cmocka_unit_test(test_commit_of_a_draft),
+    cmocka_unit_test(test_commit_of_a_temporary_output),
     cmocka_unit_test(test_commit_race),
 };
 const test_cases attention_cpu_commit_cases = TEST_CASES(cases);

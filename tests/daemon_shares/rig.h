@@ -12,6 +12,6 @@
 uint64_t scratch_of(const shape *of);
 
 /* Each file's, in the order in which they run. */
-extern const test_cases daemon_shares_quotas_cases, daemon_shares_turns_cases, daemon_shares_drafts_cases;
+extern const test_cases daemon_shares_quotas_cases, daemon_shares_turns_cases, daemon_shares_temp_outputs_cases;
 
 #endif

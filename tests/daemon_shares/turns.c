@@ -146,7 +146,7 @@ static void rows_without_keys_let_others_in(void **state)
     let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_8B, 1});
 }
 
-/* Drafts: what pieces of a job with a deadline write, until all of them have. */
+/* Temporary outputs: what pieces of a job with a deadline write, until all of them have. */
 
 /* Of the background one job at a time is computed: another's is done in between only where the long one is cut. */
 static void a_deadline_lets_others_in(void **state)

@@ -97,12 +97,12 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
     const off_t length = t->opaque ? (off_t)t->allocation_bytes : lseek(fd, 0, SEEK_END);
 
     need(!it->there, "a mem or a timeline under a number that is taken");
-    need(!t->draft || (t->kind == TD_WORKER_MEM && t->bytes && fd < 0), "a draft that is something else");
-    need(t->draft  ? !t->opaque
+    need(!t->temp_output || (t->kind == TD_WORKER_MEM && t->bytes && fd < 0), "a temporary output that is something else");
+    need(t->temp_output  ? !t->opaque
          : t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
                    : t->kind == TD_WORKER_MEM && td_memfd_check(fd, (uint64_t)length, false, why, sizeof why) == TANDEM_OK,
          "a descriptor of another kind than was said");
-    need(t->kind == TD_WORKER_TIMELINE || t->draft ||
+    need(t->kind == TD_WORKER_TIMELINE || t->temp_output ||
              (t->bytes && t->bytes <= (uint64_t)length && t->offset_bytes <= (uint64_t)length - t->bytes &&
               (t->opaque || t->offset_bytes % TD_WIRE_PAGE_BYTES == 0)),
          "a mem beyond its allocation");
@@ -110,7 +110,7 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
         t->status = TANDEM_ERROR_NOMEM;
     *it = (known){.there = t->status == TANDEM_OK,
                   .is_timeline = t->kind == TD_WORKER_TIMELINE,
-                  .is_draft = t->draft,
+                  .is_temp_output = t->temp_output,
                   .worker_session = t->worker_session,
                   .bytes = t->bytes};
 }
@@ -231,10 +231,10 @@ void look_at_queue(void)
             const uint64_t mem = td_view_in(&operation->layout, op, v)->mem;
             const bool written = operation->layout.views[v].written;
 
-            /* What is in a draft is no input, and goes to no other. */
-            need(!mem || w.items[mem % TD_MAX_NUMBERS].is_draft ==
+            /* What is in a temporary output is no input, and goes to no other. */
+            need(!mem || w.items[mem % TD_MAX_NUMBERS].is_temp_output ==
                              (operation->claims ? !written : written && slot->deadline_ns && slot->parts > 1),
-                 "a draft in the wrong place");
+                 "a temporary output in the wrong place");
             need(is_within(&operation->layout, op, v, slot->worker_session), "a job that reaches beyond what it names");
             for (int o = 0; operation->claims && !written && mem && o < TD_WORKER_SLOTS; o++) {
                 const td_slot *other = &w.queue->slots[o];
@@ -244,7 +244,7 @@ void look_at_queue(void)
                     continue;
                 for (uint32_t u = 0; of && u < of->layout.view_count; u++)
                     need(!of->layout.views[u].written || td_view_in(&of->layout, &other->job.op, u)->mem != mem,
-                         "a draft that is written still");
+                         "a temporary output that is written still");
             }
         }
         need(is_point(slot->job.wait, slot->worker_session) && is_point(slot->job.signal, slot->worker_session),

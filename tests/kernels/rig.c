@@ -177,7 +177,7 @@ void sum_to_the_limit(tu_case *it)
     }
 }
 
-/* A draft's bytes become the output. */
+/* A temporary output's bytes become the output. */
 static void check_commit(em_module *on, const tu_case *it, const td_target *target)
 {
     unsigned char *o = malloc(it->o.bytes), *lse = malloc(it->lse.bytes);

@@ -1,4 +1,4 @@
-/* Drafts, which jobs are cut with: what they hold until all is written, whose they are, and what goes in between.
+/* Temporary outputs, which jobs are cut with: what they hold until all is written, whose they are, and what goes in between.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +14,7 @@
 #include "tests/daemon_shares/rig.h"
 
 /* The same bits, those of lse too, as where such a job is not cut. */
-static void a_draft_becomes_the_output(void **state)
+static void a_temporary_output_becomes_the_output(void **state)
 {
     static const shape shapes[] = {{4, 2304, 512, 32, TANDEM_PRECISION_F16, 0}, {2, 3000, 1500, 64, TANDEM_PRECISION_4B, 1},
                                    {6, 200, 3000, 64, TANDEM_PRECISION_AUTO, 0}, {1, 4000, 300, 128, TANDEM_PRECISION_8B, 0}};
@@ -87,7 +87,7 @@ static uint64_t metric(int port, const char *name)
     return strtoull(found + strlen(line), NULL, 10);
 }
 
-/* Shared memory of all clients, and their drafts. */
+/* Shared memory of all clients, and their temporary outputs. */
 static void await_mem_bytes(int port, uint64_t wanted)
 {
     const uint64_t begin = td_now_ns();
@@ -142,8 +142,8 @@ static bool stop_half_way(half how, task *t, int port, uint64_t late_ns)
     return ran;
 }
 
-/* Late, given up, or of a client that goes: not a byte is written, and the draft is freed. */
-static void half_a_draft_is_nothing(void **state)
+/* Late, given up, or of a client that goes: not a byte is written, and the temporary output is freed. */
+static void half_a_temporary_output_is_nothing(void **state)
 {
     enum { TRIES = 8 };
     const int port = free_port();
@@ -161,7 +161,7 @@ static void half_a_draft_is_nothing(void **state)
 }
 
 /* It begins again where its worker dies while another's job is in between. */
-static void a_lost_draft_is_written_again(void **state)
+static void a_lost_temporary_output_is_written_again(void **state)
 {
     const shape cannot_be_cut = {1, 1100, 32768, 64, TANDEM_PRECISION_F16, 0};
     enum { TRIES = 20 };
@@ -208,8 +208,8 @@ static void a_lost_draft_is_written_again(void **state)
     }
 }
 
-/* A draft is its client's, and where there is no room for one the job is not cut; an idle one makes room. */
-static void drafts_count(void **state)
+/* A temporary output is its client's, and where there is no room for one the job is not cut; an idle one makes room. */
+static void temporary_outputs_count(void **state)
 {
     const shape cut = {2, 3000, 512, 64, TANDEM_PRECISION_8B, 0}, long_one = {1, 1024, 32768, 64, TANDEM_PRECISION_8B, 0};
     uint64_t scratch;
@@ -243,8 +243,9 @@ static void drafts_count(void **state)
     task_free(&long_t);
 }
 
-/* A draft that no job needs now is in nobody's way: the memory beside it has all the room that there is without it. */
-static void an_idle_draft_makes_room(void **state)
+/* A temporary output that no job needs now is in nobody's way: the memory beside it has all the room that there is
+ * without it. */
+static void an_idle_temporary_output_makes_room(void **state)
 {
     const shape cut = {2, 12000, 64, 64, TANDEM_PRECISION_8B, 0};
     uint64_t limit, bytes;
@@ -259,12 +260,13 @@ static void an_idle_draft_makes_room(void **state)
     limit = 4 * t.bytes;
     snprintf(config, sizeof config, "client_bytes = %" PRIu64 "\n", limit);
     start_daemon(config);
-    client_open_as(&c, "drafts", TANDEM_CLASS_BACKGROUND);
+    client_open_as(&c, "temporary outputs", TANDEM_CLASS_BACKGROUND);
     task_share(&t, &c);
     job = job_of(&t);
     job.deadline_ns = 600000 * MS;
     assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
-    bytes = (limit - t.bytes - t.q_bytes / 2) / 4096 * 4096; /* the draft has q_bytes, pieces' scratch a fraction of that */
+    /* The temporary output has q_bytes, pieces' scratch a fraction of that. */
+    bytes = (limit - t.bytes - t.q_bytes / 2) / 4096 * 4096;
     assert_int_equal(td_memfd_make("tandem-test-buffer", bytes, false, &fd, why, sizeof why), TANDEM_OK);
     assert_true(client_mem(&c, fd, bytes, bytes) != 0);
     td_fd_close(&fd);
@@ -439,13 +441,13 @@ static void earlier_deadlines_go_first(void **state)
 }
 
 static const struct CMUnitTest cases[] = {
-    cmocka_unit_test_teardown(a_draft_becomes_the_output, tear_down_daemon),
-    cmocka_unit_test_teardown(half_a_draft_is_nothing, tear_down_daemon),
-    cmocka_unit_test_teardown(a_lost_draft_is_written_again, tear_down_daemon),
-    cmocka_unit_test_teardown(drafts_count, tear_down_daemon),
-    cmocka_unit_test_teardown(an_idle_draft_makes_room, tear_down_daemon),
+    cmocka_unit_test_teardown(a_temporary_output_becomes_the_output, tear_down_daemon),
+    cmocka_unit_test_teardown(half_a_temporary_output_is_nothing, tear_down_daemon),
+    cmocka_unit_test_teardown(a_lost_temporary_output_is_written_again, tear_down_daemon),
+    cmocka_unit_test_teardown(temporary_outputs_count, tear_down_daemon),
+    cmocka_unit_test_teardown(an_idle_temporary_output_makes_room, tear_down_daemon),
     cmocka_unit_test_teardown(the_background_gives_way, tear_down_daemon),
     cmocka_unit_test_teardown(frames_go_in_between_keys, tear_down_daemon),
     cmocka_unit_test_teardown(earlier_deadlines_go_first, tear_down_daemon),
 };
-const test_cases daemon_shares_drafts_cases = TEST_CASES(cases);
+const test_cases daemon_shares_temp_outputs_cases = TEST_CASES(cases);
