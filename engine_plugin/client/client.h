@@ -164,9 +164,9 @@ typedef struct td_remote_job {
     tandem_operands op; /* what is sent */
     uint64_t ticket, expected_ns, sent_ns, answered_ns; /* expected: since what it waits for was announced */
     uint32_t connection;
-    bool cancelled; /* it was told */
-    bool answered;  /* its report there is final */
-    bool yours;     /* its point is ours to signal */
+    bool cancelled;      /* it was told */
+    bool answered;       /* its report there is final */
+    bool client_signals; /* its point is ours to signal */
     uint32_t state;
     tandem_status status;
     char why[TD_WHY_BYTES];

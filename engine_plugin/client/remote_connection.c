@@ -53,7 +53,7 @@ static void keep_failed(tandem_session *s, uint64_t ticket, bool all, const char
 static void own_signals_locked(tandem_session *s)
 {
     for (uint32_t i = 0; i < s->order_count; i++)
-        s->order[i]->remote.yours = s->order[i]->remote.yours || s->order[i]->remote.answered;
+        s->order[i]->remote.client_signals = s->order[i]->remote.client_signals || s->order[i]->remote.answered;
     td_remote_kick_locked(s);
 }
 

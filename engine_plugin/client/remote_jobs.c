@@ -210,7 +210,7 @@ void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline)
 
 /* --- A job's end --- */
 
-static void answer(td_job *job, uint32_t state, tandem_status status, bool yours, const char *why)
+static void answer(td_job *job, uint32_t state, tandem_status status, bool client_signals, const char *why)
 {
     td_remote_job *there = &job->remote;
 
@@ -218,7 +218,7 @@ static void answer(td_job *job, uint32_t state, tandem_status status, bool yours
     there->answered_ns = td_now_ns();
     there->state = state;
     there->status = status;
-    there->yours = yours;
+    there->client_signals = client_signals;
     td_text(there->why, sizeof there->why, "%s", why);
 }
 
@@ -260,7 +260,7 @@ static void read_report(tandem_session *s, td_job *job)
         report->begin_ns = there.begin_ns;
         report->end_ns = there.end_ns;
     }
-    answer(job, there.state, (tandem_status)there.status, there.yours, tandem_status_text((tandem_status)there.status));
+    answer(job, there.state, (tandem_status)there.status, there.client_signals, tandem_status_text((tandem_status)there.status));
     if (there.state == TANDEM_JOB_DONE) {
         __atomic_store_n(&job->control.verdict, TD_VERDICT_COMMITTED, __ATOMIC_RELEASE);
     } else if (there.state != TANDEM_JOB_FAILED) { /* STALE, CANCELLED */
@@ -309,11 +309,11 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     }
     if (state != TANDEM_JOB_DONE && state != TANDEM_JOB_CANCELLED)
         td_job_end_report_locked(s, job, state, status);
-    if (s->gpu_signals && job->signal && !there->yours) {
+    if (s->gpu_signals && job->signal && !there->client_signals) {
         if (td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK && value < job->signal_value &&
             (state != TANDEM_JOB_DONE || now - there->answered_ns < SIGNAL_NS))
             return false;
-        there->yours = value < job->signal_value;
+        there->client_signals = value < job->signal_value;
     }
     if (!is_first(s, job))
         return false;
@@ -328,7 +328,7 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
                 daemons ? s->remote->failed_text : there->why);
         td_session_keep_error_locked(s, line);
     }
-    (s->gpu_signals && !there->yours ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
+    (s->gpu_signals && !there->client_signals ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
     return true;
 }
 
@@ -597,7 +597,7 @@ static void end_by_force(tandem_session *s, uint64_t since_ns, uint64_t now)
             td_timeline_raise_locked(s, job->wait, job->wait_value);
         if (now - since_ns > TD_CLOSE_BOUND_NS && job->begun && !job->remote.answered)
             answer_lost(s, job);
-        job->remote.yours = job->remote.yours || now - since_ns > TD_CLOSE_BOUND_NS;
+        job->remote.client_signals = job->remote.client_signals || now - since_ns > TD_CLOSE_BOUND_NS;
     }
 }
 

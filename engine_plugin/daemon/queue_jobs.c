@@ -31,7 +31,7 @@ void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status 
     td_client *c = work->client;
     td_wire_report r = {.state = state, .status = status};
 
-    r.yours = state > TANDEM_JOB_RUNNING && work->signal && work->signal->opaque && !work->with_gpu;
+    r.client_signals = state > TANDEM_JOB_RUNNING && work->signal && work->signal->opaque && !work->with_gpu;
 
     if (work->reported)
         return;

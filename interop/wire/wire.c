@@ -717,14 +717,14 @@ td_wire_sizes td_wire_sizes_here(void)
 uint64_t td_wire_report_pack(const td_wire_report *report)
 {
     return (uint64_t)report->ticket << 32 | (uint64_t)(uint16_t)report->status << 16 |
-           (uint64_t)report->yours << 15 | (uint64_t)(report->precision & 0x7f) << 8 | (report->state & 0xff);
+           (uint64_t)report->client_signals << 15 | (uint64_t)(report->precision & 0x7f) << 8 | (report->state & 0xff);
 }
 
 tandem_status td_wire_report_unpack(uint64_t word, td_wire_report *report, char *why, size_t why_bytes)
 {
     report->ticket = (uint32_t)(word >> 32);
     report->status = (int16_t)(word >> 16);
-    report->yours = word >> 15 & 1;
+    report->client_signals = word >> 15 & 1;
     report->precision = word >> 8 & 0x7f;
     report->state = word & 0xff;
     if (report->state > TANDEM_JOB_FAILED || report->precision > TANDEM_PRECISION_4B ||

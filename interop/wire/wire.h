@@ -480,7 +480,7 @@ typedef struct td_wire_report {
     uint32_t ticket; /* its low half */
     uint32_t state, precision;
     int32_t status;
-    bool yours; /* the daemon has not signalled the job's point, and will not: the client does */
+    bool client_signals; /* the daemon has not signalled the job's point, and will not: the client does */
     uint64_t begin_ns, end_ns;
 } td_wire_report;
 uint64_t td_wire_report_pack(const td_wire_report *report);

@@ -471,11 +471,11 @@ static void test_ids_and_reports(void **state)
 
                 in = (td_wire_report){
                     .ticket = 0xfedcba98, .state = state_word, .precision = precision, .status = status,
-                    .yours = (state_word ^ precision) & 1};
+                    .client_signals = (state_word ^ precision) & 1};
                 assert_int_equal(td_wire_report_unpack(td_wire_report_pack(&in), &out, why, why_bytes),
                                  right ? TANDEM_OK : TANDEM_ERROR_PROTOCOL);
                 assert_true(out.ticket == in.ticket && out.state == in.state && out.precision == precision &&
-                            out.status == status && out.yours == in.yours);
+                            out.status == status && out.client_signals == in.client_signals);
             }
 }
 
