@@ -377,7 +377,7 @@ static int run(handover *h, const char *json, double seconds)
 {
     uint64_t wrong = 0, measured = 0;
     uint32_t broken = 0;
-    bool there[LANES];
+    bool opened[LANES];
     json_t *list = json_array();
     char driver[768];
     const td_vk_caps *caps = td_vk_get_caps(h->vk.vk);
@@ -387,9 +387,9 @@ static int run(handover *h, const char *json, double seconds)
            h->vk.shader_clock ? "the shader's clock" : "timestamp");
     for (int i = 0; i < LANES; i++) {
         lane_open(&h->lanes[i], &h->vk);
-        there[i] = !h->lanes[i].why[0];
+        opened[i] = !h->lanes[i].why[0];
     }
-    there[CUDA] = there[PROBE]; /* whose buffers it uses */
+    opened[CUDA] = opened[PROBE]; /* whose buffers it uses */
     for (uint32_t i = 0; i < PAYLOADS; i++) {
         const payload *p = &h->payloads[i];
         if (!(h->wanted >> i & 1))
@@ -404,7 +404,7 @@ static int run(handover *h, const char *json, double seconds)
             wrong += f->wrong;
             measured += f->round_trip.count;
             /* A rung that is not there is no failure; one that is there and broke is. */
-            if (there[l] && f->why[0]) {
+            if (opened[l] && f->why[0]) {
                 printf("%s: %s\n", h->lanes[l].name, f->why);
                 broken++;
             }

@@ -113,12 +113,12 @@ static void look_at_build(doctor *d)
 static void look_at_cuda(doctor *d)
 {
     const td_cu_info *info = &d->cuda.info;
-    if (!d->cuda.there) {
+    if (!d->cuda.available) {
         const bool no_driver = strstr(d->cuda.why, "libcuda") != NULL;
         advise(find(d, NO, "CUDA driver", "%s", no_driver ? "libcuda.so.1 is not there" : d->cuda.why), "%s",
                no_driver ? "with an NVIDIA GPU: install its driver, 580 or newer, until nvidia-smi shows the GPU (in a "
                            "container: pass the GPU in). Without a GPU this is fine: the CPU computes"
-                         : "see what nvidia-smi says; after an update of the driver, restart the machine");
+                             : "see what nvidia-smi says; after an update of the driver, restart the machine");
         return;
     }
     find(d, YES, "CUDA driver", "for CUDA %u.%u", info->driver_version / 1000, info->driver_version % 1000 / 10);
@@ -164,16 +164,16 @@ static void look_at_devices(doctor *d)
         if (v->has_cuda)
             find(d, YES, v->name, "Vulkan's and CUDA's, %s", uuid_text(v->uuid, uuid));
         else
-            advise(find(d, d->cuda.there ? NO : NOTE, v->name, "Vulkan's alone: CUDA knows no %s",
+            advise(find(d, d->cuda.available ? NO : NOTE, v->name, "Vulkan's alone: CUDA knows no %s",
                         uuid_text(v->uuid, uuid)),
                    "%s",
-                   d->cuda.there ? "an engine that renders there computes on the CPU; to use CUDA it must pick the "
+                   d->cuda.available ? "an engine that renders there computes on the CPU; to use CUDA it must pick the "
                                    "Vulkan device that is matched"
                                  : "");
     }
-    if (d->cuda.there && !d->vulkan.device_count)
+    if (d->cuda.available && !d->vulkan.device_count)
         find(d, NOTE, d->cuda.info.name, "CUDA's alone, %s", uuid_text(d->cuda.info.uuid, uuid));
-    if (!d->cuda.there && !d->vulkan.device_count)
+    if (!d->cuda.available && !d->vulkan.device_count)
         find(d, NOTE, "none", "only this machine's CPU computes");
 }
 
@@ -231,9 +231,9 @@ static const char *rung_advice(const doctor *d, uint32_t rung)
     const device_report *v = best_device(d);
     if (rung == TANDEM_RUNG_CPU || rung == TANDEM_RUNG_COPY)
         return "needs no extension of a driver's: what is said here has to be mended, or reported";
-    if (rung == TANDEM_RUNG_HOST && !d->cuda.there)
+    if (rung == TANDEM_RUNG_HOST && !d->cuda.available)
         return "the device has to offer VK_EXT_external_memory_host: update its driver";
-    if (!d->cuda.there)
+    if (!d->cuda.available)
         return "needs an NVIDIA GPU and its driver; see above";
     if (v && !v->has_cuda)
         return "needs a Vulkan device that CUDA knows, too; see above";
@@ -270,9 +270,9 @@ static void look_at_rungs(doctor *d)
     d->section = "Rungs, best first: a frame's round trip with a job of 64 bytes in it";
     if (!v || !bench_vk_open(v, why, sizeof why)) {
         find(d, NOTE, "not measured", "%s", v ? why : "out of memory");
-        finding *f = find(d, d->host.there ? YES : NO, "without Vulkan", "%s",
-                          d->host.there ? tool_rung_name(d->host.info.rung) : d->host.why);
-        if (!d->host.there)
+        finding *f = find(d, d->host.available ? YES : NO, "without Vulkan", "%s",
+                          d->host.available ? tool_rung_name(d->host.info.rung) : d->host.why);
+        if (!d->host.available)
             advise(f, "what is said here has to be mended first: without it there is no session at all");
     } else {
         payload_make(&p, job, "64 B", PAYLOAD_EMPTY, 64, 1, 1, 1, 1, TANDEM_PRECISION_F16, 1);
@@ -306,11 +306,11 @@ static void find_unreachable(doctor *d, const tool_daemon *t, tandem_status stat
                              const char *socket)
 {
     struct stat st;
-    const bool there = !lstat(path, &st);
+    const bool exists = !lstat(path, &st);
     if (!t->connected && access(path, W_OK) && errno == EACCES)
         advise(find(d, NO, "reachable", "user %u may not connect to %s: permission denied", (unsigned)geteuid(), path),
                "it is another user's: it lets in whom its configuration names (allow_uid = %u)", (unsigned)geteuid());
-    else if (!t->connected && there && !S_ISSOCK(st.st_mode) && !S_ISLNK(st.st_mode))
+    else if (!t->connected && exists && !S_ISSOCK(st.st_mode) && !S_ISLNK(st.st_mode))
         advise(find(d, NO, "reachable", "%s is no socket", path), "remove it, or name another path: --socket");
     else if (!t->connected && status == TANDEM_ERROR_LOST)
         advise(find(d, NO, "reachable", "nobody listens at %s", path),
@@ -360,7 +360,7 @@ static bool look_at_daemon(doctor *d, const char *socket)
              t->info.epoch ? ", after its worker was replaced" : "");
         if (tool_daemon_stats(t, why, sizeof why) == TANDEM_OK)
             find(d, YES, "clients now", "%u", t->row_count);
-        if (t->info.backend == TANDEM_BACKEND_CPU && d->cuda.there && d->cuda.cubin[0])
+        if (t->info.backend == TANDEM_BACKEND_CPU && d->cuda.available && d->cuda.cubin[0])
             advise(find(d, NO, "uses the GPU", "it computes on the CPU, and there is %s", d->cuda.info.name),
                    "set backend = auto in its configuration and restart it; its log says why it does not");
         has_models = (t->welcome.features & TD_WIRE_MODELS) != 0;
@@ -404,10 +404,10 @@ static void look_at_models(doctor *d, const char *config, bool loads)
     else if (home && *home)
         snprintf(path, sizeof path, "%s/.config/tandem/tandemd.conf", home);
     struct stat st;
-    const bool there = !stat(path, &st), is_file = there && S_ISREG(st.st_mode);
+    const bool exists = !stat(path, &st), is_file = exists && S_ISREG(st.st_mode);
     FILE *file = is_file ? fopen(path, "re") : NULL;
-    if (!file && (config || there))
-        advise(find(d, NO, "configuration", "%s: %s", path, there && !is_file ? "no regular file" : strerror(errno)),
+    if (!file && (config || exists))
+        advise(find(d, NO, "configuration", "%s: %s", path, exists && !is_file ? "no regular file" : strerror(errno)),
                "%s", config ? "give --config the file that tandemd reads" : "make it one that tandemd can read");
     while (file && fgets(text, sizeof text, file)) {
         char name[32] = "", value[512] = "";
@@ -420,7 +420,7 @@ static void look_at_models(doctor *d, const char *config, bool loads)
     }
     if (file)
         fclose(file);
-    if (!count && (file || !(config || there)))
+    if (!count && (file || !(config || exists)))
         advise(find(d, NOTE, "none", "%s%s", path, file ? " names none" : " is not there"),
                "for clients that load models: a line model_dir = /absolute/path there, then `kill -HUP` tandemd");
     else if (count && !loads)
@@ -569,7 +569,7 @@ int tool_doctor(int argc, char **argv)
     survey_session((survey_tuning){0}, &d->host);
     survey_vulkan((survey_tuning){0}, &d->vulkan);
     const device_report *v = best_device(d);
-    d->best = v && v->session.there ? v->session.info : d->host.info;
+    d->best = v && v->session.available ? v->session.info : d->host.info;
     look_at_build(d);
     look_at_drivers(d);
     look_at_devices(d);

@@ -36,7 +36,7 @@ static const char *const tunings[] = {"rule", "shipped table", "given table", "t
 
 static void text_session(const char *indent, const session_report *s)
 {
-    if (!s->there) {
+    if (!s->available) {
         printf("%ssession: none: %s\n", indent, s->why);
         return;
     }
@@ -55,13 +55,13 @@ static void print_text(const cuda_report *cuda, const session_report *host, cons
     for (uint32_t i = 0; i < cubins; i++)
         printf(cubin[i].ptx ? " PTX compute_%u" : " sm_%u", cubin[i].sm);
     printf("\ncpu: %s\n", td_cpu_isa());
-    if (cuda->there)
+    if (cuda->available)
         printf("cuda: %s, sm_%u, driver for CUDA %u.%u, runs %s\n", cuda->info.name, cuda->info.sm,
                cuda->info.driver_version / 1000, cuda->info.driver_version % 1000 / 10,
                cuda->cubin[0] ? cuda->cubin : cuda->why);
     else
         printf("cuda: none: %s\n", cuda->why);
-    if (cuda->there)
+    if (cuda->available)
         printf("    4b: %s\n", cuda->int4);
     printf("without Vulkan:\n");
     text_session("    ", host);
@@ -105,7 +105,7 @@ static void json_requirements(const requirements *needs)
 static void json_session(const char *name, const session_report *s)
 {
     printf("\"%s\": ", name);
-    if (!s->there) {
+    if (!s->available) {
         printf("{\"rung\": null, ");
         json_pair("reason", s->why, "}");
         return;
@@ -132,7 +132,7 @@ static void print_json(const cuda_report *cuda, const session_report *host, cons
         printf(cubin[i].ptx ? "%s\"compute_%u\"" : "%s\"sm_%u\"", i ? ", " : "", cubin[i].sm);
     printf("]},\n \"cpu\": {");
     json_pair("isa", td_cpu_isa(), "},\n \"cuda\": ");
-    if (cuda->there) {
+    if (cuda->available) {
         printf("{");
         json_pair("device", cuda->info.name, ", ");
         printf("\"sm\": %u, \"driver_version\": %u, \"timelines\": %s, ", cuda->info.sm, cuda->info.driver_version,

@@ -48,7 +48,7 @@ typedef struct gpu_side {
 /* A unit, and what came of the three experiments on it. */
 typedef struct finding {
     uint32_t unit, sm; /* sm: of the GPU, or of the one that the model imitates */
-    bool there, measured, absent; /* absent: the GPU has no such unit */
+    bool ran, measured, absent; /* absent: the GPU has no such unit */
     char why[256];                         /* it is not there */
     uint32_t kept;                         /* leading mantissa bits of C that survive with A = B = 0 */
     char bits[TD_PROBE_MANTISSA_BITS + 1]; /* '1': survives */
@@ -137,11 +137,11 @@ static bool run_unit(finding *f, gpu_side *gpu, uint32_t tiles, arrays *it)
     f->why[0] = 0;
     if (gpu) {
         const tandem_status status = run_gpu(gpu, f->unit, tiles, it, f->why, sizeof f->why);
-        f->there = status == TANDEM_OK;
+        f->ran = status == TANDEM_OK;
         f->absent = status == TANDEM_ERROR_UNSUPPORTED;
     } else
-        f->there = run_model(f->unit, tiles, f->sm, it, it->at[TD_PROBE_D], f->why, sizeof f->why);
-    return f->there;
+        f->ran = run_model(f->unit, tiles, f->sm, it, it->at[TD_PROBE_D], f->why, sizeof f->why);
+    return f->ran;
 }
 
 /* C alone, then products beside ever larger C. */
@@ -181,9 +181,9 @@ static void random_experiment(finding *f, gpu_side *gpu, uint32_t tiles, uint64_
     f->elements = (uint64_t)tiles * TD_PROBE_ELEMENTS;
     if (!gpu)
         return;
-    f->there = run_model(f->unit, tiles, f->sm, it, it->model, f->why, sizeof f->why);
+    f->ran = run_model(f->unit, tiles, f->sm, it, it->model, f->why, sizeof f->why);
     const float *d = it->at[TD_PROBE_D];
-    for (uint64_t i = 0; f->there && i < f->elements; i++)
+    for (uint64_t i = 0; f->ran && i < f->elements; i++)
         if (td_bits(d[i]) != td_bits(it->model[i]) && f->unequal++ == 0) {
             f->first[0] = (uint32_t)(i / TD_PROBE_ELEMENTS);
             f->first[1] = (uint32_t)(i % TD_PROBE_ELEMENTS);
@@ -201,7 +201,7 @@ static bool truncates(const finding *f)
 /* 1 sign, 8 exponent and 13 mantissa bits; what is below is cut off before anything is added up. */
 static bool is_fp22(const finding *f)
 {
-    return f->there && f->kept == 13 && truncates(f) && f->one_seen == 13 && f->all_seen == 13;
+    return f->ran && f->kept == 13 && truncates(f) && f->one_seen == 13 && f->all_seen == 13;
 }
 
 static const char *remark(const finding *f)
@@ -222,7 +222,7 @@ static void text_finding(const finding *f)
 {
     printf("\n%s on sm_%u - %s\n", td_probe_name(f->unit), f->sm,
            f->measured ? "measured on this GPU" : "the twin's model, nothing measured");
-    if (!f->there) {
+    if (!f->ran) {
         printf("  not run: %s\n", f->why);
         return;
     }
@@ -257,7 +257,7 @@ static const char *conclusion(const finding *findings, uint32_t count, char *tex
 {
     for (uint32_t i = 0; i < count; i++) {
         const finding *f = &findings[i];
-        if (!f->measured || !f->there || f->unit == TD_PROBE_MMA_F16 || f->unit == TD_PROBE_WGMMA_E4M3_F16 ||
+        if (!f->measured || !f->ran || f->unit == TD_PROBE_MMA_F16 || f->unit == TD_PROBE_WGMMA_E4M3_F16 ||
             (f->unit == TD_PROBE_MMA_E4M3 && f->sm == 90))
             continue;
         if (is_fp22(f))
@@ -280,9 +280,9 @@ static bool all_as_modelled(const finding *findings, uint32_t count, char *why, 
 {
     for (uint32_t i = 0; i < count; i++) {
         const finding *f = &findings[i];
-        if (!f->there && !f->absent)
+        if (!f->ran && !f->absent)
             td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s was not run: %s", td_probe_name(f->unit), f->why);
-        else if (f->there && f->unequal)
+        else if (f->ran && f->unequal)
             td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "%s differs from the twin's model in %" PRIu64 " of %" PRIu64
                     " elements", td_probe_name(f->unit), f->unequal, f->elements);
         else
@@ -311,9 +311,9 @@ static bool write_json(const char *path, const gpu_side *gpu, const finding *fin
     for (uint32_t i = 0; i < count; i++) {
         const finding *f = &findings[i];
         json_t *unit = json_pack("{s:s, s:i, s:s, s:b, s:s}", "unit", td_probe_name(f->unit), "sm", (int)f->sm,
-                                 "source", f->measured ? "gpu" : "model", "ran", f->there, "remark",
-                                 f->there ? remark(f) : f->why);
-        if (f->there) {
+                                 "source", f->measured ? "gpu" : "model", "ran", f->ran, "remark",
+                                 f->ran ? remark(f) : f->why);
+        if (f->ran) {
             char ones[16];
             snprintf(ones, sizeof ones, "0x%08x", td_bits(f->all_ones));
             json_object_update_new(
@@ -322,7 +322,7 @@ static bool write_json(const char *path, const gpu_side *gpu, const finding *fin
                                 (int)td_probe_k(f->unit), "one_product_seen_up_to", f->one_seen,
                                 "all_products_seen_up_to", f->all_seen, "is_fp22", is_fp22(f)));
         }
-        if (f->there && f->measured)
+        if (f->ran && f->measured)
             json_object_update_new(unit, json_pack("{s:I, s:I, s:I}", "elements", (json_int_t)f->elements, "equal",
                                                    (json_int_t)(f->elements - f->unequal), "unequal",
                                                    (json_int_t)f->unequal));
@@ -387,7 +387,7 @@ static int probe(bool cuda, bool cpu, uint32_t tiles, uint64_t seed, const char 
     }
     for (uint32_t i = 0; i < count; i++) {
         small_experiments(&findings[i], measured ? &gpu : NULL, &it);
-        if (findings[i].there)
+        if (findings[i].ran)
             random_experiment(&findings[i], measured ? &gpu : NULL, tiles, seed, &it);
         text_finding(&findings[i]);
     }

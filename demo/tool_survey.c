@@ -40,7 +40,7 @@ static void ask_session(const tandem_vulkan *vulkan, survey_tuning tuning, sessi
         return;
     }
     out->info.struct_bytes = sizeof out->info;
-    out->there = tandem_session_info(session, &out->info) == TANDEM_OK;
+    out->available = tandem_session_info(session, &out->info) == TANDEM_OK;
     tandem_session_destroy(&session);
 }
 
@@ -55,7 +55,7 @@ void survey_cuda(cuda_report *out)
     td_cu_device *device = NULL;
     if (td_cu_device_open(NULL, &quiet, &device, out->why, sizeof out->why) != TANDEM_OK)
         return;
-    out->there = true;
+    out->available = true;
     out->info = *td_cu_device_info(device);
     const td_cubin *cubin = td_cubin_for_sm(out->info.sm, out->why, sizeof out->why);
     if (cubin)

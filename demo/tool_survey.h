@@ -17,13 +17,13 @@ typedef struct requirements {
 } requirements;
 
 typedef struct cuda_report {
-    bool there;
+    bool available;
     td_cu_info info;
     char why[256], cubin[64], int4[96]; /* int4: what computes the integers of 4b */
 } cuda_report;
 
 typedef struct session_report {
-    bool there;
+    bool available;
     tandem_info info;
     char why[512];
 } session_report;

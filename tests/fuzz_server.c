@@ -234,7 +234,7 @@ static void end(void)
         need(!memchr(w.b.numbers, 1, TD_MAX_NUMBERS), "a number that nobody has");
         need(!w.b.worker_sessions, "a session that nobody has");
         for (uint32_t i = 0; i < TD_MAX_NUMBERS && w.worker >= 0; i++)
-            need(!w.items[i].there, "memory that the worker keeps");
+            need(!w.items[i].imported, "memory that the worker keeps");
     }
     td_broker_end(&w.b);
     lose_worker();

@@ -43,7 +43,7 @@ typedef struct slot {
     tandem_ticket ticket;
     uint64_t begun_ns, drawn; /* drawn: what the last submit signals; 0: free */
     uint32_t seed;
-    bool there; /* the job was taken */
+    bool taken;
 } slot;
 
 typedef struct engine {
@@ -195,12 +195,12 @@ static void draw(engine *e, slot *f, uint32_t seed)
     f->job.wait = (tandem_point){e->engines, up};
     f->job.signal = (tandem_point){e->ours, e->promised + 1};
     f->job.deadline_ns = e->late_ms * MS;
-    f->there = tandem_submit(e->s, &f->job, &f->ticket) == TANDEM_OK;
-    e->refused += !f->there;
+    f->taken = tandem_submit(e->s, &f->job, &f->ticket) == TANDEM_OK;
+    e->refused += !f->taken;
     submit(e, f->up, (vku_point){0}, (vku_point){e->engines_semaphore, up});
     tandem_timeline_submitted(e->s, e->engines, up);
-    e->promised += f->there;
-    submit(e, f->down, f->there ? (vku_point){e->ours_semaphore, e->promised} : (vku_point){0},
+    e->promised += f->taken;
+    submit(e, f->down, f->taken ? (vku_point){e->ours_semaphore, e->promised} : (vku_point){0},
            (vku_point){e->engines_semaphore, down});
     e->drawn = f->drawn = down;
 }
@@ -217,7 +217,7 @@ static void look(engine *e, slot *f)
         stop(e, "a frame does not end");
     took = td_now_ns() - f->begun_ns;
     f->drawn = 0;
-    if (!f->there)
+    if (!f->taken)
         return;
     if (tandem_wait(e->s, f->ticket, PATIENCE, &report) != TANDEM_OK)
         stop(e, "a job does not end");
@@ -334,7 +334,7 @@ static int be_engine(int argc, char **argv)
         if (e.hang_at && n == e.hang_at)
             hang(&e);
         draw(&e, &e.slots[n % SLOTS], n);
-        if (!e.slots[n % SLOTS].there)
+        if (!e.slots[n % SLOTS].taken)
             usleep(2000);
         if (e.lost + e.refused != troubles)
             end_good = e.good;

@@ -66,7 +66,7 @@ typedef struct td_table {
 
 /* What the daemon has of a mem: a memfd, and an id that holds for one connection. */
 typedef struct td_shared_buffer {
-    bool there;  /* `fd` is one */
+    bool valid;  /* there is one */
     bool owned;  /* fd and map are its own, else those of td_mem.vk */
     bool beside; /* td_mem.host is other memory: bytes are copied there and back with each job */
     bool opaque; /* what Vulkan exports: `fd` is the caller's own export, or -1: a new one each time */
@@ -108,11 +108,11 @@ typedef struct td_extent {
 } td_extent;
 
 /* What the daemon has of a timeline. */
-typedef struct td_there {
+typedef struct td_remote_timeline {
     uint64_t id, announced; /* up to where it knows that signals were submitted */
     uint32_t connection;
     tandem_status status;
-} td_there;
+} td_remote_timeline;
 
 typedef struct td_timeline {
     td_object object;
@@ -128,7 +128,7 @@ typedef struct td_timeline {
     uint64_t look; /* td_points_notify_locked()'s number when it read `looked` */
     uint64_t looked;
     tandem_status look_status;
-    td_there there;     /* remote, where the GPU signals */
+    td_remote_timeline remote; /* where the GPU signals */
     struct td_timeline *next; /* among those that leave, since left_ns: release.c */
     uint64_t left_ns;
     VkFence mark; /* in the engine's queue, which was not past it */
@@ -147,7 +147,7 @@ typedef struct td_model {
     td_tensor_entry *tensors; /* the names lie behind the array */
     uint64_t block_bytes;
     uint32_t tensor_count;
-    struct td_remote_model *there; /* remote: what the daemon loads, in place of tensors */
+    struct td_remote_model *remote; /* what the daemon loads, in place of tensors */
 } td_model;
 
 /* Scratch of a slot; outgrown blocks wait until no job is under way, since to free memory is to wait for the device. */
@@ -166,7 +166,7 @@ typedef struct td_remote_job {
     uint32_t connection;
     bool cancelled;      /* it was told */
     bool answered;       /* its report there is final */
-    bool client_signals; /* its point is ours to signal */
+    bool client_signals; /* the daemon will not signal its point */
     uint32_t state;
     tandem_status status;
     char why[TD_WHY_BYTES];

@@ -77,7 +77,7 @@ static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t vie
     td_mem *mem = job->mems[view];
     tandem_status status = TANDEM_OK;
 
-    if (mem->shared.there && mem->shared.connection != r->connection) {
+    if (mem->shared.valid && mem->shared.connection != r->connection) {
         status = td_remote_share_mem_locked(s, mem, why);
         if (!r->up)
             return td_remote_gone(r, why);
@@ -94,17 +94,17 @@ static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t vie
 static tandem_status name_point(tandem_session *s, td_timeline *timeline, uint64_t value, tandem_point *out, char *why)
 {
     td_remote *r = s->remote;
-    td_there *there = &timeline->there;
-    tandem_status status = there->status;
+    td_remote_timeline *remote = &timeline->remote;
+    tandem_status status = remote->status;
 
-    if (there->connection != r->connection)
+    if (remote->connection != r->connection)
         status = td_remote_share_timeline_locked(s, timeline, why);
     if (!r->up)
         return td_remote_gone(r, why);
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "timeline 0x%" PRIx64 ", which tandemd does not have: %s",
                        timeline->object.id, tandem_status_text(status));
-    *out = (tandem_point){there->id, value};
+    *out = (tandem_point){remote->id, value};
     return TANDEM_OK;
 }
 
@@ -194,32 +194,32 @@ static uint64_t watch_until(const td_spin_budget *budget, uint64_t since_ns, uin
 void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline)
 {
     td_remote *r = s->remote;
-    td_there *there = &timeline->there;
+    td_remote_timeline *remote = &timeline->remote;
     td_wire_message m = td_wire_new(TD_WIRE_SUBMITTED, 0);
     char why[TD_WHY_BYTES];
 
     if (!s->gpu_signals)
         call_locked(s);
-    if (!r->up || !there->id || there->connection != r->connection || timeline->submitted <= there->announced)
+    if (!r->up || !remote->id || remote->connection != r->connection || timeline->submitted <= remote->announced)
         return;
-    m.submitted.timeline = there->id;
+    m.submitted.timeline = remote->id;
     m.submitted.value = timeline->submitted;
     if (td_ring_put(&r->ring, &m, why, sizeof why) == TANDEM_OK)
-        there->announced = timeline->submitted; /* else the worker tries again */
+        remote->announced = timeline->submitted; /* else the worker tries again */
 }
 
 /* --- A job's end --- */
 
 static void answer(td_job *job, uint32_t state, tandem_status status, bool client_signals, const char *why)
 {
-    td_remote_job *there = &job->remote;
+    td_remote_job *remote = &job->remote;
 
-    there->answered = true;
-    there->answered_ns = td_now_ns();
-    there->state = state;
-    there->status = status;
-    there->client_signals = client_signals;
-    td_text(there->why, sizeof there->why, "%s", why);
+    remote->answered = true;
+    remote->answered_ns = td_now_ns();
+    remote->state = state;
+    remote->status = status;
+    remote->client_signals = client_signals;
+    td_text(remote->why, sizeof remote->why, "%s", why);
 }
 
 /* There will be no report. */
@@ -235,7 +235,7 @@ static void read_report(tandem_session *s, td_job *job)
 {
     tandem_job_report *report = td_job_report_locked(s, job);
     td_remote *r = s->remote;
-    td_wire_report there;
+    td_wire_report got;
     char why[TD_WHY_BYTES];
     tandem_status status;
 
@@ -243,31 +243,32 @@ static void read_report(tandem_session *s, td_job *job)
         answer_lost(s, job);
         return;
     }
-    status = td_ring_read_report(&r->ring, job->remote.ticket, &there, why, sizeof why);
+    status = td_ring_read_report(&r->ring, job->remote.ticket, &got, why, sizeof why);
     if (status == TANDEM_ERROR_BUSY)
         return;
     if (status != TANDEM_OK) {
         shutdown(r->conn.fd, SHUT_RDWR);
         return;
     }
-    if (there.state == TANDEM_JOB_RUNNING && report->state == TANDEM_JOB_PENDING)
+    if (got.state == TANDEM_JOB_RUNNING && report->state == TANDEM_JOB_PENDING)
         report->state = TANDEM_JOB_RUNNING;
-    if (!td_job_state_ended(there.state))
+    if (!td_job_state_ended(got.state))
         return;
-    if (there.precision)
-        report->precision = there.precision;
-    if (s->timing && there.begin_ns) {
-        report->begin_ns = there.begin_ns;
-        report->end_ns = there.end_ns;
+    if (got.precision)
+        report->precision = got.precision;
+    if (s->timing && got.begin_ns) {
+        report->begin_ns = got.begin_ns;
+        report->end_ns = got.end_ns;
     }
-    answer(job, there.state, (tandem_status)there.status, there.client_signals, tandem_status_text((tandem_status)there.status));
-    if (there.state == TANDEM_JOB_DONE) {
+    answer(job, got.state, (tandem_status)got.status, got.client_signals,
+           tandem_status_text((tandem_status)got.status));
+    if (got.state == TANDEM_JOB_DONE) {
         __atomic_store_n(&job->control.verdict, TD_VERDICT_COMMITTED, __ATOMIC_RELEASE);
-    } else if (there.state != TANDEM_JOB_FAILED) { /* STALE, CANCELLED */
+    } else if (got.state != TANDEM_JOB_FAILED) { /* STALE, CANCELLED */
         __atomic_store_n(&job->control.verdict, TD_VERDICT_GIVEN_UP, __ATOMIC_RELEASE);
         if (!job->asked) {
             job->asked = true;
-            job->end_state = (tandem_job_state)there.state;
+            job->end_state = (tandem_job_state)got.state;
             job->end_status = TANDEM_OK;
         }
         job->given_up = true;
@@ -294,14 +295,14 @@ static bool is_first(const tandem_session *s, const td_job *job)
 static bool end_answered(tandem_session *s, td_job *job, char *line)
 {
     const uint64_t now = td_now_ns(); /* after it was answered */
-    td_remote_job *there = &job->remote;
-    tandem_job_state state = (tandem_job_state)there->state;
-    tandem_status status = there->state == TANDEM_JOB_FAILED ? there->status : TANDEM_OK;
+    td_remote_job *remote = &job->remote;
+    tandem_job_state state = (tandem_job_state)remote->state;
+    tandem_status status = remote->state == TANDEM_JOB_FAILED ? remote->status : TANDEM_OK;
     uint64_t value = 0;
 
     /* The text of a job that failed may come a moment behind its report. */
-    if (state == TANDEM_JOB_FAILED && !job->given_up && s->remote->up && there->connection == s->remote->connection &&
-        !has_text(s->remote, job) && now - there->answered_ns < TEXT_NS)
+    if (state == TANDEM_JOB_FAILED && !job->given_up && s->remote->up && remote->connection == s->remote->connection &&
+        !has_text(s->remote, job) && now - remote->answered_ns < TEXT_NS)
         return false;
     if (job->given_up) {
         state = job->end_state;
@@ -309,11 +310,11 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     }
     if (state != TANDEM_JOB_DONE && state != TANDEM_JOB_CANCELLED)
         td_job_end_report_locked(s, job, state, status);
-    if (s->gpu_signals && job->signal && !there->client_signals) {
+    if (s->gpu_signals && job->signal && !remote->client_signals) {
         if (td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK && value < job->signal_value &&
-            (state != TANDEM_JOB_DONE || now - there->answered_ns < SIGNAL_NS))
+            (state != TANDEM_JOB_DONE || now - remote->answered_ns < SIGNAL_NS))
             return false;
-        there->client_signals = value < job->signal_value;
+        remote->client_signals = value < job->signal_value;
     }
     if (!is_first(s, job))
         return false;
@@ -325,10 +326,10 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
         const bool daemons = has_text(s->remote, job);
 
         td_fail(line, TD_WHY_BYTES, status, "job %" PRIu64 ": %s%s", job->number, daemons ? "tandemd: " : "",
-                daemons ? s->remote->failed_text : there->why);
+                daemons ? s->remote->failed_text : remote->why);
         td_session_keep_error_locked(s, line);
     }
-    (s->gpu_signals && !there->client_signals ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
+    (s->gpu_signals && !remote->client_signals ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
     return true;
 }
 
@@ -565,7 +566,7 @@ static bool announce_locked(tandem_session *s)
             td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
             job->wait->submitted = value;
         td_remote_submitted_locked(s, job->wait);
-        waits = waits || job->wait->submitted < job->wait_value || job->wait->there.announced < job->wait->submitted;
+        waits = waits || job->wait->submitted < job->wait_value || job->wait->remote.announced < job->wait->submitted;
     }
     return waits;
 }

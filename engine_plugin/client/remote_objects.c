@@ -62,7 +62,7 @@ tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *w
 tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why)
 {
     td_remote *r = s->remote;
-    td_there *there = &timeline->there;
+    td_remote_timeline *remote = &timeline->remote;
     const uint32_t connection = r->connection;
     td_wire_message m = td_wire_new(TD_WIRE_TIMELINE_CREATE, 0);
     uint64_t value = 0;
@@ -77,22 +77,22 @@ tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *ti
                                       : timeline->submitted > value ? timeline->submitted
                                                                     : value;
     status = td_vk_timeline_export_fd(s->vk, timeline->semaphore, &fd, why, TD_WHY_BYTES);
-    there->announced = m.timeline_create.initial_value;
+    remote->announced = m.timeline_create.initial_value;
     if (status == TANDEM_OK)
         status = td_remote_ask_locked(s, &m, fd, TD_WIRE_DONE, NULL, why);
     td_fd_close(&fd);
     if (status == TANDEM_ERROR_LOST || r->connection != connection)
         return TANDEM_ERROR_LOST;
-    there->connection = connection;
-    there->status = status;
-    there->id = status == TANDEM_OK ? m.object.id : 0;
+    remote->connection = connection;
+    remote->status = status;
+    remote->id = status == TANDEM_OK ? m.object.id : 0;
     return status;
 }
 
 static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
 {
     td_remote *r = s->remote;
-    struct td_remote_model *there = model->there;
+    struct td_remote_model *remote = model->remote;
     const uint32_t connection = r->connection;
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_LOAD, 0);
     tandem_status status;
@@ -100,14 +100,14 @@ static tandem_status load_locked(tandem_session *s, td_model *model, char *why)
     if (!(r->rules.features & TD_WIRE_MODELS))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "tandemd at '%s' loads no models: no model_dir is configured", r->path);
-    td_wire_text(m.model_load.path, sizeof m.model_load.path, there->path);
+    td_wire_text(m.model_load.path, sizeof m.model_load.path, remote->path);
     m.header.serial = r->rules.next_serial;
     if (td_wire_check(&r->rules, TD_WIRE_TO_DAEMON, &m, m.header.bytes, 0, why, TD_WHY_BYTES) != TANDEM_OK)
         return TANDEM_ERROR_ARG;
     status = td_remote_ask_locked(s, &m, -1, TD_WIRE_DONE, NULL, why);
     if (status == TANDEM_OK && r->connection == connection) {
-        there->id = m.object.id;
-        there->connection = connection;
+        remote->id = m.object.id;
+        remote->connection = connection;
     }
     return status;
 }
@@ -121,10 +121,10 @@ static tandem_status find_tensor_locked(tandem_session *s, td_model *model, cons
     td_wire_message m = td_wire_new(TD_WIRE_MODEL_TENSOR, 0);
     tandem_status status;
 
-    if (model->there->connection != connection)
+    if (model->remote->connection != connection)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_LOST, "tandemd at '%s' could not load '" TD_NAME "' again",
-                       r->path, TD_NAMED(model->there->path));
-    m.model_tensor.model = model->there->id;
+                       r->path, TD_NAMED(model->remote->path));
+    m.model_tensor.model = model->remote->id;
     td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, name);
     status = td_remote_ask_locked(s, &m, -1, TD_WIRE_TENSOR, NULL, why);
     if (status != TANDEM_OK)
@@ -147,19 +147,19 @@ tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
         td_model *model = (td_model *)s->models.slots[i];
         td_wire_tensor tensor;
 
-        if (!model || model->object.closing || model->there->connection == r->connection)
+        if (!model || model->object.closing || model->remote->connection == r->connection)
             continue;
         model->mem->object.uses++; /* a destruction waits */
         status = load_locked(s, model, why);
-        if (status == TANDEM_OK && model->there->first[0])
-            status = find_tensor_locked(s, model, model->there->first, &tensor, why);
+        if (status == TANDEM_OK && model->remote->first[0])
+            status = find_tensor_locked(s, model, model->remote->first, &tensor, why);
         model->mem->shared.status = status;
         td_object_release_locked(s, &model->mem->object);
     }
     for (uint32_t i = 0; i < s->mems.capacity && status != TANDEM_ERROR_LOST; i++) {
         td_mem *mem = (td_mem *)s->mems.slots[i];
 
-        if (!mem || mem->object.closing || !mem->shared.there || mem->shared.connection == r->connection)
+        if (!mem || mem->object.closing || !mem->shared.valid || mem->shared.connection == r->connection)
             continue;
         mem->object.uses++;
         status = td_remote_share_mem_locked(s, mem, why);
@@ -168,7 +168,7 @@ tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
     for (uint32_t i = 0; i < s->timelines.capacity && status != TANDEM_ERROR_LOST && s->gpu_signals; i++) {
         td_timeline *timeline = (td_timeline *)s->timelines.slots[i];
 
-        if (!timeline || timeline->object.closing || timeline->there.connection == r->connection)
+        if (!timeline || timeline->object.closing || timeline->remote.connection == r->connection)
             continue;
         timeline->object.uses++;
         status = td_remote_share_timeline_locked(s, timeline, why);
@@ -185,12 +185,12 @@ tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
     tandem_status status;
 
     if (opaque) {
-        shared->there = shared->opaque = true;
+        shared->valid = shared->opaque = true;
         mem->address = mem->vk.offset; /* from where the daemon maps it, which no more than its alignment tells */
         return TANDEM_OK;
     }
     if (mem->vk.memfd > 0) {
-        shared->there = true;
+        shared->valid = true;
         shared->fd = mem->vk.memfd;
         shared->map = mem->vk.host;
         shared->bytes = mem->vk.allocation_bytes;
@@ -200,7 +200,7 @@ tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
     status = td_memfd_make("tandem-mem", shared->bytes, false, &shared->fd, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
-    shared->there = shared->owned = true;
+    shared->valid = shared->owned = true;
     shared->map = mmap(NULL, shared->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd, 0);
     if (shared->map == MAP_FAILED) {
         shared->map = NULL;
@@ -244,7 +244,7 @@ tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline,
     return td_fail(why, TD_WHY_BYTES, status, "tandemd: %s", text);
 }
 
-static void end_there(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection)
+static void end_remote(tandem_session *s, td_wire_type type, uint64_t id, uint32_t connection)
 {
     td_wire_message m = td_wire_new(type, 0);
     char why[TD_WHY_BYTES];
@@ -259,12 +259,12 @@ static void end_there(tandem_session *s, td_wire_type type, uint64_t id, uint32_
 
 void td_remote_mem_end(tandem_session *s, td_mem *mem)
 {
-    end_there(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection);
+    end_remote(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection);
 }
 
 void td_remote_timeline_end(tandem_session *s, td_timeline *timeline)
 {
-    end_there(s, TD_WIRE_TIMELINE_DESTROY, timeline->there.id, timeline->there.connection);
+    end_remote(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection);
 }
 
 void td_remote_mem_free(td_mem *mem)
@@ -286,14 +286,14 @@ tandem_status td_remote_model_load(tandem_session *s, const char *path, td_model
     tandem_status status = TANDEM_ERROR_NOMEM;
 
     if (model)
-        model->there = td_session_alloc(s, sizeof *model->there, 64);
-    if (!model || !model->there || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
+        model->remote = td_session_alloc(s, sizeof *model->remote, 64);
+    if (!model || !model->remote || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
         td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
-    } else if (strlen(from) >= sizeof model->there->path) {
+    } else if (strlen(from) >= sizeof model->remote->path) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "path has %zu bytes, more than %zu", strlen(from),
-                         sizeof model->there->path - 1);
+                         sizeof model->remote->path - 1);
     } else {
-        strcpy(model->there->path, from);
+        strcpy(model->remote->path, from);
         pthread_mutex_lock(&s->lock);
         status = s->remote->up ? load_locked(s, model, text) : td_remote_gone(s->remote, text);
         pthread_mutex_unlock(&s->lock);
@@ -318,8 +318,8 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
     model->mem->object.uses++;
     status = find_tensor_locked(s, model, name, &tensor, text);
     if (status == TANDEM_OK) {
-        if (!model->there->first[0])
-            strcpy(model->there->first, name);
+        if (!model->remote->first[0])
+            strcpy(model->remote->first, name);
         *view = tensor.view;
         view->mem = model->mem->object.id;
         memcpy(shape, tensor.shape, sizeof tensor.shape);
@@ -332,10 +332,10 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
 
 void td_remote_model_end(tandem_session *s, td_model *model)
 {
-    end_there(s, TD_WIRE_MODEL_DESTROY, model->there->id, model->there->connection);
+    end_remote(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection);
 }
 
 void td_remote_model_free(tandem_session *s, td_model *model)
 {
-    td_session_free(s, model->there, sizeof *model->there);
+    td_session_free(s, model->remote, sizeof *model->remote);
 }

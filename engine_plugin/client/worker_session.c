@@ -114,19 +114,19 @@ tandem_mem td_worker_session_model_mem(tandem_session *s, tandem_model model)
 tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *from, tandem_mem of, tandem_mem *out)
 {
     char why[TD_WHY_BYTES] = "";
-    td_mem *mem = NULL, *there;
+    td_mem *mem = NULL, *source;
     tandem_status status = TANDEM_ERROR_ARG;
     uint64_t address = 0, bytes = 0;
 
     *out = 0;
     pthread_mutex_lock(&from->lock);
-    there = td_mem_find_locked(from, of, "mem", why);
-    if (there) {
-        address = there->address;
-        bytes = there->bytes;
+    source = td_mem_find_locked(from, of, "mem", why);
+    if (source) {
+        address = source->address;
+        bytes = source->bytes;
     }
     pthread_mutex_unlock(&from->lock);
-    if (there) {
+    if (source) {
         mem = td_mem_new(s, bytes, why);
         status = mem ? TANDEM_OK : TANDEM_ERROR_NOMEM;
     }

@@ -130,21 +130,21 @@ static void take_requests_back(td_broker *b)
 static void share_again(td_broker *b)
 {
     for (td_weights *w = b->weights; w; w = w->next)
-        if (w->there && td_weights_send(b, w)) /* jobs that read it wait for it, others do not */
-            w->there = false;
+        if (w->loaded && td_weights_send(b, w)) /* jobs that read it wait for it, others do not */
+            w->loaded = false;
     for (td_client *c = b->clients; c; c = c->next) {
         for (td_shared *s = c->shared; s; s = s->next) {
             const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->weights;
             td_worker_request *e;
 
-            if (c->state != TD_CLIENT_READY || !s->there || !(is_mem || s->opaque))
+            if (c->state != TD_CLIENT_READY || !s->imported || !(is_mem || s->opaque))
                 continue;
             e = td_worker_request_add(b, is_mem ? TD_WORKER_MEM : TD_WORKER_TIMELINE, s->number, true);
             if (!e) {
                 s->status = TANDEM_ERROR_NOMEM;
                 continue;
             }
-            s->there = false;
+            s->imported = false;
             e->again = true;
             td_worker_request_describe(e, s);
         }
@@ -242,11 +242,11 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message
     const uint32_t serial = s->pending;
 
     s->pending = 0;
-    s->there = t->status == TANDEM_OK;
+    s->imported = t->status == TANDEM_OK;
     s->status = t->status;
     if (s == c->temp_output)
         td_queue_kick(b);
-    if (s->there) {
+    if (s->imported) {
         if (serial)
             td_client_done(b, c, serial, s->id);
         return;
@@ -278,17 +278,17 @@ static void on_model_answer(td_broker *b, td_weights *w, const td_worker_message
 
     if (t->status == TANDEM_ERROR_NOMEM && load_again(b, w))
         return;
-    w->there = t->status == TANDEM_OK;
+    w->loaded = t->status == TANDEM_OK;
     w->used_ns = td_now_ns();
     w->retried = false;
-    if (!w->there) {
+    if (!w->loaded) {
         b->numbers[w->number] = 0;
         w->number = 0;
         w->status = t->status;
         w->evicted = true;
         td_weights_count(b, w, false);
     }
-    if (!w->there) {
+    if (!w->loaded) {
         td_fail(why, sizeof why, t->status, "model is one that the worker could not load: %s", t->text);
         td_weights_fail_readers(b, w, t->status, why);
     }
@@ -301,10 +301,10 @@ static void on_model_answer(td_broker *b, td_weights *w, const td_worker_message
             if (s->weights != w || s->kind != TD_WIRE_KIND_MODEL)
                 continue;
             s->pending = 0;
-            s->there = w->there;
-            if (w->there && serial)
+            s->imported = w->loaded;
+            if (w->loaded && serial)
                 td_client_done(b, c, serial, s->id);
-            if (w->there)
+            if (w->loaded)
                 continue;
             if (serial) {
                 td_client_error(b, c, serial, 0, t->status, t->text);

@@ -435,7 +435,7 @@ static void on_timeline_create(td_broker *b, td_client *c, const td_wire_timelin
         import_timeline(b, timeline, m->header.serial, fd);
         return;
     }
-    timeline->there = true;
+    timeline->imported = true;
     td_client_done(b, c, m->header.serial, timeline->id);
 }
 
@@ -575,8 +575,8 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
     weights->uses++;
     model->weights = weights;
     c->model_bytes += weights->bytes;
-    model->there = weights->there;
-    if (weights->there)
+    model->imported = weights->loaded;
+    if (weights->loaded)
         td_client_done(b, c, serial, model->id);
     else
         model->pending = serial;
@@ -604,7 +604,7 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
         model->model_mem = td_shared_add(c, TD_WIRE_KIND_MEM);
         if (model->model_mem) {
             model->model_mem->weights = model->weights;
-            model->model_mem->there = true;
+            model->model_mem->imported = true;
         }
     }
     if (model->weights->evicted && td_weights_load(b, model->weights, c) != TANDEM_OK) {

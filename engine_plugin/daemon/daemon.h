@@ -207,7 +207,7 @@ tandem_status td_confine_worker(char *why, size_t why_bytes);
 /* Weights that the worker has, for however many clients. */
 typedef struct td_weights {
     uint32_t number, uses;
-    bool there;
+    bool loaded;
     bool evicted; /* for others' sake: the next job that reads it has it loaded again; or */
     tandem_status status; /* why no worker could load it */
     bool retried; /* to load it, once others were evicted */
@@ -269,7 +269,7 @@ typedef struct td_shared {
     uint32_t number;  /* in the worker; 0: nothing there */
     uint32_t uses;    /* jobs */
     uint32_t pending; /* the request that made it and was not answered yet; 0: it was */
-    bool there;       /* the worker has it */
+    bool imported;    /* the worker has it */
     bool closing;
     uint32_t close_serial;
     uint64_t close_until_ns;
@@ -539,7 +539,7 @@ bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but);
 /* Takes all that no job reads: nobody knows how much the worker's memory lacks. False: there is none. */
 bool td_weights_evict_idle(td_broker *b, const td_weights *but);
 /* What its users are said to have. */
-void td_weights_count(td_broker *b, const td_weights *weights, bool there);
+void td_weights_count(td_broker *b, const td_weights *weights, bool loaded);
 /* Nobody has the model any more: requests that wait for it are over. */
 void td_weights_fail_readers(td_broker *b, const td_weights *weights, tandem_status status, const char *why);
 /* Has the worker load it again, for a client. NOMEM: no room. */

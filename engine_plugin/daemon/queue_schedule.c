@@ -52,7 +52,7 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
 
     for (int i = 0; i < TD_MAX_VIEWS; i++)
         if (work->mems[i] && work->mems[i]->weights) {
-            if (!work->mems[i]->weights->there && work->mems[i]->status == TANDEM_OK)
+            if (!work->mems[i]->weights->loaded && work->mems[i]->status == TANDEM_OK)
                 return false; /* it is being loaded again */
             work->mems[i]->weights->used_ns = now;
         }
@@ -189,7 +189,7 @@ static bool awaits_temp_output(const td_work *work)
 {
     const td_client *c = work->client;
 
-    return work->deadline_ns && !work->temp_output && c->temp_output && !c->temp_output->there;
+    return work->deadline_ns && !work->temp_output && c->temp_output && !c->temp_output->imported;
 }
 
 /* Who may have jobs. */
@@ -240,10 +240,10 @@ static bool has_temp_output(td_broker *b, td_work *work)
         work->slices = 1;
         return true;
     }
-    if (c->temp_output && c->temp_output->there && !c->temp_output->uses && c->temp_output->bytes < bytes)
+    if (c->temp_output && c->temp_output->imported && !c->temp_output->uses && c->temp_output->bytes < bytes)
         td_temp_output_end(b, c);
     work->whole = !c->temp_output && !td_temp_output_make(b, c, bytes);
-    if (work->whole || !c->temp_output->there || c->temp_output->uses) {
+    if (work->whole || !c->temp_output->imported || c->temp_output->uses) {
         work->slices = 1;
         return work->whole;
     }

@@ -89,7 +89,7 @@ static void forget_session(td_broker *b, uint32_t worker_session)
 
 void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind)
 {
-    const bool there = b->worker >= 0 || kind == TD_WORKER_BEGIN_SESSION;
+    const bool told = b->worker >= 0 || kind == TD_WORKER_BEGIN_SESSION;
     td_worker_request *request;
 
     if (kind == TD_WORKER_END_SESSION)
@@ -102,7 +102,7 @@ void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind k
         }
         return;
     }
-    request = c->worker_session && there ? td_worker_request_add(b, kind, 0, kind == TD_WORKER_BEGIN_SESSION) : NULL;
+    request = c->worker_session && told ? td_worker_request_add(b, kind, 0, kind == TD_WORKER_BEGIN_SESSION) : NULL;
     if (!request) {
         if (kind == TD_WORKER_END_SESSION)
             b->worker_sessions &= ~(c->worker_session ? 1ull << c->worker_session : 0);
@@ -152,7 +152,7 @@ void td_worker_requests_send(td_broker *b)
     for (td_worker_request *e = b->worker_requests; e && sent < TD_MAX_WORKER_REQUESTS; e = e->next) {
         const int fd = request_fd(e);
 
-        if (!e->sent && e->reads && !e->reads->there)
+        if (!e->sent && e->reads && !e->reads->loaded)
             continue;
         sent += !e->aside; /* what takes long holds up nobody else's */
         if (e->sent)
@@ -249,13 +249,13 @@ void td_weights_drop(td_broker *b, td_weights *w)
 }
 
 /* What its users are said to have. */
-void td_weights_count(td_broker *b, const td_weights *w, bool there)
+void td_weights_count(td_broker *b, const td_weights *w, bool loaded)
 {
     for (td_client *c = b->clients; c; c = c->next)
         for (td_shared *s = c->shared; s; s = s->next)
             if (s->weights == w && s->kind == TD_WIRE_KIND_MODEL)
-                c->model_bytes += there ? w->bytes : -w->bytes;
-    b->model_bytes += there ? w->bytes : -w->bytes;
+                c->model_bytes += loaded ? w->bytes : -w->bytes;
+    b->model_bytes += loaded ? w->bytes : -w->bytes;
 }
 
 static bool is_idle(const td_broker *b, const td_weights *w)
@@ -267,7 +267,7 @@ static bool is_idle(const td_broker *b, const td_weights *w)
     for (const td_worker_request *e = b->worker_requests; e; e = e->next)
         if (e->weights == w || (e->shared && e->shared->weights == w) || e->message.number == w->number)
             return false;
-    return w->there;
+    return w->loaded;
 }
 
 static void evict(td_broker *b, td_weights *w)
@@ -275,7 +275,7 @@ static void evict(td_broker *b, td_weights *w)
     td_say(TD_LOG_INFO, "a model of %" PRIu64 " bytes that no job reads makes room for another", w->bytes);
     end_number(b, w->number, true);
     w->number = 0;
-    w->there = false;
+    w->loaded = false;
     w->evicted = true;
     td_weights_count(b, w, false);
 }
@@ -540,7 +540,7 @@ bool td_temp_outputs_end(td_broker *b, uint64_t idle_ns)
     bool some = false;
 
     for (td_client *c = b->clients; c; c = c->next)
-        if (c->temp_output && c->temp_output->there && !c->temp_output->uses && now - c->temp_output_ns >= idle_ns) {
+        if (c->temp_output && c->temp_output->imported && !c->temp_output->uses && now - c->temp_output_ns >= idle_ns) {
             td_temp_output_end(b, c);
             some = true;
         }

@@ -96,7 +96,7 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
     char why[TD_TEXT_BYTES] = "";
     const off_t length = t->opaque ? (off_t)t->allocation_bytes : lseek(fd, 0, SEEK_END);
 
-    need(!it->there, "a mem or a timeline under a number that is taken");
+    need(!it->imported, "a mem or a timeline under a number that is taken");
     need(!t->temp_output || (t->kind == TD_WORKER_MEM && t->bytes && fd < 0), "a temporary output that is something else");
     need(t->temp_output  ? !t->opaque
          : t->opaque ? w.is_gpu && td_opaque_check(fd, why, sizeof why) == TANDEM_OK
@@ -108,7 +108,7 @@ static void look_at_shared(td_worker_message *t, known *it, int fd)
          "a mem beyond its allocation");
     if (w.is_gpu && !(w.worker_sessions >> t->worker_session & 1))
         t->status = TANDEM_ERROR_NOMEM;
-    *it = (known){.there = t->status == TANDEM_OK,
+    *it = (known){.imported = t->status == TANDEM_OK,
                   .is_timeline = t->kind == TD_WORKER_TIMELINE,
                   .is_temp_output = t->temp_output,
                   .worker_session = t->worker_session,
@@ -132,15 +132,15 @@ bool answer_request(uint8_t how)
         look_at_shared(&t, it, came[0]);
         break;
     case TD_WORKER_MODEL:
-        need(!it->there, "a model under a number that is taken");
+        need(!it->imported, "a model under a number that is taken");
         need(came[0] >= 0, "a model without its file");
-        *it = (known){.there = t.status == TANDEM_OK, .is_model = true};
+        *it = (known){.imported = t.status == TANDEM_OK, .is_model = true};
         break;
     case TD_WORKER_END:
         for (int i = 0; i < TD_WORKER_SLOTS; i++)
             need(atomic_load(&w.queue->slots[i].state) != TD_SLOT_READY || !uses(&w.queue->slots[i].job, t.number),
                  "the end of what a job uses");
-        it->there = false;
+        it->imported = false;
         t.status = TANDEM_OK; /* or it dies */
         break;
     case TD_WORKER_BEGIN_SESSION:
@@ -156,12 +156,12 @@ bool answer_request(uint8_t how)
                      w.queue->slots[i].worker_session != t.worker_session,
                  "the end of a session that has jobs");
         for (uint32_t i = 0; i < TD_MAX_NUMBERS; i++)
-            w.items[i].there = w.items[i].there && w.items[i].worker_session != t.worker_session;
+            w.items[i].imported = w.items[i].imported && w.items[i].worker_session != t.worker_session;
         w.worker_sessions &= ~(1ull << t.worker_session);
         t.status = TANDEM_OK;
         break;
     case TD_WORKER_TENSOR:
-        need(it->there, "a tensor of what is not there");
+        need(it->imported, "a tensor of what is not there");
         need(memchr(t.text, 0, sizeof t.text), "a tensor's name without end");
         if (t.status == TANDEM_OK)
             it->bytes = t.bytes = BUFFER_BYTES;
@@ -182,7 +182,7 @@ bool answer_request(uint8_t how)
     if (how & 4)
         t.status = (int32_t)take_number(4);
     if (how & 4 && (t.kind == TD_WORKER_MEM || t.kind == TD_WORKER_TIMELINE || t.kind == TD_WORKER_MODEL))
-        it->there = t.status == TANDEM_OK; /* the broker does with its status what it does with ours */
+        it->imported = t.status == TANDEM_OK; /* the broker does with its status what it does with ours */
     if (how & 16)
         t.serial++;
     if (how & 16) { /* an answer to nothing: the request stays open for good, which only another worker mends */
@@ -204,7 +204,7 @@ static bool is_within(const td_operation_layout *layout, const tandem_operands *
     if (!v->mem)
         return layout->views[view].optional;
     layout->shape(op, view, shape);
-    return v->mem < TD_MAX_NUMBERS && w.items[v->mem].there && !w.items[v->mem].is_timeline &&
+    return v->mem < TD_MAX_NUMBERS && w.items[v->mem].imported && !w.items[v->mem].is_timeline &&
            (w.items[v->mem].is_model || w.items[v->mem].worker_session == session) && td_view_end_bytes(v, shape, &end) &&
            end <= w.items[v->mem].bytes;
 }
@@ -213,7 +213,7 @@ static bool is_point(tandem_point point, uint32_t session)
 {
     const known *it = &w.items[point.timeline % TD_MAX_NUMBERS];
 
-    return !point.timeline || (point.timeline < TD_MAX_NUMBERS && it->there && it->is_timeline &&
+    return !point.timeline || (point.timeline < TD_MAX_NUMBERS && it->imported && it->is_timeline &&
                                it->worker_session == session);
 }
 

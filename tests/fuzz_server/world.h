@@ -73,7 +73,7 @@ typedef struct peer {
 
 /* What the worker has been told of an object. */
 typedef struct known {
-    bool there, is_timeline, is_model, is_temp_output;
+    bool imported, is_timeline, is_model, is_temp_output;
     uint32_t worker_session;
     uint64_t bytes;
 } known;
