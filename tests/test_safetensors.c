@@ -271,7 +271,7 @@ static void test_broken(void **state)
             fail_msg("case %zu: status %d, '%s' does not say '%s'", i, status, why, cases[i].text);
         } else {
             assert_null(file.tensors);
-            assert_null(file.names);
+            assert_null(file.strings);
         }
         close(fd);
     }
@@ -284,6 +284,35 @@ static void test_broken(void **state)
         close(fd);
     }
     assert_int_equal(count_fds(), before);
+}
+
+static void test_texts(void **state)
+{
+    static const td_safetensors_text texts[] = {{"k", "v"}, {"graph \"\xc3\xa9\"", "{\"version\": 1,\n\t\"nodes\": []}"}, {"", ""}};
+    const float x = 1;
+    const td_safetensors_item item = {"x", "F32", 1, {1}, &x};
+    char path[] = "/tmp/tandem-safetensors-XXXXXX", why[300] = "";
+    const int fd = mkstemp(path);
+    td_safetensors file;
+
+    (void)state;
+    assert_true(fd >= 0);
+    for (uint32_t count = 0; count <= 3; count++) {
+        assert_int_equal(td_safetensors_write_texts(path, texts, count, &item, 1, why, sizeof why), TANDEM_OK);
+        assert_int_equal(td_safetensors_open(path, &file, why, sizeof why), TANDEM_OK);
+        assert_true(file.count == 1 && file.text_count == count);
+        for (uint32_t i = 0; i < 3; i++) {
+            const char *text = td_safetensors_find_text(&file, texts[i].key);
+
+            if (i < count)
+                assert_string_equal(text, texts[i].value);
+            else
+                assert_null(text);
+        }
+        td_safetensors_close(&file);
+    }
+    close(fd);
+    unlink(path);
 }
 
 static void test_no_file(void **state)
@@ -420,6 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_writer_refuses), cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_texts),
         cmocka_unit_test(test_no_file),    cmocka_unit_test(test_mutations),
     };
 

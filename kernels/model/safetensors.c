@@ -157,16 +157,47 @@ static tandem_status parse_tensor(const char *name, const json_t *object, uint64
     return TANDEM_OK;
 }
 
-static tandem_status check_metadata(const json_t *metadata, char *why, size_t why_bytes)
+/* A copy behind the strings that the file has; there is room. */
+static const char *keep(char **end, const char *string)
+{
+    const size_t bytes = strlen(string) + 1;
+    const char *copy = memcpy(*end, string, bytes);
+
+    *end += bytes;
+    return copy;
+}
+
+static tandem_status parse_metadata(td_safetensors *file, const json_t *metadata, char **end, char *why, size_t why_bytes)
 {
     const char *key;
     const json_t *value;
 
     if (!json_is_object(metadata))
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "__metadata__ is not an object");
-    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) if (!json_is_string(value)) return td_fail(
-        why, why_bytes, TANDEM_ERROR_PROTOCOL, "__metadata__ '%.*s' is not a string", MAX_NAME_SHOWN, key);
+    file->texts = calloc(json_object_size(metadata) + 1, sizeof *file->texts);
+    if (!file->texts)
+        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for the metadata");
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) {
+        if (!json_is_string(value))
+            return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "__metadata__ '%.*s' is not a string", MAX_NAME_SHOWN, key);
+        file->texts[file->text_count].key = keep(end, key);
+        file->texts[file->text_count++].value = keep(end, json_string_value(value));
+    }
     return TANDEM_OK;
+}
+
+static size_t bytes_of_strings(const json_t *root)
+{
+    const char *key;
+    json_t *value;
+    size_t bytes = 1;
+
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
+        bytes += strlen(key) + 1;
+    root = json_object_get(root, "__metadata__");
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
+        bytes += strlen(key) + json_string_length(value) + 2;
+    return bytes;
 }
 
 static int by_offset(const void *a, const void *b)
@@ -206,28 +237,23 @@ static tandem_status parse_header(td_safetensors *file, const json_t *root, uint
                                   size_t why_bytes)
 {
     const size_t entries = json_object_size(root);
-    size_t name_bytes = 0;
     const char *key;
-    char *name;
+    char *end;
     json_t *value;
     tandem_status status = TANDEM_OK;
 
-    json_object_foreach((json_t *)(uintptr_t)root, key, value)
-        name_bytes += strlen(key) + 1;
     file->tensors = calloc(entries ? entries : 1, sizeof *file->tensors);
-    name = file->names = malloc(name_bytes ? name_bytes : 1);
-    if (!file->tensors || !file->names)
+    end = file->strings = malloc(bytes_of_strings(root));
+    if (!file->tensors || !file->strings)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for %zu tensors", entries);
     json_object_foreach((json_t *)(uintptr_t)root, key, value) {
         td_safetensor *tensor = &file->tensors[file->count];
 
         if (!strcmp(key, "__metadata__")) {
-            status = check_metadata(value, why, why_bytes);
+            status = parse_metadata(file, value, &end, why, why_bytes);
         } else {
             status = parse_tensor(key, value, data_begin, file->file_bytes - data_begin, tensor, why, why_bytes);
-            tensor->name = name;
-            memcpy(name, key, strlen(key) + 1);
-            name += strlen(key) + 1;
+            tensor->name = keep(&end, key);
             file->count++;
         }
         if (status != TANDEM_OK)
@@ -303,10 +329,11 @@ fail:
 
 void td_safetensors_close(td_safetensors *file)
 {
-    if (file->tensors || file->names || file->file_bytes || file->fd > 0)
+    if (file->tensors || file->strings || file->file_bytes || file->fd > 0)
         td_fd_close(&file->fd);
     free(file->tensors);
-    free(file->names);
+    free(file->texts);
+    free(file->strings);
     *file = (td_safetensors){.fd = -1};
 }
 
@@ -315,6 +342,14 @@ const td_safetensor *td_safetensors_find(const td_safetensors *file, const char 
     for (uint32_t i = 0; i < file->count; i++)
         if (!strcmp(file->tensors[i].name, name))
             return &file->tensors[i];
+    return NULL;
+}
+
+const char *td_safetensors_find_text(const td_safetensors *file, const char *key)
+{
+    for (uint32_t i = 0; i < file->text_count; i++)
+        if (!strcmp(file->texts[i].key, key))
+            return file->texts[i].value;
     return NULL;
 }
 

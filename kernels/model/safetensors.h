@@ -27,12 +27,18 @@ typedef struct td_safetensor {
     uint64_t offset, bytes; /* in the file, from its beginning */
 } td_safetensor;
 
+/* A string of the metadata. */
+typedef struct td_safetensors_text {
+    const char *key, *value;
+} td_safetensors_text;
+
 typedef struct td_safetensors {
     int fd;
     uint64_t file_bytes;
-    uint32_t count;
+    uint32_t count, text_count;
     td_safetensor *tensors; /* in the order of their bytes */
-    char *names;
+    td_safetensors_text *texts;
+    char *strings; /* of all those */
 } td_safetensors;
 
 /* Reads and checks the header. IO if the file cannot be read; PROTOCOL, naming the tensor and what is wrong with it, if
@@ -42,6 +48,7 @@ tandem_status td_safetensors_open(const char *path, td_safetensors *out, char *w
 void td_safetensors_close(td_safetensors *file);
 /* NULL if there is none of this name. */
 const td_safetensor *td_safetensors_find(const td_safetensors *file, const char *name);
+const char *td_safetensors_find_text(const td_safetensors *file, const char *key);
 /* Reads a tensor's bytes; IO if the file is shorter by now. */
 tandem_status td_safetensors_read(const td_safetensors *file, const td_safetensor *tensor, void *to, char *why,
                                   size_t why_bytes);
@@ -64,9 +71,6 @@ tandem_status td_safetensors_write(const char *path, const td_safetensors_item *
                                    size_t why_bytes);
 
 /* The same with metadata: strings under "__metadata__". */
-typedef struct td_safetensors_text {
-    const char *key, *value;
-} td_safetensors_text;
 tandem_status td_safetensors_write_texts(const char *path, const td_safetensors_text *texts, uint32_t text_count,
                                          const td_safetensors_item *items, uint32_t count, char *why, size_t why_bytes);
 
