@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Blocks stay where they are, each twice as large as the one before it: most plans have one. Arrays grow by moving to a place
- * twice as large; what they leave behind is less than what they have.
+ * Blocks stay where they are, each twice as large as the one before it: most plans have one. Arrays
+ * grow by moving to a place twice as large; what they leave behind is less than what they have.
  */
 #include "kernels/arena.h"
 
@@ -51,14 +51,16 @@ void *td_arena_take(td_arena *arena, size_t bytes, size_t alignment)
 }
 
 /* Full at powers of two, since nothing else says how many there is room for. */
-void *td_arena_grow(td_arena *arena, void *array, uint32_t count, size_t element_bytes, size_t alignment)
+void *td_arena_grow(td_arena *arena, void *array, uint32_t count, size_t element_bytes,
+                    size_t alignment)
 {
     const bool full = !count || (count >= FIRST_ELEMENTS && (count & (count - 1)) == 0);
     void *to;
 
     if (!full)
         return array;
-    to = td_arena_take(arena, (count ? 2 * (size_t)count : FIRST_ELEMENTS) * element_bytes, alignment);
+    to = td_arena_take(arena, (count ? 2 * (size_t)count : FIRST_ELEMENTS) * element_bytes,
+                       alignment);
     if (to && count)
         memcpy(to, array, count * element_bytes);
     return to;

@@ -16,9 +16,10 @@ typedef struct td_arena {
 /* Stays where it is until the arena is reset or freed. NULL: there is none. */
 void *td_arena_take(td_arena *arena, size_t bytes, size_t alignment);
 
-/* An array with room for one more behind its `count` elements: the same, or a copy twice as large. It must have grown by this
- * alone, one after the other. NULL: there is no memory. */
-void *td_arena_grow(td_arena *arena, void *array, uint32_t count, size_t element_bytes, size_t alignment);
+/* An array with room for one more behind its `count` elements: the same, or a copy twice as large.
+ * It must have grown by this alone, one after the other. NULL: there is no memory. */
+void *td_arena_grow(td_arena *arena, void *array, uint32_t count, size_t element_bytes,
+                    size_t alignment);
 
 /* A copy of `bytes` bytes with a 0 behind them. */
 char *td_arena_text(td_arena *arena, const char *text, size_t bytes);

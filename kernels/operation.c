@@ -30,6 +30,14 @@ const td_operation_layout *td_operation_of_clients(uint32_t number)
     return operation && !operation->internal ? &operation->layout : NULL;
 }
 
+const td_operation *td_operation_named(const char *name)
+{
+    for (int i = 0; i < OPERATIONS; i++)
+        if (!operations[i]->internal && !strcmp(operations[i]->layout.name, name))
+            return operations[i];
+    return NULL;
+}
+
 void td_operation_names(char *text, size_t bytes)
 {
     size_t used = 0;

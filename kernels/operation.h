@@ -21,11 +21,20 @@ typedef struct td_part_at {
     uint32_t plane, row;
 } td_part_at;
 
+/* A number of an operation's struct: 32 bits, of no sign or a float. */
+typedef struct td_field {
+    const char *name;
+    uint32_t offset;
+    bool is_float;
+} td_field;
+enum { TD_MAX_FIELDS = 16 };
+
 /* td_operation.precision_at of an operation without a precision. */
 #define TD_NO_PRECISION UINT32_MAX
 
 typedef struct td_operation {
     td_operation_layout layout;
+    td_field fields[TD_MAX_FIELDS]; /* all of its struct but views and what is reserved; the rest have no name */
     uint32_t precision_at; /* of the tandem_precision in its struct */
     bool internal; /* the daemon's worker makes jobs of it; no client may */
     bool claims;   /* its plans always claim what they write: with td_target.commit or without */
@@ -54,6 +63,8 @@ typedef struct td_operation {
 const td_operation *td_operation_find(uint32_t number);
 /* The same for who may not name internal ones, as the wire's rules take it. */
 const td_operation_layout *td_operation_of_clients(uint32_t number);
+/* One of those by its name. */
+const td_operation *td_operation_named(const char *name);
 /* "1 (attention)" and so on: those that clients may name. */
 void td_operation_names(char *text, size_t bytes);
 

@@ -65,6 +65,8 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 }
 
 #define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_attention, member), is_written, is_optional}
+#define NUMBER(member) {#member, offsetof(tandem_attention, member), false}
+#define FLOAT(member) {#member, offsetof(tandem_attention, member), true}
 const td_operation td_operation_attention = {
     .layout = {.name = "attention",
                .number = TANDEM_OPERATION_ATTENTION,
@@ -77,6 +79,9 @@ const td_operation td_operation_attention = {
                          [TD_VIEW_O] = VIEW(o, true, false),
                          [TD_VIEW_LSE] = VIEW(lse, true, true)},
                .shape = shape},
+    .fields = {NUMBER(batch), NUMBER(heads), NUMBER(kv_heads), NUMBER(q_len), NUMBER(kv_len),
+               NUMBER(head_dim), FLOAT(scale), NUMBER(causal), NUMBER(precision), NUMBER(smooth),
+               NUMBER(granularity)},
     .precision_at = offsetof(tandem_attention, precision),
     .labels = {"tandem attention", "tandem attention f16", "tandem attention 8b", "tandem attention 4b"},
     .check = check,

@@ -456,6 +456,7 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 }
 
 #define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_linear, member), is_written, is_optional}
+#define NUMBER(member) {#member, offsetof(tandem_linear, member), false}
 const td_operation td_operation_linear = {
     .layout = {.name = "linear",
                .number = TANDEM_OPERATION_LINEAR,
@@ -471,6 +472,9 @@ const td_operation td_operation_linear = {
                          [POSITION] = VIEW(position, false, true),
                          [Y] = VIEW(y, true, false)},
                .shape = shape},
+    .fields = {NUMBER(rows), NUMBER(ins), NUMBER(outs), NUMBER(activation), NUMBER(gate),
+               NUMBER(positions), NUMBER(head_dim), NUMBER(rotated_channels),
+               NUMBER(rotated_heads)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem linear"},
     .check = check,

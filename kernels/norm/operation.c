@@ -117,6 +117,8 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 }
 
 #define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_norm, member), is_written, is_optional}
+#define NUMBER(member) {#member, offsetof(tandem_norm, member), false}
+#define FLOAT(member) {#member, offsetof(tandem_norm, member), true}
 const td_operation td_operation_norm = {
     .layout = {.name = "norm",
                .number = TANDEM_OPERATION_NORM,
@@ -130,6 +132,8 @@ const td_operation td_operation_norm = {
                          [Y] = VIEW(y, true, false),
                          [SUM] = VIEW(sum, true, true)},
                .shape = shape},
+    .fields = {NUMBER(batch), NUMBER(heads), NUMBER(rows), NUMBER(channels), NUMBER(kind),
+               FLOAT(epsilon)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem norm"},
     .check = check,
