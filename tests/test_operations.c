@@ -38,6 +38,17 @@ static void embed(tandem_mem mem, tandem_operands *op)
     op->embed.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, 1, ROWS, CHANNELS);
 }
 
+/* b has one row, and one channel in it. */
+static void binary(tandem_mem mem, tandem_operands *op)
+{
+    op->binary = (tandem_binary){.batch = 1, .heads = HEADS, .rows = ROWS, .channels = CHANNELS, .b_channels = 1, .scale = 0.25f,
+                                 .kind = TANDEM_BINARY_MULTIPLY};
+    op->binary.a = halves(mem, 0, HEADS, ROWS);
+    op->binary.b = halves(mem, PLANE, 1, 1);
+    op->binary.b.stride_head = op->binary.b.stride_row = 0;
+    op->binary.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
+}
+
 typedef struct operation {
     uint32_t number;
     void (*make)(tandem_mem mem, tandem_operands *op);
@@ -94,6 +105,7 @@ static void test_rows(void **state)
     static const operation operations[] = {
         {TANDEM_OPERATION_NORM, norm, PLANE},
         {TANDEM_OPERATION_EMBED, embed, PLANE},
+        {TANDEM_OPERATION_BINARY, binary, PLANE},
     };
     static float y[PLANE], other[PLANE];
     const char *expect = getenv("TANDEM_EXPECT_GPU");

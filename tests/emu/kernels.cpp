@@ -9,6 +9,7 @@
 #include "kernels/attention/cuda/attention_prepare.cu"
 #include "kernels/attention/cuda/attention_wgmma_8b.cu"
 #include "kernels/attention/cuda/attention_wgmma_f16.cu"
+#include "kernels/binary/binary.cu"
 #include "kernels/cuda/common.cu"
 #include "kernels/cuda/probe.cu"
 #include "kernels/embed/embed.cu"

@@ -258,11 +258,30 @@ typedef struct tandem_embed {
     uint32_t reserved;                  /* 0 */
 } tandem_embed;
 
+typedef enum tandem_binary_kind {
+    TANDEM_BINARY_ADD = 0,     /* y = a + scale * b */
+    TANDEM_BINARY_MULTIPLY = 1 /* y = a * (scale * b) */
+} tandem_binary_kind;
+
+/* Sums or products of two tensors, element by element, in float32; y is rounded once. b is repeated along axes whose stride is 0,
+ * and along channels if it has one. Each view is F16, BF16 or F32. */
+typedef struct tandem_binary {
+    tandem_view a;       /* [batch, heads, rows, channels] */
+    tandem_view b;       /* [batch, heads, rows, b_channels] */
+    tandem_view y;       /* as a */
+    uint32_t batch, heads, rows, channels;
+    uint32_t b_channels; /* 0, which means channels; 1; or channels */
+    uint32_t kind;       /* tandem_binary_kind */
+    float scale;         /* finite; 0: 1 */
+    uint32_t reserved;   /* 0 */
+} tandem_binary;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
     TANDEM_OPERATION_LINEAR = 3,
-    TANDEM_OPERATION_EMBED = 4
+    TANDEM_OPERATION_EMBED = 4,
+    TANDEM_OPERATION_BINARY = 5
 } tandem_operation;
 
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
@@ -271,6 +290,7 @@ typedef union tandem_operands {
     tandem_norm norm;           /* TANDEM_OPERATION_NORM */
     tandem_linear linear;       /* TANDEM_OPERATION_LINEAR */
     tandem_embed embed;         /* TANDEM_OPERATION_EMBED */
+    tandem_binary binary;       /* TANDEM_OPERATION_BINARY */
     uint64_t reserved[128];
 } tandem_operands;
 
