@@ -49,6 +49,17 @@ static void binary(tandem_mem mem, tandem_operands *op)
     op->binary.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
 }
 
+/* Of more rows than a chunk has, by lengths below 0 and beyond. */
+static void pool(tandem_mem mem, tandem_operands *op)
+{
+    op->pool = (tandem_pool){.batch = ROWS, .heads = 1, .rows = 600, .channels = 48, .normalise = 1};
+    op->pool.x = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, 1, 600, 48);
+    op->pool.x.stride_batch = 96;
+    op->pool.length = numbers(mem, 1);
+    op->pool.length.stride_batch = 1;
+    op->pool.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, 1, 1, 48);
+}
+
 typedef struct operation {
     uint32_t number;
     void (*make)(tandem_mem mem, tandem_operands *op);
@@ -66,7 +77,7 @@ static void fill(void *data)
         half[i] = (uint16_t)(0x3000 + (state >> 16 & 0x8fff)); /* 1/8 to 2 and beyond, either sign */
     }
     for (int32_t i = 0; i < ROWS; i++)
-        number[i] = i * 7 - 20; /* some beyond any table */
+        number[i] = i * 27 - 80; /* some beyond any table, or sequence */
 }
 
 /* Of a session of such a kind; false: there is none here. */
@@ -106,6 +117,7 @@ static void test_rows(void **state)
         {TANDEM_OPERATION_NORM, norm, PLANE},
         {TANDEM_OPERATION_EMBED, embed, PLANE},
         {TANDEM_OPERATION_BINARY, binary, PLANE},
+        {TANDEM_OPERATION_POOL, pool, ROWS * 48},
     };
     static float y[PLANE], other[PLANE];
     const char *expect = getenv("TANDEM_EXPECT_GPU");

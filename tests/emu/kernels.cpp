@@ -17,3 +17,4 @@
 #include "kernels/linear/linear_mma.cu"
 #include "kernels/linear/linear_skinny.cu"
 #include "kernels/norm/norm.cu"
+#include "kernels/pool/pool.cu"

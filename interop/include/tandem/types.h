@@ -276,12 +276,27 @@ typedef struct tandem_binary {
     uint32_t reserved;   /* 0 */
 } tandem_binary;
 
+/* y = the mean of x's rows, of a batch's first `length` ones, 0 where there are none. With `normalise` it is divided by its length
+ * as a vector, or by epsilon where that is more; rows by themselves, as batches or heads of one row, are just that. In float32; y is
+ * rounded once. */
+typedef struct tandem_pool {
+    tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
+    tandem_view length;   /* I32, [batch, 1, 1, 1]: dense ones have stride_batch 1; below 0 counts as 0, above rows as rows; dtype
+                             NONE: all rows count */
+    tandem_view y;        /* [batch, heads, 1, channels], F16, BF16 or F32 */
+    uint32_t batch, heads, rows, channels;
+    uint32_t normalise;   /* 0 or 1 */
+    float epsilon;        /* 0: 1e-12 */
+    uint32_t reserved[2]; /* 0 */
+} tandem_pool;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
     TANDEM_OPERATION_LINEAR = 3,
     TANDEM_OPERATION_EMBED = 4,
-    TANDEM_OPERATION_BINARY = 5
+    TANDEM_OPERATION_BINARY = 5,
+    TANDEM_OPERATION_POOL = 6
 } tandem_operation;
 
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
@@ -291,6 +306,7 @@ typedef union tandem_operands {
     tandem_linear linear;       /* TANDEM_OPERATION_LINEAR */
     tandem_embed embed;         /* TANDEM_OPERATION_EMBED */
     tandem_binary binary;       /* TANDEM_OPERATION_BINARY */
+    tandem_pool pool;           /* TANDEM_OPERATION_POOL */
     uint64_t reserved[128];
 } tandem_operands;
 
