@@ -69,6 +69,13 @@ rm "$libdir/libjansson.so.4"
 env -i "$prefix/bin/tandem" --help >"$work/log"
 env -i "$prefix/bin/tandemd" --help >"$work/log"
 
+# Whatever lies in the folder where somebody runs them is none of theirs.
+mkdir "$work/here"
+: >"$work/here/libjansson.so.4"
+for program in "$build/tandem" "$build/tandemd" "$prefix/bin/tandem" "$prefix/bin/tandemd"; do
+    (cd "$work/here" && "$program" --help >"$work/log")
+done
+
 mkdir "$work/user"
 cat >"$work/user/user.c" <<'END'
 #include <stdio.h>

@@ -42,11 +42,15 @@ install(CODE "
     configure_file(\"${package_in}/tandemd.service.in\" \"${package_out}/tandemd.service\" @ONLY)")
 install(FILES ${package_out}/tandemd.service ${package_in}/tandemd.socket DESTINATION lib/systemd/user)
 
-# Installed programs and the library find what lies beside the library, wherever that is.
+# Installed programs and the library find what lies beside the library, wherever that is. In the build folder they have the same
+# path: else CMake keeps room for it by colons, each of which is the current folder to the loader.
 file(RELATIVE_PATH bin_to_lib /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
-set_property(TARGET tandem_library APPEND PROPERTY INSTALL_RPATH "$ORIGIN")
-foreach(program tandem_tool tandemd)
-    if(TARGET ${program})
-        set_property(TARGET ${program} APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+function(td_look_in target path)
+    if(TARGET ${target})
+        set_property(TARGET ${target} APPEND PROPERTY INSTALL_RPATH "${path}")
+        set_property(TARGET ${target} PROPERTY BUILD_WITH_INSTALL_RPATH ON)
     endif()
-endforeach()
+endfunction()
+td_look_in(tandem_library "$ORIGIN")
+td_look_in(tandem_tool "$ORIGIN/${bin_to_lib}")
+td_look_in(tandemd "$ORIGIN/${bin_to_lib}")
