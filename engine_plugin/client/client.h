@@ -68,7 +68,7 @@ typedef struct td_table {
 typedef struct td_shared_buffer {
     bool valid;  /* there is one */
     bool owned;  /* fd and map are its own, else those of td_mem.vk */
-    bool beside; /* td_mem.host is other memory: bytes are copied there and back with each job */
+    bool bounce; /* td_mem.host is other memory: bytes are copied there and back with each job */
     bool opaque; /* what Vulkan exports: `fd` is the caller's own export, or -1: a new one each time */
     int fd;
     void *map;
@@ -91,8 +91,8 @@ typedef struct td_mem {
     td_vk_mem vk;
     td_cu_mem cu;
     td_vk_mem staging; /* rung `copy`: what a release fills and an acquire empties */
-    td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or memory of the same size beside it */
-    bool beside;
+    td_cu_mem pinned;  /* rung `copy` on CUDA: `host` as CUDA copies from it, or a bounce buffer */
+    bool bounce; /* the latter: bytes are copied through it */
     td_shared_buffer shared;
     /* forgotten.c: what was ever recorded for it, whether its host address was asked for, what jobs did, what was told. */
     bool released, acquired, host_known, read_by_job, told_release, told_acquire;
@@ -541,7 +541,7 @@ void td_remote_info(tandem_session *s, tandem_info *info);
 tandem_status td_remote_ready_locked(tandem_session *s, char *why);
 /* Whether the daemon's GPU can wait for this device's timelines, and signal them; else why not. */
 tandem_status td_remote_shares_gpu(tandem_session *s, char *why);
-/* A mem's shared buffer: its own where `beside`, or where the mem has no memory yet; and the daemon's knowledge of it. */
+/* A mem's shared buffer: its own where `bounce`, or where the mem has no memory yet; and the daemon's knowledge of it. */
 tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why);
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
 void td_remote_mem_end(tandem_session *s, td_mem *mem);

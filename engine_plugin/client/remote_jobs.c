@@ -53,21 +53,21 @@ static void copy_view(const td_job *job, uint32_t view, bool in)
 }
 
 /* Called and left with the lock held. */
-static void copy_beside(tandem_session *s, const td_job *job, bool in)
+static void copy_bounced(tandem_session *s, const td_job *job, bool in)
 {
     pthread_mutex_unlock(&s->lock);
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (job->mems[i] && job->mems[i]->shared.beside && td_job_writes(job, i) != in)
+        if (job->mems[i] && job->mems[i]->shared.bounce && td_job_writes(job, i) != in)
             copy_view(job, i, in);
     pthread_mutex_lock(&s->lock);
 }
 
-static bool has_beside(const td_job *job, bool in)
+static bool has_bounced(const td_job *job, bool in)
 {
     bool has = false;
 
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        has = has || (job->mems[i] && job->mems[i]->shared.beside && td_job_writes(job, i) != in);
+        has = has || (job->mems[i] && job->mems[i]->shared.bounce && td_job_writes(job, i) != in);
     return has;
 }
 
@@ -166,7 +166,7 @@ static td_job *first_to_send(const tandem_session *s)
 static bool is_expected(const td_job *job)
 {
     return job && !job->at_work && job->wait && job->wait->semaphore && job->wait->submitted >= job->wait_value &&
-           !has_beside(job, true);
+           !has_bounced(job, true);
 }
 
 /* The daemon is to be awake when the job comes. */
@@ -318,8 +318,8 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     }
     if (!is_first(s, job))
         return false;
-    if (state == TANDEM_JOB_DONE && has_beside(job, false))
-        copy_beside(s, job, false);
+    if (state == TANDEM_JOB_DONE && has_bounced(job, false))
+        copy_bounced(s, job, false);
     if (state == TANDEM_JOB_DONE)
         s->computed_ns = td_now_ns();
     if (state == TANDEM_JOB_FAILED) {
@@ -418,12 +418,12 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
         for (uint32_t i = 0; i < s->order_count && !job; i++)
             if (!s->order[i]->begun && !s->order[i]->given_up)
                 job = s->order[i];
-        goes_on = job && !job->at_work && may_go(s, job, td_now_ns(), line) && (copies || !has_beside(job, true));
+        goes_on = job && !job->at_work && may_go(s, job, td_now_ns(), line) && (copies || !has_bounced(job, true));
         if (!goes_on)
             break;
         job->at_work = true; /* it is ours, also while the lock is not held */
-        if (has_beside(job, true))
-            copy_beside(s, job, true);
+        if (has_bounced(job, true))
+            copy_bounced(s, job, true);
         goes_on = send_job(s, job) == TANDEM_OK;
         job->at_work = false;
     }
@@ -459,7 +459,7 @@ static bool help_locked(tandem_session *s)
         if (job->begun && !job->at_work && !job->remote.answered)
             read_report(s, job);
         if (job->begun && !job->at_work && job->remote.answered && job->remote.state == TANDEM_JOB_DONE &&
-            !has_beside(job, false) && end_answered(s, job, line))
+            !has_bounced(job, false) && end_answered(s, job, line))
             some = r->led = true;
         else
             i++;

@@ -208,8 +208,8 @@ tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
                        strerror(errno));
     }
     mem->host_share += shared->bytes;
-    shared->beside = mem->host != NULL;
-    if (shared->beside)
+    shared->bounce = mem->host != NULL;
+    if (shared->bounce)
         return TANDEM_OK;
     mem->host = shared->map;
     mem->address = (uintptr_t)shared->map;

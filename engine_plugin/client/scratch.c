@@ -76,7 +76,7 @@ static tandem_status put_away(tandem_session *s, td_scratch *scratch, char *why)
 }
 
 /* What the owner of the jobs that come now holds beside what this job would give back. */
-static uint64_t held_beside(const tandem_session *s, const td_job *job, bool *in_use)
+static uint64_t held_by_others(const tandem_session *s, const td_job *job, bool *in_use)
 {
     uint64_t bytes = 0;
 
@@ -105,7 +105,7 @@ static tandem_status may_hold(tandem_session *s, const td_job *job, uint64_t byt
     if (!s->of_worker)
         return TANDEM_OK;
     do {
-        held = held_beside(s, job, &in_use);
+        held = held_by_others(s, job, &in_use);
         if (bytes <= most && held <= most - bytes)
             return TANDEM_OK;
     } while (td_scratch_trim_locked(s, s->owner));

@@ -44,7 +44,7 @@ tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why)
     } else if (td_cu_mem_register(s->cu, mem->host, td_align_up(mem->bytes, 4096), &mem->pinned, refused,
                                   sizeof refused) != TANDEM_OK) {
         td_logf(&s->log, TD_LOG_DEBUG, "staging memory goes through pinned memory: %s", refused);
-        mem->beside = true;
+        mem->bounce = true;
         status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->pinned, why, TD_WHY_BYTES);
         mem->host_share += mem->bytes;
     }
@@ -130,7 +130,7 @@ static uint64_t piece_end(const range *r, uint64_t at)
 /* Written where it stays, since there are bytes of others in between. */
 static bool is_in_place(const td_job *job, uint32_t view)
 {
-    return td_job_writes(job, view) && !job->mems[view]->beside && has_gaps(&job->extents[view]);
+    return td_job_writes(job, view) && !job->mems[view]->bounce && has_gaps(&job->extents[view]);
 }
 
 static bool share_host_bytes(const td_job *a, uint32_t i, const td_job *b, uint32_t j)
@@ -151,7 +151,7 @@ bool td_stage_must_wait(const td_job *job, const td_job *earlier)
 
             /* Kernels and copies that write the host's memory; and pinned memory that is filled again. */
             if (both && (is_in_place(earlier, j) || (is_in_place(job, i) && td_job_writes(earlier, j)) ||
-                         (job->mems[i]->beside && !td_job_writes(job, i))))
+                         (job->mems[i]->bounce && !td_job_writes(job, i))))
                 return true;
         }
     return false;
@@ -160,7 +160,7 @@ bool td_stage_must_wait(const td_job *job, const td_job *earlier)
 bool td_stage_by_hand(const td_job *job)
 {
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (is_staged(job, i) && !td_job_writes(job, i) && job->mems[i]->beside)
+        if (is_staged(job, i) && !td_job_writes(job, i) && job->mems[i]->bounce)
             return true;
     return false;
 }
@@ -247,7 +247,7 @@ tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *subm
             add_range(&reads, range_of(job, i));
         } else if (is_in_place(job, i)) {
             stage->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
-        } else if (!job->mems[i]->beside && !job->has_deadline) {
+        } else if (!job->mems[i]->bounce && !job->has_deadline) {
             const range r = range_of(job, i);
 
             stage->out[submit->copy_out_count++] = copy_of(&r, r.begin, r.end);
@@ -260,7 +260,7 @@ tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *subm
         uint64_t at = r->begin, end = r->end;
 
         /* All pieces but the last go ahead; that one is the submit's own, which begins when they all are there. */
-        while (r->mem->beside && status == TANDEM_OK) {
+        while (r->mem->bounce && status == TANDEM_OK) {
             end = piece_end(r, at);
             memcpy((char *)r->mem->pinned.host + at, (const char *)r->mem->host + at, end - at);
             if (end == r->end)
@@ -297,10 +297,10 @@ tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why)
             const uint64_t at = p ? ends[p - 1] : r.begin;
 
             status = wait_for(s, sequences[p], why);
-            if (status == TANDEM_OK && r.mem->beside && !has_gaps(&job->extents[i]))
+            if (status == TANDEM_OK && r.mem->bounce && !has_gaps(&job->extents[i]))
                 memcpy((char *)r.mem->host + at, (const char *)r.mem->pinned.host + at, ends[p] - at);
         }
-        if (status == TANDEM_OK && r.mem->beside && has_gaps(&job->extents[i]))
+        if (status == TANDEM_OK && r.mem->bounce && has_gaps(&job->extents[i]))
             copy_rows((char *)r.mem->host + r.begin, (const char *)r.mem->pinned.host + r.begin, &job->extents[i]);
     }
     return status;

@@ -120,7 +120,7 @@ static void test_frames(void **state)
         for (size_t i = 0; i < sizeof small / sizeof *small; i++)
             frames(&r, &small[i]);
         print_message("%-28s rung %u, backend %u%s\n", grounds[g].name, r.info.rung, r.info.backend,
-                      r.beside ? ", pinned memory beside the staging memory" : "");
+                      r.bounced ? ", pinned memory beside the staging memory" : "");
         assert_int_equal(r.errors, 0);
         close_rig(&r);
     }

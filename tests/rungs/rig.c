@@ -64,7 +64,7 @@ static void on_log(void *user, int level, const char *text)
 
     pthread_mutex_lock(&r->lock);
     r->errors += level == TANDEM_LOG_ERROR;
-    r->beside += strstr(text, "goes through pinned memory") != NULL;
+    r->bounced += strstr(text, "goes through pinned memory") != NULL;
     if (level == TANDEM_LOG_ERROR)
         snprintf(r->last, sizeof r->last, "%s", text);
     pthread_mutex_unlock(&r->lock);

@@ -48,7 +48,7 @@ typedef struct rig {
     tandem_timeline back; /* with semaphores: which frames are back */
     uint64_t back_value;
     pthread_mutex_t lock;
-    unsigned errors, beside;
+    unsigned errors, bounced;
     char last[600], text[600];
 } rig;
 
