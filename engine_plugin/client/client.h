@@ -247,8 +247,8 @@ struct tandem_session {
     uint32_t position;
     td_preempt_flag *preempt; /* td_worker_session_preempt(), or NULL; */
     uint64_t held_ns, late_ns; /* td_worker_session_held() */
-    bool foreign;     /* a worker session whose timelines are other processes': only the GPU can read them */
-    bool ahead;       /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
+    bool imports_only;     /* a worker session whose timelines are other processes': only the GPU can read them */
+    bool ahead;            /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
     char rung_reason[TD_WHY_BYTES]; /* in tandem_info as far as it fits */
     char device_name[128], isa[32];
     td_vk *vk;
@@ -474,11 +474,11 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job);
 /* The same with all that use a mem, or with all (NULL). */
 void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object);
 
-/* worker_session.c: sessions of tandemd's worker, each for one client on CUDA, or for all others. `foreign`: its mems and
+/* worker_session.c: sessions of tandemd's worker, each for one client on CUDA, or for all others. `imports_only`: its mems and
  * timelines come from descriptors that the client's Vulkan exported, and its jobs wait and signal on the GPU; else as
  * without Vulkan. Its jobs begin at once: who submits them knows that what they wait for is submitted. What is late for
  * `wait_bound_ns` is signalled in place of who owes it. */
-tandem_status td_worker_session_create(const tandem_session_desc *desc, bool foreign, tandem_session **out);
+tandem_status td_worker_session_create(const tandem_session_desc *desc, bool imports_only, tandem_session **out);
 tandem_status td_worker_session_import_mem(tandem_session *s, int fd, uint64_t allocation_bytes, bool dedicated,
                                            uint64_t offset_bytes, uint64_t bytes, tandem_mem *out);
 tandem_status td_worker_session_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value,
@@ -524,7 +524,7 @@ void td_worker_session_misplace(tandem_session *s);
 /* session.c: keeps a copy of a table, or makes room for one (NULL). */
 tandem_status td_session_take_table(tandem_session *s, const struct td_choice_table *table, char *why);
 /* session.c: as tandem_session_create(). */
-tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool foreign, tandem_session **out);
+tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool imports_only, tandem_session **out);
 /* mems.c: enters what was made into the session's table; frees it if that fails. */
 tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, char *why);
 /* local_end.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */

@@ -279,7 +279,7 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
         if (desc->rung)
             snprintf(reason, sizeof reason, "the %s rung was asked for", rung_name(desc->rung));
         status = open_cuda(s, text);
-        if (status == TANDEM_OK && s->foreign)
+        if (status == TANDEM_OK && s->imports_only)
             return take_worker_session(s, why);
         if (status == TANDEM_OK)
             return take_step(s, with_cuda, desc->rung, reason, why);

@@ -231,7 +231,7 @@ static tandem_status bind_points_locked(tandem_session *s, td_job *job, const ta
             return td_fail(why, TD_WHY_BYTES, status,
                            "job.wait.timeline is 0x%" PRIx64 ", whose counter cannot be read: %s", wait->timeline,
                            tandem_status_text(status));
-        if (s->foreign)
+        if (s->imports_only)
             ; /* its counter is not ours to read, and the daemon has checked */
         else if (job->wait->by_session && wait->value > job->wait->promised)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,

@@ -232,8 +232,8 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job)
 
     if (!job->begun || !s->gpu_signals || !job->wait || job->wait->by_session)
         return false;
-    if (s->foreign ? td_stream_begun(s->stream, job->stream_sequence)
-                   : td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
+    if (s->imports_only ? td_stream_begun(s->stream, job->stream_sequence)
+                        : td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
         return false;
     td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
     return td_timeline_raise_locked(s, job->wait, job->wait_value) == TANDEM_OK;

@@ -89,7 +89,7 @@ static bool may_begin(tandem_session *s, const td_job *job, tandem_status *statu
     for (uint32_t i = 0; i < s->order_count && s->rung == TANDEM_RUNG_COPY && s->order[i] != job; i++)
         if (td_stage_must_wait(job, s->order[i]))
             return false;
-    if (!job->wait || job->wait->by_session || s->foreign || (s->gpu_signals && job->wait->submitted >= job->wait_value))
+    if (!job->wait || job->wait->by_session || s->imports_only || (s->gpu_signals && job->wait->submitted >= job->wait_value))
         return true;
     *status = td_timeline_value_locked(s, job->wait, &value);
     return *status == TANDEM_OK && value >= job->wait_value;
@@ -153,7 +153,7 @@ static bool gpu_is_done(tandem_session *s, const td_job *job, tandem_status *sta
 
     if (td_stream_completed(s->stream) < job->stream_sequence)
         return false;
-    if (!job->signal || !s->gpu_signals || s->foreign)
+    if (!job->signal || !s->gpu_signals || s->imports_only)
         return true;
     *status = td_timeline_value_locked(s, job->signal, &value);
     return *status == TANDEM_OK && value >= job->signal_value;
@@ -226,7 +226,7 @@ uint64_t td_job_first_look_ns(const tandem_session *s, const td_job *job)
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
 {
     const bool last_begun = !s->order_count || s->order[s->order_count - 1]->begun;
-    const bool late = job->has_deadline && !s->foreign && td_now_ns() >= job->deadline_ns;
+    const bool late = job->has_deadline && !s->imports_only && td_now_ns() >= job->deadline_ns;
     tandem_status status = TANDEM_OK;
 
     if (s->ahead && last_begun && !late && may_begin(s, job, &status) && !is_by_hand(s, job))

@@ -48,8 +48,8 @@ static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
             return;
         if (!job->wait || job->wait->by_session || job->late_logged || now < td_job_bound_locked(s, job))
             continue;
-        if (s->foreign ? has_begun(s, job)
-                       : td_timeline_value_locked(s, job->wait, &value) != TANDEM_OK || value >= job->wait_value)
+        if (s->imports_only ? has_begun(s, job)
+                            : td_timeline_value_locked(s, job->wait, &value) != TANDEM_OK || value >= job->wait_value)
             continue;
         job->late_logged = true;
         if (job->begun && !job->at_work)
@@ -64,7 +64,7 @@ static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
                 job->wait->submitted, where);
         td_session_keep_error_locked(s, line);
         td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
-        if (s->foreign)
+        if (s->imports_only)
             td_job_release_wait_locked(s, job);
         return;
     }

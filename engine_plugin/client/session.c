@@ -470,7 +470,7 @@ static tandem_status refuse_size(const tandem_session_desc *desc)
     return create_failed(log, TANDEM_ERROR_ARG, why);
 }
 
-tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool foreign, tandem_session **out)
+tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool imports_only, tandem_session **out)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_session *s = NULL;
@@ -506,7 +506,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     s->timing = desc->timing;
     s->job_class = desc->job_class;
     s->of_worker = of_worker;
-    s->foreign = foreign;
+    s->imports_only = imports_only;
     s->owner_most_bytes = UINT64_MAX;
     s->wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : 2000000000u;
     s->threads = td_core_count();

@@ -33,7 +33,7 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
     uint64_t now;
     tandem_status status = td_timeline_value_locked(s, timeline, &now);
 
-    if (s->foreign)
+    if (s->imports_only)
         return td_stream_release(s->stream, &timeline->cu, value, NULL, 0);
     if (status != TANDEM_OK || value <= now)
         return status;
@@ -102,7 +102,7 @@ void td_points_end_locked(tandem_session *s, const td_timeline *timeline)
 
 void td_timeline_free(tandem_session *s, td_timeline *timeline)
 {
-    if (s->foreign && timeline->imported && !s->stuck)
+    if (s->imports_only && timeline->imported && !s->stuck)
         td_stream_drain(s->stream, FOREIGN_DRAIN_NS); /* a signal comes a little behind the end of its job */
     if (timeline->imported && !s->stuck)
         td_cu_timeline_free(s->cu, &timeline->cu);

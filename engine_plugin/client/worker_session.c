@@ -8,9 +8,9 @@
 #include "kernels/attention/tuning.h"
 #include "kernels/plan_cache.h"
 
-tandem_status td_worker_session_create(const tandem_session_desc *desc, bool foreign, tandem_session **out)
+tandem_status td_worker_session_create(const tandem_session_desc *desc, bool imports_only, tandem_session **out)
 {
-    return td_session_make(desc, true, foreign, out);
+    return td_session_make(desc, true, imports_only, out);
 }
 
 tandem_status td_worker_session_tune(tandem_session *s, const td_choice_table *table)

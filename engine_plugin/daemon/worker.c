@@ -55,7 +55,7 @@ typedef struct alias {
 
 typedef struct worker_session {
     tandem_session *session;
-    bool foreign, ends_all;
+    bool imports_only, ends_all;
     bool on_cpu; /* and the submitter may compute its brief jobs: nothing holds those up */
     tandem_timeline ends; /* the job is through with its memory too; none where the GPU signals */
     pthread_t collector;
@@ -182,7 +182,7 @@ static void name_points(worker *w, worker_session *s, tandem_job *job)
     for (int i = 0; i < 2; i++) {
         const uint64_t number = points[i]->timeline;
 
-        if (!s->foreign || number >= TD_MAX_NUMBERS)
+        if (!s->imports_only || number >= TD_MAX_NUMBERS)
             *points[i] = (tandem_point){0};
         else if (number)
             points[i]->timeline = w->items[number].timeline;
@@ -301,7 +301,7 @@ static bool submit(worker *w, td_slot *slot)
         if (w->fault && !--w->fault)
             td_worker_session_misplace(s->session);
         here = s->on_cpu && slot->brief && !s->count;
-        if (!s->foreign && !here)
+        if (!s->imports_only && !here)
             job.signal = (tandem_point){s->ends, e.value};
         status = submit_for(w, s, slot, &job, here ? &report : NULL, &e.ticket);
     } else {
@@ -355,7 +355,7 @@ static void release_some(worker *w)
 
     pthread_mutex_lock(&w->lock);
     for (uint32_t i = 0; i < TD_MAX_SESSIONS; i++)
-        if (sessions >> i & 1 && w->sessions[i].session && w->sessions[i].foreign)
+        if (sessions >> i & 1 && w->sessions[i].session && w->sessions[i].imports_only)
             td_worker_session_release(w->sessions[i].session);
     pthread_mutex_unlock(&w->lock);
 }
@@ -438,11 +438,11 @@ static tandem_status await(worker_session *s, const entry *e, tandem_job_report 
 {
     tandem_status status = TANDEM_OK;
 
-    if (!s->foreign)
+    if (!s->imports_only)
         do
             status = tandem_point_wait(s->session, (tandem_point){s->ends, e->value}, TD_SECOND);
         while (status == TANDEM_ERROR_BUSY);
-    while (tandem_wait(s->session, e->ticket, TD_SECOND, report) == TANDEM_ERROR_BUSY && s->foreign)
+    while (tandem_wait(s->session, e->ticket, TD_SECOND, report) == TANDEM_ERROR_BUSY && s->imports_only)
         ;
     return status;
 }
@@ -484,9 +484,9 @@ static void *collect_main(void *user)
         pthread_mutex_lock(&w->lock);
         memmove(s->order, s->order + 1, --s->count * sizeof *s->order);
         pthread_mutex_unlock(&w->lock);
-        /* LOST: of a foreign session's job that its client never came, else that the GPU is gone. */
+        /* LOST: of a job on imported timelines that its client never came, else that the GPU is gone. */
         if (status == TANDEM_OK && report.status != TANDEM_ERROR_DEVICE &&
-            (report.status != TANDEM_ERROR_LOST || (s->foreign && !td_worker_session_is_broken(s->session)))) {
+            (report.status != TANDEM_ERROR_LOST || (s->imports_only && !td_worker_session_is_broken(s->session)))) {
             end_slot(w, e.slot, &report);
         } else {
             end_worker(w, s, report.status ? report.status : status);
@@ -669,7 +669,7 @@ static tandem_status begin_session(worker_session *s, char *why, size_t why_byte
 {
     tandem_status status = TANDEM_OK;
 
-    if (!s->foreign)
+    if (!s->imports_only)
         status = tandem_timeline_create(s->session,
                                         &(tandem_timeline_desc){.struct_bytes = sizeof(tandem_timeline_desc),
                                                                 .signaller = TANDEM_SIGNALLER_SESSION},
@@ -693,7 +693,7 @@ static void make_session(worker *w, td_worker_message *t)
                                       .error_text_bytes = sizeof t->text,
                                       .job_class = t->job_class};
     worker_session *s = &w->sessions[t->worker_session % TD_MAX_SESSIONS];
-    worker_session made = {.foreign = t->opaque};
+    worker_session made = {.imports_only = t->opaque};
 
     t->status = td_worker_session_create(&desc, t->opaque, &made.session);
     if (t->status == TANDEM_OK && w->tuned)
