@@ -41,7 +41,7 @@ enum {
     TD_WHY_BYTES = 400, /* of each `why`: daemon.h goes by it, too */
     TD_MAX_FRAMES = TD_STREAM_PENDING,
     TD_REPORTS = 256,
-    TD_MAX_GARBAGE = 64,
+    TD_MAX_RETIRED_SCRATCH = 64,
     TD_POINT_FDS = 1024,
 };
 #define TD_CLOSE_BOUND_NS 2000000000ull /* how long a destruction waits for a running job */
@@ -307,8 +307,8 @@ struct tandem_session {
     uint64_t last_number;
     tandem_job_report reports[TD_REPORTS];
     uint64_t submitted, done, stale, cancelled, failed;
-    td_scratch garbage[TD_MAX_GARBAGE];
-    uint32_t garbage_count;
+    td_scratch retired_scratch[TD_MAX_RETIRED_SCRATCH];
+    uint32_t retired_scratch_count;
     td_point_fd point_fds[TD_POINT_FDS];
     uint32_t point_fd_count;
     uint64_t point_looks;

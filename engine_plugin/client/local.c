@@ -157,6 +157,6 @@ void td_local_stop(tandem_session *s)
         td_logf(&s->log, TD_LOG_WARN, "%s", s->hint);
     for (uint32_t i = 0; i < s->frames; i++)
         td_scratch_free(s, &s->jobs[i].scratch);
-    td_scratch_free_garbage(s);
+    td_scratch_free_retired(s);
     td_sleeper_free(s->sleeper);
 }

@@ -53,9 +53,9 @@ void td_sleeper_free(td_sleeper *sleeper);
 /* local_cpu.c. The main of the worker that computes. */
 void *td_local_work(void *session);
 
-/* scratch.c, which calls none of these. free: nothing uses it any more. garbage: all that was outgrown, likewise. */
+/* scratch.c, which calls none of these. free: nothing uses it any more. retired: all that was outgrown, likewise. */
 void td_scratch_free(tandem_session *s, td_scratch *scratch);
-void td_scratch_free_garbage(tandem_session *s);
+void td_scratch_free_retired(tandem_session *s);
 
 /* local_watch.c. The main of the watchdog. tell: the line that it has yet to log, if there is one. */
 void *td_local_watch(void *session);

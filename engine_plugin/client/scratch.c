@@ -22,27 +22,27 @@ void td_scratch_free(tandem_session *s, td_scratch *scratch)
     *scratch = (td_scratch){0};
 }
 
-void td_scratch_free_garbage(tandem_session *s)
+void td_scratch_free_retired(tandem_session *s)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < s->garbage_count; i++)
-        if (s->garbage[i].recorded && !s->stopping)
-            s->garbage[kept++] = s->garbage[i];
+    for (uint32_t i = 0; i < s->retired_scratch_count; i++)
+        if (s->retired_scratch[i].recorded && !s->stopping)
+            s->retired_scratch[kept++] = s->retired_scratch[i];
         else
-            td_scratch_free(s, &s->garbage[i]);
-    s->garbage_count = kept;
+            td_scratch_free(s, &s->retired_scratch[i]);
+    s->retired_scratch_count = kept;
 }
 
 bool td_scratch_trim_locked(tandem_session *s, uint64_t owner)
 {
-    const uint32_t outgrown = s->garbage_count;
+    const uint32_t outgrown = s->retired_scratch_count;
     bool some;
 
     if (s->stream && s->order_count)
         return false;
-    td_scratch_free_garbage(s);
-    some = s->garbage_count < outgrown;
+    td_scratch_free_retired(s);
+    some = s->retired_scratch_count < outgrown;
     for (uint32_t i = 0; i < s->frames; i++) {
         td_job *job = &s->jobs[i];
 
@@ -65,10 +65,10 @@ static tandem_status put_away(tandem_session *s, td_scratch *scratch, char *why)
 {
     const bool keep = is_kept(s, scratch);
 
-    if (keep && s->garbage_count == TD_MAX_GARBAGE)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%d blocks of scratch are still in use", TD_MAX_GARBAGE);
+    if (keep && s->retired_scratch_count == TD_MAX_RETIRED_SCRATCH)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%d blocks of scratch are still in use", TD_MAX_RETIRED_SCRATCH);
     if (keep)
-        s->garbage[s->garbage_count++] = *scratch;
+        s->retired_scratch[s->retired_scratch_count++] = *scratch;
     else
         td_scratch_free(s, scratch);
     *scratch = (td_scratch){.owner = s->owner};
@@ -89,8 +89,8 @@ static uint64_t held_by_others(const tandem_session *s, const td_job *job, bool 
         bytes += other->scratch.bytes;
         *in_use = *in_use || (other->number && other->scratch.bytes);
     }
-    for (uint32_t i = 0; i < s->garbage_count; i++)
-        bytes += s->garbage[i].owner == s->owner ? s->garbage[i].bytes : 0;
+    for (uint32_t i = 0; i < s->retired_scratch_count; i++)
+        bytes += s->retired_scratch[i].owner == s->owner ? s->retired_scratch[i].bytes : 0;
     return bytes;
 }
 
@@ -149,7 +149,7 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t
     bool more;
 
     if (!s->order_count)
-        td_scratch_free_garbage(s);
+        td_scratch_free_retired(s);
     if (job->scratch.owner != s->owner) /* another client's, who may have left something in it */
         status = put_away(s, &job->scratch, why);
     if (status != TANDEM_OK || bytes <= job->scratch.bytes)

@@ -263,8 +263,8 @@ uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_FR
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->frames; i++)
         add_holding(list, &count, &s->jobs[i].scratch);
-    for (uint32_t i = 0; i < s->garbage_count; i++)
-        add_holding(list, &count, &s->garbage[i]);
+    for (uint32_t i = 0; i < s->retired_scratch_count; i++)
+        add_holding(list, &count, &s->retired_scratch[i]);
     pthread_mutex_unlock(&s->lock);
     return count;
 }
