@@ -19,7 +19,7 @@
 #define MOST_RESPAWN_NS TD_SECOND
 #define SAY_END_NS 500000000u /* what the launcher may take to say how a worker has ended */
 enum {
-    STRIKES = 3,
+    MOST_CRASHES = 3,
     FIRST_TRIES = 5, /* workers that may die before one was ready */
 };
 
@@ -197,7 +197,7 @@ static void lose_worker(td_broker *b, uint64_t now)
         if (c->state != TD_CLIENT_READY)
             continue;
         tell_reset(b, c);
-        if (c->strikes >= STRIKES)
+        if (c->crash_count >= MOST_CRASHES)
             td_client_end(b, c, TANDEM_ERROR_DEVICE, 0, "its jobs and requests ended three workers, one after the other");
     }
     td_queue_kick(b);

@@ -130,7 +130,7 @@ void td_blame(td_broker *b, uint32_t serial)
     else
         t.status = td_fail(t.text, sizeof t.text, TANDEM_ERROR_DEVICE, "the worker crashed while it was %s", what);
     if (c) {
-        c->strikes++;
+        c->crash_count++;
         td_say(TD_LOG_WARN, "client %u (process %d, '%s') has ended the worker (process %d): %s", c->session,
                (int)c->conn.pid, c->name, b->worker_pid, t.text);
     } else {

@@ -317,8 +317,8 @@ struct td_client {
     td_conn conn;
     td_wire_rules rules;
     int process; /* pidfd, or -1 */
-    uint32_t session, share, frames, timing, pending, strikes;
-    uint32_t unmet; /* jobs, one behind the other, whose announced wait did not come */
+    uint32_t session, share, frames, timing, pending, crash_count;
+    uint32_t missed_waits; /* jobs, one behind the other, whose announced wait did not come */
     uint32_t job_class;      /* tandem_class */
     uint32_t worker_session; /* 0: the one for all */
     td_wire_hello *hello; /* that waits for a worker to say what it is */
@@ -561,7 +561,7 @@ void td_worker_request_answer(td_broker *b, td_worker_request *request, const td
 /* blame.c: which requests the worker that is gone was at, of those that may have ended it: their serials. Returns how many. */
 enum { TD_MAX_BLAMED = 2 };
 uint32_t td_blame_find(td_broker *b, uint32_t serials[TD_MAX_BLAMED]);
-/* Answers such a request with what became of it; its client is named and struck, and no worker gets it again. */
+/* Answers such a request with what became of it; its client is named, its crash count rises, and no worker gets it again. */
 void td_blame(td_broker *b, uint32_t serial);
 
 /* queue.c, queue_jobs.c, queue_schedule.c. All with the lock held but the thread's main. */

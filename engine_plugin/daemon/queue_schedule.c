@@ -31,7 +31,7 @@
 #define AHEAD_NS 2000000u     /* of a client's on a GPU: beyond two jobs no more than this */
 #define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
 #define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
-enum { MOST_UNMET = 3 };
+enum { MOST_MISSED_WAITS = 3 };
 
 /* Whose turn it is. */
 
@@ -433,7 +433,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
         c->ended_ns = slot->end_ns;
     }
     if (slot->end_state == TANDEM_JOB_DONE)
-        c->strikes = c->unmet = 0;
+        c->crash_count = c->missed_waits = 0;
 }
 
 /* The worker has no memory left for a job, or none that it may have: once more, without the temporary outputs and models
@@ -468,7 +468,7 @@ static void end_piece(td_broker *b, td_work *work, td_slot *slot)
         td_client_error(b, c, 0, work->ticket, slot->status, slot->text);
     /* While its stream waits, the driver may hold up what others share. It may come back. */
     if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_LOST && work->wait &&
-        ++c->unmet == MOST_UNMET)
+        ++c->missed_waits == MOST_MISSED_WAITS)
         td_client_end(b, c, TANDEM_ERROR_LOST, 0, "it announced points, one after the other, that did not come");
     if (slot->end_state != TANDEM_JOB_DONE && work->slices > 1 && !work->asked) { /* no further ones */
         work->asked = true;
@@ -563,7 +563,7 @@ void td_queue_lost(td_broker *b, bool by_job)
             guilty = b->slot_works[i];
         }
     if (guilty) {
-        guilty->client->strikes++;
+        guilty->client->crash_count++;
         guilty->client->virtual_ns += td_now_ns() - guilty->run_ns;
     }
     for (int i = 0; i < TD_WORKER_SLOTS; i++) {
