@@ -20,14 +20,14 @@
 
 #include "engine_plugin/client/remote.h"
 
-#define LEAST_AGAIN_NS 10000000u /* until the next try to connect; twice as long each time */
-#define MOST_AGAIN_NS ((uint64_t)1000000000)
+#define RECONNECT_MIN_NS 10000000u /* until the next try; twice as long each time, up to */
+#define RECONNECT_MAX_NS ((uint64_t)1000000000)
 
 static void *look_after(void *user)
 {
     tandem_session *s = user;
     td_remote *r = s->remote;
-    uint64_t again_ns = LEAST_AGAIN_NS, gone_ns = 0;
+    uint64_t reconnect_ns = RECONNECT_MIN_NS, gone_ns = 0;
 
     prctl(PR_SET_NAME, "tandem remote", 0ul, 0ul, 0ul);
     pthread_mutex_lock(&s->lock);
@@ -43,7 +43,7 @@ static void *look_after(void *user)
             r->over = status == TANDEM_ERROR_PROTOCOL || status == TANDEM_ERROR_UNSUPPORTED ||
                       status == TANDEM_ERROR_DEVICE;
             td_remote_disconnect_locked(s, why);
-            again_ns = LEAST_AGAIN_NS;
+            reconnect_ns = RECONNECT_MIN_NS;
             pthread_mutex_unlock(&s->lock);
             td_logf(&s->log, TD_LOG_WARN, "tandemd at '%s' is gone: %s; %s", r->path, why,
                     r->over ? "the session ends" : "trying to reach it again");
@@ -51,7 +51,7 @@ static void *look_after(void *user)
             continue;
         }
         pthread_mutex_unlock(&s->lock);
-        td_remote_sleep(r, false, r->over ? TD_WIRE_MAX_WAIT_NS : again_ns);
+        td_remote_sleep(r, false, r->over ? TD_WIRE_MAX_WAIT_NS : reconnect_ns);
         pthread_mutex_lock(&s->lock);
         if (r->stopping || r->over)
             continue;
@@ -63,8 +63,8 @@ static void *look_after(void *user)
         }
         r->up = status == TANDEM_OK;
         r->over = status == TANDEM_ERROR_PROTOCOL;
-        if (again_ns < MOST_AGAIN_NS)
-            again_ns = again_ns * 2 < MOST_AGAIN_NS ? again_ns * 2 : MOST_AGAIN_NS;
+        if (reconnect_ns < RECONNECT_MAX_NS)
+            reconnect_ns = reconnect_ns * 2 < RECONNECT_MAX_NS ? reconnect_ns * 2 : RECONNECT_MAX_NS;
         pthread_cond_broadcast(&s->changed);
         pthread_mutex_unlock(&s->lock);
         if (status == TANDEM_OK)

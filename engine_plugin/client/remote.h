@@ -41,8 +41,8 @@ struct td_remote {
     uint32_t in_ring; /* threads that look at the ring without the lock */
     uint32_t callers; /* that watch all jobs in the worker's place */
     atomic_uint hurry; /* changes when the worker is to leave that to a caller */
-    bool left_out;    /* meanwhile the worker sleeps, or was not woken */
-    bool led;         /* a caller has ended the last job */
+    bool worker_needs_wake;    /* a caller did its work; the last one to leave wakes it */
+    bool led;                  /* a caller has ended the last job */
     td_spin_budget values, results; /* for values that were announced, for ends of jobs */
     uint32_t connection; /* how many there were */
     td_conn conn;

@@ -30,7 +30,7 @@ void td_remote_poke(const td_remote *r)
 void td_remote_kick_locked(tandem_session *s)
 {
     if (s->remote->callers)
-        s->remote->left_out = true;
+        s->remote->worker_needs_wake = true;
     else
         pthread_cond_signal(&s->work);
     if (s->remote->in_ring && s->remote->ring.shared)

@@ -680,7 +680,7 @@ static void rest_locked(tandem_session *s, uint32_t connection, uint32_t seen, u
     const uint64_t now = td_now_ns();
 
     if (r->callers) {
-        r->left_out = true;
+        r->worker_needs_wake = true;
         pthread_cond_wait(&s->work, &s->lock);
         return;
     }
@@ -732,7 +732,7 @@ void *td_remote_work(void *session)
 
 void td_remote_leave_locked(tandem_session *s)
 {
-    if (s->remote->left_out && s->order_count)
+    if (s->remote->worker_needs_wake && s->order_count)
         pthread_cond_signal(&s->work);
-    s->remote->left_out = s->remote->left_out && !s->order_count;
+    s->remote->worker_needs_wake = s->remote->worker_needs_wake && !s->order_count;
 }
