@@ -2,22 +2,29 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   entry.c    what every public call looks at first; failures without a session
- *   session.c  create, destroy, info, error text; memory of our own; ids
- *   device.c   which backend, which rung, and why
- *   mems.c     blocks of bytes, from wherever they come     timelines.c  counters and points     model.c  weights
- *   jobs.c     submit (all checks), poll, wait, cancel      frame.c      what is recorded into the engine's commands
- *   release.c  points that no job signals, when a timeline or its session goes
- *   record.c   jobs within those commands (inline rung)
- *   stage.c    the rung `copy`: bytes of mems there and back
- *   forgotten.c  releases and acquires that are missing there
- *   local.c    jobs under way: the worker and the watchdog, how they begin and end (see local.h)
- *   local_watch.c, local_cpu.c, local_stream.c, local_end.c   deadlines and bounds, jobs of either kind, ends
- *   scratch.c  memory of a job's kernels
- *   worker_session.c  a session of the daemon's worker, on what one client's Vulkan has exported
- *   wait.c     how threads sleep until a job's end
- *   remote.c   the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
- *   remote_jobs.c, remote_objects.c, remote_connection.c   a job's way there, what is shared, what is said
+ *   entry.c                      what every public call looks at first; failures without a session
+ *   session.c                    create, destroy, info, error text; memory of our own; ids
+ *   device.c                     which backend, which rung, and why
+ *   mems.c                       blocks of bytes, from wherever they come
+ *   timelines.c                  counters and points
+ *   model.c                      weights
+ *   jobs.c                       submit (all checks), poll, wait, cancel
+ *   release.c                    points that no job signals, when a timeline or its session goes
+ *   vulkan.c                     what is recorded into the engine's commands
+ *   inline_jobs.c                jobs within those commands (inline rung)
+ *   staging.c                    the rung `copy`: bytes of mems there and back
+ *   forgotten.c                  releases and acquires that are missing there
+ *   local.c                      jobs under way: the worker and the watchdog, how they begin and end (see local.h)
+ *   local_watch.c                their deadlines and bounds
+ *   local_cpu.c, local_stream.c  jobs of either kind
+ *   local_end.c                  their ends
+ *   scratch.c                    memory of a job's kernels
+ *   wait.c                       how threads sleep until a job's end
+ *   worker_session.c             a session of the daemon's worker, on what one client's Vulkan has exported
+ *   remote.c                     the same jobs, computed in tandemd: how that session begins and ends (see remote.h)
+ *   remote_jobs.c                a job's way there
+ *   remote_objects.c             what is shared
+ *   remote_connection.c          what is said
  *
  * One mutex a session. It is never held over a wait, over a call that may block in a driver, or over the log callback.
  * Functions named *_locked expect it held. An object in use (a job under way, a call in progress) has `uses` > 0 and is
@@ -172,11 +179,11 @@ typedef struct td_remote_job {
     char why[TD_WHY_BYTES];
 } td_remote_job;
 /* What the rung `copy` brings to the device for a job, and takes back. */
-typedef struct td_stage {
+typedef struct td_staging {
     uint64_t views[TD_MAX_VIEWS]; /* where the kernels find them */
     td_stream_copy in[TD_MAX_VIEWS], out[TD_MAX_VIEWS];
-    bool later[TD_MAX_VIEWS]; /* taken back by td_stage_out() */
-} td_stage;
+    bool later[TD_MAX_VIEWS]; /* taken back by td_staging_out() */
+} td_staging;
 
 typedef struct td_job {
     uint64_t number; /* of the ticket; 0: the slot is free */
@@ -197,7 +204,7 @@ typedef struct td_job {
     uint64_t wait_value, signal_value;
     uint64_t submit_ns, begun_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
     uint64_t stream_sequence;
-    td_stage stage; /* rung `copy` on a stream */
+    td_staging staging; /* rung `copy` on a stream */
     const td_operation *operation; /* whose views these are: */
     td_mem *mems[TD_MAX_VIEWS];
     uint64_t views[TD_MAX_VIEWS];
@@ -422,20 +429,20 @@ static inline bool td_job_writes(const td_job *job, uint32_t view)
     return job->operation->layout.views[view].written;
 }
 
-/* stage.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
- * the job's views read to where the device, or its submit, finds it; fills job->stage, and views and copies of `submit`.
+/* staging.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
+ * the job's views read to where the device, or its submit, finds it; fills job->staging, and views and copies of `submit`.
  * out: takes back what the job wrote, once the device is done with it and the result is wanted. Out never under the lock,
  * nor in where the processor has a part in it. */
-tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why);
-bool td_stage_by_hand(const td_job *job);
-tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *submit, char *why);
-bool td_stage_takes_back(const td_job *job);
-tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why);
+tandem_status td_staging_make(tandem_session *s, td_mem *mem, char *why);
+bool td_staging_by_hand(const td_job *job);
+tandem_status td_staging_in(tandem_session *s, td_job *job, td_stream_submit *submit, char *why);
+bool td_staging_takes_back(const td_job *job);
+tandem_status td_staging_out(tandem_session *s, const td_job *job, char *why);
 /* Whether a job's bytes must not be brought in before an earlier job, which has begun, is over. The order of all else is
  * the stream's to keep. */
-bool td_stage_must_wait(const td_job *job, const td_job *earlier);
+bool td_staging_must_wait(const td_job *job, const td_job *earlier);
 /* td_stream_enqueue(), and waits until there is room. Not under the lock. */
-tandem_status td_stage_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why);
+tandem_status td_staging_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why);
 
 /* forgotten.c. look: a job begins; what was never recorded for its mems becomes s->hint. wrote: it is DONE. tell: the mem
  * goes. */
@@ -467,7 +474,7 @@ void td_mem_leave(tandem_session *s, td_mem *mem);
 void td_session_leave_queue(tandem_session *s);
 void td_leaving_free(tandem_session *s);
 
-/* record.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
+/* inline_jobs.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
 void td_recorded_advance_locked(tandem_session *s);
 /* Gives up a recorded job, unless it has begun: false. */
 bool td_recorded_cancel_locked(tandem_session *s, td_job *job);

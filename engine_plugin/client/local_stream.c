@@ -46,13 +46,13 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
         .signal = s->gpu_signals && job->signal ? &signal : NULL,
         .label = label_of(job),
     };
-    tandem_status status = s->rung == TANDEM_RUNG_COPY ? td_stage_in(s, job, &submit, why) : TANDEM_OK;
+    tandem_status status = s->rung == TANDEM_RUNG_COPY ? td_staging_in(s, job, &submit, why) : TANDEM_OK;
     bool signalled;
 
     if (status != TANDEM_OK)
         return status;
     if (s->enqueuing)
-        return td_stage_enqueue(s, &submit, &job->stream_sequence, why);
+        return td_staging_enqueue(s, &submit, &job->stream_sequence, why);
     return td_stream_enqueue(s->stream, &submit, &job->stream_sequence, &signalled, why, TD_WHY_BYTES);
 }
 
@@ -87,7 +87,7 @@ static bool may_begin(tandem_session *s, const td_job *job, tandem_status *statu
     if (s->enqueuing)
         return false;
     for (uint32_t i = 0; i < s->order_count && s->rung == TANDEM_RUNG_COPY && s->order[i] != job; i++)
-        if (td_stage_must_wait(job, s->order[i]))
+        if (td_staging_must_wait(job, s->order[i]))
             return false;
     if (!job->wait || job->wait->by_session || s->imports_only || (s->gpu_signals && job->wait->submitted >= job->wait_value))
         return true;
@@ -98,7 +98,7 @@ static bool may_begin(tandem_session *s, const td_job *job, tandem_status *statu
 /* What the worker has to do without the lock. */
 static bool is_by_hand(const tandem_session *s, const td_job *job)
 {
-    return s->rung == TANDEM_RUNG_COPY && td_stage_by_hand(job);
+    return s->rung == TANDEM_RUNG_COPY && td_staging_by_hand(job);
 }
 
 /* A job that was not begun, and that nobody can begin. */
@@ -174,7 +174,7 @@ static void advance_stream(tandem_session *s)
     while (s->order_count && s->order[0]->begun && !s->order[0]->at_work && gpu_is_done(s, s->order[0], &status)) {
         td_job *job = s->order[0];
 
-        if (s->rung == TANDEM_RUNG_COPY && td_stage_takes_back(job) && !td_job_was_given_up(job)) {
+        if (s->rung == TANDEM_RUNG_COPY && td_staging_takes_back(job) && !td_job_was_given_up(job)) {
             pthread_cond_signal(&s->work);
             break;
         }
@@ -354,7 +354,7 @@ static void end_by_hand(tandem_session *s, td_job *job)
     note_times(s, job);
     s->enqueuing = job->at_work = true;
     pthread_mutex_unlock(&s->lock);
-    status = td_stage_out(s, job, why);
+    status = td_staging_out(s, job, why);
     pthread_mutex_lock(&s->lock);
     s->enqueuing = job->at_work = false;
     if (status != TANDEM_OK) {
@@ -376,7 +376,7 @@ static bool work_by_hand(tandem_session *s)
     if (s->rung != TANDEM_RUNG_COPY || s->broken || !s->order_count)
         return false;
     if (s->order[0]->begun && td_stream_completed(s->stream) >= s->order[0]->stream_sequence &&
-        td_stage_takes_back(s->order[0]) && !td_job_was_given_up(s->order[0])) {
+        td_staging_takes_back(s->order[0]) && !td_job_was_given_up(s->order[0])) {
         end_by_hand(s, s->order[0]);
         return true;
     }

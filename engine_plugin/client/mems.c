@@ -112,7 +112,7 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, c
 }
 
 /* Staging memory of the size of mem->vk, and what else the rung `copy` needs. */
-static tandem_status stage(tandem_session *s, td_mem *mem, char *why)
+static tandem_status make_staging(tandem_session *s, td_mem *mem, char *why)
 {
     tandem_status status = td_vk_mem_create_mapped(
         s->vk, mem->bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &mem->staging, why,
@@ -122,7 +122,7 @@ static tandem_status stage(tandem_session *s, td_mem *mem, char *why)
         return status;
     memset(mem->staging.host, 0, mem->bytes);
     mem->host_share += mem->staging.allocation_bytes;
-    return td_stage_make(s, mem, why);
+    return td_staging_make(s, mem, why);
 }
 
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
@@ -147,10 +147,10 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     }
     if (s->rung == TANDEM_RUNG_COPY) {
         if (!s->vk)
-            return td_stage_make(s, mem, why);
+            return td_staging_make(s, mem, why);
         status = td_vk_mem_create_device(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
         mem->device_share = mem->vk.allocation_bytes;
-        return status == TANDEM_OK ? stage(s, mem, why) : status;
+        return status == TANDEM_OK ? make_staging(s, mem, why) : status;
     }
     if (!s->vk) {
         status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
@@ -213,7 +213,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ", not a multiple of %" PRIu64,
                        mem->bytes, page);
     if (s->rung == TANDEM_RUNG_COPY) /* seen by the host and by jobs, not by Vulkan */
-        return td_stage_make(s, mem, why);
+        return td_staging_make(s, mem, why);
     if (s->vk) {
         mem->has_vk = true;
         status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
@@ -330,7 +330,7 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
     if (status != TANDEM_OK)
         return status;
     if (copied)
-        return stage(s, mem, why);
+        return make_staging(s, mem, why);
     mem->address = mem->vk.address;
     if (s->rung == TANDEM_RUNG_INLINE || s->remote)
         return TANDEM_OK;

@@ -101,7 +101,7 @@ tandem_status td_model_load_begin(tandem_session *s, const char *path, td_model_
 }
 
 /* What is read on its way to the device. */
-static void *stage(td_model_load *load)
+static void *staging_of(td_model_load *load)
 {
     if (!load->staging)
         load->staging = td_session_alloc(load->s, SLICE_BYTES, 64);
@@ -112,7 +112,7 @@ static tandem_status read_part(td_model_load *load, const td_tensor_entry *entry
 {
     const uint64_t to = entry->view.offset_bytes + load->at;
     td_mem *mem = load->model->mem;
-    void *at = mem->host ? (char *)mem->host + to : stage(load);
+    void *at = mem->host ? (char *)mem->host + to : staging_of(load);
     tandem_session *s = load->s;
     tandem_status status;
 

@@ -28,7 +28,7 @@ typedef struct ranges {
     uint32_t count;
 } ranges;
 
-tandem_status td_stage_make(tandem_session *s, td_mem *mem, char *why)
+tandem_status td_staging_make(tandem_session *s, td_mem *mem, char *why)
 {
     char refused[TD_WHY_BYTES];
     tandem_status status = TANDEM_OK;
@@ -141,9 +141,9 @@ static bool share_host_bytes(const td_job *a, uint32_t i, const td_job *b, uint3
     return at_a + of_a.begin < at_b + of_b.end && at_b + of_b.begin < at_a + of_a.end;
 }
 
-bool td_stage_must_wait(const td_job *job, const td_job *earlier)
+bool td_staging_must_wait(const td_job *job, const td_job *earlier)
 {
-    if (td_stage_takes_back(earlier)) /* that comes behind all that is on the stream by then */
+    if (td_staging_takes_back(earlier)) /* that comes behind all that is on the stream by then */
         return true;
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         for (uint32_t j = 0; j < TD_MAX_VIEWS; j++) {
@@ -157,7 +157,7 @@ bool td_stage_must_wait(const td_job *job, const td_job *earlier)
     return false;
 }
 
-bool td_stage_by_hand(const td_job *job)
+bool td_staging_by_hand(const td_job *job)
 {
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         if (is_staged(job, i) && !td_job_writes(job, i) && job->mems[i]->bounce)
@@ -165,10 +165,10 @@ bool td_stage_by_hand(const td_job *job)
     return false;
 }
 
-bool td_stage_takes_back(const td_job *job)
+bool td_staging_takes_back(const td_job *job)
 {
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (job->stage.later[i])
+        if (job->staging.later[i])
             return true;
     return false;
 }
@@ -191,7 +191,7 @@ static tandem_status wait_for(tandem_session *s, uint64_t sequence, char *why)
     return TANDEM_OK;
 }
 
-tandem_status td_stage_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why)
+tandem_status td_staging_enqueue(tandem_session *s, const td_stream_submit *submit, uint64_t *sequence, char *why)
 {
     tandem_status status;
     bool signalled;
@@ -224,35 +224,35 @@ static tandem_status enqueue_copy(tandem_session *s, const td_stream_submit *job
         .label = in ? "tandem copy in" : "tandem copy out",
     };
 
-    return td_stage_enqueue(s, &submit, sequence, why);
+    return td_staging_enqueue(s, &submit, sequence, why);
 }
 
-tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *submit, char *why)
+tandem_status td_staging_in(tandem_session *s, td_job *job, td_stream_submit *submit, char *why)
 {
-    td_stage *stage = &job->stage;
+    td_staging *staging = &job->staging;
     ranges reads = {0};
     tandem_status status = TANDEM_OK;
     uint64_t sequence = 0;
     char ignored[TD_WHY_BYTES];
 
-    memset(stage, 0, sizeof *stage);
-    memcpy(stage->views, job->views, sizeof stage->views);
-    submit->views = stage->views;
-    submit->copies_in = stage->in;
-    submit->copies_out = stage->out;
+    memset(staging, 0, sizeof *staging);
+    memcpy(staging->views, job->views, sizeof staging->views);
+    submit->views = staging->views;
+    submit->copies_in = staging->in;
+    submit->copies_out = staging->out;
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
         if (!is_staged(job, i))
             continue;
         if (!td_job_writes(job, i)) {
             add_range(&reads, range_of(job, i));
         } else if (is_in_place(job, i)) {
-            stage->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
+            staging->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
         } else if (!job->mems[i]->bounce && !job->has_deadline) {
             const range r = range_of(job, i);
 
-            stage->out[submit->copy_out_count++] = copy_of(&r, r.begin, r.end);
+            staging->out[submit->copy_out_count++] = copy_of(&r, r.begin, r.end);
         } else {
-            stage->later[i] = true;
+            staging->later[i] = true;
         }
     }
     for (uint32_t i = 0; i < reads.count && status == TANDEM_OK; i++) {
@@ -268,17 +268,17 @@ tandem_status td_stage_in(tandem_session *s, td_job *job, td_stream_submit *subm
             status = enqueue_copy(s, submit, copy_of(r, at, end), true, &sequence, why);
             at = end;
         }
-        stage->in[submit->copy_in_count++] = copy_of(r, at, end);
+        staging->in[submit->copy_in_count++] = copy_of(r, at, end);
     }
     if (status != TANDEM_OK && sequence) /* what the copies use is in use no more */
         wait_for(s, sequence, ignored);
     return status;
 }
 
-tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why)
+tandem_status td_staging_out(tandem_session *s, const td_job *job, char *why)
 {
-    const td_stage *stage = &job->stage;
-    const td_stream_submit like = {.views = stage->views, .scratch = job->scratch.address};
+    const td_staging *staging = &job->staging;
+    const td_stream_submit like = {.views = staging->views, .scratch = job->scratch.address};
     tandem_status status = TANDEM_OK;
 
     for (uint32_t i = 0; i < TD_MAX_VIEWS && status == TANDEM_OK; i++) {
@@ -286,7 +286,7 @@ tandem_status td_stage_out(tandem_session *s, const td_job *job, char *why)
         uint32_t pieces = 0;
         range r;
 
-        if (!stage->later[i])
+        if (!staging->later[i])
             continue;
         r = range_of(job, i);
         for (uint64_t at = r.begin; at < r.end && status == TANDEM_OK; at = ends[pieces++]) {
