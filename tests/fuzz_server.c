@@ -229,7 +229,7 @@ static void end(void)
     }
     if (!w.over) {
         need(!w.b.clients && !w.b.client_count && !w.b.new_count, "a client that does not go");
-        need(!w.b.mem_bytes && !w.b.model_bytes && !w.b.weights, "bytes that nobody holds");
+        need(!w.b.mem_bytes && !w.b.model_bytes && !w.b.model_cache, "bytes that nobody holds");
         need(!w.b.worker_requests && !w.b.openings, "a request that nobody runs");
         need(!memchr(w.b.numbers, 1, TD_MAX_NUMBERS), "a number that nobody has");
         need(!w.b.worker_sessions, "a session that nobody has");

@@ -115,7 +115,7 @@ static void take_requests_back(td_broker *b)
                 td_worker_request_remove(b, e);
             break;
         case TD_WORKER_MODEL:
-            if (!e->weights)
+            if (!e->cached)
                 td_worker_request_remove(b, e);
             break;
         default:
@@ -129,12 +129,12 @@ static void take_requests_back(td_broker *b)
 /* What clients still hold is for the next worker. */
 static void share_again(td_broker *b)
 {
-    for (td_weights *w = b->weights; w; w = w->next)
-        if (w->loaded && td_weights_send(b, w)) /* jobs that read it wait for it, others do not */
-            w->loaded = false;
+    for (td_cached_model *cached = b->model_cache; cached; cached = cached->next)
+        if (cached->loaded && td_cached_model_send(b, cached)) /* jobs that read it wait for it, others do not */
+            cached->loaded = false;
     for (td_client *c = b->clients; c; c = c->next) {
         for (td_shared *s = c->shared; s; s = s->next) {
-            const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->weights;
+            const bool is_mem = s->kind == TD_WIRE_KIND_MEM && !s->cached;
             td_worker_request *e;
 
             if (c->state != TD_CLIENT_READY || !s->imported || !(is_mem || s->opaque))
@@ -264,47 +264,47 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message
 }
 
 /* The worker had no memory for it: once more, without those that are idle. */
-static bool load_again(td_broker *b, td_weights *w)
+static bool load_again(td_broker *b, td_cached_model *cached)
 {
-    if (w->retried || !td_weights_evict_idle(b, w) || !td_weights_send(b, w))
+    if (cached->retried || !td_model_cache_evict_idle(b, cached) || !td_cached_model_send(b, cached))
         return false;
-    w->retried = true;
+    cached->retried = true;
     return true;
 }
 
-static void on_model_answer(td_broker *b, td_weights *w, const td_worker_message *t)
+static void on_model_answer(td_broker *b, td_cached_model *cached, const td_worker_message *t)
 {
     char why[TD_TEXT_BYTES];
 
-    if (t->status == TANDEM_ERROR_NOMEM && load_again(b, w))
+    if (t->status == TANDEM_ERROR_NOMEM && load_again(b, cached))
         return;
-    w->loaded = t->status == TANDEM_OK;
-    w->used_ns = td_now_ns();
-    w->retried = false;
-    if (!w->loaded) {
-        b->numbers[w->number] = 0;
-        w->number = 0;
-        w->status = t->status;
-        w->evicted = true;
-        td_weights_count(b, w, false);
+    cached->loaded = t->status == TANDEM_OK;
+    cached->used_ns = td_now_ns();
+    cached->retried = false;
+    if (!cached->loaded) {
+        b->numbers[cached->number] = 0;
+        cached->number = 0;
+        cached->status = t->status;
+        cached->evicted = true;
+        td_cached_model_count(b, cached, false);
     }
-    if (!w->loaded) {
+    if (!cached->loaded) {
         td_fail(why, sizeof why, t->status, "model is one that the worker could not load: %s", t->text);
-        td_weights_fail_readers(b, w, t->status, why);
+        td_cached_model_fail_readers(b, cached, t->status, why);
     }
-    w->uses++; /* until all have heard */
+    cached->uses++; /* until all have heard */
     for (td_client *c = b->clients; c; c = c->next)
         for (td_shared *s = c->shared, *next; s; s = next) {
             const uint32_t serial = s->pending;
 
             next = s->next;
-            if (s->weights != w || s->kind != TD_WIRE_KIND_MODEL)
+            if (s->cached != cached || s->kind != TD_WIRE_KIND_MODEL)
                 continue;
             s->pending = 0;
-            s->imported = w->loaded;
-            if (w->loaded && serial)
+            s->imported = cached->loaded;
+            if (cached->loaded && serial)
                 td_client_done(b, c, serial, s->id);
-            if (w->loaded)
+            if (cached->loaded)
                 continue;
             if (serial) {
                 td_client_error(b, c, serial, 0, t->status, t->text);
@@ -314,7 +314,7 @@ static void on_model_answer(td_broker *b, td_weights *w, const td_worker_message
                 fail_jobs_on(b, c, s->model_mem, t->status, t->text);
             }
         }
-    td_weights_drop(b, w);
+    td_cached_model_drop(b, cached);
 }
 
 static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64_t mem, const td_worker_message *t)
@@ -323,7 +323,7 @@ static void on_tensor_answer(td_broker *b, td_client *c, uint32_t serial, uint64
     td_shared *of = td_ids_find(&c->mems, mem);
 
     if (!of || t->status != TANDEM_OK) {
-        const tandem_status unloaded = of && of->weights ? of->weights->status : TANDEM_OK;
+        const tandem_status unloaded = of && of->cached ? of->cached->status : TANDEM_OK;
 
         td_client_error(b, c, serial, 0, !of ? TANDEM_ERROR_ARG : unloaded ? unloaded : t->status,
                         !of        ? "the model was destroyed"
@@ -415,8 +415,8 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
         break;
     case TD_WORKER_END_SESSION: b->worker_sessions &= ~(1ull << was.message.worker_session); break;
     case TD_WORKER_MODEL:
-        if (was.weights)
-            on_model_answer(b, was.weights, t);
+        if (was.cached)
+            on_model_answer(b, was.cached, t);
         break;
     case TD_WORKER_END: b->numbers[was.message.number] = 0; break;
     case TD_WORKER_TENSOR:

@@ -36,8 +36,8 @@ static td_worker_request *largest_load(const td_broker *b)
     td_worker_request *largest = NULL;
 
     for (td_worker_request *e = b->worker_requests; e; e = e->next)
-        if (e->sent && e->message.kind == TD_WORKER_MODEL && e->weights &&
-            (!largest || e->weights->bytes > largest->weights->bytes))
+        if (e->sent && e->message.kind == TD_WORKER_MODEL && e->cached &&
+            (!largest || e->cached->bytes > largest->cached->bytes))
             largest = e;
     return largest;
 }
@@ -91,7 +91,7 @@ static void name_request(const td_worker_request *e, char *text, size_t bytes)
 {
     switch ((td_worker_message_kind)e->message.kind) {
     case TD_WORKER_MODEL:
-        snprintf(text, bytes, "loading a model of %" PRIu64 " bytes", e->weights ? e->weights->bytes : 0);
+        snprintf(text, bytes, "loading a model of %" PRIu64 " bytes", e->cached ? e->cached->bytes : 0);
         break;
     case TD_WORKER_MEM: snprintf(text, bytes, "taking a mem of %" PRIu64 " bytes", e->message.bytes); break;
     case TD_WORKER_TIMELINE: snprintf(text, bytes, "taking a timeline"); break;
@@ -136,8 +136,8 @@ void td_blame(td_broker *b, uint32_t serial)
     } else {
         td_say(TD_LOG_WARN, "a client that is gone has ended the worker (process %d): %s", b->worker_pid, t.text);
     }
-    if (e->weights)
-        e->weights->retried = true; /* nor with others evicted */
+    if (e->cached)
+        e->cached->retried = true; /* nor with others evicted */
     if (!b->worker_text[0])
         snprintf(b->worker_text, sizeof b->worker_text, "%s", t.text);
     td_worker_request_answer(b, e, &t);

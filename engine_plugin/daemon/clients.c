@@ -446,10 +446,10 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
     td_shared *s = td_ids_find(td_shared_ids(c, kind), m->id), *used;
     char why[TD_TEXT_BYTES];
 
-    if (!s || s->closing || s->pending || (kind == TD_WIRE_KIND_MEM && s->weights)) {
+    if (!s || s->closing || s->pending || (kind == TD_WIRE_KIND_MEM && s->cached)) {
         td_fail(why, sizeof why, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which %s", names[kind], m->id,
                 !s           ? "was destroyed"
-                : s->weights ? "belongs to a model"
+                : s->cached ? "belongs to a model"
                              : "is being made or destroyed");
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_ARG, why);
         return;
@@ -490,26 +490,26 @@ static void on_model_load(td_broker *b, td_client *c, const td_wire_model_load *
     b->openings = opening;
 }
 
-static td_weights *find_weights(td_broker *b, const struct stat *st)
+static td_cached_model *find_cached(td_broker *b, const struct stat *st)
 {
     const uint64_t mtime = (uint64_t)st->st_mtim.tv_sec * TD_SECOND + (uint64_t)st->st_mtim.tv_nsec;
 
-    for (td_weights *w = b->weights; w; w = w->next)
-        if (w->status == TANDEM_OK && w->device == st->st_dev && w->inode == st->st_ino && w->mtime_ns == mtime &&
-            w->bytes == (uint64_t)st->st_size)
-            return w;
+    for (td_cached_model *cached = b->model_cache; cached; cached = cached->next)
+        if (cached->status == TANDEM_OK && cached->device == st->st_dev && cached->inode == st->st_ino &&
+            cached->mtime_ns == mtime && cached->bytes == (uint64_t)st->st_size)
+            return cached;
     return NULL;
 }
 
-static td_weights *add_weights(td_broker *b, const td_client *c, const struct stat *st, int *fd)
+static td_cached_model *cache_model(td_broker *b, const td_client *c, const struct stat *st, int *fd)
 {
-    td_weights *made = calloc(1, sizeof *made);
+    td_cached_model *made = calloc(1, sizeof *made);
 
     if (!made)
         return NULL;
     made->session = c->session;
     made->number = td_number_take(b);
-    if (!td_weights_send(b, made)) {
+    if (!td_cached_model_send(b, made)) {
         b->numbers[made->number] = 0;
         free(made);
         return NULL;
@@ -520,8 +520,8 @@ static td_weights *add_weights(td_broker *b, const td_client *c, const struct st
     made->bytes = (uint64_t)st->st_size;
     made->fd = *fd;
     *fd = -1;
-    made->next = b->weights;
-    b->weights = made;
+    made->next = b->model_cache;
+    b->model_cache = made;
     b->model_bytes += made->bytes;
     return made;
 }
@@ -529,7 +529,7 @@ static td_weights *add_weights(td_broker *b, const td_client *c, const struct st
 void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
 {
     td_opening **at = &b->openings, *opening;
-    td_weights *weights;
+    td_cached_model *cached;
     td_client *c;
     char why[TD_TEXT_BYTES];
     td_shared *model;
@@ -556,27 +556,27 @@ void td_client_opened(td_broker *b, const td_launcher_message *m, int *fd)
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }
-    weights = find_weights(b, &st);
-    if (!weights ? !td_weights_make_room(b, (uint64_t)st.st_size, NULL)
-                 : weights->evicted && td_weights_load(b, weights, c) != TANDEM_OK) {
+    cached = find_cached(b, &st);
+    if (!cached ? !td_model_cache_make_room(b, (uint64_t)st.st_size, NULL)
+                : cached->evicted && td_cached_model_load(b, cached, c) != TANDEM_OK) {
         refuse_model(b, c, serial, (uint64_t)st.st_size);
         return;
     }
     model = td_shared_add(c, TD_WIRE_KIND_MODEL);
-    if (model && !weights)
-        weights = add_weights(b, c, &st, fd);
-    if (!model || !weights) {
+    if (model && !cached)
+        cached = cache_model(b, c, &st, fd);
+    if (!model || !cached) {
         if (model)
             td_shared_end(b, model);
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM,
                         model ? "no host memory for a model" : "all models are in use");
         return;
     }
-    weights->uses++;
-    model->weights = weights;
-    c->model_bytes += weights->bytes;
-    model->imported = weights->loaded;
-    if (weights->loaded)
+    cached->uses++;
+    model->cached = cached;
+    c->model_bytes += cached->bytes;
+    model->imported = cached->loaded;
+    if (cached->loaded)
         td_client_done(b, c, serial, model->id);
     else
         model->pending = serial;
@@ -594,31 +594,31 @@ static void on_model_tensor(td_broker *b, td_client *c, const td_wire_model_tens
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_ARG, why);
         return;
     }
-    if (model->weights->status != TANDEM_OK) {
-        td_fail(why, sizeof why, model->weights->status, "model is 0x%" PRIx64 ", which the worker could not load",
+    if (model->cached->status != TANDEM_OK) {
+        td_fail(why, sizeof why, model->cached->status, "model is 0x%" PRIx64 ", which the worker could not load",
                 m->model);
-        td_client_error(b, c, m->header.serial, 0, model->weights->status, why);
+        td_client_error(b, c, m->header.serial, 0, model->cached->status, why);
         return;
     }
     if (!model->model_mem) {
         model->model_mem = td_shared_add(c, TD_WIRE_KIND_MEM);
         if (model->model_mem) {
-            model->model_mem->weights = model->weights;
+            model->model_mem->cached = model->cached;
             model->model_mem->imported = true;
         }
     }
-    if (model->weights->evicted && td_weights_load(b, model->weights, c) != TANDEM_OK) {
-        refuse_model(b, c, m->header.serial, model->weights->bytes);
+    if (model->cached->evicted && td_cached_model_load(b, model->cached, c) != TANDEM_OK) {
+        refuse_model(b, c, m->header.serial, model->cached->bytes);
         return;
     }
-    request = model->model_mem ? td_worker_request_add(b, TD_WORKER_TENSOR, model->weights->number, false) : NULL;
+    request = model->model_mem ? td_worker_request_add(b, TD_WORKER_TENSOR, model->cached->number, false) : NULL;
     if (!request) {
         td_client_error(b, c, m->header.serial, 0, TANDEM_ERROR_NOMEM, "all mems are in use");
         return;
     }
     request->client = c;
     request->session = c->session;
-    request->reads = model->weights;
+    request->reads = model->cached;
     request->serial = m->header.serial;
     request->mem = model->model_mem->id;
     snprintf(request->message.text, sizeof request->message.text, "%s", m->name);

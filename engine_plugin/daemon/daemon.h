@@ -204,8 +204,8 @@ tandem_status td_confine_broker(char *why, size_t why_bytes);
 tandem_status td_confine_launcher(char *why, size_t why_bytes);
 tandem_status td_confine_worker(char *why, size_t why_bytes);
 
-/* Weights that the worker has, for however many clients. */
-typedef struct td_weights {
+/* An entry of the model cache: the weights of a file in the worker, for however many clients. */
+typedef struct td_cached_model {
     uint32_t number, uses;
     bool loaded;
     bool evicted; /* for others' sake: the next job that reads it has it loaded again; or */
@@ -215,8 +215,8 @@ typedef struct td_weights {
     uint64_t used_ns; /* by the last job */
     int fd;
     uint64_t device, inode, mtime_ns, bytes;
-    struct td_weights *next;
-} td_weights;
+    struct td_cached_model *next;
+} td_cached_model;
 
 /* costs.c: what jobs take on the device, learned from those that have ended. */
 enum { TD_COSTS = 256 };
@@ -281,7 +281,7 @@ typedef struct td_shared {
     uint64_t announced;          /* of an opaque one: up to where its signals are submitted */
     bool by_daemon;
     uint64_t promised;
-    td_weights *weights;     /* of a model, and of the mem that its tensors are in */
+    td_cached_model *cached; /* of a model, and of the mem that its tensors are in */
     struct td_shared *model_mem; /* of a model: that mem, once somebody asked */
     tandem_status status;    /* why the worker does not have it any more */
     struct td_shared *next;
@@ -363,12 +363,12 @@ typedef struct td_worker_request {
     bool aside; /* the worker's loader does it, beside all others */
     uint32_t deaths; /* of workers that were at it */
     uint32_t session; /* of the client that it is for; 0: none */
-    const td_weights *reads; /* TENSOR: which must be there first */
+    const td_cached_model *reads; /* TENSOR: which must be there first */
     td_client *client; /* whose request this is, or NULL */
     uint32_t serial;
     uint64_t mem; /* TENSOR: the client's id of what the tensors are in */
     td_shared *shared;
-    td_weights *weights;
+    td_cached_model *cached;
     struct td_worker_request *next;
 } td_worker_request;
 
@@ -409,7 +409,7 @@ typedef struct td_broker {
     uint64_t jobs_done, jobs_stale, jobs_cancelled, jobs_failed, compute_ns, refused;
     uint64_t longest_slice_ns; /* of the background */
 
-    td_weights *weights;
+    td_cached_model *model_cache;
     td_opening *openings;
     td_worker_request *worker_requests;
     uint32_t request_serial, open_serial;
@@ -530,20 +530,20 @@ static inline uint32_t td_worker_session_of(const td_broker *b, const td_client 
 void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind);
 /* Its client is gone. Not by a request: the driver may hold those up until what is released here has come. */
 void td_worker_session_free(td_broker *b, const td_client *c);
-void td_weights_drop(td_broker *b, td_weights *weights);
+void td_cached_model_drop(td_broker *b, td_cached_model *cached);
 /* Has the worker load it. False: there is no host memory for that. */
-bool td_weights_send(td_broker *b, td_weights *weights);
+bool td_cached_model_send(td_broker *b, td_cached_model *cached);
 /* Makes room for a model: takes what no job reads from the worker, what was not read for longest first. False: there is
  * not so much. */
-bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but);
+bool td_model_cache_make_room(td_broker *b, uint64_t bytes, const td_cached_model *but);
 /* Takes all that no job reads: nobody knows how much the worker's memory lacks. False: there is none. */
-bool td_weights_evict_idle(td_broker *b, const td_weights *but);
+bool td_model_cache_evict_idle(td_broker *b, const td_cached_model *but);
 /* What its users are said to have. */
-void td_weights_count(td_broker *b, const td_weights *weights, bool loaded);
+void td_cached_model_count(td_broker *b, const td_cached_model *cached, bool loaded);
 /* Nobody has the model any more: requests that wait for it are over. */
-void td_weights_fail_readers(td_broker *b, const td_weights *weights, tandem_status status, const char *why);
+void td_cached_model_fail_readers(td_broker *b, const td_cached_model *cached, tandem_status status, const char *why);
 /* Has the worker load it again, for a client. NOMEM: no room. */
-tandem_status td_weights_load(td_broker *b, td_weights *weights, const td_client *asks);
+tandem_status td_cached_model_load(td_broker *b, td_cached_model *cached, const td_client *asks);
 /* The first request that a worker does not answer in time, or NULL. */
 const td_worker_request *td_worker_request_hangs(const td_broker *b, uint64_t now);
 

@@ -153,17 +153,17 @@ static tandem_status bind_mems(td_broker *b, td_client *c, td_work *work, char *
         if (!mem || mem->closing || mem->pending)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which %s", name, view->mem,
                            mem && mem->pending ? "is not made yet" : "was destroyed");
-        if (mem->weights && layout->views[i].written)
+        if (mem->cached && layout->views[i].written)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
                            view->mem);
         if (mem->status != TANDEM_OK)
             return td_fail(why, why_bytes, mem->status, "%s.mem is 0x%" PRIx64 ", which the new worker could not take", name,
                            view->mem);
-        if (mem->weights && mem->weights->evicted && td_weights_load(b, mem->weights, c) != TANDEM_OK)
+        if (mem->cached && mem->cached->evicted && td_cached_model_load(b, mem->cached, c) != TANDEM_OK)
             return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM,
                            "%s.mem is 0x%" PRIx64 ", of a model of %" PRIu64 " bytes that made room for others, which now "
                            "have %" PRIu64 " of %" PRIu64,
-                           name, view->mem, mem->weights->bytes, b->model_bytes, b->config.model_bytes);
+                           name, view->mem, mem->cached->bytes, b->model_bytes, b->config.model_bytes);
         layout->shape(op, i, shape);
         if (!td_view_end_bytes(view, shape, &end) || end > mem->bytes)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,

@@ -51,10 +51,10 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     uint64_t value;
 
     for (int i = 0; i < TD_MAX_VIEWS; i++)
-        if (work->mems[i] && work->mems[i]->weights) {
-            if (!work->mems[i]->weights->loaded && work->mems[i]->status == TANDEM_OK)
+        if (work->mems[i] && work->mems[i]->cached) {
+            if (!work->mems[i]->cached->loaded && work->mems[i]->status == TANDEM_OK)
                 return false; /* it is being loaded again */
-            work->mems[i]->weights->used_ns = now;
+            work->mems[i]->cached->used_ns = now;
         }
     for (const td_worker_request *e = b->worker_requests; e && work->after_request; e = e->next)
         if (e->message.kind == TD_WORKER_END && e->message.serial <= work->after_request)
@@ -305,7 +305,7 @@ static void fill(td_slot *slot, td_work *work)
     for (uint32_t i = 0; i < operation->layout.view_count; i++)
         if (work->mems[i])
             td_view_of(&operation->layout, &op, i)->mem =
-                work->mems[i]->weights ? work->mems[i]->weights->number : work->mems[i]->number;
+                work->mems[i]->cached ? work->mems[i]->cached->number : work->mems[i]->number;
     slot->job = work->job;
     slot->parts = work->slices;
     slot->whole_of = operation->layout.number;
@@ -442,7 +442,7 @@ static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 {
     if (slot->submitted || work->at_worker || work->with_gpu || work->asked || work->after_request)
         return false;
-    if (!td_temp_outputs_end(b, 0) && (slot->lacks_bytes || !td_weights_evict_idle(b, NULL)))
+    if (!td_temp_outputs_end(b, 0) && (slot->lacks_bytes || !td_model_cache_evict_idle(b, NULL)))
         return false;
     work->after_request = b->request_serial;
     work->slice = 0;

@@ -139,7 +139,7 @@ void td_worker_session_open(td_broker *b, td_client *c)
 static int request_fd(const td_worker_request *e)
 {
     return (e->message.kind == TD_WORKER_MEM || e->message.kind == TD_WORKER_TIMELINE) && e->shared ? e->shared->fd
-           : e->message.kind == TD_WORKER_MODEL && e->weights ? e->weights->fd
+           : e->message.kind == TD_WORKER_MODEL && e->cached ? e->cached->fd
                                                          : -1;
 }
 
@@ -204,14 +204,14 @@ static void end_number(td_broker *b, uint32_t number, bool aside)
 }
 
 /* Nobody has the model any more: requests that wait for it are over. */
-void td_weights_fail_readers(td_broker *b, const td_weights *w, tandem_status status, const char *why)
+void td_cached_model_fail_readers(td_broker *b, const td_cached_model *cached, tandem_status status, const char *why)
 {
     for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         td_client *c = e->client;
         const uint32_t serial = e->serial;
 
         next = e->next;
-        if (e->reads != w)
+        if (e->reads != cached)
             continue;
         e->reads = NULL;
         if (e->sent)
@@ -224,72 +224,72 @@ void td_weights_fail_readers(td_broker *b, const td_weights *w, tandem_status st
 
 /* What clients share. */
 
-void td_weights_drop(td_broker *b, td_weights *w)
+void td_cached_model_drop(td_broker *b, td_cached_model *cached)
 {
-    td_weights **at = &b->weights;
+    td_cached_model **at = &b->model_cache;
 
-    if (--w->uses)
+    if (--cached->uses)
         return;
-    while (*at != w)
+    while (*at != cached)
         at = &(*at)->next;
-    *at = w->next;
+    *at = cached->next;
     for (td_worker_request *e = b->worker_requests, *next; e; e = next) {
         next = e->next;
-        if (e->weights == w && e->sent)
-            e->weights = NULL;
-        else if (e->weights == w)
+        if (e->cached == cached && e->sent)
+            e->cached = NULL;
+        else if (e->cached == cached)
             td_worker_request_remove(b, e);
     }
-    td_weights_fail_readers(b, w, TANDEM_ERROR_ARG, "the model was destroyed");
-    if (!w->evicted)
-        b->model_bytes -= w->bytes;
-    end_number(b, w->number, true);
-    td_fd_close(&w->fd);
-    free(w);
+    td_cached_model_fail_readers(b, cached, TANDEM_ERROR_ARG, "the model was destroyed");
+    if (!cached->evicted)
+        b->model_bytes -= cached->bytes;
+    end_number(b, cached->number, true);
+    td_fd_close(&cached->fd);
+    free(cached);
 }
 
 /* What its users are said to have. */
-void td_weights_count(td_broker *b, const td_weights *w, bool loaded)
+void td_cached_model_count(td_broker *b, const td_cached_model *cached, bool loaded)
 {
     for (td_client *c = b->clients; c; c = c->next)
         for (td_shared *s = c->shared; s; s = s->next)
-            if (s->weights == w && s->kind == TD_WIRE_KIND_MODEL)
-                c->model_bytes += loaded ? w->bytes : -w->bytes;
-    b->model_bytes += loaded ? w->bytes : -w->bytes;
+            if (s->cached == cached && s->kind == TD_WIRE_KIND_MODEL)
+                c->model_bytes += loaded ? cached->bytes : -cached->bytes;
+    b->model_bytes += loaded ? cached->bytes : -cached->bytes;
 }
 
-static bool is_idle(const td_broker *b, const td_weights *w)
+static bool is_idle(const td_broker *b, const td_cached_model *cached)
 {
     for (const td_client *c = b->clients; c; c = c->next)
         for (const td_shared *s = c->shared; s; s = s->next)
-            if (s->weights == w && s->uses)
+            if (s->cached == cached && s->uses)
                 return false;
     for (const td_worker_request *e = b->worker_requests; e; e = e->next)
-        if (e->weights == w || (e->shared && e->shared->weights == w) || e->message.number == w->number)
+        if (e->cached == cached || (e->shared && e->shared->cached == cached) || e->message.number == cached->number)
             return false;
-    return w->loaded;
+    return cached->loaded;
 }
 
-static void evict(td_broker *b, td_weights *w)
+static void evict(td_broker *b, td_cached_model *cached)
 {
-    td_say(TD_LOG_INFO, "a model of %" PRIu64 " bytes that no job reads makes room for another", w->bytes);
-    end_number(b, w->number, true);
-    w->number = 0;
-    w->loaded = false;
-    w->evicted = true;
-    td_weights_count(b, w, false);
+    td_say(TD_LOG_INFO, "a model of %" PRIu64 " bytes that no job reads makes room for another", cached->bytes);
+    end_number(b, cached->number, true);
+    cached->number = 0;
+    cached->loaded = false;
+    cached->evicted = true;
+    td_cached_model_count(b, cached, false);
 }
 
-bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but)
+bool td_model_cache_make_room(td_broker *b, uint64_t bytes, const td_cached_model *but)
 {
     while (bytes <= b->config.model_bytes) {
-        td_weights *oldest = NULL;
+        td_cached_model *oldest = NULL;
 
         if (b->model_bytes <= b->config.model_bytes && bytes <= b->config.model_bytes - b->model_bytes)
             return true;
-        for (td_weights *w = b->weights; w; w = w->next)
-            if (w != but && !w->evicted && (!oldest || w->used_ns < oldest->used_ns) && is_idle(b, w))
-                oldest = w;
+        for (td_cached_model *cached = b->model_cache; cached; cached = cached->next)
+            if (cached != but && !cached->evicted && (!oldest || cached->used_ns < oldest->used_ns) && is_idle(b, cached))
+                oldest = cached;
         if (!oldest)
             break;
         evict(b, oldest);
@@ -297,42 +297,42 @@ bool td_weights_make_room(td_broker *b, uint64_t bytes, const td_weights *but)
     return false;
 }
 
-bool td_weights_send(td_broker *b, td_weights *w)
+bool td_cached_model_send(td_broker *b, td_cached_model *cached)
 {
-    td_worker_request *request = w->number ? td_worker_request_add(b, TD_WORKER_MODEL, w->number, false) : NULL;
+    td_worker_request *request = cached->number ? td_worker_request_add(b, TD_WORKER_MODEL, cached->number, false) : NULL;
 
     if (!request)
         return false;
     request->aside = true;
-    request->session = w->session;
-    request->weights = w;
+    request->session = cached->session;
+    request->cached = cached;
     return true;
 }
 
-tandem_status td_weights_load(td_broker *b, td_weights *w, const td_client *asks)
+tandem_status td_cached_model_load(td_broker *b, td_cached_model *cached, const td_client *asks)
 {
-    if (!td_weights_make_room(b, w->bytes, w))
+    if (!td_model_cache_make_room(b, cached->bytes, cached))
         return TANDEM_ERROR_NOMEM;
-    w->session = asks->session;
-    w->number = td_number_take(b);
-    if (!td_weights_send(b, w)) {
-        b->numbers[w->number] = 0;
-        w->number = 0;
+    cached->session = asks->session;
+    cached->number = td_number_take(b);
+    if (!td_cached_model_send(b, cached)) {
+        b->numbers[cached->number] = 0;
+        cached->number = 0;
         return TANDEM_ERROR_NOMEM;
     }
-    w->evicted = false;
-    td_weights_count(b, w, true);
+    cached->evicted = false;
+    td_cached_model_count(b, cached, true);
     td_worker_requests_send(b);
     return TANDEM_OK;
 }
 
-bool td_weights_evict_idle(td_broker *b, const td_weights *but)
+bool td_model_cache_evict_idle(td_broker *b, const td_cached_model *but)
 {
     bool some = false;
 
-    for (td_weights *w = b->weights; w; w = w->next)
-        if (w != but && !w->evicted && is_idle(b, w)) {
-            evict(b, w);
+    for (td_cached_model *cached = b->model_cache; cached; cached = cached->next)
+        if (cached != but && !cached->evicted && is_idle(b, cached)) {
+            evict(b, cached);
             some = true;
         }
     return some;
@@ -450,12 +450,12 @@ void td_shared_end(td_broker *b, td_shared *s)
 {
     td_client *c = s->client;
     td_shared **at = &c->shared;
-    const bool counted = s->kind == TD_WIRE_KIND_MEM && !s->weights;
+    const bool counted = s->kind == TD_WIRE_KIND_MEM && !s->cached;
 
     if (s->model_mem)
         td_shared_end(b, s->model_mem);
-    if (s->kind == TD_WIRE_KIND_MEM && s->weights) { /* its model's, which counts them */
-        s->weights = NULL;
+    if (s->kind == TD_WIRE_KIND_MEM && s->cached) { /* its model's, which counts them */
+        s->cached = NULL;
         for (td_shared *model = c->shared; model; model = model->next)
             if (model->model_mem == s)
                 model->model_mem = NULL;
@@ -477,10 +477,10 @@ void td_shared_end(td_broker *b, td_shared *s)
     end_number(b, s->number, false);
     if (counted)
         count_mem(b, s, -1);
-    if (s->weights) {
-        if (!s->weights->evicted)
-            c->model_bytes -= s->weights->bytes;
-        td_weights_drop(b, s->weights);
+    if (s->cached) {
+        if (!s->cached->evicted)
+            c->model_bytes -= s->cached->bytes;
+        td_cached_model_drop(b, s->cached);
     }
     td_shared_timeline_close(&s->timeline);
     td_fd_close(&s->fd);
