@@ -563,7 +563,7 @@ void td_remote_timeline_end(tandem_session *s, td_timeline *timeline);
 /* Tells the daemon up to where a timeline's signals were submitted. */
 void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline);
 /* Sends what can be sent now of what was submitted. */
-void td_remote_feed_locked(tandem_session *s);
+void td_remote_dispatch_locked(tandem_session *s);
 /* Where the host signals, a caller that waits does the worker's work, and does not sleep for what comes at once: a value
  * that was announced, or the end of a brief job. False: there is nothing of the kind, or it did not come by `until_ns` at
  * the latest. Without the lock meanwhile. leave: it is the worker's again. */
@@ -572,7 +572,7 @@ void td_remote_leave_locked(tandem_session *s);
 /* The worker's main: sends jobs, ends those that the daemon is through with. */
 void *td_remote_work(void *session);
 /* Wakes it: something was submitted, signalled or given up. */
-void td_remote_kick_locked(tandem_session *s);
+void td_remote_wake_locked(tandem_session *s);
 
 /* local.c, and what it calls: local_watch.c, local_cpu.c, local_stream.c, local_end.c, scratch.c. */
 bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s);
@@ -592,7 +592,7 @@ void td_jobs_advance_locked(tandem_session *s);
 bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 void td_job_cancel_locked(tandem_session *s, td_job *job);
 /* Signals and ends the jobs that were given up before they began, and whose turn it is. */
-void td_jobs_settle_locked(tandem_session *s);
+void td_jobs_retire_given_up_locked(tandem_session *s);
 /* Takes a prepared job and hands it to the stream or to the worker. */
 tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why);
 /* The same, and computes it in the worker's place. */

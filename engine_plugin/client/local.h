@@ -36,10 +36,10 @@ static inline uint64_t td_sooner(uint64_t a, uint64_t b)
 bool td_job_is_open(const td_job *job);
 bool td_job_was_given_up(const td_job *job);
 void td_job_end_locked(tandem_session *s, td_job *job, tandem_status status);
-/* A driver error that will not go away: every job ends FAILED. `logged`: somebody logs it. settle: the points of jobs
+/* A driver error that will not go away: every job ends FAILED. `logged`: somebody logs it. retire: the points of jobs
  * that the GPU of such a session has, as they come or once it is certain that they do not. */
 void td_session_break_locked(tandem_session *s, tandem_status status, bool logged);
-void td_session_settle_broken_locked(tandem_session *s);
+void td_session_retire_broken_locked(tandem_session *s);
 
 /* local_stream.c. The main of a stream's worker. */
 void *td_local_wait_for_gpu(void *session);

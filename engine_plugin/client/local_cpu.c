@@ -138,7 +138,7 @@ void *td_local_work(void *user)
     for (;;) {
         char line[TD_WHY_BYTES] = "";
 
-        td_jobs_settle_locked(s);
+        td_jobs_retire_given_up_locked(s);
         if (!s->order_count || s->order[0]->at_work) {
             if (s->stopping && !s->order_count)
                 break;

@@ -166,7 +166,7 @@ bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state stat
         if (answer == CLAIM_OPEN)
             pthread_cond_signal(&s->watch);
         if (first && s->remote)
-            td_remote_kick_locked(s);
+            td_remote_wake_locked(s);
         if (answer != CLAIM_WON)
             return false;
     }
@@ -179,7 +179,7 @@ bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state stat
     }
     pthread_cond_broadcast(&s->work);
     if (s->remote)
-        td_remote_kick_locked(s);
+        td_remote_wake_locked(s);
     return true;
 }
 
@@ -188,7 +188,7 @@ void td_job_cancel_locked(tandem_session *s, td_job *job)
     td_job_give_up_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
 }
 
-void td_jobs_settle_locked(tandem_session *s)
+void td_jobs_retire_given_up_locked(tandem_session *s)
 {
     for (uint32_t i = 0; i < s->order_count;) {
         td_job *job = s->order[i];
@@ -240,7 +240,7 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job)
 }
 
 /* The points of jobs that a broken session's GPU has: what was on its way when it broke may still come, once. */
-void td_session_settle_broken_locked(tandem_session *s)
+void td_session_retire_broken_locked(tandem_session *s)
 {
     while (s->ahead && s->order_count && !s->order[0]->at_work) {
         td_job *job = s->order[0];
@@ -276,6 +276,6 @@ void td_session_break_locked(tandem_session *s, tandem_status status, bool logge
             td_job_release_wait_locked(s, s->order[i]);
         td_job_end_report_locked(s, s->order[i], TANDEM_JOB_FAILED, s->broken);
     }
-    td_session_settle_broken_locked(s);
+    td_session_retire_broken_locked(s);
     td_points_notify_locked(s);
 }

@@ -17,8 +17,8 @@
 
 #include "engine_plugin/client/local.h"
 
-/* A worker is held where descriptors are asked for, for so long after the last one; if it is so late there, not for so
- * long at first, and then twice as long each time. */
+/* Pins the worker to the CPU of who asked for a point's descriptor last, for 100 ms after that. Where a wake-up there comes
+ * more than 1 ms late others are busy on it: the worker runs anywhere for 1 s, and twice as long each time up to 60 s. */
 #define HELD_THERE_NS 100000000u
 #define HELD_LATE_NS 1000000u
 #define HELD_NOT_NS 1000000000u
@@ -107,16 +107,16 @@ static void fail_job(tandem_session *s, td_job *job, tandem_status status, const
     td_fail(s->unlogged, sizeof s->unlogged, status, "job %" PRIu64 ": %s", job->number, why);
     td_session_keep_error_locked(s, s->unlogged);
     td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, status);
-    td_jobs_settle_locked(s);
+    td_jobs_retire_given_up_locked(s);
     pthread_cond_signal(&s->watch);
 }
 
 /* Hands over what is held, as far as it may go. */
-static void feed(tandem_session *s)
+static void dispatch(tandem_session *s)
 {
     tandem_status status = TANDEM_OK;
 
-    td_jobs_settle_locked(s);
+    td_jobs_retire_given_up_locked(s);
     for (uint32_t i = 0; i < s->order_count && status == TANDEM_OK;) {
         td_job *job = s->order[i];
         char why[TD_WHY_BYTES] = "";
@@ -198,7 +198,7 @@ void td_jobs_advance_locked(tandem_session *s)
 {
     td_recorded_advance_locked(s);
     if (s->broken)
-        td_session_settle_broken_locked(s);
+        td_session_retire_broken_locked(s);
     else if (s->ahead)
         advance_stream(s);
     for (uint32_t i = 0; i < s->order_count; i++) {
@@ -208,9 +208,9 @@ void td_jobs_advance_locked(tandem_session *s)
             td_job_give_up_locked(s, job, TANDEM_JOB_STALE, TANDEM_OK);
     }
     if (s->ahead && !s->broken)
-        feed(s);
+        dispatch(s);
     else
-        td_jobs_settle_locked(s);
+        td_jobs_retire_given_up_locked(s);
 }
 
 /* When the watchdog has to look at a job that was just accepted. */
@@ -243,7 +243,7 @@ tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket 
     if (late)
         td_jobs_advance_locked(s);
     if (s->remote)
-        td_remote_feed_locked(s);
+        td_remote_dispatch_locked(s);
     else if (!s->ahead || (!job->begun && is_by_hand(s, job)))
         pthread_cond_signal(&s->work);
     if (td_job_first_look_ns(s, job) < s->watch_until_ns)

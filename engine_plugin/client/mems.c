@@ -31,7 +31,7 @@ void td_mem_free(tandem_session *s, td_mem *mem)
 {
     if (!s->stuck) {
         if (s->rung == TANDEM_RUNG_INLINE && s->stream)
-            td_inline_settle(s->stream);
+            td_inline_sync(s->stream);
         if (s->cu) {
             td_cu_mem_free(s->cu, &mem->cu);
             td_cu_mem_free(s->cu, &mem->pinned);

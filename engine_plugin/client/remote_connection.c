@@ -27,7 +27,7 @@ void td_remote_poke(const td_remote *r)
         eventfd_write(r->wake, 1);
 }
 
-void td_remote_kick_locked(tandem_session *s)
+void td_remote_wake_locked(tandem_session *s)
 {
     if (s->remote->callers)
         s->remote->worker_needs_wake = true;
@@ -54,7 +54,7 @@ static void own_signals_locked(tandem_session *s)
 {
     for (uint32_t i = 0; i < s->order_count; i++)
         s->order[i]->remote.client_signals = s->order[i]->remote.client_signals || s->order[i]->remote.answered;
-    td_remote_kick_locked(s);
+    td_remote_wake_locked(s);
 }
 
 /* OK: go on; else why the connection is over. */

@@ -183,7 +183,7 @@ static void call_locked(tandem_session *s)
     if (pays)
         td_eventcount_notify(&r->ring.shared->to_daemon);
     if (!pays || !r->led) /* else who waits will be here as soon */
-        td_remote_kick_locked(s);
+        td_remote_wake_locked(s);
 }
 
 static uint64_t watch_until(const td_spin_budget *budget, uint64_t since_ns, uint64_t now)
@@ -429,14 +429,14 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
     }
 }
 
-void td_remote_feed_locked(tandem_session *s)
+void td_remote_dispatch_locked(tandem_session *s)
 {
     char line[TD_WHY_BYTES] = "";
 
     feed_locked(s, false, line);
     if (!s->gpu_signals)
         call_locked(s);
-    td_remote_kick_locked(s);
+    td_remote_wake_locked(s);
 }
 
 /* --- A caller in the worker's place, where the host signals --- */
@@ -629,7 +629,7 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
     uint64_t now = td_now_ns(), next = now + TD_REMOTE_SLICE_NS;
     bool all;
 
-    td_jobs_settle_locked(s);
+    td_jobs_retire_given_up_locked(s);
     feed_locked(s, true, line);
     do {
         all = true;

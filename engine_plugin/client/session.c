@@ -232,7 +232,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
             td_job_cancel_locked(s, job);
     }
     td_recorded_cancel_all_locked(s, object);
-    td_jobs_settle_locked(s);
+    td_jobs_retire_given_up_locked(s);
     for (;;) {
         uint64_t now = td_now_ns();
 

@@ -43,7 +43,7 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
         timeline->counter = value;
     pthread_cond_broadcast(&s->changed);
     if (s->remote)
-        td_remote_kick_locked(s);
+        td_remote_wake_locked(s);
     else
         pthread_cond_broadcast(&s->work);
     td_points_notify_locked(s);
@@ -107,7 +107,7 @@ void td_timeline_free(tandem_session *s, td_timeline *timeline)
     if (timeline->imported && !s->stuck)
         td_cu_timeline_free(s->cu, &timeline->cu);
     if (s->rung == TANDEM_RUNG_INLINE && s->stream && !s->stuck)
-        td_inline_settle(s->stream);
+        td_inline_sync(s->stream);
     if (timeline->owned && timeline->semaphore && !s->stuck && !s->in_use)
         td_vk_timeline_destroy(s->vk, &timeline->semaphore);
     td_session_free(s, timeline, sizeof *timeline);

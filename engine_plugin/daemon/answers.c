@@ -64,7 +64,7 @@ void td_worker_spawn(td_broker *b)
     b->spawned_ns = td_now_ns();
     td_fd_close(&ends[1]);
     td_fd_close(&queue);
-    td_queue_kick(b);
+    td_queue_wake(b);
     return;
 later:
     td_say(TD_LOG_WARN, "no worker can be started, once more in 1 s: %s", strerror(errno));
@@ -200,7 +200,7 @@ static void lose_worker(td_broker *b, uint64_t now)
         if (c->crash_count >= MOST_CRASHES)
             td_client_end(b, c, TANDEM_ERROR_DEVICE, 0, "its jobs and requests ended three workers, one after the other");
     }
-    td_queue_kick(b);
+    td_queue_wake(b);
 }
 
 bool td_worker_bury(td_broker *b)
@@ -232,7 +232,7 @@ static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tande
         td_client_error(b, c, 0, work->ticket, status, why);
         td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);
     }
-    td_queue_settle(b, c);
+    td_queue_retire_given_up(b, c);
 }
 
 /* Of a mem or a timeline. */
@@ -245,7 +245,7 @@ static void on_shared_answer(td_broker *b, td_shared *s, const td_worker_message
     s->imported = t->status == TANDEM_OK;
     s->status = t->status;
     if (s == c->temp_output)
-        td_queue_kick(b);
+        td_queue_wake(b);
     if (s->imported) {
         if (serial)
             td_client_done(b, c, serial, s->id);

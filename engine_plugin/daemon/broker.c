@@ -94,7 +94,7 @@ static void begin_stop(td_broker *b)
         for (uint32_t i = 0; i < c->count; i++)
             if (c->order[i]->slot < 0)
                 td_queue_give_up(b, c->order[i], TANDEM_JOB_CANCELLED, TANDEM_OK);
-        td_queue_settle(b, c);
+        td_queue_retire_given_up(b, c);
     }
     td_listener_close(&b->listener);
     b->stopping = true;
@@ -262,7 +262,7 @@ void td_broker_end(td_broker *b)
     b->end_thread = true;
     pthread_mutex_unlock(&b->lock);
     if (b->has_thread) {
-        td_queue_kick(b);
+        td_queue_wake(b);
         pthread_join(b->thread, NULL);
     }
     td_queue_lost(b, true);

@@ -90,7 +90,7 @@ void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_rea
     td_conn_close(&c->conn);
     td_fd_close(&c->process);
     td_worker_session_free(b, c); /* what its jobs wait for may never come */
-    td_queue_kick(b);
+    td_queue_wake(b);
 }
 
 void td_client_free(td_broker *b, td_client *c)
@@ -307,7 +307,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     td_client_send(b, c, &m, &fd);
     td_fd_close(&fd);
     td_say(TD_LOG_INFO, "client %u: process %d of user %u, '%s'", c->session, (int)c->conn.pid, c->conn.uid, c->name);
-    td_queue_kick(b);
+    td_queue_wake(b);
 }
 
 void td_clients_identified(td_broker *b)
@@ -469,7 +469,7 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
         if (uses && work->slot < 0)
             td_queue_give_up(b, work, TANDEM_JOB_CANCELLED, TANDEM_OK);
     }
-    td_queue_settle(b, c);
+    td_queue_retire_given_up(b, c);
 }
 
 /* Models. */
@@ -750,5 +750,5 @@ void td_client_read(td_broker *b, td_client *c)
         td_fd_close(&fds[0]);
     }
     if (c->state == TD_CLIENT_READY)
-        td_queue_kick(b);
+        td_queue_wake(b);
 }

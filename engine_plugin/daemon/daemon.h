@@ -443,7 +443,7 @@ typedef struct td_broker {
     pthread_t thread;
     pthread_barrier_t begun; /* a thread's start takes system calls that the broker gives up */
     bool has_thread, end_thread;
-    td_eventcount kick; /* of the second thread */
+    td_eventcount wake; /* of the second thread */
     uint64_t awake_ns;   /* until then it does not sleep, */
     td_spin_budget spin; /* if that pays */
     uint64_t turns, watched_turns;
@@ -573,12 +573,12 @@ bool td_queue_take(td_broker *b, td_client *c);
 /* Has a work end so, now or in its turn. */
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status);
 /* Signals and ends those of a client's that were given up and whose turn it is. */
-void td_queue_settle(td_broker *b, td_client *c);
+void td_queue_retire_given_up(td_broker *b, td_client *c);
 /* The worker has no room for a client's temporary output: its jobs are not cut. */
 void td_queue_without_temp_output(td_broker *b, td_client *c);
 /* The worker is gone; of a job's fault, as far as is known: that has failed. */
 void td_queue_lost(td_broker *b, bool by_job);
-static inline void td_queue_kick(td_broker *b) { td_eventcount_notify(&b->kick); }
+static inline void td_queue_wake(td_broker *b) { td_eventcount_notify(&b->wake); }
 
 /* metrics.c */
 int td_metrics_listen(uint32_t port, char *why, size_t why_bytes);

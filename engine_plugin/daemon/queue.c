@@ -34,7 +34,7 @@ static uint32_t list_events(td_broker *b, sleep_on *on)
 {
     uint32_t count = 0;
 
-    on[count++].event = &b->kick;
+    on[count++].event = &b->wake;
     if (b->worker_queue)
         on[count++].event = &b->worker_queue->to_broker;
     for (td_client *c = b->clients; c; c = c->next) {
@@ -163,7 +163,7 @@ static bool end_clients(td_broker *b, uint64_t now)
         for (uint32_t i = 0; i < c->count && !c->swept; i++)
             td_queue_give_up(b, c->order[i], TANDEM_JOB_CANCELLED, TANDEM_OK);
         c->swept = true;
-        td_queue_settle(b, c);
+        td_queue_retire_given_up(b, c);
         if (is_at_worker(b, c)) {
             if (now - c->gone_ns > TD_SECOND && !b->killed_ns)
                 td_worker_kill(b, "a job of a client that is gone does not end");

@@ -84,7 +84,7 @@ void td_queue_finish(td_broker *b, td_work *work, uint32_t state, tandem_status 
     work->ticket = 0;
 }
 
-void td_queue_settle(td_broker *b, td_client *c)
+void td_queue_retire_given_up(td_broker *b, td_client *c)
 {
     for (uint32_t i = 0; i < c->count;) {
         td_work *work = c->order[i];
@@ -259,7 +259,7 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
         status = td_fail(why, sizeof why, TANDEM_ERROR_LOST, "the daemon stops");
     if (status != TANDEM_OK)
         td_queue_fail(b, work, status, why);
-    td_queue_settle(b, c);
+    td_queue_retire_given_up(b, c);
 }
 
 static void take_cancel(td_broker *b, td_client *c, uint64_t ticket)
@@ -269,7 +269,7 @@ static void take_cancel(td_broker *b, td_client *c, uint64_t ticket)
             td_queue_give_up(b, c->order[i], TANDEM_JOB_CANCELLED, TANDEM_OK);
             break;
         }
-    td_queue_settle(b, c);
+    td_queue_retire_given_up(b, c);
 }
 
 static void take_submitted(td_client *c, const td_wire_submitted *m)

@@ -149,7 +149,7 @@ bool td_queue_end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_
         behind = behind || (!work->given_up && (work->slot >= 0 || work->ready_ns || !work->wait));
     }
     if (some)
-        td_queue_settle(b, c);
+        td_queue_retire_given_up(b, c);
     return some;
 }
 
@@ -479,10 +479,10 @@ static void end_piece(td_broker *b, td_work *work, td_slot *slot)
         return;
     if (work->slices > 1 && work->asked && (work->slice < work->slices || slot->end_state != TANDEM_JOB_DONE)) {
         td_queue_give_up(b, work, work->end_state, work->end_status);
-        td_queue_settle(b, c);
+        td_queue_retire_given_up(b, c);
     } else if (work->slice == work->slices) {
         td_queue_finish(b, work, slot->end_state, slot->status, slot);
-        td_queue_settle(b, c);
+        td_queue_retire_given_up(b, c);
     }
 }
 
@@ -580,7 +580,7 @@ void td_queue_lost(td_broker *b, bool by_job)
         }
         work->asked = false;
         td_queue_give_up(b, work, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
-        td_queue_settle(b, work->client);
+        td_queue_retire_given_up(b, work->client);
     }
     for (td_client *c = b->clients; c; c = c->next)
         if (c->temp_output)

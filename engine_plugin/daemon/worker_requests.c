@@ -169,7 +169,7 @@ void td_worker_requests_send(td_broker *b)
             if (e->again)
                 return;
         b->has_worker = true;
-        td_queue_kick(b);
+        td_queue_wake(b);
     }
 }
 

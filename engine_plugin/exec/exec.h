@@ -193,7 +193,7 @@ bool td_inline_cancelled(const td_stream *stream, uint64_t number);
 
 /* Waits, at most for microseconds, until Vulkan too knows that what has completed is over, so that what it used may be
  * destroyed: stamps are written shortly before that. Any thread. */
-void td_inline_settle(td_stream *stream);
+void td_inline_sync(td_stream *stream);
 
 /* Copies to device memory and waits: for set-up, never in a frame. Any thread. */
 tandem_status td_inline_upload(td_stream *stream, const td_vk_mem *to, uint64_t offset, const void *from,

@@ -271,7 +271,7 @@ static tandem_status outlast(td_inline_stream *s, uint64_t sequence, uint64_t ti
     }
 }
 
-void td_inline_settle(td_stream *stream)
+void td_inline_sync(td_stream *stream)
 {
     td_inline_stream *s = (td_inline_stream *)stream;
     const uint64_t completed = td_stream_completed(stream);

@@ -27,7 +27,8 @@ typedef struct td_inline_recording {
     VkCuFunctionNVX *handles; /* of each record, in that plan's memory */
 } td_inline_recording;
 
-/* A command buffer of a slot's. It is submitted again as it is while the slot's plans ask for what it holds. */
+/* A command buffer, of those cached for a slot: one for each distinct set of addresses, and spares while Vulkan still
+ * reports the last one as pending. It is submitted again as it is while the slot's plans ask for what it holds. */
 typedef struct td_inline_commands {
     VkCommandPool pool;
     VkCommandBuffer buffer;
