@@ -191,15 +191,15 @@ typedef struct td_job {
     bool begun;      /* the executor has it */
     bool at_work;    /* the worker is at it, without the lock: nobody else ends it */
     bool has_deadline;
-    bool commits;        /* its plan claims the output before it is written */
-    bool late_logged;    /* that its wait is out of bounds */
+    bool atomic_commit;    /* its plan claims the output before it is written */
+    bool late_logged;      /* that its wait is out of bounds */
     /* asked: it is to be given up, so as to end in end_state; given_up: it will, once its turn to signal comes or the
      * executor is through with it; committed: too late, it ends DONE. Neither of the two: the executor is deciding. */
     bool asked, given_up, committed;
     tandem_job_state end_state;
     tandem_status end_status;
-    td_control control; /* of the CPU executor */
-    td_control *words;  /* of the executor that has it; NULL before */
+    td_control control;        /* of the CPU executor */
+    td_control *control_block; /* of the executor that has it; NULL before */
     td_timeline *wait, *signal;
     uint64_t wait_value, signal_value;
     uint64_t submit_ns, begun_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */

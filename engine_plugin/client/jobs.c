@@ -206,7 +206,7 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
         status = check_overlaps(job, op, boxes, why);
     if (status != TANDEM_OK)
         return status;
-    target.commit = job->commits = operation->claims || (job->has_deadline && !writes_temp_output(job));
+    target.commit = job->atomic_commit = operation->claims || (job->has_deadline && !writes_temp_output(job));
     if (s->whole_of == operation) {
         target.whole = &s->whole;
         target.position = s->position;

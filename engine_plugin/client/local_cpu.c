@@ -72,7 +72,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *
     td_preemptible yields = {.flag = s->preempt};
     tandem_status status;
 
-    job->words = &job->control;
+    job->control_block = &job->control;
     pthread_mutex_unlock(&s->lock);
     *begin_ns = td_now_ns();
     status = td_exec_cpu_run_preemptibly(job->plan, job->views, job->scratch.address, pool, &job->control, &yields);

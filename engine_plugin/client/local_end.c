@@ -119,18 +119,18 @@ typedef enum claim { CLAIM_WON, CLAIM_LOST, CLAIM_OPEN } claim;
 /* The host's side of td_control's protocol, against an executor that has the job. */
 static claim claim_for_host(tandem_session *s, const td_job *job)
 {
-    td_control *words = job->words;
+    td_control *block = job->control_block;
 
-    if (!words) /* it is just being handed over */
+    if (!block) /* it is just being handed over */
         return CLAIM_OPEN;
-    if (job->commits) {
+    if (job->atomic_commit) {
         const uint64_t begin = td_now_ns();
         uint32_t verdict;
 
-        __atomic_store_n(&words->stale, 1, __ATOMIC_SEQ_CST);
-        if (__atomic_load_n(&words->claimed, __ATOMIC_SEQ_CST)) {
+        __atomic_store_n(&block->stale, 1, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&block->claimed, __ATOMIC_SEQ_CST)) {
             do
-                verdict = __atomic_load_n(&words->verdict, __ATOMIC_ACQUIRE);
+                verdict = __atomic_load_n(&block->verdict, __ATOMIC_ACQUIRE);
             while (verdict == TD_VERDICT_NONE && td_now_ns() - begin < CLAIM_SPIN_NS);
             if (verdict != TD_VERDICT_GIVEN_UP)
                 return verdict == TD_VERDICT_NONE ? CLAIM_OPEN : CLAIM_LOST;
@@ -139,7 +139,7 @@ static claim claim_for_host(tandem_session *s, const td_job *job)
     if (s->stream)
         td_stream_cancel(s->stream, job->stream_sequence);
     else
-        __atomic_store_n(&words->cancel, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&block->cancel, 1, __ATOMIC_RELAXED);
     return CLAIM_WON;
 }
 
@@ -206,8 +206,8 @@ void td_jobs_retire_given_up_locked(tandem_session *s)
 /* The executor is through with a job. */
 bool td_job_was_given_up(const td_job *job)
 {
-    return job->given_up || (td_job_is_open(job) && job->words &&
-                             __atomic_load_n(&job->words->verdict, __ATOMIC_ACQUIRE) == TD_VERDICT_GIVEN_UP);
+    return job->given_up || (td_job_is_open(job) && job->control_block &&
+                             __atomic_load_n(&job->control_block->verdict, __ATOMIC_ACQUIRE) == TD_VERDICT_GIVEN_UP);
 }
 
 void td_job_end_locked(tandem_session *s, td_job *job, tandem_status status)

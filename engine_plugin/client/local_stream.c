@@ -60,7 +60,7 @@ static void mark_begun(tandem_session *s, td_job *job)
 {
     job->begun = true;
     job->begun_ns = td_now_ns();
-    job->words = td_stream_control(s->stream, job->stream_sequence);
+    job->control_block = td_stream_control(s->stream, job->stream_sequence);
     td_forgotten_look_locked(s, job);
     if (s->idle && td_worker_needed_locked(s) && !s->pollers)
         pthread_cond_signal(&s->work);

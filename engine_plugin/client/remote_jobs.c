@@ -388,8 +388,8 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     if (status == TANDEM_ERROR_BUSY)
         return status;
     /* To whoever gives the job up: the daemon decides, and its verdict is in the report. */
-    job->control.claimed = job->commits;
-    job->words = &job->control;
+    job->control.claimed = job->atomic_commit;
+    job->control_block = &job->control;
     job->begun = true;
     td_forgotten_look_locked(s, job);
     if (status != TANDEM_OK) {

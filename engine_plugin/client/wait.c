@@ -60,7 +60,7 @@ static uint64_t look_for_end(const tandem_session *s, const td_job *job, uint64_
     const uint64_t due = start_of(s, job) + s->guess.took_ns;
     uint64_t nap;
 
-    if (s->ahead && job->words && td_stream_completed(s->stream) >= job->stream_sequence)
+    if (s->ahead && job->control_block && td_stream_completed(s->stream) >= job->stream_sequence)
         return now + SIGNALLING_NS;
     if (now < due)
         return td_toward(now, due > now + NAP_NS ? due : now + NAP_NS);

@@ -328,7 +328,7 @@ static void fill(td_slot *slot, td_work *work)
                            : (tandem_point){0};
 }
 
-static bool commits(const td_slot *slot)
+static bool is_commit(const td_slot *slot)
 {
     return slot->job.operation == TD_OPERATION_COMMIT;
 }
@@ -367,10 +367,10 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
     work->slot = at;
     work->run_ns = now;
     b->slot_works[at] = work;
-    b->slot_ns[at] = commits(slot)      ? 0
+    b->slot_ns[at] = is_commit(slot)    ? 0
                      : work->slices > 1 ? td_cost_part(&b->costs, workload_of(work), part)
                                         : td_cost_guess(&b->costs, part);
-    slot->brief = !commits(slot) && td_cost_is_brief(&b->costs, part);
+    slot->brief = !is_commit(slot) && td_cost_is_brief(&b->costs, part);
     if (!b->at_worker[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
         td_preempt_raise(&b->worker_queue->preempt, now);
     c->at_worker++;
@@ -413,7 +413,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
         b->longest_slice_ns = slice_ns;
     if (took && b->last_client != c)
         b->last_other_ns = b->last_ns;
-    if (took && slot->end_state == TANDEM_JOB_DONE && !commits(at))
+    if (took && slot->end_state == TANDEM_JOB_DONE && !is_commit(at))
         cost = td_cost_learn(&b->costs, (td_workload){work->operation, &at->job.op, at->position}, slot->begin_ns,
                              slot->end_ns, held_ns,
                              !b->costs.is_gpu || (b->at_worker[0] + b->at_worker[1] == c->at_worker &&

@@ -171,7 +171,7 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
     stream->base.ring = stream->ring.host;
     stream->base.ring_address = stream->ring.address;
     memset(stream->ring.host, 0, stream->ring.bytes);
-    status = td_cu_mem_alloc(device, TD_STREAM_PLACES * sizeof(uint32_t), &stream->words, why, why_bytes);
+    status = td_cu_mem_alloc(device, TD_STREAM_PLACES * sizeof(uint32_t), &stream->cancel_words, why, why_bytes);
     if (!status)
         status = td_cu_enter(device, why, why_bytes);
     if (status)
@@ -186,8 +186,8 @@ tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_
         status = make_stream(stream, urgent, &stream->urgent, why, why_bytes);
     if (!status) /* the ring is all zeros */
         status = td_cu_check(device,
-                             TD_CU(device, cuMemcpyHtoDAsync, stream->words.address, stream->ring.host,
-                                   stream->words.bytes, stream->stream),
+                             TD_CU(device, cuMemcpyHtoDAsync, stream->cancel_words.address, stream->ring.host,
+                                   stream->cancel_words.bytes, stream->stream),
                              why, why_bytes, "cancel words: cuMemcpyHtoDAsync");
     for (int i = 0; !status && i < TD_STREAM_PENDING; i++)
         status = make_event(stream, 0, &stream->done[i], why, why_bytes);
@@ -317,7 +317,7 @@ void td_cuda_destroy(td_stream *base, bool drained)
             TD_CU(device, cuStreamDestroy, streams[i]);
     td_cuda_free_kernels(stream);
     td_cu_leave(device);
-    td_cu_mem_free(device, &stream->words);
+    td_cu_mem_free(device, &stream->cancel_words);
     td_cu_mem_free(device, &stream->ring);
     free(stream->at_hand);
     free(stream);
@@ -359,7 +359,7 @@ static tandem_status write_word(td_cuda_stream *stream, td_cu_stream on, uint32_
     const cancel_ring *ring = stream->ring.host;
 
     return td_cu_check(stream->device,
-                       TD_CU(stream->device, cuMemcpyHtoDAsync, stream->words.address + word * sizeof(uint32_t),
+                       TD_CU(stream->device, cuMemcpyHtoDAsync, stream->cancel_words.address + word * sizeof(uint32_t),
                              &ring->values[value], sizeof(uint32_t), on),
                        why, why_bytes, "a cancel word: cuMemcpyHtoDAsync");
 }
@@ -369,7 +369,7 @@ tandem_status td_cuda_take_word(td_cuda_stream *stream, uint32_t place, uint64_t
 {
     tandem_status status = TANDEM_OK;
 
-    *address = stream->words.address + place * sizeof(uint32_t);
+    *address = stream->cancel_words.address + place * sizeof(uint32_t);
     pthread_mutex_lock(&stream->cancel_lock);
     if (stream->word_set[place]) { /* on the same stream as what set it, and what may set it again */
         status = write_word(stream, stream->urgent, place, 0, why, why_bytes);

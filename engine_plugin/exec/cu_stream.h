@@ -47,7 +47,7 @@ typedef struct td_cuda_stream {
     uint32_t at_hand_room;
     td_cu_mem ring;
 
-    td_cu_mem words; /* cancel words in the device's memory, by place */
+    td_cu_mem cancel_words; /* cancel words in the device's memory, by place */
     pthread_mutex_t cancel_lock;
     uint64_t word_of[TD_STREAM_PLACES]; /* whose each word is */
     bool word_set[TD_STREAM_PLACES];

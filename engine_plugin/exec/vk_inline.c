@@ -305,7 +305,7 @@ static void free_all(td_inline_stream *s)
     free_test(s);
     td_vk_timeline_destroy(s->vk, &s->timeline);
     td_vk_mem_free(s->vk, &s->memory);
-    td_vk_mem_free(s->vk, &s->words);
+    td_vk_mem_free(s->vk, &s->cancel_words);
     free(s);
 }
 
@@ -508,7 +508,8 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
         memset(s->ring, 0, sizeof *s->ring);
         s->base.ring = &s->ring->submits;
         s->base.ring_address = s->memory.address + offsetof(td_inline_ring, submits);
-        status = td_vk_mem_create_near(s->vk, TD_INLINE_WORDS * sizeof(uint32_t), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT, &s->words,
+        status = td_vk_mem_create_near(s->vk, TD_INLINE_WORDS * sizeof(uint32_t), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT,
+                                       &s->cancel_words,
                                        why, why_bytes);
         if (status == TANDEM_ERROR_UNSUPPORTED)
             status = TANDEM_OK;

@@ -62,7 +62,7 @@ typedef struct td_inline_stream {
     VkCuFunctionNVX stamp;
     td_vk_mem memory; /* of the ring */
     td_inline_ring *ring;
-    td_vk_mem words; /* none where the host cannot map the device's memory: nothing is cancelled then */
+    td_vk_mem cancel_words; /* none where the host cannot map the device's memory: nothing is cancelled then */
     VkSemaphore timeline; /* its value is `before` + the number of the last finished submit */
     uint64_t before;
     atomic_int broken; /* tandem_status, sticky */

@@ -23,10 +23,10 @@ static void barrier(const td_inline_stream *s, VkCommandBuffer commands, td_barr
 
 void td_inline_set_word(const td_inline_stream *s, uint32_t word, uint32_t value)
 {
-    if (!s->words.host)
+    if (!s->cancel_words.host)
         return;
     /* Not one sequentially consistent store: that is a locked exchange, which takes 190 us on memory across the bus. */
-    __atomic_store_n((uint32_t *)s->words.host + word, value, __ATOMIC_RELEASE);
+    __atomic_store_n((uint32_t *)s->cancel_words.host + word, value, __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -34,7 +34,7 @@ void td_inline_set_word(const td_inline_stream *s, uint32_t word, uint32_t value
 tandem_status td_inline_want(td_inline_stream *s, const td_stream_submit *submit, uint64_t control, uint32_t word,
                                 char *why, size_t why_bytes)
 {
-    const uint64_t cancel = s->words.host ? s->words.address + word * sizeof(uint32_t) : 0;
+    const uint64_t cancel = s->cancel_words.host ? s->cancel_words.address + word * sizeof(uint32_t) : 0;
     const td_plan *plan = submit->plan;
     td_inline_recording *wanted = &s->wanted;
 
