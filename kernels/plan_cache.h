@@ -29,8 +29,9 @@ typedef struct td_plan_cache {
     td_cached_plan entries[TD_CACHED_PLANS];
 } td_plan_cache;
 
-/* The operation's plan, or the one that it made before; the caller's td_plan_drop() ends its use of it. Tables and images that
- * the target points to must not change while the cache has plans of them. NOMEM beside what `plan` of the operation returns. */
+/* The operation's plan, or the one that it made before; the caller's td_plan_drop() ends its use of it. What the target
+ * points to, tables, options and images, must not change while the cache has plans of it. NOMEM beside what `plan` of the
+ * operation returns. */
 tandem_status td_plan_cached(td_plan_cache *cache, const td_operation *operation, const tandem_operands *op,
                              const td_target *target, const td_plan **plan, char *why, size_t why_bytes);
 

@@ -21,24 +21,11 @@ typedef enum td_accumulator {
     TD_ACCUMULATOR_WGMMA_F16 = 5      /* wgmma e4m3 of sm_90 into fp16: k = 32 fused, 13 fractional bits, to nearest */
 } td_accumulator;
 
-/* Blocks of attn_8b_wgmma: those that pay off, those of more rows, those of fewer, whose bits are the same; those of 64
- * rows whose warpgroups share the keys, so add up in another order; at head dim 64 those of 128 rows that pairs of them do. */
-typedef enum td_rows {
-    TD_BEST_ROWS = 0,
-    TD_MOST_ROWS = 1,
-    TD_SHORT_ROWS = 2,
-    TD_SPLIT_ROWS = 3,
-    TD_PAIR_ROWS = 4
-} td_rows;
-
 /* What a plan is made for. */
 typedef struct td_target {
     uint32_t sm;          /* 80, 86, 89, 90, 120 for a GPU; 0 for the CPU's fast kernels */
     uint32_t accumulator; /* td_accumulator of the twin; td_target_for_sm() sets the GPU's own */
-    bool dump;            /* the attention kernel also writes S, P codes and R tiles to scratch (tests only) */
-    bool int4;            /* 4B: packed codes and mma s4 even where that is not native, so for tests only */
     const struct td_cubin *image; /* the kernels to use, where not those of td_cubin_for_sm(); for tests */
-    bool no_clusters;     /* no cluster of blocks holds a head's K and V, as if all were too long; for tests */
     bool commit;          /* the output is written by the last record alone, and only if `claim` before it wins */
     /* Where the operation is a part of another (kernels/operation.h): what it is a part of, which decides in which order numbers
      * are added up; and where it lies there, as that operation's `part` said. NULL and 0: it is whole. */
@@ -46,10 +33,10 @@ typedef struct td_target {
     uint32_t position;
     uint32_t shared_bytes; /* of a block, at most; 0: what every executor has (47 KB) */
     bool tensor_maps;      /* whoever runs the plan encodes them: CUDA's streams and graphs */
-    uint32_t rows;         /* td_rows */
     uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */
     /* What AUTO goes by (kernels/attention/tuning.h); NULL, or of other kernels: the rule. */
     const struct td_choice_table *choice;
+    const struct td_attention_options *attention; /* for tests (kernels/attention/attention.h); NULL: none */
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;
 

@@ -118,11 +118,15 @@ void fake_nvx_learn(void)
                                              .head_dim = dims[d],
                                              .precision = precision,
                                              .smooth = way < 5 ? smooth : (uint32_t)TANDEM_SMOOTH_NONE};
+                const td_attention_options options = {.rows = way < 7    ? TD_MOST_ROWS
+                                                              : way < 9  ? TD_SHORT_ROWS
+                                                              : way < 10 ? TD_SPLIT_ROWS
+                                                                         : TD_PAIR_ROWS};
                 td_target target = td_target_for_sm(sm);
                 char why[200];
 
                 target.twin = target.commit = true;
-                target.rows = way < 7 ? TD_MOST_ROWS : way < 9 ? TD_SHORT_ROWS : way < 10 ? TD_SPLIT_ROWS : TD_PAIR_ROWS;
+                target.attention = &options;
                 if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK) {
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();

@@ -178,8 +178,7 @@ static void check_case_on(td_target target, const tu_shape *shape, spoil_fn spoi
 static void check_case(const tu_shape *shape, spoil_fn spoil)
 {
     td_target target = target_here();
-
-    target.dump = true;
+    target.attention = &(td_attention_options){.dump = true};
     check_case_on(target, shape, spoil);
 }
 
@@ -309,16 +308,17 @@ static bool is_direct(td_target target, const tu_shape *shape, spoil_fn spoil)
 static void check_direct(tu_shape shape, spoil_fn spoil)
 {
     const bool is_90 = target_here().sm == 90;
+    const td_rows first = is_90 ? TD_MOST_ROWS : TD_BEST_ROWS, last = is_90 ? TD_PAIR_ROWS : TD_BEST_ROWS;
+    td_attention_options options = {.rows = TD_BEST_ROWS};
     td_target target = target_here();
-
     shape.precision = TANDEM_PRECISION_F16;
     for (uint32_t type = TANDEM_DTYPE_F16; type <= TANDEM_DTYPE_BF16; type++) {
         shape.dtype_q = shape.dtype_k = shape.dtype_v = type;
         show("direct", &shape);
         if (is_90)
-            assert_true(is_direct(target, &shape, spoil));
-        for (target.rows = is_90 ? TD_MOST_ROWS : TD_BEST_ROWS; target.rows <= (is_90 ? TD_PAIR_ROWS : TD_BEST_ROWS);
-             target.rows++)
+            assert_true(is_direct(target_here(), &shape, spoil));
+        target.attention = &options;
+        for (options.rows = first; options.rows <= last; options.rows++)
             check_case_on(target, &shape, spoil);
         if (is_90 && !image) {
             assert_true(is_direct(td_target_for_sm(90), &shape, spoil));
@@ -447,7 +447,7 @@ static void check_inline(const tu_shape *shape, spoil_fn spoil, bool twin)
         gpu_case gpu;
         char why[200];
 
-        target.rows = i % 2 ? TD_SHORT_ROWS : TD_MOST_ROWS;
+        target.attention = &(td_attention_options){.rows = i % 2 ? TD_SHORT_ROWS : TD_MOST_ROWS};
         o[i] = tu_tensor_like(&it.o);
         lse[i] = tu_tensor_like(&it.lse);
         if (twin && i == 0)
@@ -483,7 +483,7 @@ static void check_split(const char *kernel, const tu_shape *shape, spoil_fn spoi
     tu_case it;
 
     show("split", shape);
-    target.rows = rows;
+    target.attention = &(td_attention_options){.rows = rows};
     if (multiprocessors)
         target.multiprocessors = multiprocessors;
     tu_case_init(&it, shape);
@@ -750,7 +750,7 @@ static void test_prepare(void **state)
                 continue;
             show("case", &shape);
             td_target target = target_here();
-            target.no_clusters = (i + d) % 3 == 0;
+            target.attention = &(td_attention_options){.no_clusters = (i + d) % 3 == 0};
             check_case_on(target, &shape, NULL);
         }
 }
@@ -957,9 +957,8 @@ static void test_wide_blocks(void **state)
         tu_case_init(&it, &shape);
         for (int dumps = 0; dumps < 2; dumps++) {
             td_target target = target_here();
-
-            target.dump = dumps;
-            target.rows = TD_MOST_ROWS; /* those whose warpgroups share keys add up in another order */
+            /* those whose warpgroups share keys add up in another order */
+            target.attention = &(td_attention_options){.rows = TD_MOST_ROWS, .dump = dumps};
             must(td_plan_attention(&it.op, &target, &it.plan, &it.layout, why, sizeof why), why);
             o[dumps] = tu_tensor_like(&it.o);
             lse[dumps] = tu_tensor_like(&it.lse);
@@ -1315,25 +1314,27 @@ static void each_attention(void)
                                  .lse = 1,
                                  .v_bias = 1,
                                  .scale = i % 4 == 3 ? 1 : 0}; /* bases move */
+        td_attention_options options = {.rows = TD_BEST_ROWS};
         td_target target = stream_target;
         tu_shape halves = floats, shape;
 
         halves.dtype_q = halves.dtype_k = halves.dtype_v = halves.dtype_o = TANDEM_DTYPE_F16;
         halves.lse = 0;
         /* 8B: by each kind of block, on a stream and in a command buffer; mma.sync's; what dumps */
-        for (target.rows = TD_MOST_ROWS; target.rows <= TD_PAIR_ROWS; target.rows++) {
-            if (target.rows >= TD_SPLIT_ROWS && halves.head_dim == 256)
+        target.attention = &options;
+        for (options.rows = TD_MOST_ROWS; options.rows <= TD_PAIR_ROWS; options.rows++) {
+            if (options.rows >= TD_SPLIT_ROWS && halves.head_dim == 256)
                 continue;
-            if (target.rows == TD_MOST_ROWS) /* a tile a block, then all by one */
+            if (options.rows == TD_MOST_ROWS) /* a tile a block, then all by one */
                 each_case(target, halves);
-            target.multiprocessors = target.rows == TD_MOST_ROWS ? 1 : 3;
+            target.multiprocessors = options.rows == TD_MOST_ROWS ? 1 : 3;
             each_case(target, halves);
             td_target inside = td_target_for_sm(target.sm);
-            inside.rows = target.rows;
+            inside.attention = &options;
             each_case(inside, halves);
         }
         target = stream_target;
-        target.dump = true;
+        target.attention = &(td_attention_options){.dump = true};
         each_case(target, floats);
         shape = floats;
         shape.smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K;
@@ -1353,13 +1354,12 @@ static void each_attention(void)
             shape.precision = TANDEM_PRECISION_F16;
             shape.dtype_q = shape.dtype_k = shape.dtype_v = shape.dtype_o = type;
             for (uint32_t inside = 0; inside < 2; inside++) {
-                const uint32_t last = inside ? TD_SPLIT_ROWS : TD_PAIR_ROWS; /* pairs: on streams alone */
-
+                const td_rows last = inside ? TD_SPLIT_ROWS : TD_PAIR_ROWS; /* pairs: on streams alone */
                 target = inside ? td_target_for_sm(stream_target.sm) : stream_target;
-                for (target.rows = TD_MOST_ROWS; target.rows <= last; target.rows++) {
-                    target.multiprocessors = 1;
+                target.multiprocessors = 1;
+                target.attention = &options;
+                for (options.rows = TD_MOST_ROWS; options.rows <= last; options.rows++)
                     each_case(target, shape);
-                }
             }
         }
     }
@@ -1395,7 +1395,7 @@ static void each_other(void)
         shape.smooth = TANDEM_SMOOTH_K | TANDEM_SMOOTH_V;
         each_case(stream_target, shape);
         target = stream_target;
-        target.no_clusters = true;
+        target.attention = &(td_attention_options){.no_clusters = true};
         each_case(target, halves);
     }
 }
@@ -1472,7 +1472,7 @@ static void test_int4_equals_int8(void **state)
             image = packed ? older : NULL;
             stream = packed ? of_older : own_stream;
             target = target_here();
-            target.dump = true;
+            target.attention = &(td_attention_options){.dump = true};
             tu_case_init(&it[packed], &shape);
             must(tu_case_run(&it[packed], &target, THREADS), "the twin");
             assert_int_equal(it[packed].layout.qk_is_packed, packed);

@@ -103,11 +103,12 @@ static void check_rows(const char *who, const tu_case *it, const tu_tensor *o, c
 static void check(const way *on, tu_case *it, uint64_t number, double most_l1)
 {
     static const char *const isas[] = {"c", "avx2", "avx512-vnni"};
+    const td_attention_options options = {.rows = on->rows};
     td_target target = on->stream ? td_target_for_stream(on->sm) : td_target_for_sm(on->sm);
     char who[200];
 
     target.twin = true;
-    target.rows = on->rows;
+    target.attention = &options;
     if (on->few)
         target.multiprocessors = 1 + number % 3;
     tu_case_ref(it);

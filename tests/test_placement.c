@@ -69,13 +69,14 @@ static int find_kernels(void **state)
     (void)state;
     for (uint32_t i = 0; i < 3 * 2 * 2 * 2 * 2 * 5; i++) {
         tandem_attention op = shape_of(4, i % 3 ? i % 3 * 2048 : 64, i / 3 % 2 ? 128 : 64, 1 + i / 6 % 2, 1 + i / 12 % 2);
+        const td_attention_options options = {.rows = i / 48};
         td_target target = td_target_for_stream(90);
         char why[256] = "";
 
         op.q.offset_bytes = i / 24 % 2;
         target.twin = true;
         target.multiprocessors = 4;
-        target.rows = i / 48;
+        target.attention = &options;
         if (td_plan_attention(&op, &target, &plan, NULL, why, sizeof why) != TANDEM_OK)
             fail_msg("%s", why);
         for (uint32_t r = 0; r < plan.record_count; r++)

@@ -304,16 +304,19 @@ static bool check_plan_of(const tandem_attention *op, const td_target *target)
 static const td_target *random_target(uint64_t *state, const td_choice_table *table)
 {
     static const uint32_t sms[] = {0, 80, 89, 90, 90, 120}, sizes[] = {1, 2, 58, 114, 132, 65535};
+    static td_attention_options options[2][2][5]; /* those that differ lie apart, as plans are kept by where they are */
     static td_target target;
 
     const uint32_t sm = sms[random_below(state, 6)];
     target = random_below(state, 2) ? td_target_for_stream(sm) : td_target_for_sm(sm);
     target.twin = true;
     target.multiprocessors = sizes[random_below(state, 6)];
-    target.no_clusters = !random_below(state, 4);
+    const bool no_clusters = !random_below(state, 4);
     target.commit = !random_below(state, 4);
-    target.dump = !random_below(state, 16);
-    target.rows = random_below(state, 3) ? (uint32_t)TD_BEST_ROWS : random_below(state, 5);
+    const bool dump = !random_below(state, 16);
+    const uint32_t rows = random_below(state, 3) ? (uint32_t)TD_BEST_ROWS : random_below(state, 5);
+    options[no_clusters][dump][rows] = (td_attention_options){.rows = rows, .dump = dump, .no_clusters = no_clusters};
+    target.attention = &options[no_clusters][dump][rows];
     target.choice = random_below(state, 2) ? table : NULL;
     return &target;
 }

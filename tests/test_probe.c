@@ -174,9 +174,9 @@ static void test_packed_codes_change_nothing(void **state)
         const uint32_t sm = n / 6 % 2 ? 90 : 80;
         tu_case it[2];
         for (uint32_t packed = 0; packed < 2; packed++) {
+            const td_attention_options options = {.int4 = packed, .dump = true};
             td_target target = twin_of(90);
-            target.int4 = packed;
-            target.dump = true;
+            target.attention = &options;
             tu_case_init(&it[packed], &shape);
             tu_set(&it[packed].q, 0, 1, 5, 3, NAN);
             tu_set(&it[packed].k, 1, 0, 0, 2, INFINITY);
@@ -207,12 +207,13 @@ static void test_packed_codes_change_nothing(void **state)
         tu_case_free(&it[1]);
 
         /* sm_80, sm_86 and sm_89 pack by themselves, sm_90 and sm_120 do not; 8b never does */
+        const td_attention_options options = {.int4 = true};
         td_target target = twin_of(sm);
         tu_case_init(&it[0], &shape);
         assert_int_equal(tu_case_run(&it[0], &target, 2), TANDEM_OK);
         assert_int_equal(it[0].layout.qk_is_packed, sm < 90);
         it[0].op.precision = TANDEM_PRECISION_8B;
-        target.int4 = true;
+        target.attention = &options;
         assert_int_equal(tu_case_run(&it[0], &target, 2), TANDEM_OK);
         assert_int_equal(it[0].layout.qk_is_packed, 0);
         tu_case_free(&it[0]);

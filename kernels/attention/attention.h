@@ -30,6 +30,24 @@ typedef struct td_attention_layout {
     uint64_t dump_s, dump_p, dump_r;
 } td_attention_layout;
 
+/* Blocks of attn_8b_wgmma: those that pay off, those of more rows, those of fewer, whose bits are the same; those of 64
+ * rows whose warpgroups share the keys, so add up in another order; at head dim 64 those of 128 rows that pairs of them do. */
+typedef enum td_rows {
+    TD_BEST_ROWS = 0,
+    TD_MOST_ROWS = 1,
+    TD_SHORT_ROWS = 2,
+    TD_SPLIT_ROWS = 3,
+    TD_PAIR_ROWS = 4
+} td_rows;
+
+/* What tests ask of attention's plans beside what the target is: td_target.attention. */
+typedef struct td_attention_options {
+    td_rows rows;
+    bool dump;        /* the kernel also writes S, P codes and R tiles to scratch */
+    bool int4;        /* 4B: packed codes and mma s4 even where that is not native */
+    bool no_clusters; /* no cluster of blocks holds a head's K and V, as if all were too long */
+} td_attention_options;
+
 /* Makes the plan of `op` for `target`. `op` must have passed td_attention_check().
  * `layout` may be NULL. UNSUPPORTED with the reason in `why` when there is no kernel. */
 tandem_status td_plan_attention(const tandem_attention *op, const td_target *target, td_plan *plan,

@@ -21,7 +21,7 @@ const td_kernel *td_direct_kernel(const tandem_attention *op, const td_target *t
                                       uint32_t sm, uint32_t smooth, float scale)
 {
     const bool bf16 = op->q.dtype == TANDEM_DTYPE_BF16;
-    if (sm != 90 || (cubin && cubin->ptx) || target->dump || smooth != TANDEM_SMOOTH_NONE || !(scale > 0) ||
+    if (sm != 90 || (cubin && cubin->ptx) || td_options_of(target).dump || smooth != TANDEM_SMOOTH_NONE || !(scale > 0) ||
         (!bf16 && op->q.dtype != TANDEM_DTYPE_F16) || op->k.dtype != op->q.dtype || op->v.dtype != op->q.dtype ||
         !td_is_wide(&op->q) || !td_is_wide(&op->k) || !td_is_wide(&op->v))
         return NULL;

@@ -113,7 +113,7 @@ static tandem_status resolve(td_planning *p, char *why, size_t why_bytes)
     const bool native_int4 = (target->image ? p->sm : target->sm) < 90;
     p->qk_f16 = p->precision == TANDEM_PRECISION_F16;
     p->v_f16 = p->qk_f16 || (p->at.is_gpu && p->sm < 89);
-    p->packed = is_4b && p->at.is_gpu && (native_int4 || target->int4);
+    p->packed = is_4b && p->at.is_gpu && (native_int4 || td_options_of(target).int4);
     p->tensor_scale = !p->qk_f16 && p->granularity == TANDEM_GRANULARITY_TENSOR;
     p->wants_lse = op->lse.dtype != TANDEM_DTYPE_NONE;
     p->wants_bias = p->wants_lse && p->smooth_k;
@@ -200,7 +200,7 @@ static void place_codes(td_planning *p)
 
 static void place_dumps(td_planning *p, bool wgmma)
 {
-    const bool dump = p->target->dump && p->at.is_gpu;
+    const bool dump = td_options_of(p->target).dump && p->at.is_gpu;
     const uint32_t sums = wgmma ? TD_HOPPER_SUMS(p->k.rows_pad, p->d_pad) : p->k.rows_pad / TD_TILE_KEYS;
     const unsigned __int128 q_rows = (unsigned __int128)p->q.planes * p->q.rows_pad;
     p->dump_s = td_build_take(&p->at, dump, q_rows * p->k.rows_pad * 4);
@@ -304,7 +304,7 @@ static launch launch_of(const td_planning *p)
     const td_target *target = p->target;
     const uint32_t d_pad = p->d_pad;
     const bool roomy = target->shared_bytes >= td_hopper_shared_bytes(d_pad, TD_HOPPER_GROUPS(d_pad), 1);
-    const bool ring = !roomy && !target->dump && d_pad <= 128;
+    const bool dump = td_options_of(target).dump, ring = !roomy && !dump && d_pad <= 128;
     if (!can_wgmma(p) || (!roomy && !ring))
         return plain_launch(p);
 
@@ -318,7 +318,7 @@ static launch launch_of(const td_planning *p)
     const bool walks = !ring && td_hopper_walks(op, target, d_pad, l.block, tiles);
     l.walkers = shared || walks ? multiprocessors : 0;
     l.blocks = l.walkers ? l.walkers : tiles;
-    l.kernel = ring ? ring_kernel(d_pad, l.block) : wgmma_kernel(d_pad, l.block, target->dump && p->at.is_gpu, walks);
+    l.kernel = ring ? ring_kernel(d_pad, l.block) : wgmma_kernel(d_pad, l.block, dump && p->at.is_gpu, walks);
     l.shared_bytes = ring    ? TD_HOPPER_INLINE_SHARED_BYTES(d_pad, l.block.groups, l.block.splits)
                      : walks ? TD_HOPPER_WALK_SHARED_BYTES(d_pad)
                              : td_hopper_shared_bytes(d_pad, l.block.groups, l.block.splits);

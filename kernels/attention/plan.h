@@ -31,6 +31,12 @@ static inline bool td_is_wide(const tandem_view *view)
            view->stride_row % 8 == 0;
 }
 
+/* What the target asks of attention, or nothing. */
+static inline td_attention_options td_options_of(const td_target *target)
+{
+    return target->attention ? *target->attention : (td_attention_options){.rows = TD_BEST_ROWS};
+}
+
 /* --- shape.c --- */
 
 /* Where nobody said how many there are, those of the GPU on which all times here were measured. */

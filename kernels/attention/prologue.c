@@ -183,7 +183,7 @@ static bool add_prepare(td_planning *p)
     const uint64_t q_tiles = q->planes * q->chunks;
     const bool smooth = k->mean.offset != TD_ABSENT;
     const int d = td_index_of_dim(d_pad);
-    uint32_t tiles = 0, cluster = target->no_clusters ? 0 : td_prepare_cluster(k->chunks, d_pad, &tiles);
+    uint32_t tiles = 0, cluster = td_options_of(target).no_clusters ? 0 : td_prepare_cluster(k->chunks, d_pad, &tiles);
     uint64_t grid;
     td_record *record;
     td_params_prepare prepare = {.q_strides = {op->q.stride_batch, op->q.stride_head, op->q.stride_row},

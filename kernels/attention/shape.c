@@ -56,7 +56,8 @@ static uint32_t inline_groups(const tandem_attention *op, const td_target *targe
             times[i] *= (double)op->kv_len + rows; /* twice what a query sees, and what the mask hides of a block's keys */
     }
     const bool pays = times[1] < TD_F16_INLINE_LONGER(op->head_dim) * times[0];
-    const bool is_short = target->rows ? target->rows == TD_SHORT_ROWS : pays;
+    const td_rows asked = td_options_of(target).rows;
+    const bool is_short = asked == TD_BEST_ROWS ? pays : asked == TD_SHORT_ROWS;
     return TD_F16_INLINE_GROUPS - is_short;
 }
 
@@ -143,9 +144,10 @@ static uint32_t split_members(const tandem_attention *op, const td_target *targe
     const double part = op->causal ? 1 - fmin(1, op->q_len / (double)op->kv_len) / 2 : 1; /* of the keys that a row sees */
     const double all = op->kv_len / (double)TD_HOPPER_KEYS;
     const key_steps n = {.all = all, .mean = part * all, .uneven = part < 0.75};
-    if (target->rows == TD_BEST_ROWS)
+    const td_rows asked = td_options_of(target).rows;
+    if (asked == TD_BEST_ROWS)
         return best_of(costs, op, target, &n, 0, UINT32_MAX);
-    return target->rows == TD_SPLIT_ROWS ? 1 : target->rows == TD_PAIR_ROWS && costs[2].groups ? 2 : 0;
+    return asked == TD_SPLIT_ROWS ? 1 : asked == TD_PAIR_ROWS && costs[2].groups ? 2 : 0;
 }
 
 td_direct_block td_direct_block_of(const tandem_attention *op, const td_target *target)
@@ -210,8 +212,9 @@ static td_hopper_block best_block(const block_cost costs[COSTS], const tandem_at
 {
     const double all = op->kv_len / (double)TD_HOPPER_KEYS, masked = op->q_len / 2.0 / TD_HOPPER_KEYS - 0.5;
     const key_steps n = {.all = all, .mean = fmax(1, all - masked), .uneven = op->causal};
-    const uint32_t asked = target->rows - TD_MOST_ROWS;
-    const uint32_t i = target->rows == TD_BEST_ROWS ? best_of(costs, op, target, &n, d_pad, shared_bytes)
+    const td_rows rows = td_options_of(target).rows;
+    const uint32_t asked = rows - TD_MOST_ROWS;
+    const uint32_t i = rows == TD_BEST_ROWS ? best_of(costs, op, target, &n, d_pad, shared_bytes)
                        : costs[asked].groups        ? asked
                                                     : SPLIT;
     return (td_hopper_block){costs[i].groups, costs[i].splits};
@@ -222,7 +225,8 @@ td_hopper_block td_hopper_block_of(const tandem_attention *op, const td_target *
     if (d_pad > 128)
         return (td_hopper_block){TD_HOPPER_GROUPS(256), 1};
     const block_cost *costs = stream_costs[td_index_of_dim(d_pad)];
-    return target->dump ? (td_hopper_block){costs[1].groups, 1} : best_block(costs, op, target, d_pad, target->shared_bytes);
+    return td_options_of(target).dump ? (td_hopper_block){costs[1].groups, 1}
+                                      : best_block(costs, op, target, d_pad, target->shared_bytes);
 }
 
 td_hopper_block td_hopper_inline_block_of(const tandem_attention *op, const td_target *target, uint32_t d_pad)
@@ -238,7 +242,7 @@ bool td_hopper_walks(const tandem_attention *op, const td_target *target, uint32
 {
     const uint32_t most = d_pad <= 64 || op->causal ? 8192 : 2048; /* keys, at which it was measured to gain */
 
-    return d_pad <= 128 && !target->dump && tiles > td_multiprocessors(target) &&
+    return d_pad <= 128 && !td_options_of(target).dump && tiles > td_multiprocessors(target) &&
            block.groups == TD_HOPPER_GROUPS(d_pad) && block.splits == 1 &&
            target->shared_bytes >= TD_HOPPER_WALK_SHARED_BYTES(d_pad) &&
            (op->kv_len <= most || (op->causal && d_pad <= 64));

@@ -51,8 +51,9 @@ static void test_twin_and_fast_agree(void **state)
 static void test_dumps(void **state)
 {
     (void)state;
+    const td_attention_options options = {.dump = true};
     td_target fp8 = twin_of(90);
-    fp8.dump = true;
+    fp8.attention = &options;
     fp8.accumulator = TD_ACCUMULATOR_F32;
     tu_case it;
     tu_case_init(

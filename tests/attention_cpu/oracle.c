@@ -77,7 +77,7 @@ static void test_wgmma(void **state)
                                       .seed = 900 + i});
         tu_case_ref(&it);
         for (uint32_t splits = 0; splits < (head_dims[i] > 128 ? 1 : 2); splits++) { /* so few rows share the keys if they may */
-            wgmma.rows = splits ? TD_BEST_ROWS : TD_SHORT_ROWS;
+            wgmma.attention = &(td_attention_options){.rows = splits ? TD_BEST_ROWS : TD_SHORT_ROWS};
             run_and_compare(&it, &wgmma);
             assert_string_equal(it.plan.records[it.plan.record_count - 1].kernel->name,
                                 head_dims[i] > 128 ? "attn_8b_wgmma"
@@ -96,10 +96,11 @@ static void test_wgmma(void **state)
 static void test_wgmma_of_the_largest_sums(void **state)
 {
     static const float steps[] = {3.94f, 3.97f, 3.999f};
+    const td_attention_options options = {.rows = TD_SHORT_ROWS};
     td_target targets[] = {wgmma_twin(), twin_of(90)};
 
     (void)state;
-    targets[0].rows = TD_SHORT_ROWS;
+    targets[0].attention = &options;
     for (uint32_t i = 0; i < 6; i++) {
         tu_case it;
         tu_case_init(&it, &(tu_shape){.q_len = 20,
@@ -247,10 +248,11 @@ static void test_pieces_are_the_whole(void **state)
 {
     static const uint32_t sizes[][3] = {{440, 210, 1}, {400, 450, 1}, {700, 140, 1}, {430, 130, 0}, {390, 390, 1}};
     td_target targets[] = {cpu, twin_of(80), twin_of(89), twin_of(90), twin_of(120), wgmma_twin(), twin_of(90)};
+    const td_attention_options options = {.int4 = true};
     const int count = sizeof targets / sizeof *targets;
 
     (void)state;
-    targets[6].int4 = true;
+    targets[6].attention = &options;
     for (int t = 0; t < count; t++)
         for (uint32_t n = 0; n < 6; n++) {
             const uint32_t *size = sizes[(n + (uint32_t)t) % 5], precision = 1 + n % 3;

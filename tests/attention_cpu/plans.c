@@ -210,7 +210,8 @@ static void test_plans(void **state)
                     if (smooth & 4)
                         op.lse = (tandem_view){0};
                     td_target target = td_target_for_sm(sms[s]);
-                    target.dump = smooth == 2;
+                    const td_attention_options options = {.dump = smooth == 2};
+                    target.attention = &options;
                     target.twin = granularity < 3;
                     assert_int_equal(td_attention_check(&op, why, sizeof why), TANDEM_OK);
                     const tandem_status status = td_plan_attention(&op, &target, &plan, &layout, why, sizeof why);
@@ -227,7 +228,7 @@ static void test_plans(void **state)
                         target.twin || !sms[s] ? NULL : td_cubin_for_sm(sms[s], why, sizeof why);
                     const uint32_t sm = cubin ? cubin->sm : sms[s];
                     const bool direct = sm == 90 && used == TANDEM_PRECISION_F16 && op.smooth <= TANDEM_SMOOTH_NONE &&
-                                        !target.dump && op.head_dim == 64;
+                                        !options.dump && op.head_dim == 64;
                     assert_int_equal(plan.precision, used);
                     assert_int_equal(layout.qk_is_f16, used == TANDEM_PRECISION_F16);
                     if (direct) {
@@ -256,7 +257,7 @@ static void test_plans(void **state)
                                                granularity == TANDEM_GRANULARITY_TENSOR;
                         const bool smooth_q = op.smooth ? op.smooth & TANDEM_SMOOTH_Q : used == TANDEM_PRECISION_4B;
                         const bool wgmma = sm == 90 && used != TANDEM_PRECISION_F16 && one_scale && !smooth_q &&
-                                           !target.dump;
+                                           !options.dump;
                         assert_int_equal(strcmp(last->kernel->name, "attn_8b_wgmma_inline") == 0, wgmma);
                         assert_true(last->shared_bytes <= 47 * 1024);
                         /* as there are few, warpgroups share the keys */
@@ -267,8 +268,8 @@ static void test_plans(void **state)
                         assert_int_equal(strncmp(last->kernel->entry, last->kernel->name, strlen(last->kernel->name)),
                                          0);
                         assert_true(last->shared_bytes > 64 * op.head_dim);
-                        assert_int_equal(layout.dump_s != UINT64_MAX, target.dump);
-                        assert_int_equal(layout.dump_r != UINT64_MAX, target.dump && !layout.v_is_f16);
+                        assert_int_equal(layout.dump_s != UINT64_MAX, options.dump);
+                        assert_int_equal(layout.dump_r != UINT64_MAX, options.dump && !layout.v_is_f16);
                         if (cubin && !cubin->ptx)
                             assert_in(last->registers, 16, 255);
                     } else {

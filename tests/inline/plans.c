@@ -66,6 +66,7 @@ static void check_wgmma(const tu_shape *shape)
 {
     static const td_rows ways[] = {TD_SHORT_ROWS, TD_MOST_ROWS, TD_SPLIT_ROWS};
     const td_rows rows = ways[shape->seed % 3];
+    const td_attention_options options = {.rows = rows};
     td_target target = td_target_for_sm(sm), free_target = td_target_for_stream(sm);
     td_stream_submit submit;
     tu_case it;
@@ -73,7 +74,7 @@ static void check_wgmma(const tu_shape *shape)
 
     print_message("    h%u/%u q%u kv%u d%u causal %u\n", shape->heads, shape->kv_heads, shape->q_len, shape->kv_len,
                   shape->head_dim, shape->causal);
-    target.rows = free_target.rows = rows;
+    target.attention = free_target.attention = &options;
     if (rows == TD_SPLIT_ROWS)
         free_target = target;
     tu_case_init(&it, shape);

@@ -25,9 +25,10 @@ static void test_pieces(void **state)
     for (uint32_t i = 0; i < sizeof families / sizeof *families; i++)
         for (uint32_t s = 0; s < 4; s++) {
             const uint32_t sm = families[i].sm, type = families[i].dtype;
+            const td_attention_options asked = {.rows = s % 2 ? TD_SHORT_ROWS : TD_BEST_ROWS};
             td_target target = families[i].stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
 
-            target.rows = s % 2 ? TD_SHORT_ROWS : TD_BEST_ROWS;
+            target.attention = &asked;
             if (quick ? s != i % 3 : (s + i) % 4 == 3)
                 continue;
             check_pieces(em_module_of(sm),
@@ -109,12 +110,14 @@ static void test_totals_that_never_come(void **state)
     for (uint32_t cancelled = 0; cancelled < 2; cancelled++) {
         const tu_shape shape = {.q_len = 20, .kv_len = 1000, .head_dim = 64, .precision = TANDEM_PRECISION_8B,
                                 .dtype_q = 1, .dtype_k = 1, .dtype_v = 1, .seed = 77};
+        const td_attention_options asked = {.no_clusters = true};
         td_target target = td_target_for_stream(90);
         uint32_t kv_planes = 0, runs = 0;
         uint64_t cancel = 0;
         tu_case it;
 
-        target.twin = target.no_clusters = true;
+        target.twin = true;
+        target.attention = &asked;
         tu_case_init(&it, &shape);
         must(tu_case_run(&it, &target, THREADS), "the twin");
         const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it.q.data, (uintptr_t)it.k.data, (uintptr_t)it.v.data,

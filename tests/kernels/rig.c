@@ -69,17 +69,18 @@ static void compare_inside(const tu_case *it, inside *in)
 
 void check(em_module *on, uint32_t sm, const tu_shape *shape, options with)
 {
+    const td_attention_options asked = {.rows = with.split ? with.split : shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS,
+                                        .dump = with.dump,
+                                        .no_clusters = with.no_clusters};
     td_target target = with.stream ? td_target_for_stream(sm) : td_target_for_sm(sm);
     tu_tensor o, lse;
     tu_case it;
 
     target.twin = true;
-    target.dump = with.dump;
     target.commit = with.commit;
-    target.no_clusters = with.no_clusters;
+    target.attention = &asked;
     if (with.split)
         target.multiprocessors = 1 + shape->seed % 5;
-    target.rows = with.split ? with.split : shape->seed % 2 ? TD_MOST_ROWS : TD_SHORT_ROWS;
     if (sm == 80 && on->sm != 80) /* the twin's fp16 units are all alike */
         target.accumulator = td_target_for_sm(on->sm).accumulator;
     tu_case_init(&it, shape);
