@@ -111,7 +111,7 @@ void tool_cuda_close(tool_cuda *cuda);
 
 /* Reads a table that `tandem tune` wrote, as text that the caller frees, or parsed. False, and the reason, if it is none. */
 bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes);
-bool tool_tuning(const char *path, td_choice_table *out, char *why, size_t why_bytes);
+bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_bytes);
 
 /* What there is help on: a command, or a part of one ("bench attention"), in the order in which they are listed. */
 typedef struct tool_topic {

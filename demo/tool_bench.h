@@ -69,7 +69,7 @@ int bench_save(json_t *report, const char *path);
 
 /* Microseconds of our own kernels, for `tandem tune`, in the order of kernels/attention/tuning.h; 0: not measured. */
 typedef struct bench_times {
-    double kernel[TD_CHOICE_COSTS], whole[TD_CHOICE_COSTS]; /* whole: with the prologue; 0 if there is none */
+    double kernel[TD_TUNING_COSTS], whole[TD_TUNING_COSTS]; /* whole: with the prologue; 0 if there is none */
 } bench_times;
 typedef struct bench_tune_shape {
     uint32_t batch, heads, kv_heads, queries, keys, head_dim;
@@ -80,9 +80,9 @@ typedef struct bench_tune bench_tune;
  * that can be used. */
 bench_tune *bench_tune_open(bool cpu, double run_us, char *why, size_t why_bytes);
 /* Its name, compute capability and multiprocessors. */
-void bench_tune_device(const bench_tune *t, td_choice_table *out);
+void bench_tune_device(const bench_tune *t, td_tuning_table *out);
 /* tandem_precision that AUTO is for the shape, by a table or by what there is (NULL). */
-uint32_t bench_tune_auto(const bench_tune *t, const bench_tune_shape *shape, const td_choice_table *table);
+uint32_t bench_tune_auto(const bench_tune *t, const bench_tune_shape *shape, const td_tuning_table *table);
 /* precisions: "8b,f16" or with "4b". */
 bool bench_tune_run(bench_tune *t, const bench_tune_shape *shape, const char *precisions, bench_times *out, char *why,
                     size_t why_bytes);

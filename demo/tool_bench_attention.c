@@ -74,7 +74,7 @@ typedef struct bench {
     td_cu_device *device;
     td_stream *stream;
     td_thread_pool *pool; /* of a CPU */
-    const char *executor, *choice; /* choice: what AUTO goes by */
+    const char *executor, *auto_by; /* auto_by: the rule or a table */
     bench_cudnn *cudnn;
     char no_cudnn[256];
     bench_nvml *nvml;
@@ -799,7 +799,7 @@ static bool open_cuda(bench *b, bool wants_cudnn, char *why, size_t why_bytes)
         b->cudnn = bench_cudnn_open(b->device, b->no_cudnn, sizeof b->no_cudnn);
     else
         snprintf(b->no_cudnn, sizeof b->no_cudnn, "--no-cudnn");
-    b->target.choice = td_choice_shipped(b->target.sm, td_cu_device_info(b->device)->name);
+    b->target.tuning = td_tuning_shipped(b->target.sm, td_cu_device_info(b->device)->name);
     return td_cu_mem_alloc(b->device, (uint64_t)BLOCK_VALUES * 2, &b->device_block, why, why_bytes) == TANDEM_OK &&
            td_cu_copy_to_device(b->device, b->device_block.address, b->block, (uint64_t)BLOCK_VALUES * 2) == TANDEM_OK;
 }
@@ -837,7 +837,7 @@ static int save(const bench *b, json_t *list, const uint32_t *missed)
     snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
     json_t *report = bench_report("attention", b->cpu ? "CPU" : td_cu_device_info(b->device)->name, driver);
     json_object_set_new(report, "executor", json_string(b->executor));
-    json_object_set_new(report, "auto_by", json_string(b->choice));
+    json_object_set_new(report, "auto_by", json_string(b->auto_by));
     json_object_set_new(report, "cudnn",
                         b->cudnn ? json_integer(bench_cudnn_version(b->cudnn)) : json_string(b->no_cudnn));
     json_object_set_new(report, "rounds", json_integer(b->rounds));
@@ -953,7 +953,7 @@ int bench_attention(int argc, char **argv)
     if (b.json && !tool_can_write("--json", b.json, why, sizeof why))
         return tool_fail("bench attention", "%s", why);
 
-    static td_choice_table table;
+    static td_tuning_table table;
     if (tuning && !tool_tuning(tuning, &table, why, sizeof why))
         return tool_fail("bench attention", "%s", why);
 
@@ -966,14 +966,14 @@ int bench_attention(int argc, char **argv)
     } else {
         b.inline_too = b.target.sm == 90;
         const char *device = b.cpu ? "CPU" : td_cu_device_info(b.device)->name;
-        const bool fits = !tuning || td_choice_fits(&table, b.target.sm, device, why, sizeof why);
+        const bool fits = !tuning || td_tuning_fits(&table, b.target.sm, device, why, sizeof why);
         if (tuning && fits)
-            b.target.choice = &table;
-        b.choice = !b.target.choice ? "rule" : tuning ? "given" : "shipped";
+            b.target.tuning = &table;
+        b.auto_by = !b.target.tuning ? "rule" : tuning ? "given" : "shipped";
         printf("%s, driver %s, %s, cuDNN %s%.0u, auto by the %s\n", device,
                bench_nvml_driver(b.nvml)[0] ? bench_nvml_driver(b.nvml) : "-", b.executor,
                b.cudnn ? "" : b.no_cudnn[0] ? b.no_cudnn : "-", (unsigned)bench_cudnn_version(b.cudnn),
-               !b.target.choice ? "rule" : tuning ? "table given" : "table shipped");
+               !b.target.tuning ? "rule" : tuning ? "table given" : "table shipped");
         result = fits ? run_all(&b, shapes, count, precisions)
                       : tool_fail("bench attention", "--tuning \"%s\": %s", tuning, why);
     }
@@ -1007,10 +1007,10 @@ bench_tune *bench_tune_open(bool cpu, double run_us, char *why, size_t why_bytes
     return t;
 }
 
-void bench_tune_device(const bench_tune *t, td_choice_table *out)
+void bench_tune_device(const bench_tune *t, td_tuning_table *out)
 {
     const td_cu_info *info = t->b.cpu ? NULL : td_cu_device_info(t->b.device);
-    snprintf(out->device, sizeof out->device, "%.*s", TD_CHOICE_DEVICE - 1, info ? info->name : "CPU");
+    snprintf(out->device, sizeof out->device, "%.*s", TD_TUNING_DEVICE - 1, info ? info->name : "CPU");
     out->sm = info ? info->sm : 0;
     out->multiprocessors = info ? info->multiprocessors : 1;
 }
@@ -1029,13 +1029,13 @@ static shape shape_to_tune(const bench_tune_shape *of)
                    .kernels_only = of->kernels_only};
 }
 
-uint32_t bench_tune_auto(const bench_tune *t, const bench_tune_shape *of, const td_choice_table *table)
+uint32_t bench_tune_auto(const bench_tune *t, const bench_tune_shape *of, const td_tuning_table *table)
 {
     const shape s = shape_to_tune(of);
     const tandem_attention op = op_of(&s, TANDEM_PRECISION_AUTO);
     td_target target = t->b.target;
     if (table)
-        target.choice = table;
+        target.tuning = table;
     return td_attention_precision(&op, &target);
 }
 
@@ -1062,9 +1062,9 @@ bool bench_tune_run(bench_tune *t, const bench_tune_shape *of, const char *preci
     if (!b->cpu)
         td_cu_leave(b->device);
     for (uint32_t i = 0; i < count; i++) {
-        const int cost = rows[i].precision == TANDEM_PRECISION_F16  ? TD_CHOICE_F16
-                         : rows[i].precision == TANDEM_PRECISION_8B ? TD_CHOICE_8B
-                                                                    : TD_CHOICE_4B;
+        const int cost = rows[i].precision == TANDEM_PRECISION_F16  ? TD_TUNING_F16
+                         : rows[i].precision == TANDEM_PRECISION_8B ? TD_TUNING_8B
+                                                                    : TD_TUNING_4B;
         if (rows[i].us[SUSTAINED].count)
             (rows[i].kind == KERNEL ? out->kernel : out->whole)[cost] = median_of(&rows[i], SUSTAINED);
         if (rows[i].why[0] && !why[0])

@@ -168,14 +168,14 @@ int tool_info(int argc, char **argv)
     bool json = false;
     const char *path = NULL;
     survey_tuning tuning = {0};
-    static td_choice_table table;
+    static td_tuning_table table;
     char why[400] = "", reason[300] = "";
     const tool_option options[] = {{"--json", NULL, &json}, {"--tuning", &path, NULL}};
     if (tool_parse("info", argc, argv, options, sizeof options / sizeof *options) != TOOL_OK)
         return TOOL_USAGE;
     if (path && !tool_tuning_text(path, &tuning.text, &tuning.bytes, why, sizeof why))
         return tool_fail("info", "--tuning %s", why);
-    if (tuning.text && td_choice_parse(tuning.text, tuning.bytes, &table, reason, sizeof reason) != TANDEM_OK) {
+    if (tuning.text && td_tuning_parse(tuning.text, tuning.bytes, &table, reason, sizeof reason) != TANDEM_OK) {
         free(tuning.text);
         return tool_fail("info", "--tuning \"%s\" is no table of `tandem tune`: %s", path, reason);
     }

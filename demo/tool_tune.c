@@ -59,8 +59,8 @@ const char *const tool_tune_help =
 bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes)
 {
     FILE *file = fopen(path, "rb");
-    *text = file ? malloc(TD_CHOICE_MOST_TEXT + 1) : NULL;
-    *bytes = *text ? fread(*text, 1, TD_CHOICE_MOST_TEXT + 1, file) : 0;
+    *text = file ? malloc(TD_TUNING_MOST_TEXT + 1) : NULL;
+    *bytes = *text ? fread(*text, 1, TD_TUNING_MOST_TEXT + 1, file) : 0;
     const bool good = *text && !ferror(file);
     if (!good) {
         td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, strerror(errno));
@@ -72,12 +72,12 @@ bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, s
     return good;
 }
 
-bool tool_tuning(const char *path, td_choice_table *out, char *why, size_t why_bytes)
+bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_bytes)
 {
     char *text = NULL, reason[300] = "";
     size_t bytes = 0;
     bool good = tool_tuning_text(path, &text, &bytes, why, why_bytes);
-    if (good && td_choice_parse(text, bytes, out, reason, sizeof reason) != TANDEM_OK) {
+    if (good && td_tuning_parse(text, bytes, out, reason, sizeof reason) != TANDEM_OK) {
         td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, reason);
         good = false;
     }
@@ -88,7 +88,7 @@ bool tool_tuning(const char *path, td_choice_table *out, char *why, size_t why_b
 static int check(const char *path)
 {
     static const char *const names[] = {"rule", "f16", "8b", "4b"};
-    static td_choice_table table;
+    static td_tuning_table table;
     char why[600] = "";
     if (!tool_tuning(path, &table, why, sizeof why))
         return tool_fail("tune", "%s", why);
@@ -96,20 +96,20 @@ static int check(const char *path)
            (unsigned)table.sm / 10, (unsigned)table.sm % 10);
     for (uint32_t p = 0; p < table.count; p++) {
         printf("d%-3u %-6s", (unsigned)table.parts[p].head_dim, table.parts[p].causal ? "causal" : "");
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++)
-            printf("%7u", (unsigned)td_choice_length(j));
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++)
+            printf("%7u", (unsigned)td_tuning_length(j));
         printf("\n");
-        for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++) {
-            printf("%11u", (unsigned)td_choice_planes(i));
-            for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
+        for (uint32_t i = 0; i < TD_TUNING_PLANES; i++) {
+            printf("%11u", (unsigned)td_tuning_planes(i));
+            for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
                 const tandem_attention op = {.batch = 1,
-                                             .heads = td_choice_planes(i),
-                                             .kv_heads = td_choice_planes(i),
-                                             .q_len = td_choice_length(j),
-                                             .kv_len = td_choice_length(j),
+                                             .heads = td_tuning_planes(i),
+                                             .kv_heads = td_tuning_planes(i),
+                                             .q_len = td_tuning_length(j),
+                                             .kv_len = td_tuning_length(j),
                                              .head_dim = table.parts[p].head_dim,
                                              .causal = table.parts[p].causal};
-                printf("%7s", names[td_choice_precision(&table, &op)]);
+                printf("%7s", names[td_tuning_precision(&table, &op)]);
             }
             printf("\n");
         }
@@ -142,13 +142,13 @@ static bool default_path(char *path, size_t bytes, char *why, size_t why_bytes)
     return true;
 }
 
-static json_t *times_json(const td_choice_times times)
+static json_t *times_json(const td_tuning_times times)
 {
     bool any = false;
     json_t *planes = json_array();
-    for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++) {
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++) {
         json_t *lengths = json_array();
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
             any = any || times[i][j] > 0;
             json_array_append_new(lengths, times[i][j] > 0 ? json_real((double)times[i][j]) : json_null());
         }
@@ -160,7 +160,7 @@ static json_t *times_json(const td_choice_times times)
     return json_null();
 }
 
-static json_t *cost_json(const td_choice_cost *cost)
+static json_t *cost_json(const td_tuning_cost *cost)
 {
     json_t *kernel = times_json(cost->kernel);
     if (!json_is_null(kernel))
@@ -169,15 +169,15 @@ static json_t *cost_json(const td_choice_cost *cost)
     return kernel;
 }
 
-static bool write_table(const td_choice_table *table, const char *path, char *why, size_t why_bytes)
+static bool write_table(const td_tuning_table *table, const char *path, char *why, size_t why_bytes)
 {
     json_t *parts = json_array();
     for (uint32_t p = 0; p < table->count; p++) {
-        const td_choice_part *part = &table->parts[p];
+        const td_tuning_part *part = &table->parts[p];
         json_array_append_new(parts, json_pack("{s:i, s:i, s:o, s:o, s:o}", "head_dim", (int)part->head_dim, "causal",
-                                               (int)part->causal, "f16", cost_json(&part->costs[TD_CHOICE_F16]), "8b",
-                                               cost_json(&part->costs[TD_CHOICE_8B]), "4b",
-                                               cost_json(&part->costs[TD_CHOICE_4B])));
+                                               (int)part->causal, "f16", cost_json(&part->costs[TD_TUNING_F16]), "8b",
+                                               cost_json(&part->costs[TD_TUNING_8B]), "4b",
+                                               cost_json(&part->costs[TD_TUNING_4B])));
     }
     json_t *json =
         json_pack("{s:s, s:i, s:s, s:i, s:i, s:o}", "tandem", "choice", "version", 2, "device", table->device, "sm",
@@ -206,14 +206,14 @@ typedef struct plan {
     uint32_t longest;
 } plan;
 
-static bool measure_part(bench_tune *t, td_choice_part *part, const plan *wanted, char *why, size_t why_bytes)
+static bool measure_part(bench_tune *t, td_tuning_part *part, const plan *wanted, char *why, size_t why_bytes)
 {
-    for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
-            const uint32_t n = td_choice_length(j);
-            const uint32_t planes = td_choice_planes(i);
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+            const uint32_t n = td_tuning_length(j);
+            const uint32_t planes = td_tuning_planes(i);
             const bench_tune_shape all = {1, planes, planes, n, n, part->head_dim, part->causal, false},
-                                   few = {1, planes, planes, TD_CHOICE_FEW, n, part->head_dim, false, true};
+                                   few = {1, planes, planes, TD_TUNING_FEW, n, part->head_dim, false, true};
             const uint64_t rows = (uint64_t)planes * n;
             bench_times us = {0}, us_few = {0};
             if (n <= wanted->longest && rows <= MOST_ROWS_AT_ONCE &&
@@ -222,7 +222,7 @@ static bool measure_part(bench_tune *t, td_choice_part *part, const plan *wanted
             if (n <= wanted->longest && rows <= MOST_KEYS_AT_ONCE && !part->causal &&
                 !bench_tune_run(t, &few, wanted->precisions, &us_few, why, why_bytes))
                 return false;
-            for (int c = 0; c < TD_CHOICE_COSTS; c++) {
+            for (int c = 0; c < TD_TUNING_COSTS; c++) {
                 part->costs[c].kernel[i][j] = (float)us.kernel[c];
                 part->costs[c].prologue[i][j] = prologue_of(us.whole[c], us.kernel[c]);
                 part->costs[c].few[i][j] = (float)us_few.kernel[c];
@@ -263,7 +263,7 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
 {
     static const char *const names[] = {"auto", "f16", "8b", "4b"};
     static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
-    static td_choice_table table, device;
+    static td_tuning_table table, device;
     const bool cpu = !strcmp(backend, "cpu");
     char why[600] = "";
     uint64_t state = 1;
@@ -275,7 +275,7 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
     if (!t)
         return tool_fail("tune", "%s", why);
     bench_tune_device(t, &device);
-    bool good = !path || td_choice_fits(&table, device.sm, device.device, why, sizeof why);
+    bool good = !path || td_tuning_fits(&table, device.sm, device.device, why, sizeof why);
     json_t *list = json_array();
     for (uint32_t i = 0; i < shapes && good; i++) {
         const bench_tune_shape s = random_shape(&state, cpu ? 1e6 : 1e10);
@@ -283,7 +283,7 @@ static int prove(const char *path, const char *backend, uint32_t shapes, const c
         bench_times us;
         double whole[4] = {0}, best = 0;
         good = bench_tune_run(t, &s, device.sm >= 80 && device.sm < 90 ? "8b,f16,4b" : "8b,f16", &us, why, sizeof why);
-        for (int c = 0; c < TD_CHOICE_COSTS && good; c++) {
+        for (int c = 0; c < TD_TUNING_COSTS && good; c++) {
             const double it = whole[precisions[c]] = us.whole[c] > 0 ? us.whole[c] : us.kernel[c];
             best = it > 0 && (best == 0 || it < best) ? it : best;
         }
@@ -337,7 +337,7 @@ int tool_tune(int argc, char **argv)
                                    {"--json", &json, NULL},
                                    {"--4b", NULL, &with_4b},
                                    {"--quick", NULL, &quick}};
-    static td_choice_table table;
+    static td_tuning_table table;
     char path[4096], why[600] = "", list[64];
     const int parsed = tool_parse("tune", argc, argv, options, sizeof options / sizeof *options);
     if (parsed != TOOL_OK)

@@ -35,7 +35,7 @@ typedef struct td_target {
     bool tensor_maps;      /* whoever runs the plan encodes them: CUDA's streams and graphs */
     uint32_t multiprocessors; /* of the GPU; td_target_for_sm() knows no device and sets those of an H200 (0: the same) */
     /* What AUTO goes by (kernels/attention/tuning.h); NULL, or of other kernels: the rule. */
-    const struct td_choice_table *choice;
+    const struct td_tuning_table *tuning;
     const struct td_attention_options *attention; /* for tests (kernels/attention/attention.h); NULL: none */
     bool twin;            /* only the CPU's twin of that GPU will run it: no cubin of this build is asked for */
 } td_target;

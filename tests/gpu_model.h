@@ -5,7 +5,7 @@
  *
  * It judges the estimates of kernels/attention/tuning.c and shares nothing with them but the plans. Its numbers are the least squares
  * of the logarithms over some 1460 times of the table that is shipped for the H200 (kernels and prologues, up to 128 heads of
- * 32768 keys) and the kernels of tests/measured/h200-attention-whole.json; test_choice says how far it is from both. What
+ * 32768 keys) and the kernels of tests/measured/h200-attention-whole.json; test_tuning says how far it is from both. What
  * nobody has measured: tiles that see no keys, which are taken to last as long as their Q and O take to come and go.
  */
 #ifndef TD_TESTS_GPU_MODEL_H

@@ -301,7 +301,7 @@ static bool check_plan_of(const tandem_attention *op, const td_target *target)
     return true;
 }
 
-static const td_target *random_target(uint64_t *state, const td_choice_table *table)
+static const td_target *random_target(uint64_t *state, const td_tuning_table *table)
 {
     static const uint32_t sms[] = {0, 80, 89, 90, 90, 120}, sizes[] = {1, 2, 58, 114, 132, 65535};
     static td_attention_options options[2][2][5]; /* those that differ lie apart, as plans are kept by where they are */
@@ -317,21 +317,21 @@ static const td_target *random_target(uint64_t *state, const td_choice_table *ta
     const uint32_t rows = random_below(state, 3) ? (uint32_t)TD_BEST_ROWS : random_below(state, 5);
     options[no_clusters][dump][rows] = (td_attention_options){.rows = rows, .dump = dump, .no_clusters = no_clusters};
     target.attention = &options[no_clusters][dump][rows];
-    target.choice = random_below(state, 2) ? table : NULL;
+    target.tuning = random_below(state, 2) ? table : NULL;
     return &target;
 }
 
 /* A table by which AUTO takes 4B, whose delta-S needs more blocks than any other kernel. */
-static const td_choice_table *table_of_4b(void)
+static const td_tuning_table *table_of_4b(void)
 {
-    static td_choice_table t;
+    static td_tuning_table t;
 
-    t = (td_choice_table){.sm = 90, .multiprocessors = 132, .device = "a model", .count = 1};
+    t = (td_tuning_table){.sm = 90, .multiprocessors = 132, .device = "a model", .count = 1};
     t.parts[0].head_dim = 128;
-    for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
-            t.parts[0].costs[TD_CHOICE_F16].kernel[i][j] = 1000;
-            t.parts[0].costs[TD_CHOICE_4B].kernel[i][j] = t.parts[0].costs[TD_CHOICE_4B].prologue[i][j] = 1;
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+            t.parts[0].costs[TD_TUNING_F16].kernel[i][j] = 1000;
+            t.parts[0].costs[TD_TUNING_4B].kernel[i][j] = t.parts[0].costs[TD_TUNING_4B].prologue[i][j] = 1;
         }
     return &t;
 }
@@ -427,7 +427,7 @@ static void test_kept_plans(void **state)
     enum { SHAPES = 500, TURNS = 4 };
     static td_plan_cache cache;
     static td_plan copy;
-    const td_choice_table *table = table_of_4b();
+    const td_tuning_table *table = table_of_4b();
     uint64_t seed = 3;
     uint32_t known = 0;
 
@@ -488,7 +488,7 @@ static void test_kept_plans(void **state)
 static void test_shared_scratch(void **state)
 {
     enum { PLANS = 4000 };
-    const td_choice_table *table = table_of_4b();
+    const td_tuning_table *table = table_of_4b();
     uint64_t seed = 9, all = 0, shared = 0;
     uint32_t less = 0;
     td_plan kept = {0};
@@ -536,7 +536,7 @@ static void test_shared_scratch(void **state)
 static void test_extreme_shapes(void **state)
 {
     enum { LEGAL = 20000 };
-    const td_choice_table *table = table_of_4b();
+    const td_tuning_table *table = table_of_4b();
     uint64_t seed = 1;
     uint32_t legal = 0, planned = 0, large = 0;
 
@@ -592,7 +592,7 @@ static void test_large_products(void **state)
     assert_int_equal(p.chunk_planes, 1 << 20); /* 2^20 heads of a group, 4096 groups: 2^32, which is 0 */
 
     /* AUTO's 4B is told of no earlier than here: 2^9 blocks of rows times 2^9 of keys times 2^14 heads. */
-    target.choice = table_of_4b();
+    target.tuning = table_of_4b();
     tandem_attention deltas = shape_of(1, 1 << 14, 1 << 14, 1 << 20, 1 << 16, 128, 0, TANDEM_PRECISION_AUTO);
     assert_int_equal(td_attention_check(&deltas, NULL, 0), TANDEM_OK);
     assert_int_equal(td_plan_attention(&deltas, &target, &plan, NULL, why, sizeof why), TANDEM_ERROR_ARG);

@@ -230,7 +230,7 @@ cmake --build "$work/gpu" --target help >"$work/targets"
 for target in test_cuda test_vk test_daemon_gpu soak tandemd_faulty tandem_cubins_shared tandem_tree_size; do
     grep -qw "$target" "$work/targets" || fail "the preset gpu does not build $target"
 done
-for target in test_kernels test_choice fuzz_server emu_90; do
+for target in test_kernels test_tuning fuzz_server emu_90; do
     if grep -qw "$target" "$work/targets"; then fail "the preset gpu carries $target"; fi
 done
 # Each test's limits: what spins is ended by its CPU time, what sleeps is not, and by the wall clock it has 8 times as long.

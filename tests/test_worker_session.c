@@ -362,7 +362,7 @@ static void auto_goes_by_the_table_of_its_gpu(void **state)
         "[null,null,null,null,null,null,null,null],[null,null,null,null,null,null,null,null],"
         "[null,null,null,null,null,null,null,null],[null,null,null,null,null,null,null,null],"
         "[null,null,null,null,null,null,null,null]";
-    static td_choice_table table;
+    static td_tuning_table table;
     char mine[4096], others[4096], why[200] = "";
     tandem_session_desc desc = {.struct_bytes = sizeof desc,
                                 .backend = TANDEM_BACKEND_CUDA,
@@ -380,7 +380,7 @@ static void auto_goes_by_the_table_of_its_gpu(void **state)
     assert_string_equal(info_of(session).tuning_reason, "no times of 'fake CUDA device 0' came with this library");
     assert_int_equal(automatic(session), TANDEM_PRECISION_F16);
 
-    assert_int_equal(td_choice_parse(others, strlen(others), &table, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_tuning_parse(others, strlen(others), &table, why, sizeof why), TANDEM_OK);
     assert_int_equal(td_worker_session_tune(session, &table), TANDEM_OK);
     assert_int_equal(info_of(session).tuning, TANDEM_TUNING_RULE);
     assert_string_equal(info_of(session).tuning_reason,
@@ -388,7 +388,7 @@ static void auto_goes_by_the_table_of_its_gpu(void **state)
                         "this is 'fake CUDA device 0' (9.0)");
     assert_int_equal(automatic(session), TANDEM_PRECISION_F16);
 
-    assert_int_equal(td_choice_parse(mine, strlen(mine), &table, why, sizeof why), TANDEM_OK);
+    assert_int_equal(td_tuning_parse(mine, strlen(mine), &table, why, sizeof why), TANDEM_OK);
     assert_int_equal(td_worker_session_tune(session, &table), TANDEM_OK);
     memset(&table, 0, sizeof table); /* it was copied */
     assert_int_equal(info_of(session).tuning, TANDEM_TUNING_GIVEN);

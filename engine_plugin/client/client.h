@@ -268,7 +268,7 @@ struct tandem_session {
     td_stream *stream;
     td_target target;
     struct td_plan_cache *plans; /* of that target */
-    struct td_choice_table *given; /* desc.tuning, or NULL */
+    struct td_tuning_table *given; /* desc.tuning, or NULL */
     uint32_t tuning;               /* tandem_tuning */
     char tuning_reason[TD_WHY_BYTES]; /* the same */
     td_remote *remote; /* NULL: this process computes */
@@ -491,7 +491,7 @@ tandem_status td_worker_session_import_mem(tandem_session *s, int fd, uint64_t a
 tandem_status td_worker_session_import_timeline(tandem_session *s, int fd, bool by_session, uint64_t value,
                                                 tandem_timeline *out);
 /* As desc.tuning, before its first job. */
-tandem_status td_worker_session_tune(tandem_session *s, const struct td_choice_table *table);
+tandem_status td_worker_session_tune(tandem_session *s, const struct td_tuning_table *table);
 /* What the precision of an operation is there: what AUTO stands for. */
 uint32_t td_worker_session_precision(tandem_session *s, const td_operation *operation, const tandem_operands *op);
 /* Where a model's tensors are. */
@@ -529,7 +529,7 @@ void td_worker_session_part(tandem_session *s, const td_operation *operation, co
 /* For tests of what becomes of the others: the next job's views begin where nothing is. */
 void td_worker_session_misplace(tandem_session *s);
 /* session.c: keeps a copy of a table, or makes room for one (NULL). */
-tandem_status td_session_take_table(tandem_session *s, const struct td_choice_table *table, char *why);
+tandem_status td_session_take_table(tandem_session *s, const struct td_tuning_table *table, char *why);
 /* session.c: as tandem_session_create(). */
 tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, bool imports_only, tandem_session **out);
 /* mems.c: enters what was made into the session's table; frees it if that fails. */

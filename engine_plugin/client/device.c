@@ -308,16 +308,16 @@ void td_device_tune(tandem_session *s)
     char reason[TD_WHY_BYTES] = "";
 
     s->tuning = s->remote ? TANDEM_TUNING_DAEMON : TANDEM_TUNING_RULE;
-    s->target.choice = NULL;
+    s->target.tuning = NULL;
     td_plan_cache_clear(s->plans); /* a table may be another one at the same place */
     if (no_table)
         snprintf(reason, sizeof reason, "%s", no_table);
-    else if (s->given && td_choice_fits(s->given, s->target.sm, s->device_name, reason, sizeof reason))
-        s->target.choice = s->given;
+    else if (s->given && td_tuning_fits(s->given, s->target.sm, s->device_name, reason, sizeof reason))
+        s->target.tuning = s->given;
     else
-        s->target.choice = td_choice_shipped(s->target.sm, s->device_name);
-    if (s->target.choice)
-        s->tuning = s->target.choice == s->given ? TANDEM_TUNING_GIVEN : TANDEM_TUNING_SHIPPED;
+        s->target.tuning = td_tuning_shipped(s->target.sm, s->device_name);
+    if (s->target.tuning)
+        s->tuning = s->target.tuning == s->given ? TANDEM_TUNING_GIVEN : TANDEM_TUNING_SHIPPED;
     else if (!reason[0])
         td_text(reason, sizeof reason, "no times of '%s' came with this library", s->device_name);
     if (s->given && s->tuning != TANDEM_TUNING_GIVEN) {

@@ -318,7 +318,7 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     return TANDEM_OK;
 }
 
-tandem_status td_session_take_table(tandem_session *s, const td_choice_table *table, char *why)
+tandem_status td_session_take_table(tandem_session *s, const td_tuning_table *table, char *why)
 {
     if (!s->given)
         s->given = td_session_alloc(s, sizeof *s->given, 64);
@@ -338,7 +338,7 @@ static tandem_status read_tuning(tandem_session *s, const tandem_session_desc *d
     if (desc->tuning)
         status = td_session_take_table(s, NULL, why);
     if (desc->tuning && status == TANDEM_OK &&
-        td_choice_parse(desc->tuning, desc->tuning_bytes, s->given, text, sizeof text) != TANDEM_OK)
+        td_tuning_parse(desc->tuning, desc->tuning_bytes, s->given, text, sizeof text) != TANDEM_OK)
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.tuning: %s", text);
     return status;
 }

@@ -57,19 +57,19 @@ static bool read_number(const reader *r, json_t *object, const char *what, const
     return true;
 }
 
-static bool read_times(const reader *r, json_t *part, const char *what, const char *key, td_choice_times out)
+static bool read_times(const reader *r, json_t *part, const char *what, const char *key, td_tuning_times out)
 {
     json_t *planes = json_object_get(part, key);
-    memset(out, 0, sizeof(td_choice_times));
+    memset(out, 0, sizeof(td_tuning_times));
     if (!planes || json_is_null(planes))
         return true;
-    if (!json_is_array(planes) || json_array_size(planes) != TD_CHOICE_PLANES)
-        return refuse(r, "%s.%s is no array of %d", what, key, TD_CHOICE_PLANES);
-    for (size_t i = 0; i < TD_CHOICE_PLANES; i++) {
+    if (!json_is_array(planes) || json_array_size(planes) != TD_TUNING_PLANES)
+        return refuse(r, "%s.%s is no array of %d", what, key, TD_TUNING_PLANES);
+    for (size_t i = 0; i < TD_TUNING_PLANES; i++) {
         json_t *lengths = json_array_get(planes, i);
-        if (!json_is_array(lengths) || json_array_size(lengths) != TD_CHOICE_LENGTHS)
-            return refuse(r, "%s.%s[%zu] is no array of %d", what, key, i, TD_CHOICE_LENGTHS);
-        for (size_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
+        if (!json_is_array(lengths) || json_array_size(lengths) != TD_TUNING_LENGTHS)
+            return refuse(r, "%s.%s[%zu] is no array of %d", what, key, i, TD_TUNING_LENGTHS);
+        for (size_t j = 0; j < TD_TUNING_LENGTHS; j++) {
             const json_t *value = json_array_get(lengths, j);
             if (json_is_null(value))
                 continue;
@@ -83,7 +83,7 @@ static bool read_times(const reader *r, json_t *part, const char *what, const ch
     return true;
 }
 
-static bool read_cost(const reader *r, json_t *part, const char *of, const char *key, td_choice_cost *out)
+static bool read_cost(const reader *r, json_t *part, const char *of, const char *key, td_tuning_cost *out)
 {
     static const char *const known[] = {"kernel", "prologue", "few", NULL};
     json_t *cost = json_object_get(part, key);
@@ -98,10 +98,10 @@ static bool read_cost(const reader *r, json_t *part, const char *of, const char 
            read_times(r, cost, what, "prologue", out->prologue) && read_times(r, cost, what, "few", out->few);
 }
 
-static bool read_part(const reader *r, json_t *json, size_t index, td_choice_table *out)
+static bool read_part(const reader *r, json_t *json, size_t index, td_tuning_table *out)
 {
     static const char *const known[] = {"head_dim", "causal", "f16", "8b", "4b", NULL};
-    td_choice_part *part = &out->parts[out->count];
+    td_tuning_part *part = &out->parts[out->count];
     char what[32];
     snprintf(what, sizeof what, "parts[%zu]", index);
     if (!json_is_object(json))
@@ -109,17 +109,17 @@ static bool read_part(const reader *r, json_t *json, size_t index, td_choice_tab
     if (!only_known(r, json, what, known) || !read_number(r, json, what, "head_dim", 1, 256, &part->head_dim) ||
         !read_number(r, json, what, "causal", 0, 1, &part->causal))
         return false;
-    for (int i = 0; i < TD_CHOICE_COSTS; i++)
+    for (int i = 0; i < TD_TUNING_COSTS; i++)
         if (!read_cost(r, json, what, known[2 + i], &part->costs[i]))
             return false;
-    if (td_choice_part_of(out, part->head_dim, part->causal))
+    if (td_tuning_part_of(out, part->head_dim, part->causal))
         return refuse(r, "%s is for head_dim %" PRIu32 ", causal %" PRIu32 " again", what, part->head_dim,
                       part->causal);
     out->count++;
     return true;
 }
 
-static bool read_table(const reader *r, json_t *json, td_choice_table *out)
+static bool read_table(const reader *r, json_t *json, td_tuning_table *out)
 {
     static const char *const known[] = {"tandem", "version", "device", "sm", "multiprocessors", "parts", NULL};
     const char *kind = json_string_value(json_object_get(json, "tandem"));
@@ -133,23 +133,23 @@ static bool read_table(const reader *r, json_t *json, td_choice_table *out)
         !read_number(r, json, "the table", "multiprocessors", 1, 4096, &out->multiprocessors))
         return false;
     if (!device || strlen(device) >= sizeof out->device)
-        return refuse(r, "the table.device is missing, or longer than %d bytes", TD_CHOICE_DEVICE - 1);
+        return refuse(r, "the table.device is missing, or longer than %d bytes", TD_TUNING_DEVICE - 1);
     strcpy(out->device, device);
-    if (!json_is_array(parts) || !json_array_size(parts) || json_array_size(parts) > TD_CHOICE_PARTS)
-        return refuse(r, "the table.parts is no array of 1 to %d", TD_CHOICE_PARTS);
+    if (!json_is_array(parts) || !json_array_size(parts) || json_array_size(parts) > TD_TUNING_PARTS)
+        return refuse(r, "the table.parts is no array of 1 to %d", TD_TUNING_PARTS);
     for (size_t i = 0; i < json_array_size(parts); i++)
         if (!read_part(r, json_array_get(parts, i), i, out))
             return false;
     return true;
 }
 
-tandem_status td_choice_parse(const char *text, size_t bytes, td_choice_table *out, char *why, size_t why_bytes)
+tandem_status td_tuning_parse(const char *text, size_t bytes, td_tuning_table *out, char *why, size_t why_bytes)
 {
     const reader r = {why, why_bytes};
     json_error_t error;
     memset(out, 0, sizeof *out);
-    if (bytes > TD_CHOICE_MOST_TEXT) {
-        refuse(&r, "the table has %zu bytes; at most %d are read", bytes, TD_CHOICE_MOST_TEXT);
+    if (bytes > TD_TUNING_MOST_TEXT) {
+        refuse(&r, "the table has %zu bytes; at most %d are read", bytes, TD_TUNING_MOST_TEXT);
         return TANDEM_ERROR_ARG;
     }
     json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);

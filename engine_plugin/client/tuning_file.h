@@ -7,9 +7,9 @@
 
 #include "kernels/attention/tuning.h"
 
-enum { TD_CHOICE_MOST_TEXT = 1 << 20 };
+enum { TD_TUNING_MOST_TEXT = 1 << 20 };
 
 /* Reads the JSON of a table. ARG, and what is wrong with which value in `why`; nothing in it is trusted. */
-tandem_status td_choice_parse(const char *text, size_t bytes, td_choice_table *out, char *why, size_t why_bytes);
+tandem_status td_tuning_parse(const char *text, size_t bytes, td_tuning_table *out, char *why, size_t why_bytes);
 
 #endif

@@ -13,7 +13,7 @@ tandem_status td_worker_session_create(const tandem_session_desc *desc, bool imp
     return td_session_make(desc, true, imports_only, out);
 }
 
-tandem_status td_worker_session_tune(tandem_session *s, const td_choice_table *table)
+tandem_status td_worker_session_tune(tandem_session *s, const td_tuning_table *table)
 {
     char why[TD_WHY_BYTES] = "";
     const tandem_status status = td_session_take_table(s, table, why);

@@ -149,7 +149,7 @@ typedef struct td_worker_queue {
     _Atomic uint64_t notified_ns; /* and when that was */
     _Atomic uint32_t request, load; /* the serials of what the worker is at; 0: nothing */
     _Atomic uint64_t released; /* sessions whose clients are gone: nothing of theirs waits for anything any more */
-    td_choice_table tuning; /* the broker's, before there is a worker; no parts: none was given */
+    td_tuning_table tuning; /* the broker's, before there is a worker; no parts: none was given */
     td_preempt_flag preempt; /* raised while frames' jobs are in here: a CPU's background looks */
     /* Scratch: client's session << 32 | pages; of each of the worker's sessions, the last ones of the first one; on a CPU,
      * which has no others, from 1 on those of TD_BACKGROUND_SESSION. */
@@ -392,7 +392,7 @@ typedef struct td_web_peer {
 typedef struct td_broker {
     pthread_mutex_t lock;
     td_config config;
-    td_choice_table tuning; /* of config.tuning */
+    td_tuning_table tuning; /* of config.tuning */
     td_listener listener;
     td_wire_identity identity; /* device and driver once a worker has said hello */
     uid_t uid;

@@ -131,9 +131,9 @@ static bool inherits_socket(void)
     return pid && fds && strtol(pid, NULL, 10) == (long)getpid() && strtol(fds, NULL, 10) >= 1;
 }
 
-static tandem_status read_tuning(const char *path, td_choice_table *table, char *why, size_t why_bytes)
+static tandem_status read_tuning(const char *path, td_tuning_table *table, char *why, size_t why_bytes)
 {
-    static char text[TD_CHOICE_MOST_TEXT + 1];
+    static char text[TD_TUNING_MOST_TEXT + 1];
     char reason[300] = "";
     FILE *file = fopen(path, "re");
     const size_t bytes = file ? fread(text, 1, sizeof text, file) : 0;
@@ -141,7 +141,7 @@ static tandem_status read_tuning(const char *path, td_choice_table *table, char 
 
     if (!file || ferror(file))
         status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "tuning is '%s': %s", path, strerror(errno));
-    else if (td_choice_parse(text, bytes, table, reason, sizeof reason) != TANDEM_OK)
+    else if (td_tuning_parse(text, bytes, table, reason, sizeof reason) != TANDEM_OK)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "tuning is '%s': %s", path, reason);
     if (file)
         fclose(file);

@@ -18,18 +18,18 @@ static uint32_t choose_precision(const tandem_attention *op, const td_target *ta
                                  uint32_t sm)
 {
     const tandem_view *const inputs[] = {&op->q, &op->k, &op->v};
-    const td_choice_table *table = target->choice;
+    const td_tuning_table *table = target->tuning;
     bool usual = op->smooth == TANDEM_SMOOTH_DEFAULT && op->granularity == TANDEM_GRANULARITY_DEFAULT && op->scale >= 0;
     for (int i = 0; i < 3; i++)
         usual = usual && td_is_wide(inputs[i]) && inputs[i]->dtype == op->q.dtype && inputs[i]->dtype != TANDEM_DTYPE_F32;
     const bool known = table && table->sm == target->sm &&
                        target->shared_bytes == td_target_for_stream(target->sm).shared_bytes;
-    const uint32_t precision = known && usual ? td_choice_precision(table, op) : (uint32_t)TANDEM_PRECISION_AUTO;
+    const uint32_t precision = known && usual ? td_tuning_precision(table, op) : (uint32_t)TANDEM_PRECISION_AUTO;
     if (precision != TANDEM_PRECISION_AUTO)
         return precision;
     if (!usual || !td_direct_kernel(op, target, cubin, sm, TANDEM_SMOOTH_NONE, 1))
-        return td_choice_rule(op);
-    return (td_direct_is_roomy(target, op->head_dim) ? td_choice_rule_direct : td_choice_rule_inline)(op, target->multiprocessors);
+        return td_tuning_rule(op);
+    return (td_direct_is_roomy(target, op->head_dim) ? td_tuning_rule_direct : td_tuning_rule_inline)(op, target->multiprocessors);
 }
 
 uint32_t td_attention_precision(const tandem_attention *op, const td_target *target)

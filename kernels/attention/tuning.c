@@ -17,19 +17,19 @@ enum { FIRST_LENGTH = 256 };
 static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
 static const double unlike = 0.1; /* what a neighbour counts whose blocks are of another kind */
 
-uint32_t td_choice_planes(uint32_t index)
+uint32_t td_tuning_planes(uint32_t index)
 {
     return 1u << index;
 }
 
-uint32_t td_choice_length(uint32_t index)
+uint32_t td_tuning_length(uint32_t index)
 {
     return (uint32_t)FIRST_LENGTH << index;
 }
 
-bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *device, char *why, size_t why_bytes)
+bool td_tuning_fits(const td_tuning_table *table, uint32_t sm, const char *device, char *why, size_t why_bytes)
 {
-    const bool fits = table->sm == sm && strncmp(table->device, device, TD_CHOICE_DEVICE - 1) == 0;
+    const bool fits = table->sm == sm && strncmp(table->device, device, TD_TUNING_DEVICE - 1) == 0;
     if (!fits && why && why_bytes)
         td_text(why, why_bytes,
                 "it was measured on '%s' (compute capability %" PRIu32 ".%" PRIu32 "), this is '%s' (%" PRIu32
@@ -76,7 +76,7 @@ static const double empty_us = 1;
 
 static uint32_t groups_of_most(uint32_t head_dim, int cost, bool roomy)
 {
-    if (cost == TD_CHOICE_F16)
+    if (cost == TD_TUNING_F16)
         return roomy ? TD_F16_GROUPS : TD_F16_INLINE_GROUPS;
     return roomy ? TD_HOPPER_GROUPS(head_dim) : TD_HOPPER_INLINE_GROUPS(head_dim);
 }
@@ -207,7 +207,7 @@ static double schedule_us(const schedule *s, int cost)
     if (!s->op->causal)
         return ceil(tiles) * whole;
     const double average = average_us(s);
-    const bool pairs = cost == TD_CHOICE_F16, walks = t->blocks && (!pairs || t->pair > 1);
+    const bool pairs = cost == TD_TUNING_F16, walks = t->blocks && (!pairs || t->pair > 1);
     const double longest = walks ? longest_walk_us(s, pairs) : 0, turns = pairs ? ceil(t->blocks / s->slots) : 1;
     const double each = average * (double)t->tiles / fmax(1, t->blocks);
     if (longest > 0) /* of two turns the second is not an average one: who has done least goes on, and takes what comes */
@@ -223,15 +223,15 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
 {
     static const uint32_t head_dims[] = {64, 80, 96, 128};
     const bool roomy = target->shared_bytes > 0;
-    const rates *r = &all_rates[!roomy][cost != TD_CHOICE_F16];
+    const rates *r = &all_rates[!roomy][cost != TD_TUNING_F16];
     schedule s = {.op = op, .t = td_attention_tiles(op, target, precisions[cost]), .planes = (uint64_t)op->batch * op->heads};
     const td_tiles t = s.t;
     int i = 0;
     while (head_dims[i] < op->head_dim && i < 3)
         i++;
     const double most = groups_of_most(op->head_dim, cost, roomy);
-    const double longer = cost == TD_CHOICE_F16 ? TD_F16_INLINE_LONGER(op->head_dim) : TD_HOPPER_LONGER(op->head_dim);
-    const bool fetched = cost == TD_CHOICE_F16 && t.shares == 2; /* by warps that do nothing else, as where none share */
+    const double longer = cost == TD_TUNING_F16 ? TD_F16_INLINE_LONGER(op->head_dim) : TD_HOPPER_LONGER(op->head_dim);
+    const bool fetched = cost == TD_TUNING_F16 && t.shares == 2; /* by warps that do nothing else, as where none share */
     const double slower = t.shares > 1 ? fetched ? 1 : r->shared[i] : t.groups < most ? most / (most - 1) / longer : 1;
     const double rows = t.rows * t.walkers / 64.0, busy = fmin(1, (double)t.tiles / t.walkers / target->multiprocessors);
     const bool has_part = op->causal || op->kv_len % 128;
@@ -240,7 +240,7 @@ static double estimated_us(const tandem_attention *op, int cost, const td_target
                         : t.walks     ? walk_rest * alone
                                       : alone;
     s.row_tiles = (op->q_len + t.rows - 1) / t.rows;
-    s.keys = t.shares == 1 ? 128 : t.shares * (cost == TD_CHOICE_F16 ? TD_F16_SPLIT_KEYS : TD_HOPPER_KEYS);
+    s.keys = t.shares == 1 ? 128 : t.shares * (cost == TD_TUNING_F16 ? TD_F16_SPLIT_KEYS : TD_HOPPER_KEYS);
     s.slots = (double)target->multiprocessors * t.walkers;
     const bool lonely = t.walkers > 1 && t.tiles <= target->multiprocessors;
     s.rest = rest * (lonely ? team_alone : 1);
@@ -273,10 +273,10 @@ static double estimated_prologue_us(const tandem_attention *op, const td_target 
 
 /* What AUTO goes by: a table, or the estimates alone. */
 typedef struct chooser {
-    const td_choice_table *table;
+    const td_tuning_table *table;
     td_target target;
 } chooser;
-static void times_of(const chooser *by, const tandem_attention *op, double us[TD_CHOICE_COSTS]);
+static void times_of(const chooser *by, const tandem_attention *op, double us[TD_TUNING_COSTS]);
 
 /* An operation of the same family, of so many keys. */
 static tandem_attention with_keys(const tandem_attention *op, double keys)
@@ -300,7 +300,7 @@ static double border_of(const chooser *by, const tandem_attention *op, int first
 
     for (uint32_t i = 0; i < count; i++, keys *= apart) {
         const tandem_attention other = with_keys(op, keys);
-        double us[TD_CHOICE_COSTS];
+        double us[TD_TUNING_COSTS];
         times_of(by, &other, us);
         gains[i] = us[first] > 0 && us[later] > 0 ? log(us[first] / us[later]) : 0; /* of `later` */
     }
@@ -321,15 +321,15 @@ static double border_of(const chooser *by, const tandem_attention *op, int first
  * waves of blocks do to a length does not make it come and go. */
 static uint32_t choose(const chooser *by, const tandem_attention *op)
 {
-    double us[TD_CHOICE_COSTS];
+    double us[TD_TUNING_COSTS];
     int best = -1, other = -1;
 
     times_of(by, op, us);
-    for (int i = 0; i < TD_CHOICE_COSTS; i++)
+    for (int i = 0; i < TD_TUNING_COSTS; i++)
         if (us[i] > 0 && (best < 0 || us[i] < us[best]))
             best = i;
-    for (int i = 0; i < TD_CHOICE_COSTS; i++)
-        if (best >= 0 && us[i] > us[best] && us[i] <= us[best] * TD_CHOICE_GAIN && (other < 0 || us[i] < us[other]))
+    for (int i = 0; i < TD_TUNING_COSTS; i++)
+        if (best >= 0 && us[i] > us[best] && us[i] <= us[best] * TD_TUNING_GAIN && (other < 0 || us[i] < us[other]))
             other = i;
     if (best >= 0 && other >= 0) {
         const int first = best < other ? best : other, later = best < other ? other : best;
@@ -361,7 +361,7 @@ static double rule_border(const chooser *by, const tandem_attention *op, bool in
     const uint32_t i = hash % REMEMBERED;
 
     if (memcmp(&remembered[i].of, &of, sizeof of) != 0) {
-        remembered[i].border = border_of(by, op, TD_CHOICE_F16, TD_CHOICE_8B, FINE);
+        remembered[i].border = border_of(by, op, TD_TUNING_F16, TD_TUNING_8B, FINE);
         remembered[i].of = of;
     }
     return remembered[i].border;
@@ -377,12 +377,12 @@ static uint32_t choose_by_rule(const tandem_attention *op, bool inline_one, uint
     return op->kv_len >= rule_border(&by, op, inline_one) ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
 }
 
-uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors)
+uint32_t td_tuning_rule_direct(const tandem_attention *op, uint32_t multiprocessors)
 {
     return choose_by_rule(op, false, multiprocessors);
 }
 
-uint32_t td_choice_rule_inline(const tandem_attention *op, uint32_t multiprocessors)
+uint32_t td_tuning_rule_inline(const tandem_attention *op, uint32_t multiprocessors)
 {
     return choose_by_rule(op, true, multiprocessors);
 }
@@ -405,7 +405,7 @@ static double estimate_at(const grid *g, uint32_t planes, uint32_t length, bool 
     op.batch = 1;
     op.heads = op.kv_heads = planes;
     op.kv_len = length;
-    op.q_len = g->section == FEW ? TD_CHOICE_FEW : length;
+    op.q_len = g->section == FEW ? TD_TUNING_FEW : length;
     const td_tiles t = td_attention_tiles(&op, g->target, precisions[g->cost]);
     if (g->section == PROLOGUE) {
         *alike = (t.cluster > 0) == (g->tiles.cluster > 0);
@@ -416,9 +416,9 @@ static double estimate_at(const grid *g, uint32_t planes, uint32_t length, bool 
 }
 
 /* How many planes were measured of a length. */
-static uint32_t planes_of(const td_choice_times times, uint32_t j)
+static uint32_t planes_of(const td_tuning_times times, uint32_t j)
 {
-    uint32_t last = TD_CHOICE_PLANES;
+    uint32_t last = TD_TUNING_PLANES;
     while (last && !(times[last - 1][j] > 0))
         last--;
     return last;
@@ -426,9 +426,9 @@ static uint32_t planes_of(const td_choice_times times, uint32_t j)
 
 /* Between four neighbours, on logarithmic axes, of which those count less whose blocks are of another kind; beyond what was
  * measured it stays what it is. 0: not known. */
-static double unit_of(const grid *g, const td_choice_times times, double planes, double length, double *trust)
+static double unit_of(const grid *g, const td_tuning_times times, double planes, double length, double *trust)
 {
-    uint32_t last = TD_CHOICE_LENGTHS;
+    uint32_t last = TD_TUNING_LENGTHS;
     while (last && !planes_of(times, last - 1))
         last--;
     if (!last)
@@ -440,7 +440,7 @@ static double unit_of(const grid *g, const td_choice_times times, double planes,
         const double x = fmin(planes > 1 ? log2(planes) : 0, count ? count - 1 : 0);
         for (uint32_t i = (uint32_t)x; i < count && i <= (uint32_t)x + 1; i++) {
             bool alike;
-            const double estimate = estimate_at(g, td_choice_planes(i), td_choice_length(j), &alike);
+            const double estimate = estimate_at(g, td_tuning_planes(i), td_tuning_length(j), &alike);
             const double weight = (1 - fabs(x - i)) * (1 - fabs(y - j)) * (alike ? 1 : unlike);
             if (!(times[i][j] > 0) && weight > 0)
                 return 0;
@@ -460,7 +460,7 @@ static double between(double low, double high, double x)
 }
 
 /* What it was measured on. */
-static td_target target_of(const td_choice_table *table)
+static td_target target_of(const td_tuning_table *table)
 {
     td_target target = td_target_for_stream(table->sm);
 
@@ -469,7 +469,7 @@ static td_target target_of(const td_choice_table *table)
 }
 
 /* Of a precision's kernel, by what was measured with or without a mask. 0: not known. */
-static double kernel_us(const td_choice_table *table, const td_choice_part *part, int i, const tandem_attention *op)
+static double kernel_us(const td_tuning_table *table, const td_tuning_part *part, int i, const tandem_attention *op)
 {
     const td_target target = target_of(table);
     const td_tiles t = td_attention_tiles(op, &target, precisions[i]);
@@ -482,24 +482,24 @@ static double kernel_us(const td_choice_table *table, const td_choice_part *part
     const double by_square = unit_of(&square, part->costs[i].kernel, (double)t.tiles / key_tiles, op->kv_len, &trust_square);
     const double by_few = unit_of(&few, part->costs[i].few, (double)t.tiles, op->kv_len, &trust_few);
     double share = row_tiles >= key_tiles ? 1 : log(row_tiles) / log(key_tiles);
-    if (op->q_len > TD_CHOICE_FEW) /* more of a block's warps have rows */
-        share = fmax(share, fmin(1, log((double)op->q_len / TD_CHOICE_FEW) / log((double)t.rows / TD_CHOICE_FEW)));
+    if (op->q_len > TD_TUNING_FEW) /* more of a block's warps have rows */
+        share = fmax(share, fmin(1, log((double)op->q_len / TD_TUNING_FEW) / log((double)t.rows / TD_TUNING_FEW)));
     if (by_few > 0 && by_square > 0 && share > 0) /* blocks of another kind tell less of these */
         share = share * trust_square / (share * trust_square + (1 - share) * trust_few);
     const double unit = by_few > 0 && by_square > 0 ? between(by_few, by_square, share) : by_square;
     return unit * estimated_us(op, i, &target);
 }
 
-static double prologue_us(const td_choice_table *table, const td_choice_cost *cost, const tandem_attention *op)
+static double prologue_us(const td_tuning_table *table, const td_tuning_cost *cost, const tandem_attention *op)
 {
     const td_target target = target_of(table);
-    const grid g = {PROLOGUE, TD_CHOICE_8B, *op, &target, td_attention_tiles(op, &target, TANDEM_PRECISION_8B)};
+    const grid g = {PROLOGUE, TD_TUNING_8B, *op, &target, td_attention_tiles(op, &target, TANDEM_PRECISION_8B)};
     const double planes = fmax(rows_read(op) / 3 / op->kv_len, 1);
     double trust;
     return unit_of(&g, cost->prologue, planes, op->kv_len, &trust) * estimated_prologue_us(op, &target);
 }
 
-const td_choice_part *td_choice_part_of(const td_choice_table *table, uint32_t head_dim, bool causal)
+const td_tuning_part *td_tuning_part_of(const td_tuning_table *table, uint32_t head_dim, bool causal)
 {
     for (uint32_t i = 0; i < table->count; i++)
         if (table->parts[i].head_dim == head_dim && table->parts[i].causal == causal)
@@ -508,10 +508,10 @@ const td_choice_part *td_choice_part_of(const td_choice_table *table, uint32_t h
 }
 
 /* From tensors of 16 bits to the output. With a mask few queries see almost all keys, and are as without one. */
-static double whole_us(const td_choice_table *table, const tandem_attention *op, int i)
+static double whole_us(const td_tuning_table *table, const tandem_attention *op, int i)
 {
-    const td_choice_part *part = td_choice_part_of(table, op->head_dim, op->causal),
-                         *bare = td_choice_part_of(table, op->head_dim, false);
+    const td_tuning_part *part = td_tuning_part_of(table, op->head_dim, op->causal),
+                         *bare = td_tuning_part_of(table, op->head_dim, false);
     if (!part)
         return 0;
     double us = kernel_us(table, part, i, op);
@@ -522,25 +522,25 @@ static double whole_us(const td_choice_table *table, const tandem_attention *op,
     return us > 0 ? us + prologue_us(table, &part->costs[i], op) : 0;
 }
 
-static void times_of(const chooser *by, const tandem_attention *op, double us[TD_CHOICE_COSTS])
+static void times_of(const chooser *by, const tandem_attention *op, double us[TD_TUNING_COSTS])
 {
     if (by->table) {
-        for (int i = 0; i < TD_CHOICE_COSTS; i++)
+        for (int i = 0; i < TD_TUNING_COSTS; i++)
             us[i] = whole_us(by->table, op, i);
         return;
     }
-    us[TD_CHOICE_F16] = estimated_us(op, TD_CHOICE_F16, &by->target);
-    us[TD_CHOICE_8B] = estimated_us(op, TD_CHOICE_8B, &by->target) + estimated_prologue_us(op, &by->target);
-    us[TD_CHOICE_4B] = 0;
+    us[TD_TUNING_F16] = estimated_us(op, TD_TUNING_F16, &by->target);
+    us[TD_TUNING_8B] = estimated_us(op, TD_TUNING_8B, &by->target) + estimated_prologue_us(op, &by->target);
+    us[TD_TUNING_4B] = 0;
 }
 
-void td_choice_us(const td_choice_table *table, const tandem_attention *op, double us[TD_CHOICE_COSTS])
+void td_tuning_us(const td_tuning_table *table, const tandem_attention *op, double us[TD_TUNING_COSTS])
 {
     const chooser by = {.table = table};
     times_of(&by, op, us);
 }
 
-uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op)
+uint32_t td_tuning_precision(const td_tuning_table *table, const tandem_attention *op)
 {
     const chooser by = {.table = table};
     return choose(&by, op);

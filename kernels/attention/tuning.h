@@ -15,8 +15,8 @@
  * where two are equal.
  * `kernels/` knows no files: `tandem tune` measures a table and writes it as JSON (tuning_file.h), who makes plans hands it in.
  */
-#ifndef TANDEM_KERNELS_CHOICE_H
-#define TANDEM_KERNELS_CHOICE_H
+#ifndef TANDEM_KERNELS_TUNING_H
+#define TANDEM_KERNELS_TUNING_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,65 +24,65 @@
 
 #include "tandem/types.h"
 
-enum { TD_CHOICE_PLANES = 8, TD_CHOICE_LENGTHS = 8, TD_CHOICE_PARTS = 12, TD_CHOICE_DEVICE = 64, TD_CHOICE_FEW = 16 };
+enum { TD_TUNING_PLANES = 8, TD_TUNING_LENGTHS = 8, TD_TUNING_PARTS = 12, TD_TUNING_DEVICE = 64, TD_TUNING_FEW = 16 };
 
 /* Microseconds at [planes][length]; 0: not measured. */
-typedef float td_choice_times[TD_CHOICE_PLANES][TD_CHOICE_LENGTHS];
+typedef float td_tuning_times[TD_TUNING_PLANES][TD_TUNING_LENGTHS];
 
 /* Of one precision. prologue: nothing where it has none; few: only without a causal mask. */
-typedef struct td_choice_cost {
-    td_choice_times kernel, prologue, few;
-} td_choice_cost;
+typedef struct td_tuning_cost {
+    td_tuning_times kernel, prologue, few;
+} td_tuning_cost;
 
 /* In the order in which equals are preferred. */
-enum { TD_CHOICE_F16, TD_CHOICE_8B, TD_CHOICE_4B, TD_CHOICE_COSTS };
+enum { TD_TUNING_F16, TD_TUNING_8B, TD_TUNING_4B, TD_TUNING_COSTS };
 
-typedef struct td_choice_part {
+typedef struct td_tuning_part {
     uint32_t head_dim, causal;
-    td_choice_cost costs[TD_CHOICE_COSTS];
-} td_choice_part;
+    td_tuning_cost costs[TD_TUNING_COSTS];
+} td_tuning_part;
 
-typedef struct td_choice_table {
+typedef struct td_tuning_table {
     uint32_t sm, multiprocessors;
-    char device[TD_CHOICE_DEVICE];
+    char device[TD_TUNING_DEVICE];
     uint32_t count;
-    td_choice_part parts[TD_CHOICE_PARTS];
-} td_choice_table;
+    td_tuning_part parts[TD_TUNING_PARTS];
+} td_tuning_table;
 
-uint32_t td_choice_planes(uint32_t index);
-uint32_t td_choice_length(uint32_t index);
+uint32_t td_tuning_planes(uint32_t index);
+uint32_t td_tuning_length(uint32_t index);
 
 /* A table's part for a head dim, or NULL. */
-const td_choice_part *td_choice_part_of(const td_choice_table *table, uint32_t head_dim, bool causal);
+const td_tuning_part *td_tuning_part_of(const td_tuning_table *table, uint32_t head_dim, bool causal);
 
 /* Whether a table was measured on such a GPU; if not, why. */
-bool td_choice_fits(const td_choice_table *table, uint32_t sm, const char *device, char *why, size_t why_bytes);
+bool td_tuning_fits(const td_tuning_table *table, uint32_t sm, const char *device, char *why, size_t why_bytes);
 
 /* The table that came with this build for that GPU, by the name that CUDA has for it; or NULL. */
-const td_choice_table *td_choice_shipped(uint32_t sm, const char *device);
+const td_tuning_table *td_tuning_shipped(uint32_t sm, const char *device);
 
 /* tandem_precision for `op`, which has passed td_attention_check(); AUTO where the table does not know.
- * The fastest, if nothing else is within TD_CHOICE_GAIN of it. Else operations that differ in their length alone (as many
+ * The fastest, if nothing else is within TD_TUNING_GAIN of it. Else operations that differ in their length alone (as many
  * queries as keys) change once, from the more exact precision to the other: times go up and down with the waves of blocks.
  * Where a table says that the other one gains more than that, it is taken: that was measured. */
-#define TD_CHOICE_GAIN 1.03
-uint32_t td_choice_precision(const td_choice_table *table, const tandem_attention *op);
+#define TD_TUNING_GAIN 1.03
+uint32_t td_tuning_precision(const td_tuning_table *table, const tandem_attention *op);
 
 /* The microseconds that it goes by, end to end; 0: not known. */
-void td_choice_us(const td_choice_table *table, const tandem_attention *op, double us[TD_CHOICE_COSTS]);
+void td_tuning_us(const td_tuning_table *table, const tandem_attention *op, double us[TD_TUNING_COSTS]);
 
 /* The same without a table: 8B from 256 keys on, else F16, which needs no scales of few keys. */
-enum { TD_CHOICE_RULE_KEYS = 256 };
-static inline uint32_t td_choice_rule(const tandem_attention *op)
+enum { TD_TUNING_RULE_KEYS = 256 };
+static inline uint32_t td_tuning_rule(const tandem_attention *op)
 {
-    return op->kv_len >= TD_CHOICE_RULE_KEYS ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
+    return op->kv_len >= TD_TUNING_RULE_KEYS ? TANDEM_PRECISION_8B : TANDEM_PRECISION_F16;
 }
 
 /* Where F16 needs no prologue, but 8B one that reads all of Q, K and V (sm_90, fp16 or bf16 tensors): what is estimated
  * to be faster on a GPU like the H200 with so many multiprocessors (0: its own). Nobody measured that, so operations that
  * differ in their length alone (as many queries as keys) change exactly once, from F16 to 8B: at the length by which the
  * least is lost over all lengths. That is found by some 130 estimates, in .03 to .25 ms, and remembered by the thread. With
- * other queries than keys it is the faster one, or of two within TD_CHOICE_GAIN the one that such a border has there. In
+ * other queries than keys it is the faster one, or of two within TD_TUNING_GAIN the one that such a border has there. In
  * microseconds:
  *
  *     kernel    2.3 + what the multiprocessor takes that has most to do. Of its tiles each is begin + steps * step; or,
@@ -103,9 +103,9 @@ static inline uint32_t td_choice_rule(const tandem_attention *op)
  * came with this build: 8 % from F16's times, 7 % from 8B's. With batch 4, 32 heads and as many queries as keys that is
  * 8B from 1063 keys on for head dim 128, 1745 for 64, with a mask 1731 and 3102. With few queries it is F16, unless few
  * heads share long K and V. */
-uint32_t td_choice_rule_direct(const tandem_attention *op, uint32_t multiprocessors);
+uint32_t td_tuning_rule_direct(const tandem_attention *op, uint32_t multiprocessors);
 
 /* The same in command buffers, whose kernels take longer and whose prologue has two records. */
-uint32_t td_choice_rule_inline(const tandem_attention *op, uint32_t multiprocessors);
+uint32_t td_tuning_rule_inline(const tandem_attention *op, uint32_t multiprocessors);
 
 #endif

@@ -4,15 +4,15 @@
  */
 #include "kernels/attention/tuning.h"
 
-static const td_choice_table tables[] = {
+static const td_tuning_table tables[] = {
 #include "kernels/attention/tuning_tables.inc"
     {.count = 0},
 };
 
-const td_choice_table *td_choice_shipped(uint32_t sm, const char *device)
+const td_tuning_table *td_tuning_shipped(uint32_t sm, const char *device)
 {
-    for (const td_choice_table *table = tables; table->count; table++)
-        if (td_choice_fits(table, sm, device, NULL, 0))
+    for (const td_tuning_table *table = tables; table->count; table++)
+        if (td_tuning_fits(table, sm, device, NULL, 0))
             return table;
     return NULL;
 }

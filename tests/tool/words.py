@@ -149,8 +149,8 @@ class Words(unittest.TestCase):
             run = [sys.executable, source / "kernels/attention/tuning_ship.py", FOLDER / "tuning.json", "--out", out]
             self.assertEqual(subprocess.run(run, capture_output=True).returncode, 0)
         (FOLDER / "t.c").write_text(
-            '#include "kernels/attention/tuning.h"\n#include <stdio.h>\nstatic const td_choice_table tables[] = {\n'
-            f'#include "{out}"\n}};\nint main(void) {{ for (int t = 0; t < 2; t++) {{ const td_choice_table *a = '
+            '#include "kernels/attention/tuning.h"\n#include <stdio.h>\nstatic const td_tuning_table tables[] = {\n'
+            f'#include "{out}"\n}};\nint main(void) {{ for (int t = 0; t < 2; t++) {{ const td_tuning_table *a = '
             '&tables[t]; printf("%s %u %u\\n", a->device, a->sm, a->multiprocessors); for (unsigned p = 0; p < a->count;'
             ' p++) { printf("%u %u\\n", a->parts[p].head_dim, a->parts[p].causal); const float *x = (const float *)'
             '&a->parts[p].costs; for (int i = 0; i < 576; i++) printf("%g ", (double)x[i]); printf("\\n"); } } }\n'

@@ -42,26 +42,26 @@ static tandem_attention op_of(uint32_t batch, uint32_t heads, uint32_t kv_heads,
     return op;
 }
 
-static uint32_t choice(const td_choice_table *table, uint32_t planes, uint32_t n)
+static uint32_t precision_by(const td_tuning_table *table, uint32_t planes, uint32_t n)
 {
     const tandem_attention op = op_of(1, planes, planes, n, n, 128, 0);
 
-    return td_choice_precision(table, &op);
+    return td_tuning_precision(table, &op);
 }
 
 /* f16 costs planes * n^2, 8b half of that and a prologue of `us` a plane and row; one tile after the other, all of one size. */
-static td_choice_table model(double us)
+static td_tuning_table model(double us)
 {
-    td_choice_table t = {.sm = 89, .multiprocessors = 1, .device = "a model", .count = 1, .parts = {{.head_dim = 128}}};
-    td_choice_cost *costs = t.parts[0].costs;
+    td_tuning_table t = {.sm = 89, .multiprocessors = 1, .device = "a model", .count = 1, .parts = {{.head_dim = 128}}};
+    td_tuning_cost *costs = t.parts[0].costs;
 
-    for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
-            const double planes = td_choice_planes(i), n = td_choice_length(j);
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+            const double planes = td_tuning_planes(i), n = td_tuning_length(j);
 
-            costs[TD_CHOICE_F16].kernel[i][j] = (float)(planes * n * n * 1e-3);
-            costs[TD_CHOICE_8B].kernel[i][j] = (float)(planes * n * n * 0.5e-3);
-            costs[TD_CHOICE_8B].prologue[i][j] = (float)(planes * n * us);
+            costs[TD_TUNING_F16].kernel[i][j] = (float)(planes * n * n * 1e-3);
+            costs[TD_TUNING_8B].kernel[i][j] = (float)(planes * n * n * 0.5e-3);
+            costs[TD_TUNING_8B].prologue[i][j] = (float)(planes * n * us);
         }
     return t;
 }
@@ -69,70 +69,70 @@ static td_choice_table model(double us)
 static void test_borders(void **state)
 {
     /* equal where n / 2000 is the prologue's us: at n = 2000 for 1 us */
-    const td_choice_table table = model(1);
-    td_choice_table holes = table;
+    const td_tuning_table table = model(1);
+    td_tuning_table holes = table;
 
     (void)state;
-    assert_int_equal(choice(&table, 1, 1), TANDEM_PRECISION_F16);
-    assert_int_equal(choice(&table, 1, 1024), TANDEM_PRECISION_F16);
-    assert_int_equal(choice(&table, 1, 1920), TANDEM_PRECISION_F16);
-    assert_int_equal(choice(&table, 1, 2048), TANDEM_PRECISION_8B);
-    assert_int_equal(choice(&table, 3, 1920), TANDEM_PRECISION_F16); /* between the planes, between the lengths */
-    assert_int_equal(choice(&table, 3, 2048), TANDEM_PRECISION_8B);
-    assert_int_equal(choice(&table, 4000, 1536), TANDEM_PRECISION_F16); /* beyond the planes */
-    assert_int_equal(choice(&table, 4000, 2048), TANDEM_PRECISION_8B);
-    assert_int_equal(choice(&table, 128, 1 << 20), TANDEM_PRECISION_8B); /* beyond the lengths */
-    const td_choice_table never = model(1e4);
-    assert_int_equal(choice(&never, 128, 32768), TANDEM_PRECISION_F16);
-    assert_int_equal(choice(&never, 128, 1 << 24), TANDEM_PRECISION_F16);
-    assert_int_equal(choice(&never, 128, 1 << 26), TANDEM_PRECISION_8B);
+    assert_int_equal(precision_by(&table, 1, 1), TANDEM_PRECISION_F16);
+    assert_int_equal(precision_by(&table, 1, 1024), TANDEM_PRECISION_F16);
+    assert_int_equal(precision_by(&table, 1, 1920), TANDEM_PRECISION_F16);
+    assert_int_equal(precision_by(&table, 1, 2048), TANDEM_PRECISION_8B);
+    assert_int_equal(precision_by(&table, 3, 1920), TANDEM_PRECISION_F16); /* between the planes, between the lengths */
+    assert_int_equal(precision_by(&table, 3, 2048), TANDEM_PRECISION_8B);
+    assert_int_equal(precision_by(&table, 4000, 1536), TANDEM_PRECISION_F16); /* beyond the planes */
+    assert_int_equal(precision_by(&table, 4000, 2048), TANDEM_PRECISION_8B);
+    assert_int_equal(precision_by(&table, 128, 1 << 20), TANDEM_PRECISION_8B); /* beyond the lengths */
+    const td_tuning_table never = model(1e4);
+    assert_int_equal(precision_by(&never, 128, 32768), TANDEM_PRECISION_F16);
+    assert_int_equal(precision_by(&never, 128, 1 << 24), TANDEM_PRECISION_F16);
+    assert_int_equal(precision_by(&never, 128, 1 << 26), TANDEM_PRECISION_8B);
 
     /* Few queries: the prologue reads all keys for them. Grouped heads: fewer keys to read. */
     tandem_attention op = op_of(1, 8, 8, 1200, 4096, 128, 0);
-    assert_int_equal(td_choice_precision(&table, &op), TANDEM_PRECISION_F16);
+    assert_int_equal(td_tuning_precision(&table, &op), TANDEM_PRECISION_F16);
     op = op_of(1, 8, 1, 1200, 4096, 128, 0);
-    assert_int_equal(td_choice_precision(&table, &op), TANDEM_PRECISION_8B);
+    assert_int_equal(td_tuning_precision(&table, &op), TANDEM_PRECISION_8B);
 
     /* Few queries as they were measured, not as so much of as many queries as keys. */
-    td_choice_table few = table;
+    td_tuning_table few = table;
     op = op_of(1, 8, 8, 16, 32768, 128, 0);
-    assert_int_equal(td_choice_precision(&few, &op), TANDEM_PRECISION_F16);
-    for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
-            few.parts[0].costs[TD_CHOICE_F16].few[i][j] = 1e6f;
-            few.parts[0].costs[TD_CHOICE_8B].few[i][j] = 1;
+    assert_int_equal(td_tuning_precision(&few, &op), TANDEM_PRECISION_F16);
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+            few.parts[0].costs[TD_TUNING_F16].few[i][j] = 1e6f;
+            few.parts[0].costs[TD_TUNING_8B].few[i][j] = 1;
         }
-    assert_int_equal(td_choice_precision(&few, &op), TANDEM_PRECISION_8B);
+    assert_int_equal(td_tuning_precision(&few, &op), TANDEM_PRECISION_8B);
     op.q_len = op.kv_len = 1024;
-    assert_int_equal(td_choice_precision(&few, &op), TANDEM_PRECISION_F16);
+    assert_int_equal(td_tuning_precision(&few, &op), TANDEM_PRECISION_F16);
 
     /* Other dims are not known, and there is nothing with a mask. */
     op = op_of(1, 8, 8, 4096, 4096, 64, 0);
-    assert_int_equal(td_choice_precision(&table, &op), TANDEM_PRECISION_AUTO);
+    assert_int_equal(td_tuning_precision(&table, &op), TANDEM_PRECISION_AUTO);
     op.head_dim = 128;
     op.causal = 1;
-    assert_int_equal(td_choice_precision(&table, &op), TANDEM_PRECISION_AUTO);
+    assert_int_equal(td_tuning_precision(&table, &op), TANDEM_PRECISION_AUTO);
 
     /* What was not measured: in proportion beyond the last number of planes, else another precision or none. */
-    td_choice_cost *costs = holes.parts[0].costs;
-    for (uint32_t i = 4; i < TD_CHOICE_PLANES; i++)
-        for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++)
-            for (int c = TD_CHOICE_F16; c <= TD_CHOICE_8B; c++)
+    td_tuning_cost *costs = holes.parts[0].costs;
+    for (uint32_t i = 4; i < TD_TUNING_PLANES; i++)
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++)
+            for (int c = TD_TUNING_F16; c <= TD_TUNING_8B; c++)
                 costs[c].kernel[i][j] = 0;
-    assert_int_equal(choice(&holes, 128, 1920), TANDEM_PRECISION_F16);
-    assert_int_equal(choice(&holes, 128, 2048), TANDEM_PRECISION_8B);
-    memset(costs[TD_CHOICE_8B].kernel, 0, sizeof costs[TD_CHOICE_8B].kernel);
-    assert_int_equal(choice(&holes, 128, 8192), TANDEM_PRECISION_F16);
-    memset(costs[TD_CHOICE_F16].kernel, 0, sizeof costs[TD_CHOICE_F16].kernel);
-    assert_int_equal(choice(&holes, 128, 8192), TANDEM_PRECISION_AUTO);
+    assert_int_equal(precision_by(&holes, 128, 1920), TANDEM_PRECISION_F16);
+    assert_int_equal(precision_by(&holes, 128, 2048), TANDEM_PRECISION_8B);
+    memset(costs[TD_TUNING_8B].kernel, 0, sizeof costs[TD_TUNING_8B].kernel);
+    assert_int_equal(precision_by(&holes, 128, 8192), TANDEM_PRECISION_F16);
+    memset(costs[TD_TUNING_F16].kernel, 0, sizeof costs[TD_TUNING_F16].kernel);
+    assert_int_equal(precision_by(&holes, 128, 8192), TANDEM_PRECISION_AUTO);
 
     /* The fastest of three; the more exact one of equals. */
-    td_choice_table three = model(1);
-    three.parts[0].costs[TD_CHOICE_4B] = three.parts[0].costs[TD_CHOICE_8B];
-    assert_int_equal(choice(&three, 8, 4096), TANDEM_PRECISION_8B);
-    three.parts[0].costs[TD_CHOICE_4B].kernel[3][4] *= 0.9f;
-    assert_int_equal(choice(&three, 8, 4096), TANDEM_PRECISION_4B);
-    assert_int_equal(choice(&three, 8, 8192), TANDEM_PRECISION_8B);
+    td_tuning_table three = model(1);
+    three.parts[0].costs[TD_TUNING_4B] = three.parts[0].costs[TD_TUNING_8B];
+    assert_int_equal(precision_by(&three, 8, 4096), TANDEM_PRECISION_8B);
+    three.parts[0].costs[TD_TUNING_4B].kernel[3][4] *= 0.9f;
+    assert_int_equal(precision_by(&three, 8, 4096), TANDEM_PRECISION_4B);
+    assert_int_equal(precision_by(&three, 8, 8192), TANDEM_PRECISION_8B);
 }
 
 /* --- What a choice loses --- */
@@ -145,29 +145,29 @@ static double random_part(uint64_t *state)
     return (double)(*state >> 11) * 0x1p-53;
 }
 
-static void measure(const gpu_model *g, td_choice_table *t)
+static void measure(const gpu_model *g, td_tuning_table *t)
 {
     static const uint32_t dims[] = {64, 80, 96, 128};
 
-    *t = (td_choice_table){.sm = 90, .multiprocessors = 132, .device = "a model", .count = 8};
+    *t = (td_tuning_table){.sm = 90, .multiprocessors = 132, .device = "a model", .count = 8};
     for (uint32_t p = 0; p < t->count; p++)
-        for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
-            for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
-                td_choice_part *part = &t->parts[p];
-                const uint32_t planes = td_choice_planes(i), n = td_choice_length(j), d = dims[p / 2];
+        for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+            for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+                td_tuning_part *part = &t->parts[p];
+                const uint32_t planes = td_tuning_planes(i), n = td_tuning_length(j), d = dims[p / 2];
                 const tandem_attention all = op_of(1, planes, planes, n, n, d, p % 2);
-                const tandem_attention few = op_of(1, planes, planes, TD_CHOICE_FEW, n, d, 0);
+                const tandem_attention few = op_of(1, planes, planes, TD_TUNING_FEW, n, d, 0);
 
                 part->head_dim = d;
                 part->causal = p % 2;
-                for (int c = TD_CHOICE_F16; c <= TD_CHOICE_8B; c++) { /* as `tandem tune` does */
+                for (int c = TD_TUNING_F16; c <= TD_TUNING_8B; c++) { /* as `tandem tune` does */
                     if (planes * n <= 1 << 19)
-                        part->costs[c].kernel[i][j] = (float)gpu_model_kernel_us(g, &all, c == TD_CHOICE_8B);
+                        part->costs[c].kernel[i][j] = (float)gpu_model_kernel_us(g, &all, c == TD_TUNING_8B);
                     if (planes * n <= 1 << 20 && !part->causal)
-                        part->costs[c].few[i][j] = (float)gpu_model_kernel_us(g, &few, c == TD_CHOICE_8B);
+                        part->costs[c].few[i][j] = (float)gpu_model_kernel_us(g, &few, c == TD_TUNING_8B);
                 }
                 if (planes * n <= 1 << 19)
-                    part->costs[TD_CHOICE_8B].prologue[i][j] = (float)gpu_model_prologue_us(&all);
+                    part->costs[TD_TUNING_8B].prologue[i][j] = (float)gpu_model_prologue_us(&all);
             }
 }
 
@@ -227,7 +227,7 @@ static void test_loss(void **state)
     } cases[] = {{{.noise = 0}, 0.002, 0.006, 0.06, 0.3},
                  {{.noise = 0.01}, 0.003, 0.01, 0.06, 0.3},
                  {{.smooth = true, .noise = 0.01}, 0.03, 0.04, 0.07, 0.75}};
-    static td_choice_table table;
+    static td_tuning_table table;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -241,8 +241,8 @@ static void test_loss(void **state)
             const double f16 = gpu_model_kernel_us(gpu, &op, false);
             const double by_8b = gpu_model_kernel_us(gpu, &op, true) + gpu_model_prologue_us(&op);
 
-            add_loss(&by_table, td_choice_precision(&table, &op), f16, by_8b);
-            add_loss(op.q_len == op.kv_len ? &by_border : &by_rule, td_choice_rule_direct(&op, 0), f16, by_8b);
+            add_loss(&by_table, td_tuning_precision(&table, &op), f16, by_8b);
+            add_loss(op.q_len == op.kv_len ? &by_border : &by_rule, td_tuning_rule_direct(&op, 0), f16, by_8b);
         }
         print_message("%s, noise %.0f %%:\n", gpu->smooth ? "smooth" : "waves", 100 * gpu->noise);
         check_loss(&by_table, "table", cases[i].by_table, cases[i].most);
@@ -294,7 +294,7 @@ static void add_row(distance kernel[2], distance *whole, const tandem_attention 
 static void test_model_as_measured(void **state)
 {
     const char *source = getenv("TANDEM_SOURCE");
-    const td_choice_table *table = td_choice_shipped(90, "NVIDIA H200");
+    const td_tuning_table *table = td_tuning_shipped(90, "NVIDIA H200");
     const gpu_model gpu = {0};
     distance kernel[2] = {0}, whole = {0}, shipped[2] = {0};
     char path[4096];
@@ -322,15 +322,15 @@ static void test_model_as_measured(void **state)
 
     assert_non_null(table);
     for (uint32_t p = 0; p < table->count; p++)
-        for (uint32_t at = 0; at < TD_CHOICE_PLANES * TD_CHOICE_LENGTHS; at++)
-            for (int c = TD_CHOICE_F16; c <= TD_CHOICE_8B; c++) {
-                const td_choice_part *part = &table->parts[p];
-                const uint32_t planes = td_choice_planes(at / TD_CHOICE_LENGTHS), n = td_choice_length(at % TD_CHOICE_LENGTHS);
-                const float us = part->costs[c].kernel[at / TD_CHOICE_LENGTHS][at % TD_CHOICE_LENGTHS];
+        for (uint32_t at = 0; at < TD_TUNING_PLANES * TD_TUNING_LENGTHS; at++)
+            for (int c = TD_TUNING_F16; c <= TD_TUNING_8B; c++) {
+                const td_tuning_part *part = &table->parts[p];
+                const uint32_t planes = td_tuning_planes(at / TD_TUNING_LENGTHS), n = td_tuning_length(at % TD_TUNING_LENGTHS);
+                const float us = part->costs[c].kernel[at / TD_TUNING_LENGTHS][at % TD_TUNING_LENGTHS];
                 const tandem_attention op = op_of(1, planes, planes, n, n, part->head_dim, part->causal);
 
                 if (us > 0)
-                    add_distance(&shipped[c], gpu_model_kernel_us(&gpu, &op, c == TD_CHOICE_8B), (double)us);
+                    add_distance(&shipped[c], gpu_model_kernel_us(&gpu, &op, c == TD_TUNING_8B), (double)us);
             }
     check_distance(&shipped[0], "F16's kernel as shipped", 400, 0.09, 0.5);
     check_distance(&shipped[1], "8B's kernel as shipped", 400, 0.09, 0.5);
@@ -371,19 +371,19 @@ static void test_multiprocessors(void **state)
 
 /* What a family takes as it gets longer, by a table: it changes once, but for lengths at which the other one would be more
  * than 3 % slower by what was measured. */
-static void check_by_table(const td_choice_table *table, uint32_t batch, uint32_t heads, uint32_t dim, uint32_t causal)
+static void check_by_table(const td_tuning_table *table, uint32_t batch, uint32_t heads, uint32_t dim, uint32_t causal)
 {
     enum { LONGEST = 20000 };
     uint32_t first_8b = UINT32_MAX, last_f16 = 0;
 
     for (uint32_t n = 1; n <= LONGEST; n++) {
         const tandem_attention op = op_of(batch, heads, heads, n, n, dim, causal);
-        const uint32_t taken = td_choice_precision(table, &op);
-        double us[TD_CHOICE_COSTS];
+        const uint32_t taken = td_tuning_precision(table, &op);
+        double us[TD_TUNING_COSTS];
 
-        td_choice_us(table, &op, us);
-        const int other = taken == TANDEM_PRECISION_F16 ? TD_CHOICE_8B : TD_CHOICE_F16;
-        const double gain = us[other] / us[TD_CHOICE_F16 + TD_CHOICE_8B - other];
+        td_tuning_us(table, &op, us);
+        const int other = taken == TANDEM_PRECISION_F16 ? TD_TUNING_8B : TD_TUNING_F16;
+        const double gain = us[other] / us[TD_TUNING_F16 + TD_TUNING_8B - other];
         if (gain > 1.03)
             continue;
         if (taken == TANDEM_PRECISION_8B && first_8b == UINT32_MAX)
@@ -396,16 +396,16 @@ static void check_by_table(const td_choice_table *table, uint32_t batch, uint32_
                  last_f16);
 }
 
-/* By the rule a family changes once, from F16 to 8B, not below TD_CHOICE_RULE_KEYS, nor far beyond what fills a GPU with one head. */
+/* By the rule a family changes once, from F16 to 8B, not below TD_TUNING_RULE_KEYS, nor far beyond what fills a GPU with one head. */
 static void check_by_rule(bool inline_one, uint32_t batch, uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t causal,
                           uint32_t multiprocessors)
 {
-    enum { LONGEST = 32768, FIRST = TD_CHOICE_RULE_KEYS, LAST = 20000 };
+    enum { LONGEST = 32768, FIRST = TD_TUNING_RULE_KEYS, LAST = 20000 };
     uint32_t from = 0;
 
     for (uint32_t n = 1; n <= LONGEST; n++) {
         const tandem_attention op = op_of(batch, heads, kv_heads, n, n, dim, causal);
-        const uint32_t taken = (inline_one ? td_choice_rule_inline : td_choice_rule_direct)(&op, multiprocessors);
+        const uint32_t taken = (inline_one ? td_tuning_rule_inline : td_tuning_rule_direct)(&op, multiprocessors);
 
         if (from && taken != TANDEM_PRECISION_8B)
             fail_msg("b%u h%u/%u d%u causal %u on %u multiprocessors%s: 8B at %u, F16 again at %u", batch, heads, kv_heads, dim,
@@ -424,7 +424,7 @@ static void test_lengths(void **state)
         uint32_t batch, heads;
     } families[] = {{1, 1}, {1, 8}, {1, 24}, {2, 16}, {4, 32}};
     static const uint32_t dims[] = {64, 80, 96, 128};
-    const td_choice_table *table = td_choice_shipped(90, "NVIDIA H200");
+    const td_tuning_table *table = td_tuning_shipped(90, "NVIDIA H200");
 
     (void)state;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
@@ -469,7 +469,7 @@ static void test_rule_as_measured(void **state)
     for (size_t i = 0; i < sizeof measured / sizeof *measured; i++) {
         const tandem_attention op = op_of(4, 32, 32, measured[i].n, measured[i].n, measured[i].dim, measured[i].causal);
         const double us[] = {measured[i].f16, measured[i].by_8b};
-        const bool by_8b = td_choice_rule_direct(&op, 0) == TANDEM_PRECISION_8B;
+        const bool by_8b = td_tuning_rule_direct(&op, 0) == TANDEM_PRECISION_8B;
         const double lost = us[by_8b] / fmin(us[0], us[1]) - 1;
 
         print_message("d%-3u n%-5u %-6s f16 %7.1f, 8b %7.1f us: the rule takes %-3s and loses %.1f %%\n", op.head_dim,
@@ -485,9 +485,9 @@ enum { TEXT = 1 << 16 };
 static void times_text(char *text, const char *value)
 {
     strcat(text, "[");
-    for (int i = 0; i < TD_CHOICE_PLANES; i++) {
+    for (int i = 0; i < TD_TUNING_PLANES; i++) {
         strcat(text, i ? ",[" : "[");
-        for (int j = 0; j < TD_CHOICE_LENGTHS; j++) {
+        for (int j = 0; j < TD_TUNING_LENGTHS; j++) {
             strcat(text, j ? "," : "");
             strcat(text, i == 7 && j == 7 ? value : "1.5");
         }
@@ -511,16 +511,16 @@ static const char good_head[] =
 
 static void refused(const char *text, const char *because)
 {
-    td_choice_table table;
+    td_tuning_table table;
     char why[300] = "";
 
     memset(&table, 0xff, sizeof table);
-    if (td_choice_parse(text, strlen(text), &table, why, sizeof why) != TANDEM_ERROR_ARG)
+    if (td_tuning_parse(text, strlen(text), &table, why, sizeof why) != TANDEM_ERROR_ARG)
         fail_msg("taken, not refused for \"%s\"", because);
     if (!strstr(why, because))
         fail_msg("\"%s\" does not say \"%s\"", why, because);
     assert_int_equal(table.count, 0);
-    assert_int_equal(td_choice_parse(text, strlen(text), &table, NULL, 0), TANDEM_ERROR_ARG);
+    assert_int_equal(td_tuning_parse(text, strlen(text), &table, NULL, 0), TANDEM_ERROR_ARG);
 }
 
 static void refused_table(const char *head, const char *value, const char *more, const char *because)
@@ -536,30 +536,30 @@ static void refused_table(const char *head, const char *value, const char *more,
 static void test_text(void **state)
 {
     char *text = malloc(TEXT), why[300] = "";
-    td_choice_table table;
+    td_tuning_table table;
 
     (void)state;
     assert_non_null(text);
     table_text(text, good_head, "2.5", ",\"8b\":null,\"4b\":{\"few\":null}}");
-    if (td_choice_parse(text, strlen(text), &table, why, sizeof why) != TANDEM_OK)
+    if (td_tuning_parse(text, strlen(text), &table, why, sizeof why) != TANDEM_OK)
         fail_msg("%s", why);
     assert_int_equal(table.sm, 90);
     assert_int_equal(table.multiprocessors, 132);
     assert_string_equal(table.device, "GPU");
     assert_int_equal(table.count, 1);
     assert_int_equal(table.parts[0].head_dim, 64);
-    assert_true(table.parts[0].costs[TD_CHOICE_F16].kernel[0][0] == 1.5f &&
-                table.parts[0].costs[TD_CHOICE_F16].kernel[7][7] == 2.5f);
-    assert_true(table.parts[0].costs[TD_CHOICE_8B].kernel[0][0] == 0);
-    assert_true(table.parts[0].costs[TD_CHOICE_4B].few[7][7] == 0);
+    assert_true(table.parts[0].costs[TD_TUNING_F16].kernel[0][0] == 1.5f &&
+                table.parts[0].costs[TD_TUNING_F16].kernel[7][7] == 2.5f);
+    assert_true(table.parts[0].costs[TD_TUNING_8B].kernel[0][0] == 0);
+    assert_true(table.parts[0].costs[TD_TUNING_4B].few[7][7] == 0);
     table_text(text, good_head, "null", "}");
-    assert_int_equal(td_choice_parse(text, strlen(text), &table, why, sizeof why), TANDEM_OK);
-    assert_true(table.parts[0].costs[TD_CHOICE_F16].kernel[7][7] == 0);
+    assert_int_equal(td_tuning_parse(text, strlen(text), &table, why, sizeof why), TANDEM_OK);
+    assert_true(table.parts[0].costs[TD_TUNING_F16].kernel[7][7] == 0);
 
     /* Every shorter text is refused. */
     const size_t bytes = strlen(text);
     for (size_t i = 0; i < bytes; i++)
-        assert_int_equal(td_choice_parse(text, i, &table, why, sizeof why), TANDEM_ERROR_ARG);
+        assert_int_equal(td_tuning_parse(text, i, &table, why, sizeof why), TANDEM_ERROR_ARG);
 
     static const char *const bad_values[] = {"0", "-1", "1e10", "1e-9", "\"7\"", "true", "[]", "{}"};
     for (size_t i = 0; i < sizeof bad_values / sizeof *bad_values; i++)
@@ -604,9 +604,9 @@ static void test_text(void **state)
     text = malloc(2u << 20);
     assert_non_null(text);
     memset(text, '[', 2u << 20);
-    assert_int_equal(td_choice_parse(text, 2u << 20, &table, why, sizeof why), TANDEM_ERROR_ARG);
+    assert_int_equal(td_tuning_parse(text, 2u << 20, &table, why, sizeof why), TANDEM_ERROR_ARG);
     assert_non_null(strstr(why, "2097152 bytes"));
-    assert_int_equal(td_choice_parse(text, 1u << 20, &table, why, sizeof why), TANDEM_ERROR_ARG); /* too deep */
+    assert_int_equal(td_tuning_parse(text, 1u << 20, &table, why, sizeof why), TANDEM_ERROR_ARG); /* too deep */
     free(text);
 }
 
@@ -624,14 +624,14 @@ static uint32_t planned(const tandem_attention *op, const td_target *target)
 
 static void test_plans(void **state)
 {
-    td_choice_table mine = model(1);
+    td_tuning_table mine = model(1);
     mine.sm = 90;
     td_target target = td_target_for_stream(90);
     tandem_attention op = op_of(1, 2, 2, 1024, 1024, 128, 0);
 
     (void)state;
     target.twin = true;
-    target.choice = &mine;
+    target.tuning = &mine;
     assert_int_equal(planned(&op, &target), TANDEM_PRECISION_F16);
     tandem_attention longer = op_of(1, 2, 2, 4096, 4096, 128, 0);
     assert_int_equal(planned(&longer, &target), TANDEM_PRECISION_8B);
@@ -660,12 +660,12 @@ static void test_plans(void **state)
     /* And other GPUs and other kernels: those of command buffers. */
     td_target small = td_target_for_sm(89);
     small.twin = true;
-    small.choice = &mine;
+    small.tuning = &mine;
     assert_int_equal(planned(&op, &small), TANDEM_PRECISION_8B);
     mine.sm = 89;
     assert_int_equal(planned(&op, &small), TANDEM_PRECISION_F16);
     mine.sm = 90;
-    const td_target inline_one = {.sm = 90, .twin = true, .choice = &mine};
+    const td_target inline_one = {.sm = 90, .twin = true, .tuning = &mine};
     static const struct {
         uint32_t dim, causal, last_f16, first_8b;
     } inline_borders[] = {{128, 0, 1024, 2048}, {128, 1, 2048, 3328}, {64, 0, 1536, 2048}, {64, 1, 2560, 4096}};
@@ -677,16 +677,16 @@ static void test_plans(void **state)
 
         assert_int_equal(planned(&below, &inline_one), TANDEM_PRECISION_F16);
         assert_int_equal(planned(&from, &inline_one), TANDEM_PRECISION_8B);
-        assert_int_equal(td_choice_rule_inline(&below, 0), TANDEM_PRECISION_F16);
+        assert_int_equal(td_tuning_rule_inline(&below, 0), TANDEM_PRECISION_F16);
     }
 
     /* The rule. */
     tandem_attention few = op_of(1, 2, 2, 1024, 255, 64, 0);
-    assert_int_equal(td_choice_rule(&few), TANDEM_PRECISION_F16);
+    assert_int_equal(td_tuning_rule(&few), TANDEM_PRECISION_F16);
     few.kv_len = 256;
-    assert_int_equal(td_choice_rule(&few), TANDEM_PRECISION_8B);
+    assert_int_equal(td_tuning_rule(&few), TANDEM_PRECISION_8B);
     /* The rule where F16 needs no prologue: from which n on it is always 8B, as tuning.h and the help say. */
-    target.choice = NULL;
+    target.tuning = NULL;
     static const struct {
         uint32_t dim, causal, from;
     } borders[] = {{128, 0, 1063}, {128, 1, 1731}, {64, 0, 1745}, {64, 1, 3102}};
@@ -763,34 +763,34 @@ static void test_shipped(void **state)
     char why[200] = "";
 
     (void)state;
-    assert_null(td_choice_shipped(0, "CPU"));
-    assert_null(td_choice_shipped(0, ""));
-    assert_null(td_choice_shipped(90, ""));
-    assert_null(td_choice_shipped(90, "a GPU that nobody has"));
-    assert_null(td_choice_shipped(89, "NVIDIA H200"));
-    td_choice_table mine = model(1);
+    assert_null(td_tuning_shipped(0, "CPU"));
+    assert_null(td_tuning_shipped(0, ""));
+    assert_null(td_tuning_shipped(90, ""));
+    assert_null(td_tuning_shipped(90, "a GPU that nobody has"));
+    assert_null(td_tuning_shipped(89, "NVIDIA H200"));
+    td_tuning_table mine = model(1);
     mine.sm = 90;
-    assert_true(td_choice_fits(&mine, 90, "a model", why, sizeof why));
-    assert_false(td_choice_fits(&mine, 89, "a model", NULL, 0));
-    assert_false(td_choice_fits(&mine, 90, "another", why, sizeof why));
+    assert_true(td_tuning_fits(&mine, 90, "a model", why, sizeof why));
+    assert_false(td_tuning_fits(&mine, 89, "a model", NULL, 0));
+    assert_false(td_tuning_fits(&mine, 90, "another", why, sizeof why));
     assert_string_equal(why, "it was measured on 'a model' (compute capability 9.0), this is 'another' (9.0)");
 
-    const td_choice_table *table = td_choice_shipped(90, "NVIDIA H200");
+    const td_tuning_table *table = td_tuning_shipped(90, "NVIDIA H200");
     if (!table)
         return;
     assert_int_equal(table->multiprocessors, 132);
-    assert_true(table->count >= 4 && table->count <= TD_CHOICE_PARTS);
+    assert_true(table->count >= 4 && table->count <= TD_TUNING_PARTS);
     for (uint32_t p = 0; p < table->count; p++)
-        for (uint32_t i = 0; i < TD_CHOICE_PLANES; i++)
-            for (uint32_t j = 0; j < TD_CHOICE_LENGTHS; j++) {
-                const td_choice_part *part = &table->parts[p];
-                tandem_attention op = op_of(1, td_choice_planes(i), td_choice_planes(i), td_choice_length(j),
-                                            td_choice_length(j), part->head_dim, part->causal);
+        for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+            for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+                const td_tuning_part *part = &table->parts[p];
+                tandem_attention op = op_of(1, td_tuning_planes(i), td_tuning_planes(i), td_tuning_length(j),
+                                            td_tuning_length(j), part->head_dim, part->causal);
 
-                assert_int_not_equal(td_choice_precision(table, &op), TANDEM_PRECISION_AUTO);
+                assert_int_not_equal(td_tuning_precision(table, &op), TANDEM_PRECISION_AUTO);
                 op.q_len = 1;
-                assert_int_not_equal(td_choice_precision(table, &op), TANDEM_PRECISION_AUTO);
-                for (int c = 0; c < TD_CHOICE_COSTS; c++)
+                assert_int_not_equal(td_tuning_precision(table, &op), TANDEM_PRECISION_AUTO);
+                for (int c = 0; c < TD_TUNING_COSTS; c++)
                     assert_true(part->costs[c].kernel[i][j] >= 0 && part->costs[c].few[i][j] >= 0);
             }
 }
