@@ -17,14 +17,14 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
                                              const Turn &turn, FusedShared &shared, uint8_t *stage,
                                              Ready ready)
 {
-    const Team team(p.dim, p.d_pad);
-    const int t = int(threadIdx.x), set_rows = kVectors * team.at_once;
-    const int per_tile = int(TD_TILE_ROWS) / team.at_once;
+    const ThreadLayout layout(p.dim, p.d_pad);
+    const int t = int(threadIdx.x), set_rows = kVectors * layout.at_once;
+    const int per_tile = int(TD_TILE_ROWS) / layout.at_once;
     const int64_t row0 = int64_t(first) * TD_TILE_ROWS;
     const int mean_step = Mean && part.block_mean ? int(p.d_pad) : 0; /* from tile to tile */
     Vector<E> kept[kVectors];
 
-    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared,
+    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, layout, shared,
                    stage + TD_FUSED_SHARED_BYTES, ready))
         return false;
     const int *rows_of = shared.tiles[turn.which].rows;
@@ -32,11 +32,12 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
 #pragma unroll
     for (int i = 0; i < kVectors; i++)
         exists |=
-            uint32_t(team.reads && i % per_tile * team.at_once + team.row < rows_of[i / per_tile])
+            uint32_t(layout.reads &&
+                     i % per_tile * layout.at_once + layout.row < rows_of[i / per_tile])
             << i;
-    clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
+    clean_set(kept, [&](int i) { shared.bad[i * layout.at_once + layout.row] = 1; });
     if (Mean && part.block_mean) {
-        sum_rows<1>(stage, team, kept, [&](int tile, int c, const float(&sum)[1]) {
+        sum_rows<1>(stage, layout, kept, [&](int tile, int c, const float(&sum)[1]) {
             if (rows_of[tile] && c < int(p.d_pad)) {
                 const float mean = __fdiv_rn(sum[0], float(rows_of[tile]));
 
@@ -48,7 +49,7 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
     }
 
     const auto largest_of = [&](const Vector<E> &v, int i) {
-        const float *mean = shared.mean + i / per_tile * mean_step + team.channel;
+        const float *mean = shared.mean + i / per_tile * mean_step + layout.channel;
         unsigned most = 0;
 
         if constexpr (!Mean) {
@@ -78,9 +79,9 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
         return most;
     };
     const auto tell = [&](unsigned most, int i) {
-        const int r = i * team.at_once + team.row;
+        const int r = i * layout.at_once + layout.row;
 
-        if (team.channel == 0)
+        if (layout.channel == 0)
             atomicMax(&shared.top[r / 128 * 128 + group_of(r % 128, p.granularity, part.is_k)],
                       most);
     };
@@ -89,7 +90,7 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
     for (int i = 0; i < kVectors; i++)
         most[i] = largest_of(kept[i], i);
 #pragma unroll 1
-    for (int offset = team.lanes / 2; offset; offset /= 2)
+    for (int offset = layout.lanes / 2; offset; offset /= 2)
 #pragma unroll
         for (int i = 0; i < kVectors; i++)
             most[i] = max(most[i], __shfl_xor_sync(~0u, most[i], offset));
@@ -119,8 +120,8 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
     __syncthreads();
 
     const auto put = [&](const Vector<E> &v, int i) {
-        const int r = i * team.at_once + team.row;
-        const float *mean = shared.mean + i / per_tile * mean_step + team.channel,
+        const int r = i * layout.at_once + layout.row;
+        const float *mean = shared.mean + i / per_tile * mean_step + layout.channel,
                     factor = shared.factor[r];
         const bool has = exists >> i & 1;
         uint32_t code[8];
@@ -145,11 +146,11 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
                 word |= (code[c] & 15) << (4 * c);
             word = has ? word : 0;
             /* the second: padding */
-            for (int c = team.channel; c < 2 * row_bytes; c += 8 * team.lanes) {
+            for (int c = layout.channel; c < 2 * row_bytes; c += 8 * layout.lanes) {
                 *reinterpret_cast<uint32_t *>(to + c / 2) = word;
                 word = 0;
             }
-        } else if (team.writes) {
+        } else if (layout.writes) {
             uint2 word;
 
             word.x = __byte_perm(__byte_perm(code[0], code[1], 0x0040),
@@ -157,7 +158,7 @@ __device__ __forceinline__ bool quantise_set(const td_params_quantise &p, const 
             word.y = __byte_perm(__byte_perm(code[4], code[5], 0x0040),
                                  __byte_perm(code[6], code[7], 0x0040), 0x5410);
             *reinterpret_cast<uint2 *>((uint8_t *)part.codes + (row0 + r) * p.d_pad +
-                                       team.channel) = has ? word : make_uint2(0, 0);
+                                       layout.channel) = has ? word : make_uint2(0, 0);
         }
     };
 #pragma unroll
@@ -236,20 +237,20 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
                                                   uint8_t *stage, Ready ready)
 {
     constexpr int keys[4] = {0, 1, 8, 9};
-    const Team team(p.dim, p.d_pad);
+    const ThreadLayout layout(p.dim, p.d_pad);
     const int t = int(threadIdx.x), threads = int(TD_FUSED_THREADS),
-              set_rows = kVectors * team.at_once;
-    const int twist = 32 / team.lanes;
+              set_rows = kVectors * layout.at_once;
+    const int twist = 32 / layout.lanes;
     uint8_t *ahead = stage + TD_FUSED_SHARED_BYTES;
     Vector<E> kept[kVectors];
 
     const auto find = [&](uint32_t first_key, auto f) {
-        const uint32_t key = first_key + uint32_t(team.row / 4 * 16 + team.row % 4 * 2);
-        const E *from = head + key * stride + team.channel;
+        const uint32_t key = first_key + uint32_t(layout.row / 4 * 16 + layout.row % 4 * 2);
+        const E *from = head + key * stride + layout.channel;
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            f(i, from + keys[i] * stride, team.reads && key + uint32_t(keys[i]) < p.kv_len);
+            f(i, from + keys[i] * stride, layout.reads && key + uint32_t(keys[i]) < p.kv_len);
     };
     if (!wide)
         find(first, [&](int i, const E *from, bool exists) {
@@ -268,13 +269,13 @@ __device__ __forceinline__ bool quantise_set_of_v(const td_params_quantise &p, c
         cp_async_commit();
     }
     clean_set(kept, [](int) {});
-    if (team.writes) {
-        uint32_t *to = reinterpret_cast<uint32_t *>(stage) + team.channel * (set_rows / 4) +
-                       (team.row ^ (team.channel / 8 * twist));
+    if (layout.writes) {
+        uint32_t *to = reinterpret_cast<uint32_t *>(stage) + layout.channel * (set_rows / 4) +
+                       (layout.row ^ (layout.channel / 8 * twist));
 
 #pragma unroll
         for (int c = 0; c < 8; c++) {
-            const float factor = shared.factor[team.channel + c];
+            const float factor = shared.factor[layout.channel + c];
             const uint32_t low =
                 cvt_e4m3x2(__fmul_rn(kept[1].at(c), factor), __fmul_rn(kept[0].at(c), factor));
             const uint32_t high =

@@ -131,12 +131,12 @@ static_assert(sizeof(FusedShared) <= TD_FUSED_SHARED_BYTES - TD_FUSED_STAGE_BYTE
               "the launch asks for another size");
 
 /* How a block's threads lie over a set. */
-struct Team {
+struct ThreadLayout {
     /* at_once: rows that the threads cover with a vector each; row: among them */
     int lanes, at_once, row, channel;
     bool reads, writes;
 
-    __device__ __forceinline__ Team(uint32_t dim, uint32_t d_pad)
+    __device__ __forceinline__ ThreadLayout(uint32_t dim, uint32_t d_pad)
     {
         lanes = lanes_of(d_pad);
         at_once = int(TD_FUSED_THREADS) / lanes;
@@ -220,23 +220,24 @@ __device__ __forceinline__ void find_tiles(FusedShared &shared, int which, const
 /* Calls f(i, where, exists) for a thread's vectors of a set. */
 template <class E, class F>
 __device__ __forceinline__ void find_set(const FusedShared &shared, int which, const E *x,
-                                         const int64_t (&strides)[3], const Team &team, F f)
+                                         const int64_t (&strides)[3], const ThreadLayout &layout,
+                                         F f)
 {
-    const int per_tile = int(TD_TILE_ROWS) / team.at_once;
+    const int per_tile = int(TD_TILE_ROWS) / layout.at_once;
     const E *from = nullptr;
     int left = 0;
 
 #pragma unroll
     for (int i = 0; i < kVectors; i++) {
         if (i & (per_tile - 1)) {
-            from += team.at_once * strides[2];
-            left -= team.at_once;
+            from += layout.at_once * strides[2];
+            left -= layout.at_once;
         } else {
-            from =
-                x + shared.tiles[which].base[i / per_tile] + team.row * strides[2] + team.channel;
-            left = shared.tiles[which].rows[i / per_tile] - team.row;
+            from = x + shared.tiles[which].base[i / per_tile] + layout.row * strides[2] +
+                   layout.channel;
+            left = shared.tiles[which].rows[i / per_tile] - layout.row;
         }
-        f(i, from, team.reads && left > 0);
+        f(i, from, layout.reads && left > 0);
     }
 }
 
@@ -277,8 +278,8 @@ struct Turn {
 template <class E, class Ready>
 __device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Part &part, const E *x,
                                           uint32_t first, uint32_t end, uint32_t d_pad,
-                                          const Turn &turn, const Team &team, FusedShared &shared,
-                                          uint8_t *ahead, Ready ready)
+                                          const Turn &turn, const ThreadLayout &layout,
+                                          FusedShared &shared, uint8_t *ahead, Ready ready)
 {
     shared.top[threadIdx.x] = 0;
     shared.bad[threadIdx.x] = 0;
@@ -288,12 +289,12 @@ __device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Par
         find_tiles(shared, turn.which ^ 1, part, first + TD_FUSED_TILES(d_pad), end, d_pad);
     __syncthreads();
     if (is_wide(x, part.strides))
-        find_set(shared, turn.which, x, part.strides, team, [&](int i, const E *from, bool has) {
+        find_set(shared, turn.which, x, part.strides, layout, [&](int i, const E *from, bool has) {
             if (turn.first || !turn.ahead)
                 kept[i].template load<true>(from, has);
         });
     else
-        find_set(shared, turn.which, x, part.strides, team, [&](int i, const E *from, bool has) {
+        find_set(shared, turn.which, x, part.strides, layout, [&](int i, const E *from, bool has) {
             kept[i].template load<false>(from, has);
         });
     if (turn.first && !ready())
@@ -301,7 +302,7 @@ __device__ __forceinline__ bool bring_set(Vector<E> (&kept)[kVectors], const Par
     if (!turn.first && turn.ahead)
         take_ahead(kept, ahead);
     if (turn.ahead && turn.has_next) {
-        find_set(shared, turn.which ^ 1, x, part.strides, team,
+        find_set(shared, turn.which ^ 1, x, part.strides, layout,
                  [&](int i, const E *from, bool has) { load_ahead(ahead, i, from, has); });
         cp_async_commit();
     }
@@ -329,11 +330,11 @@ __device__ __forceinline__ void clean_set(Vector<E> (&kept)[kVectors], F found)
 /* Sums of each tile's rows, one after the other or in `Sums` that take turns; calls done(tile,
  * channel, sums), a thread a channel. */
 template <int Sums, class E, class Done>
-__device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team,
+__device__ __forceinline__ void sum_rows(uint8_t *stage, const ThreadLayout &layout,
                                          const Vector<E> (&kept)[kVectors], Done done)
 {
     constexpr int vectors = kVectors / 2; /* fit into the stage */
-    const int columns = team.lanes * 8, rows = vectors * team.at_once; /* of half a set */
+    const int columns = layout.lanes * 8, rows = vectors * layout.at_once; /* of half a set */
     const int segment = min(rows, int(TD_TILE_ROWS)), c = int(threadIdx.x) % columns,
               s = int(threadIdx.x) / columns;
     E *values = reinterpret_cast<E *>(stage);
@@ -347,8 +348,8 @@ __device__ __forceinline__ void sum_rows(uint8_t *stage, const Team &team,
         for (int i = 0; i < vectors; i++) {
             const uint32_t(&x)[4] = kept[half * vectors + i].words;
 
-            *reinterpret_cast<uint4 *>(values + (i * team.at_once + team.row) * columns +
-                                       team.channel) = make_uint4(x[0], x[1], x[2], x[3]);
+            *reinterpret_cast<uint4 *>(values + (i * layout.at_once + layout.row) * columns +
+                                       layout.channel) = make_uint4(x[0], x[1], x[2], x[3]);
         }
         __syncthreads();
         if (s * segment < rows) {

@@ -14,16 +14,16 @@ __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Par
                                              uint32_t first, uint32_t end, const Turn &turn,
                                              FusedShared &shared, uint8_t *stage, Ready ready)
 {
-    const Team team(part.dim, p.d_pad);
-    const int t = int(threadIdx.x), per_tile = int(TD_TILE_ROWS) / team.at_once;
+    const ThreadLayout layout(part.dim, p.d_pad);
+    const int t = int(threadIdx.x), per_tile = int(TD_TILE_ROWS) / layout.at_once;
     Vector<E> kept[kVectors];
 
-    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, team, shared,
+    if (!bring_set(kept, part, x, first, end, p.d_pad, turn, layout, shared,
                    stage + TD_FUSED_SHARED_BYTES, ready))
         return false;
-    clean_set(kept, [&](int i) { shared.bad[i * team.at_once + team.row] = 1; });
+    clean_set(kept, [&](int i) { shared.bad[i * layout.at_once + layout.row] = 1; });
     if (part.is_k) {
-        sum_rows<8>(stage, team, kept, [&](int tile, int c, const float(&sum)[8]) {
+        sum_rows<8>(stage, layout, kept, [&](int tile, int c, const float(&sum)[8]) {
             if (first + uint32_t(tile) < end && c < int(p.d_pad))
                 p.partial[int64_t(first + uint32_t(tile)) * p.d_pad + c] = sum_of_eight(sum);
         });
@@ -41,15 +41,15 @@ __device__ __forceinline__ bool stats_of_set(const td_params_stats &p, const Par
         if ((i + 1) % per_tile)
             continue;
 #pragma unroll 1
-        for (int offset = 16; offset >= team.lanes; offset /= 2)
+        for (int offset = 16; offset >= layout.lanes; offset /= 2)
 #pragma unroll
             for (int w = 0; w < Vector<E>::count; w++)
                 most.words[w] =
                     max_magnitude(most.words[w], __shfl_xor_sync(~0u, most.words[w], offset));
-        if (t % 32 < team.lanes && team.reads)
+        if (t % 32 < layout.lanes && layout.reads)
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                atomicMax(&shared.top[i / per_tile * int(p.d_pad) + team.channel + c],
+                atomicMax(&shared.top[i / per_tile * int(p.d_pad) + layout.channel + c],
                           __float_as_uint(most.at(c)));
 #pragma unroll
         for (int w = 0; w < Vector<E>::count; w++)
