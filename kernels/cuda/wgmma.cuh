@@ -31,7 +31,8 @@ template <int Row> __device__ __forceinline__ uint64_t descriptor(uint32_t word)
     return uint64_t(swizzle << 30 | 8 * Row >> 4) << 32 | word;
 }
 
-struct RingPlace {
+/* Where a warp is in a ring of stages: which stage is next, and the phase of its barriers. */
+struct PipelineState {
     uint32_t stage, parity;
 
     template <int Stages, int By = 1> __device__ __forceinline__ void next()

@@ -72,7 +72,7 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
         produce<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 2 ? 240 : T::groups == 3 ? 160 : 112>();
-        RingPlace now = {0, 0};
+        PipelineState now = {0, 0};
         consume<T>(shared, p, at, now, loads);
     }
 }
@@ -92,7 +92,7 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
     wait_for_previous();
     const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
     if (threadIdx.x >= 128 * T::groups) {
-        fetch_first<T>(shared, p, at, RingPlace{0, 1}, [](RingPlace) {});
+        fetch_first<T>(shared, p, at, PipelineState{0, 1}, [](PipelineState) {});
         fetch_rows<T>(shared, p, at, 0);
     }
     if (__syncthreads_or(given_up)) {
@@ -104,7 +104,7 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
         produce_split<T>(shared, p, at);
     } else {
         setmaxnreg_inc<T::groups == 3 ? 160 : 112>();
-        RingPlace now = {uint32_t(__shfl_sync(~0u, int(threadIdx.x) / 128, 0) / T::abreast), 0};
+        PipelineState now = {uint32_t(__shfl_sync(~0u, int(threadIdx.x) / 128, 0) / T::abreast), 0};
 #pragma unroll 1
         for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n))
             consume<T>(shared, p, at, now, HopperLoads{}, n);
@@ -137,7 +137,7 @@ template <class T> __device__ __forceinline__ void attend_walk(const td_params_a
         produce_walk<T>(shared, p, walk_to<T>(p, shared.where[0]));
     } else {
         setmaxnreg_inc<T::groups == 3 ? 160 : 112>();
-        RingPlace now = {0, 0};
+        PipelineState now = {0, 0};
 
 #pragma unroll 1
         for (uint32_t n = 0;; n++) {

@@ -160,7 +160,7 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared,
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
     const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim;
     const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
-    RingPlace place = {0, 1};
+    PipelineState state = {0, 1};
     uint64_t *before = &shared.v_full[0];
     const auto room = [&](const uint64_t &empty, uint32_t parity) {
         if (t < 32) /* four warps that poll would cost issue slots */
@@ -190,10 +190,10 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared,
             publish(shared.k_full[slot]);
             k += T::half * T::dim;
         }
-        place.next<T::v_slots>();
-        room(shared.v_empty[place.stage], place.parity);
-        copy_swizzled<T::dim, T::keys, T::keys>(shared.v[place.stage], v, p.kv_pad, t);
-        publish(shared.v_full[place.stage]);
+        state.next<T::v_slots>();
+        room(shared.v_empty[state.stage], state.parity);
+        copy_swizzled<T::dim, T::keys, T::keys>(shared.v[state.stage], v, p.kv_pad, t);
+        publish(shared.v_full[state.stage]);
         v += T::keys;
         k_scale += T::keys;
     }
@@ -265,7 +265,7 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared,
     fence_proxy_async();
     bar_sync<128 * T::groups>(1);
 
-    RingPlace v_place = {0, 0};
+    PipelineState v_state = {0, 0};
     const auto k_slot = [&](int h) {
         return k_tile + uint32_t(h) % T::k_slots * (2 * T::part / 16);
     };
@@ -337,10 +337,10 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared,
             c.issue_qk(q_tile, k_slot(2 * step + 1));
             wgmma_hold(c.r); /* the addition is not moved in front of the products */
             c.template flush<1>(sums());
-            warp_arrive(shared.v_empty[v_place.stage]);
-            v_place.next<T::v_slots>();
-            const uint32_t v = v_tile + v_place.stage * ((T::dim + 8) * T::keys / 16);
-            wait_for(shared.v_full[v_place.stage], v_place.parity);
+            warp_arrive(shared.v_empty[v_state.stage]);
+            v_state.next<T::v_slots>();
+            const uint32_t v = v_tile + v_state.stage * ((T::dim + 8) * T::keys / 16);
+            wait_for(shared.v_full[v_state.stage], v_state.parity);
             c.template issue_pv<0, 0>(v);
             wgmma_wait<1>(); /* S of the second half */
             wgmma_hold(c.s);
@@ -406,9 +406,9 @@ __device__ __forceinline__ void consume_256(typename T::Shared &shared,
             k_wait(2 * step + half);
             k_done(2 * step + half);
         }
-        wait_for(shared.v_full[v_place.stage], v_place.parity);
-        warp_arrive(shared.v_empty[v_place.stage]);
-        v_place.next<T::v_slots>();
+        wait_for(shared.v_full[v_state.stage], v_state.parity);
+        warp_arrive(shared.v_empty[v_state.stage]);
+        v_state.next<T::v_slots>();
     }
 
     c.l[0] = sums()[0];

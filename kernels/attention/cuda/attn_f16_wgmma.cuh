@@ -65,7 +65,7 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared,
     using Copy = F16Copy<T::keys, T::dim>;
     using CopyQ = F16Copy<64, T::dim>;
     constexpr uint32_t kProducers = 4; /* barrier */
-    RingPlace q_place = {0, 1}, k_place = {0, 1}, v_place = {0, 1};
+    PipelineState q_state = {0, 1}, k_state = {0, 1}, v_state = {0, 1};
     uint64_t *before = nullptr; /* says that the copies that were started last are there */
     int cut = -1;               /* where they are V of a step that the mask cuts: its stage */
 
@@ -116,17 +116,17 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared,
         const F16Place at = f16_place<T>(p, work);
         if (at.steps == 0)
             continue;
-        wait_for_room(shared.q_empty[q_place.stage], q_place.parity);
+        wait_for_room(shared.q_empty[q_state.stage], q_state.parity);
 #pragma unroll 1
         for (int group = 0; group < T::groups; group++) {
             const int row0 = at.row0 + 64 * group;
 
-            start(CopyQ(), shared_address(shared.q[q_place.stage][group]),
+            start(CopyQ(), shared_address(shared.q[q_state.stage][group]),
                   f16_rows(p.q, at.batch, at.head, row0 + CopyQ::first_row()) + CopyQ::first_byte(),
                   p.q.stride_row, 64, int(p.q.rows) - row0);
         }
-        publish(shared.q_full[q_place.stage]);
-        q_place.template next<2>();
+        publish(shared.q_full[q_state.stage]);
+        q_state.template next<2>();
 
         const uint8_t *k =
             f16_rows(p.k, at.batch, at.kv_head, Copy::first_row()) + Copy::first_byte();
@@ -135,21 +135,21 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared,
 #pragma unroll 1
         for (int step = -1; step < at.steps; step++) { /* K of the next, V of this one */
             if (step + 1 < at.steps) {
-                wait_for_room(shared.k_empty[k_place.stage], k_place.parity);
-                start(Copy(), shared_address(shared.k[k_place.stage]), k, p.k.stride_row, T::keys,
+                wait_for_room(shared.k_empty[k_state.stage], k_state.parity);
+                start(Copy(), shared_address(shared.k[k_state.stage]), k, p.k.stride_row, T::keys,
                       int(p.k.rows) - (step + 1) * T::keys);
-                publish(shared.k_full[k_place.stage]);
-                k_place.template next<T::stages>();
+                publish(shared.k_full[k_state.stage]);
+                k_state.template next<T::stages>();
                 k += 2 * T::keys * p.k.stride_row;
             }
             if (step < 0)
                 continue;
-            wait_for_room(shared.v_empty[v_place.stage], v_place.parity);
-            start(Copy(), shared_address(shared.v[v_place.stage]), v, p.v.stride_row, T::keys,
+            wait_for_room(shared.v_empty[v_state.stage], v_state.parity);
+            start(Copy(), shared_address(shared.v[v_state.stage]), v, p.v.stride_row, T::keys,
                   int(p.k.rows) - step * T::keys);
             const bool cuts = p.causal && (step + 1) * T::keys > at.free_keys;
-            publish(shared.v_full[v_place.stage], cuts ? int(v_place.stage) : -1);
-            v_place.template next<T::stages>();
+            publish(shared.v_full[v_state.stage], cuts ? int(v_state.stage) : -1);
+            v_state.template next<T::stages>();
             v += 2 * T::keys * p.v.stride_row;
         }
     }
@@ -205,7 +205,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
     const uint32_t v_tile = part_words << 16 | shared_address(shared.v[0]) >> 4;
     const uint32_t my_turn = 1 + group, next_turn = 1 + (group + 1) % T::groups;
     const float scale = __fmul_rn(p.scale, TD_LOG2_E);
-    RingPlace q_place = {0, 0}, k_place = {0, 0}, v_place = {0, 0};
+    PipelineState q_state = {0, 0}, k_state = {0, 0}, v_state = {0, 0};
     float s[T::keys / 2];
     F16Ahead<T> c;
 
@@ -224,11 +224,11 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         return rows;
     };
     const auto issue_qk = [&] {
-        f16_issue_qk<T>(s, q_tile + q_place.stage * q_words, k_tile + k_place.stage * stage_words);
+        f16_issue_qk<T>(s, q_tile + q_state.stage * q_words, k_tile + k_state.stage * stage_words);
     };
     const auto done_with_k = [&] {
-        warp_arrive(shared.k_empty[k_place.stage]);
-        k_place.template next<T::stages>();
+        warp_arrive(shared.k_empty[k_state.stage]);
+        k_state.template next<T::stages>();
     };
     /* Q is not needed any more: O goes through its place. */
     const auto write = [&](const F16Rows<T> &of, uint32_t stage) {
@@ -251,13 +251,13 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
     const auto look = [&](const F16Rows<T> &rows, int step) {
         if (__builtin_expect(p.causal && rows.cut(step), 0))
-            c.look(shared.first_bad[v_place.stage], lane, step * T::keys, rows.reach);
+            c.look(shared.first_bad[v_state.stage], lane, step * T::keys, rows.reach);
     };
     const auto done_with_v = [&] {
         wgmma_wait<0>();
         wgmma_hold(c.o);
-        warp_arrive(shared.v_empty[v_place.stage]);
-        v_place.template next<T::stages>();
+        warp_arrive(shared.v_empty[v_state.stage]);
+        v_state.template next<T::stages>();
     };
 
     F16Rows<T> rows = next_rows();
@@ -272,11 +272,11 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         c.hold_codes();
     };
     const auto one_step = [&] {
-        wait_for(shared.k_full[k_place.stage], k_place.parity);
+        wait_for(shared.k_full[k_state.stage], k_state.parity);
         bar_sync<256>(my_turn);
         issue_qk();
-        wait_for(shared.v_full[v_place.stage], v_place.parity);
-        c.issue_pv(v_tile + v_place.stage * stage_words);
+        wait_for(shared.v_full[v_state.stage], v_state.parity);
+        c.issue_pv(v_tile + v_state.stage * stage_words);
         bar_arrive<256>(next_turn);
         wgmma_wait<1>();
         wgmma_hold(s);
@@ -292,8 +292,8 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         return;
     if (group == T::groups - 1)
         bar_arrive<256>(next_turn);
-    wait_for(shared.q_full[q_place.stage], q_place.parity);
-    wait_for(shared.k_full[k_place.stage], k_place.parity);
+    wait_for(shared.q_full[q_state.stage], q_state.parity);
+    wait_for(shared.k_full[k_state.stage], k_state.parity);
     issue_qk();
     wgmma_wait<0>();
     wgmma_hold(s);
@@ -313,22 +313,22 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         work = f16_next(p, work);
         if (work < end)
             rows = next_rows();
-        const uint32_t q_stage = q_place.stage;
+        const uint32_t q_stage = q_state.stage;
         if (work >= end) {
-            wait_for(shared.v_full[v_place.stage], v_place.parity);
-            c.issue_pv(v_tile + v_place.stage * stage_words);
+            wait_for(shared.v_full[v_state.stage], v_state.parity);
+            c.issue_pv(v_tile + v_state.stage * stage_words);
             look(old, step);
             done_with_v();
             c.finish();
             write(old, q_stage);
             break;
         }
-        q_place.template next<2>();
-        wait_for(shared.q_full[q_place.stage], q_place.parity);
-        wait_for(shared.k_full[k_place.stage], k_place.parity);
+        q_state.template next<2>();
+        wait_for(shared.q_full[q_state.stage], q_state.parity);
+        wait_for(shared.k_full[k_state.stage], k_state.parity);
         issue_qk();
-        wait_for(shared.v_full[v_place.stage], v_place.parity);
-        c.issue_pv(v_tile + v_place.stage * stage_words);
+        wait_for(shared.v_full[v_state.stage], v_state.parity);
+        c.issue_pv(v_tile + v_state.stage * stage_words);
         look(old, step);
         done_with_v();
         wgmma_hold(s);

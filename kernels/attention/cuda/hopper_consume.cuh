@@ -59,7 +59,7 @@ __device__ __forceinline__ void take_scales(typename T::Shared &shared,
 /* Its share of what all warpgroups with the same rows make of their parts. */
 template <class T>
 __device__ __forceinline__ void merge_tile(typename T::Shared &shared, const td_params_attention &p,
-                                           const HopperPlace &at, RingPlace &now, uint32_t n,
+                                           const HopperPlace &at, PipelineState &now, uint32_t n,
                                            Consumer<T> &c)
 {
     /* the last: all that fetch have seen q_free of the tile before */
@@ -77,7 +77,7 @@ __device__ __forceinline__ void merge_tile(typename T::Shared &shared, const td_
  * block's tile number n. */
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p,
-                                        const HopperPlace &at, RingPlace &now,
+                                        const HopperPlace &at, PipelineState &now,
                                         const HopperLoads &loads, uint32_t n = 0)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     take_scales<T>(shared, p, loads, group, n);
 
     if (steps > 0) {
-        RingPlace next = now;
+        PipelineState next = now;
         /* Registers are few: what is rarely needed is found anew there. */
         const auto mask = [&](auto half, const float *k_scale, int step) {
             const int t = int(uint32_t(tid_x()) % 128u),

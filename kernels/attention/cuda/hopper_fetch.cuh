@@ -67,16 +67,16 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
     const uint8_t *v = (const uint8_t *)p.v_codes + at.bhk * p.kv_pad * T::dim - T::keys;
     const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
-    RingPlace place = {0, 1};
+    PipelineState state = {0, 1};
     uint32_t before = 0;
 
 #pragma unroll 1
     for (int fetch = 0; fetch <= at.steps; fetch++) {
-        typename T::Stage &to = shared.stage[place.stage];
+        typename T::Stage &to = shared.stage[state.stage];
 
         if (fetch > 0) {
             if (t < 32) /* four warps that poll would cost issue slots */
-                wait_for(shared.empty[place.stage], place.parity);
+                wait_for(shared.empty[state.stage], state.parity);
             bar_sync<128>(6);
             if (fetch < at.steps)
                 fetch_k<T>(to, k, k_scale, t);
@@ -88,8 +88,8 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
             fence_proxy_async();
             mbarrier_arrive(shared_address(&shared.full[before]));
         }
-        before = place.stage;
-        place.next<T::stages>();
+        before = state.stage;
+        state.next<T::stages>();
         k += T::keys * T::dim;
         k_scale += T::keys;
         v += T::keys;
@@ -147,11 +147,11 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
                                              const td_params_attention &p, HopperPlace at)
 {
     const int t = int(threadIdx.x) % 128;
-    RingPlace place = {0, 1};
+    PipelineState state = {0, 1};
     uint32_t before = 0, cancel = 0;
     const auto wait = [&] {
         if (t < 32) /* four warps that poll would cost issue slots */
-            wait_for(shared.empty[place.stage], place.parity);
+            wait_for(shared.empty[state.stage], state.parity);
     };
     const auto arrive = [&] {
         fence_proxy_async();
@@ -176,7 +176,7 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
             if (where.tile < 0)
                 break;
             at = walk_to<T>(p, where);
-            fetch_begin<T>(shared, p, at, n, place.stage);
+            fetch_begin<T>(shared, p, at, n, state.stage);
             cp_async_commit();
             cp_async_wait<1>();
             arrive();
@@ -190,11 +190,11 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
         if (p.cancel && t == 0)
             /* there when the tile ends, as it may come from afar */
             cancel = *(const volatile uint32_t *)p.cancel;
-        before = place.stage;
-        place.next<T::stages>();
+        before = state.stage;
+        state.next<T::stages>();
 #pragma unroll 1
         for (int fetch = 1; fetch <= at.steps; fetch++) {
-            typename T::Stage &to = shared.stage[place.stage];
+            typename T::Stage &to = shared.stage[state.stage];
 
             k += T::keys * T::dim;
             k_scale += T::keys;
@@ -207,33 +207,33 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
             cp_async_commit();
             cp_async_wait<1>(); /* the fetch before this one is there */
             arrive();
-            before = place.stage;
-            place.next<T::stages>();
+            before = state.stage;
+            state.next<T::stages>();
         }
     }
     cp_async_wait<0>();
     arrive();
-    mbarrier_arrive(shared_address(&shared.full[place.stage]));
+    mbarrier_arrive(shared_address(&shared.full[state.stage]));
 }
 
 /* --- Warpgroups that share keys --- */
 
-/* K of the step that each share of the keys begins with, into stages from `place` on: `wait` waits
+/* K of the step that each share of the keys begins with, into stages from `state` on: `wait` waits
  * for them. */
 template <class T, class Wait>
 __device__ __forceinline__ void fetch_first(typename T::Shared &shared,
                                             const td_params_attention &p, const HopperPlace &at,
-                                            RingPlace place, Wait wait)
+                                            PipelineState state, Wait wait)
 {
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
     const float *k_scale = p.k_scale + at.bhk * p.kv_pad;
 
 #pragma unroll 1
     for (int fetch = 0; fetch < T::splits; fetch++) {
-        wait(place);
+        wait(state);
         if (fetch < at.steps)
-            fetch_k<T>(shared.stage[place.stage], k, k_scale, int(threadIdx.x) % 128);
-        place.next<T::stages>();
+            fetch_k<T>(shared.stage[state.stage], k, k_scale, int(threadIdx.x) % 128);
+        state.next<T::stages>();
         k += T::keys * T::dim;
         k_scale += T::keys;
     }
@@ -267,8 +267,8 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared,
                                               const td_params_attention &p, HopperPlace at)
 {
     const int t = int(threadIdx.x) % 128;
-    RingPlace place = {0, 1};
-    const auto wait = [&](RingPlace to) {
+    PipelineState state = {0, 1};
+    const auto wait = [&](PipelineState to) {
         if (t < 32) /* four warps that poll would cost issue slots */
             wait_for(shared.empty[to.stage], to.parity);
         bar_sync<128>(6);
@@ -277,7 +277,7 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared,
 #pragma unroll 1
     for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n)) {
         if (n > 0) {
-            fetch_first<T>(shared, p, at, place, wait);
+            fetch_first<T>(shared, p, at, state, wait);
             wait_for(shared.q_free, (n - 1) % 2);
             /* for racecheck, which follows an arrival of a warp's one lane for that lane alone */
             bar_sync<128>(6);
@@ -292,20 +292,20 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared,
 #pragma unroll 1
         for (int fetch = 0; fetch < fetches; fetch++) {
             if (fetch >= T::splits) {
-                wait(place);
+                wait(state);
                 if (fetch < at.steps) {
-                    fetch_k<T>(shared.stage[place.stage], k, k_scale, t);
+                    fetch_k<T>(shared.stage[state.stage], k, k_scale, t);
                     k += T::keys * T::dim;
                     k_scale += T::keys;
                 }
                 if (fetch - T::splits < at.steps) {
-                    copy_swizzled<T::dim, T::keys, T::keys>(shared.stage[place.stage].v, v,
+                    copy_swizzled<T::dim, T::keys, T::keys>(shared.stage[state.stage].v, v,
                                                             p.kv_pad, t);
                     v += T::keys;
                 }
             }
-            cp_async_arrive(shared_address(&shared.full[place.stage]));
-            place.next<T::stages>();
+            cp_async_arrive(shared_address(&shared.full[state.stage]));
+            state.next<T::stages>();
         }
     }
     cp_async_wait<0>();
