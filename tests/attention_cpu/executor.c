@@ -141,6 +141,36 @@ static void test_isas_agree(void **state)
         }
 }
 
+/* O in 16 bits is O in fp32, rounded as the formats have it, by each instruction set: NaN, infinities and subnormals too. */
+static void test_output_types(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ISAS; i++) {
+        tu_shape shape = {.q_len = 70, .kv_len = 90, .head_dim = 80, .precision = TANDEM_PRECISION_8B, .seed = 3};
+        float o[70 * 80];
+
+        if (!td_cpu_isa_force(isas[i]))
+            continue;
+        for (shape.dtype_o = TANDEM_DTYPE_F32; shape.dtype_o >= TANDEM_DTYPE_F16; shape.dtype_o--) {
+            tu_case it;
+
+            tu_case_init(&it, &shape);
+            tu_set(&it.q, 0, 0, 5, 1, NAN);
+            for (uint32_t r = 0; r < 90; r++)
+                for (uint32_t c = 0; c < 3; c++)
+                    tu_set(&it.v, 0, 0, r, c, tu_get(&it.v, 0, 0, r, c) * (c == 0 ? 1e6 : c == 1 ? 1e-4 : 1e-7));
+            assert_int_equal(tu_case_run(&it, &cpu, 2), TANDEM_OK);
+            if (shape.dtype_o == TANDEM_DTYPE_F32)
+                memcpy(o, it.o.data, sizeof o);
+            for (uint32_t c = 0; c < 70 * 80 && shape.dtype_o != TANDEM_DTYPE_F32; c++)
+                assert_int_equal(((const uint16_t *)it.o.data)[c],
+                                 shape.dtype_o == TANDEM_DTYPE_F16 ? td_to_f16(o[c]) : td_to_bf16(o[c]));
+            tu_case_free(&it);
+        }
+    }
+    td_cpu_isa_force(NULL);
+}
+
 static void test_threads_do_not_matter(void **state)
 {
     (void)state;
@@ -338,6 +368,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_twin_and_fast_agree),
     cmocka_unit_test(test_dumps),
     cmocka_unit_test(test_isas_agree),
+    cmocka_unit_test(test_output_types),
     cmocka_unit_test(test_threads_do_not_matter),
     cmocka_unit_test(test_executor),
     cmocka_unit_test(test_long_blocks_ask),
