@@ -15,16 +15,22 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "demo/tool_bench_lanes.h"
 #include "kernels/cpu/cpu.h"
 #include "tandem/tandem.h"
 
-enum { HEADS = 8, ROWS = 128, DIM = 64, CORES = 2, WARM = 20, A_SECOND = 240 };
+enum { HEADS = 8, ROWS = 128, DIM = 64, CORES = 2, WARM = 20, A_SECOND = 240, CORE_TEXT = 64 };
 #define VIEW_BYTES ((uint64_t)HEADS * ROWS * DIM * 2)
 #define WAIT_NS 20000000000ull
 
 static const char *const the_job = "8b, 8 heads of 128 x 128, d 64, fp16; two threads on two cores";
+
+/* From tandem_submit() until a thread computes, until it has, until tandem_wait() is back, and all of that; in us. */
+enum { BEGINS, COMPUTES, RETURNS, ALL, PARTS };
+static const char *const part_names[PARTS] = {"begin_us", "compute_us", "return_us", "latency_us"};
+typedef bench_series parts[PARTS];
 
 typedef struct small {
     tandem_session *session;
@@ -44,25 +50,51 @@ static bool works(small *s, tandem_status status, const char *what, char *why, s
     return false;
 }
 
-/* Two of the cores that this thread may use, for it and all threads that it starts from here on. Returns false where there
- * is but one. */
+/* The processors of the core that `cpu` is of, as Linux writes them; "" where it does not say. */
+static void read_core(const char *folder, int cpu, char text[CORE_TEXT])
+{
+    char path[256];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", folder, cpu);
+    file = fopen(path, "r");
+    if (!file || !fgets(text, CORE_TEXT, file))
+        text[0] = 0;
+    if (file)
+        fclose(file);
+}
+
+bool bench_two_cores(const cpu_set_t *of, const char *folder, cpu_set_t *two)
+{
+    char first[CORE_TEXT] = "", other[CORE_TEXT];
+
+    CPU_ZERO(two);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(two) < CORES; cpu++) {
+        if (!CPU_ISSET(cpu, of))
+            continue;
+        read_core(folder, cpu, other);
+        if (CPU_COUNT(two) && other[0] && strcmp(first, other) == 0)
+            continue;
+        memcpy(first, other, sizeof first);
+        CPU_SET(cpu, two);
+    }
+    return CPU_COUNT(two) == CORES;
+}
+
+/* For this thread and all that it starts from here on. Returns false where there is but one. */
 static bool take_two_cores(cpu_set_t *before)
 {
     cpu_set_t two;
 
-    CPU_ZERO(&two);
-    if (pthread_getaffinity_np(pthread_self(), sizeof *before, before))
-        return false;
-    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&two) < CORES; cpu++)
-        if (CPU_ISSET(cpu, before))
-            CPU_SET(cpu, &two);
-    return CPU_COUNT(&two) == CORES && !pthread_setaffinity_np(pthread_self(), sizeof two, &two);
+    return !pthread_getaffinity_np(pthread_self(), sizeof *before, before) &&
+           bench_two_cores(before, "/sys/devices/system/cpu", &two) &&
+           !pthread_setaffinity_np(pthread_self(), sizeof two, &two);
 }
 
 static bool open_small(small *s, char *why, size_t why_bytes)
 {
     const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = CORES,
-                                      .error_text = why, .error_text_bytes = why_bytes};
+                                      .timing = 1, .error_text = why, .error_text_bytes = why_bytes};
     const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = 4 * VIEW_BYTES};
     tandem_view view = {.dtype = TANDEM_DTYPE_F16, .stride_head = ROWS * DIM, .stride_row = DIM};
     tandem_attention *a = &s->job.op.attention;
@@ -85,8 +117,7 @@ static bool open_small(small *s, char *why, size_t why_bytes)
     return true;
 }
 
-/* From tandem_submit() until tandem_wait() is back. */
-static bool run_job(small *s, double *us, char *why, size_t why_bytes)
+static bool run_job(small *s, double us[PARTS], char *why, size_t why_bytes)
 {
     tandem_job_report report = {.struct_bytes = sizeof report};
     const uint64_t begin = td_now_ns();
@@ -95,21 +126,25 @@ static bool run_job(small *s, double *us, char *why, size_t why_bytes)
     if (!works(s, tandem_submit(s->session, &s->job, &ticket), "tandem_submit", why, why_bytes) ||
         !works(s, tandem_wait(s->session, ticket, WAIT_NS, &report), "tandem_wait", why, why_bytes))
         return false;
-    *us = 1e-3 * (double)(td_now_ns() - begin);
+    const uint64_t end = td_now_ns();
+    us[BEGINS] = 1e-3 * (double)(report.begin_ns - begin);
+    us[COMPUTES] = 1e-3 * (double)(report.end_ns - report.begin_ns);
+    us[RETURNS] = 1e-3 * (double)(end - report.end_ns);
+    us[ALL] = 1e-3 * (double)(end - begin);
     if (report.state != TANDEM_JOB_DONE)
         td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "the small job ended in state %u", report.state);
     return report.state == TANDEM_JOB_DONE;
 }
 
 /* One after the other, or 240 times a second as a game's frames come, for so long; at least one, however slow the machine. */
-static bool run_jobs(small *s, bool paced, double seconds, bench_series *us, char *why, size_t why_bytes)
+static bool run_jobs(small *s, bool paced, double seconds, parts *us, char *why, size_t why_bytes)
 {
     const uint64_t period = 1000000000u / A_SECOND;
     uint64_t begin, i = 0;
-    double one;
+    double one[PARTS];
 
     for (int warm = 0; warm < WARM; warm++)
-        if (!run_job(s, &one, why, why_bytes))
+        if (!run_job(s, one, why, why_bytes))
             return false;
     begin = td_now_ns();
     do {
@@ -117,9 +152,10 @@ static bool run_jobs(small *s, bool paced, double seconds, bench_series *us, cha
 
         if (paced && due > now)
             bench_sleep_ns(due - now);
-        if (!run_job(s, &one, why, why_bytes))
+        if (!run_job(s, one, why, why_bytes))
             return false;
-        bench_add(us, one);
+        for (int part = 0; part < PARTS; part++)
+            bench_add(&(*us)[part], one[part]);
     } while (td_now_ns() < begin + (uint64_t)(seconds * 1e9));
     return true;
 }
@@ -136,7 +172,7 @@ static void *keep_busy(void *user)
 }
 
 /* All four of {one after the other, 240 a second} x {quiet, beside a busy thread}, and the idle session. */
-static bool measure_small(small *s, double seconds, bench_series us[2][2], double *idle, char *why, size_t why_bytes)
+static bool measure_small(small *s, double seconds, parts us[2][2], double *idle, char *why, size_t why_bytes)
 {
     pthread_t busy;
     bool good = true;
@@ -160,24 +196,27 @@ static bool measure_small(small *s, double seconds, bench_series us[2][2], doubl
 static const char *const beside_names[2] = {"quiet", "beside a busy thread"};
 static const char *const pace_names[2] = {"one after the other", "240 a second"};
 
-static json_t *report_small(bench_targets *targets, const bench_series us[2][2], double idle)
+static json_t *report_small(bench_targets *targets, parts us[2][2], double idle)
 {
     json_t *rows = json_array();
 
-    printf("\na small job on the CPU, us: %s\n  %-22s %-20s %9s %9s %9s %9s\n", the_job, "", "", "p50", "p95", "p99",
-           "max");
+    printf("\na small job on the CPU, us: %s\n  %-22s %-20s %9s %9s %9s %9s   of p50: begins, computes, returns\n", the_job, "",
+           "", "p50", "p95", "p99", "max");
     for (int busy = 0; busy < 2; busy++)
         for (int paced = 0; paced < 2; paced++) {
-            const bench_series *of = &us[busy][paced];
+            const bench_series *part = us[busy][paced], *of = &part[ALL];
             const double p50 = bench_median(of), p95 = bench_at(of, 0.95);
 
-            printf("  %-22s %-20s %9.0f %9.0f %9.0f %9.0f\n", beside_names[busy], pace_names[paced], p50, p95,
-                   bench_at(of, 0.99), bench_at(of, 1));
+            printf("  %-22s %-20s %9.0f %9.0f %9.0f %9.0f   %.0f, %.0f, %.0f\n", beside_names[busy], pace_names[paced], p50,
+                   p95, bench_at(of, 0.99), bench_at(of, 1), bench_median(&part[BEGINS]), bench_median(&part[COMPUTES]),
+                   bench_median(&part[RETURNS]));
             bench_expect(targets, busy ? p95 : p50, false, busy ? 1500 : 300, "small job on the CPU, %s, %s: %s us",
                          beside_names[busy], pace_names[paced], busy ? "p95" : "p50");
-            json_array_append_new(rows, json_pack("{s:s, s:s, s:o, s:o}", "beside", beside_names[busy], "pace",
-                                                  pace_names[paced], "latency_us", bench_json(of), "p95_us",
-                                                  bench_number(p95)));
+            json_t *row = json_pack("{s:s, s:s, s:o}", "beside", beside_names[busy], "pace", pace_names[paced], "p95_us",
+                                    bench_number(p95));
+            for (int i = 0; i < PARTS; i++)
+                json_object_set_new(row, part_names[i], bench_json(&part[i]));
+            json_array_append_new(rows, row);
         }
     printf("  with no job            %.2f %% of a core\n", 100 * idle);
     bench_expect(targets, 100 * idle, false, 2, "small job on the CPU, none under way: %% of a core");
@@ -187,7 +226,7 @@ static json_t *report_small(bench_targets *targets, const bench_series us[2][2],
 
 json_t *bench_small_job(bench_targets *targets, double seconds, char *why, size_t why_bytes)
 {
-    bench_series us[2][2] = {0};
+    parts us[2][2] = {0};
     small s = {0};
     json_t *report = NULL;
     double idle = NAN;
@@ -203,7 +242,7 @@ json_t *bench_small_job(bench_targets *targets, double seconds, char *why, size_
     if (s.session)
         tandem_session_destroy(&s.session);
     pthread_setaffinity_np(pthread_self(), sizeof before, &before);
-    for (int i = 0; i < 4; i++)
-        bench_free(&us[i / 2][i % 2]);
+    for (int i = 0; i < 4 * PARTS; i++)
+        bench_free(&us[i / PARTS / 2][i / PARTS % 2][i % PARTS]);
     return report ? report : json_null();
 }

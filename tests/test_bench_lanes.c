@@ -1,17 +1,21 @@
-/* The benches' lanes beside a session that is full for a moment, as one through a daemon is whose word comes late.
+/* The benches' lanes beside a session that is full for a moment, as one through a daemon is whose word comes late; and which
+ * processors the bench of a small job takes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "demo/tool_bench_lanes.h"
+#include "demo/tool_bench_small.h"
 
 static bench_vk vk;
 static lane one;
@@ -112,11 +116,58 @@ static void full_for_good(void **state)
     assert_non_null(strstr(one.why, "tandem_submit"));
 }
 
+static void write_core(const char *folder, int cpu, const char *threads)
+{
+    char path[160], command[200];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/cpu%d/topology", folder, cpu);
+    snprintf(command, sizeof command, "mkdir -p %s", path);
+    assert_int_equal(system(command), 0);
+    strcat(path, "/thread_siblings_list");
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%s\n", threads);
+    fclose(file);
+}
+
+/* Threads of one core are not two, wherever they are in the list. */
+static void cores_are_cores(void **state)
+{
+    static const struct {
+        const char *threads[4]; /* "": the machine does not say */
+        uint64_t may, two;      /* processors, as bits; two 0: there are none */
+    } machines[] = {{{"0-1", "0-1", "2-3", "2-3"}, 15, 5}, {{"0,2", "1,3", "0,2", "1,3"}, 15, 3},
+                    {{"0,2", "1,3", "0,2", "1,3"}, 5, 0}, {{"0-1", "0-1", "2-3", "2-3"}, 14, 6},
+                    {{"", "", "", ""}, 12, 12},           {{"0", "1", "2", "3"}, 8, 0}};
+
+    (void)state;
+    for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
+        char folder[] = "/tmp/tandem-cores-XXXXXX", command[64];
+        cpu_set_t may, two;
+
+        assert_non_null(mkdtemp(folder));
+        CPU_ZERO(&may);
+        for (int cpu = 0; cpu < 4; cpu++) {
+            if (machines[m].threads[cpu][0])
+                write_core(folder, cpu, machines[m].threads[cpu]);
+            if (machines[m].may >> cpu & 1)
+                CPU_SET(cpu, &may);
+        }
+        assert_int_equal(bench_two_cores(&may, folder, &two), machines[m].two != 0);
+        for (int cpu = 0; cpu < 4 && machines[m].two; cpu++)
+            assert_int_equal(CPU_ISSET(cpu, &two) != 0, machines[m].two >> cpu & 1);
+        snprintf(command, sizeof command, "rm -r %s", folder);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(full_for_a_moment, open_lane, close_lane),
         cmocka_unit_test_setup_teardown(full_for_good, open_lane, close_lane),
+        cmocka_unit_test(cores_are_cores),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,8 @@ class Bench(unittest.TestCase):
             for row in rows.values():
                 self.assertGreater(self.spread(row["latency_us"]), 0)  # how many is the machine's affair
                 self.assertTrue(row["latency_us"]["median"] <= row["p95_us"] <= row["latency_us"]["p99"], row)
+                parts = [row[part]["min"] for part in ("begin_us", "compute_us", "return_us")]
+                self.assertTrue(min(parts) >= 0 and sum(parts) <= row["latency_us"]["min"] + 1e-3, row)
             self.assertLess(small["idle_core"], 0.02)
             self.assertEqual(sum("small job" in t["target"] for t in report["targets"]), 5)
 
