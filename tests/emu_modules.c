@@ -103,7 +103,7 @@ int em_launch(em_module *on, const char *entry, emu_launch *it)
 
 void em_launch_record(em_module *on, const td_record *record, const uint64_t *views, uint64_t scratch, uint64_t seed)
 {
-    _Alignas(16) unsigned char params[TD_PARAM_BYTES];
+    _Alignas(16) unsigned char params[TD_PARAM_BYTES] = {0}; /* no dumps where a plan has none */
     char why[1600] = "";
     emu_launch it = {.grid = record->grid[0],
                      .block = record->block[0],

@@ -69,6 +69,7 @@ void td_twin_attn_4b_fp8(const void *params, const td_block *at);
 void td_twin_attn_4b_f16(const void *params, const td_block *at);
 void td_twin_attn_f16(const void *params, const td_block *at);
 void td_twin_attn_f16_wgmma(const void *params, const td_block *at);
+void td_twin_attn_f16_wgmma_dump(const void *params, const td_block *at); /* tests: td_params_attention_f16_dump */
 void td_fast_attn_8b(const void *params, const td_block *at);
 void td_fast_attn_f16(const void *params, const td_block *at);
 

@@ -386,5 +386,15 @@ typedef struct td_params_attention_f16 {
      * its own. `blocks` is walkers times the grid. */
     uint16_t tile_rows, step_keys, teams, walkers;
 } td_params_attention_f16;
+/* Tests only: where the kernels above write S and P to on the emulator, and td_twin_attn_f16_wgmma_dump() everywhere. */
+typedef struct td_dump_f16 {
+    float *s;    /* [bh][q_pad][kv_pad], dot products of keys that a row attends to; or NULL */
+    uint16_t *p; /* their P, in the tensors' type; or NULL */
+    uint32_t q_pad, kv_pad;
+} td_dump_f16;
+typedef struct td_params_attention_f16_dump {
+    td_params_attention_f16 of;
+    td_dump_f16 dump;
+} td_params_attention_f16_dump;
 
 #endif

@@ -318,7 +318,7 @@ void end_thread()
 /* The parameter block is passed by value: a copy on the stack (or of which the address is passed) that is larger than
  * the kernel's own, which therefore lies where the kernel looks for it. */
 struct Params {
-    uint64_t words[32];
+    uint64_t words[48];
 };
 
 void begin_thread()

@@ -20,47 +20,160 @@ void must(tandem_status status, const char *why)
 
 /* --- Cases of attention --- */
 
-/* S and codes of P of kernels whose plans have no dumps, in memory of the test's: on the emulator they write them all the same. */
+/* S and P of kernels whose plans have no dumps, in memory of the test's: on the emulator they write them all the same. */
 typedef struct inside {
     td_record *record; /* of attention, or NULL: another kernel */
+    bool direct;       /* on tensors as they lie in memory: S in fp32, P in their type */
     unsigned char *s[2], *p[2]; /* the twin's, the kernel's */
+    td_kernel dumping;          /* where it is direct: the kernel, with the twin that dumps, and its parameters */
+    td_params_attention_f16_dump params;
 } inside;
 
-static void dump_to(const inside *it, int whose)
+static void dump_to(inside *it, int whose)
 {
     const uint64_t s = (uintptr_t)it->s[whose], p = (uintptr_t)it->p[whose];
+    const size_t s_at = it->direct ? offsetof(td_params_attention_f16_dump, dump.s) : offsetof(td_params_attention, dump_s);
+    const size_t p_at = it->direct ? offsetof(td_params_attention_f16_dump, dump.p) : offsetof(td_params_attention, dump_p);
 
-    memcpy(it->record->params + offsetof(td_params_attention, dump_s), &s, 8);
-    memcpy(it->record->params + offsetof(td_params_attention, dump_p), &p, 8);
+    memcpy(it->record->params + s_at, &s, 8);
+    memcpy(it->record->params + p_at, &p, 8);
+}
+
+/* Its kernel and parameters become those that dump. */
+static void make_dumping(inside *in, const td_attention_layout *layout)
+{
+    td_record *record = in->record;
+
+    in->dumping = *record->kernel;
+    in->dumping.cpu = td_twin_attn_f16_wgmma_dump;
+    in->params = (td_params_attention_f16_dump){.dump = {.q_pad = layout->q_pad, .kv_pad = layout->kv_pad}};
+    assert_int_equal(record->param_bytes, sizeof in->params.of);
+    memcpy(&in->params.of, record->params, sizeof in->params.of);
+    record->kernel = &in->dumping;
+    record->params = (unsigned char *)&in->params;
+    record->param_bytes = sizeof in->params;
 }
 
 /* Runs the twin once more, with dumps. */
-static inside look_inside(tu_case *it)
+static void look_inside(tu_case *it, inside *in)
 {
     td_record *record = &it->plan.records[it->plan.record_count - 1];
     const size_t elements = (size_t)it->op.batch * it->op.heads * it->layout.q_pad * it->layout.kv_pad;
     const uint64_t views[TD_VIEW_COUNT] = {(uintptr_t)it->q.data, (uintptr_t)it->k.data, (uintptr_t)it->v.data,
                                            (uintptr_t)it->o.data, (uintptr_t)it->lse.data};
-    inside in = {.record = record};
 
-    if (strncmp(record->kernel->name, "attn_8b_wgmma", 13) != 0)
-        return (inside){0};
+    in->direct = record->kernel->cpu == td_twin_attn_f16_wgmma;
+    if (!in->direct && strncmp(record->kernel->name, "attn_8b_wgmma", 13) != 0)
+        return;
+    in->record = record;
     for (int i = 0; i < 2; i++) {
-        in.s[i] = calloc(elements, 4);
-        in.p[i] = calloc(elements, 1);
-        assert_true(in.s[i] && in.p[i]);
+        in->s[i] = calloc(elements, 4);
+        in->p[i] = calloc(elements, 2);
+        assert_true(in->s[i] && in->p[i]);
     }
-    dump_to(&in, 0);
+    if (in->direct)
+        make_dumping(in, &it->layout);
+    dump_to(in, 0);
     must(td_exec_cpu_run(&it->plan, views, (uintptr_t)it->scratch, THREADS, NULL), "the twin with dumps");
-    dump_to(&in, 1);
-    return in;
+    dump_to(in, 1);
+}
+
+static double norm_of(const tu_tensor *x, uint32_t b, uint32_t h, uint32_t r)
+{
+    double sum = 0;
+
+    for (uint32_t c = 0; c < x->dim; c++)
+        sum += tu_get(x, b, h, r, c) * tu_get(x, b, h, r, c);
+    return sqrt(sum);
+}
+
+/* By how many steps of a format with so many bits two P may differ whose scores are off by up to `off`, as log2, and so are
+ * bases: by what that is of them, and by a step as roundings turn. */
+static double most_steps(double off, bool bf16)
+{
+    return 1 + 2 * off * (bf16 ? 0x1p8 : 0x1p11);
+}
+
+/* What S of the kernels on tensors as they lie in memory is off by, of |q| |k|: the twin adds up products in float64, the
+ * kernel 16 of them and what was before in one go, each cut off behind 25 bits of the largest, and the sum behind 23. That is
+ * 17 * 2^-25 + 2^-23 of the largest sum for each 16 channels, which is below 2^-20. */
+static double scores_off(const tandem_attention *op)
+{
+    return op->head_dim / 16.0 * 0x1p-20;
+}
+
+/* S of a row's keys. False: some of it is not finite, as Q or K are not, so that P is anything and O is NaN. */
+static bool compare_scores(const tu_case *it, const float *twin, const float *kernel, uint32_t bh, uint32_t r, uint32_t keys,
+                           double q_norm, const double *k_norms)
+{
+    bool finite = true;
+
+    for (uint32_t j = 0; j < keys; j++) {
+        const double size = q_norm * k_norms[j], twins = (double)twin[j], kernels = (double)kernel[j];
+
+        finite &= isfinite(size) != 0;
+        if (isfinite(size) ? !(fabs(twins - kernels) <= scores_off(&it->op) * size) : isfinite(kernels))
+            fail_msg("S of head %u, row %u, key %u is %.9g, the twin's %.9g", bh, r, j, kernels, twins);
+    }
+    return finite;
+}
+
+/* S and P. Exponents of up to 2^5 are off by 2^-19, so P by 1.3e-6 of it, which turns a rounding to fp16, whose steps are
+ * 2^-11 to 2^-10 of P, in 2 of 1000. Where scores are so far apart that they are off by more than 1, P is any of 0 and 1. */
+static void compare_direct(const tu_case *it, const inside *in)
+{
+    const tandem_attention *op = &it->op;
+    const float *s[2] = {(const float *)in->s[0], (const float *)in->s[1]};
+    const uint16_t *p[2] = {(const uint16_t *)in->p[0], (const uint16_t *)in->p[1]};
+    const bool bf16 = op->q.dtype == TANDEM_DTYPE_BF16;
+    const int least = bf16 ? 0x80 : 1; /* the GPU's 2^x knows nothing below 2^-126 */
+    const double off = scores_off(op) * (double)in->params.of.scale / (double)TD_LN_2;
+    double *k_norms = malloc(op->kv_len * sizeof *k_norms);
+    uint64_t codes = 0, different = 0, some = 0;
+
+    assert_non_null(k_norms);
+    for (uint32_t bh = 0; bh < op->batch * op->heads; bh++) {
+        const uint32_t b = bh / op->heads, h = bh % op->heads;
+
+        for (uint32_t j = 0; j < op->kv_len; j++)
+            k_norms[j] = norm_of(&it->k, b, h / (op->heads / op->kv_heads), j);
+        for (uint32_t r = 0; r < op->q_len; r++) {
+            const int64_t reach = op->causal ? (int64_t)r + op->kv_len - op->q_len + 1 : op->kv_len;
+            const uint32_t keys = reach > 0 ? (uint32_t)reach : 0;
+            const size_t row = ((size_t)bh * it->layout.q_pad + r) * it->layout.kv_pad;
+            const double q_norm = norm_of(&it->q, b, h, r);
+
+            if (!compare_scores(it, s[0] + row, s[1] + row, bh, r, keys, q_norm, k_norms))
+                continue;
+            for (uint32_t j = 0; j < keys; j++) {
+                const int twin = p[0][row + j] < least ? 0 : p[0][row + j], kernel = p[1][row + j] < least ? 0 : p[1][row + j];
+                const double steps = most_steps(off * q_norm * k_norms[j], bf16);
+
+                some += twin != 0;
+                if (steps >= most_steps(1, bf16))
+                    continue;
+                codes += steps < 2;
+                different += steps < 2 && twin != kernel;
+                if (abs(twin - kernel) > steps)
+                    fail_msg("P of head %u, row %u, key %u is %04x, the twin's %04x", bh, r, j, kernel, twin);
+            }
+        }
+    }
+    free(k_norms);
+    if (different > 2 + codes / 500)
+        fail_msg("%llu of %llu P differ", (unsigned long long)different, (unsigned long long)codes);
+    if (codes && !some)
+        fail_msg("no P was written");
 }
 
 static void compare_inside(const tu_case *it, inside *in)
 {
     if (!in->record)
         return;
-    tu_compare_codes(it, in->s[1], in->s[0], in->p[1], in->p[0]);
+    if (in->direct)
+        compare_direct(it, in);
+    else
+        tu_compare_codes(it, in->s[1], in->s[0], in->p[1], in->p[0]);
     for (int i = 0; i < 2; i++) {
         free(in->s[i]);
         free(in->p[i]);
@@ -87,7 +200,9 @@ void check(em_module *on, uint32_t sm, const tu_shape *shape, options with)
     if (with.spoil)
         with.spoil(&it);
     must(tu_case_run(&it, &target, THREADS), "the twin");
-    inside in = with.dump || with.commit || with.prologue_only ? (inside){0} : look_inside(&it);
+    inside in = {0};
+    if (!with.dump && !with.commit && !with.prologue_only)
+        look_inside(&it, &in);
     o = tu_tensor_like(&it.o);
     lse = tu_tensor_like(&it.lse);
     const size_t scratch_bytes = it.plan.scratch_bytes + TU_GUARD_BYTES;

@@ -27,8 +27,10 @@ typedef struct sums {
 } sums;
 
 /* One of p->teams: every so manieth step of the first `keys` keys. */
-static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64_t row, int64_t keys, uint32_t team, sums *to)
+static void add_up(const td_params_attention_f16 *p, const td_dump_f16 *dump, int64_t b, int64_t h, int64_t row, int64_t keys,
+                   uint32_t team, sums *to)
 {
+    const int64_t dumped = dump ? ((b * p->q.heads + h) * dump->q_pad + row) * dump->kv_pad : 0;
     const int64_t hk = h / (p->q.heads / p->k.heads), q = row_of(&p->q, b, h, row);
     const uint32_t dim = p->q.dim;
     const float c = p->scale * TD_LOG2_E;
@@ -42,6 +44,8 @@ static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
             double dot = 0;
             for (uint32_t i = 0; i < dim; i++)
                 dot += (double)element(&p->q, q + i) * (double)element(&p->k, k + i);
+            if (dump)
+                dump->s[dumped + first + j] = (float)dot;
             s[j] = (float)dot == -INFINITY ? NAN : (float)dot; /* something in Q or K is not finite */
             here = s[j] > here ? s[j] : here;
         }
@@ -55,8 +59,11 @@ static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
         const float base = to->top == -INFINITY ? 0 : to->top;
         for (int64_t j = 0; j < count; j++) {
             const float exact = exp2f(td_twin_exponent(s[j], c, base));
-            const double code = p->q.dtype == TANDEM_DTYPE_BF16 ? (double)td_from_bf16(td_to_bf16(exact))
-                                                                : (double)td_from_f16(td_to_f16(exact));
+            const bool bf16 = p->q.dtype == TANDEM_DTYPE_BF16;
+            const uint16_t bits = bf16 ? td_to_bf16(exact) : td_to_f16(exact);
+            const double code = (double)(bf16 ? td_from_bf16(bits) : td_from_f16(bits));
+            if (dump)
+                dump->p[dumped + first + j] = bits;
             const int64_t v = row_of(&p->v, b, hk, first + j);
             to->l += (double)exact;
             for (uint32_t i = 0; i < dim; i++) {
@@ -71,7 +78,7 @@ static void add_up(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
 }
 
 /* One row of O; it attends to the first `keys` keys. */
-static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64_t row, int64_t keys)
+static void attend(const td_params_attention_f16 *p, const td_dump_f16 *dump, int64_t b, int64_t h, int64_t row, int64_t keys)
 {
     const uint32_t dim = p->q.dim;
     double o[TD_MAX_DIM] = {0}, l = 0;
@@ -79,7 +86,7 @@ static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
     float top = -INFINITY;
 
     for (uint32_t team = 0; team < p->teams; team++) {
-        add_up(p, b, h, row, keys, team, &parts[team]);
+        add_up(p, dump, b, h, row, keys, team, &parts[team]);
         top = parts[team].top > top ? parts[team].top : top;
     }
     for (uint32_t team = 0; team < p->teams; team++) {
@@ -104,7 +111,7 @@ static void attend(const td_params_attention_f16 *p, int64_t b, int64_t h, int64
 }
 
 /* The tiles of rows that block x of p->blocks has. */
-static void walk(const td_params_attention_f16 *p, uint64_t block)
+static void walk(const td_params_attention_f16 *p, const td_dump_f16 *dump, uint64_t block)
 {
     const uint32_t tiles = (p->q.rows + p->tile_rows - 1) / p->tile_rows;
     for (uint64_t work = block * p->pair; work < p->works;
@@ -113,14 +120,24 @@ static void walk(const td_params_attention_f16 *p, uint64_t block)
         const uint32_t tile = !p->causal ? x : p->pair == 1 ? tiles - 1 - x : x % 2 ? x / 2 : tiles - 1 - x / 2;
         for (uint32_t r = tile * p->tile_rows; r < (tile + 1) * p->tile_rows && r < p->q.rows; r++) {
             const int64_t reach = p->causal ? (int64_t)r + p->k.rows - p->q.rows + 1 : (int64_t)p->k.rows;
-            attend(p, bh / p->q.heads, bh % p->q.heads, r, reach < p->k.rows ? reach : p->k.rows);
+            attend(p, dump, bh / p->q.heads, bh % p->q.heads, r, reach < p->k.rows ? reach : p->k.rows);
         }
     }
 }
 
+static void walk_all(const td_params_attention_f16 *p, const td_dump_f16 *dump, uint32_t x)
+{
+    for (uint32_t walker = 0; walker < p->walkers; walker++)
+        walk(p, dump, x + (uint64_t)walker * (p->blocks / p->walkers));
+}
+
 void td_twin_attn_f16_wgmma(const void *params, const td_block *at)
 {
-    const td_params_attention_f16 *p = params;
-    for (uint32_t walker = 0; walker < p->walkers; walker++)
-        walk(p, at->x + (uint64_t)walker * (p->blocks / p->walkers));
+    walk_all(params, NULL, at->x);
+}
+
+void td_twin_attn_f16_wgmma_dump(const void *params, const td_block *at)
+{
+    const td_params_attention_f16_dump *p = params;
+    walk_all(&p->of, &p->dump, at->x);
 }

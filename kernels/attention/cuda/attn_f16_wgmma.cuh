@@ -29,7 +29,7 @@
  */
 #pragma once
 
-#include "f16.cuh"
+#include "f16_dump.cuh"
 
 #if TD_HAVE_WGMMA
 
@@ -239,9 +239,11 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         mbarrier_arrive(shared_address(&shared.q_empty[stage]));
     };
     const auto prepare = [&](const F16Rows<T> &rows, int step) {
+        f16_dump_s<T>(p, s, rows, step * T::keys);
         return c.prepare(s, rows.cut(step), lane, step * T::keys, int(p.k.rows), rows.reach);
     };
     const auto prepare_first = [&](const F16Rows<T> &rows) {
+        f16_dump_s<T>(p, s, rows, 0);
         c.prepare_first(s, rows.cut(0), lane, 0, int(p.k.rows), rows.reach);
     };
     const auto wait_for_o = [&] {
@@ -283,6 +285,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         done_with_k();
         const float seen = prepare(rows, step + 1);
         c.go_on(s, c.codes[1], scale, seen, wait_for_o);
+        f16_dump_p<T>(p, c.codes[1], rows, (step + 1) * T::keys);
         look(rows, step);
         done_with_v();
         next_codes();
@@ -300,6 +303,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
     done_with_k();
     prepare_first(rows);
     c.begin(s, c.codes[0], scale);
+    f16_dump_p<T>(p, c.codes[0], rows, 0);
     c.clear();
     c.hold_codes();
 #pragma unroll 1
@@ -337,6 +341,7 @@ __device__ __forceinline__ void f16_consume(typename T::Shared &shared,
         write(old, q_stage);
         prepare_first(rows);
         c.begin(s, c.codes[0], scale);
+        f16_dump_p<T>(p, c.codes[0], rows, 0);
         c.hold_codes();
         c.clear();
         step = 0;
@@ -375,12 +380,12 @@ template <class T> __device__ __forceinline__ void attend_f16(const td_params_at
 
 } // namespace td
 
-#define TD_F16_ENTRY(name, dim, keys, groups, stages, bf16)              \
-    extern "C" __global__ void __launch_bounds__(128 * (groups + 1), 1)  \
-        name(const __grid_constant__ td_params_attention_f16 p)          \
-    {                                                                    \
-        td::wait_for_previous();                                         \
-        if (!td::cancelled(p.cancel))                                    \
+#define TD_F16_ENTRY(name, dim, keys, groups, stages, bf16)                  \
+    extern "C" __global__ void __launch_bounds__(128 * (groups + 1), 1)      \
+        name(const __grid_constant__ td::F16Params p)                        \
+    {                                                                        \
+        td::wait_for_previous();                                             \
+        if (!td::cancelled(p.cancel))                                        \
             td::attend_f16<td::F16Tile<dim, keys, groups, stages, bf16>>(p); \
     }
 #define TD_F16_ENTRIES(dim)                                                                        \

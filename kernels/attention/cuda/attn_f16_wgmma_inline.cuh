@@ -48,7 +48,7 @@
  */
 #pragma once
 
-#include "f16.cuh"
+#include "f16_dump.cuh"
 #include "kernels/ring_single.h"
 #include "kernels/cuda/ring.cuh"
 
@@ -385,10 +385,12 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared,
         fence_proxy_async();
     };
     const auto prepare_first = [&](const F16Rows<T> &rows) {
+        f16_dump_s<T>(p, c.s, rows, 0);
         c.prepare_first(c.s, T::keys > min(int(p.k.rows), rows.reach), lane_now(), 0, int(p.k.rows),
                         rows.reach);
     };
     const auto prepare = [&](const F16Rows<T> &rows, int step) {
+        f16_dump_s<T>(p, c.s, rows, step * T::keys);
         return c.prepare(c.s, (step + 1) * T::keys > min(int(p.k.rows), rows.reach), lane_now(),
                          step * T::keys, int(p.k.rows), rows.reach);
     };
@@ -431,6 +433,7 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared,
     prepare_first(rows);
     c.softmax(c.s, scale, alpha, 0.0f);
     c.convert(c.s);
+    f16_dump_p<T>(p, c.p, rows, 0);
 #pragma unroll 1
     while (true) {
         if (step + 1 < rows.at.steps) {
@@ -451,6 +454,7 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared,
                 c.rescale(alpha);
             c.convert(c.s);
             step++;
+            f16_dump_p<T>(p, c.p, rows, step * T::keys);
             continue;
         }
         /* The last P V of these rows lies beside the first Q K of the next. */
@@ -482,6 +486,7 @@ __device__ __forceinline__ void f16_consume_ring(typename T::Shared &shared,
         prepare_first(rows);
         c.softmax(c.s, scale, alpha, 0.0f);
         c.convert(c.s);
+        f16_dump_p<T>(p, c.p, rows, 0);
         step = 0;
     }
     if (T::turns && group == 0)
@@ -515,14 +520,14 @@ template <class T> __device__ __forceinline__ void attend_f16_ring(const td_para
 
 #define TD_F16_INLINE_ENTRY(name, dim, keys, groups, slots, bf16)                      \
     extern "C" __global__ void __launch_bounds__(128 * (groups + 1), 1)                \
-        name(const __grid_constant__ td_params_attention_f16 p)                        \
+        name(const __grid_constant__ td::F16Params p)                                  \
     {                                                                                  \
         if (!td::cancelled(p.cancel))                                                  \
             td::attend_f16_ring<td::F16InlineTile<dim, keys, groups, slots, bf16>>(p); \
     }
-#define TD_F16_INLINE_ENTRIES(suffix, d, groups)                                                   \
+#define TD_F16_INLINE_ENTRIES(suffix, d, groups)                                                                        \
     TD_F16_INLINE_ENTRY(attn_f16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups, TD_F16_INLINE_SLOTS(d), \
-                        false)                                                                     \
-    TD_F16_INLINE_ENTRY(attn_bf16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups,   \
+                        false)                                                                                          \
+    TD_F16_INLINE_ENTRY(attn_bf16_wgmma_inline##suffix##_d##d, d, TD_F16_INLINE_KEYS(d), groups,                        \
                         TD_F16_INLINE_SLOTS(d), true)
 #endif

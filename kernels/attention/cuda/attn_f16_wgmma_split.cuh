@@ -136,10 +136,12 @@ __device__ __forceinline__ void attend_f16_split(const td_params_attention_f16 &
         now = next(now);
         wgmma_wait<0>();
         wgmma_hold(s);
+        f16_dump_s<T>(p, s, rows, step * T::keys);
         const float seen = c.prepare(s, cut, lane, step * T::keys, kv_len, rows.reach);
         if (c.softmax(s, scale, alpha, seen))
             c.rescale(alpha);
         c.convert(s);
+        f16_dump_p<T>(p, c.p, rows, step * T::keys);
         cp_async_wait<0>();
         if (__builtin_expect(heals, 0)) {
             const int first = Copy::clear_bad(shared.tile[team][now][0], kExponent);
@@ -179,7 +181,7 @@ __device__ __forceinline__ void attend_f16_split(const td_params_attention_f16 &
 
 #define TD_F16_SPLIT_ENTRY(name, dim, bf16)                               \
     extern "C" __global__ void __launch_bounds__(TD_F16_SPLIT_THREADS, 1) \
-        name(const __grid_constant__ td_params_attention_f16 p)           \
+        name(const __grid_constant__ td::F16Params p)                     \
     {                                                                     \
         td::wait_for_previous();                                          \
         td::attend_f16_split<td::F16SplitTile<dim, bf16>>(p);             \

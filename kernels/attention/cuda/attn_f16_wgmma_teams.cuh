@@ -150,9 +150,11 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
                         : rows.at.steps;
     };
     const auto prepare = [&](const F16Rows<T> &rows, int step) {
+        f16_dump_s<T>(p, c.s, rows, step * T::keys);
         return c.prepare(c.s, rows.cut(step), me.lane, step * T::keys, int(p.k.rows), rows.reach);
     };
     const auto prepare_first = [&](const F16Rows<T> &rows) {
+        f16_dump_s<T>(p, c.s, rows, 0);
         c.prepare_first(c.s, rows.cut(0), me.lane, 0, int(p.k.rows), rows.reach);
     };
     /* Once O += P V is under way: rows that attend to a bad V of a step that the mask cuts. */
@@ -174,6 +176,7 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
     c.start();
     prepare_first(rows);
     c.begin(c.s, c.p, scale);
+    f16_dump_p<T>(p, c.p, rows, 0);
 #pragma unroll 1
     while (true) {
         if (step + 1 < steps) {
@@ -186,6 +189,7 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
             step++;
             const float seen = prepare(rows, step);
             c.go_on(c.s, c.p, scale, seen, [] {});
+            f16_dump_p<T>(p, c.p, rows, step * T::keys);
             continue;
         }
         /* The last P V of a tile lies beside the first Q K of the next. */
@@ -231,6 +235,7 @@ __device__ __forceinline__ void f16_tiles(F16Rings<T> &shared, const td_params_a
         c.start();
         prepare_first(rows);
         c.begin(c.s, c.p, scale);
+        f16_dump_p<T>(p, c.p, rows, 0);
         step = 0;
         steps = steps_of(rows);
     }
@@ -251,7 +256,14 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
     F16Member<T> c;
 
     const auto whole_step = [&](int step) { return step * T::shares + me.team; };
+    const auto dump_s = [&](int step) {
+        f16_dump_s<T>(p, c.s, rows, whole_step(step) * T::keys);
+    };
+    const auto dump_p = [&](int step) {
+        f16_dump_p<T>(p, c.p, rows, whole_step(step) * T::keys);
+    };
     const auto prepare = [&](int step) {
+        dump_s(step);
         return c.prepare(c.s, rows.cut(whole_step(step)), me.lane, whole_step(step) * T::keys,
                          int(p.k.rows), rows.reach);
     };
@@ -266,9 +278,11 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
         c.issue_qk(shared, q_tile, k_tile);
         c.wait();
         c.done_with_k(shared);
+        dump_s(0);
         c.prepare_first(c.s, rows.cut(whole_step(0)), me.lane, whole_step(0) * T::keys,
                         int(p.k.rows), rows.reach);
         c.begin(c.s, c.p, scale);
+        dump_p(0);
         int step = 0;
 #pragma unroll 1
         while (step + 1 < steps) {
@@ -281,6 +295,7 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
             step++;
             const float seen = prepare(step);
             c.go_on(c.s, c.p, scale, seen, [] {});
+            dump_p(step);
         }
         c.issue_pv(shared, v_tile);
         look(step);
@@ -339,11 +354,11 @@ __device__ __forceinline__ void attend_f16_teams(const td_params_attention_f16 &
 
 } // namespace td
 
-#define TD_F16_TEAMS_ENTRY(name, shares, bf16)                                \
-    extern "C" __global__ void __launch_bounds__(TD_F16_TEAMS_THREADS, 1)     \
-        name(const __grid_constant__ td_params_attention_f16 p)               \
-    {                                                                         \
-        td::wait_for_previous();                                              \
-        td::attend_f16_teams<td::F16TeamTile<shares, bf16>>(p);               \
+#define TD_F16_TEAMS_ENTRY(name, shares, bf16)                            \
+    extern "C" __global__ void __launch_bounds__(TD_F16_TEAMS_THREADS, 1) \
+        name(const __grid_constant__ td::F16Params p)                     \
+    {                                                                     \
+        td::wait_for_previous();                                          \
+        td::attend_f16_teams<td::F16TeamTile<shares, bf16>>(p);           \
     }
 #endif

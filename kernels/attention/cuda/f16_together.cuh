@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "f16.cuh"
+#include "f16_dump.cuh"
 
 #if TD_HAVE_WGMMA
 
