@@ -6,6 +6,9 @@
 
 #include <inttypes.h>
 
+#include "kernels/codes.h"
+#include "kernels/params.h"
+
 /* What is being checked, for its errors. */
 typedef struct check {
     const char *operation, *name;
@@ -132,9 +135,31 @@ tandem_status td_check_view(const td_operation_layout *layout, const tandem_oper
     tandem_status status = check_dtype(&c, dtypes);
     if (status == TANDEM_OK)
         status = check_place(&c);
-    if (status == TANDEM_OK && layout->views[view].written)
+    if (status == TANDEM_OK && layout->views[view].written && !td_dtype_is_codes(c.view->dtype)) /* those lie in one way */
         status = check_overlap(&c);
     return status;
+}
+
+tandem_status td_check_codes(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, char *why,
+                             size_t why_bytes)
+{
+    const tandem_view *it = td_view_in(layout, op, view);
+    uint32_t of[4];
+    layout->shape(op, view, of);
+    /* that 63 bits hold them has been seen */
+    const int64_t rows_pad = ((int64_t)of[2] + TD_TILE_ROWS - 1) / TD_TILE_ROWS * TD_TILE_ROWS, d_pad = td_pad_dim(of[3]);
+    const int64_t musts[3] = {rows_pad * d_pad * of[1], rows_pad * d_pad,
+                              it->dtype == TANDEM_DTYPE_CODES_INT8 ? d_pad : rows_pad};
+    if (it->offset_bytes % TD_CODES_ALIGN)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "%s.%s.offset_bytes is %" PRIu64 "; for codes it must be a multiple of %d", layout->name,
+                       layout->views[view].name, it->offset_bytes, TD_CODES_ALIGN);
+    for (int axis = 2; axis >= 0; axis--)
+        if (stride_of(it, axis) != musts[axis])
+            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                           "%s.%s.stride_%s is %" PRId64 "; for codes of this shape it must be %" PRId64, layout->name,
+                           layout->views[view].name, axes[axis].name, stride_of(it, axis), musts[axis]);
+    return TANDEM_OK;
 }
 
 tandem_status td_check_size(const char *operation, const char *name, uint32_t value, char *why, size_t why_bytes)

@@ -21,6 +21,10 @@
 tandem_status td_check_view(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t dtypes,
                             char *why, size_t why_bytes);
 
+/* How a view of codes lies, which td_check_view() has passed, as tandem_codes_bytes() says it: ARG. */
+tandem_status td_check_codes(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, char *why,
+                             size_t why_bytes);
+
 /* A size is 1 to TD_MOST_DIMENSION: ARG, naming `operation.name`. */
 tandem_status td_check_size(const char *operation, const char *name, uint32_t value, char *why, size_t why_bytes);
 

@@ -9,47 +9,27 @@
 #include "kernels/attention/plan.h"
 #include "kernels/check.h"
 
-static uint32_t round_up(uint32_t x, uint32_t to)
-{
-    return (x + to - 1) / to * to;
-}
-
 /* Where a view is codes: that all three are, and lie as they must. */
 static tandem_status check_codes(const tandem_attention *op, char *why, size_t why_bytes)
 {
+    const td_operation_layout *layout = &td_operation_attention.layout;
     const struct {
-        const char *name;
+        uint32_t index, dtype;
         const tandem_view *view;
-        uint32_t dtype, heads, rows;
-    } views[3] = {{"q", &op->q, TANDEM_DTYPE_CODES_INT8, op->heads, op->q_len},
-                  {"k", &op->k, TANDEM_DTYPE_CODES_INT8, op->kv_heads, op->kv_len},
-                  {"v", &op->v, TANDEM_DTYPE_CODES_E4M3, op->kv_heads, op->kv_len}};
-    const int64_t d_pad = td_pad_dim(op->head_dim);
+    } views[3] = {{TD_VIEW_Q, TANDEM_DTYPE_CODES_INT8, &op->q},
+                  {TD_VIEW_K, TANDEM_DTYPE_CODES_INT8, &op->k},
+                  {TD_VIEW_V, TANDEM_DTYPE_CODES_E4M3, &op->v}};
     if (!td_dtype_is_codes(op->q.dtype) && !td_dtype_is_codes(op->k.dtype) && !td_dtype_is_codes(op->v.dtype))
         return TANDEM_OK;
     for (int i = 0; i < 3; i++) {
         const tandem_view *view = views[i].view;
         if (view->dtype != views[i].dtype)
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32, views[i].name,
-                          view->dtype, views[i].dtype);
-        /* check_view() has seen that 63 bits hold what such codes have */
-        const int64_t rows_pad = round_up(views[i].rows, TD_TILE_ROWS), row = i < 2 ? d_pad : rows_pad;
-        const struct {
-            const char *name;
-            int64_t is, must;
-        } strides[3] = {{"row", view->stride_row, row},
-                        {"head", view->stride_head, rows_pad * d_pad},
-                        {"batch", view->stride_batch, rows_pad * d_pad * views[i].heads}};
-        if (view->offset_bytes % TD_SCRATCH_ALIGN)
-            return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                          "attention.%s.offset_bytes is %" PRIu64 "; for codes it must be a multiple of %d", views[i].name,
-                          view->offset_bytes, TD_SCRATCH_ALIGN);
-        for (int s = 0; s < 3; s++)
-            if (strides[s].is != strides[s].must)
-                return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                              "attention.%s.stride_%s is %" PRId64 "; for codes of this shape it must be %" PRId64,
-                              views[i].name, strides[s].name, strides[s].is, strides[s].must);
+                          "attention.%s.dtype is %" PRIu32 "; where q, k or v is codes it must be %" PRIu32,
+                          layout->views[views[i].index].name, view->dtype, views[i].dtype);
+        const tandem_status status = td_check_codes(layout, td_operands_of(op), views[i].index, why, why_bytes);
+        if (status != TANDEM_OK)
+            return status;
     }
     if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_8B)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,

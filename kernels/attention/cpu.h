@@ -98,34 +98,10 @@ TD_INLINE float td_twin_base(float score, float below)
     return td_is_far(score) || td_is_far(next) ? score : next;
 }
 
-/* The place within its 16 keys where quant_v stores a key, and back. */
-TD_INLINE uint32_t td_v_position(uint32_t key)
-{
-    return (key & ~15u) | ((key & 6u) << 1) | ((key & 8u) >> 2) | (key & 1u);
-}
-
-TD_INLINE uint32_t td_v_key(uint32_t position)
-{
-    return (position & ~15u) | ((position & 12u) >> 1) | ((position & 2u) << 2) | (position & 1u);
-}
-
 /* One of the two codes of a packed byte: 0 the even channel's, 1 the odd one's. */
 TD_INLINE int32_t td_int4(uint8_t byte, uint32_t odd)
 {
     return (int8_t)(odd ? byte : byte << 4) >> 4;
-}
-
-/* Which of a chunk's groups a row of 0..127 belongs to, for granularities of at least one row and at most 128. */
-TD_INLINE uint32_t td_row_group(uint32_t row, uint32_t granularity, uint32_t is_k)
-{
-    switch (granularity) {
-    case TANDEM_GRANULARITY_THREAD_ADA: return is_k ? row / 64 * 4 + row % 8 / 2 : row / 32 * 8 + row % 8;
-    case TANDEM_GRANULARITY_THREAD_HOPPER: return is_k ? row % 8 / 2 : row / 16 * 8 + row % 8;
-    case TANDEM_GRANULARITY_TOKEN: return row;
-    case TANDEM_GRANULARITY_WARP: return is_k ? row / 64 : row / 32;
-    case TANDEM_GRANULARITY_BLOCK: return is_k ? row / 64 : 0;
-    default: return 0;
-    }
 }
 
 #endif

@@ -51,12 +51,11 @@
 
 #include <stdint.h>
 
+#include "kernels/codes.h"
 #include "kernels/params.h"
 
 #define TD_TILE_KEYS 64u   /* keys per step of the attention kernel, and per flush of the two-level accumulation */
 #define TD_LOG2_448 8.8073549220576037f
-#define TD_V_TOP 1.75f /* the largest code of V */
-#define TD_TINY_AMAX 7.8886090522101181e-31f /* 2^-100: below it a group counts as all zero */
 
 /* On the GPU every kernel of this file runs blocks of 128 threads if nothing else is said. The prologue's shared
  * memory is static, the attention kernels' dynamic: a stage is 64 keys of K (rows padded by 16 bytes), their scales and delta-S, and those

@@ -13,12 +13,8 @@
 #include "kernels/builder.h"
 #include "kernels/commit.h"
 
-/* Padded head dims that kernels are built for. */
+/* How many td_pad_dim() has. */
 enum { TD_D_PADS = 5 };
-static inline uint32_t td_pad_dim(uint32_t dim)
-{
-    return dim <= 32 ? 32 : dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : 256;
-}
 static inline uint32_t td_index_of_dim(uint32_t d_pad)
 {
     return d_pad <= 128 ? d_pad / 32 - 1 : TD_D_PADS - 1;
