@@ -11,7 +11,7 @@
 #include "interop/base.h"
 
 enum {
-    TD_MAX_VIEWS = 8,              /* of an operation */
+    TD_MAX_VIEWS = 16,             /* of an operation */
     TD_MOST_DIMENSION = 1 << 30,   /* elements along one axis of a view */
 };
 
