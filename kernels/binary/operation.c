@@ -103,6 +103,8 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 }
 
 #define VIEW(member, is_written) {#member, offsetof(tandem_binary, member), is_written, false}
+#define NUMBER(member) {#member, offsetof(tandem_binary, member), false}
+#define FLOAT(member) {#member, offsetof(tandem_binary, member), true}
 const td_operation td_operation_binary = {
     .layout = {.name = "binary",
                .number = TANDEM_OPERATION_BINARY,
@@ -111,6 +113,8 @@ const td_operation td_operation_binary = {
                .view_count = VIEWS,
                .views = {[A] = VIEW(a, false), [B] = VIEW(b, false), [Y] = VIEW(y, true)},
                .shape = shape},
+    .fields = {NUMBER(batch), NUMBER(heads), NUMBER(rows), NUMBER(channels), NUMBER(b_channels),
+               NUMBER(kind), FLOAT(scale)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem binary"},
     .check = check,

@@ -143,6 +143,8 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 }
 
 #define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_embed, member), is_written, is_optional}
+#define NUMBER(member) {#member, offsetof(tandem_embed, member), false}
+#define FLOAT(member) {#member, offsetof(tandem_embed, member), true}
 const td_operation td_operation_embed = {
     .layout = {.name = "embed",
                .number = TANDEM_OPERATION_EMBED,
@@ -157,6 +159,8 @@ const td_operation td_operation_embed = {
                          [TYPE] = VIEW(type, false, true),
                          [Y] = VIEW(y, true, false)},
                .shape = shape},
+    .fields = {NUMBER(batch), NUMBER(rows), NUMBER(channels), NUMBER(entries), NUMBER(positions),
+               NUMBER(types), FLOAT(scale)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem embed"},
     .check = check,

@@ -134,6 +134,8 @@ static uint32_t part(const tandem_operands *op, uint32_t count, td_part_at *at, 
 }
 
 #define VIEW(member, is_written, is_optional) {#member, offsetof(tandem_pool, member), is_written, is_optional}
+#define NUMBER(member) {#member, offsetof(tandem_pool, member), false}
+#define FLOAT(member) {#member, offsetof(tandem_pool, member), true}
 const td_operation td_operation_pool = {
     .layout = {.name = "pool",
                .number = TANDEM_OPERATION_POOL,
@@ -142,6 +144,8 @@ const td_operation td_operation_pool = {
                .view_count = VIEWS,
                .views = {[X] = VIEW(x, false, false), [LENGTH] = VIEW(length, false, true), [Y] = VIEW(y, true, false)},
                .shape = shape},
+    .fields = {NUMBER(batch), NUMBER(heads), NUMBER(rows), NUMBER(channels), NUMBER(normalise),
+               FLOAT(epsilon)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem pool"},
     .check = check,
