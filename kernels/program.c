@@ -271,18 +271,20 @@ static tandem_status set_offset(const maker *m, const viewing *v)
     return TANDEM_OK;
 }
 
-/* A view without strides is of whole rows of its tensor; without an offset, too, of all of them. */
+/* A view without strides is of whole rows of its tensor, unless it has one number a row; without an
+ * offset, too, it is of all of them. */
 static tandem_status check_dense(const maker *m, const viewing *v)
 {
     const td_program_tensor *t = v->tensor;
     const bool whole = !v->from->offset && !v->from->strides[0];
+    const bool rows = v->shape[3] == t->shape[3] || v->shape[3] == 1;
     if (td_dtype_is_codes(t->dtype) && (!whole || memcmp(v->shape, t->shape, sizeof t->shape) != 0))
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
                        "%s: is " SHAPE ", \"%s\" is " SHAPE
                        ": a view of codes is all of its tensor",
                        v->where, SHAPED(v->shape), t->name, SHAPED(t->shape));
     if (v->from->strides[0] ||
-        (v->shape[3] == t->shape[3] && (!whole || elements_of(v->shape) == elements_of(t->shape))))
+        (rows && (!whole || elements_of(v->shape) == elements_of(t->shape))))
         return TANDEM_OK;
     return td_fail(
         m->why, m->why_bytes, TANDEM_ERROR_ARG,

@@ -57,6 +57,9 @@ static const char *const words[] = {
     "\"operation\": \"linear\"",
     "\"operation\": \"attention\"",
     "\"operation\": \"norm\"",
+    "\"operation\": \"embed\"",
+    "\"operation\": \"binary\"",
+    "\"operation\": \"pool\"",
     "\"views\": {",
     "{\"tensor\": ",
     "\"offset\": ",
@@ -83,6 +86,13 @@ static const char *const words[] = {
     "\"positions\": ",
     "\"rotated_channels\": ",
     "\"rotated_heads\": ",
+    "\"entries\": ",
+    "\"types\": ",
+    "\"b_channels\": ",
+    "\"normalise\": ",
+    "\"table\": ",
+    "\"id\": ",
+    "\"length\": ",
     "\"x\": ",
     "\"w\": ",
     "\"y\": ",
@@ -178,6 +188,21 @@ static const struct {
      "\"q_len\": \"n\", \"kv_len\": \"n\","
      "\"head_dim\": 64, \"precision\": 2, \"views\": {\"q\": \"a\", \"k\": \"a\", \"v\": "
      "\"b\", \"o\": \"c\"}}]}"},
+    {"embed",
+     "{\"version\": 1, \"numbers\": {\"n\": 60, \"m\": 4}, \"tensors\": {"
+     "\"a\": {\"role\": \"input\", \"dtype\": \"I32\", \"shape\": [\"m\", \"n\"]},"
+     "\"b\": {\"role\": \"weight\", \"dtype\": \"Q8_0\", \"shape\": [9, 64]},"
+     "\"c\": {\"role\": \"temporary\", \"dtype\": \"F16\", \"shape\": [\"m * n\", 64]},"
+     "\"d\": {\"role\": \"uniform\", \"dtype\": \"I32\", \"shape\": [\"m\"]},"
+     "\"e\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"m\", 64]},"
+     "\"n\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"m\", 64]}},"
+     "\"nodes\": [{\"operation\": \"embed\", \"batch\": \"m\", \"rows\": \"n\", \"channels\": 64,"
+     "\"entries\": 9, \"scale\": 2, \"views\": {\"table\": \"b\", \"id\": \"a\", \"y\": \"c\"}},"
+     "{\"operation\": \"pool\", \"batch\": \"m\", \"heads\": 1, \"rows\": \"n\", \"channels\": 64,"
+     "\"normalise\": 1, \"views\": {\"x\": \"c\", \"length\": \"d\", \"y\": \"e\"}},"
+     "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": \"m\", \"channels\": 64,"
+     "\"b_channels\": 1, \"kind\": 1, \"views\": {\"a\": \"e\", \"b\": {\"tensor\": \"c\","
+     "\"strides\": [0, 0, 64]}, \"y\": \"n\"}}]}"},
 };
 enum { GRAPHS = sizeof graphs / sizeof *graphs };
 
