@@ -171,6 +171,7 @@ static const struct command {
     {{"accuracy", "the paper's tables of accuracy, on synthetic tensors or on a file's", &tool_accuracy_help},
      tool_accuracy},
     {{"calibrate", "chooses 4b or 8b for each head of some files", &tool_calibrate_help}, tool_calibrate},
+    {{"plan", "what a model becomes on a device, and how long it takes at least", &tool_plan_help}, tool_plan},
     {{"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help}, tool_doctor},
     {{"info", "the build, the CPU, devices: which rung each reaches, and why not a higher one", &tool_info_help},
      tool_info},

@@ -14,8 +14,8 @@ import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
-TOPICS = """sample-qkv attend accuracy calibrate doctor info top bench bench-handover bench-attention bench-linear bench-daemon tune probe
-version help""".split()
+TOPICS = """sample-qkv attend accuracy calibrate plan doctor info top bench bench-handover bench-attention bench-linear bench-daemon
+tune probe version help""".split()
 # Where an option is read, if not in demo/tool_TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None}
 
@@ -62,6 +62,7 @@ class Manual(unittest.TestCase):
                     needs = ["fp22"] if topic == "probe" else []
                     needs += ["--in", "F", "--out", "G", "--precision", "8b"] if topic == "attend" else []
                     needs += ["--out", "G"] if topic == "sample-qkv" else []
+                    needs += ["--model", "M"] if topic == "plan" else []
                     needs += ["--prove"] if topic == "tune" else []
                     run = tool(*topic.replace("bench-", "bench ").split(), *needs, option, "no-such-word")
                     self.assertEqual(run.returncode, 2, run.stderr)
