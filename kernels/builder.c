@@ -200,15 +200,32 @@ static td_lifetime *place_at(const td_builder *at, uint64_t offset)
     return &at->places[from];
 }
 
-static void note_uses(const td_builder *at, const td_range *ranges, uint32_t count, uint32_t when)
+static void note_uses(const td_builder *at, const td_range *ranges, uint32_t count, uint32_t first, uint32_t last)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (ranges[i].base != TD_BASE_SCRATCH)
             continue;
         td_lifetime *it = place_at(at, ranges[i].begin_bytes);
         if (it->first == UINT32_MAX)
-            it->first = when;
-        it->last = when;
+            it->first = first;
+        it->last = last;
+    }
+}
+
+/* When each place is used. A record that may start before the one ahead of it is over, as that may, too, can have begun with
+ * the last one that waited for all. */
+static void note_lifetimes(const td_builder *at)
+{
+    for (uint32_t i = 0; i < at->place_count; i++)
+        at->places[i].first = UINT32_MAX;
+    for (uint32_t i = 0, when = 0, began = 0; i < at->plan->record_count; i++) {
+        const td_record *r = &at->plan->records[i];
+        when += r->barrier == TD_BARRIER_DATA;
+        if (!(r->flags & TD_RECORD_PDL))
+            began = when;
+        const uint32_t first = r->kernel->writes_early ? began : when;
+        note_uses(at, r->reads, r->read_count, first, when);
+        note_uses(at, r->writes, r->write_count, first, when);
     }
 }
 
@@ -249,13 +266,7 @@ static void share_scratch(td_builder *at)
 {
     td_plan *plan = at->plan;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < at->place_count; i++)
-        at->places[i].first = UINT32_MAX;
-    for (uint32_t i = 0, when = 0; i < plan->record_count; i++) {
-        when += plan->records[i].barrier == TD_BARRIER_DATA;
-        note_uses(at, plan->records[i].reads, plan->records[i].read_count, when);
-        note_uses(at, plan->records[i].writes, plan->records[i].write_count, when);
-    }
+    note_lifetimes(at);
     for (uint32_t i = 0; i < at->place_count; i++) {
         td_lifetime *it = &at->places[i];
         if (it->first == UINT32_MAX)

@@ -60,6 +60,8 @@ typedef struct td_kernel {
     const char *entry;
     td_cpu_fn cpu;
     uint32_t cpu_local_bytes;
+    bool writes_early; /* with TD_RECORD_PDL: before the record ahead of it is over. What it reads then must be there before that
+                          one begins. */
 } td_kernel;
 
 typedef enum td_record_flags {

@@ -149,6 +149,37 @@ static void test_room(void **state)
     must_not_end(&at, TANDEM_ERROR_ARG, "more than 2^63 bytes of scratch");
 }
 
+/* A place that is free from a record on is not taken by the next one, if that may start before the record is over and writes
+ * at once; where others start early in between, not by what follows them either. */
+static void test_early_writes(void **state)
+{
+    static const td_kernel kernels[2] = {{.name = "waits"}, {.name = "hurries", .writes_early = true}};
+    const td_target target = td_target_for_sm(90);
+
+    (void)state;
+    for (int way = 0; way < 8; way++) { /* whether it may start early; whether it writes at once; whether one is between */
+        td_builder at = td_build_begin(&plan, &target);
+        const td_place old = td_build_take(&at, true, 1000), link = td_build_take(&at, true, 1000),
+                       new = td_build_take(&at, true, 1000);
+        td_record *r = td_build_record(&at, &kernels[0], 1, (uint64_t[8]){0}, 64);
+        td_build_scratch(&at, r, TD_WRITE, 8, old);
+        r = td_build_record(&at, &kernels[0], 1, (uint64_t[8]){0}, 64);
+        td_build_scratch(&at, r, TD_READ, 8, old);
+        td_build_scratch(&at, r, TD_WRITE, 16, link);
+        if (way & 4) {
+            r = td_build_record(&at, &kernels[0], 1, (uint64_t[8]){0}, 64);
+            r->flags = TD_RECORD_PDL;
+            td_build_scratch(&at, r, TD_READ, 8, link);
+        }
+        r = td_build_record(&at, &kernels[way >> 1 & 1], 1, (uint64_t[8]){0}, 64);
+        r->flags = way & 1 ? TD_RECORD_PDL : 0;
+        td_build_scratch(&at, r, TD_READ, 8, link);
+        td_build_scratch(&at, r, TD_WRITE, 16, new);
+        assert_int_equal(td_build_end(&at, NULL, 0), TANDEM_OK);
+        assert_int_equal(plan.scratch_bytes, (way & 3) == 3 ? 3 * 1024 : 2 * 1024);
+    }
+}
+
 /* --- The largest shapes --- */
 
 typedef unsigned __int128 wide;
@@ -612,6 +643,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_number),
         cmocka_unit_test(test_room),
+        cmocka_unit_test(test_early_writes),
         cmocka_unit_test(test_barriers),
         cmocka_unit_test(test_kept_plans),
         cmocka_unit_test(test_shared_scratch),

@@ -19,16 +19,21 @@ PROLOGUE(quant_qk);
 PROLOGUE(quant_v);
 PROLOGUE(delta_s);
 PROLOGUE(stats);
-PROLOGUE(quantise);
-#define PREPARE(symbol, d)                                                  \
-    {                                                                       \
+static const td_kernel kernel_quantise = {.name = "quantise",
+                                          .entry = "quantise",
+                                          .cpu = td_cpu_quantise,
+                                          .cpu_local_bytes = sizeof(td_local_prologue),
+                                          .writes_early = true};
+#define PREPARE(symbol, d, early)                                          \
+    {                                                                      \
         .name = #symbol, .entry = #symbol "_d" #d, .cpu = td_cpu_##symbol, \
-        .cpu_local_bytes = sizeof(td_local_prologue)                        \
+        .cpu_local_bytes = sizeof(td_local_prologue), .writes_early = early \
     }
-#define PREPARES(symbol) {PREPARE(symbol, 32), PREPARE(symbol, 64), PREPARE(symbol, 128), PREPARE(symbol, 128)}
-static const td_kernel kernels_prepare[] = PREPARES(prepare);
-static const td_kernel kernels_prepare_q[] = PREPARES(prepare_q);
-static const td_kernel kernels_prepare_kv[] = PREPARES(prepare_kv);
+#define PREPARES(symbol, early) \
+    {PREPARE(symbol, 32, early), PREPARE(symbol, 64, early), PREPARE(symbol, 128, early), PREPARE(symbol, 128, early)}
+static const td_kernel kernels_prepare[] = PREPARES(prepare, false);
+static const td_kernel kernels_prepare_q[] = PREPARES(prepare_q, false);
+static const td_kernel kernels_prepare_kv[] = PREPARES(prepare_kv, true);
 
 /* Statistics of its chunks, for the prologues that keep them there. */
 static void place_chunks(td_builder *at, td_operand *x, bool amax, bool flag)
