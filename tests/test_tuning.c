@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <ctype.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -622,6 +623,11 @@ static uint32_t planned(const tandem_attention *op, const td_target *target)
     return plan.precision;
 }
 
+/* Of batch 4, 32 heads: from which n on the rule takes 8B. */
+static const struct {
+    uint32_t dim, causal, from;
+} borders[] = {{128, 0, 1063}, {64, 0, 1745}, {128, 1, 1731}, {64, 1, 3102}};
+
 static void test_plans(void **state)
 {
     td_tuning_table mine = model(1);
@@ -685,11 +691,8 @@ static void test_plans(void **state)
     assert_int_equal(td_tuning_rule(&few), TANDEM_PRECISION_F16);
     few.kv_len = 256;
     assert_int_equal(td_tuning_rule(&few), TANDEM_PRECISION_8B);
-    /* The rule where F16 needs no prologue: from which n on it is always 8B, as tuning.h and the help say. */
+    /* The rule where F16 needs no prologue. */
     target.tuning = NULL;
-    static const struct {
-        uint32_t dim, causal, from;
-    } borders[] = {{128, 0, 1063}, {128, 1, 1731}, {64, 0, 1745}, {64, 1, 3102}};
     for (int i = 0; i < 4; i++)
         for (uint32_t n = borders[i].from - 1; n <= 20000; n++) {
             const tandem_attention at = op_of(4, 32, 32, n, n, borders[i].dim, borders[i].causal);
@@ -707,6 +710,50 @@ static void test_plans(void **state)
     other = group;
     other.precision = TANDEM_PRECISION_4B;
     assert_int_equal(td_attention_precision(&other, &target), TANDEM_PRECISION_4B);
+}
+
+/* A text without its lines' ends and C's quotes. */
+static char *read_words(const char *name)
+{
+    const char *source = getenv("TANDEM_SOURCE");
+    char path[4096], *text = calloc(1, 1 << 17);
+    size_t length = 0;
+
+    snprintf(path, sizeof path, "%s/%s", source ? source : "..", name);
+    FILE *file = fopen(path, "r");
+    assert_true(file && text);
+    for (int c; (c = fgetc(file)) != EOF && length < (1 << 17) - 1;) {
+        if (c == '\\') /* of "\n" */
+            c = fgetc(file) == 'n' ? ' ' : c;
+        if (c != '"' && (!isspace(c) || (length && text[length - 1] != ' ')))
+            text[length++] = isspace(c) ? ' ' : (char)c;
+    }
+    fclose(file);
+    return text;
+}
+
+/* The documents say where the rule changes, to 50 queries and keys. */
+static void test_documents(void **state)
+{
+    static const struct {
+        const char *name, *words;
+    } documents[] = {
+        {"demo/tool_tune.c", "from about %u queries and keys on for head dim 128, %u for 64, with a causal mask %u and %u"},
+        {"engine_plugin/INTEGRATION.md", "at about %u for head dim 128, %u for 64, with a causal mask %u and %u"},
+    };
+    uint32_t at[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        at[i] = (borders[i].from + 25) / 50 * 50;
+    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
+        char *text = read_words(documents[i].name), words[200];
+
+        snprintf(words, sizeof words, documents[i].words, at[0], at[1], at[2], at[3]);
+        if (!strstr(text, words))
+            fail_msg("%s does not say \"%s\"", documents[i].name, words);
+        free(text);
+    }
 }
 
 /* What is reckoned with is what plans have. */
@@ -807,6 +854,7 @@ int main(void)
         cmocka_unit_test(test_rule_as_measured),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_documents),
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_shipped),
     };
