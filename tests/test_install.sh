@@ -95,6 +95,13 @@ int main(void)
     return tandem_session_destroy(&session) == TANDEM_OK ? 0 : 3;
 }
 END
+# Where the README says that it lies.
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
+said=$(sed -n 's/.*`export PKG_CONFIG_PATH=\([^`]*\)`.*/\1/p' "$root/README.md")
+[ "$said" = "/opt/tandem${libdir#"$prefix"}/pkgconfig" ] || {
+    echo "README.md says PKG_CONFIG_PATH=$said; a prefix has it in ${libdir#"$prefix/"}/pkgconfig"
+    exit 1
+}
 export PKG_CONFIG_PATH="$libdir/pkgconfig"
 [ "$(pkg-config --modversion tandem)" = 0.1.0 ]
 # shellcheck disable=SC2046
