@@ -1,5 +1,5 @@
-/* The tool's exit status where what it measures goes wrong, which no machine does on demand: sessions that refuse every job, and
- * a GPU (the fake one, which computes nothing) that does not add up as the twin does.
+/* The tool's exit status where what it measures goes wrong, which no machine does on demand: sessions that refuse every job,
+ * memory that is not there, and a GPU (the fake one, which computes nothing) that does not add up as the twin does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -70,6 +70,20 @@ static void a_lane_that_breaks_fails_the_bench(void **state)
     assert_non_null(strstr(said, "lanes broke"));
 }
 
+static void shapes_without_memory_fail_the_bench(void **state)
+{
+    const fault_plan no_memory = {.kinds = FAULT_LIBC, .call = "aligned_alloc", .n = 1, .sticky = true};
+    char *argv[] = {"tandem", "bench", "attention", "--backend", "cpu", "--only", "small", "--n", "256", "--dim", "64",
+                    "--precision", "f16", "--rounds", "1", "--run-ms", "0", NULL};
+    char said[2000];
+
+    (void)state;
+    fault_arm(&no_memory);
+    assert_int_equal(run(argv, said), TOOL_FAILED);
+    fault_disarm();
+    assert_non_null(strstr(said, "measurements failed"));
+}
+
 static void units_that_differ_fail_the_probe(void **state)
 {
     static td_cubin_entry entries[] = {{.entry = "stamp", .registers = 16},
@@ -95,6 +109,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lane_that_breaks_fails_the_bench),
+        cmocka_unit_test(shapes_without_memory_fail_the_bench),
         cmocka_unit_test(units_that_differ_fail_the_probe),
     };
 
