@@ -380,8 +380,10 @@ static void print_summary(const headless *h)
     const demo_percentiles frame = demo_percentiles_of(ms, h->timings.count);
     printf("%u frames of %ux%u, %s on %s, rung %s\n", h->frames, h->width, h->height, demo_precision_name(r->precision),
            r->info->device, demo_rung_name(r->info->rung));
-    if (r->info->rung_reason[0])
-        printf("no faster rung: %s\n", r->info->rung_reason);
+    char why_not[400];
+    demo_why_not_faster(r->info, why_not, sizeof why_not);
+    if (why_not[0])
+        printf("%s\n", why_not);
     if (h->options->precision == TANDEM_PRECISION_AUTO) {
         char why[96];
         demo_adapt_text(&h->adapt, why, sizeof why);

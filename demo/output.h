@@ -47,6 +47,8 @@ bool demo_report_write(const char *path, const demo_report *report);
 const char *demo_backend_name(uint32_t backend);
 const char *demo_rung_name(uint32_t rung);
 const char *demo_precision_name(uint32_t precision);
+/* Why no rung is faster, for somebody who knows neither rungs nor drivers; empty for the fastest. */
+void demo_why_not_faster(const tandem_info *info, char *text, size_t text_bytes);
 
 /* Chrome's trace format: both APIs on CLOCK_MONOTONIC. NULL if the file cannot be written. */
 typedef struct demo_trace demo_trace;

@@ -148,17 +148,11 @@ const char *sharing_text(uint32_t rung)
     }
 }
 
-/* Why there is no better way, for somebody who only sees this window. */
-std::string why_not_better(const char *reason)
+std::string way_text(const tandem_info *info)
 {
-    static const char none[] = "no CUDA here: ";
-    if (!reason[0])
-        return "";
-    if (strstr(reason, "no CUDA driver"))
-        return " Faster ways need an NVIDIA GPU and its driver.";
-    if (!strncmp(reason, none, sizeof none - 1))
-        return std::string(" Faster ways need CUDA: ") + (reason + sizeof none - 1);
-    return std::string(" No faster way: ") + reason;
+    char why[400];
+    demo_why_not_faster(info, why, sizeof why);
+    return std::string(sharing_text(info->rung)) + (why[0] ? " " : "") + why;
 }
 
 /* All rungs in a row, the one in use on a plate. */
@@ -310,7 +304,7 @@ void panel_full(Pen &pen, const demo_view *view, const demo_overlay_data *d)
     pen.row("Renderer", d->vulkan_device);
     ladder(pen, d->info->rung, true);
     pen.row("Hand-over", hand_over_text(d).c_str(), GOOD);
-    pen.paragraph((sharing_text(d->info->rung) + why_not_better(d->info->rung_reason)).c_str(), DIM, 2);
+    pen.paragraph(way_text(d->info).c_str(), DIM, 2);
 
     pen.heading("Precision");
     const bool automatic = view->precision == TANDEM_PRECISION_AUTO;

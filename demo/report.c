@@ -4,6 +4,7 @@
  */
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,19 @@ const char *demo_precision_name(uint32_t precision)
 {
     static const char *const names[] = {"none", "f16", "8b", "4b"};
     return precision < sizeof names / sizeof *names ? names[precision] : "unknown";
+}
+
+void demo_why_not_faster(const tandem_info *info, char *text, size_t text_bytes)
+{
+    static const char none[] = "no CUDA here: ";
+    const char *reason = info->rung_reason;
+    text[0] = 0;
+    if (strstr(reason, "no CUDA driver"))
+        snprintf(text, text_bytes, "Faster ways need an NVIDIA GPU and its driver.");
+    else if (!strncmp(reason, none, sizeof none - 1))
+        snprintf(text, text_bytes, "Faster ways need CUDA: %s", reason + sizeof none - 1);
+    else if (reason[0])
+        snprintf(text, text_bytes, "No faster way: %s", reason);
 }
 
 /* A number as JSON has it: no NaN, no infinity. */

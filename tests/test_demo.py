@@ -48,6 +48,7 @@ def report(name, *arguments, environment=None, base=SMALL):
     out = os.path.join(folder, name)
     code, text, errors = run(base + ["--out", out] + list(arguments), environment)
     check(code == 0, f"{name}: ends well (exit status {code}; {errors.strip()[:300]})")
+    check("no CUDA here" not in text and "libcuda" not in text, f"{name}: says in plain words why nothing is faster")
     if code:
         finish()
     with open(os.path.join(out, "report.json")) as file:
