@@ -481,6 +481,7 @@ static bool unequal(bench *b, json_t *report, char *why, size_t why_bytes)
     bench_expect(&b->targets, good ? worst : NAN, false, 0.1,
                  "eight clients: the largest difference of a share from an eighth of all");
     bench_expect(&b->targets, good ? total : NAN, true, 0.8, "eight clients together by one alone");
+    bench_expect(&b->targets, good && !b->is_cpu ? p50 : NAN, false, 500, "a frame's job beside long ones in the background, wait p50 us");
     json_object_set_new(report, "clients",
                         json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "together", list, "total",
                                   bench_number(good ? total : NAN), "worst_share", bench_number(good ? worst : NAN),
