@@ -82,7 +82,7 @@ static void shared_f16(const model *m, double *jobs)
         jobs[work] = tile_us(m, m->op->causal ? m->row_tiles - 1 - work / m->planes : work % m->row_tiles);
 }
 
-/* F16's blocks that walk, each of one or two teams: f16_next() and f16_place(). */
+/* F16's blocks that walk, each of one or two teams: f16_next() and f16_row_tile(). */
 static void walking_f16(const model *m, const td_params_attention_f16 *p, double *jobs)
 {
     const uint64_t grid = p->blocks / p->walkers;
@@ -105,7 +105,7 @@ static void walking_f16(const model *m, const td_params_attention_f16 *p, double
     }
 }
 
-/* The tile of a number in the order of 8B's blocks that walk: walk_place(), and split_place() where warpgroups share. */
+/* The tile of a number in the order of 8B's blocks that walk: walk_tile(), and split_row_tile() where warpgroups share. */
 static uint64_t walked_tile(const model *m, const td_params_attention *p, uint64_t number)
 {
     if (!m->op->causal)

@@ -25,7 +25,7 @@ namespace td {
 
 template <class T>
 __device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_attention &p,
-                                        const Place &at, int tile)
+                                        const RowTile &at, int tile)
 {
     const int64_t row = int64_t(at.bhk) * p.kv_pad + tile * T::keys;
     const int t = tid_x();
@@ -45,7 +45,7 @@ __device__ __forceinline__ void fetch_k(typename T::Stage &to, const td_params_a
 
 template <class T>
 __device__ __forceinline__ void fetch_v(typename T::Stage &to, const td_params_attention &p,
-                                        const Place &at, int tile)
+                                        const RowTile &at, int tile)
 {
     const int64_t stride = int64_t(p.kv_pad) * T::pv_bytes;
 
@@ -84,7 +84,7 @@ template <> struct Dot<16> {
 };
 
 /* The warp's first row in the dumps. */
-__device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const Place &at)
+__device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const RowTile &at)
 {
     return int64_t(at.bh) * p.q_pad + at.row0 + tid_x() / 32 * 16;
 }
@@ -94,7 +94,8 @@ __device__ __forceinline__ int64_t dump_row(const td_params_attention &p, const 
 template <class T>
 __device__ __forceinline__ void accumulate(float (&o)[T::dim / 8][4], const float (&s)[8][4],
                                            const float (&alpha)[2], uint32_t v, int lane,
-                                           const td_params_attention &p, const Place &at, int tile)
+                                           const td_params_attention &p, const RowTile &at,
+                                           int tile)
 {
     if constexpr (T::pv_bytes == 1) {
 #if TD_HAVE_E4M3
@@ -181,9 +182,9 @@ template <class T> __device__ __forceinline__ void attend(const td_params_attent
 {
     TD_DYNAMIC_SHARED(16, shared_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(shared_bytes);
-    __shared__ Place at; /* out of the registers' way */
+    __shared__ RowTile at; /* out of the registers' way */
     if (threadIdx.x == 0)
-        at = place<T>(p);
+        at = row_tile<T>(p);
     __syncthreads();
     const int lane = int(threadIdx.x) % 32;
     const int tiles = (at.keys + T::keys - 1) / T::keys;

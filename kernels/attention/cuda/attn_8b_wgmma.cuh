@@ -49,7 +49,7 @@ template <class T> __device__ __forceinline__ void attend_hopper(const td_params
 {
     TD_DYNAMIC_SHARED(1024, hopper_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
-    HopperPlace at = {place<T, int64_t>(p), 0};
+    HopperRowTile at = {row_tile<T, int64_t>(p), 0};
 
     at.steps = (at.keys + T::keys - 1) / T::keys;
 
@@ -83,7 +83,7 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
 {
     TD_DYNAMIC_SHARED(1024, hopper_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
-    HopperPlace at = split_place<T>(p, 0);
+    HopperRowTile at = split_row_tile<T>(p, 0);
 
     begin_ring<T>(shared, 128, 4 * T::abreast);
     if (threadIdx.x == 0)
@@ -106,7 +106,7 @@ template <class T> __device__ __forceinline__ void attend_split(const td_params_
         setmaxnreg_inc<T::groups == 3 ? 160 : 112>();
         PipelineState now = {uint32_t(__shfl_sync(~0u, int(threadIdx.x) / 128, 0) / T::abreast), 0};
 #pragma unroll 1
-        for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n))
+        for (uint32_t n = 0; at.steps >= 0; at = split_row_tile<T>(p, ++n))
             consume<T>(shared, p, at, now, HopperLoads{}, n);
     }
 }
@@ -121,13 +121,13 @@ template <class T> __device__ __forceinline__ void attend_walk(const td_params_a
     if (threadIdx.x == 0) {
         mbarrier_init(shared_address(&shared.tile_free[0]), 4 * T::groups);
         mbarrier_init(shared_address(&shared.tile_free[1]), 4 * T::groups);
-        shared.where[0] = walk_place<T>(p, 0);
+        shared.where[0] = walk_tile<T>(p, 0);
     }
     fence_proxy_async();
     wait_for_previous();
     const bool given_up = p.cancel && threadIdx.x == 0 && *(const volatile uint32_t *)p.cancel;
     if (threadIdx.x >= 128 * T::groups)
-        fetch_begin<T>(shared, p, walk_to<T>(p, walk_place<T>(p, 0)), 0, 0);
+        fetch_begin<T>(shared, p, walk_to<T>(p, walk_tile<T>(p, 0)), 0, 0);
     if (__syncthreads_or(given_up)) {
         cp_async_wait<0>();
         return;
@@ -142,7 +142,7 @@ template <class T> __device__ __forceinline__ void attend_walk(const td_params_a
 #pragma unroll 1
         for (uint32_t n = 0;; n++) {
             wait_for(shared.full[now.stage], now.parity);
-            const WalkPlace where = shared.where[n % 2];
+            const WalkTile where = shared.where[n % 2];
 
             if (where.tile < 0)
                 break;

@@ -154,7 +154,7 @@ __device__ __forceinline__ void dump_r(const td_params_attention &p, const Consu
  * way. */
 template <class T>
 __device__ __forceinline__ void produce_256(typename T::Shared &shared,
-                                            const td_params_attention &p, const HopperPlace &at)
+                                            const td_params_attention &p, const HopperRowTile &at)
 {
     const int t = int(threadIdx.x) % 128;
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
@@ -204,7 +204,7 @@ __device__ __forceinline__ void produce_256(typename T::Shared &shared,
 
 template <class T>
 __device__ __forceinline__ void consume_256(typename T::Shared &shared,
-                                            const td_params_attention &p, const HopperPlace &at)
+                                            const td_params_attention &p, const HopperRowTile &at)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
     const int thread = int(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
@@ -422,7 +422,7 @@ template <class T> __device__ __forceinline__ void attend_hopper_256(const td_pa
 {
     TD_DYNAMIC_SHARED(1024, hopper_bytes);
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
-    HopperPlace at = {place<T, int64_t>(p), 0};
+    HopperRowTile at = {row_tile<T, int64_t>(p), 0};
 
     at.steps = (at.keys + T::keys - 1) / T::keys;
 

@@ -80,7 +80,7 @@ template <class T> __device__ __forceinline__ void attend_ring(const td_params_a
     typename T::Shared &shared = *reinterpret_cast<typename T::Shared *>(hopper_bytes);
     const int thread = int(threadIdx.x);
     const bool given_up = p.cancel && thread == 0 && *(const volatile uint32_t *)p.cancel;
-    ring::Place at = {ring::place_of_block<T>(p), 0, 0};
+    ring::RowTile at = {ring::row_tile_of_block<T>(p), 0, 0};
 
     at.active = T::shares ? int(p.o.rows > uint32_t(at.row0)) * T::groups
                           : (min(T::rows, int(p.o.rows) - at.row0) + 63) / 64;

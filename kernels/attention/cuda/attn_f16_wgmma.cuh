@@ -113,7 +113,7 @@ __device__ __forceinline__ void f16_produce(typename T::Shared &shared,
     };
 #pragma unroll 1
     for (uint32_t work = begin; work < end; work = f16_next(p, work)) {
-        const F16Place at = f16_place<T>(p, work);
+        const F16RowTile at = f16_row_tile<T>(p, work);
         if (at.steps == 0)
             continue;
         wait_for_room(shared.q_empty[q_state.stage], q_state.parity);

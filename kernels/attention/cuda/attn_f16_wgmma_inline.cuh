@@ -256,7 +256,7 @@ __device__ __forceinline__ void f16_fetch(typename T::Shared &shared,
     };
 #pragma unroll 1
     for (uint32_t work = begin; work < end; work = f16_next(p, work)) {
-        const F16Place at = f16_place<T>(p, work);
+        const F16RowTile at = f16_row_tile<T>(p, work);
         const int whole =
             min(at.steps, p.causal ? min(int(p.k.rows), at.free_keys + T::keys) / T::keys
                                    : int(p.k.rows) / T::keys);

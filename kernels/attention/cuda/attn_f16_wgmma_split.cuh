@@ -76,7 +76,7 @@ __device__ __forceinline__ void attend_f16_split(const td_params_attention_f16 &
     const int team = __shfl_sync(~0u, int(threadIdx.x / 128), 0);
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
     const F16Rows<T> rows(p, f16_split_work<T>(p, blockIdx.x), 16 * warp);
-    const F16Place &at = rows.at;
+    const F16RowTile &at = rows.at;
     /* of this team */
     const int kv_len = int(p.k.rows), steps = (at.steps - team + T::teams - 1) / T::teams;
 

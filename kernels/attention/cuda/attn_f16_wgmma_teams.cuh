@@ -305,7 +305,7 @@ __device__ __forceinline__ void f16_shared_tile(F16Teams<T> &all, const td_param
     bar_sync<128 * T::groups>(1 + me.team); /* all have read V */
     f16_leave<T>(all, me.team, me.first_row(), me.lane, c);
     bar_sync<T::threads>(1 + T::teams);
-    const F16Place to = f16_place<T>(p, work); /* registers are few */
+    const F16RowTile to = f16_row_tile<T>(p, work); /* registers are few */
     if (p.o.dtype == TANDEM_DTYPE_F32)
         f16_put_together<T, float>(all, p, to);
     else if (p.o.dtype == TANDEM_DTYPE_F16)

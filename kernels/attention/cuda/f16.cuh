@@ -17,7 +17,7 @@
 namespace td {
 
 /* A tile of rows of one head. */
-struct F16Place {
+struct F16RowTile {
     uint32_t batch, head, kv_head;
     int row0, steps;
     int free_keys; /* that all its rows may attend to */
@@ -30,13 +30,13 @@ __device__ __forceinline__ uint32_t f16_next(const td_params_attention_f16 &p, u
 }
 
 template <class T>
-__device__ __forceinline__ F16Place f16_place(const td_params_attention_f16 &p, uint32_t work)
+__device__ __forceinline__ F16RowTile f16_row_tile(const td_params_attention_f16 &p, uint32_t work)
 {
     const uint32_t tiles = (p.q.rows + T::rows - 1) / T::rows;
     const uint32_t bh = work / tiles, x = work % tiles;
     const int q_len = int(p.q.rows), kv_len = int(p.k.rows), reach = kv_len - q_len + 1;
     uint32_t tile = x;
-    F16Place at;
+    F16RowTile at;
 
     if (p.causal) /* a block's tiles are long and short ones in turn; single ones begin with the
                      longest */
@@ -496,7 +496,7 @@ template <class T> struct F16Consumer {
  * way of shared memory (T::staged; `stage`: room for 16 rows of 128-byte parts), so that whole rows
  * are written, or through the quad's lanes. */
 template <class T, class E>
-__device__ __forceinline__ void f16_write_o(const td_params_attention_f16 &p, const F16Place &at,
+__device__ __forceinline__ void f16_write_o(const td_params_attention_f16 &p, const F16RowTile &at,
                                             int row0, int lane, uint8_t *stage,
                                             const F16Consumer<T> &c)
 {
@@ -588,7 +588,7 @@ __device__ __forceinline__ bool f16_hidden(const td_params_attention_f16 &p, int
 }
 
 template <class T>
-__device__ __forceinline__ void f16_write(const td_params_attention_f16 &p, const F16Place &at,
+__device__ __forceinline__ void f16_write(const td_params_attention_f16 &p, const F16RowTile &at,
                                           int row0, int lane, uint8_t *stage, F16Consumer<T> &c)
 {
 #pragma unroll
@@ -614,7 +614,7 @@ __device__ __forceinline__ void f16_write(const td_params_attention_f16 &p, cons
 /* Rows without keys: O is 0. */
 template <class T>
 __device__ __forceinline__ void f16_write_nothing(const td_params_attention_f16 &p,
-                                                  const F16Place &at, int row0, int lane)
+                                                  const F16RowTile &at, int row0, int lane)
 {
 #pragma unroll 1
     for (int64_t row = row0; row < min(row0 + 16, int(p.o.rows)); row++) {
@@ -636,12 +636,12 @@ __device__ __forceinline__ void f16_write_nothing(const td_params_attention_f16 
 
 /* What a warpgroup does of one tile of rows: where its warp's rows lie, and how far they see. */
 template <class T> struct F16Rows {
-    F16Place at;
+    F16RowTile at;
     int row0, reach; /* row r may attend to keys below reach + r - row0, if there are so many */
 
     __device__ __forceinline__ F16Rows(const td_params_attention_f16 &p, uint32_t work,
                                        int first_row)
-        : at(f16_place<T>(p, work)), row0(at.row0 + first_row),
+        : at(f16_row_tile<T>(p, work)), row0(at.row0 + first_row),
           reach(p.causal ? row0 + int(p.k.rows) - int(p.q.rows) + 1 : int(p.k.rows))
     {
     }

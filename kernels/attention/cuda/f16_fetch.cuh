@@ -114,7 +114,7 @@ __device__ __forceinline__ void f16_fetch(F16Rings<T> &shared, const td_params_a
     };
 #pragma unroll 1
     for (uint32_t work = begin; work < end; work = f16_team_next(p, work)) {
-        const F16Place at = f16_place<T>(p, work);
+        const F16RowTile at = f16_row_tile<T>(p, work);
         const int steps = (at.steps - team + T::shares - 1) / T::shares;
         if (steps == 0)
             continue;

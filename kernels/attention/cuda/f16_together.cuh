@@ -55,7 +55,7 @@ __device__ __forceinline__ void f16_leave(S &shared, int team, int first_row, in
 /* O and lse of the tile, from what the teams have left. */
 template <class T, class E, class S>
 __device__ __forceinline__ void f16_put_together(const S &shared, const td_params_attention_f16 &p,
-                                                 const F16Place &at)
+                                                 const F16RowTile &at)
 {
     constexpr int eights = T::dim / 8;
     const int rows = min(T::rows, int(p.o.rows) - at.row0);
@@ -98,8 +98,8 @@ __device__ __forceinline__ void f16_put_together(const S &shared, const td_param
     }
 }
 
-/* The tile of block x, as f16_place() counts: with a mask the longest ones of all heads come first.
- */
+/* The tile of block x, as f16_row_tile() counts: with a mask the longest ones of all heads come
+ * first. */
 template <class T>
 __device__ __forceinline__ uint32_t f16_split_work(const td_params_attention_f16 &p, uint32_t x)
 {

@@ -16,9 +16,9 @@ namespace td {
 /* The tile that consume() has, behind its loop: where long blocks walk it is found anew, as
  * registers are few. */
 template <class T>
-__device__ __forceinline__ HopperPlace again(const typename T::Shared &shared,
-                                             const td_params_attention &p, const HopperPlace &at,
-                                             uint32_t n)
+__device__ __forceinline__ HopperRowTile again(const typename T::Shared &shared,
+                                               const td_params_attention &p,
+                                               const HopperRowTile &at, uint32_t n)
 {
     if constexpr (T::walks)
         return walk_to<T>(p, shared.where[n % 2]);
@@ -59,7 +59,7 @@ __device__ __forceinline__ void take_scales(typename T::Shared &shared,
 /* Its share of what all warpgroups with the same rows make of their parts. */
 template <class T>
 __device__ __forceinline__ void merge_tile(typename T::Shared &shared, const td_params_attention &p,
-                                           const HopperPlace &at, PipelineState &now, uint32_t n,
+                                           const HopperRowTile &at, PipelineState &now, uint32_t n,
                                            Consumer<T> &c)
 {
     /* the last: all that fetch have seen q_free of the tile before */
@@ -77,7 +77,7 @@ __device__ __forceinline__ void merge_tile(typename T::Shared &shared, const td_
  * block's tile number n. */
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p,
-                                        const HopperPlace &at, PipelineState &now,
+                                        const HopperRowTile &at, PipelineState &now,
                                         const HopperLoads &loads, uint32_t n = 0)
 {
     constexpr int pieces = Consumer<T>::kPieces, apart = 128 * T::groups;
@@ -236,8 +236,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     }
     if constexpr (!T::walks) /* the next call's prologue: its blocks take the places of these */
         launch_dependents();
-    const HopperPlace place = again<T>(shared, p, at, n);
-    const int fetches = T::splits > 1 ? share<T>(place.steps, 0) : place.steps + 1;
+    const HopperRowTile tile = again<T>(shared, p, at, n);
+    const int fetches = T::splits > 1 ? share<T>(tile.steps, 0) : tile.steps + 1;
     int fetch = steps;
     const auto release = [&](int end) {
         for (; fetch < end; fetch++) {
@@ -256,8 +256,8 @@ __device__ __forceinline__ void consume(typename T::Shared &shared, const td_par
     } else {
         const uint32_t t = uint32_t(tid_x()), of = T::walks ? n % 2 : t / 128;
 
-        write_rows<T>(p, place.bh, shared.v_scale[of], shared.v_mean[of],
-                      place.row0 + int(t / 32 * 16), int(t % 32), c);
+        write_rows<T>(p, tile.bh, shared.v_scale[of], shared.v_mean[of],
+                      tile.row0 + int(t / 32 * 16), int(t % 32), c);
     }
     if constexpr (T::walks) {
         /* behind what takes time: the other warpgroups have their last steps meanwhile */

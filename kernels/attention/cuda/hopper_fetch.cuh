@@ -36,7 +36,7 @@ struct HopperLoads {
 template <class T>
 __device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared,
                                                  const td_params_attention &p,
-                                                 const HopperPlace &at)
+                                                 const HopperRowTile &at)
 {
     const int thread = int(threadIdx.x) % 128, group = int(threadIdx.x) / 128;
     const int64_t q_row = at.bh * p.q_pad + min(at.row0 + 64 * group, int(p.q_pad) - 64);
@@ -61,7 +61,7 @@ __device__ __forceinline__ HopperLoads load_rows(typename T::Shared &shared,
  * follow a lane that does so for its warp, and it costs nothing here. */
 template <class T>
 __device__ __forceinline__ void produce(typename T::Shared &shared, const td_params_attention &p,
-                                        const HopperPlace &at)
+                                        const HopperRowTile &at)
 {
     const int t = int(threadIdx.x) % 128;
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void produce(typename T::Shared &shared, const td_par
 /* Q, scales of its rows, which may end in a warpgroup's, and of channels, means. */
 template <class T>
 __device__ __forceinline__ void fetch_tile(typename T::Shared &shared, const td_params_attention &p,
-                                           const HopperPlace &at, uint32_t n)
+                                           const HopperRowTile &at, uint32_t n)
 {
     const int t = int(threadIdx.x) % 128, of = int(n % 2);
     const int64_t channel = at.bhk * T::dim + t % 32 * 4;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void fetch_tile(typename T::Shared &shared, const td_
 /* What is first fetched of a tile. */
 template <class T>
 __device__ __forceinline__ void fetch_begin(typename T::Shared &shared,
-                                            const td_params_attention &p, const HopperPlace &at,
+                                            const td_params_attention &p, const HopperRowTile &at,
                                             uint32_t n, uint32_t stage)
 {
     fetch_tile<T>(shared, p, at, n);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void fetch_begin(typename T::Shared &shared,
  * is under way. */
 template <class T>
 __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
-                                             const td_params_attention &p, HopperPlace at)
+                                             const td_params_attention &p, HopperRowTile at)
 {
     const int t = int(threadIdx.x) % 128;
     PipelineState state = {0, 1};
@@ -162,7 +162,7 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
     for (uint32_t n = 0;; n++) {
         if (n > 0) {
             if (t < 32) {
-                const WalkPlace next = cancel ? WalkPlace{0, -1} : walk_place<T>(p, n);
+                const WalkTile next = cancel ? WalkTile{0, -1} : walk_tile<T>(p, n);
 
                 wait();
                 if (n > 1)
@@ -171,7 +171,7 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
                     shared.where[n % 2] = next;
             }
             bar_sync<128>(6);
-            const WalkPlace where = shared.where[n % 2];
+            const WalkTile where = shared.where[n % 2];
 
             if (where.tile < 0)
                 break;
@@ -222,7 +222,7 @@ __device__ __forceinline__ void produce_walk(typename T::Shared &shared,
  * for them. */
 template <class T, class Wait>
 __device__ __forceinline__ void fetch_first(typename T::Shared &shared,
-                                            const td_params_attention &p, const HopperPlace &at,
+                                            const td_params_attention &p, const HopperRowTile &at,
                                             PipelineState state, Wait wait)
 {
     const uint8_t *k = (const uint8_t *)p.k_codes + at.bhk * p.kv_pad * T::dim;
@@ -242,7 +242,7 @@ __device__ __forceinline__ void fetch_first(typename T::Shared &shared,
 /* What the warpgroups share of a tile besides: Q, scales of its rows and of channels, means. */
 template <class T>
 __device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_params_attention &p,
-                                           const HopperPlace &at, uint32_t n)
+                                           const HopperRowTile &at, uint32_t n)
 {
     const int t = int(threadIdx.x) % 128;
     const int64_t q_row = at.bh * p.q_pad + at.row0, channel = at.bhk * T::dim + t % 32 * 4;
@@ -264,7 +264,7 @@ __device__ __forceinline__ void fetch_rows(typename T::Shared &shared, const td_
  * fetches are under way. */
 template <class T>
 __device__ __forceinline__ void produce_split(typename T::Shared &shared,
-                                              const td_params_attention &p, HopperPlace at)
+                                              const td_params_attention &p, HopperRowTile at)
 {
     const int t = int(threadIdx.x) % 128;
     PipelineState state = {0, 1};
@@ -275,7 +275,7 @@ __device__ __forceinline__ void produce_split(typename T::Shared &shared,
     };
 
 #pragma unroll 1
-    for (uint32_t n = 0; at.steps >= 0; at = split_place<T>(p, ++n)) {
+    for (uint32_t n = 0; at.steps >= 0; at = split_row_tile<T>(p, ++n)) {
         if (n > 0) {
             fetch_first<T>(shared, p, at, state, wait);
             wait_for(shared.q_free, (n - 1) % 2);

@@ -13,21 +13,21 @@ namespace td {
 /* The tile number n of this block: of all tiles every gridDim.x-th, forwards and backwards in turn,
  * as with a mask the longest come first. steps: -1 behind the last one. */
 template <class T>
-__device__ __forceinline__ HopperPlace split_place(const td_params_attention &p, uint32_t n)
+__device__ __forceinline__ HopperRowTile split_row_tile(const td_params_attention &p, uint32_t n)
 {
     uint32_t words[3] = {(p.o.rows + T::rows - 1) / T::rows, p.planes, p.heads};
     /* else all that divides by them is kept in registers from one tile to the next */
     forget(words);
     const uint32_t tiles = words[0], planes = words[1], heads = words[2];
     const uint32_t number = n * gridDim.x + (n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    HopperPlace at = {};
+    HopperRowTile at = {};
 
     at.steps = -1;
     if (number < planes * tiles) {
         const uint32_t by = p.causal ? planes : tiles, whole = number / by, rest = number % by;
         const uint32_t bh = p.causal ? rest : whole, tile = p.causal ? tiles - 1 - whole : rest;
 
-        at = {place_of<T, int64_t>(p, bh, int(tile), heads), 0};
+        at = {row_tile_of<T, int64_t>(p, bh, int(tile), heads), 0};
         at.steps = (at.keys + T::keys - 1) / T::keys;
     }
     return at;
@@ -44,7 +44,7 @@ template <class T> __device__ __forceinline__ int share(int steps, int split)
  * first, or last in every second one, so that tiles of like length meet where chunks do; and blocks
  * take them forwards and backwards in turn. */
 template <class T>
-__device__ __forceinline__ WalkPlace walk_place(const td_params_attention &p, uint32_t n)
+__device__ __forceinline__ WalkTile walk_tile(const td_params_attention &p, uint32_t n)
 {
     uint32_t words[3] = {(p.o.rows + T::rows - 1) / T::rows, p.planes, p.chunk_planes};
     /* else all that divides by them is kept in registers from one tile to the next */
@@ -66,11 +66,11 @@ __device__ __forceinline__ WalkPlace walk_place(const td_params_attention &p, ui
 }
 
 template <class T>
-__device__ __forceinline__ HopperPlace walk_to(const td_params_attention &p, WalkPlace where)
+__device__ __forceinline__ HopperRowTile walk_to(const td_params_attention &p, WalkTile where)
 {
     uint32_t heads[1] = {p.heads};
     forget(heads);
-    HopperPlace at = {place_of<T, int64_t>(p, where.bh, where.tile, heads[0]), 0};
+    HopperRowTile at = {row_tile_of<T, int64_t>(p, where.bh, where.tile, heads[0]), 0};
 
     at.steps = (at.keys + T::keys - 1) / T::keys;
     return at;

@@ -12,7 +12,7 @@
 namespace td {
 
 /* Where a block that walks is: a head and a tile of its rows, -1 behind the last one. */
-struct WalkPlace {
+struct WalkTile {
     uint32_t bh;
     int tile;
 };
@@ -64,7 +64,7 @@ template <int Dim, int Groups, bool Dump, int Splits = 1, bool Walks = false> st
     struct Walking : Common {
         alignas(16) float q_scale[2][rows];
         uint64_t tile_free[2]; /* nobody reads Q, scales, means and `where` of the tile any more */
-        WalkPlace where[2];
+        WalkTile where[2];
     };
     using Shared = typename Either<Walks, Walking, Common>::type;
     static constexpr bool pairs = Splits == 2 && abreast == 2;
@@ -84,7 +84,7 @@ template <int Dim, int Groups, bool Dump, int Splits = 1, bool Walks = false> st
                   "the launch asks for another size");
 };
 
-struct HopperPlace : PlaceOf<int64_t> {
+struct HopperRowTile : RowTileOf<int64_t> {
     int steps; /* of T::keys keys */
 };
 

@@ -200,7 +200,7 @@ __device__ __forceinline__ void write_four(E *to, int channel, int dim, const fl
  * parts; instead of the first sum, one divided by all. */
 template <class T>
 __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_params_attention &p,
-                                      const HopperPlace &at, int row)
+                                      const HopperRowTile &at, int row)
 {
     float top = -CUDART_INF_F, l = 0;
 
@@ -222,7 +222,7 @@ __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_param
 /* O of the tile's rows. A thread has its channels in all of its rows. */
 template <class T, class E>
 __device__ __forceinline__ void put_together(typename T::Shared &shared,
-                                             const td_params_attention &p, const HopperPlace &at,
+                                             const td_params_attention &p, const HopperRowTile &at,
                                              uint32_t n)
 {
     constexpr int fours = T::dim / 4, abreast = 128 * T::splits / fours; /* rows */
@@ -267,7 +267,7 @@ __device__ __forceinline__ void put_together(typename T::Shared &shared,
  * parts make. */
 template <class T>
 __device__ __forceinline__ void merge(typename T::Shared &shared, const td_params_attention &p,
-                                      const HopperPlace &at, uint32_t n, uint32_t stage,
+                                      const HopperRowTile &at, uint32_t n, uint32_t stage,
                                       const Sums<T> &c)
 {
     const int t = tid_x(), group = t / 128, lane = t % 32;
@@ -328,7 +328,7 @@ __device__ __forceinline__ void combine(float (&mine)[N], const float4 *theirs,
  * other. As weigh() and put_together() do it. */
 template <class T>
 __device__ __forceinline__ void merge_pair(typename T::Shared &shared, const td_params_attention &p,
-                                           const HopperPlace &at, uint32_t n, uint32_t stage,
+                                           const HopperRowTile &at, uint32_t n, uint32_t stage,
                                            Sums<T> &c)
 {
     using Half = HopperHalf<T::dim / 2>;

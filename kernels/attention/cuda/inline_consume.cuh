@@ -90,7 +90,7 @@ template <class T> struct Consumer : td::Consumer<T> {
 /* What a warpgroup has of Q and its scales; behind it comes a barrier of the block. */
 template <class T>
 __device__ __forceinline__ void begin(typename T::Shared &shared, const td_params_attention &p,
-                                      const Place &at, Consumer<T> &c)
+                                      const RowTile &at, Consumer<T> &c)
 {
     const int thread = int(threadIdx.x) % 128, group = int(threadIdx.x) / 128;
     const int part = T::part(group);
@@ -119,7 +119,7 @@ __device__ __forceinline__ void begin(typename T::Shared &shared, const td_param
 
 template <class T>
 __device__ __forceinline__ void consume(typename T::Shared &shared, const td_params_attention &p,
-                                        const Place &at, Consumer<T> &c)
+                                        const RowTile &at, Consumer<T> &c)
 {
     constexpr int pieces = Consumer<T>::kPieces;
     /* the compiler sees that a warp agrees on it */

@@ -38,7 +38,7 @@ template <class T> struct Fetcher {
     uint32_t k_at[kinds][k_pieces / k_abreast];
 
     __device__ __forceinline__ Fetcher(typename T::Shared &s, const td_params_attention &params,
-                                       const Place &at)
+                                       const RowTile &at)
         : shared(s), p(params)
     {
         /* the compiler sees that a warp agrees on it */

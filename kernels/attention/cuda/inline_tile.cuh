@@ -76,7 +76,7 @@ template <int Dim, int Groups, int Splits = 1> struct Tile {
 };
 
 /* A block's share of the work. */
-struct Place : PlaceOf<uint32_t> {
+struct RowTile : RowTileOf<uint32_t> {
     int active; /* warpgroups that have rows */
     int tiles;
 };
@@ -84,18 +84,18 @@ struct Place : PlaceOf<uint32_t> {
 /* Where rows differ in what they see, the tiles of some heads whose K and V L2 has together, the
  * longest first: else the last blocks are as long as the first. */
 template <class T>
-__device__ __forceinline__ PlaceOf<uint32_t> place_of_block(const td_params_attention &p)
+__device__ __forceinline__ RowTileOf<uint32_t> row_tile_of_block(const td_params_attention &p)
 {
     if (!p.causal)
-        return place<T>(p);
+        return row_tile<T>(p);
     const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows,
                    most = (24u << 20) / (2 * T::dim) / p.kv_pad;
     const uint32_t each = max(1u, min(most, p.planes)), round = blockIdx.x / (each * tiles);
     const uint32_t here = min(each, p.planes - round * each),
                    number = blockIdx.x - round * each * tiles;
 
-    return place_of<T, uint32_t>(p, round * each + number % here, int(tiles - 1 - number / here),
-                                 p.heads);
+    return row_tile_of<T, uint32_t>(p, round * each + number % here, int(tiles - 1 - number / here),
+                                    p.heads);
 }
 
 __device__ __forceinline__ bool is_there(const uint64_t &barrier, uint32_t parity)

@@ -29,7 +29,7 @@ __device__ __forceinline__ float *left_half(typename T::Shared &shared, int grou
  * another. */
 template <class T>
 __device__ __forceinline__ void weigh(typename T::Shared &shared, const td_params_attention &p,
-                                      const PlaceOf<uint32_t> &at, int row)
+                                      const RowTileOf<uint32_t> &at, int row)
 {
     float(*const sums)[T::keys] = shared.k_scale + row / 64;
     const int r = row % 64;
@@ -95,7 +95,7 @@ template <class T>
 __device__ __forceinline__ void merge(typename T::Shared &shared, const td_params_attention &p,
                                       const Sums<T> &c)
 {
-    PlaceOf<uint32_t> at;
+    RowTileOf<uint32_t> at;
     const int t = tid_x(), group = t / 128, lane = t % 32;
 
     at.bh = shared.bh;

@@ -44,22 +44,22 @@ template <int Dim, int QkBits, int PvBytes> struct Tile {
 };
 
 /* What one block works on. Index: 32 bits where registers are few. */
-template <class Index> struct PlaceOf {
+template <class Index> struct RowTileOf {
     Index bh, bhk;
     int row0;      /* of the block */
     int keys;      /* that its last row may attend to */
     int free_keys; /* that all its rows may attend to */
     int reach;     /* causal: row r may attend to keys below r + reach */
 };
-using Place = PlaceOf<uint32_t>;
+using RowTile = RowTileOf<uint32_t>;
 
 /* Tile `tile` of head `bh`; `heads` of each of the batch. */
 template <class T, class Index>
-__device__ __forceinline__ PlaceOf<Index> place_of(const td_params_attention &p, uint32_t bh,
-                                                   int tile, uint32_t heads)
+__device__ __forceinline__ RowTileOf<Index> row_tile_of(const td_params_attention &p, uint32_t bh,
+                                                        int tile, uint32_t heads)
 {
     const int q_len = int(p.o.rows), kv_len = int(p.kv_len);
-    PlaceOf<Index> at;
+    RowTileOf<Index> at;
 
     at.bh = at.bhk = bh;
     if (heads != p.kv_heads) /* divided with 32 bits: with 64 it takes hundreds of cycles */
@@ -75,15 +75,15 @@ __device__ __forceinline__ PlaceOf<Index> place_of(const td_params_attention &p,
 }
 
 template <class T, class Index = uint32_t>
-__device__ __forceinline__ PlaceOf<Index> place(const td_params_attention &p,
-                                                uint32_t block = blockIdx.x)
+__device__ __forceinline__ RowTileOf<Index> row_tile(const td_params_attention &p,
+                                                     uint32_t block = blockIdx.x)
 {
     const uint32_t tiles = (p.o.rows + T::rows - 1) / T::rows;
     int tile = int(block % tiles);
 
     if (p.causal) /* the longest rows first: the tail of the grid is then made of short ones */
         tile = int(tiles) - 1 - tile;
-    return place_of<T, Index>(p, block / tiles, tile, p.heads);
+    return row_tile_of<T, Index>(p, block / tiles, tile, p.heads);
 }
 
 /* Starts copying Rows rows of Bytes bytes into rows of Pitch bytes of shared memory. As many
