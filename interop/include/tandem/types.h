@@ -276,9 +276,9 @@ typedef struct tandem_binary {
     uint32_t reserved;   /* 0 */
 } tandem_binary;
 
-/* y = the mean of x's rows, of a batch's first `length` ones, 0 where there are none. With `normalise` it is divided by its length
- * as a vector, or by epsilon where that is more; rows by themselves, as batches or heads of one row, are just that. In float32; y is
- * rounded once. */
+/* y = the mean of x's rows, of a batch's first `length` ones, 0 where there are none. With `normalise` it is divided by its norm,
+ * sqrt(sum of its squares), or by epsilon where that is more; rows by themselves, as batches or heads of one row, are just that. In
+ * float32; y is rounded once. */
 typedef struct tandem_pool {
     tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
     tandem_view length;   /* I32, [batch, 1, 1, 1]: dense ones have stride_batch 1; below 0 counts as 0, above rows as rows; dtype
