@@ -52,7 +52,7 @@ typedef struct td_operation_layout {
     uint32_t bytes;   /* of its struct, which begins with the first byte of tandem_operands */
     uint32_t version; /* of that struct */
     uint32_t view_count;
-    td_view_layout views[TD_MAX_VIEWS]; /* those that are written come last */
+    td_view_layout views[TD_MAX_VIEWS];
     /* [batch, heads, rows, channels] of a view. Nothing about the operation was checked before. */
     void (*shape)(const tandem_operands *op, uint32_t view, uint32_t shape[4]);
 } td_operation_layout;

@@ -236,7 +236,7 @@ tandem_status tu_case_run(tu_case *it, const td_target *target, uint32_t threads
 }
 
 void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attention *op, td_target *target,
-                   uint64_t views[TD_VIEW_COUNT])
+                   uint64_t views[TU_VIEWS])
 {
     const tandem_view *moved[] = {&it->op.q, &it->op.o, &it->op.lse};
     const int indices[] = {TD_VIEW_Q, TD_VIEW_O, TD_VIEW_LSE};

@@ -17,6 +17,8 @@ typedef struct tu_tensor {
 } tu_tensor;
 enum { TU_GUARD_BYTES = 256, TU_POISON = 0xff };
 
+enum { TU_VIEWS = TD_VIEW_LSE + 1 }; /* of a tu_case: it has no lengths, and no bias */
+
 /* A plan that is freed where its block ends. */
 #define TU_PLAN(name) td_plan name __attribute__((cleanup(td_plan_free))) = {0}
 
@@ -72,7 +74,7 @@ tandem_status tu_case_run(tu_case *it, const td_target *target, uint32_t threads
 /* `rows` rows of each head from `row` on as a job of their own, whose bits are the whole's: the operation, what its plan
  * is made for, and where its views are; those are the whole's before. */
 void tu_case_piece(const tu_case *it, uint32_t row, uint32_t rows, tandem_attention *op, td_target *target,
-                   uint64_t views[TD_VIEW_COUNT]);
+                   uint64_t views[TU_VIEWS]);
 
 /* Q, K and V of a case as its plan has quantised them, in the layout that tandem_attention takes: bytes for each, to be
  * freed, and the operation on them. */

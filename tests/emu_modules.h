@@ -29,7 +29,7 @@ bool em_open_all(const char *folder);
 /* Fails the test if there is none. */
 em_module *em_module_of(uint32_t sm);
 
-/* Of families with a program of their own, test_kernels_FAMILY: their entries begin so. */
+/* Of kernels that have a test program of their own. */
 bool em_is_tested_apart(const char *entry);
 
 /* 0, or -1 and why. */

@@ -85,7 +85,7 @@ static void look(const ku_case *it, unsigned char *bits[TD_MAX_VIEWS], void (*ch
     }
 }
 
-static void run_parts(ku_case *it, uint32_t count)
+static void run_parts(ku_case *it, em_module *on, td_target target, uint32_t count)
 {
     const td_operation *operation = it->operation;
     const tandem_operands whole = it->op;
@@ -93,28 +93,35 @@ static void run_parts(ku_case *it, uint32_t count)
     td_part_at at = {0};
     for (uint32_t p = 0; p < parts; p++) {
         ku_case part = *it;
-        assert_int_equal(operation->part(&whole, count, &at, &part.op), 0);
+        target.whole = &whole;
+        target.position = operation->part(&whole, count, &at, &part.op);
         for (uint32_t i = 0; i < operation->layout.view_count; i++)
             part.views[i] += td_view_in(&operation->layout, &part.op, i)->offset_bytes;
-        run(&part, NULL, td_target_for_sm(0));
+        run(&part, on, target);
     }
+}
+
+void ku_run_on(ku_case *it, em_module *on, td_target target, uint32_t parts)
+{
+    poison(it);
+    if (parts > 1)
+        run_parts(it, on, target, parts);
+    else
+        run(it, on, target);
 }
 
 void ku_run(ku_case *it, uint32_t n, void (*check)(const ku_case *it))
 {
     unsigned char *bits[TD_MAX_VIEWS] = {NULL};
-    poison(it);
-    run(it, NULL, td_target_for_sm(0));
+    ku_run_on(it, NULL, td_target_for_sm(0), 1);
     look(it, bits, check);
     for (size_t m = 0; m < EM_MODULES; m++) {
         td_target target = td_target_for_sm(em_modules[m].sm);
         target.commit = m == n % EM_MODULES;
-        poison(it);
-        run(it, &em_modules[m], target);
+        ku_run_on(it, &em_modules[m], target, 1);
         look(it, bits, check);
     }
-    poison(it);
-    run_parts(it, 1 + n % 6);
+    ku_run_on(it, NULL, td_target_for_sm(0), 2 + n % 6);
     look(it, bits, check);
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         free(bits[i]);

@@ -23,6 +23,9 @@ double ku_rounded(double x, uint32_t dtype);
 void ku_put(ku_case *it, uint32_t view, tu_tensor tensor);
 void ku_free(ku_case *it);
 
+/* Poisons what is written, and runs it on an emulated GPU, or on the CPU where `on` is NULL; whole, or in about `parts` parts. */
+void ku_run_on(ku_case *it, em_module *on, td_target target, uint32_t parts);
+
 /* Runs it everywhere: what is written is poisoned before and the same bits each time, `check` looks at it, and nothing else is
  * written. Every `n`th is another one by a plan that commits, and cut into other parts. */
 void ku_run(ku_case *it, uint32_t n, void (*check)(const ku_case *it));

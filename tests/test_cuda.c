@@ -78,8 +78,8 @@ static td_target target_here(void)
 /* --- A case on the GPU --- */
 
 typedef struct gpu_case {
-    td_cu_mem mems[TD_VIEW_COUNT], scratch;
-    uint64_t views[TD_VIEW_COUNT];
+    td_cu_mem mems[TU_VIEWS], scratch;
+    uint64_t views[TU_VIEWS];
     unsigned char *host_scratch;
 } gpu_case;
 
@@ -93,7 +93,7 @@ static void upload(td_cu_mem *mem, const void *data, size_t bytes)
 
 static void gpu_case_free(gpu_case *it)
 {
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         td_cu_mem_free(device, &it->mems[i]);
     td_cu_mem_free(device, &it->scratch);
     free(it->host_scratch);
@@ -102,7 +102,7 @@ static void gpu_case_free(gpu_case *it)
 /* Runs the plan of `of` on poisoned outputs and scratch. o and lse receive what the GPU wrote, guard included. */
 static void gpu_case_run(gpu_case *it, const tu_case *of, tu_tensor *o, tu_tensor *lse)
 {
-    const tu_tensor *tensors[TD_VIEW_COUNT] = {&of->q, &of->k, &of->v, o, lse};
+    const tu_tensor *tensors[TU_VIEWS] = {&of->q, &of->k, &of->v, o, lse};
     const size_t scratch_bytes = of->plan.scratch_bytes + TU_GUARD_BYTES;
     td_stream_submit submit = {.plan = &of->plan, .label = "test"};
     uint64_t sequence;
@@ -113,7 +113,7 @@ static void gpu_case_run(gpu_case *it, const tu_case *of, tu_tensor *o, tu_tenso
     tu_poison(o);
     if (lse->data)
         tu_poison(lse);
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         if (tensors[i]->data) {
             upload(&it->mems[i], tensors[i]->data, tensors[i]->bytes + TU_GUARD_BYTES);
             it->views[i] = it->mems[i].address;
@@ -794,8 +794,8 @@ static void test_codes(void **state)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const td_target target = target_here();
         tu_shape shape = shapes[i];
-        td_cu_mem mems[TD_VIEW_COUNT] = {{0}};
-        uint64_t sizes[3], views[TD_VIEW_COUNT] = {0}, sequence;
+        td_cu_mem mems[TU_VIEWS] = {{0}};
+        uint64_t sizes[3], views[TU_VIEWS] = {0}, sequence;
         tandem_attention op;
         static td_plan plan;
         tu_tensor o, again;
@@ -822,7 +822,7 @@ static void test_codes(void **state)
         for (int v = 0; v < 3; v++)
             upload(&mems[v], bytes[v], sizes[v]);
         upload(&mems[TD_VIEW_O], again.data, again.bytes + TU_GUARD_BYTES);
-        for (int v = 0; v < TD_VIEW_COUNT; v++)
+        for (int v = 0; v < TU_VIEWS; v++)
             views[v] = mems[v].address;
         const td_stream_submit submit = {.plan = &plan, .views = views, .label = "codes"};
         must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
@@ -830,7 +830,7 @@ static void test_codes(void **state)
         must(td_stream_status(stream, why, sizeof why), why);
         must(td_cu_copy_to_host(device, again.data, mems[TD_VIEW_O].address, again.bytes + TU_GUARD_BYTES), "copy");
         assert_memory_equal(o.data, again.data, o.bytes + TU_GUARD_BYTES);
-        for (int v = 0; v < TD_VIEW_COUNT; v++)
+        for (int v = 0; v < TU_VIEWS; v++)
             td_cu_mem_free(device, &mems[v]);
         for (int v = 0; v < 3; v++)
             free(bytes[v]);
@@ -844,7 +844,7 @@ static void test_codes(void **state)
 static void run_piece(const gpu_case *gpu, const tu_case *of, td_target target, uint32_t row, uint32_t rows)
 {
     static td_plan plan;
-    uint64_t views[TD_VIEW_COUNT], sequence;
+    uint64_t views[TU_VIEWS], sequence;
     tandem_attention op;
     td_cu_mem scratch;
     char why[256] = "";
@@ -1565,7 +1565,7 @@ static void test_refusals(void **state)
     static const td_kernel stranger = {.name = "stranger", .entry = "no_such_kernel"}, cpu_only = {.name = "cpu_only"},
                            known = {.name = "mean_final", .entry = "mean_final"};
     TU_PLAN(plan); /* a new one for each kind of stream */
-    const uint64_t views[TD_VIEW_COUNT] = {0};
+    const uint64_t views[TU_VIEWS] = {0};
     const td_stream_submit submit = {.plan = &plan, .views = views, .label = "refused"};
     uint64_t sequence = 77, completed = td_stream_completed(stream);
     bool signalled = true;
@@ -1834,7 +1834,7 @@ static void test_vulkan_frames(void **state)
                                        VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT, &staging),
                      VK_SUCCESS);
     const tu_tensor *inputs[3] = {&it.q, &it.k, &it.v};
-    uint64_t views[TD_VIEW_COUNT] = {0};
+    uint64_t views[TU_VIEWS] = {0};
     for (uint64_t i = 0; i < 4; i++)
         views[i] = mem.address + i * PART;
     for (uint64_t frame = 1; frame <= FRAMES; frame++) {
@@ -1921,14 +1921,14 @@ static void test_replay(void **state)
     };
     const size_t view_bytes = 1 << 18, scratch_bytes = 1 << 23;
     const int frames = quick ? 12 : 50;
-    td_cu_mem views_of[REPLAY_SETS][TD_VIEW_COUNT], scratch[REPLAY_SETS];
+    td_cu_mem views_of[REPLAY_SETS][TU_VIEWS], scratch[REPLAY_SETS];
     uint64_t random = 99, value = 0;
     meeting in = {0}, out = {0};
     char why[256] = "";
 
     (void)state;
     for (int set = 0; set < REPLAY_SETS; set++) {
-        for (int i = 0; i < TD_VIEW_COUNT; i++)
+        for (int i = 0; i < TU_VIEWS; i++)
             must(td_cu_mem_alloc(device, view_bytes, &views_of[set][i], why, sizeof why), why);
         must(td_cu_mem_alloc(device, scratch_bytes, &scratch[set], why, sizeof why), why);
     }
@@ -1944,7 +1944,7 @@ static void test_replay(void **state)
         const td_stream_point wait = {.cu = &in.cuda, .value = value + 1 + tu_random(&random) % 5},
                               signal = {.cu = &out.cuda, .value = wait.value};
         td_stream_submit submit = {.scratch = scratch[set].address, .slot = (uint32_t)frame % 2};
-        uint64_t views[TD_VIEW_COUNT] = {0}, sequence;
+        uint64_t views[TU_VIEWS] = {0}, sequence;
         bool signalled;
         tu_tensor o;
         tu_case it;
@@ -1956,8 +1956,8 @@ static void test_replay(void **state)
         assert_true(it.plan.scratch_bytes <= scratch_bytes);
         o = tu_tensor_like(&it.o);
         tu_poison(&o);
-        const tu_tensor *tensors[TD_VIEW_COUNT] = {&it.q, &it.k, &it.v, &o, &it.lse};
-        for (int i = 0; i < TD_VIEW_COUNT; i++) {
+        const tu_tensor *tensors[TU_VIEWS] = {&it.q, &it.k, &it.v, &o, &it.lse};
+        for (int i = 0; i < TU_VIEWS; i++) {
             assert_true(tensors[i]->bytes + TU_GUARD_BYTES <= view_bytes);
             views[i] = views_of[set][i].address;
             must(td_cu_copy_to_device(device, views[i], tensors[i]->data, tensors[i]->bytes + TU_GUARD_BYTES), "copy");
@@ -1991,7 +1991,7 @@ static void test_replay(void **state)
         tu_case_free(&it);
     }
     for (int set = 0; set < REPLAY_SETS; set++) {
-        for (int i = 0; i < TD_VIEW_COUNT; i++)
+        for (int i = 0; i < TU_VIEWS; i++)
             td_cu_mem_free(device, &views_of[set][i]);
         td_cu_mem_free(device, &scratch[set]);
     }
@@ -2094,7 +2094,7 @@ static void test_copies(void **state)
         const tu_case *it = &cases[number];
         const tu_tensor *inputs[3] = {&it->q, &it->k, &it->v};
         td_stream_copy in[3], out = {address + 3 * PART, (char *)host[slot].host + 3 * PART, it->o.bytes};
-        uint64_t views[TD_VIEW_COUNT] = {address, address + PART, address + 2 * PART, address + 3 * PART};
+        uint64_t views[TU_VIEWS] = {address, address + PART, address + 2 * PART, address + 3 * PART};
         const td_stream_submit submit = {.plan = &it->plan,
                                          .views = views,
                                          .scratch = scratch.address,
@@ -2178,7 +2178,7 @@ static int be_peer(int socket)
 static void test_peer_dies(void **state)
 {
     static const td_plan nothing;
-    const uint64_t views[TD_VIEW_COUNT] = {0};
+    const uint64_t views[TU_VIEWS] = {0};
     const VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                             .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
     const VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
@@ -2254,7 +2254,7 @@ static void count_warnings(void *user, int level, const char *text)
 static void test_stuck_stream(void **state)
 {
     static td_plan plan; /* nothing but stamps */
-    const uint64_t views[TD_VIEW_COUNT] = {0};
+    const uint64_t views[TU_VIEWS] = {0};
     const td_log log = {.fn = count_warnings};
     uint64_t sequence = 0, value, begin;
     td_stream *stuck;
@@ -2344,10 +2344,10 @@ static void alloc_scratch(const td_plan *plan, td_cu_mem *out)
 
 static void bench_case(const char *name, const tandem_attention *op)
 {
-    const tandem_view *views_of[TD_VIEW_COUNT] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
+    const tandem_view *views_of[TU_VIEWS] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
     const td_target target = td_target_for_stream(td_cu_device_info(device)->sm);
-    uint64_t views[TD_VIEW_COUNT] = {0}, sequence, begin_ns, end_ns, state = 1;
-    td_cu_mem mems[TD_VIEW_COUNT] = {{0}}, scratch;
+    uint64_t views[TU_VIEWS] = {0}, sequence, begin_ns, end_ns, state = 1;
+    td_cu_mem mems[TU_VIEWS] = {{0}}, scratch;
     static td_plan plan, one;
     double total_ms = 0;
     bool signalled;
@@ -2360,7 +2360,7 @@ static void bench_case(const char *name, const tandem_attention *op)
     assert_non_null(noise);
     for (size_t i = 0; i < piece; i++)
         noise[i] = td_to_f16((float)tu_normal(&state));
-    for (int i = 0; i < TD_VIEW_COUNT; i++) {
+    for (int i = 0; i < TU_VIEWS; i++) {
         const bool kv = i == TD_VIEW_K || i == TD_VIEW_V;
         const uint64_t bytes = td_view_extent_bytes(views_of[i], op->batch, kv ? op->kv_heads : op->heads,
                                                     kv ? op->kv_len : op->q_len, op->head_dim);
@@ -2407,7 +2407,7 @@ static void bench_case(const char *name, const tandem_attention *op)
         total_ms += best_ms;
     }
     must(td_stream_status(stream, why, sizeof why), why);
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         td_cu_mem_free(device, &mems[i]);
     td_cu_mem_free(device, &scratch);
     free(noise);
@@ -2495,8 +2495,8 @@ static void test_bench_enqueue(void **state)
     const tu_shape shape = {.heads = 1, .q_len = 64, .kv_len = 64, .head_dim = 64, .seed = 1};
     const td_target target = td_target_for_sm(td_cu_device_info(device)->sm);
     static double plain_us[FRAMES], pending_us[FRAMES], gpu_us[FRAMES];
-    uint64_t sequence = 0, value = 0, begin, begin_ns, end_ns, views[TD_VIEW_COUNT] = {0};
-    td_cu_mem mems[TD_VIEW_COUNT] = {{0}}, scratch;
+    uint64_t sequence = 0, value = 0, begin, begin_ns, end_ns, views[TU_VIEWS] = {0};
+    td_cu_mem mems[TU_VIEWS] = {{0}}, scratch;
     static td_plan plan;
     td_stream *own;
     bool signalled;
@@ -2510,7 +2510,7 @@ static void test_bench_enqueue(void **state)
     const uint32_t own_records = plan.record_count;
     while (plan.record_count < RECORDS)
         assert_non_null(td_plan_append(&plan, &plan.records[plan.record_count % own_records]));
-    for (int i = 0; i < TD_VIEW_COUNT; i++) {
+    for (int i = 0; i < TU_VIEWS; i++) {
         must(td_cu_mem_alloc(device, 1 << 16, &mems[i], why, sizeof why), why);
         views[i] = mems[i].address;
     }
@@ -2558,7 +2558,7 @@ static void test_bench_enqueue(void **state)
             meeting_free(&out);
         }
     }
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         td_cu_mem_free(device, &mems[i]);
     td_cu_mem_free(device, &scratch);
 }
@@ -2606,7 +2606,7 @@ static void test_bench_wait(void **state)
     must(td_plan_attention(&op, &target, &plan, NULL, why, sizeof why), why);
     must(td_cu_mem_alloc(device, 4 << 23, &mem, why, sizeof why), why);
     alloc_scratch(&plan, &scratch);
-    const uint64_t views[TD_VIEW_COUNT] = {mem.address, mem.address + (1 << 23), mem.address + (2 << 23),
+    const uint64_t views[TU_VIEWS] = {mem.address, mem.address + (1 << 23), mem.address + (2 << 23),
                                            mem.address + (3 << 23)};
     for (int kind = 0; kind < 2; kind++) {
         pthread_t thread;
@@ -2670,7 +2670,7 @@ static void test_bench_copies(void **state)
         for (int frame = -6; frame < FRAMES; frame++) {
             const int slot = (frame + 6) % flight;
             const uint64_t address = memory[variant == 2 ? slot : 0].address;
-            const uint64_t views[TD_VIEW_COUNT] = {address, address + 8 * MIB, address + 16 * MIB, address + 24 * MIB};
+            const uint64_t views[TU_VIEWS] = {address, address + 8 * MIB, address + 16 * MIB, address + 24 * MIB};
             const td_stream_copy in = {address, host[slot].host, 24 * MIB},
                                  out = {address + 24 * MIB, (char *)host[slot].host + 24 * MIB, 8 * MIB};
             const td_stream_submit submit = {.plan = &plan,

@@ -43,6 +43,23 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
     return TANDEM_OK;
 }
 
+/* With lengths or a bias there is one kernel, on operands as they are. */
+static tandem_status check_masked(const tandem_attention *op, char *why, size_t why_bytes)
+{
+    if (!td_attention_is_masked(op))
+        return TANDEM_OK;
+    if (td_dtype_is_codes(op->q.dtype))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "attention.q.dtype is %" PRIu32 "; with length or bias q, k and v cannot be codes", op->q.dtype);
+    if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_F16)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "attention.precision is %" PRIu32 "; with length or bias it must be 0 (auto) or 1 (f16)", op->precision);
+    if (op->smooth > TANDEM_SMOOTH_NONE)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "attention.smooth is %" PRIu32 "; with length or bias it must be 0 or 1", op->smooth);
+    return TANDEM_OK;
+}
+
 tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes)
 {
     const struct {
@@ -93,12 +110,15 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     tandem_status status = TANDEM_OK;
     for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
         const uint32_t dtypes = i == TD_VIEW_LSE ? TD_DTYPES(TANDEM_DTYPE_F32)
-                                : i == TD_VIEW_O ? TD_DTYPES_FLOAT
-                                                 : TD_DTYPES_FLOAT | TD_DTYPES_CODES;
+                                : i == TD_VIEW_LENGTH ? TD_DTYPES(TANDEM_DTYPE_I32)
+                                : i == TD_VIEW_O || i == TD_VIEW_BIAS ? TD_DTYPES_FLOAT
+                                                                     : TD_DTYPES_FLOAT | TD_DTYPES_CODES;
         status = td_check_view(&td_operation_attention.layout, td_operands_of(op), i, dtypes, why, why_bytes);
     }
     if (status == TANDEM_OK)
         status = check_codes(op, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = check_masked(op, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
 

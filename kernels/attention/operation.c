@@ -23,6 +23,8 @@ AT(precision, 272);
 AT(smooth, 276);
 AT(granularity, 280);
 AT(reserved, 284);
+AT(length, 288);
+AT(bias, 336);
 
 static void shape(const tandem_operands *operands, uint32_t view, uint32_t shape[4])
 {
@@ -31,7 +33,9 @@ static void shape(const tandem_operands *operands, uint32_t view, uint32_t shape
     shape[0] = op->batch;
     shape[1] = of_keys ? op->kv_heads : op->heads;
     shape[2] = of_keys ? op->kv_len : op->q_len;
-    shape[3] = view == TD_VIEW_LSE ? 1 : op->head_dim;
+    shape[3] = view == TD_VIEW_LSE || view == TD_VIEW_LENGTH ? 1 : view == TD_VIEW_BIAS ? op->kv_len : op->head_dim;
+    if (view == TD_VIEW_LENGTH)
+        shape[1] = shape[2] = 1;
 }
 
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
@@ -77,7 +81,9 @@ const td_operation td_operation_attention = {
                          [TD_VIEW_K] = VIEW(k, false, false),
                          [TD_VIEW_V] = VIEW(v, false, false),
                          [TD_VIEW_O] = VIEW(o, true, false),
-                         [TD_VIEW_LSE] = VIEW(lse, true, true)},
+                         [TD_VIEW_LSE] = VIEW(lse, true, true),
+                         [TD_VIEW_LENGTH] = VIEW(length, false, true),
+                         [TD_VIEW_BIAS] = VIEW(bias, false, true)},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(heads), NUMBER(kv_heads), NUMBER(q_len), NUMBER(kv_len),
                NUMBER(head_dim), FLOAT(scale), NUMBER(causal), NUMBER(precision), NUMBER(smooth),

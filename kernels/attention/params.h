@@ -335,6 +335,28 @@ typedef struct td_params_attention {
     uint32_t chunk_planes, reserved;
 } td_params_attention;
 
+/* Kernels `attn_masked_f16` and `attn_masked_bf16` (GPU entries with _d32 _d64 _d96 _d128 _d256 behind), of tensors of that type as
+ * they lie in memory, and the CPU's `attn_masked`, of any: keys from a batch's length on do not count, and a bias is added to
+ * scores, which may be -inf. Both come from memory that clients write: lengths are clamped. Grid x: (batch * heads + head) * tiles
+ * + tile, tiles of so many rows. */
+#define TD_MASKED_ROWS 64u
+#define TD_MASKED_KEYS(d_pad) ((d_pad) <= 64u ? 64u : (d_pad) <= 128u ? 32u : 16u) /* a step */
+#define TD_MASKED_SHARED_BYTES(d_pad) (8u * TD_MASKED_KEYS(d_pad) * ((d_pad) + 9u))
+typedef struct td_params_attention_masked {
+    const uint32_t *cancel;
+    td_tensor q, k, v, o;
+    float *lse; /* or NULL */
+    td_strides lse_at;
+    const int32_t *length; /* or NULL: keys */
+    int64_t length_stride; /* of a batch */
+    const void *bias;      /* [batch][heads][rows][keys], or NULL */
+    td_strides bias_at;
+    float scale;
+    uint32_t bias_dtype; /* F16, BF16 or F32 */
+    uint32_t keys;       /* that the last row may attend to */
+    uint32_t causal;
+} td_params_attention_masked;
+
 /* Kernel `attn_f16_wgmma` (sm_90a): attention on fp16 or bf16 tensors as they lie in memory, q, k and v of one of these
  * types and 16-byte aligned with all their strides; o of any type. scale > 0. There are `works` = bh * q_tiles tiles of
  * 64 * groups rows. Block x of `blocks` (grid x) takes tiles x, x + blocks, x + 2 * blocks ..., so that at any time blocks

@@ -173,6 +173,8 @@ static void use_views(td_planning *p)
     p->v = make_operand(p, TD_VIEW_V, &op->v, op->kv_heads, op->kv_len);
     p->at.extent_bytes[TD_VIEW_O] = td_view_extent_bytes(&op->o, op->batch, op->heads, op->q_len, op->head_dim);
     p->at.extent_bytes[TD_VIEW_LSE] = p->wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
+    p->at.extent_bytes[TD_VIEW_LENGTH] = td_view_extent_bytes(&op->length, op->batch, 1, 1, 1);
+    p->at.extent_bytes[TD_VIEW_BIAS] = td_view_extent_bytes(&op->bias, op->batch, op->heads, op->q_len, op->kv_len);
     p->q_mean = p->delta = p->lse_bias = p->dump_s = p->dump_p = p->dump_r = (td_place){TD_ABSENT, 0};
 }
 
@@ -420,7 +422,12 @@ tandem_status td_plan_attention(const tandem_attention *op, const td_target *tar
 
     const td_kernel *direct =
         p.qk_f16 ? td_direct_kernel(op, target, p.at.cubin, p.sm, p.smooth, p.scale) : NULL;
-    if (direct) {
+    if (td_attention_is_masked(op)) {
+        step_keys = 0;
+        status = td_add_masked(&p, why, why_bytes);
+        if (status != TANDEM_OK)
+            return status;
+    } else if (direct) {
         step_keys = td_add_direct(&p, direct);
     } else {
         place_codes(&p);

@@ -169,6 +169,24 @@ static inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared)
     });
 }
 
+static inline void ldmatrix_x4_transposed(uint32_t (&r)[4], uint32_t shared)
+{
+    struct Lane {
+        uint32_t *r, at;
+    } mine = {r, shared};
+    emu::collective("ldmatrix", &mine, [](void *const *lanes) {
+        for (int i = 0; i < 4; i++)
+            for (int row = 0; row < 8; row++) {
+                const Lane *from = static_cast<const Lane *>(lanes[8 * i + row]);
+                const uint8_t *bytes = static_cast<const uint8_t *>(emu::shared_pointer(from->at, 16, 16, "ldmatrix"));
+                for (int column = 0; column < 8; column++) {
+                    uint32_t *to = static_cast<Lane *>(lanes[4 * column + row / 2])->r + i;
+                    memcpy(reinterpret_cast<uint8_t *>(to) + row % 2 * 2, bytes + 2 * column, 2);
+                }
+            }
+    });
+}
+
 static inline void cp_async_16(uint32_t shared, const void *global)
 {
     emu::copy_start(shared, global, false);

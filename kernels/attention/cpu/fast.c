@@ -8,22 +8,14 @@
  *   O         O * alpha + P V in float (vdpbf16ps, though products of E4M3 codes are exact in it, was a quarter slower)
  * Packed tiles: K [d/4][64 keys][4] bytes, [d/2][64][2] int16 or [d][64] float; V [64 keys][d] float.
  */
-#include "kernels/attention/cpu.h"
+#include "kernels/attention/cpu/fast.h"
 #include "kernels/target.h"
 
 #if TD_X86
 #include <immintrin.h>
 #endif
 
-/* What one block works on. */
-typedef struct job {
-    const td_params_attention *p;
-    td_local_fast *local;
-    const unsigned char *q, *k, *v; /* codes of this head */
-    uint32_t rows, d_pad, key;      /* key: first of the current tile */
-    const float *delta;             /* local->delta, times sl2, or NULL */
-    bool is_8b;
-} job;
+typedef td_fast_job job;
 
 /* 2^x for x <= 16: nearest integer by a magic number, then a polynomial on [-0.5, 0.5] (relative error 2e-7). */
 TD_INLINE float exp2_c(float x)
@@ -110,7 +102,10 @@ TD_INLINE void softmax_row_float(const job *at, uint32_t row, uint32_t slot, int
         s[j] *= q_scale * local->k_scale[j];
     if (at->delta)
         for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
-            s[j] += at->delta[j];
+            s[j] += at->delta[slot * at->delta_stride + j];
+    if (at->delta_stride)
+        for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
+            s[j] = at->delta[slot * at->delta_stride + j] == -INFINITY ? -INFINITY : s[j];
     for (uint32_t j = (uint32_t)limit; j < TD_TILE_KEYS; j++)
         s[j] = -INFINITY;
     for (uint32_t lane = 0; lane < 8; lane++) {
@@ -128,6 +123,9 @@ TD_INLINE void softmax_row_float(const job *at, uint32_t row, uint32_t slot, int
         s[j] = exp2_c(s[j] - offset);
     for (uint32_t j = (uint32_t)limit; j < TD_TILE_KEYS; j++)
         s[j] = 0;
+    if (at->delta_stride)
+        for (uint32_t j = 0; j < TD_TILE_KEYS; j++)
+            s[j] = at->delta[slot * at->delta_stride + j] == -INFINITY ? 0 : s[j];
     for (uint32_t j = 0; j < TD_TILE_KEYS; j += 8)
         for (uint32_t lane = 0; lane < 8; lane++)
             l8[lane] += s[j + lane];
@@ -158,7 +156,6 @@ TD_INLINE void pv_float(const job *at, uint32_t row)
         }
 }
 
-/* What an instruction set does for a tile; `row` counts within the block, four rows at a time. */
 static void pack_q_c(const job *at)
 {
     pack_q_float(at);
@@ -436,7 +433,11 @@ TD_TARGET_AVX512 TD_INLINE void softmax_row_avx512(const job *at, uint32_t row, 
     for (int i = 0; i < 4; i++) {
         s[i] = _mm512_mul_ps(s[i], _mm512_mul_ps(q_scale, _mm512_loadu_ps(local->k_scale + 16 * i)));
         if (at->delta)
-            s[i] = _mm512_add_ps(s[i], _mm512_loadu_ps(at->delta + 16 * i));
+            s[i] = _mm512_add_ps(s[i], _mm512_loadu_ps(at->delta + slot * at->delta_stride + 16 * i));
+        if (at->delta_stride) {
+            const __m512 delta = _mm512_loadu_ps(at->delta + slot * at->delta_stride + 16 * i);
+            s[i] = _mm512_mask_mov_ps(s[i], _mm512_cmp_ps_mask(delta, lowest, _CMP_EQ_OQ), lowest);
+        }
     }
     if (limit < (int32_t)TD_TILE_KEYS) {
         const uint64_t seen = ((uint64_t)1 << limit) - 1;
@@ -561,14 +562,7 @@ static void store_c(void *to, uint32_t dtype, int64_t at, const float *from, uin
     td_from_floats(to, dtype, at, from, n);
 }
 
-typedef struct isa_ops {
-    void (*pack_q)(const job *at);
-    void (*pack_kv)(const job *at);
-    void (*rows)(const job *at, uint32_t row, const int32_t *limit);
-    void (*store)(void *to, uint32_t dtype, int64_t at, const float *from, uint32_t n); /* td_from_floats() */
-} isa_ops;
-
-static const isa_ops isa_table[TD_ISA_COUNT] = {
+static const td_fast_ops isa_table[TD_ISA_COUNT] = {
     [TD_ISA_C] = {pack_q_c, pack_kv_c, rows_c, store_c},
 #if TD_X86
     [TD_ISA_AVX2] = {pack_q_avx2, pack_kv_avx2, rows_avx2, store_avx2},
@@ -576,7 +570,12 @@ static const isa_ops isa_table[TD_ISA_COUNT] = {
 #endif
 };
 
-static void store_rows(const isa_ops *ops, const job *at, uint32_t bh, uint32_t bhk, uint32_t first, uint32_t count)
+const td_fast_ops *td_fast_ops_in_use(void)
+{
+    return &isa_table[td_cpu_isa_level()];
+}
+
+static void store_rows(const td_fast_ops *ops, const job *at, uint32_t bh, uint32_t bhk, uint32_t first, uint32_t count)
 {
     const td_params_attention *p = at->p;
     const uint32_t d_pad = at->d_pad, dim = p->o.dim;
@@ -608,7 +607,7 @@ static void store_rows(const isa_ops *ops, const job *at, uint32_t bh, uint32_t 
 
 static void attention(const td_params_attention *p, const td_block *block, bool is_8b)
 {
-    const isa_ops *ops = &isa_table[td_cpu_isa_level()];
+    const td_fast_ops *ops = td_fast_ops_in_use();
     td_local_fast *local = block->local;
     const uint32_t q_len = p->o.rows, d_pad = p->d_pad;
     const uint32_t tiles = (q_len + TD_FAST_ROWS - 1) / TD_FAST_ROWS;

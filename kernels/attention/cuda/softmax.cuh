@@ -1,4 +1,4 @@
-/* The online softmax of one warp's 16 x 64 tile of S, in base 2. See params.h for the order of the
+/* The online softmax of one warp's tile of S, 16 rows and 8 keys for each of Tiles, in base 2. See params.h for the order of the
  * operations.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -25,7 +25,7 @@ struct Softmax {
 
     /* s becomes P; alpha is what O has to be multiplied by. fmaxf drops a NaN, so that m never is
      * one. */
-    __device__ __forceinline__ void step(float (&s)[8][4], float (&alpha)[2])
+    template <int Tiles> __device__ __forceinline__ void step(float (&s)[Tiles][4], float (&alpha)[2])
     {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -33,13 +33,13 @@ struct Softmax {
             float top = old, sum = 0.0f;
 
 #pragma unroll
-            for (int j = 0; j < 8; j++)
+            for (int j = 0; j < Tiles; j++)
                 top = fmaxf(top, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
             top = quad_max(top);
             const float base = top == -CUDART_INF_F ? 0.0f : top;
             alpha[half] = ex2(__fsub_rn(old, base));
 #pragma unroll
-            for (int j = 0; j < 8; j++)
+            for (int j = 0; j < Tiles; j++)
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
                     s[j][i] = ex2(__fadd_rn(__fsub_rn(s[j][i], base), TD_LOG2_448));

@@ -1,0 +1,68 @@
+/* Attention with lengths of keys, or a bias: one record, on tensors as they lie in memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "kernels/attention/cpu.h"
+#include "kernels/attention/plan.h"
+
+#define MASKED(type, d) {.name = "attn_masked_" #type, .entry = "attn_masked_" #type "_d" #d}
+#define MASKEDS(type) {MASKED(type, 32), MASKED(type, 64), MASKED(type, 96), MASKED(type, 128), MASKED(type, 256)}
+static const td_kernel kernels[2][TD_D_PADS] = {MASKEDS(f16), MASKEDS(bf16)};
+static const td_kernel kernel_fast = {
+    .name = "attn_masked", .cpu = td_fast_attn_masked, .cpu_local_bytes = sizeof(td_local_fast)};
+_Static_assert(sizeof(td_params_attention_masked) <= TD_PARAM_BYTES, "a record has room for it");
+
+/* GPUs multiply what they load. */
+static const td_kernel *kernel_of(const td_planning *p, char *why, size_t why_bytes)
+{
+    const tandem_attention *op = p->op;
+    const struct {
+        const char *name;
+        uint32_t dtype;
+    } views[] = {{"q", op->q.dtype}, {"k", op->k.dtype}, {"v", op->v.dtype}};
+    if (!p->at.is_gpu)
+        return &kernel_fast;
+    for (int i = 0; i < 3; i++)
+        if (views[i].dtype == TANDEM_DTYPE_F32 || views[i].dtype != op->q.dtype) {
+            td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                    "attention.%s.dtype is %" PRIu32 "; with length or bias, on a GPU, q, k and v must all be 1 (f16) or all 2 (bf16)",
+                    views[i].name, views[i].dtype);
+            return NULL;
+        }
+    return &kernels[op->q.dtype == TANDEM_DTYPE_BF16][td_index_of_dim(p->d_pad)];
+}
+
+tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
+{
+    const tandem_attention *op = p->op;
+    const td_kernel *kernel = kernel_of(p, why, why_bytes);
+    if (!kernel)
+        return TANDEM_ERROR_UNSUPPORTED;
+    const td_written to = td_place_output(p);
+    const td_params_attention_masked params = {.q = p->q.tensor,
+                                               .k = p->k.tensor,
+                                               .v = p->v.tensor,
+                                               .o = to.o,
+                                               .lse_at = p->out[1].at,
+                                               .length_stride = op->length.stride_batch,
+                                               .bias_at = td_strides_of(&op->bias),
+                                               .scale = p->scale,
+                                               .bias_dtype = op->bias.dtype,
+                                               .keys = p->seen_keys,
+                                               .causal = op->causal};
+    const uint64_t tiles = ((uint64_t)op->q_len + TD_MASKED_ROWS - 1) / TD_MASKED_ROWS;
+    td_builder *at = &p->at;
+    td_record *record = td_build_record(at, kernel, p->q.planes * tiles, &params, sizeof params);
+    record->block[0] = p->at.is_gpu ? TD_BLOCK_THREADS : 1;
+    record->shared_bytes = p->at.is_gpu ? TD_MASKED_SHARED_BYTES(p->d_pad) : 0;
+    td_build_view(at, record, TD_READ, AT(attention_masked, q.data), TD_VIEW_Q);
+    td_build_view(at, record, TD_READ, AT(attention_masked, k.data), TD_VIEW_K);
+    td_build_view(at, record, TD_READ, AT(attention_masked, v.data), TD_VIEW_V);
+    td_build_view(at, record, TD_READ, AT(attention_masked, length), TD_VIEW_LENGTH);
+    td_build_view(at, record, TD_READ, AT(attention_masked, bias), TD_VIEW_BIAS);
+    td_build_write(at, record, AT(attention_masked, o.data), &p->out[0]);
+    td_build_write(at, record, AT(attention_masked, lse), &p->out[1]);
+    return TANDEM_OK;
+}
