@@ -282,7 +282,7 @@ static void scratch_is_cleared_for_others(void **state)
 
 static uint64_t held_by(tandem_session *s, uint64_t owner)
 {
-    td_holding list[TD_MAX_FRAMES];
+    td_holding list[TD_MAX_JOBS_IN_FLIGHT];
     const uint32_t count = td_worker_session_holdings(s, list);
     uint64_t bytes = 0;
 

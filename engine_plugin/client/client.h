@@ -46,7 +46,7 @@
 
 enum {
     TD_WHY_BYTES = 400, /* of each `why`: daemon.h goes by it, too */
-    TD_MAX_FRAMES = TD_STREAM_PENDING,
+    TD_MAX_JOBS_IN_FLIGHT = TD_STREAM_PENDING,
     TD_REPORTS = 256,
     TD_MAX_RETIRED_SCRATCH = 64,
     TD_POINT_FDS = 1024,
@@ -241,7 +241,7 @@ struct tandem_session {
     const volatile uint32_t *mark; /* 1 in the process that made it, and in a child 0, */
     bool wiped;                    /* where the kernel sees to that */
 
-    uint32_t backend, rung, threads, frames, timing, salt;
+    uint32_t backend, rung, threads, jobs_in_flight, timing, salt;
     uint32_t job_class; /* tandem_class */
     uint64_t wait_bound_ns;
     bool gpu_signals; /* the GPU waits and signals; else the host does */
@@ -308,8 +308,8 @@ struct tandem_session {
     td_table mems, timelines, models;
     uint64_t mem_host_bytes, mem_device_bytes;
 
-    td_job *jobs;                 /* `frames` slots */
-    td_job *order[TD_MAX_FRAMES]; /* under way, in the order of submission */
+    td_job *jobs;                         /* `jobs_in_flight` slots */
+    td_job *order[TD_MAX_JOBS_IN_FLIGHT]; /* under way, in the order of submission */
     uint32_t order_count;
     uint64_t last_number;
     tandem_job_report reports[TD_REPORTS];
@@ -519,7 +519,7 @@ uint64_t td_worker_session_lacks(tandem_session *s);
 typedef struct td_holding {
     uint64_t owner, bytes;
 } td_holding;
-uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES]);
+uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_JOBS_IN_FLIGHT]);
 /* Frees what no job uses, of one owner or of TD_EVERYBODY. False: there was none. */
 #define TD_EVERYBODY UINT64_MAX
 bool td_worker_session_trim(tandem_session *s, uint64_t owner);

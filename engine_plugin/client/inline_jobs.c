@@ -119,7 +119,7 @@ void td_recorded_advance_locked(tandem_session *s)
 
     if (s->rung != TANDEM_RUNG_INLINE)
         return;
-    for (uint32_t i = 0; i < s->frames; i++) {
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         td_job *job = &s->jobs[i];
 
         if (job->number && job->recorded && !advance_recorded(s, job) && job->submit_ns < since_ns)
@@ -150,7 +150,7 @@ void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object)
 {
     if (s->rung != TANDEM_RUNG_INLINE)
         return;
-    for (uint32_t i = 0; i < s->frames; i++) {
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         td_job *job = &s->jobs[i];
         bool uses = !object;
 

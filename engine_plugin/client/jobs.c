@@ -269,8 +269,8 @@ static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why
     uint32_t busy = 0;
 
     *out = NULL;
-    for (uint32_t i = 0; i < s->frames; i++) {
-        td_job *job = &s->jobs[(s->last_number + i) % s->frames];
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
+        td_job *job = &s->jobs[(s->last_number + i) % s->jobs_in_flight];
 
         if (job->number && job->number + TD_REPORTS == s->last_number + 1)
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "the job %d before is still under way", TD_REPORTS);
@@ -440,7 +440,7 @@ tandem_status tandem_poll(tandem_session *session, tandem_ticket ticket, tandem_
 /* Nothing wakes the host when the engine's commands have run. */
 static bool is_recorded_locked(const tandem_session *s, uint64_t number)
 {
-    for (uint32_t i = 0; i < s->frames; i++)
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++)
         if (s->jobs[i].number == number)
             return s->jobs[i].recorded;
     return false;
@@ -499,7 +499,7 @@ tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_
 static tandem_status cancel_locked(tandem_session *s, uint64_t number, bool *open)
 {
     *open = false;
-    for (uint32_t i = 0; i < s->frames; i++) {
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         td_job *job = &s->jobs[i];
 
         if (job->number != number || td_job_state_ended(td_job_report_locked(s, job)->state))

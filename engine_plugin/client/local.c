@@ -155,7 +155,7 @@ void td_local_stop(tandem_session *s)
         td_logf(&s->log, TD_LOG_ERROR, "%s", line);
     if (s->hint[0])
         td_logf(&s->log, TD_LOG_WARN, "%s", s->hint);
-    for (uint32_t i = 0; i < s->frames; i++)
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++)
         td_scratch_free(s, &s->jobs[i].scratch);
     td_scratch_free_retired(s);
     td_sleeper_free(s->sleeper);

@@ -265,7 +265,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     m.hello.identity = r->identity;
     m.hello.share = r->share;
     m.hello.backend = r->backend;
-    m.hello.frames_in_flight = s->frames;
+    m.hello.frames_in_flight = s->jobs_in_flight;
     m.hello.timing = 1;
     m.hello.job_class = s->job_class;
     m.hello.wait_bound_ns = s->wait_bound_ns < TD_WIRE_MAX_WAIT_NS ? s->wait_bound_ns : TD_WIRE_MAX_WAIT_NS;

@@ -43,7 +43,7 @@ bool td_scratch_trim_locked(tandem_session *s, uint64_t owner)
         return false;
     td_scratch_free_retired(s);
     some = s->retired_scratch_count < outgrown;
-    for (uint32_t i = 0; i < s->frames; i++) {
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         td_job *job = &s->jobs[i];
 
         if (job->number || !job->scratch.bytes || job->scratch.recorded ||
@@ -81,7 +81,7 @@ static uint64_t held_by_others(const tandem_session *s, const td_job *job, bool 
     uint64_t bytes = 0;
 
     *in_use = false;
-    for (uint32_t i = 0; i < s->frames; i++) {
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         const td_job *other = &s->jobs[i];
 
         if (other->scratch.owner != s->owner || (other == job && !is_kept(s, &job->scratch)))

@@ -280,9 +280,9 @@ static tandem_status check_desc(const tandem_session_desc *desc, char *why)
     if (!desc->allocate != !desc->release)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.%s is NULL, but desc.%s is not",
                        desc->allocate ? "release" : "allocate", desc->allocate ? "allocate" : "release");
-    if (desc->frames_in_flight > TD_MAX_FRAMES)
+    if (desc->frames_in_flight > TD_MAX_JOBS_IN_FLIGHT)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.frames_in_flight is %u, more than %d",
-                       desc->frames_in_flight, TD_MAX_FRAMES);
+                       desc->frames_in_flight, TD_MAX_JOBS_IN_FLIGHT);
     if (desc->timing > 1)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.timing is %u, not 0 or 1", desc->timing);
     if (desc->rung > TANDEM_RUNG_CPU)
@@ -408,11 +408,11 @@ static void free_session(tandem_session *s)
     td_leaving_free(s);
     td_device_close(s);
     td_remote_close(s);
-    for (uint32_t i = 0; s->jobs && i < s->frames; i++)
+    for (uint32_t i = 0; s->jobs && i < s->jobs_in_flight; i++)
         td_plan_drop(&s->jobs[i].plan);
     if (s->plans)
         td_plan_cache_clear(s->plans);
-    td_session_free(s, s->jobs, s->frames * sizeof *s->jobs);
+    td_session_free(s, s->jobs, s->jobs_in_flight * sizeof *s->jobs);
     td_session_free(s, s->plans, sizeof *s->plans);
     td_session_free(s, s->given, sizeof *s->given);
     table_free(s, &s->mems);
@@ -502,7 +502,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     s->release = desc->release;
     s->user = desc->user;
     atomic_init(&s->block_bytes, sizeof *s);
-    s->frames = desc->frames_in_flight ? desc->frames_in_flight : 3;
+    s->jobs_in_flight = desc->frames_in_flight ? desc->frames_in_flight : 3;
     s->timing = desc->timing;
     s->job_class = desc->job_class;
     s->of_worker = of_worker;
@@ -513,14 +513,14 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     if (desc->cpu_threads && desc->cpu_threads < s->threads)
         s->threads = desc->cpu_threads;
     s->salt = atomic_fetch_add(&sessions_made, 1) & 0xfff;
-    s->jobs = td_session_alloc(s, s->frames * sizeof *s->jobs, 64);
+    s->jobs = td_session_alloc(s, s->jobs_in_flight * sizeof *s->jobs, 64);
     if (!td_session_mark(s)) {
         td_fail(why, sizeof why, status, "no memory for a page: mmap: %s", strerror(errno));
         goto fail;
     }
     s->plans = td_session_alloc(s, sizeof *s->plans, 64);
     if (!s->jobs || !s->plans || !make_lock(s)) {
-        td_fail(why, sizeof why, status, "no host memory for %u frames", s->frames);
+        td_fail(why, sizeof why, status, "no host memory for %u jobs in flight", s->jobs_in_flight);
         goto fail;
     }
     status = read_tuning(s, desc, why);

@@ -249,19 +249,19 @@ static void add_holding(td_holding *list, uint32_t *count, const td_scratch *scr
         return;
     while (at < *count && list[at].owner != scratch->owner)
         at++;
-    if (at == TD_MAX_FRAMES)
+    if (at == TD_MAX_JOBS_IN_FLIGHT)
         return;
     if (at == *count)
         list[(*count)++] = (td_holding){scratch->owner, 0};
     list[at].bytes += scratch->bytes;
 }
 
-uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_FRAMES])
+uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_JOBS_IN_FLIGHT])
 {
     uint32_t count = 0;
 
     pthread_mutex_lock(&s->lock);
-    for (uint32_t i = 0; i < s->frames; i++)
+    for (uint32_t i = 0; i < s->jobs_in_flight; i++)
         add_holding(list, &count, &s->jobs[i].scratch);
     for (uint32_t i = 0; i < s->retired_scratch_count; i++)
         add_holding(list, &count, &s->retired_scratch[i]);

@@ -274,7 +274,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     td_ids_begin(&c->models, TD_WIRE_KIND_MODEL, slots + k->mems + k->timelines, k->models);
     c->session = ++b->session_count;
     c->share = hello->share;
-    c->frames = hello->frames_in_flight ? hello->frames_in_flight : 3;
+    c->jobs_in_flight = hello->frames_in_flight ? hello->frames_in_flight : 3;
     c->timing = hello->timing;
     c->job_class = hello->job_class;
     c->wait_bound_ns = hello->wait_bound_ns ? hello->wait_bound_ns : 2 * TD_SECOND;
@@ -286,7 +286,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     m.welcome.share = c->share;
     m.welcome.session = c->session;
     m.welcome.epoch = b->epoch;
-    m.welcome.frames_in_flight = c->frames;
+    m.welcome.frames_in_flight = c->jobs_in_flight;
     m.welcome.mems = k->mems;
     m.welcome.timelines = k->timelines;
     m.welcome.models = k->models;

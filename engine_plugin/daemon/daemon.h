@@ -317,7 +317,7 @@ struct td_client {
     td_conn conn;
     td_wire_rules rules;
     int process; /* pidfd, or -1 */
-    uint32_t session, share, frames, timing, pending, crash_count;
+    uint32_t session, share, jobs_in_flight, timing, pending, crash_count;
     uint32_t missed_waits; /* jobs, one behind the other, whose announced wait did not come */
     uint32_t job_class;      /* tandem_class */
     uint32_t worker_session; /* 0: the one for all */

@@ -209,7 +209,7 @@ static void tell_holdings(worker *w, uint32_t number)
 {
     const uint32_t first = number ? number : TD_MAX_SESSIONS, room = number && !w->sessions[0].on_cpu ? 1 : TD_GPU_DEPTH;
     tandem_session *session = w->sessions[number].session;
-    td_holding list[TD_MAX_FRAMES];
+    td_holding list[TD_MAX_JOBS_IN_FLIGHT];
     const uint32_t count = session ? td_worker_session_holdings(session, list) : 0;
 
     for (uint32_t i = 0; i < room; i++)
