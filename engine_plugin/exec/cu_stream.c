@@ -93,7 +93,7 @@ static tandem_status launch_stamp(td_cuda_stream *stream, td_cu_stream on, uint3
 /* The GPU's clock lies between the host's before the launch and after its stamp was seen: intervals, intersected. */
 static tandem_status measure_clock(td_cuda_stream *stream, char *why, size_t why_bytes)
 {
-    td_stream_mark *mark = stream->base.ring->marks;
+    td_stream_timestamps *at = stream->base.ring->timestamps;
     const uint64_t begun = td_now_ns();
     int64_t low = INT64_MIN, high = INT64_MAX;
     tandem_status status;
@@ -103,11 +103,11 @@ static tandem_status measure_clock(td_cuda_stream *stream, char *why, size_t why
         uint64_t end = begin;
         int64_t gpu;
 
-        __atomic_store_n(&mark->over, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&at->over, 0, __ATOMIC_RELEASE);
         status = launch_stamp(stream, stream->stream, 0, true, why, why_bytes);
         if (status)
             return status;
-        while (!__atomic_load_n(&mark->over, __ATOMIC_ACQUIRE)) {
+        while (!__atomic_load_n(&at->over, __ATOMIC_ACQUIRE)) {
             end = td_now_ns();
             if (end - begin > stamp_limit_ns)
                 return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE,
@@ -115,7 +115,7 @@ static tandem_status measure_clock(td_cuda_stream *stream, char *why, size_t why
                                (unsigned)(stamp_limit_ns / 1000000));
         }
         end = td_now_ns();
-        gpu = (int64_t)mark->stamp.end_ns;
+        gpu = (int64_t)at->stamp.end_ns;
         if (i == 0)
             continue; /* includes what the first launch of a context costs */
         if (gpu - (int64_t)end > low)

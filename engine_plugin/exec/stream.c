@@ -62,10 +62,11 @@ uint32_t td_stream_place(const td_stream *stream, uint64_t sequence)
 
 td_params_stamp td_stream_stamp(const td_stream *stream, uint32_t place, bool end)
 {
-    const uint64_t mark = stream->ring_address + offsetof(td_stream_ring, marks) + place * sizeof(td_stream_mark);
-    const uint64_t over = end && stream->ops->fenced ? mark + offsetof(td_stream_mark, over) : 0;
+    const uint64_t address =
+        stream->ring_address + offsetof(td_stream_ring, timestamps) + place * sizeof(td_stream_timestamps);
+    const uint64_t over = end && stream->ops->fenced ? address + offsetof(td_stream_timestamps, over) : 0;
 
-    return (td_params_stamp){.slot = (td_stamp *)(uintptr_t)mark,
+    return (td_params_stamp){.slot = (td_stamp *)(uintptr_t)address,
                              .completed = (uint64_t *)(uintptr_t)over,
                              .sequence = TD_STREAM_RAN,
                              .end = end};
@@ -84,11 +85,11 @@ static void look(td_stream *stream)
     uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
 
     for (uint64_t next = completed + 1; next <= submitted; next++) {
-        const td_stream_mark *mark = &stream->ring->marks[td_stream_place(stream, next)];
+        const td_stream_timestamps *at = &stream->ring->timestamps[td_stream_place(stream, next)];
         td_stamp *times = &stream->times[next % TD_STREAM_TIMES];
-        const bool over = load_word(stream->ops->fenced ? &mark->over : &mark->stamp.sequence);
-        const bool begun = load_word(&mark->stamp.begun);
-        const uint64_t begin_ns = load_word(&mark->stamp.begin_ns), end_ns = load_word(&mark->stamp.end_ns);
+        const bool over = load_word(stream->ops->fenced ? &at->over : &at->stamp.sequence);
+        const bool begun = load_word(&at->stamp.begun);
+        const uint64_t begin_ns = load_word(&at->stamp.begin_ns), end_ns = load_word(&at->stamp.end_ns);
 
         if (!begun)
             return;
@@ -109,14 +110,14 @@ static void look(td_stream *stream)
 
 static void clear_place(td_stream *stream, uint32_t place)
 {
-    td_stream_mark *mark = &stream->ring->marks[place];
+    td_stream_timestamps *at = &stream->ring->timestamps[place];
     uint32_t *words = (uint32_t *)&stream->ring->controls[place];
 
-    store_word(&mark->stamp.sequence, 0);
-    store_word(&mark->stamp.begun, 0);
-    store_word(&mark->stamp.begin_ns, 0);
-    store_word(&mark->stamp.end_ns, 0);
-    store_word(&mark->over, 0);
+    store_word(&at->stamp.sequence, 0);
+    store_word(&at->stamp.begun, 0);
+    store_word(&at->stamp.begin_ns, 0);
+    store_word(&at->stamp.end_ns, 0);
+    store_word(&at->over, 0);
     for (size_t i = 0; i < sizeof(td_control) / sizeof *words; i++)
         __atomic_store_n(&words[i], 0, __ATOMIC_RELAXED);
 }

@@ -6,7 +6,7 @@
  * leaves everything that only reads the ring to stream.c.
  *
  * A pending submit has a place: its slot's, so that nothing changes from frame to frame in what the device is given, or one
- * by its number. There its stamps leave a mark; who asks for what is completed takes it to td_stream.times.
+ * by its number. There it leaves its timestamps; who asks for what is completed takes it to td_stream.times.
  */
 #ifndef TANDEM_EXEC_STREAM_H
 #define TANDEM_EXEC_STREAM_H
@@ -17,17 +17,17 @@ enum {
     TD_STREAM_TIMES = 256,
     TD_STREAM_NUMBERS = TD_STREAM_PENDING * 2,
     TD_STREAM_PLACES = TD_STREAM_NUMBERS + TD_STREAM_PENDING, /* by sequence % TD_STREAM_NUMBERS; then by slot */
-    TD_STREAM_RAN = 1, /* the number in all marks: they are cleared for each submit */
+    TD_STREAM_RAN = 1, /* the number in all timestamps: they are cleared for each submit */
 };
 
-typedef struct td_stream_mark {
+typedef struct td_stream_timestamps {
     _Alignas(64) td_stamp stamp;
     uint64_t over; /* written behind a fence, if td_stream_ops.fenced */
-} td_stream_mark;
+} td_stream_timestamps;
 
 /* Host memory that the device sees at ring_address, by place. */
 typedef struct td_stream_ring {
-    td_stream_mark marks[TD_STREAM_PLACES];
+    td_stream_timestamps timestamps[TD_STREAM_PLACES];
     td_control controls[TD_STREAM_PLACES];
 } td_stream_ring;
 

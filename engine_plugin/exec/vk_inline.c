@@ -509,8 +509,7 @@ tandem_status td_stream_create_inline(const td_inline_desc *desc, const td_log *
         s->base.ring = &s->ring->submits;
         s->base.ring_address = s->memory.address + offsetof(td_inline_ring, submits);
         status = td_vk_mem_create_near(s->vk, TD_INLINE_WORDS * sizeof(uint32_t), VK_BUFFER_USAGE_STORAGE_BUFFER_BIT,
-                                       &s->cancel_words,
-                                       why, why_bytes);
+                                       &s->cancel_words, why, why_bytes);
         if (status == TANDEM_ERROR_UNSUPPORTED)
             status = TANDEM_OK;
     }
