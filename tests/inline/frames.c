@@ -15,30 +15,30 @@ static void record_frames(bool one_buffer)
 
     enter();
     for (uint64_t frame = 0; frame < frames_here() + FRAMES; frame++) {
-        lane *l = &w.lanes[frame % FRAMES];
-        const tandem_job job = job_on(l->mem);
+        flight *f = &w.flights[frame % FRAMES];
+        const tandem_job job = job_on(f->mem);
 
         if (frame >= FRAMES) {
-            wait_lane(l);
-            check_lane(l, frame - FRAMES);
-            check_done(l);
+            wait_flight(f);
+            check_flight(f, frame - FRAMES);
+            check_done(f);
         }
         if (frame >= frames_here())
             continue;
         if (frame == WARM)
             F.allocations = F.copies = F.host_waits = F.submits = 0;
-        fill(l, frame + 1);
-        begin_commands(l->commands[0]);
+        fill(f, frame + 1);
+        begin_commands(f->commands[0]);
         if (!one_buffer)
             for (int i = 1; i < 3; i++)
-                begin_commands(l->commands[i]);
-        record_copies(l, l->commands[0], NULL, true);
-        OK(tandem_record(w.s, &job, l->commands[one_buffer ? 0 : 1], &l->ticket));
-        record_copies(l, NULL, l->commands[one_buffer ? 0 : 2], false);
+                begin_commands(f->commands[i]);
+        record_copies(f, f->commands[0], NULL, true);
+        OK(tandem_record(w.s, &job, f->commands[one_buffer ? 0 : 1], &f->ticket));
+        record_copies(f, NULL, f->commands[one_buffer ? 0 : 2], false);
         for (int i = 0; i < (one_buffer ? 1 : 3); i++)
-            assert_int_equal(gpu.EndCommandBuffer(l->commands[i]), VK_SUCCESS);
-        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_PENDING);
-        submit_lane(l, 0, one_buffer ? 1 : 3, (vku_point){0}, (vku_point){0}, l->fence);
+            assert_int_equal(gpu.EndCommandBuffer(f->commands[i]), VK_SUCCESS);
+        assert_int_equal(report_of(f->ticket).state, TANDEM_JOB_PENDING);
+        submit_flight(f, 0, one_buffer ? 1 : 3, (vku_point){0}, (vku_point){0}, f->fence);
     }
     /* of the session: its copies are the test's, two a frame */
     assert_int_equal(F.allocations, 0);
@@ -68,7 +68,7 @@ static void test_kernels_of_8b(void **state)
     enter();
     assert_string_equal(F.attention, "attn_8b_wgmma_inline"); /* of the self-test */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tandem_job job = job_on(w.lanes[0].mem);
+        tandem_job job = job_on(w.flights[0].mem);
         tandem_ticket ticket;
 
         job.op.attention.precision = TANDEM_PRECISION_8B;
@@ -98,15 +98,15 @@ static void submit_frames(uint64_t deadline_ns)
 
     enter();
     for (uint64_t frame = 0; frame < frames_here() + FRAMES; frame++) {
-        lane *l = &w.lanes[frame % FRAMES];
-        tandem_job job = job_on(l->mem);
+        flight *f = &w.flights[frame % FRAMES];
+        tandem_job job = job_on(f->mem);
         tandem_status status;
 
         if (frame >= FRAMES) {
-            wait_lane(l);
-            check_lane(l, frame - FRAMES);
-            OK(tandem_wait(w.s, l->ticket, LIMIT_NS, NULL));
-            check_done(l);
+            wait_flight(f);
+            check_flight(f, frame - FRAMES);
+            OK(tandem_wait(w.s, f->ticket, LIMIT_NS, NULL));
+            check_done(f);
         }
         if (frame >= frames_here())
             continue;
@@ -114,22 +114,22 @@ static void submit_frames(uint64_t deadline_ns)
             F.allocations = F.copies = F.begins = F.submits = F.batches = F.waits = F.signals = 0;
             w.locks = 0;
         }
-        fill(l, frame + 1);
-        begin_commands(l->commands[0]);
-        record_copies(l, l->commands[0], NULL, true);
-        assert_int_equal(gpu.EndCommandBuffer(l->commands[0]), VK_SUCCESS);
-        submit_lane(l, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, frame + 1}, VK_NULL_HANDLE);
+        fill(f, frame + 1);
+        begin_commands(f->commands[0]);
+        record_copies(f, f->commands[0], NULL, true);
+        assert_int_equal(gpu.EndCommandBuffer(f->commands[0]), VK_SUCCESS);
+        submit_flight(f, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, frame + 1}, VK_NULL_HANDLE);
         job.deadline_ns = deadline_ns;
         OK(tandem_timeline_submitted(w.s, w.engines, frame + 1));
         job.wait = (tandem_point){w.engines, frame + 1};
         job.signal = (tandem_point){w.ours, frame + 1};
-        while ((status = tandem_submit(w.s, &job, &l->ticket)) == TANDEM_ERROR_BUSY)
+        while ((status = tandem_submit(w.s, &job, &f->ticket)) == TANDEM_ERROR_BUSY)
             ;
         OK(status);
-        begin_commands(l->commands[2]);
-        record_copies(l, NULL, l->commands[2], false);
-        assert_int_equal(gpu.EndCommandBuffer(l->commands[2]), VK_SUCCESS);
-        submit_lane(l, 2, 1, (vku_point){w.our_semaphore, frame + 1}, (vku_point){0}, l->fence);
+        begin_commands(f->commands[2]);
+        record_copies(f, NULL, f->commands[2], false);
+        assert_int_equal(gpu.EndCommandBuffer(f->commands[2]), VK_SUCCESS);
+        submit_flight(f, 2, 1, (vku_point){w.our_semaphore, frame + 1}, (vku_point){0}, f->fence);
     }
     assert_int_equal(F.allocations, 0);
     assert_int_equal(F.copies, 2 * counted);
@@ -160,20 +160,20 @@ static void test_held(void **state)
     (void)state;
     enter();
     for (uint64_t value = 1; value <= JOBS; value++) {
-        lane *l = &w.lanes[0];
+        flight *f = &w.flights[0];
         const uint64_t begin = td_now_ns();
-        tandem_job job = job_on(l->mem);
+        tandem_job job = job_on(f->mem);
         unsigned submits, reads;
 
         F.counter_reads = 0;
         job.wait = (tandem_point){w.engines, value};
         job.signal = (tandem_point){w.ours, value};
         submits = F.submits;
-        OK(tandem_submit(w.s, &job, &l->ticket));
+        OK(tandem_submit(w.s, &job, &f->ticket));
         nanosleep(&held, NULL);
         reads = __atomic_load_n(&F.counter_reads, __ATOMIC_RELAXED);
         assert_int_equal(F.submits, submits);
-        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_PENDING);
+        assert_int_equal(report_of(f->ticket).state, TANDEM_JOB_PENDING);
         /* of 50 us each there are 40 around the time of the job before, some 30 at the begin */
         assert_in_range(reads, 1, (td_now_ns() - begin) / 400000 + 100);
         if (value > ANNOUNCES + 1) /* those before were announced */
@@ -183,8 +183,8 @@ static void test_held(void **state)
             OK(tandem_timeline_submitted(w.s, w.engines, value));
             assert_int_equal(F.submits, submits + 1);
         }
-        OK(tandem_wait(w.s, l->ticket, LIMIT_NS, NULL));
-        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_DONE);
+        OK(tandem_wait(w.s, f->ticket, LIMIT_NS, NULL));
+        assert_int_equal(report_of(f->ticket).state, TANDEM_JOB_DONE);
     }
     leave();
 }
@@ -202,45 +202,45 @@ static void test_given_up(void **state)
     enter();
     for (int late = 0; late < 2; late++)
         for (int i = 0; i < TIMES; i++) {
-            lane *l = &w.lanes[i % FRAMES];
+            flight *f = &w.flights[i % FRAMES];
             const bool given_up = i < FRAMES;
-            tandem_job job = job_on(l->mem);
+            tandem_job job = job_on(f->mem);
             const uint64_t begin = td_now_ns();
 
             value++;
-            fill(l, value);
-            begin_commands(l->commands[0]);
-            record_copies(l, l->commands[0], NULL, true);
-            assert_int_equal(gpu.EndCommandBuffer(l->commands[0]), VK_SUCCESS);
-            submit_lane(l, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, value}, VK_NULL_HANDLE);
+            fill(f, value);
+            begin_commands(f->commands[0]);
+            record_copies(f, f->commands[0], NULL, true);
+            assert_int_equal(gpu.EndCommandBuffer(f->commands[0]), VK_SUCCESS);
+            submit_flight(f, 0, 1, (vku_point){0}, (vku_point){w.engines_semaphore, value}, VK_NULL_HANDLE);
             OK(tandem_timeline_submitted(w.s, w.engines, value));
             job.wait = (tandem_point){w.engines, value};
             job.signal = (tandem_point){w.ours, value};
             job.deadline_ns = !late ? 0 : given_up ? 1000000 : LIMIT_NS;
             F.swallow_submits = true;
-            OK(tandem_submit(w.s, &job, &l->ticket));
+            OK(tandem_submit(w.s, &job, &f->ticket));
             F.swallow_submits = false;
             if (given_up && !late)
-                OK(tandem_cancel(w.s, l->ticket));
-            while (given_up && late && report_of(l->ticket).state == TANDEM_JOB_PENDING)
+                OK(tandem_cancel(w.s, f->ticket));
+            while (given_up && late && report_of(f->ticket).state == TANDEM_JOB_PENDING)
                 assert_true(td_now_ns() - begin < LIMIT_NS);
             F.blocks = 0;
             fake_nvx_run_swallowed();
             OK(tandem_point_wait(w.s, (tandem_point){w.ours, value}, LIMIT_NS));
-            OK(tandem_wait(w.s, l->ticket, LIMIT_NS, NULL));
-            assert_int_equal(report_of(l->ticket).state, !given_up ? TANDEM_JOB_DONE
+            OK(tandem_wait(w.s, f->ticket, LIMIT_NS, NULL));
+            assert_int_equal(report_of(f->ticket).state, !given_up ? TANDEM_JOB_DONE
                                                          : late    ? TANDEM_JOB_STALE
                                                                    : TANDEM_JOB_CANCELLED);
             assert_true((F.blocks == 0) == given_up);
-            begin_commands(l->commands[2]);
-            record_copies(l, NULL, l->commands[2], false);
-            assert_int_equal(gpu.EndCommandBuffer(l->commands[2]), VK_SUCCESS);
-            submit_lane(l, 2, 1, (vku_point){w.our_semaphore, value}, (vku_point){0}, l->fence);
-            wait_lane(l);
+            begin_commands(f->commands[2]);
+            record_copies(f, NULL, f->commands[2], false);
+            assert_int_equal(gpu.EndCommandBuffer(f->commands[2]), VK_SUCCESS);
+            submit_flight(f, 2, 1, (vku_point){w.our_semaphore, value}, (vku_point){0}, f->fence);
+            wait_flight(f);
             if (!given_up)
-                check_lane(l, value);
+                check_flight(f, value);
             for (size_t e = 0; e < ELEMENTS && given_up; e++)
-                assert_true(isnan(((const frame_data *)l->out.host)->o[e]));
+                assert_true(isnan(((const frame_data *)f->out.host)->o[e]));
         }
     leave();
 }
@@ -263,11 +263,11 @@ static void test_pack_and_unpack(void **state)
     vku_image from, to;
     tandem_mem mem;
     uint64_t seed = 77;
-    lane *l;
+    flight *f;
 
     (void)state;
     enter();
-    l = &w.lanes[0];
+    f = &w.flights[0];
     for (int y = 0; y < SIZE; y++)
         for (int x = 0; x < SIZE; x++)
             for (int c = 0; c < 4; c++) {
@@ -292,21 +292,21 @@ static void test_pack_and_unpack(void **state)
         VkCommandBuffer commands[3];
 
         for (int i = 0; i < 3; i++) {
-            commands[i] = l->commands[one_buffer ? 0 : i];
+            commands[i] = f->commands[one_buffer ? 0 : i];
             if (!i || !one_buffer)
                 begin_commands(commands[i]);
         }
         OK(tandem_record_acquire(w.s, commands[0], mem, compute, VK_ACCESS_SHADER_WRITE_BIT));
         OK(tandem_record_pack(w.s, commands[0], &pack));
         OK(tandem_record_release(w.s, commands[0], mem, compute, VK_ACCESS_SHADER_WRITE_BIT));
-        OK(tandem_record(w.s, &job, commands[1], &l->ticket));
+        OK(tandem_record(w.s, &job, commands[1], &f->ticket));
         OK(tandem_record_acquire(w.s, commands[2], mem, compute, VK_ACCESS_SHADER_READ_BIT));
         OK(tandem_record_unpack(w.s, commands[2], &unpack));
         for (int i = 0; i < (one_buffer ? 1 : 3); i++)
             assert_int_equal(gpu.EndCommandBuffer(commands[i]), VK_SUCCESS);
-        submit_lane(l, 0, one_buffer ? 1 : 3, (vku_point){0}, (vku_point){0}, l->fence);
-        wait_lane(l);
-        check_done(l);
+        submit_flight(f, 0, one_buffer ? 1 : 3, (vku_point){0}, (vku_point){0}, f->fence);
+        wait_flight(f);
+        check_done(f);
         memset(got, 0xff, sizeof got);
         assert_int_equal(vku_image_readback(&gpu, &to, got), VK_SUCCESS);
         for (int y = 0; y < SIZE; y++)

@@ -28,8 +28,8 @@ static void test_record_refuses(void **state)
 
     (void)state;
     enter();
-    commands = w.lanes[0].commands[0];
-    good = job_on(w.lanes[0].mem);
+    commands = w.flights[0].commands[0];
+    good = job_on(w.flights[0].mem);
     begin_commands(commands);
     bad = good;
     bad.wait = (tandem_point){w.engines, 1};
@@ -82,24 +82,24 @@ static void test_acquire(void **state)
                {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT, 1},
                {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_READ_BIT, 1}};
     VkCommandBuffer commands;
-    lane *l;
+    flight *f;
 
     (void)state;
     enter();
-    l = &w.lanes[0];
-    commands = l->commands[0];
+    f = &w.flights[0];
+    commands = f->commands[0];
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const tandem_job job = job_on(l->mem);
+        const tandem_job job = job_on(f->mem);
 
         begin_commands(commands);
-        OK(tandem_record(w.s, &job, commands, &l->ticket));
+        OK(tandem_record(w.s, &job, commands, &f->ticket));
         F.barriers = 0;
-        OK(tandem_record_acquire(w.s, commands, l->mem, all[i].stage, all[i].access));
+        OK(tandem_record_acquire(w.s, commands, f->mem, all[i].stage, all[i].access));
         assert_int_equal(F.barriers, all[i].barriers);
-        OK(tandem_record_release(w.s, commands, l->mem, compute, both));
+        OK(tandem_record_release(w.s, commands, f->mem, compute, both));
         assert_int_equal(F.barriers, all[i].barriers + 1);
         assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
-        OK(tandem_cancel(w.s, l->ticket));
+        OK(tandem_cancel(w.s, f->ticket));
     }
     leave();
 }
@@ -110,13 +110,13 @@ static void test_recorded_jobs(void **state)
     tandem_ticket tickets[FRAMES], more;
     VkCommandBuffer commands;
     tandem_job job;
-    lane *l;
+    flight *f;
 
     (void)state;
     enter();
-    l = &w.lanes[0];
-    job = job_on(l->mem);
-    commands = l->commands[0];
+    f = &w.flights[0];
+    job = job_on(f->mem);
+    commands = f->commands[0];
     for (int round = 0; round < 2; round++) {
         begin_commands(commands);
         for (int i = 0; i < FRAMES; i++)
@@ -130,40 +130,40 @@ static void test_recorded_jobs(void **state)
                 OK(tandem_cancel(w.s, tickets[i]));
         }
         if (round == 1) /* with what they use */
-            OK(tandem_mem_destroy(w.s, l->mem));
+            OK(tandem_mem_destroy(w.s, f->mem));
         for (int i = 0; i < FRAMES; i++)
             assert_int_equal(report_of(tickets[i]).state, TANDEM_JOB_CANCELLED);
     }
     /* given up, and submitted after all: nothing is written */
-    l->mem = new_mem(sizeof(frame_data));
-    job = job_on(l->mem);
+    f->mem = new_mem(sizeof(frame_data));
+    job = job_on(f->mem);
     for (int cancelled = 1; cancelled >= 0; cancelled--) {
-        fill(l, 99 + (uint64_t)cancelled);
+        fill(f, 99 + (uint64_t)cancelled);
         for (int i = 0; i < 3; i++)
-            begin_commands(l->commands[i]);
-        record_copies(l, l->commands[0], NULL, true);
-        OK(tandem_record(w.s, &job, l->commands[1], &l->ticket));
-        record_copies(l, NULL, l->commands[2], false);
+            begin_commands(f->commands[i]);
+        record_copies(f, f->commands[0], NULL, true);
+        OK(tandem_record(w.s, &job, f->commands[1], &f->ticket));
+        record_copies(f, NULL, f->commands[2], false);
         for (int i = 0; i < 3; i++)
-            assert_int_equal(gpu.EndCommandBuffer(l->commands[i]), VK_SUCCESS);
+            assert_int_equal(gpu.EndCommandBuffer(f->commands[i]), VK_SUCCESS);
         if (cancelled) {
-            OK(tandem_cancel(w.s, l->ticket));
-            assert_int_equal(tandem_cancel(w.s, l->ticket), TANDEM_ERROR_BUSY);
+            OK(tandem_cancel(w.s, f->ticket));
+            assert_int_equal(tandem_cancel(w.s, f->ticket), TANDEM_ERROR_BUSY);
         }
-        submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
-        wait_lane(l);
-        assert_int_equal(report_of(l->ticket).state, cancelled ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE);
+        submit_flight(f, 0, 3, (vku_point){0}, (vku_point){0}, f->fence);
+        wait_flight(f);
+        assert_int_equal(report_of(f->ticket).state, cancelled ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE);
         if (cancelled)
             for (size_t i = 0; i < ELEMENTS; i++)
-                assert_true(isnan(((frame_data *)l->out.host)->o[i]));
+                assert_true(isnan(((frame_data *)f->out.host)->o[i]));
         else
-            check_lane(l, 1);
+            check_flight(f, 1);
     }
     /* once more, with new data, after other jobs that needed more scratch */
     job.op.attention.smooth = TANDEM_SMOOTH_Q | TANDEM_SMOOTH_K | TANDEM_SMOOTH_V;
     job.op.attention.precision = TANDEM_PRECISION_8B;
     for (int i = 1; i < 3; i++) {
-        lane *other = &w.lanes[i];
+        flight *other = &w.flights[i];
         tandem_job larger = job_on(new_mem(4 * 4096 * DIM * 4));
         const uint32_t rows = 2048u * (uint32_t)i;
 
@@ -178,11 +178,11 @@ static void test_recorded_jobs(void **state)
             OK(tandem_cancel(w.s, more));
         }
     }
-    fill(l, 1234);
-    submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
-    wait_lane(l);
-    check_lane(l, 2);
-    assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_DONE);
+    fill(f, 1234);
+    submit_flight(f, 0, 3, (vku_point){0}, (vku_point){0}, f->fence);
+    wait_flight(f);
+    check_flight(f, 2);
+    assert_int_equal(report_of(f->ticket).state, TANDEM_JOB_DONE);
     leave();
 }
 
@@ -190,13 +190,13 @@ static void test_recorded_jobs(void **state)
 static void test_recorded_for_good(void **state)
 {
     enum { MANY = 2 * TD_INLINE_RECORDED + 10 };
-    lane *always, *once;
+    flight *always, *once;
     tandem_job job;
 
     (void)state;
     enter();
-    always = &w.lanes[0];
-    once = &w.lanes[1];
+    always = &w.flights[0];
+    once = &w.flights[1];
     job = job_on(always->mem);
     begin_commands(always->commands[0]);
     OK(tandem_record(w.s, &job, always->commands[0], &always->ticket));
@@ -210,9 +210,9 @@ static void test_recorded_for_good(void **state)
             OK(tandem_cancel(w.s, once->ticket));
             assert_int_equal(report_of(once->ticket).state, TANDEM_JOB_CANCELLED);
         }
-        submit_lane(once, 0, 1, (vku_point){0}, (vku_point){0}, VK_NULL_HANDLE);
-        submit_lane(always, 0, 1, (vku_point){0}, (vku_point){0}, always->fence);
-        wait_lane(always);
+        submit_flight(once, 0, 1, (vku_point){0}, (vku_point){0}, VK_NULL_HANDLE);
+        submit_flight(always, 0, 1, (vku_point){0}, (vku_point){0}, always->fence);
+        wait_flight(always);
         if (i % 3 != 2)
             check_done(once);
         if (!i)
@@ -221,20 +221,20 @@ static void test_recorded_for_good(void **state)
     leave();
 }
 
-static VkCommandBuffer secondary(lane *l, const tandem_job *job, VkCommandBufferUsageFlags usage)
+static VkCommandBuffer secondary(flight *f, const tandem_job *job, VkCommandBufferUsageFlags usage)
 {
     const VkCommandBufferInheritanceInfo alone = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO};
     const VkCommandBufferBeginInfo begin = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, .flags = usage, .pInheritanceInfo = &alone};
     const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                              .commandPool = l->pool,
+                                              .commandPool = f->pool,
                                               .level = VK_COMMAND_BUFFER_LEVEL_SECONDARY,
                                               .commandBufferCount = 1};
     VkCommandBuffer commands;
 
     assert_int_equal(gpu.AllocateCommandBuffers(gpu.device, &info, &commands), VK_SUCCESS);
     assert_int_equal(gpu.BeginCommandBuffer(commands, &begin), VK_SUCCESS);
-    OK(tandem_record(w.s, job, commands, &l->ticket));
+    OK(tandem_record(w.s, job, commands, &f->ticket));
     assert_int_equal(gpu.EndCommandBuffer(commands), VK_SUCCESS);
     return commands;
 }
@@ -246,45 +246,45 @@ static void test_secondary(void **state)
                                                 VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT};
     PFN_vkCmdExecuteCommands execute;
     uint64_t frame = 0;
-    lane *l;
+    flight *f;
 
     (void)state;
     enter();
     execute = (PFN_vkCmdExecuteCommands)gpu.GetDeviceProcAddr(gpu.device, "vkCmdExecuteCommands");
-    l = &w.lanes[0];
+    f = &w.flights[0];
     for (int u = 0; u < 3; u++) {
-        const tandem_job job = job_on(l->mem);
-        const VkCommandBuffer commands = secondary(l, &job, usages[u]);
-        lane *second = &w.lanes[1]; /* its primary */
+        const tandem_job job = job_on(f->mem);
+        const VkCommandBuffer commands = secondary(f, &job, usages[u]);
+        flight *second = &w.flights[1]; /* its primary */
 
-        begin_commands(l->commands[0]);
-        record_copies(l, l->commands[0], NULL, true);
-        begin_commands(l->commands[2]);
-        record_copies(l, NULL, l->commands[2], false);
-        begin_commands(l->commands[1]);
-        execute(l->commands[1], 1, &commands);
+        begin_commands(f->commands[0]);
+        record_copies(f, f->commands[0], NULL, true);
+        begin_commands(f->commands[2]);
+        record_copies(f, NULL, f->commands[2], false);
+        begin_commands(f->commands[1]);
+        execute(f->commands[1], 1, &commands);
         for (int i = 0; i < 3; i++)
-            assert_int_equal(gpu.EndCommandBuffer(l->commands[i]), VK_SUCCESS);
-        assert_int_equal(report_of(l->ticket).state, TANDEM_JOB_PENDING);
+            assert_int_equal(gpu.EndCommandBuffer(f->commands[i]), VK_SUCCESS);
+        assert_int_equal(report_of(f->ticket).state, TANDEM_JOB_PENDING);
         for (int run = 0; run < (u ? 5 : 1); run++) {
-            fill(l, 700 + ++frame);
-            submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
-            wait_lane(l);
-            check_lane(l, frame);
-            check_done(l);
+            fill(f, 700 + ++frame);
+            submit_flight(f, 0, 3, (vku_point){0}, (vku_point){0}, f->fence);
+            wait_flight(f);
+            check_flight(f, frame);
+            check_done(f);
         }
         if (u < 2)
             continue;
         begin_commands(second->commands[1]);
         execute(second->commands[1], 1, &commands);
         assert_int_equal(gpu.EndCommandBuffer(second->commands[1]), VK_SUCCESS);
-        fill(l, 700 + ++frame);
-        submit_lane(l, 0, 2, (vku_point){0}, (vku_point){0}, VK_NULL_HANDLE);
-        submit_lane(second, 1, 1, (vku_point){0}, (vku_point){0}, second->fence);
-        submit_lane(l, 2, 1, (vku_point){0}, (vku_point){0}, l->fence);
-        wait_lane(second);
-        wait_lane(l);
-        check_lane(l, frame);
+        fill(f, 700 + ++frame);
+        submit_flight(f, 0, 2, (vku_point){0}, (vku_point){0}, VK_NULL_HANDLE);
+        submit_flight(second, 1, 1, (vku_point){0}, (vku_point){0}, second->fence);
+        submit_flight(f, 2, 1, (vku_point){0}, (vku_point){0}, f->fence);
+        wait_flight(second);
+        wait_flight(f);
+        check_flight(f, frame);
     }
     leave();
 }

@@ -47,7 +47,7 @@ typedef struct frame_data {
     float q[ELEMENTS], k[ELEMENTS], v[ELEMENTS], o[ELEMENTS];
 } frame_data;
 
-typedef struct lane {
+typedef struct flight {
     vku_buffer in, out; /* frame_data */
     VkCommandPool pool;
     VkCommandBuffer commands[3];
@@ -55,9 +55,9 @@ typedef struct lane {
     tandem_mem mem;
     tandem_ticket ticket;
     frame_data wanted;
-} lane;
+} flight;
 
-/* A session whose lanes are frames in flight. */
+/* A session, with a flight for each of its frames. */
 typedef struct world {
     tandem_session *s;
     tandem_info info;
@@ -66,7 +66,7 @@ typedef struct world {
     unsigned locks;
     tandem_timeline engines, ours;
     VkSemaphore engines_semaphore, our_semaphore;
-    lane lanes[FRAMES];
+    flight flights[FRAMES];
 } world;
 
 #define OK(call)                                                                             \
@@ -80,7 +80,7 @@ typedef struct world {
 
 void submit_commands(VkCommandBuffer commands);
 
-/* lanes.c's. */
+/* flights.c's. */
 
 extern world w;
 tandem_status create_session(vku *on, uint32_t rung, bool queue);
@@ -89,15 +89,15 @@ void enter(void);
 void leave(void);
 tandem_job job_on(tandem_mem mem);
 /* New data each frame, and what must come of it. */
-void fill(lane *l, uint64_t seed);
-void check_lane(lane *l, uint64_t frame);
+void fill(flight *f, uint64_t seed);
+void check_flight(flight *f, uint64_t frame);
 void begin_commands(VkCommandBuffer commands);
-void record_copies(lane *l, VkCommandBuffer first, VkCommandBuffer last, bool in);
-void submit_lane(lane *l, uint32_t first, uint32_t count, vku_point wait, vku_point signal, VkFence fence);
-void wait_lane(lane *l);
+void record_copies(flight *f, VkCommandBuffer first, VkCommandBuffer last, bool in);
+void submit_flight(flight *f, uint32_t first, uint32_t count, vku_point wait, vku_point signal, VkFence fence);
+void wait_flight(flight *f);
 tandem_job_report report_of(tandem_ticket ticket);
 uint64_t frames_here(void);
-void check_done(const lane *l);
+void check_done(const flight *f);
 
 /* bench.c's. */
 

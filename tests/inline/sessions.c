@@ -56,28 +56,28 @@ static void test_memory(void **state)
                          &(tandem_mem_desc){.struct_bytes = sizeof desc, .source = TANDEM_MEM_HOST, .host = pages,
                                             .bytes = 65536, .fd = -1},
                          &host));
-    mems[0] = w.lanes[0].mem;
+    mems[0] = w.flights[0].mem;
     mems[1] = engines;
     for (int i = 0; i < 2; i++) {
-        lane *l = &w.lanes[0];
+        flight *f = &w.flights[0];
         const tandem_job job = job_on(mems[i]);
 
-        l->mem = mems[i];
-        fill(l, 5 + (uint64_t)i);
+        f->mem = mems[i];
+        fill(f, 5 + (uint64_t)i);
         for (int j = 0; j < 3; j++)
-            begin_commands(l->commands[j]);
-        record_copies(l, l->commands[0], NULL, true);
-        OK(tandem_record(w.s, &job, l->commands[1], &l->ticket));
-        record_copies(l, NULL, l->commands[2], false);
+            begin_commands(f->commands[j]);
+        record_copies(f, f->commands[0], NULL, true);
+        OK(tandem_record(w.s, &job, f->commands[1], &f->ticket));
+        record_copies(f, NULL, f->commands[2], false);
         for (int j = 0; j < 3; j++)
-            assert_int_equal(gpu.EndCommandBuffer(l->commands[j]), VK_SUCCESS);
-        submit_lane(l, 0, 3, (vku_point){0}, (vku_point){0}, l->fence);
-        wait_lane(l);
-        check_lane(l, (uint64_t)i);
+            assert_int_equal(gpu.EndCommandBuffer(f->commands[j]), VK_SUCCESS);
+        submit_flight(f, 0, 3, (vku_point){0}, (vku_point){0}, f->fence);
+        wait_flight(f);
+        check_flight(f, (uint64_t)i);
     }
     /* K and V are a model's, Q and O in the host's memory */
-    fill(&w.lanes[0], 42);
-    memcpy(data, w.lanes[0].in.host, sizeof *data);
+    fill(&w.flights[0], 42);
+    memcpy(data, w.flights[0].in.host, sizeof *data);
     memcpy(data->v, data->k, sizeof data->v);
     file = fdopen(mkstemp(path), "wb");
     assert_non_null(file);
@@ -94,16 +94,16 @@ static void test_memory(void **state)
 
         td_ref_attention(&job.op.attention, data->q, data->k, data->v, o, NULL);
         job.op.attention.k = job.op.attention.v = k;
-        OK(tandem_submit(w.s, &job, &w.lanes[0].ticket));
-        OK(tandem_wait(w.s, w.lanes[0].ticket, LIMIT_NS, NULL));
-        check_done(&w.lanes[0]);
+        OK(tandem_submit(w.s, &job, &w.flights[0].ticket));
+        OK(tandem_wait(w.s, w.flights[0].ticket, LIMIT_NS, NULL));
+        check_done(&w.flights[0]);
         for (size_t i = 0; i < ELEMENTS; i++)
             assert_true(fabs((double)data->o[i] - o[i]) < 0.02);
     }
     OK(tandem_model_destroy(w.s, model));
     OK(tandem_mem_destroy(w.s, engines));
     OK(tandem_mem_destroy(w.s, host));
-    w.lanes[0].mem = mems[0];
+    w.flights[0].mem = mems[0];
     leave();
     free(pages);
     gpu.FreeMemory(gpu.device, memory, NULL);
@@ -164,18 +164,18 @@ static void test_refused_point(void **state)
 
     (void)state;
     enter();
-    job = job_on(w.lanes[0].mem);
+    job = job_on(w.flights[0].mem);
     job.signal = (tandem_point){w.ours, 1};
     job.op.attention.head_dim = 33;
     assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_ARG);
-    assert_int_equal(vku_submit(&gpu, VK_NULL_HANDLE, (vku_point){w.our_semaphore, 1}, (vku_point){0}, w.lanes[0].fence),
+    assert_int_equal(vku_submit(&gpu, VK_NULL_HANDLE, (vku_point){w.our_semaphore, 1}, (vku_point){0}, w.flights[0].fence),
                      VK_SUCCESS);
     begin = td_now_ns();
     alarm(60);
     OK(tandem_session_destroy(&w.s));
     alarm(0);
     assert_true(td_now_ns() - begin < 6000000000u);
-    assert_int_equal(gpu.WaitForFences(gpu.device, 1, &w.lanes[0].fence, VK_TRUE, 6000000000u), VK_SUCCESS);
+    assert_int_equal(gpu.WaitForFences(gpu.device, 1, &w.flights[0].fence, VK_TRUE, 6000000000u), VK_SUCCESS);
     OK(create_session(&gpu, 0, true)); /* for leave() to destroy */
     leave();
 }
@@ -188,17 +188,17 @@ static void test_lost(void **state)
 
     (void)state;
     enter();
-    job = job_on(w.lanes[0].mem);
-    begin_commands(w.lanes[0].commands[0]);
-    OK(tandem_record(w.s, &job, w.lanes[0].commands[0], &recorded));
-    assert_int_equal(gpu.EndCommandBuffer(w.lanes[0].commands[0]), VK_SUCCESS);
+    job = job_on(w.flights[0].mem);
+    begin_commands(w.flights[0].commands[0]);
+    OK(tandem_record(w.s, &job, w.flights[0].commands[0], &recorded));
+    assert_int_equal(gpu.EndCommandBuffer(w.flights[0].commands[0]), VK_SUCCESS);
     F.fail_call = "vkQueueSubmit";
     F.fail_at = 1;
     F.failure = VK_ERROR_DEVICE_LOST;
     assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_LOST);
     F.fail_call = NULL;
     assert_int_equal(tandem_submit(w.s, &job, &ticket), TANDEM_ERROR_LOST);
-    assert_int_equal(tandem_record(w.s, &job, w.lanes[0].commands[0], &ticket), TANDEM_ERROR_LOST);
+    assert_int_equal(tandem_record(w.s, &job, w.flights[0].commands[0], &ticket), TANDEM_ERROR_LOST);
     assert_int_equal(report_of(recorded).state, TANDEM_JOB_FAILED);
     leave();
 }
@@ -212,10 +212,10 @@ static void test_lost_while_recorded(void **state)
 
     (void)state;
     enter();
-    job = job_on(w.lanes[0].mem);
-    begin_commands(w.lanes[0].commands[0]);
-    OK(tandem_record(w.s, &job, w.lanes[0].commands[0], &recorded));
-    assert_int_equal(gpu.EndCommandBuffer(w.lanes[0].commands[0]), VK_SUCCESS);
+    job = job_on(w.flights[0].mem);
+    begin_commands(w.flights[0].commands[0]);
+    OK(tandem_record(w.s, &job, w.flights[0].commands[0], &recorded));
+    assert_int_equal(gpu.EndCommandBuffer(w.flights[0].commands[0]), VK_SUCCESS);
     assert_int_equal(tandem_wait(w.s, recorded, 250000000, &report), TANDEM_ERROR_BUSY); /* the device is well */
     F.fail_call = "vkGetSemaphoreCounterValue";
     F.fail_at = 1;
@@ -224,7 +224,7 @@ static void test_lost_while_recorded(void **state)
     assert_int_equal(report.state, TANDEM_JOB_FAILED);
     assert_int_equal(report.status, TANDEM_ERROR_LOST);
     F.fail_call = NULL;
-    assert_int_equal(tandem_record(w.s, &job, w.lanes[0].commands[0], &ticket), TANDEM_ERROR_LOST);
+    assert_int_equal(tandem_record(w.s, &job, w.flights[0].commands[0], &ticket), TANDEM_ERROR_LOST);
     leave();
 }
 

@@ -1,4 +1,4 @@
-/* Lanes: what a frame in flight has of its own, and how it goes through a session.
+/* Flights: what a frame in flight has of its own, and how it goes through a session.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -96,17 +96,17 @@ void enter(void)
     OK(tandem_timeline_get_vulkan(w.s, w.engines, &w.engines_semaphore));
     OK(tandem_timeline_get_vulkan(w.s, w.ours, &w.our_semaphore));
     for (int i = 0; i < FRAMES; i++) {
-        lane *l = &w.lanes[i];
+        flight *f = &w.flights[i];
         VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                             .commandBufferCount = 3};
 
-        l->mem = new_mem(sizeof(frame_data));
-        assert_int_equal(vku_buffer_create(&gpu, sizeof(frame_data), VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &l->in), 0);
-        assert_int_equal(vku_buffer_create(&gpu, sizeof(frame_data), VK_BUFFER_USAGE_TRANSFER_DST_BIT, &l->out), 0);
-        assert_int_equal(gpu.CreateCommandPool(gpu.device, &pool, NULL, &l->pool), 0);
-        info.commandPool = l->pool;
-        assert_int_equal(gpu.AllocateCommandBuffers(gpu.device, &info, l->commands), 0);
-        assert_int_equal(gpu.CreateFence(gpu.device, &fence, NULL, &l->fence), 0);
+        f->mem = new_mem(sizeof(frame_data));
+        assert_int_equal(vku_buffer_create(&gpu, sizeof(frame_data), VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &f->in), 0);
+        assert_int_equal(vku_buffer_create(&gpu, sizeof(frame_data), VK_BUFFER_USAGE_TRANSFER_DST_BIT, &f->out), 0);
+        assert_int_equal(gpu.CreateCommandPool(gpu.device, &pool, NULL, &f->pool), 0);
+        info.commandPool = f->pool;
+        assert_int_equal(gpu.AllocateCommandBuffers(gpu.device, &info, f->commands), 0);
+        assert_int_equal(gpu.CreateFence(gpu.device, &fence, NULL, &f->fence), 0);
     }
 }
 
@@ -115,14 +115,14 @@ void leave(void)
     gpu.DeviceWaitIdle(gpu.device);
     OK(tandem_session_destroy(&w.s));
     for (int i = 0; i < FRAMES; i++) {
-        lane *l = &w.lanes[i];
+        flight *f = &w.flights[i];
 
-        vku_buffer_destroy(&gpu, &l->in);
-        vku_buffer_destroy(&gpu, &l->out);
-        if (l->pool)
-            gpu.DestroyCommandPool(gpu.device, l->pool, NULL);
-        if (l->fence)
-            gpu.DestroyFence(gpu.device, l->fence, NULL);
+        vku_buffer_destroy(&gpu, &f->in);
+        vku_buffer_destroy(&gpu, &f->out);
+        if (f->pool)
+            gpu.DestroyCommandPool(gpu.device, f->pool, NULL);
+        if (f->fence)
+            gpu.DestroyFence(gpu.device, f->fence, NULL);
     }
     assert_int_equal(w.locked, 0);
     assert_true(w.locks > 0);
@@ -144,9 +144,9 @@ tandem_job job_on(tandem_mem mem)
     return job;
 }
 
-void fill(lane *l, uint64_t seed)
+void fill(flight *f, uint64_t seed)
 {
-    frame_data *data = l->in.host;
+    frame_data *data = f->in.host;
     tandem_job job = job_on(1);
     static double o[ELEMENTS];
 
@@ -158,18 +158,18 @@ void fill(lane *l, uint64_t seed)
     }
     td_ref_attention(&job.op.attention, data->q, data->k, data->v, o, NULL);
     for (size_t i = 0; i < ELEMENTS; i++)
-        l->wanted.o[i] = (float)o[i];
-    memset(l->out.host, 0xff, sizeof(frame_data));
+        f->wanted.o[i] = (float)o[i];
+    memset(f->out.host, 0xff, sizeof(frame_data));
 }
 
-void check_lane(lane *l, uint64_t frame)
+void check_flight(flight *f, uint64_t frame)
 {
-    const frame_data *data = l->out.host;
+    const frame_data *data = f->out.host;
 
     for (size_t i = 0; i < ELEMENTS; i++)
-        if (!(fabsf(data->o[i] - l->wanted.o[i]) < 0.02f))
+        if (!(fabsf(data->o[i] - f->wanted.o[i]) < 0.02f))
             fail_msg("frame %llu: element %zu is %f, not %f", (unsigned long long)frame, i, (double)data->o[i],
-                     (double)l->wanted.o[i]);
+                     (double)f->wanted.o[i]);
 }
 
 void begin_commands(VkCommandBuffer commands)
@@ -179,26 +179,26 @@ void begin_commands(VkCommandBuffer commands)
     assert_int_equal(gpu.BeginCommandBuffer(commands, &info), VK_SUCCESS);
 }
 
-void record_copies(lane *l, VkCommandBuffer first, VkCommandBuffer last, bool in)
+void record_copies(flight *f, VkCommandBuffer first, VkCommandBuffer last, bool in)
 {
     const VkBufferCopy whole = {.size = sizeof(frame_data)};
     tandem_mem_vulkan mem = {.struct_bytes = sizeof mem};
 
     (void)last;
-    OK(tandem_mem_get_vulkan(w.s, l->mem, &mem));
+    OK(tandem_mem_get_vulkan(w.s, f->mem, &mem));
     if (in) {
-        OK(tandem_record_acquire(w.s, first, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
-        gpu.CmdCopyBuffer(first, l->in.buffer, mem.buffer, 1, &whole);
-        OK(tandem_record_release(w.s, first, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
+        OK(tandem_record_acquire(w.s, first, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
+        gpu.CmdCopyBuffer(first, f->in.buffer, mem.buffer, 1, &whole);
+        OK(tandem_record_release(w.s, first, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
     } else {
-        OK(tandem_record_acquire(w.s, last, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
-        gpu.CmdCopyBuffer(last, mem.buffer, l->out.buffer, 1, &whole);
-        OK(tandem_record_release(w.s, last, l->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
+        OK(tandem_record_acquire(w.s, last, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
+        gpu.CmdCopyBuffer(last, mem.buffer, f->out.buffer, 1, &whole);
+        OK(tandem_record_release(w.s, last, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
         vku_full_barrier(&gpu, last);
     }
 }
 
-void submit_lane(lane *l, uint32_t first, uint32_t count, vku_point wait, vku_point signal, VkFence fence)
+void submit_flight(flight *f, uint32_t first, uint32_t count, vku_point wait, vku_point signal, VkFence fence)
 {
     const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
     const VkTimelineSemaphoreSubmitInfo points = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
@@ -212,7 +212,7 @@ void submit_lane(lane *l, uint32_t first, uint32_t count, vku_point wait, vku_po
                                .pWaitSemaphores = &wait.semaphore,
                                .pWaitDstStageMask = &stage,
                                .commandBufferCount = count,
-                               .pCommandBuffers = l->commands + first,
+                               .pCommandBuffers = f->commands + first,
                                .signalSemaphoreCount = signal.semaphore ? 1 : 0,
                                .pSignalSemaphores = &signal.semaphore};
 
@@ -221,14 +221,14 @@ void submit_lane(lane *l, uint32_t first, uint32_t count, vku_point wait, vku_po
     unlock_queue(&w);
 }
 
-void wait_lane(lane *l)
+void wait_flight(flight *f)
 {
-    const VkFence fence = l->fence;
+    const VkFence fence = f->fence;
 
     assert_int_equal(gpu.WaitForFences(gpu.device, 1, &fence, VK_TRUE, LIMIT_NS), VK_SUCCESS);
-    gpu.DestroyFence(gpu.device, l->fence, NULL);
+    gpu.DestroyFence(gpu.device, f->fence, NULL);
     assert_int_equal(gpu.CreateFence(gpu.device, &(VkFenceCreateInfo){.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO},
-                                     NULL, &l->fence),
+                                     NULL, &f->fence),
                      VK_SUCCESS);
 }
 
@@ -245,9 +245,9 @@ uint64_t frames_here(void)
     return F.real ? 300 : 45;
 }
 
-void check_done(const lane *l)
+void check_done(const flight *f)
 {
-    const tandem_job_report report = report_of(l->ticket);
+    const tandem_job_report report = report_of(f->ticket);
 
     assert_int_equal(report.state, TANDEM_JOB_DONE);
     assert_true(report.submit_ns && report.begin_ns && report.begin_ns <= report.end_ns);
