@@ -79,6 +79,27 @@ static bool is_of_rows(const td_operation_layout *layout, const tandem_operands 
     return of[3] == 1 && td_view_in(layout, op, output->view)->dtype == TANDEM_DTYPE_F32;
 }
 
+/* What is copied of a view. Of codes all that tandem_codes_bytes() counts, with scales, as 32 words a row. */
+static td_tensor copied(const tandem_view *to, const uint32_t of[4])
+{
+    if (!td_dtype_is_codes(to->dtype))
+        return (td_tensor){.stride_batch = to->stride_batch,
+                           .stride_head = to->stride_head,
+                           .stride_row = to->stride_row,
+                           .dtype = to->dtype,
+                           .heads = of[1],
+                           .rows = of[2],
+                           .dim = of[3]};
+    const uint32_t rows = (uint32_t)(tandem_codes_bytes(to->dtype, 1, 1, of[2], of[3], NULL) / 128);
+    return (td_tensor){.stride_batch = 32 * (int64_t)rows * of[1],
+                       .stride_head = 32 * (int64_t)rows,
+                       .stride_row = 32,
+                       .dtype = TANDEM_DTYPE_F32,
+                       .heads = of[1],
+                       .rows = rows,
+                       .dim = 32};
+}
+
 void td_build_outputs(td_builder *at, const td_target *target, const td_operation_layout *layout, const tandem_operands *op,
                       const td_output *outputs, uint32_t count)
 {
@@ -96,13 +117,7 @@ void td_build_outputs(td_builder *at, const td_target *target, const td_operatio
         const td_output *first = more ? more - 1 : &outputs[i];
         if (more && td_view_is_there(layout, op, more->view))
             rows = td_view_in(layout, op, more->view);
-        const td_params_commit params = {.o = {.stride_batch = to->stride_batch,
-                                               .stride_head = to->stride_head,
-                                               .stride_row = to->stride_row,
-                                               .dtype = to->dtype,
-                                               .heads = of[1],
-                                               .rows = of[2],
-                                               .dim = of[3]},
+        const td_params_commit params = {.o = copied(to, of),
                                          .lse_stride_batch = rows ? rows->stride_batch : 0,
                                          .lse_stride_head = rows ? rows->stride_head : 0,
                                          .lse_stride_row = rows ? rows->stride_row : 0};

@@ -15,10 +15,9 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/linear/linear.h"
 #include "tests/emu_modules.h"
-#include "tests/linear_util.h"
+#include "tests/kernels_linear/rig.h"
 
-/* On the emulator, or with td_exec_cpu_run() where there is none. */
-static void run(const tl_case *it, const tandem_operands *op, em_module *on, td_target target)
+void kl_run(const tl_case *it, const tandem_operands *op, em_module *on, td_target target)
 {
     static td_plan plan;
     uint64_t views[TL_VIEWS];
@@ -74,7 +73,7 @@ static void test_cpu(void **state)
         tl_case it = tl_make(shape_of(n), n);
         if (!td_cpu_isa_force(isas[n / 8 % 3]))
             td_cpu_isa_force("c");
-        run(&it, &it.op, NULL, td_target_for_sm(0));
+        kl_run(&it, &it.op, NULL, td_target_for_sm(0));
         tl_check(&it, 1);
         td_cpu_isa_force(NULL);
         tl_free(&it);
@@ -92,7 +91,7 @@ static void test_parts(void **state)
         const tandem_operands op = it.op;
         td_target target = td_target_for_sm(0);
         target.commit = n % 2;
-        run(&it, &op, NULL, target);
+        kl_run(&it, &op, NULL, target);
         tl_check(&it, 17);
         void *whole = malloc(it.bytes[TL_Y]);
         assert_non_null(whole);
@@ -106,7 +105,7 @@ static void test_parts(void **state)
         for (uint32_t p = 0; p < count; p++) {
             tandem_operands part;
             assert_int_equal(td_operation_linear.part(&op, 1 + n % 7, &at, &part), 0);
-            run(&it, &part, NULL, target);
+            kl_run(&it, &part, NULL, target);
         }
         assert_int_equal(at.row >= s.rows, 1);
         assert_memory_equal(whole, it.data[TL_Y], it.bytes[TL_Y]);
@@ -127,7 +126,7 @@ static void test_emulator(void **state)
             tl_case it = tl_make(s, n);
             target.commit = n % 8 == 7;
             target.multiprocessors = 1 + n % 5; /* blocks walk over several tiles */
-            run(&it, &it.op, &em_modules[m], target);
+            kl_run(&it, &it.op, &em_modules[m], target);
             tl_check(&it, 1);
             tl_free(&it);
         }
@@ -223,6 +222,11 @@ static void test_refusals(void **state)
     REFUSED(l->activation = 4, "linear.activation is 4");
     REFUSED(l->gate = 3, "linear.gate is 3");
     REFUSED(l->reserved[2] = 9, "linear.reserved[2] is 9");
+    REFUSED(l->y.dtype = TANDEM_DTYPE_NONE, "linear.y.dtype is 0; without codes it must be 1");
+    REFUSED(l->granularity = 3, "linear.granularity is 3; without codes it must be 0");
+    REFUSED(l->statistics.dtype = TANDEM_DTYPE_F32, "linear.statistics.dtype is 3; without codes");
+    REFUSED(l->heads = 2, "linear.heads is 2; without codes");
+    REFUSED(l->head_dim = 32, "linear.head_dim is 32; without a rotation it must be 0");
     REFUSED(l->x.dtype = TANDEM_DTYPE_F32, "linear.x.dtype is 3");
     REFUSED(l->w.dtype = TANDEM_DTYPE_BF16, "linear.w.dtype is 2");
     REFUSED(l->w.dtype = TANDEM_DTYPE_Q4_K, "stride_row is 64; it must be a multiple of 256");
@@ -273,9 +277,11 @@ static void test_too_many_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),         cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_emulator),    cmocka_unit_test(test_inline_forms), cmocka_unit_test(test_every_entry_was_run),
+                                       cmocka_unit_test(test_emulator),    cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};
+    const struct CMUnitTest last[] = {cmocka_unit_test(test_every_entry_was_run)};
+    const test_cases forms = TEST_CASES(tests), whole = TEST_CASES(last), *const parts[] = {&forms, &kernels_linear_codes_cases, &whole};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("linear layers", parts, sizeof parts / sizeof *parts, NULL, NULL);
 }

@@ -173,6 +173,7 @@ static void test_linear(void **state)
         desc.socket = daemon ? socket_path : NULL;
         assert_int_equal(tandem_session_create(&desc, &session), TANDEM_OK);
         tl_try_session(session);
+        assert_true(tl_try_codes(session));
         assert_int_equal(tandem_session_destroy(&session), TANDEM_OK);
     }
 }

@@ -19,7 +19,12 @@ enum {
     TD_LINEAR_RESIDUAL,
     TD_LINEAR_ROTATION,
     TD_LINEAR_POSITION,
+    TD_LINEAR_STATISTICS,
     TD_LINEAR_Y,
+    TD_LINEAR_Q,
+    TD_LINEAR_K,
+    TD_LINEAR_V,
+    TD_LINEAR_NEXT_STATISTICS,
     TD_LINEAR_VIEWS
 };
 
@@ -28,6 +33,12 @@ enum {
 #define TD_LINEAR_CPU_COLUMNS 64u
 #define TD_LINEAR_CPU_LOCAL_BYTES 262144u
 void td_cpu_linear(const void *params, const td_block *at);
+
+/* Codes of Q, K and V. */
+#define TD_LINEAR_CODES_CPU_LOCAL_BYTES (TD_TILE_ROWS * 256u * 5u)
+void td_cpu_linear_codes_partial(const void *params, const td_block *at);
+void td_cpu_linear_codes_statistics(const void *params, const td_block *at);
+void td_cpu_linear_codes(const void *params, const td_block *at);
 
 /* The dtype of w for such weights. */
 uint32_t td_linear_weight_dtype(td_linear_weights weights, uint32_t x_dtype);

@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/commit.h"
+#include "kernels/linear/codes.h"
 #include "kernels/linear/linear.h"
 
 enum {
@@ -16,7 +17,12 @@ enum {
     RESIDUAL = TD_LINEAR_RESIDUAL,
     ROTATION = TD_LINEAR_ROTATION,
     POSITION = TD_LINEAR_POSITION,
+    STATISTICS = TD_LINEAR_STATISTICS,
     Y = TD_LINEAR_Y,
+    Q = TD_LINEAR_Q,
+    K = TD_LINEAR_K,
+    V = TD_LINEAR_V,
+    NEXT_STATISTICS = TD_LINEAR_NEXT_STATISTICS,
     VIEWS = TD_LINEAR_VIEWS
 };
 #define AT(member) offsetof(td_params_linear, member)
@@ -42,6 +48,12 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
         shape[2] = l->positions, shape[3] = l->rotated_channels;
     else if (view == POSITION)
         shape[2] = 1, shape[3] = l->rows;
+    else if (view == STATISTICS || view > Y) {
+        shape[0] = l->batch;
+        shape[1] = view == Q ? l->heads : l->kv_heads;
+        shape[2] = view == STATISTICS || view == NEXT_STATISTICS ? 2 : l->batch ? l->rows / l->batch : 0;
+        shape[3] = l->head_dim;
+    }
 }
 
 /* By td_linear_weights; dense ones are of x's. */
@@ -66,7 +78,9 @@ static uint32_t dtypes_of(const tandem_linear *l, uint32_t view)
     switch (view) {
     case X: return TD_DTYPES(TANDEM_DTYPE_F16) | TD_DTYPES(TANDEM_DTYPE_BF16);
     case W: return TD_DTYPES(l->x.dtype) | TD_DTYPES(TANDEM_DTYPE_I8) | TD_DTYPES_BLOCKS;
-    case SCALE: case ROTATION: return TD_DTYPES(TANDEM_DTYPE_F32);
+    case SCALE: case ROTATION: case STATISTICS: case NEXT_STATISTICS: return TD_DTYPES(TANDEM_DTYPE_F32);
+    case Q: case K: return TD_DTYPES(TANDEM_DTYPE_CODES_INT8);
+    case V: return TD_DTYPES(TANDEM_DTYPE_CODES_E4M3);
     case POSITION: return TD_DTYPES(TANDEM_DTYPE_I32);
     default: return TD_DTYPES_FLOAT;
     }
@@ -96,9 +110,9 @@ static tandem_status check_rotation(const tandem_linear *l, char *why, size_t wh
     const struct {
         const char *name;
         uint32_t value;
-    } none[] = {{"position.dtype", l->position.dtype}, {"positions", l->positions}, {"head_dim", l->head_dim},
-                {"rotated_channels", l->rotated_channels}, {"rotated_heads", l->rotated_heads}};
-    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+    } none[] = {{"position.dtype", l->position.dtype}, {"positions", l->positions}, {"rotated_channels", l->rotated_channels},
+                {"rotated_heads", l->rotated_heads}, {"head_dim", l->head_dim}}; /* the last is of codes, too */
+    for (size_t i = 0; i < sizeof none / sizeof *none - td_linear_has_codes(l); i++)
         if (there != (none[i].value != 0))
             return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.%s is %" PRIu32 "; with%s a rotation it must %sbe 0", none[i].name,
                            none[i].value, there ? "" : "out", there ? "not " : "");
@@ -107,7 +121,7 @@ static tandem_status check_rotation(const tandem_linear *l, char *why, size_t wh
     if (l->gate || l->activation)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.%s is %" PRIu32 "; with a rotation it must be 0",
                        l->gate ? "gate" : "activation", l->gate ? l->gate : l->activation);
-    if (l->head_dim % 8)
+    if (!l->head_dim || l->head_dim % 8)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "linear.head_dim is %" PRIu32 "; it must be a multiple of 8", l->head_dim);
     if (l->rotated_channels % 8 || l->rotated_channels > l->head_dim)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
@@ -143,8 +157,12 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
                              l->reserved[i]);
     if (status == TANDEM_OK)
         status = check_rotation(l, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_linear_check_codes(l, why, why_bytes);
     for (uint32_t i = 0; i < VIEWS && status == TANDEM_OK; i++)
         status = td_check_view(&td_operation_linear.layout, op, i, dtypes_of(l, i), why, why_bytes);
+    if (status == TANDEM_OK && td_linear_has_codes(l))
+        status = td_linear_check_places(op, why, why_bytes);
     return status == TANDEM_OK ? check_int8(l, why, why_bytes) : status;
 }
 
@@ -351,7 +369,10 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
                                size_t why_bytes)
 {
     const td_operation_layout *layout = &td_operation_linear.layout;
-    const tandem_linear *l = &op->linear;
+    tandem_operands with_y = *op;
+    const tandem_linear *l = &with_y.linear;
+    if (op->linear.y.dtype == TANDEM_DTYPE_NONE) /* then it is in scratch, for codes */
+        with_y.linear.y = tandem_view_dense(0, 0, l->x.dtype, 1, l->rows, l->outs);
     tandem_linear whole = *l; /* a part is as the whole but for its rows, and where they are */
     td_builder at = td_build_begin(plan, target);
     uint32_t sm;
@@ -359,12 +380,21 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         whole.rows = target->whole->linear.rows;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
+    if (at.is_gpu && sm < 89 && td_linear_has_codes(l))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                       "linear.v.dtype is %" PRIu32 " (e4m3 codes), which no attention takes on compute capability %" PRIu32 ".%" PRIu32,
+                       l->v.dtype, sm / 10, sm % 10);
     if (at.is_gpu && l->w.dtype == TANDEM_DTYPE_I8 && !is_aligned(&l->w, 8))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.w begins at an address that is %" PRIu64 " modulo 16; weights of i8 must begin at a multiple of 8",
                        l->w.offset_bytes % 16);
     td_build_extents(&at, layout, op);
-    const td_output y = td_build_output(&at, target, layout, op, Y);
+    td_output outputs[1 + TD_LINEAR_CODES_OUTPUTS], y = td_build_output(&at, target, layout, op, Y);
+    uint32_t count = 0;
+    if (op->linear.y.dtype == TANDEM_DTYPE_NONE) {
+        y.place = td_build_take(&at, true, td_view_extent_bytes(&l->y, 1, 1, l->rows, l->outs));
+        y.at = td_strides_of(&l->y);
+    }
     td_params_linear params = td_linear_params(l);
     params.y_stride = y.at.stride_row;
     if (form == AUTO)
@@ -383,7 +413,11 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     td_build_view(&at, record, TD_READ, AT(rotation), ROTATION);
     td_build_view(&at, record, TD_READ, AT(position), POSITION);
     td_build_write(&at, record, AT(y), &y);
-    td_build_outputs(&at, target, layout, op, &y, 1);
+    if (td_linear_has_codes(l))
+        count = td_linear_build_codes(&at, target, sm, &with_y, &y, outputs);
+    if (op->linear.y.dtype != TANDEM_DTYPE_NONE)
+        outputs[count++] = y;
+    td_build_outputs(&at, target, layout, op, outputs, count);
     char reason[200];
     const tandem_status status = td_build_end(&at, reason, sizeof reason);
     return status == TANDEM_OK ? status
@@ -425,12 +459,16 @@ static td_cost cost(const tandem_operands *op, uint32_t position)
     const tandem_linear *l = &op->linear;
     const double weights = (double)w_rows(l) * l->ins, mflop = 2e-6 * weights * l->rows;
     (void)position;
-    return (td_cost){mflop, mflop + 30e-6 * weights}; /* each weight is read and made a number once, however few rows there are */
+    const double codes = td_linear_has_codes(l) ? (double)l->rows * l->outs : 0;
+    /* each weight is read and made a number once, however few rows there are */
+    return (td_cost){mflop, mflop + 30e-6 * (weights + codes)};
 }
 
-/* Parts are whole tiles of rows, of every form. */
+/* Parts are whole tiles of rows, of every form. Codes are not cut: where scales lie depends on all rows. */
 static uint32_t rows_each(const tandem_linear *l, uint32_t count)
 {
+    if (td_linear_has_codes(l))
+        return l->rows;
     const uint32_t tiles = (l->rows + TD_LINEAR_CPU_ROWS - 1) / TD_LINEAR_CPU_ROWS;
     return (tiles / count + (tiles % count != 0)) * TD_LINEAR_CPU_ROWS;
 }
@@ -470,11 +508,16 @@ const td_operation td_operation_linear = {
                          [RESIDUAL] = VIEW(residual, false, true),
                          [ROTATION] = VIEW(rotation, false, true),
                          [POSITION] = VIEW(position, false, true),
-                         [Y] = VIEW(y, true, false)},
+                         [STATISTICS] = VIEW(statistics, false, true),
+                         [Y] = VIEW(y, true, true),
+                         [Q] = VIEW(q, true, true),
+                         [K] = VIEW(k, true, true),
+                         [V] = VIEW(v, true, true),
+                         [NEXT_STATISTICS] = VIEW(next_statistics, true, true)},
                .shape = shape},
     .fields = {NUMBER(rows), NUMBER(ins), NUMBER(outs), NUMBER(activation), NUMBER(gate),
                NUMBER(positions), NUMBER(head_dim), NUMBER(rotated_channels),
-               NUMBER(rotated_heads)},
+               NUMBER(rotated_heads), NUMBER(batch), NUMBER(heads), NUMBER(kv_heads), NUMBER(granularity)},
     .precision_at = TD_NO_PRECISION,
     .labels = {"tandem linear"},
     .check = check,

@@ -74,6 +74,26 @@ typedef struct td_params_linear_tma {
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 8 /* from so many on linear_wgmma is faster */
 
+/* Codes of Q, K and V, which are y's heads in this order: see types.h. Numbers are those that kernels/attention/params.h has for
+ * quant_qk and quant_v, of given means and maxima. One block of parameters for three kernels, whose blocks have eight rows at a
+ * time, TD_LINEAR_CODES_LANES(d_pad) threads each:
+ *   linear_codes_partial     a chunk of 128 rows of K and V: sums and maxima. Grid x: (batch, kv head, chunk)
+ *   linear_codes_statistics  those of all chunks: means and maxima. Grid x: (batch, kv head)
+ *   linear_codes             codes and scales of a chunk, with padding. Grid x: (batch, head, chunk): Q's heads, then K's, whose
+ *                            blocks have V as well, since a bad row in V makes K's scale NaN */
+#define TD_LINEAR_CODES_LANES(d_pad) ((d_pad) <= 32u ? 4u : (d_pad) <= 64u ? 8u : (d_pad) <= 128u ? 16u : 32u)
+typedef struct td_params_linear_codes {
+    const uint32_t *cancel;
+    td_tensor y;    /* [batch][heads + 2 * kv_heads][len][dim] */
+    float *partial; /* [batch * kv_heads][chunks][2][dim]: sums of K, maxima of V */
+    float *statistics; /* [batch][kv_heads][2][dim]; written by linear_codes_statistics, read by linear_codes */
+    td_strides statistics_at;
+    uint8_t *q, *k, *v; /* codes, and scales behind them */
+    uint32_t batch, heads, kv_heads;
+    uint32_t chunks, d_pad;
+    uint32_t granularity; /* tandem_granularity, neither DEFAULT nor TENSOR */
+} td_params_linear_codes;
+
 /* `linear_mma`: blocks of so many rows and as many of w's, whatever the alignment; INT8 and blocks as above. */
 #define TD_LINEAR_MMA_ROWS 128
 #define TD_LINEAR_MMA_THREADS 256

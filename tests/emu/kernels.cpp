@@ -14,6 +14,7 @@
 #include "kernels/cuda/common.cu"
 #include "kernels/cuda/probe.cu"
 #include "kernels/embed/embed.cu"
+#include "kernels/linear/linear_codes.cu"
 #include "kernels/linear/linear_inline.cu"
 #include "kernels/linear/linear_mma.cu"
 #include "kernels/linear/linear_skinny.cu"

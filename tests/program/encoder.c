@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/linear/linear.h"
 
 enum { TEXT_BYTES = 1 << 16 };
 
@@ -304,10 +305,11 @@ static void run_linear(uint32_t rows, uint32_t ins, uint32_t outs, uint32_t acti
     const bool half = !strcmp(weights[bias].dtype, "F16");
     tandem_operands op = {
         .linear = {.rows = rows, .ins = ins, .outs = outs, .activation = activation}};
-    void *const places[] = {x,        block_weights[block][w].data,
-                            NULL,     block_weights[block][bias].data,
-                            residual, NULL,
-                            NULL,     y};
+    void *const places[TD_LINEAR_VIEWS] = {[TD_LINEAR_X] = x,
+                                           [TD_LINEAR_W] = block_weights[block][w].data,
+                                           [TD_LINEAR_BIAS] = block_weights[block][bias].data,
+                                           [TD_LINEAR_RESIDUAL] = residual,
+                                           [TD_LINEAR_Y] = y};
 
     op.linear.x = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, rows, ins);
     op.linear.w = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, outs, ins);

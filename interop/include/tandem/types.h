@@ -229,7 +229,18 @@ typedef enum tandem_gate {
  * i + rotated_channels / 2 together have rows of w reordered, of q and k alike, which changes no score.
  * Products are of x's dtype, sums float32, and so is each step after them; y is rounded once. Weights with blocks are
  * multiplied out in float32 and rounded to x's dtype first. In which order sums are taken is the kernel's affair, and depends
- * on device, executor and shape: what it may change is bounded in kernels/linear/linear.h. */
+ * on device, executor and shape: what it may change is bounded in kernels/linear/linear.h.
+ *
+ * A projection of Q, K and V at once can write codes, which attention takes as they are: it is its kernel alone then. With q, k
+ * and v y's rows are `batch` sequences of rows / batch, one behind the other, and its columns heads of head_dim channels: `heads`
+ * of Q, `kv_heads` of K, as many of V. Codes are of y as it is rounded, to x's dtype where y itself is not wanted, and lie as
+ * tandem_codes_bytes() says; padding is written, too.
+ * From K its mean over the keys is subtracted, channels of V are scaled by their largest magnitudes. Both are in `statistics`,
+ * calibrated ones or those of a call before: what is larger in V becomes its largest code. Without these they are this call's
+ * own, for which K and V are read once more, and codes are bit for bit those that attention makes of y for 8B.
+ * next_statistics are this call's, for one to come. What is not finite counts as 0 in them, and has a scale of NaN (see there); statistics that are
+ * not finite make NaN of what they are for.
+ * UNSUPPORTED on GPUs before compute capability 8.9, where no attention takes codes. */
 typedef struct tandem_linear {
     tandem_view x;        /* [1, 1, rows, ins], F16 or BF16 */
     tandem_view w;        /* [1, 1, outs, ins], with a gate [1, 1, 2 outs, ins]: of x's dtype, I8 (ins, stride_row and
@@ -239,14 +250,21 @@ typedef struct tandem_linear {
     tandem_view residual; /* [1, 1, rows, outs], F16, BF16 or F32; dtype NONE: none is added */
     tandem_view rotation; /* F32, [1, 1, positions, rotated_channels]; dtype NONE: nothing is rotated, and what follows is 0 */
     tandem_view position; /* I32, [1, 1, 1, rows]; below 0 counts as 0, from `positions` on as the last */
-    tandem_view y;        /* [1, 1, rows, outs], F16, BF16 or F32 */
+    tandem_view y;        /* [1, 1, rows, outs], F16, BF16 or F32; with codes dtype NONE, too: not wanted */
     uint32_t rows, ins, outs;
     uint32_t activation;  /* tandem_activation */
     uint32_t gate;        /* tandem_gate */
     uint32_t positions;   /* rows of the rotation */
-    uint32_t head_dim, rotated_channels; /* of a head; multiples of 8 */
+    uint32_t head_dim, rotated_channels; /* of a head; multiples of 8, with codes one of attention's */
     uint32_t rotated_heads;
-    uint32_t reserved[3]; /* 0 */
+    uint32_t batch, heads, kv_heads; /* of codes; without them 0 */
+    tandem_view q, k, v;             /* CODES_INT8, CODES_INT8, CODES_E4M3: [batch, heads, rows / batch, head_dim], of k and v
+                                        kv_heads; all three or, dtype NONE, none */
+    tandem_view statistics;          /* F32, [batch, kv_heads, 2, head_dim]: K's mean, then V's largest magnitudes; a
+                                        stride_batch of 0 shares them; dtype NONE: this call's own */
+    tandem_view next_statistics;     /* likewise, written; dtype NONE: not wanted */
+    uint32_t granularity;            /* tandem_granularity of codes, but for TENSOR */
+    uint32_t reserved[3];            /* 0 */
 } tandem_linear;
 
 /* y = scale * table[id] + position_table[position] + type_table[type]: of each table the row that an id says. In float32, each
