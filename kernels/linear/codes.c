@@ -69,6 +69,7 @@ static td_record *build(td_builder *at, const td_kernel *kernel, uint64_t blocks
 {
     td_record *record = td_build_record(at, kernel, blocks, p, sizeof *p);
     record->block[0] = 8 * TD_LINEAR_CODES_LANES(p->d_pad);
+    record->flags = at->overlaps ? TD_RECORD_PDL : 0;
     if (y && y->place.offset == TD_ABSENT)
         td_build_view(at, record, TD_READ, AT(y.data), y->view);
     else if (y)

@@ -208,6 +208,7 @@ __device__ __forceinline__ void codes_of_v(const td_params_linear_codes &p, cons
 extern "C" __global__ void __launch_bounds__(td::kCodesThreads)
     linear_codes_partial(const __grid_constant__ td_params_linear_codes p)
 {
+    td::wait_for_previous();
     if (td::cancelled(p.cancel))
         return;
     __shared__ td::CodesShared shared;
@@ -258,6 +259,7 @@ extern "C" __global__ void __launch_bounds__(td::kCodesThreads)
 extern "C" __global__ void __launch_bounds__(td::kCodesThreads)
     linear_codes_statistics(const __grid_constant__ td_params_linear_codes p)
 {
+    td::wait_for_previous();
     if (td::cancelled(p.cancel))
         return;
     const uint32_t c = threadIdx.x, dim = p.y.dim;
@@ -280,6 +282,7 @@ extern "C" __global__ void __launch_bounds__(td::kCodesThreads)
 extern "C" __global__ void __launch_bounds__(td::kCodesThreads)
     linear_codes(const __grid_constant__ td_params_linear_codes p)
 {
+    td::wait_for_previous();
     if (td::cancelled(p.cancel))
         return;
     __shared__ td::CodesShared shared;

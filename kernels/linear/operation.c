@@ -380,6 +380,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
         whole.rows = target->whole->linear.rows;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
+    at.overlaps = at.is_gpu && sm >= 90;
     if (at.is_gpu && sm < 89 && td_linear_has_codes(l))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "linear.v.dtype is %" PRIu32 " (e4m3 codes), which no attention takes on compute capability %" PRIu32 ".%" PRIu32,
@@ -403,7 +404,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
                         : form == SKINNY ? build_skinny(&at, l, &whole, &params)
                         : form == MMA    ? build_mma(&at, l, &params)
                                          : build_hopper(&at, &hopper_forms[form], target, l, &params);
-    if (at.is_gpu && sm >= 90)
+    if (at.overlaps)
         record->flags |= TD_RECORD_PDL;
     td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_view(&at, record, TD_READ, AT(w), W);
