@@ -30,7 +30,7 @@ static void must(tandem_status status, const char *why)
         fail_msg("status %d: %s", (int)status, why);
 }
 
-/* On the device's own memory, guarded by what lies behind y. */
+/* On the device's own memory, guarded by what lies behind what is written. */
 static void run(tl_case *it, const td_plan *plan)
 {
     td_cu_mem mems[TL_VIEWS] = {{0}}, scratch = {0};
@@ -49,7 +49,9 @@ static void run(tl_case *it, const td_plan *plan)
     must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
     must(td_stream_wait(stream, sequence), "wait");
     must(td_stream_status(stream, why, sizeof why), why);
-    must(td_cu_copy_to_host(device, it->data[TL_Y], mems[TL_Y].address, it->bytes[TL_Y]), "copy");
+    for (uint32_t i = TL_Y; i < TL_VIEWS; i++)
+        if (it->data[i])
+            must(td_cu_copy_to_host(device, it->data[i], mems[i].address, it->bytes[i]), "copy");
     for (uint32_t i = 0; i < TL_VIEWS; i++)
         td_cu_mem_free(device, &mems[i]);
     td_cu_mem_free(device, &scratch);
@@ -71,6 +73,8 @@ static uint32_t try_forms(tl_shape shape, uint32_t seed, uint32_t step)
         if (!status) {
             run(&it, &plan);
             tl_check(&it, step);
+            if (shape.heads)
+                tl_check_codes(&it, shape.granularity);
             tried++;
         }
         tl_free(&it);
@@ -132,6 +136,24 @@ static void test_weights(void **state)
     }
 }
 
+/* Codes of all dtypes of y, head dims, granularities, with statistics and without. */
+static tl_shape codes_shape(uint32_t n)
+{
+    static const uint32_t lens[] = {1, 65, 128, 300}, dims[] = {32, 64, 80, 96, 128, 256};
+    const uint32_t batch = 1 + n % 2;
+    return (tl_shape){.rows = batch * lens[n / 2 % 4], .ins = 64, .dtype = 1 + n % 2, .y_dtype = 1 + n % 3,
+                      .bias_dtype = TANDEM_DTYPE_F32, .batch = batch, .heads = 2, .kv_heads = 1 + n / 3 % 2,
+                      .head_dim = dims[n % 6], .granularity = 1 + n % 5, .has_statistics = n / 2 % 2, .wants_next = n / 3 % 2,
+                      .pad = n % 7 == 6 ? 5 : 0};
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < 60; n++)
+        try_forms(codes_shape(n), n, 3);
+}
+
 /* Each kernel once or twice: dense ones with one tile and several, plain and with all that may follow a sum; each kind of weights. */
 static void test_each(void **state)
 {
@@ -142,6 +164,8 @@ static void test_each(void **state)
     (void)state;
     assert_true(try_forms(plain, 1, 7) > 0);
     assert_true(try_forms(shape, 2, 7) > 0);
+    for (uint32_t n = 3; n < 7; n++)
+        try_forms(codes_shape(n), n, 7);
     for (td_linear_weights kind = TD_LINEAR_INT8; kind < TD_LINEAR_WEIGHTS; kind++) {
         static const uint32_t rows[] = {5, 20, 60};
         for (int i = 0; i < 3; i++) {
@@ -161,6 +185,8 @@ static void test_cuda_session(void **state)
     (void)state;
     TL_OK(tandem_session_create(&desc, &s), NULL);
     tl_try_session(s);
+    if (!tl_try_codes(s))
+        print_message("    this GPU has no attention on codes\n");
     TL_OK(tandem_session_destroy(&s), NULL);
 }
 
@@ -199,13 +225,16 @@ static void test_inline_session(void **state)
     if (info.rung != TANDEM_RUNG_INLINE && expected)
         fail_msg("rung %u: %s", (unsigned)info.rung, info.rung_reason);
     tl_try_session(s);
+    if (!tl_try_codes(s))
+        print_message("    this GPU has no attention on codes\n");
     TL_OK(tandem_session_destroy(&s), NULL);
     vku_close(&gpu);
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest forms[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_walks), cmocka_unit_test(test_weights)};
+    const struct CMUnitTest forms[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_walks), cmocka_unit_test(test_weights),
+                                       cmocka_unit_test(test_codes)};
     const struct CMUnitTest each_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest sessions[] = {cmocka_unit_test(test_cuda_session), cmocka_unit_test(test_inline_session)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
