@@ -168,7 +168,7 @@ static const refusal refusals[] = {
     {TD_WIRE_JOB, 16, 8, WIRE_TICKET + 1, "JOB.ticket", "10"},
     {TD_WIRE_JOB, 16, 8, WIRE_TICKET - 1, "JOB.ticket", "8"},
     {TD_WIRE_JOB, 32, 4, 1071, "JOB.struct_bytes", "1071"},
-    {TD_WIRE_JOB, 368, 1, 1, "JOB.op", "must be 0"},
+    {TD_WIRE_JOB, 80 + sizeof(tandem_attention), 1, 1, "JOB.op", "must be 0"},
     {TD_WIRE_JOB, 36, 4, 0, "JOB.operation", "0"},
     {TD_WIRE_JOB, 36, 4, 99, "JOB.operation", "99"},
     {TD_WIRE_JOB, 40, 8, 0, "JOB.wait.value", "41"},
