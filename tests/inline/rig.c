@@ -74,10 +74,10 @@ td_stream *new_stream(void)
 
 void vk_case_make(vk_case *it, const tu_case *of)
 {
-    const tu_tensor *tensors[TD_VIEW_COUNT] = {&of->q, &of->k, &of->v, &of->o, &of->lse};
+    const tu_tensor *tensors[TU_VIEWS] = {&of->q, &of->k, &of->v, &of->o, &of->lse};
 
     memset(it, 0, sizeof *it);
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         if (tensors[i]->data) {
             must(td_vk_mem_create_mapped(vk, tensors[i]->bytes + TU_GUARD_BYTES, STORAGE, &it->mems[i], why,
                                          sizeof why));
@@ -92,7 +92,7 @@ void vk_case_make(vk_case *it, const tu_case *of)
 
 void vk_case_free(vk_case *it)
 {
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         td_vk_mem_free(vk, &it->mems[i]);
     td_vk_mem_free(vk, &it->scratch);
 }
@@ -115,10 +115,10 @@ void run(const td_stream_submit *submit)
 
 void expected(const tu_case *of, tu_tensor *o, tu_tensor *lse)
 {
-    const tu_tensor *tensors[TD_VIEW_COUNT] = {&of->q, &of->k, &of->v, o, lse};
+    const tu_tensor *tensors[TU_VIEWS] = {&of->q, &of->k, &of->v, o, lse};
     td_stream_submit submit = {.plan = &of->plan, .label = "test"};
-    td_cu_mem mems[TD_VIEW_COUNT] = {0}, scratch = {0};
-    uint64_t views[TD_VIEW_COUNT] = {0}, sequence, begin;
+    td_cu_mem mems[TU_VIEWS] = {0}, scratch = {0};
+    uint64_t views[TU_VIEWS] = {0}, sequence, begin;
     td_stream *cuda = NULL;
     td_cu_device *device = NULL;
     bool signalled;
@@ -130,7 +130,7 @@ void expected(const tu_case *of, tu_tensor *o, tu_tensor *lse)
     tu_poison(o);
     if (lse->data)
         tu_poison(lse);
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         if (tensors[i]->data) {
             must(td_cu_mem_alloc(device, tensors[i]->bytes + TU_GUARD_BYTES, &mems[i], why, sizeof why));
             must(td_cu_copy_to_device(device, mems[i].address, tensors[i]->data, tensors[i]->bytes + TU_GUARD_BYTES));
@@ -147,7 +147,7 @@ void expected(const tu_case *of, tu_tensor *o, tu_tensor *lse)
     if (lse->data)
         must(td_cu_copy_to_host(device, lse->data, mems[TD_VIEW_LSE].address, lse->bytes + TU_GUARD_BYTES));
     td_stream_destroy(&cuda, LIMIT_NS);
-    for (int i = 0; i < TD_VIEW_COUNT; i++)
+    for (int i = 0; i < TU_VIEWS; i++)
         td_cu_mem_free(device, &mems[i]);
     td_cu_mem_free(device, &scratch);
     td_cu_device_close(&device);

@@ -27,8 +27,8 @@ td_inline_desc desc_here(void);
 td_stream *new_stream(void);
 
 typedef struct vk_case {
-    td_vk_mem mems[TD_VIEW_COUNT], scratch;
-    uint64_t views[TD_VIEW_COUNT];
+    td_vk_mem mems[TU_VIEWS], scratch;
+    uint64_t views[TU_VIEWS];
 } vk_case;
 
 void vk_case_make(vk_case *it, const tu_case *of);
