@@ -624,6 +624,12 @@ __device__ __forceinline__ uint32_t ld_global(const void *p)
     return d;
 }
 
+/* Four words, likewise. */
+__device__ __forceinline__ void load_here(uint32_t (&x)[4], const void *p)
+{
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "l"(p));
+}
+
 /* Programmatic dependent launch: a kernel of a record with TD_RECORD_PDL may start while the one before it still runs.
  *   before    launch_dependents(): by all blocks, early; the next kernel starts once the last block has said so or ended
  *   after     wait_for_previous(): before the first read or write of what the kernel before reads or writes, and before

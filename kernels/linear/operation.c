@@ -185,6 +185,7 @@ typedef struct block_form {
 
 #define STREAM_BYTES(rows, columns, stages) ((stages) * ((rows) + (columns)) * 128u + (stages) * 16u + 8u)
 #define INLINE_BYTES(rows, columns, channels, slots) ((slots) * ((rows) + (columns)) * 2u * (channels) + (slots) * 16u)
+#define DIRECT_BYTES(columns, channels, slots) ((slots) * (columns) * 2u * (channels) + (slots) * 24u)
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
 static const block_form hopper_forms[] = {
     {KERNELS("wgmma_128x256"), 128, 256, 384, 1, true, UP(STREAM_BYTES(128, 256, 4)), 2.8f, 0.68f, 8.5f},
@@ -193,6 +194,9 @@ static const block_form hopper_forms[] = {
     {KERNELS("wgmma_64x128_k2"), 64, 128, 160, 2, true, UP(STREAM_BYTES(64, 128, 4)), 3.7f, 0.34f, 0.0f},
     {KERNELS("inline_128x256"), 128, 256, 384, 1, false, UP(INLINE_BYTES(128, 256, 16, 3)), 2.3f, 1.42f, 8.5f},
     {KERNELS("inline_128x128"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 16, 5)), 1.7f, 0.87f, 4.0f},
+    {KERNELS("direct_256x128"), 256, 128, 384, 1, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 1.00f, 8.5f},
+    {KERNELS("direct_128x256"), 128, 256, 384, 1, false, UP(DIRECT_BYTES(256, 16, 5)), 2.5f, 1.10f, 8.5f},
+    {KERNELS("direct_128x128"), 128, 128, 384, 1, false, UP(DIRECT_BYTES(128, 32, 5)), 1.9f, 0.60f, 4.0f},
     {KERNELS("inline_64x64"), 64, 64, 256, 1, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.27f, 1.5f},
 };
 static const float launch_us = 1.5f;

@@ -30,10 +30,11 @@ struct LinearWalk {
 struct LinearStage {
     uint32_t stage, parity;
 
-    template <int Stages> __device__ __forceinline__ void next()
+    template <int Stages, int By = 1> __device__ __forceinline__ void next()
     {
-        if (++stage == Stages) {
-            stage = 0;
+        stage += By;
+        if (stage >= Stages) {
+            stage -= Stages;
             parity ^= 1;
         }
     }

@@ -18,6 +18,14 @@ template <bool Bf16, int N> static inline void wgmma_linear(float (&c)[N], uint6
     else
         wgmma_qk<false, Bf16>(c, a_shared, b_shared);
 }
+template <bool Bf16, int N>
+static inline void wgmma_linear(float (&c)[N], const uint32_t (&a)[4], uint64_t b_shared, bool add)
+{
+    if (add)
+        wgmma_qk<true, Bf16>(c, a, b_shared);
+    else
+        wgmma_qk<false, Bf16>(c, a, b_shared);
+}
 #else
 #define TD_D_96 TD_D_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define TD_D_112 TD_D_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
@@ -49,6 +57,28 @@ TD_WGMMA_LINEAR(32, 16, 16, 17, 18)
 TD_WGMMA_LINEAR(64, 32, 32, 33, 34)
 TD_WGMMA_LINEAR(128, 64, 64, 65, 66)
 TD_WGMMA_LINEAR(256, 128, 128, 129, 130)
+
+/* The same with A in registers, a warp's 16 rows as mma's fragment, at operands a0 to a3. */
+#define TD_WGMMA_LINEAR_A_ONE(n, count, type, a0, a1, a2, a3, b, add_)                                             \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #add_ ", 0; "                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" TD_D_##count "}, {%" #a0     \
+                 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b ", p, 1, 1, 0; }"                                            \
+                 : TD_X_##count("+f", c)                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared), "r"(uint32_t(add))                   \
+                 : "memory")
+#define TD_WGMMA_LINEAR_A(n, count, a0, a1, a2, a3, b, add_)                                                       \
+    template <bool Bf16>                                                                                           \
+    __device__ __forceinline__ void wgmma_linear(float (&c)[count], const uint32_t (&a)[4], uint64_t b_shared,     \
+                                                 bool add)                                                         \
+    {                                                                                                              \
+        if constexpr (Bf16)                                                                                        \
+            TD_WGMMA_LINEAR_A_ONE(n, count, "bf16", a0, a1, a2, a3, b, add_);                                      \
+        else                                                                                                       \
+            TD_WGMMA_LINEAR_A_ONE(n, count, "f16", a0, a1, a2, a3, b, add_);                                       \
+    }
+TD_WGMMA_LINEAR_A(64, 32, 32, 33, 34, 35, 36, 37)
+TD_WGMMA_LINEAR_A(128, 64, 64, 65, 66, 67, 68, 69)
+TD_WGMMA_LINEAR_A(256, 128, 128, 129, 130, 131, 132, 133)
 #endif
 
 /* Where a tile of rows of `Row` bytes lies, swizzled over as many, as wgmma wants to know it: its address must be aligned to 8

@@ -15,6 +15,7 @@
 #include "kernels/cuda/probe.cu"
 #include "kernels/embed/embed.cu"
 #include "kernels/linear/linear_codes.cu"
+#include "kernels/linear/linear_direct.cu"
 #include "kernels/linear/linear_inline.cu"
 #include "kernels/linear/linear_mma.cu"
 #include "kernels/linear/linear_skinny.cu"

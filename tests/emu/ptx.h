@@ -210,6 +210,10 @@ static inline uint32_t ld_global(const void *p)
 {
     return *static_cast<const uint32_t *>(p);
 }
+static inline void load_here(uint32_t (&x)[4], const void *p)
+{
+    memcpy(x, p, sizeof x);
+}
 static inline void launch_dependents() {}
 static inline void wait_for_previous() {}
 static inline void prefetch_l2(const void *global)
