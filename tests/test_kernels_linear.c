@@ -169,14 +169,14 @@ static void test_inline_forms(void **state)
 /* Each kernel that the emulator has, whatever plans would choose: of each kind of weights, both types, and all sizes. */
 static void test_every_entry_was_run(void **state)
 {
-    static const uint32_t rows[] = {5, 20, 60, 70};
+    static const uint32_t rows[] = {5, 12, 20, 60, 70};
     uint32_t missing = 0;
     (void)state;
     for (size_t m = 0; m < EM_MODULES; m++) {
-        for (uint32_t n = 0; n < 8 * TD_LINEAR_WEIGHTS; n++)
+        for (uint32_t n = 0; n < 10 * TD_LINEAR_WEIGHTS; n++)
             for (uint32_t form = 0; td_linear_form(form); form++) {
-                const tl_shape shape = {.rows = rows[n % 4], .ins = 256, .outs = 24, .dtype = 1 + n / 4 % 2, .y_dtype = TANDEM_DTYPE_F16,
-                                        .weights = (td_linear_weights)(n / 8)};
+                const tl_shape shape = {.rows = rows[n % 5], .ins = 256, .outs = 24, .dtype = 1 + n / 5 % 2, .y_dtype = TANDEM_DTYPE_F16,
+                                        .weights = (td_linear_weights)(n / 10)};
                 static td_plan plan;
                 td_target target = td_target_for_sm(em_modules[m].sm);
                 tl_case it = tl_make(shape, n);

@@ -167,8 +167,8 @@ static void test_each(void **state)
     for (uint32_t n = 3; n < 7; n++)
         try_forms(codes_shape(n), n, 7);
     for (td_linear_weights kind = TD_LINEAR_INT8; kind < TD_LINEAR_WEIGHTS; kind++) {
-        static const uint32_t rows[] = {5, 20, 60};
-        for (int i = 0; i < 3; i++) {
+        static const uint32_t rows[] = {5, 12, 20, 60};
+        for (int i = 0; i < 4; i++) {
             shape = (tl_shape){.rows = rows[i], .ins = 256, .outs = 40, .dtype = 1 + (uint32_t)i % 2, .y_dtype = TANDEM_DTYPE_F16,
                                .weights = kind};
             try_forms(shape, (uint32_t)kind, 7);

@@ -2,10 +2,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Rows of w are mma's 16 rows, rows of x its 8 columns. A block has `tiles` times 16 rows of w; its warps share the channels: warp
- * i takes steps i, i + 8 ..., so that together they read long runs of each row. No shared memory on the way: a thread loads eight
- * neighbouring channels of w and x, and products do not care which channels of a step are called which. At the end the warps'
- * sums are added up in shared memory, in the order of warps.
+ * Rows of w are mma's 16 rows, rows of x its 8 columns. A block has `tiles` times 16 rows of w; its warps share the channels: of
+ * eight, warp i takes steps i, i + 8 ..., so that together they read long runs of each row. No shared memory on the way: a thread
+ * loads eight neighbouring channels of w and x, and products do not care which channels of a step are called which. A warp has
+ * nothing under way while it multiplies: dense ones have twice as many where they do both. At the end the warps' sums are added
+ * up in shared memory, in the order of warps.
  */
 #include "kernels/linear/weights.cuh"
 
@@ -34,8 +35,10 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
 {
     using W = LinearWeights<Weights>;
     constexpr int rows = 16 * Tiles, columns = 8 * Columns, stride = rows + 4; /* floats */
+    constexpr int warps = TD_LINEAR_SKINNY_WARPS(Weights, Columns), threads = 32 * warps;
+    constexpr int elements = 4 * Tiles * Columns, together = elements < 16 ? elements : 16; /* a thread's sums */
     constexpr int unroll = W::words * Tiles > 8 ? 1 : W::words * Tiles > 4 ? 2 : Columns > 1 ? 4 : 8;
-    __shared__ __align__(16) float sums[TD_LINEAR_SKINNY_WARPS / 2][columns * stride];
+    __shared__ __align__(16) float parts[warps][together * 32], sums[columns * stride];
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32), g = lane / 4, q = lane % 4;
     const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs, steps = (p.ins + W::channels - 1) / W::channels;
     /* With a gate by halves the first half of the rows is of the first half of w. */
@@ -57,12 +60,12 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
             c[t][i / 4][i % 4] = 0.0f;
     }
 #pragma unroll 1
-    for (uint32_t first = warp; first < steps; first += TD_LINEAR_SKINNY_WARPS * unroll) {
+    for (uint32_t first = warp; first < steps; first += warps * unroll) {
         uint32_t raw[unroll][Tiles][2][W::words];
 
 #pragma unroll
         for (int u = 0; u < unroll; u++) {
-            const uint32_t step = first + u * TD_LINEAR_SKINNY_WARPS;
+            const uint32_t step = first + u * warps;
             const bool there = step * W::channels + (W::channels == 32 && !W::apart ? 8 * q : 0) < p.ins;
 
 #pragma unroll
@@ -75,7 +78,7 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
         for (int u = 0; u < unroll; u++)
 #pragma unroll
             for (int group = 0; group < W::groups; group++) {
-                const uint32_t k = (first + u * TD_LINEAR_SKINNY_WARPS) * W::channels + 32 * group;
+                const uint32_t k = (first + u * warps) * W::channels + 32 * group;
                 uint32_t a[Tiles][2][4];
 
 #pragma unroll
@@ -102,38 +105,31 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
                 }
             }
     }
-    /* Halves of the warps put their sums, the others add theirs, until one has them all. */
+    /* Some sums of a thread at a time: each warp puts its own, then each thread adds up one of all warps. */
 #pragma unroll
-    for (int half = TD_LINEAR_SKINNY_WARPS / 2; half >= 0; half /= 2) {
-        const bool puts = warp >= half && warp < 2 * half, adds = warp < half;
-        float *at = sums[half ? warp % half : 0] + 2 * q * stride + g;
+    for (int begin = 0; begin < elements; begin += together) {
+#pragma unroll
+        for (int i = 0; i < together; i += 4) {
+            const float(&four)[4] = c[(begin + i) / 4 / Columns][(begin + i) / 4 % Columns];
 
-        if (half == 0) {
-            if (warp == 0)
-#pragma unroll
-                for (int i = 0; i < Tiles * Columns * 4; i++)
-                    at[(i / 4 % Columns * 8 + i % 2) * stride + i / 4 / Columns * 16 + i % 4 / 2 * 8] =
-                        c[i / 4 / Columns][i / 4 % Columns][i % 4];
-            __syncthreads();
-            break;
+            reinterpret_cast<float4 *>(parts[warp])[i * 8 + lane] = make_float4(four[0], four[1], four[2], four[3]);
         }
-        if (puts)
-#pragma unroll
-            for (int i = 0; i < Tiles * Columns * 4; i++)
-                at[(i / 4 % Columns * 8 + i % 2) * stride + i / 4 / Columns * 16 + i % 4 / 2 * 8] =
-                    c[i / 4 / Columns][i / 4 % Columns][i % 4];
         __syncthreads();
-        if (adds)
+        for (int i = int(threadIdx.x); i < together * 32; i += threads) {
+            const int of = begin / 4 + i / 128, from = i / 4 % 32; /* which four sums, of which lane */
+            float sum = parts[0][i];
+
 #pragma unroll
-            for (int i = 0; i < Tiles * Columns * 4; i++)
-                c[i / 4 / Columns][i / 4 % Columns][i % 4] +=
-                    at[(i / 4 % Columns * 8 + i % 2) * stride + i / 4 / Columns * 16 + i % 4 / 2 * 8];
+            for (int other = 1; other < warps; other++)
+                sum += parts[other][i];
+            sums[(of % Columns * 8 + from % 4 * 2 + i % 2) * stride + of / Columns * 16 + i % 4 / 2 * 8 + from / 4] = sum;
+        }
         __syncthreads();
     }
     const int across = p.gate ? rows / 16 : rows / 8; /* octets of y's columns */
-    for (int i = int(threadIdx.x); i < columns * across; i += 32 * TD_LINEAR_SKINNY_WARPS) {
+    for (int i = int(threadIdx.x); i < columns * across; i += threads) {
         const int row = i / across, octet = i % across;
-        const float *at = sums[0] + row * stride;
+        const float *at = sums + row * stride;
         float a[8], b[8];
 
         if (p.gate == TANDEM_GATE_PAIRS) {
@@ -153,7 +149,7 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
 } // namespace td
 
 #define TD_LINEAR_SKINNY(type, bf16, name, weights, tiles, columns)                                     \
-    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_SKINNY_WARPS, 1)                        \
+    extern "C" __global__ void __launch_bounds__(32 * TD_LINEAR_SKINNY_WARPS(weights, columns), 1)      \
         linear_##type##_skinny_##name##_##columns(const __grid_constant__ td_params_linear p)           \
     {                                                                                                   \
         td::wait_for_previous();                                                                        \
@@ -162,6 +158,7 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
     }
 #define TD_LINEAR_SKINNY_COLUMNS(type, bf16, name, weights)     \
     TD_LINEAR_SKINNY(type, bf16, name, weights, 1, 1)           \
+    TD_LINEAR_SKINNY(type, bf16, name, weights, 2, 2)           \
     TD_LINEAR_SKINNY(type, bf16, name, weights, 2, 4)           \
     TD_LINEAR_SKINNY(type, bf16, name, weights, 2, 8)
 #define TD_LINEAR_SKINNY_TYPES(name, weights)               \

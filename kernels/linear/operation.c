@@ -206,9 +206,10 @@ enum { HOPPER_FORMS = sizeof hopper_forms / sizeof *hopper_forms };
 static const td_kernel mma_kernels[TD_LINEAR_WEIGHTS][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
                                                             KERNELS("mma_q4_0"),  KERNELS("mma_q4_1"), KERNELS("mma_q4_k"),
                                                             KERNELS("mma_q6_k")};
-/* For up to 8, 32 and 64 rows. */
-#define SKINNY(weights) {KERNELS("skinny_" weights "_1"), KERNELS("skinny_" weights "_4"), KERNELS("skinny_" weights "_8")}
-static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][3][2] = {SKINNY("dense"), SKINNY("int8"), SKINNY("q8_0"),
+/* For up to 8, 16, 32 and 64 rows. */
+#define SKINNY(weights) {KERNELS("skinny_" weights "_1"), KERNELS("skinny_" weights "_2"), KERNELS("skinny_" weights "_4"), \
+                         KERNELS("skinny_" weights "_8")}
+static const td_kernel skinny_kernels[TD_LINEAR_WEIGHTS][4][2] = {SKINNY("dense"), SKINNY("int8"), SKINNY("q8_0"),
                                                                   SKINNY("q4_0"),  SKINNY("q4_1"), SKINNY("q4_k"),
                                                                   SKINNY("q6_k")};
 
@@ -334,10 +335,10 @@ static td_record *build_hopper(td_builder *at, const block_form *it, const td_ta
 
 static td_record *build_skinny(td_builder *at, const tandem_linear *l, const tandem_linear *whole, const td_params_linear *p)
 {
-    const uint32_t size = whole->rows <= 8 ? 0 : whole->rows <= 32 ? 1 : 2, each = size ? 32 : 16;
+    const uint32_t size = whole->rows <= 8 ? 0 : whole->rows <= 16 ? 1 : whole->rows <= 32 ? 2 : 3, each = size ? 32 : 16;
     const td_kernel *kernel = &skinny_kernels[p->weights][size][p->dtype == TANDEM_DTYPE_BF16];
     td_record *record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + each - 1) / each, p, sizeof *p);
-    record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS;
+    record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS(p->weights, 1u << size);
     return record;
 }
 

@@ -67,10 +67,10 @@ typedef struct td_params_linear_tma {
 #define TD_LINEAR_BOXES(cluster) ((cluster) > 2u ? (cluster) : 2u) /* of w a tile and step */
 #define TD_LINEAR_BAND 8u /* tiles of a cluster's rows that are worked on side by side */
 
-/* `linear_skinny`: up to 8, 32 or 64 rows (entries _1, _4, _8, of so many tiles of eight), any weights. x is 16-byte aligned with its
- * rows and ins a multiple of 8; dense w is 16-byte aligned with its rows, INT8 8-byte, blocks 2-byte. Block x: 16 rows of w, of
- * the longer entries 32. */
-#define TD_LINEAR_SKINNY_WARPS 8
+/* `linear_skinny`: up to 8, 16, 32 or 64 rows (entries _1, _2, _4, _8, of so many tiles of eight), any weights. x is 16-byte
+ * aligned with its rows and ins a multiple of 8; dense w is 16-byte aligned with its rows, INT8 8-byte, blocks 2-byte. Block x: 16
+ * rows of w, of the longer entries 32. */
+#define TD_LINEAR_SKINNY_WARPS(weights, tiles) ((weights) == TD_LINEAR_DENSE && ((tiles) == 2 || (tiles) == 4) ? 16 : 8)
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 8 /* from so many on linear_wgmma is faster */
 
