@@ -31,7 +31,6 @@ namespace td {
 template <int Groups, int Tiles, int N, int Channels, int Slots, int Ahead, int Batch, bool Bf16> struct LinearDirectTile {
     static constexpr int groups = Groups, tiles = Tiles, rows = 64 * Groups * Tiles, columns = N;
     static constexpr int slots = Slots, slot_channels = Channels, slots_a_step = 32 / Channels, ahead = Ahead, batch = Batch;
-    static constexpr int cluster = 1;
     static constexpr bool bf16 = Bf16;
     static constexpr int row_bytes = 2 * Channels;
     static constexpr int fetchers = 64, publisher = fetchers; /* threads behind those that multiply */
@@ -278,6 +277,5 @@ template <class T, int FetchRegisters, int Registers> __device__ __forceinline__
     TD_LINEAR_DIRECT_ENTRY(linear_bf16_direct_##name, groups, tiles, columns, channels, slots, ahead, batch, true, fetching,   \
                            multiplying)
 TD_LINEAR_DIRECT_ENTRIES(256x128, 2, 2, 128, 32, 5, 2, 1, 56, 224)
-TD_LINEAR_DIRECT_ENTRIES(128x256, 2, 1, 256, 16, 5, 4, 1, 72, 216)
 TD_LINEAR_DIRECT_ENTRIES(128x128, 2, 1, 128, 32, 5, 4, 2, 72, 216)
 #endif

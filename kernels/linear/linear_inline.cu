@@ -21,7 +21,6 @@ namespace td {
 
 template <int Groups, int N, int Channels, int Slots, bool Bf16> struct LinearInlineTile {
     static constexpr int groups = Groups, rows = 64 * Groups, columns = N, channels = Channels, slots = Slots;
-    static constexpr int cluster = 1;
     static constexpr bool bf16 = Bf16;
     static constexpr int threads = 128 * (Groups + 1), row_bytes = 2 * Channels;
     using Out = LinearOut<N>;
@@ -165,7 +164,5 @@ template <class T> __device__ __forceinline__ void linear_inline(const td_params
 #define TD_LINEAR_INLINE_ENTRIES(name, groups, columns, channels, slots)                       \
     TD_LINEAR_INLINE_ENTRY(linear_f16_inline_##name, groups, columns, channels, slots, false)  \
     TD_LINEAR_INLINE_ENTRY(linear_bf16_inline_##name, groups, columns, channels, slots, true)
-TD_LINEAR_INLINE_ENTRIES(128x256, 2, 256, 16, 3)
-TD_LINEAR_INLINE_ENTRIES(128x128, 2, 128, 16, 5)
 TD_LINEAR_INLINE_ENTRIES(64x64, 1, 64, 32, 5)
 #endif

@@ -175,29 +175,24 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 typedef struct block_form {
     td_kernel kernels[2]; /* of F16 and BF16 */
     uint16_t rows, columns, threads;
-    uint8_t splits;        /* blocks that share a tile's channels, as a cluster */
     bool maps;             /* fetches by tensor maps: on streams alone */
     uint32_t shared_bytes; /* dynamic */
-    /* Measured on an H200: of a wave of tiles, and of 64 channels of them. */
+    /* By what layers took on an H100: of a wave of tiles, and of 64 channels of them. */
     float tile_us, step_us;
     float finish_us; /* more, of a wave, where sums are not just cast and stored whole */
 } block_form;
 
-#define STREAM_BYTES(rows, columns, stages) ((stages) * ((rows) + (columns)) * 128u + (stages) * 16u + 8u)
+#define STREAM_BYTES(rows, columns, stages) ((stages) * ((rows) + (columns)) * 128u + (stages) * 16u)
 #define INLINE_BYTES(rows, columns, channels, slots) ((slots) * ((rows) + (columns)) * 2u * (channels) + (slots) * 16u)
 #define DIRECT_BYTES(columns, channels, slots) ((slots) * (columns) * 2u * (channels) + (slots) * 24u)
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
 static const block_form hopper_forms[] = {
-    {KERNELS("wgmma_128x256"), 128, 256, 384, 1, true, UP(STREAM_BYTES(128, 256, 4)), 2.8f, 0.68f, 8.5f},
-    {KERNELS("wgmma_128x128"), 128, 128, 384, 1, true, UP(STREAM_BYTES(128, 128, 6)), 2.2f, 0.33f, 4.0f},
-    {KERNELS("wgmma_64x64"), 64, 64, 160, 1, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
-    {KERNELS("wgmma_64x128_k2"), 64, 128, 160, 2, true, UP(STREAM_BYTES(64, 128, 4)), 3.7f, 0.34f, 0.0f},
-    {KERNELS("inline_128x256"), 128, 256, 384, 1, false, UP(INLINE_BYTES(128, 256, 16, 3)), 2.3f, 1.42f, 8.5f},
-    {KERNELS("inline_128x128"), 128, 128, 384, 1, false, UP(INLINE_BYTES(128, 128, 16, 5)), 1.7f, 0.87f, 4.0f},
-    {KERNELS("direct_256x128"), 256, 128, 384, 1, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 1.00f, 8.5f},
-    {KERNELS("direct_128x256"), 128, 256, 384, 1, false, UP(DIRECT_BYTES(256, 16, 5)), 2.5f, 1.10f, 8.5f},
-    {KERNELS("direct_128x128"), 128, 128, 384, 1, false, UP(DIRECT_BYTES(128, 32, 5)), 1.9f, 0.60f, 4.0f},
-    {KERNELS("inline_64x64"), 64, 64, 256, 1, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.27f, 1.5f},
+    {KERNELS("wgmma_128x256"), 128, 256, 384, true, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
+    {KERNELS("wgmma_128x128"), 128, 128, 384, true, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
+    {KERNELS("wgmma_64x64"), 64, 64, 160, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
+    {KERNELS("direct_256x128"), 256, 128, 384, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
+    {KERNELS("direct_128x128"), 128, 128, 384, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
+    {KERNELS("inline_64x64"), 64, 64, 256, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
 };
 static const float launch_us = 1.5f;
 enum { HOPPER_FORMS = sizeof hopper_forms / sizeof *hopper_forms };
@@ -261,8 +256,8 @@ static const block_form *best_form(const tandem_linear *whole, const td_target *
             continue;
         if (whole->rows <= 64 && it->rows > 64) /* half of what they fetch would be for nothing */
             continue;
-        const uint64_t waves = (tiles_of(whole, it->rows, it->columns) * it->splits + at_once - 1) / at_once;
-        const double steps = (double)((whole->ins + 63) / 64) / it->splits;
+        const uint64_t waves = (tiles_of(whole, it->rows, it->columns) + at_once - 1) / at_once;
+        const double steps = (whole->ins + 63) / 64;
         const double finish = is_just_cast(whole, it->columns) ? 0 : (double)it->finish_us;
         const double us = (double)launch_us + (double)waves * ((double)it->tile_us + finish + steps * (double)it->step_us);
         if (!best || us < best_us) {
@@ -311,13 +306,13 @@ static td_record *build_hopper(td_builder *at, const block_form *it, const td_ta
 {
     const td_kernel *kernel = &it->kernels[p->dtype == TANDEM_DTYPE_BF16];
     const uint64_t tiles = tiles_of(l, it->rows, it->columns), at_once = multiprocessors_of(target);
-    const bool walks = it->splits == 1 && tiles <= TD_MOST_BLOCKS; /* blocks have one tile after the other, else one */
-    const uint64_t grid = walks && tiles > at_once ? at_once : tiles * it->splits;
+    const bool walks = tiles <= TD_MOST_BLOCKS; /* blocks have one tile after the other, else one */
+    const uint64_t grid = walks && tiles > at_once ? at_once : tiles;
     td_params_linear_tma all = {.p = *p};
     td_record *record;
     if (it->maps) {
         all.x_map = (td_tensor_map){p->ins, p->rows, (uint64_t)p->x_stride * 2, 64, it->rows, p->dtype, {0}};
-        all.w_map = (td_tensor_map){p->ins, w_rows(l), (uint64_t)p->w_stride, 64, it->columns / TD_LINEAR_BOXES(1), p->dtype, {0}};
+        all.w_map = (td_tensor_map){p->ins, w_rows(l), (uint64_t)p->w_stride, 64, it->columns / TD_LINEAR_BOXES, p->dtype, {0}};
         record = td_build_record(at, kernel, grid, &all, sizeof all);
         td_build_map(at, record, offsetof(td_params_linear_tma, x_map), X);
         td_build_map(at, record, offsetof(td_params_linear_tma, w_map), W);
@@ -326,10 +321,6 @@ static td_record *build_hopper(td_builder *at, const block_form *it, const td_ta
     }
     record->block[0] = it->threads;
     record->shared_bytes = it->shared_bytes;
-    if (it->splits > 1) {
-        record->flags |= TD_RECORD_CLUSTER;
-        record->cluster = it->splits;
-    }
     return record;
 }
 

@@ -59,20 +59,20 @@ typedef struct td_params_linear {
 } td_params_linear;
 
 /* `linear_wgmma` (sm_90a): x and w dense, 16-byte aligned with their strides. Blocks of so many rows and columns (of w's rows) walk
- * over tiles in bands; clusters of blocks that differ in rows share the rows of w that each fetches a part of. */
+ * over tiles in bands. */
 typedef struct td_params_linear_tma {
     td_params_linear p;
     td_tensor_map x_map, w_map; /* boxes of 64 channels of a tile's rows, or of TD_LINEAR_BOXES-th of its columns */
 } td_params_linear_tma;
-#define TD_LINEAR_BOXES(cluster) ((cluster) > 2u ? (cluster) : 2u) /* of w a tile and step */
-#define TD_LINEAR_BAND 8u /* tiles of a cluster's rows that are worked on side by side */
+#define TD_LINEAR_BOXES 2u /* of w a tile and step: with a gate by halves they lie apart */
+#define TD_LINEAR_BAND 8u /* rows of tiles that are worked on side by side */
 
 /* `linear_skinny`: up to 8, 16, 32 or 64 rows (entries _1, _2, _4, _8, of so many tiles of eight), any weights. x is 16-byte
  * aligned with its rows and ins a multiple of 8; dense w is 16-byte aligned with its rows, INT8 8-byte, blocks 2-byte. Block x: 16
  * rows of w, of the longer entries 32. */
 #define TD_LINEAR_SKINNY_WARPS(weights, tiles) ((weights) == TD_LINEAR_DENSE && ((tiles) == 2 || (tiles) == 4) ? 16 : 8)
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
-#define TD_LINEAR_SKINNY_BEST 8 /* from so many on linear_wgmma is faster */
+#define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */
 
 /* Codes of Q, K and V, which are y's heads in this order: see types.h. Numbers are those that kernels/attention/params.h has for
  * quant_qk and quant_v, of given means and maxima. One block of parameters for three kernels, whose blocks have eight rows at a

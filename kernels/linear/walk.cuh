@@ -9,7 +9,7 @@
 
 namespace td {
 
-/* Tiles in bands of TD_LINEAR_BAND rows of tiles, column by column. Of a cluster all blocks' tiles count as one. */
+/* Tiles in bands of TD_LINEAR_BAND rows of tiles, column by column. */
 struct LinearWalk {
     uint32_t rows, columns, count;
 
@@ -40,12 +40,12 @@ struct LinearStage {
     }
 };
 
-/* Of clusters of blocks with T::rows rows and T::columns of w's rows. */
+/* Of tiles of T::rows rows and T::columns of w's rows. */
 template <class T> __device__ __forceinline__ LinearWalk linear_walk(const td_params_linear &p)
 {
     const uint32_t w_rows = p.gate ? 2 * p.outs : p.outs;
 
-    return LinearWalk((p.rows + T::rows * T::cluster - 1) / (T::rows * T::cluster), (w_rows + T::columns - 1) / T::columns);
+    return LinearWalk((p.rows + T::rows - 1) / T::rows, (w_rows + T::columns - 1) / T::columns);
 }
 
 } // namespace td

@@ -1,4 +1,4 @@
-/* Products of 64 rows by wgmma for `linear`, TMA and barriers across a cluster.
+/* Products of 64 rows by wgmma for `linear`, and TMA.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -91,8 +91,7 @@ template <int Row> __device__ __forceinline__ uint64_t linear_descriptor(uint32_
 }
 
 #ifndef TD_PTX_HEADER /* the emulator has no tensor maps */
-/* A box of a matrix to shared memory, of this block or at the same place in all blocks of the cluster that `mask` names;
- * each of them finds its bytes counted at its barrier. */
+/* A box of a matrix to shared memory; its bytes are counted at the barrier. */
 __device__ __forceinline__ void tma_load(uint32_t to, const void *map, uint32_t barrier, int32_t x, int32_t y)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -101,58 +100,10 @@ __device__ __forceinline__ void tma_load(uint32_t to, const void *map, uint32_t 
                  : "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y)
                  : "memory");
 }
-__device__ __forceinline__ void tma_load_multicast(uint32_t to, const void *map, uint32_t barrier, int32_t x, int32_t y,
-                                                   uint16_t mask)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%3, %4}], [%2], %5;"
-                 :
-                 : "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(mask)
-                 : "memory");
-}
 __device__ __forceinline__ void tma_prefetch_map(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
 }
-
-/* Arrives at the barrier that block `rank` of the cluster has where this one has `barrier`. */
-__device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier, uint32_t rank)
-{
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }"
-                 :
-                 : "r"(barrier), "r"(rank)
-                 : "memory");
-}
-
-/* The word that block 0 of the cluster has where this one has `word`. */
-__device__ __forceinline__ uint32_t ld_cluster_first(const uint32_t *word)
-{
-    uint32_t there, x;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(shared_address(word)));
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(there) : "memory");
-    return x;
-}
-
-/* Four floats that block `rank` of the cluster has where this one has them at `mine`. */
-__device__ __forceinline__ float4 ld_cluster(const float *mine, uint32_t rank)
-{
-    uint32_t there;
-    float4 x;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(there)
-                 : "memory");
-    return x;
-}
-
-/* All threads of the cluster, and what they wrote before. */
-__device__ __forceinline__ void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" : : : "memory");
-}
-
 #endif
 
 } // namespace td
