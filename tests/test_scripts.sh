@@ -140,7 +140,8 @@ grep -q '^tandem: built built in ' "$work/out" || fail "a build does not say tha
 if slow 1; then fail "a build that fails passes"; fi
 grep -q 'building built failed' "$work/out" || fail "a build does not say that it failed"
 
-# tests/run.sh hands ctest what is ctest's, and with --strict takes no test's skipping but for want of a GPU.
+# tests/run.sh hands ctest what is ctest's, and with --strict takes no test's skipping but for want of a GPU
+# or of PyPI.
 mkdir "$work/skips" "$work/skips/build" "$work/skips/build-asan" "$work/skips/tests" "$work/skips/demo"
 cp "$root/tests/run.sh" "$work/skips/tests"
 cat >"$work/skips/demo/setup.sh" <<'END'
@@ -168,6 +169,13 @@ grep -q '^tandem: test_wire was skipped' "$work/out" || fail "--strict does not 
 grep -q '^ctest .* -R a b$' "$work/out" || fail "ctest does not get its options"
 if grep -q '^ctest .*--strict' "$work/out"; then fail "ctest gets --strict"; fi
 [ -e /dev/nvidia0 ] || run test_cuda --strict || fail "--strict wants a GPU where there is none"
+mkdir "$work/skips/tests/minilm"
+echo 'raise SystemExit(77)' >"$work/skips/tests/minilm/minilm.py"
+run test_minilm --strict || fail "--strict wants a package where PyPI cannot be reached"
+for code in 0 1; do
+    echo "raise SystemExit($code)" >"$work/skips/tests/minilm/minilm.py"
+    if run test_minilm --strict; then fail "--strict takes it that no package was fetched"; fi
+done
 rm "$work/bin/apt-get"
 if install 0; then fail "went on without apt-get"; fi
 grep -q 'no apt-get.* glslc libpng-dev' "$work/out" || fail "does not name what is missing"
