@@ -132,6 +132,26 @@ static void test_emulator(void **state)
         }
 }
 
+/* So many channels that each warp copies several runs of a row, the last of them short; rows begin at any address. */
+static void test_long_rows(void **state)
+{
+    static const uint32_t rows[] = {3, 12, 30, 60};
+    (void)state;
+    for (size_t m = 0; m < EM_MODULES; m++)
+        for (uint32_t n = 0; n < 4 * TD_LINEAR_WEIGHTS; n++) {
+            tl_shape s = {.rows = rows[n % 4], .ins = 17 * 256, .outs = 21, .dtype = 1 + n % 2, .y_dtype = TANDEM_DTYPE_F32};
+            s.weights = (td_linear_weights)(n / 4);
+            if (s.weights == TD_LINEAR_INT8)
+                s.ins -= 120;
+            else if (s.weights < TD_LINEAR_Q4_K)
+                s.ins -= 224;
+            tl_case it = tl_make(s, n);
+            kl_run(&it, &it.op, &em_modules[m], td_target_for_sm(em_modules[m].sm));
+            tl_check(&it, 1);
+            tl_free(&it);
+        }
+}
+
 /* Each form of Hopper's without tensor maps, whatever the plan would choose, with one tile and with several. */
 static void test_inline_forms(void **state)
 {
@@ -277,7 +297,7 @@ static void test_too_many_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),         cmocka_unit_test(test_parts),
-                                       cmocka_unit_test(test_emulator),    cmocka_unit_test(test_inline_forms),
+                                       cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_inline_forms),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_every_entry_was_run)};
     const test_cases forms = TEST_CASES(tests), whole = TEST_CASES(last), *const parts[] = {&forms, &kernels_linear_codes_cases, &whole};

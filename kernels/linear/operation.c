@@ -330,6 +330,7 @@ static td_record *build_skinny(td_builder *at, const tandem_linear *l, const tan
     const td_kernel *kernel = &skinny_kernels[p->weights][size][p->dtype == TANDEM_DTYPE_BF16];
     td_record *record = td_build_record(at, kernel, ((uint64_t)w_rows(l) + each - 1) / each, p, sizeof *p);
     record->block[0] = 32 * TD_LINEAR_SKINNY_WARPS(p->weights, 1u << size);
+    record->shared_bytes = TD_LINEAR_SKINNY_SHARED_BYTES(p->weights);
     return record;
 }
 

@@ -70,7 +70,14 @@ typedef struct td_params_linear_tma {
 /* `linear_skinny`: up to 8, 16, 32 or 64 rows (entries _1, _2, _4, _8, of so many tiles of eight), any weights. x is 16-byte
  * aligned with its rows and ins a multiple of 8; dense w is 16-byte aligned with its rows, INT8 8-byte, blocks 2-byte. Block x: 16
  * rows of w, of the longer entries 32. */
-#define TD_LINEAR_SKINNY_WARPS(weights, tiles) ((weights) == TD_LINEAR_DENSE && ((tiles) == 2 || (tiles) == 4) ? 16 : 8)
+#define TD_LINEAR_SKINNY_WARPS(weights, tiles)                                  \
+    ((weights) == TD_LINEAR_DENSE ? ((tiles) == 2 || (tiles) == 4 ? 16 : 8)      \
+                                  : ((tiles) == 1 ? 8 : 4) / ((weights) == TD_LINEAR_Q6_K ? 2 : 1))
+#define TD_LINEAR_SKINNY_SHARED_BYTES(weights)      \
+    ((weights) == TD_LINEAR_DENSE  ? 0              \
+     : (weights) == TD_LINEAR_INT8 ? 36864          \
+     : (weights) == TD_LINEAR_Q6_K ? 30720          \
+                                   : 45056) /* dynamic */
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */
 

@@ -41,7 +41,8 @@ __device__ __forceinline__ void linear_scaled(uint32_t (&w)[2], uint32_t x, floa
     }
 }
 
-/* Four bytes of x, less `less`, times `scale`, less `minimum`, each operation rounded. */
+/* Four bytes of x, less `less`, times `scale`, less `minimum`. Scales have at most 18 bits and bytes six, so products are exact
+ * and one instruction rounds like two. */
 template <bool Bf16>
 __device__ __forceinline__ void linear_shifted(uint32_t (&w)[2], uint32_t x, float less, float scale, float minimum)
 {
@@ -49,7 +50,7 @@ __device__ __forceinline__ void linear_shifted(uint32_t (&w)[2], uint32_t x, flo
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        y[i] = __fsub_rn(__fmul_rn(scale, block_byte(x, i, less)), minimum);
+        y[i] = __fmaf_rn(scale, block_byte(x, i, less), -minimum);
     w[0] = pack_pair(Bf16, y[0], y[1]);
     w[1] = pack_pair(Bf16, y[2], y[3]);
 }
@@ -63,6 +64,20 @@ __device__ __forceinline__ void linear_mma(float (&c)[4], const uint32_t (&a)[4]
         mma_f16(c, a, b0, b1);
 }
 
+/* How words of weights are read, aligned to two bytes: from w itself, or from what was copied of it to shared memory. */
+struct LinearGlobal {
+    __device__ __forceinline__ static uint32_t u8(const uint8_t *p) { return __ldg(p); }
+    __device__ __forceinline__ static uint32_t u16(const uint8_t *p) { return block_u16(p); }
+    __device__ __forceinline__ static uint32_t u32(const uint8_t *p) { return block_u32(p); }
+    __device__ __forceinline__ static uint2 eight(const uint2 *p) { return __ldg(p); }
+};
+struct LinearShared {
+    __device__ __forceinline__ static uint32_t u8(const uint8_t *p) { return *p; }
+    __device__ __forceinline__ static uint32_t u16(const uint8_t *p) { return *reinterpret_cast<const uint16_t *>(p); }
+    __device__ __forceinline__ static uint32_t u32(const uint8_t *p) { return u16(p) | u16(p + 2) << 16; }
+    __device__ __forceinline__ static uint2 eight(const uint2 *p) { return *p; }
+};
+
 template <int Weights> struct LinearWeights;
 
 template <> struct LinearWeights<TD_LINEAR_DENSE> {
@@ -70,6 +85,7 @@ template <> struct LinearWeights<TD_LINEAR_DENSE> {
     static constexpr bool apart = false;
 
     /* The row's step, of which `count` channels of this thread exist: all eight or none. */
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         load_once_or_zeros_any(raw, row + step * 64 + q * 16, there);
@@ -94,12 +110,14 @@ template <> struct LinearWeights<TD_LINEAR_INT8> {
     static constexpr int channels = 32, groups = 1, words = 2;
     static constexpr bool apart = false;
 
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
+        const uint2 *at = reinterpret_cast<const uint2 *>(row + step * 32 + q * 8);
         uint2 x = make_uint2(0, 0);
 
         if (there)
-            x = __ldg(reinterpret_cast<const uint2 *>(row + step * 32 + q * 8));
+            x = Read::eight(at);
         raw[0] = x.x, raw[1] = x.y;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
@@ -118,13 +136,14 @@ template <> struct LinearWeights<TD_LINEAR_Q8_0> {
     static constexpr int channels = 32, groups = 1, words = 3;
     static constexpr bool apart = false;
 
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step * 34;
 
-        raw[0] = there ? block_u16(block) : 0;
-        raw[1] = there ? block_u32(block + 2 + 8 * q) : 0;
-        raw[2] = there ? block_u32(block + 6 + 8 * q) : 0;
+        raw[0] = there ? Read::u16(block) : 0;
+        raw[1] = there ? Read::u32(block + 2 + 8 * q) : 0;
+        raw[2] = there ? Read::u32(block + 6 + 8 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -142,12 +161,13 @@ template <> struct LinearWeights<TD_LINEAR_Q4_0> {
     static constexpr int channels = 32, groups = 1, words = 2;
     static constexpr bool apart = true;
 
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step * 18;
 
-        raw[0] = there ? block_u16(block) : 0;
-        raw[1] = there ? block_u32(block + 2 + 4 * q) : 0;
+        raw[0] = there ? Read::u16(block) : 0;
+        raw[1] = there ? Read::u32(block + 2 + 4 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -165,12 +185,13 @@ template <> struct LinearWeights<TD_LINEAR_Q4_1> {
     static constexpr int channels = 32, groups = 1, words = 2;
     static constexpr bool apart = true;
 
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step * 20;
 
-        raw[0] = there ? block_u32(block) : 0;
-        raw[1] = there ? block_u32(block + 4 + 4 * q) : 0;
+        raw[0] = there ? Read::u32(block) : 0;
+        raw[1] = there ? Read::u32(block + 4 + 4 * q) : 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int)
     {
@@ -188,6 +209,7 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
     static constexpr int channels = 64, groups = 2, words = 5;
     static constexpr bool apart = false;
 
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step / 4 * 144, *scales = block + 4;
@@ -198,14 +220,14 @@ template <> struct LinearWeights<TD_LINEAR_Q4_K> {
             raw[i] = 0;
         if (!there)
             return;
-        raw[0] = block_u32(block);
+        raw[0] = Read::u32(block);
         /* Six bits each of scale and minimum, for two sub-blocks: scales in bytes 0 and 1, minima in 2 and 3. */
         const uint32_t at = 2 * (pair % 2);
-        const uint32_t low = block_u16(scales + at), mid = block_u16(scales + 4 + at), high = block_u16(scales + 8 + at);
+        const uint32_t low = Read::u16(scales + at), mid = Read::u16(scales + 4 + at), high = Read::u16(scales + 8 + at);
         raw[1] = pair < 2 ? (low & 0x3f3fu) | (mid & 0x3f3fu) << 16
                           : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2 | ((high & 0xf0f0u) >> 4 | (mid & 0xc0c0u) >> 2) << 16;
-        raw[2] = block_u32(block + 16 + 32 * pair + 8 * q);
-        raw[3] = block_u32(block + 20 + 32 * pair + 8 * q);
+        raw[2] = Read::u32(block + 16 + 32 * pair + 8 * q);
+        raw[3] = Read::u32(block + 20 + 32 * pair + 8 * q);
         raw[4] = 0;
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
@@ -227,6 +249,7 @@ template <> struct LinearWeights<TD_LINEAR_Q6_K> {
     static constexpr int channels = 128, groups = 4, words = 8;
     static constexpr bool apart = false;
 
+    template <class Read>
     __device__ __forceinline__ static void load(uint32_t (&raw)[words], const uint8_t *row, uint32_t step, int q, bool there)
     {
         const uint8_t *block = row + step / 2 * 210;
@@ -239,13 +262,13 @@ template <> struct LinearWeights<TD_LINEAR_Q6_K> {
             return;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            raw[i] = block_u32(block + 64 * half + 8 * q + 4 * i);
-            raw[2 + i] = block_u32(block + 64 * half + 32 + 8 * q + 4 * i);
-            raw[4 + i] = block_u32(block + 128 + 32 * half + 8 * q + 4 * i);
+            raw[i] = Read::u32(block + 64 * half + 8 * q + 4 * i);
+            raw[2 + i] = Read::u32(block + 64 * half + 32 + 8 * q + 4 * i);
+            raw[4 + i] = Read::u32(block + 128 + 32 * half + 8 * q + 4 * i);
         }
         const uint8_t *scales = block + 192 + 8 * half + q / 2; /* this thread's: of 16 channels each, every second */
-        raw[6] = __ldg(scales) | __ldg(scales + 2) << 8 | __ldg(scales + 4) << 16 | uint32_t(__ldg(scales + 6)) << 24;
-        raw[7] = block_u16(block + 208);
+        raw[6] = Read::u8(scales) | Read::u8(scales + 2) << 8 | Read::u8(scales + 4) << 16 | Read::u8(scales + 6) << 24;
+        raw[7] = Read::u16(block + 208);
     }
     template <bool Bf16> __device__ __forceinline__ static void get(uint32_t (&w)[4], const uint32_t (&raw)[words], int group)
     {

@@ -112,7 +112,7 @@ constexpr uint32_t kStaticWindow = 236 * 1024, kStaticBytes = 4096, kSharedEnd =
 struct Copy {
     uint32_t to;
     const void *from;
-    bool zeros;
+    uint32_t bytes; /* of 16; then zeros */
     uint64_t group;
 };
 
@@ -289,10 +289,9 @@ void complete_cluster_phase()
 void land(const Copy &copy)
 {
     void *to = shared_pointer(copy.to, 16, 16, "cp.async");
-    if (copy.zeros)
-        memset(to, 0, 16);
-    else
-        memcpy(to, copy.from, 16);
+    memset(to, 0, 16);
+    if (copy.bytes)
+        memcpy(to, copy.from, copy.bytes);
 }
 
 void end_thread()
@@ -691,13 +690,13 @@ void *shared_pointer(uint32_t address, uint32_t bytes, uint32_t alignment, const
     return const_cast<char *>(block->static_places[place]) + (address - kStaticWindow) % kStaticBytes;
 }
 
-void copy_start(uint32_t to, const void *from, bool zeros)
+void copy_start(uint32_t to, const void *from, uint32_t bytes)
 {
     Fibre *self = run->fibre;
     void *place = shared_pointer(to, 16, 16, "cp.async");
-    const Copy copy = {to, from, zeros, self->copy_group};
-    if (!zeros && reinterpret_cast<uintptr_t>(from) % 16)
-        fail("cp.async from %p, which is not 16-byte aligned", from);
+    const Copy copy = {to, from, bytes, self->copy_group};
+    if (bytes > 16 || (bytes && reinterpret_cast<uintptr_t>(from) % 16))
+        fail("cp.async of %u bytes from %p, which is not 16-byte aligned", unsigned(bytes), from);
     memset(place, kUnwritten, 16);
     if (below(8) == 0)
         land(copy); /* at once */

@@ -72,8 +72,8 @@ void *dynamic_shared();
 uint32_t shared_address(const void *p);
 void *shared_pointer(uint32_t address, uint32_t bytes, uint32_t alignment, const char *what);
 
-/* Copies that are under way: 16 bytes each, or zeros. */
-void copy_start(uint32_t to, const void *from, bool zeros);
+/* Copies that are under way: 16 bytes each, of which so many are read, then zeros. */
+void copy_start(uint32_t to, const void *from, uint32_t bytes);
 void copy_commit();
 void copy_wait(unsigned pending);
 void copy_arrive(uint32_t barrier); /* once all copies of this thread are there */

@@ -189,11 +189,11 @@ static inline void ldmatrix_x4_transposed(uint32_t (&r)[4], uint32_t shared)
 
 static inline void cp_async_16(uint32_t shared, const void *global)
 {
-    emu::copy_start(shared, global, false);
+    emu::copy_start(shared, global, 16);
 }
 static inline void cp_async_16_or_zero(uint32_t shared, const void *global, uint32_t bytes)
 {
-    emu::copy_start(shared, global, bytes == 0);
+    emu::copy_start(shared, global, bytes);
 }
 static inline void cp_async_commit()
 {
