@@ -17,7 +17,7 @@ tandem_status __wrap_td_cu_device_query(const uint8_t *uuid, td_cu_info *info, c
 /* The kernels that were built, all images on demand but those that a stream cannot be without. */
 static const td_cubin *cubins_on_demand(uint32_t *count)
 {
-    enum { MOST_CUBINS = 16, MOST_IMAGES = 16 };
+    enum { MOST_CUBINS = 16, MOST_IMAGES = 64 };
     static td_image images[MOST_CUBINS][MOST_IMAGES];
     static td_cubin cubins[MOST_CUBINS];
     const td_cubin *real = __real_td_cubins(count);
