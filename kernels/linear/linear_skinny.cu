@@ -150,6 +150,8 @@ template <int Weights, int Tiles, int Columns, bool Bf16> struct LinearSkinny {
         const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32), g = lane / 4, q = lane % 4;
         const uint32_t runs = (p.ins + Run::channels - 1) / Run::channels;
         uint8_t *const mine = ring + warp * (Run::stages * run_bytes);
+        constexpr bool kept = Columns < 8; /* else sums leave no registers for addresses */
+        constexpr int at_once = kept ? copies : 2;
         const uint8_t *from[copies];
         uint32_t before[2 * Tiles]; /* of the bytes of this thread's rows, up to a multiple of 16 */
 
@@ -163,10 +165,10 @@ template <int Weights, int Tiles, int Columns, bool Bf16> struct LinearSkinny {
             const uint32_t to = shared_address(mine + stage * run_bytes);
             const uint32_t bytes = min(uint32_t(Run::channels), p.ins - run * Run::channels) * Run::bytes / Run::channels;
 
-#pragma unroll
+#pragma unroll at_once
             for (int i = 0; i < copies; i++) {
                 const uint32_t row = uint32_t(i * 32 + lane) / Run::pieces, at = uint32_t(i * 32 + lane) % Run::pieces * 16;
-                const uint8_t *first = from[i] + run * Run::bytes;
+                const uint8_t *first = (kept ? from[i] : w_row(p, row)) + run * Run::bytes;
                 const uint32_t skipped = uint32_t(uintptr_t(first)) % 16, end = skipped + bytes;
 
                 if (run < runs && row < uint32_t(rows) && at < end)
@@ -284,8 +286,14 @@ __device__ __forceinline__ void linear_skinny(const td_params_linear &p)
 } // namespace td
 
 /* Warps that a multiprocessor has registers for: as many as they may have without spilling. */
-#define TD_LINEAR_SKINNY_AT_ONCE(weights, columns) \
-    ((columns) == 1 ? 24 : (columns) < 8 && (weights) != TD_LINEAR_Q6_K ? 12 : 8)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#define TD_LINEAR_SKINNY_Q6_K 16
+#else
+#define TD_LINEAR_SKINNY_Q6_K 24
+#endif
+#define TD_LINEAR_SKINNY_AT_ONCE(weights, columns)                               \
+    ((columns) == 1 ? ((weights) == TD_LINEAR_Q6_K ? TD_LINEAR_SKINNY_Q6_K : 24) \
+                    : (columns) < 8 && (weights) != TD_LINEAR_Q6_K ? 12 : 8)
 #define TD_LINEAR_SKINNY_BLOCKS(weights, columns)   \
     ((weights) == TD_LINEAR_DENSE ? 1               \
                                   : TD_LINEAR_SKINNY_AT_ONCE(weights, columns) / TD_LINEAR_SKINNY_WARPS(weights, columns))
