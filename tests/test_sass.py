@@ -48,6 +48,7 @@ REGISTERS = {
         "attn_f16": (124, 156, 182, 222, 255),
     },
 }
+MASKED = ("attn_masked_f16", "attn_masked_bf16")  # with lengths of keys or a bias, everywhere
 # Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute up to 240.
 # Warpgroups that compute, by head dim.
 WGMMA = {
@@ -161,7 +162,7 @@ class Ptxas(unittest.TestCase):
         for arch in cubins():
             if arch not in REGISTERS:
                 continue
-            want = {f"{kernel}_d{d}" for kernel in REGISTERS[arch] for d in DIMS}
+            want = {f"{kernel}_d{d}" for kernel in (*REGISTERS[arch], *MASKED) for d in DIMS}
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}

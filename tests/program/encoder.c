@@ -346,7 +346,7 @@ static void run_attention(sizes s, uint16_t *qkv, void *o)
                                         .kv_len = s.tokens,
                                         .head_dim = HEAD_DIM,
                                         .precision = TANDEM_PRECISION_F16}};
-    void *const places[] = {qkv, qkv + DIM, qkv + 2 * DIM, o, NULL};
+    void *const places[TD_MAX_VIEWS] = {qkv, qkv + DIM, qkv + 2 * DIM, o};
 
     op.attention.q = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, HEADS, s.tokens, HEAD_DIM);
     op.attention.q.stride_batch = (int64_t)s.tokens * 3 * DIM;
