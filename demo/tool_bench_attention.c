@@ -464,8 +464,11 @@ static uint32_t make_rows(bench *b, const shape *s, const char *precisions, row 
     }
     td_plan_free(plan);
     if (!reserve(b, &b->tensors, &b->host_tensors, *sets * set_bytes, why, why_bytes) ||
-        !reserve(b, &b->scratch, &b->host_scratch, scratch_bytes + 256, why, why_bytes))
+        !reserve(b, &b->scratch, &b->host_scratch, scratch_bytes + 256, why, why_bytes)) {
+        for (uint32_t i = 0; i < count; i++)
+            td_plan_drop(&rows[i].plan);
         return 0;
+    }
     for (uint32_t i = 0; i < count; i++)
         rows[i].scratch += b->cpu ? (uint64_t)(uintptr_t)b->host_scratch : b->scratch.address;
     if (b->cudnn) {
