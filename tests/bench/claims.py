@@ -19,7 +19,7 @@ FILES = {
     "daemon": "h200-daemon.json",
     "lavapipe": "lavapipe.json",
     "accuracy": "cpu-accuracy.json",
-    "linear": "h200-linear.json",
+    "linear": "h100-linear.json",
 }
 
 # Documents in which every figure must be a claim or no measurement.
