@@ -355,3 +355,13 @@ tandem_status td_build_end(td_builder *at, char *why, size_t why_bytes)
         snprintf(why, why_bytes, "%s", reason);
     return status;
 }
+
+tandem_status td_build_end_sized(td_builder *at, const char *names, const uint32_t sizes[3], char *why, size_t why_bytes)
+{
+    char reason[200];
+    const tandem_status status = td_build_end(at, reason, sizeof reason);
+
+    return status == TANDEM_OK ? status
+                               : td_fail(why, why_bytes, status, "%s are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ": %s", names,
+                                         sizes[0], sizes[1], sizes[2], reason);
+}

@@ -82,4 +82,7 @@ void td_plan_barriers(td_plan *plan);
  * UNSUPPORTED where a kernel is missing or its record does not fit, and which; NOMEM. */
 tandem_status td_build_end(td_builder *at, char *why, size_t why_bytes);
 
+/* The same; what is wrong comes behind the sizes that the plan was made for, as "norm.batch, heads, rows are 1, 2, 3: ". */
+tandem_status td_build_end_sized(td_builder *at, const char *names, const uint32_t sizes[3], char *why, size_t why_bytes);
+
 #endif

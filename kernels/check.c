@@ -171,3 +171,11 @@ tandem_status td_check_size(const char *operation, const char *name, uint32_t va
                        TD_MOST_DIMENSION);
     return TANDEM_OK;
 }
+
+tandem_status td_check_sizes(const char *operation, const td_size *sizes, size_t count, char *why, size_t why_bytes)
+{
+    tandem_status status = TANDEM_OK;
+    for (size_t i = 0; i < count && status == TANDEM_OK; i++)
+        status = td_check_size(operation, sizes[i].name, sizes[i].value, why, why_bytes);
+    return status;
+}

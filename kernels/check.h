@@ -28,4 +28,11 @@ tandem_status td_check_codes(const td_operation_layout *layout, const tandem_ope
 /* A size is 1 to TD_MOST_DIMENSION: ARG, naming `operation.name`. */
 tandem_status td_check_size(const char *operation, const char *name, uint32_t value, char *why, size_t why_bytes);
 
+/* The same of several; the first that is wrong. */
+typedef struct td_size {
+    const char *name;
+    uint32_t value;
+} td_size;
+tandem_status td_check_sizes(const char *operation, const td_size *sizes, size_t count, char *why, size_t why_bytes);
+
 #endif

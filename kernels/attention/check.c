@@ -62,28 +62,23 @@ static tandem_status check_masked(const tandem_attention *op, char *why, size_t 
 
 tandem_status td_attention_check(const tandem_attention *op, char *why, size_t why_bytes)
 {
-    const struct {
-        const char *name;
-        uint32_t value;
-    } sizes[] = {{"batch", op->batch},
-                 {"heads", op->heads},
-                 {"kv_heads", op->kv_heads},
-                 {"q_len", op->q_len},
-                 {"kv_len", op->kv_len}},
-      limits[] = {{"precision", op->precision},
-                  {"granularity", op->granularity},
-                  {"causal", op->causal},
-                  {"reserved", op->reserved}};
+    const td_size sizes[] = {{"batch", op->batch},
+                             {"heads", op->heads},
+                             {"kv_heads", op->kv_heads},
+                             {"q_len", op->q_len},
+                             {"kv_len", op->kv_len}},
+                  limits[] = {{"precision", op->precision},
+                              {"granularity", op->granularity},
+                              {"causal", op->causal},
+                              {"reserved", op->reserved}};
     const uint32_t highest[] = {TANDEM_PRECISION_4B, TANDEM_GRANULARITY_TENSOR, 1, 0};
     static const char *const legal[] = {
         "0 (auto), 1 (f16), 2 (8b) or 3 (4b)",
         "0 (default), 1 (thread, Ada's), 2 (thread, Hopper's), 3 (token), 4 (warp), 5 (block) or 6 (tensor)",
         "0 or 1", "0"};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const tandem_status status = td_check_size("attention", sizes[i].name, sizes[i].value, why, why_bytes);
-        if (status != TANDEM_OK)
-            return status;
-    }
+    tandem_status status = td_check_sizes("attention", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
     if (op->heads % op->kv_heads)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                       "attention.heads is %" PRIu32 "; it must be a multiple of kv_heads, which is %" PRIu32, op->heads,
@@ -107,7 +102,6 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
     if (!isfinite(op->scale))
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.scale is %f; it must be finite", (double)op->scale);
 
-    tandem_status status = TANDEM_OK;
     for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
         const uint32_t dtypes = i == TD_VIEW_LSE ? TD_DTYPES(TANDEM_DTYPE_F32)
                                 : i == TD_VIEW_LENGTH ? TD_DTYPES(TANDEM_DTYPE_I32)

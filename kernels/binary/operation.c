@@ -26,13 +26,8 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
 {
     const tandem_binary *b = &op->binary;
-    const struct {
-        const char *name;
-        uint32_t value;
-    } sizes[] = {{"batch", b->batch}, {"heads", b->heads}, {"rows", b->rows}, {"channels", b->channels}};
-    tandem_status status = TANDEM_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
-        status = td_check_size("binary", sizes[i].name, sizes[i].value, why, why_bytes);
+    const td_size sizes[] = {{"batch", b->batch}, {"heads", b->heads}, {"rows", b->rows}, {"channels", b->channels}};
+    tandem_status status = td_check_sizes("binary", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
     if (status == TANDEM_OK && b->b_channels > 1 && b->b_channels != b->channels)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                          "binary.b_channels is %" PRIu32 "; it must be 0, 1, or channels, which is %" PRIu32, b->b_channels, b->channels);
@@ -74,11 +69,7 @@ static tandem_status plan_binary(const tandem_operands *op, const td_target *tar
     td_build_view(&at, record, TD_READ, AT(b), B);
     td_build_write(&at, record, AT(y), &y);
     td_build_outputs(&at, target, layout, op, &y, 1);
-    char reason[200];
-    const tandem_status status = td_build_end(&at, reason, sizeof reason);
-    return status == TANDEM_OK ? status
-                               : td_fail(why, why_bytes, status, "binary.batch, heads, rows are %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                                         ": %s", b->batch, b->heads, b->rows, reason);
+    return td_build_end_sized(&at, "binary.batch, heads, rows", (const uint32_t[3]){b->batch, b->heads, b->rows}, why, why_bytes);
 }
 
 static td_cost cost(const tandem_operands *op, uint32_t position)

@@ -61,13 +61,8 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 {
     const td_operation_layout *layout = &td_operation_embed.layout;
     const tandem_embed *e = &op->embed;
-    const struct {
-        const char *name;
-        uint32_t value;
-    } sizes[] = {{"batch", e->batch}, {"rows", e->rows}, {"channels", e->channels}};
-    tandem_status status = TANDEM_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
-        status = td_check_size("embed", sizes[i].name, sizes[i].value, why, why_bytes);
+    const td_size sizes[] = {{"batch", e->batch}, {"rows", e->rows}, {"channels", e->channels}};
+    tandem_status status = td_check_sizes("embed", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
     if (status == TANDEM_OK && !isfinite(e->scale))
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "embed.scale is %f; it must be finite", (double)e->scale);
     if (status == TANDEM_OK && e->reserved)
@@ -114,11 +109,7 @@ static tandem_status plan_embed(const tandem_operands *op, const td_target *targ
     }
     td_build_write(&at, record, AT(y), &y);
     td_build_outputs(&at, target, layout, op, &y, 1);
-    char reason[200];
-    const tandem_status status = td_build_end(&at, reason, sizeof reason);
-    return status == TANDEM_OK ? status
-                               : td_fail(why, why_bytes, status, "embed.batch, rows, channels are %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                                         ": %s", e->batch, e->rows, e->channels, reason);
+    return td_build_end_sized(&at, "embed.batch, rows, channels", (const uint32_t[3]){e->batch, e->rows, e->channels}, why, why_bytes);
 }
 
 static td_cost cost(const tandem_operands *op, uint32_t position)

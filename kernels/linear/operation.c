@@ -137,13 +137,8 @@ static tandem_status check_rotation(const tandem_linear *l, char *why, size_t wh
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
 {
     const tandem_linear *l = &op->linear;
-    const struct {
-        const char *name;
-        uint32_t value;
-    } sizes[] = {{"rows", l->rows}, {"ins", l->ins}, {"outs", l->outs}};
-    tandem_status status = TANDEM_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
-        status = td_check_size("linear", sizes[i].name, sizes[i].value, why, why_bytes);
+    const td_size sizes[] = {{"rows", l->rows}, {"ins", l->ins}, {"outs", l->outs}};
+    tandem_status status = td_check_sizes("linear", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
     if (status == TANDEM_OK && l->activation > TANDEM_ACTIVATION_SILU)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                          "linear.activation is %" PRIu32 "; it must be 0 (none), 1 (GELU), 2 (GELU by tanh) or 3 (SiLU)",
@@ -416,11 +411,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     if (op->linear.y.dtype != TANDEM_DTYPE_NONE)
         outputs[count++] = y;
     td_build_outputs(&at, target, layout, op, outputs, count);
-    char reason[200];
-    const tandem_status status = td_build_end(&at, reason, sizeof reason);
-    return status == TANDEM_OK ? status
-                               : td_fail(why, why_bytes, status, "linear.rows, ins, outs are %" PRIu32 ", %" PRIu32 ", %" PRIu32 ": %s",
-                                         l->rows, l->ins, l->outs, reason);
+    return td_build_end_sized(&at, "linear.rows, ins, outs", (const uint32_t[3]){l->rows, l->ins, l->outs}, why, why_bytes);
 }
 
 static tandem_status plan_linear(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)

@@ -26,13 +26,8 @@ static void shape(const tandem_operands *op, uint32_t view, uint32_t shape[4])
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
 {
     const tandem_norm *n = &op->norm;
-    const struct {
-        const char *name;
-        uint32_t value;
-    } sizes[] = {{"batch", n->batch}, {"heads", n->heads}, {"rows", n->rows}, {"channels", n->channels}};
-    tandem_status status = TANDEM_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
-        status = td_check_size("norm", sizes[i].name, sizes[i].value, why, why_bytes);
+    const td_size sizes[] = {{"batch", n->batch}, {"heads", n->heads}, {"rows", n->rows}, {"channels", n->channels}};
+    tandem_status status = td_check_sizes("norm", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
     if (status == TANDEM_OK && n->kind > TANDEM_NORM_LAYER)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "norm.kind is %" PRIu32 "; it must be 0 (RMSNorm) or 1 (LayerNorm)",
                          n->kind);
@@ -88,11 +83,7 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
     td_build_write(&at, record, AT(y), y);
     td_build_write(&at, record, AT(sum), sum);
     td_build_outputs(&at, target, layout, op, outputs, 2);
-    char reason[200];
-    const tandem_status status = td_build_end(&at, reason, sizeof reason);
-    return status == TANDEM_OK ? status
-                               : td_fail(why, why_bytes, status, "norm.batch, heads, rows are %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                                         ": %s", n->batch, n->heads, n->rows, reason);
+    return td_build_end_sized(&at, "norm.batch, heads, rows", (const uint32_t[3]){n->batch, n->heads, n->rows}, why, why_bytes);
 }
 
 static td_cost cost(const tandem_operands *op, uint32_t position)

@@ -27,13 +27,8 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 {
     const td_operation_layout *layout = &td_operation_pool.layout;
     const tandem_pool *p = &op->pool;
-    const struct {
-        const char *name;
-        uint32_t value;
-    } sizes[] = {{"batch", p->batch}, {"heads", p->heads}, {"rows", p->rows}, {"channels", p->channels}};
-    tandem_status status = TANDEM_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TANDEM_OK; i++)
-        status = td_check_size("pool", sizes[i].name, sizes[i].value, why, why_bytes);
+    const td_size sizes[] = {{"batch", p->batch}, {"heads", p->heads}, {"rows", p->rows}, {"channels", p->channels}};
+    tandem_status status = td_check_sizes("pool", sizes, sizeof sizes / sizeof *sizes, why, why_bytes);
     if (status == TANDEM_OK && p->normalise > 1)
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "pool.normalise is %" PRIu32 "; it must be 0 or 1", p->normalise);
     if (status == TANDEM_OK && !(p->epsilon >= 0 && isfinite(p->epsilon)))
@@ -105,11 +100,7 @@ static tandem_status plan_pool(const tandem_operands *op, const td_target *targe
         td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_write(&at, record, AT(y), &y);
     td_build_outputs(&at, target, layout, op, &y, 1);
-    char reason[200];
-    const tandem_status status = td_build_end(&at, reason, sizeof reason);
-    return status == TANDEM_OK ? status
-                               : td_fail(why, why_bytes, status, "pool.batch, heads, rows are %" PRIu32 ", %" PRIu32 ", %" PRIu32
-                                         ": %s", p->batch, p->heads, p->rows, reason);
+    return td_build_end_sized(&at, "pool.batch, heads, rows", (const uint32_t[3]){p->batch, p->heads, p->rows}, why, why_bytes);
 }
 
 static td_cost cost(const tandem_operands *op, uint32_t position)
