@@ -31,6 +31,29 @@ const char *td_cpu_isa(void);
 /* For tests and benches; NULL: the best again. False, and nothing changes, for a name that this machine lacks. */
 bool td_cpu_isa_force(const char *name);
 
+/* td_cpu_NAME(): NAME_body(), which is TD_INLINE, compiled in C and for AVX2. */
+#if TD_X86
+#define TD_CPU_CLONES(name)                                                        \
+    static void name##_c(const void *params, const td_block *at)                   \
+    {                                                                              \
+        name##_body(params, at);                                                   \
+    }                                                                              \
+    TD_TARGET_AVX2 static void name##_avx2(const void *params, const td_block *at) \
+    {                                                                              \
+        name##_body(params, at);                                                   \
+    }                                                                              \
+    void td_cpu_##name(const void *params, const td_block *at)                     \
+    {                                                                              \
+        (td_cpu_isa_level() >= TD_ISA_AVX2 ? name##_avx2 : name##_c)(params, at);  \
+    }
+#else
+#define TD_CPU_CLONES(name)                                    \
+    void td_cpu_##name(const void *params, const td_block *at) \
+    {                                                          \
+        name##_body(params, at);                               \
+    }
+#endif
+
 /* See td_block: to be asked every 100 us or so. */
 TD_INLINE bool td_block_goes_on(const td_block *at)
 {

@@ -10,7 +10,6 @@
 #include <immintrin.h>
 #endif
 
-typedef void (*body_fn)(const void *, const td_block *);
 
 static void load_row_c(float *to, const void *from, uint32_t dtype, uint32_t n)
 {
@@ -454,35 +453,12 @@ TD_INLINE void delta_s_body(const void *params, const td_block *at)
     }
 }
 
-#if TD_X86
-#define TD_CLONES(name)                                                                  \
-    static void name##_c(const void *params, const td_block *at)                         \
-    {                                                                                    \
-        name##_body(params, at);                                                         \
-    }                                                                                    \
-    TD_TARGET_AVX2 static void name##_avx2(const void *params, const td_block *at)       \
-    {                                                                                    \
-        name##_body(params, at);                                                         \
-    }                                                                                    \
-    void td_cpu_##name(const void *params, const td_block *at)                           \
-    {                                                                                    \
-        const body_fn body = td_cpu_isa_level() >= TD_ISA_AVX2 ? name##_avx2 : name##_c; \
-        body(params, at);                                                                \
-    }
-#else
-#define TD_CLONES(name)                                        \
-    void td_cpu_##name(const void *params, const td_block *at) \
-    {                                                          \
-        name##_body(params, at);                               \
-    }
-#endif
-
-TD_CLONES(mean_partial)
-TD_CLONES(mean_final)
-TD_CLONES(amax_partial)
-TD_CLONES(quant_qk)
-TD_CLONES(quant_v)
-TD_CLONES(delta_s)
+TD_CPU_CLONES(mean_partial)
+TD_CPU_CLONES(mean_final)
+TD_CPU_CLONES(amax_partial)
+TD_CPU_CLONES(quant_qk)
+TD_CPU_CLONES(quant_v)
+TD_CPU_CLONES(delta_s)
 
 void td_cpu_stats(const void *params, const td_block *at)
 {

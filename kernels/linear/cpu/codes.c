@@ -43,7 +43,7 @@ TD_INLINE bool load_row(const chunk *of, uint32_t r, float *row)
     return !bad;
 }
 
-TD_INLINE void partial_body(const void *params, const td_block *at)
+TD_INLINE void linear_codes_partial_body(const void *params, const td_block *at)
 {
     const td_params_linear_codes *p = params;
     const uint32_t plane = at->x / p->chunks, batch = plane / p->kv_heads, head = p->heads + plane % p->kv_heads, dim = p->y.dim;
@@ -142,7 +142,7 @@ TD_INLINE void quantise_v(const chunk *of, local *at, const float *most, bool *b
             codes[(size_t)c * rows_pad + of->first + i] = at->codes[td_v_key(i) * MAX_DIM + c];
 }
 
-TD_INLINE void codes_body(const void *params, const td_block *at)
+TD_INLINE void linear_codes_body(const void *params, const td_block *at)
 {
     const td_params_linear_codes *p = params;
     const uint32_t plane = at->x / p->chunks, index = at->x % p->chunks, all = p->heads + p->kv_heads;
@@ -164,36 +164,5 @@ TD_INLINE void codes_body(const void *params, const td_block *at)
                   (float *)(to + planes * codes) + number * rows_pad + rows.first);
 }
 
-#if TD_X86
-#define TD_CLONES(name)                                                                       \
-    static void name##_c(const void *params, const td_block *at)                              \
-    {                                                                                         \
-        name##_body(params, at);                                                              \
-    }                                                                                         \
-    TD_TARGET_AVX2 static void name##_avx2(const void *params, const td_block *at)            \
-    {                                                                                         \
-        name##_body(params, at);                                                              \
-    }                                                                                         \
-    static void name(const void *params, const td_block *at)                                  \
-    {                                                                                         \
-        (td_cpu_isa_level() >= TD_ISA_AVX2 ? name##_avx2 : name##_c)(params, at);             \
-    }
-#else
-#define TD_CLONES(name)                                      \
-    static void name(const void *params, const td_block *at) \
-    {                                                        \
-        name##_body(params, at);                             \
-    }
-#endif
-TD_CLONES(partial)
-TD_CLONES(codes)
-
-void td_cpu_linear_codes_partial(const void *params, const td_block *at)
-{
-    partial(params, at);
-}
-
-void td_cpu_linear_codes(const void *params, const td_block *at)
-{
-    codes(params, at);
-}
+TD_CPU_CLONES(linear_codes_partial)
+TD_CPU_CLONES(linear_codes)
