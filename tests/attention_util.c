@@ -324,3 +324,16 @@ void tu_case_codes(const tu_case *it, const unsigned char *scratch, tandem_atten
         memcpy((unsigned char *)bytes[i] + scales_bytes, scratch + scales[i], sizes[i] - scales_bytes);
     }
 }
+
+bool tu_same_record(const td_record *a, const td_record *b)
+{
+    td_record x = *a, y = *b;
+
+    x.params = y.params = NULL;
+    x.relocs = y.relocs = NULL;
+    x.reads = y.reads = x.writes = y.writes = NULL;
+    return !memcmp(&x, &y, sizeof x) && !memcmp(a->params, b->params, a->param_bytes) &&
+           !memcmp(a->relocs, b->relocs, a->reloc_count * sizeof *a->relocs) &&
+           (!a->read_count || !memcmp(a->reads, b->reads, a->read_count * sizeof *a->reads)) &&
+           (!a->write_count || !memcmp(a->writes, b->writes, a->write_count * sizeof *a->writes));
+}

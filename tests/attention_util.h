@@ -22,6 +22,9 @@ enum { TU_VIEWS = TD_VIEW_LSE + 1 }; /* of a tu_case: it has no lengths, and no 
 /* A plan that is freed where its block ends. */
 #define TU_PLAN(name) td_plan name __attribute__((cleanup(td_plan_free))) = {0}
 
+/* Whether two records are the same, byte for byte, wherever their parameters, relocations and ranges lie. */
+bool tu_same_record(const td_record *a, const td_record *b);
+
 typedef enum tu_layout {
     TU_DENSE,     /* [batch][head][row][channel] */
     TU_BY_ROW,    /* [batch][row][head][channel], as a projection leaves it */

@@ -19,6 +19,7 @@
 #include "kernels/builder.h"
 #include "kernels/plan_cache.h"
 #include "kernels/target.h"
+#include "tests/attention_util.h"
 
 static double random_part(uint64_t *state)
 {
@@ -430,25 +431,12 @@ static void test_barriers(void **state)
     assert_true(counts[TD_BARRIER_DATA] && counts[TD_BARRIER_ORDER] && counts[TD_BARRIER_NONE] > PLANS);
 }
 
-static bool same_record(const td_record *a, const td_record *b)
-{
-    td_record x = *a, y = *b;
-
-    x.params = y.params = NULL;
-    x.relocs = y.relocs = NULL;
-    x.reads = y.reads = x.writes = y.writes = NULL;
-    return !memcmp(&x, &y, sizeof x) && !memcmp(a->params, b->params, a->param_bytes) &&
-           !memcmp(a->relocs, b->relocs, a->reloc_count * sizeof *a->relocs) &&
-           (!a->read_count || !memcmp(a->reads, b->reads, a->read_count * sizeof *a->reads)) &&
-           (!a->write_count || !memcmp(a->writes, b->writes, a->write_count * sizeof *a->writes));
-}
-
 static bool same_plan(const td_plan *a, const td_plan *b)
 {
     bool same = a->scratch_bytes == b->scratch_bytes && a->precision == b->precision && a->record_count == b->record_count;
 
     for (uint32_t i = 0; same && i < a->record_count; i++)
-        same = same_record(&a->records[i], &b->records[i]);
+        same = tu_same_record(&a->records[i], &b->records[i]);
     return same;
 }
 
@@ -556,7 +544,7 @@ static void test_shared_scratch(void **state)
                     x->begin_bytes = y->begin_bytes = 0;
                 }
             }
-            assert_true(same_record(a, b));
+            assert_true(tu_same_record(a, b));
         }
     }
     print_message("%u of %u plans have less scratch, %.1f %% of it all\n", less, PLANS, 100.0 * (double)shared / (double)all);

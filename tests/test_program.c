@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/model/graph_file.h"
+#include "tests/attention_util.h"
 
 /* --- Runs --- */
 
@@ -272,19 +273,6 @@ static void test_state(void **state)
 
 /* --- Programs for GPUs --- */
 
-static bool same_record(const td_record *a, const td_record *b)
-{
-    td_record x = *a, y = *b;
-
-    x.params = y.params = NULL;
-    x.relocs = y.relocs = NULL;
-    x.reads = y.reads = x.writes = y.writes = NULL;
-    return !memcmp(&x, &y, sizeof x) && !memcmp(a->params, b->params, a->param_bytes) &&
-           !memcmp(a->relocs, b->relocs, a->reloc_count * sizeof *a->relocs) &&
-           (!a->read_count || !memcmp(a->reads, b->reads, a->read_count * sizeof *a->reads)) &&
-           (!a->write_count || !memcmp(a->writes, b->writes, a->write_count * sizeof *a->writes));
-}
-
 static void check_same(const td_program *a, const td_program *b)
 {
     assert_true(a->plan->record_count == b->plan->record_count &&
@@ -293,7 +281,7 @@ static void check_same(const td_program *a, const td_program *b)
     assert_true(a->state_bytes == b->state_bytes && a->uniform_bytes == b->uniform_bytes &&
                 a->chain == b->chain);
     for (uint32_t i = 0; i < a->plan->record_count; i++)
-        assert_true(same_record(&a->plan->records[i], &b->plan->records[i]));
+        assert_true(tu_same_record(&a->plan->records[i], &b->plan->records[i]));
     assert_int_equal(a->patch_count, b->patch_count);
     assert_memory_equal(a->patches, b->patches, a->patch_count * sizeof *a->patches);
     assert_memory_equal(a->nodes, b->nodes, a->node_count * sizeof *a->nodes);
