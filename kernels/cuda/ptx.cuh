@@ -592,7 +592,7 @@ __device__ __forceinline__ void cp_async_16(uint32_t shared, const void *global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(global) : "memory");
 }
 
-/* Zeros where `bytes` is 0 instead of 16. */
+/* So many bytes, 0 to 16, and zeros for the others. */
 __device__ __forceinline__ void cp_async_16_or_zero(uint32_t shared, const void *global, uint32_t bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(global), "r"(bytes) : "memory");

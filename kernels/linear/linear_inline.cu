@@ -19,10 +19,10 @@
 
 namespace td {
 
-template <int Groups, int N, int Channels, int Slots, bool Bf16> struct LinearInlineTile {
-    static constexpr int groups = Groups, rows = 64 * Groups, columns = N, channels = Channels, slots = Slots;
+template <int N, int Channels, int Slots, bool Bf16> struct LinearInlineTile {
+    static constexpr int rows = 64, columns = N, channels = Channels, slots = Slots;
     static constexpr bool bf16 = Bf16;
-    static constexpr int threads = 128 * (Groups + 1), row_bytes = 2 * Channels;
+    static constexpr int row_bytes = 2 * Channels;
     using Out = LinearOut<N>;
 
     struct Shared {
@@ -136,33 +136,25 @@ template <class T> __device__ __forceinline__ void linear_inline(const td_params
 
     if (threadIdx.x < T::slots) {
         mbarrier_init(shared_address(&shared.full[threadIdx.x]), 128);
-        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), 4 * T::groups);
+        mbarrier_init(shared_address(&shared.empty[threadIdx.x]), 4);
     }
     fence_proxy_async();
     __syncthreads();
-    if (threadIdx.x >= 128 * T::groups) {
-        if constexpr (T::groups > 1)
-            setmaxnreg_dec<56>();
+    if (threadIdx.x >= 128)
         linear_inline_fetch<T>(shared, p);
-    } else {
-        if constexpr (T::groups > 1)
-            setmaxnreg_inc<224>();
+    else
         linear_inline_consume<T>(shared, p);
-    }
 }
 
 } // namespace td
 
-#define TD_LINEAR_INLINE_ENTRY(name, groups, columns, channels, slots, bf16)                 \
-    extern "C" __global__ void __launch_bounds__(128 * ((groups) + 1), 1)                    \
-        name(const __grid_constant__ td_params_linear p)                                     \
-    {                                                                                        \
-        td::wait_for_previous();                                                             \
-        if (!td::cancelled(p.cancel))                                                        \
-            td::linear_inline<td::LinearInlineTile<groups, columns, channels, slots, bf16>>(p); \
+#define TD_LINEAR_INLINE_ENTRY(name, columns, channels, slots, bf16)                                  \
+    extern "C" __global__ void __launch_bounds__(256, 1) name(const __grid_constant__ td_params_linear p) \
+    {                                                                                                 \
+        td::wait_for_previous();                                                                      \
+        if (!td::cancelled(p.cancel))                                                                 \
+            td::linear_inline<td::LinearInlineTile<columns, channels, slots, bf16>>(p);               \
     }
-#define TD_LINEAR_INLINE_ENTRIES(name, groups, columns, channels, slots)                       \
-    TD_LINEAR_INLINE_ENTRY(linear_f16_inline_##name, groups, columns, channels, slots, false)  \
-    TD_LINEAR_INLINE_ENTRY(linear_bf16_inline_##name, groups, columns, channels, slots, true)
-TD_LINEAR_INLINE_ENTRIES(64x64, 1, 64, 32, 5)
+TD_LINEAR_INLINE_ENTRY(linear_f16_inline_64x64, 64, 32, 5, false)
+TD_LINEAR_INLINE_ENTRY(linear_bf16_inline_64x64, 64, 32, 5, true)
 #endif
