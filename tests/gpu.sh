@@ -375,7 +375,7 @@ fi
 if [ "$only" = sanitize ]; then
     [ -x "$build/test_cuda" ] || die "$build has no test_cuda"
     if [ -z "$sanitizer" ]; then
-        for name in racecheck memcheck racecheck-linear memcheck-linear; do
+        for name in racecheck memcheck racecheck-linear memcheck-linear racecheck-operations memcheck-operations; do
             needs compute-sanitizer $name false
         done
     else
@@ -393,12 +393,15 @@ if [ "$only" = sanitize ]; then
             } >"$work/sanitize-$lane" &
             lane=$((lane + 1))
         done
-        {
-            step racecheck-linear/racecheck "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no \
-                --error-exitcode 9 "$build/test_linear_gpu" --each
-            step memcheck-linear/memcheck "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
-                --error-exitcode 9 "$build/test_linear_gpu" --each
-        } >"$work/sanitize-linear" &
+        for program in linear_gpu operations; do
+            [ -x "$build/test_$program" ] || die "$build has no test_$program"
+            {
+                step racecheck-${program%_gpu}/racecheck "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no \
+                    --error-exitcode 9 "$build/test_$program" --each
+                step memcheck-${program%_gpu}/memcheck "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
+                    --error-exitcode 9 "$build/test_$program" --each
+            } >"$work/sanitize-$program" &
+        done
         wait
         cat "$work"/sanitize-*
         cat "$work"/results/logs/racecheck-*.log "$work"/results/logs/memcheck-*.log >"$work/sanitized" 2>/dev/null

@@ -1,6 +1,8 @@
 /* Operations through sessions: on the CPU, on CUDA where there is a GPU, and in tandemd; with deadlines, too.
  *
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * test_operations [--each]; --each runs each once on the GPU alone, for compute-sanitizer.
  */
 #include <math.h>
 
@@ -128,39 +130,69 @@ static bool compute(const tandem_session_desc *desc, const operation *what, uint
     return true;
 }
 
+static const operation operations[] = {
+    {TANDEM_OPERATION_NORM, norm, PLANE, 0},
+    {TANDEM_OPERATION_EMBED, embed, PLANE, 0},
+    {TANDEM_OPERATION_BINARY, binary, PLANE, 0},
+    {TANDEM_OPERATION_POOL, pool, ROWS * 48, 0},
+    {TANDEM_OPERATION_ATTENTION, attention, PLANE, 4e-3f},
+};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+static void compute_on_cpu(const operation *what, float y[PLANE])
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 2};
+
+    assert_true(compute(&desc, what, 0, y));
+    for (size_t i = 0; i < PLANE; i++)
+        assert_true((y[i] == y[i]) == (i < what->elements)); /* else it is as it was, no number */
+}
+
+static void compare(const operation *what, const float other[PLANE], const float y[PLANE], float off)
+{
+    for (size_t i = 0; i < what->elements; i++)
+        assert_true(fabsf(other[i] - y[i]) <= off);
+    assert_memory_equal(other + what->elements, y + what->elements, (PLANE - what->elements) * sizeof *y);
+}
+
 /* The same bits everywhere, but where more is allowed. */
 static void test_rows(void **state)
 {
-    static const operation operations[] = {
-        {TANDEM_OPERATION_NORM, norm, PLANE, 0},
-        {TANDEM_OPERATION_EMBED, embed, PLANE, 0},
-        {TANDEM_OPERATION_BINARY, binary, PLANE, 0},
-        {TANDEM_OPERATION_POOL, pool, ROWS * 48, 0},
-        {TANDEM_OPERATION_ATTENTION, attention, PLANE, 4e-3f},
-    };
     static float y[PLANE], other[PLANE];
     const char *expect = getenv("TANDEM_EXPECT_GPU");
 
     (void)state;
-    for (size_t n = 0; n < sizeof operations / sizeof *operations; n++) {
-        tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = 2};
-        assert_true(compute(&desc, &operations[n], 0, y));
-        for (size_t i = 0; i < PLANE; i++)
-            assert_true((y[i] == y[i]) == (i < operations[n].elements)); /* else it is as it was, no number */
+    for (size_t n = 0; n < OPERATIONS; n++) {
+        compute_on_cpu(&operations[n], y);
         for (int way = 0; way < 6; way++) {
-            desc.backend = way % 3 == 0 ? TANDEM_BACKEND_CPU : way % 3 == 1 ? TANDEM_BACKEND_CUDA : TANDEM_BACKEND_AUTO;
-            desc.socket = way % 3 == 2 ? socket_path : NULL;
+            const tandem_session_desc desc = {
+                .struct_bytes = sizeof desc,
+                .cpu_threads = 2,
+                .backend = way % 3 == 0 ? TANDEM_BACKEND_CPU : way % 3 == 1 ? TANDEM_BACKEND_CUDA : TANDEM_BACKEND_AUTO,
+                .socket = way % 3 == 2 ? socket_path : NULL,
+            };
             memset(other, 0, sizeof other);
-            if (!compute(&desc, &operations[n], way / 3 * PATIENCE, other)) {
+            if (compute(&desc, &operations[n], way / 3 * PATIENCE, other))
+                compare(&operations[n], other, y, way % 3 ? operations[n].off : 0);
+            else
                 assert_true(way % 3 == 1 && !(expect && !strcmp(expect, "1")));
-                continue;
-            }
-            for (size_t i = 0; i < operations[n].elements; i++)
-                assert_true(fabsf(other[i] - y[i]) <= (way % 3 ? operations[n].off : 0));
-            assert_memory_equal(other + operations[n].elements, y + operations[n].elements,
-                                (PLANE - operations[n].elements) * sizeof *y);
         }
     }
+}
+
+static void test_each(void **state)
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CUDA};
+    static float y[PLANE], other[PLANE];
+
+    (void)state;
+    for (size_t n = 0; n < OPERATIONS; n++) {
+        compute_on_cpu(&operations[n], y);
+        memset(other, 0, sizeof other);
+        assert_true(compute(&desc, &operations[n], 0, other));
+        compare(&operations[n], other, y, operations[n].off);
+    }
+    printf("    %d of %d cases ran here\n", OPERATIONS, OPERATIONS);
 }
 
 static void test_linear(void **state)
@@ -178,10 +210,13 @@ static void test_linear(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_linear)};
+    const struct CMUnitTest each[] = {cmocka_unit_test(test_each)};
 
+    if (argc > 1 && !strcmp(argv[1], "--each"))
+        return cmocka_run_group_tests(each, NULL, NULL);
     if (!begin_tests("tandemd"))
         return 1;
     return end_tests(cmocka_run_group_tests(tests, set_up_daemon, tear_down_daemon));
