@@ -439,8 +439,8 @@ static json_t *client_report(const plan *p, const outcome *o, uint32_t i, double
                      "share", bench_number(o->share[i]));
 }
 
-/* One with long jobs, seven with short ones: all as fast as they can, then the long ones in the background of frames.
- */
+/* One with long jobs, seven with short ones: all as fast as they can; then frames by themselves, and with the long ones in
+ * their background. What frames wait for by themselves is the GPU's, which gives processes time slices in turn. */
 static bool unequal(bench *b, json_t *report, char *why, size_t why_bytes)
 {
     const plan long_jobs = b->is_cpu ? (plan){"2k tokens", 1, 2048, TANDEM_CLASS_FRAME, 0}
@@ -449,7 +449,7 @@ static bool unequal(bench *b, json_t *report, char *why, size_t why_bytes)
                                       : (plan){"1k tokens", 128, 1024, TANDEM_CLASS_FRAME, 0};
     plan background = long_jobs, paced = short_jobs;
     const plan *all[CLIENTS] = {&long_jobs}, *frames[CLIENTS] = {&background};
-    outcome alone[2] = {{0}}, together = {0}, waits = {0};
+    outcome alone[2] = {{0}}, together = {0}, quiet = {0}, waits = {0};
     double total = 0, worst = 0;
     background.job_class = TANDEM_CLASS_BACKGROUND;
     paced.hz = FRAMES_PER_S;
@@ -460,6 +460,7 @@ static bool unequal(bench *b, json_t *report, char *why, size_t why_bytes)
     bool good = run_group(b, all, 1, b->seconds / 2, &alone[0], why, why_bytes) &&
                 run_group(b, all + 1, 1, b->seconds / 2, &alone[1], why, why_bytes) &&
                 run_group(b, all, CLIENTS, b->seconds, &together, why, why_bytes) &&
+                run_group(b, frames + 1, CLIENTS - 1, b->seconds, &quiet, why, why_bytes) &&
                 run_group(b, frames, CLIENTS, b->seconds, &waits, why, why_bytes);
     json_t *list = json_array();
     printf("\neight clients, each a process with three jobs in flight\n  %-14s %12s %12s %8s\n", "", "frames/s",
@@ -472,22 +473,28 @@ static bool unequal(bench *b, json_t *report, char *why, size_t why_bytes)
         json_array_append_new(list, client_report(all[i], &together, i, by_itself));
     }
     const double p50 = bench_median(&waits.wait_us), p99 = bench_at(&waits.wait_us, 0.99);
+    const double quiet_p50 = bench_median(&quiet.wait_us), quiet_p99 = bench_at(&quiet.wait_us, 0.99);
     if (good)
-        printf(
-            "  promised: 12.5 %% each. All together: %.2f of what one client alone gets done\n"
-            "  seven at %d frames a second, and %s in their background: a frame's job waits p50 %.0f us, p99 %.0f us "
-            "(%zu frames)\n",
-            total, FRAMES_PER_S, background.name, p50, p99, waits.wait_us.count);
+        printf("  promised: 12.5 %% each. All together: %.2f of what one client alone gets done\n"
+               "  seven at %d frames a second: a frame's job waits p50 %.0f us, p99 %.0f us (%zu frames);\n"
+               "  with %s in their background p50 %.0f us, p99 %.0f us (%zu frames)\n",
+               total, FRAMES_PER_S, quiet_p50, quiet_p99, quiet.wait_us.count, background.name, p50, p99,
+               waits.wait_us.count);
     bench_expect(&b->targets, good ? worst : NAN, false, 0.1,
                  "eight clients: the largest difference of a share from an eighth of all");
     bench_expect(&b->targets, good ? total : NAN, true, 0.8, "eight clients together by one alone");
-    bench_expect(&b->targets, good && !b->is_cpu ? p50 : NAN, false, 500, "a frame's job beside long ones in the background, wait p50 us");
+    bench_expect(&b->targets, good && !b->is_cpu ? p50 : NAN, false, 500,
+                 "a frame's job beside long ones in the background, wait p50 us");
+    bench_expect(&b->targets, good && !b->is_cpu ? p50 - quiet_p50 : NAN, false, 500,
+                 "a frame's job beside long ones in the background, wait p50 above that without them, us");
     json_object_set_new(report, "clients",
-                        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "together", list, "total",
+                        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "together", list, "total",
                                   bench_number(good ? total : NAN), "worst_share", bench_number(good ? worst : NAN),
                                   "busy", bench_number(together.busy), "frame_wait_us", bench_json(&waits.wait_us),
+                                  "frame_wait_quiet_us", bench_json(&quiet.wait_us),
                                   "background_per_s", bench_number(waits.rate[0])));
     bench_free(&waits.wait_us);
+    bench_free(&quiet.wait_us);
     return good;
 }
 

@@ -398,6 +398,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(len(clients), 8)
         self.assertAlmostEqual(sum(c["share"] for c in clients), 1, 2)
         self.assertGreater(got["clients"]["frame_wait_us"]["count"], 0)
+        self.assertGreater(got["clients"]["frame_wait_quiet_us"]["count"], 0)
         self.assertEqual(len(got["targets"]), 6)
 
     def test_manners(self):

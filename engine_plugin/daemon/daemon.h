@@ -433,6 +433,7 @@ typedef struct td_broker {
     td_work *slot_works[TD_WORKER_SLOTS];
     uint64_t slot_ns[TD_WORKER_SLOTS]; /* guesses */
     uint32_t at_worker[2];             /* by class */
+    uint64_t standing_back_ns;         /* since when the background does, for frames at a GPU; 0: it does not */
     uint64_t sequence, virtual_ns[2];
     const td_client *last_client; /* whose job ended last, on the device */
     uint64_t last_other_ns;       /* and when one of another's did */

@@ -29,6 +29,7 @@
 #define LONG_NS 100000000u    /* on a CPU a frame's job of more than that is cut, too, */
 #define LONG_SLICE_NS 20000000u
 #define AHEAD_NS 2000000u     /* of a client's on a GPU: beyond two jobs no more than this */
+#define STAND_BACK_NS 2000000u /* then a piece of the background's goes, whatever frames wait for */
 #define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
 #define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
 enum { MOST_MISSED_WAITS = 3 };
@@ -288,11 +289,27 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
     return best;
 }
 
+/* Whether the background stands back while a GPU's worker has frames' jobs: what they wait for is the engine's own work on
+ * the same GPU, which changes over to that at once where we leave it idle, else only after a time slice of ours. */
+static bool stands_back(td_broker *b, uint64_t now)
+{
+    if (!b->costs.is_gpu || !b->at_worker[TANDEM_CLASS_FRAME]) {
+        b->standing_back_ns = 0;
+        return false;
+    }
+    if (!b->standing_back_ns)
+        b->standing_back_ns = now;
+    return now - b->standing_back_ns < STAND_BACK_NS;
+}
+
 static td_work *choose(td_broker *b, uint64_t now, bool *again)
 {
     td_work *best = choose_of(b, TANDEM_CLASS_FRAME, now, again);
 
-    return best ? best : choose_of(b, TANDEM_CLASS_BACKGROUND, now, again);
+    if (best || !(best = choose_of(b, TANDEM_CLASS_BACKGROUND, now, again)) || !stands_back(b, now))
+        return best;
+    *again = true;
+    return NULL;
 }
 
 /* The worker's numbers for what a job, or a part of it, names. */
@@ -371,6 +388,8 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
                      : work->slices > 1 ? td_cost_part(&b->costs, workload_of(work), part)
                                         : td_cost_guess(&b->costs, part);
     slot->brief = !is_commit(slot) && td_cost_is_brief(&b->costs, part);
+    if (c->job_class == TANDEM_CLASS_BACKGROUND)
+        b->standing_back_ns = 0; /* it had its turn */
     if (!b->at_worker[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
         td_preempt_raise(&b->worker_queue->preempt, now);
     c->at_worker++;

@@ -227,8 +227,9 @@ OPERATIONS = [
     "{lane(daemon, '8 MiB', 'through tandemd').round_trip_us.median:.0f}, "
     "{lane(daemon, '8 MiB', 'through tandemd').in_flight_us.median:.0f} |",
     "{daemon.clients.worst_share * 100:.0f} % off at most, and all together as much done as one alone ({daemon.clients.total:.2f})",
-    "a frame's job began {daemon.clients.frame_wait_us.median / 1000:.1f} ms after it was submitted, "
-    "{daemon.clients.frame_wait_us.p99 / 1000:.1f} ms at the 99th percentile",
+    "a frame's job began {daemon.clients.frame_wait_quiet_us.median / 1000:.1f} ms after it was submitted "
+    "({daemon.clients.frame_wait_quiet_us.p99 / 1000:.1f} ms at the 99th percentile), and with the long jobs in the background "
+    "{daemon.clients.frame_wait_us.median / 1000:.1f} ms ({daemon.clients.frame_wait_us.p99 / 1000:.1f} ms)",
 ]
 
 INTEGRATION = [

@@ -114,6 +114,32 @@ bool read_all(peer *p, td_wire_message *last)
     return false;
 }
 
+/* Beside frames' jobs a GPU has a piece of the background's each 2 ms at most. */
+static void look_at_background(void)
+{
+    uint64_t background = 0, frame = UINT64_MAX;
+
+    for (int i = 0; i < TD_WORKER_SLOTS; i++) {
+        const td_work *work = w.b.worker_queue ? w.b.slot_works[i] : NULL;
+        const uint64_t sequence = work ? w.b.worker_queue->slots[i].sequence : 0;
+
+        if (work && work->client->job_class == TANDEM_CLASS_FRAME)
+            frame = sequence < frame ? sequence : frame;
+        else if (sequence > background)
+            background = sequence;
+    }
+    if (frame == UINT64_MAX)
+        w.frames_ns = 0;
+    if (background > w.background_last) {
+        need(!w.is_gpu || frame > background || (w.frames_ns && now_ns - w.frames_ns >= 2 * MS),
+             "a piece of the background's that does not stand back");
+        w.background_last = background;
+        w.frames_ns = 0;
+    }
+    if (frame < UINT64_MAX && !w.frames_ns)
+        w.frames_ns = now_ns;
+}
+
 /* The world goes round. */
 
 void go(void)
@@ -133,6 +159,7 @@ void go(void)
     }
     need(next_ns > now_ns || w.over, "a turn that wants to be at once, and does nothing");
     look_at_queue();
+    look_at_background();
     read_all(&w.peers[0], NULL);
 }
 

@@ -86,6 +86,8 @@ typedef struct world {
     known *items;             /* by number; of this worker */
     uint64_t worker_sessions; /* likewise, one bit each */
     bool is_gpu, is_behind; /* behind: the neighbour's jobs are the background's, so that there may be no frames */
+    uint64_t frames_ns;       /* since when the worker has frames' jobs, 0: it has none; and the last piece of the */
+    uint64_t background_last; /* background's that it was given, by sequence */
     uint64_t counter_value;
     bool over; /* the broker has ended */
     const uint8_t *data;
