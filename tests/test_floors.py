@@ -54,6 +54,10 @@ NAMELESS = ("interop/", "engine_plugin/")
 BUT = ("interop/include/", "engine_plugin/include/")
 NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
                    r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
+# Who computes a session's jobs is behind its table, td_backend: of client/, only the files of one of the two ask.
+CLIENT = "engine_plugin/client/"
+ONE_BACKEND = CLIENT + "remote"
+ASKS_BACKEND = re.compile(r"\b(?:s|session)->remote\b|[!=]= *&td_backend_\w+")
 # The most lines of a file, by where it is, but for some that have yet to be split: those have no more than here.
 MOST_LINES = {"kernels/": 700, "interop/": 1000, "engine_plugin/": 1000, "demo/": 1000, "tests/": 1000}
 LONG = {"demo/tool_bench_attention.c": 1080, "tests/emu/emu.cpp": 1099, "tests/test_cuda.c": 2857}
@@ -106,6 +110,9 @@ def check(root):
             if here.startswith(NAMELESS) and not here.startswith(BUT):
                 for number, line in enumerate(text.split("\n"), 1):
                     wrong += [f"{here}:{number}: names {name}, which is an operation's own" for name in NAMES.findall(line)]
+            if here.startswith(CLIENT) and not here.startswith(ONE_BACKEND):
+                wrong += [f"{here}: has {asks}: what differs by who computes belongs into td_backend"
+                          for asks in ASKS_BACKEND.findall(text)]
             for quote, name in INCLUDE.findall(text):
                 there = resolve(root, source, quote, name)
                 if there is None:
@@ -174,6 +181,8 @@ def prove_that_it_can_fail():
         ("engine_plugin/exec/exec.h", 'static const char *const name = "lse";'),
         ("engine_plugin/daemon/daemon.h", "int cost(const tandem_attention *op);"),
         ("interop/vk/vk.h", "enum { FIRST = TD_VIEW_Q };"),
+        ("engine_plugin/client/client.h", "int f(tandem_session *s) { return s->remote != 0; }"),
+        ("engine_plugin/client/client.h", "int f(tandem_session *s) { return s->ops == &td_backend_remote; }"),
         ("engine_plugin/client/client.h", "\n" * 1000),
         ("interop/cu/cu.h", "/* */\n" * 1000),
         ("kernels/plan.h", "\n" * 700),

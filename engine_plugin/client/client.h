@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
+ *   backend.h                    what differs by who computes: this process, or tandemd
  *   entry.c                      what every public call looks at first; failures without a session
  *   session.c                    create, destroy, info, error text; memory of our own; ids
  *   device.c                     which backend, which rung, and why
@@ -38,6 +39,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "engine_plugin/client/backend.h"
 #include "engine_plugin/exec/exec.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
@@ -258,6 +260,8 @@ struct tandem_session {
     bool ahead;            /* jobs go to a stream before those in front of them have ended; else the worker does one by one */
     char rung_reason[TD_WHY_BYTES]; /* in tandem_info as far as it fits */
     char device_name[128], isa[32];
+    uint32_t sm, cuda_driver_version; /* these three as in tandem_info */
+    uint8_t device_uuid[16];
     td_vk *vk;
     td_vk_queue queue;    /* tandem_vulkan's, or none */
     td_timeline *leaving; /* destroyed, but the engine's queue has not come past what may use them; */
@@ -271,7 +275,8 @@ struct tandem_session {
     struct td_tuning_table *given; /* desc.tuning, or NULL */
     uint32_t tuning;               /* tandem_tuning */
     char tuning_reason[TD_WHY_BYTES]; /* the same */
-    td_remote *remote; /* NULL: this process computes */
+    const td_backend *ops; /* who computes */
+    td_remote *remote;     /* of td_backend_remote */
     bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
     VkQueryPool record_queries; /* of the next tandem_record(), see td_stream_submit: for benches */
     uint32_t record_query;
@@ -537,48 +542,29 @@ tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, cha
 /* local_end.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */
 bool td_job_release_wait_locked(tandem_session *s, td_job *job);
 
-/* remote.c. open: connects, and asks who computes there: s->backend, threads, names. start: from here on the connection
- * is looked after. close: accepts a half-made one. */
+/* remote.c. Connects, and asks who computes there: s->backend, threads, names. */
 tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, char *why);
-tandem_status td_remote_start(tandem_session *s, char *why);
-void td_remote_stop(tandem_session *s);
-void td_remote_close(tandem_session *s);
-void td_remote_info(tandem_session *s, tandem_info *info);
-/* LOST while there is no daemon. */
-tandem_status td_remote_ready_locked(tandem_session *s, char *why);
 /* Whether the daemon's GPU can wait for this device's timelines, and signal them; else why not. */
 tandem_status td_remote_shares_gpu(tandem_session *s, char *why);
-/* A mem's shared buffer: its own where `bounce`, or where the mem has no memory yet; and the daemon's knowledge of it. */
-tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why);
-tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
-void td_remote_mem_end(tandem_session *s, td_mem *mem);
+/* What only the daemon's objects have; others have none. */
 void td_remote_mem_free(td_mem *mem);
-tandem_status td_remote_model_load(tandem_session *s, const char *path, td_model **out, char *why);
-tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
-                                            uint64_t shape[4], char *why);
-void td_remote_model_end(tandem_session *s, td_model *model);
 void td_remote_model_free(tandem_session *s, td_model *model);
-tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
-void td_remote_timeline_end(tandem_session *s, td_timeline *timeline);
-/* Tells the daemon up to where a timeline's signals were submitted. */
-void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline);
-/* Sends what can be sent now of what was submitted. */
-void td_remote_dispatch_locked(tandem_session *s);
-/* Where the host signals, a caller that waits does the worker's work, and does not sleep for what comes at once: a value
- * that was announced, or the end of a brief job. False: there is nothing of the kind, or it did not come by `until_ns` at
- * the latest. Without the lock meanwhile. leave: it is the worker's again. */
-bool td_remote_watch_locked(tandem_session *s, uint64_t until_ns);
-void td_remote_leave_locked(tandem_session *s);
-/* The worker's main: sends jobs, ends those that the daemon is through with. */
-void *td_remote_work(void *session);
-/* Wakes it: something was submitted, signalled or given up. */
-void td_remote_wake_locked(tandem_session *s);
+
+/* Those of td_backend_local that are elsewhere than in local.c. */
+tandem_status td_local_mem_share(tandem_session *s, td_mem *mem, char *why);
+tandem_status td_local_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
+tandem_status td_local_model_load(td_model_load *load, const char *path, char *why);
+tandem_status td_local_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
+                                           uint64_t shape[4], char *why);
+tandem_status td_local_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why);
+bool td_local_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns);
+void td_local_caller_leaves_locked(tandem_session *s);
 
 /* local.c, and what it calls: local_watch.c, local_cpu.c, local_stream.c, local_end.c, scratch.c. */
 bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s);
-tandem_status td_local_start(tandem_session *s, char *why);
-/* Ends every job, one way or another, and both threads. */
-void td_local_stop(tandem_session *s);
+/* The watchdog, and a worker whose main is `work`. stop: ends every job, one way or another, and both. */
+tandem_status td_threads_start(tandem_session *s, void *(*work)(void *), char *why);
+void td_threads_stop(tandem_session *s);
 tandem_job_report *td_job_report_locked(tandem_session *s, const td_job *job);
 bool td_job_state_ended(uint32_t state);
 /* Until when a job's wait may last. What the engine signals may follow from the job before: see computed_ns. */
@@ -593,9 +579,10 @@ bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state stat
 void td_job_cancel_locked(tandem_session *s, td_job *job);
 /* Signals and ends the jobs that were given up before they began, and whose turn it is. */
 void td_jobs_retire_given_up_locked(tandem_session *s);
-/* Takes a prepared job and hands it to the stream or to the worker. */
-tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why);
-/* The same, and computes it in the worker's place. */
+/* Whether a prepared job is past its deadline already. enter: it is under way, the last in the order; if late, given up. */
+bool td_job_is_late(const tandem_session *s, const td_job *job);
+tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late);
+/* Takes a prepared job, and computes it in the worker's place. */
 void td_job_compute_locked(tandem_session *s, td_job *job, tandem_job_report *report);
 tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why);
 /* Frees the scratch of slots without a job, of one owner or of TD_EVERYBODY; of a stream only while nothing is under way, since

@@ -27,8 +27,13 @@ static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan,
         .enabled_features = vulkan->enabled_features,
     };
 
+    tandem_status status;
+
     s->queue = (td_vk_queue){vulkan->queue, vulkan->lock_queue, vulkan->unlock_queue, vulkan->user};
-    return td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
+    status = td_vk_open(&vk, &s->log, &s->vk, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        memcpy(s->device_uuid, td_vk_get_caps(s->vk)->device_uuid, sizeof s->device_uuid);
+    return status;
 }
 
 /* Whether the device's clock in Vulkan is the one that stamps are taken from. */
@@ -77,6 +82,7 @@ static tandem_status open_inline(tandem_session *s, const tandem_session_desc *d
     s->rung = TANDEM_RUNG_INLINE;
     s->gpu_signals = true;
     s->target = td_exec_target(&info, false);
+    s->sm = s->target.sm;
     td_text(s->device_name, sizeof s->device_name, "%s", info.name);
     cubin = td_cubin_for_sm(info.sm, why, TD_WHY_BYTES);
     if (cubin)
@@ -106,6 +112,9 @@ static tandem_status open_cuda(tandem_session *s, char *why)
     info = td_cu_device_info(s->cu);
     s->backend = TANDEM_BACKEND_CUDA;
     s->target = td_exec_target(info, true);
+    s->sm = info->sm;
+    s->cuda_driver_version = info->driver_version;
+    memcpy(s->device_uuid, info->uuid, sizeof s->device_uuid);
     td_text(s->device_name, sizeof s->device_name, "%s", info->name);
     cubin = td_cubin_for_sm(info->sm, why, TD_WHY_BYTES);
     if (cubin)
@@ -294,7 +303,7 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
 /* Why no table of times can be used, or NULL. */
 static const char *why_no_table(const tandem_session *s)
 {
-    if (s->remote)
+    if (s->ops->tuning == TANDEM_TUNING_DAEMON)
         return "tandemd goes by its own";
     if (s->cu)
         return NULL;
@@ -307,7 +316,7 @@ void td_device_tune(tandem_session *s)
     const char *no_table = why_no_table(s);
     char reason[TD_WHY_BYTES] = "";
 
-    s->tuning = s->remote ? TANDEM_TUNING_DAEMON : TANDEM_TUNING_RULE;
+    s->tuning = s->ops->tuning;
     s->target.tuning = NULL;
     td_plan_cache_clear(s->plans); /* a table may be another one at the same place */
     if (no_table)

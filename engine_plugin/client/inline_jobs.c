@@ -48,6 +48,8 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
     td_job *job;
     tandem_status status = td_job_prepare_locked(s, desc, &job, why);
 
+    if (status == TANDEM_OK)
+        status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
     if (status != TANDEM_OK)
         return status;
     job->scratch.recorded = true;

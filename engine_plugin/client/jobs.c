@@ -313,10 +313,6 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
         status = bind_operation_locked(s, job, &desc->op, why);
-    if (status == TANDEM_OK && s->remote)
-        job->remote.op = desc->op;
-    else if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
     for (uint32_t i = 0; i < TD_MAX_VIEWS && s->misplaces; i++)
         job->views[i] = (uint64_t)16 << i;
     s->misplaces = false;
@@ -362,10 +358,8 @@ static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, ta
     td_job *job;
     tandem_status status = td_job_prepare_locked(s, desc, &job, why);
 
-    if (status == TANDEM_OK && s->remote)
-        status = td_remote_ready_locked(s, why);
     if (status == TANDEM_OK)
-        status = td_job_start_locked(s, job, ticket, why);
+        status = s->ops->submit_locked(s, job, desc, ticket, why);
     if (status != TANDEM_OK)
         note_refused_locked(s, desc);
     return status;

@@ -14,6 +14,7 @@
 #include "engine_plugin/client/local.h"
 
 #define DRAIN_NS 1000000000u   /* what jobs on the GPU get at the end before their waits are released by force */
+#define DECIDING_NS 20000u     /* a device that has claimed decides within microseconds */
 
 bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s)
 {
@@ -27,24 +28,27 @@ bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s
     return started;
 }
 
-tandem_status td_local_start(tandem_session *s, char *why)
+tandem_status td_threads_start(tandem_session *s, void *(*work)(void *), char *why)
 {
-    s->ahead = s->stream != NULL;
     s->caller_cpu = s->worker_cpu = -1;
     s->sleeper = td_sleeper_make();
     if (!s->sleeper)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a thread");
-    if (!s->remote && !s->ahead)
-        s->pool = td_thread_pool_create(s->threads);
-    if (!s->remote && !s->ahead && !s->pool)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %u threads", s->threads);
     s->has_watchdog = td_thread_start(&s->watchdog, td_local_watch, s);
-    s->has_worker =
-        s->has_watchdog &&
-        td_thread_start(&s->worker, s->remote ? td_remote_work : s->ahead ? td_local_wait_for_gpu : td_local_work, s);
+    s->has_worker = s->has_watchdog && td_thread_start(&s->worker, work, s);
     if (!s->has_worker)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no thread could be started");
     return TANDEM_OK;
+}
+
+static tandem_status start(tandem_session *s, char *why)
+{
+    s->ahead = s->stream != NULL;
+    if (!s->ahead)
+        s->pool = td_thread_pool_create(s->threads);
+    if (!s->ahead && !s->pool)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %u threads", s->threads);
+    return td_threads_start(s, s->ahead ? td_local_wait_for_gpu : td_local_work, why);
 }
 
 /* Jobs on the GPU get a while, then their waits are released, then they are left behind. */
@@ -102,7 +106,7 @@ static bool join_worker(tandem_session *s, uint64_t until_ns)
     return !left_behind;
 }
 
-void td_local_stop(tandem_session *s)
+void td_threads_stop(tandem_session *s)
 {
     const uint64_t until = td_after(td_now_ns(), TD_CLOSE_BOUND_NS);
     char line[TD_WHY_BYTES] = "";
@@ -123,7 +127,7 @@ void td_local_stop(tandem_session *s)
     pthread_mutex_lock(&s->lock);
     if (s->stream)
         drain(s, until);
-    else if (!s->remote)
+    else if (s->pool)
         outlast_worker(s);
     left = s->order_count;
     s->abandoned = true;
@@ -160,3 +164,36 @@ void td_local_stop(tandem_session *s)
     td_scratch_free_retired(s);
     td_sleeper_free(s->sleeper);
 }
+
+static void object_end(tandem_session *s, td_object *object)
+{
+    (void)s, (void)object; /* nobody else knows it */
+}
+
+static void announce(tandem_session *s, td_timeline *timeline, uint64_t value)
+{
+    (void)s, (void)timeline, (void)value; /* seen as soon as jobs are looked at */
+}
+
+static void wake(tandem_session *s)
+{
+    pthread_cond_broadcast(&s->work);
+}
+
+const td_backend td_backend_local = {
+    .tuning = TANDEM_TUNING_RULE,
+    .deciding_ns = DECIDING_NS,
+    .no_fd = "the CPU cannot map OPAQUE_FD memory",
+    .start = start,
+    .stop = td_threads_stop,
+    .mem_share = td_local_mem_share,
+    .timeline_share = td_local_timeline_share,
+    .model_load = td_local_model_load,
+    .model_tensor_locked = td_local_model_tensor_locked,
+    .object_end = object_end,
+    .submit_locked = td_local_submit_locked,
+    .announce_locked = announce,
+    .wake_locked = wake,
+    .caller_waits_locked = td_local_caller_waits_locked,
+    .caller_leaves_locked = td_local_caller_leaves_locked,
+};

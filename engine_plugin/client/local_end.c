@@ -165,8 +165,8 @@ bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state stat
         job->committed = answer == CLAIM_LOST;
         if (answer == CLAIM_OPEN)
             pthread_cond_signal(&s->watch);
-        if (first && s->remote)
-            td_remote_wake_locked(s);
+        if (first)
+            s->ops->wake_locked(s);
         if (answer != CLAIM_WON)
             return false;
     }
@@ -177,9 +177,7 @@ bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state stat
         drop_mems(s, job);
         drop_wait(s, job);
     }
-    pthread_cond_broadcast(&s->work);
-    if (s->remote)
-        td_remote_wake_locked(s);
+    s->ops->wake_locked(s);
     return true;
 }
 

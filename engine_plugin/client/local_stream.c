@@ -223,10 +223,27 @@ uint64_t td_job_first_look_ns(const tandem_session *s, const td_job *job)
     return job->has_deadline && job->deadline_ns < at ? job->deadline_ns : at;
 }
 
-tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
+tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late)
+{
+    const tandem_ticket ticket = td_job_accept_locked(s, job);
+
+    s->order[s->order_count++] = job;
+    if (late)
+        td_jobs_advance_locked(s);
+    if (td_job_first_look_ns(s, job) < s->watch_until_ns)
+        pthread_cond_signal(&s->watch);
+    return ticket;
+}
+
+bool td_job_is_late(const tandem_session *s, const td_job *job)
+{
+    return job->has_deadline && !s->imports_only && td_now_ns() >= job->deadline_ns;
+}
+
+static tandem_status start_job(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
 {
     const bool last_begun = !s->order_count || s->order[s->order_count - 1]->begun;
-    const bool late = job->has_deadline && !s->imports_only && td_now_ns() >= job->deadline_ns;
+    const bool late = td_job_is_late(s, job);
     tandem_status status = TANDEM_OK;
 
     if (s->ahead && last_begun && !late && may_begin(s, job, &status) && !is_by_hand(s, job))
@@ -238,17 +255,18 @@ tandem_status td_job_start_locked(tandem_session *s, td_job *job, tandem_ticket 
         td_session_break_locked(s, status, true);
     if (status != TANDEM_OK && !(status == TANDEM_ERROR_BUSY && s->rung == TANDEM_RUNG_COPY)) /* held, then */
         return status;
-    *ticket = td_job_accept_locked(s, job);
-    s->order[s->order_count++] = job;
-    if (late)
-        td_jobs_advance_locked(s);
-    if (s->remote)
-        td_remote_dispatch_locked(s);
-    else if (!s->ahead || (!job->begun && is_by_hand(s, job)))
+    *ticket = td_job_enter_locked(s, job, late);
+    if (!s->ahead || (!job->begun && is_by_hand(s, job)))
         pthread_cond_signal(&s->work);
-    if (td_job_first_look_ns(s, job) < s->watch_until_ns)
-        pthread_cond_signal(&s->watch);
     return TANDEM_OK;
+}
+
+tandem_status td_local_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why)
+{
+    const tandem_status status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
+
+    (void)desc; /* its plan says all */
+    return status == TANDEM_OK ? start_job(s, job, ticket, why) : status;
 }
 
 td_sleeper *td_sleeper_make(void)

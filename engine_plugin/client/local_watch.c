@@ -11,7 +11,6 @@
 
 #include "engine_plugin/client/local.h"
 
-#define CLAIM_LOOK_NS 20000u   /* else it is looked at again so much later */
 #define POINT_LOOK_NS 50000u   /* how often an engine's value is looked at for a descriptor, */
 #define POINT_EAGER_NS 100000000u /* for so long; then with td_nap_ns() */
 /* And how often one that a held job waits for and that was not announced: at first, and around the time when it came for
@@ -136,10 +135,8 @@ static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
     for (uint32_t i = 0; i < s->order_count; i++) {
         const td_job *job = s->order[i];
 
-        if (td_job_is_open(job) && s->remote) /* the worker ends it */
-            continue;
         if (td_job_is_open(job))
-            next = td_sooner(next, now + CLAIM_LOOK_NS);
+            next = td_sooner(next, td_after(now, s->ops->deciding_ns));
         else if (job->has_deadline && !job->given_up && !job->committed)
             next = td_sooner(next, td_toward(now, job->deadline_ns));
         if (s->ahead && job->wait && !job->wait->by_session && !job->late_logged && now < td_job_bound_locked(s, job))

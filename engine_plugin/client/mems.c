@@ -125,6 +125,12 @@ static tandem_status make_staging(tandem_session *s, td_mem *mem, char *why)
     return td_staging_make(s, mem, why);
 }
 
+/* The GPU of another process computes on what this device's Vulkan exports. */
+static bool is_gpu_elsewhere(const tandem_session *s)
+{
+    return s->rung == TANDEM_RUNG_TIMELINE && !s->cu;
+}
+
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     const VkBufferUsageFlags usage = PLAIN_USAGE | desc->vulkan_usage;
@@ -133,18 +139,11 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     if (desc->vulkan_usage & ~ANY_USAGE)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
-    if (!s->vk && s->remote)
-        return TANDEM_OK; /* its shared buffer is all there is */
     if (!s->vk && !s->cu)
-        return use_block(s, mem, true, why);
+        return TANDEM_OK; /* what is shared is all there is */
     if (s->rung == TANDEM_RUNG_INLINE)
         return make_device(s, mem, usage, why);
     mem->has_vk = s->vk != NULL;
-    if (s->remote && s->gpu_signals) {
-        status = td_vk_mem_create_export(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
-        mem->device_share = mem->vk.allocation_bytes;
-        return status;
-    }
     if (s->rung == TANDEM_RUNG_COPY) {
         if (!s->vk)
             return td_staging_make(s, mem, why);
@@ -159,10 +158,10 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
         mem->host_share = mem->bytes;
         return status;
     }
-    if (s->cu) {
+    if (s->cu || is_gpu_elsewhere(s)) {
         status = td_vk_mem_create_export(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
         mem->device_share = mem->vk.allocation_bytes;
-        return status == TANDEM_OK ? share_with_cuda(s, mem, why) : status;
+        return status == TANDEM_OK && s->cu ? share_with_cuda(s, mem, why) : status;
     }
     status = td_vk_mem_create_host(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
     mem->host = mem->vk.host;
@@ -187,7 +186,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
 
     if (!desc->host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.host is NULL");
-    if (s->remote && s->gpu_signals)
+    if (is_gpu_elsewhere(s))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.source is HOST (1): on the timeline rung tandemd shares what Vulkan exports");
     if (mem->bytes > UINT64_MAX - address)
@@ -275,7 +274,7 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
         status = check_fd(desc, why);
     if (status != TANDEM_OK)
         return status;
-    if (s->remote && s->gpu_signals) {
+    if (is_gpu_elsewhere(s)) {
         mem->shared.fd = td_fd_dup(desc->fd);
         mem->shared.owned = mem->shared.opaque = true;
         mem->vk = (td_vk_mem){.memfd = -1,
@@ -288,10 +287,9 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
     }
     if (!s->vk || !s->cu || s->rung == TANDEM_RUNG_COPY)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
-                       !s->vk    ? "the session has no Vulkan device to share with"
-                       : s->remote ? "tandemd shares the host's memory only"
+                       !s->vk ? "the session has no Vulkan device to share with"
                        : s->rung == TANDEM_RUNG_INLINE ? "the inline rung takes the VkDeviceMemory itself"
-                       : !s->cu ? "the CPU cannot map OPAQUE_FD memory"
+                       : !s->cu ? s->ops->no_fd
                                 : "on the copy rung no memory is shared, and an fd has no VkBuffer to copy from");
     status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
     if (status == TANDEM_OK)
@@ -332,10 +330,16 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
     if (copied)
         return make_staging(s, mem, why);
     mem->address = mem->vk.address;
-    if (s->rung == TANDEM_RUNG_INLINE || s->remote)
+    if (!s->cu)
         return TANDEM_OK;
     status = share_with_cuda(s, mem, why);
     return status == TANDEM_ERROR_DEVICE ? TANDEM_ERROR_UNSUPPORTED : status;
+}
+
+/* What neither Vulkan nor CUDA nor the caller has memory for is a block of the session's. */
+tandem_status td_local_mem_share(tandem_session *s, td_mem *mem, char *why)
+{
+    return s->vk || s->cu || mem->host ? TANDEM_OK : use_block(s, mem, true, why);
 }
 
 static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td_mem **out, char *why)
@@ -363,11 +367,7 @@ static tandem_status make_mem(tandem_session *s, const tandem_mem_desc *desc, td
     case TANDEM_MEM_FD: status = make_fd(s, mem, desc, why); break;
     default: status = make_vulkan(s, mem, desc, why); break;
     }
-    if (status == TANDEM_OK && s->remote)
-        status = td_remote_mem_make(mem, s->gpu_signals, why);
-    if (status == TANDEM_OK && s->remote)
-        status = td_remote_mem_share(s, mem, why);
-    return status;
+    return status == TANDEM_OK ? s->ops->mem_share(s, mem, why) : status;
 }
 
 static void name_mem(tandem_session *s, const td_mem *mem)
@@ -445,8 +445,7 @@ tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
     td_forgotten_tell(session, found);
-    if (session->remote)
-        td_remote_mem_end(session, found);
+    session->ops->object_end(session, &found->object);
     td_mem_leave(session, found);
     return TANDEM_OK;
 }

@@ -16,8 +16,7 @@ void td_model_free(tandem_session *s, td_model *model)
 {
     if (model->mem)
         td_mem_free(s, model->mem);
-    if (s->remote)
-        td_remote_model_free(s, model);
+    td_remote_model_free(s, model);
     td_session_free(s, model->tensors, model->block_bytes);
     td_session_free(s, model, sizeof *model);
 }
@@ -191,10 +190,10 @@ void td_model_load_end(td_model_load *load)
     *load = (td_model_load){.file.fd = -1};
 }
 
-static tandem_status load_here(td_model_load *load, tandem_session *s, const char *path, char *why)
+tandem_status td_local_model_load(td_model_load *load, const char *path, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    tandem_status status = td_model_load_begin(s, path, load, text);
+    tandem_status status = td_model_load_begin(load->s, path, load, text);
 
     if (status == TANDEM_OK)
         do
@@ -216,14 +215,31 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
         return TANDEM_ERROR_ARG;
     if (!path || !model)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, path ? "model is NULL" : "path is NULL");
-    if (session->remote)
-        status = td_remote_model_load(session, path, &load.model, why);
-    else
-        status = load_here(&load, session, path, why);
+    status = session->ops->model_load(&load, path, why);
     if (status == TANDEM_OK)
         status = td_model_load_enter(&load, model, why);
     td_model_load_end(&load);
     return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status td_local_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
+                                           uint64_t shape[4], char *why)
+{
+    const td_tensor_entry *found = NULL;
+
+    (void)s;
+    for (uint32_t i = 0; i < model->tensor_count && !found; i++)
+        if (!strcmp(model->tensors[i].name, name))
+            found = &model->tensors[i];
+    if (!found)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "name is '" TD_NAME "', which is not in the model",
+                       TD_NAMED(name));
+    if (found->refused)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "name is '" TD_NAME "', which no job can read: %s",
+                       TD_NAMED(name), found->refused);
+    *view = found->view;
+    memcpy(shape, found->shape, sizeof found->shape);
+    return TANDEM_OK;
 }
 
 tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, const char *name, tandem_view *view,
@@ -231,7 +247,6 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
-    const td_tensor_entry *found = NULL;
     td_model *of;
 
     if (view)
@@ -247,24 +262,8 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
                                        : "shape is NULL");
     pthread_mutex_lock(&session->lock);
     of = (td_model *)td_table_find_locked(session, TD_KIND_MODEL, model, "model", why);
-    if (of && session->remote) {
-        status = td_remote_model_tensor_locked(session, of, name, view, shape, why);
-        of = NULL;
-    }
-    for (uint32_t i = 0; of && i < of->tensor_count && !found; i++)
-        if (!strcmp(of->tensors[i].name, name))
-            found = &of->tensors[i];
-    if (of && !found) {
-        td_fail(why, sizeof why, status, "name is '" TD_NAME "', which is not in the model", TD_NAMED(name));
-    } else if (of && found->refused) {
-        status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "name is '" TD_NAME "', which no job can read: %s",
-                         TD_NAMED(name),
-                         found->refused);
-    } else if (of) {
-        *view = found->view;
-        memcpy(shape, found->shape, sizeof found->shape);
-        status = TANDEM_OK;
-    }
+    if (of)
+        status = session->ops->model_tensor_locked(session, of, name, view, shape, why);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }
@@ -293,8 +292,7 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    if (session->remote)
-        td_remote_model_end(session, found);
+    session->ops->object_end(session, &found->object);
     td_model_free(session, found);
     return TANDEM_OK;
 }

@@ -174,15 +174,20 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     return TANDEM_OK;
 }
 
-tandem_status td_remote_start(tandem_session *s, char *why)
+static tandem_status start(tandem_session *s, char *why)
 {
+    const tandem_status status = td_threads_start(s, td_remote_work, why);
+
+    if (status != TANDEM_OK)
+        return status;
     s->remote->has_thread = td_thread_start(&s->remote->thread, look_after, s);
     if (s->remote->has_thread)
         return TANDEM_OK;
     return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no thread could be started");
 }
 
-void td_remote_stop(tandem_session *s)
+/* Nobody uses the connection when this returns. */
+static void leave_daemon(tandem_session *s)
 {
     td_remote *r = s->remote;
     td_wire_message m = td_wire_new(TD_WIRE_BYE, 0);
@@ -206,27 +211,32 @@ void td_remote_stop(tandem_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_remote_close(tandem_session *s)
+static void stop(tandem_session *s)
 {
-    td_remote *r = s->remote;
-
-    if (!r)
+    td_threads_stop(s);
+    if (!s->remote)
         return;
-    td_fd_close(&r->wake);
-    td_session_free(s, r, sizeof *r);
+    leave_daemon(s);
+    td_fd_close(&s->remote->wake);
+    td_session_free(s, s->remote, sizeof *s->remote);
     s->remote = NULL;
 }
 
-void td_remote_info(tandem_session *s, tandem_info *info)
-{
-    const td_wire_info *from = &s->remote->info;
-
-    info->sm = from->sm;
-    info->cuda_driver_version = from->cuda_driver_version;
-    memcpy(info->device_uuid, from->device_uuid, sizeof info->device_uuid);
-}
-
-tandem_status td_remote_ready_locked(tandem_session *s, char *why)
-{
-    return s->remote->up ? TANDEM_OK : td_remote_gone(s->remote, why);
-}
+const td_backend td_backend_remote = {
+    .tuning = TANDEM_TUNING_DAEMON,
+    .loss_is_told = true,
+    .deciding_ns = UINT64_MAX,
+    .no_fd = "tandemd shares the host's memory only",
+    .start = start,
+    .stop = stop,
+    .mem_share = td_remote_mem_share,
+    .timeline_share = td_remote_timeline_share,
+    .model_load = td_remote_model_load,
+    .model_tensor_locked = td_remote_model_tensor_locked,
+    .object_end = td_remote_object_end,
+    .submit_locked = td_remote_submit_locked,
+    .announce_locked = td_remote_announce_locked,
+    .wake_locked = td_remote_wake_locked,
+    .caller_waits_locked = td_remote_caller_waits_locked,
+    .caller_leaves_locked = td_remote_caller_leaves_locked,
+};

@@ -85,7 +85,24 @@ tandem_status td_remote_serve_locked(tandem_session *s, char *why);
 /* Whether the daemon owes an answer, or a job's report. */
 bool td_remote_owes_locked(const tandem_session *s);
 
-/* remote_objects.c. share: tells the daemon of one. LOST: the connection it was told through is gone. */
+/* remote_jobs.c. The main of the worker: sends jobs, ends those that the daemon is through with. wake: something was
+ * submitted, signalled or given up. waits: where the host signals, a caller that waits does the worker's work, and does not
+ * sleep for what comes at once: a value that was announced, or the end of a brief job. leaves: it is the worker's again. */
+void *td_remote_work(void *session);
+void td_remote_wake_locked(tandem_session *s);
+tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why);
+void td_remote_announce_locked(tandem_session *s, td_timeline *timeline, uint64_t value);
+bool td_remote_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns);
+void td_remote_caller_leaves_locked(tandem_session *s);
+
+/* remote_objects.c. Those of td_backend_remote. While there is no daemon, a mem or a timeline is shared with the next. */
+tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
+tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
+tandem_status td_remote_model_load(td_model_load *load, const char *path, char *why);
+tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
+                                            uint64_t shape[4], char *why);
+void td_remote_object_end(tandem_session *s, td_object *object);
+/* share: tells the daemon of one. LOST: the connection it was told through is gone. */
 tandem_status td_remote_share_mem_locked(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_share_timeline_locked(tandem_session *s, td_timeline *timeline, char *why);
 /* With a new connection: what is alive. What the daemon does not take, fails the jobs that name it. */

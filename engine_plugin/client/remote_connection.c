@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -321,6 +322,9 @@ tandem_status td_remote_connect_locked(tandem_session *s, char *why)
     }
     if (status == TANDEM_OK) {
         r->info = m.info;
+        s->sm = m.info.sm;
+        s->cuda_driver_version = m.info.cuda_driver_version;
+        memcpy(s->device_uuid, m.info.device_uuid, sizeof s->device_uuid);
         if (r->backend && m.info.backend != r->backend)
             status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                              "it computes with backend %u (%s), and this session with %u", m.info.backend,

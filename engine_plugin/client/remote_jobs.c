@@ -191,7 +191,7 @@ static uint64_t watch_until(const td_spin_budget *budget, uint64_t since_ns, uin
     return td_spin_pays(budget, now) && now < since_ns + TD_SPIN_NS ? since_ns + TD_SPIN_NS : 0;
 }
 
-void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline)
+static void announce_submitted_locked(tandem_session *s, td_timeline *timeline)
 {
     td_remote *r = s->remote;
     td_remote_timeline *remote = &timeline->remote;
@@ -206,6 +206,12 @@ void td_remote_submitted_locked(tandem_session *s, td_timeline *timeline)
     m.submitted.value = timeline->submitted;
     if (td_ring_put(&r->ring, &m, why, sizeof why) == TANDEM_OK)
         remote->announced = timeline->submitted; /* else the worker tries again */
+}
+
+void td_remote_announce_locked(tandem_session *s, td_timeline *timeline, uint64_t value)
+{
+    timeline->submitted = value > timeline->submitted ? value : timeline->submitted;
+    announce_submitted_locked(s, timeline);
 }
 
 /* --- A job's end --- */
@@ -382,7 +388,7 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     if (status == TANDEM_OK && !r->up)
         status = td_remote_gone(r, why);
     if (status == TANDEM_OK && job->wait && s->gpu_signals)
-        td_remote_submitted_locked(s, job->wait);
+        announce_submitted_locked(s, job->wait);
     if (status == TANDEM_OK)
         status = td_ring_put(&r->ring, &m, why, TD_WHY_BYTES);
     if (status == TANDEM_ERROR_BUSY)
@@ -429,14 +435,19 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
     }
 }
 
-void td_remote_dispatch_locked(tandem_session *s)
+tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why)
 {
     char line[TD_WHY_BYTES] = "";
 
+    if (!s->remote->up)
+        return td_remote_gone(s->remote, why);
+    job->remote.op = desc->op;
+    *ticket = td_job_enter_locked(s, job, td_job_is_late(s, job));
     feed_locked(s, false, line);
     if (!s->gpu_signals)
         call_locked(s);
     td_remote_wake_locked(s);
+    return TANDEM_OK;
 }
 
 /* --- A caller in the worker's place, where the host signals --- */
@@ -538,7 +549,8 @@ static bool watch_locked(tandem_session *s, bool caller, uint32_t seen, uint64_t
     return came;
 }
 
-bool td_remote_watch_locked(tandem_session *s, uint64_t until_ns)
+/* False: there is nothing that comes at once, or it did not come by `until_ns` at the latest. */
+static bool help_and_watch_locked(tandem_session *s, uint64_t until_ns)
 {
     const td_remote *r = s->remote;
     uint32_t seen;
@@ -547,6 +559,23 @@ bool td_remote_watch_locked(tandem_session *s, uint64_t until_ns)
         return false;
     seen = td_ring_seen(&r->ring);
     return help_locked(s) || (r->up && s->order_count && watch_locked(s, true, seen, until_ns));
+}
+
+void td_remote_caller_leaves_locked(tandem_session *s)
+{
+    if (s->remote->worker_needs_wake && s->order_count)
+        pthread_cond_signal(&s->work);
+    s->remote->worker_needs_wake = s->remote->worker_needs_wake && !s->order_count;
+}
+
+bool td_remote_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns)
+{
+    const bool changed = help_and_watch_locked(s, until_ns);
+
+    (void)alone; /* the worker sees to all jobs */
+    if (!changed)
+        td_remote_caller_leaves_locked(s);
+    return changed;
 }
 
 /* --- The worker --- */
@@ -565,7 +594,7 @@ static bool announce_locked(tandem_session *s)
         if (job->wait->submitted < job->wait_value &&
             td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
             job->wait->submitted = value;
-        td_remote_submitted_locked(s, job->wait);
+        announce_submitted_locked(s, job->wait);
         waits = waits || job->wait->submitted < job->wait_value || job->wait->remote.announced < job->wait->submitted;
     }
     return waits;
@@ -728,11 +757,4 @@ void *td_remote_work(void *session)
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
-}
-
-void td_remote_leave_locked(tandem_session *s)
-{
-    if (s->remote->worker_needs_wake && s->order_count)
-        pthread_cond_signal(&s->work);
-    s->remote->worker_needs_wake = s->remote->worker_needs_wake && !s->order_count;
 }

@@ -179,7 +179,8 @@ tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
 
 /* Mems. */
 
-tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
+/* A mem's shared buffer: its own where `bounce`, or where the mem has no memory yet. */
+static tandem_status make_shared_buffer(td_mem *mem, bool opaque, char *why)
 {
     td_shared_buffer *shared = &mem->shared;
     tandem_status status;
@@ -219,8 +220,10 @@ tandem_status td_remote_mem_make(td_mem *mem, bool opaque, char *why)
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    tandem_status status = TANDEM_OK;
+    tandem_status status = make_shared_buffer(mem, s->gpu_signals, why);
 
+    if (status != TANDEM_OK)
+        return status;
     pthread_mutex_lock(&s->lock);
     if (s->remote->up) /* else it is shared with the next daemon */
         status = td_remote_share_mem_locked(s, mem, text);
@@ -257,14 +260,18 @@ static void end_remote(tandem_session *s, td_wire_type type, uint64_t id, uint32
     pthread_mutex_unlock(&s->lock);
 }
 
-void td_remote_mem_end(tandem_session *s, td_mem *mem)
+void td_remote_object_end(tandem_session *s, td_object *object)
 {
-    end_remote(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection);
-}
+    const td_mem *mem = (const td_mem *)object;
+    const td_timeline *timeline = (const td_timeline *)object;
+    const td_model *model = (const td_model *)object;
 
-void td_remote_timeline_end(tandem_session *s, td_timeline *timeline)
-{
-    end_remote(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection);
+    switch ((td_kind)(object->id >> 60)) {
+    case TD_KIND_MEM: end_remote(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection); break;
+    case TD_KIND_TIMELINE: end_remote(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection); break;
+    case TD_KIND_MODEL: end_remote(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection); break;
+    case TD_KIND_TICKET: break;
+    }
 }
 
 void td_remote_mem_free(td_mem *mem)
@@ -278,11 +285,12 @@ void td_remote_mem_free(td_mem *mem)
 
 /* Models. */
 
-tandem_status td_remote_model_load(tandem_session *s, const char *path, td_model **out, char *why)
+tandem_status td_remote_model_load(td_model_load *load, const char *path, char *why)
 {
     char text[TD_WHY_BYTES] = "", *whole = realpath(path, NULL); /* a relative one may be meant for the daemon */
     const char *from = whole ? whole : path;
-    td_model *model = *out = td_session_alloc(s, sizeof *model, 64);
+    tandem_session *s = load->s;
+    td_model *model = load->model = td_session_alloc(s, sizeof *model, 64);
     tandem_status status = TANDEM_ERROR_NOMEM;
 
     if (model)
@@ -328,11 +336,6 @@ tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, 
     }
     td_object_release_locked(s, &model->mem->object);
     return status;
-}
-
-void td_remote_model_end(tandem_session *s, td_model *model)
-{
-    end_remote(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection);
 }
 
 void td_remote_model_free(tandem_session *s, td_model *model)

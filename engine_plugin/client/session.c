@@ -114,8 +114,7 @@ tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status
     td_text(text, sizeof text, "%s: %s", call, why);
     pthread_mutex_lock(&s->lock);
     td_session_keep_error_locked(s, text);
-    /* That there is no daemon is told once, by who saw it go. */
-    quiet = status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->remote && !s->broken);
+    quiet = status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->ops->loss_is_told && !s->broken);
     pthread_mutex_unlock(&s->lock);
     td_logf(&s->log, quiet ? TD_LOG_DEBUG : TD_LOG_ERROR, "%s", text);
     return status;
@@ -388,12 +387,10 @@ static void free_session(tandem_session *s)
 {
     if (s->has_lock)
         release_refused(s); /* on the inline rung jobs are behind what waits for them, in the engine's queue */
-    if (s->has_lock)
-        td_local_stop(s);
-    if (s->remote)
-        td_remote_stop(s);
-    if (s->has_lock)
+    if (s->has_lock) {
+        s->ops->stop(s);
         td_session_leave_queue(s);
+    }
     for (uint32_t i = 0; i < s->mems.capacity; i++)
         if (s->mems.slots[i] && !((td_mem *)s->mems.slots[i])->of_model) {
             td_forgotten_tell(s, (td_mem *)s->mems.slots[i]);
@@ -407,7 +404,6 @@ static void free_session(tandem_session *s)
             td_timeline_free(s, (td_timeline *)s->timelines.slots[i]);
     td_leaving_free(s);
     td_device_close(s);
-    td_remote_close(s);
     for (uint32_t i = 0; s->jobs && i < s->jobs_in_flight; i++)
         td_plan_drop(&s->jobs[i].plan);
     if (s->plans)
@@ -507,6 +503,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     s->job_class = desc->job_class;
     s->of_worker = of_worker;
     s->imports_only = imports_only;
+    s->ops = desc->socket ? &td_backend_remote : &td_backend_local;
     s->owner_most_bytes = UINT64_MAX;
     s->wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : 2000000000u;
     s->threads = td_core_count();
@@ -529,9 +526,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     if (status == TANDEM_OK)
         td_device_tune(s);
     if (status == TANDEM_OK)
-        status = td_local_start(s, why);
-    if (status == TANDEM_OK && s->remote)
-        status = td_remote_start(s, why);
+        status = s->ops->start(s, why);
     if (status != TANDEM_OK)
         goto fail;
     td_logf(&s->log, TD_LOG_INFO, "session on %s: %s (%s)", s->device_name, s->isa, s->rung_reason);
@@ -573,26 +568,19 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     memcpy(info->isa, s->isa, sizeof info->isa);
     info->tuning = s->tuning;
     td_text(info->tuning_reason, sizeof info->tuning_reason, "%s", s->tuning_reason);
-    if (s->vk)
-        memcpy(info->device_uuid, td_vk_get_caps(s->vk)->device_uuid, sizeof info->device_uuid);
     if (s->cu) {
-        const td_cu_info *cu = td_cu_device_info(s->cu);
         const td_cu_counts counts = td_cu_device_counts(s->cu);
 
-        info->sm = cu->sm;
-        info->cuda_driver_version = cu->driver_version;
-        memcpy(info->device_uuid, cu->uuid, sizeof info->device_uuid);
         info->cuda_copies = counts.copies;
         info->cuda_allocations = counts.allocations;
         info->cuda_host_waits = counts.host_waits;
         info->cuda_launches = counts.launches;
         info->device_bytes = td_cu_device_allocated_bytes(s->cu);
     }
-    if (s->rung == TANDEM_RUNG_INLINE)
-        info->sm = s->target.sm;
     pthread_mutex_lock(&s->lock);
-    if (s->remote)
-        td_remote_info(s, info);
+    info->sm = s->sm;
+    info->cuda_driver_version = s->cuda_driver_version;
+    memcpy(info->device_uuid, s->device_uuid, sizeof info->device_uuid);
     td_jobs_advance_locked(s);
     info->host_bytes = atomic_load(&s->block_bytes) + s->mem_host_bytes;
     info->device_bytes += s->mem_device_bytes;

@@ -42,10 +42,7 @@ tandem_status td_timeline_raise_locked(tandem_session *s, td_timeline *timeline,
     else
         timeline->counter = value;
     pthread_cond_broadcast(&s->changed);
-    if (s->remote)
-        td_remote_wake_locked(s);
-    else
-        pthread_cond_broadcast(&s->work);
+    s->ops->wake_locked(s);
     td_points_notify_locked(s);
     return status;
 }
@@ -113,11 +110,24 @@ void td_timeline_free(tandem_session *s, td_timeline *timeline)
     td_session_free(s, timeline, sizeof *timeline);
 }
 
+tandem_status td_local_timeline_share(tandem_session *s, td_timeline *timeline, char *why)
+{
+    int fd = -1;
+    tandem_status status = td_vk_timeline_export_fd(s->vk, timeline->semaphore, &fd, why, TD_WHY_BYTES);
+
+    if (status == TANDEM_OK) {
+        status = td_cu_timeline_import_fd(s->cu, fd, &timeline->cu, why, TD_WHY_BYTES);
+        timeline->imported = status == TANDEM_OK;
+    }
+    td_fd_close(&fd);
+    return status;
+}
+
 static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc *desc, td_timeline **out, char *why)
 {
+    const bool shared = s->gpu_signals && s->rung != TANDEM_RUNG_INLINE;
     td_timeline *timeline;
     tandem_status status = TANDEM_OK;
-    int fd = -1;
 
     if (desc->struct_bytes != sizeof *desc)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
@@ -151,20 +161,9 @@ static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc
     } else {
         timeline->owned = true;
         status =
-            td_vk_timeline_create(s->vk, desc->initial_value, s->gpu_signals && (s->cu || s->remote),
-                                  &timeline->semaphore, why, TD_WHY_BYTES);
+            td_vk_timeline_create(s->vk, desc->initial_value, shared, &timeline->semaphore, why, TD_WHY_BYTES);
     }
-    if (status == TANDEM_OK && s->gpu_signals && s->remote)
-        return td_remote_timeline_share(s, timeline, why);
-    if (status != TANDEM_OK || !s->gpu_signals || !s->cu)
-        return status;
-    status = td_vk_timeline_export_fd(s->vk, timeline->semaphore, &fd, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK) {
-        status = td_cu_timeline_import_fd(s->cu, fd, &timeline->cu, why, TD_WHY_BYTES);
-        timeline->imported = status == TANDEM_OK;
-    }
-    td_fd_close(&fd);
-    return status;
+    return status == TANDEM_OK && shared ? s->ops->timeline_share(s, timeline, why) : status;
 }
 
 static void name_timeline(tandem_session *s, const td_timeline *timeline)
@@ -229,8 +228,7 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
         td_logf(&session->log, TD_LOG_WARN, "%s", line);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    if (session->remote)
-        td_remote_timeline_end(session, found);
+    session->ops->object_end(session, &found->object);
     td_timeline_leave(session, found);
     return TANDEM_OK;
 }
@@ -282,10 +280,8 @@ tandem_status tandem_timeline_signal(tandem_session *session, tandem_timeline ti
                              "value is %" PRIu64 ", more than 2^31 - 1 above the counter's %" PRIu64, value, now);
         else if (status == TANDEM_OK)
             status = td_timeline_raise_locked(session, found, value);
-        if (status == TANDEM_OK && session->remote && value > found->submitted) {
-            found->submitted = value;
-            td_remote_submitted_locked(session, found);
-        }
+        if (status == TANDEM_OK && value > found->submitted)
+            session->ops->announce_locked(session, found, value);
         if (status != TANDEM_OK && !why[0])
             td_fail(why, sizeof why, status, "timeline is 0x%" PRIx64 ", which cannot be signalled: %s", timeline,
                     tandem_status_text(status));
@@ -310,8 +306,7 @@ tandem_status tandem_timeline_submitted(tandem_session *session, tandem_timeline
     } else if (found) {
         if (value > found->submitted)
             found->submitted = value;
-        if (session->remote)
-            td_remote_submitted_locked(session, found);
+        session->ops->announce_locked(session, found, found->submitted);
         td_jobs_advance_locked(session);
         status = session->broken;
         if (status != TANDEM_OK)

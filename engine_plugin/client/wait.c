@@ -26,7 +26,6 @@
 #define SPIN_SHARE 40   /* as long as that makes no more than such a part of a processor's time */
 #define LATE_NAP_NS 100000u  /* the longest nap while a job is late */
 #define OVERDUE_NS 2000000u  /* when it is no longer looked for */
-#define DECIDING_NS 20000u   /* a device that has claimed decides within microseconds */
 #define SIGNALLING_NS 5000u  /* from a job's end to its signal */
 #define SLEEPER_LOOK_NS 50000000u /* who is woken looks all the same, against a driver that does not signal */
 
@@ -83,7 +82,7 @@ uint64_t td_jobs_look_locked(const tandem_session *s, uint64_t now, bool *alone)
         uint64_t at = UINT64_MAX;
 
         if (job->asked && !job->given_up && !job->committed)
-            at = s->remote ? UINT64_MAX : now + DECIDING_NS;
+            at = td_after(now, s->ops->deciding_ns);
         else if (job->has_deadline && !job->given_up && !job->committed)
             at = td_toward(now, job->deadline_ns);
         look = at < look ? at : look;
@@ -104,10 +103,10 @@ static void call_worker(tandem_session *s)
 }
 
 /* Whether the oldest job is through, by looking at nothing else; without the lock meanwhile. */
-static bool spin(tandem_session *s, uint64_t now)
+static bool spin(tandem_session *s)
 {
     const td_job *first = s->order[0];
-    const uint64_t until = start_of(s, first) + SPIN_NS, sequence = first->stream_sequence;
+    const uint64_t now = td_now_ns(), until = start_of(s, first) + SPIN_NS, sequence = first->stream_sequence;
     bool through = false;
 
     if (!s->ahead || s->guess.took_ns > SPIN_NS || now >= until || now < s->no_spin_until_ns)
@@ -120,6 +119,27 @@ static bool spin(tandem_session *s, uint64_t now)
     return through;
 }
 
+bool td_local_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns)
+{
+    bool through;
+
+    (void)until_ns; /* it spins for less than anybody would notice */
+    if (!alone) {
+        call_worker(s);
+        return false;
+    }
+    s->pollers++;
+    through = spin(s);
+    s->pollers--;
+    return through;
+}
+
+void td_local_caller_leaves_locked(tandem_session *s)
+{
+    if (!s->pollers && td_worker_needed_locked(s))
+        call_worker(s);
+}
+
 void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack)
 {
     const uint64_t now = td_now_ns(), look_at_ns = now + SLEEPER_LOOK_NS;
@@ -127,21 +147,13 @@ void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack)
     const uint64_t look_ns = td_jobs_look_locked(s, now, &alone);
     uint32_t *count = alone ? &s->pollers : &s->sleepers;
 
-    if (s->remote && td_remote_watch_locked(s, until_ns))
+    if (s->ops->caller_waits_locked(s, alone, until_ns))
         return;
-    if (s->remote)
-        td_remote_leave_locked(s);
     if (!*slack) { /* that of the thread's: by default each nap is 50 us longer */
         *slack = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
         prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
     }
     ++*count;
-    if (alone && spin(s, now)) {
-        --*count;
-        return;
-    }
-    if (!alone)
-        call_worker(s);
     if (look_ns < until_ns)
         until_ns = look_ns;
     td_cond_wait_until(s, &s->changed, look_at_ns < until_ns ? look_at_ns : until_ns);
@@ -152,8 +164,5 @@ void td_jobs_leave_locked(tandem_session *s, int slack)
 {
     if (slack > 0)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0ul, 0ul, 0ul);
-    if (s->remote)
-        td_remote_leave_locked(s);
-    else if (!s->pollers && td_worker_needed_locked(s))
-        call_worker(s);
+    s->ops->caller_leaves_locked(s);
 }

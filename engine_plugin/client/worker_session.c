@@ -162,6 +162,8 @@ tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *des
     pthread_mutex_lock(&s->lock);
     status = td_job_prepare_locked(s, desc, &job, why);
     if (status == TANDEM_OK)
+        status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
+    if (status == TANDEM_OK)
         td_job_compute_locked(s, job, report);
     pthread_mutex_unlock(&s->lock);
     return td_session_fail(s, __func__, status, why);

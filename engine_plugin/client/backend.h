@@ -1,0 +1,62 @@
+/* Where a session's jobs are computed, as a table: in this process (td_backend_local), or by tandemd (td_backend_remote).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Ids, checks, plans, points and reports are a session's own, whoever computes. What differs is behind this table: no other
+ * code asks which of the two it is. What follows from the rung does not differ, and is not here.
+ *
+ * *_locked: called and left with the session's lock held, and does not block; where it says so, the lock is let go
+ * meanwhile. The others are called without the lock and may block. A failure leaves its reason in `why`, of TD_WHY_BYTES.
+ */
+#ifndef TANDEM_CLIENT_BACKEND_H
+#define TANDEM_CLIENT_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tandem/tandem.h"
+
+typedef struct td_object td_object;
+typedef struct td_mem td_mem;
+typedef struct td_timeline td_timeline;
+typedef struct td_model td_model;
+typedef struct td_model_load td_model_load;
+typedef struct td_job td_job;
+
+typedef struct td_backend {
+    uint32_t tuning;      /* tandem_tuning: what AUTO goes by where there is no table of times */
+    bool loss_is_told;    /* who saw it get LOST has logged that: calls that fail for it do not */
+    uint64_t deciding_ns; /* in how long an executor that was deciding is asked again; UINT64_MAX: its report tells */
+    const char *no_fd;    /* why it takes no TANDEM_MEM_FD where it has no GPU of its own */
+
+    /* The threads that see to jobs, once the device is open. stop: every job is ended, one way or another, and so are they,
+     * within 2 s or once the CPU is through with its job; accepts a session that was not started. */
+    tandem_status (*start)(tandem_session *s, char *why);
+    void (*stop)(tandem_session *s);
+
+    /* Lets who computes know a mem or a timeline, of which all that is Vulkan's has been made, and makes what it needs
+     * besides. Timelines: only where the GPU signals them, and not from the engine's own commands. */
+    tandem_status (*mem_share)(tandem_session *s, td_mem *mem, char *why);
+    tandem_status (*timeline_share)(tandem_session *s, td_timeline *timeline, char *why);
+    /* Makes load->model, for the caller to enter or to free. tensor: the lock is let go. */
+    tandem_status (*model_load)(td_model_load *load, const char *path, char *why);
+    tandem_status (*model_tensor_locked)(tandem_session *s, td_model *model, const char *name, tandem_view *view,
+                                         uint64_t shape[4], char *why);
+    /* A mem, a timeline or a model is no longer among the session's, and about to be freed. */
+    void (*object_end)(tandem_session *s, td_object *object);
+
+    /* Takes the job that was prepared from `desc`: if OK, it is under way. */
+    tandem_status (*submit_locked)(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why);
+    /* What the engine signals has reached `value`, or will without the host's doing. */
+    void (*announce_locked)(tandem_session *s, td_timeline *timeline, uint64_t value);
+    /* The worker has something to do: a job was given up, or a point signalled from the host. */
+    void (*wake_locked)(tandem_session *s);
+    /* A caller is about to sleep until a job is through, `alone` if nobody else has to see that: what it does itself first.
+     * True: something has changed, look again in place of sleeping. The lock is let go. leaves: it no longer waits. */
+    bool (*caller_waits_locked)(tandem_session *s, bool alone, uint64_t until_ns);
+    void (*caller_leaves_locked)(tandem_session *s);
+} td_backend;
+
+extern const td_backend td_backend_local, td_backend_remote; /* local.c, remote.c */
+
+#endif
