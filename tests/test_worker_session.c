@@ -244,6 +244,15 @@ static void scratch_open(scratch_rig *r, uint32_t frames)
     r->job.op.attention.o.offset_bytes = 2 * BYTES;
 }
 
+static tandem_status submit_for(scratch_rig *r, uint64_t owner, uint64_t most_bytes, tandem_ticket *ticket, uint64_t *lacks)
+{
+    td_submission from = {.desc = &r->job, .owner = owner, .most_bytes = most_bytes};
+    const tandem_status status = td_worker_session_submit(r->s, &from, ticket);
+
+    *lacks = from.lacks_bytes;
+    return status;
+}
+
 static bool is_zero(const tandem_session *s)
 {
     const unsigned char *bytes = s->jobs[0].scratch.block;
@@ -259,6 +268,7 @@ static bool is_zero(const tandem_session *s)
 static void scratch_is_cleared_for_others(void **state)
 {
     tandem_ticket ticket;
+    uint64_t lacks;
     scratch_rig r;
     void *host;
 
@@ -268,9 +278,8 @@ static void scratch_is_cleared_for_others(void **state)
     for (int i = 0; i < BYTES; i++)
         ((float *)host)[i] = (float)(i % 7) + 1;
     for (uint64_t owner = 1; owner <= 3; owner++) {
-        td_worker_session_owner(r.s, owner / 2, UINT64_MAX); /* 0, 1, 1 */
         r.job.wait = (tandem_point){r.before, owner};
-        assert_int_equal(tandem_submit(r.s, &r.job, &ticket), TANDEM_OK);
+        assert_int_equal(submit_for(&r, owner / 2, UINT64_MAX, &ticket, &lacks), TANDEM_OK); /* 0, 1, 1 */
         pthread_mutex_lock(&r.s->lock);
         assert_int_equal(is_zero(r.s), owner < 3); /* its own it may find */
         pthread_mutex_unlock(&r.s->lock);
@@ -296,35 +305,31 @@ static void scratch_is_bounded(void **state)
 {
     tandem_ticket tickets[3];
     scratch_rig r;
-    uint64_t one;
+    uint64_t one, lacks;
 
     (void)state;
     scratch_open(&r, 3);
-    td_worker_session_owner(r.s, 7, UINT64_MAX);
-    assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_OK);
+    assert_int_equal(submit_for(&r, 7, UINT64_MAX, &tickets[0], &lacks), TANDEM_OK);
     assert_int_equal(tandem_wait(r.s, tickets[0], PATIENCE, NULL), TANDEM_OK);
     one = held_by(r.s, 7);
     assert_true(one > 0);
-    td_worker_session_owner(r.s, 8, one - 1); /* too much for it, ever */
-    assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_ERROR_NOMEM);
-    assert_int_equal(td_worker_session_lacks(r.s), one);
+    assert_int_equal(submit_for(&r, 8, one - 1, &tickets[0], &lacks), TANDEM_ERROR_NOMEM); /* too much for it, ever */
+    assert_int_equal(lacks, one);
     assert_int_equal(held_by(r.s, 8), 0);
     r.job.wait = (tandem_point){r.before, 1};
-    td_worker_session_owner(r.s, 8, 2 * one);
-    assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_OK);
-    assert_int_equal(tandem_submit(r.s, &r.job, &tickets[1]), TANDEM_OK);
-    assert_int_equal(td_worker_session_lacks(r.s), 0);
+    assert_int_equal(submit_for(&r, 8, 2 * one, &tickets[0], &lacks), TANDEM_OK);
+    assert_int_equal(submit_for(&r, 8, 2 * one, &tickets[1], &lacks), TANDEM_OK);
+    assert_int_equal(lacks, 0);
     assert_int_equal(held_by(r.s, 8), 2 * one);
-    assert_int_equal(tandem_submit(r.s, &r.job, &tickets[2]), TANDEM_ERROR_BUSY); /* until one of the two is over */
-    assert_int_equal(td_worker_session_lacks(r.s), 0);
+    assert_int_equal(submit_for(&r, 8, 2 * one, &tickets[2], &lacks), TANDEM_ERROR_BUSY); /* until one of the two is over */
+    assert_int_equal(lacks, 0);
     assert_int_equal(tandem_timeline_signal(r.s, r.before, 1), TANDEM_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(tandem_wait(r.s, tickets[i], PATIENCE, NULL), TANDEM_OK);
     /* What it has in two idle slots makes room for one large block. */
     r.job.wait = (tandem_point){0};
     r.job.op.attention.kv_len = 500;
-    td_worker_session_owner(r.s, 8, 2 * one);
-    assert_int_equal(tandem_submit(r.s, &r.job, &tickets[0]), TANDEM_OK);
+    assert_int_equal(submit_for(&r, 8, 2 * one, &tickets[0], &lacks), TANDEM_OK);
     assert_int_equal(tandem_wait(r.s, tickets[0], PATIENCE, NULL), TANDEM_OK);
     assert_in_range(held_by(r.s, 8), one + 1, 2 * one);
     assert_true(td_worker_session_trim(r.s, 8));

@@ -22,6 +22,7 @@ typedef struct td_timeline td_timeline;
 typedef struct td_model td_model;
 typedef struct td_model_load td_model_load;
 typedef struct td_job td_job;
+typedef struct td_submission td_submission;
 
 typedef struct td_backend {
     uint32_t tuning;      /* tandem_tuning: what AUTO goes by where there is no table of times */
@@ -45,8 +46,8 @@ typedef struct td_backend {
     /* A mem, a timeline or a model is no longer among the session's, and about to be freed. */
     void (*object_end)(tandem_session *s, td_object *object);
 
-    /* Takes the job that was prepared from `desc`: if OK, it is under way. */
-    tandem_status (*submit_locked)(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why);
+    /* Takes a job that was prepared: if OK, it is under way. */
+    tandem_status (*submit_locked)(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why);
     /* What the engine signals has reached `value`, or will without the host's doing. */
     void (*announce_locked)(tandem_session *s, td_timeline *timeline, uint64_t value);
     /* The worker has something to do: a job was given up, or a point signalled from the host. */

@@ -216,6 +216,19 @@ typedef struct td_job {
     const td_plan *plan; /* the job's use of it; until the slot's next job */
 } td_job;
 
+/* A job as it is submitted, and what tandemd's worker says of it besides. */
+struct td_submission {
+    const tandem_job *desc;
+    /* Whose it is, of the clients that share a session, and how much scratch this owner's jobs may hold in all. What needs
+     * more is refused: with BUSY as long as jobs of its own hold some, else with NOMEM, and lacks_bytes is what it needs. */
+    uint64_t owner, most_bytes, lacks_bytes;
+    /* What it is a part of, and where it lies there, as td_target.position; NULL: it is whole. */
+    const td_operation *whole_of;
+    const tandem_operands *whole;
+    uint32_t position;
+    bool misplaced; /* for tests of what becomes of the others: its views begin where nothing is */
+};
+
 /* A descriptor of tandem_point_fd(), a duplicate of the caller's: a timerfd that is set when the point is reached. */
 typedef struct td_point_fd {
     td_timeline *timeline;
@@ -248,12 +261,6 @@ struct tandem_session {
     uint64_t wait_bound_ns;
     bool gpu_signals; /* the GPU waits and signals; else the host does */
     bool of_worker;   /* of tandemd's worker: memory is cleared before it is another client's */
-    uint64_t owner, owner_most_bytes; /* td_worker_session_owner() */
-    uint64_t owner_lacks_bytes;       /* td_worker_session_lacks() */
-    bool misplaces;   /* td_worker_session_misplace() */
-    const td_operation *whole_of; /* td_worker_session_part(): what the jobs are parts of, or NULL, */
-    tandem_operands whole;        /* and where each lies there */
-    uint32_t position;
     td_preempt_flag *preempt; /* td_worker_session_preempt(), or NULL; */
     uint64_t held_ns, late_ns; /* td_worker_session_held() */
     bool imports_only;     /* a worker session whose timelines are other processes': only the GPU can read them */
@@ -420,10 +427,11 @@ static inline uint64_t td_nap_ns(uint64_t waited_ns)
     return nap < least ? least : nap > most ? most : nap;
 }
 
-/* jobs.c: how a job begins. prepare: everything about it is checked, views and points are found, plan and scratch made,
- * in a free slot that stays free; BUSY where there is none. accept: it is under way, its report PENDING, and what it
- * names in use. */
-tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why);
+/* jobs.c: how a job begins. submit: all of it, as tandem_submit(). prepare: everything about it is checked, views and points
+ * are found, its plan is made, in a free slot that stays free; BUSY where there is none. Its scratch is yet to be reserved.
+ * accept: it is under way, its report PENDING, and what it names in use. */
+tandem_status td_job_submit_locked(tandem_session *s, td_submission *from, tandem_ticket *ticket, char *why);
+tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from, td_job **out, char *why);
 tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
 /* An operation as plans have to know it: which kernels can read its views depends on their addresses, and mems may begin
  * anywhere in what they were made of. */
@@ -506,8 +514,10 @@ tandem_status td_worker_session_alias_mem(tandem_session *s, tandem_session *fro
 /* Memory of the session's own, zeroed, for the output of parts of a job with a deadline: those have one, too, but claim
  * nothing. When all have ended a job of TD_OPERATION_COMMIT claims it (kernels/commit.h), which these sessions alone take. */
 tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t bytes, tandem_mem *out);
-/* A job without points, on a CPU and with none under way: from its submission to its end, in this thread. */
-tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *job, tandem_job_report *report);
+/* As tandem_submit(). compute: a job without points, on a CPU and with none under way, from its submission to its end, in
+ * this thread. */
+tandem_status td_worker_session_submit(tandem_session *s, td_submission *from, tandem_ticket *ticket);
+tandem_status td_worker_session_compute(tandem_session *s, td_submission *from, tandem_job_report *report);
 /* Gives up all jobs, and signals what they wait for: the client is gone. */
 void td_worker_session_release(tandem_session *s);
 bool td_worker_session_is_broken(tandem_session *s);
@@ -515,11 +525,6 @@ bool td_worker_session_is_broken(tandem_session *s);
  * long they have so far, and the longest that one went on after it was closed. */
 void td_worker_session_preempt(tandem_session *s, td_preempt_flag *flag);
 void td_worker_session_held(tandem_session *s, uint64_t *held_ns, uint64_t *late_ns);
-/* Whose the jobs are that come now, on a session that several clients share, and how much scratch it may hold in all: what
- * needs more ends NOMEM, or BUSY as long as jobs of its own hold some. */
-void td_worker_session_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes);
-/* What the last submit asked for beyond that; 0: it was not refused for it. */
-uint64_t td_worker_session_lacks(tandem_session *s);
 /* Who holds how much scratch: returns how many they are. */
 typedef struct td_holding {
     uint64_t owner, bytes;
@@ -528,11 +533,6 @@ uint32_t td_worker_session_holdings(tandem_session *s, td_holding list[TD_MAX_JO
 /* Frees what no job uses, of one owner or of TD_EVERYBODY. False: there was none. */
 #define TD_EVERYBODY UINT64_MAX
 bool td_worker_session_trim(tandem_session *s, uint64_t owner);
-/* Of the jobs that come now: which operation they are parts of (NULL: they are whole), and td_target.position. */
-void td_worker_session_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole,
-                            uint32_t position);
-/* For tests of what becomes of the others: the next job's views begin where nothing is. */
-void td_worker_session_misplace(tandem_session *s);
 /* session.c: keeps a copy of a table, or makes room for one (NULL). */
 tandem_status td_session_take_table(tandem_session *s, const struct td_tuning_table *table, char *why);
 /* session.c: as tandem_session_create(). */
@@ -556,7 +556,7 @@ tandem_status td_local_timeline_share(tandem_session *s, td_timeline *timeline, 
 tandem_status td_local_model_load(td_model_load *load, const char *path, char *why);
 tandem_status td_local_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                            uint64_t shape[4], char *why);
-tandem_status td_local_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why);
+tandem_status td_local_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why);
 bool td_local_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_ns);
 void td_local_caller_leaves_locked(tandem_session *s);
 
@@ -584,7 +584,8 @@ bool td_job_is_late(const tandem_session *s, const td_job *job);
 tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late);
 /* Takes a prepared job, and computes it in the worker's place. */
 void td_job_compute_locked(tandem_session *s, td_job *job, tandem_job_report *report);
-tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why);
+/* What its plan needs. */
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submission *from, char *why);
 /* Frees the scratch of slots without a job, of one owner or of TD_EVERYBODY; of a stream only while nothing is under way, since
  * that waits for the device. False: there was none. */
 bool td_scratch_trim_locked(tandem_session *s, uint64_t owner);

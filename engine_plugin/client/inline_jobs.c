@@ -44,12 +44,13 @@ static tandem_status check_record(tandem_session *s, const tandem_job *desc, VkC
 static tandem_status record_locked(tandem_session *s, const tandem_job *desc, VkCommandBuffer commands,
                                    tandem_ticket *ticket, char *why)
 {
+    td_submission from = {.desc = desc, .most_bytes = UINT64_MAX};
     uint64_t number = 0;
     td_job *job;
-    tandem_status status = td_job_prepare_locked(s, desc, &job, why);
+    tandem_status status = td_job_prepare_locked(s, &from, &job, why);
 
     if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
+        status = td_scratch_reserve_locked(s, job, &from, why);
     if (status != TANDEM_OK)
         return status;
     job->scratch.recorded = true;

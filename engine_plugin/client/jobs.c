@@ -192,9 +192,10 @@ static bool writes_temp_output(const td_job *job)
 }
 
 /* Checks an operation, finds what it names and plans it. */
-static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const tandem_operands *op, char *why)
+static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const td_submission *from, char *why)
 {
     const td_operation *operation = job->operation;
+    const tandem_operands *op = &from->desc->op;
     td_target target = s->target;
     box boxes[TD_MAX_VIEWS];
     tandem_status status = operation->check(op, why, TD_WHY_BYTES);
@@ -207,9 +208,9 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
     if (status != TANDEM_OK)
         return status;
     target.commit = job->atomic_commit = operation->claims || (job->has_deadline && !writes_temp_output(job));
-    if (s->whole_of == operation) {
-        target.whole = &s->whole;
-        target.position = s->position;
+    if (from->whole_of == operation) {
+        target.whole = from->whole;
+        target.position = from->position;
     }
     const tandem_operands placed = td_operands_at(operation, op, job->views);
     return td_plan_cached(s->plans, operation, &placed, &target, &job->plan, why, TD_WHY_BYTES);
@@ -281,8 +282,9 @@ static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why
     return *out ? TANDEM_OK : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%u jobs are under way", busy);
 }
 
-tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, td_job **out, char *why)
+tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from, td_job **out, char *why)
 {
+    const tandem_job *desc = from->desc;
     const td_operation *operation = td_operation_find(desc->operation);
     const uint64_t now = td_now_ns();
     char names[TD_WHY_BYTES];
@@ -312,10 +314,9 @@ tandem_status td_job_prepare_locked(tandem_session *s, const tandem_job *desc, t
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
-        status = bind_operation_locked(s, job, &desc->op, why);
-    for (uint32_t i = 0; i < TD_MAX_VIEWS && s->misplaces; i++)
+        status = bind_operation_locked(s, job, from, why);
+    for (uint32_t i = 0; i < TD_MAX_VIEWS && from->misplaced; i++)
         job->views[i] = (uint64_t)16 << i;
-    s->misplaces = false;
     if (status == TANDEM_OK)
         *out = job;
     return status;
@@ -353,20 +354,21 @@ static void note_refused_locked(tandem_session *s, const tandem_job *desc)
         signal->refused = desc->signal.value;
 }
 
-static tandem_status submit_locked(tandem_session *s, const tandem_job *desc, tandem_ticket *ticket, char *why)
+tandem_status td_job_submit_locked(tandem_session *s, td_submission *from, tandem_ticket *ticket, char *why)
 {
     td_job *job;
-    tandem_status status = td_job_prepare_locked(s, desc, &job, why);
+    tandem_status status = td_job_prepare_locked(s, from, &job, why);
 
     if (status == TANDEM_OK)
-        status = s->ops->submit_locked(s, job, desc, ticket, why);
+        status = s->ops->submit_locked(s, job, from, ticket, why);
     if (status != TANDEM_OK)
-        note_refused_locked(s, desc);
+        note_refused_locked(s, from->desc);
     return status;
 }
 
 tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket)
 {
+    td_submission from = {.desc = job, .most_bytes = UINT64_MAX};
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
 
@@ -377,7 +379,7 @@ tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tand
     if (!job || !ticket)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, job ? "ticket is NULL" : "job is NULL");
     pthread_mutex_lock(&session->lock);
-    status = submit_locked(session, job, ticket, why);
+    status = td_job_submit_locked(session, &from, ticket, why);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
 }

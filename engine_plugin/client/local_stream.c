@@ -261,11 +261,10 @@ static tandem_status start_job(tandem_session *s, td_job *job, tandem_ticket *ti
     return TANDEM_OK;
 }
 
-tandem_status td_local_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why)
+tandem_status td_local_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why)
 {
-    const tandem_status status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
+    const tandem_status status = td_scratch_reserve_locked(s, job, from, why);
 
-    (void)desc; /* its plan says all */
     return status == TANDEM_OK ? start_job(s, job, ticket, why) : status;
 }
 

@@ -435,13 +435,13 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
     }
 }
 
-tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, const tandem_job *desc, tandem_ticket *ticket, char *why)
+tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why)
 {
     char line[TD_WHY_BYTES] = "";
 
     if (!s->remote->up)
         return td_remote_gone(s->remote, why);
-    job->remote.op = desc->op;
+    job->remote.op = from->desc->op;
     *ticket = td_job_enter_locked(s, job, td_job_is_late(s, job));
     feed_locked(s, false, line);
     if (!s->gpu_signals)

@@ -61,7 +61,7 @@ static bool is_kept(const tandem_session *s, const td_scratch *scratch)
     return scratch->bytes && ((s->stream && s->order_count) || scratch->recorded);
 }
 
-static tandem_status put_away(tandem_session *s, td_scratch *scratch, char *why)
+static tandem_status put_away(tandem_session *s, td_scratch *scratch, uint64_t next_owner, char *why)
 {
     const bool keep = is_kept(s, scratch);
 
@@ -71,12 +71,12 @@ static tandem_status put_away(tandem_session *s, td_scratch *scratch, char *why)
         s->retired_scratch[s->retired_scratch_count++] = *scratch;
     else
         td_scratch_free(s, scratch);
-    *scratch = (td_scratch){.owner = s->owner};
+    *scratch = (td_scratch){.owner = next_owner};
     return TANDEM_OK;
 }
 
-/* What the owner of the jobs that come now holds beside what this job would give back. */
-static uint64_t held_by_others(const tandem_session *s, const td_job *job, bool *in_use)
+/* What a job's owner holds beside what this job would give back. */
+static uint64_t held_by_others(const tandem_session *s, const td_job *job, uint64_t owner, bool *in_use)
 {
     uint64_t bytes = 0;
 
@@ -84,44 +84,44 @@ static uint64_t held_by_others(const tandem_session *s, const td_job *job, bool 
     for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         const td_job *other = &s->jobs[i];
 
-        if (other->scratch.owner != s->owner || (other == job && !is_kept(s, &job->scratch)))
+        if (other->scratch.owner != owner || (other == job && !is_kept(s, &job->scratch)))
             continue;
         bytes += other->scratch.bytes;
         *in_use = *in_use || (other->number && other->scratch.bytes);
     }
     for (uint32_t i = 0; i < s->retired_scratch_count; i++)
-        bytes += s->retired_scratch[i].owner == s->owner ? s->retired_scratch[i].bytes : 0;
+        bytes += s->retired_scratch[i].owner == owner ? s->retired_scratch[i].bytes : 0;
     return bytes;
 }
 
 /* Whether a job's owner may hold so much in place of its scratch. What it does not use is freed first. */
-static tandem_status may_hold(tandem_session *s, const td_job *job, uint64_t bytes, char *why)
+static tandem_status may_hold(tandem_session *s, const td_job *job, td_submission *from, uint64_t bytes, char *why)
 {
-    const uint64_t most = s->owner_most_bytes;
+    const uint64_t most = from->most_bytes;
     bool in_use;
     uint64_t held;
 
-    s->owner_lacks_bytes = 0;
+    from->lacks_bytes = 0;
     if (!s->of_worker)
         return TANDEM_OK;
     do {
-        held = held_by_others(s, job, &in_use);
+        held = held_by_others(s, job, from->owner, &in_use);
         if (bytes <= most && held <= most - bytes)
             return TANDEM_OK;
-    } while (td_scratch_trim_locked(s, s->owner));
+    } while (td_scratch_trim_locked(s, from->owner));
     if (in_use && bytes <= most)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "earlier jobs hold the scratch that this one may have");
-    s->owner_lacks_bytes = bytes;
+    from->lacks_bytes = bytes;
     return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
                    "the job needs %" PRIu64 " bytes of scratch, and may have %" PRIu64, bytes, most);
 }
 
-static tandem_status make_scratch(tandem_session *s, uint64_t bytes, td_scratch *out, char *why)
+static tandem_status make_scratch(tandem_session *s, uint64_t owner, uint64_t bytes, td_scratch *out, char *why)
 {
     tandem_status status = TANDEM_OK;
 
     out->bytes = bytes;
-    out->owner = s->owner;
+    out->owner = owner;
     if (s->stream) {
         out->mem = td_mem_new(s, bytes, why);
         status = out->mem ? td_mem_make_private(s, out->mem, true, why) : TANDEM_ERROR_NOMEM;
@@ -141,8 +141,9 @@ static tandem_status make_scratch(tandem_session *s, uint64_t bytes, td_scratch 
     return status;
 }
 
-tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t bytes, char *why)
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submission *from, char *why)
 {
+    const uint64_t bytes = job->plan->scratch_bytes;
     const uint64_t grown = td_align_up(job->scratch.bytes + job->scratch.bytes / 2, 4096);
     tandem_status status = TANDEM_OK;
     uint64_t wanted;
@@ -150,19 +151,19 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, uint64_t
 
     if (!s->order_count)
         td_scratch_free_retired(s);
-    if (job->scratch.owner != s->owner) /* another client's, who may have left something in it */
-        status = put_away(s, &job->scratch, why);
+    if (job->scratch.owner != from->owner) /* another client's, who may have left something in it */
+        status = put_away(s, &job->scratch, from->owner, why);
     if (status != TANDEM_OK || bytes <= job->scratch.bytes)
         return status;
     if (bytes > (uint64_t)INT64_MAX)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "the job needs %" PRIu64 " bytes of scratch", bytes);
     wanted = bytes > SCRATCH_LEAST_BYTES ? td_align_up(bytes, 4096) : SCRATCH_LEAST_BYTES;
     more = is_kept(s, &job->scratch) && wanted < grown; /* few outgrown blocks at a time */
-    if (more && may_hold(s, job, grown, why) == TANDEM_OK)
+    if (more && may_hold(s, job, from, grown, why) == TANDEM_OK)
         wanted = grown;
     else
-        status = may_hold(s, job, wanted, why);
+        status = may_hold(s, job, from, wanted, why);
     if (status == TANDEM_OK)
-        status = put_away(s, &job->scratch, why);
-    return status == TANDEM_OK ? make_scratch(s, wanted, &job->scratch, why) : status;
+        status = put_away(s, &job->scratch, from->owner, why);
+    return status == TANDEM_OK ? make_scratch(s, from->owner, wanted, &job->scratch, why) : status;
 }

@@ -504,7 +504,6 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     s->of_worker = of_worker;
     s->imports_only = imports_only;
     s->ops = desc->socket ? &td_backend_remote : &td_backend_local;
-    s->owner_most_bytes = UINT64_MAX;
     s->wait_bound_ns = desc->wait_bound_ns ? desc->wait_bound_ns : 2000000000u;
     s->threads = td_core_count();
     if (desc->cpu_threads && desc->cpu_threads < s->threads)

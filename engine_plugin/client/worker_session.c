@@ -153,16 +153,28 @@ tandem_status td_worker_session_make_temp_output(tandem_session *s, uint64_t byt
     return td_session_fail(s, __func__, status, why);
 }
 
-tandem_status td_worker_session_compute(tandem_session *s, const tandem_job *desc, tandem_job_report *report)
+tandem_status td_worker_session_submit(tandem_session *s, td_submission *from, tandem_ticket *ticket)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    *ticket = 0;
+    pthread_mutex_lock(&s->lock);
+    status = td_job_submit_locked(s, from, ticket, why);
+    pthread_mutex_unlock(&s->lock);
+    return td_session_fail(s, __func__, status, why);
+}
+
+tandem_status td_worker_session_compute(tandem_session *s, td_submission *from, tandem_job_report *report)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
     td_job *job;
 
     pthread_mutex_lock(&s->lock);
-    status = td_job_prepare_locked(s, desc, &job, why);
+    status = td_job_prepare_locked(s, from, &job, why);
     if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job, job->plan->scratch_bytes, why);
+        status = td_scratch_reserve_locked(s, job, from, why);
     if (status == TANDEM_OK)
         td_job_compute_locked(s, job, report);
     pthread_mutex_unlock(&s->lock);
@@ -192,13 +204,6 @@ bool td_worker_session_is_broken(tandem_session *s)
     return broken;
 }
 
-void td_worker_session_misplace(tandem_session *s)
-{
-    pthread_mutex_lock(&s->lock);
-    s->misplaces = true;
-    pthread_mutex_unlock(&s->lock);
-}
-
 void td_worker_session_preempt(tandem_session *s, td_preempt_flag *flag)
 {
     pthread_mutex_lock(&s->lock);
@@ -212,35 +217,6 @@ void td_worker_session_held(tandem_session *s, uint64_t *held_ns, uint64_t *late
     *held_ns = s->held_ns;
     *late_ns = s->late_ns;
     pthread_mutex_unlock(&s->lock);
-}
-
-void td_worker_session_owner(tandem_session *s, uint64_t owner, uint64_t most_bytes)
-{
-    pthread_mutex_lock(&s->lock);
-    s->owner = owner;
-    s->owner_most_bytes = most_bytes;
-    s->owner_lacks_bytes = 0;
-    pthread_mutex_unlock(&s->lock);
-}
-
-void td_worker_session_part(tandem_session *s, const td_operation *operation, const tandem_operands *whole, uint32_t position)
-{
-    pthread_mutex_lock(&s->lock);
-    s->whole_of = operation;
-    s->position = operation ? position : 0;
-    if (operation)
-        s->whole = *whole;
-    pthread_mutex_unlock(&s->lock);
-}
-
-uint64_t td_worker_session_lacks(tandem_session *s)
-{
-    uint64_t bytes;
-
-    pthread_mutex_lock(&s->lock);
-    bytes = s->owner_lacks_bytes;
-    pthread_mutex_unlock(&s->lock);
-    return bytes;
 }
 
 static void add_holding(td_holding *list, uint32_t *count, const td_scratch *scratch)

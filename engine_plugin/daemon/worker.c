@@ -247,20 +247,24 @@ static bool trim_others(worker *w)
 }
 
 /* With a report the job is computed, too. */
-static tandem_status submit_for(worker *w, worker_session *s, td_slot *slot, const tandem_job *job,
+static tandem_status submit_for(worker *w, worker_session *s, td_slot *slot, const tandem_job *job, bool misplaced,
                                 tandem_job_report *report, tandem_ticket *ticket)
 {
+    td_submission from = {.desc = job,
+                          .owner = slot->session,
+                          .whole_of = slot->parts > 1 ? td_operation_find(slot->whole_of) : NULL,
+                          .whole = &slot->whole,
+                          .position = slot->position,
+                          .misplaced = misplaced};
     tandem_status status;
-    uint64_t may;
 
-    td_worker_session_part(s->session, slot->parts > 1 ? td_operation_find(slot->whole_of) : NULL, &slot->whole,
-                           slot->position);
     do {
-        may = scratch_for(w, slot);
-        td_worker_session_owner(s->session, slot->session, may);
-        status = report ? td_worker_session_compute(s->session, job, report) : tandem_submit(s->session, job, ticket);
-        slot->lacks_bytes = td_worker_session_lacks(s->session);
-    } while (status == TANDEM_ERROR_NOMEM && (!slot->lacks_bytes || may < slot->own_bytes) && trim_others(w));
+        from.most_bytes = scratch_for(w, slot);
+        from.lacks_bytes = 0;
+        status = report ? td_worker_session_compute(s->session, &from, report)
+                        : td_worker_session_submit(s->session, &from, ticket);
+        slot->lacks_bytes = from.lacks_bytes;
+    } while (status == TANDEM_ERROR_NOMEM && (!slot->lacks_bytes || from.most_bytes < slot->own_bytes) && trim_others(w));
     tell_holdings(w, (uint32_t)(s - w->sessions));
     return status;
 }
@@ -298,12 +302,10 @@ static bool submit(worker *w, td_slot *slot)
     if (s->session) {
         e.value = s->value + 1;
         name_objects(w, s, slot, &job);
-        if (w->fault && !--w->fault)
-            td_worker_session_misplace(s->session);
         here = s->on_cpu && slot->brief && !s->count;
         if (!s->imports_only && !here)
             job.signal = (tandem_point){s->ends, e.value};
-        status = submit_for(w, s, slot, &job, here ? &report : NULL, &e.ticket);
+        status = submit_for(w, s, slot, &job, w->fault && !--w->fault, here ? &report : NULL, &e.ticket);
     } else {
         snprintf(slot->text, sizeof slot->text, "its client has no session in the worker");
     }
