@@ -41,6 +41,7 @@
 
 #include "engine_plugin/client/backend.h"
 #include "engine_plugin/exec/exec.h"
+#include "engine_plugin/run/job_life.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
 #include "kernels/operation.h"
@@ -190,21 +191,14 @@ typedef struct td_staging {
 typedef struct td_job {
     uint64_t number; /* of the ticket; 0: the slot is free */
     bool recorded;   /* it is in a command buffer of the engine's: not among those in `order` */
-    bool begun;      /* the executor has it */
-    bool at_work;    /* the worker is at it, without the lock: nobody else ends it */
-    bool has_deadline;
     bool atomic_commit;    /* its plan claims the output before it is written */
     bool late_logged;      /* that its wait is out of bounds */
-    /* asked: it is to be given up, so as to end in end_state; given_up: it will, once its turn to signal comes or the
-     * executor is through with it; committed: too late, it ends DONE. Neither of the two: the executor is deciding. */
-    bool asked, given_up, committed;
-    tandem_job_state end_state;
-    tandem_status end_status;
+    td_job_life life; /* which td_job_step_locked() alone changes */
     td_control control;        /* of the CPU executor */
     td_control *control_block; /* of the executor that has it; NULL before */
     td_timeline *wait, *signal;
     uint64_t wait_value, signal_value;
-    uint64_t submit_ns, begun_ns, deadline_ns, bound_ns; /* CLOCK_MONOTONIC */
+    uint64_t submit_ns, begun_ns, bound_ns; /* CLOCK_MONOTONIC, as life.deadline_ns */
     uint64_t stream_sequence;
     td_staging staging; /* rung `copy` on a stream */
     const td_operation *operation; /* whose views these are: */
@@ -436,6 +430,24 @@ tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job);
 /* An operation as plans have to know it: which kernels can read its views depends on their addresses, and mems may begin
  * anywhere in what they were made of. */
 tandem_operands td_operands_at(const td_operation *operation, const tandem_operands *op, const uint64_t addresses[TD_MAX_VIEWS]);
+/* Its executor has it. */
+static inline bool td_job_has_begun(const td_job *job)
+{
+    return job->life.stage == TD_STAGE_BEGUN;
+}
+/* Whether it is to be given up: not yet; yes, but its executor has not decided yet; it is. Neither: too late. */
+static inline bool td_job_is_wanted(const td_job *job)
+{
+    return job->life.fate == TD_FATE_WANTED;
+}
+static inline bool td_job_is_deciding(const td_job *job)
+{
+    return job->life.fate == TD_FATE_DECIDING;
+}
+static inline bool td_job_is_given_up(const td_job *job)
+{
+    return job->life.fate == TD_FATE_GIVEN_UP;
+}
 /* Whether a job writes a view of its operation's; else it reads it. */
 static inline bool td_job_writes(const td_job *job, uint32_t view)
 {
@@ -573,7 +585,10 @@ uint64_t td_job_bound_locked(const tandem_session *s, const td_job *job);
 bool td_gpu_is_well_locked(tandem_session *s);
 /* Brings states up to date without waiting: jobs that the GPU has finished, deadlines that have passed. */
 void td_jobs_advance_locked(tandem_session *s);
-/* Gives a job up, wherever it is: true if it is, or was before; false if its output is already its own (`committed`), or
+/* Something happens to a job: what is to be done for it (td_life_step) is. A job may be over then, and its slot free. */
+void td_job_step_locked(tandem_session *s, td_job *job, td_life_event event);
+void td_job_event_locked(tandem_session *s, td_job *job, td_life_event_kind kind);
+/* Gives a job up, wherever it is: true if it is, or was before; false if its output is already its own (COMMITTED), or
  * if the executor is just deciding: td_jobs_advance_locked() asks again. */
 bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 void td_job_cancel_locked(tandem_session *s, td_job *job);
@@ -589,11 +604,5 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submi
 /* Frees the scratch of slots without a job, of one owner or of TD_EVERYBODY; of a stream only while nothing is under way, since
  * that waits for the device. False: there was none. */
 bool td_scratch_trim_locked(tandem_session *s, uint64_t owner);
-/* The report alone, while the device may still use the job's memory; later ends of it are ignored. */
-void td_job_end_report_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
-/* The same as retire behind a signal of its point from the host. */
-void td_job_finish_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
-/* Ends a job's report and its use of everything: its slot is free. */
-void td_job_retire_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status);
 
 #endif

@@ -66,6 +66,7 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
         return status;
     job->recorded = true;
     job->stream_sequence = number;
+    td_job_event_locked(s, job, TD_LIFE_BEGUN);
     *ticket = td_job_accept_locked(s, job);
     return TANDEM_OK;
 }
@@ -91,6 +92,13 @@ tandem_status tandem_record(tandem_session *session, const tandem_job *job, VkCo
     return td_session_fail(session, __func__, status, why);
 }
 
+/* The engine's submit signals for it. */
+static void end(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+{
+    td_job_step_locked(s, job,
+                       (td_life_event){.kind = TD_LIFE_THROUGH, .state = state, .status = status, .signalled = true});
+}
+
 /* False: it has not run yet. */
 static bool advance_recorded(tandem_session *s, td_job *job)
 {
@@ -104,11 +112,11 @@ static bool advance_recorded(tandem_session *s, td_job *job)
             report->begin_ns = begin_ns;
             report->end_ns = end_ns;
         }
-        td_job_retire_locked(s, job, given_up ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE, TANDEM_OK);
+        end(s, job, given_up ? TANDEM_JOB_CANCELLED : TANDEM_JOB_DONE, TANDEM_OK);
         return true;
     }
     if (s->broken) {
-        td_job_retire_locked(s, job, TANDEM_JOB_FAILED, s->broken);
+        end(s, job, TANDEM_JOB_FAILED, s->broken);
         return true;
     }
     if (td_inline_begun(s->stream, job->stream_sequence))
@@ -145,7 +153,7 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job)
     td_inline_cancel(s->stream, job->stream_sequence);
     /* It may have begun meanwhile, and then ends by itself, with blocks left out: td_recorded_advance_locked(). */
     if (!td_inline_begun(s->stream, job->stream_sequence))
-        td_job_retire_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
+        end(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
     return true;
 }
 

@@ -207,7 +207,7 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
         status = check_overlaps(job, op, boxes, why);
     if (status != TANDEM_OK)
         return status;
-    target.commit = job->atomic_commit = operation->claims || (job->has_deadline && !writes_temp_output(job));
+    target.commit = job->atomic_commit = operation->claims || (job->life.has_deadline && !writes_temp_output(job));
     if (from->whole_of == operation) {
         target.whole = from->whole;
         target.position = from->position;
@@ -309,8 +309,8 @@ tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from
     td_plan_drop(&job->plan);
     job->operation = operation;
     job->submit_ns = now;
-    job->has_deadline = desc->deadline_ns != 0;
-    job->deadline_ns = td_after(now, desc->deadline_ns);
+    job->life.has_deadline = desc->deadline_ns != 0;
+    job->life.deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
     if (status == TANDEM_OK)
@@ -503,12 +503,12 @@ static tandem_status cancel_locked(tandem_session *s, uint64_t number, bool *ope
         if (job->recorded)
             return td_recorded_cancel_locked(s, job) ? TANDEM_OK : TANDEM_ERROR_BUSY;
         if (td_job_give_up_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK)) {
-            const bool ends_so = job->end_state == TANDEM_JOB_CANCELLED;
+            const bool ends_so = job->life.end_state == TANDEM_JOB_CANCELLED;
 
             td_jobs_advance_locked(s);
             return ends_so ? TANDEM_OK : TANDEM_ERROR_BUSY;
         }
-        *open = !job->committed;
+        *open = td_job_is_deciding(job);
         break;
     }
     return TANDEM_ERROR_BUSY;

@@ -117,7 +117,7 @@ void td_threads_stop(tandem_session *s)
     s->stopping = true;
     td_recorded_cancel_all_locked(s, NULL);
     for (uint32_t i = 0; i < s->order_count; i++)
-        if (!s->order[i]->begun)
+        if (!td_job_has_begun(s->order[i]))
             td_job_cancel_locked(s, s->order[i]);
     pthread_cond_broadcast(&s->work);
     pthread_cond_broadcast(&s->watch);
@@ -132,7 +132,7 @@ void td_threads_stop(tandem_session *s)
     left = s->order_count;
     s->abandoned = true;
     while (s->ahead && s->order_count && !s->enqueuing) /* those of the worker are its own until it is gone */
-        td_job_finish_locked(s, s->order[0], TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+        td_job_abandon_locked(s, s->order[0], TANDEM_ERROR_LOST, false);
     pthread_cond_broadcast(&s->work);
     pthread_mutex_unlock(&s->lock);
     if (s->has_worker)
@@ -143,7 +143,7 @@ void td_threads_stop(tandem_session *s)
     left = s->ahead ? left : s->order_count;
     s->stuck = s->stuck || left || !joined;
     while (s->order_count)
-        td_job_finish_locked(s, s->order[0], TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
+        td_job_abandon_locked(s, s->order[0], TANDEM_ERROR_LOST, false);
     pthread_mutex_unlock(&s->lock);
     if (left)
         td_logf(&s->log, TD_LOG_ERROR, "%u job%s did not end on the GPU within 2 s; what they use is left behind", left,

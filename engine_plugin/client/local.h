@@ -31,11 +31,11 @@ static inline uint64_t td_sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* local_end.c. open: to be given up, but its executor has not decided yet. was_given_up: that, once it is through with
- * the job. end: the executor is through with it. */
-bool td_job_is_open(const td_job *job);
+/* local_end.c. end: the executor is through with a job. was_given_up: whether it was then. abandon: nobody is, or sees to it
+ * any more; it has failed with `status`, and `signalled` says whether its point comes all the same. */
 bool td_job_was_given_up(const td_job *job);
 void td_job_end_locked(tandem_session *s, td_job *job, tandem_status status);
+void td_job_abandon_locked(tandem_session *s, td_job *job, tandem_status status, bool signalled);
 /* A driver error that will not go away: every job ends FAILED. `logged`: somebody logs it. retire: the points of jobs
  * that the GPU of such a session has, as they come or once it is certain that they do not. */
 void td_session_break_locked(tandem_session *s, tandem_status status, bool logged);

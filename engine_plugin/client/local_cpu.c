@@ -35,13 +35,12 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
         tandem_status status = TANDEM_OK;
         td_timeline *wait = job->wait;
 
-        if (!job->given_up && s->stopping)
+        if (s->stopping)
             td_job_give_up_locked(s, job, TANDEM_JOB_CANCELLED, TANDEM_OK);
-        if (!job->given_up && s->broken)
+        if (s->broken)
             td_job_give_up_locked(s, job, TANDEM_JOB_FAILED, s->broken);
-        if (!job->given_up && job->has_deadline && now >= job->deadline_ns)
-            td_job_give_up_locked(s, job, TANDEM_JOB_STALE, TANDEM_OK);
-        if (job->given_up)
+        td_job_step_locked(s, job, (td_life_event){.kind = TD_LIFE_TIME, .now_ns = now});
+        if (td_job_is_given_up(job))
             return false;
         if (wait)
             status = td_timeline_value_locked(s, wait, &value);
@@ -59,8 +58,8 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
         if (status != TANDEM_OK)
             return !cannot_wait(s, job, status, line);
         until = td_job_bound_locked(s, job);
-        if (job->has_deadline && job->deadline_ns < until)
-            until = job->deadline_ns;
+        if (job->life.has_deadline && job->life.deadline_ns < until)
+            until = job->life.deadline_ns;
         td_timeline_nap_locked(s, wait, &s->work, begin_ns, until);
     }
 }
@@ -80,7 +79,7 @@ static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *
     pthread_mutex_lock(&s->lock);
     s->held_ns += yields.held_ns;
     s->late_ns = yields.late_ns > s->late_ns ? yields.late_ns : s->late_ns;
-    return status == TANDEM_ERROR_BUSY && job->given_up ? TANDEM_OK : status; /* it was told to stop */
+    return status == TANDEM_ERROR_BUSY && td_job_is_given_up(job) ? TANDEM_OK : status; /* it was told to stop */
 }
 
 static void work_on(tandem_session *s, td_job *job, td_thread_pool *pool, char *line)
@@ -89,12 +88,13 @@ static void work_on(tandem_session *s, td_job *job, td_thread_pool *pool, char *
     uint64_t begin_ns, end_ns;
     tandem_status status;
 
-    job->at_work = true;
+    td_job_event_locked(s, job, TD_LIFE_TAKEN);
     if (!wait_for_point(s, job, line)) {
-        td_job_finish_locked(s, job, job->end_state, job->end_status);
+        td_job_event_locked(s, job, TD_LIFE_LEFT);
+        td_job_event_locked(s, job, TD_LIFE_TURN);
         return;
     }
-    job->begun = true;
+    td_job_event_locked(s, job, TD_LIFE_BEGUN);
     job->begun_ns = td_now_ns();
     td_forgotten_look_locked(s, job);
     pthread_cond_broadcast(&s->changed);
@@ -139,7 +139,7 @@ void *td_local_work(void *user)
         char line[TD_WHY_BYTES] = "";
 
         td_jobs_retire_given_up_locked(s);
-        if (!s->order_count || s->order[0]->at_work) {
+        if (!s->order_count || s->order[0]->life.busy) {
             if (s->stopping && !s->order_count)
                 break;
             pthread_cond_wait(&s->work, &s->lock);

@@ -4,7 +4,8 @@
  *
  * A job's report ends (DONE, STALE, CANCELLED, FAILED) once and for all; the job itself is retired, and its slot free,
  * when its point is signalled and nothing uses its mems any more. The report of a job that is given up because it is
- * too late (STALE, FAILED) ends first.
+ * too late (STALE, FAILED) ends first. When what is to be done is decided by td_life_step(), for jobs of any session; it
+ * is done here.
  *
  * The other files of local.h call this one, which calls none of them.
  */
@@ -26,13 +27,10 @@ tandem_job_report *td_job_report_locked(tandem_session *s, const td_job *job)
     return &s->reports[job->number % TD_REPORTS];
 }
 
-/* The report's end; later ends of the same job are ignored. */
-void td_job_end_report_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
+static void end_report(tandem_session *s, const td_job *job, tandem_job_state state, tandem_status status)
 {
     tandem_job_report *report = td_job_report_locked(s, job);
 
-    if (td_job_state_ended(report->state))
-        return;
     report->state = state;
     report->status = status;
     if (state == TANDEM_JOB_DONE)
@@ -44,29 +42,24 @@ void td_job_end_report_locked(tandem_session *s, td_job *job, tandem_job_state s
     pthread_cond_broadcast(&s->changed);
 }
 
-static void drop_mems(tandem_session *s, td_job *job)
+static void drop_uses(tandem_session *s, td_job *job)
 {
     for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
         if (job->mems[i]) {
             td_object_release_locked(s, &job->mems[i]->object);
             job->mems[i] = NULL;
         }
-}
-
-static void drop_wait(tandem_session *s, td_job *job)
-{
     if (job->wait)
         td_object_release_locked(s, &job->wait->object);
     job->wait = NULL;
 }
 
-/* Drops what a job uses and frees its slot. */
-static void drop_job(tandem_session *s, td_job *job)
+/* Drops all that a job uses, and frees its slot. */
+static void retire(tandem_session *s, td_job *job)
 {
     uint32_t at = 0;
 
-    drop_mems(s, job);
-    drop_wait(s, job);
+    drop_uses(s, job);
     if (job->signal) {
         job->signal->ended = job->signal_value;
         td_object_release_locked(s, &job->signal->object);
@@ -89,27 +82,6 @@ static void set_broken(tandem_session *s, tandem_status status, bool logged)
     pthread_cond_signal(&s->watch);
     pthread_cond_broadcast(&s->work);
     pthread_cond_broadcast(&s->changed);
-}
-
-void td_job_retire_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
-{
-    td_job_end_report_locked(s, job, state, status);
-    drop_job(s, job);
-}
-
-/* The same after a signal for a job that the GPU does not signal for. Where the point cannot come the job has failed,
- * whatever was computed. */
-void td_job_finish_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
-{
-    const tandem_status raised =
-        job->signal ? td_timeline_raise_locked(s, job->signal, job->signal_value) : TANDEM_OK;
-
-    if (raised != TANDEM_OK) {
-        set_broken(s, raised, false);
-        state = TANDEM_JOB_FAILED;
-        status = s->broken;
-    }
-    td_job_retire_locked(s, job, state, status);
 }
 
 /* Giving up. */
@@ -143,42 +115,58 @@ static claim claim_for_host(tandem_session *s, const td_job *job)
     return CLAIM_WON;
 }
 
-bool td_job_is_open(const td_job *job)
+/* What its executor says, where it claims the output. */
+static bool gave_up(const td_job *job)
 {
-    return job->asked && !job->given_up && !job->committed;
+    return job->control_block && __atomic_load_n(&job->control_block->verdict, __ATOMIC_ACQUIRE) == TD_VERDICT_GIVEN_UP;
+}
+
+/* Where the point cannot be signalled the job has failed, whatever was computed. */
+static void perform(tandem_session *s, td_job *job, td_life_actions a)
+{
+    const tandem_status raised =
+        a.signal && job->signal ? td_timeline_raise_locked(s, job->signal, job->signal_value) : TANDEM_OK;
+
+    if (raised != TANDEM_OK) {
+        set_broken(s, raised, false);
+        a.state = TANDEM_JOB_FAILED;
+        a.status = s->broken;
+    }
+    if (a.report)
+        end_report(s, job, a.state, a.status);
+    if (a.drop)
+        drop_uses(s, job);
+    if (a.retire)
+        retire(s, job);
+}
+
+void td_job_step_locked(tandem_session *s, td_job *job, td_life_event event)
+{
+    const td_job_fate before = job->life.fate;
+    td_life_actions actions = td_life_step(&job->life, &event);
+
+    if (actions.claim) {
+        const claim answer = claim_for_host(s, job);
+
+        if (answer == CLAIM_OPEN)
+            pthread_cond_signal(&s->watch);
+        else
+            actions = td_life_step(&job->life, &(td_life_event){.kind = answer == CLAIM_WON ? TD_LIFE_WON : TD_LIFE_LOST});
+    }
+    perform(s, job, actions);
+    if (job->life.fate != before)
+        s->ops->wake_locked(s);
+}
+
+void td_job_event_locked(tandem_session *s, td_job *job, td_life_event_kind kind)
+{
+    td_job_step_locked(s, job, (td_life_event){.kind = kind});
 }
 
 bool td_job_give_up_locked(tandem_session *s, td_job *job, tandem_job_state state, tandem_status status)
 {
-    const bool first = !job->asked;
-
-    if (job->given_up || job->committed)
-        return job->given_up;
-    if (first) { /* the first reason holds */
-        job->asked = true;
-        job->end_state = state;
-        job->end_status = status;
-    }
-    if (job->begun) {
-        const claim answer = claim_for_host(s, job);
-
-        job->committed = answer == CLAIM_LOST;
-        if (answer == CLAIM_OPEN)
-            pthread_cond_signal(&s->watch);
-        if (first)
-            s->ops->wake_locked(s);
-        if (answer != CLAIM_WON)
-            return false;
-    }
-    job->given_up = true;
-    if (job->end_state != TANDEM_JOB_CANCELLED)
-        td_job_end_report_locked(s, job, job->end_state, job->end_status);
-    if (!job->begun && !job->at_work) {
-        drop_mems(s, job);
-        drop_wait(s, job);
-    }
-    s->ops->wake_locked(s);
-    return true;
+    td_job_step_locked(s, job, (td_life_event){.kind = TD_LIFE_ASKED, .state = state, .status = status});
+    return td_job_is_given_up(job);
 }
 
 void td_job_cancel_locked(tandem_session *s, td_job *job)
@@ -194,33 +182,40 @@ void td_jobs_retire_given_up_locked(tandem_session *s)
 
         for (uint32_t e = 0; e < i; e++)
             first = first && (!job->signal || s->order[e]->signal != job->signal);
-        if (job->given_up && !job->begun && !job->at_work && first)
-            td_job_finish_locked(s, job, job->end_state, job->end_status);
-        else
-            i++;
+        if (first)
+            td_job_event_locked(s, job, TD_LIFE_TURN);
+        i += job->life.stage != TD_STAGE_OVER; /* else it is no longer in the order */
     }
 }
 
-/* The executor is through with a job. */
 bool td_job_was_given_up(const td_job *job)
 {
-    return job->given_up || (td_job_is_open(job) && job->control_block &&
-                             __atomic_load_n(&job->control_block->verdict, __ATOMIC_ACQUIRE) == TD_VERDICT_GIVEN_UP);
+    return td_job_is_given_up(job) || (td_job_is_deciding(job) && gave_up(job));
 }
 
 void td_job_end_locked(tandem_session *s, td_job *job, tandem_status status)
 {
-    tandem_job_state state = status == TANDEM_OK ? TANDEM_JOB_DONE : TANDEM_JOB_FAILED;
+    const bool by_verdict = gave_up(job), given_up = td_job_is_given_up(job) || (td_job_is_deciding(job) && by_verdict);
 
-    if (td_job_was_given_up(job)) {
-        state = job->end_state;
-        status = job->end_status;
-    }
-    if (state == TANDEM_JOB_DONE) {
+    if (status == TANDEM_OK && !given_up) {
         td_guess_learn_locked(s, job);
         s->computed_ns = td_now_ns();
     }
-    (s->gpu_signals ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
+    td_job_step_locked(s, job,
+                       (td_life_event){.kind = TD_LIFE_THROUGH,
+                                       .state = status == TANDEM_OK ? TANDEM_JOB_DONE : TANDEM_JOB_FAILED,
+                                       .status = status,
+                                       .gave_up = by_verdict,
+                                       .signalled = s->gpu_signals});
+}
+
+void td_job_abandon_locked(tandem_session *s, td_job *job, tandem_status status, bool signalled)
+{
+    td_job_step_locked(s, job,
+                       (td_life_event){.kind = TD_LIFE_GONE,
+                                       .state = TANDEM_JOB_FAILED,
+                                       .status = status,
+                                       .signalled = signalled});
 }
 
 /* The engine does not serve a wait that is on the GPU, and never will: it is dead, or this session ends. */
@@ -228,7 +223,7 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job)
 {
     uint64_t value = 0;
 
-    if (!job->begun || !s->gpu_signals || !job->wait || job->wait->by_session)
+    if (!td_job_has_begun(job) || !s->gpu_signals || !job->wait || job->wait->by_session)
         return false;
     if (s->imports_only ? td_stream_begun(s->stream, job->stream_sequence)
                         : td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
@@ -240,22 +235,22 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job)
 /* The points of jobs that a broken session's GPU has: what was on its way when it broke may still come, once. */
 void td_session_retire_broken_locked(tandem_session *s)
 {
-    while (s->ahead && s->order_count && !s->order[0]->at_work) {
+    while (s->ahead && s->order_count && !s->order[0]->life.busy) {
         td_job *job = s->order[0];
         uint64_t value = 0;
-        bool comes = job->begun && s->runs_on;
+        bool comes = td_job_has_begun(job) && s->runs_on;
 
-        if (job->begun && s->rung == TANDEM_RUNG_COPY && td_stream_completed(s->stream) < job->stream_sequence &&
+        if (td_job_has_begun(job) && s->rung == TANDEM_RUNG_COPY && td_stream_completed(s->stream) < job->stream_sequence &&
             td_stream_status(s->stream, NULL, 0) == TANDEM_OK)
             break; /* it still writes */
 
-        if (job->begun && s->gpu_signals && !s->runs_on && job->signal &&
+        if (td_job_has_begun(job) && s->gpu_signals && !s->runs_on && job->signal &&
             td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK) {
             comes = value >= job->signal_value;
             if (!comes && td_now_ns() - s->broken_ns < BROKEN_NS)
                 break;
         }
-        (comes ? td_job_retire_locked : td_job_finish_locked)(s, job, TANDEM_JOB_FAILED, s->broken);
+        td_job_abandon_locked(s, job, s->broken, comes);
     }
 }
 
@@ -272,7 +267,8 @@ void td_session_break_locked(tandem_session *s, tandem_status status, bool logge
     for (uint32_t i = 0; i < s->order_count && s->ahead; i++) {
         if (s->broken == TANDEM_ERROR_LOST)
             td_job_release_wait_locked(s, s->order[i]);
-        td_job_end_report_locked(s, s->order[i], TANDEM_JOB_FAILED, s->broken);
+        td_job_step_locked(s, s->order[i],
+                           (td_life_event){.kind = TD_LIFE_REPORT, .state = TANDEM_JOB_FAILED, .status = s->broken});
     }
     td_session_retire_broken_locked(s);
     td_points_notify_locked(s);

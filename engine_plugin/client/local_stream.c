@@ -58,13 +58,13 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
 
 static void mark_begun(tandem_session *s, td_job *job)
 {
-    job->begun = true;
+    td_job_event_locked(s, job, TD_LIFE_BEGUN);
     job->begun_ns = td_now_ns();
     job->control_block = td_stream_control(s->stream, job->stream_sequence);
     td_forgotten_look_locked(s, job);
     if (s->idle && td_worker_needed_locked(s) && !s->pollers)
         pthread_cond_signal(&s->work);
-    if (td_job_is_open(job))
+    if (td_job_is_deciding(job))
         pthread_cond_signal(&s->watch);
 }
 
@@ -121,8 +121,8 @@ static void dispatch(tandem_session *s)
         td_job *job = s->order[i];
         char why[TD_WHY_BYTES] = "";
 
-        if (!job->begun) {
-            if (job->given_up || !may_begin(s, job, &status))
+        if (!td_job_has_begun(job)) {
+            if (td_job_is_given_up(job) || !may_begin(s, job, &status))
                 break;
             if (is_by_hand(s, job)) {
                 pthread_cond_signal(&s->work);
@@ -171,7 +171,7 @@ static void advance_stream(tandem_session *s)
 {
     tandem_status status = TANDEM_OK;
 
-    while (s->order_count && s->order[0]->begun && !s->order[0]->at_work && gpu_is_done(s, s->order[0], &status)) {
+    while (s->order_count && td_job_has_begun(s->order[0]) && !s->order[0]->life.busy && gpu_is_done(s, s->order[0], &status)) {
         td_job *job = s->order[0];
 
         if (s->rung == TANDEM_RUNG_COPY && td_staging_takes_back(job) && !td_job_was_given_up(job)) {
@@ -183,7 +183,7 @@ static void advance_stream(tandem_session *s)
         if (s->gpu_signals)
             td_points_notify_locked(s);
     }
-    if (s->order_count && s->order[0]->begun && !s->order[0]->at_work &&
+    if (s->order_count && td_job_has_begun(s->order[0]) && !s->order[0]->life.busy &&
         td_stream_begun(s->stream, s->order[0]->stream_sequence)) {
         tandem_job_report *head = td_job_report_locked(s, s->order[0]);
 
@@ -204,8 +204,8 @@ void td_jobs_advance_locked(tandem_session *s)
     for (uint32_t i = 0; i < s->order_count; i++) {
         td_job *job = s->order[i];
 
-        if (td_job_is_open(job) || (job->has_deadline && !job->given_up && !job->committed && td_now_ns() >= job->deadline_ns))
-            td_job_give_up_locked(s, job, TANDEM_JOB_STALE, TANDEM_OK);
+        if (td_job_is_deciding(job) || (job->life.has_deadline && td_job_is_wanted(job)))
+            td_job_step_locked(s, job, (td_life_event){.kind = TD_LIFE_TIME, .now_ns = td_now_ns()});
     }
     if (s->ahead && !s->broken)
         dispatch(s);
@@ -218,9 +218,9 @@ uint64_t td_job_first_look_ns(const tandem_session *s, const td_job *job)
 {
     uint64_t at = s->stream ? job->submit_ns + TD_STATUS_NS : UINT64_MAX;
 
-    if (s->ahead && !job->begun)
+    if (s->ahead && !td_job_has_begun(job))
         at = 0;
-    return job->has_deadline && job->deadline_ns < at ? job->deadline_ns : at;
+    return job->life.has_deadline && job->life.deadline_ns < at ? job->life.deadline_ns : at;
 }
 
 tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late)
@@ -237,12 +237,12 @@ tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late)
 
 bool td_job_is_late(const tandem_session *s, const td_job *job)
 {
-    return job->has_deadline && !s->imports_only && td_now_ns() >= job->deadline_ns;
+    return job->life.has_deadline && !s->imports_only && td_now_ns() >= job->life.deadline_ns;
 }
 
 static tandem_status start_job(tandem_session *s, td_job *job, tandem_ticket *ticket, char *why)
 {
-    const bool last_begun = !s->order_count || s->order[s->order_count - 1]->begun;
+    const bool last_begun = !s->order_count || td_job_has_begun(s->order[s->order_count - 1]);
     const bool late = td_job_is_late(s, job);
     tandem_status status = TANDEM_OK;
 
@@ -256,7 +256,7 @@ static tandem_status start_job(tandem_session *s, td_job *job, tandem_ticket *ti
     if (status != TANDEM_OK && !(status == TANDEM_ERROR_BUSY && s->rung == TANDEM_RUNG_COPY)) /* held, then */
         return status;
     *ticket = td_job_enter_locked(s, job, late);
-    if (!s->ahead || (!job->begun && is_by_hand(s, job)))
+    if (!s->ahead || (!td_job_has_begun(job) && is_by_hand(s, job)))
         pthread_cond_signal(&s->work);
     return TANDEM_OK;
 }
@@ -348,16 +348,21 @@ static void begin_by_hand(tandem_session *s, td_job *job)
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
 
-    s->enqueuing = job->at_work = job->begun = true;
+    s->enqueuing = true;
+    td_job_event_locked(s, job, TD_LIFE_TAKEN);
+    td_job_event_locked(s, job, TD_LIFE_BEGUN); /* so that it is given up only once that is done */
     pthread_mutex_unlock(&s->lock);
     status = enqueue(s, job, why);
     pthread_mutex_lock(&s->lock);
-    s->enqueuing = job->at_work = job->begun = false;
+    s->enqueuing = false;
+    td_job_event_locked(s, job, TD_LIFE_LEFT);
     if (status == TANDEM_OK)
         mark_begun(s, job);
-    else if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
-        td_session_break_locked(s, status, false);
     else
+        td_job_event_locked(s, job, TD_LIFE_RETURNED);
+    if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
+        td_session_break_locked(s, status, false);
+    else if (status != TANDEM_OK)
         fail_job(s, job, status, why);
     pthread_cond_broadcast(&s->changed);
 }
@@ -369,11 +374,13 @@ static void end_by_hand(tandem_session *s, td_job *job)
     tandem_status status;
 
     note_times(s, job);
-    s->enqueuing = job->at_work = true;
+    s->enqueuing = true;
+    td_job_event_locked(s, job, TD_LIFE_TAKEN);
     pthread_mutex_unlock(&s->lock);
     status = td_staging_out(s, job, why);
     pthread_mutex_lock(&s->lock);
-    s->enqueuing = job->at_work = false;
+    s->enqueuing = false;
+    td_job_event_locked(s, job, TD_LIFE_LEFT);
     if (status != TANDEM_OK) {
         td_fail(s->unlogged, sizeof s->unlogged, status, "job %" PRIu64 ": %s", job->number, why);
         td_session_keep_error_locked(s, s->unlogged);
@@ -392,14 +399,14 @@ static bool work_by_hand(tandem_session *s)
 
     if (s->rung != TANDEM_RUNG_COPY || s->broken || !s->order_count)
         return false;
-    if (s->order[0]->begun && td_stream_completed(s->stream) >= s->order[0]->stream_sequence &&
+    if (td_job_has_begun(s->order[0]) && td_stream_completed(s->stream) >= s->order[0]->stream_sequence &&
         td_staging_takes_back(s->order[0]) && !td_job_was_given_up(s->order[0])) {
         end_by_hand(s, s->order[0]);
         return true;
     }
     for (uint32_t i = 0; i < s->order_count && !next; i++)
-        next = s->order[i]->begun ? NULL : s->order[i];
-    if (!next || next->given_up || !is_by_hand(s, next) || !may_begin(s, next, &status))
+        next = td_job_has_begun(s->order[i]) ? NULL : s->order[i];
+    if (!next || td_job_is_given_up(next) || !is_by_hand(s, next) || !may_begin(s, next, &status))
         return false;
     begin_by_hand(s, next);
     return true;
@@ -435,7 +442,7 @@ static void note_lateness(tandem_session *s, uint64_t due_ns)
 /* Sleeps until the oldest job may be through. False as sleep_in_driver(). */
 static bool sleep_for_job(tandem_session *s, uint64_t *asked)
 {
-    const td_job *job = s->order_count && s->order[0]->begun ? s->order[0] : NULL;
+    const td_job *job = s->order_count && td_job_has_begun(s->order[0]) ? s->order[0] : NULL;
     const uint64_t now = td_now_ns();
     tandem_status status = TANDEM_OK;
     bool alone = false;

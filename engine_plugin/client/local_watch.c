@@ -31,7 +31,7 @@ static bool has_begun(tandem_session *s, const td_job *job)
 /* The GPU is at it, and not at its wait. */
 static bool is_running(tandem_session *s, const td_job *job)
 {
-    return job->begun && !job->given_up && (job->at_work || td_stream_begun(s->stream, job->stream_sequence));
+    return td_job_has_begun(job) && !td_job_is_given_up(job) && (job->life.busy || td_stream_begun(s->stream, job->stream_sequence));
 }
 
 /* On a stream: the first job whose wait is out of bounds, once; held or on the GPU. */
@@ -51,7 +51,7 @@ static void look_at_bounds(tandem_session *s, uint64_t now, char *line)
                             : td_timeline_value_locked(s, job->wait, &value) != TANDEM_OK || value >= job->wait_value)
             continue;
         job->late_logged = true;
-        if (job->begun && !job->at_work)
+        if (td_job_has_begun(job) && !job->life.busy)
             snprintf(where, sizeof where, "on the GPU as submit %" PRIu64 ", %u of its %u records finished",
                      job->stream_sequence, td_stream_progress(s->stream, job->stream_sequence), job->plan->record_count);
         else
@@ -135,15 +135,15 @@ static uint64_t next_look(tandem_session *s, uint64_t now, uint64_t asked_ns)
     for (uint32_t i = 0; i < s->order_count; i++) {
         const td_job *job = s->order[i];
 
-        if (td_job_is_open(job))
+        if (td_job_is_deciding(job))
             next = td_sooner(next, td_after(now, s->ops->deciding_ns));
-        else if (job->has_deadline && !job->given_up && !job->committed)
-            next = td_sooner(next, td_toward(now, job->deadline_ns));
+        else if (job->life.has_deadline && td_job_is_wanted(job))
+            next = td_sooner(next, td_toward(now, job->life.deadline_ns));
         if (s->ahead && job->wait && !job->wait->by_session && !job->late_logged && now < td_job_bound_locked(s, job))
             next = td_sooner(next, td_job_bound_locked(s, job));
-        if (s->ahead && !held && !job->begun && job->wait && job->wait->semaphore && !job->given_up)
+        if (s->ahead && !held && !td_job_has_begun(job) && job->wait && job->wait->semaphore && !td_job_is_given_up(job))
             next = td_sooner(next, next_held_look(now, job));
-        held = held || !job->begun;
+        held = held || !td_job_has_begun(job);
     }
     for (uint32_t i = 0; i < s->point_fd_count; i++)
         if (s->point_fds[i].timeline->semaphore && !s->point_fds[i].timeline->by_session)

@@ -347,7 +347,7 @@ bool td_remote_owes_locked(const tandem_session *s)
     bool owes = false;
 
     for (uint32_t i = 0; i < s->order_count; i++)
-        owes = owes || (s->order[i]->begun && !s->order[i]->remote.answered);
+        owes = owes || (td_job_has_begun(s->order[i]) && !s->order[i]->remote.answered);
     for (uint32_t i = 0; i < TD_REMOTE_ASKS; i++)
         owes = owes || (r->asks[i].serial && !r->asks[i].answered);
     return owes;

@@ -121,8 +121,8 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
     m->job.submit_ns = now;
     m->job.job.struct_bytes = sizeof m->job.job;
     m->job.job.operation = layout->number;
-    if (job->has_deadline)
-        m->job.job.deadline_ns = job->deadline_ns > now ? job->deadline_ns - now : 1;
+    if (job->life.has_deadline)
+        m->job.job.deadline_ns = job->life.deadline_ns > now ? job->life.deadline_ns - now : 1;
     memcpy(op, &job->remote.op, layout->bytes);
     for (uint32_t i = 0; i < layout->view_count && status == TANDEM_OK; i++)
         if (job->mems[i])
@@ -157,7 +157,7 @@ static void cancel_there(td_remote *r, uint64_t ticket)
 static td_job *first_to_send(const tandem_session *s)
 {
     for (uint32_t i = 0; i < s->order_count; i++)
-        if (!s->order[i]->begun && !s->order[i]->given_up)
+        if (!td_job_has_begun(s->order[i]) && !td_job_is_given_up(s->order[i]))
             return s->order[i];
     return NULL;
 }
@@ -165,7 +165,7 @@ static td_job *first_to_send(const tandem_session *s)
 /* Whether a job goes as soon as a value is there that was announced. */
 static bool is_expected(const td_job *job)
 {
-    return job && !job->at_work && job->wait && job->wait->semaphore && job->wait->submitted >= job->wait_value &&
+    return job && !job->life.busy && job->wait && job->wait->semaphore && job->wait->submitted >= job->wait_value &&
            !has_bounced(job, true);
 }
 
@@ -272,12 +272,7 @@ static void read_report(tandem_session *s, td_job *job)
         __atomic_store_n(&job->control.verdict, TD_VERDICT_COMMITTED, __ATOMIC_RELEASE);
     } else if (got.state != TANDEM_JOB_FAILED) { /* STALE, CANCELLED */
         __atomic_store_n(&job->control.verdict, TD_VERDICT_GIVEN_UP, __ATOMIC_RELEASE);
-        if (!job->asked) {
-            job->asked = true;
-            job->end_state = (tandem_job_state)got.state;
-            job->end_status = TANDEM_OK;
-        }
-        job->given_up = true;
+        td_job_step_locked(s, job, (td_life_event){.kind = TD_LIFE_GAVE_UP, .state = (tandem_job_state)got.state});
     }
 }
 
@@ -307,15 +302,15 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     uint64_t value = 0;
 
     /* The text of a job that failed may come a moment behind its report. */
-    if (state == TANDEM_JOB_FAILED && !job->given_up && s->remote->up && remote->connection == s->remote->connection &&
+    if (state == TANDEM_JOB_FAILED && !td_job_is_given_up(job) && s->remote->up && remote->connection == s->remote->connection &&
         !has_text(s->remote, job) && now - remote->answered_ns < TEXT_NS)
         return false;
-    if (job->given_up) {
-        state = job->end_state;
-        status = job->end_status;
+    if (td_job_is_given_up(job)) {
+        state = job->life.end_state;
+        status = job->life.end_status;
     }
     if (state != TANDEM_JOB_DONE && state != TANDEM_JOB_CANCELLED)
-        td_job_end_report_locked(s, job, state, status);
+        td_job_step_locked(s, job, (td_life_event){.kind = TD_LIFE_REPORT, .state = state, .status = status});
     if (s->gpu_signals && job->signal && !remote->client_signals) {
         if (td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK && value < job->signal_value &&
             (state != TANDEM_JOB_DONE || now - remote->answered_ns < SIGNAL_NS))
@@ -335,7 +330,11 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
                 daemons ? s->remote->failed_text : remote->why);
         td_session_keep_error_locked(s, line);
     }
-    (s->gpu_signals && !remote->client_signals ? td_job_retire_locked : td_job_finish_locked)(s, job, state, status);
+    td_job_step_locked(s, job,
+                       (td_life_event){.kind = TD_LIFE_THROUGH,
+                                       .state = state,
+                                       .status = status,
+                                       .signalled = s->gpu_signals && !remote->client_signals});
     return true;
 }
 
@@ -346,7 +345,7 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
 static uint64_t bound_of(const tandem_session *s, const td_job *job)
 {
     for (uint32_t i = 0; s->order[i] != job; i++)
-        if (s->order[i]->begun)
+        if (td_job_has_begun(s->order[i]))
             return UINT64_MAX;
     return td_job_bound_locked(s, job);
 }
@@ -396,7 +395,7 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     /* To whoever gives the job up: the daemon decides, and its verdict is in the report. */
     job->control.claimed = job->atomic_commit;
     job->control_block = &job->control;
-    job->begun = true;
+    td_job_event_locked(s, job, TD_LIFE_BEGUN);
     td_forgotten_look_locked(s, job);
     if (status != TANDEM_OK) {
         if (status == TANDEM_ERROR_PROTOCOL)
@@ -419,19 +418,16 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
     bool goes_on = true;
 
     while (goes_on) {
-        td_job *job = NULL;
+        td_job *job = first_to_send(s);
 
-        for (uint32_t i = 0; i < s->order_count && !job; i++)
-            if (!s->order[i]->begun && !s->order[i]->given_up)
-                job = s->order[i];
-        goes_on = job && !job->at_work && may_go(s, job, td_now_ns(), line) && (copies || !has_bounced(job, true));
+        goes_on = job && !job->life.busy && may_go(s, job, td_now_ns(), line) && (copies || !has_bounced(job, true));
         if (!goes_on)
             break;
-        job->at_work = true; /* it is ours, also while the lock is not held */
+        td_job_event_locked(s, job, TD_LIFE_TAKEN); /* it is ours, also while the lock is not held */
         if (has_bounced(job, true))
             copy_bounced(s, job, true);
         goes_on = send_job(s, job) == TANDEM_OK;
-        job->at_work = false;
+        td_job_event_locked(s, job, TD_LIFE_LEFT);
     }
 }
 
@@ -460,16 +456,16 @@ static bool help_locked(tandem_session *s)
     td_job *first = first_to_send(s);
     bool some = false;
 
-    if (first && !first->at_work) {
+    if (first && !first->life.busy) {
         feed_locked(s, false, line);
         some = first != first_to_send(s);
     }
     for (uint32_t i = 0; i < s->order_count;) {
         td_job *job = s->order[i];
 
-        if (job->begun && !job->at_work && !job->remote.answered)
+        if (td_job_has_begun(job) && !job->life.busy && !job->remote.answered)
             read_report(s, job);
-        if (job->begun && !job->at_work && job->remote.answered && job->remote.state == TANDEM_JOB_DONE &&
+        if (td_job_has_begun(job) && !job->life.busy && job->remote.answered && job->remote.state == TANDEM_JOB_DONE &&
             !has_bounced(job, false) && end_answered(s, job, line))
             some = r->led = true;
         else
@@ -519,7 +515,7 @@ static bool watch_locked(tandem_session *s, bool caller, uint32_t seen, uint64_t
             next->remote.expected_ns = now;
         value_until = watch_until(&r->values, next->remote.expected_ns, now);
     }
-    if (oldest->begun && !oldest->remote.answered)
+    if (td_job_has_begun(oldest) && !oldest->remote.answered)
         end_until = watch_until(&r->results, oldest->remote.sent_ns, now);
     if (!value_until && !end_until)
         return false;
@@ -589,7 +585,7 @@ static bool announce_locked(tandem_session *s)
         td_job *job = s->order[i];
         uint64_t value = 0;
 
-        if (!job->begun || job->remote.answered || !job->wait || job->wait->by_session)
+        if (!td_job_has_begun(job) || job->remote.answered || !job->wait || job->wait->by_session)
             continue;
         if (job->wait->submitted < job->wait_value &&
             td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
@@ -607,8 +603,8 @@ static void cancel_some(tandem_session *s)
         td_job *job = s->order[i];
         const bool begun = td_job_report_locked(s, job)->state != TANDEM_JOB_PENDING;
 
-        if (!job->begun || job->remote.answered || job->remote.cancelled || !s->remote->up ||
-            job->remote.connection != s->remote->connection || !(job->asked || (s->stopping && !begun)))
+        if (!td_job_has_begun(job) || job->remote.answered || job->remote.cancelled || !s->remote->up ||
+            job->remote.connection != s->remote->connection || (td_job_is_wanted(job) && !(s->stopping && !begun)))
             continue;
         job->remote.cancelled = true;
         cancel_there(s->remote, job->remote.ticket);
@@ -625,7 +621,7 @@ static void end_by_force(tandem_session *s, uint64_t since_ns, uint64_t now)
 
         if (s->gpu_signals && job->wait && !job->wait->by_session)
             td_timeline_raise_locked(s, job->wait, job->wait_value);
-        if (now - since_ns > TD_CLOSE_BOUND_NS && job->begun && !job->remote.answered)
+        if (now - since_ns > TD_CLOSE_BOUND_NS && td_job_has_begun(job) && !job->remote.answered)
             answer_lost(s, job);
         job->remote.client_signals = job->remote.client_signals || now - since_ns > TD_CLOSE_BOUND_NS;
     }
@@ -634,11 +630,11 @@ static void end_by_force(tandem_session *s, uint64_t since_ns, uint64_t now)
 /* A job that was asked to end and does not: the daemon is as good as gone. */
 static bool is_overdue(const tandem_session *s, const td_job *job, uint64_t now)
 {
-    const uint64_t by_deadline = job->has_deadline ? td_after(job->deadline_ns, TD_CLOSE_BOUND_NS) : UINT64_MAX;
+    const uint64_t by_deadline = job->life.has_deadline ? td_after(job->life.deadline_ns, TD_CLOSE_BOUND_NS) : UINT64_MAX;
     const uint64_t since = s->computed_ns > job->submit_ns ? s->computed_ns : job->submit_ns;
     const uint64_t at_all = td_after(td_after(since, TD_WIRE_MAX_WAIT_NS), TD_CLOSE_BOUND_NS);
 
-    return job->begun && !job->remote.answered && now > (by_deadline < at_all ? by_deadline : at_all);
+    return td_job_has_begun(job) && !job->remote.answered && now > (by_deadline < at_all ? by_deadline : at_all);
 }
 
 /* Until the next look at a value that an engine's semaphore is to have. */
@@ -665,9 +661,9 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
         for (uint32_t i = 0; i < s->order_count && all; i++) {
             td_job *job = s->order[i];
 
-            if (job->begun && !job->remote.answered)
+            if (td_job_has_begun(job) && !job->remote.answered)
                 read_report(s, job);
-            if (job->begun && job->remote.answered)
+            if (td_job_has_begun(job) && job->remote.answered)
                 all = !end_answered(s, job, line); /* it is no longer in the order */
             r->led = r->led && all;
         }
@@ -687,10 +683,10 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
 
         if (job->remote.answered)
             at = now + (job->remote.state == TANDEM_JOB_DONE ? REACHED_LOOK_NS : td_nap_ns(now - job->remote.answered_ns));
-        else if (!job->begun && job->wait && job->wait->semaphore)
+        else if (!td_job_has_begun(job) && job->wait && job->wait->semaphore)
             at = now + next_nap_ns(job, now);
-        else if (!job->begun)
-            at = job->has_deadline && job->deadline_ns < bound ? job->deadline_ns : bound;
+        else if (!td_job_has_begun(job))
+            at = job->life.has_deadline && job->life.deadline_ns < bound ? job->life.deadline_ns : bound;
         if (at < next)
             next = at;
         if (r->up && job->remote.connection == r->connection && is_overdue(s, job, now)) {
@@ -715,7 +711,7 @@ static void rest_locked(tandem_session *s, uint32_t connection, uint32_t seen, u
     }
     if (until <= now)
         return;
-    if (!r->up || r->connection != connection || !s->order_count || !s->order[0]->begun) {
+    if (!r->up || r->connection != connection || !s->order_count || !td_job_has_begun(s->order[0])) {
         if (s->order_count || !s->stopping)
             td_cond_wait_until(s, &s->work, s->order_count ? until : UINT64_MAX);
         return;

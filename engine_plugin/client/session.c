@@ -227,7 +227,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
 
         for (uint32_t v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || (job->mems[v] && &job->mems[v]->object == object);
-        if (uses && !job->begun)
+        if (uses && !td_job_has_begun(job))
             td_job_cancel_locked(s, job);
     }
     td_recorded_cancel_all_locked(s, object);

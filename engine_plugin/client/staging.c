@@ -247,7 +247,7 @@ tandem_status td_staging_in(tandem_session *s, td_job *job, td_stream_submit *su
             add_range(&reads, range_of(job, i));
         } else if (is_in_place(job, i)) {
             staging->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
-        } else if (!job->mems[i]->bounce && !job->has_deadline) {
+        } else if (!job->mems[i]->bounce && !job->life.has_deadline) {
             const range r = range_of(job, i);
 
             staging->out[submit->copy_out_count++] = copy_of(&r, r.begin, r.end);

@@ -74,17 +74,17 @@ uint64_t td_jobs_look_locked(const tandem_session *s, uint64_t now, bool *alone)
     const td_job *first = s->order_count ? s->order[0] : NULL;
     uint64_t look = UINT64_MAX;
 
-    if (first && first->begun && (!s->ahead || !first->at_work))
+    if (first && td_job_has_begun(first) && (!s->ahead || !first->life.busy))
         look = look_for_end(s, first, now);
     *alone = look != UINT64_MAX;
     for (uint32_t i = 0; i < s->order_count; i++) {
         const td_job *job = s->order[i];
         uint64_t at = UINT64_MAX;
 
-        if (job->asked && !job->given_up && !job->committed)
+        if (td_job_is_deciding(job))
             at = td_after(now, s->ops->deciding_ns);
-        else if (job->has_deadline && !job->given_up && !job->committed)
-            at = td_toward(now, job->deadline_ns);
+        else if (job->life.has_deadline && td_job_is_wanted(job))
+            at = td_toward(now, job->life.deadline_ns);
         look = at < look ? at : look;
     }
     return look;

@@ -186,7 +186,7 @@ void td_worker_session_release(tandem_session *s)
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->order_count; i++) {
         td_job_cancel_locked(s, s->order[i]);
-        if (s->order[i]->begun && s->stream)
+        if (td_job_has_begun(s->order[i]) && s->stream)
             td_stream_cancel(s->stream, s->order[i]->stream_sequence);
     }
     for (uint32_t i = 0; i < s->order_count; i++)
