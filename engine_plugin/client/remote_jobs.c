@@ -376,7 +376,7 @@ static bool may_go(tandem_session *s, td_job *job, uint64_t now, char *line)
     return false;
 }
 
-/* Sends a job. BUSY: the ring is full. Any other failure is its end. */
+/* Sends a job, unless it was given up meanwhile. BUSY: the ring is full. Any other failure is its end. */
 static tandem_status send_job(tandem_session *s, td_job *job)
 {
     td_remote *r = s->remote;
@@ -384,6 +384,8 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     td_wire_message m;
     tandem_status status = r->up ? describe(s, job, &m, why) : td_remote_gone(r, why);
 
+    if (td_job_is_given_up(job)) /* while the lock was not held */
+        return TANDEM_OK;
     if (status == TANDEM_OK && !r->up)
         status = td_remote_gone(r, why);
     if (status == TANDEM_OK && job->wait && s->gpu_signals)
@@ -428,6 +430,8 @@ static void feed_locked(tandem_session *s, bool copies, char *line)
             copy_bounced(s, job, true);
         goes_on = send_job(s, job) == TANDEM_OK;
         td_job_event_locked(s, job, TD_LIFE_LEFT);
+        if (td_job_is_given_up(job))
+            td_jobs_retire_given_up_locked(s);
     }
 }
 

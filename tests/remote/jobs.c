@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "interop/base.h"
@@ -305,11 +306,53 @@ static void test_wait_behind_a_long_job(void **state)
     free(want);
 }
 
+/* While what a job reads is copied to where the daemon sees it, the job is cancelled: if that is what it ends in, it has
+ * written nothing, as it has a deadline. */
+static void test_cancelled_while_copied(void **state)
+{
+    enum { ROW = 1 << 19, ROUNDS = 12 }; /* floats from row to row of k, of 40: 84 MB to be copied */
+    const uint64_t far_bytes = (uint64_t)ROW * sizeof(float) * shapes[0].kv_len;
+    void *far = mmap(NULL, far_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *host;
+    tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_HOST, .bytes = far_bytes, .host = far};
+    uint64_t in, bytes;
+    tandem_mem far_mem;
+    tandem_job job;
+    side x;
+
+    (void)state;
+    assert_true(far != MAP_FAILED);
+    open_side(&x, socket_path, NULL, 0);
+    assert_int_equal(tandem_mem_create(x.s, &desc, &far_mem), TANDEM_OK);
+    job_of(&shapes[0], 1, &in, &bytes);
+    job = job_of(&shapes[0], new_mem(&x, bytes, &host), &in, &bytes);
+    job.op.attention.k = (tandem_view){.mem = far_mem, .dtype = shapes[0].dtype, .stride_row = ROW};
+    job.deadline_ns = PATIENCE;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        const unsigned char *o = (unsigned char *)host + in;
+        tandem_ticket ticket;
+
+        fill(host, in, bytes, shapes[0].dtype);
+        ticket = submit(&x, &job);
+        usleep(round * 2000);
+        tandem_cancel(x.s, ticket);
+        if (ended(&x, ticket, PATIENCE).state != TANDEM_JOB_CANCELLED)
+            continue;
+        sleep_ms(20);
+        for (uint64_t i = 0; i < bytes - in; i++)
+            assert_int_equal(o[i], 0x55);
+    }
+    job.deadline_ns = 0;
+    run(&x, &job);
+    close_side(&x);
+    munmap(far, far_bytes);
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_killed),
     cmocka_unit_test(test_ahead),
     cmocka_unit_test(test_replaced),
     cmocka_unit_test(test_waiters),
     cmocka_unit_test(test_wait_behind_a_long_job),
+    cmocka_unit_test(test_cancelled_while_copied),
 };
 const test_cases remote_jobs_cases = TEST_CASES(cases);
