@@ -35,7 +35,7 @@ typedef enum mistake {
     RETIRES_BUSY,
     LOST_IS_WON,    /* who asked too late is told that it was in time */
     NO_VERDICT,     /* that an undecided executor gave up is not looked at */
-    ASKS_ONCE,      /* an undecided executor is not asked again */
+    FORGETS_ASKED,  /* what comes back from its executor is not given up, although it was asked to be */
     NO_TURN,
     LAST_REASON,    /* who asks last says in what it ends */
     EARLY,          /* the deadline is taken to have passed */
@@ -45,6 +45,7 @@ typedef struct job_case {
     bool claims;      /* its executor claims the output before it writes it, and says whether it did */
     bool gpu_signals; /* once it has begun its executor signals its point */
     bool has_deadline;
+    bool in_pieces; /* its executor gets it piece by piece, and answers nothing but in how they end */
     mistake mistake;
 } job_case;
 
@@ -56,14 +57,14 @@ typedef struct world {
     executor executor;
     bool kept_off; /* the executor was told not to write, before it had begun to */
     bool through;  /* it is, and uses nothing any more */
-    bool failed, late, gone;
+    bool failed, late, gone, piece_failed;
     uint8_t signals, reports, retires;
     tandem_job_state first_reason, reported;
 } world;
 
 typedef enum move {
     TIME_PASSES, LOOK, CANCEL, LOSE_WAIT, TAKE, LEAVE, BEGIN, HAND_OVER, IS_HANDED, REFUSE, CLAIM, COMMIT, GIVE_UP,
-    GIVE_UP_BY_ITSELF, END, FAIL, COLLECT, TURN, BREAK, ABANDON, MOVES
+    GIVE_UP_BY_ITSELF, END_PIECE, FAIL_PIECE, END, FAIL, COLLECT, TURN, BREAK, ABANDON, MOVES
 } move;
 
 static const char *wrong; /* the first that is */
@@ -95,9 +96,13 @@ static td_life_actions wrongly(world *w, const job_case *c, td_life_event e)
         e.kind = TD_LIFE_WON;
     if (c->mistake == NO_VERDICT)
         e.gave_up = false;
-    if ((c->mistake == NO_TURN && e.kind == TD_LIFE_TURN) ||
-        (c->mistake == ASKS_ONCE && before.fate == TD_FATE_DECIDING && (e.kind == TD_LIFE_ASKED || e.kind == TD_LIFE_TIME)))
+    if (c->mistake == NO_TURN && e.kind == TD_LIFE_TURN)
         return (td_life_actions){0};
+    if (c->mistake == FORGETS_ASKED && before.fate == TD_FATE_DECIDING &&
+        (e.kind == TD_LIFE_RETURNED || (before.stage == TD_STAGE_HELD && e.kind != TD_LIFE_TURN))) {
+        w->life.stage = TD_STAGE_HELD;
+        return (td_life_actions){0};
+    }
     if (c->mistake == LAST_REASON && e.kind == TD_LIFE_ASKED)
         w->life.end_state = e.state;
     a = td_life_step(&w->life, &e);
@@ -119,6 +124,8 @@ static td_life_actions wrongly(world *w, const job_case *c, td_life_event e)
 static bool answer(world *w, const job_case *c, td_life_event_kind *says)
 {
     *says = TD_LIFE_WON;
+    if (c->in_pieces)
+        return false;
     if (w->executor == ABSENT || w->executor == HANDED || w->executor == CLAIMED)
         return false;
     if (w->executor == COMMITTED)
@@ -143,6 +150,7 @@ static void happen(world *w, const job_case *c, td_life_event e)
         check(a.state != TANDEM_JOB_DONE || wrote(w, c), "a job is DONE whose output was not written");
         check(a.state != TANDEM_JOB_STALE || w->late || w->first_reason == TANDEM_JOB_STALE, "a job is STALE before its deadline");
         check(a.state != TANDEM_JOB_CANCELLED || w->first_reason == TANDEM_JOB_CANCELLED, "another reason than the first holds");
+        check(a.state != TANDEM_JOB_DONE || !w->piece_failed, "a job is DONE of which a piece failed");
     }
     if (a.drop || a.retire)
         check(!is_using(w) || w->gone, "an executor uses what is free");
@@ -203,7 +211,8 @@ static bool make(world *w, const job_case *c, move m)
         return true;
     case BEGIN:
     case HAND_OVER:
-        if (!held || w->executor != ABSENT || w->life.fate == TD_FATE_GIVEN_UP || (m == HAND_OVER && !w->life.busy))
+        if (!held || w->executor != ABSENT || w->life.fate == TD_FATE_GIVEN_UP || (m == HAND_OVER && !w->life.busy) ||
+            (c->in_pieces && w->life.fate != TD_FATE_WANTED))
             return false;
         w->executor = m == BEGIN ? HAS : HANDED;
         happen(w, c, (td_life_event){.kind = TD_LIFE_BEGUN});
@@ -242,6 +251,20 @@ static bool make(world *w, const job_case *c, move m)
         if (!w->first_reason)
             w->first_reason = TANDEM_JOB_STALE;
         happen(w, c, (td_life_event){.kind = TD_LIFE_GAVE_UP, .state = TANDEM_JOB_STALE});
+        return true;
+    case END_PIECE:
+    case FAIL_PIECE: /* of several that the executor has the others may be through later, and well */
+        if (!at_work || !c->in_pieces || w->piece_failed)
+            return false;
+        if (m == FAIL_PIECE) {
+            w->piece_failed = true;
+            if (!w->first_reason)
+                w->first_reason = TANDEM_JOB_FAILED;
+            happen(w, c, (td_life_event){.kind = TD_LIFE_GAVE_UP, .state = TANDEM_JOB_FAILED});
+            return true;
+        }
+        w->executor = ABSENT;
+        happen(w, c, (td_life_event){.kind = TD_LIFE_RETURNED});
         return true;
     case END:
         if (!at_work || (c->claims && w->executor != COMMITTED && w->executor != GAVE_UP))
@@ -293,8 +316,9 @@ static bool is_same(const world *a, const world *b)
     return l->stage == m->stage && l->fate == m->fate && l->busy == m->busy && l->reported == m->reported &&
            l->end_state == m->end_state && l->end_status == m->end_status && a->executor == b->executor &&
            a->kept_off == b->kept_off && a->through == b->through && a->failed == b->failed && a->late == b->late &&
-           a->gone == b->gone && a->signals == b->signals && a->reports == b->reports && a->retires == b->retires &&
-           a->first_reason == b->first_reason && a->reported == b->reported;
+           a->gone == b->gone && a->piece_failed == b->piece_failed && a->signals == b->signals &&
+           a->reports == b->reports && a->retires == b->retires && a->first_reason == b->first_reason &&
+           a->reported == b->reported;
 }
 
 static uint32_t number_of(const world *w)
@@ -385,11 +409,12 @@ static const char *in_every_order(const job_case *c)
 static void all_orders_end_well(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 8; i++) {
-        const job_case c = {.claims = i & 1, .gpu_signals = i & 2, .has_deadline = i & 4};
+    for (uint32_t i = 0; i < 12; i++) {
+        const job_case c = {.claims = i / 4 == 1, .in_pieces = i / 4 == 2, .gpu_signals = i & 1, .has_deadline = i & 2};
         const char *text = in_every_order(&c);
 
-        printf("%s, point by the %s, %s: %u states\n", c.claims ? "claims its output" : "claims nothing",
+        printf("%s, point by the %s, %s: %u states\n",
+               c.in_pieces ? "in pieces" : c.claims ? "claims its output" : "claims nothing",
                c.gpu_signals ? "GPU" : "host", c.has_deadline ? "deadline" : "no deadline", world_count);
         if (text)
             fail_msg("%s", text);

@@ -227,7 +227,7 @@ static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tande
         for (int v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || work->mems[v] == mem;
         uses = uses || work->wait == mem || work->signal == mem;
-        if (!uses || work->slot >= 0 || work->given_up)
+        if (!uses || work->at_worker || td_work_is_given_up(work))
             continue;
         td_client_error(b, c, 0, work->ticket, status, why);
         td_queue_give_up(b, work, TANDEM_JOB_FAILED, status);

@@ -92,7 +92,7 @@ static void begin_stop(td_broker *b)
             continue;
         td_queue_take(b, c);
         for (uint32_t i = 0; i < c->count; i++)
-            if (c->order[i]->slot < 0)
+            if (!c->order[i]->at_worker)
                 td_queue_give_up(b, c->order[i], TANDEM_JOB_CANCELLED, TANDEM_OK);
         td_queue_retire_given_up(b, c);
     }

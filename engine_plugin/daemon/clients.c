@@ -466,7 +466,7 @@ static void on_destroy(td_broker *b, td_client *c, const td_wire_object *m, td_w
 
         for (int v = 0; v < TD_MAX_VIEWS; v++)
             uses = uses || work->mems[v] == used;
-        if (uses && work->slot < 0)
+        if (uses && !work->at_worker)
             td_queue_give_up(b, work, TANDEM_JOB_CANCELLED, TANDEM_OK);
     }
     td_queue_retire_given_up(b, c);
@@ -644,8 +644,8 @@ static void on_stats(td_broker *b, td_client *c, const td_wire_stats *m)
         row->uid = o->conn.uid;
         row->job_class = o->job_class;
         for (uint32_t i = 0; i < o->count; i++) {
-            row->running += o->order[i]->slot >= 0;
-            row->queued += o->order[i]->slot < 0;
+            row->running += o->order[i]->at_worker > 0;
+            row->queued += !o->order[i]->at_worker;
         }
         td_wire_text(row->name, sizeof row->name, o->name);
         row->jobs_done = o->done;

@@ -38,6 +38,7 @@
 #include <sys/types.h>
 
 #include "engine_plugin/exec/preempt.h"
+#include "engine_plugin/run/job_life.h"
 #include "interop/wire/conn.h"
 #include "interop/wire/ids.h"
 #include "interop/wire/ring.h"
@@ -297,19 +298,23 @@ typedef struct td_work {
     td_part_at slice_at;          /* where that begins */
     td_shared *temp_output; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
     bool whole;             /* it has one, and there is no room for a temporary output: it is not cut */
-    uint32_t at_worker;           /* how many of them the worker has */
+    uint32_t at_worker;           /* how many of them the worker has: as long as there are some it has begun */
     uint64_t began_ns;            /* the first one */
     uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its session's next */
     uint64_t bound_ns; /* its wait's, if no job was DONE since */
     uint64_t signal_value;
-    int slot; /* of the worker's queue; -1: it waits */
-    bool given_up, reported;
-    bool asked; /* to be given up once the worker is through with what it has of it */
+    td_job_life life; /* its executor is the worker, which does not answer but by how the job ends */
     bool with_gpu; /* which signals its point */
     uint32_t after_request; /* the last of those that end idle models, to make room for it; 0: none */
-    uint32_t end_state;
-    tandem_status end_status;
 } td_work;
+static inline bool td_work_is_wanted(const td_work *work)
+{
+    return work->life.fate == TD_FATE_WANTED;
+}
+static inline bool td_work_is_given_up(const td_work *work)
+{
+    return work->life.fate == TD_FATE_GIVEN_UP;
+}
 
 typedef enum td_client_state { TD_CLIENT_NEW, TD_CLIENT_READY, TD_CLIENT_GONE } td_client_state;
 struct td_client {

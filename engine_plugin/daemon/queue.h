@@ -15,10 +15,11 @@
 
 /* queue_jobs.c. Takes what a client has put into its ring, and hears a call ahead of it. True if there was something. */
 bool td_queue_take_news(td_broker *b, td_client *c, uint64_t now);
-/* What a client reads of a job; the first final report is the last one. `slot`, or NULL: where its times are. */
+/* What a client reads of a job. `slot`, or NULL: where its times are. */
 void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot);
-/* The report, then the job's point, if the daemon signals it; its place is free. */
-void td_queue_finish(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot);
+/* Something happens to a job: what is to be done for it (td_life_step) is. It may be over then, and its place free. `slot`:
+ * what the worker says of it, or NULL. */
+void td_queue_step(td_broker *b, td_work *work, td_life_event event, const td_slot *slot);
 /* Gives up a job that fails. The text goes to its client as an event. */
 void td_queue_fail(td_broker *b, td_work *work, tandem_status status, const char *why);
 

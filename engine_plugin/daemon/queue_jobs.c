@@ -33,15 +33,12 @@ void td_queue_report(td_broker *b, td_work *work, uint32_t state, tandem_status 
 
     r.client_signals = state > TANDEM_JOB_RUNNING && work->signal && work->signal->opaque && !work->with_gpu;
 
-    if (work->reported)
-        return;
-    work->reported = state > TANDEM_JOB_RUNNING;
     if (slot) {
         r.precision = slot->precision <= TANDEM_PRECISION_4B ? slot->precision : 0;
         r.begin_ns = c->timing ? slot->begin_ns : 0;
         r.end_ns = c->timing ? slot->end_ns : 0;
     }
-    if (work->reported)
+    if (state > TANDEM_JOB_RUNNING)
         count_end(b, c, state);
     if (c->ring.shared && c->state == TD_CLIENT_READY)
         td_ring_report(&c->ring, work->ticket, &r);
@@ -64,24 +61,47 @@ static void drop_uses(td_work *work)
     work->temp_output = NULL;
 }
 
-void td_queue_finish(td_broker *b, td_work *work, uint32_t state, tandem_status status, const td_slot *slot)
+static void retire(td_work *work)
 {
     td_client *c = work->client;
     uint32_t at = 0;
 
-    td_queue_report(b, work, state, status, slot);
-    if (state == TANDEM_JOB_DONE)
-        c->computed_ns = td_now_ns();
     drop_uses(work);
-    if (work->signal) {
-        if (c->state == TD_CLIENT_READY && !work->signal->opaque)
-            td_shared_timeline_raise(&work->signal->timeline, work->signal_value);
+    if (work->signal)
         work->signal->uses--;
-    }
     while (at < c->count && c->order[at] != work)
         at++;
     memmove(c->order + at, c->order + at + 1, (--c->count - at) * sizeof(td_work *));
     work->ticket = 0;
+}
+
+/* The worker decides, and says how in what becomes of the job. */
+static void cancel_at_worker(td_broker *b, const td_work *work)
+{
+    for (int i = 0; i < TD_WORKER_SLOTS; i++)
+        if (b->slot_works[i] == work)
+            atomic_store(&b->worker_queue->slots[i].cancel, 1);
+    td_eventcount_notify(&b->worker_queue->to_worker);
+}
+
+/* Whoever is woken by a job's point finds its report. */
+void td_queue_step(td_broker *b, td_work *work, td_life_event event, const td_slot *slot)
+{
+    const td_life_actions a = td_life_step(&work->life, &event);
+    td_client *c = work->client;
+
+    if (a.claim)
+        cancel_at_worker(b, work);
+    if (a.report)
+        td_queue_report(b, work, a.state, a.status, slot);
+    if (a.report && a.state == TANDEM_JOB_DONE)
+        c->computed_ns = td_now_ns();
+    if (a.signal && work->signal && !work->signal->opaque && c->state == TD_CLIENT_READY)
+        td_shared_timeline_raise(&work->signal->timeline, work->signal_value);
+    if (a.drop)
+        drop_uses(work);
+    if (a.retire)
+        retire(work);
 }
 
 void td_queue_retire_given_up(td_broker *b, td_client *c)
@@ -92,35 +112,16 @@ void td_queue_retire_given_up(td_broker *b, td_client *c)
 
         for (uint32_t e = 0; e < i; e++)
             first = first && (!work->signal || c->order[e]->signal != work->signal);
-        if (work->given_up && work->slot < 0 && first)
-            td_queue_finish(b, work, work->end_state, work->end_status, NULL);
-        else
-            i++;
+        if (first)
+            td_queue_step(b, work, (td_life_event){.kind = TD_LIFE_TURN}, NULL);
+        i += work->life.stage != TD_STAGE_OVER; /* else it is no longer in the order */
     }
 }
 
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status)
 {
-    if (work->given_up)
-        return;
-    if (!work->asked) {
-        work->asked = true;
-        work->end_state = state;
-        work->end_status = status;
-    }
-    if (work->slot >= 0) { /* the worker decides */
-        for (int i = 0; i < TD_WORKER_SLOTS; i++)
-            if (b->slot_works[i] == work)
-                atomic_store(&b->worker_queue->slots[i].cancel, 1);
-        td_eventcount_notify(&b->worker_queue->to_worker);
-        return;
-    }
-    work->given_up = true;
-    state = work->end_state;
-    status = work->end_status;
-    if (state != TANDEM_JOB_CANCELLED)
-        td_queue_report(b, work, state, status, NULL);
-    drop_uses(work);
+    td_queue_step(b, work,
+                  (td_life_event){.kind = TD_LIFE_ASKED, .state = (tandem_job_state)state, .status = status}, NULL);
 }
 
 /* The text of a job that fails goes to its client as an event. */
@@ -237,7 +238,7 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
     while (work->ticket) /* there is one: the ring is not read else */
         work++;
     *work = (td_work){.ticket = m->ticket, .client = c, .job = m->job, .taken_ns = now,
-                      .operation = td_operation_find(m->job.operation), .slot = -1, .slices = 1};
+                      .operation = td_operation_find(m->job.operation), .slices = 1};
     if (m->job.deadline_ns)
         work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
     work->bound_ns = now + c->wait_bound_ns;

@@ -40,7 +40,7 @@ enum { MOST_MISSED_WAITS = 3 };
 td_work *td_queue_head(const td_client *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
-        if (c->order[i]->slice < c->order[i]->slices && !c->order[i]->given_up && !c->order[i]->asked)
+        if (c->order[i]->slice < c->order[i]->slices && td_work_is_wanted(c->order[i]))
             return c->order[i];
     return NULL;
 }
@@ -145,9 +145,9 @@ bool td_queue_end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_
     for (uint32_t i = 0; i < c->count && c->state == TD_CLIENT_READY; i++) {
         td_work *work = c->order[i];
 
-        if (work->slot < 0 && !work->given_up)
+        if (!work->at_worker && !td_work_is_given_up(work))
             some = end_if_late(b, work, behind, now, next_ns) || some;
-        behind = behind || (!work->given_up && (work->slot >= 0 || work->ready_ns || !work->wait));
+        behind = behind || (!td_work_is_given_up(work) && (work->at_worker || work->ready_ns || !work->wait));
     }
     if (some)
         td_queue_retire_given_up(b, c);
@@ -381,7 +381,7 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
     slot->lacks_bytes = 0;
     work->slice++;
     work->at_worker++;
-    work->slot = at;
+    td_queue_step(b, work, (td_life_event){.kind = TD_LIFE_BEGUN}, NULL);
     work->run_ns = now;
     b->slot_works[at] = work;
     b->slot_ns[at] = is_commit(slot)    ? 0
@@ -415,8 +415,7 @@ static void leave_worker(td_broker *b, int at)
         td_preempt_clear(&b->worker_queue->preempt);
     c->at_worker--;
     c->at_worker_ns -= b->slot_ns[at];
-    if (!--work->at_worker)
-        work->slot = -1;
+    work->at_worker--;
 }
 
 /* What a result adds to its client's numbers. */
@@ -459,7 +458,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
  * that are idle. */
 static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 {
-    if (slot->submitted || work->at_worker || work->with_gpu || work->asked || work->after_request)
+    if (slot->submitted || work->at_worker || work->with_gpu || !td_work_is_wanted(work) || work->after_request)
         return false;
     if (!td_temp_outputs_end(b, 0) && (slot->lacks_bytes || !td_model_cache_evict_idle(b, NULL)))
         return false;
@@ -471,6 +470,7 @@ static bool try_again(td_broker *b, td_work *work, const td_slot *slot)
 /* The worker is through with a job, or with a piece of it. */
 static void end_piece(td_broker *b, td_work *work, td_slot *slot)
 {
+    td_life_event ended = {TD_LIFE_GAVE_UP, .state = (tandem_job_state)slot->end_state, .status = slot->status};
     td_client *c = work->client;
 
     if (work->slice == work->slices && slot->submitted && work->signal && work->signal->opaque)
@@ -479,8 +479,10 @@ static void end_piece(td_broker *b, td_work *work, td_slot *slot)
         work->began_ns = slot->begin_ns;
     slot->begin_ns = work->began_ns;
     if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_NOMEM) {
-        if (try_again(b, work, slot))
+        if (try_again(b, work, slot)) {
+            td_queue_step(b, work, (td_life_event){.kind = TD_LIFE_RETURNED}, NULL);
             return;
+        }
         td_client_lacks(b, c, slot->lacks_bytes, slot->text, sizeof slot->text);
     }
     if (slot->end_state == TANDEM_JOB_FAILED)
@@ -489,20 +491,13 @@ static void end_piece(td_broker *b, td_work *work, td_slot *slot)
     if (slot->end_state == TANDEM_JOB_FAILED && slot->status == TANDEM_ERROR_LOST && work->wait &&
         ++c->missed_waits == MOST_MISSED_WAITS)
         td_client_end(b, c, TANDEM_ERROR_LOST, 0, "it announced points, one after the other, that did not come");
-    if (slot->end_state != TANDEM_JOB_DONE && work->slices > 1 && !work->asked) { /* no further ones */
-        work->asked = true;
-        work->end_state = slot->end_state;
-        work->end_status = slot->status;
-    }
+    if (work->slices > 1 && slot->end_state != TANDEM_JOB_DONE) /* no further ones, however others end */
+        td_queue_step(b, work, ended, NULL);
     if (work->at_worker)
         return;
-    if (work->slices > 1 && work->asked && (work->slice < work->slices || slot->end_state != TANDEM_JOB_DONE)) {
-        td_queue_give_up(b, work, work->end_state, work->end_status);
-        td_queue_retire_given_up(b, c);
-    } else if (work->slice == work->slices) {
-        td_queue_finish(b, work, slot->end_state, slot->status, slot);
-        td_queue_retire_given_up(b, c);
-    }
+    ended.kind = work->slice == work->slices && !td_work_is_given_up(work) ? TD_LIFE_THROUGH : TD_LIFE_RETURNED;
+    td_queue_step(b, work, ended, slot);
+    td_queue_retire_given_up(b, c);
 }
 
 /* What the worker says is copied, then looked at. */
@@ -572,6 +567,7 @@ static void lose_temp_output(td_broker *b, td_client *c)
 
 void td_queue_lost(td_broker *b, bool by_job)
 {
+    const td_life_event lost = {.kind = TD_LIFE_REPORT, .state = TANDEM_JOB_FAILED, .status = TANDEM_ERROR_LOST};
     uint64_t first = UINT64_MAX;
     td_work *guilty = NULL; /* who has waited longest for it */
 
@@ -587,17 +583,21 @@ void td_queue_lost(td_broker *b, bool by_job)
     }
     for (int i = 0; i < TD_WORKER_SLOTS; i++) {
         td_work *work = b->slot_works[i];
+        bool again;
 
         if (!work)
             continue;
         leave_worker(b, i);
         if (work->at_worker)
             continue;
-        if (work != guilty && !work->asked && !(work->signal && work->signal->opaque) && !b->stopping) {
+        again = work != guilty && td_work_is_wanted(work) && !(work->signal && work->signal->opaque) && !b->stopping;
+        if (!again)
+            td_queue_step(b, work, lost, NULL); /* whatever it was asked to end in */
+        td_queue_step(b, work, (td_life_event){.kind = TD_LIFE_RETURNED}, NULL);
+        if (again) {
             work->slice = 0; /* the next worker computes it: nobody was told yet */
             continue;
         }
-        work->asked = false;
         td_queue_give_up(b, work, TANDEM_JOB_FAILED, TANDEM_ERROR_LOST);
         td_queue_retire_given_up(b, work->client);
     }

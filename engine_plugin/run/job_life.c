@@ -64,7 +64,9 @@ td_life_actions td_life_step(td_job_life *life, const td_life_event *event)
     case TD_LIFE_TAKEN: life->busy = true; return none;
     case TD_LIFE_LEFT: life->busy = false; return none;
     case TD_LIFE_BEGUN: life->stage = TD_STAGE_BEGUN; return none;
-    case TD_LIFE_RETURNED: life->stage = TD_STAGE_HELD; return none;
+    case TD_LIFE_RETURNED:
+        life->stage = TD_STAGE_HELD;
+        return life->fate == TD_FATE_GIVEN_UP ? give_up(life) : decide(life);
     case TD_LIFE_ASKED: ask(life, event->state, event->status); return decide(life);
     case TD_LIFE_TIME:
         if (life->has_deadline && event->now_ns >= life->deadline_ns)

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   stage   HELD --begun--> BEGUN --through--> OVER         HELD: until its executor has it; what was given up by then
- *             ^--returned----'                 ^            is over once its turn to signal comes
+ *   stage   HELD --begun--> BEGUN --through--> OVER         HELD: until its executor has it, and again between pieces
+ *             ^--returned----'                 ^            what is given up by then is over once its turn to signal comes
  *             '------ given up, its turn ------'
  *
  *   fate    WANTED --asked--> DECIDING --won---> GIVEN_UP   whether its executor writes its output, or is kept from it, is
@@ -39,7 +39,7 @@ typedef enum td_life_event_kind {
     TD_LIFE_TAKEN,    /* a thread begins to be at it, */
     TD_LIFE_LEFT,     /* and no longer is */
     TD_LIFE_BEGUN,    /* its executor has it */
-    TD_LIFE_RETURNED, /* which did not take it after all */
+    TD_LIFE_RETURNED, /* and has it no more, without having ended it: it did not take it, or was through with a piece */
     TD_LIFE_ASKED,    /* it is to be given up, and to end in `state`: cancelled, or what it waits for does not come */
     TD_LIFE_TIME,     /* it is `now_ns`: its deadline may have passed, and who was deciding may have decided */
     TD_LIFE_WON,      /* the answer to td_life_actions.claim: its executor will not write its output, */
@@ -60,9 +60,9 @@ typedef struct td_life_event {
     bool signalled; /* THROUGH, GONE: its point is signalled, or will be, by who had it */
 } td_life_event;
 
-/* What is to be done, in this order. */
+/* What is to be done. */
 typedef struct td_life_actions {
-    bool claim;  /* its executor is to give it up; what it answers is the next event, and none while it decides */
+    bool claim;  /* its executor is to give it up; what it answers is the next event, none while it decides */
     bool signal; /* its point, from here */
     bool report; /* ends, in `state` */
     bool drop;   /* what it uses is free, but for the timeline that it signals */
