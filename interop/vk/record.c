@@ -1,4 +1,4 @@
-/* What is recorded into the engine's command buffers: barriers, pack and unpack.
+/* What is recorded into the engine's command buffers: barriers, pack and unpack of tiles.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,18 +7,6 @@
 
 #include "interop/vk/table.h"
 #include "shaders/pack_shared.h"
-
-static const uint32_t pack_spv[] = {
-#include "pack.spv.inc"
-};
-static const uint32_t unpack_spv[] = {
-#include "unpack.spv.inc"
-};
-static const uint32_t unpack_f32_spv[] = {
-#include "unpack_f32.spv.inc"
-};
-
-_Static_assert(sizeof(struct td_pack_push) <= 128, "every device takes 128 bytes of push constants");
 
 static VkBufferMemoryBarrier whole(const td_vk_mem *mem)
 {
@@ -136,118 +124,6 @@ void td_vk_record_stage_in(td_vk *vk, VkCommandBuffer commands, const td_vk_mem 
     after.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
     after.dstAccessMask = dst_access;
     vk->fn.CmdPipelineBarrier(commands, transfer, dst_stage, 0, 0, NULL, 1, &after, 0, NULL);
-}
-
-/* Pipelines */
-
-static void pipeline_free(td_vk *vk, td_vk_pipeline *p)
-{
-    if (p->pipeline)
-        vk->fn.DestroyPipeline(vk->device, p->pipeline, NULL);
-    if (p->layout)
-        vk->fn.DestroyPipelineLayout(vk->device, p->layout, NULL);
-    if (p->set_layout)
-        vk->fn.DestroyDescriptorSetLayout(vk->device, p->set_layout, NULL);
-    *p = (td_vk_pipeline){0};
-}
-
-void td_vk_pipelines_free(td_vk *vk)
-{
-    for (int i = 0; i < TD_VK_PROGRAM_COUNT; i++)
-        pipeline_free(vk, &vk->pipelines[i]);
-}
-
-static tandem_status pipeline_make(td_vk *vk, td_vk_program program, td_vk_pipeline *p, char *why, size_t why_bytes)
-{
-    static const struct {
-        const uint32_t *words;
-        size_t bytes;
-        const char *name;
-    } code[TD_VK_PROGRAM_COUNT] = {
-        [TD_VK_PACK] = {pack_spv, sizeof pack_spv, "tandem pack"},
-        [TD_VK_UNPACK_F16] = {unpack_spv, sizeof unpack_spv, "tandem unpack rgba16f"},
-        [TD_VK_UNPACK_F32] = {unpack_f32_spv, sizeof unpack_f32_spv, "tandem unpack rgba32f"},
-    };
-    bool pack = program == TD_VK_PACK;
-    VkDescriptorSetLayoutBinding bindings[2] = {
-        {.binding = 0,
-         .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
-         .descriptorCount = 1,
-         .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT},
-        {.binding = 1,
-         .descriptorType = pack ? VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE : VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
-         .descriptorCount = pack ? 4 : 1,
-         .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT}};
-    VkDescriptorSetLayoutCreateInfo set_info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
-                                                .flags = VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR,
-                                                .bindingCount = 2,
-                                                .pBindings = bindings};
-    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct td_pack_push)};
-    VkPipelineLayoutCreateInfo layout_info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
-                                              .setLayoutCount = 1,
-                                              .pSetLayouts = &p->set_layout,
-                                              .pushConstantRangeCount = 1,
-                                              .pPushConstantRanges = &range};
-    VkShaderModuleCreateInfo module_info = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                            .codeSize = code[program].bytes,
-                                            .pCode = code[program].words};
-    VkComputePipelineCreateInfo info = {.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                                        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                                                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                                                  .pName = "main"}};
-    const char *call = "vkCreateDescriptorSetLayout";
-    VkShaderModule module = VK_NULL_HANDLE;
-    tandem_status status = TANDEM_OK;
-    VkResult result;
-
-    result = vk->fn.CreateDescriptorSetLayout(vk->device, &set_info, NULL, &p->set_layout);
-    if (result != VK_SUCCESS) {
-        p->set_layout = VK_NULL_HANDLE;
-        goto fail;
-    }
-    call = "vkCreatePipelineLayout";
-    result = vk->fn.CreatePipelineLayout(vk->device, &layout_info, NULL, &p->layout);
-    if (result != VK_SUCCESS) {
-        p->layout = VK_NULL_HANDLE;
-        goto fail;
-    }
-    call = "vkCreateShaderModule";
-    result = vk->fn.CreateShaderModule(vk->device, &module_info, NULL, &module);
-    if (result != VK_SUCCESS) {
-        module = VK_NULL_HANDLE;
-        goto fail;
-    }
-    info.stage.module = module;
-    info.layout = p->layout;
-    call = "vkCreateComputePipelines";
-    result = vk->fn.CreateComputePipelines(vk->device, VK_NULL_HANDLE, 1, &info, NULL, &p->pipeline);
-    if (result != VK_SUCCESS) {
-        p->pipeline = VK_NULL_HANDLE;
-        goto fail;
-    }
-    td_vk_name(vk, VK_OBJECT_TYPE_PIPELINE, (uint64_t)p->pipeline, code[program].name);
-    vk->fn.DestroyShaderModule(vk->device, module, NULL);
-    return TANDEM_OK;
-
-fail:
-    status = td_vk_result(result, call, why, why_bytes);
-    if (module)
-        vk->fn.DestroyShaderModule(vk->device, module, NULL);
-    pipeline_free(vk, p);
-    return status;
-}
-
-static tandem_status pipeline_get(td_vk *vk, td_vk_program program, td_vk_pipeline *out, char *why, size_t why_bytes)
-{
-    td_vk_pipeline *p = &vk->pipelines[program];
-    tandem_status status = TANDEM_OK;
-
-    pthread_mutex_lock(&vk->lock);
-    if (!p->pipeline)
-        status = pipeline_make(vk, program, p, why, why_bytes);
-    *out = *p;
-    pthread_mutex_unlock(&vk->lock);
-    return status;
 }
 
 /* Pack and unpack */
@@ -408,7 +284,7 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
 
     if (unpack)
         program = pack->format == VK_FORMAT_R16G16B16A16_SFLOAT ? TD_VK_UNPACK_F16 : TD_VK_UNPACK_F32;
-    status = pipeline_get(vk, program, &pipeline, why, why_bytes);
+    status = td_vk_pipeline_get(vk, program, &pipeline, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
     push = (struct td_pack_push){

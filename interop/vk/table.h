@@ -1,4 +1,4 @@
-/* What device.c, share.c and record.c share: the function table and the object behind td_vk.
+/* What the files of interop/vk share: the function table and the object behind td_vk.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -124,6 +124,8 @@ struct td_vk {
 /* The status for a failed call, and the text "vkCall: VK_RESULT". */
 tandem_status td_vk_result(VkResult result, const char *call, char *why, size_t why_bytes);
 
+/* Makes it the first time; td_vk_close() frees it. Any thread. */
+tandem_status td_vk_pipeline_get(td_vk *vk, td_vk_program program, td_vk_pipeline *out, char *why, size_t why_bytes);
 void td_vk_pipelines_free(td_vk *vk);
 
 #endif
