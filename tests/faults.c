@@ -395,6 +395,7 @@ const td_vk_table *fault_vulkan_real(void)
 #define VOIDS(X)                                                                                                       \
     X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
     X(GetPhysicalDeviceMemoryProperties)                                                                               \
+    X(GetPhysicalDeviceFormatProperties)                                                                               \
     X(GetPhysicalDeviceProperties)                                                                                     \
     X(GetPhysicalDeviceProperties2)                                                                                    \
     X(GetPhysicalDeviceFeatures2)                                                                                      \

@@ -32,7 +32,7 @@ static int close_all(void **state)
 int main(void)
 {
     const test_cases *const parts[] = {
-        &vk_device_cases, &vk_memory_cases, &vk_pack_cases, &vk_failures_cases,
+        &vk_device_cases, &vk_memory_cases, &vk_pack_cases, &vk_images_cases, &vk_images_rules_cases, &vk_failures_cases,
         &vk_validation_cases,
     };
     vku_options options = {.validation = true};

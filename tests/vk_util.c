@@ -169,11 +169,15 @@ static vku_found create_device(vku *v, const vku_options *options)
     td_vk_requirement list[16];
     uint32_t count = td_vk_requirements(v->gipa, v->instance, v->physical_device, 16, list);
     bool core = v->api_version >= VK_API_VERSION_1_2;
+    VkPhysicalDeviceFeatures offered;
     VkResult result;
 
     v->timeline.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES;
     v->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     v->features.pNext = &v->timeline;
+    v->GetPhysicalDeviceFeatures(v->physical_device, &offered);
+    v->features.features.shaderStorageImageReadWithoutFormat = offered.shaderStorageImageReadWithoutFormat;
+    v->features.features.shaderStorageImageWriteWithoutFormat = offered.shaderStorageImageWriteWithoutFormat;
     v->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
     v->timeline.pNext = &v->address;
     for (uint32_t i = 0; i < count && i < 16; i++) {
@@ -386,40 +390,67 @@ void vku_buffer_destroy(vku *v, vku_buffer *buffer)
     *buffer = (vku_buffer){0};
 }
 
+static VkImageAspectFlags aspects_of(VkFormat format)
+{
+    switch (format) {
+    case VK_FORMAT_D32_SFLOAT:
+    case VK_FORMAT_X8_D24_UNORM_PACK32:
+        return VK_IMAGE_ASPECT_DEPTH_BIT;
+    case VK_FORMAT_D32_SFLOAT_S8_UINT:
+    case VK_FORMAT_D24_UNORM_S8_UINT:
+        return VK_IMAGE_ASPECT_DEPTH_BIT | VK_IMAGE_ASPECT_STENCIL_BIT;
+    default:
+        return VK_IMAGE_ASPECT_COLOR_BIT;
+    }
+}
+
+/* What a view is of, and copies are. */
+static VkImageAspectFlags aspect_of(VkFormat format)
+{
+    return aspects_of(format) & ~(VkImageAspectFlags)VK_IMAGE_ASPECT_STENCIL_BIT;
+}
+
+static uint32_t texel_bytes_of(VkFormat format)
+{
+    switch (format) {
+    case VK_FORMAT_R32G32B32A32_SFLOAT:
+        return 16;
+    case VK_FORMAT_R16G16B16A16_SFLOAT:
+        return 8;
+    case VK_FORMAT_R16_SFLOAT:
+        return 2;
+    default:
+        return 4;
+    }
+}
+
 VkResult vku_image_create(vku *v, VkFormat format, uint32_t width, uint32_t height, VkImageUsageFlags usage,
                           vku_image *out)
+{
+    return vku_image_create_layer(v, format, width, height, 1, 0, usage, out);
+}
+
+VkResult vku_image_create_layer(vku *v, VkFormat format, uint32_t width, uint32_t height, uint32_t layers, uint32_t layer,
+                                VkImageUsageFlags usage, vku_image *out)
 {
     VkImageCreateInfo info = {.sType = VK_STRUCTURE_TYPE_IMAGE_CREATE_INFO,
                               .imageType = VK_IMAGE_TYPE_2D,
                               .format = format,
                               .extent = {width, height, 1},
                               .mipLevels = 1,
-                              .arrayLayers = 1,
+                              .arrayLayers = layers,
                               .samples = VK_SAMPLE_COUNT_1_BIT,
                               .tiling = VK_IMAGE_TILING_OPTIMAL,
                               .usage = usage | VK_IMAGE_USAGE_TRANSFER_SRC_BIT | VK_IMAGE_USAGE_TRANSFER_DST_BIT};
     VkImageViewCreateInfo view = {.sType = VK_STRUCTURE_TYPE_IMAGE_VIEW_CREATE_INFO,
                                   .viewType = VK_IMAGE_VIEW_TYPE_2D,
                                   .format = format,
-                                  .subresourceRange = {VK_IMAGE_ASPECT_COLOR_BIT, 0, 1, 0, 1}};
+                                  .subresourceRange = {aspect_of(format), 0, 1, layer, 1}};
     VkMemoryRequirements needs;
     VkResult result;
 
-    *out = (vku_image){.format = format, .width = width, .height = height, .layout = VK_IMAGE_LAYOUT_UNDEFINED};
-    switch (format) {
-    case VK_FORMAT_R32G32B32A32_SFLOAT:
-        out->texel_bytes = 16;
-        break;
-    case VK_FORMAT_R16G16B16A16_SFLOAT:
-        out->texel_bytes = 8;
-        break;
-    case VK_FORMAT_R32_SFLOAT:
-    case VK_FORMAT_R8G8B8A8_UNORM:
-        out->texel_bytes = 4;
-        break;
-    default:
-        return VK_ERROR_FORMAT_NOT_SUPPORTED;
-    }
+    *out = (vku_image){.format = format, .width = width, .height = height, .texel_bytes = texel_bytes_of(format),
+                       .layer = layer};
     result = v->CreateImage(v->device, &info, NULL, &out->image);
     if (result != VK_SUCCESS)
         return result;
@@ -456,7 +487,7 @@ void vku_image_barrier(vku *v, VkCommandBuffer commands, vku_image *image, VkIma
                                     .srcQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
                                     .dstQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
                                     .image = image->image,
-                                    .subresourceRange = {VK_IMAGE_ASPECT_COLOR_BIT, 0, 1, 0, 1}};
+                                    .subresourceRange = {aspects_of(image->format), 0, 1, image->layer, 1}};
 
     v->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, 0, NULL,
                           0, NULL, 1, &barrier);
@@ -465,7 +496,7 @@ void vku_image_barrier(vku *v, VkCommandBuffer commands, vku_image *image, VkIma
 
 static VkBufferImageCopy whole_image(const vku_image *image)
 {
-    return (VkBufferImageCopy){.imageSubresource = {VK_IMAGE_ASPECT_COLOR_BIT, 0, 0, 1},
+    return (VkBufferImageCopy){.imageSubresource = {aspect_of(image->format), 0, image->layer, 1},
                                .imageExtent = {image->width, image->height, 1}};
 }
 

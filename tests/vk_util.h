@@ -14,7 +14,9 @@
 #define VKU_INSTANCE_FUNCTIONS(X)                                                                                      \
     X(DestroyInstance)                                                                                                 \
     X(EnumeratePhysicalDevices)                                                                                        \
+    X(GetPhysicalDeviceFeatures)                                                                                       \
     X(GetPhysicalDeviceProperties)                                                                                     \
+    X(GetPhysicalDeviceFormatProperties)                                                                               \
     X(GetPhysicalDeviceMemoryProperties)                                                                               \
     X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
     X(CreateDevice)                                                                                                    \
@@ -128,17 +130,19 @@ typedef struct vku_buffer {
 VkResult vku_buffer_create(vku *v, VkDeviceSize bytes, VkBufferUsageFlags usage, vku_buffer *out);
 void vku_buffer_destroy(vku *v, vku_buffer *buffer);
 
-/* A 2D image of one level, optimally tiled. */
+/* A 2D image of one level, optimally tiled; of an array, one layer of it. */
 typedef struct vku_image {
     VkImage image;
-    VkImageView view;
+    VkImageView view; /* of the layer; of a depth format its depth */
     VkDeviceMemory memory;
     VkFormat format;
     VkImageLayout layout;
-    uint32_t width, height, texel_bytes;
+    uint32_t width, height, texel_bytes, layer;
 } vku_image;
 VkResult vku_image_create(vku *v, VkFormat format, uint32_t width, uint32_t height, VkImageUsageFlags usage,
                           vku_image *out);
+VkResult vku_image_create_layer(vku *v, VkFormat format, uint32_t width, uint32_t height, uint32_t layers, uint32_t layer,
+                                VkImageUsageFlags usage, vku_image *out);
 void vku_image_destroy(vku *v, vku_image *image);
 /* Tightly packed texels; the image is in `layout` afterwards. */
 VkResult vku_image_upload(vku *v, vku_image *image, const void *texels, VkImageLayout layout);

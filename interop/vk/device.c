@@ -20,7 +20,7 @@ static const struct {
     {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME, false,
      "sessions on the CPU, where CUDA is not there: it and the device see the same bytes, no copies"},
     {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, false,
-     "tandem_record_pack() and tandem_record_unpack(): images to token views and back"},
+     "tandem_record_pack() and _unpack(), tandem_record_pack_images() and _unpack_images(): images to tensors and back"},
     {VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME, false,
      "traces and overlays that show the GPU and the host on one clock"},
     {VK_NVX_BINARY_IMPORT_EXTENSION_NAME, false,
@@ -286,6 +286,10 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
     vk->caps.import_host =
         enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) && LOAD(GetMemoryHostPointerPropertiesEXT);
     vk->caps.push_descriptor = enabled(desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME) && LOAD(CmdPushDescriptorSetKHR);
+    if (desc->enabled_features) {
+        vk->caps.read_without_format = desc->enabled_features->features.shaderStorageImageReadWithoutFormat;
+        vk->caps.write_without_format = desc->enabled_features->features.shaderStorageImageWriteWithoutFormat;
+    }
     vk->caps.calibrated =
         enabled(desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) && LOAD(GetCalibratedTimestampsEXT);
     /* An instance extension: the loader answers only where it was enabled. */
@@ -372,6 +376,11 @@ static void query_properties(td_vk *vk, bool timeline_known, bool driver_known)
     vk->storage_alignment = limits->minStorageBufferOffsetAlignment;
     vk->max_groups[0] = limits->maxComputeWorkGroupCount[0];
     vk->max_groups[1] = limits->maxComputeWorkGroupCount[1];
+    vk->max_descriptors = limits->maxPerStageDescriptorStorageBuffers;
+    if (limits->maxPerStageDescriptorSampledImages < vk->max_descriptors)
+        vk->max_descriptors = limits->maxPerStageDescriptorSampledImages;
+    if (limits->maxPerStageDescriptorStorageImages < vk->max_descriptors)
+        vk->max_descriptors = limits->maxPerStageDescriptorStorageImages;
     vk->max_timeline_difference = timeline.maxTimelineSemaphoreValueDifference;
     vk->max_allocation_bytes = 0;
     for (uint32_t i = 0; i < vk->memory.memoryHeapCount; i++)

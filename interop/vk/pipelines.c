@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "interop/vk/table.h"
+#include "shaders/images_shared.h"
 #include "shaders/pack_shared.h"
 
 static const uint32_t pack_spv[] = {
@@ -13,6 +14,15 @@ static const uint32_t unpack_spv[] = {
 };
 static const uint32_t unpack_f32_spv[] = {
 #include "unpack_f32.spv.inc"
+};
+static const uint32_t pack_images_spv[] = {
+#include "pack_images.spv.inc"
+};
+static const uint32_t pack_images_storage_spv[] = {
+#include "pack_images_storage.spv.inc"
+};
+static const uint32_t unpack_images_spv[] = {
+#include "unpack_images.spv.inc"
 };
 
 /* Binding 0 is of storage buffers, binding 1 of images. */
@@ -27,16 +37,23 @@ static const struct {
 #define SAMPLED VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE
 #define STORAGE VK_DESCRIPTOR_TYPE_STORAGE_IMAGE
 #define PUSH sizeof(struct td_pack_push)
+#define PUSH_IMAGES (TD_IMAGES * sizeof(struct td_image_push))
     [TD_VK_PACK] = {"tandem pack", CODE(pack_spv), SAMPLED, 1, 4, PUSH},
     [TD_VK_UNPACK_F16] = {"tandem unpack rgba16f", CODE(unpack_spv), STORAGE, 1, 1, PUSH},
     [TD_VK_UNPACK_F32] = {"tandem unpack rgba32f", CODE(unpack_f32_spv), STORAGE, 1, 1, PUSH},
+    [TD_VK_PACK_IMAGES] = {"tandem pack images", CODE(pack_images_spv), SAMPLED, TD_IMAGES, TD_IMAGES, PUSH_IMAGES},
+    [TD_VK_PACK_IMAGES_STORAGE] = {"tandem pack storage images", CODE(pack_images_storage_spv), STORAGE, TD_IMAGES, TD_IMAGES,
+                                   PUSH_IMAGES},
+    [TD_VK_UNPACK_IMAGES] = {"tandem unpack images", CODE(unpack_images_spv), STORAGE, TD_IMAGES, TD_IMAGES, PUSH_IMAGES},
 #undef CODE
 #undef SAMPLED
 #undef STORAGE
 #undef PUSH
+#undef PUSH_IMAGES
 };
 
-_Static_assert(sizeof(struct td_pack_push) <= 128, "every device takes 128 bytes of push constants");
+_Static_assert(sizeof(struct td_pack_push) <= 128 && TD_IMAGES * sizeof(struct td_image_push) <= 128,
+               "every device takes 128 bytes of push constants");
 
 static void pipeline_free(td_vk *vk, td_vk_pipeline *p)
 {

@@ -16,6 +16,7 @@
     X(EnumerateDeviceExtensionProperties)                                                                              \
     X(GetPhysicalDeviceQueueFamilyProperties)                                                                          \
     X(GetPhysicalDeviceMemoryProperties)                                                                               \
+    X(GetPhysicalDeviceFormatProperties)                                                                               \
     X(GetPhysicalDeviceProperties)                                                                                     \
     X(GetPhysicalDeviceProperties2)                                                                                    \
     X(GetPhysicalDeviceExternalBufferProperties)                                                                       \
@@ -91,7 +92,15 @@ typedef struct td_vk_table {
 #undef X
 } td_vk_table;
 
-typedef enum td_vk_program { TD_VK_PACK = 0, TD_VK_UNPACK_F16, TD_VK_UNPACK_F32, TD_VK_PROGRAM_COUNT } td_vk_program;
+typedef enum td_vk_program {
+    TD_VK_PACK = 0,
+    TD_VK_UNPACK_F16,
+    TD_VK_UNPACK_F32,
+    TD_VK_PACK_IMAGES,
+    TD_VK_PACK_IMAGES_STORAGE,
+    TD_VK_UNPACK_IMAGES,
+    TD_VK_PROGRAM_COUNT
+} td_vk_program;
 
 typedef struct td_vk_pipeline {
     VkDescriptorSetLayout set_layout;
@@ -113,6 +122,7 @@ struct td_vk {
     uint64_t max_timeline_difference;
     uint64_t storage_alignment; /* minStorageBufferOffsetAlignment */
     uint32_t max_groups[2];     /* maxComputeWorkGroupCount */
+    uint32_t max_descriptors;   /* of storage buffers, of sampled and of storage images, in a shader: the least of them */
     uint64_t timestamp_mask;    /* of timestampValidBits */
     bool family_computes;
     pthread_mutex_t lock; /* of the two below */

@@ -31,6 +31,7 @@ typedef struct td_vk_caps {
     bool import_host;        /* VK_EXT_external_memory_host */
     bool timeline;           /* timelineSemaphore: without it td_vk_timeline_*() must not be called */
     bool push_descriptor;    /* VK_KHR_push_descriptor */
+    bool read_without_format, write_without_format; /* shaderStorageImageReadWithoutFormat, _WriteWithoutFormat */
     bool calibrated;         /* VK_EXT_calibrated_timestamps */
     bool debug_utils;        /* names and labels */
     bool inline_kernels;     /* VK_NVX_binary_import and bufferDeviceAddress, on a family that computes */
@@ -191,5 +192,30 @@ tandem_status td_vk_record_pack(td_vk *vk, VkCommandBuffer commands, const td_vk
                                 char *why, size_t why_bytes);
 tandem_status td_vk_record_unpack(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, const td_vk_pack *pack,
                                   char *why, size_t why_bytes);
+
+/* 1 to TD_VK_MAX_IMAGES images in the formats of G-buffers and swapchains, to tensors and back; fields as in tandem/vulkan.h. */
+typedef struct td_vk_image {
+    VkImage image;
+    VkImageView view;
+    VkFormat format;
+    VkImageUsageFlags usage;
+    VkExtent2D image_extent, extent;
+    uint32_t layer;
+    VkImageLayout layout_before, layout_after;
+    VkPipelineStageFlags src_stage, dst_stage;
+    VkAccessFlags src_access, dst_access;
+    uint32_t ownership, src_family, dst_family;
+    uint32_t channels, encoding, transfer;
+    float exposure;
+    const td_vk_mem *mem;
+    uint32_t dtype; /* of the tensor */
+    uint64_t offset_bytes;
+    int64_t stride_line, stride_texel; /* stride_head and stride_row of its view */
+} td_vk_image;
+enum { TD_VK_MAX_IMAGES = 8, TD_VK_ACQUIRE = 1, TD_VK_RELEASE = 2 };
+tandem_status td_vk_record_pack_images(td_vk *vk, VkCommandBuffer commands, const td_vk_image *images, uint32_t count,
+                                       char *why, size_t why_bytes);
+tandem_status td_vk_record_unpack_images(td_vk *vk, VkCommandBuffer commands, const td_vk_image *images, uint32_t count,
+                                         char *why, size_t why_bytes);
 
 #endif

@@ -57,7 +57,7 @@ int each_is_silent(void **state);
 bool can_pack(void);
 
 /* Each file's, in the order in which they run. */
-extern const test_cases vk_device_cases, vk_memory_cases, vk_pack_cases, vk_failures_cases,
+extern const test_cases vk_device_cases, vk_memory_cases, vk_pack_cases, vk_images_cases, vk_images_rules_cases, vk_failures_cases,
     vk_validation_cases;
 
 #endif
