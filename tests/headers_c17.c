@@ -26,7 +26,8 @@ SIZE(tandem_vulkan, 96);
 SIZE(tandem_requirement, 48);
 SIZE(tandem_mem_vulkan, 40);
 SIZE(tandem_pack, 136);
-SIZE(tandem_api, 264);
+SIZE(tandem_pack_image, 152);
+SIZE(tandem_api, 280);
 AT(tandem_job, struct_bytes, 0);
 AT(tandem_job, op, 48);
 AT(tandem_job_report, struct_bytes, 0);
@@ -44,13 +45,17 @@ AT(tandem_api, struct_bytes, 0);
 AT(tandem_api, version_number, 8);
 AT(tandem_api, record_unpack, 232);
 AT(tandem_api, record, 256);
+AT(tandem_api, record_pack_images, 264);
+AT(tandem_pack_image, struct_bytes, 0);
+AT(tandem_pack_image, tensor, 104);
 _Static_assert(TANDEM_OK == 0 && TANDEM_ERROR_BUSY == -8, "status codes are part of the ABI");
 _Static_assert(TANDEM_VERSION == 0x1000, "0.1.0");
 
-extern const size_t td_sizes_c[16];
-const size_t td_sizes_c[16] = {
+extern const size_t td_sizes_c[18];
+const size_t td_sizes_c[18] = {
     sizeof(tandem_point),         sizeof(tandem_view),          sizeof(tandem_attention),    sizeof(tandem_job),
     sizeof(tandem_job_report),    sizeof(tandem_session_desc),  sizeof(tandem_info),         sizeof(tandem_mem_desc),
     sizeof(tandem_timeline_desc), sizeof(struct tandem_vulkan), sizeof(tandem_requirement),  sizeof(tandem_mem_vulkan),
     sizeof(tandem_pack),          sizeof(tandem_api),           offsetof(tandem_info, isa),  offsetof(tandem_pack, view),
+    sizeof(tandem_pack_image),    offsetof(tandem_pack_image, tensor),
 };

@@ -15,20 +15,21 @@ static_assert(std::is_trivially_copyable<tandem_pack>::value && std::is_standard
 static_assert(std::is_same<tandem_get_api_fn, decltype(&tandem_get_api)>::value, "the type that engines cast dlsym() to");
 
 extern "C" {
-extern const size_t td_sizes_c[16];
+extern const size_t td_sizes_c[18];
 }
 
-static const size_t sizes[16] = {
+static const size_t sizes[18] = {
     sizeof(tandem_point),         sizeof(tandem_view),          sizeof(tandem_attention),   sizeof(tandem_job),
     sizeof(tandem_job_report),    sizeof(tandem_session_desc),  sizeof(tandem_info),        sizeof(tandem_mem_desc),
     sizeof(tandem_timeline_desc), sizeof(struct tandem_vulkan), sizeof(tandem_requirement), sizeof(tandem_mem_vulkan),
     sizeof(tandem_pack),          sizeof(tandem_api),           offsetof(tandem_info, isa), offsetof(tandem_pack, view),
+    sizeof(tandem_pack_image),    offsetof(tandem_pack_image, tensor),
 };
 
 int main()
 {
     int wrong = 0;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 18; i++) {
         if (sizes[i] != td_sizes_c[i]) {
             std::printf("entry %d: %zu in C++, %zu in C\n", i, sizes[i], td_sizes_c[i]);
             wrong = 1;

@@ -169,6 +169,14 @@ static tandem_status pack_tiles(rig *r)
 }
 static tandem_status record_pack(rig *r) { return tandem_record_pack(r->s, COMMANDS, &(tandem_pack){0}); }
 static tandem_status record_unpack(rig *r) { return tandem_record_unpack(r->s, COMMANDS, &(tandem_pack){0}); }
+static tandem_status record_pack_images(rig *r)
+{
+    return tandem_record_pack_images(r->s, COMMANDS, &(tandem_pack_image){0}, 1);
+}
+static tandem_status record_unpack_images(rig *r)
+{
+    return tandem_record_unpack_images(r->s, COMMANDS, &(tandem_pack_image){0}, 1);
+}
 static tandem_status record_job(rig *r) { return tandem_record(r->s, &r->job, COMMANDS, &(tandem_ticket){0}); }
 
 static const struct {
@@ -184,6 +192,7 @@ static const struct {
     {"mem_get_vulkan", mem_get_vulkan}, {"timeline_get_vulkan", timeline_get_vulkan},
     {"record_release", record_release}, {"record_acquire", record_acquire}, {"pack_tiles", pack_tiles},
     {"record_pack", record_pack}, {"record_unpack", record_unpack}, {"record", record_job},
+    {"record_pack_images", record_pack_images}, {"record_unpack_images", record_unpack_images},
     {"destroy", destroy_session},
 };
 enum { CALLS = sizeof calls / sizeof *calls };

@@ -86,6 +86,7 @@ static void exports_are_the_api(void **state)
         "tandem_model_tensor", "tandem_model_destroy", "tandem_vulkan_requirements", "tandem_mem_get_vulkan",
         "tandem_timeline_get_vulkan", "tandem_record_release", "tandem_record_acquire", "tandem_pack_tiles",
         "tandem_record_pack", "tandem_record_unpack", "tandem_timeline_submitted", "tandem_point_fd", "tandem_record",
+        "tandem_record_pack_images", "tandem_record_unpack_images",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

@@ -250,3 +250,86 @@ tandem_status tandem_record_unpack(tandem_session *session, VkCommandBuffer comm
 {
     return record_pack(session, __func__, commands, unpack, false);
 }
+
+_Static_assert((int)TANDEM_IMAGE_ACQUIRE == TD_VK_ACQUIRE && (int)TANDEM_IMAGE_RELEASE == TD_VK_RELEASE, "as below");
+
+static tandem_status check_tensor(const tandem_pack_image *p, uint32_t i, char *why)
+{
+    CHECK(p->struct_bytes == sizeof *p, "images[%u].struct_bytes is %u, not %zu", i, p->struct_bytes, sizeof *p);
+    CHECK(!p->reserved, "images[%u].reserved is %u, not 0", i, p->reserved);
+    CHECK(!p->tensor.reserved, "images[%u].tensor.reserved is %u, not 0", i, p->tensor.reserved);
+    return TANDEM_OK;
+}
+
+static td_vk_image vk_image(const tandem_pack_image *p, const td_mem *mem)
+{
+    return (td_vk_image){
+        .image = p->image,
+        .view = p->view,
+        .format = p->format,
+        .usage = p->usage,
+        .image_extent = p->image_extent,
+        .extent = p->extent,
+        .layer = p->layer,
+        .layout_before = p->layout_before,
+        .layout_after = p->layout_after,
+        .src_stage = p->src_stage,
+        .dst_stage = p->dst_stage,
+        .src_access = p->src_access,
+        .dst_access = p->dst_access,
+        .ownership = p->ownership,
+        .src_family = p->src_family,
+        .dst_family = p->dst_family,
+        .channels = p->channels,
+        .encoding = p->encoding,
+        .transfer = p->transfer,
+        .exposure = p->exposure,
+        .mem = &mem->vk,
+        .dtype = p->tensor.dtype,
+        .offset_bytes = p->tensor.offset_bytes,
+        .stride_line = p->tensor.stride_head,
+        .stride_texel = p->tensor.stride_row,
+    };
+}
+
+static tandem_status record_images(tandem_session *s, const char *call, VkCommandBuffer commands,
+                                   const tandem_pack_image *images, uint32_t count, bool packs)
+{
+    td_vk_image vk[TD_VK_MAX_IMAGES];
+    td_mem *mems[TD_VK_MAX_IMAGES] = {NULL};
+    char why[TD_WHY_BYTES] = "", name[32];
+    tandem_status status;
+
+    if (!td_session_usable(s, call))
+        return TANDEM_ERROR_ARG;
+    if (!images)
+        return td_session_fail(s, call, TANDEM_ERROR_ARG, "images is NULL");
+    status = check_commands(s, commands, why);
+    if (status == TANDEM_OK && (count < 1 || count > TD_VK_MAX_IMAGES))
+        status = td_fail(why, sizeof why, TANDEM_ERROR_ARG, "count is %u, not in 1 to %d", count, TD_VK_MAX_IMAGES);
+    for (uint32_t i = 0; status == TANDEM_OK && i < count; i++) {
+        status = check_tensor(&images[i], i, why);
+        td_text(name, sizeof name, "images[%u].tensor.mem", i);
+        if (status == TANDEM_OK)
+            mems[i] = use_buffer(s, images[i].tensor.mem, name, &status, why);
+        if (mems[i])
+            vk[i] = vk_image(&images[i], mems[i]);
+    }
+    if (status == TANDEM_OK)
+        status = (packs ? td_vk_record_pack_images : td_vk_record_unpack_images)(s->vk, commands, vk, count, why, sizeof why);
+    for (uint32_t i = 0; i < TD_VK_MAX_IMAGES; i++)
+        unuse(s, mems[i]);
+    return td_session_fail(s, call, status, why);
+}
+
+tandem_status tandem_record_pack_images(tandem_session *session, VkCommandBuffer commands, const tandem_pack_image *images,
+                                        uint32_t count)
+{
+    return record_images(session, __func__, commands, images, count, true);
+}
+
+tandem_status tandem_record_unpack_images(tandem_session *session, VkCommandBuffer commands, const tandem_pack_image *images,
+                                          uint32_t count)
+{
+    return record_images(session, __func__, commands, images, count, false);
+}

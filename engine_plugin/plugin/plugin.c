@@ -39,6 +39,8 @@ static const tandem_api api = {
     .timeline_submitted = tandem_timeline_submitted,
     .point_fd = tandem_point_fd,
     .record = tandem_record,
+    .record_pack_images = tandem_record_pack_images,
+    .record_unpack_images = tandem_record_unpack_images,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

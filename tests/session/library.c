@@ -46,12 +46,14 @@ static void test_table(void **state)
     SAME(pack_tiles);
     SAME(record_pack);
     SAME(record_unpack);
+    SAME(record_pack_images);
+    SAME(record_unpack_images);
     SAME(timeline_submitted);
     SAME(point_fd);
     SAME(record);
 #undef SAME
-    /* Every member is covered above: the table has struct_bytes, version and 32 functions. */
-    assert_int_equal(sizeof *api, 8 + 32 * sizeof(void (*)(void)));
+    /* Every member is covered above: the table has struct_bytes, version and 34 functions. */
+    assert_int_equal(sizeof *api, 8 + 34 * sizeof(void (*)(void)));
     assert_null(tandem_get_api(TANDEM_VERSION + (1u << 22)));
     assert_null(tandem_get_api(TANDEM_VERSION + (1u << 12)));
     assert_non_null(tandem_get_api(TANDEM_VERSION + 1));

@@ -471,9 +471,38 @@ static void refuse_rest(rig *r)
         PACK(unpack, ARG, "halo is 1", p.halo = 1);
         PACK(unpack, ARG, "format is 37", p.format = VK_FORMAT_R8G8B8A8_UNORM);
         PACK(unpack, ARG, "layout is 5", p.layout = VK_IMAGE_LAYOUT_SHADER_READ_ONLY_OPTIMAL);
+        REFUSED(r, ARG, "images is NULL", got = tandem_record_pack_images(r->s, commands, NULL, 1));
+#define IMAGES(function, expected, words, ...)                                                                         \
+    do {                                                                                                               \
+        tandem_pack_image p[9];                                                                                        \
+        uint32_t count = 2;                                                                                            \
+        for (uint32_t i = 0; i < 9; i++)                                                                               \
+            p[i] = (tandem_pack_image){.struct_bytes = sizeof p[i],                                                    \
+                                       .format = VK_FORMAT_R32_SFLOAT,                                                 \
+                                       .view = (VkImageView)(uintptr_t)1,                                              \
+                                       .usage = VK_IMAGE_USAGE_SAMPLED_BIT | VK_IMAGE_USAGE_STORAGE_BIT,               \
+                                       .image_extent = {4, 4},                                                         \
+                                       .extent = {4, 4},                                                               \
+                                       .layout_before = VK_IMAGE_LAYOUT_GENERAL,                                       \
+                                       .channels = 1,                                                                  \
+                                       .tensor = tandem_view_dense(mem, 0, TANDEM_DTYPE_F32, 4, 4, 1)};                \
+        REFUSED(r, expected, words, __VA_ARGS__; got = tandem_record_##function##_images(r->s, commands, p, count));   \
+    } while (0)
+        IMAGES(pack, ARG, "count is 0", count = 0);
+        IMAGES(unpack, ARG, "count is 9", count = 9);
+        IMAGES(pack, ARG, "images[1].struct_bytes is 8", p[1].struct_bytes = 8);
+        IMAGES(pack, ARG, "images[0].reserved is 2", p[0].reserved = 2);
+        IMAGES(unpack, ARG, "images[1].tensor.reserved is 3", p[1].tensor.reserved = 3);
+        IMAGES(pack, ARG, "images[1].tensor.mem is 0x0", p[1].tensor.mem = 0);
+        IMAGES(unpack, ARG, "images[1].tensor.dtype is 2", p[1].tensor.dtype = TANDEM_DTYPE_BF16);
+        IMAGES(pack, ARG, "images[0].format is 0", p[0].format = VK_FORMAT_UNDEFINED);
         assert_int_equal(vku_run(&r->vk, commands), VK_SUCCESS);
     } else {
         tandem_pack p = {.struct_bytes = sizeof p};
+        tandem_pack_image image = {.struct_bytes = sizeof image};
+
+        REFUSED(r, UNSUPPORTED, "commands is 0x10",
+                got = tandem_record_unpack_images(r->s, (VkCommandBuffer)(uintptr_t)16, &image, 1));
 
         REFUSED(r, UNSUPPORTED, "commands is 0x10",
                 got = tandem_record_release(r->s, (VkCommandBuffer)(uintptr_t)16, mem, 1, 0));
@@ -527,6 +556,8 @@ static void test_refusals(void **state)
     assert_int_equal(tandem_record_acquire(NULL, NULL, 1, 1, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_pack(NULL, NULL, &(tandem_pack){0}), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_unpack(NULL, NULL, &(tandem_pack){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_record_pack_images(NULL, NULL, &(tandem_pack_image){0}, 1), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_record_unpack_images(NULL, NULL, &(tandem_pack_image){0}, 1), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_pack_tiles(NULL, &(tandem_pack){0}, &(uint32_t){0}, &(uint32_t){0}), TANDEM_ERROR_ARG);
 }
 

@@ -51,6 +51,8 @@ typedef struct tandem_api {
     tandem_status (*timeline_submitted)(tandem_session *, tandem_timeline, uint64_t);
     tandem_status (*point_fd)(tandem_session *, tandem_point, int *);
     tandem_status (*record)(tandem_session *, const tandem_job *, VkCommandBuffer, tandem_ticket *);
+    tandem_status (*record_pack_images)(tandem_session *, VkCommandBuffer, const tandem_pack_image *, uint32_t);
+    tandem_status (*record_unpack_images)(tandem_session *, VkCommandBuffer, const tandem_pack_image *, uint32_t);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

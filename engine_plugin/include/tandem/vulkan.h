@@ -194,6 +194,84 @@ TANDEM_API tandem_status tandem_record_pack(tandem_session *session, VkCommandBu
 TANDEM_API tandem_status tandem_record_unpack(tandem_session *session, VkCommandBuffer commands,
                                               const tandem_pack *unpack);
 
+/* What the first three channels of a tensor are in the image. */
+typedef enum tandem_image_encoding {
+    TANDEM_IMAGE_PLAIN = 0,  /* themselves */
+    TANDEM_IMAGE_NORMAL = 1, /* x, y, z; in a normalised format 0.5 * n + 0.5, as that has nothing below 0 */
+    /* x, y of the octahedron |x| + |y| + |z| = 1, with its half of z < 0 folded outwards, in an image's first two components;
+     * in a normalised format 0.5 * p + 0.5. Packed to x, y, z of length 1; unpacked from any length but 0, which is +z. */
+    TANDEM_IMAGE_OCTAHEDRAL = 2
+} tandem_image_encoding;
+
+/* How an image's r, g and b stand for light: packed to linear ones, unpacked from them. */
+typedef enum tandem_image_transfer {
+    TANDEM_TRANSFER_LINEAR = 0,
+    TANDEM_TRANSFER_SRGB = 1, /* IEC 61966-2-1, for a _UNORM view of what is shown as sRGB; a _SRGB view is packed as LINEAR */
+    TANDEM_TRANSFER_PQ = 2    /* SMPTE ST 2084, as in an HDR10 swapchain; a linear 1 is 10000 cd/m2 */
+} tandem_image_transfer;
+
+/* Of images with VK_SHARING_MODE_EXCLUSIVE that another queue family uses, or another API: bits. */
+typedef enum tandem_image_ownership { TANDEM_IMAGE_ACQUIRE = 1, TANDEM_IMAGE_RELEASE = 2 } tandem_image_ownership;
+
+/* One layer of a 2D image, level 0, and a tensor [1, height, width, channels], F16 or F32: texel (x, y) is row x of head y, in
+ * any strides, up to 32767 elements from row to row. So several images may share a tensor's rows, each with channels of its
+ * own. An F16 tensor may end in the middle of 4 bytes; its mem holds them all. The formats, and what of each is exact, are in
+ * INTEGRATION.md.
+ *
+ * The shader uses the image in layout_before if it can (GENERAL; to read SAMPLED also SHADER_READ_ONLY_OPTIMAL, and of depth
+ * formats DEPTH_STENCIL_READ_ONLY_OPTIMAL and DEPTH_READ_ONLY_STENCIL_ATTACHMENT_OPTIMAL), else in layout_after if it can there,
+ * else in SHADER_READ_ONLY_OPTIMAL for SAMPLED and GENERAL for STORAGE. A barrier stands before that where this is not
+ * layout_before, where there is a src_stage and with ACQUIRE; behind it where this is not layout_after, where there is a
+ * dst_stage and with RELEASE. None of these: the caller's own barriers do. */
+typedef struct tandem_pack_image {
+    uint32_t struct_bytes;
+    VkFormat format;  /* of the view */
+    VkImage image;    /* for barriers alone, over this layer with all its aspects; VK_NULL_HANDLE where there are none */
+    VkImageView view; /* 2D, of level 0 of `layer` alone, its components not swizzled; of a depth format its DEPTH aspect */
+    VkImageUsageFlags usage; /* of the view. Pack: SAMPLED, or else STORAGE; unpack: STORAGE */
+    uint32_t layer;
+    VkExtent2D image_extent; /* of level 0 */
+    VkExtent2D extent;       /* of what is packed, or unpacked to, from texel (0, 0) on; at most 65535 each way */
+    VkImageLayout layout_before; /* UNDEFINED: what the image holds is not kept; not for pack */
+    VkImageLayout layout_after;  /* UNDEFINED: as it was used */
+    VkPipelineStageFlags src_stage; /* the last use before, for the barrier; never 0 where there is one */
+    VkAccessFlags src_access;
+    VkPipelineStageFlags dst_stage; /* the next use, likewise; not counted with RELEASE */
+    VkAccessFlags dst_access;
+    uint32_t ownership;  /* of tandem_image_ownership, or 0 */
+    uint32_t src_family; /* ACQUIRE: the queue family that has released the layer to the session's, by the same change of layout */
+    uint32_t dst_family; /* RELEASE: the one that is to acquire it, by the same change of layout */
+    uint32_t channels;   /* of the tensor: 1 to the format's, with NORMAL from 3 on, with OCTAHEDRAL 3. Components of the image
+                            beyond are not packed, and unpacked as 0, alpha as 1 */
+    uint32_t encoding;   /* tandem_image_encoding */
+    uint32_t transfer;   /* tandem_image_transfer */
+    float exposure;      /* linear r, g and b are multiplied by it, either way; 0 is 1 */
+    uint32_t reserved;   /* 0 */
+    tandem_view tensor;
+} tandem_pack_image;
+
+/* Records 1 to 8 images -> tensors: one compute dispatch for those that are SAMPLED, one for those that are STORAGE alone, and the
+ * barriers on images as said above. Barriers on mems are the caller's: their tensors are read and written in COMPUTE_SHADER,
+ * as a half of a word is written by SHADER_READ and SHADER_WRITE. Binds its own pipeline and pushes its own descriptors; the
+ * commands may be submitted again. Outside render passes. The tensors must not overlap; that is not checked from one to another.
+ * Returns: OK; ARG; UNSUPPORTED without VK_KHR_push_descriptor, for a format that the device cannot use so, and for STORAGE alone
+ *          where shaderStorageImageReadWithoutFormat (of VkPhysicalDeviceFeatures) is not enabled; NOMEM or DEVICE from
+ *          building the pipeline. Nothing is recorded on failure.
+ * Owner: nothing; images, views and mems must live until the commands have run for the last time.
+ * Threads: as the command buffer's.
+ * Blocks: the first time, to build the pipeline. */
+TANDEM_API tandem_status tandem_record_pack_images(tandem_session *session, VkCommandBuffer commands,
+                                                   const tandem_pack_image *images, uint32_t count);
+
+/* Records 1 to 8 tensors -> images, the other way round: one compute dispatch. Strides of the tensors may be 0.
+ * Returns: as tandem_record_pack_images(); ARG also for _SRGB and depth formats, which no shader stores to (a _UNORM view with
+ *          SRGB as its transfer, and R32_SFLOAT, do); UNSUPPORTED where shaderStorageImageWriteWithoutFormat is not enabled.
+ * Owner: nothing; images, views and mems must live until the commands have run for the last time.
+ * Threads: as the command buffer's.
+ * Blocks: the first time, to build the pipeline. */
+TANDEM_API tandem_status tandem_record_unpack_images(tandem_session *session, VkCommandBuffer commands,
+                                                     const tandem_pack_image *images, uint32_t count);
+
 #ifdef __cplusplus
 }
 #endif
