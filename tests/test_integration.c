@@ -55,6 +55,47 @@ static VkBool32 is_false_alarm(const VkDebugUtilsMessengerCallbackDataEXT *messa
            !strcmp(name, "VUID-VkSemaphoreSignalInfo-value-03259");
 }
 
+typedef struct attachment {
+    VkImage image;
+    VkImageView view;
+    VkFormat format;
+    VkExtent2D extent;
+} attachment;
+
+static tandem_pack_image packed(const attachment *a, uint32_t encoding, tandem_view tensor)
+{
+    const tandem_pack_image p = {.struct_bytes = sizeof p,
+                                 .format = a->format,
+                                 .image = a->image,
+                                 .view = a->view,
+                                 .usage = VK_IMAGE_USAGE_SAMPLED_BIT,
+                                 .image_extent = a->extent,
+                                 .extent = a->extent,
+                                 .layout_before = VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL,
+                                 .layout_after = VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL,
+                                 .src_stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
+                                 .src_access = VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT,
+                                 .dst_stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
+                                 .dst_access = VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT,
+                                 .channels = 3,
+                                 .encoding = encoding,
+                                 .tensor = tensor};
+
+    return p;
+}
+
+static tandem_status pack_g_buffer(tandem_session *session, VkCommandBuffer commands, const attachment *albedo,
+                                   const attachment *normal, tandem_mem mem)
+{
+    tandem_view tensor = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, albedo->extent.height, albedo->extent.width, 6);
+    tandem_pack_image images[2];
+
+    images[0] = packed(albedo, TANDEM_IMAGE_PLAIN, tensor);
+    tensor.offset_bytes = 3 * 2;
+    images[1] = packed(normal, TANDEM_IMAGE_OCTAHEDRAL, tensor);
+    return tandem_record_pack_images(session, commands, images, 2);
+}
+
 /* A second device of this instance, with this chain of features. */
 static VkDevice new_device(vku *vk, const VkPhysicalDeviceFeatures2 *features)
 {
@@ -356,11 +397,67 @@ static void test_false_alarm(void **state)
     close_frames(&r);
 }
 
+enum { G_WIDTH = 5, G_HEIGHT = 3, G_TEXELS = G_WIDTH * G_HEIGHT };
+
+static attachment new_attachment(vku *vk, VkFormat format, const void *texels, vku_image *image)
+{
+    const VkImageUsageFlags usage = VK_IMAGE_USAGE_SAMPLED_BIT | VK_IMAGE_USAGE_COLOR_ATTACHMENT_BIT;
+
+    assert_int_equal(vku_image_create(vk, format, G_WIDTH, G_HEIGHT, usage, image), VK_SUCCESS);
+    assert_int_equal(vku_image_upload(vk, image, texels, VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL), VK_SUCCESS);
+    return (attachment){image->image, image->view, format, {G_WIDTH, G_HEIGHT}};
+}
+
+/* White, and all normals along x. */
+static void test_g_buffer(void **state)
+{
+    const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = G_TEXELS * 6 * 2};
+    unsigned char white[G_TEXELS][4];
+    _Float16 along_x[G_TEXELS][2], *tensor;
+    attachment albedo, normal;
+    tandem_vulkan vulkan;
+    tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .vulkan = &vulkan};
+    tandem_session *s;
+    tandem_mem mem;
+    vku_image images[2];
+    VkCommandBuffer commands;
+    void *host;
+    vku vk;
+
+    (void)state;
+    open_vulkan(&vk);
+    vulkan = describe(&vk, vk.device, &vk.features);
+    assert_int_equal(tandem_session_create(&desc, &s), TANDEM_OK);
+    assert_int_equal(tandem_mem_create(s, &mem_desc, &mem), TANDEM_OK);
+    memset(white, 255, sizeof white);
+    for (int i = 0; i < G_TEXELS; i++) {
+        along_x[i][0] = 1;
+        along_x[i][1] = 0;
+    }
+    albedo = new_attachment(&vk, VK_FORMAT_R8G8B8A8_UNORM, white, &images[0]);
+    normal = new_attachment(&vk, VK_FORMAT_R16G16_SFLOAT, along_x, &images[1]);
+    commands = vku_begin(&vk);
+    assert_int_equal(pack_g_buffer(s, commands, &albedo, &normal, mem), TANDEM_OK);
+    assert_int_equal(
+        tandem_record_release(s, commands, mem, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT), TANDEM_OK);
+    assert_int_equal(vku_run(&vk, commands), VK_SUCCESS);
+    assert_int_equal(tandem_mem_host(s, mem, &host), TANDEM_OK);
+    tensor = host;
+    for (int i = 0; i < G_TEXELS; i++)
+        for (int c = 0; c < 6; c++)
+            assert_true(tensor[6 * i + c] == (c < 4 ? 1 : 0));
+    for (int i = 0; i < 2; i++)
+        vku_image_destroy(&vk, &images[i]);
+    assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
+    close_vulkan(&vk);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_features_by_name),
         cmocka_unit_test(test_features_by_size),
+        cmocka_unit_test(test_g_buffer),
         cmocka_unit_test(test_fence_behind_point),
         cmocka_unit_test(test_false_alarm),
     };
