@@ -3,7 +3,8 @@
 
 td_packages="gcc g++ cmake ninja-build pkg-config python3 python3-numpy
 libvulkan-dev mesa-vulkan-drivers vulkan-validationlayers glslc
-libsdl2-dev libcglm-dev libimgui-dev libstb-dev libcmocka-dev libjansson-dev libpng-dev libzstd-dev zstd
+libsdl2-dev libcglm-dev libimgui-dev libstb-dev libcmocka-dev libjansson-dev libpng-dev
+libpcre2-dev libzstd-dev zstd
 xvfb xauth libxtst6 fonts-dejavu-core"
 
 td_say() {

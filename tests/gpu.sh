@@ -121,7 +121,7 @@ build_here() {
     for tool in cmake gcc g++ glslc nvcc pkg-config; do
         command -v "$tool" >/dev/null 2>&1 || [ -x "/usr/local/cuda/bin/$tool" ] || missing="$missing $tool"
     done
-    for header in vulkan/vulkan_core.h imgui/imgui.h cmocka.h jansson.h png.h cglm/cglm.h; do
+    for header in vulkan/vulkan_core.h imgui/imgui.h cmocka.h jansson.h pcre2.h png.h cglm/cglm.h; do
         found=
         for folder in /usr/include /usr/local/include /usr/include/*-linux-gnu; do
             [ ! -f "$folder/$header" ] || found=1

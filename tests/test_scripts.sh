@@ -90,7 +90,7 @@ install() {
 }
 
 all=$(sed -n '/^td_packages="/,/"$/p' "$root/demo/setup.sh" | sed 's/td_packages=//; s/"//g')
-for package in gcc cmake glslc libvulkan-dev mesa-vulkan-drivers libimgui-dev libcmocka-dev libjansson-dev libpng-dev; do
+for package in gcc cmake glslc libvulkan-dev mesa-vulkan-drivers libimgui-dev libcmocka-dev libjansson-dev libpcre2-dev libpng-dev; do
     case " $(echo $all) " in
     *" $package "*) ;;
     *) fail "$package is not in the list" ;;

@@ -2,7 +2,7 @@
 # (RUNPATH, so LD_LIBRARY_PATH goes first).
 # SPDX-License-Identifier: Apache-2.0
 set(carried)
-foreach(name cmocka jansson png16 stb vulkan zstd)
+foreach(name cmocka jansson pcre2-8 png16 stb vulkan zstd)
     find_library(TANDEM_CARRY_${name} NAMES ${name})
     if(TANDEM_CARRY_${name})
         list(APPEND carried ${TANDEM_CARRY_${name}})
