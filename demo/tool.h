@@ -21,13 +21,13 @@ int tool_fail(const char *command, const char *format, ...) __attribute__((forma
 
 /* One option of a command. `value`: NULL for a switch. */
 typedef struct tool_option {
-    const char *name;   /* with its dashes */
+    const char *name;   /* with its dashes; "": the argument that is no option */
     const char **value; /* where the value goes; NULL: a switch */
     bool *given;        /* set for switches */
 } tool_option;
 
-/* Reads `--name value`, `--name=value` and switches. Returns TOOL_OK, or TOOL_USAGE after a line that names what is
- * wrong. */
+/* Reads `--name value`, `--name=value`, switches, and the argument that is none of those. Returns TOOL_OK, or TOOL_USAGE
+ * after a line that names what is wrong. */
 int tool_parse(const char *command, int argc, char **argv, const tool_option *options, size_t count);
 
 /* Index of `value` in a NULL-terminated list; -1 if it is not there. */
@@ -138,11 +138,14 @@ int tool_probe(int argc, char **argv);
 int tool_bench(int argc, char **argv);
 int tool_tune(int argc, char **argv);
 int tool_plan(int argc, char **argv);
+int tool_fetch(int argc, char **argv);
+int tool_tokens(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
 int tool_top(int argc, char **argv);
 extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
 extern const char *const tool_calibrate_help, *const tool_info_help, *const tool_doctor_help, *const tool_top_help;
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help, *const tool_plan_help;
+extern const char *const tool_fetch_help, *const tool_tokens_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
     *const tool_bench_linear_help, *const tool_bench_daemon_help;
 

@@ -50,12 +50,18 @@ static void show(const char *what, const td_tokens *tokens)
     print_message("\n");
 }
 
-void token_must_be(const char *text, const td_tokens *tokens, const td_json *json, uint32_t ids)
+td_tokens token_read(const td_json *json, uint32_t ids)
 {
-    td_tokens expected = {0};
+    td_tokens tokens = {0};
 
     TD_JSON_EACH (json, ids, id)
-        assert_int_equal(td_tokens_add(&expected, (uint32_t)token_number(json, id)), TANDEM_OK);
+        assert_int_equal(td_tokens_add(&tokens, (uint32_t)token_number(json, id)), TANDEM_OK);
+    return tokens;
+}
+
+void token_must_be(const char *text, const td_tokens *tokens, const td_json *json, uint32_t ids)
+{
+    td_tokens expected = token_read(json, ids);
     const bool same = tokens->count == expected.count &&
                       (!tokens->count || !memcmp(tokens->ids, expected.ids,
                                                  tokens->count * sizeof *tokens->ids));

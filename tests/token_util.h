@@ -23,6 +23,8 @@ td_json token_read_json(const char *name);
 uint32_t token_member(const td_json *json, uint32_t object, const char *name);
 double token_number(const td_json *json, uint32_t value);
 
+/* Those of an array. */
+td_tokens token_read(const td_json *json, uint32_t ids);
 /* Fails with both lists unless `tokens` are those of the array `ids`. */
 void token_must_be(const char *text, const td_tokens *tokens, const td_json *json, uint32_t ids);
 /* What td_tokenizer_encode() gives for one part. */
