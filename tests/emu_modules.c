@@ -80,16 +80,6 @@ em_module *em_module_of(uint32_t sm)
     return NULL;
 }
 
-bool em_is_tested_apart(const char *entry)
-{
-    static const char *const families[] = {"attn_masked", "binary", "embed", "linear", "norm", "pool"};
-
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (strncmp(entry, families[i], strlen(families[i])) == 0)
-            return true;
-    return false;
-}
-
 int em_launch(em_module *on, const char *entry, emu_launch *it)
 {
     for (size_t i = 0; i < on->entry_count; i++)

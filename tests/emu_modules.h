@@ -29,9 +29,6 @@ bool em_open_all(const char *folder);
 /* Fails the test if there is none. */
 em_module *em_module_of(uint32_t sm);
 
-/* Of kernels that have a test program of their own. */
-bool em_is_tested_apart(const char *entry);
-
 /* 0, or -1 and why. */
 int em_launch(em_module *on, const char *entry, emu_launch *it);
 /* A record of a plan; fails the test if the run does. */

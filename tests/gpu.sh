@@ -373,7 +373,17 @@ print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join
 fi
 
 if [ "$only" = sanitize ]; then
-    [ -x "$build/test_cuda" ] || die "$build has no test_cuda"
+    for program in test_cuda test_linear_gpu test_operations; do
+        [ -x "$build/$program" ] || die "$build has no $program"
+    done
+    # sanitize NAME PROGRAM [WHICH]: racecheck, then memcheck.
+    sanitize() {
+        step "racecheck$1/racecheck" "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no \
+            --error-exitcode 9 "$build/$2" --each "$3"
+        # The tests make the driver refuse on purpose; those answers are not errors here.
+        step "memcheck$1/memcheck" "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
+            --error-exitcode 9 "$build/$2" --each "$3"
+    }
     if [ -z "$sanitizer" ]; then
         for name in racecheck memcheck racecheck-linear memcheck-linear racecheck-operations memcheck-operations; do
             needs compute-sanitizer $name false
@@ -384,24 +394,13 @@ if [ "$only" = sanitize ]; then
         [ "$lanes" -le 16 ] || lanes=16
         lane=0
         while [ "$lane" -lt "$lanes" ]; do
-            {
-                step racecheck-$lane/racecheck "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no \
-                    --error-exitcode 9 "$build/test_cuda" --each $lane/$lanes
-                # The tests make the driver refuse on purpose; those answers are not errors here.
-                step memcheck-$lane/memcheck "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
-                    --error-exitcode 9 "$build/test_cuda" --each $lane/$lanes
-            } >"$work/sanitize-$lane" &
+            sanitize -$lane test_cuda $lane/$lanes >"$work/sanitize-$lane" &
             lane=$((lane + 1))
         done
-        for program in linear_gpu operations; do
-            [ -x "$build/test_$program" ] || die "$build has no test_$program"
-            {
-                step racecheck-${program%_gpu}/racecheck "$sanitizer" --tool racecheck --print-limit 0 --show-backtrace no \
-                    --error-exitcode 9 "$build/test_$program" --each
-                step memcheck-${program%_gpu}/memcheck "$sanitizer" --tool memcheck --leak-check full --report-api-errors no \
-                    --error-exitcode 9 "$build/test_$program" --each
-            } >"$work/sanitize-$program" &
+        for lane in 0 1 2 3; do
+            sanitize -linear-$lane test_linear_gpu $lane/4 >"$work/sanitize-linear-$lane" &
         done
+        sanitize -operations test_operations 0/1 >"$work/sanitize-operations" &
         wait
         cat "$work"/sanitize-*
         cat "$work"/results/logs/racecheck-*.log "$work"/results/logs/memcheck-*.log >"$work/sanitized" 2>/dev/null

@@ -3,12 +3,12 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * The kernels of older architectures run, too, where the build has their PTX: the driver compiles it.
- * test_cuda [--quick | --bench | --each [LANE/LANES | NAME]]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
+ * test_cuda [--quick | --bench | --each [LANE/LANES | NAME] | --cases]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
  * What needs Vulkan too is skipped, or then fails likewise, where there is none.
  * --quick runs few and small cases, --bench prints the time of each kernel instead.
  * TANDEM_TEST_FILTER: a pattern of the tests that run.
  * --each runs each kernel of this GPU once or twice (for compute-sanitizer), or every LANES-th of these cases, from number
- * LANE on, or those of the kernels whose names begin with NAME.
+ * LANE on, or those of the kernels whose names begin with NAME. --cases needs no GPU: that --each leaves no kernel out.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -36,6 +36,7 @@
 #include "kernels/builder.h"
 #include "kernels/probe.h"
 #include "tests/attention_compare.h"
+#include "tests/each.h"
 #include "tests/vk_util.h"
 
 enum { THREADS = 16 };
@@ -1220,54 +1221,7 @@ static void test_probe(void **state)
 
 /* --- Each kernel once, as sanitizers need it --- */
 
-/* What --each is to run: every so manieth case, or those alone that launch a kernel whose name begins so. */
-static struct {
-    uint32_t lane, lanes, number, ran;
-    const char *name;
-    bool launched[2][256]; /* by a case, of this lane or another: without a mask, with one; as the cubin lists its kernels */
-} each = {.lanes = 1, .name = ""};
-
-static const td_cubin *own_kernels(void)
-{
-    char why[160] = "";
-    const td_cubin *cubin = td_cubin_for_sm(td_cu_device_info(device)->sm, why, sizeof why);
-
-    if (!cubin)
-        fail_msg("%s", why);
-    assert_true(td_cubin_entry_count(cubin) <= sizeof each.launched[0]);
-    return cubin;
-}
-
-/* The kernels of all images, one behind the other. */
-static const char *entry_at(const td_cubin *cubin, uint32_t at)
-{
-    const td_image *of = cubin->images;
-
-    while (at >= of->entry_count)
-        at -= of++->entry_count;
-    return of->entries[at].entry;
-}
-
-/* Whether the plan is to run here: it launches what no case before it has launched. */
-static bool is_mine(const td_plan *plan, bool causal)
-{
-    const td_cubin *cubin = own_kernels();
-    bool wanted = false;
-
-    for (uint32_t r = 0; r < plan->record_count; r++) {
-        const char *entry = plan->records[r].kernel->entry;
-
-        for (uint32_t i = 0; i < td_cubin_entry_count(cubin); i++)
-            if (!strcmp(entry_at(cubin, i), entry)) {
-                wanted = wanted || (!each.launched[causal][i] && !strncmp(entry, each.name, strlen(each.name)));
-                each.launched[causal][i] = true;
-            }
-    }
-    const bool mine = wanted && each.number++ % each.lanes == each.lane;
-
-    each.ran += mine;
-    return mine;
-}
+static te_cases each;
 
 /* In a step that the causal mask cuts, where those that fetch look for it. */
 static void spoil_last_step(tu_case *it)
@@ -1287,7 +1241,7 @@ static void each_case(td_target target, tu_shape shape)
     const tandem_status status = td_plan_attention(&it.op, &target, &it.plan, NULL, why, sizeof why);
     if (status && status != TANDEM_ERROR_UNSUPPORTED)
         fail_msg("status %d: %s", (int)status, why);
-    const bool mine = !status && is_mine(&it.plan, shape.causal);
+    const bool mine = !status && te_is_mine(&each, &it.plan, shape.causal);
     if (mine)
         print_message("    %s%s\n", it.plan.records[it.plan.record_count - (target.commit ? 3 : 1)].kernel->entry,
                       shape.causal ? ", causal" : "");
@@ -1297,11 +1251,10 @@ static void each_case(td_target target, tu_shape shape)
 }
 
 /* Rings go round, tiles of rows and of keys are cut, warpgroups see different numbers of keys, blocks walk. */
-static void each_attention(void)
+static void each_attention(td_target stream_target)
 {
     static const uint32_t dims[] = {64, 128, 96, 80, 32, 256};
-    const td_target stream_target = target_here();
-    td_cubin older = *own_kernels(); /* of a GPU without e4m3, as if this were one */
+    td_cubin older = *each.cubin; /* of a GPU without e4m3, as if this were one */
 
     older.sm = 80;
     for (uint32_t i = 0; i < 12; i++) {
@@ -1366,10 +1319,9 @@ static void each_attention(void)
 }
 
 /* Prologues that those cases do not have, and plans that commit. */
-static void each_other(void)
+static void each_other(td_target stream_target)
 {
     static const uint32_t dims[] = {32, 64, 128};
-    const td_target stream_target = target_here();
     td_target commits = stream_target, target;
 
     commits.commit = true;
@@ -1400,10 +1352,9 @@ static void each_other(void)
     }
 }
 
-static void each_probe(void)
+static void each_probe(td_target target)
 {
     void *arrays[TD_PROBE_VIEWS];
-    const td_target target = target_here();
     static td_plan plan;
     char why[256] = "";
 
@@ -1412,7 +1363,7 @@ static void each_probe(void)
         assert_non_null(arrays[i]);
     }
     for (uint32_t unit = 0; unit < TD_PROBE_UNITS; unit++) {
-        if (td_plan_probe(unit, 8, &target, &plan, why, sizeof why) || !is_mine(&plan, false))
+        if (td_plan_probe(unit, 8, &target, &plan, why, sizeof why) || !te_is_mine(&each, &plan, false))
             continue;
         td_probe_fill_random(unit, 8, 17 + unit, arrays[0], arrays[1], arrays[2]);
         compare_probe(unit, 8, arrays, &plan, unit != TD_PROBE_MMA_F16 || target.sm == 90);
@@ -1421,23 +1372,19 @@ static void each_probe(void)
         free(arrays[i]);
 }
 
+static void each_kernel(td_target stream_target)
+{
+    each_attention(stream_target);
+    each_other(stream_target);
+    each_probe(stream_target);
+}
+
 static void test_each(void **state)
 {
-    const td_cubin *cubin = own_kernels();
-    uint32_t missing = 0;
-
     (void)state;
-    each_attention();
-    each_other();
-    each_probe();
-    print_message("    %u of %u cases ran here\n", each.ran, each.number);
-    for (uint32_t i = 0; i < td_cubin_entry_count(cubin); i++)
-        if (!each.launched[0][i] && strcmp(entry_at(cubin, i), "stamp")) { /* stamp: before and behind each plan */
-            print_message("    no case runs %s\n", entry_at(cubin, i));
-            missing++;
-        }
-    assert_int_equal(missing, 0);
-    assert_true(each.number > each.lane);
+    te_begin(&each, td_cu_device_info(device)->sm);
+    each_kernel(target_here());
+    te_end(&each, TE_CUDA);
 }
 
 static td_stream *own_stream; /* of this GPU's own kernels */
@@ -2714,7 +2661,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest bench[] = {cmocka_unit_test(test_bench_enqueue), cmocka_unit_test(test_bench_wait),
                                        cmocka_unit_test(test_bench_copies), cmocka_unit_test(test_bench)};
-    const struct CMUnitTest each_kernel[] = {cmocka_unit_test(test_each)};
+    const struct CMUnitTest kernel_by_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_head_dims),
@@ -2768,13 +2715,11 @@ int main(int argc, char **argv)
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));
     quick = argc > 1 && !strcmp(argv[1], "--quick");
-    const bool each_only = argc > 1 && !strcmp(argv[1], "--each");
-    if (each_only && argc > 2 && sscanf(argv[2], "%u/%u", &each.lane, &each.lanes) < 2)
-        each.name = argv[2];
-    if (each.lane >= each.lanes) {
-        fprintf(stderr, "--each %s: must be the number of a lane, from 0 on, and of how many\n", argv[2]);
+    const bool each_only = argc > 1 && !strcmp(argv[1], "--each"), cases_only = argc > 1 && !strcmp(argv[1], "--cases");
+    if ((each_only || cases_only) && !te_arguments(&each, argc, argv))
         return 2;
-    }
+    if (cases_only)
+        return te_check_cases(&each, TE_CUDA, each_kernel);
     expected = expect && !strcmp(expect, "1");
     status = td_cu_device_open(NULL, &log, &device, why, sizeof why);
     if (status) {
@@ -2791,7 +2736,7 @@ int main(int argc, char **argv)
                   td_cu_device_info(device)->sm, td_cu_device_info(device)->driver_version,
                   (long long)td_stream_clock_offset_ns(stream));
     if (each_only) {
-        failures = cmocka_run_group_tests(each_kernel, NULL, NULL);
+        failures = cmocka_run_group_tests(kernel_by_kernel, NULL, NULL);
         td_stream_destroy(&stream, 1000000000u);
         td_cu_device_close(&device);
         return failures != 0;

@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * test_linear_gpu [--each]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1. --each runs each kernel once
- * or twice, on small shapes, for compute-sanitizer.
+ * test_linear_gpu [--each [LANE/LANES | NAME] | --cases]; exits 77 where there is no CUDA device, unless TANDEM_EXPECT_GPU is 1.
+ * --each runs each kernel once or twice, on small shapes, for compute-sanitizer; --cases needs no GPU: that it leaves none out.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +17,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "tandem/tandem.h"
 #include "tandem/vulkan.h"
+#include "tests/each.h"
 #include "tests/linear_util.h"
 #include "tests/vk_util.h"
 
@@ -154,26 +155,63 @@ static void test_codes(void **state)
         try_forms(codes_shape(n), n, 3);
 }
 
-/* Each kernel once or twice: dense ones with one tile and several, plain and with all that may follow a sum; each kind of weights. */
-static void test_each(void **state)
+/* --- Each kernel once or twice, as sanitizers need it --- */
+
+static te_cases each;
+
+/* By each form that can do it. Some kernels are to run once more, in another variant. */
+static void each_form(td_target target, tl_shape shape, bool other_variant)
 {
-    const tl_shape plain = {.rows = 130, .ins = 136, .outs = 264, .dtype = TANDEM_DTYPE_F16, .y_dtype = TANDEM_DTYPE_F16};
-    tl_shape shape = {.rows = 60, .ins = 72, .outs = 136, .dtype = TANDEM_DTYPE_BF16, .y_dtype = TANDEM_DTYPE_F32,
-                      .bias_dtype = TANDEM_DTYPE_F32, .residual_dtype = TANDEM_DTYPE_F16, .gate = TANDEM_GATE_PAIRS,
-                      .activation = TANDEM_ACTIVATION_SILU};
-    (void)state;
-    assert_true(try_forms(plain, 1, 7) > 0);
-    assert_true(try_forms(shape, 2, 7) > 0);
-    for (uint32_t n = 3; n < 7; n++)
-        try_forms(codes_shape(n), n, 7);
-    for (td_linear_weights kind = TD_LINEAR_INT8; kind < TD_LINEAR_WEIGHTS; kind++) {
-        static const uint32_t rows[] = {5, 12, 20, 60};
-        for (int i = 0; i < 4; i++) {
-            shape = (tl_shape){.rows = rows[i], .ins = 256, .outs = 40, .dtype = 1 + (uint32_t)i % 2, .y_dtype = TANDEM_DTYPE_F16,
-                               .weights = kind};
-            try_forms(shape, (uint32_t)kind, 7);
+    for (uint32_t form = 0; td_linear_form(form); form++) {
+        tl_case it = tl_make(shape, each.number);
+        static td_plan plan;
+        char why[300] = "";
+        const tandem_status status = td_linear_plan_form(&it.op, &target, form, &plan, why, sizeof why);
+        if (status && status != TANDEM_ERROR_UNSUPPORTED)
+            fail_msg("status %d: %s", (int)status, why);
+        if (!status && te_is_mine(&each, &plan, other_variant)) {
+            print_message("    %s, %s\n", plan.records[0].kernel->entry, other_variant ? "finished" : "plain");
+            run(&it, &plan);
+            tl_check(&it, 7);
+            if (shape.heads)
+                tl_check_codes(&it, shape.granularity);
+        }
+        tl_free(&it);
+    }
+}
+
+/* Dense ones plain, where a block has one tile after the other, and with all that may follow a sum; each kind of weights, for every
+ * number of rows that has kernels of its own; codes without statistics and with. */
+static void each_kernel(td_target target)
+{
+    static const uint32_t rows[] = {130, 60, 20, 12, 5};
+    td_target walks = target;
+    walks.multiprocessors = 1;
+    for (uint32_t n = 0; n < 2 * 5; n++) {
+        const uint32_t dtype = 1 + n % 2;
+        const tl_shape plain = {.rows = rows[n / 2], .ins = 256, .outs = 264, .dtype = dtype, .y_dtype = TANDEM_DTYPE_F16};
+        each_form(walks, plain, false);
+        each_form(target, (tl_shape){.rows = rows[n / 2], .ins = 72, .outs = 136, .dtype = dtype, .y_dtype = TANDEM_DTYPE_F32,
+                                     .bias_dtype = TANDEM_DTYPE_F32, .residual_dtype = TANDEM_DTYPE_F16, .gate = TANDEM_GATE_PAIRS,
+                                     .activation = TANDEM_ACTIVATION_SILU}, true);
+        for (td_linear_weights kind = TD_LINEAR_INT8; kind < TD_LINEAR_WEIGHTS; kind++) {
+            tl_shape shape = plain;
+            shape.outs = 40;
+            shape.weights = kind;
+            each_form(target, shape, false);
         }
     }
+    each_form(target, codes_shape(4), false);
+    each_form(target, codes_shape(3), true);
+}
+
+static void test_each(void **state)
+{
+    const td_cu_info *gpu = td_cu_device_info(device);
+    (void)state;
+    te_begin(&each, gpu->sm);
+    each_kernel(td_exec_target(gpu, true));
+    te_end(&each, TE_LINEAR);
 }
 
 /* --- Through sessions --- */
@@ -235,25 +273,29 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest forms[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_walks), cmocka_unit_test(test_weights),
                                        cmocka_unit_test(test_codes)};
-    const struct CMUnitTest each_kernel[] = {cmocka_unit_test(test_each)};
+    const struct CMUnitTest kernel_by_kernel[] = {cmocka_unit_test(test_each)};
     const struct CMUnitTest sessions[] = {cmocka_unit_test(test_cuda_session), cmocka_unit_test(test_inline_session)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     char why[512] = "";
     int failures = 0;
     expected = expect && !strcmp(expect, "1");
+    const bool each_only = argc > 1 && !strcmp(argv[1], "--each"), cases_only = argc > 1 && !strcmp(argv[1], "--cases");
+    if ((each_only || cases_only) && !te_arguments(&each, argc, argv))
+        return 2;
+    if (cases_only)
+        return te_check_cases(&each, TE_LINEAR, each_kernel);
     if (td_cu_device_open(NULL, NULL, &device, why, sizeof why)) {
         fprintf(stderr, "no GPU: %s\n", why);
         return expected ? 1 : 77;
     }
-    const bool each = argc > 1 && !strcmp(argv[1], "--each");
-    for (int graphs = 0; graphs < (each ? 1 : 2); graphs++) {
+    for (int graphs = 0; graphs < (each_only ? 1 : 2); graphs++) {
         must((graphs ? td_stream_create_graph : td_stream_create)(device, NULL, &stream, why, sizeof why), why);
-        failures += each ? cmocka_run_group_tests(each_kernel, NULL, NULL)
-                         : cmocka_run_group_tests_name(graphs ? "graphs" : "launches", forms, NULL, NULL);
+        failures += each_only ? cmocka_run_group_tests(kernel_by_kernel, NULL, NULL)
+                              : cmocka_run_group_tests_name(graphs ? "graphs" : "launches", forms, NULL, NULL);
         td_stream_destroy(&stream, 1000000000u);
     }
     td_cu_device_close(&device);
-    if (!each)
+    if (!each_only)
         failures += cmocka_run_group_tests(sessions, NULL, NULL);
     return failures != 0;
 }

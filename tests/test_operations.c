@@ -2,15 +2,27 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * test_operations [--each]; --each runs each once on the GPU alone, for compute-sanitizer.
+ * test_operations [--each [LANE/LANES | NAME] | --cases]; --each runs each kernel on the GPU alone, for compute-sanitizer; --cases needs
+ * no GPU: that it leaves none out.
  */
 #include <math.h>
 
+#include "engine_plugin/exec/exec.h"
 #include "kernels/operation.h"
 #include "tests/daemon_client.h"
+#include "tests/each.h"
 #include "tests/linear_util.h"
 
 enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, OUT = 4 * PLANE, IDS = 8 * PLANE, BYTES = IDS + 4 * ROWS };
+
+typedef struct operation {
+    uint32_t number;
+    void (*make)(const struct operation *it, tandem_mem mem, tandem_operands *op);
+    uint32_t elements; /* of y */
+    float off;         /* by so much GPUs may be from the CPU */
+    uint32_t dtype, head_dim; /* of attention's q, k and v */
+    uint64_t offset_bytes;    /* where q begins */
+} operation;
 
 /* Halves in the first half of a mem, y in the second, whole numbers behind it. */
 static tandem_view halves(tandem_mem mem, uint64_t first, uint32_t heads, uint32_t rows)
@@ -23,8 +35,9 @@ static tandem_view numbers(tandem_mem mem, uint32_t rows)
     return tandem_view_dense(mem, IDS, TANDEM_DTYPE_I32, 1, rows, 1);
 }
 
-static void norm(tandem_mem mem, tandem_operands *op)
+static void norm(const operation *it, tandem_mem mem, tandem_operands *op)
 {
+    (void)it;
     op->norm = (tandem_norm){.batch = 1, .heads = HEADS, .rows = ROWS, .channels = CHANNELS};
     op->norm.x = halves(mem, 0, HEADS, ROWS);
     op->norm.residual = halves(mem, PLANE, HEADS, ROWS);
@@ -32,8 +45,9 @@ static void norm(tandem_mem mem, tandem_operands *op)
     op->norm.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
 }
 
-static void embed(tandem_mem mem, tandem_operands *op)
+static void embed(const operation *it, tandem_mem mem, tandem_operands *op)
 {
+    (void)it;
     op->embed = (tandem_embed){.batch = HEADS, .rows = ROWS, .channels = CHANNELS, .entries = 3 * ROWS, .positions = 2 * ROWS};
     op->embed.table = halves(mem, 0, 1, 3 * ROWS);
     op->embed.position_table = halves(mem, PLANE, 1, 2 * ROWS);
@@ -43,8 +57,9 @@ static void embed(tandem_mem mem, tandem_operands *op)
 }
 
 /* b has one row, and one channel in it. */
-static void binary(tandem_mem mem, tandem_operands *op)
+static void binary(const operation *it, tandem_mem mem, tandem_operands *op)
 {
+    (void)it;
     op->binary = (tandem_binary){.batch = 1, .heads = HEADS, .rows = ROWS, .channels = CHANNELS, .b_channels = 1, .scale = 0.25f,
                                  .kind = TANDEM_BINARY_MULTIPLY};
     op->binary.a = halves(mem, 0, HEADS, ROWS);
@@ -54,8 +69,9 @@ static void binary(tandem_mem mem, tandem_operands *op)
 }
 
 /* Of more rows than a chunk has, by lengths below 0 and beyond. */
-static void pool(tandem_mem mem, tandem_operands *op)
+static void pool(const operation *it, tandem_mem mem, tandem_operands *op)
 {
+    (void)it;
     op->pool = (tandem_pool){.batch = ROWS, .heads = 1, .rows = 600, .channels = 48, .normalise = 1};
     op->pool.x = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, 1, 600, 48);
     op->pool.x.stride_batch = 96;
@@ -65,26 +81,21 @@ static void pool(tandem_mem mem, tandem_operands *op)
 }
 
 /* Of batches of which 1, 28 and, as more than there are count as all, 33 keys count, with a bias. */
-static void attention(tandem_mem mem, tandem_operands *op)
+static void attention(const operation *it, tandem_mem mem, tandem_operands *op)
 {
-    op->attention = (tandem_attention){.batch = HEADS, .heads = CHANNELS / 64, .kv_heads = CHANNELS / 64, .q_len = ROWS, .kv_len = ROWS,
-                                       .head_dim = 64};
-    op->attention.q = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, CHANNELS / 64, ROWS, 64);
-    op->attention.k = tandem_view_dense(mem, PLANE, TANDEM_DTYPE_F16, CHANNELS / 64, ROWS, 64);
-    op->attention.v = tandem_view_dense(mem, 2 * PLANE, TANDEM_DTYPE_F16, CHANNELS / 64, ROWS, 64);
-    op->attention.o = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, CHANNELS / 64, ROWS, 64);
+    const uint32_t heads = CHANNELS / it->head_dim;
+
+    op->attention = (tandem_attention){.batch = HEADS, .heads = heads, .kv_heads = heads, .q_len = ROWS, .kv_len = ROWS,
+                                       .head_dim = it->head_dim};
+    op->attention.q = tandem_view_dense(mem, it->offset_bytes, it->dtype, heads, ROWS, it->head_dim);
+    op->attention.k = tandem_view_dense(mem, PLANE, it->dtype, heads, ROWS, it->head_dim);
+    op->attention.v = tandem_view_dense(mem, 2 * PLANE, it->dtype, heads, ROWS, it->head_dim);
+    op->attention.o = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, heads, ROWS, it->head_dim);
     op->attention.length = numbers(mem, 1);
     op->attention.length.offset_bytes += 3 * sizeof(int32_t);
     op->attention.bias = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, 1, ROWS, ROWS);
     op->attention.bias.stride_batch = op->attention.bias.stride_head = 0;
 }
-
-typedef struct operation {
-    uint32_t number;
-    void (*make)(tandem_mem mem, tandem_operands *op);
-    uint32_t elements; /* of y */
-    float off;         /* by so much GPUs may be from the CPU */
-} operation;
 
 static void fill(void *data)
 {
@@ -117,7 +128,7 @@ static bool compute(const tandem_session_desc *desc, const operation *what, uint
         tandem_mem_create(session, &(tandem_mem_desc){.struct_bytes = sizeof(tandem_mem_desc), .bytes = BYTES}, &mem), TANDEM_OK);
     assert_int_equal(tandem_mem_host(session, mem, &host), TANDEM_OK);
     fill(host);
-    what->make(mem, &job.op);
+    what->make(what, mem, &job.op);
     TL_OK(tandem_submit(session, &job, &ticket), session);
     TL_OK(tandem_wait(session, ticket, PATIENCE, &report), session);
     assert_int_equal(report.state, TANDEM_JOB_DONE);
@@ -131,11 +142,11 @@ static bool compute(const tandem_session_desc *desc, const operation *what, uint
 }
 
 static const operation operations[] = {
-    {TANDEM_OPERATION_NORM, norm, PLANE, 0},
-    {TANDEM_OPERATION_EMBED, embed, PLANE, 0},
-    {TANDEM_OPERATION_BINARY, binary, PLANE, 0},
-    {TANDEM_OPERATION_POOL, pool, ROWS * 48, 0},
-    {TANDEM_OPERATION_ATTENTION, attention, PLANE, 4e-3f},
+    {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE},
+    {.number = TANDEM_OPERATION_EMBED, .make = embed, .elements = PLANE},
+    {.number = TANDEM_OPERATION_BINARY, .make = binary, .elements = PLANE},
+    {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
+    {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -180,19 +191,59 @@ static void test_rows(void **state)
     }
 }
 
-static void test_each(void **state)
+/* --- Each kernel once, as sanitizers need it --- */
+
+static te_cases each;
+
+static void each_case(const operation *what, td_target target)
 {
     const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CUDA};
+    const td_operation *found = td_operation_find(what->number);
     static float y[PLANE], other[PLANE];
+    td_plan plan = {0};
+    tandem_operands op;
+    char why[300] = "";
+
+    what->make(what, 1, &op);
+    if (found->plan(&op, &target, &plan, why, sizeof why))
+        fail_msg("%s", why);
+    if (te_is_mine(&each, &plan, false)) {
+        print_message("    %s\n", plan.records[0].kernel->entry);
+        compute_on_cpu(what, y);
+        memset(other, 0, sizeof other);
+        assert_true(compute(&desc, what, 0, other));
+        compare(what, other, y, what->off);
+    }
+    td_plan_free(&plan);
+}
+
+/* Attention of each head dim, at addresses that wide loads can read and at others. */
+static void each_kernel(td_target target)
+{
+    static const uint32_t dims[] = {32, 64, 96, 128, 256};
+
+    for (size_t n = 0; n < OPERATIONS; n++)
+        each_case(&operations[n], target);
+    for (uint32_t n = 0; n < 4 * 5; n++) {
+        operation it = {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .head_dim = dims[n / 4],
+                        .dtype = n % 2 ? TANDEM_DTYPE_BF16 : TANDEM_DTYPE_F16, .off = n % 2 ? 1e-2f : 4e-3f, .offset_bytes = n % 4 / 2 * 2};
+
+        it.elements = HEADS * ROWS * (CHANNELS / it.head_dim * it.head_dim);
+        each_case(&it, target);
+    }
+}
+
+static void test_each(void **state)
+{
+    td_cu_info gpu;
+    char why[300] = "";
 
     (void)state;
-    for (size_t n = 0; n < OPERATIONS; n++) {
-        compute_on_cpu(&operations[n], y);
-        memset(other, 0, sizeof other);
-        assert_true(compute(&desc, &operations[n], 0, other));
-        compare(&operations[n], other, y, operations[n].off);
-    }
-    printf("    %d of %d cases ran here\n", OPERATIONS, OPERATIONS);
+    if (td_cu_device_query(NULL, &gpu, why, sizeof why))
+        fail_msg("%s", why);
+    te_begin(&each, gpu.sm);
+    each_kernel(td_exec_target(&gpu, true));
+    te_end(&each, TE_OPERATIONS);
 }
 
 static void test_linear(void **state)
@@ -213,10 +264,15 @@ static void test_linear(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_linear)};
-    const struct CMUnitTest each[] = {cmocka_unit_test(test_each)};
+    const struct CMUnitTest kernel_by_kernel[] = {cmocka_unit_test(test_each)};
+    const bool each_only = argc > 1 && !strcmp(argv[1], "--each"), cases_only = argc > 1 && !strcmp(argv[1], "--cases");
 
-    if (argc > 1 && !strcmp(argv[1], "--each"))
-        return cmocka_run_group_tests(each, NULL, NULL);
+    if ((each_only || cases_only) && !te_arguments(&each, argc, argv))
+        return 2;
+    if (cases_only)
+        return te_check_cases(&each, TE_OPERATIONS, each_kernel);
+    if (each_only)
+        return cmocka_run_group_tests(kernel_by_kernel, NULL, NULL);
     if (!begin_tests("tandemd"))
         return 1;
     return end_tests(cmocka_run_group_tests(tests, set_up_daemon, tear_down_daemon));
