@@ -419,6 +419,7 @@ void td_worker_request_answer(td_broker *b, td_worker_request *e, const td_worke
             on_model_answer(b, was.cached, t);
         break;
     case TD_WORKER_END: b->numbers[was.message.number] = 0; break;
+    case TD_WORKER_FORGET: td_queue_wake(b); break;
     case TD_WORKER_TENSOR:
         if (was.client)
             on_tensor_answer(b, was.client, was.serial, was.mem, t);

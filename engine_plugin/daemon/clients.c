@@ -202,14 +202,14 @@ static void all_text(td_broker *b, const td_client *c, const char *what, uint64_
     add_holders(b, c, kinds, text, text_bytes);
 }
 
-void td_client_lacks(td_broker *b, const td_client *c, uint64_t lacks_bytes, char *text, size_t text_bytes)
+void td_client_lacks(td_broker *b, const td_client *c, const char *what, uint64_t lacks_bytes, char *text, size_t text_bytes)
 {
     const size_t at = strlen(text);
 
     if (lacks_bytes > td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c))) {
-        own_text(b, c, "scratch of the job", lacks_bytes, text, text_bytes);
+        own_text(b, c, what, lacks_bytes, text, text_bytes);
     } else if (lacks_bytes) {
-        all_text(b, c, "scratch of the job", lacks_bytes, MEMS, text, text_bytes);
+        all_text(b, c, what, lacks_bytes, MEMS, text, text_bytes);
     } else {
         snprintf(text + at, text_bytes - at, "; held");
         add_holders(b, c, MEMS | MODELS, text, text_bytes);

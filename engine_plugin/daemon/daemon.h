@@ -174,7 +174,7 @@ typedef enum td_worker_message_kind {
     TD_WORKER_TIMELINE = 8, /* with what Vulkan exported */
     TD_WORKER_BEGIN_SESSION = 9,
     TD_WORKER_END_SESSION = 10,
-    TD_WORKER_FORGET = 11, /* a client without a session of its own is gone: its scratch */
+    TD_WORKER_FORGET = 11, /* the scratch of a client that is gone, or that needs the room */
 } td_worker_message_kind;
 typedef struct td_worker_message {
     uint32_t kind, serial, number;
@@ -297,7 +297,8 @@ typedef struct td_work {
     uint32_t cuts, slice, slices; /* of a job that is computed piece by piece: the next one, of how many */
     td_part_at slice_at;          /* where that begins */
     td_shared *temp_output; /* its client's, which they write if it has a deadline: one more slice takes that to the output */
-    bool whole;             /* it has one, and there is no room for a temporary output: it is not cut */
+    bool whole;             /* it has one, and no temporary output: it is not cut */
+    bool lacks_memory;      /* the worker has none for its temporary output */
     uint32_t at_worker;           /* how many of them the worker has: as long as there are some it has begun */
     uint64_t began_ns;            /* the first one */
     uint64_t taken_ns, ready_ns, run_ns, deadline_ns; /* run: since it is its session's next */
@@ -349,6 +350,7 @@ struct td_client {
     uint64_t mem_bytes, model_bytes; /* mem: and the temporary output's */
     td_shared *temp_output;  /* without an id; for one job at a time. NULL: none */
     uint64_t temp_output_ns; /* when it was used last */
+    uint64_t temp_output_for; /* the ticket of the job that asked for it */
     uint64_t virtual_ns;   /* of compute that it has had, or might have had while others did */
     uint32_t at_worker;    /* of its jobs */
     uint64_t at_worker_ns; /* what they will take */
@@ -503,8 +505,8 @@ static inline uint64_t td_room_in(uint64_t limit, uint64_t held)
 uint64_t td_scratch_held(const td_broker *b, const td_client *c);
 /* Whether a client's quota and that of all have room for more. */
 bool td_client_fits(const td_broker *b, const td_client *c, uint64_t bytes);
-/* Why there is no memory for a job, and who holds it. */
-void td_client_lacks(td_broker *b, const td_client *c, uint64_t lacks_bytes, char *text, size_t text_bytes);
+/* Why there is no memory for what a job needs, and who holds it. */
+void td_client_lacks(td_broker *b, const td_client *c, const char *what, uint64_t lacks_bytes, char *text, size_t text_bytes);
 
 /* worker_requests.c */
 uint32_t td_number_take(td_broker *b); /* 0: none left */
@@ -534,6 +536,8 @@ static inline uint32_t td_worker_session_of(const td_broker *b, const td_client 
     return !b->costs.is_gpu && c->job_class == TANDEM_CLASS_BACKGROUND ? (uint32_t)TD_BACKGROUND_SESSION : c->worker_session;
 }
 void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind);
+/* Asks the worker to free the scratch of a client none of whose jobs it has. False: there is none. */
+bool td_worker_scratch_forget(td_broker *b, const td_client *c);
 /* Its client is gone. Not by a request: the driver may hold those up until what is released here has come. */
 void td_worker_session_free(td_broker *b, const td_client *c);
 void td_cached_model_drop(td_broker *b, td_cached_model *cached);
@@ -580,7 +584,7 @@ bool td_queue_take(td_broker *b, td_client *c);
 void td_queue_give_up(td_broker *b, td_work *work, uint32_t state, tandem_status status);
 /* Signals and ends those of a client's that were given up and whose turn it is. */
 void td_queue_retire_given_up(td_broker *b, td_client *c);
-/* The worker has no room for a client's temporary output: its jobs are not cut. */
+/* The worker has no memory for a client's temporary output. */
 void td_queue_without_temp_output(td_broker *b, td_client *c);
 /* The worker is gone; of a job's fault, as far as is known: that has failed. */
 void td_queue_lost(td_broker *b, bool by_job);

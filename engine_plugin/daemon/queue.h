@@ -31,7 +31,7 @@ uint32_t td_queue_sharing(const td_broker *b);
  * next of these. */
 bool td_queue_end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_ns);
 /* Gives the worker one more piece of a job; false: there is none for it now. *again: somebody waits for the share of
- * another, who may not want it. */
+ * another, who may not want it, or a job behind one that was refused. */
 bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again);
 /* Takes what the worker is through with. True if there was something. */
 bool td_queue_take_results(td_broker *b);

@@ -58,7 +58,8 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
             work->mems[i]->cached->used_ns = now;
         }
     for (const td_worker_request *e = b->worker_requests; e && work->after_request; e = e->next)
-        if (e->message.kind == TD_WORKER_END && e->message.serial <= work->after_request)
+        if ((e->message.kind == TD_WORKER_END || e->message.kind == TD_WORKER_FORGET) &&
+            e->message.serial <= work->after_request)
             return false; /* room is being made for it */
     if (work->ready_ns)
         return true;
@@ -220,8 +221,46 @@ static uint64_t slice_of(const td_broker *b, const td_work *work)
     return td_cost_guess(&b->costs, workload_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
 }
 
+/* There is no room for its temporary output. Where nobody else is there it is not cut then; else others would wait for all of it,
+ * and it is refused. */
+static bool does_without(td_broker *b, td_work *work, uint64_t bytes, bool *again)
+{
+    char why[TD_TEXT_BYTES] = "";
+
+    work->slices = 1;
+    work->whole = td_queue_sharing(b) < 2;
+    if (work->whole)
+        return true;
+    td_client_lacks(b, work->client, "temporary output of the job", bytes, why, sizeof why);
+    td_queue_fail(b, work, TANDEM_ERROR_NOMEM, why);
+    td_queue_retire_given_up(b, work->client);
+    *again = true;
+    return false;
+}
+
+/* What is idle makes room. False: there is none. */
+static bool ask_temp_output(td_broker *b, td_work *work, uint64_t bytes)
+{
+    td_client *c = work->client;
+
+    if (work->lacks_memory)
+        return false;
+    if (!td_client_fits(b, c, bytes))
+        td_temp_outputs_end(b, 0);
+    c->temp_output_for = work->ticket;
+    if (td_temp_output_make(b, c, bytes))
+        return true;
+    if (c->at_worker) /* its jobs have scratch, for as long */
+        return true;
+    if (work->after_request || !td_worker_scratch_forget(b, c))
+        return false;
+    work->after_request = b->request_serial;
+    td_worker_requests_send(b);
+    return true;
+}
+
 /* Whether the next slice of a job can go, as far as a temporary output has to do with it; asks the worker for one. */
-static bool has_temp_output(td_broker *b, td_work *work)
+static bool has_temp_output(td_broker *b, td_work *work, bool *again)
 {
     tandem_operands op = work->job.op, commit;
     td_client *c = work->client;
@@ -243,10 +282,11 @@ static bool has_temp_output(td_broker *b, td_work *work)
     }
     if (c->temp_output && c->temp_output->imported && !c->temp_output->uses && c->temp_output->bytes < bytes)
         td_temp_output_end(b, c);
-    work->whole = !c->temp_output && !td_temp_output_make(b, c, bytes);
-    if (work->whole || !c->temp_output->imported || c->temp_output->uses) {
+    if (!c->temp_output && !ask_temp_output(b, work, bytes))
+        return does_without(b, work, bytes, again);
+    if (!c->temp_output || !c->temp_output->imported || c->temp_output->uses) {
         work->slices = 1;
-        return work->whole;
+        return false;
     }
     work->temp_output = c->temp_output;
     work->temp_output->uses++;
@@ -254,7 +294,7 @@ static bool has_temp_output(td_broker *b, td_work *work)
     return true;
 }
 
-/* Of a class. *again: somebody waits for the share of another, who may not want it. */
+/* Of a class. *again: somebody waits for the share of another, who may not want it, or a job behind one that was refused. */
 static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *again)
 {
     uint64_t least = UINT64_MAX;
@@ -273,7 +313,7 @@ static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *
     for (td_client *c = b->clients; c; c = c->next) {
         td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
 
-        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_temp_output(b, head))
+        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_temp_output(b, head, again))
             continue;
         if (c->virtual_ns - least > b->config.share_window_ns) {
             waits = true;
@@ -483,7 +523,7 @@ static void end_piece(td_broker *b, td_work *work, td_slot *slot)
             td_queue_step(b, work, (td_life_event){.kind = TD_LIFE_RETURNED}, NULL);
             return;
         }
-        td_client_lacks(b, c, slot->lacks_bytes, slot->text, sizeof slot->text);
+        td_client_lacks(b, c, "scratch of the job", slot->lacks_bytes, slot->text, sizeof slot->text);
     }
     if (slot->end_state == TANDEM_JOB_FAILED)
         td_client_error(b, c, 0, work->ticket, slot->status, slot->text);
@@ -546,7 +586,7 @@ bool td_queue_take_results(td_broker *b)
 void td_queue_without_temp_output(td_broker *b, td_client *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
-        c->order[i]->whole = true;
+        c->order[i]->lacks_memory = c->order[i]->lacks_memory || c->order[i]->ticket == c->temp_output_for;
     td_temp_output_end(b, c);
 }
 

@@ -87,6 +87,17 @@ static void forget_session(td_broker *b, uint32_t worker_session)
     }
 }
 
+bool td_worker_scratch_forget(td_broker *b, const td_client *c)
+{
+    td_worker_request *request = td_scratch_held(b, c) ? td_worker_request_add(b, TD_WORKER_FORGET, 0, false) : NULL;
+
+    if (!request)
+        return false;
+    request->message.worker_session = td_worker_session_of(b, c);
+    request->message.value = c->session;
+    return true;
+}
+
 void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind)
 {
     const bool told = b->worker >= 0 || kind == TD_WORKER_BEGIN_SESSION;
@@ -94,12 +105,8 @@ void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind k
 
     if (kind == TD_WORKER_END_SESSION)
         forget_session(b, c->worker_session);
-    if (!c->worker_session && kind == TD_WORKER_END_SESSION && td_scratch_held(b, c)) {
-        request = td_worker_request_add(b, TD_WORKER_FORGET, 0, false);
-        if (request) {
-            request->message.worker_session = td_worker_session_of(b, c);
-            request->message.value = c->session;
-        }
+    if (!c->worker_session && kind == TD_WORKER_END_SESSION) {
+        td_worker_scratch_forget(b, c);
         return;
     }
     request = c->worker_session && told ? td_worker_request_add(b, kind, 0, kind == TD_WORKER_BEGIN_SESSION) : NULL;

@@ -13,6 +13,8 @@
 
 #include "tests/daemon_shares/rig.h"
 
+enum { FILLS = 64 }; /* mems at most, to fill a quota with */
+
 /* The same bits, those of lse too, as where such a job is not cut. */
 static void a_temporary_output_becomes_the_output(void **state)
 {
@@ -208,7 +210,8 @@ static void a_lost_temporary_output_is_written_again(void **state)
     }
 }
 
-/* A temporary output is its client's, and where there is no room for one the job is not cut; an idle one makes room. */
+/* A temporary output is its client's, and where there is no room for one the job is not cut, as it is alone; an idle one makes
+ * room. */
 static void temporary_outputs_count(void **state)
 {
     const shape cut = {2, 3000, 512, 64, TANDEM_PRECISION_8B, 0}, long_one = {1, 1024, 32768, 64, TANDEM_PRECISION_8B, 0};
@@ -241,6 +244,106 @@ static void temporary_outputs_count(void **state)
     client_close(&c);
     task_free(&t);
     task_free(&long_t);
+}
+
+/* The report of a client's job with a deadline; *between: another's frame began and ended while it ran. */
+static td_wire_report run_around(client *c, task *t, client *other, const task *frame, bool *between)
+{
+    const uint64_t begin = td_now_ns();
+    td_wire_report slow, quick;
+    tandem_job job = job_of(t);
+    uint64_t ticket;
+
+    clear_output(t);
+    job.deadline_ns = 600000 * MS;
+    ticket = client_job(c, &job);
+    while (client_report(c, ticket, 0).state == TANDEM_JOB_PENDING && td_now_ns() - begin < PATIENCE)
+        ;
+    quick = run_job(other, frame);
+    slow = client_report(c, ticket, PATIENCE);
+    assert_int_equal(quick.state, TANDEM_JOB_DONE);
+    *between = slow.begin_ns < quick.begin_ns && quick.end_ns < slow.end_ns;
+    return slow;
+}
+
+/* Mems until the client has all that it may; returns how many. */
+static uint32_t take_all(client *c, uint64_t most_bytes, uint64_t mems[FILLS])
+{
+    uint32_t count = 0;
+
+    for (uint64_t bytes = most_bytes / 4096 * 4096; bytes >= 4096 && count < FILLS;) {
+        char why[200] = "";
+        int fd;
+
+        assert_int_equal(td_memfd_make("tandem-test-buffer", bytes, false, &fd, why, sizeof why), TANDEM_OK);
+        mems[count] = client_mem(c, fd, bytes, bytes);
+        if (mems[count])
+            count++;
+        else
+            bytes = bytes / 8192 * 4096;
+        td_fd_close(&fd);
+    }
+    return count;
+}
+
+/* A frame's long job with a deadline holds nobody up because its client has all that it may have: what the client's jobs left in
+ * the worker makes room for a temporary output, and where that is not enough the job is refused. */
+static void no_room_for_a_temporary_output_is_no_excuse(void **state)
+{
+    const shape long_one = {1, 20000, 6000, 64, TANDEM_PRECISION_F16, 0};
+    enum { TRIES = 20 };
+    uint64_t scratch, fills[FILLS], bytes;
+    uint32_t fill_count;
+    bool between = false;
+    char config[80];
+    client greedy, other;
+    tandem_job job;
+    task t, f;
+
+    (void)state;
+    task_make(&t, &long_one, 150);
+    task_make(&f, &small, 151);
+    bytes = t.bytes;
+    for (int limited = 0; limited < 2; limited++) { /* alone it is not cut, and needs so much */
+        snprintf(config, sizeof config, limited ? "threads = 1\nclient_bytes = %" PRIu64 "\n" : "threads = 1\n", bytes);
+        start_daemon(config);
+        client_open(&greedy, "greedy");
+        task_share(&t, &greedy);
+        job = job_of(&t);
+        job.deadline_ns = 600000 * MS;
+        assert_int_equal(client_report(&greedy, client_job(&greedy, &job), PATIENCE).state, TANDEM_JOB_DONE);
+        bytes = row_of(&greedy, "greedy").mem_bytes;
+        if (limited)
+            break;
+        client_close(&greedy);
+        assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    }
+    scratch = bytes - t.bytes;
+    assert_true(scratch > 0);
+    client_open(&other, "another");
+    task_share(&f, &other);
+    for (int try = 0; !between; try++) { /* it may come too late, but not always */
+        assert_true(try < TRIES);
+        assert_int_equal(run_around(&greedy, &t, &other, &f, &between).state, TANDEM_JOB_DONE);
+        check_output(&t);
+    }
+    fill_count = take_all(&greedy, scratch, fills);
+    assert_true(fill_count > 0 && fill_count < FILLS);
+    clear_output(&t);
+    assert_int_equal(client_report(&greedy, client_job(&greedy, &job), PATIENCE).status, TANDEM_ERROR_NOMEM);
+    assert_int_equal(client_events(&greedy, PATIENCE), TANDEM_ERROR_BUSY);
+    assert_int_equal(greedy.event.header.type, TD_WIRE_ERROR);
+    assert_non_null(strstr(greedy.event.error.text, "temporary output of the job is "));
+    assert_true(is_untouched(&t));
+    assert_int_equal(run_job(&other, &f).state, TANDEM_JOB_DONE);
+    for (uint32_t i = 0; i < fill_count; i++)
+        assert_int_equal(client_object(&greedy, TD_WIRE_MEM_DESTROY, fills[i]), TANDEM_OK);
+    assert_int_equal(run_around(&greedy, &t, &other, &f, &between).state, TANDEM_JOB_DONE);
+    check_output(&t);
+    client_close(&greedy);
+    client_close(&other);
+    task_free(&t);
+    task_free(&f);
 }
 
 /* A temporary output that no job needs now is in nobody's way: the memory beside it has all the room that there is
@@ -445,6 +548,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test_teardown(half_a_temporary_output_is_nothing, tear_down_daemon),
     cmocka_unit_test_teardown(a_lost_temporary_output_is_written_again, tear_down_daemon),
     cmocka_unit_test_teardown(temporary_outputs_count, tear_down_daemon),
+    cmocka_unit_test_teardown(no_room_for_a_temporary_output_is_no_excuse, tear_down_daemon),
     cmocka_unit_test_teardown(an_idle_temporary_output_makes_room, tear_down_daemon),
     cmocka_unit_test_teardown(the_background_gives_way, tear_down_daemon),
     cmocka_unit_test_teardown(frames_go_in_between_keys, tear_down_daemon),
