@@ -178,6 +178,51 @@ static void descriptors_are_kept_for_what_is_needed(void **state)
     assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
 }
 
+/* Temporary outputs are the worker's own: clients that hold all the descriptors that they may get them, and the broker holds no more. */
+static void temporary_outputs_take_no_descriptors(void **state)
+{
+    const shape cut = {2, 3000, 512, 64, TANDEM_PRECISION_8B, 0};
+    enum { GREEDY = 5 };
+    uint64_t mems[GREEDY];
+    client greedy[GREEDY];
+    pid_t worker;
+    task t;
+    int held;
+
+    (void)state;
+    launch_with_descriptors(128);
+    await_log("computes on");
+    task_make(&t, &cut, 10);
+    for (int i = 0; i < GREEDY; i++) {
+        client_open_as(&greedy[i], "greedy", TANDEM_CLASS_BACKGROUND);
+        task_share(&t, &greedy[i]);
+        mems[i] = t.mem;
+    }
+    for (int i = 0; i < GREEDY; i++)
+        take_all(&greedy[i]);
+    held = count_fds(daemon_pid);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < GREEDY; i++) {
+            tandem_job job;
+
+            clear_output(&t);
+            t.mem = mems[i];
+            job = job_of(&t);
+            job.deadline_ns = 600000 * MS;
+            assert_int_equal(client_report(&greedy[i], client_job(&greedy[i], &job), PATIENCE).state, TANDEM_JOB_DONE);
+            check_output(&t);
+        }
+        assert_true(count_fds(daemon_pid) <= held);
+        worker = await_worker(0);
+        assert_int_equal(kill(worker, SIGKILL), 0);
+        await_worker(worker);
+    }
+    for (int i = 0; i < GREEDY; i++)
+        client_close(&greedy[i]);
+    task_free(&t);
+    assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+}
+
 /* With the fewest there may be one client is served; with fewer it does not begin, and says why. */
 static void too_few_descriptors_are_no_beginning(void **state)
 {
@@ -200,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_log_that_nobody_reads_holds_nobody_up),
         cmocka_unit_test(descriptors_are_kept_for_what_is_needed),
+        cmocka_unit_test_teardown(temporary_outputs_take_no_descriptors, tear_down_daemon),
         cmocka_unit_test_teardown(too_few_descriptors_are_no_beginning, tear_down_daemon),
     };
 
