@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "tests/daemon_shares/rig.h"
 
@@ -78,9 +81,39 @@ static void shares_are_fair(void **state)
     td_fd_close(&fd);
 }
 
-/* A frame's job that takes long does not hold up others' frames: it is cut, to the same bits. All is put before any begins,
- * as above. */
-static void let_others_in(const shape *long_one)
+/* What the slow client computes on a task's buffer, whose output it overwrites; NULL: attention, as the task has it. */
+typedef void (*operation_fn)(const task *t, tandem_job *job);
+
+static tandem_job slow_job(const task *t, operation_fn make)
+{
+    tandem_job job = {.struct_bytes = sizeof job};
+
+    if (!make)
+        return job_of(t);
+    make(t, &job);
+    return job;
+}
+
+/* What the job writes where its client is alone, and a frame's: it is not cut then. The caller frees it. */
+static void *whole_output(task *t, operation_fn make)
+{
+    void *output = malloc(t->q_bytes);
+    tandem_job job;
+    client c;
+
+    assert_non_null(output);
+    client_open(&c, "alone");
+    task_share(t, &c);
+    clear_output(t);
+    job = slow_job(t, make);
+    assert_int_equal(client_report(&c, client_job(&c, &job), PATIENCE).state, TANDEM_JOB_DONE);
+    memcpy(output, (char *)t->data + t->o_at, t->q_bytes);
+    client_close(&c);
+    return output;
+}
+
+/* A job that takes long does not hold up others': it is cut, to the same bits. All is put before any begins, as above. */
+static void let_others_in(const shape *long_one, operation_fn make, tandem_class job_class)
 {
     enum { JOBS = 10 };
     const shape shapes[2] = {*long_one, {2, 64, 96, 32, TANDEM_PRECISION_F16, 0}};
@@ -88,19 +121,22 @@ static void let_others_in(const shape *long_one)
     char why[300] = "";
     int fd = -1;
     td_shared_timeline in;
+    void *expected;
     client c[2];
     task t[2];
 
     start_daemon("threads = 1\n");
     assert_int_equal(td_shared_timeline_make(&in, 0, &fd, why, sizeof why), TANDEM_OK);
+    for (int i = 0; i < 2; i++)
+        task_make(&t[i], &shapes[i], 33);
+    expected = whole_output(&t[0], make);
+    clear_output(&t[0]);
     for (int i = 0; i < 2; i++) {
         tandem_job job;
 
-        client_open(&c[i], i ? "quick" : "slow");
-        task_make(&t[i], &shapes[i], 33);
+        client_open_as(&c[i], i ? "quick" : "slow", job_class);
         task_share(&t[i], &c[i]);
-        clear_output(&t[i]);
-        job = job_of(&t[i]);
+        job = i ? job_of(&t[i]) : slow_job(&t[i], make);
         job.wait = (tandem_point){client_share_timeline(&c[i], fd, false, 0), 1};
         for (int k = 0; k < (i ? JOBS : 1); k++)
             client_job(&c[i], &job);
@@ -113,11 +149,13 @@ static void let_others_in(const shape *long_one)
     assert_int_equal(slow.state, TANDEM_JOB_DONE);
     assert_int_equal(quick.state, TANDEM_JOB_DONE);
     assert_true(slow.begin_ns < quick.begin_ns && quick.end_ns < slow.end_ns);
+    assert_memory_equal((char *)t[0].data + t[0].o_at, expected, t[0].q_bytes);
+    check_output(&t[1]);
     for (int i = 0; i < 2; i++) {
-        check_output(&t[i]);
         client_close(&c[i]);
         task_free(&t[i]);
     }
+    free(expected);
     td_shared_timeline_close(&in);
     td_fd_close(&fd);
 }
@@ -125,25 +163,91 @@ static void let_others_in(const shape *long_one)
 static void long_jobs_let_others_in(void **state)
 {
     (void)state;
-    let_others_in(&(shape){8, 2048, 1280, 64, TANDEM_PRECISION_F16, 0});
+    let_others_in(&(shape){8, 2048, 1280, 64, TANDEM_PRECISION_F16, 0}, NULL, TANDEM_CLASS_FRAME);
 }
 
 static void a_long_causal_head_lets_others_in(void **state)
 {
     (void)state;
-    let_others_in(&(shape){1, 7000, 7000, 64, TANDEM_PRECISION_8B, 1});
+    let_others_in(&(shape){1, 7000, 7000, 64, TANDEM_PRECISION_8B, 1}, NULL, TANDEM_CLASS_FRAME);
 }
 
 static void few_keys_for_many_rows_let_others_in(void **state)
 {
     (void)state;
-    let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_F16, 0});
+    let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_F16, 0}, NULL, TANDEM_CLASS_FRAME);
 }
 
 static void rows_without_keys_let_others_in(void **state)
 {
     (void)state;
-    let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_8B, 1});
+    let_others_in(&(shape){1, 400000, 64, 32, TANDEM_PRECISION_8B, 1}, NULL, TANDEM_CLASS_FRAME);
+}
+
+/* The other operations, on ROWS rows of CHANNELS channels where the task has Q, to where it has O; weights are where it has K. */
+enum { ROWS = 8192, CHANNELS = 256, POOLED = 4 };
+
+static tandem_view rows_at(const task *t, uint64_t offset_bytes, uint32_t dtype, uint32_t rows, uint32_t channels)
+{
+    return tandem_view_dense(t->mem, offset_bytes, dtype, 1, rows, channels);
+}
+
+static void norm(const task *t, tandem_job *job)
+{
+    job->operation = TANDEM_OPERATION_NORM;
+    job->op.norm = (tandem_norm){.batch = 1, .heads = 1, .rows = ROWS, .channels = CHANNELS};
+    job->op.norm.x = rows_at(t, 0, TANDEM_DTYPE_F32, ROWS, CHANNELS);
+    job->op.norm.weight = rows_at(t, t->q_bytes, TANDEM_DTYPE_F32, 1, CHANNELS);
+    job->op.norm.y = rows_at(t, t->o_at, TANDEM_DTYPE_F32, ROWS, CHANNELS);
+}
+
+static void binary(const task *t, tandem_job *job)
+{
+    job->operation = TANDEM_OPERATION_BINARY;
+    job->op.binary = (tandem_binary){.batch = 1, .heads = 1, .rows = ROWS, .channels = CHANNELS, .b_channels = CHANNELS, .scale = 2,
+                                     .kind = TANDEM_BINARY_MULTIPLY};
+    job->op.binary.a = rows_at(t, 0, TANDEM_DTYPE_F32, ROWS, CHANNELS);
+    job->op.binary.b = rows_at(t, t->q_bytes, TANDEM_DTYPE_F32, 1, CHANNELS);
+    job->op.binary.b.stride_row = 0;
+    job->op.binary.y = rows_at(t, t->o_at, TANDEM_DTYPE_F32, ROWS, CHANNELS);
+}
+
+/* Whole numbers of any size: what is in no table is 0. */
+static void embed(const task *t, tandem_job *job)
+{
+    job->operation = TANDEM_OPERATION_EMBED;
+    job->op.embed = (tandem_embed){.batch = 1, .rows = ROWS, .channels = CHANNELS, .entries = 16};
+    job->op.embed.table = rows_at(t, t->q_bytes, TANDEM_DTYPE_F32, 16, CHANNELS);
+    job->op.embed.id = rows_at(t, 0, TANDEM_DTYPE_I32, ROWS, 1);
+    job->op.embed.y = rows_at(t, t->o_at, TANDEM_DTYPE_F32, ROWS, CHANNELS);
+}
+
+static void pool(const task *t, tandem_job *job)
+{
+    job->operation = TANDEM_OPERATION_POOL;
+    job->op.pool = (tandem_pool){.batch = ROWS / POOLED, .heads = 1, .rows = POOLED, .channels = CHANNELS, .normalise = 1};
+    job->op.pool.x = rows_at(t, 0, TANDEM_DTYPE_F32, POOLED, CHANNELS);
+    job->op.pool.y = rows_at(t, t->o_at, TANDEM_DTYPE_F32, 1, CHANNELS);
+}
+
+static void linear(const task *t, tandem_job *job)
+{
+    job->operation = TANDEM_OPERATION_LINEAR;
+    job->op.linear = (tandem_linear){.rows = ROWS, .ins = CHANNELS, .outs = 64};
+    job->op.linear.x = rows_at(t, 0, TANDEM_DTYPE_BF16, ROWS, CHANNELS);
+    job->op.linear.w = rows_at(t, t->q_bytes, TANDEM_DTYPE_BF16, 64, CHANNELS);
+    job->op.linear.y = rows_at(t, t->o_at, TANDEM_DTYPE_F32, ROWS, 64);
+}
+
+static void every_operation_lets_others_in(void **state)
+{
+    static const operation_fn operations[] = {norm, binary, embed, pool, linear};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
+        let_others_in(&(shape){1, ROWS, 64, CHANNELS, TANDEM_PRECISION_F16, 0}, operations[i], TANDEM_CLASS_BACKGROUND);
+        assert_int_equal(end_daemon(SIGTERM, PATIENCE), 0);
+    }
 }
 
 /* Temporary outputs: what pieces of a job with a deadline write, until all of them have. */
@@ -199,6 +303,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test_teardown(a_long_causal_head_lets_others_in, tear_down_daemon),
     cmocka_unit_test_teardown(few_keys_for_many_rows_let_others_in, tear_down_daemon),
     cmocka_unit_test_teardown(rows_without_keys_let_others_in, tear_down_daemon),
+    cmocka_unit_test_teardown(every_operation_lets_others_in, tear_down_daemon),
     cmocka_unit_test_teardown(a_deadline_lets_others_in, tear_down_daemon),
 };
 const test_cases daemon_shares_turns_cases = TEST_CASES(cases);
