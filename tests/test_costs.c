@@ -251,7 +251,7 @@ static void test_causal_pieces_are_learned_apart(void **state)
     assert_true(td_cost_guess(&costs, workload(&part, 40000)) > td_cost_guess(&costs, workload(&part, 20000)) * 3 / 2);
 }
 
-/* Their scales lie behind all codes. */
+/* Their scales lie behind all codes: INTEGRATION.md says so, and what bounds how long others wait for them. */
 static void test_codes_are_not_cut(void **state)
 {
     uint64_t seed = 9;
