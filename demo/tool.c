@@ -43,6 +43,7 @@ static void complain(const char *command, const char *format, va_list args)
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 32 || *c == 127)
             *c = '?';
+    fflush(stdout); /* where both go to one file this comes last */
     fprintf(stderr, "tandem%s%s: %s\n", command ? " " : "", command ? command : "", text);
 }
 

@@ -83,6 +83,12 @@ cat >"$work/tree/tandem" <<'END'
 #!/bin/sh
 [ "${2-}" != "$(cat "$FAKE/slow")" ] || sleep 60
 [ "$1" != "$(cat "$FAKE/breaks")" ] || exit 1
+if [ "$1 ${2-}" = "bench $(cat "$FAKE/misses")" ]; then
+    printf 'targets\n  met    a wait: 2 (at most 3)\n  MISSED a rate of straw: 0.1 (at least 0.7)\n'
+    case $* in
+    *--strict*) echo "tandem bench $2: --strict: 1 target was missed" >&2 && exit 1 ;;
+    esac
+fi
 [ "$*" != info ] || cat "$FAKE/info"
 echo "{}"
 END
@@ -107,7 +113,7 @@ done <"$work/tree/gpu_tests.txt"
 
 # What the next run meets; then gpu.sh with these arguments. 25 times as fast: --limit 21.
 told() {
-    for word in slow fewer breaks; do
+    for word in slow fewer breaks misses; do
         echo nothing >"$work/$word"
     done
     : >"$work/skips"
@@ -229,6 +235,17 @@ told
 gpu --only bench || fail "--only bench failed"
 ends_with "9 passed, 0 failed, 1 skipped; 40 cases" "--only bench counts wrongly"
 if gpu --only bench --strict; then fail "--strict passed without torch"; fi
+told misses=linear python=1
+gpu --only bench || fail "a missed target failed without --strict"
+grep -q '^    bench-linear: a rate of straw: 0.1 (at least 0.7)$' "$work/out" || fail "gpu.sh does not say which target was missed"
+if gpu --only bench --strict; then fail "--strict passed with a missed target"; fi
+[ "$(status_of bench-linear) $(status_of bench-daemon)" = "missed-targets passed" ] || fail "a missed target is not told from a failure"
+grep -q '^    bench-linear: a rate of straw: ' "$work/out" || fail "--strict does not say which target was missed"
+ends_with "9 passed, 0 failed, 1 missed targets, 0 skipped; 40 cases" "a missed target is not counted"
+python3 -c 'import json, sys
+s = json.load(open(sys.argv[1]))
+assert (s["passed"], s["missed"], s["failed"], s["missed_targets"]) == (9, 1, 0, 1), s' "$work/gpu/summary.json" ||
+    fail "summary.json does not tell missed targets from failures"
 told breaks=bench python=1
 if gpu --only bench; then fail "benches failed, and gpu.sh passed"; fi
 
