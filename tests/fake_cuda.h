@@ -32,6 +32,9 @@ extern fake_cuda fake_cuda_driver;
 /* The driver's functions, by the names of interop/cu/driver.h. */
 const td_cu_table *fake_cuda_table(void);
 
+/* What benches look up by themselves, by its symbol; NULL: no such function. */
+void *fake_cuda_of_benches(const char *symbol);
+
 /* The context fails for good, as by a kernel's fault: when this returns nothing runs in it, and nothing will. */
 void fake_cuda_die(void);
 

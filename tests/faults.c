@@ -821,6 +821,8 @@ void *__wrap_dlsym(void *library, const char *name)
     look_up(name);
     if (trip(FAULT_CUDA_LOOKUP, name) || ((f.disguise & FAULT_NO_GRAPHS) && !strcmp(name, "cuGraphCreate")))
         return NULL;
+    if (f.cuda_kind == FAULT_FAKE_CUDA && fake_cuda_of_benches(name))
+        return fake_cuda_of_benches(name);
     if (f.cuda_kind == FAULT_REAL_CUDA) {
         function = __real_dlsym(library, name);
         if (!function)
