@@ -376,11 +376,11 @@ static void query_properties(td_vk *vk, bool timeline_known, bool driver_known)
     vk->storage_alignment = limits->minStorageBufferOffsetAlignment;
     vk->max_groups[0] = limits->maxComputeWorkGroupCount[0];
     vk->max_groups[1] = limits->maxComputeWorkGroupCount[1];
-    vk->max_descriptors = limits->maxPerStageDescriptorStorageBuffers;
-    if (limits->maxPerStageDescriptorSampledImages < vk->max_descriptors)
-        vk->max_descriptors = limits->maxPerStageDescriptorSampledImages;
-    if (limits->maxPerStageDescriptorStorageImages < vk->max_descriptors)
-        vk->max_descriptors = limits->maxPerStageDescriptorStorageImages;
+    vk->caps.max_descriptors = limits->maxPerStageDescriptorStorageBuffers;
+    if (limits->maxPerStageDescriptorSampledImages < vk->caps.max_descriptors)
+        vk->caps.max_descriptors = limits->maxPerStageDescriptorSampledImages;
+    if (limits->maxPerStageDescriptorStorageImages < vk->caps.max_descriptors)
+        vk->caps.max_descriptors = limits->maxPerStageDescriptorStorageImages;
     vk->max_timeline_difference = timeline.maxTimelineSemaphoreValueDifference;
     vk->max_allocation_bytes = 0;
     for (uint32_t i = 0; i < vk->memory.memoryHeapCount; i++)

@@ -415,8 +415,8 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_ima
     tandem_status status = TANDEM_OK;
 
     CHECK(vk->caps.push_descriptor, UNSUPPORTED, "%s is not enabled", VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
-    CHECK(vk->max_descriptors >= TD_IMAGES, UNSUPPORTED, "%s takes %u storage buffers or images in a shader, not %d",
-          vk->caps.name, vk->max_descriptors, TD_IMAGES);
+    CHECK(vk->caps.max_descriptors >= TD_IMAGES, UNSUPPORTED, "%s takes %u storage buffers or images in a shader, not %d",
+          vk->caps.name, vk->caps.max_descriptors, TD_IMAGES);
     for (uint32_t i = 0; i < count && status == TANDEM_OK; i++)
         status = check_image(vk, images, i, unpack, &checked[i], why, why_bytes);
     /* Both at first: nothing is recorded on failure. */

@@ -122,7 +122,6 @@ struct td_vk {
     uint64_t max_timeline_difference;
     uint64_t storage_alignment; /* minStorageBufferOffsetAlignment */
     uint32_t max_groups[2];     /* maxComputeWorkGroupCount */
-    uint32_t max_descriptors;   /* of storage buffers, of sampled and of storage images, in a shader: the least of them */
     uint64_t timestamp_mask;    /* of timestampValidBits */
     bool family_computes;
     pthread_mutex_t lock; /* of the two below */

@@ -37,6 +37,7 @@ typedef struct td_vk_caps {
     bool inline_kernels;     /* VK_NVX_binary_import and bufferDeviceAddress, on a family that computes */
     uint64_t host_alignment; /* minImportedHostPointerAlignment */
     uint64_t max_storage_range;
+    uint32_t max_descriptors; /* of storage buffers, of sampled and of storage images in a shader: the least of them */
     float timestamp_period;
     char missing[256]; /* which extensions or features keep it from the `timeline` rung; empty if none */
     char missing_inline[160]; /* the same for `inline` */

@@ -280,7 +280,7 @@ static uint32_t near_edges(const image_case *c, uint32_t n, uint32_t component)
     if (r % 8 == 1)
         return noise_bits();
     if (is_normalised(c->format) || r % 8 == 2)
-        return from_float(((float)(r % 1100 - 20u) + 0.5f) / most) + (r >> 11) % 3 - 1;
+        return from_float(((float)(r % 1100) - 19.5f) / most) + (r >> 11) % 3 - 1;
     /* Halfway between two numbers of the format, from 2^-30 on. */
     return (r & 0x80000000) | (97 + (r >> 3) % 48) << 23 | (noise_bits() & 0x7fffff) >> dropped << dropped | 1u << (dropped - 1);
 }

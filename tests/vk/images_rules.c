@@ -348,6 +348,12 @@ static void test_images_refuse(void **state)
     assert_fails(td_vk_record_pack_images(bare, commands, images, 2, why, sizeof why), TANDEM_ERROR_UNSUPPORTED,
                  "VK_KHR_push_descriptor");
     td_vk_close(&bare);
+    desc = vku_desc(&gpu);
+    assert_ok(td_vk_open(&desc, NULL, &bare, why, sizeof why));
+    ((td_vk_caps *)td_vk_get_caps(bare))->max_descriptors = 7;
+    assert_fails(td_vk_record_pack_images(bare, commands, images, 2, why, sizeof why), TANDEM_ERROR_UNSUPPORTED,
+                 "takes 7 storage buffers or images in a shader, not 8");
+    td_vk_close(&bare);
     /* And those that they all differ from are accepted. */
     for (int i = 0; i < 2; i++) {
         vku_image_barrier(&gpu, commands, &made[i], VK_IMAGE_LAYOUT_GENERAL);
