@@ -31,7 +31,7 @@
 #define TD_IMAGE_F11 2     /* B10G11R11 */
 #define TD_IMAGE_UNORM8 3
 #define TD_IMAGE_UNORM10 4 /* 10 bits, and 2 of alpha */
-#define TD_IMAGE_SRGB8 5   /* of which the device decodes all but alpha */
+#define TD_IMAGE_SRGB8 5   /* as UNORM8, but the device decodes all but alpha */
 
 /* Four words an image, as 128 bytes of push constants are all that every device has. */
 struct td_image_push {

@@ -64,10 +64,12 @@ float unorm(uint code, uint bits)
     return uintBitsToFloat(((126u - zeros) << 23) + mantissa - 0x800000u);
 }
 
-// What the texel says it is, whichever way the device divided.
+// What the texel says it is, whichever way the device divided. What it decoded as sRGB is encoded again, which finds the code.
 vec4 exactly(vec4 texel, uint numbers)
 {
-    if (numbers == TD_IMAGE_UNORM8) {
+    if (numbers == TD_IMAGE_SRGB8)
+        texel.rgb = from_linear(texel.rgb, TD_IMAGE_SRGB);
+    if (numbers == TD_IMAGE_UNORM8 || numbers == TD_IMAGE_SRGB8) {
         uvec4 code = uvec4(roundEven(texel * 255.0));
         return vec4(unorm(code.r, 8u), unorm(code.g, 8u), unorm(code.b, 8u), unorm(code.a, 8u));
     }
@@ -75,8 +77,6 @@ vec4 exactly(vec4 texel, uint numbers)
         uvec4 code = uvec4(roundEven(texel * vec4(1023.0, 1023.0, 1023.0, 3.0)));
         return vec4(unorm(code.r, 10u), unorm(code.g, 10u), unorm(code.b, 10u), unorm(code.a * 85u, 8u));
     }
-    if (numbers == TD_IMAGE_SRGB8)
-        texel.a = unorm(uint(roundEven(texel.a * 255.0)), 8u);
     return texel;
 }
 

@@ -355,13 +355,15 @@ static void record_after(td_vk *vk, VkCommandBuffer commands, const td_vk_image 
 
 static struct td_image_push push_of(const td_vk_image *p, const checked_image *c)
 {
+    const uint32_t transfer = is_srgb(c->format) ? TD_IMAGE_SRGB : p->transfer;
+
     return (struct td_image_push){
         .stride_line = p->extent.height > 1 ? (uint32_t)p->stride_line : 0,
         .exposure = p->exposure == 0 ? 1 : p->exposure,
         .size = (p->extent.width - 1) | (p->extent.height - 1) << 16,
         .bits = c->first_element | (p->dtype == TANDEM_DTYPE_F16 ? 1u : 0) << TD_IMAGE_HALF_AT |
                 (p->channels - 1) << TD_IMAGE_CHANNELS_AT | c->format->numbers << TD_IMAGE_NUMBERS_AT |
-                p->encoding << TD_IMAGE_ENCODING_AT | p->transfer << TD_IMAGE_TRANSFER_AT |
+                p->encoding << TD_IMAGE_ENCODING_AT | transfer << TD_IMAGE_TRANSFER_AT |
                 (p->extent.width > 1 ? (uint32_t)p->stride_texel : 0) << TD_IMAGE_STRIDE_AT,
     };
 }

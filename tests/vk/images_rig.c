@@ -114,11 +114,6 @@ static double half_value(uint32_t bits)
     return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-static double srgb_to_linear(double x)
-{
-    return x <= 0.04045 ? x / 12.92 : pow((x + 0.055) / 1.055, 2.4);
-}
-
 /* Where a component lies in a texel of 32 bits. */
 static void find_field(const texel_format *format, uint32_t component, uint32_t *shift, uint32_t *bits)
 {
@@ -184,16 +179,13 @@ static double most_of(const texel_format *format, uint32_t component)
     return format->numbers == DEPTH24 ? 16777215 : format->numbers != UNORM10 ? 255 : component == 3 ? 3 : 1023;
 }
 
-/* What a component is. sRGB is decoded by the device, which may be off by half a step: what it decodes is still that step. */
+/* What a component is; of sRGB its code. */
 static span value_of(const texel_format *format, uint32_t component, uint32_t bits)
 {
     double value;
 
     switch (format->numbers) {
     case SRGB8:
-        if (component != 3)
-            return (span){srgb_to_linear((bits - 0.5) / 255), srgb_to_linear((bits + 0.5) / 255)};
-        /* fallthrough */
     case UNORM8:
     case UNORM10:
         value = bits / most_of(format, component);
@@ -367,14 +359,16 @@ static void normal_to_octahedral(const double n[3], span p[2])
 
 static void expect_packed(const image_case *c, const unsigned char *texel, span want[4])
 {
+    const uint32_t transfer = c->format->numbers == SRGB8 ? SRGB : c->transfer;
+
     for (uint32_t i = 0; i < c->format->channels; i++) {
         want[i] = flushed(value_of(c->format, i, get_component(c->format, texel, i)));
         if (c->encoding && is_normalised(c->format) && i < 3)
             want[i].lo = want[i].hi = (double)(2 * (float)want[i].lo - 1);
-        if (c->transfer && i < 3)
-            want[i] = to_linear((double)(float)want[i].lo, c->transfer);
+        if (transfer && i < 3)
+            want[i] = to_linear((double)(float)want[i].lo, transfer);
         if (!c->encoding && !is_of_depth(c->format) && i < 3)
-            want[i] = expose(c->transfer ? want[i] : (span){(double)(float)want[i].lo, (double)(float)want[i].hi}, c->exposure);
+            want[i] = expose(transfer ? want[i] : (span){(double)(float)want[i].lo, (double)(float)want[i].hi}, c->exposure);
     }
     if (c->encoding == OCTAHEDRAL) {
         const double p[2] = {(double)(float)want[0].lo, (double)(float)want[1].lo};
