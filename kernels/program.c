@@ -81,9 +81,7 @@ static uint64_t elements_of(const uint32_t shape[4])
     return elements;
 }
 
-/* How a tensor lies by itself: channels, rows, heads, batches one after the other; codes as
- * tandem_codes_bytes() has them. */
-static tandem_view dense_view(uint32_t dtype, const uint32_t shape[4])
+tandem_view td_program_dense(uint32_t dtype, const uint32_t shape[4])
 {
     tandem_view view = tandem_view_dense(0, 0, dtype, shape[1], shape[2], shape[3]);
     if (td_dtype_is_codes(dtype)) {
@@ -124,14 +122,12 @@ static tandem_status size_tensor(maker *m, uint32_t i)
     char where[TD_GRAPH_NAME_BYTES + 40];
 
     *tensor = (td_program_tensor){
-        .name = td_arena_text(&m->program->memory, from->name, strlen(from->name)),
+        .name = from->name,
         .role = from->role,
         .dtype = from->dtype,
         .dimensions = from->dimensions,
         .shape = {1, 1, 1, 1},
         .view = UINT32_MAX};
-    if (!tensor->name)
-        return no_memory(m);
     for (uint32_t d = 0; d < from->dimensions; d++) {
         int64_t size;
         td_text(where, sizeof where, "tensors[\"%s\"].shape[%" PRIu32 "]", from->name, d);
@@ -142,7 +138,7 @@ static tandem_status size_tensor(maker *m, uint32_t i)
         tensor->shape[4 - from->dimensions + d] = (uint32_t)size;
     }
     const uint32_t *s = tensor->shape;
-    const tandem_view view = dense_view(from->dtype, s);
+    const tandem_view view = td_program_dense(from->dtype, s);
     const td_dtype of = td_dtype_of(from->dtype);
     if (s[3] % of.elements)
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
@@ -158,21 +154,34 @@ static tandem_status size_tensor(maker *m, uint32_t i)
     return TANDEM_OK;
 }
 
+/* Bytes in the block of its role, if that has one. */
+static tandem_status place_in_block(maker *m, uint32_t i)
+{
+    const td_graph_tensor *from = &m->graph->tensors[i];
+    td_program_tensor *tensor = &m->tensors[i];
+    uint64_t *block = block_of(m, from->role);
+
+    if (!block)
+        return TANDEM_OK;
+    tensor->view = TD_PROGRAM_WEIGHTS + (from->role - TD_ROLE_WEIGHT);
+    if (!append(block, tensor->bytes, &tensor->offset))
+        return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
+                       "tensors[\"%s\"]: ends beyond 2^63 bytes of the block of its role, %s",
+                       from->name, td_role_names[from->role]);
+    return TANDEM_OK;
+}
+
 /* Bytes in the views and in scratch. */
 static tandem_status place_tensor(maker *m, uint32_t i)
 {
     const td_graph_tensor *from = &m->graph->tensors[i];
     td_program_tensor *tensor = &m->tensors[i];
-    uint64_t *block = block_of(m, from->role);
     const bool ends = from->role == TD_ROLE_STATE || (from->role == TD_ROLE_OUTPUT && m->commit);
+    const tandem_status status = place_in_block(m, i);
 
-    if (block) {
-        tensor->view = TD_PROGRAM_WEIGHTS + (from->role - TD_ROLE_WEIGHT);
-        if (!append(block, tensor->bytes, &tensor->offset))
-            return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
-                           "tensors[\"%s\"]: ends beyond 2^63 bytes of the block of its role, %s",
-                           from->name, td_role_names[from->role]);
-    } else if (from->role != TD_ROLE_TEMPORARY) {
+    if (status != TANDEM_OK)
+        return status;
+    if (from->role == TD_ROLE_INPUT || from->role == TD_ROLE_OUTPUT) {
         tensor->view = TD_PROGRAM_BINDINGS + m->program->binding_count;
         m->bindings[m->program->binding_count++] = i;
     }
@@ -194,6 +203,34 @@ static tandem_status make_tensors(maker *m)
         status = size_tensor(m, i);
     for (uint32_t i = 0; i < m->graph->tensor_count && status == TANDEM_OK; i++)
         status = place_tensor(m, i);
+    for (uint32_t i = 0; i < m->graph->tensor_count && status == TANDEM_OK; i++) {
+        const char *name = m->tensors[i].name; /* the graph's, which may end before the program */
+        m->tensors[i].name = td_arena_text(&m->program->memory, name, strlen(name));
+        status = m->tensors[i].name ? TANDEM_OK : no_memory(m);
+    }
+    return status;
+}
+
+tandem_status td_program_tensors(const td_graph *graph, const uint32_t *numbers, uint32_t roles,
+                                 td_program_tensor *tensors, char *why, size_t why_bytes)
+{
+    td_program blocks = {0}; /* for their bytes so far */
+    maker m = {.graph = graph,
+               .numbers = numbers,
+               .program = &blocks,
+               .tensors = tensors,
+               .why = why,
+               .why_bytes = why_bytes};
+    tandem_status status = numbers ? check_numbers(&m) : TANDEM_OK;
+
+    memset(tensors, 0, graph->tensor_count * sizeof *tensors);
+    for (uint32_t i = 0; i < graph->tensor_count && status == TANDEM_OK; i++) {
+        if (!(roles >> graph->tensors[i].role & 1))
+            continue;
+        status = size_tensor(&m, i);
+        if (status == TANDEM_OK)
+            status = place_in_block(&m, i);
+    }
     return status;
 }
 
@@ -219,6 +256,8 @@ static tandem_status set_fields(const maker *m, uint32_t at, tandem_operands *op
             return status;
         memcpy(to, &(uint32_t){(uint32_t)value}, sizeof(uint32_t));
     }
+    if (m->target.precision != TANDEM_PRECISION_AUTO)
+        td_operation_set_precision(node->operation, op, m->target.precision);
     return TANDEM_OK;
 }
 
@@ -321,7 +360,7 @@ static tandem_status set_view(const maker *m, uint32_t at, const td_graph_view *
 
     td_text(v.where, sizeof v.where, "nodes[%" PRIu32 "].views.%s", at, as->name);
     layout->shape(op, from->view, v.shape);
-    *v.view = dense_view(v.tensor->dtype, v.shape);
+    *v.view = td_program_dense(v.tensor->dtype, v.shape);
     tandem_status status = set_strides(m, &v);
     if (status == TANDEM_OK)
         status = set_offset(m, &v);

@@ -83,6 +83,17 @@ tandem_status td_program_build(const td_graph *graph, const uint32_t *numbers,
                                const td_target *target, const td_program **program, char *why,
                                size_t why_bytes);
 
+/* The tensors of some roles (bits, 1 << td_role) for these numbers, without a plan: shapes, bytes,
+ * and where they lie in the block of their role. *tensors has as many as the graph; those of other
+ * roles are zeros, and names are the graph's. numbers: NULL where shapes of these roles name none,
+ * as those of weights and state. ARG, naming the tensor or number. */
+tandem_status td_program_tensors(const td_graph *graph, const uint32_t *numbers, uint32_t roles,
+                                 td_program_tensor *tensors, char *why, size_t why_bytes);
+
+/* How a tensor lies by itself, which is how bindings do: channels, rows, heads, batches one after the
+ * other; codes as tandem_codes_bytes() has them. */
+tandem_view td_program_dense(uint32_t dtype, const uint32_t shape[4]);
+
 /* As those of plans. Threads: any. */
 const td_program *td_program_use(const td_program *program);
 void td_program_drop(const td_program **program);

@@ -271,8 +271,6 @@ static void test_state(void **state)
     td_graph_destroy(&graph);
 }
 
-/* --- Programs for GPUs --- */
-
 static void check_same(const td_program *a, const td_program *b)
 {
     assert_true(a->plan->record_count == b->plan->record_count &&
@@ -286,6 +284,86 @@ static void check_same(const td_program *a, const td_program *b)
     assert_memory_equal(a->patches, b->patches, a->patch_count * sizeof *a->patches);
     assert_memory_equal(a->nodes, b->nodes, a->node_count * sizeof *a->nodes);
 }
+
+/* Tensors by themselves are as a program has them: weights and state for any numbers, others for
+ * the same ones. */
+static void test_tensors(void **state)
+{
+    td_graph *graph = graph_of(sums_text);
+    const td_target cpu = td_target_for_sm(0);
+    const uint32_t numbers[] = {7}, too_many[] = {66};
+    td_program_tensor *tensors = program_memory(graph->tensor_count * sizeof *tensors);
+    const td_program *program;
+    char why[400] = "";
+
+    (void)state;
+    program_must(td_program_build(graph, numbers, &cpu, &program, why, sizeof why), why);
+    for (uint32_t role = 0; role < TD_ROLES; role++) {
+        const bool alone = role == TD_ROLE_WEIGHT || role == TD_ROLE_STATE;
+
+        program_must(td_program_tensors(graph, alone ? NULL : numbers, 1u << role, tensors, why,
+                                        sizeof why),
+                     why);
+        for (uint32_t i = 0; i < graph->tensor_count; i++) {
+            const td_program_tensor *is = &tensors[i], *was = &program->tensors[i];
+
+            if (was->role != role) {
+                assert_null(is->name);
+                continue;
+            }
+            assert_string_equal(is->name, was->name);
+            assert_memory_equal(is->shape, was->shape, sizeof is->shape);
+            assert_true(is->dtype == was->dtype && is->bytes == was->bytes &&
+                        is->offset == was->offset);
+        }
+    }
+    assert_int_equal(td_program_tensors(graph, too_many, 1u << TD_ROLE_INPUT, tensors, why,
+                                        sizeof why),
+                     TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, "numbers.rows is 66"));
+    td_program_drop(&program);
+    td_graph_destroy(&graph);
+    free(tensors);
+}
+
+static bool has_kernel(const td_program *program, const char *name)
+{
+    bool has = false;
+
+    for (uint32_t i = 0; i < program->plan->record_count; i++)
+        has = has || strstr(program->plan->records[i].kernel->name, name);
+    return has;
+}
+
+/* One precision for all nodes that have one, in place of the graph's. */
+static void test_precision(void **state)
+{
+    const uint32_t numbers[] = {1, 64};
+    td_target target = td_target_for_stream(90);
+    td_safetensors file;
+    td_graph *graph = encoder_graph(&file);
+    const td_program *as_graph, *as_asked;
+    char why[400] = "";
+
+    (void)state;
+    target.twin = true;
+    program_must(td_program_build(graph, numbers, &target, &as_graph, why, sizeof why), why);
+    target.precision = TANDEM_PRECISION_F16;
+    program_must(td_program_build(graph, numbers, &target, &as_asked, why, sizeof why), why);
+    check_same(as_graph, as_asked); /* the graph says f16 */
+    td_program_drop(&as_asked);
+    target.precision = TANDEM_PRECISION_8B;
+    program_must(td_program_build(graph, numbers, &target, &as_asked, why, sizeof why), why);
+    assert_false(has_kernel(as_graph, "8b"));
+    assert_true(has_kernel(as_asked, "8b"));
+    td_program_drop(&as_asked);
+    td_program_drop(&as_graph);
+    td_graph_destroy(&graph);
+    td_safetensors_close(&file);
+}
+
+
+/* --- Programs for GPUs --- */
 
 static uint64_t bytes_of(const td_program *p, uint32_t base, uint32_t view)
 {
@@ -537,7 +615,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encoder),    cmocka_unit_test(test_commit),
-        cmocka_unit_test(test_state),      cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_state),      cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_precision),  cmocka_unit_test(test_devices),
         cmocka_unit_test(test_many_nodes),
     };
 
