@@ -458,9 +458,9 @@ static bool overlap(td_cuda_span a, td_cuda_span b)
     return a.begin < b.end && b.begin < a.end;
 }
 
-static bool overlap_any(td_cuda_span a, const td_cuda_span *list)
+static bool overlap_any(td_cuda_span a, const td_cuda_span *list, uint32_t count)
 {
-    for (int i = 0; i < TD_MAX_VIEWS; i++)
+    for (uint32_t i = 0; i < count; i++)
         if (overlap(a, list[i]))
             return true;
     return false;
@@ -500,6 +500,7 @@ static void trace_submit(td_cuda_trace *trace, const td_stream_submit *submit, u
         for (uint32_t r = 0; r < record->write_count; r++)
             trace_range(trace, &record->writes[r], submit->views);
     }
+    trace->out_count = submit->copy_out_count;
     for (uint32_t i = 0; i < submit->copy_out_count; i++) {
         const td_stream_copy *copy = &submit->copies_out[i];
 
@@ -529,14 +530,14 @@ static conflicts find_conflicts(td_cuda_stream *stream, const td_stream_submit *
             const td_cuda_span device = {copy->device, copy->device + copy->bytes};
             const td_cuda_span host = {(uintptr_t)copy->host, (uintptr_t)copy->host + copy->bytes};
 
-            if (!found.copies_after_records && (all || overlap_any(device, trace->views)))
+            if (!found.copies_after_records && (all || overlap_any(device, trace->views, TD_MAX_VIEWS)))
                 found.copies_after_records = m;
             if (!found.copies_after_copies &&
-                (all || overlap_any(device, trace->out) || overlap_any(host, trace->out_host)))
+                (all || overlap_any(device, trace->out, trace->out_count) || overlap_any(host, trace->out_host, trace->out_count)))
                 found.copies_after_copies = m;
         }
         for (int i = 0; !reads && i < TD_MAX_VIEWS; i++)
-            reads = overlap_any(mine->views[i], trace->out);
+            reads = overlap_any(mine->views[i], trace->out, trace->out_count);
         if (!found.records_after_copies && reads)
             found.records_after_copies = m;
     }

@@ -29,9 +29,10 @@ typedef struct td_cuda_span {
 typedef struct td_cuda_trace {
     uint64_t sequence;
     bool everything;                       /* more than is listed */
+    uint32_t out_count;
     td_cuda_span views[TD_MAX_VIEWS];     /* by its records */
-    td_cuda_span out[TD_MAX_VIEWS];       /* on the device, by its copies */
-    td_cuda_span out_host[TD_MAX_VIEWS];
+    td_cuda_span out[TD_STREAM_COPIES];   /* on the device, by its copies */
+    td_cuda_span out_host[TD_STREAM_COPIES];
 } td_cuda_trace;
 
 typedef struct td_cuda_stream {

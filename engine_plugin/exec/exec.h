@@ -83,6 +83,7 @@ typedef struct td_stream_point {
 
 /* Bytes to bring to the device before the records, or back after them (CUDA only; the `copy` rung). `host` is memory
  * that CUDA knows: pinned or registered. Copies of one submit overlap with the records of others. */
+enum { TD_STREAM_COPIES = 64 }; /* each way */
 typedef struct td_stream_copy {
     uint64_t device;
     void *host;
@@ -95,7 +96,7 @@ typedef struct td_stream_submit {
     uint64_t scratch;      /* device address, 256-byte aligned */
     const td_stream_point *wait, *signal; /* or NULL */
     const td_stream_copy *copies_in, *copies_out;
-    uint32_t copy_in_count, copy_out_count; /* at most TD_MAX_VIEWS each */
+    uint32_t copy_in_count, copy_out_count; /* at most TD_STREAM_COPIES each */
     uint32_t slot;     /* which frame in flight, below TD_STREAM_PENDING: what is kept from frame to frame hangs there */
     const char *label; /* of the NVTX range or debug label; a literal */
     /* Inline: two timestamps, where the first record begins and where the last one ends, for a caller that resets them

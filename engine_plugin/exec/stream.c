@@ -148,9 +148,9 @@ tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submi
     bool by_slot;
 
     *signalled = false;
-    if (submit->copy_in_count > TD_MAX_VIEWS || submit->copy_out_count > TD_MAX_VIEWS)
+    if (submit->copy_in_count > TD_STREAM_COPIES || submit->copy_out_count > TD_STREAM_COPIES)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "%u copies in, %u out: at most %d each",
-                       (unsigned)submit->copy_in_count, (unsigned)submit->copy_out_count, TD_MAX_VIEWS);
+                       (unsigned)submit->copy_in_count, (unsigned)submit->copy_out_count, TD_STREAM_COPIES);
     if (slot >= TD_STREAM_PENDING)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "slot %u: there are %d", (unsigned)slot, TD_STREAM_PENDING);
     status = td_plan_check(submit->plan, why, why_bytes);

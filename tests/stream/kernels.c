@@ -8,7 +8,7 @@
 
 static void test_refusals(void **state)
 {
-    static td_stream_copy copies[TD_MAX_VIEWS + 1];
+    static td_stream_copy copies[TD_STREAM_COPIES + 1];
     const uint64_t views[TD_VIEW_COUNT] = {0};
     uint64_t sequence = 5;
     bool signalled = true;
@@ -16,9 +16,9 @@ static void test_refusals(void **state)
 
     (void)state;
     open_stream(1);
-    td_stream_submit submit = {.plan = &plan, .views = views, .copies_in = copies, .copy_in_count = TD_MAX_VIEWS + 1};
+    td_stream_submit submit = {.plan = &plan, .views = views, .copies_in = copies, .copy_in_count = TD_STREAM_COPIES + 1};
     assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_ARG);
-    assert_non_null(strstr(why, "17 copies in"));
+    assert_non_null(strstr(why, "65 copies in"));
     submit = (td_stream_submit){.plan = &plan, .views = views, .slot = TD_STREAM_PENDING};
     assert_int_equal(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), TANDEM_ERROR_ARG);
     assert_non_null(strstr(why, "slot 32"));
