@@ -45,11 +45,13 @@
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
 #include "kernels/operation.h"
+#include "kernels/program.h"
 #include "tandem/vulkan.h"
 
 enum {
     TD_WHY_BYTES = 400, /* of each `why`: daemon.h goes by it, too */
     TD_MAX_JOBS_IN_FLIGHT = TD_STREAM_PENDING,
+    TD_JOB_VIEWS = TD_PROGRAM_VIEWS, /* at most: an operation has at most TD_MAX_VIEWS */
     TD_REPORTS = 256,
     TD_MAX_RETIRED_SCRATCH = 64,
     TD_POINT_FDS = 1024,
@@ -183,9 +185,9 @@ typedef struct td_remote_job {
 } td_remote_job;
 /* What the rung `copy` brings to the device for a job, and takes back. */
 typedef struct td_staging {
-    uint64_t views[TD_MAX_VIEWS]; /* where the kernels find them */
-    td_stream_copy in[TD_MAX_VIEWS], out[TD_MAX_VIEWS];
-    bool later[TD_MAX_VIEWS]; /* taken back by td_staging_out() */
+    uint64_t views[TD_JOB_VIEWS]; /* where the kernels find them */
+    td_stream_copy in[TD_JOB_VIEWS], out[TD_JOB_VIEWS];
+    bool later[TD_JOB_VIEWS]; /* taken back by td_staging_out() */
 } td_staging;
 
 typedef struct td_job {
@@ -200,14 +202,18 @@ typedef struct td_job {
     uint64_t wait_value, signal_value;
     uint64_t submit_ns, begun_ns, bound_ns; /* CLOCK_MONOTONIC, as life.deadline_ns */
     uint64_t stream_sequence;
-    td_staging staging; /* rung `copy` on a stream */
-    const td_operation *operation; /* whose views these are: */
-    td_mem *mems[TD_MAX_VIEWS];
-    uint64_t views[TD_MAX_VIEWS];
-    td_extent extents[TD_MAX_VIEWS];
+    const td_operation *operation; /* NULL: the job runs a network */
+    const char *label;             /* of it in profilers; a literal */
+    uint32_t view_count;           /* of the arrays below, that many are the job's */
     td_remote_job remote;
     td_scratch scratch;  /* this and what follows stay with the slot */
     const td_plan *plan; /* the job's use of it; until the slot's next job */
+    td_mem *mems[TD_JOB_VIEWS]; /* NULL: the view is not there, or not in use any more */
+    uint64_t views[TD_JOB_VIEWS];
+    td_extent extents[TD_JOB_VIEWS];
+    const char *names[TD_JOB_VIEWS]; /* as texts call them */
+    bool written[TD_JOB_VIEWS];      /* else read */
+    td_staging staging;              /* rung `copy` on a stream */
 } td_job;
 
 /* A job as it is submitted, and what tandemd's worker says of it besides. */
@@ -448,11 +454,13 @@ static inline bool td_job_is_given_up(const td_job *job)
 {
     return job->life.fate == TD_FATE_GIVEN_UP;
 }
-/* Whether a job writes a view of its operation's; else it reads it. */
-static inline bool td_job_writes(const td_job *job, uint32_t view)
-{
-    return job->operation->layout.views[view].written;
-}
+/* What a job names, view by view: its arrays get room for so many, none of which is there yet. bind: a view of that name
+ * and shape is found and checked by itself; its address is a multiple of `alignment`. apart: what the job writes of those
+ * from `first` on, views[i] each, overlaps nothing else of them. */
+void td_job_set_view_count(td_job *job, uint32_t count);
+tandem_status td_job_bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_view *view,
+                                      const uint32_t shape[4], uint32_t alignment, char *why);
+tandem_status td_job_views_apart(const td_job *job, uint32_t first, const tandem_view *const *views, char *why);
 
 /* staging.c: the rung `copy`. make: what a mem needs beside its memory of Vulkan's and its staging memory. in: brings what
  * the job's views read to where the device, or its submit, finds it; fills job->staging, and views and copies of `submit`.

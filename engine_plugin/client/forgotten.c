@@ -33,8 +33,8 @@ static bool is_all_written(const td_job *job, const td_mem *mem)
 {
     uint64_t first = was_written(mem) ? mem->written_begin : UINT64_MAX, last = mem->written_end;
 
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (job->mems[i] == mem && td_job_writes(job, i)) {
+    for (uint32_t i = 0; i < job->view_count; i++)
+        if (job->mems[i] == mem && job->written[i]) {
             const uint64_t begin = begin_of(job, i), end = begin + job->extents[i].bytes;
 
             first = begin < first ? begin : first;
@@ -49,7 +49,7 @@ static bool lacks_release(const td_job *job, uint32_t view)
 
     if (!is_copied(mem) || mem->released || mem->told_release)
         return false;
-    return td_job_writes(job, view) ? mem->acquired && !is_all_written(job, mem) : !was_written(mem);
+    return job->written[view] ? mem->acquired && !is_all_written(job, mem) : !was_written(mem);
 }
 
 static bool lacks_acquire(const td_mem *mem)
@@ -63,13 +63,13 @@ static void name_mems(td_job *job, bool release, char *text, size_t bytes)
     size_t used = 0;
 
     text[0] = 0;
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
+    for (uint32_t i = 0; i < job->view_count; i++) {
         td_mem *mem = job->mems[i];
 
-        if (!(release ? lacks_release(job, i) : mem && td_job_writes(job, i) && lacks_acquire(mem)))
+        if (!(release ? lacks_release(job, i) : mem && job->written[i] && lacks_acquire(mem)))
             continue;
         *(release ? &mem->told_release : &mem->told_acquire) = true;
-        td_text(text + used, bytes - used, "%s%s.mem 0x%" PRIx64, used ? ", " : "", job->operation->layout.views[i].name, mem->object.id);
+        td_text(text + used, bytes - used, "%s%s.mem 0x%" PRIx64, used ? ", " : "", job->names[i], mem->object.id);
         used = strlen(text);
     }
 }
@@ -80,8 +80,8 @@ void td_forgotten_look_locked(tandem_session *s, td_job *job)
 
     if (!s->vk)
         return;
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (job->mems[i] && !td_job_writes(job, i) && begin_of(job, i) < job->mems[i]->written_end &&
+    for (uint32_t i = 0; i < job->view_count; i++)
+        if (job->mems[i] && !job->written[i] && begin_of(job, i) < job->mems[i]->written_end &&
             begin_of(job, i) + job->extents[i].bytes > job->mems[i]->written_begin)
             job->mems[i]->read_by_job = true;
     if (s->hint[0]) /* one at a time: the next job comes */
@@ -106,11 +106,11 @@ void td_forgotten_look_locked(tandem_session *s, td_job *job)
 
 void td_forgotten_wrote_locked(const td_job *job)
 {
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
+    for (uint32_t i = 0; i < job->view_count; i++) {
         td_mem *mem = job->mems[i];
         uint64_t begin, end;
 
-        if (!mem || !td_job_writes(job, i))
+        if (!mem || !job->written[i])
             continue;
         begin = begin_of(job, i);
         end = begin + job->extents[i].bytes;

@@ -58,7 +58,7 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
                               &(td_stream_submit){.plan = job->plan,
                                                   .views = job->views,
                                                   .scratch = job->scratch.address,
-                                                  .label = "tandem attention",
+                                                  .label = job->label,
                                                   .queries = s->record_queries,
                                                   .query = s->record_query},
                               commands, &number, why, TD_WHY_BYTES);
@@ -167,7 +167,7 @@ void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object)
 
         if (!job->number || !job->recorded)
             continue;
-        for (uint32_t v = 0; v < TD_MAX_VIEWS; v++)
+        for (uint32_t v = 0; v < job->view_count; v++)
             uses = uses || (job->mems[v] && &job->mems[v]->object == object);
         if (uses)
             td_recorded_cancel_locked(s, job);

@@ -112,16 +112,19 @@ static bool overlap(const box *one, const box *other)
     return true;
 }
 
-/* Puts a view's mem and address into the job. */
-static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_operands *op, box *out,
-                                      char *why)
+void td_job_set_view_count(td_job *job, uint32_t count)
 {
-    const td_operation_layout *layout = &job->operation->layout;
-    const tandem_view *view = td_view_in(layout, op, index);
-    const uint32_t alignment = td_dtype_of(view->dtype).base_alignment;
-    const char *name = layout->views[index].name;
-    uint32_t shape[4];
-    char what[32];
+    job->view_count = count;
+    memset(job->mems, 0, count * sizeof *job->mems);
+    memset(job->views, 0, count * sizeof *job->views);
+    memset(job->staging.later, 0, count * sizeof *job->staging.later);
+}
+
+tandem_status td_job_bind_view_locked(tandem_session *s, td_job *job, uint32_t index, const tandem_view *view,
+                                      const uint32_t shape[4], uint32_t alignment, char *why)
+{
+    const char *name = job->names[index];
+    char what[128];
     uint64_t extent, end;
     td_mem *mem;
 
@@ -129,10 +132,9 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
     mem = td_mem_find_locked(s, view->mem, what, why);
     if (!mem)
         return TANDEM_ERROR_ARG;
-    if (mem->of_model && td_job_writes(job, index))
+    if (mem->of_model && job->written[index])
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s.mem is 0x%" PRIx64 ", which belongs to a model", name,
                        view->mem);
-    layout->shape(op, index, shape);
     extent = td_view_extent_bytes(view, shape[0], shape[1], shape[2], shape[3]);
     if (extent == UINT64_MAX || !td_add_u64(view->offset_bytes, extent, &end) || end > mem->bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
@@ -144,31 +146,31 @@ static tandem_status bind_view_locked(tandem_session *s, td_job *job, uint32_t i
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is at address 0x%" PRIx64 ", not a multiple of %u",
                        name, mem->address + view->offset_bytes, alignment);
     job->extents[index] = extent_of(view, shape, extent);
-    *out = make_box(mem, view, &job->extents[index]);
     job->mems[index] = mem;
     job->views[index] = mem->address + view->offset_bytes;
     return TANDEM_OK;
 }
 
-/* What is written overlaps nothing else that the operation names. */
-static tandem_status check_overlaps(const td_job *job, const tandem_operands *op, const box boxes[TD_MAX_VIEWS], char *why)
+tandem_status td_job_views_apart(const td_job *job, uint32_t first, const tandem_view *const *views, char *why)
 {
-    const td_operation_layout *layout = &job->operation->layout;
-
-    for (uint32_t w = 0; w < layout->view_count; w++)
-        for (uint32_t i = 0; i < layout->view_count; i++) {
-            const tandem_view *written = td_view_in(layout, op, w), *other = td_view_in(layout, op, i);
-
-            if (!job->mems[w] || !job->mems[i] || i == w || !td_job_writes(job, w) || (i > w && td_job_writes(job, i)) ||
-                !overlap(&boxes[w], &boxes[i]))
+    for (uint32_t w = first; w < job->view_count; w++) {
+        if (!job->mems[w] || !job->written[w])
+            continue;
+        const box written = make_box(job->mems[w], views[w], &job->extents[w]);
+        for (uint32_t i = first; i < job->view_count; i++) {
+            if (!job->mems[i] || i == w || (i > w && job->written[i]))
+                continue;
+            const box other = make_box(job->mems[i], views[i], &job->extents[i]);
+            if (!overlap(&written, &other))
                 continue;
             return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                            "%s.offset_bytes is %" PRIu64 ": it overlaps %s at %" PRIu64 " of mem 0x%" PRIx64 ": " REACHES
                            " and " REACHES STRIDES,
-                           layout->views[w].name, written->offset_bytes, layout->views[i].name, other->offset_bytes, other->mem,
-                           layout->views[i].name, reach_of(other, job->extents[i].bytes), job->mems[i]->bytes,
-                           layout->views[w].name, reach_of(written, job->extents[w].bytes), job->mems[w]->bytes);
+                           job->names[w], views[w]->offset_bytes, job->names[i], views[i]->offset_bytes, views[i]->mem,
+                           job->names[i], reach_of(views[i], job->extents[i].bytes), job->mems[i]->bytes,
+                           job->names[w], reach_of(views[w], job->extents[w].bytes), job->mems[w]->bytes);
         }
+    }
     return TANDEM_OK;
 }
 
@@ -186,9 +188,30 @@ static bool writes_temp_output(const td_job *job)
 {
     bool writes = false;
 
-    for (uint32_t i = 0; i < job->operation->layout.view_count; i++)
-        writes = writes || (job->mems[i] && job->mems[i]->temp_output && td_job_writes(job, i));
+    for (uint32_t i = 0; i < job->view_count; i++)
+        writes = writes || (job->mems[i] && job->mems[i]->temp_output && job->written[i]);
     return writes;
+}
+
+static tandem_status bind_views_locked(tandem_session *s, td_job *job, const tandem_operands *op, char *why)
+{
+    const td_operation_layout *layout = &job->operation->layout;
+    const tandem_view *views[TD_MAX_VIEWS];
+    tandem_status status = TANDEM_OK;
+
+    td_job_set_view_count(job, layout->view_count);
+    for (uint32_t i = 0; i < layout->view_count && status == TANDEM_OK; i++) {
+        uint32_t shape[4];
+
+        views[i] = td_view_in(layout, op, i);
+        job->names[i] = layout->views[i].name;
+        job->written[i] = layout->views[i].written;
+        if (!td_view_is_there(layout, op, i))
+            continue;
+        layout->shape(op, i, shape);
+        status = td_job_bind_view_locked(s, job, i, views[i], shape, td_dtype_of(views[i]->dtype).base_alignment, why);
+    }
+    return status == TANDEM_OK ? td_job_views_apart(job, 0, views, why) : status;
 }
 
 /* Checks an operation, finds what it names and plans it. */
@@ -197,14 +220,10 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
     const td_operation *operation = job->operation;
     const tandem_operands *op = &from->desc->op;
     td_target target = s->target;
-    box boxes[TD_MAX_VIEWS];
     tandem_status status = operation->check(op, why, TD_WHY_BYTES);
 
-    for (uint32_t i = 0; i < operation->layout.view_count && status == TANDEM_OK; i++)
-        if (td_view_is_there(&operation->layout, op, i))
-            status = bind_view_locked(s, job, i, op, &boxes[i], why);
     if (status == TANDEM_OK)
-        status = check_overlaps(job, op, boxes, why);
+        status = bind_views_locked(s, job, op, why);
     if (status != TANDEM_OK)
         return status;
     target.commit = job->atomic_commit = operation->claims || (job->life.has_deadline && !writes_temp_output(job));
@@ -213,7 +232,10 @@ static tandem_status bind_operation_locked(tandem_session *s, td_job *job, const
         target.position = from->position;
     }
     const tandem_operands placed = td_operands_at(operation, op, job->views);
-    return td_plan_cached(s->plans, operation, &placed, &target, &job->plan, why, TD_WHY_BYTES);
+    status = td_plan_cached(s->plans, operation, &placed, &target, &job->plan, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        job->label = operation->labels[job->plan->precision <= TANDEM_PRECISION_4B ? job->plan->precision : TANDEM_PRECISION_AUTO];
+    return status;
 }
 
 static tandem_status bind_points_locked(tandem_session *s, td_job *job, const tandem_job *desc, char *why)
@@ -330,7 +352,7 @@ tandem_ticket td_job_accept_locked(tandem_session *s, td_job *job)
                                                         .state = TANDEM_JOB_PENDING,
                                                         .precision = job->plan->precision,
                                                         .submit_ns = job->submit_ns};
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+    for (uint32_t i = 0; i < job->view_count; i++)
         if (job->mems[i])
             job->mems[i]->object.uses++;
     if (job->wait)

@@ -44,7 +44,7 @@ static void end_report(tandem_session *s, const td_job *job, tandem_job_state st
 
 static void drop_uses(tandem_session *s, td_job *job)
 {
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+    for (uint32_t i = 0; i < job->view_count; i++)
         if (job->mems[i]) {
             td_object_release_locked(s, &job->mems[i]->object);
             job->mems[i] = NULL;

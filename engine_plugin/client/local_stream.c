@@ -24,13 +24,6 @@
 #define HELD_NOT_NS 1000000000u
 #define HELD_NOT_MOST_NS 60000000000u
 
-static const char *label_of(const td_job *job)
-{
-    const uint32_t precision = job->plan->precision;
-
-    return job->operation->labels[precision <= TANDEM_PRECISION_4B ? precision : TANDEM_PRECISION_AUTO];
-}
-
 static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
 {
     const td_stream_point wait = {job->wait ? &job->wait->cu : NULL, job->wait ? job->wait->semaphore : VK_NULL_HANDLE,
@@ -44,7 +37,7 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
         .slot = (uint32_t)(job - s->jobs),
         .wait = s->gpu_signals && job->wait ? &wait : NULL,
         .signal = s->gpu_signals && job->signal ? &signal : NULL,
-        .label = label_of(job),
+        .label = job->label,
     };
     tandem_status status = s->rung == TANDEM_RUNG_COPY ? td_staging_in(s, job, &submit, why) : TANDEM_OK;
     bool signalled;

@@ -56,8 +56,8 @@ static void copy_view(const td_job *job, uint32_t view, bool in)
 static void copy_bounced(tandem_session *s, const td_job *job, bool in)
 {
     pthread_mutex_unlock(&s->lock);
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (job->mems[i] && job->mems[i]->shared.bounce && td_job_writes(job, i) != in)
+    for (uint32_t i = 0; i < job->view_count; i++)
+        if (job->mems[i] && job->mems[i]->shared.bounce && job->written[i] != in)
             copy_view(job, i, in);
     pthread_mutex_lock(&s->lock);
 }
@@ -66,8 +66,8 @@ static bool has_bounced(const td_job *job, bool in)
 {
     bool has = false;
 
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        has = has || (job->mems[i] && job->mems[i]->shared.bounce && td_job_writes(job, i) != in);
+    for (uint32_t i = 0; i < job->view_count; i++)
+        has = has || (job->mems[i] && job->mems[i]->shared.bounce && job->written[i] != in);
     return has;
 }
 
@@ -86,7 +86,7 @@ static tandem_status name_mem(tandem_session *s, const td_job *job, uint32_t vie
     }
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "%s.mem is 0x%" PRIx64 ", which tandemd does not have: %s",
-                       job->operation->layout.views[view].name, mem->object.id, tandem_status_text(status));
+                       job->names[view], mem->object.id, tandem_status_text(status));
     out->mem = mem->shared.id;
     return TANDEM_OK;
 }

@@ -225,7 +225,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
         td_job *job = s->order[i];
         bool uses = (job->wait && &job->wait->object == object) || (job->signal && &job->signal->object == object);
 
-        for (uint32_t v = 0; v < TD_MAX_VIEWS; v++)
+        for (uint32_t v = 0; v < job->view_count; v++)
             uses = uses || (job->mems[v] && &job->mems[v]->object == object);
         if (uses && !td_job_has_begun(job))
             td_job_cancel_locked(s, job);

@@ -24,7 +24,7 @@ typedef struct range {
 } range;
 
 typedef struct ranges {
-    range list[TD_MAX_VIEWS];
+    range list[TD_JOB_VIEWS];
     uint32_t count;
 } ranges;
 
@@ -130,7 +130,7 @@ static uint64_t piece_end(const range *r, uint64_t at)
 /* Written where it stays, since there are bytes of others in between. */
 static bool is_in_place(const td_job *job, uint32_t view)
 {
-    return td_job_writes(job, view) && !job->mems[view]->bounce && has_gaps(&job->extents[view]);
+    return job->written[view] && !job->mems[view]->bounce && has_gaps(&job->extents[view]);
 }
 
 static bool share_host_bytes(const td_job *a, uint32_t i, const td_job *b, uint32_t j)
@@ -145,13 +145,13 @@ bool td_staging_must_wait(const td_job *job, const td_job *earlier)
 {
     if (td_staging_takes_back(earlier)) /* that comes behind all that is on the stream by then */
         return true;
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        for (uint32_t j = 0; j < TD_MAX_VIEWS; j++) {
+    for (uint32_t i = 0; i < job->view_count; i++)
+        for (uint32_t j = 0; j < earlier->view_count; j++) {
             const bool both = is_staged(job, i) && is_staged(earlier, j) && share_host_bytes(job, i, earlier, j);
 
             /* Kernels and copies that write the host's memory; and pinned memory that is filled again. */
-            if (both && (is_in_place(earlier, j) || (is_in_place(job, i) && td_job_writes(earlier, j)) ||
-                         (job->mems[i]->bounce && !td_job_writes(job, i))))
+            if (both && (is_in_place(earlier, j) || (is_in_place(job, i) && earlier->written[j]) ||
+                         (job->mems[i]->bounce && !job->written[i])))
                 return true;
         }
     return false;
@@ -159,15 +159,15 @@ bool td_staging_must_wait(const td_job *job, const td_job *earlier)
 
 bool td_staging_by_hand(const td_job *job)
 {
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
-        if (is_staged(job, i) && !td_job_writes(job, i) && job->mems[i]->bounce)
+    for (uint32_t i = 0; i < job->view_count; i++)
+        if (is_staged(job, i) && !job->written[i] && job->mems[i]->bounce)
             return true;
     return false;
 }
 
 bool td_staging_takes_back(const td_job *job)
 {
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+    for (uint32_t i = 0; i < job->view_count; i++)
         if (job->staging.later[i])
             return true;
     return false;
@@ -235,15 +235,15 @@ tandem_status td_staging_in(tandem_session *s, td_job *job, td_stream_submit *su
     uint64_t sequence = 0;
     char ignored[TD_WHY_BYTES];
 
-    memset(staging, 0, sizeof *staging);
-    memcpy(staging->views, job->views, sizeof staging->views);
+    memset(staging->later, 0, sizeof staging->later);
+    memcpy(staging->views, job->views, job->view_count * sizeof *staging->views);
     submit->views = staging->views;
     submit->copies_in = staging->in;
     submit->copies_out = staging->out;
-    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++) {
+    for (uint32_t i = 0; i < job->view_count; i++) {
         if (!is_staged(job, i))
             continue;
-        if (!td_job_writes(job, i)) {
+        if (!job->written[i]) {
             add_range(&reads, range_of(job, i));
         } else if (is_in_place(job, i)) {
             staging->views[i] = job->mems[i]->pinned.address + (job->views[i] - job->mems[i]->address);
@@ -281,7 +281,7 @@ tandem_status td_staging_out(tandem_session *s, const td_job *job, char *why)
     const td_stream_submit like = {.views = staging->views, .scratch = job->scratch.address};
     tandem_status status = TANDEM_OK;
 
-    for (uint32_t i = 0; i < TD_MAX_VIEWS && status == TANDEM_OK; i++) {
+    for (uint32_t i = 0; i < job->view_count && status == TANDEM_OK; i++) {
         uint64_t ends[MOST_PIECES], sequences[MOST_PIECES];
         uint32_t pieces = 0;
         range r;
