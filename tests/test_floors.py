@@ -52,11 +52,12 @@ OUTSIDE = [
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
 SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl", ".py"}
-# What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none.
+# What moves, binds, checks and sends operations goes by their descriptions: these floors name no view of one, and none. (RUN is
+# a network of them, which has no description.)
 NAMELESS = ("interop/", "engine_plugin/")
 BUT = ("interop/include/", "engine_plugin/include/")
 NAMES = re.compile(r"""(?:->|\.)(?:q|k|v|o|lse)\b|"(?:q|k|v|o|lse)"|\blse\b|\bTD_VIEW_[A-Z]+\b|\btandem_attention\b|\btd_attention_\w+"""
-                   r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
+                   r"""|\btd_operation_attention\b|\bTANDEM_OPERATION_(?!H\b|RUN\b)\w+|kernels/attention/attention\.h|\blast_keys\b""")
 # Who computes a session's jobs is behind its table, td_backend: of client/, only the files of one of the two ask.
 CLIENT = "engine_plugin/client/"
 ONE_BACKEND = CLIENT + "remote"

@@ -170,6 +170,22 @@ static tandem_status model_tensor(rig *r)
     return tandem_model_tensor(r->s, 1, "x", &(tandem_view){0}, (uint64_t[4]){0});
 }
 static tandem_status model_destroy(rig *r) { return tandem_model_destroy(r->s, 1); }
+static tandem_status model_info(rig *r)
+{
+    return tandem_model_info(r->s, 1, &(tandem_network){.struct_bytes = sizeof(tandem_network)});
+}
+static tandem_status model_number(rig *r) { return tandem_model_number(r->s, 1, 0, &(tandem_network_number){0}); }
+static tandem_status model_binding(rig *r) { return tandem_model_binding(r->s, 1, NULL, 0, 0, &(tandem_network_tensor){0}); }
+static tandem_status model_uniform(rig *r) { return tandem_model_uniform(r->s, 1, NULL, 0, 0, &(tandem_network_tensor){0}); }
+static tandem_status model_instance(rig *r)
+{
+    return tandem_model_instance(r->s, 1, &(tandem_instance_desc){.struct_bytes = sizeof(tandem_instance_desc)},
+                                 &(tandem_instance){0});
+}
+static tandem_status instance_destroy(rig *r) { return tandem_instance_destroy(r->s, 1); }
+static tandem_status model_prepare(rig *r) { return tandem_model_prepare(r->s, 1, NULL, 0); }
+static tandem_status model_prepared(rig *r) { return tandem_model_prepared(r->s, 1, NULL, 0, &(tandem_prepared){0}); }
+static tandem_status supported(rig *r) { return tandem_supported(r->s, &r->job, NULL, NULL, 0); }
 static tandem_status mem_get_vulkan(rig *r)
 {
     return tandem_mem_get_vulkan(r->s, r->mem, &(tandem_mem_vulkan){.struct_bytes = sizeof(tandem_mem_vulkan)});
@@ -206,6 +222,9 @@ static const struct {
     {"timeline_submitted", timeline_submitted}, {"point_fd", point_fd}, {"point_wait", point_wait},
     {"submit", submit_job}, {"poll", poll_job}, {"wait", wait_job}, {"cancel", cancel_job},
     {"model_load", model_load}, {"model_tensor", model_tensor}, {"model_destroy", model_destroy},
+    {"model_info", model_info}, {"model_number", model_number}, {"model_binding", model_binding},
+    {"model_uniform", model_uniform}, {"model_instance", model_instance}, {"instance_destroy", instance_destroy},
+    {"model_prepare", model_prepare}, {"model_prepared", model_prepared}, {"supported", supported},
     {"mem_get_vulkan", mem_get_vulkan}, {"timeline_get_vulkan", timeline_get_vulkan},
     {"record_release", record_release}, {"record_acquire", record_acquire}, {"pack_tiles", pack_tiles},
     {"record_pack", record_pack}, {"record_unpack", record_unpack}, {"record", record_job},

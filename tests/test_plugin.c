@@ -87,6 +87,8 @@ static void exports_are_the_api(void **state)
         "tandem_timeline_get_vulkan", "tandem_record_release", "tandem_record_acquire", "tandem_pack_tiles",
         "tandem_record_pack", "tandem_record_unpack", "tandem_timeline_submitted", "tandem_point_fd", "tandem_record",
         "tandem_record_pack_images", "tandem_record_unpack_images",
+        "tandem_model_info", "tandem_model_number", "tandem_model_binding", "tandem_model_uniform", "tandem_model_instance",
+        "tandem_instance_destroy", "tandem_model_prepare", "tandem_model_prepared", "tandem_supported",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

@@ -29,6 +29,7 @@ typedef struct td_backend {
     bool loss_is_told;    /* who saw it get LOST has logged that: calls that fail for it do not */
     uint64_t deciding_ns; /* in how long an executor that was deciding is asked again; UINT64_MAX: its report tells */
     const char *no_fd;    /* why it takes no TANDEM_MEM_FD where it has no GPU of its own */
+    const char *no_networks; /* why it runs none; NULL: it does */
 
     /* The threads that see to jobs, once the device is open. stop: every job is ended, one way or another, and so are they,
      * within 2 s or once the CPU is through with its job; accepts a session that was not started. */

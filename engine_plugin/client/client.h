@@ -9,6 +9,7 @@
  *   mems.c                       blocks of bytes, from wherever they come
  *   timelines.c                  counters and points
  *   model.c                      weights
+ *   network.c, instance.c, run.c networks: a model's graph, instances of it, jobs that run one (see network.h)
  *   jobs.c                       submit (all checks), poll, wait, cancel
  *   release.c                    points that no job signals, when a timeline or its session goes
  *   vulkan.c                     what is recorded into the engine's commands
@@ -62,7 +63,13 @@ enum {
 
 /* An id is kind:4, salt of the session:12, generation:24, slot + 1:24; a ticket has a 48-bit number instead of the last
  * two. */
-typedef enum td_kind { TD_KIND_MEM = 1, TD_KIND_TIMELINE = 2, TD_KIND_MODEL = 3, TD_KIND_TICKET = 4 } td_kind;
+typedef enum td_kind {
+    TD_KIND_MEM = 1,
+    TD_KIND_TIMELINE = 2,
+    TD_KIND_MODEL = 3,
+    TD_KIND_TICKET = 4,
+    TD_KIND_INSTANCE = 5
+} td_kind;
 
 typedef struct td_object {
     uint64_t id;
@@ -153,12 +160,14 @@ typedef struct td_tensor_entry {
     uint64_t shape[4];
 } td_tensor_entry;
 
+typedef struct td_network td_network;
 typedef struct td_model {
     td_object object;
     td_mem *mem;
     td_tensor_entry *tensors; /* the names lie behind the array */
     uint64_t block_bytes;
     uint32_t tensor_count;
+    td_network *network;            /* its graph (network.h); NULL: its file has none */
     struct td_remote_model *remote; /* what the daemon loads, in place of tensors */
 } td_model;
 
@@ -317,7 +326,7 @@ struct tandem_session {
     bool runs_on;         /* broken, but the GPU is not: its signals come */
     uint64_t broken_ns;
 
-    td_table mems, timelines, models;
+    td_table mems, timelines, models, instances;
     uint64_t mem_host_bytes, mem_device_bytes;
 
     td_job *jobs;                         /* `jobs_in_flight` slots */
@@ -388,6 +397,9 @@ void td_model_free(tandem_session *s, td_model *model);
 td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why);
 /* Memory that the session's kernels can read, for weights. Not `zeroed`: on a CPU it is as it comes. */
 tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, char *why);
+/* The same, all zeros wherever it is; and memory that the host fills as well, for small things that the kernels read. */
+tandem_status td_mem_make_zeros(tandem_session *s, td_mem *mem, char *why);
+tandem_status td_mem_make_filled(tandem_session *s, td_mem *mem, char *why);
 
 /* model.c: a load, piece by piece: begin, step until it does not say BUSY any more, which is a MiB each time, enter, which
  * makes it the session's. End, in any case and whenever: what was not entered is freed. Texts do not name the file. */
@@ -607,8 +619,8 @@ bool td_job_is_late(const tandem_session *s, const td_job *job);
 tandem_ticket td_job_enter_locked(tandem_session *s, td_job *job, bool late);
 /* Takes a prepared job, and computes it in the worker's place. */
 void td_job_compute_locked(tandem_session *s, td_job *job, tandem_job_report *report);
-/* What its plan needs. */
-tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submission *from, char *why);
+/* A slot has at least so much. Where a job of that slot is under way, what it uses is kept until its end. */
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submission *from, uint64_t bytes, char *why);
 /* Frees the scratch of slots without a job, of one owner or of TD_EVERYBODY; of a stream only while nothing is under way, since
  * that waits for the device. False: there was none. */
 bool td_scratch_trim_locked(tandem_session *s, uint64_t owner);

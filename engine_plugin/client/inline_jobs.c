@@ -50,7 +50,7 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
     tandem_status status = td_job_prepare_locked(s, &from, &job, why);
 
     if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job, &from, why);
+        status = td_scratch_reserve_locked(s, job, &from, job->plan->scratch_bytes, why);
     if (status != TANDEM_OK)
         return status;
     job->scratch.recorded = true;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine_plugin/client/client.h"
+#include "engine_plugin/client/network.h"
 #include "kernels/commit.h"
 #include "kernels/plan_cache.h"
 
@@ -304,40 +304,64 @@ static tandem_status find_slot_locked(tandem_session *s, td_job **out, char *why
     return *out ? TANDEM_OK : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%u jobs are under way", busy);
 }
 
-tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from, td_job **out, char *why)
+static tandem_status check_job(const tandem_session *s, const tandem_job *desc, char *why)
 {
-    const tandem_job *desc = from->desc;
     const td_operation *operation = td_operation_find(desc->operation);
-    const uint64_t now = td_now_ns();
     char names[TD_WHY_BYTES];
-    tandem_status status;
-    td_job *job;
 
-    *out = NULL;
     if (desc->struct_bytes != sizeof *desc)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.struct_bytes is %u, not %zu", desc->struct_bytes,
                        sizeof *desc);
-    if (!operation || (operation->internal && !s->of_worker)) {
+    if (desc->operation == TANDEM_OPERATION_RUN && s->ops->no_networks)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "job.operation is %u (run): %s", desc->operation,
+                       s->ops->no_networks);
+    if (desc->operation != TANDEM_OPERATION_RUN && (!operation || (operation->internal && !s->of_worker))) {
         td_operation_names(names, sizeof names);
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be %s", desc->operation, names);
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "job.operation is %u; it must be %s, %u (run)", desc->operation,
+                       names, TANDEM_OPERATION_RUN);
     }
-    td_jobs_advance_locked(s);
-    if (s->broken)
-        return td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken));
-    status = find_slot_locked(s, &job, why);
-    if (status != TANDEM_OK)
-        return status;
-    memset(job, 0, offsetof(td_job, scratch));
-    td_plan_drop(&job->plan);
-    job->operation = operation;
+    return s->broken ? td_fail(why, TD_WHY_BYTES, s->broken, "the device failed earlier: %s", tandem_status_text(s->broken))
+                     : TANDEM_OK;
+}
+
+/* All of a job that passed check_job() but its memory: points and views are found, and its plan. */
+static tandem_status bind_job_locked(tandem_session *s, td_job *job, uint32_t slot, const td_submission *from, char *why)
+{
+    const tandem_job *desc = from->desc;
+    const uint64_t now = td_now_ns();
+    tandem_status status;
+
+    job->operation = td_operation_find(desc->operation);
     job->submit_ns = now;
     job->life.has_deadline = desc->deadline_ns != 0;
     job->life.deadline_ns = td_after(now, desc->deadline_ns);
     job->bound_ns = td_after(now, s->wait_bound_ns);
     status = bind_points_locked(s, job, desc, why);
-    if (status == TANDEM_OK)
+    if (status == TANDEM_OK && job->operation)
         status = bind_operation_locked(s, job, from, why);
-    for (uint32_t i = 0; i < TD_MAX_VIEWS && from->misplaced; i++)
+    else if (status == TANDEM_OK)
+        status = td_run_bind_locked(s, job, slot, &desc->op.run, why);
+    return status;
+}
+
+tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from, td_job **out, char *why)
+{
+    tandem_status status;
+    td_job *job;
+
+    *out = NULL;
+    td_jobs_advance_locked(s);
+    status = check_job(s, from->desc, why);
+    if (status == TANDEM_OK)
+        status = find_slot_locked(s, &job, why);
+    if (status != TANDEM_OK)
+        return status;
+    memset(job, 0, offsetof(td_job, scratch));
+    td_plan_drop(&job->plan);
+    status = bind_job_locked(s, job, (uint32_t)(job - s->jobs), from, why);
+    if (status == TANDEM_OK && !job->operation)
+        td_run_take_uniforms_locked(job, &from->desc->op.run);
+    for (uint32_t i = 0; i < job->view_count && from->misplaced; i++)
         job->views[i] = (uint64_t)16 << i;
     if (status == TANDEM_OK)
         *out = job;
@@ -404,6 +428,49 @@ tandem_status tandem_submit(tandem_session *session, const tandem_job *job, tand
     status = td_job_submit_locked(session, &from, ticket, why);
     pthread_mutex_unlock(&session->lock);
     return td_session_fail(session, __func__, status, why);
+}
+
+/* `job`: zeros, none of the session's slots. */
+static tandem_status ask_locked(tandem_session *s, const tandem_job *desc, td_job *job, uint64_t *scratch_bytes, char *why)
+{
+    const td_submission from = {.desc = desc};
+    tandem_status status;
+
+    td_jobs_advance_locked(s);
+    status = check_job(s, desc, why);
+    if (status == TANDEM_OK)
+        status = bind_job_locked(s, job, 0, &from, why);
+    if (status == TANDEM_OK && s->rung == TANDEM_RUNG_INLINE && s->stream)
+        status = td_inline_check(s->stream, job->plan, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK && scratch_bytes)
+        *scratch_bytes = job->plan->scratch_bytes;
+    td_plan_drop(&job->plan);
+    return status;
+}
+
+tandem_status tandem_supported(tandem_session *session, const tandem_job *job, uint64_t *scratch_bytes, char *why,
+                               size_t why_bytes)
+{
+    char text[TD_WHY_BYTES] = "";
+    tandem_status status;
+    td_job *asked;
+
+    if (scratch_bytes)
+        *scratch_bytes = 0;
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    if (!job)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, "job is NULL");
+    asked = td_session_alloc(session, sizeof *asked, 64);
+    if (!asked)
+        return td_session_fail(session, __func__, TANDEM_ERROR_NOMEM, "no host memory for a job");
+    pthread_mutex_lock(&session->lock);
+    status = ask_locked(session, job, asked, scratch_bytes, text);
+    pthread_mutex_unlock(&session->lock);
+    td_session_free(session, asked, sizeof *asked);
+    if (why)
+        td_text(why, why_bytes, "%s", text);
+    return status;
 }
 
 /* The number behind a ticket whose report is still kept; 0 and the reason otherwise. */

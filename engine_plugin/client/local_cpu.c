@@ -68,13 +68,14 @@ static bool wait_for_point(tandem_session *s, td_job *job, char *line)
 static tandem_status run_on_cpu(tandem_session *s, td_job *job, td_thread_pool *pool, uint64_t *begin_ns,
                                 uint64_t *end_ns)
 {
+    const uint64_t scratch = job->scratch.address; /* the slot's may become another meanwhile, and this one is kept */
     td_preemptible yields = {.flag = s->preempt};
     tandem_status status;
 
     job->control_block = &job->control;
     pthread_mutex_unlock(&s->lock);
     *begin_ns = td_now_ns();
-    status = td_exec_cpu_run_preemptibly(job->plan, job->views, job->scratch.address, pool, &job->control, &yields);
+    status = td_exec_cpu_run_preemptibly(job->plan, job->views, scratch, pool, &job->control, &yields);
     *end_ns = td_now_ns();
     pthread_mutex_lock(&s->lock);
     s->held_ns += yields.held_ns;

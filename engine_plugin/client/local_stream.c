@@ -256,7 +256,7 @@ static tandem_status start_job(tandem_session *s, td_job *job, tandem_ticket *ti
 
 tandem_status td_local_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why)
 {
-    const tandem_status status = td_scratch_reserve_locked(s, job, from, why);
+    const tandem_status status = td_scratch_reserve_locked(s, job, from, job->plan->scratch_bytes, why);
 
     return status == TANDEM_OK ? start_job(s, job, ticket, why) : status;
 }

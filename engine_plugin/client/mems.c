@@ -111,6 +111,64 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, c
     return status;
 }
 
+/* In the inline rung's memory, which the host may not see. */
+static tandem_status upload_zeros(tandem_session *s, td_mem *mem, char *why)
+{
+    const uint64_t piece = mem->bytes < 1 << 20 ? mem->bytes : 1 << 20;
+    void *zeros = td_session_alloc(s, piece, 64);
+    tandem_status status = TANDEM_OK;
+
+    if (!zeros)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %" PRIu64 " bytes of zeros", piece);
+    for (uint64_t at = 0; at < mem->bytes && status == TANDEM_OK; at += piece)
+        status = td_inline_upload(s->stream, &mem->vk, at, zeros, mem->bytes - at < piece ? mem->bytes - at : piece, why,
+                                  TD_WHY_BYTES);
+    td_session_free(s, zeros, piece);
+    return status;
+}
+
+tandem_status td_mem_make_zeros(tandem_session *s, td_mem *mem, char *why)
+{
+    const tandem_status status = td_mem_make_private(s, mem, true, why);
+
+    if (status != TANDEM_OK || mem->host)
+        return status;
+    return s->cu ? td_cu_mem_clear(s->cu, &mem->cu, why, TD_WHY_BYTES) : upload_zeros(s, mem, why);
+}
+
+/* Near the GPU where that is possible: blocks read it one after the other. */
+static tandem_status make_filled_inline(tandem_session *s, td_mem *mem, char *why)
+{
+    tandem_status status = td_vk_mem_create_near(s->vk, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
+
+    if (status == TANDEM_ERROR_UNSUPPORTED)
+        status = td_vk_mem_create_mapped(s->vk, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
+    mem->has_vk = true;
+    mem->host = mem->vk.host;
+    mem->address = mem->vk.address;
+    mem->device_share = mem->vk.allocation_bytes;
+    return status;
+}
+
+tandem_status td_mem_make_filled(tandem_session *s, td_mem *mem, char *why)
+{
+    tandem_status status;
+
+    if (s->rung == TANDEM_RUNG_INLINE) {
+        status = make_filled_inline(s, mem, why);
+    } else if (s->cu) {
+        status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
+        mem->host = mem->cu.host;
+        mem->address = mem->cu.address;
+        mem->host_share = mem->bytes;
+    } else {
+        return use_block(s, mem, true, why);
+    }
+    if (status == TANDEM_OK)
+        memset(mem->host, 0, mem->bytes);
+    return status;
+}
+
 /* Staging memory of the size of mem->vk, and what else the rung `copy` needs. */
 static tandem_status make_staging(tandem_session *s, td_mem *mem, char *why)
 {

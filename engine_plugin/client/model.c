@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_plugin/client/client.h"
+#include "engine_plugin/client/network.h"
 #include "kernels/model/safetensors.h"
 
 enum { TENSOR_ALIGNMENT = 256, SLICE_BYTES = 1 << 20, SMALL_TENSOR_BYTES = 4096 };
@@ -17,6 +17,7 @@ void td_model_free(tandem_session *s, td_model *model)
     if (model->mem)
         td_mem_free(s, model->mem);
     td_remote_model_free(s, model);
+    td_network_free(s, model->network);
     td_session_free(s, model->tensors, model->block_bytes);
     td_session_free(s, model, sizeof *model);
 }
@@ -40,10 +41,11 @@ static void describe(td_tensor_entry *entry, const td_safetensor *tensor, uint64
     };
 }
 
-/* Names, shapes and places; *bytes is what the tensors that jobs can read take together. */
+/* Names, shapes and places; *bytes is what the tensors that jobs can read take together. Weights of a network come first, as
+ * its programs have them. */
 static tandem_status lay_out(tandem_session *s, td_model *model, const td_safetensors *file, uint64_t *bytes, char *why)
 {
-    uint64_t name_bytes = 0, offset = 0;
+    uint64_t name_bytes = 0, offset = model->network ? model->network->weight_bytes : 0;
     char *names;
 
     for (uint32_t i = 0; i < file->count; i++)
@@ -57,11 +59,13 @@ static tandem_status lay_out(tandem_session *s, td_model *model, const td_safete
     names = (char *)(model->tensors + file->count);
     for (uint32_t i = 0; i < file->count; i++) {
         td_tensor_entry *entry = &model->tensors[i];
+        uint64_t at;
+        const bool placed = td_network_weight(model->network, file->tensors[i].name, &at);
 
-        describe(entry, &file->tensors[i], offset);
+        describe(entry, &file->tensors[i], placed ? at : offset);
         entry->name = names;
         names += strlen(strcpy(names, file->tensors[i].name)) + 1;
-        if (!entry->refused)
+        if (!entry->refused && !placed)
             offset = td_align_up(offset + file->tensors[i].bytes, TENSOR_ALIGNMENT);
     }
     *bytes = offset ? offset : TENSOR_ALIGNMENT;
@@ -89,7 +93,10 @@ tandem_status td_model_load_begin(tandem_session *s, const char *path, td_model_
     load->model = td_session_alloc(s, sizeof *load->model, 64);
     if (!load->model)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a model");
-    status = lay_out(s, load->model, &load->file, &bytes, why);
+    if (!s->of_worker) /* which has no use for it */
+        status = td_network_make(s, &load->file, &load->model->network, why);
+    if (status == TANDEM_OK)
+        status = lay_out(s, load->model, &load->file, &bytes, why);
     if (status != TANDEM_OK)
         return status;
     load->model->mem = td_mem_new(s, bytes, why);
@@ -272,6 +279,7 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
+    td_instance *instance;
     td_model *found;
 
     if (!td_session_usable(session, __func__))
@@ -293,6 +301,13 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
     session->ops->object_end(session, &found->object);
+    do {
+        pthread_mutex_lock(&session->lock);
+        instance = td_instance_take_locked(session, found);
+        pthread_mutex_unlock(&session->lock);
+        if (instance)
+            td_instance_free(session, instance);
+    } while (instance);
     td_model_free(session, found);
     return TANDEM_OK;
 }

@@ -227,6 +227,7 @@ const td_backend td_backend_remote = {
     .loss_is_told = true,
     .deciding_ns = UINT64_MAX,
     .no_fd = "tandemd shares the host's memory only",
+    .no_networks = "tandemd, which computes for this session, runs no networks",
     .start = start,
     .stop = stop,
     .mem_share = td_remote_mem_share,

@@ -270,7 +270,8 @@ void td_remote_object_end(tandem_session *s, td_object *object)
     case TD_KIND_MEM: end_remote(s, TD_WIRE_MEM_DESTROY, mem->shared.id, mem->shared.connection); break;
     case TD_KIND_TIMELINE: end_remote(s, TD_WIRE_TIMELINE_DESTROY, timeline->remote.id, timeline->remote.connection); break;
     case TD_KIND_MODEL: end_remote(s, TD_WIRE_MODEL_DESTROY, model->remote->id, model->remote->connection); break;
-    case TD_KIND_TICKET: break;
+    case TD_KIND_TICKET:
+    case TD_KIND_INSTANCE: break;
     }
 }
 

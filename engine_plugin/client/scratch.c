@@ -55,15 +55,16 @@ bool td_scratch_trim_locked(tandem_session *s, uint64_t owner)
     return some;
 }
 
-/* Outgrown blocks of a stream wait until it is idle. */
-static bool is_kept(const tandem_session *s, const td_scratch *scratch)
+/* Outgrown blocks of a stream wait until it is idle, and so do those of a job that is under way. */
+static bool is_kept(const tandem_session *s, const td_job *job)
 {
-    return scratch->bytes && ((s->stream && s->order_count) || scratch->recorded);
+    return job->scratch.bytes && ((s->stream && s->order_count) || job->number || job->scratch.recorded);
 }
 
-static tandem_status put_away(tandem_session *s, td_scratch *scratch, uint64_t next_owner, char *why)
+static tandem_status put_away(tandem_session *s, td_job *job, uint64_t next_owner, char *why)
 {
-    const bool keep = is_kept(s, scratch);
+    td_scratch *scratch = &job->scratch;
+    const bool keep = is_kept(s, job);
 
     if (keep && s->retired_scratch_count == TD_MAX_RETIRED_SCRATCH)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY, "%d blocks of scratch are still in use", TD_MAX_RETIRED_SCRATCH);
@@ -84,7 +85,7 @@ static uint64_t held_by_others(const tandem_session *s, const td_job *job, uint6
     for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         const td_job *other = &s->jobs[i];
 
-        if (other->scratch.owner != owner || (other == job && !is_kept(s, &job->scratch)))
+        if (other->scratch.owner != owner || (other == job && !is_kept(s, job)))
             continue;
         bytes += other->scratch.bytes;
         *in_use = *in_use || (other->number && other->scratch.bytes);
@@ -141,9 +142,8 @@ static tandem_status make_scratch(tandem_session *s, uint64_t owner, uint64_t by
     return status;
 }
 
-tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submission *from, char *why)
+tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submission *from, uint64_t bytes, char *why)
 {
-    const uint64_t bytes = job->plan->scratch_bytes;
     const uint64_t grown = td_align_up(job->scratch.bytes + job->scratch.bytes / 2, 4096);
     tandem_status status = TANDEM_OK;
     uint64_t wanted;
@@ -152,18 +152,18 @@ tandem_status td_scratch_reserve_locked(tandem_session *s, td_job *job, td_submi
     if (!s->order_count)
         td_scratch_free_retired(s);
     if (job->scratch.owner != from->owner) /* another client's, who may have left something in it */
-        status = put_away(s, &job->scratch, from->owner, why);
+        status = put_away(s, job, from->owner, why);
     if (status != TANDEM_OK || bytes <= job->scratch.bytes)
         return status;
     if (bytes > (uint64_t)INT64_MAX)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "the job needs %" PRIu64 " bytes of scratch", bytes);
     wanted = bytes > SCRATCH_LEAST_BYTES ? td_align_up(bytes, 4096) : SCRATCH_LEAST_BYTES;
-    more = is_kept(s, &job->scratch) && wanted < grown; /* few outgrown blocks at a time */
+    more = is_kept(s, job) && wanted < grown; /* few outgrown blocks at a time */
     if (more && may_hold(s, job, from, grown, why) == TANDEM_OK)
         wanted = grown;
     else
         status = may_hold(s, job, from, wanted, why);
     if (status == TANDEM_OK)
-        status = put_away(s, &job->scratch, from->owner, why);
+        status = put_away(s, job, from->owner, why);
     return status == TANDEM_OK ? make_scratch(s, from->owner, wanted, &job->scratch, why) : status;
 }

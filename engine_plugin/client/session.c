@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine_plugin/client/client.h"
+#include "engine_plugin/client/network.h"
 #include "engine_plugin/client/tuning_file.h"
 #include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
@@ -143,9 +143,9 @@ tandem_status tandem_error_text(tandem_session *session, char *text, size_t byte
 
 static const char *kind_name(uint64_t kind)
 {
-    static const char *const names[] = {"mem", "timeline", "model", "ticket"};
+    static const char *const names[] = {"a mem", "a timeline", "a model", "a ticket", "an instance"};
 
-    return kind >= TD_KIND_MEM && kind <= TD_KIND_TICKET ? names[kind - 1] : NULL;
+    return kind >= TD_KIND_MEM && kind <= TD_KIND_INSTANCE ? names[kind - 1] : NULL;
 }
 
 tandem_status td_table_add_locked(tandem_session *s, td_table *table, td_kind kind, td_object *object, char *why)
@@ -187,14 +187,17 @@ void td_table_remove_locked(td_table *table, td_object *object)
 
 td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, const char *what, char *why)
 {
-    const td_table *table = kind == TD_KIND_MEM ? &s->mems : kind == TD_KIND_TIMELINE ? &s->timelines : &s->models;
+    const td_table *table = kind == TD_KIND_MEM        ? &s->mems
+                            : kind == TD_KIND_TIMELINE ? &s->timelines
+                            : kind == TD_KIND_MODEL    ? &s->models
+                                                       : &s->instances;
     const uint64_t slot = (id & 0xffffff) - 1;
     const char *is = "is not one of this session";
 
     if (!id)
         is = "names none";
     else if (id >> 60 != (uint64_t)kind && kind_name(id >> 60)) {
-        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which is a %s, not a %s", what, id,
+        td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", which is %s, not %s", what, id,
                 kind_name(id >> 60), kind_name(kind));
         return NULL;
     } else if (id >> 60 == (uint64_t)kind && (id >> 48 & 0xfff) == s->salt && (id & 0xffffff) &&
@@ -396,6 +399,9 @@ static void free_session(tandem_session *s)
             td_forgotten_tell(s, (td_mem *)s->mems.slots[i]);
             td_mem_free(s, (td_mem *)s->mems.slots[i]);
         }
+    for (uint32_t i = 0; i < s->instances.capacity; i++)
+        if (s->instances.slots[i])
+            td_instance_free(s, (td_instance *)s->instances.slots[i]);
     for (uint32_t i = 0; i < s->models.capacity; i++)
         if (s->models.slots[i])
             td_model_free(s, (td_model *)s->models.slots[i]);
@@ -414,6 +420,7 @@ static void free_session(tandem_session *s)
     table_free(s, &s->mems);
     table_free(s, &s->timelines);
     table_free(s, &s->models);
+    table_free(s, &s->instances);
     if (s->has_lock) {
         pthread_mutex_destroy(&s->lock);
         pthread_cond_destroy(&s->work);

@@ -174,7 +174,7 @@ tandem_status td_worker_session_compute(tandem_session *s, td_submission *from, 
     pthread_mutex_lock(&s->lock);
     status = td_job_prepare_locked(s, from, &job, why);
     if (status == TANDEM_OK)
-        status = td_scratch_reserve_locked(s, job, from, why);
+        status = td_scratch_reserve_locked(s, job, from, job->plan->scratch_bytes, why);
     if (status == TANDEM_OK)
         td_job_compute_locked(s, job, report);
     pthread_mutex_unlock(&s->lock);

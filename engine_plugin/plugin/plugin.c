@@ -41,6 +41,15 @@ static const tandem_api api = {
     .record = tandem_record,
     .record_pack_images = tandem_record_pack_images,
     .record_unpack_images = tandem_record_unpack_images,
+    .model_info = tandem_model_info,
+    .model_number = tandem_model_number,
+    .model_binding = tandem_model_binding,
+    .model_uniform = tandem_model_uniform,
+    .model_instance = tandem_model_instance,
+    .instance_destroy = tandem_instance_destroy,
+    .model_prepare = tandem_model_prepare,
+    .model_prepared = tandem_model_prepared,
+    .supported = tandem_supported,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

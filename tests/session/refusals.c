@@ -552,6 +552,15 @@ static void test_refusals(void **state)
     assert_int_equal(tandem_model_load(NULL, "x", &id), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_model_tensor(NULL, 1, "x", &(tandem_view){0}, (uint64_t[4]){0}), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_model_destroy(NULL, 1), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_info(NULL, 1, &(tandem_network){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_number(NULL, 1, 0, &(tandem_network_number){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_binding(NULL, 1, NULL, 0, 0, &(tandem_network_tensor){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_uniform(NULL, 1, NULL, 0, 0, &(tandem_network_tensor){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_instance(NULL, 1, &(tandem_instance_desc){0}, &id), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_instance_destroy(NULL, 1), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_prepare(NULL, 1, NULL, 0), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_model_prepared(NULL, 1, NULL, 0, &(tandem_prepared){0}), TANDEM_ERROR_ARG);
+    assert_int_equal(tandem_supported(NULL, &job, NULL, NULL, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_release(NULL, NULL, 1, 1, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_acquire(NULL, NULL, 1, 1, 0), TANDEM_ERROR_ARG);
     assert_int_equal(tandem_record_pack(NULL, NULL, &(tandem_pack){0}), TANDEM_ERROR_ARG);

@@ -53,6 +53,17 @@ typedef struct tandem_api {
     tandem_status (*record)(tandem_session *, const tandem_job *, VkCommandBuffer, tandem_ticket *);
     tandem_status (*record_pack_images)(tandem_session *, VkCommandBuffer, const tandem_pack_image *, uint32_t);
     tandem_status (*record_unpack_images)(tandem_session *, VkCommandBuffer, const tandem_pack_image *, uint32_t);
+    tandem_status (*model_info)(tandem_session *, tandem_model, tandem_network *);
+    tandem_status (*model_number)(tandem_session *, tandem_model, uint32_t, tandem_network_number *);
+    tandem_status (*model_binding)(tandem_session *, tandem_model, const uint32_t *, uint32_t, uint32_t,
+                                   tandem_network_tensor *);
+    tandem_status (*model_uniform)(tandem_session *, tandem_model, const uint32_t *, uint32_t, uint32_t,
+                                   tandem_network_tensor *);
+    tandem_status (*model_instance)(tandem_session *, tandem_model, const tandem_instance_desc *, tandem_instance *);
+    tandem_status (*instance_destroy)(tandem_session *, tandem_instance);
+    tandem_status (*model_prepare)(tandem_session *, tandem_instance, const uint32_t *, uint32_t);
+    tandem_status (*model_prepared)(tandem_session *, tandem_instance, const uint32_t *, uint32_t, tandem_prepared *);
+    tandem_status (*supported)(tandem_session *, const tandem_job *, uint64_t *, char *, size_t);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

@@ -335,7 +335,8 @@ TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket tick
  * Blocks: for microseconds, while the device decides. */
 TANDEM_API tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket);
 
-/* Loads a safetensors file (F16, BF16 or F32 tensors) onto the session's device.
+/* Loads a safetensors file (tensors of each dtype that jobs read) onto the session's device. One that carries a graph is a
+ * network, too: its graph is checked wholly, for any sizes, and the text of an error says where it is wrong.
  * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to the format; NOMEM; DEVICE.
  * Owner: the session owns the model until tandem_model_destroy().
  * Threads: any.
@@ -350,12 +351,139 @@ TANDEM_API tandem_status tandem_model_load(tandem_session *session, const char *
 TANDEM_API tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, const char *name,
                                              tandem_view *view, uint64_t shape[4]);
 
-/* Frees a model; as tandem_mem_destroy() for the mem behind its tensors.
+/* Frees a model, and its instances; as tandem_mem_destroy() for the mem behind its tensors.
  * Returns: OK; ARG for an unknown or destroyed model; BUSY.
  * Owner: takes the id back.
  * Threads: any.
  * Blocks: for a running job that reads it. */
 TANDEM_API tandem_status tandem_model_destroy(tandem_session *session, tandem_model model);
+
+/* --- Networks: models whose file has a graph --- */
+
+/* What such a model is made of; all counts are 0 where its file has none. */
+typedef struct tandem_network {
+    uint32_t struct_bytes;  /* set by the caller */
+    uint32_t binding_count; /* inputs and outputs, which each run brings; at most 64 */
+    uint32_t uniform_count; /* small tensors that a run brings by value */
+    uint32_t number_count;  /* named sizes; at most 32 */
+    uint64_t weight_bytes;  /* of the device's memory, once a model */
+    uint64_t state_bytes;   /* and for each instance */
+} tandem_network;
+
+/* A size that a run is prepared for: 1 to `most`. */
+typedef struct tandem_network_number {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t most;
+    char name[256];
+} tandem_network_number;
+
+typedef enum tandem_network_role {
+    TANDEM_NETWORK_INPUT = 0,
+    TANDEM_NETWORK_OUTPUT = 1,
+    TANDEM_NETWORK_UNIFORM = 4
+} tandem_network_role;
+
+/* A tensor that a run brings, for some numbers. */
+typedef struct tandem_network_tensor {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t role;         /* tandem_network_role */
+    uint32_t dtype;        /* tandem_dtype */
+    uint32_t dimensions;   /* 1 to 4 */
+    uint32_t shape[4];     /* [batch, heads, rows, channels], of which the last `dimensions` are the graph's: others are 1 */
+    uint64_t bytes;        /* of it, dense */
+    uint64_t offset_bytes; /* of a uniform: in tandem_run.uniforms */
+    char name[256];
+} tandem_network_tensor;
+
+/* What is the same for all runs of an instance. Zero is a good default for every field but struct_bytes. */
+typedef struct tandem_instance_desc {
+    uint32_t struct_bytes; /* sizeof(tandem_instance_desc) */
+    uint32_t precision;    /* tandem_precision of its attention, whatever the graph says; AUTO: as the graph says */
+    uint32_t deadlines;    /* 1: runs may have a deadline: outputs are written wholly or not at all, which costs a copy of each */
+    uint32_t reserved;     /* 0 */
+} tandem_instance_desc;
+
+/* What tandem_model_prepare() has made for some numbers. */
+typedef struct tandem_prepared {
+    uint32_t struct_bytes;  /* set by the caller */
+    uint32_t record_count;  /* launches of a run */
+    uint32_t chain;         /* how many of them wait for one another: each costs some 2 us, whatever it computes */
+    uint32_t reserved;      /* 0 */
+    uint64_t scratch_bytes; /* for each of tandem_session_desc.frames_in_flight, shared by all that the session computes */
+    uint64_t uniform_bytes; /* for each of them, too */
+} tandem_prepared;
+
+/* Counts and bytes of a model's network.
+ * Returns: OK; ARG for an unknown model, or an info of no known size; UNSUPPORTED where tandemd computes.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_info(tandem_session *session, tandem_model model, tandem_network *network);
+
+/* Number `index` of a model's network.
+ * Returns: OK; ARG for an unknown model, or an index that is not below number_count; UNSUPPORTED as above.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_number(tandem_session *session, tandem_model model, uint32_t index,
+                                             tandem_network_number *number);
+
+/* Input or output `index`, as it is for these numbers, all of the network's in their order; NULL and 0: the most of each.
+ * Returns: OK; ARG for an unknown model, an index that is not below binding_count, or numbers that a tensor cannot have;
+ *          UNSUPPORTED as above; NOMEM.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_binding(tandem_session *session, tandem_model model, const uint32_t *numbers,
+                                              uint32_t number_count, uint32_t index, tandem_network_tensor *tensor);
+
+/* The same of uniform `index`, which is below uniform_count. */
+TANDEM_API tandem_status tandem_model_uniform(tandem_session *session, tandem_model model, const uint32_t *numbers,
+                                              uint32_t number_count, uint32_t index, tandem_network_tensor *tensor);
+
+/* Makes an instance of a model's network: weights are the model's, state is its own, zeros at first.
+ * Returns: OK; ARG, also for a model without a graph; UNSUPPORTED where tandemd computes; NOMEM; DEVICE.
+ * Owner: the session owns the instance until tandem_instance_destroy(), or tandem_model_destroy() of its model.
+ * Threads: any.
+ * Blocks: for the driver. */
+TANDEM_API tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
+                                               const tandem_instance_desc *desc, tandem_instance *instance);
+
+/* Ends an instance, as tandem_mem_destroy() does a mem: runs that have not begun are CANCELLED, a running one is waited for.
+ * Returns: OK; ARG for an unknown or destroyed one; BUSY if a run has not ended after 2 s (it then stays).
+ * Owner: takes the id back, frees state and all that was prepared.
+ * Threads: any.
+ * Blocks: for the running job. */
+TANDEM_API tandem_status tandem_instance_destroy(tandem_session *session, tandem_instance instance);
+
+/* Makes an instance ready for runs of these numbers, all of the network's in their order: plans them, loads kernels, takes
+ * memory. A submit with these numbers then does nothing of the kind. What is prepared already stays as it is. Eight sets of
+ * numbers are kept; a ninth takes the place of the one that was used longest ago and that no job uses.
+ * Returns: OK; ARG, naming the number, node or tensor; UNSUPPORTED where the device has no kernel for a node; NOMEM; DEVICE;
+ *          BUSY if jobs use all that is kept.
+ * Owner: the instance.
+ * Threads: any; jobs of other threads go on meanwhile.
+ * Blocks: while it plans, some us a node, and for the driver. */
+TANDEM_API tandem_status tandem_model_prepare(tandem_session *session, tandem_instance instance, const uint32_t *numbers,
+                                              uint32_t number_count);
+
+/* What was prepared for these numbers.
+ * Returns: OK; ARG; UNSUPPORTED if they are not prepared (any more).
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_model_prepared(tandem_session *session, tandem_instance instance, const uint32_t *numbers,
+                                               uint32_t number_count, tandem_prepared *prepared);
+
+/* Whether tandem_submit() would take a job just now, with a free slot; and how much scratch it would use, which may be NULL.
+ * Nothing is queued, and an answer of no is no failure: it leaves neither a log line nor tandem_error_text(), but `why`, which
+ * may be NULL, has its text.
+ * Returns: what tandem_submit() would; ARG, as a failure, if job is NULL.
+ * Owner: the caller's buffers.
+ * Threads: any.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_supported(tandem_session *session, const tandem_job *job, uint64_t *scratch_bytes, char *why,
+                                          size_t why_bytes);
 
 #ifdef __cplusplus
 }

@@ -59,6 +59,8 @@ typedef enum tandem_dtype {
 typedef uint64_t tandem_mem;
 /* Weights that live on the session's device. 0 is no model. */
 typedef uint64_t tandem_model;
+/* A model's network with state of its own, from run to run. 0 is none. */
+typedef uint64_t tandem_instance;
 /* A counter that only rises, a Vulkan timeline semaphore where there is a Vulkan device. 0 is none. */
 typedef uint64_t tandem_timeline;
 
@@ -320,8 +322,27 @@ typedef enum tandem_operation {
     TANDEM_OPERATION_LINEAR = 3,
     TANDEM_OPERATION_EMBED = 4,
     TANDEM_OPERATION_BINARY = 5,
-    TANDEM_OPERATION_POOL = 6
+    TANDEM_OPERATION_POOL = 6,
+    TANDEM_OPERATION_RUN = 64 /* a whole network: those above are the operations that it may have */
 } tandem_operation;
+
+/* A network computed once, from its inputs to its outputs (tandem_model_load(), kernels/PROGRAM.md).
+ * Arrays are read by tandem_submit() and not after it.
+ *
+ * A binding is a tensor that lies dense in a mem: its mem, its offset_bytes, a multiple of 16 such that
+ * the address is one, too, and the tensor's dtype. Strides are those of tandem_view_dense(), or all 0,
+ * which stands for them. What is written overlaps nothing else that the run names.
+ * Runs of an instance follow one another as they were submitted. Its state moves on when a run ends
+ * DONE; one that ends otherwise leaves it as it was. */
+typedef struct tandem_run {
+    tandem_instance instance;
+    const tandem_view *bindings; /* the network's inputs and outputs, in their order, */
+    const uint32_t *numbers;     /* its sizes, as tandem_model_prepare() had them, */
+    const void *uniforms;        /* and its uniforms, each where tandem_model_uniform() says */
+    uint64_t uniform_bytes;      /* to the end of the last one; 0: it has none */
+    uint32_t binding_count, number_count;
+    uint32_t reserved[4];        /* 0 */
+} tandem_run;
 
 /* What an operation is about: its struct. Operations to come have theirs here, too, and change neither size nor layout. */
 typedef union tandem_operands {
@@ -331,6 +352,7 @@ typedef union tandem_operands {
     tandem_embed embed;         /* TANDEM_OPERATION_EMBED */
     tandem_binary binary;       /* TANDEM_OPERATION_BINARY */
     tandem_pool pool;           /* TANDEM_OPERATION_POOL */
+    tandem_run run;             /* TANDEM_OPERATION_RUN */
     uint64_t reserved[128];
 } tandem_operands;
 

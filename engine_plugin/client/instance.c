@@ -1,0 +1,375 @@
+/* Instances of networks, and what they have for some numbers. See network.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * To prepare is to plan, which takes long, so that is done without the lock: meanwhile the model and
+ * the instance are in use, and their destruction waits. Scratch is the slots' own (scratch.c), as
+ * that of all jobs: each slot gets as much as a run needs.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine_plugin/client/network.h"
+
+/* --- Memory --- */
+
+/* As a mem that its owner has made: it counts. */
+static void count_mem_locked(tandem_session *s, const td_mem *mem)
+{
+    s->mem_host_bytes += mem->host_share;
+    s->mem_device_bytes += mem->device_share;
+}
+
+/* Accepts NULL. */
+static void free_counted(tandem_session *s, td_mem *mem)
+{
+    if (!mem)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->mem_host_bytes -= mem->host_share;
+    s->mem_device_bytes -= mem->device_share;
+    pthread_mutex_unlock(&s->lock);
+    td_mem_free(s, mem);
+}
+
+/* What was prepared, once no job uses it. */
+static void free_prepared(tandem_session *s, td_prepared *prepared)
+{
+    free_counted(s, prepared->uniforms);
+    td_program_drop(&prepared->program);
+    *prepared = (td_prepared){0};
+}
+
+void td_instance_free(tandem_session *s, td_instance *instance)
+{
+    for (int i = 0; i < TD_PREPARED; i++)
+        free_prepared(s, &instance->prepared[i]);
+    free_counted(s, instance->state);
+    td_session_free(s, instance, sizeof *instance);
+}
+
+/* --- Instances --- */
+
+td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance, const char *what,
+                                     char *why)
+{
+    td_instance *found =
+        (td_instance *)td_table_find_locked(s, TD_KIND_INSTANCE, instance, what, why);
+
+    if (!found || !found->model->object.closing)
+        return found;
+    td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", whose model is being destroyed",
+            what, instance);
+    return NULL;
+}
+
+td_instance *td_instance_take_locked(tandem_session *s, const td_model *model)
+{
+    for (uint32_t i = 0; i < s->instances.capacity; i++) {
+        td_instance *instance = (td_instance *)s->instances.slots[i];
+
+        if (!instance || instance->model != model)
+            continue;
+        td_table_remove_locked(&s->instances, &instance->object);
+        return instance;
+    }
+    return NULL;
+}
+
+/* The model of an instance and the instance itself, while a call of this session is at work for
+ * them without the lock. */
+static void hold_locked(td_model *model, td_mem *state)
+{
+    model->mem->object.uses++;
+    if (state)
+        state->object.uses++;
+}
+
+static void let_go_locked(tandem_session *s, td_model *model, td_mem *state)
+{
+    td_object_release_locked(s, &model->mem->object);
+    if (state)
+        td_object_release_locked(s, &state->object);
+}
+
+static tandem_status check_desc(const tandem_instance_desc *desc, char *why)
+{
+    if (desc->struct_bytes != sizeof *desc)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu",
+                       desc->struct_bytes, sizeof *desc);
+    if (desc->precision > TANDEM_PRECISION_4B)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+                       "desc.precision is %u; it must be 0 (auto), 1 (f16), 2 (8b) or 3 (4b)",
+                       desc->precision);
+    if (desc->deadlines > 1)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.deadlines is %u, not 0 or 1",
+                       desc->deadlines);
+    if (desc->reserved)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0",
+                       desc->reserved);
+    return TANDEM_OK;
+}
+
+/* Its memory; without the lock. */
+static tandem_status make_instance(tandem_session *s, td_model *model,
+                                   const tandem_instance_desc *desc, td_instance **out, char *why)
+{
+    const uint64_t bytes = model->network->state_bytes;
+    td_instance *made = *out = td_session_alloc(s, sizeof *made, 64);
+
+    if (!made)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for an instance");
+    made->model = model;
+    made->desc = *desc;
+    made->state = td_mem_new(s, bytes ? bytes : TD_PROGRAM_ALIGN, why);
+    return made->state ? td_mem_make_zeros(s, made->state, why) : TANDEM_ERROR_NOMEM;
+}
+
+static tandem_status make_and_enter(tandem_session *s, tandem_model model,
+                                    const tandem_instance_desc *desc, tandem_instance *out,
+                                    char *why)
+{
+    td_instance *made = NULL;
+    tandem_status status;
+
+    pthread_mutex_lock(&s->lock);
+    td_model *of = td_network_find_locked(s, model, &status, why);
+    if (of)
+        hold_locked(of, NULL);
+    pthread_mutex_unlock(&s->lock);
+    if (!of)
+        return status;
+    status = make_instance(s, of, desc, &made, why);
+    pthread_mutex_lock(&s->lock);
+    if (status == TANDEM_OK)
+        status = td_table_add_locked(s, &s->instances, TD_KIND_INSTANCE, &made->object, why);
+    if (made && made->state)
+        count_mem_locked(s, made->state);
+    if (status == TANDEM_OK)
+        *out = made->object.id;
+    let_go_locked(s, of, NULL);
+    pthread_mutex_unlock(&s->lock);
+    if (status != TANDEM_OK && made)
+        td_instance_free(s, made);
+    return status;
+}
+
+tandem_status tandem_model_instance(tandem_session *session, tandem_model model,
+                                    const tandem_instance_desc *desc, tandem_instance *instance)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status;
+
+    if (instance)
+        *instance = 0;
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    if (!desc || !instance)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG,
+                               desc ? "instance is NULL" : "desc is NULL");
+    status = check_desc(desc, why);
+    if (status == TANDEM_OK)
+        status = make_and_enter(session, model, desc, instance, why);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_instance_destroy(tandem_session *session, tandem_instance instance)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_instance *found;
+
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    found = td_instance_find_locked(session, instance, "instance", why);
+    if (found) {
+        found->object.closing = true;
+        hold_locked(found->model, NULL); /* whose destruction would free it meanwhile */
+        status = td_object_close_locked(session, &found->state->object, "instance", why);
+        if (status == TANDEM_OK)
+            td_table_remove_locked(&session->instances, &found->object);
+        else
+            td_fail(why, sizeof why, status,
+                    "instance is 0x%" PRIx64 ", which a job still uses after 2 s", instance);
+        found->object.closing = false;
+        let_go_locked(session, found->model, NULL);
+    }
+    pthread_mutex_unlock(&session->lock);
+    if (status == TANDEM_OK)
+        td_instance_free(session, found);
+    return td_session_fail(session, __func__, status, why);
+}
+
+/* --- What is prepared --- */
+
+td_prepared *td_instance_find_prepared(td_instance *instance, const uint32_t *numbers)
+{
+    const size_t bytes = instance->model->network->graph->number_count * sizeof *numbers;
+
+    for (int i = 0; i < TD_PREPARED; i++)
+        if (instance->prepared[i].program &&
+            (!bytes || !memcmp(instance->prepared[i].numbers, numbers, bytes)))
+            return &instance->prepared[i];
+    return NULL;
+}
+
+tandem_status td_instance_not_prepared(const td_instance *instance, const uint32_t *numbers,
+                                       const char *where, char *why)
+{
+    const td_graph *graph = instance->model->network->graph;
+    char list[TD_WHY_BYTES / 2] = "none";
+
+    for (uint32_t i = 0, used = 0; i < graph->number_count; i++) {
+        td_text(list + used, sizeof list - used, "%s%s %" PRIu32, i ? ", " : "",
+                graph->numbers[i].name, numbers[i]);
+        used = (uint32_t)strlen(list);
+    }
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                   "%snumbers are %s, which are not prepared: call tandem_model_prepare() first",
+                   where, list);
+}
+
+/* Program and uniforms; without the lock. */
+static tandem_status make_prepared(tandem_session *s, const td_instance *instance,
+                                   const uint32_t *numbers, td_prepared *out, char *why)
+{
+    const td_graph *graph = instance->model->network->graph;
+    td_target target = s->target;
+    tandem_status status;
+
+    target.commit = instance->desc.deadlines;
+    target.precision = instance->desc.precision;
+    *out = (td_prepared){0};
+    if (graph->number_count)
+        memcpy(out->numbers, numbers, graph->number_count * sizeof *numbers);
+    status = td_program_build(graph, numbers, &target, &out->program, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
+    for (uint32_t i = 0; i < out->program->tensor_count; i++) {
+        const td_program_tensor *tensor = &out->program->tensors[i];
+
+        if (tensor->role == TD_ROLE_UNIFORM)
+            out->uniform_bytes = tensor->offset + tensor->bytes;
+    }
+    out->slot_bytes = td_align_up(out->uniform_bytes + 1, TD_PROGRAM_ALIGN);
+    out->uniforms = td_mem_new(s, out->slot_bytes * s->jobs_in_flight, why);
+    return out->uniforms ? td_mem_make_filled(s, out->uniforms, why) : TANDEM_ERROR_NOMEM;
+}
+
+/* Nothing, or what no job uses and was used longest ago; NULL: there is no such thing. */
+static td_prepared *find_place(td_instance *instance)
+{
+    td_prepared *place = NULL;
+
+    for (int i = 0; i < TD_PREPARED; i++) {
+        td_prepared *at = &instance->prepared[i];
+
+        if (!at->program)
+            return at;
+        if (!at->uniforms->object.uses && (!place || at->used < place->used))
+            place = at;
+    }
+    return place;
+}
+
+/* Keeps what was made; *made is what has to be freed instead of it, if anything. */
+static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instance,
+                                          td_prepared *made, char *why)
+{
+    td_submission nobody = {.most_bytes = UINT64_MAX};
+    td_prepared *place, old;
+    tandem_status status = TANDEM_OK;
+
+    count_mem_locked(s, made->uniforms);
+    if (td_instance_find_prepared(instance, made->numbers)) /* another thread was faster */
+        return TANDEM_OK;
+    for (uint32_t i = 0; i < s->jobs_in_flight && status == TANDEM_OK; i++)
+        status = td_scratch_reserve_locked(s, &s->jobs[i], &nobody,
+                                           made->program->plan->scratch_bytes, why);
+    if (status != TANDEM_OK)
+        return status;
+    place = find_place(instance);
+    if (!place)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_BUSY,
+                       "jobs use all %d sets of numbers that are prepared", TD_PREPARED);
+    made->used = s->last_number;
+    old = *place;
+    *place = *made;
+    *made = old;
+    return TANDEM_OK;
+}
+
+tandem_status tandem_model_prepare(tandem_session *session, tandem_instance instance,
+                                   const uint32_t *numbers, uint32_t number_count)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_prepared made = {0};
+    td_instance *found;
+    bool makes = false;
+
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    pthread_mutex_lock(&session->lock);
+    found = td_instance_find_locked(session, instance, "instance", why);
+    if (found)
+        status = td_network_check_numbers(found->model->network, numbers, number_count, "", why);
+    if (status == TANDEM_OK && session->broken)
+        status = td_fail(why, sizeof why, session->broken, "the device failed earlier: %s",
+                         tandem_status_text(session->broken));
+    makes = status == TANDEM_OK && !td_instance_find_prepared(found, numbers);
+    if (makes)
+        hold_locked(found->model, found->state);
+    pthread_mutex_unlock(&session->lock);
+    if (!makes)
+        return td_session_fail(session, __func__, status, why);
+    status = make_prepared(session, found, numbers, &made, why);
+    pthread_mutex_lock(&session->lock);
+    if (status == TANDEM_OK)
+        status = keep_prepared_locked(session, found, &made, why);
+    else if (made.uniforms)
+        count_mem_locked(session, made.uniforms);
+    let_go_locked(session, found->model, found->state);
+    pthread_mutex_unlock(&session->lock);
+    free_prepared(session, &made);
+    return td_session_fail(session, __func__, status, why);
+}
+
+tandem_status tandem_model_prepared(tandem_session *session, tandem_instance instance,
+                                    const uint32_t *numbers, uint32_t number_count,
+                                    tandem_prepared *prepared)
+{
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = TANDEM_ERROR_ARG;
+    td_instance *found;
+
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    if (!prepared)
+        return td_session_fail(session, __func__, status, "prepared is NULL");
+    if (prepared->struct_bytes != sizeof *prepared) {
+        td_fail(why, sizeof why, status, "prepared.struct_bytes is %u, not %zu",
+                prepared->struct_bytes, sizeof *prepared);
+        return td_session_fail(session, __func__, status, why);
+    }
+    *prepared = (tandem_prepared){.struct_bytes = sizeof *prepared};
+    pthread_mutex_lock(&session->lock);
+    found = td_instance_find_locked(session, instance, "instance", why);
+    if (found)
+        status = td_network_check_numbers(found->model->network, numbers, number_count, "", why);
+    if (status == TANDEM_OK) {
+        const td_prepared *of = td_instance_find_prepared(found, numbers);
+
+        if (of)
+            *prepared = (tandem_prepared){.struct_bytes = sizeof *prepared,
+                                          .record_count = of->program->plan->record_count,
+                                          .chain = of->program->chain,
+                                          .scratch_bytes = of->program->plan->scratch_bytes,
+                                          .uniform_bytes = of->uniform_bytes};
+        else
+            status = td_instance_not_prepared(found, numbers, "", why);
+    }
+    pthread_mutex_unlock(&session->lock);
+    return td_session_fail(session, __func__, status, why);
+}

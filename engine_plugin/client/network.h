@@ -1,0 +1,80 @@
+/* Networks: graphs of models, and instances of them with what is prepared for runs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *   network.c    a model's graph: where its weights lie, and what callers ask about it
+ *   instance.c   instances, and what they have for some numbers: program, uniforms, scratch
+ *   run.c        a job that runs one
+ *
+ * A job of a network has the views of its program's plan: weights, state and uniforms, whose mems
+ * are the session's own, then the caller's bindings. A mem in use stands for what it belongs to:
+ * the model, the instance, what was prepared.
+ */
+#ifndef TANDEM_CLIENT_NETWORK_H
+#define TANDEM_CLIENT_NETWORK_H
+
+#include "engine_plugin/client/client.h"
+#include "kernels/graph.h"
+
+enum { TD_PREPARED = 8, TD_BINDING_NAME_BYTES = 80 };
+
+/* A model's graph, from its load to its end. */
+struct td_network {
+    td_graph *graph;
+    td_program_tensor *tensors; /* the graph's, of which weights and state are known */
+    uint64_t weight_bytes, state_bytes;
+    uint32_t binding_count, uniform_count;
+    char binding_names[TD_GRAPH_BINDINGS][TD_BINDING_NAME_BYTES]; /* as texts call them */
+};
+
+/* What an instance has for some numbers. */
+typedef struct td_prepared {
+    const td_program *program; /* NULL: nothing */
+    uint32_t numbers[TD_GRAPH_NUMBERS];
+    uint64_t used;    /* when last, by the session's count of jobs */
+    td_mem *uniforms; /* a copy for each slot, slot_bytes each */
+    uint64_t slot_bytes;
+    uint64_t uniform_bytes; /* that a run brings */
+} td_prepared;
+
+typedef struct td_instance {
+    td_object object;
+    td_model *model;
+    td_mem *state; /* with at least a byte: there, too, where the network has none */
+    tandem_instance_desc desc;
+    td_prepared prepared[TD_PREPARED];
+} td_instance;
+
+/* network.c. make: of a file that has a graph, else *out is NULL; PROTOCOL, saying where it is
+ * wrong. weight: where a tensor of the file's lies in the model's mem, if it is one of the graph's
+ * weights. */
+tandem_status td_network_make(tandem_session *s, const td_safetensors *file, td_network **out,
+                              char *why);
+void td_network_free(tandem_session *s, td_network *network);
+bool td_network_weight(const td_network *network, const char *name, uint64_t *offset);
+/* ARG, beginning with `where` (as "run."), unless these are numbers of the network, as many as it has. */
+tandem_status td_network_check_numbers(const td_network *network, const uint32_t *numbers,
+                                       uint32_t count, const char *where, char *why);
+/* A live model that has a network; NULL and the status otherwise. */
+td_model *td_network_find_locked(tandem_session *s, tandem_model model, tandem_status *status,
+                                 char *why);
+
+/* instance.c. find: NULL and the reason, naming `what`. find_prepared: NULL where these numbers are
+ * not; then the reason is not_prepared. */
+td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance, const char *what,
+                                     char *why);
+td_prepared *td_instance_find_prepared(td_instance *instance, const uint32_t *numbers);
+tandem_status td_instance_not_prepared(const td_instance *instance, const uint32_t *numbers,
+                                       const char *where, char *why);
+/* Whose model is destroyed: one each call, which nobody finds any more; NULL: there is none. free:
+ * of one that no job uses; not locked. */
+td_instance *td_instance_take_locked(tandem_session *s, const td_model *model);
+void td_instance_free(tandem_session *s, td_instance *instance);
+
+/* run.c. bind: what a run names becomes the job's, its program the job's plan; the uniforms of slot
+ * `slot` are its own. take: the values of its uniforms go there. */
+tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
+                                 const tandem_run *run, char *why);
+void td_run_take_uniforms_locked(td_job *job, const tandem_run *run);
+
+#endif

@@ -1,0 +1,323 @@
+/* What runs compute, and what becomes of state: by runs that end, that are given up, of several
+ * instances; and that a run takes no memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interop/base.h"
+#include "tests/network/rig.h"
+
+static tandem_timeline new_timeline(rig *r, tandem_signaller signaller)
+{
+    const tandem_timeline_desc desc = {.struct_bytes = sizeof desc, .signaller = signaller};
+    tandem_timeline timeline;
+
+    must(r, tandem_timeline_create(r->s, &desc, &timeline));
+    return timeline;
+}
+
+static void check_sum(const rig *r, float sum)
+{
+    for (int i = 0; i < CHANNELS; i++)
+        assert_true(r->sum[i] == sum);
+}
+
+static void test_runs(void **state)
+{
+    rig r;
+
+    (void)state;
+    open_rig(&r, 5, NULL);
+    const tandem_job job = new_run(&r);
+    for (int i = 1; i <= 10; i++) {
+        memset(r.y, 0xff, 5 * CHANNELS * sizeof *r.y);
+        run(&r, &job);
+        check_sum(&r, (float)i);
+        for (int j = 0; j < 5 * CHANNELS; j++)
+            assert_true(r.y[j] == 1);
+    }
+    for (int i = 3 * CHANNELS; i < 5 * CHANNELS; i++)
+        r.x[i] = 100; /* rows beyond the length */
+    r.length = 3;
+    run(&r, &job);
+    check_sum(&r, 11);
+    r.length = 4;
+    run(&r, &job);
+    check_sum(&r, 11 + (3 + 100) / 4.0f);
+    close_rig(&r);
+}
+
+/* Each run in flight has the uniforms that it was submitted with. */
+static void test_uniforms(void **state)
+{
+    rig r;
+    tandem_ticket tickets[3];
+
+    (void)state;
+    open_rig(&r, 3, NULL);
+    tandem_job job = new_run(&r);
+    const tandem_timeline go = new_timeline(&r, TANDEM_SIGNALLER_ENGINE);
+    for (int i = 0; i < CHANNELS; i++)
+        r.x[CHANNELS + i] = 4, r.x[2 * CHANNELS + i] = 10;
+    job.wait = (tandem_point){go, 1};
+    for (int i = 0; i < 3; i++) { /* means of 1, 2 and 3 rows: 1, 2.5, 5 */
+        int32_t length = i + 1;
+        uint32_t rows = 3;
+
+        job.op.run.uniforms = &length;
+        job.op.run.numbers = &rows;
+        tickets[i] = submit(&r, &job);
+        length = rows = 0x7f;
+    }
+    must(&r, tandem_timeline_signal(r.s, go, 1));
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ended(&r, tickets[i]).state, TANDEM_JOB_DONE);
+    check_sum(&r, 1 + 2.5f + 5);
+    close_rig(&r);
+}
+
+/* --- State --- */
+
+/* A run that is cancelled before it begins, or whose wait is lost, leaves state as it was. */
+static void test_cancel(void **state)
+{
+    rig r;
+
+    (void)state;
+    open_rig(&r, 4, NULL);
+    tandem_job job = new_run(&r);
+    run(&r, &job);
+    job.wait = (tandem_point){new_timeline(&r, TANDEM_SIGNALLER_ENGINE), 1};
+    job.signal = (tandem_point){new_timeline(&r, TANDEM_SIGNALLER_SESSION), 1};
+    const tandem_ticket ticket = submit(&r, &job);
+    must(&r, tandem_cancel(r.s, ticket));
+    assert_int_equal(ended(&r, ticket).state, TANDEM_JOB_CANCELLED);
+    must(&r, tandem_point_wait(r.s, job.signal, 10000000000u));
+    check_sum(&r, 1);
+    job = new_run(&r);
+    run(&r, &job);
+    check_sum(&r, 2);
+    close_rig(&r);
+}
+
+static void test_deadline(void **state)
+{
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc, .deadlines = 1};
+    rig r;
+
+    (void)state;
+    open_rig(&r, 4, &desc);
+    tandem_job job = new_run(&r);
+    job.deadline_ns = 60000000000u;
+    run(&r, &job);
+    check_sum(&r, 1);
+    job.wait = (tandem_point){new_timeline(&r, TANDEM_SIGNALLER_ENGINE), 1};
+    job.deadline_ns = 1000000;
+    assert_int_equal(ended(&r, submit(&r, &job)).state, TANDEM_JOB_STALE);
+    check_sum(&r, 1);
+    job = new_run(&r);
+    run(&r, &job);
+    check_sum(&r, 2);
+    close_rig(&r);
+}
+
+/* A network that is at it for a while: attention over many rows, whose mean goes to its state. */
+static const char long_text[] =
+    "{\"version\": 1, \"numbers\": {\"rows\": 65536}, \"tensors\": {"
+    "\"x\": {\"role\": \"input\", \"dtype\": \"F32\", \"shape\": [\"rows\", 32]},"
+    "\"o\": {\"role\": \"temporary\", \"dtype\": \"F32\", \"shape\": [\"rows\", 32]},"
+    "\"mean\": {\"role\": \"temporary\", \"dtype\": \"F32\", \"shape\": [1, 32]},"
+    "\"total\": {\"role\": \"state\", \"dtype\": \"F32\", \"shape\": [1, 32]},"
+    "\"sum\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [1, 32]}}, \"nodes\": ["
+    "{\"operation\": \"attention\", \"batch\": 1, \"heads\": 1, \"kv_heads\": 1, \"precision\": 1,"
+    " \"q_len\": \"rows\", \"kv_len\": \"rows\", \"head_dim\": 32,"
+    " \"views\": {\"q\": \"x\", \"k\": \"x\", \"v\": \"x\", \"o\": \"o\"}},"
+    "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": \"rows\", \"channels\": 32,"
+    " \"views\": {\"x\": \"o\", \"y\": \"mean\"}},"
+    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 32,"
+    " \"views\": {\"a\": \"total\", \"b\": \"mean\", \"y\": \"total\"}},"
+    "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 32,"
+    " \"views\": {\"x\": \"total\", \"y\": \"sum\"}}]}";
+
+/* A run that is given up in its middle: what it computed so far goes nowhere. */
+static void test_cancel_in_the_middle(void **state)
+{
+    enum { DIM = 32, SHORT = 16, LONG = 65536 };
+    uint32_t rows[2] = {SHORT, LONG};
+    tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = (LONG + 1) * DIM * 4};
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_view views[2] = {{.dtype = TANDEM_DTYPE_F32},
+                            {.dtype = TANDEM_DTYPE_F32, .offset_bytes = LONG * DIM * 4}};
+    float *x;
+    void *host;
+    rig r;
+
+    (void)state;
+    open_session(&r);
+    must(&r, tandem_model_load(r.s, write_model(long_text), &r.model));
+    r.instance = new_instance(&r, NULL);
+    for (int i = 0; i < 2; i++)
+        must(&r, tandem_model_prepare(r.s, r.instance, &rows[i], 1));
+    must(&r, tandem_mem_create(r.s, &desc, &r.mem));
+    must(&r, tandem_mem_host(r.s, r.mem, &host));
+    x = host;
+    r.sum = x + LONG * DIM;
+    views[0].mem = views[1].mem = r.mem;
+    for (int i = 0; i < LONG * DIM; i++)
+        x[i] = 1;
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
+    job.op.run = (tandem_run){.instance = r.instance,
+                              .bindings = views,
+                              .binding_count = 2,
+                              .numbers = &rows[0],
+                              .number_count = 1};
+    run(&r, &job);
+    assert_true(r.sum[0] == 1);
+    job.op.run.numbers = &rows[1];
+    const tandem_ticket ticket = submit(&r, &job);
+    do
+        must(&r, tandem_poll(r.s, ticket, &report));
+    while (report.state == TANDEM_JOB_PENDING);
+    assert_int_equal(report.state, TANDEM_JOB_RUNNING);
+    must(&r, tandem_cancel(r.s, ticket));
+    assert_int_equal(ended(&r, ticket).state, TANDEM_JOB_CANCELLED);
+    job.op.run.numbers = &rows[0];
+    run(&r, &job);
+    assert_true(r.sum[0] == 2);
+    close_rig(&r);
+}
+
+/* --- Instances --- */
+
+static void test_instances(void **state)
+{
+    rig r;
+
+    (void)state;
+    open_rig(&r, 4, NULL);
+    tandem_job jobs[2] = {new_run(&r), new_run(&r)};
+    jobs[1].op.run.instance = new_instance(&r, NULL);
+    must(&r, tandem_model_prepare(r.s, jobs[1].op.run.instance, &r.rows, 1));
+    for (int i = 1; i <= 5; i++) {
+        run(&r, &jobs[0]);
+        check_sum(&r, (float)i);
+        run(&r, &jobs[1]);
+        run(&r, &jobs[1]);
+        check_sum(&r, 2 * (float)i);
+    }
+    must(&r, tandem_instance_destroy(r.s, jobs[1].op.run.instance));
+    run(&r, &jobs[0]);
+    check_sum(&r, 6);
+    close_rig(&r);
+}
+
+/* Runs that have not begun are cancelled and signalled; then nobody finds it. */
+static void destroy(bool the_model)
+{
+    rig r;
+
+    open_rig(&r, 4, NULL);
+    tandem_job job = new_run(&r);
+    job.wait = (tandem_point){new_timeline(&r, TANDEM_SIGNALLER_ENGINE), 1};
+    job.signal = (tandem_point){new_timeline(&r, TANDEM_SIGNALLER_SESSION), 1};
+    const tandem_ticket ticket = submit(&r, &job);
+    must(&r, the_model ? tandem_model_destroy(r.s, r.model)
+                       : tandem_instance_destroy(r.s, r.instance));
+    assert_int_equal(ended(&r, ticket).state, TANDEM_JOB_CANCELLED);
+    must(&r, tandem_point_wait(r.s, job.signal, 10000000000u));
+    job.wait = job.signal = (tandem_point){0};
+    tandem_ticket none;
+    REFUSED(&r, ARG, "which was destroyed", tandem_submit(r.s, &job, &none));
+    REFUSED(&r, ARG, "which was destroyed", tandem_instance_destroy(r.s, r.instance));
+    close_rig(&r);
+}
+
+static void test_destruction(void **state)
+{
+    (void)state;
+    destroy(false);
+    destroy(true);
+}
+
+/* --- Numbers --- */
+
+/* Eight sets are kept; the ninth takes the place of the one that was used longest ago. */
+static void test_prepared(void **state)
+{
+    tandem_prepared prepared = {.struct_bytes = sizeof prepared};
+    rig r;
+
+    (void)state;
+    open_rig(&r, 20, NULL);
+    tandem_job job = new_run(&r);
+    for (uint32_t rows = 1; rows <= 7; rows++)
+        must(&r, tandem_model_prepare(r.s, r.instance, &rows, 1));
+    r.length = 1;
+    for (r.rows = 2; r.rows <= 7; r.rows++)
+        run(&r, &job);
+    r.rows = 20;
+    run(&r, &job);
+    r.rows = 9; /* in place of 1, which no run used */
+    must(&r, tandem_model_prepare(r.s, r.instance, &r.rows, 1));
+    run(&r, &job);
+    check_sum(&r, 8);
+    r.rows = 1;
+    tandem_ticket ticket;
+    REFUSED(&r, UNSUPPORTED, "rows 1, which are not prepared: call tandem_model_prepare() first",
+            tandem_submit(r.s, &job, &ticket));
+    REFUSED(&r, UNSUPPORTED, "rows 1, which are not prepared",
+            tandem_model_prepared(r.s, r.instance, &r.rows, 1, &prepared));
+    r.rows = 2;
+    must(&r, tandem_model_prepared(r.s, r.instance, &r.rows, 1, &prepared));
+    assert_true(prepared.record_count >= 6 && prepared.chain <= prepared.record_count);
+    assert_true(prepared.scratch_bytes > 0 && prepared.uniform_bytes == 4);
+    close_rig(&r);
+}
+
+/* --- Many --- */
+
+/* Frame after frame, three in flight: nothing is allocated, whatever numbers and instance. */
+static void test_many(void **state)
+{
+    const int count = getenv("TANDEM_SANITIZED") ? 10000 : 100000;
+    tandem_ticket tickets[3] = {0};
+    rig r;
+
+    (void)state;
+    open_rig(&r, 2, NULL);
+    tandem_job job = new_run(&r);
+    const tandem_instance instances[2] = {r.instance, new_instance(&r, NULL)};
+    for (int i = 0; i < 2; i++)
+        for (uint32_t rows = 1; rows <= 2; rows++)
+            must(&r, tandem_model_prepare(r.s, instances[i], &rows, 1));
+    r.length = 1;
+    const int calls = atomic_load(&r.calls), live = atomic_load(&r.live);
+    const uint64_t begin = td_now_ns();
+    for (int i = 0; i < count; i++) {
+        r.rows = 1 + (uint32_t)i / 8 % 2;
+        job.op.run.instance = instances[i % 2];
+        if (i >= 3)
+            must(&r, tandem_wait(r.s, tickets[i % 3], 60000000000u, NULL));
+        tickets[i % 3] = submit(&r, &job);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ended(&r, tickets[i]).state, TANDEM_JOB_DONE);
+    print_message("%d runs, %.1f us each\n", count,
+                  (double)(td_now_ns() - begin) / 1e3 / (double)count);
+    assert_int_equal(atomic_load(&r.calls), calls);
+    assert_int_equal(atomic_load(&r.live), live);
+    check_sum(&r, (float)(count / 2));
+    close_rig(&r);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_runs),      cmocka_unit_test(test_uniforms),
+    cmocka_unit_test(test_cancel),    cmocka_unit_test(test_deadline),
+    cmocka_unit_test(test_cancel_in_the_middle),
+    cmocka_unit_test(test_instances), cmocka_unit_test(test_destruction),
+    cmocka_unit_test(test_prepared),  cmocka_unit_test(test_many),
+};
+const test_cases network_runs_cases = TEST_CASES(tests);
