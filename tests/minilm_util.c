@@ -27,19 +27,28 @@ void *minilm_memory(uint64_t bytes)
 
 /* --- The model --- */
 
-static td_graph *read_graph(const char *name)
+static size_t read_text(const char *name, char *text, size_t most)
 {
-    char path[100], why[400] = "";
-    static char text[1 << 16];
-    td_graph *graph;
+    char path[100];
 
     snprintf(path, sizeof path, "minilm/%s.json", name);
     FILE *file = fopen(path, "rb");
     if (!file)
         fail_msg("%s is not in the build folder", path);
-    const size_t bytes = fread(text, 1, sizeof text, file);
-    assert_true(bytes < sizeof text);
+    const size_t bytes = fread(text, 1, most - 1, file);
+    assert_true(bytes < most - 1);
+    text[bytes] = 0;
     fclose(file);
+    return bytes;
+}
+
+static td_graph *read_graph(const char *name)
+{
+    static char text[1 << 16];
+    const size_t bytes = read_text(name, text, sizeof text);
+    char why[400] = "";
+    td_graph *graph;
+
     minilm_must(td_graph_read(text, bytes, &graph, why, sizeof why), why);
     return graph;
 }
@@ -116,6 +125,41 @@ const td_program *minilm_program(const minilm *model, uint32_t batch, uint32_t t
     for (int i = 0; i < MINILM_BINDINGS; i++)
         assert_string_equal(program->tensors[program->bindings[i]].name, bindings[i]);
     return program;
+}
+
+static const char *dtype_name(uint32_t dtype)
+{
+    return dtype == TANDEM_DTYPE_F16 ? "F16" : dtype == TANDEM_DTYPE_F32 ? "F32" : "I32";
+}
+
+void minilm_write(const minilm *model, const char *graph, const char *file)
+{
+    enum { MOST = 200 };
+    static td_safetensors_item items[MOST];
+    static char text[1 << 16];
+    const td_target cpu = td_target_for_sm(0);
+    const td_program *program = minilm_program(model, 1, 1, &cpu);
+    const td_safetensors_text texts = {TD_GRAPH_KEY, text};
+    uint32_t count = 0;
+    char why[400] = "";
+
+    read_text(graph, text, sizeof text);
+    for (uint32_t i = 0; i < program->tensor_count; i++) {
+        const td_program_tensor *tensor = &program->tensors[i];
+        td_safetensors_item *item = &items[count];
+
+        if (tensor->role != TD_ROLE_WEIGHT)
+            continue;
+        assert_true(count++ < MOST);
+        *item = (td_safetensors_item){.name = tensor->name,
+                                      .dtype = dtype_name(tensor->dtype),
+                                      .dimensions = tensor->dimensions,
+                                      .data = (char *)model->weights + tensor->offset};
+        for (uint32_t d = 0; d < tensor->dimensions; d++)
+            item->shape[d] = tensor->shape[4 - tensor->dimensions + d];
+    }
+    minilm_must(td_safetensors_write_texts(file, &texts, 1, items, count, why, sizeof why), why);
+    td_program_drop(&program);
 }
 
 /* --- Sentences --- */
@@ -223,6 +267,91 @@ void minilm_run_cpu(const minilm *model, const minilm_batch *batch, void *user)
     assert_int_equal(program->weight_bytes, model->weight_bytes);
     assert_int_equal(td_exec_cpu_run(program->plan, views, (uintptr_t)scratch, 2, NULL), TANDEM_OK);
     free(scratch);
+}
+
+/* --- Runs of a session --- */
+
+static void session_must(tandem_session *s, tandem_status status)
+{
+    char text[500] = "";
+
+    if (status != TANDEM_OK)
+        tandem_error_text(s, text, sizeof text);
+    minilm_must(status, text);
+}
+
+minilm_session minilm_session_open(const tandem_session_desc *desc, const char *file)
+{
+    const tandem_instance_desc plain = {.struct_bytes = sizeof plain};
+    tandem_session_desc with_text = *desc;
+    minilm_session it = {NULL};
+    char text[500] = "";
+
+    with_text.error_text = text;
+    with_text.error_text_bytes = sizeof text;
+    minilm_must(tandem_session_create(&with_text, &it.s), text);
+    session_must(it.s, tandem_model_load(it.s, file, &it.model));
+    session_must(it.s, tandem_model_instance(it.s, it.model, &plain, &it.instance));
+    return it;
+}
+
+void minilm_session_close(minilm_session *session)
+{
+    session_must(NULL, tandem_session_destroy(&session->s));
+}
+
+static void make_mem(minilm_session *it, uint64_t bytes)
+{
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = bytes};
+    void *host;
+
+    if (bytes <= it->mem_bytes)
+        return;
+    if (it->mem)
+        session_must(it->s, tandem_mem_destroy(it->s, it->mem));
+    session_must(it->s, tandem_mem_create(it->s, &desc, &it->mem));
+    session_must(it->s, tandem_mem_host(it->s, it->mem, &host));
+    it->host = host;
+    it->mem_bytes = bytes;
+}
+
+void minilm_run_session(const minilm *model, const minilm_batch *batch, void *user)
+{
+    const uint32_t numbers[] = {batch->count, batch->tokens};
+    void *const data[] = {batch->ids, batch->lengths, batch->embeddings};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    minilm_session *it = user;
+    tandem_view views[MINILM_BINDINGS];
+    tandem_network_tensor tensors[MINILM_BINDINGS];
+    tandem_ticket ticket;
+    uint64_t bytes = 0;
+
+    (void)model;
+    session_must(it->s, tandem_model_prepare(it->s, it->instance, numbers, 2));
+    for (uint32_t i = 0; i < MINILM_BINDINGS; i++) {
+        tensors[i].struct_bytes = sizeof tensors[i];
+        session_must(it->s, tandem_model_binding(it->s, it->model, numbers, 2, i, &tensors[i]));
+        views[i] = (tandem_view){.offset_bytes = bytes, .dtype = tensors[i].dtype};
+        bytes += td_align_up(tensors[i].bytes, 256);
+    }
+    make_mem(it, bytes);
+    memset(it->host, 0xff, it->mem_bytes);
+    for (uint32_t i = 0; i < MINILM_BINDINGS; i++) {
+        views[i].mem = it->mem;
+        if (tensors[i].role == TANDEM_NETWORK_INPUT)
+            memcpy(it->host + views[i].offset_bytes, data[i], tensors[i].bytes);
+    }
+    job.op.run = (tandem_run){.instance = it->instance,
+                              .bindings = views,
+                              .binding_count = MINILM_BINDINGS,
+                              .numbers = numbers,
+                              .number_count = 2};
+    session_must(it->s, tandem_submit(it->s, &job, &ticket));
+    session_must(it->s, tandem_wait(it->s, ticket, 60000000000u, &report));
+    assert_int_equal(report.state, TANDEM_JOB_DONE);
+    memcpy(batch->embeddings, it->host + views[MINILM_EMBEDDINGS].offset_bytes,
+           tensors[MINILM_EMBEDDINGS].bytes);
 }
 
 double minilm_least_cosine(const float *a, const float *b, uint32_t count)

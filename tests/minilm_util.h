@@ -17,6 +17,7 @@
 
 #include "engine_plugin/exec/exec.h"
 #include "kernels/model/graph_file.h"
+#include "tandem/tandem.h"
 
 #define MINILM_FILE "minilm/minilm.safetensors"
 enum { MINILM_DIM = 384, MINILM_WORDS = 30522 };
@@ -60,6 +61,23 @@ typedef void minilm_run(const minilm *model, const minilm_batch *batch, void *us
 
 /* On the CPU. user: an int that fills scratch before, or NULL: NaNs. */
 minilm_run minilm_run_cpu;
+
+/* By a job of a session that has the model from a file, for mems that the host sees. */
+typedef struct minilm_session {
+    tandem_session *s;
+    tandem_model model;
+    tandem_instance instance;
+    tandem_mem mem;
+    uint64_t mem_bytes;
+    char *host;
+} minilm_session;
+minilm_session minilm_session_open(const tandem_session_desc *desc, const char *file);
+void minilm_session_close(minilm_session *session);
+/* user: one. */
+minilm_run minilm_run_session;
+
+/* A file of a graph ("f16"), and a model's weights. */
+void minilm_write(const minilm *model, const char *graph, const char *file);
 
 /* All sentences, `batch` at a time, short ones beside long ones: embeddings [count][MINILM_DIM]. */
 void minilm_embed(const minilm *model, const minilm_sentences *sentences, uint32_t batch,

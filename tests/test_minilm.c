@@ -87,6 +87,37 @@ static void test_same_bits(void **state)
     free(embeddings);
 }
 
+/* Through the public API the same bits come out. */
+static void run_both(const minilm *model, const minilm_batch *batch, void *user)
+{
+    minilm_batch again = *batch;
+    const size_t bytes = (size_t)batch->count * MINILM_DIM * sizeof(float);
+
+    again.embeddings = minilm_memory(bytes);
+    minilm_run_cpu(model, batch, NULL);
+    minilm_run_session(model, &again, user);
+    assert_memory_equal(batch->embeddings, again.embeddings, bytes);
+    free(again.embeddings);
+}
+
+static void test_session(void **state)
+{
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU};
+    const td_target cpu = td_target_for_sm(0);
+    minilm model = minilm_open("f16", MINILM_FILE);
+    minilm_session session = minilm_session_open(&desc, MINILM_FILE);
+    minilm_sentences some = sentences;
+    float *embeddings = minilm_memory((uint64_t)sentences.count * MINILM_DIM * sizeof(float));
+
+    (void)state;
+    some.count = 40;
+    for (uint32_t batch = 1; batch <= 8; batch += 7)
+        minilm_embed(&model, &some, batch, &cpu, run_both, &session, embeddings);
+    minilm_session_close(&session);
+    minilm_close(&model);
+    free(embeddings);
+}
+
 /* The file's own graph is that of the text, and on each GPU it is few records. */
 static void test_file(void **state)
 {
@@ -132,7 +163,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_singles),   cmocka_unit_test(test_singles_8b),
         cmocka_unit_test(test_padded),    cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_session), cmocka_unit_test(test_file),
     };
     const int fetched = fetch();
 

@@ -158,6 +158,45 @@ static void test_padded(void **state)
     check(0, 8);
 }
 
+/* A session's runs have the bits of the stream's. */
+static void run_both(const minilm *model, const minilm_batch *batch, void *user)
+{
+    void *const *both = user;
+    minilm_batch again = *batch;
+    const size_t bytes = (size_t)batch->count * MINILM_DIM * sizeof(float);
+
+    again.embeddings = minilm_memory(bytes);
+    run_gpu(model, batch, both[0]);
+    minilm_run_session(model, &again, both[1]);
+    assert_memory_equal(batch->embeddings, again.embeddings, bytes);
+    free(again.embeddings);
+}
+
+static void test_session(void **state)
+{
+    static const char made_up[] = "minilm_made_up.safetensors";
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CUDA};
+    const td_target target = td_exec_target(td_cu_device_info(device), true);
+    minilm model = minilm_open("f16", file);
+    minilm_sentences some = sentences;
+
+    (void)state;
+    if (!file)
+        minilm_write(&model, "f16", made_up);
+    minilm_session session = minilm_session_open(&desc, file ? file : made_up);
+    td_cu_mem weights = bring(model.weights, model.weight_bytes);
+    void *both[] = {&weights, &session};
+    float *embeddings = minilm_memory((uint64_t)sentences.count * MINILM_DIM * sizeof(float));
+    some.count = 40;
+    for (uint32_t batch = 1; batch <= 8; batch += 7)
+        minilm_embed(&model, &some, batch, &target, run_both, both, embeddings);
+    free(embeddings);
+    minilm_session_close(&session);
+    td_cu_mem_free(device, &weights);
+    minilm_close(&model);
+    unlink(made_up);
+}
+
 /* --- How long it takes --- */
 
 static int compare_doubles(const void *a, const void *b)
@@ -207,7 +246,8 @@ static void bench_all(const char *kind)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_singles),
-                                       cmocka_unit_test(test_padded)};
+                                       cmocka_unit_test(test_padded),
+                                       cmocka_unit_test(test_session)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
     const bool timed = argc > 1 && !strcmp(argv[1], "--bench");
     char why[512] = "";
