@@ -63,7 +63,7 @@ static void test_bad_files(void **state)
     const int live = atomic_load(&r.live);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         char *text = changed(kinds[i].from, kinds[i].to);
-        const char *path = write_model(text);
+        const char *path = network_file(text);
 
         REFUSED(&r, PROTOCOL, kinds[i].says, tandem_model_load(r.s, path, &model));
         assert_non_null(strstr(r.last, path));
@@ -92,7 +92,7 @@ static void test_bad_numbers(void **state)
         rig r;
 
         open_session(&r);
-        must(&r, tandem_model_load(r.s, write_model(text), &r.model));
+        must(&r, tandem_model_load(r.s, network_file(text), &r.model));
         r.instance = new_instance(&r, NULL);
         const int live = atomic_load(&r.live);
         REFUSED(&r, ARG, kinds[i].says, tandem_model_prepare(r.s, r.instance, &kinds[i].rows, 1));
@@ -114,7 +114,7 @@ static void test_without_graph(void **state)
 
     (void)state;
     open_session(&r);
-    must(&r, tandem_model_load(r.s, write_model(NULL), &r.model));
+    must(&r, tandem_model_load(r.s, network_file(NULL), &r.model));
     must(&r, tandem_model_info(r.s, r.model, &network));
     assert_int_equal(network.binding_count + network.number_count + network.uniform_count, 0);
     REFUSED(&r, ARG, "whose file has no graph",

@@ -31,7 +31,7 @@ static void test_info(void **state)
     assert_int_equal(network.state_bytes, 256);
     must(&r, tandem_model_number(r.s, r.model, 0, &number));
     assert_string_equal(number.name, "rows");
-    assert_int_equal(number.most, MOST_ROWS);
+    assert_int_equal(number.most, NETWORK_ROWS);
     for (uint32_t i = 0; i < BINDINGS; i++) {
         must(&r, tandem_model_binding(r.s, r.model, NULL, 0, i, &tensor));
         assert_string_equal(tensor.name, bindings[i].name);

@@ -4,49 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "kernels/model/graph_file.h"
-
-#define TENSOR(name, role, dtype, shape)                                                           \
-    "\"" name "\": {\"role\": \"" role "\", \"dtype\": \"" dtype "\", \"shape\": [" shape "]}"
-
-const char network_text[] =
-    "{\"version\": 1, \"numbers\": {\"rows\": 64}, \"tensors\": {"
-    TENSOR("x", "input", "F32", "\"rows\", 8") ","
-    TENSOR("length", "uniform", "I32", "1") ","
-    TENSOR("w", "weight", "F32", "1, 8") ","
-    TENSOR("total", "state", "F32", "1, 8") ","
-    TENSOR("mean", "temporary", "F32", "1, 8") ","
-    TENSOR("y", "output", "F32", "\"rows\", 8") ","
-    TENSOR("sum", "output", "F32", "1, 8") "}, \"nodes\": ["
-    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": \"rows\", \"channels\": 8,"
-    " \"kind\": 1, \"views\": {\"a\": \"x\", \"b\": {\"tensor\": \"w\", \"strides\": [0, 0, 0]},"
-    " \"y\": \"y\"}},"
-    "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": \"rows\", \"channels\": 8,"
-    " \"views\": {\"x\": \"y\", \"length\": \"length\", \"y\": \"mean\"}},"
-    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 8,"
-    " \"views\": {\"a\": \"total\", \"b\": \"mean\", \"y\": \"total\"}},"
-    "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 8,"
-    " \"views\": {\"x\": \"total\", \"y\": \"sum\"}}]}";
-
-static char path[40];
-
-const char *write_model(const char *text)
-{
-    static float w[CHANNELS];
-    const td_safetensors_item items[] = {{"other", "F16", 1, {CHANNELS}, w},
-                                         {"w", "F32", 2, {1, CHANNELS}, w}};
-    const td_safetensors_text graph = {TD_GRAPH_KEY, text};
-    char why[400] = "";
-
-    for (int i = 0; i < CHANNELS; i++)
-        w[i] = 1;
-    snprintf(path, sizeof path, "network_%d.safetensors", (int)getpid());
-    if (td_safetensors_write_texts(path, &graph, text != NULL, items, 2, why, sizeof why))
-        fail_msg("%s", why);
-    return path;
-}
+#include "interop/base.h"
 
 /* --- Sessions --- */
 
@@ -145,7 +104,7 @@ tandem_instance new_instance(rig *r, const tandem_instance_desc *desc)
 void open_rig(rig *r, uint32_t rows, const tandem_instance_desc *desc)
 {
     open_session(r);
-    must(r, tandem_model_load(r->s, write_model(network_text), &r->model));
+    must(r, tandem_model_load(r->s, network_file(network_text), &r->model));
     r->instance = new_instance(r, desc);
     must(r, tandem_model_prepare(r->s, r->instance, &rows, 1));
     make_bindings(r, rows);
@@ -156,7 +115,7 @@ void close_rig(rig *r)
     assert_int_equal(tandem_session_destroy(&r->s), TANDEM_OK);
     assert_int_equal(atomic_load(&r->live), 0);
     pthread_mutex_destroy(&r->lock);
-    unlink(path);
+    network_file_remove();
 }
 
 /* --- Runs --- */

@@ -1,10 +1,6 @@
-/* What tests of networks share: a small one in a file, a session on the CPU, and runs.
+/* What tests of networks share: a session on the CPU with a small one, and runs.
  *
  * SPDX-License-Identifier: Apache-2.0
- *
- * The network multiplies rows of x by w, takes the mean of the first `length` of them, and adds that
- * to `total`, its state, which `sum` is then. With w of ones, x all ones and one run after another
- * sum is 1, 2, 3 and so on.
  */
 #ifndef TD_TESTS_NETWORK_RIG_H
 #define TD_TESTS_NETWORK_RIG_H
@@ -14,11 +10,10 @@
 
 #include "tandem/tandem.h"
 #include "tests/cases.h"
+#include "tests/network_util.h"
 
-enum { CHANNELS = 8, MOST_ROWS = 64 };
-enum { X, Y, SUM, BINDINGS };
-
-extern const char network_text[];
+enum { CHANNELS = NETWORK_CHANNELS };
+enum { X = NETWORK_X, Y = NETWORK_Y, SUM = NETWORK_SUM, BINDINGS = NETWORK_BINDINGS };
 
 typedef struct rig {
     tandem_session *s;
@@ -34,9 +29,6 @@ typedef struct rig {
     char last[1024];
     atomic_int live, calls; /* of the session's allocator */
 } rig;
-
-/* A file with a text as its graph (NULL: none) and w, of ones; its path, the same for all. */
-const char *write_model(const char *text);
 
 /* A session; with the model, with an instance that is prepared for `rows`, and x of ones. */
 void open_session(rig *r);

@@ -157,7 +157,7 @@ static void test_cancel_in_the_middle(void **state)
 
     (void)state;
     open_session(&r);
-    must(&r, tandem_model_load(r.s, write_model(long_text), &r.model));
+    must(&r, tandem_model_load(r.s, network_file(long_text), &r.model));
     r.instance = new_instance(&r, NULL);
     for (int i = 0; i < 2; i++)
         must(&r, tandem_model_prepare(r.s, r.instance, &rows[i], 1));
