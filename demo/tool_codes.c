@@ -13,7 +13,7 @@
 
 static uint64_t element_bytes(const char *dtype)
 {
-    return dtype[1] == '8' ? 1 : strcmp(dtype, "F64") == 0 ? 8 : strcmp(dtype, "F32") == 0 ? 4 : 2;
+    return dtype[1] == '8' ? 1 : strcmp(dtype, "F64") == 0 ? 8 : strcmp(dtype + 1, "32") == 0 ? 4 : 2;
 }
 
 void *tool_add(tool_list *list, const char *name, const char *dtype, uint32_t rank, uint64_t a, uint64_t b, uint64_t c,

@@ -179,7 +179,7 @@ void tool_print_man(const tool_topic *topic)
         put_topic(topic);
         return;
     }
-    put_title(NULL, "SageAttention2 on files, and what this machine can do");
+    put_title(NULL, "SageAttention2 and networks on files, and what this machine can do");
     fputs(".SH SYNOPSIS\n.B tandem\n\\fICOMMAND\\fR [\\fIoptions\\fR]\n.SH COMMANDS\n", stdout);
     for (size_t i = 0; tool_topic_at(i); i++)
         if (!strchr(tool_topic_at(i)->name, ' ')) {

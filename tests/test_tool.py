@@ -18,6 +18,7 @@ from tool.manual import FirstSteps, Manual
 from tool.models import Fetch, Tokens
 from tool.plan import Plan
 from tool.results import Accuracy, Runs
+from tool.run import Run
 from tool.words import Words
 
 if __name__ == "__main__":
