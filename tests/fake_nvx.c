@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/model/graph_file.h"
 #include "kernels/params.h"
 #include "tests/fake_image.h"
+#include "tests/network_util.h"
 
 enum { KERNELS = 96, FUNCTIONS = 512, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
 #define WAIT_NS 10000000000ull
@@ -90,6 +92,44 @@ static void part_kernels(void)
     fake_image(&parts[1], false);
 }
 
+static void learn_kernels(const td_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        uint32_t at = 0;
+
+        while (at < kernel_count && strcmp(kernels[at]->entry, plan->records[i].kernel->entry))
+            at++;
+        if (at < kernel_count)
+            continue;
+        if (kernel_count == KERNELS)
+            abort();
+        param_bytes[kernel_count] = plan->records[i].param_bytes;
+        kernels[kernel_count++] = plan->records[i].kernel;
+        entries[kernel_count] = (td_cubin_entry){.entry = plan->records[i].kernel->entry,
+                                                 .registers = plan->records[i].block[0] > 128 ? 64 : 168};
+    }
+}
+
+/* Those of the network that tests have. */
+static void learn_network(void)
+{
+    td_target target = td_target_for_sm(90);
+    const uint32_t numbers[] = {NETWORK_ROWS};
+    const td_program *program = NULL;
+    td_graph *graph;
+    char why[200] = "";
+
+    target.twin = target.commit = true;
+    if (td_graph_read(network_text, strlen(network_text), &graph, why, sizeof why) != TANDEM_OK ||
+        td_program_build(graph, numbers, &target, &program, why, sizeof why) != TANDEM_OK) {
+        fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
+        abort();
+    }
+    learn_kernels(program->plan);
+    td_program_drop(&program);
+    td_graph_destroy(&graph);
+}
+
 void fake_nvx_learn(void)
 {
     static const uint32_t dims[] = {32, 64, 80, 96, 128, 256};
@@ -131,19 +171,9 @@ void fake_nvx_learn(void)
                     fprintf(stderr, "tests/fake_nvx.c: %s\n", why);
                     abort();
                 }
-                for (uint32_t i = 0; i < plan.record_count; i++) {
-                    uint32_t at = 0;
-
-                    while (at < kernel_count && strcmp(kernels[at]->entry, plan.records[i].kernel->entry))
-                        at++;
-                    if (at < kernel_count)
-                        continue;
-                    param_bytes[kernel_count] = plan.records[i].param_bytes;
-                    kernels[kernel_count++] = plan.records[i].kernel;
-                    entries[kernel_count] = (td_cubin_entry){.entry = plan.records[i].kernel->entry,
-                                                             .registers = plan.records[i].block[0] > 128 ? 64 : 168};
-                }
+                learn_kernels(&plan);
             }
+    learn_network();
     part_kernels();
 }
 

@@ -37,10 +37,12 @@ typedef struct td_inline_commands {
     uint64_t value;    /* of the timeline, once the buffer is free again */
 } td_inline_commands;
 
-/* Host memory that the device writes; with the stamps of recorded plans, by number % TD_INLINE_RECORDED. */
+/* Host memory that the device writes; with the stamps of recorded plans, by number % TD_INLINE_RECORDED, and their controls: a
+ * plan that claims what it writes must find there that it was given up, as its commands may run all the same. */
 typedef struct td_inline_ring {
     td_stream_ring submits;
     td_stamp stamps[TD_INLINE_RECORDED];
+    td_control controls[TD_INLINE_RECORDED];
 } td_inline_ring;
 
 /* Cancel words, that each block reads: in the device's memory, since reads of the host's cross the bus one by one. Of

@@ -137,6 +137,11 @@ static td_params_stamp recorded_stamp(const td_inline_stream *s, uint64_t number
         .slot = (td_stamp *)(uintptr_t)(s->memory.address + at), .sequence = number, .end = end};
 }
 
+static uint64_t recorded_control(const td_inline_stream *s, uint64_t slot)
+{
+    return s->memory.address + offsetof(td_inline_ring, controls) + slot * sizeof(td_control);
+}
+
 /* Whether the plan that has a slot may still write its stamps: it has not run, or has run again since it was looked at
  * last, and so will once more. */
 static bool is_alive(const td_inline_stream *s, uint64_t slot)
@@ -179,7 +184,7 @@ tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit
 
     if (status != TANDEM_OK)
         return td_fail(why, why_bytes, status, "the device failed earlier");
-    status = td_inline_want(s, submit, 0, word, why, why_bytes);
+    status = td_inline_want(s, submit, recorded_control(s, slot), word, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
     if (!next)
@@ -188,6 +193,7 @@ tandem_status td_inline_record(td_stream *stream, const td_stream_submit *submit
     take_number(s, next);
     td_inline_set_word(s, word, 0);
     memset(&s->ring->stamps[slot], 0, sizeof s->ring->stamps[slot]);
+    memset(&s->ring->controls[slot], 0, sizeof s->ring->controls[slot]);
     td_inline_record_wanted(s, to, recorded_stamp(s, next, false), recorded_stamp(s, next, true));
     *number = next;
     return TANDEM_OK;
@@ -225,6 +231,7 @@ void td_inline_cancel(td_stream *stream, uint64_t number)
     td_inline_stream *s = (td_inline_stream *)stream;
 
     s->cancelled[number % TD_INLINE_RECORDED] = number;
+    __atomic_store_n(&s->ring->controls[number % TD_INLINE_RECORDED].stale, 1, __ATOMIC_SEQ_CST);
     td_inline_set_word(s, (uint32_t)(TD_STREAM_PENDING + number % TD_INLINE_RECORDED), 1);
 }
 
