@@ -276,6 +276,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #define JOB(p) STEP_RING, p, 0, 0, 0, 0
 #define LATE_JOB(p) STEP_RING, p, 0, 1, 0, 0
 #define CUT_JOB(p) STEP_RING, p, 0, 49, 0, 0 /* in the background; with a deadline, so with a temporary output */
+#define LONG_JOB(p) STEP_RING, p, 0, 16, 0, 0 /* cut, too; without a deadline */
 #define BACKGROUND(p) STEP_CONNECT, p, 0, STEP_HELLO, p, 129, 0
 #define WAITING_JOB(p) STEP_RING, p, 0, 66, 0, 0, 0
 #define SIGNALLING_JOB(p) STEP_RING, p, 0, 4, 0, 0, 0
@@ -346,6 +347,8 @@ static const struct {
                           JOB(1), GO, STEP_END_JOB, 0, GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
     {"temp_output_dies_unmade", {BACKGROUND(0), MEM(0), CUT_JOB(0), GO, STEP_WORKER_DIES, 1, 0, GO, LATER(14), GO_ON}},
     {"gpu_temp_output", {NO_FRAMES, BACKGROUND(0), MEM(0), CUT_JOB(0), CUT_JOB(0), GO_ON, GO_ON, LATER(20), GO_ON}},
+    {"gpu_piece_fails", {NO_FRAMES, BACKGROUND(0), MEM(0), LONG_JOB(0), GO, STEP_END_JOB, 0, GO, STEP_END_JOB, 0, GO, STEP_END_JOB,
+                         1, TANDEM_JOB_FAILED, GO, GO_ON}}, /* the last but one, and the last one does not */
     {"stops", {CLIENT(0), MEM(0), JOB(0), GO, STEP_SIGNAL, 77, GO, JOB(0), GO, STEP_END_JOB, 0, GO_ON}},
 };
 /* clang-format on */

@@ -252,6 +252,19 @@ void look_at_queue(void)
     }
 }
 
+/* What ends for want of memory is tried again. */
+static void note_piece(const td_work *work, uint32_t state, int32_t status)
+{
+    uint32_t free = 0;
+
+    if (!work || work->slices < 2 || state == TANDEM_JOB_DONE || status == TANDEM_ERROR_NOMEM)
+        return;
+    while (free < TD_WORKER_SLOTS && w.spoiled[free].session)
+        free++;
+    if (free < TD_WORKER_SLOTS)
+        w.spoiled[free] = (spoiled){work->client->session, work->ticket};
+}
+
 bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text)
 {
     td_slot *oldest = NULL;
@@ -262,6 +275,7 @@ bool end_job(uint32_t state, int32_t status, uint64_t ns, bool with_text)
             oldest = &w.queue->slots[i];
     if (!oldest)
         return false;
+    note_piece(w.b.slot_works[oldest - w.queue->slots], state, status);
     oldest->end_state = state;
     oldest->status = status;
     oldest->precision = state;

@@ -71,6 +71,12 @@ typedef struct peer {
     uint64_t ids[4][IDS]; /* by td_wire_kind, the newest first */
 } peer;
 
+/* A job of which a piece was not DONE. */
+typedef struct spoiled {
+    uint32_t session; /* its client's; 0: none */
+    uint64_t ticket;
+} spoiled;
+
 /* What the worker has been told of an object. */
 typedef struct known {
     bool imported, is_timeline, is_model, is_temp_output;
@@ -88,6 +94,8 @@ typedef struct world {
     bool is_gpu, is_behind; /* behind: the neighbour's jobs are the background's, so that there may be no frames */
     uint64_t frames_ns;       /* since when the worker has frames' jobs, 0: it has none; and the last piece of the */
     uint64_t background_last; /* background's that it was given, by sequence */
+    spoiled spoiled[TD_WORKER_SLOTS];
+    bool scribbled; /* in a ring: its reports say nothing any more */
     uint64_t counter_value;
     bool over; /* the broker has ended */
     const uint8_t *data;
