@@ -142,51 +142,82 @@ static const char long_text[] =
     "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 32,"
     " \"views\": {\"x\": \"total\", \"y\": \"sum\"}}]}";
 
+enum { LONG_DIM = 32, SHORT = 16, MIDDLE = 8192, LONG = 65536 };
+
+/* A run of it for `*rows`, with x of ones. */
+static tandem_job open_long(rig *r, const uint32_t *rows)
+{
+    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = (LONG + 1) * LONG_DIM * 4};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
+    void *host;
+
+    open_session(r);
+    must(r, tandem_model_load(r->s, network_file(long_text), &r->model));
+    r->instance = new_instance(r, NULL);
+    must(r, tandem_model_prepare(r->s, r->instance, rows, 1));
+    must(r, tandem_mem_create(r->s, &desc, &r->mem));
+    must(r, tandem_mem_host(r->s, r->mem, &host));
+    r->x = host;
+    r->sum = r->x + LONG * LONG_DIM;
+    for (int i = 0; i < LONG * LONG_DIM; i++)
+        r->x[i] = 1;
+    for (int i = 0; i < 2; i++)
+        r->views[i] = (tandem_view){.mem = r->mem,
+                                    .dtype = TANDEM_DTYPE_F32,
+                                    .offset_bytes = i ? LONG * LONG_DIM * 4 : 0};
+    job.op.run = (tandem_run){.instance = r->instance,
+                              .bindings = r->views,
+                              .binding_count = 2,
+                              .numbers = rows,
+                              .number_count = 1};
+    return job;
+}
+
+static tandem_ticket begin(rig *r, const tandem_job *job)
+{
+    tandem_job_report report = {.struct_bytes = sizeof report};
+    const tandem_ticket ticket = submit(r, job);
+
+    do
+        must(r, tandem_poll(r->s, ticket, &report));
+    while (report.state == TANDEM_JOB_PENDING);
+    return ticket;
+}
+
 /* A run that is given up in its middle: what it computed so far goes nowhere. */
 static void test_cancel_in_the_middle(void **state)
 {
-    enum { DIM = 32, SHORT = 16, LONG = 65536 };
-    uint32_t rows[2] = {SHORT, LONG};
-    tandem_mem_desc desc = {.struct_bytes = sizeof desc, .bytes = (LONG + 1) * DIM * 4};
-    tandem_job_report report = {.struct_bytes = sizeof report};
-    tandem_view views[2] = {{.dtype = TANDEM_DTYPE_F32},
-                            {.dtype = TANDEM_DTYPE_F32, .offset_bytes = LONG * DIM * 4}};
-    float *x;
-    void *host;
+    static const uint32_t rows[2] = {SHORT, LONG};
     rig r;
 
     (void)state;
-    open_session(&r);
-    must(&r, tandem_model_load(r.s, network_file(long_text), &r.model));
-    r.instance = new_instance(&r, NULL);
-    for (int i = 0; i < 2; i++)
-        must(&r, tandem_model_prepare(r.s, r.instance, &rows[i], 1));
-    must(&r, tandem_mem_create(r.s, &desc, &r.mem));
-    must(&r, tandem_mem_host(r.s, r.mem, &host));
-    x = host;
-    r.sum = x + LONG * DIM;
-    views[0].mem = views[1].mem = r.mem;
-    for (int i = 0; i < LONG * DIM; i++)
-        x[i] = 1;
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
-    job.op.run = (tandem_run){.instance = r.instance,
-                              .bindings = views,
-                              .binding_count = 2,
-                              .numbers = &rows[0],
-                              .number_count = 1};
+    tandem_job job = open_long(&r, &rows[0]);
+    must(&r, tandem_model_prepare(r.s, r.instance, &rows[1], 1));
     run(&r, &job);
     assert_true(r.sum[0] == 1);
     job.op.run.numbers = &rows[1];
-    const tandem_ticket ticket = submit(&r, &job);
-    do
-        must(&r, tandem_poll(r.s, ticket, &report));
-    while (report.state == TANDEM_JOB_PENDING);
-    assert_int_equal(report.state, TANDEM_JOB_RUNNING);
+    const tandem_ticket ticket = begin(&r, &job);
     must(&r, tandem_cancel(r.s, ticket));
     assert_int_equal(ended(&r, ticket).state, TANDEM_JOB_CANCELLED);
     job.op.run.numbers = &rows[0];
     run(&r, &job);
     assert_true(r.sum[0] == 2);
+    close_rig(&r);
+}
+
+/* What is prepared while a run computes takes nothing away from it: its scratch stays until its end. */
+static void test_prepare_beside(void **state)
+{
+    static const uint32_t rows[2] = {MIDDLE, LONG};
+    rig r;
+
+    (void)state;
+    const tandem_job job = open_long(&r, &rows[0]);
+    const tandem_ticket ticket = begin(&r, &job);
+    must(&r, tandem_model_prepare(r.s, r.instance, &rows[1], 1));
+    assert_int_equal(ended(&r, ticket).state, TANDEM_JOB_DONE);
+    for (int i = 0; i < LONG_DIM; i++)
+        assert_true(r.sum[i] > 0.99f && r.sum[i] < 1.01f);
     close_rig(&r);
 }
 
@@ -316,7 +347,7 @@ static void test_many(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_runs),      cmocka_unit_test(test_uniforms),
     cmocka_unit_test(test_cancel),    cmocka_unit_test(test_deadline),
-    cmocka_unit_test(test_cancel_in_the_middle),
+    cmocka_unit_test(test_cancel_in_the_middle), cmocka_unit_test(test_prepare_beside),
     cmocka_unit_test(test_instances), cmocka_unit_test(test_destruction),
     cmocka_unit_test(test_prepared),  cmocka_unit_test(test_many),
 };
