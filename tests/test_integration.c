@@ -17,6 +17,7 @@
 
 #include "interop/base.h"
 #include "tandem/vulkan.h"
+#include "tests/network_util.h"
 #include "tests/vk_util.h"
 
 static void enable(VkPhysicalDeviceVulkan12Features *engine, const tandem_requirement *list, uint32_t count)
@@ -452,6 +453,69 @@ static void test_g_buffer(void **state)
     close_vulkan(&vk);
 }
 
+/* Once: the file, an instance of it, and what its runs need for so many rows. */
+static tandem_status open_network(tandem_session *session, const char *path, uint32_t rows, tandem_model *model,
+                                  tandem_instance *instance)
+{
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
+    tandem_status status = tandem_model_load(session, path, model);
+
+    if (status == TANDEM_OK)
+        status = tandem_model_instance(session, *model, &desc, instance);
+    return status == TANDEM_OK ? tandem_model_prepare(session, *instance, &rows, 1) : status;
+}
+
+/* Each frame: its input and two outputs, and a uniform. */
+static tandem_status run_network(tandem_session *session, tandem_instance instance, const tandem_view bindings[3],
+                                 uint32_t rows, int32_t length, tandem_point wait, tandem_point signal,
+                                 tandem_ticket *ticket)
+{
+    tandem_job job = {
+        .struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN, .wait = wait, .signal = signal};
+
+    job.op.run = (tandem_run){.instance = instance,
+                              .bindings = bindings,
+                              .binding_count = 3,
+                              .numbers = &rows,
+                              .number_count = 1,
+                              .uniforms = &length,
+                              .uniform_bytes = sizeof length};
+    return tandem_submit(session, &job, ticket);
+}
+
+static void test_network(void **state)
+{
+    enum { NET_ROWS = 2, FLOATS = NET_ROWS * NETWORK_CHANNELS };
+    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU};
+    const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = 3 * FLOATS * sizeof(float)};
+    tandem_view views[NETWORK_BINDINGS];
+    tandem_session *s;
+    tandem_model model;
+    tandem_instance instance;
+    tandem_ticket ticket;
+    tandem_mem mem;
+    void *host;
+
+    (void)state;
+    assert_int_equal(tandem_session_create(&desc, &s), TANDEM_OK);
+    assert_int_equal(open_network(s, network_file(network_text), NET_ROWS, &model, &instance), TANDEM_OK);
+    assert_int_equal(tandem_mem_create(s, &mem_desc, &mem), TANDEM_OK);
+    assert_int_equal(tandem_mem_host(s, mem, &host), TANDEM_OK);
+    for (int i = 0; i < FLOATS; i++)
+        ((float *)host)[i] = 1;
+    for (uint32_t i = 0; i < NETWORK_BINDINGS; i++)
+        views[i] = (tandem_view){
+            .mem = mem, .offset_bytes = i * FLOATS * sizeof(float), .dtype = TANDEM_DTYPE_F32};
+    for (int i = 1; i <= 3; i++) {
+        assert_int_equal(
+            run_network(s, instance, views, NET_ROWS, 1, (tandem_point){0}, (tandem_point){0}, &ticket), TANDEM_OK);
+        assert_int_equal(tandem_wait(s, ticket, 10000000000u, NULL), TANDEM_OK);
+        assert_true(((float *)host)[2 * FLOATS] == (float)i);
+    }
+    assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
+    network_file_remove();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -460,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_g_buffer),
         cmocka_unit_test(test_fence_behind_point),
         cmocka_unit_test(test_false_alarm),
+        cmocka_unit_test(test_network),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
