@@ -62,8 +62,8 @@ tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_strea
 tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image, const td_log *log, td_stream **out,
                                      char *why, size_t why_bytes);
 
-/* The same as td_stream_create(), but each submit is one launch of a graph that is kept by slot: while the plan of a slot
- * keeps its shape, only parameters, semaphore values and addresses that changed are updated. As td_stream_create() where
+/* The same as td_stream_create(), but each submit is one launch of a graph that is kept by slot, which keeps a few: while a
+ * plan keeps its shape, only parameters, semaphore values and addresses that changed are updated. As td_stream_create() where
  * the driver has no such graphs. */
 tandem_status td_stream_create_graph(td_cu_device *device, const td_log *log, td_stream **out, char *why,
                                      size_t why_bytes);

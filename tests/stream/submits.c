@@ -107,6 +107,17 @@ static void test_graphs_are_kept(void **state)
         assert_true(after.allocations > before.allocations);
         assert_int_equal(after.launches - before.launches, 1);
     }
+    /* four shapes in turn have a graph each; of a fifth the one that was launched longest ago is made */
+    for (int i = 0; i < 16; i++) {
+        COPY(other);
+
+        other.records[0].grid[0] += i < 12 ? 2 + (uint32_t)i % 4 : 6;
+        before = td_cu_device_counts(device);
+        must(td_stream_wait(stream, submit_plan(i % 4 == 3 && i < 12 ? &plan : &other, views, 1)), "wait");
+        after = td_cu_device_counts(device);
+        if (i >= 4 && i != 12)
+            assert_int_equal(after.allocations, before.allocations);
+    }
     assert_int_equal(warnings, 0);
     close_stream();
 }
