@@ -11,6 +11,8 @@
 
 #include "engine_plugin/client/network.h"
 
+#define ENQUEUING_NS 1000000u /* how often a worker that is at the stream is looked at */
+
 /* --- Memory --- */
 
 /* As a mem that its owner has made: it counts. */
@@ -284,6 +286,10 @@ static tandem_status keep_prepared_locked(tandem_session *s, td_instance *instan
     count_mem_locked(s, made->uniforms);
     if (td_instance_find_prepared(instance, made->numbers)) /* another thread was faster */
         return TANDEM_OK;
+    while (s->enqueuing) /* by the worker, without the lock; a stream has one caller at a time */
+        td_cond_wait_until(s, &s->changed, td_now_ns() + ENQUEUING_NS);
+    if (s->stream)
+        status = td_stream_prepare(s->stream, made->program->plan, why, TD_WHY_BYTES);
     for (uint32_t i = 0; i < s->jobs_in_flight && status == TANDEM_OK; i++)
         status = td_scratch_reserve_locked(s, &s->jobs[i], &nobody,
                                            made->program->plan->scratch_bytes, why);

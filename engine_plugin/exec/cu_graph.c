@@ -420,7 +420,8 @@ static tandem_status enqueue(td_stream *base, const td_stream_submit *submit, ui
 tandem_status td_stream_create_graph(td_cu_device *device, const td_log *log, td_stream **out, char *why,
                                      size_t why_bytes)
 {
-    static const td_stream_ops ops = {.enqueue = enqueue,
+    static const td_stream_ops ops = {.prepare = td_cuda_prepare,
+                                      .enqueue = enqueue,
                                       .by_slot = by_slot,
                                       .fenced = true,
                                       .wait = td_cuda_wait,

@@ -214,7 +214,8 @@ tandem_status td_stream_create(td_cu_device *device, const td_log *log, td_strea
 tandem_status td_stream_create_image(td_cu_device *device, const td_cubin *image, const td_log *log, td_stream **out,
                                      char *why, size_t why_bytes)
 {
-    static const td_stream_ops ops = {.enqueue = td_cuda_enqueue,
+    static const td_stream_ops ops = {.prepare = td_cuda_prepare,
+                                      .enqueue = td_cuda_enqueue,
                                       .fenced = true,
                                       .wait = td_cuda_wait,
                                       .cancel = td_cuda_cancel,
@@ -727,6 +728,18 @@ static tandem_status enqueue(td_cuda_stream *stream, const td_stream_submit *sub
         stream->base.submitted = sequence; /* its end stamp is on its way, whatever became of the signal */
     }
     return status && status != TANDEM_ERROR_LOST ? TANDEM_ERROR_DEVICE : status;
+}
+
+tandem_status td_cuda_prepare(td_stream *base, const td_plan *plan, char *why, size_t why_bytes)
+{
+    td_cuda_stream *stream = (td_cuda_stream *)base;
+    tandem_status status = td_cu_enter(stream->device, why, why_bytes);
+
+    if (status)
+        return status;
+    status = td_cuda_functions_of(stream, plan, &stream->at_hand, &stream->at_hand_room, why, why_bytes);
+    td_cu_leave(stream->device);
+    return status;
 }
 
 tandem_status td_cuda_enqueue(td_stream *base, const td_stream_submit *submit, uint64_t sequence, bool *signalled,

@@ -72,6 +72,7 @@ typedef struct td_cuda_stream {
 tandem_status td_cuda_init(td_cuda_stream *stream, const td_stream_ops *ops, td_cu_device *device,
                            const td_cubin *image, const td_log *log, char *why, size_t why_bytes);
 /* td_stream_ops, for kinds that add nothing to them. */
+tandem_status td_cuda_prepare(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes);
 tandem_status td_cuda_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,
                               char *why, size_t why_bytes);
 tandem_status td_cuda_wait(td_stream *stream, uint64_t sequence);

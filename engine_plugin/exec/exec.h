@@ -109,6 +109,10 @@ typedef struct td_stream_submit {
  * submit's. A launch blocks the caller once about 1024 commands are pending. */
 enum { TD_STREAM_PENDING = 32, TD_STREAM_COMMANDS = 896, TD_SUBMIT_COMMANDS = 4 };
 
+/* Loads the kernels of a plan's records, so that an enqueue has none to load. UNSUPPORTED if one cannot run here; BUSY as
+ * there. */
+tandem_status td_stream_prepare(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes);
+
 /* Enqueues wait, records, signal; never blocks on the device, but where a plan is the first to need an image that was not
  * loaded with the stream: then CUDA waits up to a second for the stream to be idle, else BUSY. *sequence rises by one with
  * each submit that succeeds. BUSY with TD_STREAM_PENDING pending, or more than TD_STREAM_COMMANDS. Graphs: only a slot whose last submit is finished is used, and only without copies;

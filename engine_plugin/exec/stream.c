@@ -137,6 +137,13 @@ static uint32_t commands_since(const td_stream *stream, uint64_t completed)
     return commands;
 }
 
+tandem_status td_stream_prepare(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes)
+{
+    const tandem_status status = td_plan_check(plan, why, why_bytes);
+
+    return status == TANDEM_OK ? stream->ops->prepare(stream, plan, why, why_bytes) : status;
+}
+
 tandem_status td_stream_enqueue(td_stream *stream, const td_stream_submit *submit, uint64_t *sequence, bool *signalled,
                                 char *why, size_t why_bytes)
 {

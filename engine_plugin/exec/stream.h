@@ -32,6 +32,7 @@ typedef struct td_stream_ring {
 } td_stream_ring;
 
 typedef struct td_stream_ops {
+    tandem_status (*prepare)(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes);
     /* Everything of td_stream_enqueue() but the bounds; `sequence` is the number that it gets. A failure behind the end
      * stamp sets stream->submitted itself: the number is used. */
     tandem_status (*enqueue)(td_stream *stream, const td_stream_submit *submit, uint64_t sequence, bool *signalled,

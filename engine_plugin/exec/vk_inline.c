@@ -348,7 +348,23 @@ static bool by_slot(const td_stream *stream, const td_stream_submit *submit)
     return true;
 }
 
-static const td_stream_ops inline_ops = {.enqueue = enqueue,
+static tandem_status prepare(td_stream *stream, const td_plan *plan, char *why, size_t why_bytes)
+{
+    td_inline_stream *s = (td_inline_stream *)stream;
+    tandem_status status = TANDEM_OK;
+
+    for (uint32_t i = 0; i < plan->record_count && status == TANDEM_OK; i++) {
+        td_inline_function *found;
+
+        status = td_inline_check_record(s, &plan->records[i], &found, why, why_bytes);
+        if (status == TANDEM_OK && !found->handle)
+            status = td_inline_load(s, found->image, why, why_bytes);
+    }
+    return status;
+}
+
+static const td_stream_ops inline_ops = {.prepare = prepare,
+                                         .enqueue = enqueue,
                                          .by_slot = by_slot,
                                          .wait = wait_for,
                                          .cancel = cancel,

@@ -265,7 +265,7 @@ static void test_shared_images(void **state)
     fault_kernels(NULL);
 }
 
-/* Nothing is loaded beside what is pending: it may be waiting for the caller. */
+/* Nothing is loaded beside what is pending: it may be waiting for the caller. What was prepared needs nothing loaded. */
 static void test_no_loading_beside_work(void **state)
 {
     static td_plan early;
@@ -282,10 +282,21 @@ static void test_no_loading_beside_work(void **state)
     submit_plan(&early, views, 0);
     assert_int_equal(try_plan(&plan, why, sizeof why), TANDEM_ERROR_BUSY);
     assert_non_null(strstr(why, "the kernels late cannot be loaded"));
+    assert_int_equal(td_stream_prepare(stream, &plan, why, sizeof why), TANDEM_ERROR_BUSY);
     fake_cuda_driver.holds = false;
     must(try_plan(&plan, why, sizeof why), why);
     assert_true(td_stream_drain(stream, limit_ns));
     close_stream();
+    for (int kind = 0; kind < 2; kind++) {
+        open_stream(kind);
+        must(td_stream_prepare(stream, &plan, why, sizeof why), why);
+        fake_cuda_driver.holds = true;
+        submit_plan(&early, views, 0);
+        must(try_plan(&plan, why, sizeof why), why);
+        fake_cuda_driver.holds = false;
+        assert_true(td_stream_drain(stream, limit_ns));
+        close_stream();
+    }
     fault_kernels(NULL);
 }
 
