@@ -32,7 +32,12 @@ unsigned errors_of(rig *r)
 static void *allocate(void *user, size_t bytes, size_t alignment)
 {
     rig *r = user;
+    const int left = atomic_load(&r->left);
 
+    if (!left)
+        return NULL;
+    if (left > 0)
+        atomic_store(&r->left, left - 1);
     atomic_fetch_add(&r->live, 1);
     atomic_fetch_add(&r->calls, 1);
     return aligned_alloc(alignment, td_align_up(bytes, alignment));
@@ -56,6 +61,7 @@ void open_session(rig *r)
 
     memset(r, 0, sizeof *r);
     pthread_mutex_init(&r->lock, NULL);
+    atomic_store(&r->left, -1);
     assert_int_equal(tandem_session_create(&desc, &r->s), TANDEM_OK);
 }
 

@@ -28,6 +28,7 @@ typedef struct rig {
     unsigned errors;
     char last[1024];
     atomic_int live, calls; /* of the session's allocator */
+    atomic_int left;        /* allocations until all fail; below 0: none does */
 } rig;
 
 /* A session; with the model, with an instance that is prepared for `rows`, and x of ones. */

@@ -344,11 +344,70 @@ static void test_many(void **state)
     close_rig(&r);
 }
 
+/* --- Memory that is short --- */
+
+/* From the file to a run; the first failure ends it. */
+static tandem_status use_all(rig *r, const char *file)
+{
+    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
+    tandem_network_tensor tensor = {.struct_bytes = sizeof tensor};
+    tandem_ticket ticket;
+    tandem_status status = tandem_model_load(r->s, file, &r->model);
+
+    if (status == TANDEM_OK)
+        status = tandem_model_binding(r->s, r->model, NULL, 0, 0, &tensor);
+    if (status == TANDEM_OK)
+        status = tandem_model_instance(r->s, r->model, &desc, &r->instance);
+    if (status == TANDEM_OK)
+        status = tandem_model_prepare(r->s, r->instance, &r->rows, 1);
+    const tandem_job job = new_run(r);
+    if (status == TANDEM_OK)
+        status = tandem_supported(r->s, &job, NULL, NULL, 0);
+    if (status == TANDEM_OK)
+        status = tandem_submit(r->s, &job, &ticket);
+    if (status == TANDEM_OK)
+        must(r, tandem_wait(r->s, ticket, 60000000000u, NULL));
+    return status;
+}
+
+/* Each allocation of the session's fails once: NOMEM, and nothing is left behind. */
+static void test_no_memory(void **state)
+{
+    const char *file;
+    int calls;
+    rig r;
+
+    (void)state;
+    open_rig(&r, 4, NULL);
+    file = network_file(network_text);
+    calls = atomic_load(&r.calls);
+    assert_int_equal(use_all(&r, file), TANDEM_OK);
+    calls = atomic_load(&r.calls) - calls;
+    assert_true(calls > 10);
+    for (int n = 0; n < calls; n++) {
+        const tandem_model before = r.model;
+        const int live = atomic_load(&r.live);
+
+        atomic_store(&r.left, n);
+        const tandem_status status = use_all(&r, file);
+        atomic_store(&r.left, -1);
+        if (status != TANDEM_OK) {
+            assert_int_equal(status, TANDEM_ERROR_NOMEM);
+            assert_non_null(strstr(r.last, "memory"));
+        }
+        if (r.model && r.model != before)
+            must(&r, tandem_model_destroy(r.s, r.model));
+        assert_int_equal(atomic_load(&r.live), live);
+    }
+    close_rig(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_runs),      cmocka_unit_test(test_uniforms),
     cmocka_unit_test(test_cancel),    cmocka_unit_test(test_deadline),
     cmocka_unit_test(test_cancel_in_the_middle), cmocka_unit_test(test_prepare_beside),
     cmocka_unit_test(test_instances), cmocka_unit_test(test_destruction),
     cmocka_unit_test(test_prepared),  cmocka_unit_test(test_many),
+    cmocka_unit_test(test_no_memory),
 };
 const test_cases network_runs_cases = TEST_CASES(tests);
