@@ -245,8 +245,9 @@ static bool read_tensor(network *n, const tandem_network_tensor *t, void *to)
     print_shape(is, sizeof is, there->shape, there->dimensions);
     print_shape(wanted, sizeof wanted, shape, t->dimensions);
     if (dtype ? !same : there->bytes != t->bytes)
-        return fails(n, "--in: \"%s\" is %s (%" PRIu64 " bytes); for these sizes it must be %s (%" PRIu64
-                        " bytes)",
+        return fails(n,
+                     "--in: \"%s\" is %s (%" PRIu64
+                     " bytes); for these sizes it must be %s (%" PRIu64 " bytes)",
                      t->name, is, there->bytes, wanted, t->bytes);
     if (td_safetensors_read(&n->in, there, to, why, sizeof why) != TANDEM_OK)
         return fails(n, "--in: \"%s\": %s", t->name, why);
@@ -271,7 +272,8 @@ static bool make_bindings(network *n)
     }
     if (!desc.bytes)
         return true;
-    if (!done(n, tandem_mem_create(n->s, &desc, &mem)) || !done(n, tandem_mem_host(n->s, mem, &host)))
+    if (!done(n, tandem_mem_create(n->s, &desc, &mem)) ||
+        !done(n, tandem_mem_host(n->s, mem, &host)))
         return false;
     n->host = host;
     for (uint32_t i = 0; i < n->info.binding_count; i++) {

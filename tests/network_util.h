@@ -2,9 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * It multiplies rows of x by w, which is y, takes the mean of the first `length` of them, and adds that
- * to `total`, its state, which `sum` is then. With w of ones, x all ones and one run after another
- * sum is 1, 2, 3 and so on.
+ * It multiplies rows of x by w, which is y, takes the mean of the first `length` of them, and adds
+ * that to `total`, its state, which `sum` is then. With w of ones, x all ones and one run after
+ * another sum is 1, 2, 3 and so on.
  */
 #ifndef TD_TESTS_NETWORK_UTIL_H
 #define TD_TESTS_NETWORK_UTIL_H

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine_plugin/client/client.h"
+#include "engine_plugin/client/network.h"
 
 /* How long a recorded job may take to run before the driver is asked whether the device is well, and how often it is. */
 #define ASK_NS 100000000u
@@ -65,6 +65,8 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
     if (status != TANDEM_OK)
         return status;
     job->recorded = true;
+    if (!job->operation)
+        td_run_note_recorded_locked(s, &desc->op.run);
     job->stream_sequence = number;
     td_job_event_locked(s, job, TD_LIFE_BEGUN);
     *ticket = td_job_accept_locked(s, job);

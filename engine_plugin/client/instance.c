@@ -2,8 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * To prepare is to plan, which takes long, so that is done without the lock: meanwhile the model and
- * the instance are in use, and their destruction waits. Scratch is the slots' own (scratch.c), as
+ * To prepare is to plan, which takes long, so that is done without the lock: meanwhile the model
+ * and the instance are in use, and their destruction waits. Scratch is the slots' own (scratch.c), as
  * that of all jobs: each slot gets as much as a run needs.
  */
 #include <inttypes.h>
@@ -60,8 +60,8 @@ td_instance *td_instance_find_locked(tandem_session *s, tandem_instance instance
 
     if (!found || !found->model->object.closing)
         return found;
-    td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "%s is 0x%" PRIx64 ", whose model is being destroyed",
-            what, instance);
+    td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
+            "%s is 0x%" PRIx64 ", whose model is being destroyed", what, instance);
     return NULL;
 }
 
@@ -239,6 +239,7 @@ static tandem_status make_prepared(tandem_session *s, const td_instance *instanc
     const td_graph *graph = instance->model->network->graph;
     td_target target = s->target;
     tandem_status status;
+    uint64_t bytes;
 
     target.commit = instance->desc.deadlines;
     target.precision = instance->desc.precision;
@@ -255,7 +256,10 @@ static tandem_status make_prepared(tandem_session *s, const td_instance *instanc
             out->uniform_bytes = tensor->offset + tensor->bytes;
     }
     out->slot_bytes = td_align_up(out->uniform_bytes + 1, TD_PROGRAM_ALIGN);
-    out->uniforms = td_mem_new(s, out->slot_bytes * s->jobs_in_flight, why);
+    if (!td_mul_u64(out->slot_bytes, s->jobs_in_flight, &bytes))
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM,
+                       "no memory for %" PRIu64 " bytes of uniforms", out->uniform_bytes);
+    out->uniforms = td_mem_new(s, bytes, why);
     return out->uniforms ? td_mem_make_filled(s, out->uniforms, why) : TANDEM_ERROR_NOMEM;
 }
 
@@ -269,7 +273,7 @@ static td_prepared *find_place(td_instance *instance)
 
         if (!at->program)
             return at;
-        if (!at->uniforms->object.uses && (!place || at->used < place->used))
+        if (!at->recorded && !at->uniforms->object.uses && (!place || at->used < place->used))
             place = at;
     }
     return place;

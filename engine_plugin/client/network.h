@@ -32,6 +32,7 @@ typedef struct td_prepared {
     const td_program *program; /* NULL: nothing */
     uint32_t numbers[TD_GRAPH_NUMBERS];
     uint64_t used;    /* when last, by the session's count of jobs */
+    bool recorded;    /* in commands that the engine may submit again: stays with the instance */
     td_mem *uniforms; /* a copy for each slot, slot_bytes each */
     uint64_t slot_bytes;
     uint64_t uniform_bytes; /* that a run brings */
@@ -52,7 +53,8 @@ tandem_status td_network_make(tandem_session *s, const td_safetensors *file, td_
                               char *why);
 void td_network_free(tandem_session *s, td_network *network);
 bool td_network_weight(const td_network *network, const char *name, uint64_t *offset);
-/* ARG, beginning with `where` (as "run."), unless these are numbers of the network, as many as it has. */
+/* ARG, beginning with `where` (as "run."), unless these are numbers of the network, as many as it
+ * has. */
 tandem_status td_network_check_numbers(const td_network *network, const uint32_t *numbers,
                                        uint32_t count, const char *where, char *why);
 /* A live model that has a network; NULL and the status otherwise. */
@@ -72,9 +74,11 @@ td_instance *td_instance_take_locked(tandem_session *s, const td_model *model);
 void td_instance_free(tandem_session *s, td_instance *instance);
 
 /* run.c. bind: what a run names becomes the job's, its program the job's plan; the uniforms of slot
- * `slot` are its own. take: the values of its uniforms go there. */
+ * `slot` are its own. take: the values of its uniforms go there. note: it is in the engine's
+ * commands. */
 tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
                                  const tandem_run *run, char *why);
 void td_run_take_uniforms_locked(td_job *job, const tandem_run *run);
+void td_run_note_recorded_locked(tandem_session *s, const tandem_run *run);
 
 #endif

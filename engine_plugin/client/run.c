@@ -139,6 +139,14 @@ tandem_status td_run_bind_locked(tandem_session *s, td_job *job, uint32_t slot,
     return TANDEM_OK;
 }
 
+void td_run_note_recorded_locked(tandem_session *s, const tandem_run *run)
+{
+    char ignored[TD_WHY_BYTES];
+    td_instance *instance = td_instance_find_locked(s, run->instance, "run.instance", ignored);
+
+    td_instance_find_prepared(instance, run->numbers)->recorded = true;
+}
+
 void td_run_take_uniforms_locked(td_job *job, const tandem_run *run)
 {
     const td_mem *mem = job->mems[TD_PROGRAM_UNIFORM];

@@ -73,7 +73,7 @@ static void check_sum(const net *n, float sum)
 
 static void test_submitted(void **state)
 {
-    enum { WARM = 4 * FRAMES, RUNS = WARM + 2 * FRAMES }; /* a slot makes four command buffers first */
+    enum { WARM = 4 * FRAMES, RUNS = WARM + 2 * FRAMES }; /* a slot has four command buffers */
     uint64_t scratch_bytes;
     char text[200] = "";
     net n;
@@ -102,6 +102,7 @@ static void test_submitted(void **state)
  * that were given up, which claim nothing should they run after all. */
 static void test_recorded(void **state)
 {
+    tandem_prepared prepared = {.struct_bytes = sizeof prepared};
     VkCommandBuffer commands;
     flight *f;
     net n;
@@ -118,6 +119,9 @@ static void test_recorded(void **state)
         submit_flight(f, 0, 1, (vku_point){0}, (vku_point){0}, f->fence);
         wait_flight(f);
         check_sum(&n, (float)i);
+        for (uint32_t rows = 10; rows <= 19; rows++) /* which takes the place of others alone */
+            OK(tandem_model_prepare(w.s, n.instance, &rows, 1));
+        OK(tandem_model_prepared(w.s, n.instance, &n.rows, 1, &prepared));
     }
     begin_commands(commands);
     OK(tandem_record(w.s, &n.job, commands, &f->ticket));

@@ -205,7 +205,7 @@ static void test_cancel_in_the_middle(void **state)
     close_rig(&r);
 }
 
-/* What is prepared while a run computes takes nothing away from it: its scratch stays until its end. */
+/* What is prepared while a run computes takes nothing away from it: its scratch stays. */
 static void test_prepare_beside(void **state)
 {
     static const uint32_t rows[2] = {MIDDLE, LONG};

@@ -40,7 +40,7 @@ static void make_frame(rig *r, frame *f)
     transfer(r, f->mems[NETWORK_X], ones, sizeof ones, true);
 }
 
-/* Frame after frame, then all of them looked at; a run that is cancelled in between changes nothing. */
+/* Frame after frame, then the last is looked at; runs that are cancelled in between change nothing. */
 static void runs(rig *r)
 {
     const uint32_t numbers[] = {NET_ROWS};

@@ -457,8 +457,9 @@ TANDEM_API tandem_status tandem_model_instance(tandem_session *session, tandem_m
 TANDEM_API tandem_status tandem_instance_destroy(tandem_session *session, tandem_instance instance);
 
 /* Makes an instance ready for runs of these numbers, all of the network's in their order: plans them, loads kernels, takes
- * memory. A submit with these numbers then does nothing of the kind. What is prepared already stays as it is. Eight sets of
- * numbers are kept; a ninth takes the place of the one that was used longest ago and that no job uses.
+ * memory. A submit with these numbers then does nothing of the kind, but that on a GPU the first in each slot of
+ * frames_in_flight makes the slot's graph or command buffer. What is prepared already stays as it is. Eight sets of
+ * numbers are kept; a ninth takes the place of the one that was used longest ago, that no job uses and tandem_record() never had.
  * Returns: OK; ARG, naming the number, node or tensor; UNSUPPORTED where the device has no kernel for a node; NOMEM; DEVICE;
  *          BUSY if jobs use all that is kept.
  * Owner: the instance.
