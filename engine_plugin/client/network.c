@@ -232,6 +232,13 @@ static uint32_t find_tensor(const td_graph *graph, const query *q)
     return i;
 }
 
+static uint32_t role_of(uint32_t role)
+{
+    return role == TD_ROLE_INPUT    ? TANDEM_NETWORK_INPUT
+           : role == TD_ROLE_OUTPUT ? TANDEM_NETWORK_OUTPUT
+                                    : TANDEM_NETWORK_UNIFORM;
+}
+
 static tandem_status describe_tensor(tandem_session *s, const td_graph *graph, const query *q,
                                      tandem_network_tensor *out, char *why)
 {
@@ -250,7 +257,7 @@ static tandem_status describe_tensor(tandem_session *s, const td_graph *graph, c
         const td_program_tensor *tensor = &tensors[find_tensor(graph, q)];
 
         *out = (tandem_network_tensor){.struct_bytes = sizeof *out,
-                                       .role = tensor->role,
+                                       .role = role_of(tensor->role),
                                        .dtype = tensor->dtype,
                                        .dimensions = tensor->dimensions,
                                        .bytes = tensor->bytes,
@@ -261,11 +268,6 @@ static tandem_status describe_tensor(tandem_session *s, const td_graph *graph, c
     td_session_free(s, tensors, bytes);
     return status;
 }
-
-_Static_assert((int)TANDEM_NETWORK_INPUT == TD_ROLE_INPUT &&
-                   (int)TANDEM_NETWORK_OUTPUT == TD_ROLE_OUTPUT &&
-                   (int)TANDEM_NETWORK_UNIFORM == TD_ROLE_UNIFORM,
-               "roles are the graph's");
 
 static tandem_status ask(tandem_session *session, const char *call, tandem_model model,
                          const query *q, tandem_network_tensor *tensor)

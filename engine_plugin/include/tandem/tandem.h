@@ -380,7 +380,7 @@ typedef struct tandem_network_number {
 typedef enum tandem_network_role {
     TANDEM_NETWORK_INPUT = 0,
     TANDEM_NETWORK_OUTPUT = 1,
-    TANDEM_NETWORK_UNIFORM = 4
+    TANDEM_NETWORK_UNIFORM = 2
 } tandem_network_role;
 
 /* A tensor that a run brings, for some numbers. */
@@ -414,7 +414,7 @@ typedef struct tandem_prepared {
 } tandem_prepared;
 
 /* Counts and bytes of a model's network.
- * Returns: OK; ARG for an unknown model, or an info of no known size; UNSUPPORTED where tandemd computes.
+ * Returns: OK; ARG for an unknown model; UNSUPPORTED where tandemd computes.
  * Owner: the caller's struct is filled.
  * Threads: any.
  * Blocks: never. */
