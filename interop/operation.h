@@ -38,12 +38,19 @@ uint64_t td_view_extent_bytes(const tandem_view *view, uint32_t batch, uint32_t 
 /* And from its mem's begin, at most 2^63 - 1: else false. */
 bool td_view_end_bytes(const tandem_view *view, const uint32_t shape[4], uint64_t *end_bytes);
 
+/* What an operation writes of a view. */
+typedef enum td_writes {
+    TD_WRITES_NONE = 0, /* it is read */
+    TD_WRITES_ALL = 1,
+    TD_WRITES_SOME = 2 /* rows: the others stay as they are */
+} td_writes;
+
 /* A view of an operation. */
 typedef struct td_view_layout {
     const char *name;
-    uint32_t offset; /* of the tandem_view in the operation's struct */
-    bool written;    /* else read */
-    bool optional;   /* not there where its dtype is NONE */
+    uint32_t offset;  /* of the tandem_view in the operation's struct */
+    uint32_t written; /* td_writes */
+    bool optional;    /* not there where its dtype is NONE */
 } td_view_layout;
 
 typedef struct td_operation_layout {

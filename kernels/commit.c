@@ -249,7 +249,7 @@ uint64_t td_commit_make(const td_operation *operation, uint64_t mem, tandem_oper
         if (!layout->views[i].written || !td_view_is_there(layout, op, i))
             continue;
         layout->shape(op, i, of);
-        if (count == TD_COMMIT_MOST || (count && (of[3] != 1 || view->dtype != TANDEM_DTYPE_F32 || of[0] != commit.batch ||
+        if (layout->views[i].written == TD_WRITES_SOME || count == TD_COMMIT_MOST || (count && (of[3] != 1 || view->dtype != TANDEM_DTYPE_F32 || of[0] != commit.batch ||
                                                   of[1] != commit.heads || of[2] != commit.rows)))
             return 0;
         temporary = tandem_view_dense(mem, end, view->dtype, of[1], of[2], of[3]);

@@ -13,9 +13,11 @@
 #include "kernels/linear/linear.h"
 #include "kernels/norm/norm.h"
 #include "kernels/pool/pool.h"
+#include "kernels/scatter/scatter.h"
 
 static const td_operation *const operations[] = {&td_operation_attention, &td_operation_norm, &td_operation_linear,
-                                                 &td_operation_embed, &td_operation_binary, &td_operation_pool, &td_operation_commit};
+                                                 &td_operation_embed, &td_operation_binary, &td_operation_pool, &td_operation_scatter,
+                                                 &td_operation_commit};
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
 const td_operation *td_operation_find(uint32_t number)

@@ -17,7 +17,8 @@ te_program te_program_of(const char *entry)
         const char *family;
         te_program program;
     } apart[] = {{"attn_masked", TE_OPERATIONS}, {"binary", TE_OPERATIONS}, {"embed", TE_OPERATIONS},
-                 {"linear", TE_LINEAR},          {"norm", TE_OPERATIONS},   {"pool", TE_OPERATIONS}};
+                 {"linear", TE_LINEAR},          {"norm", TE_OPERATIONS},   {"pool", TE_OPERATIONS},
+                 {"scatter", TE_OPERATIONS}};
 
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (strncmp(entry, apart[i].family, strlen(apart[i].family)) == 0)

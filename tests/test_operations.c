@@ -80,6 +80,17 @@ static void pool(const operation *it, tandem_mem mem, tandem_operands *op)
     op->pool.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, 1, 1, 48);
 }
 
+/* Row 1 of two, in front of which there is nothing of y's that anybody reads. */
+static void scatter(const operation *it, tandem_mem mem, tandem_operands *op)
+{
+    (void)it;
+    op->scatter = (tandem_scatter){.batch = 1, .heads = 1, .rows = 1, .channels = CHANNELS, .entries = 2};
+    op->scatter.x = halves(mem, 0, 1, 1);
+    op->scatter.position = numbers(mem, 1);
+    op->scatter.position.offset_bytes += 3 * sizeof(int32_t);
+    op->scatter.y = tandem_view_dense(mem, OUT - CHANNELS * sizeof(float), TANDEM_DTYPE_F32, 1, 2, CHANNELS);
+}
+
 /* Of batches of which 1, 28 and, as more than there are count as all, 33 keys count, with a bias. */
 static void attention(const operation *it, tandem_mem mem, tandem_operands *op)
 {
@@ -146,6 +157,7 @@ static const operation operations[] = {
     {.number = TANDEM_OPERATION_EMBED, .make = embed, .elements = PLANE},
     {.number = TANDEM_OPERATION_BINARY, .make = binary, .elements = PLANE},
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},
+    {.number = TANDEM_OPERATION_SCATTER, .make = scatter, .elements = CHANNELS},
     {.number = TANDEM_OPERATION_ATTENTION, .make = attention, .elements = PLANE, .off = 4e-3f, .dtype = TANDEM_DTYPE_F16, .head_dim = 64},
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };

@@ -21,3 +21,4 @@
 #include "kernels/linear/linear_skinny.cu"
 #include "kernels/norm/norm.cu"
 #include "kernels/pool/pool.cu"
+#include "kernels/scatter/scatter.cu"

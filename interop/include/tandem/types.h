@@ -316,6 +316,18 @@ typedef struct tandem_pool {
     uint32_t reserved[2]; /* 0 */
 } tandem_pool;
 
+/* Row position[i] of y becomes row i of x, rounded where y's dtype is another; all other rows of y stay as they are. So caches of
+ * keys and values grow. A position below 0, or from `entries` on, is no row's: row i goes nowhere. Where two rows of a batch have
+ * one position, which of them it becomes is not said. */
+typedef struct tandem_scatter {
+    tandem_view x;        /* [batch, heads, rows, channels], F16, BF16 or F32 */
+    tandem_view position; /* I32, [batch, 1, rows, 1]: dense ones have stride_row 1 */
+    tandem_view y;        /* [batch, heads, entries, channels], F16, BF16 or F32 */
+    uint32_t batch, heads, rows, channels;
+    uint32_t entries;     /* rows of y */
+    uint32_t reserved[3]; /* 0 */
+} tandem_scatter;
+
 typedef enum tandem_operation {
     TANDEM_OPERATION_ATTENTION = 1,
     TANDEM_OPERATION_NORM = 2,
@@ -323,6 +335,7 @@ typedef enum tandem_operation {
     TANDEM_OPERATION_EMBED = 4,
     TANDEM_OPERATION_BINARY = 5,
     TANDEM_OPERATION_POOL = 6,
+    TANDEM_OPERATION_SCATTER = 7,
     TANDEM_OPERATION_RUN = 64 /* a whole network: those above are the operations that it may have */
 } tandem_operation;
 
@@ -352,6 +365,7 @@ typedef union tandem_operands {
     tandem_embed embed;         /* TANDEM_OPERATION_EMBED */
     tandem_binary binary;       /* TANDEM_OPERATION_BINARY */
     tandem_pool pool;           /* TANDEM_OPERATION_POOL */
+    tandem_scatter scatter;     /* TANDEM_OPERATION_SCATTER */
     tandem_run run;             /* TANDEM_OPERATION_RUN */
     uint64_t reserved[128];
 } tandem_operands;
