@@ -1,4 +1,4 @@
-/* Attention with lengths of keys and a bias, against float64: on the CPU in each instruction set, and the CUDA kernels on the
+/* Attention with lengths of keys, a bias and positions of rows, against float64: on the CPU in each instruction set, and the CUDA kernels on the
  * emulator; in parts with the bits of the whole.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -32,13 +32,40 @@ typedef struct shape {
     uint32_t batch, heads, kv_heads, q_len, kv_len, head_dim, dtype;
 } shape;
 
-/* Keys that do not count are NaN. n % 3: a length, a bias, both. */
+/* Keys of a batch from row `from` on. */
+static void spoil(tu_tensor *k, tu_tensor *v, uint32_t b, uint32_t from)
+{
+    for (uint32_t r = from; r < k->rows; r++)
+        for (uint32_t h = 0; h < k->heads; h++) {
+            tu_set(k, b, h, r, r % k->dim, NAN);
+            tu_set(v, b, h, r, r % k->dim, r % 2 ? NAN : INFINITY);
+        }
+}
+
+/* In any order, with some below 0; some are beyond all keys, or no row attends to the latter half of them. */
+static tu_tensor make_positions(const shape *s, tu_tensor *k, tu_tensor *v, uint32_t n)
+{
+    const bool half = n % 2 && s->kv_len > 1;
+    const uint32_t seen = half ? s->kv_len / 2 : s->kv_len;
+    tu_tensor position = tu_tensor_new(TANDEM_DTYPE_I32, (tu_layout)(n / 2 % 4), s->batch, 1, s->q_len, 1);
+    for (uint32_t b = 0; b < s->batch; b++) {
+        for (uint32_t r = 0; r < s->q_len; r++)
+            tu_set(&position, b, 0, r, 0,
+                   r % 11 == 5             ? INT32_MIN
+                   : r % 11 == 7 && !half  ? INT32_MAX
+                                           : (double)((s->kv_len / 3 + b + 7 * r) % (seen + !half)) - (r % 3 == 1));
+        spoil(k, v, b, seen);
+    }
+    return position;
+}
+
+/* Keys that do not count are NaN. n % 3: a length, a bias, both; n / 3 % 3: a causal mask, or positions. */
 static ku_case make(shape s, uint32_t n)
 {
     const double lengths[] = {s.kv_len, (s.kv_len + 1) / 2, 0, -3, 1, INT32_MAX};
     ku_case it = {.operation = &td_operation_attention,
                   .op.attention = {.batch = s.batch, .heads = s.heads, .kv_heads = s.kv_heads, .q_len = s.q_len, .kv_len = s.kv_len,
-                                   .head_dim = s.head_dim, .causal = n / 3 % 2, .scale = n % 5 ? 0 : 0.5f}};
+                                   .head_dim = s.head_dim, .causal = n / 3 % 3 == 1, .scale = n % 5 ? 0 : 0.5f}};
     const tu_layout layout = (tu_layout)(n % 4);
     tu_tensor q = tu_tensor_new(s.dtype, layout, s.batch, s.heads, s.q_len, s.head_dim);
     tu_tensor k = tu_tensor_new(s.dtype, layout, s.batch, s.kv_heads, s.kv_len, s.head_dim);
@@ -51,11 +78,7 @@ static ku_case make(shape s, uint32_t n)
         for (uint32_t b = 0; b < s.batch; b++) {
             const double count = lengths[(n / 3 + b) % 6];
             tu_set(&length, b, 0, 0, 0, count);
-            for (uint32_t r = (uint32_t)fmin(fmax(count, 0), s.kv_len); r < s.kv_len; r++)
-                for (uint32_t h = 0; h < s.kv_heads; h++) {
-                    tu_set(&k, b, h, r, r % s.head_dim, NAN);
-                    tu_set(&v, b, h, r, r % s.head_dim, r % 2 ? NAN : INFINITY);
-                }
+            spoil(&k, &v, b, (uint32_t)fmin(fmax(count, 0), s.kv_len));
         }
         ku_put(&it, TD_VIEW_LENGTH, length);
     }
@@ -67,6 +90,8 @@ static ku_case make(shape s, uint32_t n)
         it.op.attention.bias.stride_head *= !one_head;
         it.op.attention.bias.stride_row *= !one_row;
     }
+    if (n / 3 % 3 == 2)
+        ku_put(&it, TD_VIEW_POSITION, make_positions(&s, &k, &v, n));
     ku_put(&it, TD_VIEW_Q, q);
     ku_put(&it, TD_VIEW_K, k);
     ku_put(&it, TD_VIEW_V, v);
@@ -81,10 +106,13 @@ static bool score_of(const ku_case *it, uint32_t b, uint32_t h, uint32_t r, uint
 {
     const tandem_attention *op = &it->op.attention;
     const tu_tensor *length = &it->tensors[TD_VIEW_LENGTH], *bias = &it->tensors[TD_VIEW_BIAS];
+    const tu_tensor *position = &it->tensors[TD_VIEW_POSITION];
     double sum = 0, more = 0;
     if (length->data && j >= tu_get(length, b, 0, 0, 0))
         return false;
     if (op->causal && (int64_t)j > (int64_t)r + op->kv_len - op->q_len)
+        return false;
+    if (position->data && j > tu_get(position, b, 0, r, 0))
         return false;
     if (bias->data)
         more = tu_get(bias, b, h % bias->heads, r % bias->rows, j);
@@ -163,7 +191,7 @@ static void test_shapes(void **state)
 {
     static const uint32_t dims[] = {32, 64, 80, 96, 128, 256}, lengths[] = {1, 63, 64, 65, 100, 17, 130};
     (void)state;
-    for (uint32_t n = 0; n < 36; n++) {
+    for (uint32_t n = 0; n < 42; n++) {
         const uint32_t kv_heads = 1 + n % 2, dtype = n / 6 % 5 == 4 ? TANDEM_DTYPE_F32 : 1 + (n + n / 6) % 2;
         const uint32_t heads = kv_heads * (1 + n / 2 % 2), q_len = lengths[n % 7], kv_len = lengths[(3 * n + 2) % 7];
         ku_case it = make((shape){1 + n % 3, heads, kv_heads, q_len, kv_len, dims[n % 6], dtype}, n);
@@ -176,10 +204,10 @@ static void test_shapes(void **state)
 static void test_long(void **state)
 {
     (void)state;
-    for (uint32_t n = 3; n < 6; n++) { /* with a causal mask */
+    for (uint32_t n = 3; n < 9; n++) { /* with a causal mask, with positions */
         ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16}, n);
         try_on(&it, NULL, 0, 5);
-        if (n == 3)
+        if (n % 3 == 0)
             try_on(&it, &em_modules[2], em_modules[2].sm, 5);
         ku_free(&it);
     }
@@ -210,7 +238,7 @@ static void test_not_finite(void **state)
     static const double what[] = {NAN, INFINITY, -INFINITY};
     (void)state;
     for (uint32_t n = 0; n < 27; n++) {
-        const uint32_t view = n / 3 % 3;
+        const uint32_t view = (n / 3 + n / 9) % 3;
         ku_case it = make((shape){2, 2, 1, 70, 90, 64, 1 + n % 2}, n);
         tu_set(&it.tensors[view], 0, 0, 20, 5, what[n % 3]);
         for (size_t m = 0; m < EM_MODULES; m++) {
@@ -239,14 +267,17 @@ static void test_refusals(void **state)
     } while (0)
     REFUSES(TANDEM_ERROR_ARG, "attention.length.dtype is 3; it must be 6 (i32)", a->length.dtype = TANDEM_DTYPE_F32);
     REFUSES(TANDEM_ERROR_ARG, "attention.bias.dtype is 6", a->bias.dtype = TANDEM_DTYPE_I32);
-    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.precision is 2; with length or bias", a->precision = TANDEM_PRECISION_8B);
-    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length or bias", a->smooth = TANDEM_SMOOTH_K);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.precision is 2; with length, bias or position", a->precision = TANDEM_PRECISION_8B);
+    REFUSES(TANDEM_ERROR_ARG, "attention.position.dtype is 3; it must be 6 (i32)", a->position.dtype = TANDEM_DTYPE_F32);
+    REFUSES(TANDEM_ERROR_ARG, "attention.causal is 1; with position it must be 0", a->position.dtype = TANDEM_DTYPE_I32,
+            a->position.stride_batch = 70, a->position.stride_row = 1);
+    REFUSES(TANDEM_ERROR_UNSUPPORTED, "attention.smooth is 4; with length, bias or position", a->smooth = TANDEM_SMOOTH_K);
     it.op.attention.k.dtype = TANDEM_DTYPE_BF16;
     assert_int_equal(td_operation_attention.check(&it.op, why, sizeof why), TANDEM_OK);
     td_target target = td_target_for_sm(90);
     target.twin = true;
     assert_int_equal(td_operation_attention.plan(&it.op, &target, &plan, why, sizeof why), TANDEM_ERROR_UNSUPPORTED);
-    assert_non_null(strstr(why, "attention.k.dtype is 2; with length or bias, on a GPU, q, k and v must all be 1 (f16) or all 2"));
+    assert_non_null(strstr(why, "attention.k.dtype is 2; with length, bias or position, on a GPU, q, k and v must all be 1 (f16) or all 2"));
     td_plan_free(&plan);
     ku_free(&it);
 }

@@ -43,20 +43,22 @@ static tandem_status check_codes(const tandem_attention *op, char *why, size_t w
     return TANDEM_OK;
 }
 
-/* With lengths or a bias there is one kernel, on operands as they are. */
+/* With lengths, a bias or positions there is one kernel, on operands as they are. */
 static tandem_status check_masked(const tandem_attention *op, char *why, size_t why_bytes)
 {
     if (!td_attention_is_masked(op))
         return TANDEM_OK;
     if (td_dtype_is_codes(op->q.dtype))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.q.dtype is %" PRIu32 "; with length or bias q, k and v cannot be codes", op->q.dtype);
+                       "attention.q.dtype is %" PRIu32 "; with length, bias or position q, k and v cannot be codes", op->q.dtype);
+    if (op->position.dtype != TANDEM_DTYPE_NONE && op->causal)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "attention.causal is %" PRIu32 "; with position it must be 0", op->causal);
     if (op->precision != TANDEM_PRECISION_AUTO && op->precision != TANDEM_PRECISION_F16)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.precision is %" PRIu32 "; with length or bias it must be 0 (auto) or 1 (f16)", op->precision);
+                       "attention.precision is %" PRIu32 "; with length, bias or position it must be 0 (auto) or 1 (f16)", op->precision);
     if (op->smooth > TANDEM_SMOOTH_NONE)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                       "attention.smooth is %" PRIu32 "; with length or bias it must be 0 or 1", op->smooth);
+                       "attention.smooth is %" PRIu32 "; with length, bias or position it must be 0 or 1", op->smooth);
     return TANDEM_OK;
 }
 
@@ -104,7 +106,7 @@ tandem_status td_attention_check(const tandem_attention *op, char *why, size_t w
 
     for (uint32_t i = 0; i < TD_VIEW_COUNT && status == TANDEM_OK; i++) {
         const uint32_t dtypes = i == TD_VIEW_LSE ? TD_DTYPES(TANDEM_DTYPE_F32)
-                                : i == TD_VIEW_LENGTH ? TD_DTYPES(TANDEM_DTYPE_I32)
+                                : i == TD_VIEW_LENGTH || i == TD_VIEW_POSITION ? TD_DTYPES(TANDEM_DTYPE_I32)
                                 : i == TD_VIEW_O || i == TD_VIEW_BIAS ? TD_DTYPES_FLOAT
                                                                      : TD_DTYPES_FLOAT | TD_DTYPES_CODES;
         status = td_check_view(&td_operation_attention.layout, td_operands_of(op), i, dtypes, why, why_bytes);

@@ -1,4 +1,4 @@
-/* Attention with lengths of keys, or a bias: one record, on tensors as they lie in memory.
+/* Attention with lengths of keys, a bias, or positions of rows: one record, on tensors as they lie in memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@ static const td_kernel *kernel_of(const td_planning *p, char *why, size_t why_by
     for (int i = 0; i < 3; i++)
         if (views[i].dtype == TANDEM_DTYPE_F32 || views[i].dtype != op->q.dtype) {
             td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
-                    "attention.%s.dtype is %" PRIu32 "; with length or bias, on a GPU, q, k and v must all be 1 (f16) or all 2 (bf16)",
+                    "attention.%s.dtype is %" PRIu32 "; with length, bias or position, on a GPU, q, k and v must all be 1 (f16) or all 2 (bf16)",
                     views[i].name, views[i].dtype);
             return NULL;
         }
@@ -48,6 +48,7 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
                                                .lse_at = p->out[1].at,
                                                .length_stride = op->length.stride_batch,
                                                .bias_at = td_strides_of(&op->bias),
+                                               .position_at = td_strides_of(&op->position),
                                                .scale = p->scale,
                                                .bias_dtype = op->bias.dtype,
                                                .keys = p->seen_keys,
@@ -62,6 +63,7 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
     td_build_view(at, record, TD_READ, AT(attention_masked, v.data), TD_VIEW_V);
     td_build_view(at, record, TD_READ, AT(attention_masked, length), TD_VIEW_LENGTH);
     td_build_view(at, record, TD_READ, AT(attention_masked, bias), TD_VIEW_BIAS);
+    td_build_view(at, record, TD_READ, AT(attention_masked, position), TD_VIEW_POSITION);
     td_build_write(at, record, AT(attention_masked, o.data), &p->out[0]);
     td_build_write(at, record, AT(attention_masked, lse), &p->out[1]);
     return TANDEM_OK;

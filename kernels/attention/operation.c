@@ -25,6 +25,7 @@ AT(granularity, 280);
 AT(reserved, 284);
 AT(length, 288);
 AT(bias, 336);
+AT(position, 384);
 
 static void shape(const tandem_operands *operands, uint32_t view, uint32_t shape[4])
 {
@@ -33,9 +34,11 @@ static void shape(const tandem_operands *operands, uint32_t view, uint32_t shape
     shape[0] = op->batch;
     shape[1] = of_keys ? op->kv_heads : op->heads;
     shape[2] = of_keys ? op->kv_len : op->q_len;
-    shape[3] = view == TD_VIEW_LSE || view == TD_VIEW_LENGTH ? 1 : view == TD_VIEW_BIAS ? op->kv_len : op->head_dim;
+    shape[3] = view == TD_VIEW_LSE ? 1 : view == TD_VIEW_BIAS ? op->kv_len : op->head_dim;
+    if (view == TD_VIEW_LENGTH || view == TD_VIEW_POSITION)
+        shape[1] = shape[3] = 1;
     if (view == TD_VIEW_LENGTH)
-        shape[1] = shape[2] = 1;
+        shape[2] = 1;
 }
 
 static tandem_status check(const tandem_operands *op, char *why, size_t why_bytes)
@@ -83,7 +86,8 @@ const td_operation td_operation_attention = {
                          [TD_VIEW_O] = VIEW(o, true, false),
                          [TD_VIEW_LSE] = VIEW(lse, true, true),
                          [TD_VIEW_LENGTH] = VIEW(length, false, true),
-                         [TD_VIEW_BIAS] = VIEW(bias, false, true)},
+                         [TD_VIEW_BIAS] = VIEW(bias, false, true),
+                         [TD_VIEW_POSITION] = VIEW(position, false, true)},
                .shape = shape},
     .fields = {NUMBER(batch), NUMBER(heads), NUMBER(kv_heads), NUMBER(q_len), NUMBER(kv_len),
                NUMBER(head_dim), FLOAT(scale), NUMBER(causal), NUMBER(precision), NUMBER(smooth),

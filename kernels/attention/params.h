@@ -336,9 +336,9 @@ typedef struct td_params_attention {
 } td_params_attention;
 
 /* Kernels `attn_masked_f16` and `attn_masked_bf16` (GPU entries with _d32 _d64 _d96 _d128 _d256 behind), of tensors of that type as
- * they lie in memory, and the CPU's `attn_masked`, of any: keys from a batch's length on do not count, and a bias is added to
- * scores, which may be -inf. Both come from memory that clients write: lengths are clamped. Grid x: (batch * heads + head) * tiles
- * + tile, tiles of so many rows. */
+ * they lie in memory, and the CPU's `attn_masked`, of any: keys from a batch's length on do not count, a bias is added to
+ * scores, which may be -inf, and a row attends to no key behind its position. All come from memory that clients write: lengths and
+ * positions are clamped. Grid x: (batch * heads + head) * tiles + tile, tiles of so many rows. */
 #define TD_MASKED_ROWS 64u
 #define TD_MASKED_KEYS(d_pad) ((d_pad) <= 64u ? 64u : (d_pad) <= 128u ? 32u : 16u) /* a step */
 #define TD_MASKED_SHARED_BYTES(d_pad) (8u * TD_MASKED_KEYS(d_pad) * ((d_pad) + 9u))
@@ -351,6 +351,8 @@ typedef struct td_params_attention_masked {
     int64_t length_stride; /* of a batch */
     const void *bias;      /* [batch][heads][rows][keys], or NULL */
     td_strides bias_at;
+    const int32_t *position; /* or NULL */
+    td_strides position_at;
     float scale;
     uint32_t bias_dtype; /* F16, BF16 or F32 */
     uint32_t keys;       /* that the last row may attend to */

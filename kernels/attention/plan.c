@@ -175,6 +175,7 @@ static void use_views(td_planning *p)
     p->at.extent_bytes[TD_VIEW_LSE] = p->wants_lse ? td_view_extent_bytes(&op->lse, op->batch, op->heads, op->q_len, 1) : 0;
     p->at.extent_bytes[TD_VIEW_LENGTH] = td_view_extent_bytes(&op->length, op->batch, 1, 1, 1);
     p->at.extent_bytes[TD_VIEW_BIAS] = td_view_extent_bytes(&op->bias, op->batch, op->heads, op->q_len, op->kv_len);
+    p->at.extent_bytes[TD_VIEW_POSITION] = td_view_extent_bytes(&op->position, op->batch, 1, op->q_len, 1);
     p->q_mean = p->delta = p->lse_bias = p->dump_s = p->dump_p = p->dump_r = (td_place){TD_ABSENT, 0};
 }
 

@@ -125,7 +125,7 @@ const td_kernel *td_direct_kernel(const tandem_attention *op, const td_target *t
                                   uint32_t smooth, float scale);
 uint32_t td_add_direct(td_planning *p, const td_kernel *kernel);
 
-/* masked.c: the record of attention with lengths of keys, or a bias. UNSUPPORTED with the reason where there is no kernel. */
+/* masked.c: the record of attention with lengths of keys, a bias, or positions of rows. UNSUPPORTED with the reason where there is no kernel. */
 tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes);
 
 #endif

@@ -134,6 +134,7 @@ uint32_t td_attention_part(const tandem_attention *op, uint32_t count, td_part_a
         move(&out->lse, batch, head, row);
     move(&out->length, batch, 0, 0);
     move(&out->bias, batch, head, row);
+    move(&out->position, batch, 0, row);
     move(&out->k, batch, head / group, 0);
     move(&out->v, batch, head / group, 0);
     at->row = end < op->q_len ? end : 0;

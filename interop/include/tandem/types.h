@@ -134,7 +134,9 @@ typedef enum tandem_granularity {
  * causal: row i attends to key j if j <= i + kv_len - q_len; a row with no key gives O = 0, lse = -inf, whatever is in Q.
  * length: of a batch's keys only the first so many count, as if there were no others; below 0 is 0, above kv_len is kv_len.
  * bias: O = softmax(scale * Q K^T + bias) V; where it is -inf a row does not attend to a key.
- * With either of these precision is AUTO or F16 and smooth DEFAULT or NONE, else it is UNSUPPORTED, as codes are; on a GPU q, k and v
+ * position: row i attends to keys 0 to position[i] alone, as if it were key position[i] of a longer sequence; below 0 to none, from
+ * kv_len on to all. So rows whose keys a cache has, with others before and behind them, see what is before them. causal is 0 then.
+ * With any of these precision is AUTO or F16 and smooth DEFAULT or NONE, else it is UNSUPPORTED, as codes are; on a GPU q, k and v
  * must all be F16, or all BF16.
  * A NaN or Inf in a row of Q makes that row of O NaN; one in a row of K or V makes NaN those rows of O that
  * attend to that key. Their lse is NaN, too. Finite tensors give finite rows however large the scores are, as long as these,
@@ -152,6 +154,7 @@ typedef struct tandem_attention {
     uint32_t reserved;                /* 0 */
     tandem_view length; /* I32, [batch, 1, 1, 1]: dense ones have stride_batch 1; dtype NONE: all keys count */
     tandem_view bias;   /* [batch, heads, q_len, kv_len], F16, BF16 or F32, repeated where a stride is 0; dtype NONE: none is added */
+    tandem_view position; /* I32, [batch, 1, q_len, 1]: dense ones have stride_row 1; dtype NONE: as `causal` says */
 } tandem_attention;
 
 /* Q, K and V that are quantised already, as a projection's epilogue can write them: attention without its prologue.

@@ -1,4 +1,4 @@
-/* `attn_masked` on the CPU: lengths of keys, and a bias. See params.h.
+/* `attn_masked` on the CPU: lengths of keys, a bias, positions of rows. See params.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -78,12 +78,22 @@ static void load_bias(const plane *of, uint32_t key, uint32_t row, float bias[4]
     }
 }
 
-/* Keys of the tile that a row of the block attends to. */
-static int32_t limit_of(const plane *of, uint32_t key, uint32_t row)
+/* Keys, from the first one on, that a row of the block attends to. */
+static int64_t reach_of(const plane *of, uint32_t row)
 {
     const td_params_attention_masked *p = of->p;
-    const int64_t reach = (int64_t)of->first + row + p->keys - p->q.rows + 1;
-    const int64_t limit = (p->causal && reach < of->keys ? reach : of->keys) - key;
+    int64_t reach = of->keys;
+    if (p->position && row < of->count)
+        reach = (int64_t)p->position[td_row_at(&p->position_at, of->batch, 0, of->first + row)] + 1;
+    else if (p->causal)
+        reach = (int64_t)of->first + row + p->keys - p->q.rows + 1;
+    return reach < of->keys ? reach : of->keys;
+}
+
+/* And of a tile's. */
+static int32_t limit_of(const plane *of, uint32_t key, uint32_t row)
+{
+    const int64_t limit = reach_of(of, row) - key;
     return limit < 0 ? 0 : limit > (int64_t)TD_TILE_KEYS ? (int32_t)TD_TILE_KEYS : (int32_t)limit;
 }
 
@@ -122,7 +132,9 @@ void td_fast_attn_masked(const void *params, const td_block *block)
     memset(at.local->l, 0, at.rows * sizeof at.local->l[0]);
     for (uint32_t r = 0; r < at.rows; r++)
         at.local->m[r] = -INFINITY;
-    const int64_t last = (int64_t)of.first + of.count + p->keys - p->q.rows, end = p->causal && last < of.keys ? last : of.keys;
+    int64_t end = 0;
+    for (uint32_t row = 0; row < of.count; row++)
+        end = reach_of(&of, row) > end ? reach_of(&of, row) : end;
     for (at.key = 0; (int64_t)at.key < end; at.key += TD_TILE_KEYS) {
         pack_kv(&of, &at);
         for (uint32_t row = 0; row < at.rows; row += 4) {

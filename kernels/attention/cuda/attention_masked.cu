@@ -1,4 +1,4 @@
-/* Attention with lengths of keys, or a bias: `attn_masked_f16`, `attn_masked_bf16`, by mma.sync, for every architecture.
+/* Attention with lengths of keys, a bias, or positions of rows: `attn_masked_f16`, `attn_masked_bf16`, by mma.sync, for every architecture.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -67,8 +67,7 @@ template <class E, int Dim> struct Masked {
     const td_params_attention_masked &p;
     int64_t batch, head, kv_head;
     int row0;  /* of the block */
-    int keys;  /* that count */
-    int reach; /* causal: row r attends to keys below r + reach */
+    int keys;  /* that count, and that some row of the block attends to */
     const uint16_t *k, *v;
 
     __device__ __forceinline__ explicit Masked(const td_params_attention_masked &params) : p(params)
@@ -80,12 +79,37 @@ template <class E, int Dim> struct Masked {
         head = plane % p.q.heads;
         kv_head = head / (p.q.heads / p.k.heads);
         row0 = int(blockIdx.x % tiles_of_rows) * T::rows;
-        reach = int(p.keys) - int(p.q.rows) + 1;
         keys = min(max(length, 0), int(p.keys));
         if (p.causal)
-            keys = max(0, min(keys, min(row0 + T::rows, int(p.q.rows)) - 1 + reach));
+            keys = max(0, reach_of(min(row0 + T::rows, int(p.q.rows)) - 1));
+        if (p.position)
+            keys = farthest();
         k = static_cast<const uint16_t *>(p.k.data) + batch * p.k.stride_batch + kv_head * p.k.stride_head;
         v = static_cast<const uint16_t *>(p.v.data) + batch * p.v.stride_batch + kv_head * p.v.stride_head;
+    }
+
+    /* Keys, from the first one on, that a row attends to; with a mask 0 or below: none. */
+    __device__ __forceinline__ int reach_of(int row) const
+    {
+        if (p.position && row < int(p.q.rows)) {
+            const int position = p.position[batch * p.position_at.stride_batch + row * p.position_at.stride_row];
+
+            return position < keys ? position + 1 : keys;
+        }
+        return p.causal ? min(keys, row + int(p.keys) - int(p.q.rows) + 1) : keys;
+    }
+
+    /* The most that a row of the block attends to; each warp looks at all of them. */
+    __device__ __forceinline__ int farthest() const
+    {
+        int most = 0;
+
+        for (int row = row0 + tid_x() % 32; row < min(row0 + T::rows, int(p.q.rows)); row += 32)
+            most = max(most, reach_of(row));
+#pragma unroll
+        for (int apart = 16; apart; apart /= 2)
+            most = max(most, __shfl_xor_sync(~0u, most, apart));
+        return most;
     }
 
     template <class F> __device__ __forceinline__ static void each_piece(F f)
@@ -141,7 +165,8 @@ template <class E, int Dim> struct Masked {
     }
 
     /* In base 2, from dot products: scaled, biased; -inf where a row does not attend to a key. */
-    __device__ __forceinline__ void score(float (&s)[tiles][4], const typename T::Stage &now, int step, int warp_row) const
+    __device__ __forceinline__ void score(float (&s)[tiles][4], const typename T::Stage &now, int step, int warp_row,
+                                          const int (&reach)[2]) const
     {
         const int lane = tid_x() % 32;
         const float c = __fmul_rn(p.scale, TD_LOG2_E);
@@ -149,7 +174,7 @@ template <class E, int Dim> struct Masked {
 #pragma unroll
         for (int i = 0; i < 4 * tiles; i++) {
             const int row = warp_row + fragment_row(lane, i % 4), in_step = fragment_column(lane, i / 4, i % 4);
-            const int key = step * T::keys + in_step, end = p.causal ? min(keys, row + reach) : keys;
+            const int key = step * T::keys + in_step, end = reach[i % 4 / 2];
             float &x = s[i / 4][i % 4];
 
             if (x == -CUDART_INF_F || now.bad[in_step] == step) /* something in Q, K or V is not finite */
@@ -196,6 +221,7 @@ template <class E, int Dim> struct Masked {
     {
         const int lane = tid_x() % 32, warp_row = row0 + tid_x() / 32 * 16, steps = (keys + T::keys - 1) / T::keys;
         const bool wide_q = masked_wide(p.q), wide_k = masked_wide(p.k), wide_v = masked_wide(p.v);
+        const int reach[2] = {reach_of(warp_row + fragment_row(lane, 0)), reach_of(warp_row + fragment_row(lane, 2))};
         uint32_t q[Dim / 16][4];
         float o[Dim / 8][4];
         Softmax softmax;
@@ -239,7 +265,7 @@ template <class E, int Dim> struct Masked {
                     masked_mma<E>(s[j], q[part], b[0], b[1]);
                     masked_mma<E>(s[j + 1], q[part], b[2], b[3]);
                 }
-            score(s, now, step, warp_row);
+            score(s, now, step, warp_row, reach);
             softmax.step(s, alpha);
 #pragma unroll
             for (int i = 0; i < Dim / 2; i++)
