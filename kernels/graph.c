@@ -10,8 +10,8 @@
 
 enum { NAME_SLOTS = 2 * TD_GRAPH_TENSORS };
 
-const char *const td_role_names[TD_ROLES] = {"input", "output",  "weight",
-                                             "state", "uniform", "temporary"};
+const char *const td_role_names[TD_ROLES] = {"input",   "output",    "weight", "state",
+                                             "uniform", "temporary", "cache"};
 
 td_graph *td_graph_create(void)
 {
@@ -144,6 +144,12 @@ static bool is_binding(uint32_t role)
     return role == TD_ROLE_INPUT || role == TD_ROLE_OUTPUT;
 }
 
+/* From run to run, of whatever sizes. */
+static bool is_kept(uint32_t role)
+{
+    return role == TD_ROLE_WEIGHT || role == TD_ROLE_STATE || role == TD_ROLE_CACHE;
+}
+
 static void check_tensor(td_graph *graph, const char *name, td_role role, uint32_t dtype,
                          uint32_t dimensions)
 {
@@ -179,7 +185,7 @@ void td_graph_add_tensor(td_graph *graph, const char *name, td_role role, uint32
         tensor.shape[i] = keep_expression(graph, shape[i], &constant, why, sizeof why);
         if (!tensor.shape[i])
             WRONG("tensors[\"%s\"].shape[%" PRIu32 "]: %s", name, i, why);
-        else if (!constant && (role == TD_ROLE_WEIGHT || role == TD_ROLE_STATE))
+        else if (!constant && is_kept(role))
             WRONG("tensors[\"%s\"].shape[%" PRIu32
                   "]: \"%s\" changes with a number; that of a %s must not",
                   name, i, shape[i], td_role_names[role]);
@@ -296,7 +302,11 @@ static void note_use(td_graph *graph, const td_graph_view *view)
         tensor->role == TD_ROLE_UNIFORM)
         WRONG("nodes[%" PRIu32 "].views.%s: writes \"%s\", whose role is %s", node, where,
               tensor->name, td_role_names[tensor->role]);
-    else if (tensor->writer != UINT32_MAX)
+    else if ((as->written == TD_WRITES_SOME) != (tensor->role == TD_ROLE_CACHE))
+        WRONG("nodes[%" PRIu32 "].views.%s: writes %s of \"%s\", whose role is %s", node, where,
+              as->written == TD_WRITES_SOME ? "some rows" : "all", tensor->name,
+              td_role_names[tensor->role]);
+    else if (tensor->writer != UINT32_MAX && tensor->role != TD_ROLE_CACHE)
         WRONG("nodes[%" PRIu32 "].views.%s: writes \"%s\", which nodes[%" PRIu32 "] writes", node,
               where, tensor->name, tensor->writer);
     tensor->writer = node;
@@ -345,8 +355,8 @@ void td_graph_set_view(td_graph *graph, const char *name, const char *tensor, co
 
 /* --- The end --- */
 
-/* That a view's tensor is there by the time that it is read. State and what a run brings always is.
- */
+/* That a view's tensor is there by the time that it is read. State, caches and what a run brings
+ * always are. */
 static void check_read(td_graph *graph, uint32_t node, const td_graph_view *view)
 {
     const td_view_layout *as = &graph->nodes[node].operation->layout.views[view->view];

@@ -27,7 +27,8 @@ enum {
     TD_GRAPH_WHY_BYTES = 400
 };
 
-/* Where a tensor's bytes are. What is written is written by one node, all of it. */
+/* Where a tensor's bytes are. What is written is written by one node, all of it; but caches by any
+ * number of nodes, each of them some rows. */
 typedef enum td_role {
     TD_ROLE_INPUT = 0,    /* a run brings it: a binding */
     TD_ROLE_OUTPUT = 1,   /* a binding that a node writes */
@@ -35,9 +36,11 @@ typedef enum td_role {
     TD_ROLE_STATE = 3,    /* an instance's, from run to run: a node that reads it before one has
                              written it has the last run's */
     TD_ROLE_UNIFORM = 4,  /* small things that change from run to run: positions, lengths, seeds */
-    TD_ROLE_TEMPORARY = 5 /* of one run */
+    TD_ROLE_TEMPORARY = 5, /* of one run */
+    TD_ROLE_CACHE = 6      /* an instance's, written in place: what a run has written is there,
+                              whether or not that run is given up */
 } td_role;
-enum { TD_ROLES = 6 };
+enum { TD_ROLES = 7 };
 extern const char *const td_role_names[TD_ROLES]; /* "input" and so on */
 
 typedef struct td_graph_tensor {
@@ -87,8 +90,8 @@ void td_graph_destroy(td_graph **graph);
 /* A number that a run is prepared with: 1 to `most`, at most TD_MOST_DIMENSION. */
 void td_graph_add_number(td_graph *graph, const char *name, uint64_t most);
 
-/* shape: `dimensions` expressions, of no number where the tensor is a weight or state. Bindings are
- * numbered in their order. */
+/* shape: `dimensions` expressions, of no number where the tensor is a weight, state or a cache.
+ * Bindings are numbered in their order. */
 void td_graph_add_tensor(td_graph *graph, const char *name, td_role role, uint32_t dtype,
                          const char *const *shape, uint32_t dimensions);
 

@@ -104,13 +104,14 @@ static bool append(uint64_t *block, uint64_t bytes, uint64_t *offset)
     return true;
 }
 
-/* The block of a role that has one. */
-static uint64_t *block_of(maker *m, uint32_t role)
+/* The block of a role that has one, and the view that it is. */
+static uint64_t *block_of(maker *m, uint32_t role, uint32_t *view)
 {
     switch (role) {
-    case TD_ROLE_WEIGHT: return &m->program->weight_bytes;
-    case TD_ROLE_STATE: return &m->program->state_bytes;
-    case TD_ROLE_UNIFORM: return &m->program->uniform_bytes;
+    case TD_ROLE_WEIGHT: *view = TD_PROGRAM_WEIGHTS; return &m->program->weight_bytes;
+    case TD_ROLE_CACHE:
+    case TD_ROLE_STATE: *view = TD_PROGRAM_STATE; return &m->program->state_bytes;
+    case TD_ROLE_UNIFORM: *view = TD_PROGRAM_UNIFORM; return &m->program->uniform_bytes;
     default: return NULL;
     }
 }
@@ -159,12 +160,9 @@ static tandem_status place_in_block(maker *m, uint32_t i)
 {
     const td_graph_tensor *from = &m->graph->tensors[i];
     td_program_tensor *tensor = &m->tensors[i];
-    uint64_t *block = block_of(m, from->role);
+    uint64_t *block = block_of(m, from->role, &tensor->view);
 
-    if (!block)
-        return TANDEM_OK;
-    tensor->view = TD_PROGRAM_WEIGHTS + (from->role - TD_ROLE_WEIGHT);
-    if (!append(block, tensor->bytes, &tensor->offset))
+    if (block && !append(block, tensor->bytes, &tensor->offset))
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
                        "tensors[\"%s\"]: ends beyond 2^63 bytes of the block of its role, %s",
                        from->name, td_role_names[from->role]);
@@ -191,10 +189,6 @@ static tandem_status place_tensor(maker *m, uint32_t i)
             (location){TD_BASE_SCRATCH, 0, td_build_take(&m->at, true, tensor->bytes).offset};
     return TANDEM_OK;
 }
-
-_Static_assert(TD_PROGRAM_STATE - TD_PROGRAM_WEIGHTS == TD_ROLE_STATE - TD_ROLE_WEIGHT &&
-                   TD_PROGRAM_UNIFORM - TD_PROGRAM_WEIGHTS == TD_ROLE_UNIFORM - TD_ROLE_WEIGHT,
-               "the views of blocks are in the order of their roles");
 
 static tandem_status make_tensors(maker *m)
 {
@@ -331,9 +325,9 @@ static tandem_status check_dense(const maker *m, const viewing *v)
         v->where, SHAPED(v->shape), t->name, SHAPED(t->shape), whole ? ", and as many rows" : "");
 }
 
-/* What is written is all of a tensor: as many elements, which the operation's check finds to be
- * different ones. */
-static tandem_status check_extent(const maker *m, const viewing *v, bool written)
+/* What is written is all of a tensor, where it is no cache: as many elements, which the operation's
+ * check finds to be different ones. */
+static tandem_status check_extent(const maker *m, const viewing *v, td_writes writes)
 {
     const td_program_tensor *t = v->tensor;
     uint64_t end;
@@ -341,7 +335,7 @@ static tandem_status check_extent(const maker *m, const viewing *v, bool written
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
                        "%s: " SHAPE " leaves \"%s\", which has %" PRIu64 " bytes", v->where,
                        SHAPED(v->shape), t->name, t->bytes);
-    if (written && elements_of(v->shape) != elements_of(t->shape))
+    if (writes == TD_WRITES_ALL && elements_of(v->shape) != elements_of(t->shape))
         return td_fail(m->why, m->why_bytes, TANDEM_ERROR_ARG,
                        "%s: writes " SHAPE " of \"%s\", which is " SHAPE
                        "; it must write all of it",

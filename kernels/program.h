@@ -24,7 +24,7 @@
  * matter. */
 typedef enum td_program_view {
     TD_PROGRAM_WEIGHTS = 0, /* a model's, read only */
-    TD_PROGRAM_STATE = 1,   /* an instance's: zeros at first, and no two runs at once */
+    TD_PROGRAM_STATE = 1,   /* an instance's, with its caches: zeros at first, no two runs at once */
     TD_PROGRAM_UNIFORM = 2, /* a run's small numbers: a copy for each frame in flight */
     TD_PROGRAM_BINDINGS = 3 /* binding 0, the next is 1 */
 } td_program_view;

@@ -44,6 +44,7 @@ static const char *const words[] = {
     "\"role\": \"state\"",
     "\"role\": \"uniform\"",
     "\"role\": \"temporary\"",
+    "\"role\": \"cache\"",
     "\"dtype\": \"F16\"",
     "\"dtype\": \"BF16\"",
     "\"dtype\": \"F32\"",
@@ -60,6 +61,7 @@ static const char *const words[] = {
     "\"operation\": \"embed\"",
     "\"operation\": \"binary\"",
     "\"operation\": \"pool\"",
+    "\"operation\": \"scatter\"",
     "\"views\": {",
     "{\"tensor\": ",
     "\"offset\": ",
@@ -203,6 +205,21 @@ static const struct {
      "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": \"m\", \"channels\": 64,"
      "\"b_channels\": 1, \"kind\": 1, \"views\": {\"a\": \"e\", \"b\": {\"tensor\": \"c\","
      "\"strides\": [0, 0, 64]}, \"y\": \"n\"}}]}"},
+    {"scatter",
+     "{\"version\": 1, \"numbers\": {\"n\": 8}, \"tensors\": {"
+     "\"a\": {\"role\": \"input\", \"dtype\": \"F16\", \"shape\": [\"n\", 64]},"
+     "\"b\": {\"role\": \"uniform\", \"dtype\": \"I32\", \"shape\": [\"n\"]},"
+     "\"c\": {\"role\": \"cache\", \"dtype\": \"F16\", \"shape\": [2, 16, 32]},"
+     "\"d\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"n\", 32]}},"
+     "\"nodes\": [{\"operation\": \"scatter\", \"batch\": 1, \"heads\": 2, \"rows\": \"n\","
+     "\"channels\": 32, \"entries\": 16, \"views\": {\"x\": {\"tensor\": \"a\","
+     "\"strides\": [0, 32, 64]}, \"position\": \"b\", \"y\": \"c\"}},"
+     "{\"operation\": \"attention\", \"batch\": 1, \"heads\": 1, \"kv_heads\": 1,"
+     "\"q_len\": \"n\", \"kv_len\": 16, \"head_dim\": 32, \"views\": {"
+     "\"q\": {\"tensor\": \"a\", \"strides\": [0, 32, 64]},"
+     "\"k\": {\"tensor\": \"c\", \"strides\": [0, 512, 32]},"
+     "\"v\": {\"tensor\": \"c\", \"offset\": 512, \"strides\": [0, 512, 32]},"
+     "\"position\": \"b\", \"o\": \"d\"}}]}"},
 };
 enum { GRAPHS = sizeof graphs / sizeof *graphs };
 

@@ -477,6 +477,16 @@ static void test_wrong_graphs(void **state)
         {"\"role\": \"temporary\", \"dtype\": \"F16\", \"shape\": [\"batch * tokens\", 128]",
          "\"role\": \"input\", \"dtype\": \"F16\", \"shape\": [\"batch * tokens\", 128]",
          "nodes[0].views.y: writes \"qk\", whose role is input", TANDEM_ERROR_PROTOCOL},
+        {"\"role\": \"state\"", "\"role\": \"cache\"",
+         "nodes[3].views.sum: writes all of \"sum\", whose role is cache", TANDEM_ERROR_PROTOCOL},
+        {"\n ]}\n",
+         ", {\"operation\": \"scatter\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 64, "
+         "\"entries\": 1, \"views\": {\"x\": \"z\", \"position\": \"at\", \"y\": \"sum\"}}]}",
+         "nodes[4].views.y: writes some rows of \"sum\", whose role is state",
+         TANDEM_ERROR_PROTOCOL},
+        {"[1, 64]}", "[1, \"tokens\"]}",
+         "tensors[\"sum\"].shape[1]: \"tokens\" changes with a number; that of a state must not",
+         TANDEM_ERROR_PROTOCOL},
         {"\"y\": \"y\"}", "\"y\": \"z\"}", "nodes[3].views.y: writes \"z\", which nodes[2] writes",
          TANDEM_ERROR_PROTOCOL},
         /* For sizes */

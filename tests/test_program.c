@@ -1,5 +1,5 @@
 /* Programs: a transformer's encoder from a file, computed on the CPU, against float64 and against
- * its nodes one by one; state, uniforms, commits; and for GPUs that records, barriers, shared
+ * its nodes one by one; state, caches, uniforms, commits; and for GPUs that records, barriers, shared
  * scratch and patches are right.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -268,6 +268,68 @@ static void test_state(void **state)
             assert_memory_equal(was, last, sizeof last);
     }
     end_run(&r);
+    td_graph_destroy(&graph);
+}
+
+/* --- Caches --- */
+
+/* Rows are queries, and keys and values of a cache, too. */
+static const char cache_text[] =
+    "{\"version\": 1, \"numbers\": {\"tokens\": 8}, \"tensors\": {"
+    "\"x\": {\"role\": \"input\", \"dtype\": \"F16\", \"shape\": [\"tokens\", 64]},"
+    "\"at\": {\"role\": \"uniform\", \"dtype\": \"I32\", \"shape\": [\"tokens\"]},"
+    "\"kv\": {\"role\": \"cache\", \"dtype\": \"F16\", \"shape\": [2, 16, 32]},"
+    "\"o\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"tokens\", 32]}}, \"nodes\": ["
+    "{\"operation\": \"scatter\", \"batch\": 1, \"heads\": 2, \"rows\": \"tokens\", "
+    "\"channels\": 32, \"entries\": 16, \"views\": {"
+    "\"x\": {\"tensor\": \"x\", \"strides\": [0, 32, 64]}, \"position\": \"at\", \"y\": \"kv\"}},"
+    "{\"operation\": \"attention\", \"batch\": 1, \"heads\": 1, \"kv_heads\": 1, "
+    "\"q_len\": \"tokens\", \"kv_len\": 16, \"head_dim\": 32, \"precision\": 1, \"views\": {"
+    "\"q\": {\"tensor\": \"x\", \"strides\": [0, 32, 64]},"
+    "\"k\": {\"tensor\": \"kv\", \"strides\": [0, 512, 32]},"
+    "\"v\": {\"tensor\": \"kv\", \"offset\": 512, \"strides\": [0, 512, 32]},"
+    "\"position\": \"at\", \"o\": \"o\"}}]}";
+
+/* Rows from `first` on, as many as the program has. */
+static void compute_rows(run *r, const uint16_t *x, uint32_t first, uint32_t tokens)
+{
+    int32_t *at = address_of(r, "at");
+
+    for (uint32_t i = 0; i < tokens; i++)
+        at[i] = (int32_t)(first + i);
+    memcpy(address_of(r, "x"), x + first * 64, tokens * 64 * sizeof *x);
+    compute(r, NULL);
+}
+
+/* One row after the other has what all at once have, also where a run is done twice, the first time
+ * with other rows, and where there are rows in the cache that nobody counts. */
+static void test_cache(void **state)
+{
+    enum { ROWS = 8 };
+    td_graph *graph = graph_of(cache_text);
+    run all = new_run(graph, NULL, (const uint32_t[]){ROWS}, true);
+    run one = new_run(graph, NULL, (const uint32_t[]){1}, false);
+    uint16_t x[ROWS * 64], other[ROWS * 64];
+    uint32_t seed = 5;
+
+    (void)state;
+    assert_true(all.program->claims && !one.program->claims); /* an output is drafted, no cache */
+    assert_int_equal(all.program->state_bytes, 2 * 16 * 32 * sizeof *x);
+    for (int i = 0; i < ROWS * 64; i++) {
+        x[i] = td_to_f16(program_random(&seed));
+        other[i] = td_to_f16(program_random(&seed));
+    }
+    memset(one.blocks[TD_PROGRAM_STATE], 0x7e, one.program->state_bytes); /* NaNs */
+    compute_rows(&all, x, 0, ROWS);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        if (row % 3 == 1)
+            compute_rows(&one, other, row, 1);
+        compute_rows(&one, x, row, 1);
+        assert_memory_equal(address_of(&one, "o"), (float *)address_of(&all, "o") + row * 32,
+                            32 * sizeof(float));
+    }
+    end_run(&all);
+    end_run(&one);
     td_graph_destroy(&graph);
 }
 
@@ -615,8 +677,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encoder),    cmocka_unit_test(test_commit),
-        cmocka_unit_test(test_state),      cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_precision),  cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_state),      cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_tensors),    cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_devices),
         cmocka_unit_test(test_many_nodes),
     };
 

@@ -26,7 +26,7 @@ static void add_bytes(uint64_t *block, const td_program_tensor *tensor)
 static tandem_status measure(td_network *network, const td_safetensors *file, char *why)
 {
     const td_graph *graph = network->graph;
-    const uint32_t roles = 1u << TD_ROLE_WEIGHT | 1u << TD_ROLE_STATE;
+    const uint32_t roles = 1u << TD_ROLE_WEIGHT | 1u << TD_ROLE_STATE | 1u << TD_ROLE_CACHE;
     const tandem_status status =
         td_program_tensors(graph, NULL, roles, network->tensors, why, TD_WHY_BYTES);
 
@@ -43,7 +43,7 @@ static tandem_status measure(td_network *network, const td_safetensors *file, ch
                            TD_NAMED(of->name), tensor->bytes, there->bytes);
         if (of->role == TD_ROLE_WEIGHT)
             add_bytes(&network->weight_bytes, tensor);
-        if (of->role == TD_ROLE_STATE)
+        if (of->role == TD_ROLE_STATE || of->role == TD_ROLE_CACHE)
             add_bytes(&network->state_bytes, tensor);
         network->uniform_count += of->role == TD_ROLE_UNIFORM;
         if (of->role != TD_ROLE_INPUT && of->role != TD_ROLE_OUTPUT)

@@ -349,7 +349,7 @@ typedef enum tandem_operation {
  * the address is one, too, and the tensor's dtype. Strides are those of tandem_view_dense(), or all 0,
  * which stands for them. What is written overlaps nothing else that the run names.
  * Runs of an instance follow one another as they were submitted. Its state moves on when a run ends
- * DONE; one that ends otherwise leaves it as it was. */
+ * DONE; one that ends otherwise leaves it as it was, but for caches, which are written in place. */
 typedef struct tandem_run {
     tandem_instance instance;
     const tandem_view *bindings; /* the network's inputs and outputs, in their order, */
