@@ -1,0 +1,65 @@
+/* Language models of Llama's architecture, from GGUF files: their graphs, and their weights as
+ * those want them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A run computes `tokens` tokens of `batch` sequences, each at a position of its own, and the
+ * logits of those rows that are wanted. What the layers keep of a token, its keys and values, is
+ * written to caches at its position, where runs to come find it: so a prompt is one run, or
+ * several, and from then on each token is one. A token whose position is below 0 is padding.
+ *
+ *   numbers   batch, tokens, wanted
+ *   uniforms  ids, positions I32 [batch, tokens]; rows I32 [wanted], which are counted through all
+ *             sequences: row t of sequence b is b * tokens + t
+ *   outputs   logits F32 [wanted, words]
+ *   caches    of each layer F16 [slots, 2 * kv_heads, context, head_dim]: keys, then values.
+ *             Sequence b of a run is in slot b
+ *
+ * Weights stay as the file has them where kernels take them so (F16 and GGUF's blocks of
+ * tandem_dtype); F32 and BF16 matrices become F16. What is added from layer to layer is float32.
+ */
+#ifndef TANDEM_LLAMA_H
+#define TANDEM_LLAMA_H
+
+#include "kernels/model/gguf.h"
+#include "kernels/program.h"
+
+enum { TD_LLAMA_BATCH, TD_LLAMA_TOKENS, TD_LLAMA_WANTED, TD_LLAMA_NUMBERS };
+
+/* What the file's metadata say. */
+typedef struct td_llama_sizes {
+    uint32_t layers, dim, hidden, heads, kv_heads, head_dim, words;
+    uint32_t rotated_channels; /* of a head */
+    uint32_t context;          /* at most */
+    float epsilon, frequency_base;
+} td_llama_sizes;
+
+/* A weight of the graph's: matrices of the file one below the other, or none: the rotation. */
+enum { TD_LLAMA_PARTS = 3 };
+typedef struct td_llama_weight {
+    uint32_t tensor; /* of the graph's */
+    const td_gguf_tensor *parts[TD_LLAMA_PARTS];
+} td_llama_weight;
+
+typedef struct td_llama {
+    td_llama_sizes sizes;
+    uint32_t slots, context; /* of the caches */
+    td_graph *graph;
+    td_llama_weight *weights;
+    uint32_t weight_count;
+    td_arena memory;
+} td_llama;
+
+/* The model of a file, which has to stay open until its weights were read. slots: sequences, at
+ * least 1; context: tokens of each, at most what the model was trained for; 0: that. PROTOCOL where
+ * something is missing, or does not fit together; UNSUPPORTED where it is another architecture, or
+ * has something that this does not compute; ARG, NOMEM. On failure *model is empty. */
+tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t context, td_llama *model,
+                            char *why, size_t why_bytes);
+/* Accepts empty ones. */
+void td_llama_close(td_llama *model);
+
+/* The view TD_PROGRAM_WEIGHTS of a program of its graph, of which all have the same. */
+void td_llama_read_weights(const td_llama *model, const td_program *program, void *weights);
+
+#endif
