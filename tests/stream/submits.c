@@ -122,6 +122,68 @@ static void test_graphs_are_kept(void **state)
     close_stream();
 }
 
+static void check_pointers(const td_plan *of, const uint64_t *views, uint64_t scratch)
+{
+    for (uint32_t i = 0; i < of->record_count; i++) {
+        const td_record *record = &of->records[i];
+
+        for (uint32_t j = 0; j < record->reloc_count; j++) {
+            const td_reloc *reloc = &record->relocs[j];
+            uint64_t is, wanted = td_exec_address(reloc, views, scratch, 0);
+
+            if (reloc->kind != TD_RELOC_POINTER || reloc->base == TD_BASE_CONTROL)
+                continue;
+            memcpy(&is, fake_cuda_launches[i].params + reloc->offset, sizeof is);
+            assert_true(is == wanted);
+        }
+    }
+}
+
+/* A plan that is kept is bound anew only where its pointers lead elsewhere. */
+static void test_what_is_bound(void **state)
+{
+    uint64_t views[TD_VIEW_COUNT] = {4096, 8192, 12288, 16384};
+    td_plan *kept[2] = {td_plan_create(), td_plan_create()};
+    uint32_t seed = 1;
+
+    (void)state;
+    open_stream(1);
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(kept[i]);
+        assert_true(td_plan_copy(kept[i], &plan));
+    }
+    for (int i = 0; i < 60; i++) {
+        const td_plan *of = kept[i / 3 % 2];
+        td_stream_submit submit = {.plan = of, .views = views, .scratch = 1 << 20};
+        td_cu_counts before, after;
+        uint64_t sequence = 0;
+        bool signalled;
+        char why[256] = "";
+
+        seed = seed * 1664525u + 1013904223u;
+        if (i % 3 == 1)
+            views[seed >> 30] += 4096;
+        if (i % 7 == 3)
+            submit.scratch = 1 << 21;
+        atomic_store(&fake_cuda_launched, 0);
+        before = td_cu_device_counts(device);
+        must(td_stream_enqueue(stream, &submit, &sequence, &signalled, why, sizeof why), why);
+        after = td_cu_device_counts(device);
+        must(td_stream_wait(stream, sequence), "wait");
+        assert_int_equal(atomic_load(&fake_cuda_launched), of->record_count);
+        check_pointers(of, views, submit.scratch);
+        if (i % 3 == 2 && i % 7 != 3 && i % 7 != 4) /* push, launch, event, pop */
+            assert_int_equal(after.all - before.all, 4);
+        if (i)
+            assert_int_equal(after.allocations, before.allocations);
+    }
+    close_stream();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kept[i]->users, 1);
+        td_plan_drop((const td_plan **)&kept[i]);
+    }
+}
+
 /* --- Calls of the driver, with points that the host plays --- */
 
 static atomic_uint_fast64_t points[3];
@@ -495,6 +557,7 @@ static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_bounds_of_plans),
     cmocka_unit_test(test_clock_is_mended),
     cmocka_unit_test(test_graphs_are_kept),
+    cmocka_unit_test(test_what_is_bound),
     cmocka_unit_test(test_calls_of_a_frame),
     cmocka_unit_test(test_slot_in_use),
     cmocka_unit_test(test_cancel_by_slot),
