@@ -36,6 +36,13 @@ static inline td_strides td_strides_of(const tandem_view *view)
     return (td_strides){view->stride_batch, view->stride_head, view->stride_row};
 }
 
+/* Bytes from one row of a view to the next. A view of one row may have any stride, which nobody goes by: it may wrap. */
+static inline int64_t td_row_bytes(const tandem_view *view)
+{
+    const td_dtype of = td_dtype_of(view->dtype);
+    return (int64_t)((uint64_t)view->stride_row / of.elements * of.bytes);
+}
+
 /* How far an operation's views reach: for td_build_view(). */
 void td_build_extents(td_builder *at, const td_operation_layout *layout, const tandem_operands *op);
 

@@ -94,10 +94,9 @@ static tandem_status plan_embed(const tandem_operands *op, const td_target *targ
                               .scale = e->scale != 0 ? e->scale : 1};
     for (uint32_t i = 0; i < TD_EMBED_TABLES; i++) {
         const tandem_view *table = td_view_in(layout, op, i);
-        const td_dtype of = td_dtype_of(table->dtype);
         if (td_view_is_there(layout, op, i))
             params.tables[i] = (td_embed_table){.id_at = td_strides_of(td_view_in(layout, op, ID + i)),
-                                                .stride = table->stride_row / of.elements * of.bytes,
+                                                .stride = td_row_bytes(table),
                                                 .count = count_of(e, i),
                                                 .dtype = table->dtype};
     }

@@ -274,11 +274,10 @@ static bool suits_skinny(const tandem_linear *l)
 
 td_params_linear td_linear_params(const tandem_linear *l)
 {
-    const td_dtype of = td_dtype_of(l->w.dtype);
     return (td_params_linear){.x_stride = l->x.stride_row,
                               .residual_stride = l->residual.stride_row,
                               .y_stride = l->y.stride_row,
-                              .w_stride = l->w.stride_row / of.elements * of.bytes,
+                              .w_stride = td_row_bytes(&l->w),
                               .rows = l->rows,
                               .ins = l->ins,
                               .outs = l->outs,
