@@ -185,6 +185,15 @@ static uint64_t blocks_for(uint64_t tiles, uint32_t pair, uint32_t steps, uint32
     return best;
 }
 
+/* Of so many walks each would get the same pair of every head. Where there are fewer keys than queries, pairs differ (many see no
+ * key), and who gets the longest ones would end long after the others: then all that the GPU holds walk, out of step with heads. */
+static bool repeats(const tandem_attention *op, const td_direct_block *block, uint64_t walks, uint32_t pair, uint32_t steps)
+{
+    enum { STEPS = 8 }; /* else the longest ones are not long */
+    const uint32_t row_tiles = (op->q_len + block->rows - 1) / block->rows;
+    return op->causal && op->q_len > op->kv_len && steps >= STEPS && walks * pair % row_tiles == 0;
+}
+
 td_direct_walk td_direct_walk_of(const tandem_attention *op, const td_target *target, const td_direct_block *block,
                                   uint32_t keys)
 {
@@ -193,9 +202,11 @@ td_direct_walk td_direct_walk_of(const tandem_attention *op, const td_target *ta
     const uint32_t multiprocessors = td_multiprocessors(target), walkers = multiprocessors * block->walkers;
     const uint32_t pair = !splits && is_paired(op, works, multiprocessors, block->walkers) ? 2 : 1;
     const uint32_t steps = (keys + 127) / 128;
-    const uint64_t walks = splits ? works
-                                  : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, walkers,
-                                               block->kind == DIRECT && (!op->causal || pair == 2));
+    uint64_t walks = splits ? works
+                            : blocks_for(works, pair, op->causal ? (steps + 1) / 2 : steps, walkers,
+                                         block->kind == DIRECT && (!op->causal || pair == 2));
+    if (walks < walkers && walks < (works + pair - 1) / pair && repeats(op, block, walks, pair, steps))
+        walks = walkers;
     /* so few walks that each may have a multiprocessor of its own do not share a block */
     const uint64_t all = (walks + block->walkers - 1) / block->walkers;
     const uint64_t grid = walks < multiprocessors ? walks : all < multiprocessors ? multiprocessors : all;
