@@ -563,8 +563,10 @@ static VKAPI_ATTR void VKAPI_CALL hook_CmdCuLaunchKernelNVX(VkCommandBuffer comm
         it = add_item(commands);
         *it = (item){.kernel = index ? kernels[index - 1] : NULL,
                      .grid = {info->gridDimX, info->gridDimY, info->gridDimZ}};
-        if (it->kernel && !strncmp(it->kernel->name, "attn_", 5))
+        if (it->kernel && !strncmp(it->kernel->name, "attn_", 5)) {
             fake_nvx_state.attention = it->kernel->name;
+            fake_nvx_state.attention_blocks = info->gridDimX;
+        }
         memcpy(it->params, info->pParams[0], index ? param_bytes[index - 1] : sizeof(td_params_stamp));
     }
     pthread_mutex_unlock(&lock);

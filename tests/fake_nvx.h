@@ -21,6 +21,7 @@ typedef struct fake_nvx {
     unsigned blocks;                           /* that did their work (host only) */
     unsigned submits, batches, waits, signals; /* waits, signals: of semaphores, by those batches */
     const char *attention;                     /* the last kernel of that kind that was recorded */
+    uint32_t attention_blocks;                 /* and its grid (host only) */
     int live; /* modules, functions, pools, semaphores, memory and buffers that were not destroyed */
 
     const char *fail_call; /* NULL: any that can fail */
@@ -30,6 +31,8 @@ typedef struct fake_nvx {
 
     bool damaged_image; /* the kernels in the library are not as they were built (host only) */
     bool two_images;    /* a second one has the attention kernels of fp16, on demand (host only) */
+
+    uint32_t multiprocessors; /* that a device which is none says it has, to sessions that are made then */
 
     /* What the next launches meet. */
     unsigned skip_launch; /* the n-th launch from now is lost; 0: none */

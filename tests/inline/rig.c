@@ -45,7 +45,7 @@ tandem_status __wrap_td_cu_device_query(const uint8_t *uuid, td_cu_info *info, c
 {
     if (F.real)
         return __real_td_cu_device_query(uuid, info, text, bytes);
-    *info = (td_cu_info){.name = "a GPU that is none", .sm = 90};
+    *info = (td_cu_info){.name = "a GPU that is none", .sm = 90, .multiprocessors = F.multiprocessors};
     memcpy(info->uuid, uuid, sizeof info->uuid);
     return TANDEM_OK;
 }

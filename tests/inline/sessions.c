@@ -228,8 +228,43 @@ static void test_lost_while_recorded(void **state)
     leave();
 }
 
+/* Few keys and many tiles: into how many blocks those go depends on how many multiprocessors have them. */
+static void test_multiprocessors(void **state)
+{
+    enum { HEADS = 64, Q = 2048, KEYS = 64, D = 64, Q_BYTES = HEADS * Q * D * 2, K_BYTES = HEADS * KEYS * D * 2 };
+    static const struct {
+        uint32_t multiprocessors, blocks; /* of 704 tiles: two each where turns are no more by that */
+    } cases[] = {{58, 704}, {78, 352}, {114, 704}, {132, 352}, {144, 704}};
+    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
+    tandem_attention *op = &job.op.attention;
+
+    (void)state;
+    if (F.real)
+        skip(); /* it has as many as it has */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tandem_ticket ticket;
+
+        F.multiprocessors = cases[i].multiprocessors;
+        enter();
+        const tandem_mem mem = new_mem(2 * Q_BYTES + 2 * K_BYTES);
+        *op = (tandem_attention){.batch = 1, .heads = HEADS, .kv_heads = HEADS, .q_len = Q, .kv_len = KEYS, .head_dim = D,
+                                 .precision = TANDEM_PRECISION_F16};
+        op->q = tandem_view_dense(mem, 0, TANDEM_DTYPE_F16, HEADS, Q, D);
+        op->o = tandem_view_dense(mem, Q_BYTES, TANDEM_DTYPE_F16, HEADS, Q, D);
+        op->k = tandem_view_dense(mem, 2 * Q_BYTES, TANDEM_DTYPE_F16, HEADS, KEYS, D);
+        op->v = tandem_view_dense(mem, 2 * Q_BYTES + K_BYTES, TANDEM_DTYPE_F16, HEADS, KEYS, D);
+        begin_commands(w.flights[0].commands[0]);
+        OK(tandem_record(w.s, &job, w.flights[0].commands[0], &ticket));
+        assert_int_equal(gpu.EndCommandBuffer(w.flights[0].commands[0]), VK_SUCCESS);
+        assert_int_equal(F.attention_blocks, cases[i].blocks);
+        leave();
+    }
+    F.multiprocessors = 0;
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_memory),
+    cmocka_unit_test(test_multiprocessors),
     cmocka_unit_test(test_demotion),
     cmocka_unit_test(test_refused_point),
     cmocka_unit_test(test_lost),
