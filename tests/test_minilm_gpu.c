@@ -1,4 +1,5 @@
-/* The encoder of all-MiniLM-L6-v2 as one program on a GPU, by kernel launches and by CUDA graphs.
+/* The encoder of all-MiniLM-L6-v2 as one program on a GPU: by kernel launches, by CUDA graphs, and in
+ * Vulkan's command buffers.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -6,7 +7,7 @@
  * TANDEM_EXPECT_GPU is 1. MODEL is what tests/minilm/minilm.py writes (default: the build folder's,
  * if it is there): with it embeddings are compared with those of transformers; without it weights
  * are made up, and embeddings are compared with the CPU's. --bench prints how long 128 tokens take,
- * which does not depend on weights.
+ * and each record of f16, which does not depend on weights.
  */
 #include "tests/minilm_util.h"
 
@@ -15,8 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KINDS = 2, GRAPHS = 3, BENCH_TOKENS = 128, BENCH_RUNS = 500, BENCH_FIRST = 50 };
-static const char *const kinds[KINDS] = {"launches", "graphs"};
+#include "tests/vk_util.h"
+
+enum { GRAPHS = 3, BENCH_TOKENS = 128, BENCH_RUNS = 500, BENCH_FIRST = 50 };
+enum { LAUNCHES, CUDA_GRAPHS, INLINE, KINDS };
+static const char *const kinds[KINDS] = {"launches", "graphs", "inline"};
 static const struct {
     const char *name;
     double least;
@@ -25,19 +29,64 @@ static const struct {
                     {"8b", MINILM_COSINE_8B}};
 
 static td_cu_device *device;
+static vku vulkan;
+static td_vk *vk; /* NULL: it has no inline kernels */
+static int kind;  /* of `stream` */
 static td_stream *stream;
 static const char *file; /* of the weights, or NULL */
 static minilm_sentences sentences;
 static float *expected; /* their embeddings */
 
-static td_cu_mem bring(const void *from, uint64_t bytes)
+static td_target target_of_stream(void)
 {
-    td_cu_mem mem = {0};
+    return td_exec_target(td_cu_device_info(device), kind != INLINE);
+}
+
+/* --- The device's memory: CUDA's, or for kernels in command buffers Vulkan's --- */
+
+typedef struct memory {
+    uint64_t address;
+    td_cu_mem cuda;
+    td_vk_mem vulkan; /* mapped, if the host reads it again */
+} memory;
+
+static memory bring(const void *from, uint64_t bytes, bool mapped)
+{
+    const VkBufferUsageFlags usage =
+        VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    memory it = {0};
     char why[256] = "";
 
-    minilm_must(td_cu_mem_alloc(device, bytes + 1, &mem, why, sizeof why), why);
-    minilm_must(td_cu_copy_to_device(device, mem.address, from, bytes), "copy to the device");
-    return mem;
+    if (kind != INLINE) {
+        minilm_must(td_cu_mem_alloc(device, bytes + 1, &it.cuda, why, sizeof why), why);
+        minilm_must(td_cu_copy_to_device(device, it.cuda.address, from, bytes),
+                    "copy to the device");
+        it.address = it.cuda.address;
+        return it;
+    }
+    minilm_must((mapped ? td_vk_mem_create_near : td_vk_mem_create_device)(
+                    vk, bytes + 1, usage, &it.vulkan, why, sizeof why),
+                why);
+    if (mapped)
+        memcpy(it.vulkan.host, from, bytes);
+    else
+        minilm_must(td_inline_upload(stream, &it.vulkan, 0, from, bytes, why, sizeof why), why);
+    it.address = it.vulkan.address;
+    return it;
+}
+
+static void fetch(void *to, const memory *from, uint64_t bytes)
+{
+    if (from->vulkan.host)
+        memcpy(to, from->vulkan.host, bytes);
+    else
+        minilm_must(td_cu_copy_to_host(device, to, from->address, bytes), "copy from the device");
+}
+
+static void drop(memory *it)
+{
+    td_cu_mem_free(device, &it->cuda);
+    td_vk_mem_free(vk, &it->vulkan);
 }
 
 /* --- Runs --- */
@@ -45,22 +94,23 @@ static td_cu_mem bring(const void *from, uint64_t bytes)
 /* A batch's program and memory of the device. */
 typedef struct loaded {
     const td_program *program;
-    td_cu_mem mems[MINILM_BINDINGS], scratch;
+    memory bindings[MINILM_BINDINGS], scratch;
     uint64_t views[TD_PROGRAM_BINDINGS + MINILM_BINDINGS];
 } loaded;
 
-static loaded load(const minilm_batch *batch, const td_cu_mem *weights)
+static loaded load(const minilm_batch *batch, const memory *weights)
 {
     const td_program *program = batch->program;
     const void *const from[] = {batch->ids, batch->lengths, batch->embeddings};
     void *poison = minilm_memory(program->plan->scratch_bytes);
-    loaded it = {.program = program, .scratch = bring(poison, program->plan->scratch_bytes)};
+    loaded it = {.program = program,
+                 .scratch = bring(poison, program->plan->scratch_bytes, false)};
 
     free(poison);
     it.views[TD_PROGRAM_WEIGHTS] = weights->address;
     for (int i = 0; i < MINILM_BINDINGS; i++) {
-        it.mems[i] = bring(from[i], program->tensors[program->bindings[i]].bytes);
-        it.views[TD_PROGRAM_BINDINGS + i] = it.mems[i].address;
+        it.bindings[i] = bring(from[i], program->tensors[program->bindings[i]].bytes, true);
+        it.views[TD_PROGRAM_BINDINGS + i] = it.bindings[i].address;
     }
     return it;
 }
@@ -68,17 +118,15 @@ static loaded load(const minilm_batch *batch, const td_cu_mem *weights)
 static void unload(loaded *it)
 {
     for (int i = 0; i < MINILM_BINDINGS; i++)
-        td_cu_mem_free(device, &it->mems[i]);
-    td_cu_mem_free(device, &it->scratch);
+        drop(&it->bindings[i]);
+    drop(&it->scratch);
 }
 
-/* Microseconds on the device. */
-static double submit(const loaded *it)
+/* Microseconds on the device, of a plan with a program's views. */
+static double submit(const loaded *it, const td_plan *plan)
 {
-    const td_stream_submit all = {.plan = it->program->plan,
-                                  .views = it->views,
-                                  .scratch = it->scratch.address,
-                                  .label = "minilm"};
+    const td_stream_submit all = {
+        .plan = plan, .views = it->views, .scratch = it->scratch.address, .label = "minilm"};
     uint64_t sequence, begin_ns, end_ns;
     char why[256] = "";
     bool signalled;
@@ -98,13 +146,10 @@ static void run_gpu(const minilm *model, const minilm_batch *batch, void *user)
     float *first = minilm_memory(bytes);
 
     assert_int_equal(batch->program->weight_bytes, model->weight_bytes);
-    submit(&it);
-    minilm_must(td_cu_copy_to_host(device, first, it.mems[MINILM_EMBEDDINGS].address, bytes),
-                "copy from the device");
-    submit(&it);
-    minilm_must(
-        td_cu_copy_to_host(device, batch->embeddings, it.mems[MINILM_EMBEDDINGS].address, bytes),
-        "copy from the device");
+    submit(&it, batch->program->plan);
+    fetch(first, &it.bindings[MINILM_EMBEDDINGS], bytes);
+    submit(&it, batch->program->plan);
+    fetch(batch->embeddings, &it.bindings[MINILM_EMBEDDINGS], bytes);
     assert_memory_equal(first, batch->embeddings, bytes);
     free(first);
     unload(&it);
@@ -130,9 +175,9 @@ static void find_expected(void)
 
 static void check(int which, uint32_t batch)
 {
-    const td_target target = td_exec_target(td_cu_device_info(device), true);
+    const td_target target = target_of_stream();
     minilm model = minilm_open(graphs[which].name, file);
-    td_cu_mem weights = bring(model.weights, model.weight_bytes);
+    memory weights = bring(model.weights, model.weight_bytes, false);
     float *embeddings = minilm_memory((uint64_t)sentences.count * MINILM_DIM * sizeof(float));
 
     minilm_embed(&model, &sentences, batch, &target, run_gpu, &weights, embeddings);
@@ -141,7 +186,7 @@ static void check(int which, uint32_t batch)
                   cosine);
     assert_true(cosine >= graphs[which].least);
     free(embeddings);
-    td_cu_mem_free(device, &weights);
+    drop(&weights);
     minilm_close(&model);
 }
 
@@ -206,12 +251,62 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void bench(int which, const char *kind)
+/* Whether two records do the same, elsewhere. */
+static bool are_alike(const td_record *a, const td_record *b)
+{
+    return a->kernel == b->kernel && !memcmp(a->grid, b->grid, sizeof a->grid) &&
+           a->param_bytes == b->param_bytes && !memcmp(a->params, b->params, a->param_bytes);
+}
+
+/* Microseconds of a record, of many behind each other: the median. */
+static double time_record(const loaded *it, const td_record *record)
+{
+    enum { COPIES = 100, RUNS = 30 };
+    td_plan plan = {0};
+    double us[RUNS];
+
+    for (int i = 0; i < COPIES; i++)
+        assert_non_null(td_plan_append(&plan, record));
+    plan.scratch_bytes = it->program->plan->scratch_bytes;
+    plan.view_count = it->program->plan->view_count;
+    for (int i = 0; i < RUNS; i++)
+        us[i] = submit(it, &plan);
+    qsort(us, RUNS, sizeof *us, compare_doubles);
+    td_plan_free(&plan);
+    return us[RUNS / 2] / COPIES;
+}
+
+/* Each record of a program by itself, those that are alike once. */
+static void bench_records(const loaded *it)
+{
+    const td_plan *plan = it->program->plan;
+    double all = 0;
+
+    printf("  first  kernel                      blocks  threads  us each  times       us\n");
+    for (uint32_t i = 0; i < plan->record_count; i++) {
+        const td_record *record = &plan->records[i];
+        uint32_t before = 0, times = 0;
+
+        for (uint32_t j = 0; j < plan->record_count; j++) {
+            before += j < i && are_alike(record, &plan->records[j]);
+            times += are_alike(record, &plan->records[j]);
+        }
+        if (before)
+            continue;
+        const double us = time_record(it, record);
+        all += us * times;
+        printf("  %5u  %-26s  %6u  %7u  %7.2f  %5u  %7.1f\n", i, record->kernel->name,
+               record->grid[0], record->block[0], us, times, us * times);
+    }
+    printf("  %5s  %59u  %7.1f\n", "all", plan->record_count, all);
+}
+
+static void bench(int which)
 {
     static double us[BENCH_RUNS];
-    const td_target target = td_exec_target(td_cu_device_info(device), true);
+    const td_target target = target_of_stream();
     minilm model = minilm_open(graphs[which].name, file);
-    td_cu_mem weights = bring(model.weights, model.weight_bytes);
+    memory weights = bring(model.weights, model.weight_bytes, false);
     int32_t ids[BENCH_TOKENS], length = BENCH_TOKENS;
     float embeddings[MINILM_DIM] = {0};
     const td_program *program = minilm_program(&model, 1, BENCH_TOKENS, &target);
@@ -221,26 +316,65 @@ static void bench(int which, const char *kind)
         ids[i] = i * 233 % MINILM_WORDS;
     loaded it = load(&batch, &weights);
     for (int i = -BENCH_FIRST; i < BENCH_RUNS; i++) {
-        const double taken = submit(&it);
+        const double taken = submit(&it, program->plan);
 
         if (i >= 0)
             us[i] = taken;
     }
     qsort(us, BENCH_RUNS, sizeof *us, compare_doubles);
-    printf("%-12s  %-8s  %7u  %8.0f  %7.1f  %7.1f  %7.1f\n", graphs[which].name, kind,
+    printf("%-12s  %-8s  %7u  %8.0f  %7.1f  %7.1f  %7.1f\n", graphs[which].name, kinds[kind],
            (unsigned)program->plan->record_count, td_program_floor_us(program, true), us[0],
            us[BENCH_RUNS / 2], us[BENCH_RUNS * 9 / 10]);
+    if (which == 0)
+        bench_records(&it);
     fflush(stdout);
     unload(&it);
     td_program_drop(&program);
-    td_cu_mem_free(device, &weights);
+    drop(&weights);
     minilm_close(&model);
 }
 
-static void bench_all(const char *kind)
+static void bench_all(void)
 {
+    printf("%-12s  %-8s  records  floor us       min    median       90%%\n", "graph", "stream");
     for (int i = 0; i < GRAPHS; i++)
-        bench(i, kind);
+        bench(i);
+}
+
+/* --- Devices and streams --- */
+
+/* The CUDA device, and Vulkan's where that takes kernels; the reason where there is no CUDA. */
+static bool open_devices(char *why, size_t why_bytes)
+{
+    if (td_cu_device_open(NULL, NULL, &device, why, why_bytes))
+        return false;
+    if (vku_open(&vulkan, &(vku_options){0}) == VKU_OK) {
+        const td_vk_desc desc = vku_desc(&vulkan);
+
+        minilm_must(td_vk_open(&desc, NULL, &vk, why, why_bytes), why);
+        if (!td_vk_get_caps(vk)->inline_kernels)
+            td_vk_close(&vk);
+    }
+    return true;
+}
+
+static void close_devices(void)
+{
+    td_vk_close(&vk);
+    vku_close(&vulkan);
+    td_cu_device_close(&device);
+}
+
+static void open_stream(void)
+{
+    const td_inline_desc desc = {
+        .vk = vk, .sm = td_cu_device_info(device)->sm, .queue = vulkan.queue};
+    char why[512] = "";
+
+    minilm_must(kind == INLINE ? td_stream_create_inline(&desc, NULL, &stream, why, sizeof why)
+                : kind == CUDA_GRAPHS ? td_stream_create_graph(device, NULL, &stream, why, sizeof why)
+                                      : td_stream_create(device, NULL, &stream, why, sizeof why),
+                why);
 }
 
 int main(int argc, char **argv)
@@ -249,13 +383,17 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_padded),
                                        cmocka_unit_test(test_session)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
-    const bool timed = argc > 1 && !strcmp(argv[1], "--bench");
+    const bool timed = argc > 1 && !strcmp(argv[1], "--bench"), strict = expect && !strcmp(expect, "1");
     char why[512] = "";
     int failures = 0;
 
-    if (td_cu_device_open(NULL, NULL, &device, why, sizeof why)) {
+    if (!open_devices(why, sizeof why)) {
         fprintf(stderr, "no GPU: %s\n", why);
-        return expect && !strcmp(expect, "1") ? 1 : 77;
+        return strict ? 1 : 77;
+    }
+    if (strict && !vk) {
+        fprintf(stderr, "Vulkan takes no kernels, but is expected to\n");
+        return 1;
     }
     if (argc > 1 + timed)
         file = argv[1 + timed];
@@ -263,24 +401,21 @@ int main(int argc, char **argv)
         file = MINILM_FILE;
     printf("weights: %s\n", file ? file : "made up");
     if (timed)
-        printf("%u tokens, batch 1, %d runs; microseconds on the device\n"
-               "graph         stream    records  floor us      min   median      90%%\n",
-               (unsigned)BENCH_TOKENS, BENCH_RUNS);
+        printf("%u tokens, batch 1, %d runs; microseconds on the device\n", (unsigned)BENCH_TOKENS,
+               BENCH_RUNS);
     sentences = minilm_read_sentences();
     if (!timed)
         find_expected();
-    for (int kind = 0; kind < KINDS; kind++) {
-        minilm_must((kind ? td_stream_create_graph : td_stream_create)(device, NULL, &stream, why,
-                                                                       sizeof why),
-                    why);
+    for (kind = 0; kind < (vk ? KINDS : INLINE); kind++) {
+        open_stream();
         if (timed)
-            bench_all(kinds[kind]);
+            bench_all();
         else
             failures += cmocka_run_group_tests_name(kinds[kind], tests, NULL, NULL);
         td_stream_destroy(&stream, 1000000000u);
     }
     free(expected);
     minilm_free_sentences(&sentences);
-    td_cu_device_close(&device);
+    close_devices();
     return failures != 0;
 }
