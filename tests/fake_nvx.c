@@ -12,7 +12,7 @@
 #include "tests/fake_image.h"
 #include "tests/network_util.h"
 
-enum { KERNELS = 96, FUNCTIONS = 512, LISTS = 256, ITEMS = 512, EXTENSIONS = 400 };
+enum { KERNELS = 96, FUNCTIONS = 512, LISTS = 512, ITEMS = 512, EXTENSIONS = 400 };
 #define WAIT_NS 10000000000ull
 
 fake_nvx fake_nvx_state;
