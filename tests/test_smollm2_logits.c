@@ -133,12 +133,35 @@ static void test_plans(void **state)
     }
 }
 
+/* What the tool prints for some arguments begins so. */
+static void check_tool(const char *arguments, const char *begins)
+{
+    char command[SMOLLM2_PATH_BYTES + 200], text[400] = "";
+
+    snprintf(command, sizeof command, "./tandem generate --model '%s' %s", path, arguments);
+    FILE *tool = popen(command, "r");
+    assert_non_null(tool);
+    fread(text, 1, sizeof text - 1, tool);
+    assert_int_equal(pclose(tool), 0);
+    if (strncmp(text, begins, strlen(begins)) != 0)
+        fail_msg("%s: \"%s\"", arguments, text);
+}
+
+static void test_tool(void **state)
+{
+    (void)state;
+    check_tool("--tokens 12 --json 'What is the capital of France?'",
+               "The capital of France is Paris.\n{\"prompt\": 16, ");
+    check_tool("--tokens 4 --plain 'Monday, Tuesday, Wednesday, Thursday,'",
+               " Friday, Saturday,\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits),     cmocka_unit_test(test_answers),
         cmocka_unit_test(test_one_by_one), cmocka_unit_test(test_two_slots),
-        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_plans),      cmocka_unit_test(test_tool),
     };
     uint32_t longest = 0;
 

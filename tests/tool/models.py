@@ -1,4 +1,4 @@
-"""`tandem fetch` and `tandem tokens`: where nothing can be fetched, and on a small vocabulary.
+"""`tandem fetch`, `tandem tokens`, `tandem generate`: where nothing can be fetched, and on a small vocabulary.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -120,6 +120,28 @@ class Tokens(unittest.TestCase):
             (("--model", SOURCE / "README.md", "a"), 1, 'not with "GGUF"'),
         ):
             self.one_line(tool("tokens", *args), status, *words)
+
+
+class Generate(unittest.TestCase):
+    """What it refuses; test_smollm2_logits has it speak."""
+
+    one_line = Words.one_line
+
+    def test_refusals(self):
+        path = FOLDER / "speechless.gguf"
+        path.write_bytes(vocabulary(tokenizer_chat_template="{{'<|im_start|>' + role}}")[1])
+        unknown = FOLDER / "unknown.gguf"
+        unknown.write_bytes(vocabulary(tokenizer_chat_template="{{ content }}")[1])
+        for args, status, *words in (
+            (("e",), 2, "--model is missing"),
+            (("--model", path), 2, "the text is missing"),
+            (("--model", path, "--tokens", "0", "e"), 2, '--tokens "0" is not a number from 1 to'),
+            (("--model", path, "--plain", ""), 1, "the text has no token"),
+            (("--model", path, "e"), 1, "speechless.gguf", 'general.architecture', "is not there"),
+            (("--model", unknown, "e"), 1, "in no form that is known", "--plain"),
+            (("--model", FOLDER / "none.gguf", "e"), 1, "none.gguf", "No such file"),
+        ):
+            self.one_line(tool("generate", *args), status, *words)
 
 
 class Fetch(unittest.TestCase):
