@@ -109,8 +109,13 @@ tandem_instance new_instance(rig *r, const tandem_instance_desc *desc)
 
 void open_rig(rig *r, uint32_t rows, const tandem_instance_desc *desc)
 {
+    open_rig_of(r, network_text, rows, desc);
+}
+
+void open_rig_of(rig *r, const char *text, uint32_t rows, const tandem_instance_desc *desc)
+{
     open_session(r);
-    must(r, tandem_model_load(r->s, network_file(network_text), &r->model));
+    must(r, tandem_model_load(r->s, network_file(text), &r->model));
     r->instance = new_instance(r, desc);
     must(r, tandem_model_prepare(r->s, r->instance, &rows, 1));
     make_bindings(r, rows);

@@ -34,6 +34,8 @@ typedef struct rig {
 /* A session; with the model, with an instance that is prepared for `rows`, and x of ones. */
 void open_session(rig *r);
 void open_rig(rig *r, uint32_t rows, const tandem_instance_desc *desc);
+/* The same with another network of these bindings and uniforms. */
+void open_rig_of(rig *r, const char *text, uint32_t rows, const tandem_instance_desc *desc);
 void close_rig(rig *r);
 
 tandem_instance new_instance(rig *r, const tandem_instance_desc *desc);

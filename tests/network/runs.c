@@ -124,6 +124,52 @@ static void test_deadline(void **state)
     close_rig(&r);
 }
 
+/* The first row of x is kept at row `length` of four, whose mean is sum. */
+static const char cache_text[] =
+    "{\"version\": 1, \"numbers\": {\"rows\": 64}, \"tensors\": {"
+    "\"x\": {\"role\": \"input\", \"dtype\": \"F32\", \"shape\": [\"rows\", 8]},"
+    "\"length\": {\"role\": \"uniform\", \"dtype\": \"I32\", \"shape\": [1]},"
+    "\"kept\": {\"role\": \"cache\", \"dtype\": \"F32\", \"shape\": [4, 8]},"
+    "\"y\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [\"rows\", 8]},"
+    "\"sum\": {\"role\": \"output\", \"dtype\": \"F32\", \"shape\": [1, 8]}}, \"nodes\": ["
+    "{\"operation\": \"scatter\", \"batch\": 1, \"heads\": 1, \"rows\": 1, \"channels\": 8,"
+    " \"entries\": 4, \"views\": {\"x\": {\"tensor\": \"x\", \"offset\": 0},"
+    " \"position\": \"length\", \"y\": \"kept\"}},"
+    "{\"operation\": \"pool\", \"batch\": 1, \"heads\": 1, \"rows\": 4, \"channels\": 8,"
+    " \"views\": {\"x\": \"kept\", \"y\": \"sum\"}},"
+    "{\"operation\": \"binary\", \"batch\": 1, \"heads\": 1, \"rows\": \"rows\", \"channels\": 8,"
+    " \"views\": {\"a\": \"x\", \"b\": \"x\", \"y\": \"y\"}}]}";
+
+/* Caches are an instance's: zeros at first, and what runs have written there. */
+static void test_cache(void **state)
+{
+    static const struct {
+        int32_t row;
+        float x, sum;
+    } runs[] = {{1, 1, 1}, {3, 2, 3}, {1, 5, 7}, {4, 9, 7}, {-1, 9, 7}, {INT32_MAX, 9, 7}};
+    tandem_network network = {.struct_bytes = sizeof network};
+    rig r;
+
+    (void)state;
+    open_rig_of(&r, cache_text, 2, NULL);
+    must(&r, tandem_model_info(r.s, r.model, &network));
+    assert_in_range(network.state_bytes, 4 * CHANNELS * sizeof(float), 256);
+    for (int other = 0; other < 2; other++) {
+        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+            const tandem_job job = new_run(&r);
+
+            r.length = runs[i].row;
+            for (int j = 0; j < CHANNELS; j++)
+                r.x[j] = runs[i].x;
+            run(&r, &job);
+            check_sum(&r, runs[i].sum / 4);
+        }
+        r.instance = new_instance(&r, NULL);
+        must(&r, tandem_model_prepare(r.s, r.instance, &r.rows, 1));
+    }
+    close_rig(&r);
+}
+
 /* A network that is at it for a while: attention over many rows, whose mean goes to its state. */
 static const char long_text[] =
     "{\"version\": 1, \"numbers\": {\"rows\": 65536}, \"tensors\": {"
@@ -406,7 +452,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_runs),      cmocka_unit_test(test_uniforms),
     cmocka_unit_test(test_cancel),    cmocka_unit_test(test_deadline),
     cmocka_unit_test(test_cancel_in_the_middle), cmocka_unit_test(test_prepare_beside),
-    cmocka_unit_test(test_instances), cmocka_unit_test(test_destruction),
+    cmocka_unit_test(test_cache),     cmocka_unit_test(test_instances),
+    cmocka_unit_test(test_destruction),
     cmocka_unit_test(test_prepared),  cmocka_unit_test(test_many),
     cmocka_unit_test(test_no_memory),
 };
