@@ -159,10 +159,9 @@ static void check_values(const ku_case *it)
 }
 
 /* Runs it in each way a device has, whose bits are the same there. */
-static void try_on(ku_case *it, em_module *on, uint32_t sm, uint32_t n)
+static void try_on(ku_case *it, em_module *on, td_target target, uint32_t n)
 {
     const tu_tensor *o = &it->tensors[TD_VIEW_O];
-    td_target target = td_target_for_sm(sm);
     unsigned char *whole = malloc(o->bytes);
     assert_non_null(whole);
     ku_run_on(it, on, target, 1);
@@ -181,10 +180,16 @@ static void try_everywhere(ku_case *it, uint32_t n)
     static const char *const sets[] = {"c", "avx2", "avx512"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (td_cpu_isa_force(sets[i]))
-            try_on(it, NULL, 0, n);
+            try_on(it, NULL, td_target_for_sm(0), n);
     td_cpu_isa_force(NULL);
-    for (size_t m = 0; m < EM_MODULES && it->op.attention.q.dtype != TANDEM_DTYPE_F32; m++)
-        try_on(it, &em_modules[m], em_modules[m].sm, n);
+    for (size_t m = 0; m < EM_MODULES && it->op.attention.q.dtype != TANDEM_DTYPE_F32; m++) {
+        td_target target = td_target_for_sm(em_modules[m].sm);
+        target.multiprocessors = n % 2 ? 132 : 1; /* blocks of 64 rows, or of 16 where those leave multiprocessors idle */
+        try_on(it, &em_modules[m], target, n);
+        target.multiprocessors = n % 2 ? 1 : 132;
+        ku_run_on(it, &em_modules[m], target, 1);
+        check_values(it);
+    }
 }
 
 static void test_shapes(void **state)
@@ -200,15 +205,35 @@ static void test_shapes(void **state)
     }
 }
 
+/* Lengths around those of tiles and steps, in blocks of 16 rows, and of 64 as where those are many. */
+static void test_tiles(void **state)
+{
+    static const uint32_t lengths[] = {1, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 300};
+    (void)state;
+    for (uint32_t n = 0; n < 24; n++) {
+        const uint32_t q_len = lengths[n % 12], kv_len = lengths[(5 * n + 9) % 12];
+        ku_case it = make((shape){1 + n % 2, 2, 1 + n / 2 % 2, q_len, kv_len, 32 + n / 2 % 4 * 32, 1 + n / 8 % 2}, 4 * n + n % 2);
+        for (size_t m = 0; m < EM_MODULES; m++) {
+            td_target target = td_target_for_sm(em_modules[m].sm);
+            ku_run_on(&it, &em_modules[m], target, 1);
+            check_values(&it);
+            target.multiprocessors = 1;
+            ku_run_on(&it, &em_modules[m], target, 1);
+            check_values(&it);
+        }
+        ku_free(&it);
+    }
+}
+
 /* Rows in parts, too. */
 static void test_long(void **state)
 {
     (void)state;
     for (uint32_t n = 3; n < 9; n++) { /* with a causal mask, with positions */
         ku_case it = make((shape){1, 1, 1, 1600, 500 + 700 * (n % 2), 32, TANDEM_DTYPE_F16}, n);
-        try_on(&it, NULL, 0, 5);
+        try_on(&it, NULL, td_target_for_sm(0), 5);
         if (n % 3 == 0)
-            try_on(&it, &em_modules[2], em_modules[2].sm, 5);
+            try_on(&it, &em_modules[2], td_target_for_sm(em_modules[2].sm), 5);
         ku_free(&it);
     }
 }
@@ -242,7 +267,9 @@ static void test_not_finite(void **state)
         ku_case it = make((shape){2, 2, 1, 70, 90, 64, 1 + n % 2}, n);
         tu_set(&it.tensors[view], 0, 0, 20, 5, what[n % 3]);
         for (size_t m = 0; m < EM_MODULES; m++) {
-            ku_run_on(&it, &em_modules[m], td_target_for_sm(em_modules[m].sm), 1);
+            td_target target = td_target_for_sm(em_modules[m].sm);
+            target.multiprocessors = n % 4 < 2 ? 1 : 132;
+            ku_run_on(&it, &em_modules[m], target, 1);
             check_not_finite(&it, view);
         }
         ku_run_on(&it, NULL, td_target_for_sm(0), 1);
@@ -294,8 +321,9 @@ static void test_every_entry_was_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_long), cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_every_entry_was_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),     cmocka_unit_test(test_tiles),
+                                       cmocka_unit_test(test_long),       cmocka_unit_test(test_not_finite),
+                                       cmocka_unit_test(test_refusals),   cmocka_unit_test(test_every_entry_was_run)};
     if (!em_open_all(TD_EMU_FOLDER))
         return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,7 @@ REGISTERS = {
     },
 }
 MASKED = ("attn_masked_f16", "attn_masked_bf16")  # with lengths of keys or a bias, everywhere
+FEW, FEW_DIMS = ("attn_masked_few_f16", "attn_masked_few_bf16"), (32, 64, 96, 128)  # of them for few rows
 # Kernels of wgmma, sm_90a alone: what a thread has at launch; setmaxnreg then gives those that compute up to 240.
 # Warpgroups that compute, by head dim.
 WGMMA = {
@@ -163,6 +164,7 @@ class Ptxas(unittest.TestCase):
             if arch not in REGISTERS:
                 continue
             want = {f"{kernel}_d{d}" for kernel in (*REGISTERS[arch], *MASKED) for d in DIMS}
+            want |= {f"{kernel}_d{d}" for kernel in FEW for d in FEW_DIMS}
             if arch == "90a":
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA for d in WGMMA[kernel]}
                 want |= {f"{kernel}_d{d}" for kernel in WGMMA_F16_KINDS for d in WGMMA_F16}

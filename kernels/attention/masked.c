@@ -10,12 +10,24 @@
 #define MASKED(type, d) {.name = "attn_masked_" #type, .entry = "attn_masked_" #type "_d" #d}
 #define MASKEDS(type) {MASKED(type, 32), MASKED(type, 64), MASKED(type, 96), MASKED(type, 128), MASKED(type, 256)}
 static const td_kernel kernels[2][TD_D_PADS] = {MASKEDS(f16), MASKEDS(bf16)};
+#define FEWS(type) {MASKED(few_##type, 32), MASKED(few_##type, 64), MASKED(few_##type, 96), MASKED(few_##type, 128)}
+static const td_kernel kernels_few[2][TD_D_PADS - 1] = {FEWS(f16), FEWS(bf16)};
 static const td_kernel kernel_fast = {
     .name = "attn_masked", .cpu = td_fast_attn_masked, .cpu_local_bytes = sizeof(td_local_fast)};
 _Static_assert(sizeof(td_params_attention_masked) <= TD_PARAM_BYTES, "a record has room for it");
 
+/* Whether blocks of so many rows leave multiprocessors idle, of the whole operation, so that parts have its bits; and whether
+ * the kernel for that can read it. */
+static bool is_few(const td_planning *p)
+{
+    const tandem_attention *op = p->op, *whole = p->target->whole ? &p->target->whole->attention : op;
+    const uint64_t tiles = ((uint64_t)whole->q_len + TD_MASKED_ROWS - 1) / TD_MASKED_ROWS;
+    return p->at.is_gpu && p->d_pad <= 128 && td_is_wide(&op->q) && td_is_wide(&op->k) && td_is_wide(&op->v) &&
+           (uint64_t)whole->batch * whole->heads * tiles <= td_multiprocessors(p->target);
+}
+
 /* GPUs multiply what they load. */
-static const td_kernel *kernel_of(const td_planning *p, char *why, size_t why_bytes)
+static const td_kernel *kernel_of(const td_planning *p, bool few, char *why, size_t why_bytes)
 {
     const tandem_attention *op = p->op;
     const struct {
@@ -31,13 +43,15 @@ static const td_kernel *kernel_of(const td_planning *p, char *why, size_t why_by
                     views[i].name, views[i].dtype);
             return NULL;
         }
-    return &kernels[op->q.dtype == TANDEM_DTYPE_BF16][td_index_of_dim(p->d_pad)];
+    const uint32_t is_bf16 = op->q.dtype == TANDEM_DTYPE_BF16, d = td_index_of_dim(p->d_pad);
+    return few ? &kernels_few[is_bf16][d] : &kernels[is_bf16][d];
 }
 
 tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
 {
     const tandem_attention *op = p->op;
-    const td_kernel *kernel = kernel_of(p, why, why_bytes);
+    const bool few = is_few(p);
+    const td_kernel *kernel = kernel_of(p, few, why, why_bytes);
     if (!kernel)
         return TANDEM_ERROR_UNSUPPORTED;
     const td_written to = td_place_output(p);
@@ -53,11 +67,14 @@ tandem_status td_add_masked(td_planning *p, char *why, size_t why_bytes)
                                                .bias_dtype = op->bias.dtype,
                                                .keys = p->seen_keys,
                                                .causal = op->causal};
-    const uint64_t tiles = ((uint64_t)op->q_len + TD_MASKED_ROWS - 1) / TD_MASKED_ROWS;
+    const uint32_t rows = few ? TD_FEW_ROWS : TD_MASKED_ROWS;
     td_builder *at = &p->at;
-    td_record *record = td_build_record(at, kernel, p->q.planes * tiles, &params, sizeof params);
-    record->block[0] = p->at.is_gpu ? TD_BLOCK_THREADS : 1;
-    record->shared_bytes = p->at.is_gpu ? TD_MASKED_SHARED_BYTES(p->d_pad) : 0;
+    td_record *record = td_build_record(at, kernel, p->q.planes * (((uint64_t)op->q_len + rows - 1) / rows), &params, sizeof params);
+    record->block[0] = at->is_gpu ? TD_BLOCK_THREADS : 1;
+    record->shared_bytes = few           ? TD_FEW_SHARED_BYTES(p->d_pad)
+                           : at->is_gpu ? TD_MASKED_SHARED_BYTES(p->d_pad)
+                                        : 0;
+    record->flags = at->overlaps ? TD_RECORD_PDL : 0;
     td_build_view(at, record, TD_READ, AT(attention_masked, q.data), TD_VIEW_Q);
     td_build_view(at, record, TD_READ, AT(attention_masked, k.data), TD_VIEW_K);
     td_build_view(at, record, TD_READ, AT(attention_masked, v.data), TD_VIEW_V);

@@ -342,6 +342,10 @@ typedef struct td_params_attention {
 #define TD_MASKED_ROWS 64u
 #define TD_MASKED_KEYS(d_pad) ((d_pad) <= 64u ? 64u : (d_pad) <= 128u ? 32u : 16u) /* a step */
 #define TD_MASKED_SHARED_BYTES(d_pad) (8u * TD_MASKED_KEYS(d_pad) * ((d_pad) + 9u))
+/* The same with GPU entries `attn_masked_few_f16` and `attn_masked_few_bf16` (_d32 _d64 _d96 _d128 behind): so many rows a tile, and
+ * Q, K and V are 16-byte aligned with their rows. */
+#define TD_FEW_ROWS 16u
+#define TD_FEW_SHARED_BYTES(d_pad) (256u * ((d_pad) + 6u))
 typedef struct td_params_attention_masked {
     const uint32_t *cancel;
     td_tensor q, k, v, o;

@@ -587,6 +587,14 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], uint32_
                  : "memory");
 }
 
+/* Of an 8 x 8 matrix of 16 bits, of which lane l has two neighbours of row l / 4: the transposed one's. */
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t x)
+{
+    uint32_t d;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(x));
+    return d;
+}
+
 __device__ __forceinline__ void cp_async_16(uint32_t shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(global) : "memory");

@@ -13,6 +13,12 @@
 
 namespace td {
 
+/* What one thread sees now of the word that cancels, for short kernels: they read it beside their data, and ask before they write. */
+__device__ __forceinline__ bool is_set(const uint32_t *word)
+{
+    return word && *(const volatile uint32_t *)word;
+}
+
 __device__ __forceinline__ float to_float(float x)
 {
     return x;

@@ -5,6 +5,7 @@
 #include "tests/emu/builtins.h"
 
 #include "kernels/attention/cuda/attention_dump.cu"
+#include "kernels/attention/cuda/attention_few.cu"
 #include "kernels/attention/cuda/attention_masked.cu"
 #include "kernels/attention/cuda/attention_mma.cu"
 #include "kernels/attention/cuda/attention_prepare.cu"

@@ -187,6 +187,20 @@ static inline void ldmatrix_x4_transposed(uint32_t (&r)[4], uint32_t shared)
     });
 }
 
+static inline uint32_t transpose_8x8(uint32_t x)
+{
+    struct Lane {
+        uint16_t x[2], got[2];
+    } mine = {{uint16_t(x), uint16_t(x >> 16)}, {}};
+    emu::collective("movmatrix", &mine, [](void *const *lanes) {
+        for (int row = 0; row < 8; row++)
+            for (int column = 0; column < 8; column++)
+                static_cast<Lane *>(lanes[4 * column + row / 2])->got[row % 2] =
+                    static_cast<const Lane *>(lanes[4 * row + column / 2])->x[column % 2];
+    });
+    return mine.got[0] | uint32_t(mine.got[1]) << 16;
+}
+
 static inline void cp_async_16(uint32_t shared, const void *global)
 {
     emu::copy_start(shared, global, 16);

@@ -309,6 +309,8 @@ template <class E, int Dim> __device__ __forceinline__ void attend_masked(const 
     extern "C" __global__ void __launch_bounds__(TD_BLOCK_THREADS, blocks)                               \
         attn_masked_##name##_d##dim(const __grid_constant__ td_params_attention_masked p)                \
     {                                                                                                    \
+        td::wait_for_previous();                                                                         \
+        td::launch_dependents();                                                                         \
         if (!td::cancelled(p.cancel))                                                                    \
             td::attend_masked<type, dim>(p);                                                             \
     }
