@@ -1,11 +1,27 @@
-/* RMSNorm and LayerNorm: see params.h. A row is read two or three times, from memory but once: it is in the cache then.
+/* RMSNorm and LayerNorm: see params.h.
  *
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * `norm_rows`: any. A row is read two or three times, from memory but once: it is in the cache then.
+ * `norm_short`: the usual one of a short row, which a warp has in registers. Code that a block meets once takes longer than what it
+ * does, so there is little of it, and all loads are under way before one of them is waited for.
  */
 #include "kernels/cuda/tensor.cuh"
 #include "kernels/norm/params.h"
 
 namespace td {
+
+/* Of what 32 threads have eight sums of each. */
+__device__ __forceinline__ float norm_warp_sum(const float (&s)[8])
+{
+    float all = __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[2], s[6])),
+                          __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
+
+#pragma unroll
+    for (int apart = 16; apart; apart /= 2)
+        all = __fadd_rn(all, __shfl_xor_sync(~0u, all, apart));
+    return all;
+}
 
 struct NormRow {
     const td_params_norm &p;
@@ -42,12 +58,8 @@ struct NormRow {
     /* The mean, over the row, of what each thread has eight sums of. */
     __device__ __forceinline__ float mean(const float (&s)[8], float (&warps)[TD_NORM_THREADS / 32]) const
     {
-        float all = __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[2], s[6])),
-                              __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
+        float all = norm_warp_sum(s);
 
-#pragma unroll
-        for (int apart = 16; apart; apart /= 2)
-            all = __fadd_rn(all, __shfl_xor_sync(~0u, all, apart));
         if (p.lanes > 32) {
             __syncthreads();
             if (threadIdx.x % 32 == 0)
@@ -61,6 +73,156 @@ struct NormRow {
     }
 };
 
+/* Eight channels of a row in every 256, as far as there are any: 16 bytes each, zeros elsewhere. */
+template <class E> struct NormShort {
+    static constexpr int most = int(TD_NORM_SHORT / 256);
+
+    uint4 words[most];
+
+    __device__ __forceinline__ void load(const void *row, uint32_t channels)
+    {
+#pragma unroll
+        for (int i = 0; i < most; i++) {
+            const uint32_t c = 256 * i + threadIdx.x % 32 * 8;
+
+            words[i] = make_uint4(0, 0, 0, 0);
+            if (c < channels)
+                words[i] = *reinterpret_cast<const uint4 *>(static_cast<const E *>(row) + c);
+        }
+    }
+    __device__ __forceinline__ void get(float (&x)[8], int i) const
+    {
+        E e[8];
+
+        memcpy(e, &words[i], sizeof e);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            x[j] = to_float(e[j]);
+    }
+    /* Of x and `more`, rounded. */
+    __device__ __forceinline__ void add(const NormShort &more, uint32_t channels)
+    {
+#pragma unroll
+        for (int i = 0; i < most; i++)
+            if (256 * i < channels) {
+                float x[8], y[8];
+
+                get(x, i);
+                more.get(y, i);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    x[j] = __fadd_rn(x[j], y[j]);
+                set(words[i], x);
+            }
+    }
+    __device__ __forceinline__ static void set(uint4 &to, const float (&x)[8])
+    {
+        E *const as = nullptr;
+
+        to = make_uint4(pack2(as, x[0], x[1]), pack2(as, x[2], x[3]), pack2(as, x[4], x[5]), pack2(as, x[6], x[7]));
+    }
+    /* The mean of x, or of its squared distances from `from`. */
+    template <bool Squares> __device__ __forceinline__ float mean(uint32_t channels, float from) const
+    {
+        float s[8] = {};
+
+#pragma unroll
+        for (int i = 0; i < most; i++)
+            if (256 * i < channels) {
+                const bool there = 256 * i + threadIdx.x % 32 * 8 < channels;
+                float x[8];
+
+                get(x, i);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    if (Squares)
+                        x[j] = there ? __fmul_rn(__fsub_rn(x[j], from), __fsub_rn(x[j], from)) : 0.0f;
+                    s[j] = __fadd_rn(s[j], x[j]);
+                }
+            }
+        return __fdiv_rn(norm_warp_sum(s), float(channels));
+    }
+};
+
+/* Eight channels' weights or biases. */
+__device__ __forceinline__ void norm_load8(float (&x)[8], const void *from, uint32_t c)
+{
+    const float4 *at = reinterpret_cast<const float4 *>(static_cast<const float *>(from) + c);
+    const float4 low = __ldg(at), high = __ldg(at + 1);
+
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+template <class E> __device__ __forceinline__ void norm_short(const td_params_norm &p)
+{
+    constexpr int most = NormShort<E>::most;
+    const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / 32) + threadIdx.x / 32;
+    const bool stop = is_set(p.cancel);
+    int64_t batch = 0, head = 0, row = int64_t(number); /* of one plane, as most often */
+
+    if (p.total > p.rows) {
+        const int64_t plane = int64_t(number / p.rows);
+
+        row = int64_t(number % p.rows);
+        batch = plane / p.heads;
+        head = plane % p.heads;
+    }
+    wait_for_previous();
+    launch_dependents();
+    if (number >= p.total) /* whole warps leave */
+        return;
+    float weight[most][8], bias[most][8];
+    NormShort<E> h;
+
+    h.load(static_cast<const E *>(p.x) + row_at(p.x_at, batch, head, row), p.channels);
+#pragma unroll
+    for (int i = 0; i < most; i++) {
+        const uint32_t c = 256 * i + threadIdx.x % 32 * 8;
+
+        if (c < p.channels && p.weight)
+            norm_load8(weight[i], p.weight, c);
+        if (c < p.channels && p.bias)
+            norm_load8(bias[i], p.bias, c);
+    }
+    if (p.residual) {
+        NormShort<E> more;
+
+        more.load(static_cast<const E *>(p.residual) + row_at(p.residual_at, batch, head, row), p.channels);
+        h.add(more, p.channels);
+    }
+    const float mean = p.subtracts_mean ? h.template mean<false>(p.channels, 0) : 0.0f;
+    const float square = h.template mean<true>(p.channels, mean);
+    const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(square, p.epsilon)));
+
+    if (__any_sync(~0u, stop))
+        return;
+    E *const y = static_cast<E *>(p.y) + row_at(p.y_at, batch, head, row);
+#pragma unroll
+    for (int i = 0; i < most; i++) {
+        const uint32_t c = 256 * i + threadIdx.x % 32 * 8;
+
+        if (c < p.channels) {
+            float x[8];
+            uint4 words;
+
+            if (p.sum)
+                *reinterpret_cast<uint4 *>(static_cast<E *>(p.sum) + row_at(p.sum_at, batch, head, row) + c) = h.words[i];
+            h.get(x, i);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                x[j] = __fmul_rn(__fsub_rn(x[j], mean), scale);
+                if (p.weight)
+                    x[j] = __fmul_rn(x[j], weight[i][j]);
+                if (p.bias)
+                    x[j] = __fadd_rn(x[j], bias[i][j]);
+            }
+            NormShort<E>::set(words, x);
+            *reinterpret_cast<uint4 *>(y + c) = words;
+        }
+    }
+}
+
 } // namespace td
 
 extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 2) norm_rows(const __grid_constant__ td_params_norm p)
@@ -68,6 +230,8 @@ extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 2) norm_rows(const
     __shared__ float warps[TD_NORM_THREADS / 32];
     const uint64_t number = uint64_t(blockIdx.x) * (TD_NORM_THREADS / p.lanes) + threadIdx.x / p.lanes;
 
+    td::wait_for_previous();
+    td::launch_dependents();
     if (td::cancelled(p.cancel) || number >= p.total) /* whole warps leave; where all threads share a row there is one */
         return;
     const int64_t plane = int64_t(number / p.rows);
@@ -111,4 +275,14 @@ extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 2) norm_rows(const
         }
         td::store_some(p.y, p.y_dtype, row.at(p.y_at, c), count, y);
     });
+}
+
+extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 1) norm_short_f16(const __grid_constant__ td_params_norm p)
+{
+    td::norm_short<__half>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(TD_NORM_THREADS, 1) norm_short_bf16(const __grid_constant__ td_params_norm p)
+{
+    td::norm_short<__nv_bfloat16>(p);
 }

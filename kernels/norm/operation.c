@@ -43,15 +43,35 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
     return status;
 }
 
+/* Whether a view, if it is there, is of a type and may be read 16 bytes at a time. */
+static bool is_wide(const tandem_view *view, uint32_t dtype)
+{
+    return view->dtype == TANDEM_DTYPE_NONE || (view->dtype == dtype && view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 &&
+                                                view->stride_head % 8 == 0 && view->stride_row % 8 == 0);
+}
+
+/* The usual case of a short row has a kernel of its own. */
+static const td_kernel *kernel_of(const tandem_norm *n)
+{
+    static const td_kernel rows = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
+    static const td_kernel shorts[] = {{.name = "norm_short", .entry = "norm_short_f16", .cpu = td_cpu_norm},
+                                       {.name = "norm_short", .entry = "norm_short_bf16", .cpu = td_cpu_norm}};
+    const uint32_t type = n->x.dtype;
+    const bool usual = n->channels <= TD_NORM_SHORT && n->channels % 8 == 0 && type != TANDEM_DTYPE_F32 && is_wide(&n->x, type) &&
+                       is_wide(&n->residual, type) && is_wide(&n->y, type) && is_wide(&n->sum, type) &&
+                       is_wide(&n->weight, TANDEM_DTYPE_F32) && is_wide(&n->bias, TANDEM_DTYPE_F32);
+    return usual ? &shorts[type == TANDEM_DTYPE_BF16] : &rows;
+}
+
 static tandem_status plan_norm(const tandem_operands *op, const td_target *target, td_plan *plan, char *why, size_t why_bytes)
 {
-    static const td_kernel kernel = {.name = "norm_rows", .entry = "norm_rows", .cpu = td_cpu_norm};
     const td_operation_layout *layout = &td_operation_norm.layout;
     const tandem_norm *n = &op->norm;
     td_builder at = td_build_begin(plan, target);
     uint32_t sm;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
+    at.overlaps = at.is_gpu && sm >= 90;
     td_build_extents(&at, layout, op);
     const td_output outputs[] = {td_build_output(&at, target, layout, op, Y), td_build_output(&at, target, layout, op, SUM)};
     const td_output *y = &outputs[0], *sum = &outputs[1];
@@ -74,8 +94,9 @@ static tandem_status plan_norm(const tandem_operands *op, const td_target *targe
                                    .y_dtype = (uint8_t)n->y.dtype,
                                    .subtracts_mean = n->kind == TANDEM_NORM_LAYER};
     const uint64_t rows = TD_NORM_THREADS / lanes;
-    td_record *record = td_build_record(&at, &kernel, params.total / rows + (params.total % rows != 0), &params, sizeof params);
+    td_record *record = td_build_record(&at, kernel_of(n), params.total / rows + (params.total % rows != 0), &params, sizeof params);
     record->block[0] = TD_NORM_THREADS;
+    record->flags = at.overlaps ? TD_RECORD_PDL : 0;
     td_build_view(&at, record, TD_READ, AT(x), X);
     td_build_view(&at, record, TD_READ, AT(residual), RESIDUAL);
     td_build_view(&at, record, TD_READ, AT(weight), WEIGHT);

@@ -1,11 +1,13 @@
-/* Parameter block of the kernel `norm_rows`, on every device.
+/* Parameter block of the kernel `norm_rows`, on every device, and of `norm_short_f16` and `norm_short_bf16`: for rows of 32 threads, a
+ * multiple of 8 channels, x, residual, y and sum of that type, weight and bias of F32, all 16-byte aligned with their rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  * A row: h = x + residual, rounded to x's type (`sum`); m is the mean of h, or 0 in RMSNorm;
- * y = (h - m) / sqrt(mean of (h - m)^2 + epsilon) * weight + bias. All in float32, each operation rounded to nearest, in one order everywhere: `lanes` threads have eight neighbouring channels each and 8 * lanes
- * channels at a time, so channel c is added to sum c % (8 * lanes). Then pairs of sums are added: of a thread's eight those 4, 2
- * and 1 apart, of 32 threads' those 16 to 1 apart; and the sums of 32 threads one behind the other.
+ * y = (h - m) / sqrt(mean of (h - m)^2 + epsilon) * weight + bias. All in float32, each operation rounded to nearest, in one order
+ * everywhere: `lanes` threads have eight neighbouring channels each and 8 * lanes channels at a time, so channel c is added to sum
+ * c % (8 * lanes). Then pairs of sums are added: of a thread's eight those 4, 2 and 1 apart, of 32 threads' those 16 to 1 apart; and
+ * the sums of 32 threads one behind the other.
  */
 #ifndef TANDEM_KERNELS_NORM_PARAMS_H
 #define TANDEM_KERNELS_NORM_PARAMS_H
