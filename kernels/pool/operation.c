@@ -51,6 +51,7 @@ static td_record *build(td_builder *at, const tandem_pool *p, const td_params_po
     const unsigned __int128 grid = (unsigned __int128)p->batch * p->heads * chunks * tiles;
     td_record *record = td_build_record(at, &kernel, grid > UINT64_MAX ? UINT64_MAX : (uint64_t)grid, params, sizeof *params);
     record->block[0] = TD_POOL_THREADS;
+    record->flags = at->overlaps ? TD_RECORD_PDL : 0;
     td_build_view(at, record, TD_READ, AT(length), LENGTH);
     return record;
 }
@@ -63,6 +64,7 @@ static tandem_status plan_pool(const tandem_operands *op, const td_target *targe
     uint32_t sm;
     if (!td_target_kernels(target, &at.cubin, &sm, why, why_bytes))
         return TANDEM_ERROR_UNSUPPORTED;
+    at.overlaps = at.is_gpu && sm >= 90;
     td_build_extents(&at, layout, op);
     const td_output y = td_build_output(&at, target, layout, op, Y);
     const uint32_t least = (p->rows + TD_POOL_CHUNKS - 1) / TD_POOL_CHUNKS, each = least > TD_POOL_ROWS ? least : TD_POOL_ROWS;

@@ -17,6 +17,7 @@
 #define TD_POOL_SUMS 16u
 #define TD_POOL_TILE 256u
 #define TD_POOL_THREADS (32u * TD_POOL_SUMS)
+#define TD_POOL_KEPT 16u /* tiles, at most */
 /* Chunks are of so many rows, or more where there would be more chunks than that. */
 #define TD_POOL_ROWS 512u
 #define TD_POOL_CHUNKS 64u

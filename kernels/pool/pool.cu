@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * What is normalised is added up twice: the second time it is in the cache.
+ * What is normalised is kept until its length is known; what is too long for that is added up twice.
  */
 #include "kernels/cuda/tensor.cuh"
 #include "kernels/pool/params.h"
@@ -10,17 +10,33 @@
 namespace td {
 
 struct PoolShared {
-    float sums[TD_POOL_SUMS][TD_POOL_TILE];
-    float means[TD_POOL_TILE];
+    float sums[TD_POOL_SUMS][TD_POOL_TILE]; /* channel 8 l + i of a tile at i / 4 * 128 + 4 l + i % 4: no two of a float4 meet a bank */
+    float means[TD_POOL_KEPT][TD_POOL_TILE];
+    float squares[32], length;
 };
 
-static_assert(TD_POOL_SUMS == 16, "what is added up in pairs");
+static_assert(TD_POOL_SUMS == 16 && TD_POOL_TILE <= TD_POOL_THREADS, "what is added up in pairs, by a thread a channel");
 
-/* Those 4, 2 and 1 apart. */
-__device__ __forceinline__ float pool_sum(const float (&s)[8])
+/* Of sixteen sums: pairs 8 apart, then 4, 2 and 1. */
+__device__ __forceinline__ float pool_sum(const float (&sums)[TD_POOL_SUMS][TD_POOL_TILE], uint32_t at)
 {
+    float s[8];
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        s[i] = __fadd_rn(sums[i][at], sums[8 + i][at]);
     return __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[2], s[6])),
                      __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
+}
+
+__device__ __forceinline__ void pool_store(void *y, uint32_t dtype, int64_t at, float x)
+{
+    if (dtype == TANDEM_DTYPE_F32)
+        static_cast<float *>(y)[at] = x;
+    else if (dtype == TANDEM_DTYPE_BF16)
+        static_cast<__nv_bfloat16 *>(y)[at] = __float2bfloat16_rn(x);
+    else
+        static_cast<__half *>(y)[at] = __float2half_rn(x);
 }
 
 /* A chunk of a plane. */
@@ -42,83 +58,127 @@ struct PoolChunk {
         divisor = p.stage == TD_POOL_PARTS ? 1.0f : float(max(length, 1u));
     }
 
-    /* Of eight channels of this lane's, for all warps alike. */
-    __device__ __forceinline__ void mean(float (&m)[8], uint32_t tile, PoolShared &shared) const
+    /* Eight channels of so many rows, TD_POOL_SUMS apart: some are under way at a time. */
+    template <class E> __device__ __forceinline__ void add_rows(float (&sums)[8], const E *at, uint32_t rows, int count) const
+    {
+        constexpr uint32_t together = 32 / sizeof(E) / 2;
+        const int64_t stride = TD_POOL_SUMS * p.x_at.stride_row;
+        const bool wide = count >= 8 && (uint64_t(at) | uint64_t(stride) * sizeof(E)) % 16 == 0;
+
+#pragma unroll 1
+        for (uint32_t done = 0; done < rows; done += together, at += together * stride) {
+            Eight<E> eights[together];
+
+#pragma unroll
+            for (uint32_t i = 0; i < together; i++) {
+                eights[i].clear();
+                if (done + i < rows && wide)
+                    eights[i].template load<true>(at + i * stride);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < together; i++) {
+                float x[8];
+
+                eights[i].convert(x);
+                if (done + i < rows && !wide)
+                    load_some(x, at + i * stride, count);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    sums[j] = __fadd_rn(sums[j], x[j]);
+            }
+        }
+    }
+
+    /* Of this thread's channel of a tile, if it has one. All threads. */
+    __device__ __forceinline__ float mean(uint32_t tile, PoolShared &shared) const
     {
         const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = tile * TD_POOL_TILE + lane * 8;
         const int count = int(p.channels - channel);
-        float sums[8] = {}, x[8];
+        float sums[8] = {};
 
-#pragma unroll 4
-        for (uint32_t row = first + warp; row < end; row += TD_POOL_SUMS) {
-            load_some(x, p.x, p.dtype, row_at(p.x_at, batch, head, row) + channel, count);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                sums[i] = __fadd_rn(sums[i], x[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            shared.sums[warp][lane * 8 + i] = sums[i];
-        __syncthreads();
-        if (threadIdx.x < TD_POOL_TILE) {
-            float pairs[8];
+        if (first + warp < end && count > 0) {
+            const int64_t at = row_at(p.x_at, batch, head, first + warp) + channel;
+            const uint32_t rows = (end - first - warp + TD_POOL_SUMS - 1) / TD_POOL_SUMS;
 
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                pairs[i] = __fadd_rn(shared.sums[i][threadIdx.x], shared.sums[8 + i][threadIdx.x]);
-            shared.means[threadIdx.x] = __fdiv_rn(pool_sum(pairs), divisor);
+            if (p.dtype == TANDEM_DTYPE_F32)
+                add_rows(sums, static_cast<const float *>(p.x) + at, rows, count);
+            else if (p.dtype == TANDEM_DTYPE_BF16)
+                add_rows(sums, static_cast<const __nv_bfloat16 *>(p.x) + at, rows, count);
+            else
+                add_rows(sums, static_cast<const __half *>(p.x) + at, rows, count);
         }
+        __syncthreads(); /* nobody reads the last tile's any more */
+        float4 *const to = reinterpret_cast<float4 *>(shared.sums[warp]);
+        to[lane] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+        to[32 + lane] = make_float4(sums[4], sums[5], sums[6], sums[7]);
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            m[i] = shared.means[lane * 8 + i];
+        if (threadIdx.x >= TD_POOL_TILE)
+            return 0.0f;
+        return __fdiv_rn(pool_sum(shared.sums, threadIdx.x % 8 / 4 * 128 + threadIdx.x / 8 * 4 + threadIdx.x % 4), divisor);
     }
 };
 
-/* The length of a vector that 32 lanes have eight sums of squares each of. */
-__device__ __forceinline__ float pool_length(const float (&squares)[8])
+/* The length of a vector of which threads, one a channel of a tile, have sums of squares: of eight neighbours those 4, 2 and 1 apart
+ * are added, then of 32 eights those 16 to 1 apart. All threads. */
+__device__ __forceinline__ float pool_length(float squares, PoolShared &shared)
 {
-    float all = pool_sum(squares);
+#pragma unroll
+    for (int apart = 4; apart; apart /= 2)
+        squares = __fadd_rn(squares, __shfl_xor_sync(~0u, squares, apart));
+    if (threadIdx.x < TD_POOL_TILE && threadIdx.x % 8 == 0)
+        shared.squares[threadIdx.x / 8] = squares;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        float all = shared.squares[threadIdx.x];
 
 #pragma unroll
-    for (int apart = 16; apart; apart /= 2)
-        all = __fadd_rn(all, __shfl_xor_sync(~0u, all, apart));
-    return __fsqrt_rn(all);
+        for (int apart = 16; apart; apart /= 2)
+            all = __fadd_rn(all, __shfl_xor_sync(~0u, all, apart));
+        if (threadIdx.x == 0)
+            shared.length = __fsqrt_rn(all);
+    }
+    __syncthreads();
+    return shared.length;
 }
 
 } // namespace td
 
-extern "C" __global__ void __launch_bounds__(TD_POOL_THREADS, 2) pool_rows(const __grid_constant__ td_params_pool p)
+extern "C" __global__ void __launch_bounds__(TD_POOL_THREADS, 1) pool_rows(const __grid_constant__ td_params_pool p)
 {
-    __shared__ td::PoolShared shared;
+    __shared__ __align__(16) td::PoolShared shared;
     const uint32_t tiles = (p.channels + TD_POOL_TILE - 1) / TD_POOL_TILE, blocks = p.normalises ? 1 : tiles;
     const uint32_t chunks = (p.rows + p.each - 1) / p.each, chunk = blockIdx.x / blocks % chunks;
     const uint32_t first_tile = blockIdx.x % blocks, end_tile = p.normalises ? tiles : first_tile + 1;
 
+    td::wait_for_previous();
+    td::launch_dependents();
     if (td::cancelled(p.cancel))
         return;
     const td::PoolChunk at(p, blockIdx.x / blocks / chunks, chunk);
-    float m[8], squares[8] = {}, divisor = 1;
+    const bool keeps = p.normalises && tiles <= TD_POOL_KEPT;
+    float squares = 0, divisor = 1;
 
-    for (uint32_t tile = 0; tile < tiles && p.normalises; tile++) {
-        at.mean(m, tile, shared);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            squares[i] = __fadd_rn(squares[i], __fmul_rn(m[i], m[i]));
-    }
-    if (p.normalises) {
-        const float length = td::pool_length(squares);
+    /* First the length, where it normalises, then what is written: one copy of the code that adds up. */
+#pragma unroll 1
+    for (bool writes = !p.normalises;; writes = true) {
+#pragma unroll 1
+        for (uint32_t tile = first_tile; tile < end_tile; tile++) {
+            const uint32_t channel = tile * TD_POOL_TILE + threadIdx.x;
+            const float mean = writes && keeps ? shared.means[tile][threadIdx.x % TD_POOL_TILE] : at.mean(tile, shared);
+
+            if (!writes) {
+                squares = __fadd_rn(squares, __fmul_rn(mean, mean));
+                if (keeps && threadIdx.x < TD_POOL_TILE)
+                    shared.means[tile][threadIdx.x] = mean;
+            } else if (threadIdx.x < TD_POOL_TILE && channel < p.channels) {
+                td::pool_store(p.y, p.y_dtype, td::row_at(p.y_at, at.batch, at.head, chunk) + channel,
+                               p.normalises ? __fdiv_rn(mean, divisor) : mean);
+            }
+        }
+        if (writes)
+            break;
+        const float length = td::pool_length(squares, shared);
 
         divisor = length < p.epsilon ? p.epsilon : length; /* a NaN stays one */
-    }
-    for (uint32_t tile = first_tile; tile < end_tile; tile++) {
-        const uint32_t channel = tile * TD_POOL_TILE + threadIdx.x * 8;
-
-        at.mean(m, tile, shared);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            m[i] = __fdiv_rn(m[i], divisor);
-        if (threadIdx.x < 32)
-            td::store_some(p.y, p.y_dtype, td::row_at(p.y_at, at.batch, at.head, chunk) + channel, int(p.channels - channel), m);
     }
 }
