@@ -186,6 +186,50 @@ static void test_inline_forms(void **state)
         }
 }
 
+/* Runs a form, whatever the plan would choose; false where it cannot be. */
+static bool run_form(const tl_case *it, em_module *on, uint32_t form, uint32_t seed)
+{
+    static td_plan plan;
+    td_target target = td_target_for_sm(on->sm);
+    uint64_t views[TL_VIEWS];
+    char why[300] = "";
+    target.twin = true;
+    if (td_linear_plan_form(&it->op, &target, form, &plan, why, sizeof why) != TANDEM_OK)
+        return false;
+    for (uint32_t v = 0; v < TL_VIEWS; v++)
+        views[v] = it->data[v] ? (uintptr_t)it->data[v] + td_view_in(&td_operation_linear.layout, &it->op, v)->offset_bytes : 0;
+    em_launch_record(on, &plan.records[0], views, 0, seed);
+    return true;
+}
+
+/* Small tiles: rows around theirs, channels that are no whole step or fewer than the warps' steps, each epilogue somewhere. */
+static void test_few_forms(void **state)
+{
+    static const uint32_t rows[] = {1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129};
+    static const uint32_t ins[] = {8, 24, 32, 72, 256, 264, 384, 520, 840, 1536, 2088};
+    (void)state;
+    for (uint32_t n = 0; n < 88; n++) {
+        em_module *on = &em_modules[n % EM_MODULES];
+        tl_shape s = shape_of(n);
+        uint32_t ran = 0;
+        s.rows = rows[n / 2 % 12];
+        s.ins = ins[n % 11];
+        s.weights = TD_LINEAR_DENSE;
+        s.pad = n % 5 ? 0 : 8;
+        s.offset = 0;
+        for (uint32_t form = 0; td_linear_form(form); form++) {
+            if (strncmp(td_linear_form(form), "few", 3))
+                continue;
+            tl_case it = tl_make(s, n);
+            assert_true(run_form(&it, on, form, n));
+            tl_check(&it, 1);
+            tl_free(&it);
+            ran++;
+        }
+        assert_true(ran > 1);
+    }
+}
+
 /* Each kernel that the emulator has, whatever plans would choose: of each kind of weights, both types, and all sizes. */
 static void test_every_entry_was_run(void **state)
 {
@@ -197,18 +241,9 @@ static void test_every_entry_was_run(void **state)
             for (uint32_t form = 0; td_linear_form(form); form++) {
                 const tl_shape shape = {.rows = rows[n % 5], .ins = 256, .outs = 24, .dtype = 1 + n / 5 % 2, .y_dtype = TANDEM_DTYPE_F16,
                                         .weights = (td_linear_weights)(n / 10)};
-                static td_plan plan;
-                td_target target = td_target_for_sm(em_modules[m].sm);
                 tl_case it = tl_make(shape, n);
-                uint64_t views[TL_VIEWS];
-                char why[300] = "";
-                target.twin = true;
-                for (uint32_t v = 0; v < TL_VIEWS; v++)
-                    views[v] = (uintptr_t)it.data[v];
-                if (td_linear_plan_form(&it.op, &target, form, &plan, why, sizeof why) == TANDEM_OK) {
-                    em_launch_record(&em_modules[m], &plan.records[0], views, 0, n);
+                if (run_form(&it, &em_modules[m], form, n))
                     tl_check(&it, 3);
-                }
                 tl_free(&it);
             }
         for (size_t i = 0; i < em_modules[m].entry_count; i++)
@@ -298,6 +333,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),         cmocka_unit_test(test_parts),
                                        cmocka_unit_test(test_emulator), cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_inline_forms),
+                                       cmocka_unit_test(test_few_forms),
                                        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_too_many_blocks)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_every_entry_was_run)};
     const test_cases forms = TEST_CASES(tests), whole = TEST_CASES(last), *const parts[] = {&forms, &kernels_linear_codes_cases, &whole};

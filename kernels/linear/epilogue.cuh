@@ -123,6 +123,40 @@ __device__ __forceinline__ void linear_finish(const td_params_linear &p, uint32_
     store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, count, a);
 }
 
+/* What eight sums are finished with where there is neither a scale nor a gate nor a rotation: read ahead of them. */
+struct LinearMore {
+    float bias[8], residual[8];
+
+    __device__ __forceinline__ static bool suffices(const td_params_linear &p)
+    {
+        return !p.scale && !p.gate && !p.rotation;
+    }
+    __device__ __forceinline__ void load(const td_params_linear &p, uint32_t row, uint32_t column)
+    {
+        if (row >= p.rows || column >= p.outs)
+            return;
+        const int count = int(min(p.outs - column, 8u));
+
+        if (p.bias)
+            load_some(bias, p.bias, p.bias_dtype, column, count);
+        if (p.residual)
+            load_some(residual, p.residual, p.residual_dtype, int64_t(row) * p.residual_stride + column, count);
+    }
+    __device__ __forceinline__ void finish(const td_params_linear &p, uint32_t row, uint32_t column, float (&sums)[8]) const
+    {
+        if (row >= p.rows || column >= p.outs)
+            return;
+#pragma unroll
+        for (int i = 0; i < 8 && p.bias; i++)
+            sums[i] += bias[i];
+        linear_activate(p.activation, sums);
+#pragma unroll
+        for (int i = 0; i < 8 && p.residual; i++)
+            sums[i] += residual[i];
+        store_some(p.y, p.y_dtype, int64_t(row) * p.y_stride + column, int(min(p.outs - column, 8u)), sums);
+    }
+};
+
 /* Of 16 neighbours x and y, those at even places and those at odd ones. */
 __device__ __forceinline__ void linear_unzip(float (&even)[8], float (&odd)[8], const float (&x)[8], const float (&y)[8])
 {

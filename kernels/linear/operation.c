@@ -171,6 +171,7 @@ typedef struct block_form {
     td_kernel kernels[2]; /* of F16 and BF16 */
     uint16_t rows, columns, threads;
     bool maps;             /* fetches by tensor maps: on streams alone */
+    bool few;              /* for every GPU, and a block has one tile; the others are Hopper's */
     uint32_t shared_bytes; /* dynamic */
     /* By what layers took on an H100: of a wave of tiles, and of 64 channels of them. */
     float tile_us, step_us;
@@ -181,16 +182,24 @@ typedef struct block_form {
 #define INLINE_BYTES(rows, columns, channels, slots) ((slots) * ((rows) + (columns)) * 2u * (channels) + (slots) * 16u)
 #define DIRECT_BYTES(columns, channels, slots) ((slots) * (columns) * 2u * (channels) + (slots) * 24u)
 #define UP(bytes) (((bytes) + 1023u) / 1024u * 1024u)
-static const block_form hopper_forms[] = {
-    {KERNELS("wgmma_128x256"), 128, 256, 384, true, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
-    {KERNELS("wgmma_128x128"), 128, 128, 384, true, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
-    {KERNELS("wgmma_64x64"), 64, 64, 160, true, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
-    {KERNELS("direct_256x128"), 256, 128, 384, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
-    {KERNELS("direct_128x128"), 128, 128, 384, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
-    {KERNELS("inline_64x64"), 64, 64, 256, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
+static const block_form forms[] = {
+    {KERNELS("wgmma_128x256"), 128, 256, 384, true, false, UP(STREAM_BYTES(128, 256, 4)), 4.9f, 0.64f, 8.5f},
+    {KERNELS("wgmma_128x128"), 128, 128, 384, true, false, UP(STREAM_BYTES(128, 128, 6)), 2.0f, 0.33f, 4.0f},
+    {KERNELS("wgmma_64x64"), 64, 64, 160, true, false, UP(STREAM_BYTES(64, 64, 8)), 1.2f, 0.23f, 1.5f},
+    {KERNELS("direct_256x128"), 256, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 3.5f, 1.05f, 8.5f},
+    {KERNELS("direct_128x128"), 128, 128, 384, false, false, UP(DIRECT_BYTES(128, 32, 5)), 2.5f, 0.59f, 4.0f},
+    {KERNELS("inline_64x64"), 64, 64, 256, false, false, UP(INLINE_BYTES(64, 64, 32, 5)), 1.0f, 0.305f, 1.5f},
+    {KERNELS("few_16x32"), 16, 32, 256, false, true, 0, 0.5f, 0.07f, 0.2f},
+    {KERNELS("few_32x32"), 32, 32, 256, false, true, 0, 0.9f, 0.065f, 0.2f},
+    {KERNELS("few_32x64"), 32, 64, 256, false, true, 0, 0.7f, 0.13f, 0.2f},
 };
 static const float launch_us = 1.5f;
-enum { HOPPER_FORMS = sizeof hopper_forms / sizeof *hopper_forms };
+/* With small tiles many blocks read the same, at most so much a microsecond from L2; and what does not stay there takes so many
+ * times as long. */
+static const double few_mb_a_us = 8, few_near_mb = 8, few_far = 3;
+enum { FORMS = sizeof forms / sizeof *forms };
+/* What to plan: which kernel is one of the forms, MMA, SKINNY, or AUTO. */
+enum { MMA = FORMS, SKINNY = FORMS + 1, AUTO = UINT32_MAX };
 
 /* By td_linear_weights. */
 static const td_kernel mma_kernels[TD_LINEAR_WEIGHTS][2] = {KERNELS("mma_dense"), KERNELS("mma_int8"), KERNELS("mma_q8_0"),
@@ -222,6 +231,18 @@ static bool suits_wgmma(const tandem_linear *l)
            l->w.stride_row >= l->ins;
 }
 
+/* Bytes from row to row have 32 bits. */
+static bool suits_few(const tandem_linear *l)
+{
+    return l->w.dtype == l->x.dtype && x_is_wide(l) && is_aligned(&l->w, 16) && l->w.stride_row % 8 == 0 && l->x.stride_row >= 0 &&
+           l->w.stride_row >= 0 && l->x.stride_row < INT64_C(1) << 31 && l->w.stride_row < INT64_C(1) << 31;
+}
+
+static bool suits(const tandem_linear *l, const block_form *form)
+{
+    return form->few ? suits_few(l) : suits_wgmma(l);
+}
+
 static uint64_t tiles_of(const tandem_linear *l, uint32_t rows, uint32_t columns)
 {
     return (((uint64_t)l->rows + rows - 1) / rows) * (((uint64_t)w_rows(l) + columns - 1) / columns);
@@ -239,24 +260,43 @@ static bool is_just_cast(const tandem_linear *l, uint32_t columns)
            !l->activation && !l->gate && l->outs % columns == 0 && is_aligned(&l->y, 16) && l->y.stride_row % 8 == 0;
 }
 
-/* The fastest of those that the target has, for all rows of the whole operation, so that parts have its bits. */
-static const block_form *best_form(const tandem_linear *whole, const td_target *target)
+/* Whether a target has it. */
+static bool has_form(const td_target *target, uint32_t sm, const block_form *it)
 {
-    const uint64_t at_once = multiprocessors_of(target);
-    const block_form *best = NULL;
-    double best_us = 0;
-    for (int i = 0; i < HOPPER_FORMS; i++) {
-        const block_form *it = &hopper_forms[i];
-        if (it->maps && (!target->tensor_maps || it->shared_bytes > target->shared_bytes))
+    return (it->few || sm == 90) && (!it->maps || (target->tensor_maps && it->shared_bytes <= target->shared_bytes));
+}
+
+/* How long blocks of such tiles take. */
+static double form_us(const block_form *it, const tandem_linear *l, const td_target *target)
+{
+    const uint64_t at_once = multiprocessors_of(target), tiles = tiles_of(l, it->rows, it->columns);
+    const uint64_t waves = (tiles + at_once - 1) / at_once;
+    const double steps = (l->ins + 63) / 64, finish = is_just_cast(l, it->columns) ? 0 : (double)it->finish_us;
+    const double far = it->few && 2e-6 * w_rows(l) * l->ins > few_near_mb ? few_far : 1;
+    const double alone = (double)waves * ((double)it->tile_us + finish + far * steps * (double)it->step_us);
+    const double fetched_mb = it->few ? (double)tiles * steps * (it->rows + it->columns) * 128e-6 : 0;
+    const double together = (double)it->tile_us + finish + fetched_mb / few_mb_a_us;
+    return (double)launch_us + (alone > together ? alone : together);
+}
+
+/* The fastest of those that the target has, for all rows of the whole operation, so that parts have its bits. MMA is for what
+ * suits none, and elsewhere than on Hopper for large layers. */
+static uint32_t best_form(const tandem_linear *whole, const td_target *target, uint32_t sm)
+{
+    static const block_form mma = {.rows = TD_LINEAR_MMA_ROWS, .columns = TD_LINEAR_MMA_ROWS, /* times by guess */
+                                   .tile_us = 2.5f, .step_us = 1.2f, .finish_us = 4.0f};
+    const bool has_mma = sm != 90 || !suits_wgmma(whole);
+    double best_us = has_mma ? form_us(&mma, whole, target) : 0;
+    uint32_t best = MMA;
+    for (uint32_t i = 0; i < FORMS; i++) {
+        const block_form *it = &forms[i];
+        if (!has_form(target, sm, it) || !suits(whole, it))
             continue;
         if (whole->rows <= 64 && it->rows > 64) /* half of what they fetch would be for nothing */
             continue;
-        const uint64_t waves = (tiles_of(whole, it->rows, it->columns) + at_once - 1) / at_once;
-        const double steps = (whole->ins + 63) / 64;
-        const double finish = is_just_cast(whole, it->columns) ? 0 : (double)it->finish_us;
-        const double us = (double)launch_us + (double)waves * ((double)it->tile_us + finish + steps * (double)it->step_us);
-        if (!best || us < best_us) {
-            best = it;
+        const double us = form_us(it, whole, target);
+        if (us < best_us || (best == MMA && !has_mma)) {
+            best = i;
             best_us = us;
         }
     }
@@ -295,12 +335,12 @@ td_params_linear td_linear_params(const tandem_linear *l)
                               .rotated_columns = l->rotated_heads * l->head_dim};
 }
 
-static td_record *build_hopper(td_builder *at, const block_form *it, const td_target *target, const tandem_linear *l,
-                               const td_params_linear *p)
+static td_record *build_form(td_builder *at, const block_form *it, const td_target *target, const tandem_linear *l,
+                             const td_params_linear *p)
 {
     const td_kernel *kernel = &it->kernels[p->dtype == TANDEM_DTYPE_BF16];
     const uint64_t tiles = tiles_of(l, it->rows, it->columns), at_once = multiprocessors_of(target);
-    const bool walks = tiles <= TD_MOST_BLOCKS; /* blocks have one tile after the other, else one */
+    const bool walks = !it->few && tiles <= TD_MOST_BLOCKS; /* blocks have one tile after the other, else one */
     const uint64_t grid = walks && tiles > at_once ? at_once : tiles;
     td_params_linear_tma all = {.p = *p};
     td_record *record;
@@ -345,15 +385,12 @@ static td_record *build_cpu(td_builder *at, const tandem_linear *l, const td_par
     return td_build_record(at, &kernel, down * (((uint64_t)l->outs + columns - 1) / columns), p, sizeof *p);
 }
 
-/* What to plan: which kernel is AUTO, SKINNY, MMA, or one of Hopper's forms. */
-enum { MMA = HOPPER_FORMS, SKINNY = HOPPER_FORMS + 1, AUTO = UINT32_MAX };
-
 static uint32_t choose(const tandem_linear *whole, const td_target *target, uint32_t sm)
 {
-    const bool hopper = sm == 90 && suits_wgmma(whole);
-    if (suits_skinny(whole) && whole->rows <= (hopper && target->tensor_maps ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
+    const bool streams = sm == 90 && suits_wgmma(whole) && target->tensor_maps;
+    if (suits_skinny(whole) && whole->rows <= (streams ? TD_LINEAR_SKINNY_BEST : TD_LINEAR_SKINNY_MOST))
         return SKINNY;
-    return hopper ? (uint32_t)(best_form(whole, target) - hopper_forms) : MMA;
+    return best_form(whole, target, sm);
 }
 
 static tandem_status plan_form(const tandem_operands *op, const td_target *target, uint32_t form, td_plan *plan, char *why,
@@ -394,7 +431,7 @@ static tandem_status plan_form(const tandem_operands *op, const td_target *targe
     td_record *record = !at.is_gpu      ? build_cpu(&at, l, &params)
                         : form == SKINNY ? build_skinny(&at, l, &whole, &params)
                         : form == MMA    ? build_mma(&at, l, &params)
-                                         : build_hopper(&at, &hopper_forms[form], target, l, &params);
+                                         : build_form(&at, &forms[form], target, l, &params);
     if (at.overlaps)
         record->flags |= TD_RECORD_PDL;
     td_build_view(&at, record, TD_READ, AT(x), X);
@@ -420,7 +457,7 @@ static tandem_status plan_linear(const tandem_operands *op, const td_target *tar
 
 const char *td_linear_form(uint32_t form)
 {
-    return form < HOPPER_FORMS ? hopper_forms[form].kernels[0].name + strlen("linear_f16_")
+    return form < FORMS ? forms[form].kernels[0].name + strlen("linear_f16_")
            : form == MMA       ? "mma"
            : form == SKINNY    ? "skinny"
                                : NULL;
@@ -430,11 +467,13 @@ tandem_status td_linear_plan_form(const tandem_operands *op, const td_target *ta
                                   size_t why_bytes)
 {
     const tandem_linear *l = &op->linear;
-    if (form < HOPPER_FORMS && (target->sm != 90 || !suits_wgmma(l)))
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is for Hopper, and operands that are aligned and dense", td_linear_form(form));
-    if (form < HOPPER_FORMS && hopper_forms[form].maps && (!target->tensor_maps || hopper_forms[form].shared_bytes > target->shared_bytes))
+    const block_form *it = form < FORMS ? &forms[form] : NULL;
+    if (it && (!suits(l, it) || (!it->few && target->sm != 90)))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is for %soperands that are aligned and dense", td_linear_form(form),
+                       it->few ? "" : "Hopper, and ");
+    if (it && !has_form(target, target->sm, it))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s needs tensor maps and %" PRIu32 " bytes of shared memory",
-                       td_linear_form(form), hopper_forms[form].shared_bytes);
+                       td_linear_form(form), it->shared_bytes);
     if (form == SKINNY && (l->rows > TD_LINEAR_SKINNY_MOST || !suits_skinny(l)))
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "skinny is for 1 to %d rows, aligned", TD_LINEAR_SKINNY_MOST);
     return plan_form(op, target, form, plan, why, why_bytes);

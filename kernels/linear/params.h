@@ -81,6 +81,9 @@ typedef struct td_params_linear_tma {
 #define TD_LINEAR_SKINNY_MOST 64 /* rows; */
 #define TD_LINEAR_SKINNY_BEST 16 /* with more linear_wgmma is faster */
 
+/* `linear_few`: blocks of so many rows and columns (of w's rows) as the entry says, one tile each. x and w are dense, 16-byte aligned
+ * with their rows, which are at most 4 GiB apart. */
+
 /* Codes of Q, K and V, which are y's heads in this order: see types.h. Numbers are those that kernels/attention/params.h has for
  * quant_qk and quant_v, of given means and maxima. One block of parameters for three kernels, whose blocks have eight rows at a
  * time, TD_LINEAR_CODES_LANES(d_pad) threads each:

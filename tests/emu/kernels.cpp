@@ -17,6 +17,7 @@
 #include "kernels/embed/embed.cu"
 #include "kernels/linear/linear_codes.cu"
 #include "kernels/linear/linear_direct.cu"
+#include "kernels/linear/linear_few.cu"
 #include "kernels/linear/linear_inline.cu"
 #include "kernels/linear/linear_mma.cu"
 #include "kernels/linear/linear_skinny.cu"

@@ -1,0 +1,252 @@
+/* y = finish(x w^T) of fp16 or bf16 where larger tiles would leave multiprocessors idle: `linear_few`, by mma.sync, for every
+ * architecture.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * What counts is how long one tile takes. So tiles are small, the warps of a block share the channels, and rows go from memory
+ * straight into registers, several steps ahead; products do not care which channels of a step are called which. A step is 32
+ * channels, of which a thread has eight neighbours of each of its rows: warp i of K takes steps i, i + K ... At the end the warps'
+ * sums are added up in shared memory, in the order of warps. Code that a block meets once takes longer than what it does: so there
+ * is little of it.
+ */
+#include "kernels/linear/weights.cuh"
+
+namespace td {
+
+/* A warp has 16 * Tiles rows of x and 8 * Octets of w's; of a block's warps Shares share the channels, and Columns lie side by
+ * side. Ahead: steps that are under way. */
+template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16> struct LinearFew {
+    static constexpr int rows = 16 * Tiles, columns = 8 * Octets * Columns, threads = 32 * Shares * Columns;
+    static constexpr int stride = columns + 8; /* floats: what a warp writes at once falls into all banks */
+    using Sums = float[Shares][rows * stride];
+    static_assert(sizeof(Sums) <= 47 * 1024, "more than a block has in a command buffer");
+
+    const td_params_linear &p;
+    uint32_t row0, column_tile;
+    int g, q, share, column0; /* this thread's rows are g and + 8 ..., channels 8 q to 8 q + 7; columns begin at column0 */
+    const uint8_t *x[2 * Tiles], *w[Octets];
+    uint32_t steps; /* whole ones */
+
+    /* Rows that do not exist are the last one. */
+    __device__ __forceinline__ explicit LinearFew(const td_params_linear &params) : p(params)
+    {
+        const uint32_t row_tiles = (p.rows + rows - 1) / rows, w_rows = p.gate ? 2 * p.outs : p.outs;
+        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+        column_tile = blockIdx.x / row_tiles;
+        row0 = (blockIdx.x - column_tile * row_tiles) * rows;
+        g = int(lane / 4);
+        q = int(lane % 4);
+        share = int(warp / Columns);
+        column0 = int(warp % Columns) * (8 * Octets);
+        steps = p.ins / 32;
+        const uint32_t begin = 64 * share + 16 * q;
+        const uint8_t *const x0 = static_cast<const uint8_t *>(p.x) + begin, *const w0 = static_cast<const uint8_t *>(p.w) + begin;
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles; i++)
+            x[i] = x0 + uint64_t(min(row0 + 8 * i + g, p.rows - 1)) * uint32_t(2 * p.x_stride);
+#pragma unroll
+        for (int i = 0; i < Octets; i++) {
+            const uint32_t in = column0 + 8 * i + g; /* of the tile's rows of w: with a gate by halves half of them are b's */
+            const uint32_t at = p.gate == TANDEM_GATE_HALVES
+                                    ? column_tile * (columns / 2) + in % (columns / 2) + (in < columns / 2 ? 0 : p.outs)
+                                    : column_tile * columns + in;
+
+            w[i] = w0 + uint64_t(min(at, w_rows - 1)) * uint32_t(p.w_stride);
+        }
+    }
+
+    struct Step {
+        uint32_t x[2 * Tiles][4], w[Octets][4];
+    };
+
+    /* The warp's step `ahead` from here on. */
+    __device__ __forceinline__ void load(Step &to, int ahead) const
+    {
+#pragma unroll
+        for (int i = 0; i < Octets; i++)
+            load_here(to.w[i], w[i] + ahead * (64 * Shares));
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles; i++)
+            load_here(to.x[i], x[i] + ahead * (64 * Shares));
+    }
+
+    __device__ __forceinline__ void advance(int by)
+    {
+#pragma unroll
+        for (int i = 0; i < Octets; i++)
+            w[i] += by * (64 * Shares);
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles; i++)
+            x[i] += by * (64 * Shares);
+    }
+
+    __device__ __forceinline__ static void multiply(float (&c)[Tiles][Octets][4], const Step &step)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int t = 0; t < Tiles; t++) {
+                const uint32_t(&low)[4] = step.x[2 * t], (&high)[4] = step.x[2 * t + 1];
+                const uint32_t a[4] = {low[2 * half], high[2 * half], low[2 * half + 1], high[2 * half + 1]};
+
+#pragma unroll
+                for (int i = 0; i < Octets; i++)
+                    linear_mma<Bf16>(c[t][i], a, step.w[i][2 * half], step.w[i][2 * half + 1]);
+            }
+    }
+
+    /* Channels behind the last whole step, which one warp has. */
+    __device__ __forceinline__ void multiply_rest(float (&c)[Tiles][Octets][4]) const
+    {
+        const bool there = 32 * steps + 8 * q < p.ins;
+        Step step;
+
+#pragma unroll
+        for (int i = 0; i < Octets; i++)
+            load_or_zeros(step.w[i], w[i], there);
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles; i++)
+            load_or_zeros(step.x[i], x[i], there);
+        multiply(c, step);
+    }
+    __device__ __forceinline__ static void load_or_zeros(uint32_t (&to)[4], const uint8_t *from, bool there)
+    {
+        to[0] = to[1] = to[2] = to[3] = 0;
+        if (there)
+            load_here(to, from);
+    }
+
+    /* This warp's steps, and the first of them on their way. */
+    __device__ __forceinline__ int start(Step (&step)[Ahead]) const
+    {
+        const int mine = int((steps + Shares - 1 - share) / Shares);
+
+#pragma unroll
+        for (int i = 0; i < Ahead; i++)
+            if (i < mine)
+                load(step[i], i);
+        return mine;
+    }
+
+    /* This warp's sums. */
+    __device__ __forceinline__ void sum(float (&c)[Tiles][Octets][4], Step (&step)[Ahead], int mine)
+    {
+        int left = mine;
+
+#pragma unroll
+        for (int i = 0; i < 4 * Tiles * Octets; i++)
+            c[i / 4 / Octets][i / 4 % Octets][i % 4] = 0.0f;
+#pragma unroll 1
+        for (; left > 0; left -= Ahead) {
+#pragma unroll
+            for (int i = 0; i < Ahead; i++)
+                if (i < left) {
+                    multiply(c, step[i]);
+                    if (i + Ahead < left)
+                        load(step[i], i + Ahead);
+                }
+            advance(Ahead);
+        }
+        if (p.ins % 32 && int(steps % Shares) == share) {
+            advance(left); /* so far beyond it has come */
+            multiply_rest(c);
+        }
+    }
+
+    __device__ __forceinline__ void put(float (&to)[rows * stride], const float (&c)[Tiles][Octets][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * Tiles * Octets; i++)
+            *reinterpret_cast<float2 *>(&to[(i / 2 / Octets * 16 + i % 2 * 8 + g) * stride + column0 + i / 2 % Octets * 8 + 2 * q]) =
+                make_float2(c[i / 2 / Octets][i / 2 % Octets][i % 2 * 2], c[i / 2 / Octets][i / 2 % Octets][i % 2 * 2 + 1]);
+    }
+
+    /* Eight sums of all warps. */
+    __device__ __forceinline__ static void add_up(float (&x)[8], const Sums &sums, int at)
+    {
+        linear_get8(x, &sums[0][at]);
+#pragma unroll 1
+        for (int other = 1; other < Shares; other++) {
+            float more[8];
+
+            linear_get8(more, &sums[other][at]);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] += more[i];
+        }
+    }
+
+    /* With a scale, a gate or a rotation. */
+    __device__ __forceinline__ void finish(const Sums &sums) const
+    {
+        const int across = p.gate ? columns / 16 : columns / 8; /* octets of y's columns */
+
+#pragma unroll 1
+        for (int i = int(threadIdx.x); i < rows * across; i += threads) {
+            const int row = i / across, octet = i - row * across, at = row * stride;
+            float a[8], b[8];
+
+            if (p.gate == TANDEM_GATE_PAIRS) {
+                float even[8], odd[8];
+
+                add_up(even, sums, at + 16 * octet);
+                add_up(odd, sums, at + 16 * octet + 8);
+                linear_unzip(a, b, even, odd);
+            } else {
+                add_up(a, sums, at + 8 * octet);
+                if (p.gate)
+                    add_up(b, sums, at + columns / 2 + 8 * octet);
+            }
+            linear_finish(p, row0 + row, (column_tile * across + octet) * 8, a, b);
+        }
+    }
+};
+
+template <int Tiles, int Octets, int Shares, int Columns, int Ahead, bool Bf16>
+__device__ __forceinline__ void linear_few(const td_params_linear &p)
+{
+    using Few = LinearFew<Tiles, Octets, Shares, Columns, Ahead, Bf16>;
+    constexpr uint32_t across = Few::columns / 8;
+    static_assert(Few::rows * across <= Few::threads, "a thread has eight of a tile's sums, or none");
+    __shared__ __align__(16) typename Few::Sums sums;
+    typename Few::Step step[Ahead];
+    float c[Tiles][Octets][4];
+    Few few(p);
+    LinearMore more;
+    const bool stop = threadIdx.x == 0 && is_set(p.cancel), plain = LinearMore::suffices(p);
+    const uint32_t in = threadIdx.x / across, row = few.row0 + in, octet = threadIdx.x % across;
+    const uint32_t column = few.column_tile * Few::columns + 8 * octet;
+
+    wait_for_previous();
+    launch_dependents();
+    const int mine = few.start(step);
+    if (plain && in < Few::rows)
+        more.load(p, row, column);
+    few.sum(c, step, mine);
+    few.put(sums[few.share], c);
+    if (__syncthreads_or(stop))
+        return;
+    if (!plain) {
+        few.finish(sums);
+    } else if (in < Few::rows) {
+        float all[8];
+
+        Few::add_up(all, sums, in * Few::stride + 8 * octet);
+        more.finish(p, row, column, all);
+    }
+}
+
+} // namespace td
+
+#define TD_LINEAR_FEW_ENTRY(entry, bf16, tiles, octets, shares, side, ahead)                                   \
+    extern "C" __global__ void __launch_bounds__(32 * (shares) * (side), 1) entry(const __grid_constant__ td_params_linear p) \
+    {                                                                                                           \
+        td::linear_few<tiles, octets, shares, side, ahead, bf16>(p);                                            \
+    }
+#define TD_LINEAR_FEW(name, tiles, octets, shares, side, ahead)                                  \
+    TD_LINEAR_FEW_ENTRY(linear_f16_few_##name, false, tiles, octets, shares, side, ahead)        \
+    TD_LINEAR_FEW_ENTRY(linear_bf16_few_##name, true, tiles, octets, shares, side, ahead)
+TD_LINEAR_FEW(16x32, 1, 4, 8, 1, 3)
+TD_LINEAR_FEW(32x32, 2, 4, 8, 1, 3)
+TD_LINEAR_FEW(32x64, 2, 4, 4, 2, 3)
