@@ -221,7 +221,7 @@ static void test_session(void **state)
 {
     static const char made_up[] = "minilm_made_up.safetensors";
     const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CUDA};
-    const td_target target = td_exec_target(td_cu_device_info(device), true);
+    const td_target target = target_of_stream();
     minilm model = minilm_open("f16", file);
     minilm_sentences some = sentences;
 
@@ -229,7 +229,7 @@ static void test_session(void **state)
     if (!file)
         minilm_write(&model, "f16", made_up);
     minilm_session session = minilm_session_open(&desc, file ? file : made_up);
-    td_cu_mem weights = bring(model.weights, model.weight_bytes);
+    memory weights = bring(model.weights, model.weight_bytes, false);
     void *both[] = {&weights, &session};
     float *embeddings = minilm_memory((uint64_t)sentences.count * MINILM_DIM * sizeof(float));
     some.count = 40;
@@ -237,7 +237,7 @@ static void test_session(void **state)
         minilm_embed(&model, &some, batch, &target, run_both, both, embeddings);
     free(embeddings);
     minilm_session_close(&session);
-    td_cu_mem_free(device, &weights);
+    drop(&weights);
     minilm_close(&model);
     unlink(made_up);
 }
@@ -372,8 +372,9 @@ static void open_stream(void)
     char why[512] = "";
 
     minilm_must(kind == INLINE ? td_stream_create_inline(&desc, NULL, &stream, why, sizeof why)
-                : kind == CUDA_GRAPHS ? td_stream_create_graph(device, NULL, &stream, why, sizeof why)
-                                      : td_stream_create(device, NULL, &stream, why, sizeof why),
+                : kind == CUDA_GRAPHS
+                    ? td_stream_create_graph(device, NULL, &stream, why, sizeof why)
+                    : td_stream_create(device, NULL, &stream, why, sizeof why),
                 why);
 }
 
@@ -382,8 +383,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_singles),
                                        cmocka_unit_test(test_padded),
                                        cmocka_unit_test(test_session)};
+    const struct CMUnitTest inline_tests[] = {cmocka_unit_test(test_singles),
+                                              cmocka_unit_test(test_padded)};
     const char *expect = getenv("TANDEM_EXPECT_GPU");
-    const bool timed = argc > 1 && !strcmp(argv[1], "--bench"), strict = expect && !strcmp(expect, "1");
+    const bool timed = argc > 1 && !strcmp(argv[1], "--bench");
+    const bool strict = expect && !strcmp(expect, "1");
     char why[512] = "";
     int failures = 0;
 
@@ -410,6 +414,8 @@ int main(int argc, char **argv)
         open_stream();
         if (timed)
             bench_all();
+        else if (kind == INLINE)
+            failures += cmocka_run_group_tests_name(kinds[kind], inline_tests, NULL, NULL);
         else
             failures += cmocka_run_group_tests_name(kinds[kind], tests, NULL, NULL);
         td_stream_destroy(&stream, 1000000000u);
