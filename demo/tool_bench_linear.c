@@ -16,13 +16,14 @@
 #include "demo/tool_bench_cublas.h"
 #include "engine_plugin/exec/exec.h"
 #include "interop/cu/driver.h"
+#include "kernels/attention/attention.h"
 #include "kernels/builder.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/blocks.h"
 #include "kernels/linear/linear.h"
 
-enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, X = TD_LINEAR_X, W = TD_LINEAR_W, SCALE = TD_LINEAR_SCALE,
-       Y = TD_LINEAR_Y, VIEWS = TD_LINEAR_VIEWS };
+enum { MOST_ROWS = 16, MOST_CALLS = 20, FEW_ROWS = 64, CHECKED = 48, LIMIT_S = 20, OWN_ROWS = 1024 };
+enum { X = TD_LINEAR_X, W = TD_LINEAR_W, SCALE = TD_LINEAR_SCALE, Y = TD_LINEAR_Y, VIEWS = TD_LINEAR_VIEWS };
 static const uint64_t copied_bytes = 1u << 30;
 
 typedef struct layer {
@@ -57,8 +58,15 @@ static const layer layers[] = {
     {1, 4096, 14336, TD_LINEAR_Q4_1, 0, 0},
     {1, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
     {1, 4096, 14336, TD_LINEAR_Q6_K, 0, 0},
+    {1, 4096, 4096, TD_LINEAR_Q8_0, 0, 0},
+    {1, 4096, 4096, TD_LINEAR_Q4_K, 0, 0},
+    {4, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
+    {8, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
+    {16, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
     {32, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
     {32, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
+    {64, 4096, 14336, TD_LINEAR_Q8_0, 0, 0},
+    {64, 4096, 14336, TD_LINEAR_Q4_K, 0, 0},
     {512, 4096, 4096, TD_LINEAR_Q8_0, 0, 0},
     {512, 4096, 4096, TD_LINEAR_Q4_K, 0, 0},
 };
@@ -79,7 +87,7 @@ typedef struct row {
 } row;
 
 typedef struct bench {
-    const char *json;
+    const char *json, *only; /* only: a part of the names of layers */
     bool quick, strict, forms;
     uint32_t rounds;
     double run_us;
@@ -145,27 +153,29 @@ static bool reserve(bench *b, td_cu_mem *mem, uint64_t bytes, char *why, size_t 
     return td_cu_mem_alloc(b->device, bytes, mem, why, why_bytes) == TANDEM_OK;
 }
 
+/* Random ones for so many rows, which the others repeat. */
 static void make_weights(const layer *l, void *to, uint64_t *state)
 {
-    const uint32_t dtype = td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16);
+    const uint32_t dtype = td_linear_weight_dtype(l->weights, TANDEM_DTYPE_F16), own_rows = l->outs < OWN_ROWS ? l->outs : OWN_ROWS;
     const td_dtype of = td_dtype_of(dtype);
+    const uint64_t all = weight_bytes(l), own = all / l->outs * own_rows;
     const float scale = 1 / sqrtf((float)l->ins);
     float x[TD_MAX_BLOCK];
     if (l->weights == TD_LINEAR_INT8) {
-        for (uint64_t i = 0; i < weight_bytes(l); i++)
+        for (uint64_t i = 0; i < own; i++)
             ((uint8_t *)to)[i] = (uint8_t)bench_random(state);
-        return;
-    }
-    if (l->weights == TD_LINEAR_DENSE) {
-        for (uint64_t i = 0; i < (uint64_t)l->outs * l->ins; i++)
+    } else if (l->weights == TD_LINEAR_DENSE) {
+        for (uint64_t i = 0; i < own / 2; i++)
             ((uint16_t *)to)[i] = td_to_f16(scale * (float)bench_normal(state));
-        return;
+    } else {
+        for (uint64_t at = 0; at < own; at += of.bytes) {
+            for (uint32_t i = 0; i < of.elements; i++)
+                x[i] = scale * (float)bench_normal(state);
+            td_block_encode(dtype, (uint8_t *)to + at, x);
+        }
     }
-    for (uint64_t at = 0; at < weight_bytes(l); at += of.bytes) {
-        for (uint32_t i = 0; i < of.elements; i++)
-            x[i] = scale * (float)bench_normal(state);
-        td_block_encode(dtype, (uint8_t *)to + at, x);
-    }
+    for (uint64_t at = own; at < all; at++)
+        ((uint8_t *)to)[at] = ((uint8_t *)to)[at - own];
 }
 
 /* One set of weights for each call of a submit: the same ones, elsewhere. */
@@ -232,15 +242,11 @@ static bool check(bench *b, const layer *l, row *it)
 
 /* --- Runs --- */
 
-static bool run_row(bench *b, const layer *l, row *it, double *us)
+static bool run_plan(bench *b, row *it, const uint64_t *views, uint64_t scratch, double *us)
 {
-    if (it->kind == CUBLAS)
-        return bench_cublas_run(b->cublas, us, it->why, sizeof it->why);
-    uint64_t views[VIEWS] = {[X] = b->x.address, [W] = b->w.address, [Y] = b->y.address}, sequence = 0, begin_ns = 0, end_ns = 0;
-    const td_stream_submit submit = {.plan = it->plan, .views = views, .slot = it->slot, .label = "bench"};
+    const td_stream_submit submit = {.plan = it->plan, .views = views, .scratch = scratch, .slot = it->slot, .label = "bench"};
+    uint64_t sequence = 0, begin_ns = 0, end_ns = 0;
     bool signalled;
-    if (l->weights == TD_LINEAR_INT8)
-        views[SCALE] = b->scale.address;
     if (td_stream_enqueue(b->stream, &submit, &sequence, &signalled, it->why, sizeof it->why) != TANDEM_OK)
         return false;
     const uint64_t begin = td_now_ns();
@@ -258,6 +264,15 @@ static bool run_row(bench *b, const layer *l, row *it, double *us)
     }
     *us = 1e-3 * (double)(end_ns - begin_ns);
     return true;
+}
+
+static bool run_row(bench *b, const layer *l, row *it, double *us)
+{
+    if (it->kind == CUBLAS)
+        return bench_cublas_run(b->cublas, us, it->why, sizeof it->why);
+    const uint64_t views[VIEWS] = {[X] = b->x.address, [W] = b->w.address, [Y] = b->y.address,
+                                   [SCALE] = l->weights == TD_LINEAR_INT8 ? b->scale.address : 0};
+    return run_plan(b, it, views, 0, us);
 }
 
 /* As many calls as records, each with the next set of weights. */
@@ -405,6 +420,183 @@ static json_t *layer_json(const layer *l, const row *rows, uint32_t count, bench
                      weight_names[l->weights], "sm_mhz", (int)power.sm_mhz, "watts", power.milliwatts * 1e-3, "rows_of", list);
 }
 
+/* --- Projections of Q, K and V --- */
+
+typedef struct projection {
+    uint32_t tokens, heads, head_dim; /* as many heads of K and of V; ins is those of Q */
+} projection;
+static const projection projections[] = {{4096, 16, 128}, {1024, 16, 64}};
+enum { PROJECTIONS = sizeof projections / sizeof *projections };
+
+/* The layer alone; with codes, for which it takes statistics of its own or has them; and attention's prologue behind it, which
+ * makes the same codes of y. */
+typedef enum projection_way { ALONE, CODES, CALIBRATED, PROLOGUE, WAYS } projection_way;
+static const char *const way_names[WAYS] = {"y alone", "codes", "calibrated", "prologue"};
+
+/* What all ways read and write, in one buffer: offsets of the layer's views, and of scratch. */
+typedef struct places {
+    uint64_t views[VIEWS], scratch, bytes;
+} places;
+
+static uint64_t place(places *at, uint64_t bytes)
+{
+    const uint64_t begin = at->bytes;
+    at->bytes += td_align_up(bytes, 256);
+    return begin;
+}
+
+static tandem_linear projection_op(const projection *p, projection_way way)
+{
+    const uint32_t ins = p->heads * p->head_dim, dim = p->head_dim;
+    const tandem_view statistics = tandem_view_dense(0, 0, TANDEM_DTYPE_F32, p->heads, 2, dim);
+    tandem_linear l = {.rows = p->tokens, .ins = ins, .outs = 3 * ins};
+    l.x = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, p->tokens, ins);
+    l.w = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, 3 * ins, ins);
+    if (way == ALONE || way == PROLOGUE) {
+        l.y = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, 1, p->tokens, 3 * ins);
+        return l;
+    }
+    l.batch = 1;
+    l.heads = l.kv_heads = p->heads;
+    l.head_dim = dim;
+    l.q = l.k = tandem_view_dense(0, 0, TANDEM_DTYPE_CODES_INT8, p->heads, p->tokens, dim);
+    l.v = tandem_view_dense(0, 0, TANDEM_DTYPE_CODES_E4M3, p->heads, dim, p->tokens);
+    if (way == CALIBRATED)
+        l.statistics = statistics;
+    return l;
+}
+
+/* Heads of y as attention has them, one behind the other in a row. */
+static tandem_attention attention_on(const projection *p)
+{
+    const tandem_view heads = {.dtype = TANDEM_DTYPE_F16, .stride_head = p->head_dim, .stride_row = 3 * p->heads * p->head_dim,
+                               .stride_batch = (int64_t)3 * p->heads * p->head_dim * p->tokens};
+    tandem_attention a = {.q = heads, .k = heads, .v = heads, .batch = 1, .heads = p->heads, .kv_heads = p->heads,
+                          .q_len = p->tokens, .kv_len = p->tokens, .head_dim = p->head_dim, .precision = TANDEM_PRECISION_8B};
+    a.o = tandem_view_dense(0, 0, TANDEM_DTYPE_F16, p->heads, p->tokens, p->head_dim);
+    return a;
+}
+
+/* The records of attention that are not its kernel, whose Q, K and V are in y. */
+static bool append_prologue(td_plan *all, const td_plan *attention, const projection *p)
+{
+    for (uint32_t i = 0; i + 1 < attention->record_count; i++) {
+        td_record *r = td_plan_append(all, &attention->records[i]);
+        if (!r)
+            return false;
+        for (uint32_t j = 0; j < r->reloc_count; j++)
+            if (r->relocs[j].base == TD_BASE_VIEW) {
+                r->relocs[j].addend += (uint64_t)r->relocs[j].view * p->heads * p->head_dim * 2;
+                r->relocs[j].view = Y;
+            }
+        td_range *const lists[] = {r->reads, r->writes};
+        const uint32_t counts[] = {r->read_count, r->write_count};
+        for (int l = 0; l < 2; l++)
+            for (uint32_t j = 0; j < counts[l]; j++)
+                if (lists[l][j].base == TD_BASE_VIEW)
+                    lists[l][j] = (td_range){.base = TD_BASE_VIEW, .view = Y, .end_bytes = UINT64_MAX};
+    }
+    return true;
+}
+
+static void plan_projection(const projection *p, projection_way way, const td_target *target, row *it)
+{
+    td_plan plan = {0}, *made = &plan, *all = td_plan_create();
+    const tandem_operands op = {.linear = projection_op(p, way)};
+    const tandem_attention attention = attention_on(p);
+    bool ok = all && td_operation_linear.check(&op, it->why, sizeof it->why) == TANDEM_OK &&
+              td_operation_linear.plan(&op, target, made, it->why, sizeof it->why) == TANDEM_OK;
+    it->plan = all;
+    for (uint32_t i = 0; ok && i < made->record_count; i++)
+        ok = td_plan_append(all, &made->records[i]) != NULL;
+    if (ok)
+        all->scratch_bytes = made->scratch_bytes;
+    if (ok && way == PROLOGUE) {
+        ok = td_attention_check(&attention, it->why, sizeof it->why) == TANDEM_OK &&
+             td_plan_attention(&attention, target, made, NULL, it->why, sizeof it->why) == TANDEM_OK &&
+             append_prologue(all, made, p);
+        all->scratch_bytes = made->scratch_bytes;
+    }
+    if (!ok && !it->why[0])
+        td_fail(it->why, sizeof it->why, TANDEM_ERROR_NOMEM, "no memory for a plan");
+    if (ok)
+        td_plan_barriers(all);
+    td_plan_free(made);
+}
+
+/* Random x and w as of the layer, random statistics: what codes become takes no other time. */
+static bool fill_projection(bench *b, const projection *p, const row *rows, places *at, char *why, size_t why_bytes)
+{
+    const uint32_t ins = p->heads * p->head_dim;
+    const layer like = {.rows = p->tokens, .ins = ins, .outs = 3 * ins};
+    const uint32_t codes[] = {TD_LINEAR_Q, TD_LINEAR_K, TD_LINEAR_V};
+    uint64_t scratch = 0;
+    *at = (places){0};
+    at->views[Y] = place(at, (uint64_t)p->tokens * 3 * ins * 2);
+    for (int i = 0; i < 3; i++)
+        at->views[codes[i]] = place(at, tandem_codes_bytes(i < 2 ? TANDEM_DTYPE_CODES_INT8 : TANDEM_DTYPE_CODES_E4M3, 1, p->heads,
+                                                           p->tokens, p->head_dim, NULL));
+    at->views[TD_LINEAR_STATISTICS] = place(at, (uint64_t)2 * ins * sizeof(float));
+    for (int way = 0; way < WAYS; way++)
+        scratch = rows[way].plan && rows[way].plan->scratch_bytes > scratch ? rows[way].plan->scratch_bytes : scratch;
+    at->scratch = place(at, scratch + 1);
+    if (!fill(b, &like, 1, why, why_bytes) || !reserve(b, &b->y, at->bytes, why, why_bytes))
+        return false;
+    const float one = 1;
+    uint32_t bits;
+    memcpy(&bits, &one, sizeof bits);
+    for (int i = 0; i < VIEWS; i++)
+        at->views[i] += b->y.address;
+    at->views[X] = b->x.address;
+    at->views[W] = b->w.address;
+    at->scratch += b->y.address;
+    if (b->memset_d32(at->views[TD_LINEAR_STATISTICS], bits, (size_t)2 * ins))
+        return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "the data could not be brought to the device"), false;
+    return true;
+}
+
+static json_t *run_projection(bench *b, const projection *p, uint32_t *failed)
+{
+    td_target target = td_exec_target(td_cu_device_info(b->device), true);
+    row rows[WAYS] = {{0}};
+    places at;
+    char why[400] = "";
+    double us = 0;
+    json_t *list = json_array();
+    for (int way = 0; way < WAYS; way++) {
+        rows[way] = (row){.slot = (uint32_t)way};
+        plan_projection(p, (projection_way)way, &target, &rows[way]);
+    }
+    if (td_cu_enter(b->device, why, sizeof why) == TANDEM_OK) {
+        if (fill_projection(b, p, rows, &at, why, sizeof why))
+            for (uint32_t round = 0; round < b->rounds; round++)
+                for (int way = 0; way < WAYS; way++)
+                    for (double spent = 0; !rows[way].why[0] && spent < b->run_us; spent += us) {
+                        if (!run_plan(b, &rows[way], at.views, at.scratch, &us))
+                            break;
+                        if (round)
+                            bench_add(&rows[way].us, us);
+                    }
+        td_cu_leave(b->device);
+    }
+    printf("%u x %u x %u f16 as Q, K and V, %u heads of %u\n", (unsigned)p->tokens, (unsigned)(3 * p->heads * p->head_dim),
+           (unsigned)(p->heads * p->head_dim), (unsigned)p->heads, (unsigned)p->head_dim);
+    for (int way = 0; way < WAYS; way++) {
+        row *it = &rows[way];
+        if (it->us.count)
+            printf("  %-10s %9.2f us\n", way_names[way], median_of(it));
+        else
+            printf("  %-10s %s\n", way_names[way], why[0] ? why : it->why);
+        json_array_append_new(list, json_pack("{s:s, s:o, s:o}", "what", way_names[way], "us", bench_json(&it->us), "not_measured",
+                                              it->why[0] ? json_string(it->why) : json_null()));
+        *failed += !it->us.count;
+        bench_free(&it->us);
+        td_plan_drop(&it->plan);
+    }
+    return json_pack("{s:i, s:i, s:i, s:o}", "tokens", (int)p->tokens, "heads", (int)p->heads, "head_dim", (int)p->head_dim, "rows_of",
+                     list);
+}
+
 static bool measure_copying(bench *b, char *why, size_t why_bytes)
 {
     bench_series us = {0};
@@ -422,7 +614,7 @@ static bool measure_copying(bench *b, char *why, size_t why_bytes)
 
 static int run_all(bench *b)
 {
-    char why[400] = "", driver[128];
+    char why[400] = "", driver[128], name[64];
     json_t *list = json_array();
     uint32_t failed = 0, measured = 0;
     if (!measure_copying(b, why, sizeof why))
@@ -430,6 +622,8 @@ static int run_all(bench *b)
     printf("copying: %.2f TB/s, read and written\n", b->copy_tb);
     for (uint32_t i = 0; i < (b->quick ? (uint32_t)QUICK_LAYERS : (uint32_t)LAYERS); i++) {
         const layer *l = &layers[i];
+        if (b->only && !strstr(layer_name(l, name), b->only))
+            continue;
         const uint32_t sets = l->rows <= FEW_ROWS ? MOST_CALLS : 1;
         const double guess_us = tflops(l, 1) / 500;
         const uint32_t calls = sets > 1 || guess_us < 50 ? MOST_CALLS : 4;
@@ -459,12 +653,16 @@ static int run_all(bench *b)
             td_plan_drop(&rows[r].plan);
         }
     }
+    json_t *of_projections = json_array();
+    for (uint32_t i = 0; i < PROJECTIONS && !b->quick && !b->only; i++)
+        json_array_append_new(of_projections, run_projection(b, &projections[i], &failed));
     const uint32_t missed = bench_print_targets(&b->targets);
     snprintf(driver, sizeof driver, "%s", bench_nvml_driver(b->nvml));
     json_t *report = bench_report("linear", td_cu_device_info(b->device)->name, driver);
     json_object_set_new(report, "cublaslt", b->cublas ? json_integer(bench_cublas_version(b->cublas)) : json_string(b->no_cublas));
     json_object_set_new(report, "copy_tb_per_s", bench_number(b->copy_tb));
     json_object_set_new(report, "layers", list);
+    json_object_set_new(report, "projections", of_projections);
     json_object_set_new(report, "targets", bench_targets_json(&b->targets));
     json_object_set_new(report, "missed", json_integer(missed));
     const int saved = bench_save(report, b->json);
@@ -519,7 +717,8 @@ int bench_linear(int argc, char **argv)
     bench b = {0};
     const tool_option options[] = {{"--json", &b.json, NULL},      {"--rounds", &rounds, NULL},  {"--run-ms", &run_ms, NULL},
                                    {"--forms", NULL, &b.forms},    {"--no-cublaslt", NULL, &no_cublas},
-                                   {"--strict", NULL, &b.strict},  {"--quick", NULL, &b.quick}};
+                                   {"--strict", NULL, &b.strict},  {"--quick", NULL, &b.quick},
+                                   {"--only", &b.only, NULL}};
     const int parsed = tool_parse("bench linear", argc, argv, options, sizeof options / sizeof *options);
     uint64_t number = b.quick ? 3 : 5, run = b.quick ? 5 : 20;
     if (parsed != TOOL_OK)
