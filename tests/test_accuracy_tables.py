@@ -20,13 +20,14 @@ try:
     import numpy as np
 except ImportError:
     sys.exit("test_accuracy_tables: numpy is missing; on Debian: apt-get install python3-numpy")
+import limits
 import oracle as R
 
 BUILD = TOOL = FOLDER = None
 
 
 def tool(*args):
-    return subprocess.run([TOOL, *map(str, args)], capture_output=True, text=True, timeout=200)
+    return limits.run([TOOL, *map(str, args)], capture_output=True, text=True, seconds=200)
 
 
 def report(*args):
@@ -264,10 +265,10 @@ class Demo(unittest.TestCase):
         weight is below half of its step, so table 7 does not hold, and the tool says it."""
         files = [FOLDER / f"{scene}.safetensors" for scene in ("room", "gallery")]
         for path in files:
-            run = subprocess.run(
+            run = limits.run(
                 [BUILD / "tandem-demo", "--headless", "--frames", "2", "--width", "160", "--height", "90", "--samples",
                  "4", "--scene", path.stem, "--dump", path, "--out", FOLDER / "frames"],
-                capture_output=True, text=True, timeout=100)  # fmt: skip
+                capture_output=True, text=True, seconds=100)  # fmt: skip
             self.assertEqual(run.returncode, 0, run.stderr)
         tables, text = report("--in", *files)
         self.assertEqual(tables["4"]["layers"], 2)

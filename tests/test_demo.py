@@ -13,6 +13,8 @@ import tempfile
 import time
 import zlib
 
+import limits
+
 build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build")
 program = os.path.join(build, "tandem-demo")
 if not os.path.exists(program):
@@ -40,7 +42,7 @@ def run(arguments, environment=None, seconds=240):
     env = dict(os.environ)
     env.update(environment or {})
     env = {k: v for k, v in env.items() if v is not None}
-    done = subprocess.run([program] + arguments, env=env, capture_output=True, text=True, timeout=seconds)
+    done = limits.run([program] + arguments, env=env, capture_output=True, text=True, seconds=seconds)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -227,15 +229,15 @@ def check_surroundings():
     check("headless" in errors, "no display: says that it runs headless")
     if shutil.which("xvfb-run") and os.path.exists(os.path.join(build, "tandem_window.so")):
         out = os.path.join(folder, "window")
-        done = subprocess.run(["xvfb-run", "-a", "-s", "-screen 0 1280x720x24", program, "--frames", "6", "--width",
-                               "160",
-                               "--height", "90", "--out", out], capture_output=True, text=True, timeout=120,
-                              env=dict(os.environ, SDL_VIDEODRIVER="x11", TANDEM_DEMO_VALIDATE="1"))
+        done = limits.run(["xvfb-run", "-a", "-s", "-screen 0 1280x720x24", program, "--frames", "6", "--width",
+                           "160",
+                           "--height", "90", "--out", out], capture_output=True, text=True, seconds=120,
+                          env=dict(os.environ, SDL_VIDEODRIVER="x11", TANDEM_DEMO_VALIDATE="1"))
         check(done.returncode == 0 and "validation" not in done.stderr and "headless" not in done.stderr,
               f"a window of six frames ({done.stderr.strip()[:300]})")
         for option, value in (("--samples", "16"), ("--ladder", "2"), ("--dump", out)):
-            done = subprocess.run(["xvfb-run", "-a", program, option, value], capture_output=True, text=True, timeout=120,
-                                  env=dict(os.environ, SDL_VIDEODRIVER="x11"))
+            done = limits.run(["xvfb-run", "-a", program, option, value], capture_output=True, text=True, seconds=120,
+                              env=dict(os.environ, SDL_VIDEODRIVER="x11"))
             check(done.returncode == 2 and f"{option}: only with --headless" in done.stderr, f"a window has no {option}")
 
 
@@ -325,9 +327,9 @@ def check_window():
         time.sleep(2)
     finally:
         demo.terminate()
-        text, errors = demo.communicate(timeout=30)
+        text, errors = demo.communicate(timeout=30 * limits.WALL)
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=30 * limits.WALL)
     check(f"saved {os.path.realpath(path)}\n" in text, f"P says where the picture went: {text.strip()} {errors.strip()[:200]}")
     if not os.path.exists(path):
         return

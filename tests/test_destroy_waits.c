@@ -22,6 +22,7 @@
 #include "interop/base.h"
 #include "tandem/vulkan.h"
 #include "tests/daemon_util.h"
+#include "tests/limits.h"
 #include "tests/vk_util.h"
 
 #define MS 1000000ull
@@ -231,20 +232,20 @@ static void destroy_session(rig *r)
 {
     const uint64_t begin = td_now_ns();
 
-    alarm(60);
+    limits_begin(60);
     assert_int_equal(tandem_session_destroy(&r->s), TANDEM_OK);
     assert_true(td_now_ns() - begin < BOUND_NS);
-    alarm(0);
+    limits_end();
 }
 
 static void destroy_timeline(rig *r, tandem_timeline timeline)
 {
     const uint64_t begin = td_now_ns();
 
-    alarm(60);
+    limits_begin(60);
     assert_int_equal(tandem_timeline_destroy(r->s, timeline), TANDEM_OK);
     assert_true(td_now_ns() - begin < BOUND_NS);
-    alarm(0);
+    limits_end();
 }
 
 static void name_point(char text[80], tandem_timeline timeline, uint64_t value)
@@ -325,24 +326,41 @@ static void test_far_value(void **state)
     close_rig(&r);
 }
 
-/* Nobody waits: nothing is said, and nothing takes long. */
-static void test_quiet(void **state)
+/* How long it takes to destroy what nobody waits for; nothing is said. */
+static uint64_t destroy_quietly_ns(const ground *on)
 {
-    const ground_list *on = *state;
-    uint64_t begin;
     rig r;
 
+    open_rig(&r, on);
+    run(&r, 1);
+    submit_behind(&r, r.ours_semaphore, 1);
+    expect_idle(&r);
+    const uint64_t begin = td_now_ns();
+    destroy_timeline(&r, r.ours);
+    destroy_session(&r);
+    const uint64_t took = td_now_ns() - begin;
+    if (r.lines[0])
+        fail_msg("%s: %s", r.on->name, r.lines);
+    close_rig(&r);
+    return took;
+}
+
+/* Nor does it take long: once of several times at least nobody else has the cores meanwhile. */
+static void test_quiet(void **state)
+{
+    enum { TRIES = 5 };
+    const ground_list *on = *state;
+
     for (int g = 0; g < on->count; g++) {
-        open_rig(&r, &on->grounds[g]);
-        run(&r, 1);
-        submit_behind(&r, r.ours_semaphore, 1);
-        expect_idle(&r);
-        begin = td_now_ns();
-        destroy_timeline(&r, r.ours);
-        destroy_session(&r);
-        if (r.lines[0] || td_now_ns() - begin > 1000 * MS)
-            fail_msg("%s: %" PRIu64 " ms: %s", r.on->name, (td_now_ns() - begin) / 1000000, r.lines);
-        close_rig(&r);
+        uint64_t least = UINT64_MAX;
+
+        for (int i = 0; i < TRIES && least > 1000 * MS; i++) {
+            const uint64_t took = destroy_quietly_ns(&on->grounds[g]);
+
+            least = took < least ? took : least;
+        }
+        if (least > 1000 * MS)
+            fail_msg("%s: %" PRIu64 " ms", on->grounds[g].name, least / MS);
     }
 }
 
@@ -469,7 +487,7 @@ static void test_counters(void **state)
         pthread_t thread;
         waiter w = {0};
 
-        alarm(60);
+        limits_begin(60);
         assert_int_equal(tandem_session_create(&desc, &w.s), TANDEM_OK);
         assert_int_equal(tandem_timeline_create(w.s, &ours, &timeline), TANDEM_OK);
         w.point = (tandem_point){timeline, 3};
@@ -484,7 +502,7 @@ static void test_counters(void **state)
         assert_true(w.status == TANDEM_OK || w.status == TANDEM_ERROR_ARG);
         assert_int_equal(tandem_session_destroy(&w.s), TANDEM_OK);
         assert_true(td_now_ns() - begin < BOUND_NS);
-        alarm(0);
+        limits_end();
     }
 }
 

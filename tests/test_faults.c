@@ -28,6 +28,7 @@
 #include "tandem/plugin.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"
+#include "tests/limits.h"
 #include "tests/vk_util.h"
 
 #define LONG_NS 60000000000ull
@@ -622,9 +623,9 @@ static unsigned sweep(const fault_plan *of)
         plan.n = ++n;
         if (t.has_vk && t.computes)
             assert_int_equal(vku_image_upload(&t.vk, &t.to, t.zeros, VK_IMAGE_LAYOUT_GENERAL), VK_SUCCESS);
-        alarm(180);
+        limits_begin(180);
         run_frame(&f, &plan);
-        alarm(0);
+        limits_end();
         call = fault_tripped();
         if (!call) {
             assert_int_equal(f.failures, 0);

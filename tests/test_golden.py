@@ -11,8 +11,9 @@ commit says which choices changed and what that does to their times.
 import itertools
 import lzma
 import pathlib
-import subprocess
 import sys
+
+import limits
 
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden/plans.txt.xz"
 SHOWN = 3
@@ -40,7 +41,7 @@ def show(job, target, was, now):
 
 def main():
     build, write = pathlib.Path(sys.argv[1]), "--write" in sys.argv[2:]
-    text = subprocess.run([build / "print_plans"], capture_output=True, text=True, check=True, timeout=100).stdout
+    text = limits.run([build / "print_plans"], capture_output=True, text=True, check=True, seconds=100).stdout
     if write:
         GOLDEN.parent.mkdir(exist_ok=True)
         GOLDEN.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))

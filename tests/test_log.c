@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/daemon/daemon.h"
+#include "tests/limits.h"
 #include "tests/pipe_util.h"
 
 enum { PATIENCE_MS = 30000, SAID = 20000 };
@@ -33,14 +34,14 @@ static int set_up(void **state)
     make_full_pipe(ends);
     assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
     text[0] = 0;
-    alarm(60); /* who waits for a reader waits for ever */
+    limits_begin(60); /* who waits for a reader waits for ever */
     return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    alarm(0);
+    limits_end();
     dup2(real_stderr, STDERR_FILENO);
     td_fd_close(&real_stderr);
     td_fd_close(&ends[0]);

@@ -19,6 +19,7 @@
 
 #include "interop/base.h"
 #include "tandem/vulkan.h"
+#include "tests/limits.h"
 #include "tests/vk_util.h"
 
 enum { HEADS = 3, ROWS = 40, KEYS = 56, DIM = 64, MEM_BYTES = 1 << 20 };
@@ -218,7 +219,7 @@ static const char *written(const char *value, void (*does)(void))
     child = fork();
     assert_true(child >= 0);
     if (!child) {
-        alarm(30);
+        limits_begin(30);
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
         close(ends[1]);

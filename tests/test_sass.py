@@ -12,9 +12,10 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import unittest
+
+import limits
 
 BUILD = None
 DIMS = (32, 64, 96, 128, 256)
@@ -137,7 +138,7 @@ def find_cuobjdump():
 
 def sass(tool, cubin):
     """{entry: {opcode with its suffixes: how often}}"""
-    done = subprocess.run([tool, "-sass", str(cubin)], capture_output=True, text=True, timeout=100)
+    done = limits.run([tool, "-sass", str(cubin)], capture_output=True, text=True, seconds=100)
     if done.returncode:
         raise AssertionError(f"{tool} -sass {cubin}: exit {done.returncode}: {done.stderr.strip()}")
     found, now = {}, None

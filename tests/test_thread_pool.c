@@ -23,6 +23,7 @@
 #include "interop/base.h"
 #include "interop/os/thread_pool.h"
 #include "tests/faults.h"
+#include "tests/limits.h"
 
 #define MS ((uint64_t)1000000)
 #define PATIENCE (20000 * MS)
@@ -455,7 +456,7 @@ static void test_fork(void **state)
         const pid_t child = fork();
 
         if (!child) {
-            alarm(20);
+            limits_begin(20);
             _exit(child_runs(pool) ? 0 : 1);
         }
         assert_true(child > 0);

@@ -8,10 +8,11 @@ usage: test_tool_probe.py BUILD_FOLDER [unittest arguments]
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
+
+import limits
 
 TOOL = None
 WGMMA, MMA, F16 = "wgmma m64n8k32 e4m3", "mma.sync m16n8k32 e4m3", "mma.sync m16n8k16 f16"
@@ -19,7 +20,7 @@ INTO_F16 = WGMMA + " into fp16"
 
 
 def probe(*args):
-    return subprocess.run([TOOL, "probe", *args], capture_output=True, text=True, timeout=100)
+    return limits.run([TOOL, "probe", *args], capture_output=True, text=True, seconds=100)
 
 
 def report(*args):

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "tandem/plugin.h"
+#include "tests/limits.h"
 
 enum { HEADS = 8, ROWS = 128, DIM = 64, VIEW_BYTES = HEADS * ROWS * DIM * 2, THREADS = 2, JOBS = 20, PROCESSES = 12 };
 #define PATIENCE 20000000000u
@@ -189,7 +190,7 @@ static pid_t start(const char *name, const char *policy)
         setenv("OMP_WAIT_POLICY", policy, 1);
     else
         unsetenv("OMP_WAIT_POLICY");
-    alarm(60);
+    limits_begin(60); /* exec keeps both */
     execl("/proc/self/exe", "test_unload", name, (char *)NULL);
     _exit(127);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/inline/rig.h"
+#include "tests/limits.h"
 
 /* Memory from elsewhere, and weights. */
 static void test_memory(void **state)
@@ -171,9 +172,9 @@ static void test_refused_point(void **state)
     assert_int_equal(vku_submit(&gpu, VK_NULL_HANDLE, (vku_point){w.our_semaphore, 1}, (vku_point){0}, w.flights[0].fence),
                      VK_SUCCESS);
     begin = td_now_ns();
-    alarm(60);
+    limits_begin(60);
     OK(tandem_session_destroy(&w.s));
-    alarm(0);
+    limits_end();
     assert_true(td_now_ns() - begin < 6000000000u);
     assert_int_equal(gpu.WaitForFences(gpu.device, 1, &w.flights[0].fence, VK_TRUE, 6000000000u), VK_SUCCESS);
     OK(create_session(&gpu, 0, true)); /* for leave() to destroy */

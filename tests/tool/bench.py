@@ -9,6 +9,7 @@ import subprocess
 import time
 import unittest
 
+import limits
 from tool.rig import FOLDER, TOOL, tool
 
 
@@ -102,8 +103,8 @@ class Bench(unittest.TestCase):
         if not slow:
             self.skipTest("no Vulkan device")
         for strict in ((), ("--strict",)):
-            run = subprocess.run([*slow, TOOL, "bench", *handover, "--json", out, *strict], stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True, timeout=120)
+            run = limits.run([*slow, TOOL, "bench", *handover, "--json", out, *strict], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, seconds=120)
             missed = json.loads(out.read_text())["missed"]
             self.assertEqual(run.returncode, 1 if strict and missed else 0, (missed, run.stdout))
             self.assertEqual(run.stdout.count("  MISSED "), missed)

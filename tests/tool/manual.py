@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import numpy as np
+import limits
 import oracle as R
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
@@ -80,7 +81,7 @@ class Manual(unittest.TestCase):
             for checker in (["groff", "-man", "-Tutf8", "-ww", "-z"], ["mandoc", "-Tlint", "-Wwarning"]):
                 if not shutil.which(checker[0]):
                     continue
-                run = subprocess.run(checker, input=page, capture_output=True, text=True, timeout=60)
+                run = limits.run(checker, input=page, capture_output=True, text=True, seconds=60)
                 self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""), name)
         if shutil.which("groff"):
             page = tool("help", "--man", "bench").stdout
@@ -91,8 +92,8 @@ class Manual(unittest.TestCase):
     def complete(self, *words):
         script = f'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _tandem; printf "%s\\n" "${{COMPREPLY[@]}}"'
         script = pathlib.Path(TOOL).parent / "demo/manual/tandem.bash", script
-        run = subprocess.run(["bash", "-c", script[1], "bash", script[0], "tandem", *words],
-                             capture_output=True, text=True, cwd=FOLDER, timeout=20)
+        run = limits.run(["bash", "-c", script[1], "bash", script[0], "tandem", *words],
+                         capture_output=True, text=True, cwd=FOLDER, seconds=20)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         return run.stdout.split()
 
@@ -122,7 +123,7 @@ class Manual(unittest.TestCase):
             script = tool("help", f"--{shell}").stdout
             self.assertEqual(script, (folder / f"tandem.{shell}").read_text())
             if shutil.which(shell):
-                run = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=60)
+                run = limits.run([shell, "-n"], input=script, capture_output=True, text=True, seconds=60)
                 self.assertEqual((run.returncode, run.stderr), (0, ""), shell)
         zsh, fish = ((folder / f"tandem.{shell}").read_text() for shell in ("zsh", "fish"))
         for topic in TOPICS:
@@ -137,8 +138,8 @@ class Manual(unittest.TestCase):
                 if words:
                     self.assertEqual((spec[2].split(), line[2].split()), (words, words))
         if shutil.which("fish"):
-            run = subprocess.run(["fish", "--no-config", "-c", f"source {folder}/tandem.fish; complete -C 'tandem attend --backend '"],
-                                 capture_output=True, text=True, timeout=60)
+            run = limits.run(["fish", "--no-config", "-c", f"source {folder}/tandem.fish; complete -C 'tandem attend --backend '"],
+                             capture_output=True, text=True, seconds=60)
             self.assertEqual([line.split("\t")[0] for line in run.stdout.splitlines()], ["auto", "cpu", "cuda", "twin"])
 
 

@@ -7,11 +7,11 @@ import os
 import pathlib
 import stat
 import struct
-import subprocess
 import sys
 import tempfile
 import unittest
 
+import limits
 from tool.rig import FOLDER, SOURCE, TOOL, tool
 from tool.words import Words
 
@@ -162,7 +162,7 @@ class Fetch(unittest.TestCase):
             python.write_text("#!/bin/sh\n" + script)
             python.chmod(0o755)
         environment = {"PATH": f"{self.bin}:/nowhere", "XDG_CACHE_HOME": str(self.cache), **environment}
-        run = subprocess.run([TOOL, "fetch", "smollm2"], capture_output=True, text=True, timeout=60, env=environment)
+        run = limits.run([TOOL, "fetch", "smollm2"], capture_output=True, text=True, seconds=60, env=environment)
         left = [p.name for p in pathlib.Path(self.folder.name).rglob("fetch-*")]
         self.assertEqual(left, [], "what was downloaded is removed")
         return run

@@ -5,10 +5,10 @@ SPDX-License-Identifier: Apache-2.0
 import json
 import re
 import shutil
-import subprocess
 import unittest
 
 import numpy as np
+import limits
 import oracle as R
 from tool.rig import FOLDER, SOURCE, tool
 from tool.words import Words
@@ -59,7 +59,7 @@ class Plan(unittest.TestCase):
         self.assertIn('  n0 -> n1 [label="k: 4096 x 192"];\n', run.stdout)
         self.assertRegex(run.stdout, r'\n  n4 -> t\d+ \[label="sum"\];\n')
         if shutil.which("dot"):
-            drawn = subprocess.run(["dot", "-Tsvg"], input=run.stdout, capture_output=True, text=True, timeout=60)
+            drawn = limits.run(["dot", "-Tsvg"], input=run.stdout, capture_output=True, text=True, seconds=60)
             self.assertEqual((drawn.returncode, drawn.stderr), (0, ""))
 
     def test_refusals(self):

@@ -4,7 +4,6 @@ SPDX-License-Identifier: Apache-2.0
 """
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -12,6 +11,7 @@ try:
     import numpy as np
 except ImportError:
     sys.exit("test_tool: numpy is missing; on Debian: apt-get install python3-numpy")
+import limits
 import oracle as R
 
 if len(sys.argv) < 2:
@@ -24,8 +24,8 @@ f32 = np.float32
 
 
 def tool(*args, **more):
-    return subprocess.run(
-        [TOOL, *map(str, args)], capture_output=True, text=True, timeout=120, errors="replace", **more
+    return limits.run(
+        [TOOL, *map(str, args)], capture_output=True, text=True, seconds=120, errors="replace", **more
     )
 
 
