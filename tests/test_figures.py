@@ -9,17 +9,18 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
+
+import limits
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLES = ROOT / "tests/bench/tables.py"
 
 
 def tables(root, *arguments):
-    return subprocess.run([sys.executable, TABLES, "--root", root, *arguments], capture_output=True, text=True, timeout=60)
+    return limits.run([sys.executable, TABLES, "--root", root, *arguments], capture_output=True, text=True, seconds=60)
 
 
 class Figures(unittest.TestCase):
@@ -60,6 +61,10 @@ class Figures(unittest.TestCase):
     def test_figure_without_json(self):
         self.replace("## Licence", "It starts in 7.5 ms.\n\n## Licence")
         self.fails("7.5 is of no JSON")
+
+    def test_shapes_are_figures_elsewhere(self):
+        self.replace("## Licence", "At d 512, batch 7, it has 77 heads and 999 tokens.\n\n## Licence")
+        self.fails(*(f"{figure} is of no JSON" for figure in (512, 7, 77, 999)))
 
     def test_sentence_that_is_gone(self):
         self.replace("Three in flight,\n`inline` has", "With three,\n`inline` will have")
