@@ -26,7 +26,10 @@ void ku_free(ku_case *it);
 /* Poisons what is written, and runs it on an emulated GPU, or on the CPU where `on` is NULL; whole, or in about `parts` parts. */
 void ku_run_on(ku_case *it, em_module *on, td_target target, uint32_t parts);
 
-/* Runs it everywhere: what is written is poisoned before and the same bits each time, `check` looks at it, and nothing else is
+/* The same, whole, with each view at another address, which elements can have; `n` says which. */
+void ku_run_elsewhere(ku_case *it, em_module *on, td_target target, uint32_t n);
+
+/* Runs it everywhere, and with views elsewhere: what is written is poisoned before and the same bits each time, `check` looks at it, and nothing else is
  * written. Every `n`th is another one by a plan that commits, and cut into other parts. */
 void ku_run(ku_case *it, uint32_t n, void (*check)(const ku_case *it));
 

@@ -132,6 +132,8 @@ static inline uint32_t __vmaxu2(uint32_t a, uint32_t b)
 }
 template <class T> static inline T __ldg(const T *p)
 {
+    if (uintptr_t(p) % sizeof(T))
+        emu::fail("a load of %u bytes from %p, which is no multiple of that", unsigned(sizeof(T)), static_cast<const void *>(p));
     return *p;
 }
 template <class T> static inline T __ldcg(const T *p)
