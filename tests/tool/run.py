@@ -57,7 +57,9 @@ class Run(unittest.TestCase):
         for runs in (1, 4):
             run = self.run_tool("--set", "unsaid=1", "--runs", str(runs), "--rung", "cpu")
             self.assertEqual((run.returncode, run.stderr), (0, ""))
-            self.assertRegex(run.stdout, r" on cpu \(.*\), rows 5, unsaid 1: \d+ records, [\d.]+ ms -> ")
+            times = rf"{runs} runs, least [\d.]+ ms, median " if runs > 1 else ""
+            self.assertRegex(run.stdout,
+                             rf" on cpu \(.*\), rows 5, unsaid 1: \d+ records, {times}[\d.]+ ms -> ")
             out = {name: array for name, (_, array) in R.load(self.output)[0].items()}
             self.assertEqual(set(out), {"y", "sum"})
             np.testing.assert_array_equal(out["y"], self.x * self.w)
