@@ -3,7 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * TANDEM_EXPECT_GPU=1: it must be the GPU. --bench measures gaps and CPU time instead.
+ * TANDEM_EXPECT_GPU=1: it must be the GPU. --bench measures gaps and CPU time instead, --bench-minilm [MODEL] the
+ * encoder of all-MiniLM-L6-v2.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,14 +28,17 @@ static int close_all(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest measurements[] = {cmocka_unit_test(test_bench)};
+    const char *file = argc > 2 ? argv[2] : NULL;
+    const struct CMUnitTest measurements[] = {cmocka_unit_test(test_bench)},
+                            network[] = {cmocka_unit_test_prestate(test_bench_minilm, (void *)file)};
     const test_cases *const parts[] = {
         &inline_plans_cases, &inline_barriers_cases, &inline_streams_cases, &inline_failures_cases,
         &inline_frames_cases, &inline_recorded_cases, &inline_sessions_cases, &inline_networks_cases,
     };
     const char *expect = getenv("TANDEM_EXPECT_GPU");
-    const bool bench = argc > 1 && !strcmp(argv[1], "--bench");
-    const vku_options options = {.wrap = fake_nvx_wrap, .validation = !bench};
+    const bool bench = argc > 1 && !strcmp(argv[1], "--bench"),
+               bench_minilm = argc > 1 && !strcmp(argv[1], "--bench-minilm");
+    const vku_options options = {.wrap = fake_nvx_wrap, .validation = !bench && !bench_minilm};
     td_cu_info info = {0};
     td_vk_desc desc;
     int failed;
@@ -58,6 +62,8 @@ int main(int argc, char **argv)
     sm = info.sm;
     if (bench)
         failed = cmocka_run_group_tests(measurements, open_all, close_all);
+    else if (bench_minilm)
+        failed = cmocka_run_group_tests(network, open_all, close_all);
     else
         failed = run_cases("tests", parts, sizeof parts / sizeof *parts, open_all, close_all);
     td_vk_close(&vk);

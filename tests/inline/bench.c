@@ -1,4 +1,5 @@
 /* test_inline --bench: what kernels cost within command buffers, and what a frame does.
+ * test_inline --bench-minilm [MODEL.safetensors]: a network, in the rows of test_minilm_gpu --bench.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 
 #include "tests/inline/rig.h"
+#include "tests/minilm_util.h"
 
 static int by_size(const void *a, const void *b)
 {
@@ -207,4 +209,67 @@ void test_bench(void **state)
     bench_shape("the demo's: 2025 x 256 x 1024, d32, 8b", F.real ? 2025 : 2, 1, 256, 1024, 32, TANDEM_PRECISION_8B, 0);
     bench_shape("the demo's, f16", F.real ? 2025 : 2, 1, 256, 1024, 32, TANDEM_PRECISION_F16, 0);
     gpu.DestroyCommandPool(gpu.device, bench_pool, NULL);
+}
+
+/* --- A network --- */
+
+static void bench_network(const minilm *model, const td_target *target)
+{
+    enum { TOKENS = 128, FIRST = 50, RUNS = 500 };
+    static double us[RUNS];
+    const td_program *program = minilm_program(model, 1, TOKENS, target);
+    const int32_t length = TOKENS;
+    int32_t ids[TOKENS];
+    const void *const inputs[] = {[MINILM_IDS] = ids, [MINILM_LENGTHS] = &length};
+    uint64_t views[TD_PROGRAM_BINDINGS + MINILM_BINDINGS] = {0};
+    td_vk_mem weights, scratch, mems[MINILM_BINDINGS];
+
+    must(td_inline_check(stream, program->plan, why, sizeof why));
+    for (int i = 0; i < TOKENS; i++)
+        ids[i] = i * 233 % MINILM_WORDS;
+    must(td_vk_mem_create_device(vk, model->weight_bytes, STORAGE, &weights, why, sizeof why));
+    must(td_inline_upload(stream, &weights, 0, model->weights, model->weight_bytes, why, sizeof why));
+    must(td_vk_mem_create_device(vk, program->plan->scratch_bytes, STORAGE, &scratch, why, sizeof why));
+    views[TD_PROGRAM_WEIGHTS] = weights.address;
+    for (int i = 0; i < MINILM_BINDINGS; i++) {
+        const uint64_t bytes = program->tensors[program->bindings[i]].bytes;
+
+        must(td_vk_mem_create_device(vk, bytes, STORAGE, &mems[i], why, sizeof why));
+        views[TD_PROGRAM_BINDINGS + i] = mems[i].address;
+        if (i != MINILM_EMBEDDINGS)
+            must(td_inline_upload(stream, &mems[i], 0, inputs[i], bytes, why, sizeof why));
+    }
+    for (int i = -FIRST; i < RUNS; i++) {
+        const td_stream_submit all = {
+            .plan = program->plan, .views = views, .scratch = scratch.address, .label = "minilm"};
+        uint64_t sequence, begin, end;
+        bool signalled;
+
+        must(td_stream_enqueue(stream, &all, &sequence, &signalled, why, sizeof why));
+        assert_int_equal(td_stream_wait(stream, sequence), TANDEM_OK);
+        assert_true(td_stream_times(stream, sequence, &begin, &end));
+        if (i >= 0)
+            us[i] = (double)(end - begin) / 1e3;
+    }
+    qsort(us, RUNS, sizeof *us, by_size);
+    printf("%-12s  %-8s  %7u  %8.0f  %7.1f  %7.1f  %7.1f\n", "f16", "inline",
+           (unsigned)program->plan->record_count, td_program_floor_us(program, false), us[0], us[RUNS / 2],
+           us[RUNS * 9 / 10]);
+    for (int i = 0; i < MINILM_BINDINGS; i++)
+        td_vk_mem_free(vk, &mems[i]);
+    td_vk_mem_free(vk, &scratch);
+    td_vk_mem_free(vk, &weights);
+    td_program_drop(&program);
+}
+
+void test_bench_minilm(void **state)
+{
+    td_cu_info info;
+
+    must(td_cu_device_query(td_vk_get_caps(vk)->device_uuid, &info, why, sizeof why));
+    const td_target target = td_exec_target(&info, false);
+    minilm model = minilm_open("f16", *state);
+
+    bench_network(&model, &target);
+    minilm_close(&model);
 }

@@ -102,6 +102,8 @@ void check_done(const flight *f);
 /* bench.c's. */
 
 void test_bench(void **state);
+/* *state: a file of weights, or NULL. */
+void test_bench_minilm(void **state);
 
 /* Each file's, in the order in which they run. */
 extern const test_cases inline_plans_cases, inline_barriers_cases, inline_streams_cases,

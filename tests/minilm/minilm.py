@@ -173,7 +173,7 @@ def read_safetensors(data):
     header = json.loads(data[8:begin])
     header.pop("__metadata__", None)
     return {name: numpy.frombuffer(data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]],
-                                   {"F32": "<f4", "I64": "<i8"}[t["dtype"]]).reshape(t["shape"])
+                                   {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8"}[t["dtype"]]).reshape(t["shape"])
             for name, t in header.items()}
 
 
