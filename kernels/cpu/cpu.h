@@ -77,24 +77,27 @@ TD_INLINE float td_float(uint32_t u)
     return x;
 }
 
+/* a where the condition holds, else b: as arithmetic, which compilers turn into vectors where a branch stops them. */
+TD_INLINE uint32_t td_select(bool condition, uint32_t a, uint32_t b)
+{
+    const uint32_t mask = 0u - (uint32_t)condition;
+    return (a & mask) | (b & ~mask);
+}
+
 TD_INLINE float td_from_f16(uint16_t h)
 {
-    uint32_t magnitude = td_bits(td_float((uint32_t)(h & 0x7fff) << 13) * 0x1p112f);
-    if ((h & 0x7c00) == 0x7c00)
-        magnitude = 0x7f800000u | (uint32_t)(h & 0x3ff) << 13;
-    return td_float(magnitude | (uint32_t)(h & 0x8000) << 16);
+    const uint32_t u = h, finite = td_bits(td_float((u & 0x7fff) << 13) * 0x1p112f);
+    const uint32_t magnitude = td_select((u & 0x7c00) == 0x7c00, 0x7f800000u | (u & 0x3ff) << 13, finite);
+    return td_float(magnitude | (u & 0x8000) << 16);
 }
 
 TD_INLINE uint16_t td_to_f16(float x)
 {
-    uint32_t sign = td_bits(x) >> 16 & 0x8000, a = td_bits(x) & 0x7fffffff;
-    if (a > 0x7f800000)
-        return (uint16_t)(sign | 0x7fff);
-    if (a >= 0x47800000)
-        return (uint16_t)(sign | 0x7c00);
-    if (a < 0x38800000) /* adding 0.5 leaves 2^-24 as the last place */
-        return (uint16_t)(sign | (td_bits(td_float(a) + 0.5f) - 0x3f000000));
-    return (uint16_t)(sign | ((a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13));
+    const uint32_t sign = td_bits(x) >> 16 & 0x8000, a = td_bits(x) & 0x7fffffff;
+    const uint32_t normal = (a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13;
+    const uint32_t subnormal = td_bits(td_float(a) + 0.5f) - 0x3f000000; /* adding 0.5 leaves 2^-24 as the last place */
+    const uint32_t finite = td_select(a < 0x38800000, subnormal, normal);
+    return (uint16_t)(sign | td_select(a > 0x7f800000, 0x7fff, td_select(a >= 0x47800000, 0x7c00, finite)));
 }
 
 TD_INLINE float td_from_bf16(uint16_t h)
@@ -164,13 +167,6 @@ TD_INLINE void td_from_floats(void *to, uint32_t dtype, int64_t at, const float 
     else
         for (uint32_t i = 0; i < n; i++)
             half[i] = td_to_f16(from[i]);
-}
-
-/* a where the condition holds, else b: as arithmetic, which compilers turn into vectors where a branch stops them. */
-TD_INLINE uint32_t td_select(bool condition, uint32_t a, uint32_t b)
-{
-    const uint32_t mask = 0u - (uint32_t)condition;
-    return (a & mask) | (b & ~mask);
 }
 
 /* x rounded to the grid of E4M3, for |x| <= 448: adding 1.5 * 2^20 times x's power of two leaves 4 significant bits. */
