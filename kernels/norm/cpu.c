@@ -14,13 +14,13 @@ typedef struct row {
     int64_t batch, head, row;
 } row;
 
-static int64_t place(const row *of, const td_strides *at, uint32_t c)
+TD_INLINE int64_t place(const row *of, const td_strides *at, uint32_t c)
 {
     return td_row_at(at, of->batch, of->head, of->row) + c;
 }
 
 /* h of channels from c on; returns how many, at most `step`. */
-static uint32_t load(const row *of, uint32_t c, uint32_t step, float *h)
+TD_INLINE uint32_t load(const row *of, uint32_t c, uint32_t step, float *h)
 {
     const td_params_norm *p = of->p;
     const uint32_t count = p->channels - c < step ? p->channels - c : step;
@@ -40,7 +40,7 @@ static uint32_t load(const row *of, uint32_t c, uint32_t step, float *h)
 }
 
 /* Of what threads have eight sums each of, [lanes][8]. */
-static float mean_of(const td_params_norm *p, float *sums)
+TD_INLINE float mean_of(const td_params_norm *p, float *sums)
 {
     float all = 0;
     for (uint32_t first = 0; first < p->lanes; first += 32) {
@@ -58,7 +58,7 @@ static float mean_of(const td_params_norm *p, float *sums)
 }
 
 /* The mean of h, or of (h - mean)^2. */
-static float mean_of_row(const row *of, bool squares, float mean)
+TD_INLINE float mean_of_row(const row *of, bool squares, float mean)
 {
     float sums[STEP] = {0}, h[STEP];
     for (uint32_t c = 0; c < of->p->channels; c += 8 * of->p->lanes) {
@@ -69,7 +69,7 @@ static float mean_of_row(const row *of, bool squares, float mean)
     return mean_of(of->p, sums);
 }
 
-void td_cpu_norm(const void *params, const td_block *at)
+TD_INLINE void norm_body(const void *params, const td_block *at)
 {
     const td_params_norm *p = params;
     const uint64_t rows = TD_NORM_THREADS / p->lanes, first = at->x * rows;
@@ -95,3 +95,5 @@ void td_cpu_norm(const void *params, const td_block *at)
         }
     }
 }
+
+TD_CPU_CLONES(norm)

@@ -36,17 +36,12 @@ static uint32_t w_row(const part *at, uint32_t column)
     return (at->p->gate == TANDEM_GATE_PAIRS ? 2 : 1) * at->first_column + column;
 }
 
-/* `count` weights of a row from channel `first` on, which is a multiple of STEP. */
-static void load_weights(const td_params_linear *p, uint32_t row, uint32_t first, uint32_t count, float *to)
+/* Weights that are codes: see load_weights. */
+static void load_codes(const td_params_linear *p, const unsigned char *w, uint32_t first, uint32_t count, float *to)
 {
-    const unsigned char *w = (const unsigned char *)p->w + (int64_t)row * p->w_stride;
     const uint32_t dtype = td_linear_weight_dtype(p->weights, p->dtype);
     const td_dtype of = td_dtype_of(dtype);
     uint16_t rounded[STEP];
-    if (p->weights == TD_LINEAR_DENSE) {
-        td_to_floats(to, w, p->dtype, first, count);
-        return;
-    }
     if (p->weights == TD_LINEAR_INT8) {
         for (uint32_t i = 0; i < count; i++)
             to[i] = (float)(int8_t)w[first + i];
@@ -58,16 +53,28 @@ static void load_weights(const td_params_linear *p, uint32_t row, uint32_t first
     td_to_floats(to, rounded, p->dtype, 0, count);
 }
 
+/* `count` weights of a row from channel `first` on, which is a multiple of STEP. */
+TD_INLINE void load_weights(const td_params_linear *p, uint32_t row, uint32_t first, uint32_t count, float *to)
+{
+    const unsigned char *w = (const unsigned char *)p->w + (int64_t)row * p->w_stride;
+    if (p->weights == TD_LINEAR_DENSE)
+        td_to_floats(to, w, p->dtype, first, count);
+    else
+        load_codes(p, w, first, count, to);
+}
+
 TD_INLINE void multiply(tile *t, const part *at, uint32_t first, uint32_t channels)
 {
     const td_params_linear *p = at->p;
-    float row[STEP];
+    float rows[LANES][STEP] = {0};
     for (uint32_t r = 0; r < at->rows; r++)
         td_to_floats(t->x[r], p->x, p->dtype, (int64_t)(at->first_row + r) * p->x_stride + first, channels);
-    for (uint32_t c = 0; c < at->w_columns; c++) {
-        load_weights(p, w_row(at, c), first, channels, row);
+    for (uint32_t c = 0; c < at->w_columns; c += LANES) { /* LANES at a time: they are a line of the cache */
+        for (uint32_t i = 0; i < LANES && c + i < at->w_columns; i++)
+            load_weights(p, w_row(at, c + i), first, channels, rows[i]);
         for (uint32_t k = 0; k < channels; k++)
-            t->w[k][c] = row[k];
+            for (uint32_t i = 0; i < LANES; i++)
+                t->w[k][c + i] = rows[i][k];
     }
     for (uint32_t r = 0; r < at->rows; r += TOGETHER)
         for (uint32_t c = 0; c < at->w_columns; c += LANES) {
@@ -84,27 +91,7 @@ TD_INLINE void multiply(tile *t, const part *at, uint32_t first, uint32_t channe
         }
 }
 
-static void multiply_c(tile *t, const part *at, uint32_t first, uint32_t channels)
-{
-    multiply(t, at, first, channels);
-}
-#if TD_X86
-#define FUSED __attribute__((optimize("fp-contract=fast")))
-TD_TARGET_AVX2 FUSED static void multiply_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
-{
-    multiply(t, at, first, channels);
-}
-TD_TARGET_AVX512 FUSED static void multiply_avx512(tile *t, const part *at, uint32_t first, uint32_t channels)
-{
-    multiply(t, at, first, channels);
-}
-static void (*const multiplies[TD_ISA_COUNT])(tile *, const part *, uint32_t, uint32_t) = {multiply_c, multiply_avx2,
-                                                                                           multiply_avx512};
-#else
-static void (*const multiplies[TD_ISA_COUNT])(tile *, const part *, uint32_t, uint32_t) = {multiply_c, multiply_c, multiply_c};
-#endif
-
-static float activate(uint32_t activation, float x)
+TD_INLINE float activate(uint32_t activation, float x)
 {
     if (activation == TANDEM_ACTIVATION_SILU)
         return x / (1 + expf(-x));
@@ -115,7 +102,7 @@ static float activate(uint32_t activation, float x)
     return x;
 }
 
-static void rotate(const part *at, int64_t row, float *y)
+TD_INLINE void rotate(const part *at, int64_t row, float *y)
 {
     const td_params_linear *p = at->p;
     const int64_t asked = p->position[row], last = (int64_t)p->positions - 1;
@@ -130,34 +117,76 @@ static void rotate(const part *at, int64_t row, float *y)
     }
 }
 
-static void finish_row(const part *at, uint32_t r, float *sums)
+/* Sums to y: of one row after the other. */
+TD_INLINE void finish(tile *t, const part *at)
 {
     const td_params_linear *p = at->p;
-    const int64_t row = at->first_row + r;
-    float y[COLUMNS], residual[COLUMNS];
+    float scale[COLUMNS], bias[COLUMNS], y[COLUMNS], residual[COLUMNS];
     for (uint32_t c = 0; c < at->w_columns; c++) {
-        float bias = 0;
         if (p->scale)
-            sums[c] *= p->scale[w_row(at, c)];
-        if (p->bias) {
-            td_to_floats(&bias, p->bias, p->bias_dtype, w_row(at, c), 1);
-            sums[c] += bias;
+            scale[c] = p->scale[w_row(at, c)];
+        if (p->bias)
+            td_to_floats(&bias[c], p->bias, p->bias_dtype, w_row(at, c), 1);
+    }
+    for (uint32_t r = 0; r < at->rows; r++) {
+        const int64_t row = at->first_row + r;
+        float *sums = t->sums[r];
+        for (uint32_t c = 0; c < at->w_columns && p->scale; c++)
+            sums[c] *= scale[c];
+        for (uint32_t c = 0; c < at->w_columns && p->bias; c++)
+            sums[c] += bias[c];
+        if (p->gate == TANDEM_GATE_NONE)
+            for (uint32_t c = 0; c < at->columns; c++)
+                y[c] = activate(p->activation, sums[c]);
+        for (uint32_t c = 0; c < at->columns && p->gate; c++) {
+            const bool pairs = p->gate == TANDEM_GATE_PAIRS;
+            y[c] = activate(p->activation, sums[pairs ? 2 * c : c]) * sums[pairs ? 2 * c + 1 : at->columns + c];
         }
+        if (p->rotation)
+            rotate(at, row, y);
+        if (p->residual)
+            td_to_floats(residual, p->residual, p->residual_dtype, row * p->residual_stride + at->first_column,
+                         at->columns);
+        for (uint32_t c = 0; c < at->columns && p->residual; c++)
+            y[c] += residual[c];
+        td_from_floats(p->y, p->y_dtype, row * p->y_stride + at->first_column, y, at->columns);
     }
-    for (uint32_t c = 0; c < at->columns; c++) {
-        const bool pairs = p->gate == TANDEM_GATE_PAIRS;
-        y[c] = activate(p->activation, sums[pairs ? 2 * c : c]);
-        if (p->gate)
-            y[c] *= sums[pairs ? 2 * c + 1 : at->columns + c];
-    }
-    if (p->rotation)
-        rotate(at, row, y);
-    if (p->residual)
-        td_to_floats(residual, p->residual, p->residual_dtype, row * p->residual_stride + at->first_column, at->columns);
-    for (uint32_t c = 0; c < at->columns && p->residual; c++)
-        y[c] += residual[c];
-    td_from_floats(p->y, p->y_dtype, row * p->y_stride + at->first_column, y, at->columns);
 }
+
+/* Both for each instruction set; only products are added without being rounded before. */
+static void multiply_c(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    multiply(t, at, first, channels);
+}
+static void finish_c(tile *t, const part *at)
+{
+    finish(t, at);
+}
+#if TD_X86
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+TD_TARGET_AVX2 FUSED static void multiply_avx2(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    multiply(t, at, first, channels);
+}
+TD_TARGET_AVX2 static void finish_avx2(tile *t, const part *at)
+{
+    finish(t, at);
+}
+TD_TARGET_AVX512 FUSED static void multiply_avx512(tile *t, const part *at, uint32_t first, uint32_t channels)
+{
+    multiply(t, at, first, channels);
+}
+#endif
+static const struct {
+    void (*multiply)(tile *t, const part *at, uint32_t first, uint32_t channels);
+    void (*finish)(tile *t, const part *at);
+} variants[TD_ISA_COUNT] = {
+    {multiply_c, finish_c},
+#if TD_X86
+    {multiply_avx2, finish_avx2},
+    {multiply_avx512, finish_avx2},
+#endif
+};
 
 void td_cpu_linear(const void *params, const td_block *at)
 {
@@ -171,13 +200,13 @@ void td_cpu_linear(const void *params, const td_block *at)
                      .first_column = first_column,
                      .columns = columns,
                      .w_columns = p->gate ? 2 * columns : columns};
+    const td_isa isa = td_cpu_isa_level();
     tile *t = at->local;
     memset(t, 0, sizeof *t); /* rows and columns beyond the last are multiplied, too */
     for (uint32_t first = 0; first < p->ins; first += STEP) {
         if (!td_block_goes_on(at))
             return;
-        multiplies[td_cpu_isa_level()](t, &it, first, p->ins - first < STEP ? p->ins - first : STEP);
+        variants[isa].multiply(t, &it, first, p->ins - first < STEP ? p->ins - first : STEP);
     }
-    for (uint32_t r = 0; r < it.rows; r++)
-        finish_row(&it, r, t->sums[r]);
+    variants[isa].finish(t, &it);
 }
