@@ -163,8 +163,8 @@ case $only in
 tests) shares='demo 45 demo-ladder 25 demo-validated 20 programs 235 soak 60 soak-vulkan 60 test_daemon_gpu 80' ;;
 demo) shares='demo 300 demo-ladder 100 demo-validated 100' ;;
 sanitize) shares='racecheck 325 memcheck 200' ;;
-bench) shares='info 10 doctor 15 bench-kernels 40 bench-linear 30 bench-daemon 70 bench-handover 80 tune 70 tune-prove 40
-    bench-attention 110 bench-peers 60' ;;
+bench) shares='info 10 doctor 15 bench-kernels 40 bench-linear 30 bench-daemon 70 bench-handover 70 tune 60 tune-prove 40
+    bench-attention 105 bench-peers 55 bench-minilm 30' ;;
 esac
 
 # later SHARE: the seconds that belong to those behind it.
@@ -384,6 +384,11 @@ print(":".join(f for p in nvidia.__path__ for f in sorted(glob.glob(os.path.join
         bench attention --rounds 1 ${tuned:+--tuning "$tuned"} --n 256,512,1024,2048,4096,16384
     ! needs torch bench-peers python3 -c 'import torch' ||
         { step bench-peers python3 "$root/tests/bench_peers.py" "$build" --json "$work/results/peers.json" && cat "$log"; }
+    ! needs 'torch or numpy' bench-minilm python3 -c 'import numpy, torch' || {
+        step bench-minilm python3 "$root/tests/bench_minilm.py" "$build" --json "$work/results/minilm.json" \
+            ${strict:+--strict} || [ "$status" = missed-targets ]
+        [ ! -s "$log" ] || cat "$log"
+    }
 fi
 
 if [ "$only" = sanitize ]; then
