@@ -161,6 +161,7 @@ static void open_rig(rig *r, const ground *on)
         memset(host, 0, 4 * VIEW_BYTES);
     else
         assert_int_equal(on->backend, TANDEM_BACKEND_CUDA); /* whatever is in it: nobody looks at the result */
+    r->lines[0] = 0; /* it was said that only the GPU sees it */
     r->buffer.struct_bytes = sizeof r->buffer;
     assert_int_equal(tandem_mem_get_vulkan(r->s, r->mem, &r->buffer), TANDEM_OK);
     r->engines = new_timeline(r, TANDEM_SIGNALLER_ENGINE, &r->engines_semaphore);
@@ -178,13 +179,18 @@ static void open_rig(rig *r, const ground *on)
 /* The queue has come past all that it was given. */
 static void expect_idle(rig *r)
 {
-    assert_int_equal(r->vk.WaitForFences(r->vk.device, 1, &r->fence, VK_TRUE, BOUND_NS), VK_SUCCESS);
+    const VkResult result = r->vk.WaitForFences(r->vk.device, 1, &r->fence, VK_TRUE, BOUND_NS);
+
+    if (result != VK_SUCCESS)
+        fail_msg("%s: the queue's fence: VkResult %d: %s", r->on->name, result, r->lines);
 }
 
 static void close_rig(rig *r)
 {
-    if (r->s)
-        assert_int_equal(tandem_session_destroy(&r->s), TANDEM_OK);
+    const tandem_status status = r->s ? tandem_session_destroy(&r->s) : TANDEM_OK;
+
+    if (status != TANDEM_OK)
+        fail_msg("%s: the session ends with %s: %s", r->on->name, tandem_status_text(status), r->lines);
     r->vk.DestroyFence(r->vk.device, r->fence, NULL);
     vku_buffer_destroy(&r->vk, &r->down);
     if (r->own)

@@ -169,8 +169,8 @@ static void try_on(ku_case *it, em_module *on, td_target target, uint32_t n)
     memcpy(whole, o->data, o->bytes);
     ku_run_on(it, on, target, 2 + n % 7);
     assert_memory_equal(o->data, whole, o->bytes);
-    ku_run_elsewhere(it, on, target, n);
-    assert_memory_equal(o->data, whole, o->bytes);
+    ku_run_elsewhere(it, on, target, n); /* where other kernels may have it, which add in another order */
+    check_values(it);
     target.commit = true;
     ku_run_on(it, on, target, 1);
     assert_memory_equal(o->data, whole, o->bytes);

@@ -18,9 +18,9 @@ enum { CHANNELS = 640, ROWS = 33, HEADS = 3, PLANE = CHANNELS * ROWS * HEADS, OU
 typedef struct operation {
     uint32_t number;
     void (*make)(const struct operation *it, tandem_mem mem, tandem_operands *op);
-    uint32_t elements; /* of y */
+    uint32_t elements; /* of y, in floats */
     float off;         /* by so much GPUs may be from the CPU */
-    uint32_t dtype, head_dim; /* of attention's q, k and v */
+    uint32_t dtype, head_dim; /* of attention's q, k and v, or norm's x */
     uint64_t offset_bytes;    /* where q begins */
 } operation;
 
@@ -35,14 +35,18 @@ static tandem_view numbers(tandem_mem mem, uint32_t rows)
     return tandem_view_dense(mem, IDS, TANDEM_DTYPE_I32, 1, rows, 1);
 }
 
+/* Of halves into floats, or all of a type as networks have it, which short rows have a kernel for. */
 static void norm(const operation *it, tandem_mem mem, tandem_operands *op)
 {
-    (void)it;
     op->norm = (tandem_norm){.batch = 1, .heads = HEADS, .rows = ROWS, .channels = CHANNELS};
     op->norm.x = halves(mem, 0, HEADS, ROWS);
     op->norm.residual = halves(mem, PLANE, HEADS, ROWS);
     op->norm.weight = halves(mem, PLANE, 1, 1);
     op->norm.y = tandem_view_dense(mem, OUT, TANDEM_DTYPE_F32, HEADS, ROWS, CHANNELS);
+    if (it->dtype) {
+        op->norm.x.dtype = op->norm.residual.dtype = op->norm.y.dtype = it->dtype;
+        op->norm.weight = (tandem_view){0};
+    }
 }
 
 static void embed(const operation *it, tandem_mem mem, tandem_operands *op)
@@ -154,6 +158,8 @@ static bool compute(const tandem_session_desc *desc, const operation *what, uint
 
 static const operation operations[] = {
     {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE},
+    {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE / 2, .dtype = TANDEM_DTYPE_F16},
+    {.number = TANDEM_OPERATION_NORM, .make = norm, .elements = PLANE / 2, .dtype = TANDEM_DTYPE_BF16},
     {.number = TANDEM_OPERATION_EMBED, .make = embed, .elements = PLANE},
     {.number = TANDEM_OPERATION_BINARY, .make = binary, .elements = PLANE},
     {.number = TANDEM_OPERATION_POOL, .make = pool, .elements = ROWS * 48},

@@ -241,7 +241,7 @@ static void test_multiprocessors(void **state)
 
     (void)state;
     if (F.real)
-        skip(); /* it has as many as it has */
+        return; /* it has as many as it has */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tandem_ticket ticket;
 
