@@ -161,8 +161,6 @@ static passage ask_queue(tandem_session *s, td_timeline *only, VkFence *mark)
         return NOT_ASKED;
     if (may_ask(s, only) && td_vk_queue_mark(s->vk, &s->queue, mark, why, sizeof why) == TANDEM_OK)
         return queue_passes(s, only, mark) ? PASSED : BEHIND;
-    if (s->gpu_signals && !s->released_ns)
-        return NOT_ASKED;
     release_all(s, only, why);
     return UNKNOWN;
 }
