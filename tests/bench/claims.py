@@ -20,6 +20,7 @@ FILES = {
     "lavapipe": "lavapipe.json",
     "accuracy": "cpu-accuracy.json",
     "linear": "h100-linear.json",
+    "minilm": "h100-minilm.json",
 }
 
 # Documents in which every figure must be a claim or no measurement.
@@ -157,6 +158,10 @@ VULKAN = "lane(handover, '960x540', 'floor: Vulkan alone')"
 F16_RUN = "run_of(runs.runs, '--mode f16 --in-flight 1')"
 
 README = [
+    "On an H100 its {minilm.tokens} tokens take {vars(minilm.ours)['f16 graphs'].median:.0f} us by a CUDA graph and "
+    "{vars(minilm.ours)['f16 inline'].median:.0f} us in a Vulkan command buffer; PyTorch's fp16 takes "
+    "{min(turn.graph.median for turn in minilm.pytorch):.0f} us by a CUDA graph and "
+    "{min(turn.eager.median for turn in minilm.pytorch):.0f} us launch by launch",
     "an empty hand-over takes {lane(daemon, '64 B', 'through tandemd').round_trip_us.median - "
     "lane(daemon, '64 B', 'in this process').round_trip_us.median:.0f} us longer than in process, and with three in flight "
     "a frame as long ({lane(daemon, '8 MiB', 'in this process').in_flight_us.median / "
