@@ -15,7 +15,7 @@
 #define QUIET_NS 50000000u  /* a queue that is behind for longer is taken to wait for a point */
 /* What submits that were released get where the queue cannot be asked: if there is a point that was refused, else. */
 #define LEAVE_NS 100000000u
-#define LEAVE_SOON_NS 5000000u
+#define LEAVE_SOON_NS 20000000u
 
 static td_timeline *timeline_at(tandem_session *s, td_timeline *only, uint32_t i)
 {
