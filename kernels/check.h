@@ -21,6 +21,13 @@
 tandem_status td_check_view(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, uint32_t dtypes,
                             char *why, size_t why_bytes);
 
+/* Whether a view, of elements of two bytes or more, may be read 16 bytes at a time. */
+static inline bool td_is_wide(const tandem_view *view)
+{
+    return view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 && view->stride_head % 8 == 0 &&
+           view->stride_row % 8 == 0;
+}
+
 /* How a view of codes lies, which td_check_view() has passed, as tandem_codes_bytes() says it: ARG. */
 tandem_status td_check_codes(const td_operation_layout *layout, const tandem_operands *op, uint32_t view, char *why,
                              size_t why_bytes);

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 
+#include "kernels/check.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/params.h"
 #include "kernels/builder.h"
@@ -18,13 +19,6 @@ enum { TD_D_PADS = 5 };
 static inline uint32_t td_index_of_dim(uint32_t d_pad)
 {
     return d_pad <= 128 ? d_pad / 32 - 1 : TD_D_PADS - 1;
-}
-
-/* Whether a view may be read 16 bytes at a time. */
-static inline bool td_is_wide(const tandem_view *view)
-{
-    return view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 && view->stride_head % 8 == 0 &&
-           view->stride_row % 8 == 0;
 }
 
 /* What the target asks of attention, or nothing. */

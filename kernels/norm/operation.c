@@ -46,8 +46,7 @@ static tandem_status check(const tandem_operands *op, char *why, size_t why_byte
 /* Whether a view, if it is there, is of a type and may be read 16 bytes at a time. */
 static bool is_wide(const tandem_view *view, uint32_t dtype)
 {
-    return view->dtype == TANDEM_DTYPE_NONE || (view->dtype == dtype && view->offset_bytes % 16 == 0 && view->stride_batch % 8 == 0 &&
-                                                view->stride_head % 8 == 0 && view->stride_row % 8 == 0);
+    return view->dtype == TANDEM_DTYPE_NONE || (view->dtype == dtype && td_is_wide(view));
 }
 
 /* The usual case of a short row has a kernel of its own. */
