@@ -50,6 +50,7 @@ typedef struct graph_slot {
 typedef struct binding {
     const td_stream_submit *submit;
     uint64_t control, cancel;
+    bool known; /* the slot's graph has its launches */
 } binding;
 
 typedef struct graph_stream {
@@ -120,32 +121,33 @@ static bool has_launches(const graph_slot *slot, const td_stream_submit *submit)
     for (uint32_t i = 0; i < plan->record_count; i++) {
         const td_record *a = &slot->bound.records[i], *b = &plan->records[i];
 
-        if (a->kernel != b->kernel || memcmp(a->grid, b->grid, sizeof a->grid) || memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes || a->flags != b->flags ||
+        if (a->kernel != b->kernel || memcmp(a->grid, b->grid, sizeof a->grid) ||
+            memcmp(a->block, b->block, sizeof a->block) || a->shared_bytes != b->shared_bytes || a->flags != b->flags ||
             cluster_of(a) != cluster_of(b) || a->param_bytes != b->param_bytes)
             return false;
     }
     return true;
 }
 
-static bool has_shape(const graph_slot *slot, const td_stream_submit *submit)
+static bool has_functions(const graph_slot *slot)
 {
-    if (!has_launches(slot, submit))
-        return false;
-    for (uint32_t i = 0; i < submit->plan->record_count; i++)
+    for (uint32_t i = 0; i < slot->bound.record_count; i++)
         if (slot->kernels[i].function != slot->functions[i]->kernel.handle)
             return false;
     return true;
 }
 
-/* The slot's graph with these launches, else a place for one. NULL: no memory. */
-static graph_slot *find_graph(graph_stream *stream, const td_stream_submit *submit)
+/* The slot's graph with these launches (*known), else a place for one. NULL: no memory. */
+static graph_slot *find_graph(graph_stream *stream, const td_stream_submit *submit, bool *known)
 {
     graph_slot **all = stream->slots[submit->slot], *oldest = NULL;
 
+    *known = false;
     for (int i = 0; i < SLOT_GRAPHS; i++) {
         if (!all[i])
             return all[i] = calloc(1, sizeof **all);
-        if (has_launches(all[i], submit))
+        *known = has_launches(all[i], submit);
+        if (*known)
             return all[i];
         if (!oldest || all[i]->used < oldest->used)
             oldest = all[i];
@@ -388,7 +390,7 @@ static tandem_status launch_graph(graph_stream *stream, graph_slot *slot, const 
     td_cu_device *device = stream->cuda.device;
     tandem_status status;
 
-    status = (has_shape(slot, b->submit) ? update_graph : make_graph)(stream, slot, b, why, why_bytes);
+    status = (b->known && has_functions(slot) ? update_graph : make_graph)(stream, slot, b, why, why_bytes);
     if (status)
         return status;
     note_bound(slot, b->submit);
@@ -428,8 +430,8 @@ static tandem_status enqueue(td_stream *base, const td_stream_submit *submit, ui
 {
     graph_stream *stream = (graph_stream *)base;
     const bool kept = td_stream_place(base, sequence) >= TD_STREAM_NUMBERS;
-    graph_slot *slot = kept ? find_graph(stream, submit) : NULL;
     binding b = {.submit = submit};
+    graph_slot *slot = kept ? find_graph(stream, submit, &b.known) : NULL;
     tandem_status status;
     bool refused;
 
