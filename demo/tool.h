@@ -155,4 +155,10 @@ extern const char *const tool_bench_handover_help, *const tool_bench_attention_h
 const char *tool_backend_name(uint32_t backend);
 const char *tool_rung_name(uint32_t rung);
 
+/* Of a graph's numbers, which one has that name; their count: none. */
+struct td_graph;
+uint32_t tool_find_number(const struct td_graph *graph, const char *name, size_t length);
+/* --set LIST, as "tokens=128,batch=1", into `numbers`; those that it does not name stay. NULL: none. */
+int tool_read_sizes(const char *command, const char *set, const struct td_graph *graph, uint32_t *numbers);
+
 #endif

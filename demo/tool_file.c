@@ -1,9 +1,10 @@
-/* Files of `tandem attend`: three tensors in, a list of them out.
+/* Files of the tool: three tensors in, a list of them out; and the sizes of a graph.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #include "demo/tool.h"
 #include "interop/base.h"
+#include "kernels/graph.h"
 #include "kernels/model/safetensors.h"
 
 enum { MAX_INPUTS = 4 };
@@ -179,4 +181,34 @@ bool tool_can_write(const char *option, const char *path, char *why, size_t why_
     if (!can)
         td_fail(why, why_bytes, TANDEM_ERROR_IO, "%s \"%s\": %s", option, path, strerror(folder ? EISDIR : errno));
     return can;
+}
+
+uint32_t tool_find_number(const td_graph *graph, const char *name, size_t length)
+{
+    uint32_t i = 0;
+
+    while (i < graph->number_count &&
+           (strlen(graph->numbers[i].name) != length || memcmp(graph->numbers[i].name, name, length) != 0))
+        i++;
+    return i;
+}
+
+int tool_read_sizes(const char *command, const char *set, const td_graph *graph, uint32_t *numbers)
+{
+    for (const char *at = set, *end; at; at = *end ? end + 1 : NULL) {
+        const size_t length = strcspn(at, "=,");
+        const uint32_t which = tool_find_number(graph, at, length);
+        uint64_t value = 0;
+        char text[32];
+
+        end = at + strcspn(at, ",");
+        if (which == graph->number_count)
+            return tool_usage(command, "--set \"%s\": \"%.*s\" is no number of this model", set, (int)length, at);
+        snprintf(text, sizeof text, "%.*s", at[length] == '=' ? (int)(end - at - length - 1) : 0, at + length + 1);
+        if (!tool_number(text, 1, graph->numbers[which].most, &value))
+            return tool_usage(command, "--set \"%s\": %s must be a number from 1 to %" PRIu32, set,
+                              graph->numbers[which].name, graph->numbers[which].most);
+        numbers[which] = (uint32_t)value;
+    }
+    return TOOL_OK;
 }

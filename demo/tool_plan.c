@@ -62,34 +62,6 @@ static int read_arguments(int argc, char **argv, arguments *a, td_target *target
     return TOOL_OK;
 }
 
-/* "tokens=128,batch=1" into the graph's numbers. */
-static int read_sizes(const char *set, const td_graph *graph, uint32_t *numbers)
-{
-    for (uint32_t i = 0; i < graph->number_count; i++)
-        numbers[i] = graph->numbers[i].most;
-    for (const char *at = set, *end; at; at = *end ? end + 1 : NULL) {
-        const size_t name = strcspn(at, "=,");
-        uint32_t which = 0;
-        uint64_t value = 0;
-        char text[32];
-
-        end = at + strcspn(at, ",");
-        while (which < graph->number_count && (strlen(graph->numbers[which].name) != name ||
-                                               memcmp(graph->numbers[which].name, at, name) != 0))
-            which++;
-        if (which == graph->number_count)
-            return tool_usage("plan", "--set \"%s\": \"%.*s\" is no number of this model", set,
-                              (int)name, at);
-        snprintf(text, sizeof text, "%.*s", at[name] == '=' ? (int)(end - at - name - 1) : 0,
-                 at + name + 1);
-        if (!tool_number(text, 1, graph->numbers[which].most, &value))
-            return tool_usage("plan", "--set \"%s\": %s must be a number from 1 to %" PRIu32, set,
-                              graph->numbers[which].name, graph->numbers[which].most);
-        numbers[which] = (uint32_t)value;
-    }
-    return TOOL_OK;
-}
-
 static int load(const arguments *a, const td_target *target, loaded *l)
 {
     td_safetensors file;
@@ -102,7 +74,9 @@ static int load(const arguments *a, const td_target *target, loaded *l)
     }
     if (status != TANDEM_OK)
         return tool_fail("plan", "--model '%s': %s", a->model, why);
-    if (read_sizes(a->set, l->graph, l->numbers) != TOOL_OK)
+    for (uint32_t i = 0; i < l->graph->number_count; i++)
+        l->numbers[i] = l->graph->numbers[i].most;
+    if (tool_read_sizes("plan", a->set, l->graph, l->numbers) != TOOL_OK)
         return TOOL_USAGE;
     status = td_program_build(l->graph, l->numbers, target, &l->program, why, sizeof why);
     return status == TANDEM_OK ? TOOL_OK : tool_fail("plan", "--model '%s': %s", a->model, why);

@@ -132,16 +132,6 @@ static bool is_brought(uint32_t role)
     return role == TD_ROLE_INPUT || role == TD_ROLE_UNIFORM;
 }
 
-static uint32_t find_number(const td_graph *graph, const char *name, size_t length)
-{
-    uint32_t i = 0;
-
-    while (i < graph->number_count && (strlen(graph->numbers[i].name) != length ||
-                                       memcmp(graph->numbers[i].name, name, length) != 0))
-        i++;
-    return i;
-}
-
 /* A shape that names a number says what it is, where a file's tensor has as many dimensions. That
  * all shapes agree is seen when tensors are read. */
 static void deduce_sizes(network *n)
@@ -153,7 +143,7 @@ static void deduce_sizes(network *n)
 
         for (uint32_t d = 0; tensor && tensor->dimensions == of->dimensions && d < of->dimensions;
              d++) {
-            const uint32_t which = find_number(n->graph, of->shape[d], strlen(of->shape[d]));
+            const uint32_t which = tool_find_number(n->graph, of->shape[d], strlen(of->shape[d]));
 
             if (which < n->graph->number_count && !n->numbers[which] &&
                 tensor->shape[d] <= n->graph->numbers[which].most)
@@ -165,23 +155,8 @@ static void deduce_sizes(network *n)
 /* --set, before what is deduced. */
 static int read_sizes(network *n, const char *set)
 {
-    for (const char *at = set, *end; at; at = *end ? end + 1 : NULL) {
-        const size_t length = strcspn(at, "=,");
-        const uint32_t which = find_number(n->graph, at, length);
-        uint64_t value = 0;
-        char text[32];
-
-        end = at + strcspn(at, ",");
-        if (which == n->graph->number_count)
-            return tool_usage("run", "--set \"%s\": \"%.*s\" is no number of this model", set,
-                              (int)length, at);
-        snprintf(text, sizeof text, "%.*s", at[length] == '=' ? (int)(end - at - length - 1) : 0,
-                 at + length + 1);
-        if (!tool_number(text, 1, n->graph->numbers[which].most, &value))
-            return tool_usage("run", "--set \"%s\": %s must be a number from 1 to %" PRIu32, set,
-                              n->graph->numbers[which].name, n->graph->numbers[which].most);
-        n->numbers[which] = (uint32_t)value;
-    }
+    if (tool_read_sizes("run", set, n->graph, n->numbers) != TOOL_OK)
+        return TOOL_USAGE;
     deduce_sizes(n);
     for (uint32_t i = 0; i < n->graph->number_count; i++)
         if (!n->numbers[i])
