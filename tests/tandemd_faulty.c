@@ -5,7 +5,8 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   TANDEM_TEST_FAULT       the file: "PID hang" or "PID fault", once it is there; that worker does it once; or "kill CALL
- *                           BYTES": every worker is killed when it makes that call with so many bytes
+ *                           BYTES": every worker is killed when it makes that call with so many bytes; or "hold CALL":
+ *                           the loader's thread stands still in that call, and says so, until the file is gone
  *   TANDEM_TEST_FAKE_CUDA   set: on the driver of tests/fake_cuda.h, where there is no GPU
  */
 #define _GNU_SOURCE
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "tests/fake_cuda.h"
@@ -123,6 +125,31 @@ static bool is_killed_by(const char *call, uint64_t bytes)
     return is;
 }
 
+static bool is_held_in(const char *call)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char text[100] = "", named[40];
+    bool is;
+
+    if (fd < 0)
+        return false;
+    is = read(fd, text, sizeof text - 1) > 0 && sscanf(text, "hold %39s", named) == 1 && !strcmp(named, call);
+    close(fd);
+    return is;
+}
+
+static void hold(const char *call)
+{
+    char thread[16] = "";
+
+    prctl(PR_GET_NAME, thread, 0ul, 0ul, 0ul);
+    if (strcmp(thread, "tandemd loader") || !is_held_in(call))
+        return;
+    dprintf(STDERR_FILENO, "tandemd_faulty: the loader is held in %s\n", call);
+    while (is_held_in(call))
+        usleep(2000);
+}
+
 /* Only the thread that submits launches what is no stamp. */
 static void observe(const char *call, const void *info, uint64_t handle)
 {
@@ -131,6 +158,8 @@ static void observe(const char *call, const void *info, uint64_t handle)
 
     if (!strncmp(call, "cu", 2) && is_killed_by(call, handle))
         raise(SIGKILL);
+    if (!strncmp(call, "cuMem", 5))
+        hold(call);
     if (!strcmp(call, "cuModuleGetFunction") && !loaded && !fake)
         load();
     if (strncmp(call, "cuLaunchKernel", 14) || done || at->block[0] == 1) /* one thread: a stamp, and the job's begin */
