@@ -19,14 +19,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "demo/tool.h"
+#include "engine_plugin/tool/tool.h"
 #include "kernels/attention/attention.h"
 #include "tandem/tandem.h"
 #include "tests/fake_cuda.h"
 #include "tests/fake_image.h"
 #include "tests/faults.h"
-
-int tool_main(int argc, char **argv);
 
 static uint64_t accepts = UINT64_MAX; /* so many jobs; all others are refused */
 tandem_status __real_tandem_submit(tandem_session *session, const tandem_job *job, tandem_ticket *ticket);

@@ -751,7 +751,7 @@ static void test_documents(void **state)
     static const struct {
         const char *name, *words;
     } documents[] = {
-        {"demo/tool_tune.c", "from about %u queries and keys on for head dim 128, %u for 64, with a causal mask %u and %u"},
+        {"engine_plugin/tool/tune.c", "from about %u queries and keys on for head dim 128, %u for 64, with a causal mask %u and %u"},
         {"engine_plugin/INTEGRATION.md", "at about %u for head dim 128, %u for 64, with a causal mask %u and %u"},
     };
     uint32_t at[4];

@@ -18,7 +18,7 @@ foreach(library IN LISTS carried)
 endforeach()
 
 get_property(targets DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTY BUILDSYSTEM_TARGETS)
-foreach(folder demo tests)
+foreach(folder engine_plugin/tool demo tests)
     get_property(more DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} PROPERTY BUILDSYSTEM_TARGETS)
     list(APPEND targets ${more})
 endforeach()

@@ -17,7 +17,7 @@ from tool.words import Words
 
 TOPICS = """sample-qkv attend accuracy calibrate run plan fetch tokens generate doctor info top bench bench-handover bench-attention bench-linear bench-daemon
 tune probe version help""".split()
-# Where an option is read, if not in demo/tool_TOPIC.c.
+# Where an option is read, if not in engine_plugin/tool/TOPIC.c.
 FILES = {"version": None, "help": None, "bench": None}
 
 
@@ -51,11 +51,11 @@ class Manual(unittest.TestCase):
     def test_every_option_is_explained(self):
         """What a command reads is in its help, and what is in its help it knows, with the same words."""
         for topic in TOPICS:
-            source = FILES.get(topic, f"tool_{topic.replace('-', '_')}.c")
+            source = FILES.get(topic, f"{topic.replace('-', '_')}.c")
             explained = self.options(topic)
             if not source:
                 continue
-            read = set(re.findall(r'\{"(--[a-z0-9-]+)", (?:&|NULL)', (SOURCE / "demo" / source).read_text()))
+            read = set(re.findall(r'\{"(--[a-z0-9-]+)", (?:&|NULL)', (SOURCE / "engine_plugin/tool" / source).read_text()))
             inputs = {"--in"} if topic in ("accuracy", "calibrate") else set()  # lists of files, which are read apart
             self.assertEqual(read | inputs, set(explained), topic)
             for option, words in explained.items():
@@ -72,7 +72,7 @@ class Manual(unittest.TestCase):
                         self.assertIn(word, run.stderr, (topic, option))
 
     def test_man_pages(self):
-        folder = pathlib.Path(TOOL).parent / "demo/manual"
+        folder = pathlib.Path(TOOL).parent / "engine_plugin/tool/manual"
         names = ["tandem"] + [f"tandem-{t}" for t in TOPICS if not t.startswith("bench-")]
         self.assertEqual(sorted(p.stem for p in folder.glob("*.1")), sorted(names), "the pages that the build made")
         for name in names:
@@ -91,7 +91,7 @@ class Manual(unittest.TestCase):
 
     def complete(self, *words):
         script = f'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _tandem; printf "%s\\n" "${{COMPREPLY[@]}}"'
-        script = pathlib.Path(TOOL).parent / "demo/manual/tandem.bash", script
+        script = pathlib.Path(TOOL).parent / "engine_plugin/tool/manual/tandem.bash", script
         run = limits.run(["bash", "-c", script[1], "bash", script[0], "tandem", *words],
                          capture_output=True, text=True, cwd=FOLDER, seconds=20)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
@@ -118,7 +118,7 @@ class Manual(unittest.TestCase):
 
     def test_other_shells(self):
         """zsh's and fish's scripts have every option with its words; where the shells are here, they take them."""
-        folder = pathlib.Path(TOOL).parent / "demo/manual"
+        folder = pathlib.Path(TOOL).parent / "engine_plugin/tool/manual"
         for shell in ("bash", "zsh", "fish"):
             script = tool("help", f"--{shell}").stdout
             self.assertEqual(script, (folder / f"tandem.{shell}").read_text())

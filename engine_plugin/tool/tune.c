@@ -1,0 +1,399 @@
+/* `tandem tune`: measures what AUTO goes by on this GPU, and writes it where hosts look for it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine_plugin/client/tuning_file.h"
+#include "engine_plugin/tool/bench.h"
+#include "interop/base.h"
+
+enum { MOST_ROWS_AT_ONCE = 1 << 19, MOST_KEYS_AT_ONCE = 1 << 20, QUICK_LENGTH = 4096 };
+/* That a kernel has the GPU at a time, small shapes a tenth: until its clock is what its power allows. */
+enum { TUNE_US = 100000, QUICK_US = 10000, PROVE_US = 40000 };
+
+/* clang-format off */
+const char *const tool_tune_help =
+    "usage: tandem tune [--out F] [--dim LIST] [--4b] [--quick]\n"
+    "       tandem tune --check F\n"
+    "       tandem tune --prove [--tuning F] [--shapes N] [--json F] [--backend cuda|cpu]\n"
+    "\n"
+    "Measures how long our attention kernels take on this machine's first CUDA device, alone and with the\n"
+    "quantisation of Q, K and V before them, and writes the times as JSON. Precision `auto` then takes the\n"
+    "one of f16, 8b and 4b that is the fastest from fp16 or bf16 tensors to the output; without such a file\n"
+    "it goes by a table that came with this build, if there is one for the GPU, or else by a rule: 8b from\n"
+    "256 keys on, f16 below; on Hopper, where f16 needs no prologue, 8b where its kernel is estimated to save\n"
+    "more than its prologue costs (kernels/attention/tuning.h: with 128 heads from about 1050 queries and keys on for\n"
+    "head dim 128, 1750 for 64, with a causal mask 1750 and 3100).\n"
+    "\n"
+    "  --out F      where the file goes; default $XDG_CONFIG_HOME/tandem/tuning.json, or\n"
+    "               ~/.config/tandem/tuning.json; written under a temporary name, then renamed\n"
+    "  --dim LIST   of the head dims 32, 64, 80, 96, 128, 256; default 64,80,96,128; others go by the rule\n"
+    "  --4b         4b, too, also where the GPU has no int4 tensor cores (it is measured where it has)\n"
+    "  --quick      only up to 4096 keys, and a tenth of the time for each\n"
+    "  --check F    measures nothing: says whether F is such a file, and what auto would take\n"
+    "  --tuning F   with --prove: a file of `tandem tune` that auto goes by\n"
+    "  --shapes N   with --prove: 1 to 100000; default 200\n"
+    "  --json F     with --prove: everything as JSON\n"
+    "  --backend cuda|cpu\n"
+    "               with --prove: cuda (default), or cpu, which is there to try it\n"
+    "  --prove      measures 200 (--shapes N) random shapes end to end, grouped heads and few queries among\n"
+    "               them, and says what auto loses by what it takes: by F, or by what came with this build\n"
+    "\n"
+    "The file: {\"tandem\": \"choice\", \"version\": 2, \"device\": name, \"sm\": 90, \"multiprocessors\": 132,\n"
+    "\"parts\": [{\"head_dim\", \"causal\": 0 or 1, \"f16\", \"8b\", \"4b\"}]}. The last three are null, or have\n"
+    "\"kernel\", \"prologue\" and \"few\": null, or an array for batch * heads = 1, 2, 4 ... 128 of arrays for 256,\n"
+    "512 ... 32768 keys; microseconds, null where nothing was measured. Kernel and prologue are of as many queries as\n"
+    "keys, few is the kernel with 16 queries.\n"
+    "Nobody looks for the file: a session is given its text (tandem_session_desc.tuning), `tandem bench attention\n"
+    "--tuning F` goes by it, `tandem info --tuning F` says whether sessions here do, tandemd has a key `tuning`. It\n"
+    "holds for the GPU that it names. kernels/attention/tuning_ship.py F puts it into the next build for such GPUs.\n";
+/* clang-format on */
+
+bool tool_tuning_text(const char *path, char **text, size_t *bytes, char *why, size_t why_bytes)
+{
+    FILE *file = fopen(path, "rb");
+    *text = file ? malloc(TD_TUNING_MOST_TEXT + 1) : NULL;
+    *bytes = *text ? fread(*text, 1, TD_TUNING_MOST_TEXT + 1, file) : 0;
+    const bool good = *text && !ferror(file);
+    if (!good) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, strerror(errno));
+        free(*text);
+        *text = NULL;
+    }
+    if (file)
+        fclose(file);
+    return good;
+}
+
+bool tool_tuning(const char *path, td_tuning_table *out, char *why, size_t why_bytes)
+{
+    char *text = NULL, reason[300] = "";
+    size_t bytes = 0;
+    bool good = tool_tuning_text(path, &text, &bytes, why, why_bytes);
+    if (good && td_tuning_parse(text, bytes, out, reason, sizeof reason) != TANDEM_OK) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, reason);
+        good = false;
+    }
+    free(text);
+    return good;
+}
+
+static int check(const char *path)
+{
+    static const char *const names[] = {"rule", "f16", "8b", "4b"};
+    static td_tuning_table table;
+    char why[600] = "";
+    if (!tool_tuning(path, &table, why, sizeof why))
+        return tool_fail("tune", "%s", why);
+    printf("%s, compute capability %u.%u; auto takes, with batch * heads and queries = keys:\n", table.device,
+           (unsigned)table.sm / 10, (unsigned)table.sm % 10);
+    for (uint32_t p = 0; p < table.count; p++) {
+        printf("d%-3u %-6s", (unsigned)table.parts[p].head_dim, table.parts[p].causal ? "causal" : "");
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++)
+            printf("%7u", (unsigned)td_tuning_length(j));
+        printf("\n");
+        for (uint32_t i = 0; i < TD_TUNING_PLANES; i++) {
+            printf("%11u", (unsigned)td_tuning_planes(i));
+            for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+                const tandem_attention op = {.batch = 1,
+                                             .heads = td_tuning_planes(i),
+                                             .kv_heads = td_tuning_planes(i),
+                                             .q_len = td_tuning_length(j),
+                                             .kv_len = td_tuning_length(j),
+                                             .head_dim = table.parts[p].head_dim,
+                                             .causal = table.parts[p].causal};
+                printf("%7s", names[td_tuning_precision(&table, &op)]);
+            }
+            printf("\n");
+        }
+    }
+    return TOOL_OK;
+}
+
+/* The default path, with its folders made. */
+static bool default_path(char *path, size_t bytes, char *why, size_t why_bytes)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    int length;
+    if (config && config[0] == '/')
+        length = snprintf(path, bytes, "%s/tandem/tuning.json", config);
+    else if (home && home[0] == '/')
+        length = snprintf(path, bytes, "%s/.config/tandem/tuning.json", home);
+    else
+        return snprintf(why, why_bytes, "neither XDG_CONFIG_HOME nor HOME is set; name a file with --out"), false;
+    if (length < 0 || (size_t)length >= bytes)
+        return snprintf(why, why_bytes, "the path of the user's configuration is too long"), false;
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        const bool made = mkdir(path, 0777) == 0 || errno == EEXIST;
+        if (!made)
+            td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\": %s", path, strerror(errno));
+        *slash = '/';
+        if (!made)
+            return false;
+    }
+    return true;
+}
+
+static json_t *times_json(const td_tuning_times times)
+{
+    bool any = false;
+    json_t *planes = json_array();
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++) {
+        json_t *lengths = json_array();
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+            any = any || times[i][j] > 0;
+            json_array_append_new(lengths, times[i][j] > 0 ? json_real((double)times[i][j]) : json_null());
+        }
+        json_array_append_new(planes, lengths);
+    }
+    if (any)
+        return planes;
+    json_decref(planes);
+    return json_null();
+}
+
+static json_t *cost_json(const td_tuning_cost *cost)
+{
+    json_t *kernel = times_json(cost->kernel);
+    if (!json_is_null(kernel))
+        return json_pack("{s:o, s:o, s:o}", "kernel", kernel, "prologue", times_json(cost->prologue), "few",
+                         times_json(cost->few));
+    return kernel;
+}
+
+static bool write_table(const td_tuning_table *table, const char *path, char *why, size_t why_bytes)
+{
+    json_t *parts = json_array();
+    for (uint32_t p = 0; p < table->count; p++) {
+        const td_tuning_part *part = &table->parts[p];
+        json_array_append_new(parts, json_pack("{s:i, s:i, s:o, s:o, s:o}", "head_dim", (int)part->head_dim, "causal",
+                                               (int)part->causal, "f16", cost_json(&part->costs[TD_TUNING_F16]), "8b",
+                                               cost_json(&part->costs[TD_TUNING_8B]), "4b",
+                                               cost_json(&part->costs[TD_TUNING_4B])));
+    }
+    json_t *json =
+        json_pack("{s:s, s:i, s:s, s:i, s:i, s:o}", "tandem", "choice", "version", 2, "device", table->device, "sm",
+                  (int)table->sm, "multiprocessors", (int)table->multiprocessors, "parts", parts);
+    char temporary[4200];
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    const bool good = json && json_dump_file(json, temporary, JSON_REAL_PRECISION(5) | JSON_INDENT(1)) == 0 &&
+                      rename(temporary, path) == 0;
+    if (!good) {
+        td_fail(why, why_bytes, TANDEM_ERROR_IO, "\"%s\" could not be written: %s", path, strerror(errno));
+        remove(temporary);
+    }
+    json_decref(json);
+    return good;
+}
+
+/* Both were measured, so what lies between them may be noise. */
+static float prologue_of(double whole, double kernel)
+{
+    const double us = whole - kernel;
+    return whole > 0 && kernel > 0 ? (float)(us > 0.1 ? us : 0.1) : 0;
+}
+
+typedef struct plan {
+    const char *precisions;
+    uint32_t longest;
+} plan;
+
+static bool measure_part(bench_tune *t, td_tuning_part *part, const plan *wanted, char *why, size_t why_bytes)
+{
+    for (uint32_t i = 0; i < TD_TUNING_PLANES; i++)
+        for (uint32_t j = 0; j < TD_TUNING_LENGTHS; j++) {
+            const uint32_t n = td_tuning_length(j);
+            const uint32_t planes = td_tuning_planes(i);
+            const bench_tune_shape all = {1, planes, planes, n, n, part->head_dim, part->causal, false},
+                                   few = {1, planes, planes, TD_TUNING_FEW, n, part->head_dim, false, true};
+            const uint64_t rows = (uint64_t)planes * n;
+            bench_times us = {0}, us_few = {0};
+            if (n <= wanted->longest && rows <= MOST_ROWS_AT_ONCE &&
+                !bench_tune_run(t, &all, wanted->precisions, &us, why, why_bytes))
+                return false;
+            if (n <= wanted->longest && rows <= MOST_KEYS_AT_ONCE && !part->causal &&
+                !bench_tune_run(t, &few, wanted->precisions, &us_few, why, why_bytes))
+                return false;
+            for (int c = 0; c < TD_TUNING_COSTS; c++) {
+                part->costs[c].kernel[i][j] = (float)us.kernel[c];
+                part->costs[c].prologue[i][j] = prologue_of(us.whole[c], us.kernel[c]);
+                part->costs[c].few[i][j] = (float)us_few.kernel[c];
+            }
+        }
+    return true;
+}
+
+static uint32_t random_length(uint64_t *state, double low, double high)
+{
+    const double part = (double)(bench_random(state) >> 11) * 0x1p-53;
+    return (uint32_t)(low * pow((high + 1) / low, part));
+}
+
+/* Any shape within reason: grouped heads, as many queries as keys, or few, or any number of either. */
+static bench_tune_shape random_shape(uint64_t *state, double most_pairs)
+{
+    static const uint32_t heads[] = {1, 2, 4, 8, 12, 16, 24, 32, 40, 64}, groups[] = {1, 1, 2, 4, 8},
+                          dims[] = {64, 80, 96, 128};
+    for (;;) {
+        const uint32_t group = groups[bench_random(state) % 5], how = bench_random(state) % 3;
+        bench_tune_shape s = {.batch = 1 + (uint32_t)(bench_random(state) % 8),
+                              .heads = heads[bench_random(state) % 10],
+                              .keys = random_length(state, 64, 32768),
+                              .head_dim = dims[bench_random(state) % 4],
+                              .causal = bench_random(state) % 2};
+        s.kv_heads = s.heads / group;
+        s.queries = how == 0 ? s.keys : random_length(state, 1, how == 1 ? 64 : 32768);
+        const double rows = (double)s.batch * s.heads * (s.queries > s.keys ? s.queries : s.keys);
+        if (s.heads % group == 0 && (double)s.batch * s.heads * s.queries * s.keys <= most_pairs &&
+            rows <= 2 * MOST_KEYS_AT_ONCE)
+            return s;
+    }
+}
+
+/* Measures random shapes, and what auto loses by taking what it takes. */
+static int prove(const char *path, const char *backend, uint32_t shapes, const char *json_path)
+{
+    static const char *const names[] = {"auto", "f16", "8b", "4b"};
+    static const uint32_t precisions[] = {TANDEM_PRECISION_F16, TANDEM_PRECISION_8B, TANDEM_PRECISION_4B};
+    static td_tuning_table table, device;
+    const bool cpu = !strcmp(backend, "cpu");
+    char why[600] = "";
+    uint64_t state = 1;
+    bench_series losses = {0};
+    uint32_t over = 0;
+    if (path && !tool_tuning(path, &table, why, sizeof why))
+        return tool_fail("tune", "%s", why);
+    bench_tune *t = bench_tune_open(cpu, PROVE_US, why, sizeof why);
+    if (!t)
+        return tool_fail("tune", "%s", why);
+    bench_tune_device(t, &device);
+    bool good = !path || td_tuning_fits(&table, device.sm, device.device, why, sizeof why);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < shapes && good; i++) {
+        const bench_tune_shape s = random_shape(&state, cpu ? 1e6 : 1e10);
+        const uint32_t taken = bench_tune_auto(t, &s, path ? &table : NULL);
+        bench_times us;
+        double whole[4] = {0}, best = 0;
+        good = bench_tune_run(t, &s, device.sm >= 80 && device.sm < 90 ? "8b,f16,4b" : "8b,f16", &us, why, sizeof why);
+        for (int c = 0; c < TD_TUNING_COSTS && good; c++) {
+            const double it = whole[precisions[c]] = us.whole[c] > 0 ? us.whole[c] : us.kernel[c];
+            best = it > 0 && (best == 0 || it < best) ? it : best;
+        }
+        if (!good || best == 0 || whole[taken] == 0)
+            continue;
+        const double loss = whole[taken] / best - 1;
+        bench_add(&losses, loss);
+        over += loss > 0.05;
+        printf("b%u h%-2u/%-2u q%-5u k%-5u d%-3u %-6s f16 %9.1f  8b %9.1f us  auto %-3s %+5.1f %%\n", (unsigned)s.batch,
+               (unsigned)s.heads, (unsigned)s.kv_heads, (unsigned)s.queries, (unsigned)s.keys, (unsigned)s.head_dim,
+               s.causal ? "causal" : "", whole[TANDEM_PRECISION_F16], whole[TANDEM_PRECISION_8B], names[taken],
+               100 * loss);
+        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:s, s:f}", "batch",
+                                              (int)s.batch, "heads", (int)s.heads, "kv_heads", (int)s.kv_heads, "q_len",
+                                              (int)s.queries, "kv_len", (int)s.keys, "d", (int)s.head_dim, "causal",
+                                              (int)s.causal, "f16_us", whole[TANDEM_PRECISION_F16], "8b_us",
+                                              whole[TANDEM_PRECISION_8B], "4b_us", whole[TANDEM_PRECISION_4B], "auto",
+                                              names[taken], "loss", loss));
+    }
+    bench_tune_close(t);
+    if (losses.count)
+        printf("%s, auto by %s: %zu shapes, %u lose more than 5 %%, at most %.1f %%\n", device.device,
+               path ? path : "what came with this build", losses.count, (unsigned)over, 100 * bench_at(&losses, 1));
+    bench_free(&losses);
+    if (good && !json_array_size(list)) {
+        td_fail(why, sizeof why, TANDEM_ERROR_DEVICE, "nothing was measured");
+        good = false;
+    }
+    json_t *report = bench_report("tune", device.device, "");
+    json_object_set_new(report, "shapes", list);
+    json_object_set_new(report, "over_5_percent", json_integer(over));
+    const int saved = bench_save(report, json_path);
+    return good ? saved : tool_fail("tune", "%s", why);
+}
+
+int tool_tune(int argc, char **argv)
+{
+    static const char *const backends[] = {"cuda", "cpu", NULL};
+    static const char *const head_dims[] = {"32", "64", "80", "96", "128", "256", NULL};
+    const char *out = NULL, *dims = NULL, *checked = NULL;
+    const char *by = NULL, *shapes = NULL, *backend = NULL, *json = NULL;
+    bool with_4b = false, quick = false, proves = false;
+    uint64_t count = 200;
+    const tool_option options[] = {{"--out", &out, NULL},
+                                   {"--dim", &dims, NULL},
+                                   {"--check", &checked, NULL},
+                                   {"--prove", NULL, &proves},
+                                   {"--tuning", &by, NULL},
+                                   {"--shapes", &shapes, NULL},
+                                   {"--backend", &backend, NULL},
+                                   {"--json", &json, NULL},
+                                   {"--4b", NULL, &with_4b},
+                                   {"--quick", NULL, &quick}};
+    static td_tuning_table table;
+    char path[4096], why[600] = "", list[64];
+    const int parsed = tool_parse("tune", argc, argv, options, sizeof options / sizeof *options);
+    if (parsed != TOOL_OK)
+        return parsed;
+    const char *of_prove = by ? "--tuning" : shapes ? "--shapes" : json ? "--json" : backend ? "--backend" : NULL;
+    const char *of_tune = out ? "--out" : dims ? "--dim" : with_4b ? "--4b" : quick ? "--quick" : NULL;
+    if (checked && (of_tune || of_prove || proves))
+        return tool_usage("tune", "%s: --check goes with no other option", of_tune ? of_tune : of_prove ? of_prove : "--prove");
+    if (!proves && of_prove)
+        return tool_usage("tune", "%s: --tuning, --shapes, --backend and --json go with --prove", of_prove);
+    if (proves && of_tune)
+        return tool_usage("tune", "%s: --out, --dim, --4b and --quick do not go with --prove", of_tune);
+    if (!backend)
+        backend = "cuda";
+    if (dims && tool_words("tune", "--dim", dims, head_dims) != TOOL_OK)
+        return TOOL_USAGE;
+    if (shapes && !tool_number(shapes, 1, 100000, &count))
+        return tool_usage("tune", "--shapes \"%s\": must be a number from 1 to 100000", shapes);
+    if (tool_word(backend, backends) < 0)
+        return tool_usage("tune", "--backend \"%s\": must be cuda or cpu", backend);
+    if (proves)
+        return prove(by, backend, (uint32_t)count, json);
+    if (checked)
+        return check(checked);
+
+    memset(&table, 0, sizeof table);
+    snprintf(list, sizeof list, "%s", dims ? dims : "64,80,96,128");
+    for (char *rest = list, *word = strsep(&rest, ","); word; word = strsep(&rest, ","))
+        for (uint32_t causal = 0; causal < 2; causal++) {
+            table.parts[table.count].head_dim = (uint32_t)strtoul(word, NULL, 10);
+            table.parts[table.count++].causal = causal;
+        }
+    if (out)
+        snprintf(path, sizeof path, "%s", out);
+    else if (!default_path(path, sizeof path, why, sizeof why))
+        return tool_fail("tune", "%s", why);
+    if (!tool_can_save("--out", path, why, sizeof why))
+        return tool_fail("tune", "%s", why);
+    bench_tune *t = bench_tune_open(false, quick ? QUICK_US : TUNE_US, why, sizeof why);
+    if (!t)
+        return tool_fail("tune", "%s", why);
+    bench_tune_device(t, &table);
+    const plan wanted = {with_4b || table.sm < 90 ? "8b,f16,4b" : "8b,f16", quick ? QUICK_LENGTH : UINT32_MAX};
+    bool good = true;
+    for (uint32_t p = 0; p < table.count && good; p++) {
+        const uint64_t begin_ns = td_now_ns();
+        good = measure_part(t, &table.parts[p], &wanted, why, sizeof why);
+        printf("%s: d%u%s: %.1f s\n", table.device, (unsigned)table.parts[p].head_dim,
+               table.parts[p].causal ? ", causal" : "", 1e-9 * (double)(td_now_ns() - begin_ns));
+        fflush(stdout);
+    }
+    bench_tune_close(t);
+    if (good)
+        good = write_table(&table, path, why, sizeof why);
+    if (!good)
+        return tool_fail("tune", "%s", why);
+    printf("written to %s\n", path);
+    return check(path);
+}
