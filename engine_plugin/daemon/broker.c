@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,12 +19,6 @@
 #define START_NS (60 * TD_SECOND) /* what a worker may take to say hello */
 #define MOST_WAIT_NS TD_SECOND
 enum { MOST_POLLED = 8 + TD_WEB_PEERS + 2 * (TD_MAX_CLIENTS + TD_MAX_NEW) };
-
-void td_tell_manager(td_broker *b, const char *text)
-{
-    if (b->notify >= 0)
-        (void)!send(b->notify, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
-}
 
 /* The launcher. */
 
@@ -86,7 +79,7 @@ static void begin_stop(td_broker *b)
     if (b->stopping)
         return;
     td_say(TD_LOG_INFO, "stopping");
-    td_tell_manager(b, "STOPPING=1");
+    td_manager_tell(b->notify, "STOPPING=1");
     for (td_client *c = b->clients; c; c = c->next) {
         if (c->state != TD_CLIENT_READY)
             continue;
@@ -176,7 +169,7 @@ static void look_at_time(td_broker *b)
     if (b->worker >= 0 && b->killed_ns && now - b->killed_ns > TD_SECOND)
         td_worker_kill(b, NULL);
     if (b->watchdog_ns && now - b->watched_ns >= b->watchdog_ns / 2 && b->turns != b->watched_turns) {
-        td_tell_manager(b, "WATCHDOG=1");
+        td_manager_tell(b->notify, "WATCHDOG=1");
         b->watched_ns = now;
         b->watched_turns = b->turns;
     }

@@ -9,89 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine_plugin/daemon/daemon.h"
 
 #define CLOSE_NS 2000000000u /* what running jobs get when what they use is destroyed */
 enum { MESSAGES_AT_ONCE = 64 };
-
-/* To clients. */
-
-tandem_status td_client_send(td_broker *b, td_client *c, const td_wire_message *m, const int *fd)
-{
-    char why[TD_TEXT_BYTES] = "";
-    tandem_status status;
-
-    if (c->state == TD_CLIENT_GONE)
-        return TANDEM_ERROR_LOST;
-    status = td_conn_send(&c->conn, m, fd, why, sizeof why);
-    if (status != TANDEM_OK)
-        td_client_end(b, c, TANDEM_ERROR_LOST, 0, why);
-    return status;
-}
-
-void td_client_answered(td_client *c, uint32_t serial)
-{
-    if (serial && c->pending)
-        c->pending--;
-}
-
-void td_client_error(td_broker *b, td_client *c, uint32_t serial, uint64_t ticket, tandem_status status,
-                     const char *text)
-{
-    td_wire_message m = td_wire_new(TD_WIRE_ERROR, serial);
-
-    m.error.status = status;
-    m.error.ticket = ticket;
-    td_wire_sentence(m.error.text, sizeof m.error.text, text);
-    td_client_answered(c, serial);
-    td_client_send(b, c, &m, NULL);
-}
-
-void td_client_done(td_broker *b, td_client *c, uint32_t serial, uint64_t id)
-{
-    td_wire_message m = td_wire_new(TD_WIRE_DONE, serial);
-
-    m.object.id = id;
-    td_client_answered(c, serial);
-    td_client_send(b, c, &m, NULL);
-}
-
-void td_client_end(td_broker *b, td_client *c, tandem_status status, td_wire_reason reason, const char *why)
-{
-    char ignored[TD_TEXT_BYTES];
-
-    if (c->state == TD_CLIENT_GONE)
-        return;
-    if (status == TANDEM_OK) {
-        td_wire_message m = td_wire_new(TD_WIRE_BYE, 0);
-
-        m.bye.reason = reason;
-        td_conn_send(&c->conn, &m, NULL, ignored, sizeof ignored);
-    } else if (status != TANDEM_ERROR_LOST) {
-        td_wire_message m = td_wire_new(TD_WIRE_ERROR, 0);
-
-        m.error.status = status;
-        td_wire_sentence(m.error.text, sizeof m.error.text, why);
-        td_conn_send(&c->conn, &m, NULL, ignored, sizeof ignored);
-    }
-    /* Who never said hello could fill the log. */
-    td_say(c->state == TD_CLIENT_NEW                                ? TD_LOG_DEBUG
-           : status == TANDEM_OK || status == TANDEM_ERROR_LOST ? TD_LOG_INFO
-                                                                    : TD_LOG_WARN,
-           "client %u (process %d, '%s') ends: %s", c->session, (int)c->conn.pid, c->name, why);
-    if (c->state == TD_CLIENT_NEW)
-        b->new_count--;
-    else
-        b->client_count--;
-    c->state = TD_CLIENT_GONE;
-    c->gone_ns = td_now_ns();
-    td_conn_close(&c->conn);
-    td_fd_close(&c->process);
-    td_worker_session_free(b, c); /* what its jobs wait for may never come */
-    td_queue_wake(b);
-}
 
 void td_client_free(td_broker *b, td_client *c)
 {
@@ -125,102 +47,11 @@ void td_client_free(td_broker *b, td_client *c)
     free(c);
 }
 
-/* Requests. */
-
-uint64_t td_scratch_held(const td_broker *b, const td_client *c)
-{
-    uint64_t pages = 0;
-
-    for (int i = 0; i < TD_HOLDINGS && b->worker_queue; i++) {
-        const uint64_t held = atomic_load_explicit(&b->worker_queue->held[i], memory_order_relaxed);
-
-        if (!c || held >> 32 == c->session)
-            pages += held & UINT32_MAX;
-    }
-    return pages * TD_WIRE_PAGE_BYTES;
-}
-
-bool td_client_fits(const td_broker *b, const td_client *c, uint64_t bytes)
-{
-    return bytes <= td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c)) &&
-           bytes <= td_room_in(b->config.total_bytes, b->mem_bytes + td_scratch_held(b, NULL));
-}
-
-/* Kinds of memory that may be short. */
-enum { MEMS = 1, MODELS = 2 };
-
-static uint64_t held_by(const td_broker *b, const td_client *c, uint32_t kinds)
-{
-    return (kinds & MEMS ? c->mem_bytes + td_scratch_held(b, c) : 0) + (kinds & MODELS ? c->model_bytes : 0);
-}
-
-/* The three that hold most. */
-static void add_holders(td_broker *b, const td_client *c, uint32_t kinds, char *text, size_t text_bytes)
-{
-    for (int i = 0; i < 3; i++) {
-        const size_t at = strlen(text);
-        td_client *most = NULL;
-        uint64_t most_bytes = 0;
-
-        for (td_client *o = b->clients; o; o = o->next)
-            if (held_by(b, o, kinds) > most_bytes && !o->listed) {
-                most = o;
-                most_bytes = held_by(b, o, kinds);
-            }
-        if (!most)
-            break;
-        most->listed = true;
-        snprintf(text + at, text_bytes - at, "%s %" PRIu64 " by '%.40s' (process %d)%s", i ? "," : ":", most_bytes,
-                 most->name, (int)most->conn.pid, most == c ? ", yourself" : "");
-    }
-    for (td_client *o = b->clients; o; o = o->next)
-        o->listed = false;
-}
-
-/* What is asked for is more than a client may have, */
-static void own_text(const td_broker *b, const td_client *c, const char *what, uint64_t asked, char *text,
-                     size_t text_bytes)
-{
-    const uint64_t temp_output = c->temp_output ? c->temp_output->bytes : 0, scratch = td_scratch_held(b, c) + temp_output;
-    const uint64_t shared = c->mem_bytes - temp_output;
-
-    snprintf(text, text_bytes,
-             "%s is %" PRIu64 ", and %" PRIu64 " of your %" PRIu64 " are held: %" PRIu64 " shared, %" PRIu64
-             " scratch of your jobs",
-             what, asked, shared + scratch, b->config.client_bytes, shared, scratch);
-}
-
-/* or than all of them. */
-static void all_text(td_broker *b, const td_client *c, const char *what, uint64_t asked, uint32_t kinds, char *text,
-                     size_t text_bytes)
-{
-    const bool models = kinds == MODELS;
-
-    snprintf(text, text_bytes, "%s is %" PRIu64 " bytes, and %" PRIu64 " of %" PRIu64 " are held", what, asked,
-             models ? b->model_bytes : b->mem_bytes + td_scratch_held(b, NULL),
-             models ? b->config.model_bytes : b->config.total_bytes);
-    add_holders(b, c, kinds, text, text_bytes);
-}
-
-void td_client_lacks(td_broker *b, const td_client *c, const char *what, uint64_t lacks_bytes, char *text, size_t text_bytes)
-{
-    const size_t at = strlen(text);
-
-    if (lacks_bytes > td_room_in(b->config.client_bytes, c->mem_bytes + td_scratch_held(b, c))) {
-        own_text(b, c, what, lacks_bytes, text, text_bytes);
-    } else if (lacks_bytes) {
-        all_text(b, c, what, lacks_bytes, MEMS, text, text_bytes);
-    } else {
-        snprintf(text + at, text_bytes - at, "; held");
-        add_holders(b, c, MEMS | MODELS, text, text_bytes);
-    }
-}
-
 static void refuse_model(td_broker *b, td_client *c, uint32_t serial, uint64_t bytes)
 {
     char text[TD_TEXT_BYTES];
 
-    all_text(b, c, "model", bytes, MODELS, text, sizeof text);
+    td_quota_all_text(b, c, "model", bytes, TD_HELD_MODELS, text, sizeof text);
     td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, text);
 }
 
@@ -345,9 +176,9 @@ static void on_mem_create(td_broker *b, td_client *c, const td_wire_mem_create *
         td_temp_outputs_end(b, 0);
     if (!td_client_fits(b, c, adds)) {
         if (adds > td_room_in(k->client_bytes, c->mem_bytes + td_scratch_held(b, c)))
-            own_text(b, c, adds > m->bytes ? "allocation_bytes" : "bytes", adds, why, sizeof why);
+            td_quota_own_text(b, c, adds > m->bytes ? "allocation_bytes" : "bytes", adds, why, sizeof why);
         else
-            all_text(b, c, adds > m->bytes ? "mem's allocation" : "mem", adds, MEMS, why, sizeof why);
+            td_quota_all_text(b, c, adds > m->bytes ? "mem's allocation" : "mem", adds, TD_HELD_MEMS, why, sizeof why);
         td_client_error(b, c, serial, 0, TANDEM_ERROR_NOMEM, why);
         return;
     }

@@ -457,6 +457,13 @@ typedef struct td_broker {
     uint64_t turns, watched_turns;
 } td_broker;
 
+/* manager.c: the service manager (sd_notify), if one has started us. */
+/* The socket that it listens at, or -1. */
+int td_manager_socket(void);
+/* How often it wants to hear of us; 0: it does not. */
+uint64_t td_manager_watchdog_ns(void);
+void td_manager_tell(int socket, const char *text);
+
 /* broker.c */
 int td_broker_run(td_broker *b);
 /* What that is made of: begin leaves with the lock held, and starts a worker; a turn looks at everything once, sleeps at
@@ -464,7 +471,6 @@ int td_broker_run(td_broker *b);
 bool td_broker_begin(td_broker *b);
 int td_broker_turn(td_broker *b, int ms);
 void td_broker_end(td_broker *b);
-void td_tell_manager(td_broker *b, const char *text);
 
 /* accept.c: lets in who has connected, as long as there is room; b->accept_ns: not before then. */
 void td_clients_accept(td_broker *b);
@@ -505,6 +511,13 @@ static inline uint64_t td_room_in(uint64_t limit, uint64_t held)
 uint64_t td_scratch_held(const td_broker *b, const td_client *c);
 /* Whether a client's quota and that of all have room for more. */
 bool td_client_fits(const td_broker *b, const td_client *c, uint64_t bytes);
+/* Kinds of memory that may be short. */
+enum { TD_HELD_MEMS = 1, TD_HELD_MODELS = 2 };
+/* Says that what is asked for is more than a client may have, */
+void td_quota_own_text(const td_broker *b, const td_client *c, const char *what, uint64_t asked, char *text, size_t text_bytes);
+/* or than all of them may have of these kinds, and who holds it. */
+void td_quota_all_text(td_broker *b, const td_client *c, const char *what, uint64_t asked, uint32_t kinds, char *text,
+                       size_t text_bytes);
 /* Why there is no memory for what a job needs, and who holds it. */
 void td_client_lacks(td_broker *b, const td_client *c, const char *what, uint64_t lacks_bytes, char *text, size_t text_bytes);
 
@@ -538,8 +551,6 @@ static inline uint32_t td_worker_session_of(const td_broker *b, const td_client 
 void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind kind);
 /* Asks the worker to free the scratch of a client none of whose jobs it has. False: there is none. */
 bool td_worker_scratch_forget(td_broker *b, const td_client *c);
-/* Its client is gone. Not by a request: the driver may hold those up until what is released here has come. */
-void td_worker_session_free(td_broker *b, const td_client *c);
 void td_cached_model_drop(td_broker *b, td_cached_model *cached);
 /* Has the worker load it. False: there is no host memory for that. */
 bool td_cached_model_send(td_broker *b, td_cached_model *cached);

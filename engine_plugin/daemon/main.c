@@ -11,9 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "engine_plugin/client/tuning_file.h"
@@ -165,34 +163,6 @@ static tandem_status listen_somewhere(td_broker *b, const options *o, bool inher
     return status;
 }
 
-/* The service manager's ear, or -1. */
-static int notify_socket(void)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    const size_t length = path ? strlen(path) : 0;
-    int fd;
-
-    if (!length || length >= sizeof to.sun_path || (path[0] != '/' && path[0] != '@'))
-        return -1;
-    memcpy(to.sun_path, path, length);
-    if (path[0] == '@')
-        to.sun_path[0] = 0;
-    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, (socklen_t)(sizeof to.sun_family + length)))
-        td_fd_close(&fd);
-    return fd;
-}
-
-static uint64_t watchdog_ns(void)
-{
-    const char *pid = getenv("WATCHDOG_PID"), *us = getenv("WATCHDOG_USEC");
-
-    if (!us || (pid && strtol(pid, NULL, 10) != (long)getpid()))
-        return 0;
-    return strtoull(us, NULL, 10) * 1000;
-}
-
 static void raise_limit(void)
 {
     struct rlimit limit;
@@ -268,8 +238,8 @@ static int run(int argc, char **argv)
         td_say(TD_LOG_ERROR, "%s", why);
         td_listener_close(&b.listener);
     } else {
-        b.notify = notify_socket();
-        b.watchdog_ns = watchdog_ns();
+        b.notify = td_manager_socket();
+        b.watchdog_ns = td_manager_watchdog_ns();
         td_say(TD_LOG_INFO, "listening at %s", inherits ? "the service manager's socket" : o.socket);
         result = td_broker_run(&b);
     }

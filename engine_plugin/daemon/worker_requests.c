@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * A request is kept until the worker has answered it, so that the next worker can be told of what this one did not get
- * to. answers.c, which takes the answers and starts the next worker, calls this file and is not called by it.
+ * to.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -120,14 +120,6 @@ void td_worker_session_tell(td_broker *b, td_client *c, td_worker_message_kind k
     request->message.opaque = c->share == TD_WIRE_SHARE_OPAQUE;
     request->message.job_class = c->job_class;
     request->message.value = c->wait_bound_ns < MOST_WAIT_NS ? c->wait_bound_ns : MOST_WAIT_NS;
-}
-
-void td_worker_session_free(td_broker *b, const td_client *c)
-{
-    if (!c->worker_session || !b->worker_queue)
-        return;
-    atomic_fetch_or(&b->worker_queue->released, 1ull << c->worker_session);
-    td_eventcount_notify(&b->worker_queue->to_worker);
 }
 
 void td_worker_session_open(td_broker *b, td_client *c)
