@@ -307,10 +307,7 @@ td_wire_message hello(uint32_t share, const char *name)
 {
     td_wire_message m = td_wire_new(TD_WIRE_HELLO, 1);
 
-    m.hello.magic = TD_WIRE_MAGIC;
-    m.hello.version_min = m.hello.version_max = TD_WIRE_VERSION;
     m.hello.features = TD_WIRE_FEATURES;
-    m.hello.sizes = td_wire_sizes_here();
     td_wire_identify(&m.hello.identity);
     m.hello.share = share;
     m.hello.timing = 1;
@@ -335,7 +332,7 @@ tandem_status client_hello(client *c, td_wire_message *m)
     }
     c->welcome = answer.welcome;
     td_wire_rules_welcome(&c->rules, &answer.welcome);
-    status = td_ring_open(&c->ring, fd, why, sizeof why);
+    status = td_ring_open(&c->ring, &c->welcome.sizes, fd, why, sizeof why);
     td_fd_close(&fd);
     return status;
 }

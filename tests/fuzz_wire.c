@@ -77,15 +77,15 @@ static void check_message(td_wire_rules rules, td_wire_road road, bool repair, u
 
 static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
 {
-    static td_shared_ring mapped; /* to allocate so much each time takes AddressSanitizer most of its time */
-    td_shared_ring *const shared = &mapped;
-    td_ring ring = {shared, 0};
+    static uint64_t mapped[TD_WIRE_RING_BYTES / 8]; /* to allocate so much each time takes AddressSanitizer most of its time */
+    td_shared_ring *const shared = (td_shared_ring *)mapped;
+    td_ring ring = {shared, 0, td_wire_sizes_here()};
     td_wire_message message;
     char why[400] = "";
     uint32_t indices[2] = {0}, taken = 0;
     tandem_status status;
 
-    memset((void *)shared, 0, sizeof *shared);
+    memset(mapped, 0, sizeof mapped);
     memcpy(indices, data, size < sizeof indices ? size : sizeof indices);
     atomic_store(&shared->tail, indices[0]);
     ring.own = indices[1];
@@ -93,8 +93,7 @@ static void check_ring(td_wire_rules rules, const uint8_t *data, size_t size)
         uint64_t word;
 
         memcpy(&word, data + i, 8);
-        atomic_store_explicit(&shared->slots[at / (TD_WIRE_SLOT_BYTES / 8)][at % (TD_WIRE_SLOT_BYTES / 8)], word,
-                              memory_order_relaxed);
+        atomic_store_explicit(&td_ring_slot(&ring, 0)[at], word, memory_order_relaxed);
     }
     for (;;) {
         const td_wire_rules before = rules;

@@ -217,8 +217,12 @@ const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const vo
 {
     const td_wire_header *h = bytes;
 
-    if (h->bytes != td_wire_bytes(h->type) || h->bytes > length || (road != TD_WIRE_RING && h->bytes != length))
+    if (h->bytes < (h->type == TD_WIRE_JOB ? 368 : td_wire_bytes(h->type)) || h->bytes > length ||
+        (road != TD_WIRE_RING && h->bytes != length))
         return "bytes";
+    for (uint32_t at = td_wire_bytes(h->type); at < h->bytes; at++)
+        if (((const uint8_t *)bytes)[at])
+            return "unknown bytes";
     if (h->fds > TD_WIRE_MAX_FDS || (h->fds && !rules->ready && h->type != TD_WIRE_WELCOME))
         return "fds";
     switch (h->type) {

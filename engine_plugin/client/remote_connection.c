@@ -274,10 +274,10 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     status = td_remote_ask_locked(s, &m, -1, TD_WIRE_WELCOME, &ring, why);
     welcome = m.welcome;
     if (status == TANDEM_OK)
-        status = td_wire_match(&r->identity, &welcome.identity, &welcome.sizes, welcome.share, why, TD_WHY_BYTES);
+        status = td_wire_match(&r->identity, &welcome.identity, welcome.share, why, TD_WHY_BYTES);
     if (status == TANDEM_OK) {
         td_wire_rules_welcome(&r->rules, &welcome);
-        status = td_ring_open(&r->ring, ring, why, TD_WHY_BYTES);
+        status = td_ring_open(&r->ring, &welcome.sizes, ring, why, TD_WHY_BYTES);
     }
     td_fd_close(&ring);
     return status;

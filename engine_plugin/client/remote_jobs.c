@@ -138,6 +138,9 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
     m->job.ticket = r->rules.next_ticket; /* behind all that sleeps */
     if (!s->gpu_signals && (job->wait || job->signal))
         m->job.job.signal = (tandem_point){r->ends_id, m->job.ticket};
+    status = td_wire_cut(m, r->rules.sizes.job_bytes, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
     return td_wire_check(&r->rules, TD_WIRE_RING, m, m->header.bytes, 0, why, TD_WHY_BYTES) == TANDEM_OK
                ? TANDEM_OK
                : TANDEM_ERROR_ARG;

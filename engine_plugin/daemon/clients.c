@@ -66,7 +66,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
 
     snprintf(c->name, sizeof c->name, "%s", hello->name);
     if (!td_wire_version(hello->version_min, hello->version_max)) {
-        td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "versions %u to %u are spoken there, %d here",
+        td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED, "versions %u to %u are spoken there, 1 to %d here",
                 hello->version_min, hello->version_max, TD_WIRE_VERSION);
         td_client_end(b, c, TANDEM_ERROR_UNSUPPORTED, 0, why);
         return;
@@ -79,7 +79,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
             td_client_end(b, c, TANDEM_ERROR_NOMEM, 0, "no host memory for a client");
         return;
     }
-    status = td_wire_match(&b->identity, &hello->identity, &hello->sizes, hello->share, why, sizeof why);
+    status = td_wire_match(&b->identity, &hello->identity, hello->share, why, sizeof why);
     if (status == TANDEM_OK && hello->backend != TD_WIRE_BACKEND_AUTO && b->worker_info.backend &&
         hello->backend != b->worker_info.backend)
         status = td_fail(why, sizeof why, TANDEM_ERROR_UNSUPPORTED,
@@ -95,7 +95,8 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     }
     c->slots = slots = calloc((size_t)k->mems + k->timelines + k->models, sizeof *slots);
     c->works = calloc(TD_MAX_WORKS, sizeof *c->works);
-    status = slots && c->works ? td_ring_make(&c->ring, &fd, why, sizeof why) : TANDEM_ERROR_NOMEM;
+    m.welcome.sizes = td_wire_sizes_with(hello);
+    status = slots && c->works ? td_ring_make(&c->ring, &m.welcome.sizes, &fd, why, sizeof why) : TANDEM_ERROR_NOMEM;
     if (status != TANDEM_OK) {
         td_client_end(b, c, status, 0, why[0] ? why : "no host memory for a client");
         return;
@@ -112,7 +113,6 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     c->features = hello->features & (k->model_dir_count ? TD_WIRE_FEATURES : TD_WIRE_STATISTICS);
     m.welcome.version = td_wire_version(hello->version_min, hello->version_max);
     m.welcome.features = c->features;
-    m.welcome.sizes = td_wire_sizes_here();
     m.welcome.identity = b->identity;
     m.welcome.share = c->share;
     m.welcome.session = c->session;

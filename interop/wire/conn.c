@@ -422,6 +422,7 @@ tandem_status td_conn_recv(td_conn *conn, td_wire_rules *rules, td_wire_road roa
         return td_fail(why, why_bytes, errno == ENOMEM ? TANDEM_ERROR_NOMEM : TANDEM_ERROR_IO, "recvmsg: %s",
                        strerror(errno));
     count = collect(&m, fds);
+    memset((char *)message + got, 0, sizeof *message - (size_t)got); /* what the peer does not know of it */
     if (m.msg_flags & MSG_TRUNC) {
         status = td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "message is longer than the %zu bytes of the longest",
                          sizeof *message);

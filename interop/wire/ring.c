@@ -15,6 +15,7 @@
 
 #include "interop/wire/conn.h"
 
+static_assert(TD_WIRE_SLOT_BYTES <= sizeof(td_wire_message), "there is room for what a slot holds");
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "no locks in memory that a peer can write");
 static const uint64_t slice_ns = 100000000; /* the most that a peer's lie in an event count can cost */
 enum { REPORT_TRIES = 1000 };
@@ -174,28 +175,28 @@ tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t va
     }
 }
 
-tandem_status td_ring_make(td_ring *ring, int *fd, char *why, size_t why_bytes)
+tandem_status td_ring_make(td_ring *ring, const td_wire_sizes *sizes, int *fd, char *why, size_t why_bytes)
 {
     void *shared;
-    const tandem_status status = make("tandem-ring", TD_WIRE_RING_BYTES, &shared, fd, why, why_bytes);
+    const tandem_status status = make("tandem-ring", sizes->ring_bytes, &shared, fd, why, why_bytes);
 
-    *ring = (td_ring){shared, 0};
+    *ring = (td_ring){shared, 0, *sizes};
     return status;
 }
 
-tandem_status td_ring_open(td_ring *ring, int fd, char *why, size_t why_bytes)
+tandem_status td_ring_open(td_ring *ring, const td_wire_sizes *sizes, int fd, char *why, size_t why_bytes)
 {
     void *shared;
-    const tandem_status status = open_checked(fd, TD_WIRE_RING_BYTES, &shared, why, why_bytes);
+    const tandem_status status = open_checked(fd, sizes->ring_bytes, &shared, why, why_bytes);
 
-    *ring = (td_ring){shared, 0};
+    *ring = (td_ring){shared, 0, *sizes};
     return status;
 }
 
 void td_ring_close(td_ring *ring)
 {
     if (ring->shared)
-        munmap(ring->shared, TD_WIRE_RING_BYTES);
+        munmap(ring->shared, ring->sizes.ring_bytes);
     ring->shared = NULL;
 }
 
@@ -203,11 +204,11 @@ tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t 
 {
     const uint32_t bytes = ((const td_wire_header *)message)->bytes;
     const uint32_t head = atomic_load_explicit(&ring->shared->head, memory_order_acquire);
-    _Atomic uint64_t *slot = ring->shared->slots[ring->own % TD_WIRE_SLOTS];
+    _Atomic uint64_t *slot = td_ring_slot(ring, ring->own);
 
-    if (bytes > TD_WIRE_SLOT_BYTES || bytes % 8)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a message of %" PRIu32 " bytes does not fit into a slot",
-                       bytes);
+    if (bytes > ring->sizes.slot_bytes || bytes % 8)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "a message of %" PRIu32 " bytes does not fit into a slot of %" PRIu32, bytes, ring->sizes.slot_bytes);
     if (ring->own - head > TD_WIRE_SLOTS)
         return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "ring.head is %" PRIu32 " with ring.tail %" PRIu32, head,
                        ring->own);
@@ -238,8 +239,9 @@ tandem_status td_ring_count(const td_ring *ring, uint32_t *count, char *why, siz
 
 tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message *message, char *why, size_t why_bytes)
 {
-    _Atomic uint64_t *slot = ring->shared->slots[ring->own % TD_WIRE_SLOTS];
-    uint64_t words[TD_WIRE_SLOT_BYTES / 8];
+    _Atomic uint64_t *slot = td_ring_slot(ring, ring->own);
+    const uint32_t most = ring->sizes.slot_bytes;
+    uint64_t words[sizeof *message / 8] = {0}; /* what the peer does not know of a message is 0 */
     uint32_t count, bytes;
     tandem_status status = td_ring_count(ring, &count, why, why_bytes);
 
@@ -249,11 +251,11 @@ tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message 
         return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
     words[0] = atomic_load_explicit(&slot[0], memory_order_relaxed);
     bytes = (uint32_t)words[0]; /* which a message begins with; one that is longer than a slot is refused below */
-    bytes = bytes < sizeof(td_wire_header) ? sizeof(td_wire_header) : bytes > sizeof words ? sizeof words : bytes;
+    bytes = bytes < sizeof(td_wire_header) ? sizeof(td_wire_header) : bytes > most ? most : bytes;
     for (uint32_t i = 1; i < (bytes + 7) / 8; i++)
         words[i] = atomic_load_explicit(&slot[i], memory_order_relaxed);
     atomic_store_explicit(&ring->shared->head, ++ring->own, memory_order_release);
-    memcpy(message, words, (bytes + 7) / 8 * 8);
+    memcpy(message, words, sizeof words);
     status = td_wire_check(rules, TD_WIRE_RING, message, bytes, 0, why, why_bytes);
     if (status == TANDEM_OK)
         td_wire_took(rules, TD_WIRE_RING, message);
@@ -284,7 +286,7 @@ tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char
 
 void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report)
 {
-    const uint32_t at = ticket % TD_WIRE_REPORTS;
+    td_shared_report *at = td_ring_report_of(ring, ticket);
     td_wire_report whole = *report;
 
     whole.ticket = (uint32_t)ticket;
@@ -292,12 +294,12 @@ void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report
         /* Whoever reads the times of the job that was here before finds its word gone. */
         const td_wire_report running = {.ticket = whole.ticket, .state = TANDEM_JOB_RUNNING};
 
-        atomic_store_explicit(&ring->shared->reports[at].word, td_wire_report_pack(&running), memory_order_relaxed);
+        atomic_store_explicit(&at->word, td_wire_report_pack(&running), memory_order_relaxed);
         atomic_thread_fence(memory_order_release);
-        atomic_store_explicit(&ring->shared->reports[at].begin_ns, report->begin_ns, memory_order_relaxed);
-        atomic_store_explicit(&ring->shared->reports[at].end_ns, report->end_ns, memory_order_relaxed);
+        atomic_store_explicit(&at->begin_ns, report->begin_ns, memory_order_relaxed);
+        atomic_store_explicit(&at->end_ns, report->end_ns, memory_order_relaxed);
     }
-    atomic_store_explicit(&ring->shared->reports[at].word, td_wire_report_pack(&whole), memory_order_release);
+    atomic_store_explicit(&at->word, td_wire_report_pack(&whole), memory_order_release);
     if (report->state > TANDEM_JOB_RUNNING)
         td_eventcount_notify(&ring->shared->to_client);
 }
@@ -305,17 +307,17 @@ void td_ring_report(td_ring *ring, uint64_t ticket, const td_wire_report *report
 tandem_status td_ring_read_report(const td_ring *ring, uint64_t ticket, td_wire_report *report, char *why,
                                   size_t why_bytes)
 {
-    const uint32_t at = ticket % TD_WIRE_REPORTS;
+    td_shared_report *at = td_ring_report_of(ring, ticket);
 
     for (int tries = 0; tries < REPORT_TRIES; tries++) {
-        const uint64_t word = atomic_load_explicit(&ring->shared->reports[at].word, memory_order_acquire);
+        const uint64_t word = atomic_load_explicit(&at->word, memory_order_acquire);
         const uint32_t age = (uint32_t)ticket - (uint32_t)(word >> 32);
         tandem_status status;
 
-        report->begin_ns = atomic_load_explicit(&ring->shared->reports[at].begin_ns, memory_order_relaxed);
-        report->end_ns = atomic_load_explicit(&ring->shared->reports[at].end_ns, memory_order_relaxed);
+        report->begin_ns = atomic_load_explicit(&at->begin_ns, memory_order_relaxed);
+        report->end_ns = atomic_load_explicit(&at->end_ns, memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
-        if (atomic_load_explicit(&ring->shared->reports[at].word, memory_order_relaxed) != word)
+        if (atomic_load_explicit(&at->word, memory_order_relaxed) != word)
             continue;
         status = td_wire_report_unpack(word, report, why, why_bytes);
         if (status != TANDEM_OK)

@@ -63,6 +63,11 @@ void td_shared_timeline_raise(td_shared_timeline *timeline, uint64_t value);
 tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t value, int socket, uint64_t timeout_ns,
                                        char *why, size_t why_bytes);
 
+typedef struct td_shared_report {
+    _Atomic uint64_t word, begin_ns, end_ns, reserved;
+} td_shared_report;
+TD_WIRE_SIZE(td_shared_report, 32);
+
 typedef struct td_shared_ring {
     _Atomic uint32_t tail; /* the client's */
     uint32_t unused0;
@@ -72,31 +77,40 @@ typedef struct td_shared_ring {
     uint32_t unused2;
     td_eventcount to_client;
     uint8_t unused3[TD_WIRE_SLOTS_AT - 80];
-    _Atomic uint64_t slots[TD_WIRE_SLOTS][TD_WIRE_SLOT_BYTES / 8];
-    struct {
-        _Atomic uint64_t word, begin_ns, end_ns, reserved;
-    } reports[TD_WIRE_REPORTS];
+    /* Slots and reports follow, as long as the connection's sizes say. */
 } td_shared_ring;
-TD_WIRE_SIZE(td_shared_ring, TD_WIRE_RING_BYTES);
-TD_WIRE_SIZE(td_shared_ring, 143360);
+TD_WIRE_SIZE(td_shared_ring, 4096);
 TD_WIRE_AT(td_shared_ring, to_daemon, 8);
 TD_WIRE_AT(td_shared_ring, head, 64);
 TD_WIRE_AT(td_shared_ring, to_client, 72);
-TD_WIRE_AT(td_shared_ring, slots, 4096);
-TD_WIRE_AT(td_shared_ring, reports, 135168);
 
 /* One side of a shared ring: `own` is the daemon's head, or the client's tail. */
 typedef struct td_ring {
     td_shared_ring *shared;
     uint32_t own;
+    td_wire_sizes sizes;
 } td_ring;
 
-/* The daemon makes a shared ring, whose descriptor is the caller's; the client maps it, after td_memfd_check(). */
-tandem_status td_ring_make(td_ring *ring, int *fd, char *why, size_t why_bytes);
-tandem_status td_ring_open(td_ring *ring, int fd, char *why, size_t why_bytes);
+/* The daemon makes a shared ring, whose descriptor is the caller's; the client maps it, after td_memfd_check(). Sizes are
+ * those of WELCOME. */
+tandem_status td_ring_make(td_ring *ring, const td_wire_sizes *sizes, int *fd, char *why, size_t why_bytes);
+tandem_status td_ring_open(td_ring *ring, const td_wire_sizes *sizes, int fd, char *why, size_t why_bytes);
 void td_ring_close(td_ring *ring);
 
-/* Client: puts a message (of header.bytes) and wakes the daemon. BUSY: full. */
+/* Where slot number n lies, and the report of a ticket. */
+static inline _Atomic uint64_t *td_ring_slot(const td_ring *ring, uint32_t n)
+{
+    return (_Atomic uint64_t *)(void *)((char *)ring->shared + TD_WIRE_SLOTS_AT +
+                                        (size_t)(n % TD_WIRE_SLOTS) * ring->sizes.slot_bytes);
+}
+static inline td_shared_report *td_ring_report_of(const td_ring *ring, uint64_t ticket)
+{
+    return (td_shared_report *)(void *)((char *)ring->shared + TD_WIRE_SLOTS_AT +
+                                        (size_t)TD_WIRE_SLOTS * ring->sizes.slot_bytes +
+                                        (size_t)(ticket % TD_WIRE_REPORTS) * ring->sizes.report_bytes);
+}
+
+/* Client: puts a message (of header.bytes) and wakes the daemon. BUSY: full; ARG: it is longer than a slot. */
 tandem_status td_ring_put(td_ring *ring, const void *message, char *why, size_t why_bytes);
 /* Daemon: takes one message that td_wire_check() lets pass, and counts it. BUSY: empty. */
 tandem_status td_ring_take(td_ring *ring, td_wire_rules *rules, td_wire_message *message, char *why, size_t why_bytes);

@@ -153,13 +153,44 @@ static bool shares(const check *c)
     return c->rules->share != TD_WIRE_SHARE_NONE || refuse(c, "header.type", "needs a share that is not NONE (0)");
 }
 
+static uint64_t ring_bytes(const td_wire_sizes *sizes)
+{
+    return TD_WIRE_SLOTS_AT + (uint64_t)TD_WIRE_SLOTS * sizes->slot_bytes + (uint64_t)TD_WIRE_REPORTS * sizes->report_bytes;
+}
+
+static const td_wire_sizes any_sizes = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+
+static bool check_size(const check *c, const char *field, uint32_t bytes, uint32_t least, uint32_t most)
+{
+    return number(c, field, bytes, least, most) &&
+           (bytes % 8 == 0 || refuse(c, field, "is %" PRIu32 ", must be a multiple of 8", bytes));
+}
+
+/* Nobody has less than the first peers had, nor is told of more than it has. */
+static bool check_sizes(const check *c, const td_wire_sizes *sizes, const td_wire_sizes *most)
+{
+    return check_size(c, "slot_bytes", sizes->slot_bytes, TD_WIRE_FIRST_SLOT_BYTES, most->slot_bytes) &&
+           check_size(c, "job_bytes", sizes->job_bytes, TD_WIRE_FIRST_JOB_BYTES,
+                      most->job_bytes < sizes->slot_bytes ? most->job_bytes : sizes->slot_bytes) &&
+           check_size(c, "report_bytes", sizes->report_bytes, TD_WIRE_FIRST_REPORT_BYTES, most->report_bytes) &&
+           number(c, "ring_bytes", sizes->ring_bytes, ring_bytes(sizes), ring_bytes(sizes));
+}
+
+/* What a client of version 1 does not know is 0; one newer than this knows what is reserved here. */
+static bool check_from_version_2(const check *c, const td_wire_hello *m)
+{
+    if (m->version_max == 1)
+        return zeros(c, "reserved", &m->most, sizeof *m - offsetof(td_wire_hello, most));
+    return check_sizes(c, &m->most, &any_sizes) &&
+           (m->version_max > TD_WIRE_VERSION || zeros(c, "reserved", m->reserved, sizeof m->reserved));
+}
+
 static bool check_hello(const check *c, const void *bytes)
 {
     const td_wire_hello *m = bytes;
 
-    /* A newer client may know what is reserved here. */
     return number(c, "magic", m->magic, TD_WIRE_MAGIC, TD_WIRE_MAGIC) &&
-           number(c, "version_min", m->version_min, 1, m->version_max) &&
+           number(c, "version_min", m->version_min, 1, m->version_max) && check_sizes(c, &m->sizes, &any_sizes) &&
            number(c, "share", m->share, TD_WIRE_SHARE_NONE, TD_WIRE_SHARE_OPAQUE) &&
            number(c, "backend", m->backend, TD_WIRE_BACKEND_AUTO, TD_WIRE_BACKEND_CPU) &&
            number(c, "frames_in_flight", m->frames_in_flight, 0, TD_WIRE_MAX_FRAMES) &&
@@ -167,15 +198,16 @@ static bool check_hello(const check *c, const void *bytes)
            number(c, "wait_bound_ns", m->wait_bound_ns, 0, TD_WIRE_MAX_WAIT_NS) &&
            text(c, "name", m->name, sizeof m->name) &&
            number(c, "job_class", m->job_class, TD_WIRE_CLASS_FRAME, TD_WIRE_CLASS_BACKGROUND) &&
-           (m->version_max > TD_WIRE_VERSION || zeros(c, "reserved", m->reserved, sizeof m->reserved));
+           check_from_version_2(c, m);
 }
 
 static bool check_welcome(const check *c, const void *bytes)
 {
     const td_wire_welcome *m = bytes;
+    const td_wire_sizes most = td_wire_sizes_here();
 
     return number(c, "magic", m->magic, TD_WIRE_MAGIC, TD_WIRE_MAGIC) &&
-           number(c, "version", m->version, TD_WIRE_VERSION, TD_WIRE_VERSION) &&
+           number(c, "version", m->version, 1, TD_WIRE_VERSION) && check_sizes(c, &m->sizes, &most) &&
            number(c, "reserved0", m->reserved0, 0, 0) &&
            (!(m->features & ~TD_WIRE_FEATURES) ||
             refuse(c, "features", "is 0x%" PRIx64 ", not all known", m->features)) &&
@@ -387,9 +419,10 @@ static bool check_job(const check *c, const void *bytes)
 {
     const td_wire_job *m = bytes;
     const td_operation_layout *layout = c->rules->operation ? c->rules->operation(m->job.operation) : NULL;
+    const uint32_t job_bytes = m->header.bytes - offsetof(td_wire_job, job);
 
     return shares(c) && number(c, "ticket", m->ticket, c->rules->next_ticket, c->rules->next_ticket) &&
-           number(c, "struct_bytes", m->job.struct_bytes, sizeof m->job, sizeof m->job) &&
+           number(c, "struct_bytes", m->job.struct_bytes, job_bytes, job_bytes) &&
            (layout || refuse(c, "operation", "is %" PRIu32 ", which is none that is known here", m->job.operation)) &&
            point(c, "wait.timeline", "wait.value", &m->job.wait) &&
            point(c, "signal.timeline", "signal.value", &m->job.signal) && check_operands(c, layout, &m->job.op);
@@ -458,6 +491,27 @@ static const struct entry *find(uint32_t type)
     return NULL;
 }
 
+/* What may come before the version is known has one size in all of them; others grow. */
+static bool check_bytes(const check *c, const struct entry *entry, const td_wire_header *h, size_t length)
+{
+    const uint32_t first = entry->type == TD_WIRE_JOB ? TD_WIRE_FIRST_JOB_BYTES : entry->bytes;
+
+    if (!number(c, "header.bytes", h->bytes, first, entry->before ? entry->bytes : UINT32_MAX))
+        return false;
+    if (c->road == TD_WIRE_RING ? length >= h->bytes : length == h->bytes)
+        return true;
+    return refuse(c, "header.bytes", "is %" PRIu32 ", but %zu bytes came", h->bytes, length);
+}
+
+static bool check_unknown(const check *c, const struct entry *entry, const td_wire_header *h)
+{
+    for (uint32_t at = entry->bytes; at < h->bytes; at++)
+        if (((const uint8_t *)h)[at])
+            return refuse(c, "header.bytes", "is %" PRIu32 ", of which %u are known here, but byte %" PRIu32 " is %u, not 0",
+                          h->bytes, entry->bytes, at, ((const uint8_t *)h)[at]);
+    return true;
+}
+
 static bool check_header(const check *c, const struct entry *entry, const td_wire_header *h, size_t length,
                          uint32_t fds)
 {
@@ -472,10 +526,8 @@ static bool check_header(const check *c, const struct entry *entry, const td_wir
                                                      : "to the client");
     if (entry->feature && !(entry->feature & rules->features))
         return refuse(c, "header.type", "is %u, which needs feature %u", h->type, entry->feature);
-    if (!number(c, "header.bytes", h->bytes, entry->bytes, entry->bytes) ||
-        (c->road != TD_WIRE_RING && length != h->bytes &&
-         !refuse(c, "header.bytes", "is %" PRIu32 ", but %zu bytes came", h->bytes, length)) ||
-        !number(c, "header.fds", h->fds, entry->fds, entry->fds) || !number(c, "header.reserved", h->reserved, 0, 0))
+    if (!check_bytes(c, entry, h, length) || !number(c, "header.fds", h->fds, entry->fds, entry->fds) ||
+        !number(c, "header.reserved", h->reserved, 0, 0) || !check_unknown(c, entry, h))
         return false;
     if (fds != h->fds)
         return refuse(c, "header.fds", "is %u, but %" PRIu32 " came", h->fds, fds);
@@ -499,6 +551,7 @@ tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const
     check c = {rules, "message", road, why, why_bytes};
     const td_wire_header *h = bytes;
     const struct entry *entry;
+    td_wire_message whole;
 
     if (length < sizeof *h) {
         refuse(&c, "header", "needs 16 bytes, but %zu came", length);
@@ -512,11 +565,26 @@ tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const
     c.message = entry->name;
     if (!check_header(&c, entry, h, length, fds))
         return TANDEM_ERROR_PROTOCOL;
-    if (length < entry->bytes) { /* a slot that is shorter than what it holds */
-        refuse(&c, "header.bytes", "is %" PRIu32 ", but %zu bytes came", h->bytes, length);
-        return TANDEM_ERROR_PROTOCOL;
+    if (h->bytes < entry->bytes) {
+        memset(&whole, 0, sizeof whole);
+        bytes = memcpy(&whole, bytes, h->bytes);
     }
     return !entry->check || entry->check(&c, bytes) ? TANDEM_OK : TANDEM_ERROR_PROTOCOL;
+}
+
+tandem_status td_wire_cut(td_wire_message *message, uint32_t most, char *why, size_t why_bytes)
+{
+    if (message->header.bytes <= most)
+        return TANDEM_OK;
+    for (uint32_t at = most; at < message->header.bytes; at++)
+        if (((const uint8_t *)message)[at])
+            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
+                           "the other side knows %" PRIu32 " bytes of %s, but byte %" PRIu32 " is not 0", most,
+                           td_wire_name(message->header.type), at);
+    message->header.bytes = most;
+    if (message->header.type == TD_WIRE_JOB)
+        message->job.job.struct_bytes = most - offsetof(td_wire_job, job);
+    return TANDEM_OK;
 }
 
 void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message)
@@ -541,6 +609,7 @@ void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome)
     rules->ready = true;
     rules->share = welcome->share;
     rules->features = welcome->features;
+    rules->sizes = welcome->sizes;
     rules->mems = welcome->mems;
     rules->timelines = welcome->timelines;
     rules->models = welcome->models;
@@ -557,8 +626,10 @@ td_wire_message td_wire_new(td_wire_type type, uint32_t serial)
         .bytes = entry ? entry->bytes : 0, .type = (uint16_t)type, .fds = entry ? entry->fds : 0, .serial = serial};
     if (type == TD_WIRE_HELLO) {
         m.hello.magic = TD_WIRE_MAGIC;
-        m.hello.version_min = m.hello.version_max = TD_WIRE_VERSION;
-        m.hello.sizes = td_wire_sizes_here();
+        m.hello.version_min = 1;
+        m.hello.version_max = TD_WIRE_VERSION;
+        m.hello.sizes = td_wire_sizes_first();
+        m.hello.most = td_wire_sizes_here();
     } else if (type == TD_WIRE_WELCOME) {
         m.welcome.magic = TD_WIRE_MAGIC;
         m.welcome.version = TD_WIRE_VERSION;
@@ -670,21 +741,12 @@ static bool same(const char *name, const uint8_t mine[16], const uint8_t theirs[
     return false;
 }
 
-tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity *theirs, const td_wire_sizes *sizes,
-                            uint32_t share, char *why, size_t why_bytes)
+tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity *theirs, uint32_t share, char *why,
+                            size_t why_bytes)
 {
     static const uint8_t none[16];
-    static const char *const names[4] = {"job_bytes", "slot_bytes", "report_bytes", "ring_bytes"};
     const bool drivers = memcmp(mine->driver_uuid, none, 16) && memcmp(theirs->driver_uuid, none, 16);
-    const td_wire_sizes sizes_here = td_wire_sizes_here();
-    const uint32_t here[4] = {sizes_here.job_bytes, sizes_here.slot_bytes, sizes_here.report_bytes,
-                              sizes_here.ring_bytes};
-    const uint32_t there[4] = {sizes->job_bytes, sizes->slot_bytes, sizes->report_bytes, sizes->ring_bytes};
 
-    for (int i = 0; i < 4; i++)
-        if (here[i] != there[i])
-            return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "%s is %" PRIu32 " here and %" PRIu32 " there",
-                           names[i], here[i], there[i]);
     if (share == TD_WIRE_SHARE_NONE)
         return TANDEM_OK;
     if (!same("host id", mine->host_id, theirs->host_id, why, why_bytes) ||
@@ -706,12 +768,40 @@ tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity
 
 uint16_t td_wire_version(uint16_t min, uint16_t max)
 {
-    return min <= TD_WIRE_VERSION && max >= TD_WIRE_VERSION ? TD_WIRE_VERSION : 0;
+    const uint16_t newest = max < TD_WIRE_VERSION ? max : TD_WIRE_VERSION;
+
+    return newest >= min ? newest : 0;
+}
+
+static td_wire_sizes sizes_of(uint32_t job_bytes, uint32_t slot_bytes, uint32_t report_bytes)
+{
+    td_wire_sizes sizes = {job_bytes, slot_bytes, report_bytes, 0};
+
+    sizes.ring_bytes = (uint32_t)ring_bytes(&sizes);
+    return sizes;
 }
 
 td_wire_sizes td_wire_sizes_here(void)
 {
-    return (td_wire_sizes){sizeof(td_wire_job), TD_WIRE_SLOT_BYTES, TD_WIRE_REPORT_BYTES, TD_WIRE_RING_BYTES};
+    return sizes_of(sizeof(td_wire_job), TD_WIRE_SLOT_BYTES, TD_WIRE_REPORT_BYTES);
+}
+
+td_wire_sizes td_wire_sizes_first(void)
+{
+    return sizes_of(TD_WIRE_FIRST_JOB_BYTES, TD_WIRE_FIRST_SLOT_BYTES, TD_WIRE_FIRST_REPORT_BYTES);
+}
+
+static uint32_t lesser(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+td_wire_sizes td_wire_sizes_with(const td_wire_hello *hello)
+{
+    const td_wire_sizes here = td_wire_sizes_here(), there = hello->version_max > 1 ? hello->most : hello->sizes;
+
+    return sizes_of(lesser(here.job_bytes, there.job_bytes), lesser(here.slot_bytes, there.slot_bytes),
+                    lesser(here.report_bytes, there.report_bytes));
 }
 
 uint64_t td_wire_report_pack(const td_wire_report *report)

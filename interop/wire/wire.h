@@ -17,7 +17,7 @@
 
 enum {
     TD_WIRE_MAGIC = 0x4d444e54,
-    TD_WIRE_VERSION = 1,
+    TD_WIRE_VERSION = 2, /* the newest; all from 1 on are spoken */
     TD_WIRE_MAX_FDS = 1,
     TD_WIRE_MAX_SLOTS = (1 << 24) - 1, /* of a kind of object */
     TD_WIRE_MAX_FRAMES = 32,
@@ -34,6 +34,10 @@ enum {
     TD_WIRE_SLOTS_AT = 4096,
     TD_WIRE_REPORTS_AT = TD_WIRE_SLOTS_AT + TD_WIRE_SLOTS * TD_WIRE_SLOT_BYTES,
     TD_WIRE_RING_BYTES = TD_WIRE_REPORTS_AT + TD_WIRE_REPORTS * TD_WIRE_REPORT_BYTES,
+    /* What the first peers of version 1 have, and everybody can use. */
+    TD_WIRE_FIRST_JOB_BYTES = 368,
+    TD_WIRE_FIRST_SLOT_BYTES = 512,
+    TD_WIRE_FIRST_REPORT_BYTES = 32,
 };
 #define TD_WIRE_MAX_WAIT_NS 60000000000ull
 
@@ -117,8 +121,10 @@ TD_WIRE_AT(td_wire_identity, driver_uuid, 48);
 TD_WIRE_AT(td_wire_identity, driver_id, 64);
 TD_WIRE_AT(td_wire_identity, driver_version, 68);
 
+/* What a peer has room for; a connection goes by the lesser of each. */
 typedef struct td_wire_sizes {
-    uint32_t job_bytes, slot_bytes, report_bytes, ring_bytes;
+    uint32_t job_bytes, slot_bytes, report_bytes;
+    uint32_t ring_bytes; /* with such slots and reports */
 } td_wire_sizes;
 TD_WIRE_SIZE(td_wire_sizes, 16);
 TD_WIRE_AT(td_wire_sizes, slot_bytes, 4);
@@ -130,7 +136,7 @@ typedef struct td_wire_hello {
     uint32_t magic;
     uint16_t version_min, version_max;
     uint64_t features;
-    td_wire_sizes sizes;
+    td_wire_sizes sizes; /* a client that speaks version 2 says td_wire_sizes_first() here: daemons of version 1 compare */
     td_wire_identity identity;
     uint32_t share;   /* td_wire_share */
     uint32_t backend; /* tandem_backend */
@@ -138,7 +144,9 @@ typedef struct td_wire_hello {
     uint64_t wait_bound_ns;
     char name[TD_WIRE_NAME_BYTES];
     uint32_t job_class; /* tandem_class */
-    uint8_t reserved[44];
+    /* From version 2 on, else 0. */
+    td_wire_sizes most;
+    uint8_t reserved[28];
 } td_wire_hello;
 TD_WIRE_SIZE(td_wire_hello, 256);
 TD_WIRE_AT(td_wire_hello, magic, 16);
@@ -154,14 +162,15 @@ TD_WIRE_AT(td_wire_hello, timing, 132);
 TD_WIRE_AT(td_wire_hello, wait_bound_ns, 136);
 TD_WIRE_AT(td_wire_hello, name, 144);
 TD_WIRE_AT(td_wire_hello, job_class, 208);
-TD_WIRE_AT(td_wire_hello, reserved, 212);
+TD_WIRE_AT(td_wire_hello, most, 212);
+TD_WIRE_AT(td_wire_hello, reserved, 228);
 
 typedef struct td_wire_welcome {
     td_wire_header header;
     uint32_t magic;
     uint16_t version, reserved0;
     uint64_t features;
-    td_wire_sizes sizes;
+    td_wire_sizes sizes; /* the connection's */
     td_wire_identity identity;
     uint32_t share, session, epoch, frames_in_flight;
     uint32_t mems, timelines, models, requests;
@@ -437,6 +446,7 @@ typedef struct td_wire_rules {
     bool ready;        /* WELCOME was sent, or has come */
     uint32_t share;    /* td_wire_share */
     uint64_t features; /* that both have */
+    td_wire_sizes sizes;
     uint32_t mems, timelines, models;
     uint64_t mem_bytes;   /* the largest allocation, at most 2^63 - 1 */
     uint32_t next_serial; /* TO_DAEMON: the one request that may come; TO_CLIENT: answers are below it */
@@ -450,6 +460,9 @@ void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome)
 td_wire_message td_wire_new(td_wire_type type, uint32_t serial);
 /* Its size; 0 for a type that there is not. */
 uint32_t td_wire_bytes(uint32_t type);
+/* Makes a message as short as a peer knows it, `most` bytes, if it is longer. UNSUPPORTED, with the first offset, if it says
+ * something there. */
+tandem_status td_wire_cut(td_wire_message *message, uint32_t most, char *why, size_t why_bytes);
 /* As in PROTOCOL.md; "unknown" for a type that there is not. */
 const char *td_wire_name(uint32_t type);
 /* Copies a text into a field, cut to fit at a whole character; control characters become '?', the rest of the field 0. */
@@ -457,7 +470,8 @@ void td_wire_text(char *field, size_t bytes, const char *text);
 /* The same for a text that people read: what does not fit is cut behind a word and ends in "...". */
 void td_wire_sentence(char *field, size_t bytes, const char *text);
 
-/* Whether `length` bytes, aligned to 8, are one message that may come on this road now, with `fds` descriptors.
+/* Whether `length` bytes, aligned to 8, are one message that may come on this road now, with `fds` descriptors. A peer may
+ * know less of it, then the rest is 0, or more, if that is 0.
  * Returns OK, or PROTOCOL and a text that names message, field and value. */
 tandem_status td_wire_check(const td_wire_rules *rules, td_wire_road road, const void *bytes, size_t length,
                             uint32_t fds, char *why, size_t why_bytes);
@@ -467,13 +481,15 @@ void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message);
 /* This process's host id and boot id; all else is left. */
 void td_wire_identify(td_wire_identity *identity);
 /* Whether two sides may share in this way: OK, or UNSUPPORTED with a text that names what differs, and both values.
- * `sizes` and `theirs` are what the peer said. */
-tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity *theirs, const td_wire_sizes *sizes,
-                            uint32_t share, char *why, size_t why_bytes);
+ * `theirs` is what the peer said. */
+tandem_status td_wire_match(const td_wire_identity *mine, const td_wire_identity *theirs, uint32_t share, char *why,
+                            size_t why_bytes);
 /* The newest version that both speak, or 0. */
 uint16_t td_wire_version(uint16_t min, uint16_t max);
-/* What td_wire_hello.sizes and .welcome.sizes say here. */
+/* The most that there is room for here; what version 1 began with; and what to go by with a client that passed. */
 td_wire_sizes td_wire_sizes_here(void);
+td_wire_sizes td_wire_sizes_first(void);
+td_wire_sizes td_wire_sizes_with(const td_wire_hello *hello);
 
 /* A report's word: in one 64-bit value, so that it is written and read whole. */
 typedef struct td_wire_report {

@@ -103,7 +103,7 @@ bool read_all(peer *p, td_wire_message *last)
         }
         if (m.header.type == TD_WIRE_WELCOME) {
             td_wire_rules_welcome(&p->rules, &m.welcome);
-            need(td_ring_open(&p->ring, came[0], why, sizeof why) == TANDEM_OK, why);
+            need(td_ring_open(&p->ring, &m.welcome.sizes, came[0], why, sizeof why) == TANDEM_OK, why);
         }
         td_fd_close(&came[0]);
         if (m.header.type == TD_WIRE_DONE && m.object.id)

@@ -39,7 +39,7 @@ static void test_document(void **state)
     assert_int_equal(seen, WIRE_TYPES);
 }
 
-/* Each message passes where it belongs, and nowhere else; whole, and not by a byte more or less. */
+/* Each message passes where it belongs, and nowhere else; whole, and by a byte less or more than came not at all. */
 static void test_right_messages(void **state)
 {
     (void)state;
@@ -119,7 +119,17 @@ static const refusal refusals[] = {
     {TD_WIRE_PING, 12, 4, 5, "PING.header.reserved", "5"},
     {TD_WIRE_HELLO, 16, 4, 0x4d444e55, "HELLO.magic", "1296322133"},
     {TD_WIRE_HELLO, 20, 2, 0, "HELLO.version_min", "0"},
-    {TD_WIRE_HELLO, 20, 2, 2, "HELLO.version_min", "2"},
+    {TD_WIRE_HELLO, 20, 2, 3, "HELLO.version_min", "3"},
+    {TD_WIRE_HELLO, 22, 2, 1, "HELLO.reserved", "must be 0"}, /* what version 1 does not have */
+    {TD_WIRE_HELLO, 32, 4, 360, "HELLO.job_bytes", "360, must be 368 to 512"},
+    {TD_WIRE_HELLO, 36, 4, 504, "HELLO.slot_bytes", "504"},
+    {TD_WIRE_HELLO, 40, 4, 24, "HELLO.report_bytes", "24"},
+    {TD_WIRE_HELLO, 44, 4, 45048, "HELLO.ring_bytes", "45048, must be 45056"},
+    {TD_WIRE_HELLO, 212, 4, 367, "HELLO.job_bytes", "367"},
+    {TD_WIRE_HELLO, 212, 4, 2056, "HELLO.job_bytes", "2056, must be 368 to 2048"},
+    {TD_WIRE_HELLO, 216, 4, 2052, "HELLO.slot_bytes", "multiple of 8"},
+    {TD_WIRE_HELLO, 216, 4, 4096, "HELLO.ring_bytes", "143360, must be 274432"},
+    {TD_WIRE_HELLO, 216, 4, UINT32_MAX - 7, "HELLO.ring_bytes", "must be 274877918720"},
     {TD_WIRE_HELLO, 120, 4, 3, "HELLO.share", "3"},
     {TD_WIRE_HELLO, 124, 4, 3, "HELLO.backend", "3"},
     {TD_WIRE_HELLO, 128, 4, 33, "HELLO.frames_in_flight", "33"},
@@ -164,6 +174,8 @@ static const refusal refusals[] = {
     {TD_WIRE_MODEL_TENSOR, 24, 1, '\n', "MODEL_TENSOR.name", "0x0a"},
     {TD_WIRE_STATS, 20, 4, 1, "STATS.reserved", "1"},
     {TD_WIRE_JOB, 0, 4, 2048, "JOB.header.bytes", "2048"},
+    {TD_WIRE_JOB, 0, 4, 360, "JOB.header.bytes", "360"},
+    {TD_WIRE_JOB, 0, 4, 368, "JOB.struct_bytes", "1072, must be 336"},
     {TD_WIRE_JOB, 8, 4, 1, "JOB.header.serial", "1"},
     {TD_WIRE_JOB, 16, 8, WIRE_TICKET + 1, "JOB.ticket", "10"},
     {TD_WIRE_JOB, 16, 8, WIRE_TICKET - 1, "JOB.ticket", "8"},
@@ -208,7 +220,7 @@ static const refusal refusals[] = {
     {TD_WIRE_WELCOME, 8, 4, WIRE_SERIAL, "WELCOME.header.serial", "7"},
     {TD_WIRE_WELCOME, 8, 4, 0, "WELCOME.header.serial", "0"},
     {TD_WIRE_WELCOME, 16, 4, 0, "WELCOME.magic", "0"},
-    {TD_WIRE_WELCOME, 20, 2, 2, "WELCOME.version", "2"},
+    {TD_WIRE_WELCOME, 20, 2, 3, "WELCOME.version", "3"},
     {TD_WIRE_WELCOME, 22, 2, 1, "WELCOME.reserved0", "1"},
     {TD_WIRE_WELCOME, 24, 8, 4, "WELCOME.features", "0x4"},
     {TD_WIRE_WELCOME, 120, 4, TD_WIRE_SHARE_HOST, "WELCOME.share", "1"},
@@ -331,8 +343,9 @@ static void test_agreements(void **state)
     m.hello.features = UINT64_MAX;
     m.hello.reserved[0] = 1;
     assert_int_equal(check_sample(TD_WIRE_HELLO, &m), TANDEM_OK);
-    assert_int_equal(td_wire_version(m.hello.version_min, m.hello.version_max), 1);
-    assert_int_equal(td_wire_version(2, 9), 0);
+    assert_int_equal(td_wire_version(m.hello.version_min, m.hello.version_max), 2);
+    assert_int_equal(td_wire_version(1, 1), 1);
+    assert_int_equal(td_wire_version(3, 9), 0);
     m = wire_sample(TD_WIRE_PING);
     rules = wire_rules(TD_WIRE_PING);
     rules.next_serial = m.header.serial = UINT32_MAX;
@@ -570,7 +583,6 @@ static void test_texts(void **state)
 static void test_identity(void **state)
 {
     td_wire_identity mine, theirs;
-    td_wire_sizes sizes = td_wire_sizes_here();
     const uint8_t none[16] = {0};
     /* Where a byte is changed, from which share on it matters, and what the text names. */
     static const struct {
@@ -590,28 +602,97 @@ static void test_identity(void **state)
         assert_memory_not_equal(mine.boot_id, none, 16);
     assert_int_equal(mine.device_uuid[0], 0x11);
     for (uint32_t share = 0; share < 3; share++) {
-        assert_int_equal(td_wire_match(&mine, &theirs, &sizes, share, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_wire_match(&mine, &theirs, share, why, why_bytes), TANDEM_OK);
         for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {
             tandem_status status;
 
             theirs = mine;
             ((uint8_t *)&theirs)[differences[i].at] ^= 0x80;
             why[0] = 0;
-            status = td_wire_match(&mine, &theirs, &sizes, share, why, why_bytes);
+            status = td_wire_match(&mine, &theirs, share, why, why_bytes);
             assert_int_equal(status, share >= differences[i].from ? TANDEM_ERROR_UNSUPPORTED : TANDEM_OK);
             assert_true(status == TANDEM_OK || strstr(why, differences[i].says));
         }
         theirs = mine;
     }
     memset(theirs.driver_uuid, 0, 16); /* a daemon without Vulkan does not know it */
-    assert_int_equal(td_wire_match(&mine, &theirs, &sizes, TD_WIRE_SHARE_OPAQUE, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_wire_match(&mine, &theirs, TD_WIRE_SHARE_OPAQUE, why, why_bytes), TANDEM_OK);
     memset(theirs.device_uuid, 0, 16);
     memset(mine.device_uuid, 0, 16);
-    assert_int_equal(td_wire_match(&mine, &theirs, &sizes, TD_WIRE_SHARE_OPAQUE, why, why_bytes),
+    assert_int_equal(td_wire_match(&mine, &theirs, TD_WIRE_SHARE_OPAQUE, why, why_bytes),
                      TANDEM_ERROR_UNSUPPORTED);
-    sizes.slot_bytes = 256;
-    assert_int_equal(td_wire_match(&mine, &mine, &sizes, TD_WIRE_SHARE_NONE, why, why_bytes), TANDEM_ERROR_UNSUPPORTED);
-    assert_string_equal(why, "slot_bytes is 2048 here and 256 there");
+}
+
+/* A connection goes by the lesser of each size; of a client of version 1 by those that it was built with. */
+static void test_sizes(void **state)
+{
+    const td_wire_sizes here = td_wire_sizes_here(), first = td_wire_sizes_first();
+    td_wire_message m = wire_sample(TD_WIRE_HELLO);
+    td_wire_sizes both = td_wire_sizes_with(&m.hello);
+
+    (void)state;
+    assert_int_equal(first.ring_bytes, 45056);
+    assert_int_equal(here.ring_bytes, 143360);
+    assert_memory_equal(&m.hello.sizes, &first, sizeof first); /* which daemons of version 1 compare with their own */
+    assert_memory_equal(&both, &here, sizeof here);
+    m.hello.most = (td_wire_sizes){8192, 16384, 64, 4096 + 64 * 16384 + 256 * 64};
+    assert_int_equal(check_sample(TD_WIRE_HELLO, &m), TANDEM_OK);
+    both = td_wire_sizes_with(&m.hello);
+    assert_memory_equal(&both, &here, sizeof here);
+    m.hello.most = (td_wire_sizes){512, 1024, 32, 4096 + 64 * 1024 + 256 * 32};
+    assert_int_equal(check_sample(TD_WIRE_HELLO, &m), TANDEM_OK);
+    both = td_wire_sizes_with(&m.hello);
+    assert_memory_equal(&both, &m.hello.most, sizeof both);
+    m.hello.version_max = 1;
+    memset(&m.hello.most, 0, sizeof m.hello.most);
+    assert_int_equal(check_sample(TD_WIRE_HELLO, &m), TANDEM_OK);
+    both = td_wire_sizes_with(&m.hello);
+    assert_memory_equal(&both, &first, sizeof both);
+
+    m = wire_sample(TD_WIRE_WELCOME);
+    m.welcome.sizes = first;
+    assert_int_equal(check_sample(TD_WIRE_WELCOME, &m), TANDEM_OK);
+    m.welcome.sizes = (td_wire_sizes){1104, 4096, 32, 4096 + 64 * 4096 + 256 * 32};
+    assert_int_equal(check_sample(TD_WIRE_WELCOME, &m), TANDEM_ERROR_PROTOCOL);
+    assert_non_null(strstr(why, "WELCOME.slot_bytes is 4096, must be 512 to 2048"));
+}
+
+/* What a peer does not know of a message is 0 here; what this does not know of it has to be. Those of the greeting do not
+ * grow. */
+static void test_growth(void **state)
+{
+    const td_wire_rules rules = wire_rules(TD_WIRE_JOB);
+    td_wire_message job = wire_sample(TD_WIRE_JOB);
+    uint8_t exact[368] __attribute__((aligned(8)));
+
+    (void)state;
+    for (int i = 0; i < WIRE_TYPES; i++) {
+        const uint32_t type = wire_types[i];
+        const td_wire_rules of = wire_rules(type);
+        const bool frozen = type == TD_WIRE_HELLO || type == TD_WIRE_WELCOME || type == TD_WIRE_ERROR || type == TD_WIRE_BYE;
+        const td_wire_message m = wire_sample(type);
+        uint8_t longer[sizeof m + 64] __attribute__((aligned(8))) = {0};
+        const uint32_t bytes = m.header.bytes + 64, job_bytes = bytes - 32;
+
+        memcpy(longer, &m, m.header.bytes);
+        memcpy(longer, &bytes, 4);
+        if (type == TD_WIRE_JOB)
+            memcpy(longer + 32, &job_bytes, 4);
+        assert_int_equal(check(&of, wire_road(type), longer, bytes, m.header.fds) == TANDEM_OK, !frozen);
+        longer[bytes - 1] = 7;
+        assert_int_equal(check(&of, wire_road(type), longer, bytes, m.header.fds), TANDEM_ERROR_PROTOCOL);
+        if (!frozen)
+            assert_non_null(strstr(why, "is 7, not 0"));
+    }
+    assert_int_equal(td_wire_cut(&job, 368, why, why_bytes), TANDEM_OK);
+    assert_true(job.header.bytes == 368 && job.job.job.struct_bytes == 336);
+    memcpy(exact, &job, sizeof exact);
+    assert_int_equal(check(&rules, TD_WIRE_RING, exact, sizeof exact, 0), TANDEM_OK);
+    job = wire_sample(TD_WIRE_JOB);
+    job.job.job.op.attention.position = job.job.job.op.attention.lse;
+    assert_int_equal(td_wire_cut(&job, 368, why, why_bytes), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(why, "knows 368 bytes of JOB, but byte 464 is not 0"));
+    assert_int_equal(job.header.bytes, 1104);
 }
 
 static const struct CMUnitTest cases[] = {
@@ -626,5 +707,7 @@ static const struct CMUnitTest cases[] = {
     TEST(test_id_table),
     TEST(test_texts),
     TEST(test_identity),
+    TEST(test_sizes),
+    TEST(test_growth),
 };
 const test_cases wire_messages_cases = TEST_CASES(cases);

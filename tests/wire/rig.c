@@ -95,14 +95,19 @@ void make_pair(td_conn *a, td_conn *b)
     close(fds[1]);
 }
 
-void open_rings(td_ring *daemon, td_ring *client)
+void open_rings_of(td_ring *daemon, td_ring *client, td_wire_sizes sizes)
 {
     int fd;
 
-    assert_int_equal(td_ring_make(daemon, &fd, why, why_bytes), TANDEM_OK);
-    assert_int_equal(td_ring_open(client, fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_make(daemon, &sizes, &fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_open(client, &sizes, fd, why, why_bytes), TANDEM_OK);
     assert_ptr_not_equal(daemon->shared, client->shared);
     close(fd);
+}
+
+void open_rings(td_ring *daemon, td_ring *client)
+{
+    open_rings_of(daemon, client, td_wire_sizes_here());
 }
 
 void close_rings(td_ring *daemon, td_ring *client)

@@ -29,6 +29,7 @@ tandem_status check_sample(uint32_t type, const td_wire_message *m);
 /* Two ends, as connections; `raw` is a third hand on the first end, to misbehave with. */
 void make_pair(td_conn *a, td_conn *b);
 void open_rings(td_ring *daemon, td_ring *client);
+void open_rings_of(td_ring *daemon, td_ring *client, td_wire_sizes sizes);
 void close_rings(td_ring *daemon, td_ring *client);
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, note_fds, same_fds)

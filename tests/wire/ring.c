@@ -67,6 +67,37 @@ static void test_ring(void **state)
     }
 }
 
+/* Slots as short as the first peers' of version 1: what fits goes through, and nothing is written beside its slot. */
+static void test_small_slots(void **state)
+{
+    td_wire_rules rules = wire_rules(TD_WIRE_JOB);
+    td_wire_message m, job = numbered_job(WIRE_TICKET);
+    td_ring daemon, client;
+
+    (void)state;
+    open_rings_of(&daemon, &client, td_wire_sizes_first());
+    assert_int_equal(client.sizes.ring_bytes, 45056);
+    assert_int_equal(td_ring_put(&client, &job, why, why_bytes), TANDEM_ERROR_ARG);
+    assert_non_null(strstr(why, "1104 bytes does not fit into a slot of 512"));
+    for (uint64_t ticket = WIRE_TICKET; ticket < WIRE_TICKET + 3 * TD_WIRE_SLOTS; ticket++) {
+        const td_wire_report done = {.state = TANDEM_JOB_DONE, .begin_ns = ticket, .end_ns = 2 * ticket};
+        td_wire_report r;
+
+        job = numbered_job(ticket);
+        assert_int_equal(td_wire_cut(&job, client.sizes.job_bytes, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_ring_put(&client, &job, why, why_bytes), TANDEM_OK);
+        assert_int_equal(td_ring_take(&daemon, &rules, &m, why, why_bytes), TANDEM_OK);
+        assert_memory_equal(&m, &job, sizeof m); /* what is not sent is 0, as it was */
+        td_ring_report(&daemon, ticket, &done);
+        assert_int_equal(td_ring_read_report(&client, ticket, &r, why, why_bytes), TANDEM_OK);
+        assert_true(r.state == TANDEM_JOB_DONE && r.begin_ns == ticket && r.end_ns == 2 * ticket);
+    }
+    for (uint32_t n = 0; n < TD_WIRE_SLOTS; n++)
+        for (uint32_t i = TD_WIRE_FIRST_JOB_BYTES / 8; i < TD_WIRE_FIRST_SLOT_BYTES / 8; i++)
+            assert_int_equal(td_ring_slot(&daemon, n)[i], 0);
+    close_rings(&daemon, &client);
+}
+
 /* Indices, and slots, as a hostile peer would leave them. */
 static void test_hostile_ring(void **state)
 {
@@ -116,7 +147,7 @@ static void test_hostile_ring(void **state)
 }
 
 typedef struct scribbler {
-    td_shared_ring *ring;
+    td_ring ring;
     atomic_bool stop;
 } scribbler;
 
@@ -134,10 +165,10 @@ static void *scribble(void *user)
                 memcpy(&word, (const char *)&right + 8 * i, 8);
                 dice = dice * 6364136223846793005u + 1442695040888963407u;
                 if (dice >> 58 == 0) /* wrong for a moment, so that it changes between a check and a use */
-                    atomic_store_explicit(&s->ring->slots[slot][i], dice, memory_order_relaxed);
-                atomic_store_explicit(&s->ring->slots[slot][i], word, memory_order_relaxed);
+                    atomic_store_explicit(&td_ring_slot(&s->ring, slot)[i], dice, memory_order_relaxed);
+                atomic_store_explicit(&td_ring_slot(&s->ring, slot)[i], word, memory_order_relaxed);
             }
-        atomic_fetch_add(&s->ring->tail, 1);
+        atomic_fetch_add(&s->ring.shared->tail, 1);
     }
     return NULL;
 }
@@ -154,7 +185,7 @@ static void test_changing_slots(void **state)
 
     (void)state;
     open_rings(&daemon, &client);
-    s.ring = client.shared;
+    s.ring = client;
     atomic_init(&s.stop, false);
     assert_int_equal(pthread_create(&thread, NULL, scribble, &s), 0);
     for (const uint64_t begin = td_now_ns(); td_now_ns() - begin < 300000000 || right < 100;) {
@@ -344,6 +375,7 @@ static void test_system_calls(void **state)
 static void test_bounds(void **state)
 {
     td_ring daemon, client;
+    td_wire_sizes sizes = td_wire_sizes_here();
     td_shared_timeline mine, theirs;
     uint64_t begin, value;
     int fd;
@@ -396,13 +428,15 @@ static void test_bounds(void **state)
     /* Neither is mapped from what is no memfd of its size. */
     fd = memfd_create("bare", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_int_equal(posix_fallocate(fd, 0, TD_WIRE_RING_BYTES), 0);
-    assert_int_equal(td_ring_open(&client, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(td_ring_open(&client, &sizes, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_null(client.shared);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
     assert_int_equal(td_shared_timeline_open(&theirs, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     assert_null(theirs.counter);
-    assert_int_equal(td_ring_open(&client, fd, why, why_bytes), TANDEM_OK);
+    assert_int_equal(td_ring_open(&client, &sizes, fd, why, why_bytes), TANDEM_OK);
     td_ring_close(&client);
+    sizes = td_wire_sizes_first();
+    assert_int_equal(td_ring_open(&client, &sizes, fd, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     close(fd);
 }
 
@@ -529,7 +563,7 @@ static void test_reports(void **state)
     td_ring_report(&daemon, far, &(td_wire_report){.state = TANDEM_JOB_DONE});
     assert_int_equal(td_ring_read_report(&client, far, &r, why, why_bytes), TANDEM_OK);
     assert_int_equal(r.state, TANDEM_JOB_DONE);
-    atomic_store(&daemon.shared->reports[9].word, 9ull << 32 | 6);
+    atomic_store(&td_ring_report_of(&daemon, 9)->word, 9ull << 32 | 6);
     assert_int_equal(td_ring_read_report(&client, 9, &r, why, why_bytes), TANDEM_ERROR_PROTOCOL);
     close_rings(&daemon, &client);
 }
@@ -592,6 +626,7 @@ static void test_reports_are_whole(void **state)
 
 static const struct CMUnitTest cases[] = {
     TEST(test_ring),
+    TEST(test_small_slots),
     TEST(test_hostile_ring),
     TEST(test_changing_slots),
     TEST(test_two_processes),
