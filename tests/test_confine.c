@@ -24,7 +24,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/confine.h"
+#include "engine_plugin/daemon/limits.h"
 
 enum { BROKER = 1, WORKER = 2, LAUNCHER = 4, ALL = 7, NOTHING = 77 };
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/costs.h"
 #include "kernels/attention/attention.h"
 
 static uint32_t below(uint64_t *state, uint32_t n)

@@ -16,7 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/pass.h"
 #include "tests/daemon_util.h"
 
 static const char word[] = "a message";

@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/limits.h"
+#include "engine_plugin/daemon/log.h"
 #include "tests/limits.h"
 #include "tests/pipe_util.h"
 

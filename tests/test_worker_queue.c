@@ -11,9 +11,10 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <sched.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/worker_queue.h"
 
 #define PATIENCE 30000000000ull
 #define LONG_NS 1000000000ull

@@ -9,7 +9,12 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/accept.h"
+#include "engine_plugin/daemon/clients.h"
+#include "engine_plugin/daemon/descriptors.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
 
 #define GRACE_NS 20000000u /* to say hello in, whoever else comes */
 enum { ACCEPTED_AT_ONCE = 64, FEW = 4 };

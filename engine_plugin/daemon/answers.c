@@ -5,7 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/answers.h"
+#include "engine_plugin/daemon/clients.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/manager.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/queue_dispatch.h"
+#include "engine_plugin/daemon/queue_jobs.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tandem_status status, const char *why)
 {

@@ -18,7 +18,11 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/answers.h"
+#include "engine_plugin/daemon/blame.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
 
 enum { MOST_DEATHS = 2 };
 

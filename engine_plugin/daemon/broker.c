@@ -12,7 +12,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/accept.h"
+#include "engine_plugin/daemon/answers.h"
+#include "engine_plugin/daemon/broker.h"
+#include "engine_plugin/daemon/clients.h"
+#include "engine_plugin/daemon/confine.h"
+#include "engine_plugin/daemon/descriptors.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/manager.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/queue.h"
+#include "engine_plugin/daemon/queue_dispatch.h"
+#include "engine_plugin/daemon/queue_jobs.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_process.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 #define HELLO_NS TD_SECOND
 #define DRAIN_NS 1500000000u      /* what running jobs get when the daemon is told to stop */

@@ -10,7 +10,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/clients.h"
+#include "engine_plugin/daemon/descriptors.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/queue_jobs.h"
+#include "engine_plugin/daemon/quotas.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 #define CLOSE_NS 2000000000u /* what running jobs get when what they use is destroyed */
 enum { MESSAGES_AT_ONCE = 64 };

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/config.h"
+#include "engine_plugin/daemon/limits.h"
+#include "engine_plugin/daemon/log.h"
 
 enum { LINE_BYTES = 8192, MOST_LINES = 10000 };
 

@@ -20,7 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/confine.h"
+#include "interop/wire/conn.h"
 
 void td_confine_process(void)
 {

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/costs.h"
 
 #define LEAST_GUESS_NS 10000u
 #define RATE_NS 5000000u /* of work, from which a rate is learned */

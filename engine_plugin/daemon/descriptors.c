@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/descriptors.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/state.h"
 
 enum {
     RESERVED = 32,      /* files and sockets of its own, a new worker's, what comes with a message */

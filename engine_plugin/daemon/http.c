@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/http.h"
+#include "engine_plugin/daemon/metrics.h"
+#include "engine_plugin/daemon/state.h"
 
 #define REQUEST_NS (2 * TD_SECOND) /* to send a request in, */
 #define REPLY_NS (5 * TD_SECOND)   /* to read the reply in, */

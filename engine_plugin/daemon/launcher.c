@@ -19,7 +19,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/confine.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/limits.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/pass.h"
 
 typedef struct launcher {
     int broker, signals;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "engine_plugin/daemon/loader.h"
+#include "engine_plugin/daemon/worker_message.h"
 
 #include <pthread.h>
 #include <stdio.h>

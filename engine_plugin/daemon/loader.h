@@ -6,7 +6,7 @@
 #define TANDEM_DAEMON_LOADER_H
 
 #include "engine_plugin/client/client.h"
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/worker_message.h"
 
 typedef struct td_loader td_loader;
 

@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/limits.h"
+#include "engine_plugin/daemon/log.h"
 
 #define END_NS 200000000u /* what the last lines get at a process's end */
 enum { LINES = 256, LINE_BYTES = TD_TEXT_BYTES + 240, POLL_MS = 100 };

@@ -1,6 +1,23 @@
 /* tandemd: the command line, and everything that must happen before the broker is confined.
  *
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * A broker that knows the clients, a worker that computes, a launcher that starts workers:
+ *
+ *   clients ==== sockets, shared rings and timelines ====> broker ---- requests (socket), jobs (queue) ----> worker
+ *                                              |  <--- memory, answers, results ----------     ^
+ *                                              +----> launcher ---------------- starts --------+
+ *
+ * Its units, each with a header that says what it does. None calls one that stands below it here:
+ *
+ *   every process    log, pass, config, confine, manager
+ *   what is pure     costs
+ *   the worker       worker_queue, loader, worker
+ *   the launcher     launcher
+ *   what is held     quotas, descriptors
+ *   clients          replies, worker_requests, queue_jobs, queue_dispatch, clients, accept
+ *   their worker     answers, blame, worker_process
+ *   the broker       queue (its second thread), metrics, http, broker (its main one)
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,7 +32,14 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/tuning_file.h"
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/broker.h"
+#include "engine_plugin/daemon/confine.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/manager.h"
+#include "engine_plugin/daemon/metrics.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker.h"
 
 static void help(void)
 {

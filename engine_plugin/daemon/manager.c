@@ -9,7 +9,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/manager.h"
+#include "interop/wire/conn.h"
 
 int td_manager_socket(void)
 {

@@ -12,7 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/metrics.h"
+#include "engine_plugin/daemon/quotas.h"
+#include "engine_plugin/daemon/state.h"
 
 /* That of 48 clients whose names are as long as can be has 120 KB. */
 enum { PAGE_BYTES = 160 * 1024 };

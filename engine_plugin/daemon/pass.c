@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/pass.h"
 
 tandem_status td_pass(int to, const void *message, size_t bytes, const int *fds, uint32_t fd_count)
 {

@@ -5,8 +5,6 @@
  * A turn takes results and new jobs, ends what is late, and gives the worker what it has room for; clients and objects
  * that are gone are freed before it, since nobody sleeps on their timelines then.
  *   awake   on a CPU, for a job that its client calls, and for the end of a brief one, the thread does not sleep at once
- *
- * This file calls queue_jobs.c and queue_schedule.c, see queue.h.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,7 +16,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine_plugin/daemon/clients.h"
+#include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/queue.h"
+#include "engine_plugin/daemon/queue_dispatch.h"
+#include "engine_plugin/daemon/queue_jobs.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_process.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 #define TURN_NS 100000000u /* a turn comes at the latest so long after the last one */
 #define BLIND_NS 300000u   /* and so where the kernel cannot wait for many futexes */

@@ -5,12 +5,16 @@
  *   ends    a job's report is final, then its point is signalled. Signals of one timeline come in the order of its jobs
  *   calls   a client that notifies without having put anything will put a job at once: the thread does not sleep then
  *
- * What happens in between is queue_schedule.c's; it and queue.c call this file, which calls neither.
+ * What happens in between is queue_dispatch.c's.
  */
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine_plugin/daemon/queue.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/queue_jobs.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 /* The end of a job. */
 

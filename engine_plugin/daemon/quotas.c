@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/quotas.h"
+#include "engine_plugin/daemon/state.h"
 
 uint64_t td_scratch_held(const td_broker *b, const td_client *c)
 {

@@ -2,7 +2,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
 
 tandem_status td_client_send(td_broker *b, td_client *c, const td_wire_message *m, const int *fd)
 {

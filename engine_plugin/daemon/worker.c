@@ -29,7 +29,12 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "engine_plugin/daemon/confine.h"
 #include "engine_plugin/daemon/loader.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/worker.h"
+#include "engine_plugin/daemon/worker_queue.h"
 
 typedef struct item {
     uint32_t worker_session;

@@ -12,7 +12,15 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/blame.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/queue_dispatch.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_process.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 #define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
 #define MOST_RESPAWN_NS TD_SECOND

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/worker_queue.h"
 
 static td_slot *first_ready(td_worker_queue *queue, const uint64_t *last_sequence, uint64_t full)
 {

@@ -10,7 +10,12 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/quotas.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_requests.h"
 
 #define LEAST_REQUEST_NS (4 * TD_SECOND) /* what a worker may take for the next request: as for a job, within these, */
 #define MOST_REQUEST_NS (20 * TD_SECOND)

@@ -9,7 +9,11 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "engine_plugin/daemon/daemon.h"
+#include "engine_plugin/daemon/broker.h"
+#include "engine_plugin/daemon/launcher.h"
+#include "engine_plugin/daemon/log.h"
+#include "engine_plugin/daemon/pass.h"
+#include "engine_plugin/daemon/queue.h"
 
 enum {
     PEERS = 4,

@@ -13,15 +13,18 @@
  *           frame's job is in the worker's queue (engine_plugin/exec/preempt.h)
  *   output  what has a deadline is written wholly or not at all: its pieces write a temporary output, and once all have
  *           ended, and none of them is in the worker's queue, one more slice claims it and copies it to the output
- *
- * queue.c calls this file, which calls queue_jobs.c.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
 
-#include "engine_plugin/daemon/queue.h"
+#include "engine_plugin/daemon/queue_dispatch.h"
+#include "engine_plugin/daemon/queue_jobs.h"
+#include "engine_plugin/daemon/quotas.h"
+#include "engine_plugin/daemon/replies.h"
+#include "engine_plugin/daemon/state.h"
+#include "engine_plugin/daemon/worker_requests.h"
 #include "kernels/commit.h"
 
 #define LATE_DEADLINE UINT64_MAX
