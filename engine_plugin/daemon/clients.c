@@ -142,7 +142,7 @@ static void on_hello(td_broker *b, td_client *c, const td_wire_hello *hello)
     c->state = TD_CLIENT_READY;
     b->new_count--;
     b->client_count++;
-    c->virtual_ns = b->virtual_ns[c->job_class];
+    c->virtual_ns = td_schedule_join(&b->schedule, c->job_class, 0);
     td_worker_session_open(b, c);
     td_client_send(b, c, &m, &fd);
     td_fd_close(&fd);

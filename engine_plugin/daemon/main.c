@@ -11,7 +11,7 @@
  * Its units, each with a header that says what it does. None calls one that stands below it here:
  *
  *   every process    log, pass, config, confine, manager
- *   what is pure     costs
+ *   what is pure     costs, schedule
  *   the worker       worker_queue, loader, worker
  *   the launcher     launcher
  *   what is held     quotas, descriptors

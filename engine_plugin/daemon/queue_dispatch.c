@@ -1,16 +1,7 @@
-/* Jobs of all clients: held until their points come, given to the worker in a fair order, and what comes back from it.
+/* Jobs of all clients: held until their points come, given to the worker as schedule.h says, and what comes back from it.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- *   order   a client's jobs run in the order in which it put them; of all clients' first ones the next is chosen so:
- *           frames before what goes on in the background; of those whose client has had at most share_window more compute
- *           than the one that has had least, the earliest deadline; where there is none, who has had least
- *   share   is counted in time on the device, no more of it than the same job takes alone; who comes back from a pause
- *           begins where the others are
- *   slices  a job is given to the worker in pieces of at most SLICE_NS, where others may want to go in between; a frame's
- *           on a CPU, where they are shorter whole, only from LONG_NS on; the GPU goes from a background's stream to a
- *           frame's by itself, and on a CPU the background's piece, which may be longer than that, stands still while a
- *           frame's job is in the worker's queue (engine_plugin/exec/preempt.h)
  *   output  what has a deadline is written wholly or not at all: its pieces write a temporary output, and once all have
  *           ended, and none of them is in the worker's queue, one more slice claims it and copies it to the output
  */
@@ -27,17 +18,7 @@
 #include "engine_plugin/daemon/worker_requests.h"
 #include "kernels/commit.h"
 
-#define LATE_DEADLINE UINT64_MAX
-#define SLICE_NS 400000u      /* of 500 us: what is guessed is not always met */
-#define LONG_NS 100000000u    /* on a CPU a frame's job of more than that is cut, too, */
-#define LONG_SLICE_NS 20000000u
-#define AHEAD_NS 2000000u     /* of a client's on a GPU: beyond two jobs no more than this */
-#define STAND_BACK_NS 2000000u /* then a piece of the background's goes, whatever frames wait for */
-#define BUSY_GAP_NS 300000u   /* who begins so soon after its last end has a queue */
-#define BUSY_FOR_NS 5000000u  /* and is believed to have one for so long */
 enum { MOST_MISSED_WAITS = 3 };
-
-/* Whose turn it is. */
 
 /* A client's first job that the worker does not have wholly, if all before it are over or there. */
 td_work *td_queue_head(const td_client *c)
@@ -91,54 +72,54 @@ static bool is_ready(td_broker *b, td_work *work, uint64_t now)
     return true;
 }
 
-/* When a job that waits has waited long enough: no wait is without a bound. What the client signals may follow from a job
- * before it, so its time begins with the last one's end, and not `behind` one that does not wait for the client. */
-static uint64_t bound_of(const td_broker *b, const td_work *work, bool behind)
+/* Whether its point has not come by now; else why it is given up. */
+static bool lacks_point(const td_work *work, char *why, size_t why_bytes)
 {
-    const uint64_t since_computed = work->client->computed_ns + work->client->wait_bound_ns;
+    td_shared *wait = work->wait;
+    const uint64_t ms = work->client->wait_bound_ns / 1000000;
+    uint64_t value = 0;
+    char ignored[TD_TEXT_BYTES];
 
-    if (work->ready_ns)
-        return b->has_worker ? UINT64_MAX : work->ready_ns + TD_WIRE_MAX_WAIT_NS;
-    if (!work->wait || work->wait->by_daemon || behind) /* a job before it signals the others */
-        return UINT64_MAX;
-    return since_computed > work->bound_ns ? since_computed : work->bound_ns;
+    if (wait->opaque) {
+        td_fail(why, why_bytes, TANDEM_ERROR_LOST,
+                "wait point {0x%" PRIx64 ", %" PRIu64 "} was not submitted within %" PRIu64 " ms; announced is %" PRIu64,
+                work->job.wait.timeline, work->job.wait.value, ms, wait->announced);
+        return true;
+    }
+    if (td_shared_timeline_read(&wait->timeline, &value, ignored, sizeof ignored) != TANDEM_OK ||
+        value >= work->job.wait.value)
+        return false;
+    td_fail(why, why_bytes, TANDEM_ERROR_LOST,
+            "wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64 " ms; the counter is %" PRIu64,
+            work->job.wait.timeline, work->job.wait.value, ms, value);
+    return true;
 }
 
-/* True if the job has ended: its deadline, or its bound. */
+/* True if the job has ended: its deadline, or its bound. What the client signals may follow from a job before it, so its time
+ * begins with the last one's end, and not `behind` one that does not wait for the client. */
 static bool end_if_late(td_broker *b, td_work *work, bool behind, uint64_t now, uint64_t *next_ns)
 {
-    const uint64_t bound = bound_of(b, work, behind);
+    const td_waiting waiting = {
+        .deadline_ns = work->deadline_ns,
+        .ready_ns = work->ready_ns,
+        .on_client = work->wait && !work->wait->by_daemon && !behind, /* a job before it signals the others */
+        .bound_ns = work->bound_ns,
+        .computed_ns = work->client->computed_ns,
+        .wait_bound_ns = work->client->wait_bound_ns,
+        .has_worker = b->has_worker,
+    };
     char why[TD_TEXT_BYTES];
-    uint64_t value = 0;
 
-    if (work->deadline_ns && now >= work->deadline_ns) {
-        td_queue_give_up(b, work, TANDEM_JOB_STALE, TANDEM_OK);
-        return true;
-    }
-    if (now >= bound && work->ready_ns) {
-        td_queue_fail(b, work, TANDEM_ERROR_LOST, "there was no worker for it within 60 s");
-        return true;
-    }
-    if (now >= bound && work->wait->opaque) {
-        td_fail(why, sizeof why, TANDEM_ERROR_LOST,
-                "wait point {0x%" PRIx64 ", %" PRIu64 "} was not submitted within %" PRIu64 " ms; announced is %" PRIu64,
-                work->job.wait.timeline, work->job.wait.value, work->client->wait_bound_ns / 1000000,
-                work->wait->announced);
+    switch (td_schedule_in_vain(&waiting, now, next_ns)) {
+    case TD_VAIN_DEADLINE: td_queue_give_up(b, work, TANDEM_JOB_STALE, TANDEM_OK); return true;
+    case TD_VAIN_WORKER: td_queue_fail(b, work, TANDEM_ERROR_LOST, "there was no worker for it within 60 s"); return true;
+    case TD_VAIN_POINT:
+        if (!lacks_point(work, why, sizeof why))
+            return false;
         td_queue_fail(b, work, TANDEM_ERROR_LOST, why);
         return true;
+    case TD_VAIN_NOT: break;
     }
-    if (now >= bound && td_shared_timeline_read(&work->wait->timeline, &value, why, sizeof why) == TANDEM_OK &&
-        value < work->job.wait.value) {
-        td_fail(why, sizeof why, TANDEM_ERROR_LOST,
-                "wait point {0x%" PRIx64 ", %" PRIu64 "} did not come within %" PRIu64 " ms; the counter is %" PRIu64,
-                work->job.wait.timeline, work->job.wait.value, work->client->wait_bound_ns / 1000000, value);
-        td_queue_fail(b, work, TANDEM_ERROR_LOST, why);
-        return true;
-    }
-    if (work->deadline_ns && work->deadline_ns < *next_ns)
-        *next_ns = work->deadline_ns;
-    if (bound > now && bound < *next_ns)
-        *next_ns = bound;
     return false;
 }
 
@@ -158,13 +139,7 @@ bool td_queue_end_late(td_broker *b, td_client *c, uint64_t now, uint64_t *next_
     return some;
 }
 
-static uint64_t deadline_of(const td_work *work)
-{
-    return work->deadline_ns ? work->deadline_ns : LATE_DEADLINE;
-}
-
-/* Somebody who draws frames, maybe on the same GPU: between two slices it is left idle for a moment, and changes over to
- * the engine's own work then, which it does not as long as there is more of ours. */
+/* Somebody who draws frames, maybe on the same GPU. */
 static bool has_frames(const td_broker *b)
 {
     bool has = false;
@@ -173,21 +148,6 @@ static bool has_frames(const td_broker *b)
         has = has || (c->state == TD_CLIENT_READY && c->share != TD_WIRE_SHARE_NONE &&
                       c->job_class == TANDEM_CLASS_FRAME);
     return has;
-}
-
-/* Whether the worker takes another of a client's jobs now. */
-static bool has_room(const td_broker *b, const td_client *c)
-{
-    const bool background = c->job_class == TANDEM_CLASS_BACKGROUND;
-    const uint32_t all = b->at_worker[0] + b->at_worker[1];
-
-    if (all >= TD_WORKER_SLOTS)
-        return false;
-    if (background && b->at_worker[1] >= (b->costs.is_gpu && !has_frames(b) ? 2u : 1u))
-        return false;
-    if (!b->costs.is_gpu)
-        return b->at_worker[c->job_class] < TD_CPU_DEPTH;
-    return c->at_worker < TD_GPU_DEPTH && (c->at_worker < 2 || c->at_worker_ns < AHEAD_NS);
 }
 
 static bool awaits_temp_output(const td_work *work)
@@ -212,16 +172,9 @@ static td_workload workload_of(const td_work *work)
     return (td_workload){work->operation, &work->job.op, 0};
 }
 
-/* How long a piece of a job may take, where somebody may want to go in between; 0: it is not cut. */
 static uint64_t slice_of(const td_broker *b, const td_work *work)
 {
-    if (work->client->job_class == TANDEM_CLASS_BACKGROUND)
-        return SLICE_NS;
-    if (td_queue_sharing(b) < 2)
-        return 0;
-    if (b->costs.is_gpu)
-        return SLICE_NS;
-    return td_cost_guess(&b->costs, workload_of(work)) > LONG_NS ? LONG_SLICE_NS : 0;
+    return td_schedule_slice_ns(&b->costs, workload_of(work), work->client->job_class, td_queue_sharing(b));
 }
 
 /* There is no room for its temporary output. Where nobody else is there it is not cut then; else others would wait for all of it,
@@ -297,62 +250,49 @@ static bool has_temp_output(td_broker *b, td_work *work, bool *again)
     return true;
 }
 
-/* Of a class. *again: somebody waits for the share of another, who may not want it, or a job behind one that was refused. */
-static td_work *choose_of(td_broker *b, uint32_t job_class, uint64_t now, bool *again)
+/* The clients that have a turn, and the first job of each, or NULL. */
+static void list_turns(td_broker *b, uint64_t now, td_turns *to, td_work *heads[TD_MAX_CLIENTS])
 {
-    uint64_t least = UINT64_MAX;
-    td_work *best = NULL;
-    bool waits = false;
+    to->before = b->schedule;
+    to->is_gpu = b->costs.is_gpu;
+    to->has_frames = has_frames(b);
+    to->share_window_ns = b->config.share_window_ns;
+    memcpy(to->at_worker, b->at_worker, sizeof to->at_worker);
+    to->count = 0;
+    for (td_client *c = b->clients; c && to->count < TD_MAX_CLIENTS; c = c->next) {
+        td_work *head = c->state == TD_CLIENT_READY ? td_queue_head(c) : NULL;
+        const bool ready = head && is_ready(b, head, now);
 
-    for (td_client *c = b->clients; c; c = c->next) {
-        td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
-        const bool ready = head && is_ready(b, head, now) && !awaits_temp_output(head);
-
-        if (c->state != TD_CLIENT_READY || c->job_class != job_class)
+        if (c->state != TD_CLIENT_READY)
             continue;
-        if ((ready || (c->at_worker && c->busy && now - c->ended_ns < BUSY_FOR_NS)) && c->virtual_ns < least)
-            least = c->virtual_ns;
+        heads[to->count] = head;
+        to->turns[to->count++] = (td_turn){.job_class = c->job_class,
+                                           .ready = ready,
+                                           .awaits_output = ready && awaits_temp_output(head),
+                                           .prepared = ready && head->deadline_ns ? TD_NOT_ASKED : TD_PREPARED,
+                                           .deadline_ns = ready ? head->deadline_ns : 0,
+                                           .virtual_ns = c->virtual_ns,
+                                           .at_worker = c->at_worker,
+                                           .at_worker_ns = c->at_worker_ns,
+                                           .ended_ns = c->ended_ns,
+                                           .busy = c->busy};
     }
-    for (td_client *c = b->clients; c; c = c->next) {
-        td_work *head = c->state == TD_CLIENT_READY && c->job_class == job_class ? td_queue_head(c) : NULL;
-
-        if (!head || !is_ready(b, head, now) || !has_room(b, c) || !has_temp_output(b, head, again))
-            continue;
-        if (c->virtual_ns - least > b->config.share_window_ns) {
-            waits = true;
-            continue;
-        }
-        if (!best || deadline_of(head) < deadline_of(best) ||
-            (deadline_of(head) == deadline_of(best) && c->virtual_ns < best->client->virtual_ns))
-            best = head;
-    }
-    if (best && least > b->virtual_ns[job_class])
-        b->virtual_ns[job_class] = least;
-    *again = *again || (waits && !best);
-    return best;
 }
 
-/* Whether the background stands back while a GPU's worker has frames' jobs: what they wait for is the engine's own work on
- * the same GPU, which changes over to that at once where we leave it idle, else only after a time slice of ours. */
-static bool stands_back(td_broker *b, uint64_t now)
-{
-    if (!b->costs.is_gpu || !b->at_worker[TANDEM_CLASS_FRAME]) {
-        b->standing_back_ns = 0;
-        return false;
-    }
-    if (!b->standing_back_ns)
-        b->standing_back_ns = now;
-    return now - b->standing_back_ns < STAND_BACK_NS;
-}
-
+/* The job of which a piece goes to the worker now, or NULL. */
 static td_work *choose(td_broker *b, uint64_t now, bool *again)
 {
-    td_work *best = choose_of(b, TANDEM_CLASS_FRAME, now, again);
+    td_work *heads[TD_MAX_CLIENTS];
+    td_decision decision;
+    td_turns turns;
 
-    if (best || !(best = choose_of(b, TANDEM_CLASS_BACKGROUND, now, again)) || !stands_back(b, now))
-        return best;
-    *again = true;
-    return NULL;
+    list_turns(b, now, &turns, heads);
+    while ((decision = td_schedule_decide(&turns, now)).kind == TD_DECIDE_PREPARE)
+        turns.turns[decision.turn].prepared =
+            has_temp_output(b, heads[decision.turn], again) ? TD_PREPARED : TD_UNPREPARED;
+    b->schedule = decision.after;
+    *again = *again || decision.again;
+    return decision.kind == TD_DECIDE_RUN ? heads[decision.turn] : NULL;
 }
 
 /* The worker's numbers for what a job, or a part of it, names. */
@@ -431,8 +371,6 @@ bool td_queue_dispatch(td_broker *b, uint64_t now, bool *again)
                      : work->slices > 1 ? td_cost_part(&b->costs, workload_of(work), part)
                                         : td_cost_guess(&b->costs, part);
     slot->brief = !is_commit(slot) && td_cost_is_brief(&b->costs, part);
-    if (c->job_class == TANDEM_CLASS_BACKGROUND)
-        b->standing_back_ns = 0; /* it had its turn */
     if (!b->at_worker[c->job_class]++ && c->job_class == TANDEM_CLASS_FRAME)
         td_preempt_raise(&b->worker_queue->preempt, now);
     c->at_worker++;
@@ -490,7 +428,7 @@ static void account(td_broker *b, const td_work *work, const td_slot *at, const 
     if (slot->begin_ns > work->ready_ns && work->slice == 1)
         c->wait_ns += slot->begin_ns - work->ready_ns;
     if (took) {
-        c->busy = slot->begin_ns < c->ended_ns + BUSY_GAP_NS;
+        c->busy = td_schedule_is_busy(c->ended_ns, slot->begin_ns);
         c->ended_ns = slot->end_ns;
     }
     if (slot->end_state == TANDEM_JOB_DONE)

@@ -246,8 +246,8 @@ static void take_job(td_broker *b, td_client *c, const td_wire_job *m)
     if (m->job.deadline_ns)
         work->deadline_ns = m->job.deadline_ns < UINT64_MAX - since ? since + m->job.deadline_ns : UINT64_MAX;
     work->bound_ns = now + c->wait_bound_ns;
-    if (!c->count && c->virtual_ns < b->virtual_ns[c->job_class]) /* it had nothing to do: nothing is saved up */
-        c->virtual_ns = b->virtual_ns[c->job_class];
+    if (!c->count)
+        c->virtual_ns = td_schedule_join(&b->schedule, c->job_class, c->virtual_ns);
     c->order[c->count++] = work;
     c->last_ticket = m->ticket;
     if (c->called_ns)

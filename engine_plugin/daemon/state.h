@@ -14,6 +14,7 @@
 #include "engine_plugin/daemon/costs.h"
 #include "engine_plugin/daemon/http.h"
 #include "engine_plugin/daemon/limits.h"
+#include "engine_plugin/daemon/schedule.h"
 #include "engine_plugin/daemon/worker_message.h"
 #include "engine_plugin/daemon/worker_queue.h"
 #include "engine_plugin/run/job_life.h"
@@ -139,7 +140,7 @@ struct td_client {
     td_shared *temp_output;  /* without an id; for one job at a time. NULL: none */
     uint64_t temp_output_ns; /* when it was used last */
     uint64_t temp_output_for; /* the ticket of the job that asked for it */
-    uint64_t virtual_ns;   /* of compute that it has had, or might have had while others did */
+    uint64_t virtual_ns;   /* see td_turn */
     uint32_t at_worker;    /* of its jobs */
     uint64_t at_worker_ns; /* what they will take */
     uint64_t ended_ns;     /* its last job, on the device */
@@ -218,8 +219,8 @@ struct td_broker {
     td_work *slot_works[TD_WORKER_SLOTS];
     uint64_t slot_ns[TD_WORKER_SLOTS]; /* guesses */
     uint32_t at_worker[2];             /* by class */
-    uint64_t standing_back_ns;         /* since when the background does, for frames at a GPU; 0: it does not */
-    uint64_t sequence, virtual_ns[2];
+    td_schedule schedule;
+    uint64_t sequence;
     const td_client *last_client; /* whose job ended last, on the device */
     uint64_t last_other_ns;       /* and when one of another's did */
     uint64_t last_ns;
