@@ -74,7 +74,7 @@ bool demo_engine_instance(demo_engine *e, const char *const *window_extensions, 
 {
     const char *names[DEMO_MAX_EXTENSIONS];
     uint32_t name_count = 0;
-    tandem_requirement list[MAX_REQUIREMENTS] = {{.struct_bytes = sizeof *list}};
+    tandem_requirement list[MAX_REQUIREMENTS] = {TANDEM_INIT(tandem_requirement)};
     uint32_t requirement_count = MAX_REQUIREMENTS;
     tandem_status status = tandem_vulkan_requirements(vkGetInstanceProcAddr, NULL, NULL, &requirement_count, list);
     if (status != TANDEM_OK)
@@ -241,7 +241,7 @@ static bool gather_requirements(demo_engine *e, bool presents)
     static const char *const own[] = {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME,
                                       VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
                                       VK_KHR_SWAPCHAIN_EXTENSION_NAME};
-    tandem_requirement list[MAX_REQUIREMENTS] = {{.struct_bytes = sizeof *list}};
+    tandem_requirement list[MAX_REQUIREMENTS] = {TANDEM_INIT(tandem_requirement)};
     uint32_t count = MAX_REQUIREMENTS;
     size_t used = 0;
     tandem_status status = tandem_vulkan_requirements(vkGetInstanceProcAddr, e->instance, e->physical, &count, list);

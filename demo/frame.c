@@ -131,7 +131,8 @@ static bool create_slot(demo_pipeline *p, demo_slot *s)
 
 static tandem_status create_mem(const demo_station *st, uint64_t bytes, tandem_mem *mem)
 {
-    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1};
+    const tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc,
+                                             .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1);
     return tandem_mem_create(st->session, &desc, mem);
 }
 
@@ -156,35 +157,36 @@ static void on_log(void *user, int level, const char *text)
 static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, char *text, size_t bytes)
 {
     demo_engine *e = p->engine;
-    const tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
-                                  .api_version = VK_API_VERSION_1_2,
-                                  .get_instance_proc_addr = vkGetInstanceProcAddr,
-                                  .instance = e->instance,
-                                  .physical_device = e->physical,
-                                  .device = e->device,
-                                  .queue_family = e->family,
-                                  .enabled_extension_count = e->extension_count,
-                                  .enabled_extensions = e->extensions,
-                                  .enabled_features = &e->features,
-                                  .queue = e->queue,
-                                  .lock_queue = lock_queue,
-                                  .unlock_queue = unlock_queue,
-                                  .user = e};
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
-                                      .backend = p->options.backend,
-                                      .vulkan = &vulkan,
-                                      .log = on_log,
-                                      .user = p,
-                                      .cpu_threads = p->options.threads,
-                                      .frames_in_flight = 2 * DEMO_SLOTS + 2,
-                                      .wait_bound_ns = WAIT_BOUND_NS,
-                                      .timing = 1,
-                                      .rung = rung,
-                                      .error_text = text,
-                                      .error_text_bytes = bytes};
-    const tandem_timeline_desc from_engine = {.struct_bytes = sizeof from_engine, .signaller = TANDEM_SIGNALLER_ENGINE};
-    const tandem_timeline_desc from_session = {.struct_bytes = sizeof from_session,
-                                               .signaller = TANDEM_SIGNALLER_SESSION};
+    const tandem_vulkan vulkan = TANDEM_INIT(tandem_vulkan,
+                                             .api_version = VK_API_VERSION_1_2,
+                                             .get_instance_proc_addr = vkGetInstanceProcAddr,
+                                             .instance = e->instance,
+                                             .physical_device = e->physical,
+                                             .device = e->device,
+                                             .queue_family = e->family,
+                                             .enabled_extension_count = e->extension_count,
+                                             .enabled_extensions = e->extensions,
+                                             .enabled_features = &e->features,
+                                             .queue = e->queue,
+                                             .lock_queue = lock_queue,
+                                             .unlock_queue = unlock_queue,
+                                             .user = e);
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .backend = p->options.backend,
+                                                 .vulkan = &vulkan,
+                                                 .log = on_log,
+                                                 .user = p,
+                                                 .cpu_threads = p->options.threads,
+                                                 .frames_in_flight = 2 * DEMO_SLOTS + 2,
+                                                 .wait_bound_ns = WAIT_BOUND_NS,
+                                                 .timing = 1,
+                                                 .rung = rung,
+                                                 .error_text = text,
+                                                 .error_text_bytes = bytes);
+    const tandem_timeline_desc from_engine = TANDEM_INIT(tandem_timeline_desc,
+                                                         .signaller = TANDEM_SIGNALLER_ENGINE);
+    const tandem_timeline_desc from_session = TANDEM_INIT(tandem_timeline_desc,
+                                                          .signaller = TANDEM_SIGNALLER_SESSION);
     memset(st, 0, sizeof *st);
     text[0] = 0;
     tandem_status status = tandem_session_create(&desc, &st->session);
@@ -193,7 +195,7 @@ static bool create_station(demo_pipeline *p, demo_station *st, uint32_t rung, ch
             snprintf(text, bytes, "%s", tandem_status_text(status));
         return false;
     }
-    st->info.struct_bytes = sizeof st->info;
+    st->info = TANDEM_INIT(tandem_info);
     status = tandem_session_info(st->session, &st->info);
     if (status == TANDEM_OK)
         status = tandem_timeline_create(st->session, &from_engine, &st->engine_timeline);
@@ -473,15 +475,15 @@ static uint32_t shift_of(uint64_t index, uint32_t pixels, uint32_t step)
 
 static tandem_pack pack_of(demo_pipeline *p, demo_slot *s)
 {
-    return (tandem_pack){.struct_bytes = sizeof(tandem_pack),
-                         .layout = VK_IMAGE_LAYOUT_GENERAL,
-                         .width = p->options.width,
-                         .height = p->options.height,
-                         .tile_width = TD_FILTER_TILE,
-                         .tile_height = TD_FILTER_TILE,
-                         .shift_x = s->outcome.shift_x,
-                         .shift_y = s->outcome.shift_y,
-                         .view_channels = TD_FILTER_HEAD_DIM};
+    return TANDEM_INIT(tandem_pack,
+                       .layout = VK_IMAGE_LAYOUT_GENERAL,
+                       .width = p->options.width,
+                       .height = p->options.height,
+                       .tile_width = TD_FILTER_TILE,
+                       .tile_height = TD_FILTER_TILE,
+                       .shift_x = s->outcome.shift_x,
+                       .shift_y = s->outcome.shift_y,
+                       .view_channels = TD_FILTER_HEAD_DIM);
 }
 
 static tandem_status record_pack(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
@@ -527,7 +529,7 @@ static tandem_status one_job(demo_pipeline *p, demo_slot *s, uint32_t precision,
                              uint64_t output_offset, tandem_ticket *ticket)
 {
     demo_station *st = s->station;
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION};
+    tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_ATTENTION);
     job.op.attention = (tandem_attention){.q = token_view(s->tokens, 0, Q_LEN),
                                           .k = token_view(s->tokens, p->q_bytes, KV_LEN),
                                           .v = token_view(s->tokens, p->q_bytes + p->k_bytes, KV_LEN),
@@ -656,7 +658,7 @@ bool demo_frame_begin(demo_pipeline *p, demo_slot *s, const demo_frame_request *
 /* Waits until a job has ended; false if it did not end well. */
 static bool job_done(demo_pipeline *p, demo_slot *s, tandem_ticket ticket)
 {
-    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
     tandem_status status = ticket ? tandem_wait(s->station->session, ticket, WAIT_NS, &report) : TANDEM_ERROR_ARG;
     if (!ticket)
         return false;
@@ -669,7 +671,7 @@ static bool job_done(demo_pipeline *p, demo_slot *s, tandem_ticket ticket)
 
 static void record_probe_copies(demo_pipeline *p, VkCommandBuffer commands, demo_slot *s)
 {
-    tandem_mem_vulkan tokens = {.struct_bytes = sizeof tokens}, output = tokens;
+    tandem_mem_vulkan tokens = TANDEM_INIT(tandem_mem_vulkan), output = tokens;
     if (tandem_mem_get_vulkan(s->station->session, s->tokens, &tokens) != TANDEM_OK ||
         tandem_mem_get_vulkan(s->station->session, s->output, &output) != TANDEM_OK)
         return;
@@ -872,7 +874,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
     map_clocks(e, ticks, td_now_ns(), gpu);
     s->begun = s->consumed = false;
 
-    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
     uint64_t begin = gpu[2], end = gpu[2];
     /* The session may learn a moment after the GPU that the job has ended. */
     if (s->ticket && tandem_wait(s->station->session, s->ticket, REPORT_NS, &report) == TANDEM_OK) {
@@ -896,7 +898,7 @@ bool demo_frame_complete(demo_pipeline *p, demo_slot *s, demo_frame_result *out)
         r->stage_ms[i] = (double)(r->at_ns[i + 1] - r->at_ns[i]) * 1e-6;
     r->frame_ms = (double)(ticks[DEMO_TIMESTAMPS - 1] - ticks[0]) * (double)e->properties.limits.timestampPeriod * 1e-6;
     r->probed = r->probed && r->denoised;
-    report = (tandem_job_report){.struct_bytes = sizeof report};
+    report = TANDEM_INIT(tandem_job_report);
     r->tried = r->tried && r->probed &&
                tandem_wait(s->station->session, s->second_ticket, REPORT_NS, &report) == TANDEM_OK &&
                report.state == TANDEM_JOB_DONE;
@@ -927,7 +929,7 @@ static bool read_mem(demo_pipeline *p, const demo_slot *s, tandem_mem mem, uint6
                      uint16_t **out)
 {
     demo_engine *e = p->engine;
-    tandem_mem_vulkan source = {.struct_bytes = sizeof source};
+    tandem_mem_vulkan source = TANDEM_INIT(tandem_mem_vulkan);
     demo_buffer staging = {0};
     *out = malloc(bytes);
     bool ok = *out && tandem_mem_get_vulkan(s->station->session, mem, &source) == TANDEM_OK &&

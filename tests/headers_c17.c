@@ -65,3 +65,24 @@ const size_t td_sizes_c[18] = {
     sizeof(tandem_pack),          sizeof(tandem_api),           offsetof(tandem_info, isa),  offsetof(tandem_pack, view),
     sizeof(tandem_pack_image),    offsetof(tandem_pack_image, tensor),
 };
+
+/* TANDEM_INIT() with a type alone, with members, as an argument and as a value: 0 where each is as it was asked for. */
+static int bytes_of(const tandem_mem_desc *desc)
+{
+    return (int)desc->struct_bytes;
+}
+
+int td_inits_c(void);
+int td_inits_c(void)
+{
+    const tandem_session_desc plain = TANDEM_INIT(tandem_session_desc);
+    tandem_job job = TANDEM_INIT(tandem_job, .wait = {1, 2}, .deadline_ns = 3);
+    const tandem_requirement list[2] = {TANDEM_INIT(tandem_requirement)};
+    int wrong = plain.struct_bytes != sizeof plain || plain.cpu_threads || plain.vulkan;
+
+    wrong |= job.struct_bytes != sizeof job || job.wait.timeline != 1 || job.wait.value != 2 || job.deadline_ns != 3;
+    job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_NORM);
+    wrong |= job.operation != TANDEM_OPERATION_NORM || job.deadline_ns || job.struct_bytes != sizeof job;
+    wrong |= bytes_of(&TANDEM_INIT(tandem_mem_desc, .bytes = 4096)) != sizeof(tandem_mem_desc);
+    return wrong | (list[0].struct_bytes != sizeof *list) | (list[1].struct_bytes != 0);
+}

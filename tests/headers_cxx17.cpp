@@ -16,6 +16,7 @@ static_assert(std::is_same<tandem_get_api_fn, decltype(&tandem_get_api)>::value,
 
 extern "C" {
 extern const size_t td_sizes_c[18];
+int td_inits_c(void);
 }
 
 static const size_t sizes[18] = {
@@ -28,7 +29,10 @@ static const size_t sizes[18] = {
 
 int main()
 {
-    int wrong = 0;
+    const tandem_pack pack = TANDEM_INIT(tandem_pack);
+    int wrong = pack.struct_bytes != sizeof pack || pack.image_count || td_inits_c();
+    if (wrong)
+        std::printf("TANDEM_INIT() leaves something unset\n");
     for (int i = 0; i < 18; i++) {
         if (sizes[i] != td_sizes_c[i]) {
             std::printf("entry %d: %zu in C++, %zu in C\n", i, sizes[i], td_sizes_c[i]);

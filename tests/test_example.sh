@@ -1,5 +1,5 @@
 #!/bin/sh
-# The C example of README.md compiles without a warning and runs.
+# The C example of README.md compiles without a warning and runs; and no example counts the bytes of its structs by hand.
 # usage: test_example.sh BUILD
 # SPDX-License-Identifier: Apache-2.0
 set -eu
@@ -15,6 +15,22 @@ try() {
         -L"$build" -ltandem -Wl,-rpath,"$build"
     timeout 60 "$work/example"
 }
+
+# by_hand FILE...: what is to be copied from leaves struct_bytes to TANDEM_INIT().
+by_hand() {
+    grep -rnE 'struct_bytes *= *(\(uint32_t\) *)?sizeof' "$@"
+}
+
+echo '    tandem_job job = {.struct_bytes = sizeof job};' >"$work/by_hand.c"
+by_hand "$work/by_hand.c" >/dev/null || {
+    echo "a struct_bytes that is set by hand is not found"
+    exit 1
+}
+if by_hand "$root/tests/example.c" "$root/tests/test_install.sh" "$root/tests/test_integration.c" "$root/demo" \
+    $(find "$root" -maxdepth 2 -name '*.md'); then
+    echo "an example sets struct_bytes by hand: TANDEM_INIT() does"
+    exit 1
+fi
 
 try "$root/tests/example.c"
 [ -f "$root/README.md" ] || exit 0

@@ -93,10 +93,10 @@ cat >"$work/user/user.c" <<'END'
 int main(void)
 {
     tandem_session *session = NULL;
-    tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU};
+    tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU);
     if (tandem_version() != TANDEM_VERSION || tandem_session_create(&desc, &session) != TANDEM_OK)
         return 1;
-    tandem_info info = {.struct_bytes = sizeof info};
+    tandem_info info = TANDEM_INIT(tandem_info);
     if (tandem_session_info(session, &info) != TANDEM_OK || info.backend != TANDEM_BACKEND_CPU)
         return 2;
     printf("%s, %s\n", info.device, tandem_status_text(TANDEM_OK));

@@ -65,22 +65,22 @@ typedef struct attachment {
 
 static tandem_pack_image packed(const attachment *a, uint32_t encoding, tandem_view tensor)
 {
-    const tandem_pack_image p = {.struct_bytes = sizeof p,
-                                 .format = a->format,
-                                 .image = a->image,
-                                 .view = a->view,
-                                 .usage = VK_IMAGE_USAGE_SAMPLED_BIT,
-                                 .image_extent = a->extent,
-                                 .extent = a->extent,
-                                 .layout_before = VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL,
-                                 .layout_after = VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL,
-                                 .src_stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
-                                 .src_access = VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT,
-                                 .dst_stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
-                                 .dst_access = VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT,
-                                 .channels = 3,
-                                 .encoding = encoding,
-                                 .tensor = tensor};
+    const tandem_pack_image p = TANDEM_INIT(tandem_pack_image,
+                                            .format = a->format,
+                                            .image = a->image,
+                                            .view = a->view,
+                                            .usage = VK_IMAGE_USAGE_SAMPLED_BIT,
+                                            .image_extent = a->extent,
+                                            .extent = a->extent,
+                                            .layout_before = VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL,
+                                            .layout_after = VK_IMAGE_LAYOUT_COLOR_ATTACHMENT_OPTIMAL,
+                                            .src_stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
+                                            .src_access = VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT,
+                                            .dst_stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT,
+                                            .dst_access = VK_ACCESS_COLOR_ATTACHMENT_WRITE_BIT,
+                                            .channels = 3,
+                                            .encoding = encoding,
+                                            .tensor = tensor);
 
     return p;
 }
@@ -119,16 +119,16 @@ static VkDevice new_device(vku *vk, const VkPhysicalDeviceFeatures2 *features)
 
 static tandem_vulkan describe(const vku *vk, VkDevice device, const VkPhysicalDeviceFeatures2 *features)
 {
-    return (tandem_vulkan){.struct_bytes = sizeof(tandem_vulkan),
-                           .api_version = vk->api_version,
-                           .get_instance_proc_addr = vk->gipa,
-                           .instance = vk->instance,
-                           .physical_device = vk->physical_device,
-                           .device = device,
-                           .queue_family = vk->queue_family,
-                           .enabled_extension_count = vk->extension_count,
-                           .enabled_extensions = vk->extensions,
-                           .enabled_features = features};
+    return TANDEM_INIT(tandem_vulkan,
+                       .api_version = vk->api_version,
+                       .get_instance_proc_addr = vk->gipa,
+                       .instance = vk->instance,
+                       .physical_device = vk->physical_device,
+                       .device = device,
+                       .queue_family = vk->queue_family,
+                       .enabled_extension_count = vk->extension_count,
+                       .enabled_extensions = vk->extensions,
+                       .enabled_features = features);
 }
 
 static void open_vulkan(vku *vk)
@@ -152,8 +152,9 @@ static void close_vulkan(vku *vk)
 /* A session whose points are semaphores: the features were enabled, and it knows. */
 static void expect_semaphores(const tandem_vulkan *vulkan)
 {
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .vulkan = vulkan};
-    const tandem_timeline_desc timeline_desc = {.struct_bytes = sizeof timeline_desc};
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .backend = TANDEM_BACKEND_CPU, .vulkan = vulkan);
+    const tandem_timeline_desc timeline_desc = TANDEM_INIT(tandem_timeline_desc);
     tandem_timeline timeline;
     tandem_session *s;
     VkSemaphore semaphore;
@@ -168,7 +169,7 @@ static uint32_t ask(const vku *vk, tandem_requirement list[32])
 {
     uint32_t count = 32;
 
-    list[0].struct_bytes = sizeof *list;
+    list[0] = TANDEM_INIT(tandem_requirement);
     assert_int_equal(tandem_vulkan_requirements(vk->gipa, vk->instance, vk->physical_device, &count, list), TANDEM_OK);
     return count;
 }
@@ -287,7 +288,7 @@ enum { ROWS = 64, DIM = 32, VIEW_BYTES = ROWS * DIM * 4, FRAMES = 60 };
 
 static tandem_timeline new_timeline(frames_rig *r, tandem_signaller signaller, VkSemaphore *semaphore)
 {
-    const tandem_timeline_desc desc = {.struct_bytes = sizeof desc, .signaller = signaller};
+    const tandem_timeline_desc desc = TANDEM_INIT(tandem_timeline_desc, .signaller = signaller);
     tandem_timeline timeline;
 
     assert_int_equal(tandem_timeline_create(r->s, &desc, &timeline), TANDEM_OK);
@@ -297,8 +298,9 @@ static tandem_timeline new_timeline(frames_rig *r, tandem_signaller signaller, V
 
 static void open_frames(frames_rig *r)
 {
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .vulkan = &r->vulkan};
-    const tandem_mem_desc mem = {.struct_bytes = sizeof mem, .bytes = 4 * VIEW_BYTES};
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .backend = TANDEM_BACKEND_CPU, .vulkan = &r->vulkan);
+    const tandem_mem_desc mem = TANDEM_INIT(tandem_mem_desc, .bytes = 4 * VIEW_BYTES);
 
     memset(r, 0, sizeof *r);
     open_vulkan(&r->vk);
@@ -327,8 +329,9 @@ static void frame(frames_rig *r, uint64_t n)
 {
     const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_TRANSFER_BIT;
     const VkFenceCreateInfo fence_info = {.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .wait = {r->engines, n},
-                      .signal = {r->ours, n}};
+    tandem_job job = TANDEM_INIT(tandem_job,
+                                 .operation = TANDEM_OPERATION_ATTENTION, .wait = {r->engines, n},
+                                 .signal = {r->ours, n});
     tandem_attention *op = &job.op.attention;
     VkCommandBuffer a = vku_begin(&r->vk), b;
     tandem_ticket ticket;
@@ -412,12 +415,12 @@ static attachment new_attachment(vku *vk, VkFormat format, const void *texels, v
 /* White, and all normals along x. */
 static void test_g_buffer(void **state)
 {
-    const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = G_TEXELS * 6 * 2};
+    const tandem_mem_desc mem_desc = TANDEM_INIT(tandem_mem_desc, .bytes = G_TEXELS * 6 * 2);
     unsigned char white[G_TEXELS][4];
     _Float16 along_x[G_TEXELS][2], *tensor;
     attachment albedo, normal;
     tandem_vulkan vulkan;
-    tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .vulkan = &vulkan};
+    tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU, .vulkan = &vulkan);
     tandem_session *s;
     tandem_mem mem;
     vku_image images[2];
@@ -457,7 +460,7 @@ static void test_g_buffer(void **state)
 static tandem_status open_network(tandem_session *session, const char *path, uint32_t rows, tandem_model *model,
                                   tandem_instance *instance)
 {
-    const tandem_instance_desc desc = {.struct_bytes = sizeof desc};
+    const tandem_instance_desc desc = TANDEM_INIT(tandem_instance_desc);
     tandem_status status = tandem_model_load(session, path, model);
 
     if (status == TANDEM_OK)
@@ -470,8 +473,7 @@ static tandem_status run_network(tandem_session *session, tandem_instance instan
                                  uint32_t rows, int32_t length, tandem_point wait, tandem_point signal,
                                  tandem_ticket *ticket)
 {
-    tandem_job job = {
-        .struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN, .wait = wait, .signal = signal};
+    tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_RUN, .wait = wait, .signal = signal);
 
     job.op.run = (tandem_run){.instance = instance,
                               .bindings = bindings,
@@ -486,8 +488,8 @@ static tandem_status run_network(tandem_session *session, tandem_instance instan
 static void test_network(void **state)
 {
     enum { NET_ROWS = 2, FLOATS = NET_ROWS * NETWORK_CHANNELS };
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU};
-    const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = 3 * FLOATS * sizeof(float)};
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc, .backend = TANDEM_BACKEND_CPU);
+    const tandem_mem_desc mem_desc = TANDEM_INIT(tandem_mem_desc, .bytes = 3 * FLOATS * sizeof(float));
     tandem_view views[NETWORK_BINDINGS];
     tandem_session *s;
     tandem_model model;

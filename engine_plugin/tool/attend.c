@@ -363,14 +363,14 @@ static bool try_cuda(attend *a)
 static bool run_session(attend *a)
 {
     static const uint32_t backends[] = {TANDEM_BACKEND_AUTO, TANDEM_BACKEND_CPU, TANDEM_BACKEND_CUDA};
-    tandem_session_desc desc = {.struct_bytes = sizeof desc,
-                                .backend = backends[a->args.backend_value],
-                                .cpu_threads = a->args.thread_count,
-                                .timing = 1,
-                                .error_text = a->why,
-                                .error_text_bytes = sizeof a->why};
+    tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                           .backend = backends[a->args.backend_value],
+                                           .cpu_threads = a->args.thread_count,
+                                           .timing = 1,
+                                           .error_text = a->why,
+                                           .error_text_bytes = sizeof a->why);
     tandem_session *session = NULL;
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .op.attention = a->op};
+    tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_ATTENTION, .op.attention = a->op);
     tandem_attention *op = &job.op.attention;
     tandem_view *views[] = {&op->q, &op->k, &op->v, &op->o, &op->lse};
     const uint32_t heads[] = {op->heads, op->kv_heads, op->kv_heads, op->heads, op->heads};
@@ -382,8 +382,8 @@ static bool run_session(attend *a)
         return false;
     for (int i = 0; i < 5 && status == TANDEM_OK; i++) {
         bytes[i] = td_view_extent_bytes(views[i], op->batch, heads[i], rows[i], i == 4 ? 1 : op->head_dim);
-        const tandem_mem_desc mem = {
-            .struct_bytes = sizeof mem, .source = TANDEM_MEM_CREATE, .bytes = bytes[i], .fd = -1};
+        const tandem_mem_desc mem = TANDEM_INIT(tandem_mem_desc,
+                                                .source = TANDEM_MEM_CREATE, .bytes = bytes[i], .fd = -1);
         status = tandem_mem_create(session, &mem, &views[i]->mem);
         if (status == TANDEM_OK)
             status = tandem_mem_host(session, views[i]->mem, &host[i]);
@@ -391,8 +391,8 @@ static bool run_session(attend *a)
             memcpy(host[i], a->inputs[i].data, bytes[i]);
     }
     tandem_ticket ticket = 0;
-    tandem_job_report report = {.struct_bytes = sizeof report};
-    tandem_info info = {.struct_bytes = sizeof info};
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
+    tandem_info info = TANDEM_INIT(tandem_info);
     const double begin = now_ms();
     if (status == TANDEM_OK)
         status = tandem_submit(session, &job, &ticket);

@@ -109,26 +109,27 @@ static bool ok(lane *l, tandem_status status, const char *what)
 static void open_session(lane *l, bench_vk *v)
 {
     const tandem_vulkan engine = bench_vk_engine(v);
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
-                                      .vulkan = &engine,
-                                      .frames_in_flight = 2 * LANE_SLOTS,
-                                      .wait_bound_ns = WAIT_NS,
-                                      .timing = 1,
-                                      .rung = l->socket ? 0 : l->rung,
-                                      .socket = l->socket,
-                                      .job_class = l->job_class,
-                                      .error_text = l->why,
-                                      .error_text_bytes = sizeof l->why};
-    const tandem_timeline_desc from_engine = {.struct_bytes = sizeof from_engine, .signaller = TANDEM_SIGNALLER_ENGINE};
-    const tandem_timeline_desc from_session = {.struct_bytes = sizeof from_session,
-                                               .signaller = TANDEM_SIGNALLER_SESSION};
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .vulkan = &engine,
+                                                 .frames_in_flight = 2 * LANE_SLOTS,
+                                                 .wait_bound_ns = WAIT_NS,
+                                                 .timing = 1,
+                                                 .rung = l->socket ? 0 : l->rung,
+                                                 .socket = l->socket,
+                                                 .job_class = l->job_class,
+                                                 .error_text = l->why,
+                                                 .error_text_bytes = sizeof l->why);
+    const tandem_timeline_desc from_engine = TANDEM_INIT(tandem_timeline_desc,
+                                                         .signaller = TANDEM_SIGNALLER_ENGINE);
+    const tandem_timeline_desc from_session = TANDEM_INIT(tandem_timeline_desc,
+                                                          .signaller = TANDEM_SIGNALLER_SESSION);
     const tandem_status status = tandem_session_create(&desc, &l->session);
     if (status != TANDEM_OK) {
         if (!l->why[0])
             broken(l, status, "a session");
         return;
     }
-    l->info.struct_bytes = sizeof l->info;
+    l->info = TANDEM_INIT(tandem_info);
     l->why[0] = 0;
     if (!ok(l, tandem_session_info(l->session, &l->info), "session info"))
         return;
@@ -209,8 +210,9 @@ void lane_close(lane *l, bench_vk *v)
 
 static bool make_mem(lane *l, uint64_t bytes, tandem_mem *mem, VkBuffer *buffer)
 {
-    const tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1};
-    tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
+    const tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc,
+                                             .source = TANDEM_MEM_CREATE, .bytes = bytes, .fd = -1);
+    tandem_mem_vulkan vulkan = TANDEM_INIT(tandem_mem_vulkan);
     if (!ok(l, tandem_mem_create(l->session, &desc, mem), "a mem") ||
         !ok(l, tandem_mem_get_vulkan(l->session, *mem, &vulkan), "a mem's buffer"))
         return false;
@@ -414,8 +416,8 @@ static bool record_consumer(lane *l, bench_vk *v, lane_slot *s, uint32_t which)
 
 static tandem_job job_of(lane *l, lane_slot *s)
 {
-    tandem_job job = {
-        .struct_bytes = sizeof job, .operation = TANDEM_OPERATION_ATTENTION, .op.attention = l->payload->op};
+    tandem_job job = TANDEM_INIT(tandem_job,
+                                 .operation = TANDEM_OPERATION_ATTENTION, .op.attention = l->payload->op);
     tandem_view *const in[3] = {&job.op.attention.q, &job.op.attention.k, &job.op.attention.v};
     for (int i = 0; i < 3; i++)
         in[i]->mem = s->mem_in;
@@ -592,7 +594,7 @@ static bool check_result(lane *l, lane_slot *s)
     }
     l->frames++;
     if (!good) {
-        tandem_job_report report = {.struct_bytes = sizeof report};
+        tandem_job_report report = TANDEM_INIT(tandem_job_report);
         if (l->session && s->ticket)
             tandem_wait(l->session, s->ticket, LOOK_NS, &report);
         l->wrong++;
@@ -610,7 +612,7 @@ static bool job_times(lane *l, bench_vk *v, lane_slot *s, uint64_t *begin, uint6
     td_stream *stream = l->session ? l->session->stream : l->stream;
     const bool same = l->session ? l->session->same_clock : true;
     if (l->session) {
-        tandem_job_report report = {.struct_bytes = sizeof report};
+        tandem_job_report report = TANDEM_INIT(tandem_job_report);
         if (tandem_wait(l->session, s->ticket, LOOK_NS, &report) != TANDEM_OK || report.state != TANDEM_JOB_DONE ||
             !report.begin_ns)
             return false;
@@ -739,7 +741,7 @@ bool lane_jobs(lane *l, uint32_t in_flight, bool (*more)(void *user), void *user
         }
         if (begun - ended == in_flight || (ends && ended < begun)) {
             const lane_slot *s = &l->slots[ended++ % in_flight];
-            tandem_job_report report = {.struct_bytes = sizeof report};
+            tandem_job_report report = TANDEM_INIT(tandem_job_report);
             if (!ok(l, tandem_point_wait(l->session, (tandem_point){l->session_timeline, s->signal_value}, WAIT_NS),
                     "tandem_point_wait") ||
                 !ok(l, tandem_wait(l->session, s->ticket, LOOK_NS, &report), "tandem_wait") ||
@@ -795,7 +797,7 @@ bool lane_waiting(lane *l, bench_vk *v, bool by_fd, double seconds, bench_series
     uint64_t submits = 0;
     for (uint64_t i = 0; i < count; i++) {
         tandem_job job = job_of(l, s);
-        tandem_job_report report = {.struct_bytes = sizeof report};
+        tandem_job_report report = TANDEM_INIT(tandem_job_report);
         const tandem_point point = {l->session_timeline, ++l->done_value};
         uint64_t seen;
         const uint64_t due = begin + (i + 1) * period, now = td_now_ns();
@@ -862,7 +864,7 @@ void lanes_measure(lane *lanes, uint32_t count, bench_vk *v, const payload *p, u
 
 double lane_waited_us(const lane *l)
 {
-    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
     if (tandem_wait(l->session, l->last, LOOK_NS, &report) != TANDEM_OK || report.state != TANDEM_JOB_DONE ||
         !report.begin_ns)
         return NAN;

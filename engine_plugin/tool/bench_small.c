@@ -93,9 +93,10 @@ static bool take_two_cores(cpu_set_t *before)
 
 static bool open_small(small *s, char *why, size_t why_bytes)
 {
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc, .backend = TANDEM_BACKEND_CPU, .cpu_threads = CORES,
-                                      .timing = 1, .error_text = why, .error_text_bytes = why_bytes};
-    const tandem_mem_desc mem_desc = {.struct_bytes = sizeof mem_desc, .bytes = 4 * VIEW_BYTES};
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .backend = TANDEM_BACKEND_CPU, .cpu_threads = CORES,
+                                                 .timing = 1, .error_text = why, .error_text_bytes = why_bytes);
+    const tandem_mem_desc mem_desc = TANDEM_INIT(tandem_mem_desc, .bytes = 4 * VIEW_BYTES);
     tandem_view view = {.dtype = TANDEM_DTYPE_F16, .stride_head = ROWS * DIM, .stride_row = DIM};
     tandem_attention *a = &s->job.op.attention;
     uint64_t state = 1;
@@ -108,7 +109,7 @@ static bool open_small(small *s, char *why, size_t why_bytes)
         return false;
     for (uint64_t i = 0; i < 3 * VIEW_BYTES / 2; i++)
         ((uint16_t *)host)[i] = td_to_f16((float)bench_normal(&state));
-    s->job = (tandem_job){.struct_bytes = sizeof s->job, .operation = TANDEM_OPERATION_ATTENTION};
+    s->job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_ATTENTION);
     *a = (tandem_attention){.q = view, .k = view, .v = view, .o = view, .batch = 1, .heads = HEADS, .kv_heads = HEADS,
                             .q_len = ROWS, .kv_len = ROWS, .head_dim = DIM, .precision = TANDEM_PRECISION_8B};
     a->k.offset_bytes = VIEW_BYTES;
@@ -119,7 +120,7 @@ static bool open_small(small *s, char *why, size_t why_bytes)
 
 static bool run_job(small *s, double us[PARTS], char *why, size_t why_bytes)
 {
-    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
     const uint64_t begin = td_now_ns();
     tandem_ticket ticket;
 

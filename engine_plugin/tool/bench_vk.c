@@ -38,26 +38,26 @@ static void unlock_queue(void *user)
 
 tandem_vulkan bench_vk_engine(bench_vk *v)
 {
-    return (tandem_vulkan){.struct_bytes = sizeof(tandem_vulkan),
-                           .api_version = VK_API_VERSION_1_2,
-                           .get_instance_proc_addr = v->get,
-                           .instance = v->instance,
-                           .physical_device = v->physical,
-                           .device = v->device,
-                           .queue_family = v->family,
-                           .enabled_extension_count = v->extension_count,
-                           .enabled_extensions = v->extensions,
-                           .enabled_features = (void *)v->features[0],
-                           .queue = v->queue,
-                           .lock_queue = lock_queue,
-                           .unlock_queue = unlock_queue,
-                           .user = v};
+    return TANDEM_INIT(tandem_vulkan,
+                       .api_version = VK_API_VERSION_1_2,
+                       .get_instance_proc_addr = v->get,
+                       .instance = v->instance,
+                       .physical_device = v->physical,
+                       .device = v->device,
+                       .queue_family = v->family,
+                       .enabled_extension_count = v->extension_count,
+                       .enabled_extensions = v->extensions,
+                       .enabled_features = (void *)v->features[0],
+                       .queue = v->queue,
+                       .lock_queue = lock_queue,
+                       .unlock_queue = unlock_queue,
+                       .user = v);
 }
 
 static bool requirements(bench_vk *v, uint32_t *count, tandem_requirement *list, char *why, size_t why_bytes)
 {
     *count = REQUIREMENTS;
-    list[0].struct_bytes = sizeof *list;
+    list[0] = TANDEM_INIT(tandem_requirement);
     const tandem_status status = tandem_vulkan_requirements(v->get, v->instance, v->physical, count, list);
     if (status != TANDEM_OK)
         td_fail(why, why_bytes, status, "the requirements could not be asked: %s", tandem_status_text(status));

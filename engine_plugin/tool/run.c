@@ -169,15 +169,14 @@ static int read_sizes(network *n, const char *set)
 
 static bool open_network(network *n, const arguments *a)
 {
-    const tandem_session_desc desc = {.struct_bytes = sizeof desc,
-                                      .rung = a->rung_value,
-                                      .timing = 1,
-                                      .error_text = n->why,
-                                      .error_text_bytes = sizeof n->why};
-    const tandem_instance_desc instance = {.struct_bytes = sizeof instance,
-                                           .precision = a->precision_value};
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .rung = a->rung_value,
+                                                 .timing = 1,
+                                                 .error_text = n->why,
+                                                 .error_text_bytes = sizeof n->why);
+    const tandem_instance_desc instance = TANDEM_INIT(tandem_instance_desc, .precision = a->precision_value);
 
-    n->info.struct_bytes = sizeof n->info;
+    n->info = TANDEM_INIT(tandem_network);
     return tandem_session_create(&desc, &n->s) == TANDEM_OK &&
            done(n, tandem_model_load(n->s, a->model, &n->model)) &&
            done(n, tandem_model_info(n->s, n->model, &n->info)) &&
@@ -234,12 +233,12 @@ static bool read_tensor(network *n, const tandem_network_tensor *t, void *to)
 /* One mem for all inputs and outputs. */
 static bool make_bindings(network *n)
 {
-    tandem_mem_desc desc = {.struct_bytes = sizeof desc};
+    tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc);
     tandem_mem mem;
     void *host;
 
     for (uint32_t i = 0; i < n->info.binding_count; i++) {
-        n->bindings[i].struct_bytes = sizeof n->bindings[i];
+        n->bindings[i] = TANDEM_INIT(tandem_network_tensor);
         if (!done(n, tandem_model_binding(n->s, n->model, n->numbers, n->info.number_count, i,
                                           &n->bindings[i])))
             return false;
@@ -264,7 +263,7 @@ static bool make_bindings(network *n)
 
 static bool make_uniforms(network *n)
 {
-    tandem_network_tensor uniform = {.struct_bytes = sizeof uniform};
+    tandem_network_tensor uniform = TANDEM_INIT(tandem_network_tensor);
 
     for (uint32_t i = 0; i < n->info.uniform_count; i++) {
         if (!done(n, tandem_model_uniform(n->s, n->model, n->numbers, n->info.number_count, i,
@@ -285,8 +284,8 @@ static bool make_uniforms(network *n)
 
 static bool run_once(network *n, double *ms)
 {
-    tandem_job job = {.struct_bytes = sizeof job, .operation = TANDEM_OPERATION_RUN};
-    tandem_job_report report = {.struct_bytes = sizeof report};
+    tandem_job job = TANDEM_INIT(tandem_job, .operation = TANDEM_OPERATION_RUN);
+    tandem_job_report report = TANDEM_INIT(tandem_job_report);
     const uint64_t begin = td_now_ns();
     tandem_ticket ticket;
     tandem_status status;
@@ -355,8 +354,8 @@ static int by_size(const void *a, const void *b)
 
 static void print_report(const network *n, const arguments *a)
 {
-    tandem_info info = {.struct_bytes = sizeof info};
-    tandem_prepared prepared = {.struct_bytes = sizeof prepared};
+    tandem_info info = TANDEM_INIT(tandem_info);
+    tandem_prepared prepared = TANDEM_INIT(tandem_prepared);
 
     tandem_session_info(n->s, &info);
     tandem_model_prepared(n->s, n->instance, n->numbers, n->info.number_count, &prepared);

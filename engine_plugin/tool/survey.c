@@ -28,10 +28,12 @@ const char *survey_kind_name(uint32_t kind)
 
 static void ask_session(const tandem_vulkan *vulkan, survey_tuning tuning, session_report *out)
 {
-    tandem_session_desc desc = {
-        .struct_bytes = sizeof desc, .vulkan = vulkan, .tuning = tuning.text, .tuning_bytes = tuning.bytes};
-    desc.error_text = out->why;
-    desc.error_text_bytes = sizeof out->why;
+    const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
+                                                 .vulkan = vulkan,
+                                                 .tuning = tuning.text,
+                                                 .tuning_bytes = tuning.bytes,
+                                                 .error_text = out->why,
+                                                 .error_text_bytes = sizeof out->why);
     tandem_session *session = NULL;
     const tandem_status status = tandem_session_create(&desc, &session);
     if (status != TANDEM_OK) {
@@ -39,7 +41,7 @@ static void ask_session(const tandem_vulkan *vulkan, survey_tuning tuning, sessi
             snprintf(out->why, sizeof out->why, "%s", tandem_status_text(status));
         return;
     }
-    out->info.struct_bytes = sizeof out->info;
+    out->info = TANDEM_INIT(tandem_info);
     out->available = tandem_session_info(session, &out->info) == TANDEM_OK;
     tandem_session_destroy(&session);
 }
@@ -69,11 +71,10 @@ void survey_cuda(cuda_report *out)
 static bool ask_requirements(const vulkan_loader *vk, VkPhysicalDevice device, requirements *out)
 {
     out->count = SURVEY_REQUIREMENTS;
-    out->list[0].struct_bytes = sizeof out->list[0];
+    out->list[0] = TANDEM_INIT(tandem_requirement);
     const tandem_status status = tandem_vulkan_requirements(vk->get, vk->instance, device, &out->count, out->list);
     if (out->count > SURVEY_REQUIREMENTS)
         out->count = SURVEY_REQUIREMENTS;
-    out->list[0].struct_bytes = sizeof out->list[0];
     return status == TANDEM_OK || status == TANDEM_ERROR_BUSY;
 }
 
@@ -189,16 +190,16 @@ static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, uint3
     if (result != VK_SUCCESS) {
         snprintf(out->session.why, sizeof out->session.why, "vkCreateDevice returned %d", (int)result);
     } else {
-        tandem_vulkan vulkan = {.struct_bytes = sizeof vulkan,
-                                .api_version = instance_version,
-                                .get_instance_proc_addr = vk->get,
-                                .instance = vk->instance,
-                                .physical_device = physical,
-                                .device = device,
-                                .queue_family = queue.queueFamilyIndex,
-                                .enabled_extension_count = info.enabledExtensionCount,
-                                .enabled_extensions = names,
-                                .enabled_features = features};
+        tandem_vulkan vulkan = TANDEM_INIT(tandem_vulkan,
+                                           .api_version = instance_version,
+                                           .get_instance_proc_addr = vk->get,
+                                           .instance = vk->instance,
+                                           .physical_device = physical,
+                                           .device = device,
+                                           .queue_family = queue.queueFamilyIndex,
+                                           .enabled_extension_count = info.enabledExtensionCount,
+                                           .enabled_extensions = names,
+                                           .enabled_features = features);
         ask_session(&vulkan, vk->tuning, &out->session);
         ((PFN_vkDestroyDevice)get_device(device, "vkDestroyDevice"))(device, NULL);
     }

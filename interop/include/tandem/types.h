@@ -22,6 +22,26 @@ extern "C" {
 #define TANDEM_VERSION_PATCH 0
 #define TANDEM_VERSION ((TANDEM_VERSION_MAJOR << 22) | (TANDEM_VERSION_MINOR << 12) | TANDEM_VERSION_PATCH)
 
+/* A struct whose struct_bytes is set, so is what is named, and all else is 0, which is a good default everywhere:
+ *     C    tandem_mem_create(session, &TANDEM_INIT(tandem_mem_desc, .bytes = 4096), &mem);
+ *     C++  tandem_mem_desc desc = TANDEM_INIT(tandem_mem_desc); desc.bytes = 4096;
+ * In C it is a compound literal, which lives as long as the block around it. */
+#ifdef __cplusplus
+extern "C++" {
+template <typename T> inline T tandem_init()
+{
+    T t = T();
+
+    t.struct_bytes = sizeof(T);
+    return t;
+}
+}
+#define TANDEM_INIT(type) tandem_init<type>()
+#else
+#define TANDEM_INIT(...) TANDEM_INIT_(__VA_ARGS__, )
+#define TANDEM_INIT_(type, ...) ((type){.struct_bytes = sizeof(type), __VA_ARGS__})
+#endif
+
 /* What a call returns. Every value but TANDEM_OK leaves the objects as they were, and the cause
  * in one log line (BUSY at debug level) and in tandem_error_text(). */
 typedef enum tandem_status {
