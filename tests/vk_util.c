@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tandem/vulkan.h"
+
 /* Where processors are busy a thread of Debian's layer (1.3.239) may not hear of a wait's end within ten seconds, which it
  * reports as "most likely a validation bug". */
 static bool is_stall(const char *text)
@@ -88,13 +90,15 @@ static vku_found create_instance(vku *v, const vku_options *options)
                                  .pApplicationInfo = &application,
                                  .ppEnabledLayerNames = layers,
                                  .ppEnabledExtensionNames = extensions};
-    td_vk_requirement list[8];
-    uint32_t count = td_vk_requirements(v->gipa, NULL, VK_NULL_HANDLE, 8, list);
+    tandem_requirement list[8] = {{.struct_bytes = sizeof *list}};
+    uint32_t count = 8;
     PFN_vkCreateDebugUtilsMessengerEXT create_messenger;
     bool debug_utils = false;
     VkResult result;
 
-    for (uint32_t i = 0; i < count && i < 8; i++)
+    if (tandem_vulkan_requirements(v->gipa, VK_NULL_HANDLE, VK_NULL_HANDLE, &count, list) != TANDEM_OK)
+        return VKU_FAILED;
+    for (uint32_t i = 0; i < count; i++)
         if (list[i].available && !left_out(options, list[i].name)) {
             extensions[info.enabledExtensionCount++] = list[i].name;
             debug_utils = debug_utils || strcmp(list[i].name, VK_EXT_DEBUG_UTILS_EXTENSION_NAME) == 0;
@@ -166,8 +170,8 @@ static vku_found create_device(vku *v, const vku_options *options)
                                .ppEnabledExtensionNames = v->extensions};
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                     .queueFamilyIndex = v->queue_family};
-    td_vk_requirement list[16];
-    uint32_t count = td_vk_requirements(v->gipa, v->instance, v->physical_device, 16, list);
+    tandem_requirement list[16] = {{.struct_bytes = sizeof *list}};
+    uint32_t count = 16;
     bool core = v->api_version >= VK_API_VERSION_1_2;
     VkPhysicalDeviceFeatures offered;
     VkResult result;
@@ -180,7 +184,9 @@ static vku_found create_device(vku *v, const vku_options *options)
     v->features.features.shaderStorageImageWriteWithoutFormat = offered.shaderStorageImageWriteWithoutFormat;
     v->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
     v->timeline.pNext = &v->address;
-    for (uint32_t i = 0; i < count && i < 16; i++) {
+    if (tandem_vulkan_requirements(v->gipa, v->instance, v->physical_device, &count, list) != TANDEM_OK)
+        return VKU_FAILED;
+    for (uint32_t i = 0; i < count; i++) {
         if (!list[i].available || left_out(options, list[i].name))
             continue;
         if (list[i].kind == 1 && !(core && (strcmp(list[i].name, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME) == 0 ||

@@ -5,7 +5,8 @@
  *   backend.h                    what differs by who computes: this process, or tandemd
  *   entry.c                      what every public call looks at first; failures without a session
  *   session.c                    create, destroy, info, error text; memory of our own; ids
- *   device.c                     which backend, which rung, and why
+ *   ladder.c                     who may compute, how it meets the engine, and what that needs (see ladder.h)
+ *   device.c                     which of these it is, and why
  *   mems.c                       blocks of bytes, from wherever they come
  *   timelines.c                  counters and points
  *   model.c                      weights
@@ -41,6 +42,7 @@
 #include <sys/types.h>
 
 #include "engine_plugin/client/backend.h"
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/run/job_life.h"
 #include "interop/vk/vk.h"
@@ -265,7 +267,9 @@ struct tandem_session {
     const volatile uint32_t *mark; /* 1 in the process that made it, and in a child 0, */
     bool wiped;                    /* where the kernel sees to that */
 
-    uint32_t backend, rung, threads, jobs_in_flight, timing, salt;
+    td_way way;    /* who computes, and how it meets the engine; */
+    uint32_t rung; /* what that is called */
+    uint32_t threads, jobs_in_flight, timing, salt;
     uint32_t job_class; /* tandem_class */
     uint64_t wait_bound_ns;
     bool gpu_signals; /* the GPU waits and signals; else the host does */
@@ -574,10 +578,10 @@ tandem_status td_mem_enter(tandem_session *s, td_mem *made, tandem_mem *out, cha
 /* local_end.c: the wait of a job that the GPU has is signalled by us; false if it is over, or the session's own. */
 bool td_job_release_wait_locked(tandem_session *s, td_job *job);
 
-/* remote.c. Connects, and asks who computes there: s->backend, threads, names. */
-tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, char *why);
-/* Whether the daemon's GPU can wait for this device's timelines, and signal them; else why not. */
-tandem_status td_remote_shares_gpu(tandem_session *s, char *why);
+/* remote.c. Connects, and asks who computes there: *device, threads, names; `why`: why that is no GPU. It shares this device's
+ * memory if a way is open to the daemon's GPU; g->no_elsewhere: why the daemon does not. */
+tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, td_grounds *g, td_device_kind *device,
+                             char *why);
 /* What only the daemon's objects have; others have none. */
 void td_remote_mem_free(td_mem *mem);
 void td_remote_model_free(tandem_session *s, td_model *model);

@@ -52,39 +52,24 @@ static void compare_clocks(tandem_session *s)
 }
 
 /* CUDA kernels within the engine's own command buffers, without a CUDA context. */
-static tandem_status open_inline(tandem_session *s, const tandem_session_desc *desc, char *why)
+static tandem_status open_inline(tandem_session *s, const tandem_vulkan *vulkan, const td_cu_info *info, char *why)
 {
-    const td_vk_caps *caps = td_vk_get_caps(s->vk);
-    const tandem_vulkan *vulkan = desc->vulkan;
     const td_cubin *cubin;
-    td_cu_info info;
     tandem_status status;
 
-    if (!caps)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the session has no Vulkan device");
-    if (!caps->inline_kernels)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s", caps->missing_inline);
-    if (!vulkan->queue)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "no queue was given for the self-test and for submits");
-    status = td_cu_device_query(caps->device_uuid, &info, why, TD_WHY_BYTES);
-    if (status == TANDEM_OK)
-        status = td_stream_create_inline(&(td_inline_desc){.vk = s->vk,
-                                                           .sm = info.sm,
-                                                           .queue = vulkan->queue,
-                                                           .lock = vulkan->lock_queue,
-                                                           .unlock = vulkan->unlock_queue,
-                                                           .user = vulkan->user},
-                                         &s->log, &s->stream, why, TD_WHY_BYTES);
+    status = td_stream_create_inline(&(td_inline_desc){.vk = s->vk,
+                                                       .sm = info->sm,
+                                                       .queue = vulkan->queue,
+                                                       .lock = vulkan->lock_queue,
+                                                       .unlock = vulkan->unlock_queue,
+                                                       .user = vulkan->user},
+                                     &s->log, &s->stream, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
-    s->backend = TANDEM_BACKEND_CUDA;
-    s->rung = TANDEM_RUNG_INLINE;
-    s->gpu_signals = true;
-    s->target = td_exec_target(&info, false);
+    s->target = td_exec_target(info, false);
     s->sm = s->target.sm;
-    td_text(s->device_name, sizeof s->device_name, "%s", info.name);
-    cubin = td_cubin_for_sm(info.sm, why, TD_WHY_BYTES);
+    td_text(s->device_name, sizeof s->device_name, "%s", info->name);
+    cubin = td_cubin_for_sm(info->sm, why, TD_WHY_BYTES);
     if (cubin)
         snprintf(s->isa, sizeof s->isa, "sm_%u", cubin->sm);
     compare_clocks(s);
@@ -110,7 +95,6 @@ static tandem_status open_cuda(tandem_session *s, char *why)
         return status;
     }
     info = td_cu_device_info(s->cu);
-    s->backend = TANDEM_BACKEND_CUDA;
     s->target = td_exec_target(info, true);
     s->sm = info->sm;
     s->cuda_driver_version = info->driver_version;
@@ -125,146 +109,81 @@ static tandem_status open_cuda(tandem_session *s, char *why)
 
 static void open_cpu(tandem_session *s)
 {
-    s->backend = TANDEM_BACKEND_CPU;
     s->target = td_target_for_sm(0);
     snprintf(s->device_name, sizeof s->device_name, "CPU, %u thread%s", s->threads, s->threads == 1 ? "" : "s");
     snprintf(s->isa, sizeof s->isa, "%s", td_cpu_isa());
 }
 
-/* The ladder: each step says whether the session can stand on it, else what is missing. */
-
-static tandem_status has_shared_memory(tandem_session *s, char *why)
+/* What computes that way. CUDA that cannot be opened is as good as none. */
+static tandem_status open_way(tandem_session *s, td_way way, const tandem_session_desc *desc, td_grounds *g, char *why)
 {
-    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+    tandem_status status = TANDEM_OK;
 
-    if (!caps)
-        return TANDEM_OK;
-    if (s->cu && !caps->export_memory)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "'%s' cannot share its memory with CUDA: %s missing", caps->name,
-                       caps->missing[0] ? caps->missing : "export of OPAQUE_FD buffers is");
-    if (!s->cu && !caps->import_host)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "the CPU cannot share memory with '%s': VK_EXT_external_memory_host is not enabled",
-                       caps->name);
-    return TANDEM_OK;
-}
-
-static tandem_status has_shared_timelines(tandem_session *s, char *why)
-{
-    const td_vk_caps *caps = td_vk_get_caps(s->vk);
-    tandem_status status;
-
-    if (!caps)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "the session has no Vulkan device to share semaphores with");
-    status = has_shared_memory(s, why);
+    if (way.device == TD_DEVICE_CUDA && way.sharing == TD_SHARING_INLINE)
+        return open_inline(s, desc->vulkan, &g->cuda, why);
+    if (way.device == TD_DEVICE_CUDA)
+        status = open_cuda(s, why);
+    else if (!desc->socket)
+        open_cpu(s);
     if (status != TANDEM_OK)
-        return status;
-    if (!caps->export_timeline)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s missing",
-                       caps->missing[0] ? caps->missing : "export of OPAQUE_FD timeline semaphores is");
-    if (!td_cu_device_info(s->cu)->timelines)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "CUDA on '%s' cannot import timeline semaphores",
-                       td_cu_device_info(s->cu)->name);
-    return TANDEM_OK;
+        td_text(g->no_gpu, sizeof g->no_gpu, "%s", why);
+    return status;
 }
 
-static tandem_status has_what_to_copy(tandem_session *s, char *why)
+/* The best way of this device's that is open, or the one that is asked for. `reason`: why nobody better computes. */
+static tandem_status climb(tandem_session *s, td_device_kind device, const tandem_session_desc *desc, td_grounds *g,
+                           const char *reason, char *why)
 {
-    if (s->cu || s->vk)
-        return TANDEM_OK;
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "the CPU and the engine are in the same memory");
-}
-
-typedef struct step {
-    tandem_rung rung;
-    const char *name;
-    bool if_asked; /* as good as the one above it: only taken when it is asked for */
-    tandem_status (*has)(tandem_session *s, char *why);
-} step;
-
-static const step with_cuda[] = {
-    {TANDEM_RUNG_TIMELINE, "timeline", false, has_shared_timelines},
-    {TANDEM_RUNG_HOST, "host", false, has_shared_memory},
-    {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
-    {0},
-};
-static const step with_cpu[] = {
-    {TANDEM_RUNG_CPU, "cpu", false, has_shared_memory},
-    {TANDEM_RUNG_HOST, "host", true, has_shared_memory},
-    {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
-    {0},
-};
-static const step with_daemon[] = {
-    {TANDEM_RUNG_TIMELINE, "timeline", false, td_remote_shares_gpu},
-    {TANDEM_RUNG_HOST, "host", false, has_shared_memory},
-    {TANDEM_RUNG_COPY, "copy", false, has_what_to_copy},
-    {0},
-};
-
-static const char *rung_name(uint32_t rung)
-{
-    static const char *const names[] = {"best", "inline", "timeline", "host", "copy", "cpu"};
-
-    return names[rung];
-}
-
-/* The first step that holds, or the one that is asked for. `reason`: why none above them all could be had. */
-static tandem_status take_step(tandem_session *s, const step *ladder, uint32_t asked, const char *reason, char *why)
-{
+    tandem_status status = TANDEM_ERROR_UNSUPPORTED;
     char text[TD_WHY_BYTES];
 
+    td_text(text, sizeof text, "%s", reason);
     td_text(s->rung_reason, sizeof s->rung_reason, "%s", reason);
-    for (const step *at = ladder; at->name; at++) {
-        tandem_status status;
+    for (const td_way *way = td_ladder; way < td_ladder + TD_WAYS; way++) {
+        const tandem_rung rung = td_rung_of(*way, desc->rung);
 
-        if (asked ? at->rung != asked : at->if_asked)
+        if (way->device != device || (desc->rung && rung != desc->rung))
             continue;
-        status = at->has(s, text);
-        if (status == TANDEM_OK) {
-            s->rung = at->rung;
-            s->gpu_signals = at->rung == TANDEM_RUNG_TIMELINE;
-            return TANDEM_OK;
+        if (td_way_is_open(*way, g, text)) {
+            status = open_way(s, *way, desc, g, text);
+            if (status == TANDEM_OK) {
+                s->way = *way;
+                s->rung = rung;
+                s->gpu_signals = td_way_gpu_signals(*way);
+                return TANDEM_OK;
+            }
         }
-        if (asked)
-            return td_fail(why, TD_WHY_BYTES, status, "desc.rung is %u (%s): %s", asked, at->name, text);
-        if (s->cu)
-            td_text(s->rung_reason, sizeof s->rung_reason, "%s: %s", at->name, text);
+        if (device == TD_DEVICE_CUDA)
+            td_text(s->rung_reason, sizeof s->rung_reason, "%s: %s", td_rung_name(rung), text);
         else
-            td_text(s->rung_reason, sizeof s->rung_reason, "%s: %s; %s", at->name, text, reason);
+            td_text(s->rung_reason, sizeof s->rung_reason, "%s: %s; %s", td_rung_name(rung), text, reason);
     }
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is %u (%s): %s", asked, rung_name(asked),
-                   reason);
+    if (!desc->rung)
+        return td_fail(why, TD_WHY_BYTES, status, "%s", text);
+    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is %u (%s): %s", desc->rung,
+                   td_rung_name(desc->rung), text);
 }
 
 /* tandemd computes: in memory of this device's where its GPU can share it, else in the host's. */
-static tandem_status open_remote(tandem_session *s, const tandem_session_desc *desc, char *why)
+static tandem_status open_remote(tandem_session *s, const tandem_session_desc *desc, td_grounds *g, char *why)
 {
-    char reason[TD_WHY_BYTES];
-    const tandem_status status = td_remote_open(s, desc, why);
+    char reason[TD_WHY_BYTES] = "inline: tandemd computes in a process of its own";
+    td_device_kind device;
+    const tandem_status status = td_remote_open(s, desc, g, &device, why);
 
     if (status != TANDEM_OK)
         return status;
-    td_text(reason, sizeof reason, "%s", s->rung_reason);
-    return take_step(s, s->backend == TANDEM_BACKEND_CPU ? with_cpu : with_daemon, desc->rung, reason, why);
-}
-
-/* Memory and timelines of other processes' Vulkan, without a Vulkan device of this one. */
-static tandem_status take_worker_session(tandem_session *s, char *why)
-{
-    if (!td_cu_device_info(s->cu)->timelines)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "CUDA on '%s' cannot import timeline semaphores",
-                       td_cu_device_info(s->cu)->name);
-    s->rung = TANDEM_RUNG_TIMELINE;
-    s->gpu_signals = true;
-    return TANDEM_OK;
+    if (device == TD_DEVICE_CPU)
+        td_text(reason, sizeof reason, "%s", why);
+    return climb(s, device, desc, g, reason, why);
 }
 
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why)
 {
+    static const td_way any_cuda = {TD_DEVICE_CUDA, TD_SHARING_COPY}; /* which needs nothing else */
     const bool cpu_asked = desc->backend == TANDEM_BACKEND_CPU || desc->rung == TANDEM_RUNG_CPU;
-    char reason[TD_WHY_BYTES] = "the CPU was asked for", text[TD_WHY_BYTES] = "";
+    char reason[TD_WHY_BYTES] = "the CPU was asked for";
+    td_grounds g = {.imports = s->imports_only, .has_queue = desc->vulkan && desc->vulkan->queue};
     tandem_status status = TANDEM_OK;
 
     if (desc->rung == TANDEM_RUNG_CPU && desc->backend == TANDEM_BACKEND_CUDA)
@@ -272,32 +191,19 @@ tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc,
                        "desc.rung is 5 (cpu), but desc.backend is 1 (CUDA)");
     if (desc->vulkan)
         status = open_vulkan(s, desc->vulkan, why);
-    if (status == TANDEM_OK && desc->socket)
-        return open_remote(s, desc, why);
     if (status != TANDEM_OK)
         return status;
-    if (!cpu_asked && (!desc->rung || desc->rung == TANDEM_RUNG_INLINE)) {
-        status = open_inline(s, desc, text);
-        if (status == TANDEM_OK)
-            return status;
-        td_text(reason, sizeof reason, "inline: %s", text);
-        if (desc->rung)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.rung is 1 (inline): %s", text);
-    }
-    if (!cpu_asked) {
-        if (desc->rung)
-            snprintf(reason, sizeof reason, "the %s rung was asked for", rung_name(desc->rung));
-        status = open_cuda(s, text);
-        if (status == TANDEM_OK && s->imports_only)
-            return take_worker_session(s, why);
-        if (status == TANDEM_OK)
-            return take_step(s, with_cuda, desc->rung, reason, why);
-        if (desc->backend == TANDEM_BACKEND_CUDA)
-            return td_fail(why, TD_WHY_BYTES, status, "%s", text);
-        td_text(reason, sizeof reason, "no CUDA here: %s", text);
-    }
-    open_cpu(s);
-    return take_step(s, with_cpu, desc->rung, reason, why);
+    g.vulkan = td_vk_get_caps(s->vk);
+    if (desc->socket)
+        return open_remote(s, desc, &g, why);
+    if (cpu_asked)
+        return climb(s, TD_DEVICE_CPU, desc, &g, reason, why);
+    td_grounds_ask_cuda(&g);
+    td_text(reason, sizeof reason, desc->rung ? "the %s rung was asked for" : "", td_rung_name(desc->rung));
+    status = climb(s, TD_DEVICE_CUDA, desc, &g, reason, why);
+    if (status == TANDEM_OK || desc->backend == TANDEM_BACKEND_CUDA || td_way_is_open(any_cuda, &g, reason))
+        return status;
+    return td_ladder_has(TD_DEVICE_CPU, desc->rung) ? climb(s, TD_DEVICE_CPU, desc, &g, reason, why) : status;
 }
 
 /* Why no table of times can be used, or NULL. */
@@ -307,7 +213,7 @@ static const char *why_no_table(const tandem_session *s)
         return "tandemd goes by its own";
     if (s->cu)
         return NULL;
-    return s->backend == TANDEM_BACKEND_CPU ? "there are no tables of the CPU's kernels"
+    return s->way.device == TD_DEVICE_CPU ? "there are no tables of the CPU's kernels"
                                               : "there are no tables of kernels in command buffers";
 }
 

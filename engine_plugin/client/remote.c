@@ -99,40 +99,26 @@ static tandem_status find_path(td_remote *r, const char *socket, char *why)
     return TANDEM_OK;
 }
 
-/* On a GPU that this device's Vulkan can share with. */
-static void choose_share(tandem_session *s, const tandem_session_desc *desc)
+/* On the GPU, if the daemon's can share with this device's Vulkan. */
+static void choose_share(tandem_session *s, const tandem_session_desc *desc, const td_grounds *g)
 {
-    const td_vk_caps *caps = td_vk_get_caps(s->vk);
+    const td_way way = {TD_DEVICE_CUDA_ELSEWHERE, TD_SHARING_TIMELINE};
     td_remote *r = s->remote;
+    char why[TD_WHY_BYTES];
 
     r->share = TD_WIRE_SHARE_HOST;
-    if (!caps)
-        td_text(r->why_not, sizeof r->why_not, "the session has no Vulkan device to share semaphores with");
-    else if (!caps->export_memory || !caps->export_timeline)
-        td_text(r->why_not, sizeof r->why_not, "%s missing",
-                 caps->missing[0] ? caps->missing : "export of OPAQUE_FD memory and timeline semaphores is");
-    else if (r->backend == TANDEM_BACKEND_CPU)
-        td_text(r->why_not, sizeof r->why_not, "the CPU was asked for");
-    else if (desc->rung && desc->rung != TANDEM_RUNG_TIMELINE)
-        td_text(r->why_not, sizeof r->why_not, "another rung was asked for");
-    else
-        r->share = TD_WIRE_SHARE_OPAQUE;
-    if (r->share != TD_WIRE_SHARE_OPAQUE)
+    if (r->backend == TANDEM_BACKEND_CPU || (desc->rung && desc->rung != TANDEM_RUNG_TIMELINE) ||
+        !td_way_is_open(way, g, why))
         return;
-    memcpy(r->identity.device_uuid, caps->device_uuid, sizeof r->identity.device_uuid);
-    memcpy(r->identity.driver_uuid, caps->driver_uuid, sizeof r->identity.driver_uuid);
-    r->identity.driver_id = caps->driver_id;
-    r->identity.driver_version = caps->driver_version;
+    r->share = TD_WIRE_SHARE_OPAQUE;
+    memcpy(r->identity.device_uuid, g->vulkan->device_uuid, sizeof r->identity.device_uuid);
+    memcpy(r->identity.driver_uuid, g->vulkan->driver_uuid, sizeof r->identity.driver_uuid);
+    r->identity.driver_id = g->vulkan->driver_id;
+    r->identity.driver_version = g->vulkan->driver_version;
 }
 
-tandem_status td_remote_shares_gpu(tandem_session *s, char *why)
-{
-    if (s->remote->share == TD_WIRE_SHARE_OPAQUE)
-        return TANDEM_OK;
-    return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "%s", s->remote->why_not);
-}
-
-tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, char *why)
+tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc, td_grounds *g, td_device_kind *device,
+                             char *why)
 {
     char text[TD_WHY_BYTES] = "";
     td_remote *r = s->remote = td_session_alloc(s, sizeof *r, 64);
@@ -150,11 +136,11 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     if (status != TANDEM_OK)
         return status;
     td_wire_identify(&r->identity);
-    choose_share(s, desc);
+    choose_share(s, desc, g);
     pthread_mutex_lock(&s->lock);
     status = td_remote_connect_locked(s, text);
     if (status == TANDEM_ERROR_UNSUPPORTED && r->share == TD_WIRE_SHARE_OPAQUE && !desc->rung) {
-        td_text(r->why_not, sizeof r->why_not, "%s", text);
+        td_text(g->no_elsewhere, sizeof g->no_elsewhere, "%s", text);
         r->share = TD_WIRE_SHARE_HOST;
         status = td_remote_connect_locked(s, text);
     }
@@ -162,15 +148,18 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     pthread_mutex_unlock(&s->lock);
     if (status != TANDEM_OK)
         return td_fail(why, TD_WHY_BYTES, status, "desc.socket is '%s': %s", r->path, text);
-    r->backend = s->backend = r->info.backend;
+    r->backend = r->info.backend;
     s->threads = r->info.cpu_threads;
-    s->target = s->backend == TANDEM_BACKEND_CPU ? td_target_for_sm(0) : td_target_for_stream(r->info.sm);
     td_text(s->device_name, sizeof s->device_name, "%s", r->info.device);
     snprintf(s->isa, sizeof s->isa, "%s", r->info.isa);
-    if (s->backend == TANDEM_BACKEND_CPU)
-        td_text(s->rung_reason, sizeof s->rung_reason, "tandemd: %s", r->info.rung_reason);
-    else
-        td_text(s->rung_reason, sizeof s->rung_reason, "inline: tandemd computes in a process of its own");
+    if (r->backend == TANDEM_BACKEND_CPU) {
+        *device = TD_DEVICE_CPU;
+        s->target = td_target_for_sm(0);
+        td_text(why, TD_WHY_BYTES, "tandemd: %s", r->info.rung_reason);
+    } else {
+        *device = TD_DEVICE_CUDA_ELSEWHERE;
+        s->target = td_target_for_stream(r->info.sm);
+    }
     return TANDEM_OK;
 }
 

@@ -36,7 +36,6 @@ struct td_remote {
     bool has_thread, stopping;
     bool up;
     uint32_t share; /* td_wire_share */
-    char why_not[TD_WHY_BYTES]; /* not OPAQUE */
     bool over; /* it was refused for good */
     uint32_t in_ring; /* threads that look at the ring without the lock */
     uint32_t callers; /* that watch all jobs in the worker's place */

@@ -566,7 +566,7 @@ tandem_status tandem_session_info(tandem_session *session, tandem_info *info)
     }
     memset(info, 0, sizeof *info);
     info->struct_bytes = sizeof *info;
-    info->backend = s->backend;
+    info->backend = s->way.device == TD_DEVICE_CPU ? TANDEM_BACKEND_CPU : TANDEM_BACKEND_CUDA;
     info->rung = s->rung;
     info->cpu_threads = s->threads;
     td_text(info->rung_reason, sizeof info->rung_reason, "%s", s->rung_reason);

@@ -7,7 +7,7 @@
 
 #include "engine_plugin/client/client.h"
 
-enum { MAX_REQUIREMENTS = 64, MAX_PIXELS = 1 << 20 };
+enum { MAX_PIXELS = 1 << 20 };
 
 /* Of the version without feature_struct_bytes. */
 #define FIRST_REQUIREMENT_BYTES (offsetof(tandem_requirement, buys) + sizeof(const char *))
@@ -15,9 +15,9 @@ enum { MAX_REQUIREMENTS = 64, MAX_PIXELS = 1 << 20 };
 tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
                                          VkPhysicalDevice physical_device, uint32_t *count, tandem_requirement *list)
 {
-    td_vk_requirement found[MAX_REQUIREMENTS];
     const uint32_t bytes = list && count && *count ? list[0].struct_bytes : sizeof *list;
-    uint32_t n, room;
+    const bool of_device = instance && physical_device;
+    uint32_t n = 0, room;
     char why[160];
 
     if (!count || !get_instance_proc_addr)
@@ -27,31 +27,40 @@ tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr get_instance_
                 sizeof *list);
         return td_call_fail(__func__, TANDEM_ERROR_ARG, why);
     }
-    n = td_vk_requirements(get_instance_proc_addr, instance, physical_device, MAX_REQUIREMENTS, found);
     room = *count;
+    for (const td_requirement *at = td_requirements; at < td_requirements + td_requirement_count; at++) {
+        const td_vk_item *item = at->vk;
+
+        if (!item || (item->kind != TD_VK_INSTANCE_EXTENSION && !of_device))
+            continue;
+        if (list && n < room) {
+            const tandem_requirement r = {
+                .struct_bytes = bytes,
+                .kind = item->kind,
+                .name = item->name,
+                .available = td_vk_offers(get_instance_proc_addr, instance, physical_device, item),
+                .feature_struct = item->feature_struct,
+                .feature_offset = item->feature_offset,
+                .buys = at->buys,
+                .feature_struct_bytes = item->feature_struct_bytes,
+            };
+
+            memcpy((char *)list + (size_t)n * bytes, &r, bytes); /* an array of the caller's version */
+        }
+        n++;
+    }
     *count = n;
     if (!list)
         return TANDEM_OK;
-    for (uint32_t i = 0; i < n && i < room && i < MAX_REQUIREMENTS; i++) {
-        const tandem_requirement r = {
-            .struct_bytes = bytes,
-            .kind = found[i].kind,
-            .name = found[i].name,
-            .required = found[i].required,
-            .available = found[i].available,
-            .feature_struct = found[i].feature_struct,
-            .feature_offset = found[i].feature_offset,
-            .buys = found[i].buys,
-            .feature_struct_bytes = found[i].feature_struct_bytes,
-        };
-
-        memcpy((char *)list + (size_t)i * bytes, &r, bytes); /* an array of the caller's version */
-    }
     if (n <= room)
         return TANDEM_OK;
     td_text(why, sizeof why, "*count is %u, and there are %u", room, n);
     return td_call_fail(__func__, TANDEM_ERROR_BUSY, why);
 }
+
+_Static_assert((int)TANDEM_REQUIREMENT_DEVICE_EXTENSION == TD_VK_DEVICE_EXTENSION &&
+                   (int)TANDEM_REQUIREMENT_FEATURE == TD_VK_FEATURE,
+               "kinds are passed on");
 
 /* Takes a mem with a VkBuffer into use; released by the caller. */
 static td_mem *use_buffer(tandem_session *s, tandem_mem id, const char *what, tandem_status *status, char *why)

@@ -10,7 +10,11 @@
 
 tandem_status td_worker_session_create(const tandem_session_desc *desc, bool imports_only, tandem_session **out)
 {
-    return td_session_make(desc, true, imports_only, out);
+    tandem_session_desc own = *desc;
+
+    if (imports_only)
+        own.rung = TANDEM_RUNG_TIMELINE;
+    return td_session_make(&own, true, imports_only, out);
 }
 
 tandem_status td_worker_session_tune(tandem_session *s, const td_tuning_table *table)

@@ -8,27 +8,6 @@
 
 #include "interop/vk/table.h"
 
-static const struct {
-    const char *name;
-    bool required;
-    const char *buys;
-} device_extensions[] = {
-    {VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, false,
-     "the timeline rung, with VK_KHR_external_semaphore_fd: CUDA uses the engine's memory without copies"},
-    {VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, false,
-     "the timeline rung, with VK_KHR_external_memory_fd: the GPU hands over between Vulkan and CUDA without the host"},
-    {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME, false,
-     "sessions on the CPU, where CUDA is not there: it and the device see the same bytes, no copies"},
-    {VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, false,
-     "tandem_record_pack() and _unpack(), tandem_record_pack_images() and _unpack_images(): images to tensors and back"},
-    {VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME, false,
-     "traces and overlays that show the GPU and the host on one clock"},
-    {VK_NVX_BINARY_IMPORT_EXTENSION_NAME, false,
-     "the inline rung, with bufferDeviceAddress: CUDA kernels run within the engine's own command buffers"},
-    {VK_NVX_IMAGE_VIEW_HANDLE_EXTENSION_NAME, false,
-     "kernels on the inline rung that read and write the engine's images; none does so far"},
-};
-
 /* One answer of a two-call enumeration; NULL with *count 0 where it fails. */
 static VkExtensionProperties *enumerate(PFN_vkEnumerateInstanceExtensionProperties of_instance,
                                         PFN_vkEnumerateDeviceExtensionProperties of_device, VkPhysicalDevice device,
@@ -64,84 +43,60 @@ static bool offered(const VkExtensionProperties *list, uint32_t count, const cha
     return false;
 }
 
-uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
-                            uint32_t capacity, td_vk_requirement *list)
+static bool offers_extension(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                             const char *name, bool of_device)
 {
-    PFN_vkEnumerateInstanceExtensionProperties of_instance;
-    VkExtensionProperties *extensions;
-    uint32_t extension_count = 0, count = 0;
+    PFN_vkEnumerateInstanceExtensionProperties of_instance =
+        (PFN_vkEnumerateInstanceExtensionProperties)gipa(NULL, "vkEnumerateInstanceExtensionProperties");
+    PFN_vkEnumerateDeviceExtensionProperties of =
+        of_device ? (PFN_vkEnumerateDeviceExtensionProperties)gipa(instance, "vkEnumerateDeviceExtensionProperties") : NULL;
+    VkExtensionProperties *list = NULL;
+    uint32_t count = 0;
+    bool found;
 
-    if (!gipa || (capacity && !list))
-        return 0;
+    if (of_device ? of != NULL : of_instance != NULL)
+        list = enumerate(of_instance, of, physical_device, &count);
+    found = offered(list, count, name);
+    free(list);
+    return found;
+}
 
-#define ADD(...)                                                                                                       \
-    do {                                                                                                               \
-        if (count < capacity)                                                                                          \
-            list[count] = (td_vk_requirement){__VA_ARGS__};                                                            \
-        count++;                                                                                                       \
-    } while (0)
+static bool offers_feature(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                           const td_vk_item *item)
+{
+    enum { MOST_BYTES = 512 }; /* of a struct of features */
+    PFN_vkGetPhysicalDeviceProperties get_properties =
+        (PFN_vkGetPhysicalDeviceProperties)gipa(instance, "vkGetPhysicalDeviceProperties");
+    PFN_vkGetPhysicalDeviceFeatures2 get_features =
+        (PFN_vkGetPhysicalDeviceFeatures2)gipa(instance, "vkGetPhysicalDeviceFeatures2");
+    VkPhysicalDeviceProperties properties = {0};
+    union {
+        VkBaseOutStructure base;
+        unsigned char bytes[MOST_BYTES];
+    } feature = {.base = {.sType = item->feature_struct}};
+    VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &feature};
+    VkBool32 there = VK_FALSE;
 
-    of_instance = (PFN_vkEnumerateInstanceExtensionProperties)gipa(NULL, "vkEnumerateInstanceExtensionProperties");
-    extensions = of_instance ? enumerate(of_instance, NULL, VK_NULL_HANDLE, &extension_count) : NULL;
-    ADD(.name = VK_EXT_DEBUG_UTILS_EXTENSION_NAME, .kind = 0,
-        .available = offered(extensions, extension_count, VK_EXT_DEBUG_UTILS_EXTENSION_NAME),
-        .buys = "names and labels on what is created and recorded, for validation layers and frame debuggers");
-    free(extensions);
+    if (!get_properties || !get_features || item->feature_struct_bytes > MOST_BYTES)
+        return false;
+    get_properties(physical_device, &properties);
+    if (properties.apiVersion < VK_API_VERSION_1_1 ||
+        (properties.apiVersion < VK_API_VERSION_1_2 &&
+         !offers_extension(gipa, instance, physical_device, item->extension, true)))
+        return false;
+    get_features(physical_device, &features);
+    memcpy(&there, feature.bytes + item->feature_offset, sizeof there);
+    return there == VK_TRUE;
+}
 
-    if (instance && physical_device) {
-        PFN_vkEnumerateDeviceExtensionProperties of_device =
-            (PFN_vkEnumerateDeviceExtensionProperties)gipa(instance, "vkEnumerateDeviceExtensionProperties");
-        PFN_vkGetPhysicalDeviceProperties get_properties =
-            (PFN_vkGetPhysicalDeviceProperties)gipa(instance, "vkGetPhysicalDeviceProperties");
-        PFN_vkGetPhysicalDeviceFeatures2 get_features =
-            (PFN_vkGetPhysicalDeviceFeatures2)gipa(instance, "vkGetPhysicalDeviceFeatures2");
-        VkPhysicalDeviceTimelineSemaphoreFeatures timeline = {
-            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
-        VkPhysicalDeviceBufferDeviceAddressFeatures address = {
-            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES};
-        VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
-        VkPhysicalDeviceProperties properties = {0};
-        bool timeline_offered, address_offered, core;
-
-        extension_count = 0;
-        extensions = of_device ? enumerate(NULL, of_device, physical_device, &extension_count) : NULL;
-        for (size_t i = 0; i < sizeof device_extensions / sizeof *device_extensions; i++)
-            ADD(.name = device_extensions[i].name, .kind = 1, .required = device_extensions[i].required,
-                .available = offered(extensions, extension_count, device_extensions[i].name),
-                .buys = device_extensions[i].buys);
-        if (get_properties)
-            get_properties(physical_device, &properties);
-        core = properties.apiVersion >= VK_API_VERSION_1_2;
-        timeline_offered = offered(extensions, extension_count, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME);
-        ADD(.name = VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, .kind = 1, .available = timeline_offered,
-            .buys = core ? "timelineSemaphore for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
-                         : "the feature timelineSemaphore");
-        address_offered = offered(extensions, extension_count, VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME);
-        ADD(.name = VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, .kind = 1, .available = address_offered,
-            .buys = core ? "the inline rung for an application that asks for Vulkan 1.1; part of Vulkan from 1.2 on"
-                         : "the inline rung, with VK_NVX_binary_import: kernels take addresses of buffers");
-        if (core || timeline_offered)
-            features.pNext = &timeline;
-        if (core || address_offered) {
-            address.pNext = features.pNext;
-            features.pNext = &address;
-        }
-        if (get_features && properties.apiVersion >= VK_API_VERSION_1_1)
-            get_features(physical_device, &features);
-        ADD(.name = "timelineSemaphore", .kind = 2, .available = timeline.timelineSemaphore == VK_TRUE,
-            .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
-            .feature_offset = offsetof(VkPhysicalDeviceTimelineSemaphoreFeatures, timelineSemaphore),
-            .feature_struct_bytes = sizeof(VkPhysicalDeviceTimelineSemaphoreFeatures),
-            .buys = "points that submits wait for and signal; without it the engine waits and signals on the host");
-        ADD(.name = "bufferDeviceAddress", .kind = 2, .available = address.bufferDeviceAddress == VK_TRUE,
-            .feature_struct = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-            .feature_offset = offsetof(VkPhysicalDeviceBufferDeviceAddressFeatures, bufferDeviceAddress),
-            .feature_struct_bytes = sizeof(VkPhysicalDeviceBufferDeviceAddressFeatures),
-            .buys = "the inline rung, with VK_NVX_binary_import: kernels take addresses of buffers");
-        free(extensions);
-    }
-#undef ADD
-    return count;
+bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                  const td_vk_item *item)
+{
+    if (item->kind != TD_VK_INSTANCE_EXTENSION && (!instance || !physical_device))
+        return false;
+    if (item->kind == TD_VK_FEATURE)
+        return offers_feature(gipa, instance, physical_device, item);
+    return offers_extension(gipa, instance, physical_device, item->name, item->kind == TD_VK_DEVICE_EXTENSION);
 }
 
 static bool enabled(const td_vk_desc *desc, const char *name)
@@ -280,27 +235,34 @@ static tandem_status load_table(td_vk *vk, const td_vk_desc *desc, bool core_tim
 #undef X
 #undef MISSING
 
-#define LOAD(name) ((fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name)) != NULL)
-    vk->caps.export_memory = enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) && LOAD(GetMemoryFdKHR);
-    vk->caps.export_timeline = enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME) && LOAD(GetSemaphoreFdKHR);
-    vk->caps.import_host =
-        enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) && LOAD(GetMemoryHostPointerPropertiesEXT);
-    vk->caps.push_descriptor = enabled(desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME) && LOAD(CmdPushDescriptorSetKHR);
+#define LOAD(name) (fn->name = (PFN_vk##name)fn->GetDeviceProcAddr(vk->device, "vk" #name))
+    if (enabled(desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME))
+        LOAD(GetMemoryFdKHR);
+    if (enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME))
+        LOAD(GetSemaphoreFdKHR);
+    if (enabled(desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
+        LOAD(GetMemoryHostPointerPropertiesEXT);
+    if (enabled(desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME))
+        LOAD(CmdPushDescriptorSetKHR);
+    if (enabled(desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME))
+        LOAD(GetCalibratedTimestampsEXT);
+    if (enabled(desc, VK_NVX_BINARY_IMPORT_EXTENSION_NAME)) {
+        LOAD(CreateCuModuleNVX);
+        LOAD(CreateCuFunctionNVX);
+        LOAD(DestroyCuModuleNVX);
+        LOAD(DestroyCuFunctionNVX);
+        LOAD(CmdCuLaunchKernelNVX);
+    }
+    if (addresses_enabled(desc))
+        fn->GetBufferDeviceAddress = (PFN_vkGetBufferDeviceAddress)fn->GetDeviceProcAddr(
+            vk->device, core_timeline ? "vkGetBufferDeviceAddress" : "vkGetBufferDeviceAddressKHR");
+    /* An instance extension: the loader answers only where it was enabled. */
+    vk->caps.debug_utils = gipa(vk->instance, "vkCreateDebugUtilsMessengerEXT") && LOAD(SetDebugUtilsObjectNameEXT) &&
+                           LOAD(CmdBeginDebugUtilsLabelEXT) && LOAD(CmdEndDebugUtilsLabelEXT);
     if (desc->enabled_features) {
         vk->caps.read_without_format = desc->enabled_features->features.shaderStorageImageReadWithoutFormat;
         vk->caps.write_without_format = desc->enabled_features->features.shaderStorageImageWriteWithoutFormat;
     }
-    vk->caps.calibrated =
-        enabled(desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) && LOAD(GetCalibratedTimestampsEXT);
-    /* An instance extension: the loader answers only where it was enabled. */
-    vk->caps.debug_utils = gipa(vk->instance, "vkCreateDebugUtilsMessengerEXT") && LOAD(SetDebugUtilsObjectNameEXT) &&
-                           LOAD(CmdBeginDebugUtilsLabelEXT) && LOAD(CmdEndDebugUtilsLabelEXT);
-    if (addresses_enabled(desc))
-        fn->GetBufferDeviceAddress = (PFN_vkGetBufferDeviceAddress)fn->GetDeviceProcAddr(
-            vk->device, core_timeline ? "vkGetBufferDeviceAddress" : "vkGetBufferDeviceAddressKHR");
-    vk->caps.inline_kernels = enabled(desc, VK_NVX_BINARY_IMPORT_EXTENSION_NAME) && LOAD(CreateCuModuleNVX) &&
-                              LOAD(CreateCuFunctionNVX) && LOAD(DestroyCuModuleNVX) && LOAD(DestroyCuFunctionNVX) &&
-                              LOAD(CmdCuLaunchKernelNVX) && fn->GetBufferDeviceAddress;
 #undef LOAD
     return TANDEM_OK;
 }
@@ -334,7 +296,7 @@ static tandem_status check_family(td_vk *vk, char *why, size_t why_bytes)
                        count);
     bits = families[vk->queue_family].timestampValidBits;
     vk->timestamp_mask = bits >= 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1;
-    vk->family_computes = families[vk->queue_family].queueFlags & VK_QUEUE_COMPUTE_BIT;
+    vk->caps.computes = families[vk->queue_family].queueFlags & VK_QUEUE_COMPUTE_BIT;
     return TANDEM_OK;
 }
 
@@ -351,7 +313,7 @@ static void query_properties(td_vk *vk, bool timeline_known, bool driver_known)
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     const VkPhysicalDeviceLimits *limits = &properties.properties.limits;
 
-    if (vk->caps.import_host) {
+    if (vk->fn.GetMemoryHostPointerPropertiesEXT) {
         host.pNext = properties.pNext;
         properties.pNext = &host;
     }
@@ -427,46 +389,51 @@ static bool driver_offers(td_vk *vk, const char *name)
     return found;
 }
 
-static void say_more(td_vk *vk, const char *what)
+/* Of an extension that cannot be used: why not. `functions`: those of it were found. */
+static const char *lack_of_extension(td_vk *vk, const td_vk_desc *desc, const char *name, bool functions)
 {
-    char *text = vk->caps.missing;
-    const size_t used = strlen(text);
-
-    snprintf(text + used, sizeof vk->caps.missing - used, "%s%s", used ? ", " : "", what);
+    if (!enabled(desc, name))
+        return driver_offers(vk, name) ? "is not enabled" : "is not offered by the driver";
+    return functions ? NULL : "is enabled, but the driver lacks functions of it";
 }
 
-static void say_missing(td_vk *vk, const td_vk_desc *desc, const char *extension, bool have, const char *what)
+/* What each capability takes, and the capabilities that follow. */
+static void find_lacks(td_vk *vk, const td_vk_desc *desc)
 {
-    char text[128];
+    const td_vk_table *fn = &vk->fn;
+    td_vk_caps *caps = &vk->caps;
+    td_vk_lacks *lacks = &caps->lacks;
 
-    if (have)
-        return;
-    if (enabled(desc, extension))
-        snprintf(text, sizeof text, "%s (enabled, but the driver cannot export %s)", extension, what);
-    else
-        snprintf(text, sizeof text, "%s (%s)", extension,
-                 driver_offers(vk, extension) ? "not enabled" : "not offered by the driver");
-    say_more(vk, text);
-}
-
-static void say_missing_inline(td_vk *vk, const td_vk_desc *desc)
-{
-    const char *extension = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
-    char *text = vk->caps.missing_inline;
-    const size_t bytes = sizeof vk->caps.missing_inline;
-
-    if (!enabled(desc, extension))
-        snprintf(text, bytes, "%s is not %s", extension,
-                 driver_offers(vk, extension) ? "enabled" : "offered by the driver");
-    else if (!addresses_enabled(desc))
-        snprintf(text, bytes, "the feature bufferDeviceAddress is not enabled");
-    else if (!vk->caps.inline_kernels)
-        snprintf(text, bytes, "%s is enabled, but the driver lacks functions of it", extension);
-    else if (!vk->caps.timeline)
-        snprintf(text, bytes, "the feature timelineSemaphore is not enabled");
-    else if (!vk->family_computes)
-        snprintf(text, bytes, "queue family %u does not compute", vk->queue_family);
-    vk->caps.inline_kernels = !text[0];
+    lacks->timeline_feature = caps->timeline ? NULL : "is not enabled";
+    lacks->address_feature = addresses_enabled(desc) ? NULL : "is not enabled";
+    lacks->memory_fd =
+        lack_of_extension(vk, desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, fn->GetMemoryFdKHR != NULL);
+    if (!lacks->memory_fd && !buffers_exportable(vk))
+        lacks->memory_fd = "is enabled, but the driver cannot export buffers";
+    lacks->semaphore_fd =
+        lack_of_extension(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, fn->GetSemaphoreFdKHR != NULL);
+    if (!lacks->semaphore_fd && caps->timeline && !timelines_exportable(vk))
+        lacks->semaphore_fd = "is enabled, but the driver cannot export timeline semaphores";
+    lacks->memory_host = lack_of_extension(vk, desc, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME,
+                                           fn->GetMemoryHostPointerPropertiesEXT != NULL);
+    lacks->push_descriptor =
+        lack_of_extension(vk, desc, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME, fn->CmdPushDescriptorSetKHR != NULL);
+    lacks->calibrated = lack_of_extension(vk, desc, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME,
+                                          fn->GetCalibratedTimestampsEXT != NULL);
+    if (!lacks->calibrated && !can_calibrate(vk, desc))
+        lacks->calibrated = "is enabled, but not for the device's clock and CLOCK_MONOTONIC";
+    lacks->binary_import = lack_of_extension(vk, desc, VK_NVX_BINARY_IMPORT_EXTENSION_NAME,
+                                             fn->CreateCuModuleNVX && fn->CreateCuFunctionNVX &&
+                                                 fn->DestroyCuModuleNVX && fn->DestroyCuFunctionNVX &&
+                                                 fn->CmdCuLaunchKernelNVX);
+    if (!lacks->address_feature && !fn->GetBufferDeviceAddress)
+        lacks->address_feature = "is enabled, but the driver lacks vkGetBufferDeviceAddress";
+    caps->export_memory = !lacks->memory_fd;
+    caps->export_timeline = caps->timeline && !lacks->semaphore_fd;
+    caps->import_host = !lacks->memory_host;
+    caps->push_descriptor = !lacks->push_descriptor;
+    caps->calibrated = !lacks->calibrated;
+    caps->inline_kernels = !lacks->binary_import && !lacks->address_feature && caps->timeline && caps->computes;
 }
 
 tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out, char *why, size_t why_bytes)
@@ -513,19 +480,9 @@ tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out,
     query_properties(vk, properties.apiVersion >= VK_API_VERSION_1_2 ||
                              enabled(desc, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME),
                      desc->api_version >= VK_API_VERSION_1_2);
-    vk->caps.export_memory = vk->caps.export_memory && buffers_exportable(vk);
-    vk->caps.export_timeline = vk->caps.export_timeline && vk->caps.timeline && timelines_exportable(vk);
-    vk->caps.calibrated = vk->caps.calibrated && can_calibrate(vk, desc);
-    say_missing(vk, desc, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.export_memory, "buffers");
-    if (vk->caps.timeline || !enabled(desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME))
-        say_missing(vk, desc, VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME, vk->caps.export_timeline,
-                    "timeline semaphores");
-    if (!vk->caps.timeline)
-        say_more(vk, "timelineSemaphore (not enabled)");
-    say_missing_inline(vk, desc);
-    td_logf(&vk->log, TD_LOG_INFO, "%s: %s%s", vk->caps.name,
-            vk->caps.missing[0] ? "no timeline rung without " : "memory and timelines can be exported",
-            vk->caps.missing);
+    find_lacks(vk, desc);
+    td_logf(&vk->log, TD_LOG_DEBUG, "%s: memory is %sexported, timelines are %sexported", vk->caps.name,
+            vk->caps.export_memory ? "" : "not ", vk->caps.export_timeline ? "" : "not ");
     *out = vk;
     return TANDEM_OK;
 

@@ -39,7 +39,7 @@ tandem_status td_vk_address_memory(td_vk *vk, bool on, char *why, size_t why_byt
     if (!vk)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
     if (on && !vk->caps.inline_kernels)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no device addresses: %s", vk->caps.missing_inline);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no device addresses: the device does not run kernels in command buffers");
     vk->addressed = on;
     return TANDEM_OK;
 }
@@ -222,7 +222,8 @@ tandem_status td_vk_mem_create_export(td_vk *vk, uint64_t bytes, VkBufferUsageFl
     if (status != TANDEM_OK)
         return status;
     if (!vk->caps.export_memory)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s", vk->caps.missing);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s %s",
+                       VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.lacks.memory_fd);
     vk->fn.GetPhysicalDeviceExternalBufferProperties(vk->physical_device, &query, &answer);
     features = answer.externalMemoryProperties.externalMemoryFeatures;
     if (!(features & VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT))
@@ -471,7 +472,8 @@ tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char
     if (mem->host)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "mem is host memory: it has no OPAQUE_FD");
     if (!vk->caps.export_memory)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s", vk->caps.missing);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "memory cannot be exported: %s %s",
+                       VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, vk->caps.lacks.memory_fd);
     info.memory = mem->memory;
     result = vk->fn.GetMemoryFdKHR(vk->device, &info, fd);
     if (result != VK_SUCCESS) {
@@ -499,6 +501,15 @@ void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
     *mem = (td_vk_mem){0};
 }
 
+static tandem_status no_export(const td_vk *vk, char *why, size_t why_bytes)
+{
+    const td_vk_lacks *lacks = &vk->caps.lacks;
+
+    return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s %s",
+                   lacks->semaphore_fd ? VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME : "timelineSemaphore",
+                   lacks->semaphore_fd ? lacks->semaphore_fd : lacks->timeline_feature);
+}
+
 tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable, VkSemaphore *out, char *why,
                                     size_t why_bytes)
 {
@@ -517,9 +528,10 @@ tandem_status td_vk_timeline_create(td_vk *vk, uint64_t initial, bool exportable
     if (!vk)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "vk is NULL");
     if (!vk->caps.timeline)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "there are no timelines: %s", vk->caps.missing);
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "there are no timelines: timelineSemaphore %s",
+                       vk->caps.lacks.timeline_feature);
     if (exportable && !vk->caps.export_timeline)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s", vk->caps.missing);
+        return no_export(vk, why, why_bytes);
     result = vk->fn.CreateSemaphore(vk->device, &info, NULL, out);
     if (result != VK_SUCCESS) {
         *out = VK_NULL_HANDLE;
@@ -544,7 +556,7 @@ tandem_status td_vk_timeline_export_fd(td_vk *vk, VkSemaphore semaphore, int *fd
     if (!semaphore)
         return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "semaphore is VK_NULL_HANDLE");
     if (!vk->caps.export_timeline)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "timelines cannot be exported: %s", vk->caps.missing);
+        return no_export(vk, why, why_bytes);
     result = vk->fn.GetSemaphoreFdKHR(vk->device, &info, fd);
     if (result != VK_SUCCESS) {
         *fd = -1;

@@ -123,7 +123,6 @@ struct td_vk {
     uint64_t storage_alignment; /* minStorageBufferOffsetAlignment */
     uint32_t max_groups[2];     /* maxComputeWorkGroupCount */
     uint64_t timestamp_mask;    /* of timestampValidBits */
-    bool family_computes;
     pthread_mutex_t lock; /* of the two below */
     td_vk_left *left;
     bool in_use; /* td_vk_keep() */

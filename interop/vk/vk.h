@@ -21,6 +21,18 @@ typedef struct td_vk_desc {
     const VkPhysicalDeviceFeatures2 *enabled_features; /* NULL: timelineSemaphore, and no other */
 } td_vk_desc;
 
+/* Why something cannot be used: a literal that goes on from its name, as "is not enabled"; NULL: it can. */
+typedef struct td_vk_lacks {
+    const char *memory_fd;        /* VK_KHR_external_memory_fd, for OPAQUE_FD buffers */
+    const char *semaphore_fd;     /* VK_KHR_external_semaphore_fd, for OPAQUE_FD timelines, where there are timelines */
+    const char *memory_host;      /* VK_EXT_external_memory_host */
+    const char *push_descriptor;  /* VK_KHR_push_descriptor */
+    const char *calibrated;       /* VK_EXT_calibrated_timestamps, of the device's clock and CLOCK_MONOTONIC */
+    const char *binary_import;    /* VK_NVX_binary_import */
+    const char *timeline_feature; /* timelineSemaphore */
+    const char *address_feature;  /* bufferDeviceAddress */
+} td_vk_lacks;
+
 /* What the engine's device can do, as it was enabled. */
 typedef struct td_vk_caps {
     char name[256];
@@ -34,30 +46,31 @@ typedef struct td_vk_caps {
     bool read_without_format, write_without_format; /* shaderStorageImageReadWithoutFormat, _WriteWithoutFormat */
     bool calibrated;         /* VK_EXT_calibrated_timestamps */
     bool debug_utils;        /* names and labels */
-    bool inline_kernels;     /* VK_NVX_binary_import and bufferDeviceAddress, on a family that computes */
+    bool inline_kernels;     /* VK_NVX_binary_import, bufferDeviceAddress and timelines, on a family that computes */
+    bool computes;           /* the queue family */
     uint64_t host_alignment; /* minImportedHostPointerAlignment */
     uint64_t max_storage_range;
     uint32_t max_descriptors; /* of storage buffers, of sampled and of storage images in a shader: the least of them */
     float timestamp_period;
-    char missing[256]; /* which extensions or features keep it from the `timeline` rung; empty if none */
-    char missing_inline[160]; /* the same for `inline` */
+    td_vk_lacks lacks;
 } td_vk_caps;
 
 typedef struct td_vk td_vk;
 
-typedef struct td_vk_requirement {
-    const char *name;
-    uint32_t kind; /* 0 instance extension, 1 device extension, 2 feature */
-    bool required, available;
-    VkStructureType feature_struct;
-    uint32_t feature_offset, feature_struct_bytes;
-    const char *buys;
-} td_vk_requirement;
+typedef enum td_vk_kind { TD_VK_INSTANCE_EXTENSION = 0, TD_VK_DEVICE_EXTENSION = 1, TD_VK_FEATURE = 2 } td_vk_kind;
 
-/* Fills at most `capacity` entries; returns how many there are. instance or physical_device NULL: instance extensions
- * only. */
-uint32_t td_vk_requirements(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
-                            uint32_t capacity, td_vk_requirement *list);
+/* Something that a driver may offer, and that has to be enabled. */
+typedef struct td_vk_item {
+    const char *name; /* of a feature its member's, as "timelineSemaphore" */
+    td_vk_kind kind;
+    VkStructureType feature_struct; /* FEATURE: which struct of the chain, its size, and where the VkBool32 is in it */
+    uint32_t feature_offset, feature_struct_bytes;
+    const char *extension; /* FEATURE: that has it below Vulkan 1.2, of which it is a part */
+} td_vk_item;
+
+/* Whether it is offered: of a physical device's, never where instance or physical_device is NULL. */
+bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                  const td_vk_item *item);
 
 /* Wraps the engine's device. ARG for null handles, UNSUPPORTED naming what is not enabled. */
 tandem_status td_vk_open(const td_vk_desc *desc, const td_log *log, td_vk **out, char *why, size_t why_bytes);

@@ -1,0 +1,147 @@
+/* The table of what each way to compute needs: it alone decides, row by row, and says what is missing.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine_plugin/client/client.h"
+
+/* A machine that has everything. */
+static td_vk_caps all_of_vulkan;
+static td_grounds everything(void)
+{
+    all_of_vulkan = (td_vk_caps){.name = "a GPU", .computes = true};
+    return (td_grounds){.vulkan = &all_of_vulkan, .has_queue = true, .cuda = {.name = "a GPU", .timelines = true}};
+}
+
+/* Takes away what a row stands for. False: that is Vulkan as a whole, or nothing that a session asks for. */
+static bool take_away(td_grounds *g, const td_requirement *r)
+{
+    static const char lack[] = "is not enabled";
+    const char *word = lack;
+
+    if (r->lack)
+        memcpy((char *)&all_of_vulkan + r->lack, &word, sizeof word);
+    else if (!strcmp(r->name, "CUDA driver"))
+        snprintf(g->no_driver, sizeof g->no_driver, "no driver");
+    else if (!strcmp(r->name, "CUDA on the engine's GPU"))
+        snprintf(g->no_gpu, sizeof g->no_gpu, "another GPU");
+    else if (!strcmp(r->name, "kernels for that GPU"))
+        snprintf(g->no_kernels, sizeof g->no_kernels, "no kernels");
+    else if (!strcmp(r->name, "timelines in CUDA"))
+        g->cuda.timelines = false;
+    else if (!strcmp(r->name, "tandemd on the same GPU"))
+        snprintf(g->no_elsewhere, sizeof g->no_elsewhere, "on another GPU");
+    else if (!strcmp(r->name, "a queue that computes"))
+        g->has_queue = false;
+    else
+        return false;
+    return true;
+}
+
+/* Each row closes the ways that it says it closes, and no other, and is named in the reason. */
+static void test_rows(void **state)
+{
+    char why[TD_WHY_BYTES];
+
+    (void)state;
+    for (uint32_t i = 0; i < td_requirement_count; i++) {
+        const td_requirement *r = &td_requirements[i];
+        td_grounds g = everything();
+
+        assert_true(r->name && r->buys && r->advice && (!r->ways || r->probe) && (!r->vk || !strcmp(r->name, r->vk->name)));
+        for (uint32_t j = 0; j < i; j++)
+            assert_string_not_equal(r->name, td_requirements[j].name);
+        if (!take_away(&g, r))
+            continue;
+        for (int w = 0; w < TD_WAYS; w++) {
+            const bool open = td_way_is_open(td_ladder[w], &g, why);
+
+            if (open != !(r->ways & td_way_bit(td_ladder[w])))
+                fail_msg("without %s way %d is %s", r->name, w, open ? "open" : why);
+            if (!open && r->vk)
+                assert_non_null(strstr(why, r->name));
+        }
+    }
+}
+
+static void test_everything_and_nothing(void **state)
+{
+    static const char no_driver[] = "no CUDA here: no driver";
+    td_grounds g = everything();
+    char why[TD_WHY_BYTES];
+    uint32_t open = 0;
+
+    (void)state;
+    for (int w = 0; w < TD_WAYS; w++)
+        assert_true(td_way_is_open(td_ladder[w], &g, why));
+    /* Without Vulkan: host memory, and no GPU that signals. */
+    g.vulkan = NULL;
+    for (int w = 0; w < TD_WAYS; w++)
+        open |= td_way_is_open(td_ladder[w], &g, why) ? td_way_bit(td_ladder[w]) : 0;
+    assert_int_equal(open, td_way_bit((td_way){TD_DEVICE_CUDA, TD_SHARING_HOST}) |
+                               td_way_bit((td_way){TD_DEVICE_CUDA, TD_SHARING_COPY}) |
+                               td_way_bit((td_way){TD_DEVICE_CUDA_ELSEWHERE, TD_SHARING_HOST}) |
+                               td_way_bit((td_way){TD_DEVICE_CPU, TD_SHARING_HOST}));
+    /* Where exports of another process's Vulkan come in, the GPU signals, but in nobody's command buffers here. */
+    g.imports = true;
+    g.has_queue = false;
+    assert_true(td_way_is_open((td_way){TD_DEVICE_CUDA, TD_SHARING_TIMELINE}, &g, why));
+    assert_false(td_way_is_open((td_way){TD_DEVICE_CUDA, TD_SHARING_INLINE}, &g, why));
+    /* What hangs on something else that is missing is not named besides it. */
+    snprintf(g.no_driver, sizeof g.no_driver, "no driver");
+    snprintf(g.no_gpu, sizeof g.no_gpu, "no driver");
+    assert_false(td_way_is_open((td_way){TD_DEVICE_CUDA, TD_SHARING_COPY}, &g, why));
+    assert_string_equal(why, no_driver);
+    /* And all that is missing is. */
+    g = everything();
+    all_of_vulkan.lacks.memory_fd = "is not enabled";
+    all_of_vulkan.lacks.semaphore_fd = "is not offered by the driver";
+    assert_false(td_way_is_open((td_way){TD_DEVICE_CUDA, TD_SHARING_TIMELINE}, &g, why));
+    assert_string_equal(why, "'a GPU' cannot share its memory with CUDA: VK_KHR_external_memory_fd is not enabled, "
+                             "VK_KHR_external_semaphore_fd is not offered by the driver");
+}
+
+/* One word for each way, and what is asked by that word. */
+static void test_words(void **state)
+{
+    static const tandem_rung rungs[TD_WAYS] = {TANDEM_RUNG_INLINE, TANDEM_RUNG_TIMELINE, TANDEM_RUNG_HOST,
+                                               TANDEM_RUNG_COPY,   TANDEM_RUNG_TIMELINE, TANDEM_RUNG_HOST,
+                                               TANDEM_RUNG_COPY,   TANDEM_RUNG_CPU,      TANDEM_RUNG_COPY};
+    const td_way cpu = {TD_DEVICE_CPU, TD_SHARING_HOST};
+
+    (void)state;
+    for (int w = 0; w < TD_WAYS; w++) {
+        const td_way way = td_ladder[w];
+
+        assert_int_equal(td_rung_of(way, 0), rungs[w]);
+        assert_true(td_way_shares_memory(way) == (rungs[w] != TANDEM_RUNG_COPY));
+        assert_true(td_way_gpu_signals(way) == (rungs[w] <= TANDEM_RUNG_TIMELINE));
+        assert_true(!td_way_is_on_device(way) || td_way_shares_memory(way));
+        assert_true(td_way_is_on_device(way) || !td_way_gpu_signals(way));
+    }
+    assert_int_equal(td_rung_of(cpu, TANDEM_RUNG_HOST), TANDEM_RUNG_HOST);
+    assert_int_equal(td_rung_of(cpu, TANDEM_RUNG_CPU), TANDEM_RUNG_CPU);
+    assert_true(td_ladder_has(TD_DEVICE_CPU, TANDEM_RUNG_HOST) && td_ladder_has(TD_DEVICE_CPU, 0));
+    assert_false(td_ladder_has(TD_DEVICE_CPU, TANDEM_RUNG_TIMELINE) || td_ladder_has(TD_DEVICE_CUDA, TANDEM_RUNG_CPU) ||
+                 td_ladder_has(TD_DEVICE_CUDA_ELSEWHERE, TANDEM_RUNG_INLINE));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_everything_and_nothing),
+        cmocka_unit_test(test_words),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
