@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <vulkan/vulkan.h>
 
+#include "interop/os/clock.h"
 #include "tandem/vulkan.h"
 
 #ifdef __cplusplus

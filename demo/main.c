@@ -11,6 +11,7 @@
 
 #include "demo/run.h"
 #include "interop/base.h"
+#include "interop/os/descriptor.h"
 
 static void on_log(void *user, int level, const char *text)
 {

@@ -1,4 +1,4 @@
-/* The ground: log, error text, clock, file descriptors. Everything stands on it.
+/* The ground: log, error text, sums that do not overflow. Everything stands on it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,9 +27,6 @@ typedef struct td_log {
 } td_log;
 
 void td_logf(const td_log *log, td_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* What TANDEM_LOG asks for (error, warning, info or debug): lines of that level and above to stderr, else nowhere. Any
- * other value is said once a process. */
-td_log td_log_of_environment(void);
 
 /* Formats into `text` (bytes may be 0); what does not fit is cut behind a word and ends in "...". */
 void td_text(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -37,17 +34,6 @@ void td_text_list(char *text, size_t bytes, const char *format, va_list args);
 /* The same, and returns `status`, so that a check can end in one return. */
 tandem_status td_fail(char *text, size_t bytes, tandem_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-
-/* CLOCK_MONOTONIC in nanoseconds. */
-uint64_t td_now_ns(void);
-
-/* A duplicate with close-on-exec; -1 and errno on failure. The original stays the caller's. */
-int td_fd_dup(int fd);
-/* First thing in a program's main(): where standard input, output or error was not open, /dev/null is then, so that nothing
- * else gets its number. False: there is no /dev/null. */
-bool td_fd_standard(void);
-/* Closes *fd if it is >= 0 and sets it to -1. */
-void td_fd_close(int *fd);
 
 /* a * b and a + b; false on overflow. */
 static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "interop/os/descriptor.h"
 #include "interop/wire/conn.h"
 #include "interop/wire/ring.h"
 #include "kernels/operation.h"

@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "interop/base.h"
+#include "interop/os/clock.h"
 
 static inline bool is_logged(const char *log_path, const char *text)
 {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "interop/os/clock.h"
 #include "tests/fake_cuda_parts.h"
 
 static void nap(void)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interop/os/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/model/graph_file.h"
 #include "kernels/params.h"

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "interop/os/descriptor.h"
 #include "tests/daemon_client.h"
 
 /* Long jobs. */

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "interop/os/descriptor.h"
 #include "tests/daemon_client.h"
 #include "tests/pipe_util.h"
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "interop/base.h"
+#include "interop/os/clock.h"
 #include "tandem/vulkan.h"
 #include "tests/network_util.h"
 #include "tests/vk_util.h"

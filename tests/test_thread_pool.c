@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "interop/base.h"
+#include "interop/os/clock.h"
 #include "interop/os/thread_pool.h"
 #include "tests/faults.h"
 #include "tests/limits.h"

@@ -7,6 +7,8 @@
 
 #include <pthread.h>
 
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 #include "interop/vk/vk.h"
 
 #define VKU_TIMEOUT_NS 20000000000ull

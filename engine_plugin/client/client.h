@@ -45,6 +45,8 @@
 #include "engine_plugin/client/ladder.h"
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/run/job_life.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
 #include "kernels/operation.h"
@@ -382,7 +384,6 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
 
 /* Waits on a condition of the session's until `until_ns` at the latest. */
 void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_ns);
-void td_sleep_ns(uint64_t ns);
 static inline uint64_t td_after(uint64_t ns, uint64_t more_ns)
 {
     return ns > UINT64_MAX - more_ns ? UINT64_MAX : ns + more_ns;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "interop/os/log.h"
 
 static _Thread_local char last_text[TD_WHY_BYTES + 64];
 

@@ -15,6 +15,7 @@
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/tuning_file.h"
+#include "interop/os/log.h"
 #include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
 
@@ -260,14 +261,6 @@ void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_
         pthread_cond_wait(cond, &s->lock);
     else
         pthread_cond_timedwait(cond, &s->lock, &t);
-}
-
-void td_sleep_ns(uint64_t ns)
-{
-    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-
-    while (nanosleep(&t, &t) && errno == EINTR)
-        ;
 }
 
 /* Sessions. */

@@ -15,6 +15,7 @@
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
+#include "interop/os/clock.h"
 
 #define GRACE_NS 20000000u /* to say hello in, whoever else comes */
 enum { ACCEPTED_AT_ONCE = 64, FEW = 4 };

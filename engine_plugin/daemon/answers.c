@@ -15,6 +15,8 @@
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 static void fail_jobs_on(td_broker *b, td_client *c, const td_shared *mem, tandem_status status, const char *why)
 {

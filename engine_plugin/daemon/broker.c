@@ -29,6 +29,8 @@
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_process.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 #define HELLO_NS TD_SECOND
 #define DRAIN_NS 1500000000u      /* what running jobs get when the daemon is told to stop */

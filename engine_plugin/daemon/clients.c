@@ -20,6 +20,8 @@
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 #define CLOSE_NS 2000000000u /* what running jobs get when what they use is destroyed */
 enum { MESSAGES_AT_ONCE = 64 };

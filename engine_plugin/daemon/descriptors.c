@@ -10,6 +10,7 @@
 #include "engine_plugin/daemon/descriptors.h"
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/state.h"
+#include "interop/os/descriptor.h"
 
 enum {
     RESERVED = 32,      /* files and sockets of its own, a new worker's, what comes with a message */

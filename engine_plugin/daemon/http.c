@@ -13,6 +13,8 @@
 #include "engine_plugin/daemon/http.h"
 #include "engine_plugin/daemon/metrics.h"
 #include "engine_plugin/daemon/state.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 #define REQUEST_NS (2 * TD_SECOND) /* to send a request in, */
 #define REPLY_NS (5 * TD_SECOND)   /* to read the reply in, */

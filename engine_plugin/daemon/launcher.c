@@ -24,6 +24,7 @@
 #include "engine_plugin/daemon/limits.h"
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/pass.h"
+#include "interop/os/descriptor.h"
 
 typedef struct launcher {
     int broker, signals;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "engine_plugin/daemon/loader.h"
 #include "engine_plugin/daemon/worker_message.h"
+#include "interop/os/descriptor.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine_plugin/daemon/limits.h"
 #include "engine_plugin/daemon/log.h"
+#include "interop/os/clock.h"
 
 #define END_NS 200000000u /* what the last lines get at a process's end */
 enum { LINES = 256, LINE_BYTES = TD_TEXT_BYTES + 240, POLL_MS = 100 };
@@ -188,10 +188,9 @@ static bool is_written(void)
 void td_log_end(void)
 {
     const uint64_t until = td_now_ns() + END_NS;
-    const struct timespec nap = {0, 1000000};
 
     if (is_written() || !td_log_begin())
         return;
     while (!is_written() && td_now_ns() < until)
-        nanosleep(&nap, NULL);
+        td_sleep_ns(1000000);
 }

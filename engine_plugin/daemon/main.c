@@ -40,6 +40,7 @@
 #include "engine_plugin/daemon/metrics.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker.h"
+#include "interop/os/descriptor.h"
 
 static void help(void)
 {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/daemon/manager.h"
+#include "interop/os/descriptor.h"
 #include "interop/wire/conn.h"
 
 int td_manager_socket(void)

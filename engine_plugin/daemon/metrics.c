@@ -15,6 +15,7 @@
 #include "engine_plugin/daemon/metrics.h"
 #include "engine_plugin/daemon/quotas.h"
 #include "engine_plugin/daemon/state.h"
+#include "interop/os/descriptor.h"
 
 /* That of 48 clients whose names are as long as can be has 120 KB. */
 enum { PAGE_BYTES = 160 * 1024 };

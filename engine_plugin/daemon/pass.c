@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "engine_plugin/daemon/pass.h"
+#include "interop/os/descriptor.h"
 
 tandem_status td_pass(int to, const void *message, size_t bytes, const int *fds, uint32_t fd_count)
 {

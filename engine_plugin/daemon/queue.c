@@ -25,6 +25,7 @@
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_process.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
 
 #define TURN_NS 100000000u /* a turn comes at the latest so long after the last one */
 #define BLIND_NS 300000u   /* and so where the kernel cannot wait for many futexes */

@@ -16,6 +16,7 @@
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
 #include "kernels/commit.h"
 
 enum { MOST_MISSED_WAITS = 3 };

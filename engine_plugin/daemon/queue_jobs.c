@@ -15,6 +15,7 @@
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
 
 /* The end of a job. */
 

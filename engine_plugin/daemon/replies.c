@@ -5,6 +5,8 @@
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 tandem_status td_client_send(td_broker *b, td_client *c, const td_wire_message *m, const int *fd)
 {

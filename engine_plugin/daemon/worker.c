@@ -35,6 +35,8 @@
 #include "engine_plugin/daemon/pass.h"
 #include "engine_plugin/daemon/worker.h"
 #include "engine_plugin/daemon/worker_queue.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 typedef struct item {
     uint32_t worker_session;

@@ -21,6 +21,8 @@
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_process.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 #define EARLY_NS TD_SECOND /* a worker that ends sooner than this is started again ever later */
 #define MOST_RESPAWN_NS TD_SECOND

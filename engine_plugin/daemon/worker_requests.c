@@ -16,6 +16,8 @@
 #include "engine_plugin/daemon/replies.h"
 #include "engine_plugin/daemon/state.h"
 #include "engine_plugin/daemon/worker_requests.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 #define LEAST_REQUEST_NS (4 * TD_SECOND) /* what a worker may take for the next request: as for a job, within these, */
 #define MOST_REQUEST_NS (20 * TD_SECOND)

@@ -25,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine_plugin/exec/cu_stream.h"
 
@@ -33,6 +32,7 @@ enum {
     CLOCK_TRIES = 20, /* more, for a while, where other programs keep the GPU from answering at once */
     CLOCK_NEAR_NS = 500000,
     CLOCK_MOST_NS = 50000000,
+    LOOK_NS = 50000, /* between two looks at what wakes nobody */
 };
 #define ENDS_ON_OUT (1ull << 63)
 
@@ -264,12 +264,11 @@ static bool is_drained(td_cuda_stream *stream)
 bool td_cuda_drain(td_stream *base, uint64_t timeout_ns)
 {
     td_cuda_stream *stream = (td_cuda_stream *)base;
-    const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t begin = td_now_ns();
     bool drained;
 
     while (!(drained = is_drained(stream)) && td_now_ns() - begin < timeout_ns)
-        nanosleep(&nap, NULL);
+        td_sleep_ns(LOOK_NS);
     return drained;
 }
 
@@ -286,7 +285,6 @@ void td_cuda_destroy(td_stream *base, bool drained)
 {
     td_cuda_stream *stream = (td_cuda_stream *)base;
     td_cu_stream streams[] = {stream->stream, stream->in, stream->out, stream->urgent};
-    const struct timespec nap = {.tv_nsec = 50000};
     td_cu_device *device = stream->device;
     char why[160];
 
@@ -297,7 +295,7 @@ void td_cuda_destroy(td_stream *base, bool drained)
         return;
     }
     while (atomic_load(&stream->waiters)) /* what they wait for has come */
-        nanosleep(&nap, NULL);
+        td_sleep_ns(LOOK_NS);
     if (td_cu_enter(device, why, sizeof why)) {
         td_logf(&base->log, TD_LOG_WARN, "a stream is left behind: %s", why);
         free_stream(stream);
@@ -780,11 +778,10 @@ tandem_status td_cuda_status(td_stream *base, char *why, size_t why_bytes)
 /* For a submit whose event could not be recorded. */
 static tandem_status poll(td_cuda_stream *stream, uint64_t sequence)
 {
-    const struct timespec nap = {.tv_nsec = 100000};
     tandem_status status = TANDEM_OK;
 
     while (!status && td_stream_completed(&stream->base) < sequence) {
-        nanosleep(&nap, NULL);
+        td_sleep_ns(2 * LOOK_NS);
         status = td_cuda_status(&stream->base, NULL, 0);
     }
     return status;
@@ -817,13 +814,13 @@ static tandem_status wait_for_done(td_cuda_stream *stream, uint64_t sequence)
         return status;
     while (result == TD_CU_ERROR_NOT_READY) {
         const uint64_t waited = td_now_ns() - begin;
-        const struct timespec nap = {.tv_nsec = waited < 160000 ? 10000 : waited < 8000000 ? (long)waited / 16 : 500000};
+        const uint64_t nap_ns = waited < 160000 ? 10000 : waited < 8000000 ? waited / 16 : 500000;
 
         result = TD_CU(device, cuEventQuery, done_of(stream, sequence));
         if (result == TD_CU_ERROR_NOT_READY && td_stream_completed(&stream->base) < sequence)
             result = sleep_to_the_end(stream, sequence);
         if (result == TD_CU_ERROR_NOT_READY)
-            nanosleep(&nap, NULL);
+            td_sleep_ns(nap_ns);
     }
     status = td_cu_check(device, result, NULL, 0, "waiting for a submit");
     td_cu_leave(device);

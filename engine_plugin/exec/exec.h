@@ -9,6 +9,7 @@
 
 #include "engine_plugin/exec/preempt.h"
 #include "interop/cu/cu.h"
+#include "interop/os/clock.h"
 #include "interop/os/thread_pool.h"
 #include "interop/vk/vk.h"
 #include "kernels/params.h"

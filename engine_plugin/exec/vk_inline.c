@@ -19,7 +19,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine_plugin/exec/vk_inline.h"
 #include "kernels/self_test.h"
@@ -28,6 +27,7 @@ enum {
     CLOCK_TRIES = 12, /* more, for a while, where other programs keep the GPU from answering at once */
     CLOCK_NEAR_NS = 500000,
     CLOCK_MOST_NS = 50000000,
+    LOOK_NS = 50000, /* between two looks at what wakes nobody */
 };
 static const uint64_t test_limit_ns = 2000000000u;
 
@@ -256,7 +256,6 @@ static tandem_status status_of(td_stream *stream, char *why, size_t why_bytes)
  * driver says about it. */
 static tandem_status outlast(td_inline_stream *s, uint64_t sequence, uint64_t timeout_ns)
 {
-    const struct timespec nap = {.tv_nsec = 50000};
     const uint64_t begin_ns = td_now_ns();
 
     for (;;) {
@@ -267,7 +266,7 @@ static tandem_status outlast(td_inline_stream *s, uint64_t sequence, uint64_t ti
             return status;
         if (!left_ns)
             return TANDEM_ERROR_BUSY;
-        nanosleep(&nap, NULL);
+        td_sleep_ns(LOOK_NS);
     }
 }
 

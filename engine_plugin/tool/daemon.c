@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interop/os/descriptor.h"
+
 #define ANSWER_NS 5000000000u
 
 bool tool_daemon_path(const char *socket, char path[TD_CONN_PATH_BYTES], char *why, size_t why_bytes)

@@ -12,6 +12,7 @@
 
 #include "engine_plugin/tool/tool.h"
 #include "interop/base.h"
+#include "interop/os/descriptor.h"
 #include "tandem/tandem.h"
 
 static const char *const introduction =

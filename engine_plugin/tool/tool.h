@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "interop/os/clock.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/tuning.h"
 #include "kernels/target.h"

@@ -8,13 +8,14 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "interop/cu/driver.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 
 enum { MEM_NONE, MEM_DEVICE, MEM_IMPORT, MEM_REGISTERED, MEM_PINNED };
-static const uint64_t copy_limit_ns = 10000000000u;
+static const uint64_t copy_limit_ns = 10000000000u, copy_look_ns = 20000;
 
 tandem_status td_cu_mem_alloc(td_cu_device *device, uint64_t bytes, td_cu_mem *out, char *why, size_t why_bytes)
 {
@@ -214,13 +215,12 @@ void td_cu_timeline_free(td_cu_device *device, td_cu_timeline *timeline)
  * non-blocking one does not wait. */
 static tandem_status wait_for_default_stream(td_cu_device *device)
 {
-    const struct timespec nap = {.tv_nsec = 20000};
     const uint64_t begin = td_now_ns();
     td_cu_result result;
 
     while ((result = TD_CU(device, cuStreamQuery, NULL)) == TD_CU_ERROR_NOT_READY &&
            td_now_ns() - begin < copy_limit_ns)
-        nanosleep(&nap, NULL);
+        td_sleep_ns(copy_look_ns);
     return td_cu_check(device, result, NULL, 0, "cuStreamQuery of the default stream");
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "interop/base.h"
+#include "interop/os/clock.h"
 
 /* `state` of a run: who has joined it. Helpers take a seat while it is open, and the caller returns once it is closed and
  * nobody is inside: who comes late finds it closed, and is not waited for. */

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "interop/os/descriptor.h"
 #include "interop/vk/table.h"
 
 static tandem_status check_size(td_vk *vk, uint64_t bytes, const td_vk_mem *out, char *why, size_t why_bytes)

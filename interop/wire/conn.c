@@ -19,6 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
+
 #ifndef SCM_PIDFD
 #define SCM_PIDFD 0x04
 #endif

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 #include "interop/wire/conn.h"
 
 static_assert(TD_WIRE_SLOT_BYTES <= sizeof(td_wire_message), "there is room for what a slot holds");

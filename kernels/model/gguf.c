@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "interop/operation.h"
+#include "interop/os/descriptor.h"
 
 enum {
     OLDEST_VERSION = 2, /* differs from 3 in nothing that is read here */

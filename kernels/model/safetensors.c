@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "interop/base.h"
+#include "interop/os/descriptor.h"
 
 enum { PREFIX_BYTES = 8, MAX_NAME_SHOWN = 80 };
 #define MAX_HEADER_BYTES (100u * 1000 * 1000)

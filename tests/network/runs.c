@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "interop/base.h"
+#include "interop/os/clock.h"
 #include "tests/network/rig.h"
 
 static tandem_timeline new_timeline(rig *r, tandem_signaller signaller)

@@ -8,6 +8,8 @@
 
 #include <sys/socket.h>
 
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 #include "interop/wire/conn.h"
 #include "interop/wire/ring.h"
 #include "tests/cases.h"

@@ -1,0 +1,35 @@
+/* Descriptors: numbers that stand for what the operating system keeps for this process, such as a block of memory, an event or
+ * one end of a channel, and that can be given to another process.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * On Linux they are its file descriptors. A system whose handles are pointers keeps a table of them here, as its C library
+ * does for open(). Who gets a number owns it until td_fd_close(); -1 is none.
+ */
+#ifndef TANDEM_OS_DESCRIPTOR_H
+#define TANDEM_OS_DESCRIPTOR_H
+
+#include <stdbool.h>
+
+/* Another descriptor of the same thing, which programs that this one starts do not inherit, and which is none of the three
+ * of standard input, output and error.
+ * Returns: -1 and errno if there is no such descriptor, or none is left.
+ * Owner: the caller, of both.
+ * Threads: any.
+ * Blocks: never. */
+int td_fd_dup(int fd);
+
+/* Closes *fd unless it is -1, and sets it to that.
+ * Owner: takes it back.
+ * Threads: any.
+ * Blocks: never. */
+void td_fd_close(int *fd);
+
+/* First thing in a program's main(): where standard input, output or error was not open, it is open to nothing then, so that
+ * no other descriptor gets its number.
+ * Returns: false if there is no nothing to open (Linux: /dev/null).
+ * Threads: while there is one.
+ * Blocks: never. */
+bool td_fd_standard(void);
+
+#endif
