@@ -4,7 +4,6 @@
  */
 #include "interop/cu/driver.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,11 +77,11 @@ void td_cu_leave(td_cu_device *device)
 
 static tandem_status open_library(td_cu_device *device, char *why, size_t why_bytes)
 {
-    /* It stays loaded: the driver has threads and exit handlers of its own. */
-    device->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!device->library)
-        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA driver: %s", dlerror());
-#define OPTIONAL(kind, name, symbol, parameters) *(void **)&device->table.name = dlsym(device->library, #symbol);
+    char text[300];
+
+    if (td_library_open("libcuda.so.1", &device->library, text, sizeof text))
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "no CUDA driver: %s", text);
+#define OPTIONAL(kind, name, symbol, parameters) *(void **)&device->table.name = td_library_symbol(device->library, #symbol);
 #define REQUIRED(kind, name, symbol, parameters) \
     OPTIONAL(kind, name, symbol, parameters)     \
     if (!device->table.name)                     \
@@ -248,8 +247,7 @@ void td_cu_device_close(td_cu_device **pointer)
         return;
     if (device->context)
         TD_CU(device, cuDevicePrimaryCtxRelease, device->ordinal);
-    if (device->library)
-        dlclose(device->library);
+    td_library_close(&device->library);
     free(device);
 }
 

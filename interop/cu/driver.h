@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "interop/cu/cu.h"
+#include "interop/os/library.h"
 
 /* The driver's own types. Handles are opaque pointers, a device pointer is 64 bits, a device an ordinal. */
 typedef int td_cu_result;
@@ -268,7 +269,7 @@ enum { TD_CU_FUNCTIONS(TD_CU_KIND, TD_CU_KIND) };
 
 struct td_cu_device {
     td_log log;
-    void *library;
+    td_library *library;
     td_cu_table table;
     td_cu_ordinal ordinal;
     td_cu_context context; /* the primary one, retained */
