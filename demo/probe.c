@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "demo/engine.h"
+#include "interop/os/cpu.h"
 #include "interop/os/thread_pool.h"
 
 double demo_accuracy_cos(const demo_accuracy *a)

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "interop/base.h"
+#include "interop/os/cpu.h"
 #include "interop/os/thread_pool.h"
 #include "kernels/attention/cpu.h"
 

@@ -37,7 +37,6 @@
 #define TANDEM_CLIENT_H
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -46,6 +45,7 @@
 #include "engine_plugin/exec/exec.h"
 #include "engine_plugin/run/job_life.h"
 #include "interop/os/clock.h"
+#include "interop/os/cpu.h"
 #include "interop/os/descriptor.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
@@ -319,7 +319,8 @@ struct tandem_session {
     td_guess guess;
     uint64_t computed_ns; /* when the last job that is DONE was */
     uint64_t no_spin_until_ns;
-    cpu_set_t cpus;  /* where the worker of a stream may run, unless */
+    bool knows_cpus; /* where the worker of a stream may run: */
+    td_cpus cpus;    /* there, unless */
     int caller_cpu, worker_cpu; /* -1, or where who asked for a descriptor ran, and where the worker is held therefore */
     uint64_t called_ns;         /* when it asked */
     uint64_t free_until_ns, free_ns; /* until then the worker is held nowhere: it came late; and for how long next time */

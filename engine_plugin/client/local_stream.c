@@ -410,14 +410,13 @@ static void move_worker(tandem_session *s, uint64_t now)
 {
     const bool asked = s->point_fd_count || now - s->called_ns < HELD_THERE_NS;
     const int cpu = asked && now >= s->free_until_ns ? s->caller_cpu : -1;
-    cpu_set_t one;
 
-    if (cpu == s->worker_cpu || !CPU_COUNT(&s->cpus))
+    if (cpu == s->worker_cpu || !s->knows_cpus)
         return;
-    CPU_ZERO(&one);
     if (cpu >= 0)
-        CPU_SET(cpu, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof one, cpu >= 0 ? &one : &s->cpus);
+        td_thread_run_on_one((uint32_t)cpu);
+    else
+        td_thread_run_on(&s->cpus);
     s->worker_cpu = cpu;
 }
 
@@ -475,8 +474,7 @@ void *td_local_wait_for_gpu(void *user)
 
     td_thread_prepare("tandem waiter");
     pthread_mutex_lock(&s->lock);
-    if (pthread_getaffinity_np(pthread_self(), sizeof s->cpus, &s->cpus))
-        CPU_ZERO(&s->cpus);
+    s->knows_cpus = td_thread_cpus(&s->cpus);
     while (!s->abandoned && (!s->stopping || s->order_count)) {
         td_jobs_advance_locked(s);
         td_points_notify_locked(s);

@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/tuning_file.h"
+#include "interop/os/cpu.h"
 #include "interop/os/log.h"
 #include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -350,7 +349,7 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     if (timeline->semaphore && !timeline->by_session)
         pthread_cond_signal(&s->watch);
     if (timeline->by_session && s->ahead) {
-        s->caller_cpu = sched_getscheduler(0) == SCHED_OTHER ? sched_getcpu() : -1;
+        s->caller_cpu = td_thread_cpu();
         s->called_ns = td_now_ns();
         if (s->idle)
             pthread_cond_signal(&s->work);

@@ -3,20 +3,18 @@
 #include "interop/os/thread_pool.h"
 
 #include <assert.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "interop/base.h"
 #include "interop/os/clock.h"
+#include "interop/os/cpu.h"
+#include "interop/os/futex.h"
 
 /* `state` of a run: who has joined it. Helpers take a seat while it is open, and the caller returns once it is closed and
  * nobody is inside: who comes late finds it closed, and is not waited for. */
@@ -27,7 +25,6 @@
 #define INSIDE 0x7fffu            /* helpers that compute */
 
 static_assert(TD_POOL_MOST_THREADS <= INSIDE, "a seat for each");
-static_assert(ATOMIC_INT_LOCK_FREE == 2 && sizeof(atomic_uint) == 4, "the kernel compares them");
 
 #define RETRY_NS 1000000000u /* a thread that could not be started is tried again so much later */
 
@@ -51,25 +48,6 @@ struct td_thread_pool {
     pthread_t helpers[];
 };
 
-static void futex_wait(atomic_uint *word, uint32_t seen)
-{
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-
-static void futex_wake(atomic_uint *word, uint32_t count)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
-}
-
-static void pause_briefly(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Between two looks at a word. False: it was looked at for long enough. */
 typedef struct spin {
     uint64_t until_ns; /* 0: it begins */
@@ -82,7 +60,7 @@ static bool spin_on(spin *s)
 
     if (!s->until_ns)
         s->until_ns = td_now_ns() + TD_POOL_SPIN_NS;
-    pause_briefly();
+    td_cpu_pause();
     return ++s->looks % LOOKS || td_now_ns() < s->until_ns;
 }
 
@@ -113,7 +91,7 @@ static void leave_run(td_thread_pool *pool)
     const uint32_t state = atomic_fetch_sub(&pool->state, 1) - 1;
 
     if (state & CALLER_SLEEPS && !(state & INSIDE))
-        futex_wake(&pool->state, 1);
+        td_futex_wake(&pool->state, 1);
 }
 
 /* Until there was another run than those that are known. */
@@ -125,7 +103,7 @@ static void wait_for_run(td_thread_pool *pool, uint32_t known)
         ;
     while (atomic_load(&pool->runs) == known) {
         atomic_fetch_add(&pool->sleepers, 1);
-        futex_wait(&pool->runs, known); /* not if there was one meanwhile */
+        td_futex_wait(&pool->runs, known); /* not if there was one meanwhile */
         atomic_fetch_sub(&pool->sleepers, 1);
     }
 }
@@ -172,7 +150,7 @@ static void open_run(td_thread_pool *pool)
     atomic_store(&pool->state, OPEN | pool->seats * SEAT);
     atomic_fetch_add(&pool->runs, 1); /* behind that: who sees it finds the run open */
     if (atomic_load(&pool->sleepers))
-        futex_wake(&pool->runs, pool->seats);
+        td_futex_wake(&pool->runs, pool->seats);
 }
 
 /* Nobody joins any more; waits for those inside. */
@@ -185,7 +163,7 @@ static void close_run(td_thread_pool *pool)
         state = atomic_load(&pool->state);
     while (state & INSIDE) {
         if (state & CALLER_SLEEPS)
-            futex_wait(&pool->state, state);
+            td_futex_wait(&pool->state, state);
         else
             atomic_compare_exchange_strong(&pool->state, &state, state | CALLER_SLEEPS);
         state = atomic_load(&pool->state);
@@ -220,15 +198,6 @@ void td_thread_pool_run(td_thread_pool *pool, uint64_t count, td_pool_function f
 
 /* Pools. */
 
-uint32_t td_core_count(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof set, &set))
-        return 1;
-    return CPU_COUNT(&set) > 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-}
-
 td_thread_pool *td_thread_pool_create(uint32_t threads)
 {
     const uint32_t most = threads < TD_POOL_MOST_THREADS ? threads : TD_POOL_MOST_THREADS, count = most ? most : 1;
@@ -256,7 +225,7 @@ void td_thread_pool_destroy(td_thread_pool **pool)
     if (p->pid == getpid()) {
         atomic_store(&p->stopping, true);
         atomic_fetch_add(&p->runs, 1);
-        futex_wake(&p->runs, INT_MAX);
+        td_futex_wake(&p->runs, UINT32_MAX);
         for (uint32_t i = 0; i < p->started; i++)
             pthread_join(p->helpers[i], NULL);
     }

@@ -16,11 +16,6 @@ enum { TD_POOL_MOST_THREADS = 1024, TD_POOL_SPIN_NS = 50000 };
 
 typedef struct td_thread_pool td_thread_pool;
 
-/* How many cores the calling thread may run on, at least 1.
- * Threads: any.
- * Blocks: never. */
-uint32_t td_core_count(void);
-
 /* One turn. worker: whose it is, below the number of threads and of turns; no two at the same time have the same. */
 typedef void (*td_pool_function)(void *context, uint64_t index, uint32_t worker);
 

@@ -4,17 +4,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "interop/os/clock.h"
+#include "interop/os/cpu.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/futex.h"
 #include "interop/wire/conn.h"
 
 static_assert(TD_WIRE_SLOT_BYTES <= sizeof(td_wire_message), "there is room for what a slot holds");
@@ -26,16 +22,13 @@ void td_eventcount_notify(td_eventcount *event)
 {
     atomic_fetch_add(&event->count, 1);
     if (atomic_load(&event->waiters))
-        syscall(SYS_futex, &event->count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        td_futex_wake_shared(&event->count);
 }
 
 void td_eventcount_wait(td_eventcount *event, uint32_t seen, uint64_t timeout_ns)
 {
-    const uint64_t ns = timeout_ns < slice_ns ? timeout_ns : slice_ns;
-    const struct timespec t = {0, (long)ns};
-
     atomic_fetch_add(&event->waiters, 1);
-    syscall(SYS_futex, &event->count, FUTEX_WAIT, seen, &t, NULL, 0);
+    td_futex_wait_shared(&event->count, seen, timeout_ns < slice_ns ? timeout_ns : slice_ns);
     atomic_fetch_sub(&event->waiters, 1);
 }
 
@@ -43,7 +36,7 @@ bool td_spin_yield(uint64_t *now)
 {
     const uint64_t before = *now;
 
-    sched_yield();
+    td_cpu_yield();
     *now = td_now_ns();
     return *now - before < TD_SPIN_NS;
 }
