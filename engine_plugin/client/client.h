@@ -36,7 +36,6 @@
 #ifndef TANDEM_CLIENT_H
 #define TANDEM_CLIENT_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -47,6 +46,7 @@
 #include "interop/os/clock.h"
 #include "interop/os/cpu.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/thread.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
 #include "kernels/operation.h"
@@ -62,6 +62,7 @@ enum {
     TD_POINT_FDS = 1024,
 };
 #define TD_CLOSE_BOUND_NS 2000000000ull /* how long a destruction waits for a running job */
+#define TD_SLACK_NS 1000 /* of threads that sleep briefly: see td_thread_slack() */
 #define TD_MAX_WAIT_NS 60000000000ull
 #define TD_MAX_POINT_STEP 0x7fffffffull /* the least maxTimelineSemaphoreValueDifference that Vulkan grants */
 
@@ -599,7 +600,6 @@ bool td_local_caller_waits_locked(tandem_session *s, bool alone, uint64_t until_
 void td_local_caller_leaves_locked(tandem_session *s);
 
 /* local.c, and what it calls: local_watch.c, local_cpu.c, local_stream.c, local_end.c, scratch.c. */
-bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s);
 /* The watchdog, and a worker whose main is `work`. stop: ends every job, one way or another, and both. */
 tandem_status td_threads_start(tandem_session *s, void *(*work)(void *), char *why);
 void td_threads_stop(tandem_session *s);

@@ -7,26 +7,11 @@
  * that local.h names, and none of them calls it.
  */
 #include <inttypes.h>
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
 
 #include "engine_plugin/client/local.h"
 
 #define DRAIN_NS 1000000000u   /* what jobs on the GPU get at the end before their waits are released by force */
 #define DECIDING_NS 20000u     /* a device that has claimed decides within microseconds */
-
-bool td_thread_start(pthread_t *thread, void *(*main)(void *), tandem_session *s)
-{
-    sigset_t all, before;
-    bool started;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    started = !pthread_create(thread, NULL, main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
 
 tandem_status td_threads_start(tandem_session *s, void *(*work)(void *), char *why)
 {
@@ -88,13 +73,12 @@ static void outlast_worker(tandem_session *s)
 /* Takes the worker back; false: it is still in the driver and was left there. */
 static bool join_worker(tandem_session *s, uint64_t until_ns)
 {
-    const struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     td_sleeper *sleeper = s->sleeper;
     bool left_behind;
 
     pthread_mutex_lock(&sleeper->lock);
     while (sleeper->sleeps && td_now_ns() < until_ns)
-        pthread_cond_timedwait(&sleeper->awake, &sleeper->lock, &t);
+        td_cond_wait(&sleeper->awake, &sleeper->lock, until_ns);
     left_behind = sleeper->left_behind = sleeper->sleeps;
     pthread_mutex_unlock(&sleeper->lock);
     if (left_behind) {

@@ -5,7 +5,6 @@
  * A worker session's caller may do the same in its place. This file calls local_end.c and local_stream.c.
  */
 #include <inttypes.h>
-#include <pthread.h>
 
 #include "engine_plugin/client/local.h"
 

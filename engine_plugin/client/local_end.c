@@ -9,7 +9,6 @@
  *
  * The other files of local.h call this one, which calls none of them.
  */
-#include <pthread.h>
 #include <string.h>
 
 #include "engine_plugin/client/local.h"

@@ -9,11 +9,8 @@
  * How a job begins and how jobs are brought up to date is here also where there is no stream, as most of it is for one.
  * This file calls local_end.c; the others of local.h call it.
  */
-#define _GNU_SOURCE
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 
 #include "engine_plugin/client/local.h"
 
@@ -264,14 +261,8 @@ tandem_status td_local_submit_locked(tandem_session *s, td_job *job, td_submissi
 td_sleeper *td_sleeper_make(void)
 {
     td_sleeper *sleeper = calloc(1, sizeof *sleeper);
-    pthread_condattr_t monotonic;
-    bool made = false;
+    bool made = sleeper && td_cond_make(&sleeper->awake);
 
-    if (sleeper && !pthread_condattr_init(&monotonic)) {
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        made = !pthread_cond_init(&sleeper->awake, &monotonic);
-        pthread_condattr_destroy(&monotonic);
-    }
     if (made && pthread_mutex_init(&sleeper->lock, NULL)) {
         pthread_cond_destroy(&sleeper->awake);
         made = false;
@@ -318,8 +309,8 @@ static bool sleep_in_driver(tandem_session *s, uint64_t sequence, tandem_status 
 
 void td_thread_prepare(const char *name)
 {
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* 50 us else */
-    prctl(PR_SET_NAME, name, 0ul, 0ul, 0ul);
+    td_thread_set_slack(TD_SLACK_NS);
+    td_thread_name(name);
 }
 
 bool td_gpu_is_well_locked(tandem_session *s)

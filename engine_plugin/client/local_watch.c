@@ -6,7 +6,6 @@
  * This file calls local_end.c, local_stream.c and local_cpu.c; local.c calls it.
  */
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 
 #include "engine_plugin/client/local.h"

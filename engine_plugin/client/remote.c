@@ -11,12 +11,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 
 #include "engine_plugin/client/remote.h"
 
@@ -29,7 +27,7 @@ static void *look_after(void *user)
     td_remote *r = s->remote;
     uint64_t reconnect_ns = RECONNECT_MIN_NS, gone_ns = 0;
 
-    prctl(PR_SET_NAME, "tandem remote", 0ul, 0ul, 0ul);
+    td_thread_name("tandem remote");
     pthread_mutex_lock(&s->lock);
     while (!r->stopping) {
         char why[TD_WHY_BYTES] = "";

@@ -14,10 +14,8 @@
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "engine_plugin/client/remote.h"
@@ -738,8 +736,8 @@ void *td_remote_work(void *session)
     td_remote *r = s->remote;
     uint64_t stopping_ns = 0;
 
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
-    prctl(PR_SET_NAME, "tandem worker", 0ul, 0ul, 0ul);
+    td_thread_set_slack(TD_SLACK_NS);
+    td_thread_name("tandem worker");
     pthread_mutex_lock(&s->lock);
     while (!s->stopping || s->order_count) {
         const uint32_t connection = r->connection, seen = r->up ? td_ring_seen(&r->ring) : 0;

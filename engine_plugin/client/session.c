@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine_plugin/client/network.h"
@@ -255,12 +254,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
 
 void td_cond_wait_until(tandem_session *s, pthread_cond_t *cond, uint64_t until_ns)
 {
-    struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-
-    if (until_ns > (uint64_t)INT64_MAX)
-        pthread_cond_wait(cond, &s->lock);
-    else
-        pthread_cond_timedwait(cond, &s->lock, &t);
+    td_cond_wait(cond, &s->lock, until_ns);
 }
 
 /* Sessions. */
@@ -342,15 +336,10 @@ static bool make_lock(tandem_session *s)
 {
     pthread_cond_t *const conds[] = {&s->work, &s->watch, &s->changed};
     enum { CONDS = sizeof conds / sizeof *conds };
-    pthread_condattr_t monotonic;
     int made = 0;
 
-    if (pthread_condattr_init(&monotonic))
-        return false;
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    while (made < CONDS && !pthread_cond_init(conds[made], &monotonic))
+    while (made < CONDS && td_cond_make(conds[made]))
         made++;
-    pthread_condattr_destroy(&monotonic);
     s->has_lock = made == CONDS && !pthread_mutex_init(&s->lock, NULL);
     while (!s->has_lock && made > 0)
         pthread_cond_destroy(conds[--made]);

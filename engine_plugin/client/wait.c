@@ -17,8 +17,6 @@
  *
  * Where tandemd computes and the host signals, who waits does the worker's part of the hand-over, see remote_jobs.c.
  */
-#include <sys/prctl.h>
-
 #include "engine_plugin/client/client.h"
 
 #define NAP_NS 20000u
@@ -150,8 +148,8 @@ void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack)
     if (s->ops->caller_waits_locked(s, alone, until_ns))
         return;
     if (!*slack) { /* that of the thread's: by default each nap is 50 us longer */
-        *slack = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
-        prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
+        *slack = td_thread_slack();
+        td_thread_set_slack(TD_SLACK_NS);
     }
     ++*count;
     if (look_ns < until_ns)
@@ -163,6 +161,6 @@ void td_jobs_nap_locked(tandem_session *s, uint64_t until_ns, int *slack)
 void td_jobs_leave_locked(tandem_session *s, int slack)
 {
     if (slack > 0)
-        prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0ul, 0ul, 0ul);
+        td_thread_set_slack(slack);
     s->ops->caller_leaves_locked(s);
 }

@@ -2,10 +2,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "engine_plugin/exec/cu_modules.h"
+#include "interop/os/thread.h"
 
 enum { PLAIN_SHARED_BYTES = 48 * 1024 }; /* of a block, static ones included, unless the driver is asked for more */
 

@@ -5,11 +5,10 @@
 #ifndef TANDEM_EXEC_CU_STREAM_H
 #define TANDEM_EXEC_CU_STREAM_H
 
-#include <pthread.h>
-
 #include "engine_plugin/exec/cu_modules.h"
 #include "engine_plugin/exec/stream.h"
 #include "interop/cu/driver.h"
+#include "interop/os/thread.h"
 
 enum { TD_CUDA_TRACES = 8 };
 

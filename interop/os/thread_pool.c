@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "interop/os/thread_pool.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "interop/base.h"
 #include "interop/os/clock.h"
 #include "interop/os/cpu.h"
 #include "interop/os/futex.h"
+#include "interop/os/thread.h"
 
 /* `state` of a run: who has joined it. Helpers take a seat while it is open, and the caller returns once it is closed and
  * nobody is inside: who comes late finds it closed, and is not waited for. */
@@ -113,7 +110,7 @@ static void *help(void *user)
     td_thread_pool *pool = user;
     uint32_t known = 0, worker;
 
-    prctl(PR_SET_NAME, "tandem pool", 0ul, 0ul, 0ul);
+    td_thread_name("tandem pool");
     for (;;) {
         wait_for_run(pool, known);
         known = atomic_load(&pool->runs); /* before that, or the last one of all could be taken for known */
@@ -131,15 +128,10 @@ static void *help(void *user)
 
 static void start_helpers(td_thread_pool *pool, uint32_t wanted)
 {
-    sigset_t all, before;
-
     if (pool->started >= wanted || td_now_ns() < pool->retry_ns)
         return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's own threads' */
-    while (pool->started < wanted && !pthread_create(&pool->helpers[pool->started], NULL, help, pool))
+    while (pool->started < wanted && td_thread_start(&pool->helpers[pool->started], help, pool))
         pool->started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pool->started < wanted)
         pool->retry_ns = td_now_ns() + RETRY_NS;
 }

@@ -7,8 +7,7 @@
 #ifndef TANDEM_VK_TABLE_H
 #define TANDEM_VK_TABLE_H
 
-#include <pthread.h>
-
+#include "interop/os/thread.h"
 #include "interop/vk/vk.h"
 
 /* Called through the instance. */
