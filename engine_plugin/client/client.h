@@ -37,7 +37,6 @@
 #define TANDEM_CLIENT_H
 
 #include <stdatomic.h>
-#include <sys/types.h>
 
 #include "engine_plugin/client/backend.h"
 #include "engine_plugin/client/ladder.h"
@@ -46,6 +45,7 @@
 #include "interop/os/clock.h"
 #include "interop/os/cpu.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/process.h"
 #include "interop/os/thread.h"
 #include "interop/vk/vk.h"
 #include "kernels/model/safetensors.h"
@@ -266,9 +266,7 @@ struct tandem_session {
     void (*release)(void *user, void *pointer);
     void *user;
     atomic_ullong block_bytes; /* held of the allocator */
-    pid_t maker;
-    const volatile uint32_t *mark; /* 1 in the process that made it, and in a child 0, */
-    bool wiped;                    /* where the kernel sees to that */
+    td_process_mark mark; /* of the process that made it */
 
     td_way way;    /* who computes, and how it meets the engine; */
     uint32_t rung; /* what that is called */
@@ -353,8 +351,6 @@ struct tandem_session {
 /* entry.c. usable: in the process that made it, else (or for NULL) the call is to return ARG. fail, keep: the text of a call
  * without a session, this thread's, and a line where TANDEM_LOG asks for one. */
 bool td_session_usable(const tandem_session *s, const char *call);
-bool td_session_mark(tandem_session *s); /* false: no memory */
-void td_session_unmark(tandem_session *s);
 tandem_status td_call_fail(const char *call, tandem_status status, const char *why);
 void td_call_keep(const char *call, const char *why);
 const char *td_call_text(void);

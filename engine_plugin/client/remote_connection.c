@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "engine_plugin/client/remote.h"
 
@@ -247,10 +246,10 @@ void td_remote_disconnect_locked(tandem_session *s, const char *why)
 
 static tandem_status check_peer(const td_remote *r, char *why)
 {
-    if (r->named || r->conn.uid == geteuid() || !r->conn.uid)
+    if (r->named || r->conn.uid == td_process_user() || !r->conn.uid)
         return TANDEM_OK;
     return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "user %u listens there, who is neither %u nor root",
-                   r->conn.uid, geteuid());
+                   r->conn.uid, td_process_user());
 }
 
 static tandem_status greet_locked(tandem_session *s, char *why)
@@ -269,7 +268,7 @@ static tandem_status greet_locked(tandem_session *s, char *why)
     m.hello.timing = 1;
     m.hello.job_class = s->job_class;
     m.hello.wait_bound_ns = s->wait_bound_ns < TD_WIRE_MAX_WAIT_NS ? s->wait_bound_ns : TD_WIRE_MAX_WAIT_NS;
-    td_wire_text(m.hello.name, sizeof m.hello.name, program_invocation_short_name);
+    td_wire_text(m.hello.name, sizeof m.hello.name, td_process_name());
     status = td_remote_ask_locked(s, &m, -1, TD_WIRE_WELCOME, &ring, why);
     welcome = m.welcome;
     if (status == TANDEM_OK)

@@ -409,7 +409,7 @@ static void free_session(tandem_session *s)
         pthread_cond_destroy(&s->watch);
         pthread_cond_destroy(&s->changed);
     }
-    td_session_unmark(s);
+    td_process_mark_free(&s->mark);
     if (s->release)
         s->release(s->user, s);
     else
@@ -499,7 +499,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
         s->threads = desc->cpu_threads;
     s->salt = atomic_fetch_add(&sessions_made, 1) & 0xfff;
     s->jobs = td_session_alloc(s, s->jobs_in_flight * sizeof *s->jobs, 64);
-    if (!td_session_mark(s)) {
+    if (!td_process_mark_make(&s->mark)) {
         td_fail(why, sizeof why, status, "no memory for a page: mmap: %s", strerror(errno));
         goto fail;
     }

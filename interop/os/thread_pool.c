@@ -5,12 +5,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "interop/base.h"
 #include "interop/os/clock.h"
 #include "interop/os/cpu.h"
 #include "interop/os/futex.h"
+#include "interop/os/process.h"
 #include "interop/os/thread.h"
 
 /* `state` of a run: who has joined it. Helpers take a seat while it is open, and the caller returns once it is closed and
@@ -27,7 +27,7 @@ static_assert(TD_POOL_MOST_THREADS <= INSIDE, "a seat for each");
 
 struct td_thread_pool {
     uint32_t threads; /* the caller's included */
-    pid_t pid;
+    int32_t process;  /* that made it */
     atomic_bool busy;
     /* Of who has set `busy`. */
     uint32_t started;
@@ -172,7 +172,7 @@ void td_thread_pool_run(td_thread_pool *pool, uint64_t count, td_pool_function f
 {
     uint32_t seats;
 
-    if (!pool || pool->threads < 2 || count < 2 || pool->pid != getpid() || atomic_exchange(&pool->busy, true)) {
+    if (!pool || pool->threads < 2 || count < 2 || pool->process != td_process_id() || atomic_exchange(&pool->busy, true)) {
         run_alone(count, function, context);
         return;
     }
@@ -198,7 +198,7 @@ td_thread_pool *td_thread_pool_create(uint32_t threads)
 
     if (!pool)
         return NULL;
-    *pool = (td_thread_pool){.threads = count, .pid = getpid()};
+    *pool = (td_thread_pool){.threads = count, .process = td_process_id()};
     return pool;
 }
 
@@ -214,7 +214,7 @@ void td_thread_pool_destroy(td_thread_pool **pool)
     *pool = NULL;
     if (!p)
         return;
-    if (p->pid == getpid()) {
+    if (p->process == td_process_id()) {
         atomic_store(&p->stopping, true);
         atomic_fetch_add(&p->runs, 1);
         td_futex_wake(&p->runs, UINT32_MAX);
