@@ -8,13 +8,13 @@
  * wakes whoever waits for it, connects again and shares anew what is alive. The connection belongs to whoever has the
  * lock; while there is none (`up` is false), to that thread.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+
+#include "interop/os/event.h"
 
 #include "engine_plugin/client/remote.h"
 
@@ -127,9 +127,9 @@ tandem_status td_remote_open(tandem_session *s, const tandem_session_desc *desc,
     r->conn.fd = -1;
     r->connection = 1;
     r->backend = desc->rung == TANDEM_RUNG_CPU ? (uint32_t)TANDEM_BACKEND_CPU : desc->backend;
-    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    r->wake = td_event_make(false);
     if (r->wake < 0)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no eventfd: %s", strerror(errno));
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no event: %s", strerror(errno));
     status = find_path(r, desc->socket, why);
     if (status != TANDEM_OK)
         return status;

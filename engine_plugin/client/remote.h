@@ -31,7 +31,7 @@ struct td_remote {
     char path[TD_CONN_PATH_BYTES];
     bool named; /* by the caller, who then trusts whoever listens there */
     uint32_t backend;
-    int wake; /* eventfd: the thread has to look */
+    int wake; /* event: the thread has to look */
     pthread_t thread;
     bool has_thread, stopping;
     bool up;

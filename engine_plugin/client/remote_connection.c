@@ -11,10 +11,10 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include "engine_plugin/client/remote.h"
+#include "interop/os/event.h"
 
 #define SECOND ((uint64_t)1000000000)
 #define ANSWER_NS (5 * SECOND) /* what an answer may take, to PING if not to what was asked */
@@ -23,7 +23,7 @@
 void td_remote_poke(const td_remote *r)
 {
     if (r->wake >= 0)
-        eventfd_write(r->wake, 1);
+        td_event_set(r->wake);
 }
 
 void td_remote_wake_locked(tandem_session *s)
@@ -125,10 +125,9 @@ void td_remote_sleep(td_remote *r, bool writes, uint64_t ns)
 {
     struct pollfd p[2] = {{r->conn.fd, (short)(POLLIN | (writes ? POLLOUT : 0)), 0}, {r->wake, POLLIN, 0}};
     const struct timespec t = {(time_t)(ns / SECOND), (long)(ns % SECOND)};
-    eventfd_t count;
 
     if (ppoll(p, 2, &t, NULL) > 0 && p[1].revents)
-        eventfd_read(r->wake, &count);
+        td_event_clear(r->wake);
 }
 
 /* Requests. */

@@ -2,16 +2,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
 
 #include "engine_plugin/client/client.h"
+#include "interop/os/event.h"
 
 /* How often a point is looked at although its signal wakes who waits: against a driver that does not. */
 #define SIGNAL_LOOK_NS 50000000u
@@ -59,12 +56,10 @@ static void feed_fd(tandem_session *s, uint32_t index)
 {
     td_point_fd *at = &s->point_fds[index];
     const bool here = s->worker_cpu >= 0 && pthread_equal(pthread_self(), s->worker);
-    const struct itimerspec soon = {.it_value.tv_nsec = here ? ASLEEP_NS : 1};
-    struct pollfd readable = {.fd = at->fd, .events = POLLIN};
 
-    timerfd_settime(at->fd, 0, &soon, NULL);
+    td_alarm_set(at->fd, here ? ASLEEP_NS : 1);
     if (!here)
-        poll(&readable, 1, 1); /* so that it is when a call returns; that is at once */
+        td_event_await(at->fd, 1); /* so that it is when a call returns; that is at once */
     td_fd_close(&at->fd);
     *at = s->point_fds[--s->point_fd_count];
 }
@@ -334,12 +329,12 @@ static tandem_status make_point_fd_locked(tandem_session *s, td_timeline *timeli
     }
     if (!reached && s->point_fd_count == TD_POINT_FDS)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%d descriptors wait for points already", TD_POINT_FDS);
-    *fd = reached ? eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK) : timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    *fd = reached ? td_event_make(true) : td_alarm_make();
     if (*fd >= 0 && !reached)
         ours = td_fd_dup(*fd);
     if (*fd < 0 || (!reached && ours < 0)) {
         td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_IO, "no descriptor for point.value %" PRIu64 ": %s: %s", value,
-                *fd >= 0 ? "fcntl" : reached ? "eventfd" : "timerfd_create", strerror(errno));
+                *fd >= 0 ? "a duplicate" : reached ? "an event" : "an alarm", strerror(errno));
         td_fd_close(fd);
         return TANDEM_ERROR_IO;
     }
