@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon_client.h"
 
+#include "interop/os/memory.h"
+
 char folder[64], socket_path[96], config_path[96], log_path[96], program[4096];
 pid_t daemon_pid;
 

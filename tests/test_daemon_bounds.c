@@ -18,6 +18,7 @@
 #include <sys/un.h>
 
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
 #include "tests/daemon_client.h"
 
 /* Long jobs. */

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
 #include "tests/daemon_client.h"
 #include "tests/pipe_util.h"
 

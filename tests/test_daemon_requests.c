@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interop/os/memory.h"
 #include "tests/daemon_client.h"
 
 #define LARGE_BYTES (1ull << 30)

@@ -6,11 +6,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "interop/os/memory.h"
 
 enum { BLOCK_ALIGNMENT = 4096 };
 
@@ -228,18 +228,10 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
     return status;
 }
 
-/* msync() tells of holes; MS_ASYNC does nothing else. */
-static bool is_mapped(uint64_t address, uint64_t bytes, uint64_t page)
-{
-    const uint64_t begin = address / page * page, end = address + bytes;
-
-    return msync((void *)(uintptr_t)begin, end - begin, MS_ASYNC) == 0 || errno != ENOMEM;
-}
-
 static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     const uint64_t address = (uintptr_t)desc->host;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t page = td_page_bytes();
     tandem_status status = TANDEM_OK;
 
     if (!desc->host)
@@ -250,7 +242,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     if (mem->bytes > UINT64_MAX - address)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ": desc.host + bytes overflows",
                        mem->bytes);
-    if (!is_mapped(address, mem->bytes, page))
+    if (!td_is_mapped(desc->host, mem->bytes))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
                        "desc.host is %p, and not all of the desc.bytes %" PRIu64 " from there are mapped", desc->host,
                        mem->bytes);

@@ -6,14 +6,13 @@
  * a shared buffer, a memfd that both sides map, or what Vulkan exports. This file calls remote_connection.c; remote.c,
  * remote_jobs.c and the files of the objects themselves call this one.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine_plugin/client/remote.h"
+#include "interop/os/memory.h"
 
 /* Sharing. */
 
@@ -201,12 +200,9 @@ static tandem_status make_shared_buffer(td_mem *mem, bool opaque, char *why)
     if (status != TANDEM_OK)
         return status;
     shared->valid = shared->owned = true;
-    shared->map = mmap(NULL, shared->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd, 0);
-    if (shared->map == MAP_FAILED) {
-        shared->map = NULL;
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "%" PRIu64 " bytes cannot be mapped: %s", shared->bytes,
-                       strerror(errno));
-    }
+    status = td_memfd_map(shared->fd, shared->bytes, &shared->map, why, TD_WHY_BYTES);
+    if (status != TANDEM_OK)
+        return status;
     mem->host_share += shared->bytes;
     shared->bounce = mem->host != NULL;
     if (shared->bounce)
@@ -279,7 +275,7 @@ void td_remote_mem_free(td_mem *mem)
     if (!mem->shared.owned)
         return;
     if (mem->shared.map)
-        munmap(mem->shared.map, mem->shared.bytes);
+        td_unmap(mem->shared.map, mem->shared.bytes);
     td_fd_close(&mem->shared.fd);
 }
 

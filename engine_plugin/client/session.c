@@ -2,19 +2,17 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "engine_plugin/client/network.h"
 #include "engine_plugin/client/tuning_file.h"
 #include "interop/os/cpu.h"
 #include "interop/os/log.h"
+#include "interop/os/memory.h"
 #include "kernels/plan_cache.h"
 #include "kernels/attention/tuning.h"
 
@@ -43,11 +41,6 @@ const char *tandem_status_text(tandem_status status)
 
 /* Memory. */
 
-static uint64_t physical_bytes(void)
-{
-    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment)
 {
     void *pointer;
@@ -56,7 +49,7 @@ void *td_session_alloc_dirty(tandem_session *s, uint64_t bytes, size_t alignment
         return NULL;
     if (s->allocate)
         pointer = s->allocate(s->user, (size_t)bytes, alignment);
-    else if (bytes > physical_bytes()) /* all of it will be touched, whatever the allocator promises */
+    else if (bytes > td_machine_bytes()) /* all of it will be touched, whatever the allocator promises */
         pointer = NULL;
     else
         pointer = aligned_alloc(alignment, (size_t)td_align_up(bytes, alignment));
@@ -72,17 +65,6 @@ void *td_session_alloc(tandem_session *s, uint64_t bytes, size_t alignment)
     return pointer ? memset(pointer, 0, (size_t)bytes) : NULL;
 }
 
-/* To unmap much at once holds up whoever maps something meanwhile, for a third of a second per GiB: so the pages go first, a
- * few at a time. */
-static void drop_pages(void *pointer, uint64_t bytes)
-{
-    const uint64_t page = 65536, piece = 8 << 20; /* page: no machine has larger ones */
-    const uint64_t begin = td_align_up((uintptr_t)pointer, page), end = ((uintptr_t)pointer + bytes) / page * page;
-
-    for (uint64_t at = begin; at < end; at += piece)
-        madvise((void *)(uintptr_t)at, end - at < piece ? end - at : piece, MADV_DONTNEED);
-}
-
 void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
 {
     if (!pointer)
@@ -93,7 +75,7 @@ void td_session_free(tandem_session *s, void *pointer, uint64_t bytes)
         return;
     }
     if (bytes > MANY_BYTES)
-        drop_pages(pointer, bytes);
+        td_drop_pages(pointer, bytes);
     free(pointer);
 }
 

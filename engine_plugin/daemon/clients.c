@@ -22,6 +22,7 @@
 #include "engine_plugin/daemon/worker_requests.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
 
 #define CLOSE_NS 2000000000u /* what running jobs get when what they use is destroyed */
 enum { MESSAGES_AT_ONCE = 64 };

@@ -8,11 +8,11 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "interop/cu/driver.h"
 #include "interop/os/clock.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
 
 enum { MEM_NONE, MEM_DEVICE, MEM_IMPORT, MEM_REGISTERED, MEM_PINNED };
 static const uint64_t copy_limit_ns = 10000000000u, copy_look_ns = 20000;
@@ -66,7 +66,7 @@ tandem_status td_cu_mem_alloc_host(td_cu_device *device, uint64_t bytes, td_cu_m
 tandem_status td_cu_mem_register(td_cu_device *device, void *host, uint64_t bytes, td_cu_mem *out, char *why,
                                  size_t why_bytes)
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t page = td_page_bytes();
     tandem_status status;
 
     *out = (td_cu_mem){0};

@@ -2,16 +2,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "interop/os/descriptor.h"
+#include "interop/os/memory.h"
 #include "interop/vk/table.h"
 
 static tandem_status check_size(td_vk *vk, uint64_t bytes, const td_vk_mem *out, char *why, size_t why_bytes)
@@ -314,8 +310,6 @@ tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlag
     td_vk_mem mem = {.bytes = bytes, .owned = true, .memfd = -1};
     tandem_status status;
     uint64_t page;
-    void *host;
-    int error;
 
     status = check_size(vk, bytes, out, why, why_bytes);
     if (status == TANDEM_OK)
@@ -324,44 +318,17 @@ tandem_status td_vk_mem_create_host(td_vk *vk, uint64_t bytes, VkBufferUsageFlag
         return status;
     if (!vk->caps.import_host)
         return no_import(why, why_bytes);
-    page = (uint64_t)sysconf(_SC_PAGESIZE);
+    page = td_page_bytes();
     if (vk->caps.host_alignment > page)
         return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED,
                        "the device imports host memory aligned to %" PRIu64 " bytes, mmap aligns to %" PRIu64,
                        vk->caps.host_alignment, page);
     mem.allocation_bytes = td_align_up(bytes, page);
-
-    mem.memfd = memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (mem.memfd >= 0 && mem.memfd <= STDERR_FILENO) {
-        /* td_vk_mem_free() takes 0 for "none", so that a zeroed mem can be freed. */
-        int low = mem.memfd;
-
-        mem.memfd = td_fd_dup(low);
-        td_fd_close(&low);
-    }
-    if (mem.memfd < 0) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "memfd_create: %s", strerror(errno));
-        goto fail;
-    }
-    /* Pages are there from the start: a machine that is out of memory says so here and not by a SIGBUS later. */
-    error = posix_fallocate(mem.memfd, 0, (off_t)mem.allocation_bytes);
-    if (error) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "posix_fallocate of %" PRIu64 " bytes: %s",
-                         mem.allocation_bytes, strerror(error));
-        goto fail;
-    }
-    if (fcntl(mem.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "fcntl(F_ADD_SEALS): %s", strerror(errno));
-        goto fail;
-    }
-    host = mmap(NULL, mem.allocation_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mem.memfd, 0);
-    if (host == MAP_FAILED) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "mmap of %" PRIu64 " bytes: %s", mem.allocation_bytes,
-                         strerror(errno));
-        goto fail;
-    }
-    mem.host = host;
-    status = import_host(vk, usage, &mem, why, why_bytes);
+    status = td_memfd_make("tandem", mem.allocation_bytes, true, &mem.memfd, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = td_memfd_map(mem.memfd, mem.allocation_bytes, &mem.host, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = import_host(vk, usage, &mem, why, why_bytes);
     if (status != TANDEM_OK)
         goto fail;
     *out = mem;
@@ -494,9 +461,9 @@ void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
         if (mem->owned && mem->memory)
             vk->fn.FreeMemory(vk->device, mem->memory, NULL);
     }
-    if (mem->memfd > STDERR_FILENO) {
+    if (mem->memfd > 0) { /* a memfd never has 0: that is a zeroed mem */
         if (mem->host)
-            munmap(mem->host, mem->allocation_bytes);
+            td_unmap(mem->host, mem->allocation_bytes);
         td_fd_close(&mem->memfd);
     }
     *mem = (td_vk_mem){0};

@@ -5,17 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -496,103 +493,4 @@ int td_conn_process(const td_conn *conn)
         return fd;
     /* Before Linux 6.5; the number may already be another's, if the peer is dead: then the socket tells. */
     return td_conn_alive(conn->fd) ? (int)syscall(SYS_pidfd_open, conn->pid, 0) : -1;
-}
-
-enum { SEALS = F_SEAL_SHRINK, SEALS_FIXED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
-
-/* What this machine could still give, in bytes; UINT64_MAX if it does not say. */
-static uint64_t memory_left(void)
-{
-    const int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-    char text[1024];
-    const ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    const char *line;
-    uint64_t kib;
-
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = 0;
-    line = strstr(text, "MemAvailable:");
-    return line && sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1 ? kib * 1024 : UINT64_MAX;
-}
-
-tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes)
-{
-    uint64_t left;
-    int error = 0;
-
-    *fd = -1;
-    if (!bytes || bytes > INT64_MAX || bytes % TD_WIRE_PAGE_BYTES)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "a memfd of %" PRIu64 " bytes: must be whole pages of %d", bytes,
-                       TD_WIRE_PAGE_BYTES);
-    /* A memfd has no limit of its own: the kernel would kill processes to make room before it said no. */
-    left = memory_left();
-    if (bytes > left)
-        return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "a memfd of %" PRIu64 " bytes: %" PRIu64 " are left", bytes,
-                       left);
-    *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (*fd < 0)
-        error = errno;
-    else
-        do
-            error = posix_fallocate(*fd, 0, (off_t)bytes);
-        while (error == EINTR);
-    if (!error && fcntl(*fd, F_ADD_SEALS, fixed ? SEALS_FIXED : SEALS))
-        error = errno;
-    if (!error)
-        return TANDEM_OK;
-    td_fd_close(fd);
-    return td_fail(why, why_bytes,
-                   error == ENOSPC || error == ENOMEM || error == EMFILE || error == EFBIG ? TANDEM_ERROR_NOMEM
-                                                                                           : TANDEM_ERROR_IO,
-                   "a memfd of %" PRIu64 " bytes: %s", bytes, strerror(error));
-}
-
-tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes)
-{
-    const int flags = fcntl(fd, F_GETFL), seals = fcntl(fd, F_GET_SEALS), wanted = fixed ? SEALS_FIXED : SEALS;
-    struct statfs fs;
-    struct stat st;
-
-    if (flags < 0 || fstat(fd, &st) || fstatfs(fd, &fs))
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor cannot be looked at: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode) || (unsigned long)fs.f_type != TMPFS_MAGIC || seals < 0)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                       "descriptor is no memfd: mode 0%o on a file system of type 0x%lx", st.st_mode,
-                       (unsigned long)fs.f_type);
-    if (flags & O_PATH || (flags & O_ACCMODE) != O_RDWR)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor has flags 0%o, must be open to read and write",
-                       (unsigned)flags);
-    if ((seals & wanted) != wanted || seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                       "descriptor has seals 0x%x, must have 0x%x and neither WRITE nor FUTURE_WRITE", (unsigned)seals,
-                       (unsigned)wanted);
-    if ((uint64_t)st.st_size != bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                       "descriptor is %" PRIu64 " bytes long, must be %" PRIu64, (uint64_t)st.st_size, bytes);
-    if ((uint64_t)st.st_blocks < bytes / 512)
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                       "descriptor has %" PRIu64 " of its %" PRIu64 " bytes, must be allocated",
-                       (uint64_t)st.st_blocks * 512, bytes);
-    return TANDEM_OK;
-}
-
-tandem_status td_opaque_check(int fd, char *why, size_t why_bytes)
-{
-    const int flags = fcntl(fd, F_GETFL);
-    struct statfs fs;
-    struct stat st;
-
-    if (flags < 0 || fstat(fd, &st) || fstatfs(fd, &fs))
-        return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "descriptor cannot be looked at: %s", strerror(errno));
-    /* NVIDIA exports its device file, Mesa's drivers dma-bufs, lavapipe memfds; no driver what a disk or a peer serves. */
-    if (!(flags & O_PATH) &&
-        (S_ISCHR(st.st_mode) || !(st.st_mode & S_IFMT) ||
-         (S_ISREG(st.st_mode) &&
-          ((unsigned long)fs.f_type == TMPFS_MAGIC || (unsigned long)fs.f_type == DMA_BUF_MAGIC ||
-           (unsigned long)fs.f_type == ANON_INODE_FS_MAGIC))))
-        return TANDEM_OK;
-    return td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL,
-                   "descriptor is nothing that a driver exports: mode 0%o on a file system of type 0x%lx, flags 0%o",
-                   st.st_mode, (unsigned long)fs.f_type, (unsigned)flags);
 }

@@ -1,4 +1,4 @@
-/* The wire's socket: whole messages, with exactly the descriptors that they claim. And what a descriptor must be.
+/* The wire's socket: whole messages, with exactly the descriptors that they claim.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -69,12 +69,5 @@ bool td_conn_alive(int fd);
 /* A descriptor that becomes readable when the peer's process ends; the caller's, -1 if there is none to be had. A process
  * may leave its socket to a child, which then holds it open. */
 int td_conn_process(const td_conn *conn);
-
-/* A memfd of so many bytes (whole pages), allocated and sealed as PROTOCOL.md says; `fixed`: against growing too. */
-tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes);
-/* Whether a descriptor is such a memfd of exactly so many bytes: PROTOCOL if not. Then it may be mapped. */
-tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes);
-/* Whether a descriptor may be shown to a driver for import: PROTOCOL for sockets, pipes, folders, files of a disk. */
-tandem_status td_opaque_check(int fd, char *why, size_t why_bytes);
 
 #endif

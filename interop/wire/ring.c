@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "interop/wire/ring.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "interop/os/clock.h"
 #include "interop/os/cpu.h"
 #include "interop/os/descriptor.h"
 #include "interop/os/futex.h"
+#include "interop/os/memory.h"
 #include "interop/wire/conn.h"
 
 static_assert(TD_WIRE_SLOT_BYTES <= sizeof(td_wire_message), "there is room for what a slot holds");
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "no locks in memory that a peer can write");
+static_assert(TD_WIRE_PAGE_BYTES % TD_MEMFD_PAGE_BYTES == 0, "a timeline is shared memory");
 static const uint64_t slice_ns = 100000000; /* the most that a peer's lie in an event count can cost */
 enum { REPORT_TRIES = 1000 };
 
@@ -58,23 +57,13 @@ void td_spin_end(td_spin_budget *budget, bool paid, uint64_t now)
     budget->level += budget->level < MOST;
 }
 
-static tandem_status map(int fd, uint64_t bytes, void **out, char *why, size_t why_bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    *out = p == MAP_FAILED ? NULL : p;
-    return *out ? TANDEM_OK
-                : td_fail(why, why_bytes, errno == ENOMEM ? TANDEM_ERROR_NOMEM : TANDEM_ERROR_IO,
-                          "mmap of %" PRIu64 " bytes: %s", bytes, strerror(errno));
-}
-
 static tandem_status make(const char *name, uint64_t bytes, void **out, int *fd, char *why, size_t why_bytes)
 {
     tandem_status status = td_memfd_make(name, bytes, true, fd, why, why_bytes);
 
     *out = NULL;
     if (status == TANDEM_OK)
-        status = map(*fd, bytes, out, why, why_bytes);
+        status = td_memfd_map(*fd, bytes, out, why, why_bytes);
     if (status != TANDEM_OK)
         td_fd_close(fd);
     return status;
@@ -85,7 +74,7 @@ static tandem_status open_checked(int fd, uint64_t bytes, void **out, char *why,
     const tandem_status status = td_memfd_check(fd, bytes, true, why, why_bytes);
 
     *out = NULL;
-    return status == TANDEM_OK ? map(fd, bytes, out, why, why_bytes) : status;
+    return status == TANDEM_OK ? td_memfd_map(fd, bytes, out, why, why_bytes) : status;
 }
 
 tandem_status td_shared_timeline_make(td_shared_timeline *timeline, uint64_t value, int *fd, char *why, size_t why_bytes)
@@ -113,7 +102,7 @@ tandem_status td_shared_timeline_open(td_shared_timeline *timeline, int fd, char
 void td_shared_timeline_close(td_shared_timeline *timeline)
 {
     if (timeline->counter)
-        munmap(timeline->counter, TD_WIRE_PAGE_BYTES);
+        td_unmap(timeline->counter, TD_WIRE_PAGE_BYTES);
     timeline->counter = NULL;
 }
 
@@ -191,7 +180,7 @@ tandem_status td_ring_open(td_ring *ring, const td_wire_sizes *sizes, int fd, ch
 void td_ring_close(td_ring *ring)
 {
     if (ring->shared)
-        munmap(ring->shared, ring->sizes.ring_bytes);
+        td_unmap(ring->shared, ring->sizes.ring_bytes);
     ring->shared = NULL;
 }
 

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <poll.h>
 
+#include "interop/os/memory.h"
 #include "tests/daemon/parts.h"
 #include "tests/wire_util.h"
 

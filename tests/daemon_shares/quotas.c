@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interop/os/memory.h"
 #include "kernels/model/safetensors.h"
 #include "tests/daemon_shares/rig.h"
 

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "interop/os/memory.h"
 #include "tests/daemon_shares/rig.h"
 
 enum { FILLS = 64 }; /* mems at most, to fill a quota with */

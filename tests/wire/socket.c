@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "interop/os/memory.h"
 #include "tests/wire/rig.h"
 
 #ifndef SO_PASSPIDFD

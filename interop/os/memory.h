@@ -1,0 +1,64 @@
+/* Memory: pages, what is mapped where, and blocks that several processes share through a descriptor.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef TANDEM_OS_MEMORY_H
+#define TANDEM_OS_MEMORY_H
+
+#include "interop/base.h"
+
+/* The bytes of a page, which all mappings begin on; of the machine's memory.
+ * Threads: any.
+ * Blocks: never. */
+uint64_t td_page_bytes(void);
+uint64_t td_machine_bytes(void);
+
+/* Whether all of these bytes are mapped into this process, if only for reading. Others may unmap them right afterwards.
+ * Threads: any.
+ * Blocks: never. */
+bool td_is_mapped(const void *begin, uint64_t bytes);
+
+/* Gives the pages within these bytes back, whose content is lost: they stay mapped, and are zero when they are used again.
+ * To unmap much at once holds up whoever maps something meanwhile, for a third of a second per GiB; this goes a few pages at
+ * a time, and what is unmapped after it does not.
+ * Threads: any; nobody uses them.
+ * Blocks: for as long as that takes. */
+void td_drop_pages(void *begin, uint64_t bytes);
+
+/* Shared memory. Its length is a multiple of this, whatever the machine's pages are. */
+enum { TD_MEMFD_PAGE_BYTES = 4096 };
+
+/* Makes so many bytes, zeroed and all there from the start: who maps them gets no SIGBUS later because the machine has no memory
+ * left. They never shrink, so that no peer can take them away either; `fixed`: nor do they grow. (Linux: a memfd, sealed.)
+ * Returns: NOMEM if the machine has not so much left, or no descriptor.
+ * Owner: the caller, of *fd, until td_fd_close(); the memory lives while anybody has a descriptor or a mapping of it.
+ * Threads: any.
+ * Blocks: while it is allocated. */
+tandem_status td_memfd_make(const char *name, uint64_t bytes, bool fixed, int *fd, char *why, size_t why_bytes);
+
+/* Whether a descriptor, from a peer, is such memory of exactly so many bytes. Then it may be mapped.
+ * Returns: PROTOCOL if not.
+ * Threads: any.
+ * Blocks: never. */
+tandem_status td_memfd_check(int fd, uint64_t bytes, bool fixed, char *why, size_t why_bytes);
+
+/* Maps its first bytes, for reading and writing, or sets *memory NULL.
+ * Returns: NOMEM if there is no room, IO if it cannot be mapped.
+ * Owner: the caller, until td_unmap(); *fd may be closed before.
+ * Threads: any.
+ * Blocks: never. */
+tandem_status td_memfd_map(int fd, uint64_t bytes, void **memory, char *why, size_t why_bytes);
+
+/* Whether a descriptor, from a peer, may be shown to a driver for import.
+ * Returns: PROTOCOL for what no driver exports: sockets, pipes, folders, files of a disk.
+ * Threads: any.
+ * Blocks: never. */
+tandem_status td_opaque_check(int fd, char *why, size_t why_bytes);
+
+/* Ends a mapping of so many bytes.
+ * Owner: takes it back.
+ * Threads: any; nobody uses it any more.
+ * Blocks: never. */
+void td_unmap(void *memory, uint64_t bytes);
+
+#endif
