@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interop/wire/wire.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "interop/os/file.h"
 
 /* What td_wire_check() is at. The checks below are true, or write why not. */
 typedef struct check {
@@ -681,19 +680,6 @@ void td_wire_sentence(char *field, size_t bytes, const char *from)
     td_wire_text(field, bytes, fits);
 }
 
-/* The content of a small file up to its line end; empty if there is none. */
-static size_t read_line(const char *path, char *line, size_t bytes)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    ssize_t got = fd < 0 ? -1 : read(fd, line, bytes - 1);
-
-    if (fd >= 0)
-        close(fd);
-    line[got > 0 ? got : 0] = 0;
-    line[strcspn(line, "\n")] = 0;
-    return strlen(line);
-}
-
 static void hash(uint8_t out[16], const char *first, const char *second)
 {
     const char *const parts[2] = {first, second};
@@ -714,9 +700,9 @@ void td_wire_identify(td_wire_identity *identity)
 
     memset(identity->host_id, 0, sizeof identity->host_id);
     memset(identity->boot_id, 0, sizeof identity->boot_id);
-    if (read_line("/etc/machine-id", line, sizeof line))
+    if (td_file_first_line("/etc/machine-id", line, sizeof line))
         hash(identity->host_id, "tandem host 1", line);
-    read_line("/proc/sys/kernel/random/boot_id", line, sizeof line);
+    td_file_first_line("/proc/sys/kernel/random/boot_id", line, sizeof line);
     for (const char *c = line; *c && digits < 32; c++) {
         const int digit = *c >= '0' && *c <= '9' ? *c - '0' : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10 : -1;
 

@@ -4,18 +4,14 @@
  */
 #include "kernels/model/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "interop/operation.h"
-#include "interop/os/descriptor.h"
+#include "interop/os/file.h"
+#include "interop/os/memory.h"
 
 enum {
     OLDEST_VERSION = 2, /* differs from 3 in nothing that is read here */
@@ -456,39 +452,11 @@ tandem_status td_gguf_read(const void *bytes, uint64_t size, td_gguf *out, char 
     return r.status;
 }
 
-/* NULL and *size 0 of an empty file. */
-static tandem_status map_file(const char *path, void **map, uint64_t *size, char *why,
-                              size_t why_bytes)
-{
-    tandem_status status = TANDEM_OK;
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-
-    *map = NULL;
-    *size = 0;
-    if (fd < 0 || fstat(fd, &st))
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "': %s", TD_NAMED(path),
-                         strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "' is not a file",
-                         TD_NAMED(path));
-    else if ((*size = (uint64_t)st.st_size)) {
-        *map = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (*map == MAP_FAILED) {
-            *map = NULL;
-            status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'" TD_NAME "' cannot be mapped: %s",
-                             TD_NAMED(path), strerror(errno));
-        }
-    }
-    td_fd_close(&fd);
-    return status;
-}
-
 tandem_status td_gguf_open(const char *path, td_gguf *out, char *why, size_t why_bytes)
 {
     void *map;
     uint64_t size;
-    tandem_status status = map_file(path, &map, &size, why, why_bytes);
+    tandem_status status = td_file_map(path, &map, &size, why, why_bytes);
 
     *out = (td_gguf){0};
     if (status != TANDEM_OK)
@@ -497,7 +465,7 @@ tandem_status td_gguf_open(const char *path, td_gguf *out, char *why, size_t why
     if (status == TANDEM_OK)
         out->map = map;
     else if (map)
-        munmap(map, size);
+        td_unmap(map, size);
     return status;
 }
 
@@ -505,7 +473,7 @@ void td_gguf_close(td_gguf *file)
 {
     td_arena_free(&file->arena);
     if (file->map)
-        munmap(file->map, file->size);
+        td_unmap(file->map, file->size);
     *file = (td_gguf){0};
 }
 

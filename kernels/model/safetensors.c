@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/model/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "interop/base.h"
 #include "interop/os/descriptor.h"
+#include "interop/os/file.h"
 
 enum { PREFIX_BYTES = 8, MAX_NAME_SHOWN = 80 };
 #define MAX_HEADER_BYTES (100u * 1000 * 1000)
@@ -35,42 +32,6 @@ static int find_dtype(const char *name)
         if (!strcmp(dtypes[i].name, name))
             return i;
     return -1;
-}
-
-/* Exactly `bytes` from `offset` on. */
-static tandem_status read_at(int fd, uint64_t offset, void *to, uint64_t bytes, char *why, size_t why_bytes)
-{
-    for (uint64_t done = 0; done < bytes;) {
-        const uint64_t rest = bytes - done;
-        ssize_t got = pread(fd, (char *)to + done, rest < 1u << 30 ? (size_t)rest : 1u << 30, (off_t)(offset + done));
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return td_fail(why, why_bytes, TANDEM_ERROR_IO, "%" PRIu64 " bytes at %" PRIu64 ": %s", bytes, offset,
-                           strerror(errno));
-        if (got == 0)
-            return td_fail(why, why_bytes, TANDEM_ERROR_IO,
-                           "the file ends at %" PRIu64 ", within %" PRIu64 " bytes at %" PRIu64, offset + done, bytes,
-                           offset);
-        done += (uint64_t)got;
-    }
-    return TANDEM_OK;
-}
-
-static tandem_status write_all(int fd, const void *from, uint64_t bytes)
-{
-    for (uint64_t done = 0; done < bytes;) {
-        const uint64_t rest = bytes - done;
-        ssize_t put = write(fd, (const char *)from + done, rest < 1u << 30 ? (size_t)rest : 1u << 30);
-
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return TANDEM_ERROR_IO;
-        done += (uint64_t)put;
-    }
-    return TANDEM_OK;
 }
 
 static bool product_fits(const uint64_t *shape, uint32_t dimensions, uint32_t element_bytes, uint64_t *bytes)
@@ -271,25 +232,18 @@ tandem_status td_safetensors_open(const char *path, td_safetensors *out, char *w
     json_t *root = NULL;
     char *header = NULL;
     json_error_t error;
-    struct stat st;
     tandem_status status;
 
-    *out = (td_safetensors){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    if (out->fd < 0 || fstat(out->fd, &st)) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'%s': %s", path, strerror(errno));
+    *out = (td_safetensors){0};
+    status = td_file_open(path, &out->fd, &out->file_bytes, why, why_bytes);
+    if (status != TANDEM_OK)
         goto fail;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'%s' is not a file", path);
-        goto fail;
-    }
-    out->file_bytes = (uint64_t)st.st_size;
     if (out->file_bytes < PREFIX_BYTES) {
         status = td_fail(why, why_bytes, TANDEM_ERROR_PROTOCOL, "the file has %" PRIu64 " bytes, not even a length",
                          out->file_bytes);
         goto fail;
     }
-    status = read_at(out->fd, 0, prefix, PREFIX_BYTES, why, why_bytes);
+    status = td_file_read(out->fd, 0, prefix, PREFIX_BYTES, why, why_bytes);
     if (status != TANDEM_OK)
         goto fail;
     for (int i = PREFIX_BYTES - 1; i >= 0; i--)
@@ -306,7 +260,7 @@ tandem_status td_safetensors_open(const char *path, td_safetensors *out, char *w
             td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a header of %" PRIu64 " bytes", header_bytes);
         goto fail;
     }
-    status = read_at(out->fd, PREFIX_BYTES, header, header_bytes, why, why_bytes);
+    status = td_file_read(out->fd, PREFIX_BYTES, header, header_bytes, why, why_bytes);
     if (status != TANDEM_OK)
         goto fail;
     root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES, &error);
@@ -358,7 +312,7 @@ tandem_status td_safetensors_read_part(const td_safetensors *file, const td_safe
                                        uint64_t bytes, void *to, char *why, size_t why_bytes)
 {
     char text[200];
-    tandem_status status = read_at(file->fd, tensor->offset + from, to, bytes, text, sizeof text);
+    tandem_status status = td_file_read(file->fd, tensor->offset + from, to, bytes, text, sizeof text);
 
     return status == TANDEM_OK
                ? status
@@ -441,7 +395,7 @@ tandem_status td_safetensors_write_texts(const char *path, const td_safetensors_
     static const char spaces[PREFIX_BYTES] = "        ";
     unsigned char prefix[PREFIX_BYTES];
     json_t *root = json_object();
-    char *header = NULL;
+    char *header = NULL, text[120];
     int fd = -1;
     uint64_t text_bytes, header_bytes;
     tandem_status status;
@@ -460,27 +414,28 @@ tandem_status td_safetensors_write_texts(const char *path, const td_safetensors_
         status = td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a header of %u tensors", count);
         goto done;
     }
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_IO, "'%s': %s", path, strerror(errno));
+    status = td_file_create(path, &fd, text, sizeof text);
+    if (status != TANDEM_OK) {
+        td_fail(why, why_bytes, status, "'%s': %s", path, text);
         goto done;
     }
     text_bytes = strlen(header);
     header_bytes = td_align_up(text_bytes, PREFIX_BYTES); /* so that data is aligned: readers that map files like it */
     for (int i = 0; i < PREFIX_BYTES; i++)
         prefix[i] = (unsigned char)(header_bytes >> 8 * i);
-    status = write_all(fd, prefix, sizeof prefix);
+    status = td_file_write(fd, prefix, sizeof prefix, text, sizeof text);
     if (status == TANDEM_OK)
-        status = write_all(fd, header, text_bytes);
+        status = td_file_write(fd, header, text_bytes, text, sizeof text);
     if (status == TANDEM_OK)
-        status = write_all(fd, spaces, header_bytes - text_bytes);
+        status = td_file_write(fd, spaces, header_bytes - text_bytes, text, sizeof text);
     for (uint32_t i = 0; i < count && status == TANDEM_OK; i++)
-        status = write_all(fd, items[i].data, item_bytes(&items[i]));
-    if (close(fd) && status == TANDEM_OK)
-        status = TANDEM_ERROR_IO;
+        status = td_file_write(fd, items[i].data, item_bytes(&items[i]), text, sizeof text);
+    if (status == TANDEM_OK)
+        status = td_file_close(&fd, text, sizeof text);
     if (status != TANDEM_OK) {
-        td_fail(why, why_bytes, status, "'%s': %s", path, strerror(errno));
-        unlink(path);
+        td_fd_close(&fd);
+        td_fail(why, why_bytes, status, "'%s': %s", path, text);
+        td_file_remove(path);
     }
 done:
     free(header);
