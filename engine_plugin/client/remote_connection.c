@@ -6,12 +6,8 @@
  * answer. While there is no connection, who makes one takes the answers itself. This file calls none of the others that
  * remote.h names, and all of them call it.
  */
-#define _GNU_SOURCE
-#include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "engine_plugin/client/remote.h"
 #include "interop/os/event.h"
@@ -123,10 +119,9 @@ static tandem_status take_locked(tandem_session *s, int *ring, char *why)
 /* Sleeps until there is something to do, at most `ns`; called without the lock. */
 void td_remote_sleep(td_remote *r, bool writes, uint64_t ns)
 {
-    struct pollfd p[2] = {{r->conn.fd, (short)(POLLIN | (writes ? POLLOUT : 0)), 0}, {r->wake, POLLIN, 0}};
-    const struct timespec t = {(time_t)(ns / SECOND), (long)(ns % SECOND)};
+    uint32_t ready;
 
-    if (ppoll(p, 2, &t, NULL) > 0 && p[1].revents)
+    if (td_channel_wait(r->conn.fd, writes, r->wake, ns, &ready, NULL, 0) == TANDEM_OK && ready & TD_CHANNEL_EVENT)
         td_event_clear(r->wake);
 }
 
@@ -147,7 +142,7 @@ static tandem_status send_locked(tandem_session *s, const td_wire_message *m, in
         if (r->conn.queued_bytes)
             td_remote_poke(r);
     } else if (status == TANDEM_ERROR_LOST || status == TANDEM_ERROR_PROTOCOL) {
-        shutdown(r->conn.fd, SHUT_RDWR); /* the thread sees it and does the rest */
+        td_channel_shut(r->conn.fd); /* the thread sees it and does the rest */
     }
     return status;
 }

@@ -12,11 +12,9 @@
  *
  * This file calls remote_connection.c, and remote_objects.c for what a job names and the daemon does not know yet.
  */
-#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "engine_plugin/client/remote.h"
 
@@ -254,7 +252,7 @@ static void read_report(tandem_session *s, td_job *job)
     if (status == TANDEM_ERROR_BUSY)
         return;
     if (status != TANDEM_OK) {
-        shutdown(r->conn.fd, SHUT_RDWR);
+        td_channel_shut(r->conn.fd);
         return;
     }
     if (got.state == TANDEM_JOB_RUNNING && report->state == TANDEM_JOB_PENDING)
@@ -402,7 +400,7 @@ static tandem_status send_job(tandem_session *s, td_job *job)
     td_forgotten_look_locked(s, job);
     if (status != TANDEM_OK) {
         if (status == TANDEM_ERROR_PROTOCOL)
-            shutdown(r->conn.fd, SHUT_RDWR);
+            td_channel_shut(r->conn.fd);
         answer(job, TANDEM_JOB_FAILED, status, true, why);
         return TANDEM_OK;
     }
@@ -696,7 +694,7 @@ static uint64_t look_locked(tandem_session *s, uint64_t stopping_ns, char *line)
             next = at;
         if (r->up && job->remote.connection == r->connection && is_overdue(s, job, now)) {
             td_fail(r->gone, sizeof r->gone, TANDEM_ERROR_LOST, "it has not ended a job in time");
-            shutdown(r->conn.fd, SHUT_RDWR);
+            td_channel_shut(r->conn.fd);
         }
     }
     return next;

@@ -155,7 +155,7 @@ tandem_status td_shared_timeline_await(td_shared_timeline *timeline, uint64_t va
             return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "timeline stands at %" PRIu64 ", not %" PRIu64, now,
                            value);
         td_eventcount_wait(&timeline->counter->raised, seen, left);
-        alive = socket < 0 || td_conn_alive(socket); /* then one last look: it may have signalled before it went */
+        alive = socket < 0 || td_channel_is_open(socket); /* then one last look: it may have signalled before it went */
     }
 }
 
@@ -264,7 +264,7 @@ tandem_status td_ring_await(td_ring *ring, int socket, uint64_t timeout_ns, char
         if (!left)
             return td_fail(why, why_bytes, TANDEM_ERROR_BUSY, "the ring is empty");
         td_eventcount_wait(&ring->shared->to_daemon, seen, left);
-        alive = socket < 0 || td_conn_alive(socket);
+        alive = socket < 0 || td_channel_is_open(socket);
     }
 }
 

@@ -492,9 +492,9 @@ static void test_last_words(void **state)
         assert_int_equal(td_conn_send(&client, &ping, NULL, why, why_bytes), TANDEM_OK);
     assert_int_equal(recv_one(&daemon, TD_WIRE_PING, &got, &fd), TANDEM_OK);
     assert_int_equal(td_conn_send(&daemon, &error, NULL, why, why_bytes), TANDEM_OK);
-    assert_true(td_conn_alive(client.fd));
+    assert_true(td_channel_is_open(client.fd));
     td_conn_close(&daemon);
-    assert_false(td_conn_alive(client.fd));
+    assert_false(td_channel_is_open(client.fd));
     assert_int_equal(recv_one(&client, TD_WIRE_ERROR, &got, &fd), TANDEM_OK);
     assert_string_equal(got.error.text, error.error.text);
     assert_int_equal(recv_one(&client, TD_WIRE_ERROR, &got, &fd), TANDEM_ERROR_LOST);
@@ -542,13 +542,13 @@ static void test_process(void **state)
     assert_int_equal(kill(client, SIGKILL), 0);
     assert_int_equal(poll(&p, 1, 10000), 1);
     assert_int_equal(waitpid(client, &status, 0), client);
-    assert_true(td_conn_alive(server.fd)); /* the child has it */
+    assert_true(td_channel_is_open(server.fd)); /* the child has it */
     close(p.fd);
     for (int i = 0; i < 2; i++) {
         close(hold[i]);
         close(ready[i]);
     }
-    for (const uint64_t begin = td_now_ns(); td_conn_alive(server.fd);)
+    for (const uint64_t begin = td_now_ns(); td_channel_is_open(server.fd);)
         assert_true(td_now_ns() - begin < 10000000000);
     td_conn_close(&server);
     td_listener_close(&listener);
