@@ -114,20 +114,25 @@ static void open_cpu(tandem_session *s)
     snprintf(s->isa, sizeof s->isa, "%s", td_cpu_isa());
 }
 
-/* What computes that way. CUDA that cannot be opened is as good as none. */
+/* What computes that way. CUDA that cannot be opened is as good as none, and what it says once it is open counts. */
 static tandem_status open_way(tandem_session *s, td_way way, const tandem_session_desc *desc, td_grounds *g, char *why)
 {
     tandem_status status = TANDEM_OK;
 
-    if (way.device == TD_DEVICE_CUDA && way.sharing == TD_SHARING_INLINE)
-        return open_inline(s, desc->vulkan, &g->cuda, why);
-    if (way.device == TD_DEVICE_CUDA)
-        status = open_cuda(s, why);
-    else if (!desc->socket)
+    if (way.device == TD_DEVICE_CPU && !desc->socket)
         open_cpu(s);
-    if (status != TANDEM_OK)
+    if (way.device != TD_DEVICE_CUDA)
+        return TANDEM_OK;
+    if (way.sharing == TD_SHARING_INLINE)
+        return open_inline(s, desc->vulkan, &g->cuda, why);
+    if (!s->cu)
+        status = open_cuda(s, why);
+    if (status != TANDEM_OK) {
         td_text(g->no_gpu, sizeof g->no_gpu, "%s", why);
-    return status;
+        return status;
+    }
+    g->cuda = *td_cu_device_info(s->cu);
+    return td_way_is_open(way, g, why) ? TANDEM_OK : TANDEM_ERROR_UNSUPPORTED;
 }
 
 /* The best way of this device's that is open, or the one that is asked for. `reason`: why nobody better computes. */
