@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Ids, checks, plans, points and reports are a session's own, whoever computes. What differs is behind this table: no other
- * code asks which of the two it is. What follows from the rung does not differ, and is not here.
+ * code asks which of the two it is. What follows from how it meets the engine (ladder.h) does not differ, and is not here.
  *
  * *_locked: called and left with the session's lock held, and does not block; where it says so, the lock is let go
  * meanwhile. The others are called without the lock and may block. A failure leaves its reason in `why`, of TD_WHY_BYTES.

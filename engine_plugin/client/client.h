@@ -273,7 +273,6 @@ struct tandem_session {
     uint32_t threads, jobs_in_flight, timing, salt;
     uint32_t job_class; /* tandem_class */
     uint64_t wait_bound_ns;
-    bool gpu_signals; /* the GPU waits and signals; else the host does */
     bool of_worker;   /* of tandemd's worker: memory is cleared before it is another client's */
     td_preempt_flag *preempt; /* td_worker_session_preempt(), or NULL; */
     uint64_t held_ns, late_ns; /* td_worker_session_held() */
@@ -347,6 +346,12 @@ struct tandem_session {
     uint32_t point_fd_count;
     uint64_t point_looks;
 };
+
+/* What follows from a session's way, wherever code asks: see ladder.h. */
+static inline bool td_is_inline(const tandem_session *s) { return s->way.sharing == TD_SHARING_INLINE; }
+static inline bool td_copies(const tandem_session *s) { return !td_way_shares_memory(s->way); }
+static inline bool td_gpu_signals(const tandem_session *s) { return td_way_gpu_signals(s->way); }
+static inline bool td_is_on_device(const tandem_session *s) { return td_way_is_on_device(s->way); }
 
 /* entry.c. usable: in the process that made it, else (or for NULL) the call is to return ARG. fail, keep: the text of a call
  * without a session, this thread's, and a line where TANDEM_LOG asks for one. */

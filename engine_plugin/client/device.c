@@ -154,7 +154,6 @@ static tandem_status climb(tandem_session *s, td_device_kind device, const tande
             if (status == TANDEM_OK) {
                 s->way = *way;
                 s->rung = rung;
-                s->gpu_signals = td_way_gpu_signals(*way);
                 return TANDEM_OK;
             }
         }

@@ -17,7 +17,7 @@
 
 static tandem_status check_record(tandem_session *s, const tandem_job *desc, VkCommandBuffer commands, char *why)
 {
-    if (s->rung != TANDEM_RUNG_INLINE)
+    if (!td_is_inline(s))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "the session is not on the inline rung: %s", s->rung_reason);
     if (!commands)
@@ -130,7 +130,7 @@ void td_recorded_advance_locked(tandem_session *s)
 {
     uint64_t since_ns = UINT64_MAX, now;
 
-    if (s->rung != TANDEM_RUNG_INLINE)
+    if (!td_is_inline(s))
         return;
     for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         td_job *job = &s->jobs[i];
@@ -161,7 +161,7 @@ bool td_recorded_cancel_locked(tandem_session *s, td_job *job)
 
 void td_recorded_cancel_all_locked(tandem_session *s, const td_object *object)
 {
-    if (s->rung != TANDEM_RUNG_INLINE)
+    if (!td_is_inline(s))
         return;
     for (uint32_t i = 0; i < s->jobs_in_flight; i++) {
         td_job *job = &s->jobs[i];

@@ -440,7 +440,7 @@ static tandem_status ask_locked(tandem_session *s, const tandem_job *desc, td_jo
     status = check_job(s, desc, why);
     if (status == TANDEM_OK)
         status = bind_job_locked(s, job, 0, &from, why);
-    if (status == TANDEM_OK && s->rung == TANDEM_RUNG_INLINE && s->stream)
+    if (status == TANDEM_OK && td_is_inline(s) && s->stream)
         status = td_inline_check(s->stream, job->plan, why, TD_WHY_BYTES);
     if (status == TANDEM_OK && scratch_bytes)
         *scratch_bytes = job->plan->scratch_bytes;

@@ -205,7 +205,7 @@ void td_job_end_locked(tandem_session *s, td_job *job, tandem_status status)
                                        .state = status == TANDEM_OK ? TANDEM_JOB_DONE : TANDEM_JOB_FAILED,
                                        .status = status,
                                        .gave_up = by_verdict,
-                                       .signalled = s->gpu_signals});
+                                       .signalled = td_gpu_signals(s)});
 }
 
 void td_job_abandon_locked(tandem_session *s, td_job *job, tandem_status status, bool signalled)
@@ -222,7 +222,7 @@ bool td_job_release_wait_locked(tandem_session *s, td_job *job)
 {
     uint64_t value = 0;
 
-    if (!td_job_has_begun(job) || !s->gpu_signals || !job->wait || job->wait->by_session)
+    if (!td_job_has_begun(job) || !td_gpu_signals(s) || !job->wait || job->wait->by_session)
         return false;
     if (s->imports_only ? td_stream_begun(s->stream, job->stream_sequence)
                         : td_timeline_value_locked(s, job->wait, &value) == TANDEM_OK && value >= job->wait_value)
@@ -239,11 +239,11 @@ void td_session_retire_broken_locked(tandem_session *s)
         uint64_t value = 0;
         bool comes = td_job_has_begun(job) && s->runs_on;
 
-        if (td_job_has_begun(job) && s->rung == TANDEM_RUNG_COPY && td_stream_completed(s->stream) < job->stream_sequence &&
+        if (td_job_has_begun(job) && td_copies(s) && td_stream_completed(s->stream) < job->stream_sequence &&
             td_stream_status(s->stream, NULL, 0) == TANDEM_OK)
             break; /* it still writes */
 
-        if (td_job_has_begun(job) && s->gpu_signals && !s->runs_on && job->signal &&
+        if (td_job_has_begun(job) && td_gpu_signals(s) && !s->runs_on && job->signal &&
             td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK) {
             comes = value >= job->signal_value;
             if (!comes && td_now_ns() - s->broken_ns < BROKEN_NS)
@@ -260,7 +260,7 @@ void td_session_break_locked(tandem_session *s, tandem_status status, bool logge
 {
     if (!s->broken) {
         s->broken_ns = td_now_ns();
-        s->runs_on = s->ahead && s->gpu_signals && td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
+        s->runs_on = s->ahead && td_gpu_signals(s) && td_stream_status(s->stream, NULL, 0) == TANDEM_OK;
     }
     set_broken(s, status, logged);
     for (uint32_t i = 0; i < s->order_count && s->ahead; i++) {

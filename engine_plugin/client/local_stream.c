@@ -32,11 +32,11 @@ static tandem_status enqueue(tandem_session *s, td_job *job, char *why)
         .views = job->views,
         .scratch = job->scratch.address,
         .slot = (uint32_t)(job - s->jobs),
-        .wait = s->gpu_signals && job->wait ? &wait : NULL,
-        .signal = s->gpu_signals && job->signal ? &signal : NULL,
+        .wait = td_gpu_signals(s) && job->wait ? &wait : NULL,
+        .signal = td_gpu_signals(s) && job->signal ? &signal : NULL,
         .label = job->label,
     };
-    tandem_status status = s->rung == TANDEM_RUNG_COPY ? td_staging_in(s, job, &submit, why) : TANDEM_OK;
+    tandem_status status = td_copies(s) ? td_staging_in(s, job, &submit, why) : TANDEM_OK;
     bool signalled;
 
     if (status != TANDEM_OK)
@@ -76,10 +76,10 @@ static bool may_begin(tandem_session *s, const td_job *job, tandem_status *statu
 
     if (s->enqueuing)
         return false;
-    for (uint32_t i = 0; i < s->order_count && s->rung == TANDEM_RUNG_COPY && s->order[i] != job; i++)
+    for (uint32_t i = 0; i < s->order_count && td_copies(s) && s->order[i] != job; i++)
         if (td_staging_must_wait(job, s->order[i]))
             return false;
-    if (!job->wait || job->wait->by_session || s->imports_only || (s->gpu_signals && job->wait->submitted >= job->wait_value))
+    if (!job->wait || job->wait->by_session || s->imports_only || (td_gpu_signals(s) && job->wait->submitted >= job->wait_value))
         return true;
     *status = td_timeline_value_locked(s, job->wait, &value);
     return *status == TANDEM_OK && value >= job->wait_value;
@@ -88,7 +88,7 @@ static bool may_begin(tandem_session *s, const td_job *job, tandem_status *statu
 /* What the worker has to do without the lock. */
 static bool is_by_hand(const tandem_session *s, const td_job *job)
 {
-    return s->rung == TANDEM_RUNG_COPY && td_staging_by_hand(job);
+    return td_copies(s) && td_staging_by_hand(job);
 }
 
 /* A job that was not begun, and that nobody can begin. */
@@ -143,7 +143,7 @@ static bool gpu_is_done(tandem_session *s, const td_job *job, tandem_status *sta
 
     if (td_stream_completed(s->stream) < job->stream_sequence)
         return false;
-    if (!job->signal || !s->gpu_signals || s->imports_only)
+    if (!job->signal || !td_gpu_signals(s) || s->imports_only)
         return true;
     *status = td_timeline_value_locked(s, job->signal, &value);
     return *status == TANDEM_OK && value >= job->signal_value;
@@ -164,13 +164,13 @@ static void advance_stream(tandem_session *s)
     while (s->order_count && td_job_has_begun(s->order[0]) && !s->order[0]->life.busy && gpu_is_done(s, s->order[0], &status)) {
         td_job *job = s->order[0];
 
-        if (s->rung == TANDEM_RUNG_COPY && td_staging_takes_back(job) && !td_job_was_given_up(job)) {
+        if (td_copies(s) && td_staging_takes_back(job) && !td_job_was_given_up(job)) {
             pthread_cond_signal(&s->work);
             break;
         }
         note_times(s, job);
         td_job_end_locked(s, job, TANDEM_OK);
-        if (s->gpu_signals)
+        if (td_gpu_signals(s))
             td_points_notify_locked(s);
     }
     if (s->order_count && td_job_has_begun(s->order[0]) && !s->order[0]->life.busy &&
@@ -243,7 +243,7 @@ static tandem_status start_job(tandem_session *s, td_job *job, tandem_ticket *ti
                 job->wait->object.id, tandem_status_text(status));
     if (status == TANDEM_ERROR_DEVICE || status == TANDEM_ERROR_LOST)
         td_session_break_locked(s, status, true);
-    if (status != TANDEM_OK && !(status == TANDEM_ERROR_BUSY && s->rung == TANDEM_RUNG_COPY)) /* held, then */
+    if (status != TANDEM_OK && !(status == TANDEM_ERROR_BUSY && td_copies(s))) /* held, then */
         return status;
     *ticket = td_job_enter_locked(s, job, late);
     if (!s->ahead || (!td_job_has_begun(job) && is_by_hand(s, job)))
@@ -381,7 +381,7 @@ static bool work_by_hand(tandem_session *s)
     tandem_status status = TANDEM_OK;
     td_job *next = NULL;
 
-    if (s->rung != TANDEM_RUNG_COPY || s->broken || !s->order_count)
+    if (!td_copies(s) || s->broken || !s->order_count)
         return false;
     if (td_job_has_begun(s->order[0]) && td_stream_completed(s->stream) >= s->order[0]->stream_sequence &&
         td_staging_takes_back(s->order[0]) && !td_job_was_given_up(s->order[0])) {
@@ -440,7 +440,7 @@ static bool sleep_for_job(tandem_session *s, uint64_t *asked)
         return true;
     }
     look = td_jobs_look_locked(s, now, &alone);
-    if (!alone && s->rung == TANDEM_RUNG_COPY) {
+    if (!alone && td_copies(s)) {
         look = now + td_nap_ns(now - job->begun_ns); /* what comes next is the worker's to hand over */
     } else if (!alone && *asked != job->number) {
         *asked = job->number;

@@ -30,7 +30,7 @@ td_mem *td_mem_new(tandem_session *s, uint64_t bytes, char *why)
 void td_mem_free(tandem_session *s, td_mem *mem)
 {
     if (!s->stuck) {
-        if (s->rung == TANDEM_RUNG_INLINE && s->stream)
+        if (td_is_inline(s) && s->stream)
             td_inline_sync(s->stream);
         if (s->cu) {
             td_cu_mem_free(s->cu, &mem->cu);
@@ -100,7 +100,7 @@ tandem_status td_mem_make_private(tandem_session *s, td_mem *mem, bool zeroed, c
 {
     tandem_status status;
 
-    if (s->rung == TANDEM_RUNG_INLINE)
+    if (td_is_inline(s))
         return make_device(s, mem, PLAIN_USAGE, why);
     if (!s->cu)
         return use_block(s, mem, zeroed, why);
@@ -154,7 +154,7 @@ tandem_status td_mem_make_filled(tandem_session *s, td_mem *mem, char *why)
 {
     tandem_status status;
 
-    if (s->rung == TANDEM_RUNG_INLINE) {
+    if (td_is_inline(s)) {
         status = make_filled_inline(s, mem, why);
     } else if (s->cu) {
         status = td_cu_mem_alloc_host(s->cu, mem->bytes, &mem->cu, why, TD_WHY_BYTES);
@@ -186,7 +186,7 @@ static tandem_status make_staging(tandem_session *s, td_mem *mem, char *why)
 /* The GPU of another process computes on what this device's Vulkan exports. */
 static bool is_gpu_elsewhere(const tandem_session *s)
 {
-    return s->rung == TANDEM_RUNG_TIMELINE && !s->cu;
+    return s->way.device == TD_DEVICE_CUDA_ELSEWHERE && s->way.sharing == TD_SHARING_TIMELINE;
 }
 
 static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
@@ -199,10 +199,10 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
                        "desc.vulkan_usage is 0x%x: buffers are made for 0x%x at most", desc->vulkan_usage, ANY_USAGE);
     if (!s->vk && !s->cu)
         return TANDEM_OK; /* what is shared is all there is */
-    if (s->rung == TANDEM_RUNG_INLINE)
+    if (td_is_inline(s))
         return make_device(s, mem, usage, why);
     mem->has_vk = s->vk != NULL;
-    if (s->rung == TANDEM_RUNG_COPY) {
+    if (td_copies(s)) {
         if (!s->vk)
             return td_staging_make(s, mem, why);
         status = td_vk_mem_create_device(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
@@ -216,7 +216,7 @@ static tandem_status make_create(tandem_session *s, td_mem *mem, const tandem_me
         mem->host_share = mem->bytes;
         return status;
     }
-    if (s->cu || is_gpu_elsewhere(s)) {
+    if (td_is_on_device(s)) {
         status = td_vk_mem_create_export(s->vk, mem->bytes, usage, &mem->vk, why, TD_WHY_BYTES);
         mem->device_share = mem->vk.allocation_bytes;
         return status == TANDEM_OK && s->cu ? share_with_cuda(s, mem, why) : status;
@@ -250,7 +250,7 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     mem->address = address;
     if (!s->vk && !s->cu)
         return TANDEM_OK;
-    if (s->vk && s->rung != TANDEM_RUNG_COPY && !td_vk_get_caps(s->vk)->import_host)
+    if (s->vk && !td_copies(s) && !td_vk_get_caps(s->vk)->import_host)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.source is HOST (1): VK_EXT_external_memory_host is not enabled");
     if (s->vk && td_vk_get_caps(s->vk)->host_alignment > page)
@@ -261,12 +261,12 @@ static tandem_status make_host(tandem_session *s, td_mem *mem, const tandem_mem_
     if (mem->bytes % page)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.bytes is %" PRIu64 ", not a multiple of %" PRIu64,
                        mem->bytes, page);
-    if (s->rung == TANDEM_RUNG_COPY) /* seen by the host and by jobs, not by Vulkan */
+    if (td_copies(s)) /* seen by the host and by jobs, not by Vulkan */
         return td_staging_make(s, mem, why);
     if (s->vk) {
         mem->has_vk = true;
         status = td_vk_mem_import_host(s->vk, desc->host, mem->bytes, PLAIN_USAGE, &mem->vk, why, TD_WHY_BYTES);
-        if (s->rung == TANDEM_RUNG_INLINE)
+        if (td_is_inline(s))
             mem->address = mem->vk.address;
     }
     if (status == TANDEM_OK && s->cu) {
@@ -335,10 +335,10 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
                                  : td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "desc.fd is %d: %s", desc->fd,
                                            strerror(errno));
     }
-    if (!s->vk || !s->cu || s->rung == TANDEM_RUNG_COPY)
+    if (!s->vk || !s->cu || td_copies(s))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED, "desc.source is FD (2): %s",
                        !s->vk ? "the session has no Vulkan device to share with"
-                       : s->rung == TANDEM_RUNG_INLINE ? "the inline rung takes the VkDeviceMemory itself"
+                       : td_is_inline(s) ? "the inline rung takes the VkDeviceMemory itself"
                        : !s->cu ? s->ops->no_fd
                                 : "on the copy rung no memory is shared, and an fd has no VkBuffer to copy from");
     status = import_fd(s, mem, desc->fd, desc->allocation_bytes, desc->dedicated, desc->offset_bytes, text);
@@ -354,8 +354,7 @@ static tandem_status make_fd(tandem_session *s, td_mem *mem, const tandem_mem_de
 static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_mem_desc *desc, char *why)
 {
     tandem_status status = check_range(desc, why);
-    /* No GPU computes on it, or none that shares it: its bytes are copied as those of the copy rung are. */
-    const bool copied = s->rung == TANDEM_RUNG_COPY || (!s->stream && !s->gpu_signals);
+    const bool copied = !td_is_on_device(s); /* as on the copy rung, since the engine's memory is the device's */
 
     if (status != TANDEM_OK)
         return status;
@@ -368,7 +367,7 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.dedicated is 1: on this rung the engine's memory is copied by a VkBuffer of the session's, and "
                        "such memory takes no other than the engine's");
-    if (s->rung == TANDEM_RUNG_INLINE && desc->dedicated)
+    if (td_is_inline(s) && desc->dedicated)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.dedicated is 1: on the inline rung the address is that of a VkBuffer of the session's, and such "
                        "memory takes no other than the engine's");

@@ -125,14 +125,14 @@ static tandem_status describe(tandem_session *s, td_job *job, td_wire_message *m
             status = name_mem(s, job, i, td_view_of(layout, op, i), why);
         else
             *td_view_of(layout, op, i) = (tandem_view){0};
-    if (status == TANDEM_OK && s->gpu_signals && job->wait)
+    if (status == TANDEM_OK && td_gpu_signals(s) && job->wait)
         status = name_point(s, job->wait, job->wait_value, &m->job.job.wait, why);
-    if (status == TANDEM_OK && s->gpu_signals && job->signal)
+    if (status == TANDEM_OK && td_gpu_signals(s) && job->signal)
         status = name_point(s, job->signal, job->signal_value, &m->job.job.signal, why);
     if (status != TANDEM_OK)
         return status;
     m->job.ticket = r->rules.next_ticket; /* behind all that sleeps */
-    if (!s->gpu_signals && (job->wait || job->signal))
+    if (!td_gpu_signals(s) && (job->wait || job->signal))
         m->job.job.signal = (tandem_point){r->ends_id, m->job.ticket};
     status = td_wire_cut(m, r->rules.sizes.job_bytes, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
@@ -197,7 +197,7 @@ static void announce_submitted_locked(tandem_session *s, td_timeline *timeline)
     td_wire_message m = td_wire_new(TD_WIRE_SUBMITTED, 0);
     char why[TD_WHY_BYTES];
 
-    if (!s->gpu_signals)
+    if (!td_gpu_signals(s))
         call_locked(s);
     if (!r->up || !remote->id || remote->connection != r->connection || timeline->submitted <= remote->announced)
         return;
@@ -310,7 +310,7 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
     }
     if (state != TANDEM_JOB_DONE && state != TANDEM_JOB_CANCELLED)
         td_job_step_locked(s, job, (td_life_event){.kind = TD_LIFE_REPORT, .state = state, .status = status});
-    if (s->gpu_signals && job->signal && !remote->client_signals) {
+    if (td_gpu_signals(s) && job->signal && !remote->client_signals) {
         if (td_timeline_value_locked(s, job->signal, &value) == TANDEM_OK && value < job->signal_value &&
             (state != TANDEM_JOB_DONE || now - remote->answered_ns < SIGNAL_NS))
             return false;
@@ -333,7 +333,7 @@ static bool end_answered(tandem_session *s, td_job *job, char *line)
                        (td_life_event){.kind = TD_LIFE_THROUGH,
                                        .state = state,
                                        .status = status,
-                                       .signalled = s->gpu_signals && !remote->client_signals});
+                                       .signalled = td_gpu_signals(s) && !remote->client_signals});
     return true;
 }
 
@@ -355,7 +355,7 @@ static bool may_go(tandem_session *s, td_job *job, uint64_t now, char *line)
     uint64_t value = job->wait_value;
     tandem_status status = TANDEM_OK;
 
-    if (s->gpu_signals || !job->wait)
+    if (td_gpu_signals(s) || !job->wait)
         return true;
     status = td_timeline_value_locked(s, job->wait, &value);
     if (status == TANDEM_OK && value >= job->wait_value)
@@ -387,7 +387,7 @@ static tandem_status send_job(tandem_session *s, td_job *job)
         return TANDEM_OK;
     if (status == TANDEM_OK && !r->up)
         status = td_remote_gone(r, why);
-    if (status == TANDEM_OK && job->wait && s->gpu_signals)
+    if (status == TANDEM_OK && job->wait && td_gpu_signals(s))
         announce_submitted_locked(s, job->wait);
     if (status == TANDEM_OK)
         status = td_ring_put(&r->ring, &m, why, TD_WHY_BYTES);
@@ -443,7 +443,7 @@ tandem_status td_remote_submit_locked(tandem_session *s, td_job *job, td_submiss
     job->remote.op = from->desc->op;
     *ticket = td_job_enter_locked(s, job, td_job_is_late(s, job));
     feed_locked(s, false, line);
-    if (!s->gpu_signals)
+    if (!td_gpu_signals(s))
         call_locked(s);
     td_remote_wake_locked(s);
     return TANDEM_OK;
@@ -554,7 +554,7 @@ static bool help_and_watch_locked(tandem_session *s, uint64_t until_ns)
     const td_remote *r = s->remote;
     uint32_t seen;
 
-    if (s->gpu_signals || !r->up)
+    if (td_gpu_signals(s) || !r->up)
         return false;
     seen = td_ring_seen(&r->ring);
     return help_locked(s) || (r->up && s->order_count && watch_locked(s, true, seen, until_ns));
@@ -584,7 +584,7 @@ static bool announce_locked(tandem_session *s)
 {
     bool waits = false;
 
-    for (uint32_t i = 0; i < s->order_count && s->gpu_signals; i++) {
+    for (uint32_t i = 0; i < s->order_count && td_gpu_signals(s); i++) {
         td_job *job = s->order[i];
         uint64_t value = 0;
 
@@ -622,7 +622,7 @@ static void end_by_force(tandem_session *s, uint64_t since_ns, uint64_t now)
     for (uint32_t i = 0; i < s->order_count; i++) {
         td_job *job = s->order[i];
 
-        if (s->gpu_signals && job->wait && !job->wait->by_session)
+        if (td_gpu_signals(s) && job->wait && !job->wait->by_session)
             td_timeline_raise_locked(s, job->wait, job->wait_value);
         if (now - since_ns > TD_CLOSE_BOUND_NS && td_job_has_begun(job) && !job->remote.answered)
             answer_lost(s, job);
@@ -749,7 +749,7 @@ void *td_remote_work(void *session)
             pthread_mutex_unlock(&s->lock);
             td_logf(&s->log, TD_LOG_ERROR, "%s", line);
             pthread_mutex_lock(&s->lock);
-        } else if (s->gpu_signals || !r->up || r->connection != connection || !s->order_count || r->callers ||
+        } else if (td_gpu_signals(s) || !r->up || r->connection != connection || !s->order_count || r->callers ||
                    !watch_locked(s, false, seen, UINT64_MAX)) {
             rest_locked(s, connection, seen, until);
         }

@@ -163,7 +163,7 @@ tandem_status td_remote_share_again_locked(tandem_session *s, char *why)
         status = td_remote_share_mem_locked(s, mem, why);
         td_object_release_locked(s, &mem->object);
     }
-    for (uint32_t i = 0; i < s->timelines.capacity && status != TANDEM_ERROR_LOST && s->gpu_signals; i++) {
+    for (uint32_t i = 0; i < s->timelines.capacity && status != TANDEM_ERROR_LOST && td_gpu_signals(s); i++) {
         td_timeline *timeline = (td_timeline *)s->timelines.slots[i];
 
         if (!timeline || timeline->object.closing || timeline->remote.connection == r->connection)
@@ -215,7 +215,7 @@ static tandem_status make_shared_buffer(td_mem *mem, bool opaque, char *why)
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    tandem_status status = make_shared_buffer(mem, s->gpu_signals, why);
+    tandem_status status = make_shared_buffer(mem, td_gpu_signals(s), why);
 
     if (status != TANDEM_OK)
         return status;

@@ -223,7 +223,7 @@ tandem_status td_object_close_locked(tandem_session *s, td_object *object, const
         td_jobs_advance_locked(s);
         if (!object->uses || now >= until)
             break;
-        td_cond_wait_until(s, &s->changed, td_after(now, s->gpu_signals ? 200000 : 10000000));
+        td_cond_wait_until(s, &s->changed, td_after(now, td_gpu_signals(s) ? 200000 : 10000000));
     }
     if (!object->uses)
         return TANDEM_OK;
@@ -472,6 +472,7 @@ tandem_status td_session_make(const tandem_session_desc *desc, bool of_worker, b
     s->jobs_in_flight = desc->frames_in_flight ? desc->frames_in_flight : 3;
     s->timing = desc->timing;
     s->job_class = desc->job_class;
+    s->way = (td_way){TD_DEVICE_CPU, TD_SHARING_COPY}; /* until it stands on what it finds */
     s->of_worker = of_worker;
     s->imports_only = imports_only;
     s->ops = desc->socket ? &td_backend_remote : &td_backend_local;

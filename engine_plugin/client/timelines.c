@@ -97,7 +97,7 @@ void td_timeline_free(tandem_session *s, td_timeline *timeline)
         td_stream_drain(s->stream, FOREIGN_DRAIN_NS); /* a signal comes a little behind the end of its job */
     if (timeline->imported && !s->stuck)
         td_cu_timeline_free(s->cu, &timeline->cu);
-    if (s->rung == TANDEM_RUNG_INLINE && s->stream && !s->stuck)
+    if (td_is_inline(s) && s->stream && !s->stuck)
         td_inline_sync(s->stream);
     if (timeline->owned && timeline->semaphore && !s->stuck && !s->in_use)
         td_vk_timeline_destroy(s->vk, &timeline->semaphore);
@@ -119,7 +119,7 @@ tandem_status td_local_timeline_share(tandem_session *s, td_timeline *timeline, 
 
 static tandem_status make_timeline(tandem_session *s, const tandem_timeline_desc *desc, td_timeline **out, char *why)
 {
-    const bool shared = s->gpu_signals && s->rung != TANDEM_RUNG_INLINE;
+    const bool shared = s->way.sharing == TD_SHARING_TIMELINE;
     td_timeline *timeline;
     tandem_status status = TANDEM_OK;
 

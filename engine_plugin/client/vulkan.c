@@ -112,9 +112,9 @@ static void note_record(tandem_session *s, td_mem *mem, bool release)
 static tandem_status record_barrier(tandem_session *s, const char *call, bool release, VkCommandBuffer commands,
                                     tandem_mem id, VkPipelineStageFlags stage, VkAccessFlags access)
 {
-    const td_vk_peer peer = s && s->rung == TANDEM_RUNG_INLINE ? TD_VK_PEER_COMPUTE
-                            : s && (s->cu || s->gpu_signals)   ? TD_VK_PEER_EXTERNAL
-                                                               : TD_VK_PEER_HOST;
+    const td_vk_peer peer = s && td_is_inline(s)      ? TD_VK_PEER_COMPUTE
+                            : s && td_is_on_device(s) ? TD_VK_PEER_EXTERNAL
+                                                      : TD_VK_PEER_HOST;
     char why[TD_WHY_BYTES] = "";
     td_mem *mem = NULL;
     tandem_status status;

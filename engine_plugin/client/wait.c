@@ -90,7 +90,7 @@ uint64_t td_jobs_look_locked(const tandem_session *s, uint64_t now, bool *alone)
 
 bool td_worker_needed_locked(const tandem_session *s)
 {
-    return !s->gpu_signals || s->point_fd_count || s->sleepers;
+    return !td_gpu_signals(s) || s->point_fd_count || s->sleepers;
 }
 
 /* Has the worker of a stream look after what is under way. */
