@@ -1,10 +1,12 @@
-"""Reads every #include and fails where an arrow of the tower points upward, or between two rooms of one floor; where
-what is to know no operation by name does; and where a file is too long to be read in one go.
+"""Reads every #include, and of the objects in a build folder what each source calls, and fails where an arrow of the tower
+points upward, or between two rooms of one floor; where files call each other in a circle; where what is to know no operation
+by name does; and where a file is too long to be read in one go.
 
 SPDX-License-Identifier: Apache-2.0
 """
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 
@@ -16,6 +18,12 @@ FAMILIES = {folder.name for folder in pathlib.Path(__file__).resolve().parent.pa
 FAMILIES -= {"cpu", "cuda", "model"}
 MATH = GROUND | {"math", "cpu", "cuda"} | FAMILIES
 PUBLIC = {"types", "public"}
+# tandemd's units in the order in which they stand on each other: each is a room, which sees those in front of it.
+UNITS = """limits log pass config confine manager costs schedule worker_queue worker_message loader worker launcher
+    state quotas descriptors replies worker_requests queue_jobs queue_dispatch clients accept
+    answers blame worker_process queue metrics http broker main""".split()
+DAEMON = {f"daemon/{unit}" for unit in UNITS}
+BELOW_DAEMON = SHARING | MATH | PUBLIC | {"model", "exec", "run", "client"}
 ROOMS = [
     ("interop/include/", "types", set()),
     ("interop/base", "base", {"types"}),
@@ -34,13 +42,20 @@ ROOMS = [
     ("engine_plugin/run/", "run", PUBLIC),
     ("engine_plugin/npc/", "npc", {"types", "base", "model", "math"}),
     ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"model", "exec", "run"}),
-    ("engine_plugin/daemon/", "daemon", SHARING | MATH | PUBLIC | {"model", "exec", "run", "client"}),
+    *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
+      for at, unit in enumerate(UNITS)),
     ("engine_plugin/plugin/", "plugin", SHARING | MATH | PUBLIC | {"model", "exec", "client"}),
     ("shaders/", "shaders", set()),
     ("engine_plugin/tool/", "tool", SHARING | MATH | PUBLIC | {"model", "exec", "npc", "client", "plugin", "shaders"}),
     ("demo/", "demo", PUBLIC | {"base", "os", "model", "shaders"}),
-    ("tests/", "tests", SHARING | MATH | PUBLIC | {"model", "exec", "run", "npc", "client", "daemon", "plugin", "shaders", "tool", "demo"}),
+    ("tests/", "tests", SHARING | MATH | PUBLIC | DAEMON | {"model", "exec", "run", "npc", "client", "plugin", "shaders", "tool", "demo"}),
 ]
+# Rooms in which files call each other in circles; that has yet to end. None goes through two rooms.
+TANGLED = {"vk", "exec", "client", "attention", "linear", "tool"}
+# What is compiled into none of our libraries and programs, or not always.
+UNCOMPILED = {"kernels/cuda/cubins_none.c"}
+# Whose calls are looked at.
+CALLERS = ("interop/", "kernels/", "engine_plugin/")
 # Headers from outside that only these rooms may see.
 OUTSIDE = [
     (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "demo", "tests"}),
@@ -134,6 +149,71 @@ def check(root):
     return files, followed, wrong
 
 
+def objects_of(root, build):
+    """Source -> its object, of all floors below the demo."""
+    found = {}
+    for path in sorted(build.rglob("*.dir/**/*.o")):
+        folder, _, rest = path.relative_to(build).as_posix().partition("CMakeFiles/")
+        source = folder + rest.split("/", 1)[1][:-len(".o")]
+        if source.startswith(CALLERS) and (root / source).is_file():
+            found[source] = path
+    return found
+
+
+def references(objects):
+    """Source -> the sources that define what it calls or reads, and what that is."""
+    paths = {path.as_posix(): source for source, path in objects.items()}
+    defines, uses = {}, []
+    listed = subprocess.run(["nm", "--extern-only", "--format=posix", "--print-file-name", *paths],
+                            check=True, capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        path, _, symbol = line.partition(": ")
+        name, kind = symbol.split()[:2]
+        if kind == "U":
+            uses.append((paths[path], name))
+        else:
+            defines.setdefault(name, set()).add(paths[path])
+    edges = {source: {} for source in objects}
+    for source, name in uses:
+        for target in defines.get(name, set()) - {source}:
+            edges[source].setdefault(target, set()).add(name)
+    return edges
+
+
+def circles(edges):
+    """Sets of sources each of which can be reached from each other one."""
+    def reached(source):
+        seen, ahead = set(), [source]
+        while ahead:
+            new = edges[ahead.pop()].keys() - seen
+            seen |= new
+            ahead += new
+        return seen
+
+    behind = {source: reached(source) for source in edges}
+    return {frozenset(other for other in behind[source] if source in behind[other]) for source in edges if source in behind[source]}
+
+
+def check_calls(root, build):
+    """(objects seen, references followed, what is wrong)."""
+    root = pathlib.Path(root).resolve()
+    objects = objects_of(root, pathlib.Path(build).resolve())
+    sources = {path.relative_to(root).as_posix() for folder in CALLERS for path in (root / folder).rglob("*.c")}
+    wrong = [f"{source}: has no object in the build folder; build everything first"
+             for source in sorted(sources - objects.keys() - UNCOMPILED)]
+    edges = references(objects)
+    for source, targets in sorted(edges.items()):
+        room, sees = room_of(source)
+        for target, names in sorted(targets.items()):
+            if room_of(target)[0] not in sees:
+                wrong.append(f"{source}: {room} must not call {room_of(target)[0]} ({sorted(names)[0]} of {target})")
+    for circle in circles(edges):
+        rooms = {room_of(source)[0] for source in circle}
+        if len(rooms) > 1 or not rooms <= TANGLED:
+            wrong.append(f"{min(circle)}: calls in a circle with {', '.join(sorted(circle - {min(circle)}))}")
+    return len(objects), sum(map(len, edges.values())), wrong
+
+
 def prove_that_it_can_fail():
     """A small tower that stands, then one broken arrow after the other."""
     sound = {
@@ -154,7 +234,10 @@ def prove_that_it_can_fail():
         "engine_plugin/npc/npc.h": '#include "kernels/model/lm.h"\n#include <pcre2.h>\n',
         "engine_plugin/client/client.h": '#include "engine_plugin/run/life.h"\n#include "engine_plugin/exec/exec.h"\n#include "tandem/tandem.h"\n',
         "engine_plugin/plugin/plugin.c": '#include "engine_plugin/client/client.h"\n',
-        "engine_plugin/daemon/daemon.h": '#include "engine_plugin/client/client.h"\n',
+        "engine_plugin/daemon/log.h": "",
+        "engine_plugin/daemon/schedule.h": "",
+        "engine_plugin/daemon/state.h": '#include "engine_plugin/daemon/schedule.h"\n#include "engine_plugin/client/client.h"\n',
+        "engine_plugin/daemon/main.c": '#include "engine_plugin/daemon/state.h"\n#include "engine_plugin/daemon/log.h"\n',
         "engine_plugin/tool/tool.h": '#include "engine_plugin/client/client.h"\nstruct tandem_attention;\n',
         "demo/demo.h": '#include <tandem/tandem.h>\n',
         "tests/test_a.c": '#include "demo/demo.h"\n#include "kernels/plan.h"\n',
@@ -183,8 +266,8 @@ def prove_that_it_can_fail():
         ("engine_plugin/include/tandem/tandem.h", "#include <vulkan/vulkan_core.h>"),
         ("engine_plugin/exec/exec.h", '#include "engine_plugin/client/client.h"'),
         ("engine_plugin/run/life.h", '#include "engine_plugin/exec/exec.h"'),
-        ("engine_plugin/client/client.h", '#include "engine_plugin/daemon/daemon.h"'),
-        ("engine_plugin/plugin/plugin.c", '#include "engine_plugin/daemon/daemon.h"'),
+        ("engine_plugin/client/client.h", '#include "engine_plugin/daemon/state.h"'),
+        ("engine_plugin/plugin/plugin.c", '#include "engine_plugin/daemon/state.h"'),
         ("engine_plugin/client/client.h", '#include "demo/demo.h"'),
         ("engine_plugin/client/client.h", '#include "engine_plugin/tool/tool.h"'),
         ("engine_plugin/tool/tool.h", '#include "demo/demo.h"'),
@@ -194,7 +277,9 @@ def prove_that_it_can_fail():
         ("kernels/plan.h", "#include <tandem/gone.h>"),
         ("engine_plugin/client/client.h", "int f(struct op *op) { return op->q; }"),
         ("engine_plugin/exec/exec.h", 'static const char *const name = "lse";'),
-        ("engine_plugin/daemon/daemon.h", "int cost(const tandem_attention *op);"),
+        ("engine_plugin/daemon/state.h", "int cost(const tandem_attention *op);"),
+        ("engine_plugin/daemon/log.h", '#include "engine_plugin/daemon/state.h"'),
+        ("engine_plugin/daemon/schedule.h", '#include "state.h"'),
         ("interop/vk/vk.h", "enum { FIRST = TD_VIEW_Q };"),
         ("engine_plugin/client/client.h", "int f(tandem_session *s) { return s->remote != 0; }"),
         ("engine_plugin/client/client.h", "int f(tandem_session *s) { return s->ops == &td_backend_remote; }"),
@@ -222,10 +307,71 @@ def prove_that_it_can_fail():
     return len(broken)
 
 
+def prove_that_calls_are_seen():
+    """Objects of a small tower that stands, then one with a call too many after the other."""
+    def define(name, *calls):
+        declared = "".join(f"int {call}(void);\n" for call in calls)
+        return declared + f"int {name}(void) {{ return 0{''.join(f' + {call}()' for call in calls)}; }}\n"
+
+    sound = {
+        "interop/base.c": define("base"),
+        "interop/wire/ring.c": define("ring", "base"),
+        "interop/wire/conn.c": define("conn", "ring", "base"),
+        "kernels/plan.c": define("plan", "base"),
+        "kernels/operation.c": "extern const int op;\n" + define("find", "plan") + "const int *table(void) { return &op; }\n",
+        "kernels/linear/op.c": "const int op = 1;\n" + define("linear", "plan"),
+        "engine_plugin/exec/stream.c": define("stream", "plan", "conn", "wait_in_vain"), # of a library from outside
+        "engine_plugin/client/jobs.c": define("jobs", "stream"),
+        "engine_plugin/client/wait.c": define("wait_for", "jobs"),
+        "engine_plugin/daemon/log.c": define("say", "base"),
+        "engine_plugin/daemon/quotas.c": define("fits"),
+        "engine_plugin/daemon/clients.c": define("clients", "say", "fits", "jobs"),
+        "engine_plugin/daemon/broker.c": define("broker", "clients", "say"),
+    }
+    broken = [
+        ("interop/base.c", "ring", "base must not call wire"),
+        ("kernels/plan.c", "jobs", "math must not call client"),
+        ("kernels/linear/op.c", "stream", "linear must not call exec"),
+        ("engine_plugin/exec/stream.c", "wait_for", "exec must not call client"),
+        ("engine_plugin/client/jobs.c", "clients", "client must not call daemon/clients"),
+        ("engine_plugin/daemon/log.c", "fits", "daemon/log must not call daemon/quotas"),
+        ("engine_plugin/daemon/quotas.c", "broker", "daemon/quotas must not call daemon/broker"),
+        ("interop/wire/ring.c", "conn", "in a circle with interop/wire/ring.c"),
+        ("kernels/linear/op.c", "find", "in a circle with kernels/operation.c"), # each arrow may be there, but not both
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        objects = root / "build/CMakeFiles/all.dir"
+
+        def build(name, text):
+            for path in (root / name, objects / name):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+            subprocess.run(["cc", "-c", "-o", objects / (name + ".o"), root / name], check=True)
+
+        for name, text in sound.items():
+            build(name, text)
+        assert check_calls(root, root / "build")[2] == [], check_calls(root, root / "build")[2]
+        for name, call, expected in broken:
+            build(name, sound[name] + define("more", call))
+            wrong = check_calls(root, root / "build")[2]
+            assert any(expected in line for line in wrong), (name, call, wrong)
+            build(name, sound[name])
+        build("engine_plugin/client/jobs.c", sound["engine_plugin/client/jobs.c"] + define("more", "wait_for")) # yet to be untangled
+        assert check_calls(root, root / "build")[2] == [], check_calls(root, root / "build")[2]
+        (objects / "interop/base.c.o").unlink()
+        assert [line[:15] for line in check_calls(root, root / "build")[2]] == ["interop/base.c:"]
+    return len(broken) + 1
+
+
 if __name__ == "__main__":
-    caught = prove_that_it_can_fail()
-    files, followed, wrong = check(pathlib.Path(__file__).resolve().parent.parent)
+    top = pathlib.Path(__file__).resolve().parent.parent
+    caught = prove_that_it_can_fail() + prove_that_calls_are_seen()
+    files, followed, wrong = check(top)
+    objects, calls, wrong_calls = check_calls(top, sys.argv[1])
+    wrong += wrong_calls
     for line in wrong:
         print(line)
-    print(f"{files} files, {followed} includes, {len(wrong)} wrong; {caught} of {caught} planted faults found")
-    sys.exit(1 if wrong or files < 10 or followed < 10 else 0)
+    print(f"{files} files, {followed} includes, {objects} objects, {calls} calls from one to another, {len(wrong)} wrong; "
+          f"{caught} of {caught} planted faults found")
+    sys.exit(1 if wrong or files < 10 or followed < 10 or objects < 10 or calls < 10 else 0)

@@ -18,6 +18,7 @@
 #include "engine_plugin/daemon/clients.h"
 #include "engine_plugin/daemon/confine.h"
 #include "engine_plugin/daemon/descriptors.h"
+#include "engine_plugin/daemon/http.h"
 #include "engine_plugin/daemon/launcher.h"
 #include "engine_plugin/daemon/log.h"
 #include "engine_plugin/daemon/manager.h"

@@ -6,21 +6,8 @@
 #define TANDEM_DAEMON_HTTP_H
 
 #include <poll.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-typedef struct td_broker td_broker;
-
-/* Somebody who asks for the metrics. */
-enum { TD_WEB_PEERS = 8 };
-typedef struct td_web_peer {
-    uint32_t state; /* of http.c's; 0: nobody */
-    int fd;
-    uint64_t since_ns, until_ns; /* until: of this state */
-    char request[4096], *reply;
-    size_t got, bytes, sent;
-} td_web_peer;
+#include "engine_plugin/daemon/state.h"
 
 /* What poll() is to look for, and what is to be done then. */
 int td_web_listen_to(const td_broker *b, struct pollfd p[TD_WEB_PEERS]);

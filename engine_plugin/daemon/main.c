@@ -8,7 +8,7 @@
  *                                              |  <--- memory, answers, results ----------     ^
  *                                              +----> launcher ---------------- starts --------+
  *
- * Its units, each with a header that says what it does. None calls one that stands below it here:
+ * Its units, each with a header that says what it does. None calls one that stands below it here (tests/test_floors.py):
  *
  *   every process    log, pass, config, confine, manager
  *   what is pure     costs, schedule

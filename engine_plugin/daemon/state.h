@@ -12,7 +12,6 @@
 
 #include "engine_plugin/daemon/config.h"
 #include "engine_plugin/daemon/costs.h"
-#include "engine_plugin/daemon/http.h"
 #include "engine_plugin/daemon/limits.h"
 #include "engine_plugin/daemon/schedule.h"
 #include "engine_plugin/daemon/worker_message.h"
@@ -175,7 +174,17 @@ typedef struct td_opening {
     struct td_opening *next;
 } td_opening;
 
-struct td_broker {
+/* Somebody who asks for the metrics. */
+enum { TD_WEB_PEERS = 8 };
+typedef struct td_web_peer {
+    uint32_t state; /* of http.c's; 0: nobody */
+    int fd;
+    uint64_t since_ns, until_ns; /* until: of this state */
+    char request[4096], *reply;
+    size_t got, bytes, sent;
+} td_web_peer;
+
+typedef struct td_broker {
     pthread_mutex_t lock;
     td_config config;
     td_tuning_table tuning; /* of config.tuning */
@@ -234,7 +243,7 @@ struct td_broker {
     uint64_t awake_ns;   /* until then it does not sleep, */
     td_spin_budget spin; /* if that pays */
     uint64_t turns, watched_turns;
-};
+} td_broker;
 
 /* manager.c: the service manager (sd_notify), if one has started us. */
 /* The socket that it listens at, or -1. */
