@@ -1,12 +1,13 @@
-/* tandemd as it is, on a CUDA driver that does something else as well: in the worker that a file names a kernel runs in
- * front of a job's first one that never ends, or that reads where nothing is. Tests of the daemon start it in place of
- * tandemd.
+/* tandemd as it is, but that its jobs fail as a file says: on the CPU, and on a CUDA driver that does something else as well:
+ * in front of a job's first kernel runs one that never ends, or that reads where nothing is. Tests of the daemon start it in
+ * place of tandemd.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
  *   TANDEM_TEST_FAULT       the file: "PID hang" or "PID fault", once it is there; that worker does it once; or "kill CALL
  *                           BYTES": every worker is killed when it makes that call with so many bytes; or "hold CALL":
- *                           the loader's thread stands still in that call, and says so, until the file is gone
+ *                           the loader's thread stands still in that call, and says so, until the file is gone;
+ *                           or "wild N": each worker's Nth job on the CPU finds nothing where its views are
  *   TANDEM_TEST_FAKE_CUDA   set: on the driver of tests/fake_cuda.h, where there is no GPU
  */
 #define _GNU_SOURCE
@@ -19,6 +20,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "engine_plugin/exec/exec.h"
 #include "tests/fake_cuda.h"
 #include "tests/faults.h"
 
@@ -123,6 +125,36 @@ static bool is_killed_by(const char *call, uint64_t bytes)
     is = found >= 2 && at == bytes && !strcmp(named, call) && (!pid || pid == (int)getpid());
     close(fd);
     return is;
+}
+
+/* Of each worker. */
+static bool is_wild(uint64_t job)
+{
+    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    char text[40] = "";
+    unsigned long long at;
+    bool is;
+
+    if (fd < 0)
+        return false;
+    is = read(fd, text, sizeof text - 1) > 0 && sscanf(text, "wild %llu", &at) == 1 && at == job;
+    close(fd);
+    return is;
+}
+
+tandem_status __real_td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                                 td_thread_pool *pool, td_control *control, td_preemptible *yields);
+tandem_status __wrap_td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                                 td_thread_pool *pool, td_control *control, td_preemptible *yields);
+tandem_status __wrap_td_exec_cpu_run_preemptibly(const td_plan *plan, const uint64_t *views, uint64_t scratch,
+                                                 td_thread_pool *pool, td_control *control, td_preemptible *yields)
+{
+    static _Atomic uint64_t jobs;
+    uint64_t nowhere[TD_MAX_VIEWS];
+
+    for (uint32_t i = 0; i < TD_MAX_VIEWS; i++)
+        nowhere[i] = (uint64_t)16 << i;
+    return __real_td_exec_cpu_run_preemptibly(plan, is_wild(++jobs) ? nowhere : views, scratch, pool, control, yields);
 }
 
 static bool is_held_in(const char *call)

@@ -610,24 +610,6 @@ static void a_daemon_may_die(void **state)
     assert_true(a.refused && a.behind > 50 && b.refused && b.behind > 50);
 }
 
-/* A kernel that finds nothing at its address: the CUDA context is lost with all that is in it. */
-static void a_fault_in_a_kernel_is_survived(void **state)
-{
-    run a, b;
-
-    (void)state;
-    end_daemon(SIGTERM);
-    setenv("TANDEMD_TEST_FAULT", "400", 1);
-    start_daemon("");
-    unsetenv("TANDEMD_TEST_FAULT");
-    start_engine(&a, "ms 2500");
-    start_engine(&b, "ms 2500 dim 128");
-    assert_int_equal(end_engine(&a), 0);
-    assert_int_equal(end_engine(&b), 0);
-    assert_true(a.lost + b.lost > 0 && a.good > 100 && b.good > 100);
-    assert_true(count_logged("is gone:") > 0 && count_logged("computes on") > 1);
-}
-
 /* Both are back by themselves, with right frames, and nothing is left of it. */
 static void kernels_fail(const char *how)
 {
@@ -708,7 +690,6 @@ int main(int argc, char **argv)
         TEST(a_killed_worker_is_replaced),
         TEST(a_worker_that_hangs_is_replaced),
         TEST(a_daemon_may_die),
-        TEST(a_fault_in_a_kernel_is_survived),
         TEST(a_kernel_that_never_ends_is_survived),
         TEST(a_kernel_with_a_wild_pointer_is_survived),
         TEST(frames_go_before_the_background),

@@ -261,17 +261,27 @@ static void a_job_that_hangs_is_lost(void **state)
     task_free(&t);
 }
 
-/* A kernel that finds nothing at its address takes its worker along, and no other client's jobs. */
+/* A kernel that finds nothing at its addresses takes its worker along, and no other client's jobs: the sixth of each worker
+ * of tests/tandemd_faulty.c. */
 static void a_fault_in_a_kernel_is_survived(void **state)
 {
-    client c[2];
-    task t[2];
+    char fault_path[96];
     unsigned lost = 0;
+    client c[2];
+    FILE *file;
+    task t[2];
 
     (void)state;
-    setenv("TANDEMD_TEST_FAULT", "6", 1);
+    snprintf(fault_path, sizeof fault_path, "%s/fault", folder);
+    file = fopen(fault_path, "w");
+    assert_non_null(file);
+    assert_true(fputs("wild 6\n", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    setenv("TANDEM_TEST_FAULT", fault_path, 1);
+    assert_true(use_program("tandemd_faulty"));
     start_daemon("threads = 1\n");
-    unsetenv("TANDEMD_TEST_FAULT");
+    assert_true(use_program("tandemd"));
+    unsetenv("TANDEM_TEST_FAULT");
     for (int i = 0; i < 2; i++) {
         client_open(&c[i], "one of two");
         task_make(&t[i], &small, 40 + (uint32_t)i);

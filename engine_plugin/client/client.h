@@ -240,7 +240,6 @@ struct td_submission {
     const td_operation *whole_of;
     const tandem_operands *whole;
     uint32_t position;
-    bool misplaced; /* for tests of what becomes of the others: its views begin where nothing is */
 };
 
 /* A descriptor of tandem_point_fd(), a duplicate of the caller's: a timerfd that is set when the point is reached. */

@@ -361,8 +361,6 @@ tandem_status td_job_prepare_locked(tandem_session *s, const td_submission *from
     status = bind_job_locked(s, job, (uint32_t)(job - s->jobs), from, why);
     if (status == TANDEM_OK && !job->operation)
         td_run_take_uniforms_locked(job, &from->desc->op.run);
-    for (uint32_t i = 0; i < job->view_count && from->misplaced; i++)
-        job->views[i] = (uint64_t)16 << i;
     if (status == TANDEM_OK)
         *out = job;
     return status;

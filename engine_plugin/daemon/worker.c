@@ -87,7 +87,6 @@ typedef struct worker {
     td_worker_queue *queue;
     td_loader *loader, *unloader; /* unloader: has models destroyed, beside that */
     bool tuned;     /* sessions go by the queue's table */
-    uint32_t fault; /* for tests: the job after so many finds nothing at its addresses */
     pthread_mutex_t lock;
     item items[TD_MAX_NUMBERS];
     worker_session sessions[TD_MAX_SESSIONS]; /* the first has models, and jobs of all who have none of their own */
@@ -254,15 +253,14 @@ static bool trim_others(worker *w)
 }
 
 /* With a report the job is computed, too. */
-static tandem_status submit_for(worker *w, worker_session *s, td_slot *slot, const tandem_job *job, bool misplaced,
+static tandem_status submit_for(worker *w, worker_session *s, td_slot *slot, const tandem_job *job,
                                 tandem_job_report *report, tandem_ticket *ticket)
 {
     td_submission from = {.desc = job,
                           .owner = slot->session,
                           .whole_of = slot->parts > 1 ? td_operation_find(slot->whole_of) : NULL,
                           .whole = &slot->whole,
-                          .position = slot->position,
-                          .misplaced = misplaced};
+                          .position = slot->position};
     tandem_status status;
 
     do {
@@ -312,7 +310,7 @@ static bool submit(worker *w, td_slot *slot)
         here = s->on_cpu && slot->brief && !s->count;
         if (!s->imports_only && !here)
             job.signal = (tandem_point){s->ends, e.value};
-        status = submit_for(w, s, slot, &job, w->fault && !--w->fault, here ? &report : NULL, &e.ticket);
+        status = submit_for(w, s, slot, &job, here ? &report : NULL, &e.ticket);
     } else {
         snprintf(slot->text, sizeof slot->text, "its client has no session in the worker");
     }
@@ -903,7 +901,6 @@ int td_worker_main(int socket, int queue, uint32_t backend, uint32_t threads)
     w->broker = socket;
     w->queue = mmap(NULL, TD_WORKER_QUEUE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, queue, 0);
     close(queue);
-    w->fault = getenv("TANDEMD_TEST_FAULT") ? (uint32_t)strtoul(getenv("TANDEMD_TEST_FAULT"), NULL, 10) : 0;
     if (w->queue == MAP_FAILED || pthread_mutex_init(&w->lock, NULL) || !td_log_begin())
         return 1;
     if (!begin(w, backend, threads))
