@@ -40,7 +40,7 @@ ROOMS = [
     ("engine_plugin/include/", "public", PUBLIC),
     ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
     ("engine_plugin/run/", "run", PUBLIC),
-    ("engine_plugin/npc/", "npc", {"types", "base", "model", "math"}),
+    ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"}),
     ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"model", "exec", "run"}),
     *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
       for at, unit in enumerate(UNITS)),

@@ -166,6 +166,11 @@ static tandem_status poll_job(rig *r)
 static tandem_status wait_job(rig *r) { return tandem_wait(r->s, 1, PATIENCE, NULL); }
 static tandem_status cancel_job(rig *r) { return tandem_cancel(r->s, 1); }
 static tandem_status model_load(rig *r) { return tandem_model_load(r->s, "/nowhere", &(tandem_model){0}); }
+static tandem_status model_create(rig *r)
+{
+    return tandem_model_create(
+        r->s, &(tandem_model_desc){.struct_bytes = sizeof(tandem_model_desc), .path = "/nowhere"}, &(tandem_model){0});
+}
 static tandem_status model_tensor(rig *r)
 {
     return tandem_model_tensor(r->s, 1, "x", &(tandem_view){0}, (uint64_t[4]){0});
@@ -222,7 +227,8 @@ static const struct {
     {"timeline_value", timeline_value}, {"timeline_signal", timeline_signal},
     {"timeline_submitted", timeline_submitted}, {"point_fd", point_fd}, {"point_wait", point_wait},
     {"submit", submit_job}, {"poll", poll_job}, {"wait", wait_job}, {"cancel", cancel_job},
-    {"model_load", model_load}, {"model_tensor", model_tensor}, {"model_destroy", model_destroy},
+    {"model_load", model_load}, {"model_create", model_create}, {"model_tensor", model_tensor},
+    {"model_destroy", model_destroy},
     {"model_info", model_info}, {"model_number", model_number}, {"model_binding", model_binding},
     {"model_uniform", model_uniform}, {"model_instance", model_instance}, {"instance_destroy", instance_destroy},
     {"model_prepare", model_prepare}, {"model_prepared", model_prepared}, {"supported", supported},

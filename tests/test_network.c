@@ -9,7 +9,8 @@
 int main(void)
 {
     const test_cases *const parts[] = {&network_runs_cases, &network_refusals_cases,
-                                       &network_files_cases, &network_threads_cases};
+                                       &network_files_cases, &network_threads_cases,
+                                       &network_language_cases};
 
     if (getenv("TANDEM_TEST_FILTER"))
         cmocka_set_test_filter(getenv("TANDEM_TEST_FILTER"));

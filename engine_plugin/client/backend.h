@@ -41,7 +41,7 @@ typedef struct td_backend {
     tandem_status (*mem_share)(tandem_session *s, td_mem *mem, char *why);
     tandem_status (*timeline_share)(tandem_session *s, td_timeline *timeline, char *why);
     /* Makes load->model, for the caller to enter or to free. tensor: the lock is let go. */
-    tandem_status (*model_load)(td_model_load *load, const char *path, char *why);
+    tandem_status (*model_load)(td_model_load *load, const tandem_model_desc *desc, char *why);
     tandem_status (*model_tensor_locked)(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                          uint64_t shape[4], char *why);
     /* A mem, a timeline or a model is no longer among the session's, and about to be freed. */

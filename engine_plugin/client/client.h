@@ -48,6 +48,7 @@
 #include "interop/os/process.h"
 #include "interop/os/thread.h"
 #include "interop/vk/vk.h"
+#include "kernels/model/llama.h"
 #include "kernels/model/safetensors.h"
 #include "kernels/operation.h"
 #include "kernels/program.h"
@@ -412,16 +413,31 @@ tandem_status td_mem_make_filled(tandem_session *s, td_mem *mem, char *why);
  * makes it the session's. End, in any case and whenever: what was not entered is freed. Texts do not name the file. */
 typedef struct td_model_load {
     tandem_session *s;
-    td_safetensors file;
+    td_safetensors file; /* or, fd -1, */
+    td_gguf gguf;        /* a GGUF file, */
+    td_llama llama;      /* whose graph is the network's */
     td_model *model;
     void *staging;
-    uint32_t tensor; /* that is read, */
-    uint64_t at;     /* and so much of it is there */
+    uint32_t piece; /* that is read: a tensor of the file, or a weight of the graph; */
+    uint64_t at;    /* so much of it is there */
 } td_model_load;
-tandem_status td_model_load_begin(tandem_session *s, const char *path, td_model_load *load, char *why);
+tandem_status td_model_load_begin(tandem_session *s, const tandem_model_desc *desc, td_model_load *load, char *why);
 tandem_status td_model_load_step(td_model_load *load, char *why);
 tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *why);
 void td_model_load_end(td_model_load *load);
+
+/* model_file.c: the file of a load. open: with the network, if there is one, which the model then has. lay_out: the model's
+ * tensors, and what all that jobs can read takes together. piece: what is read one after the other; false: it was the last.
+ * read: of load->piece, from load->at on; multiples of 4, until its end. */
+typedef struct td_model_piece {
+    const char *name;
+    uint64_t offset, bytes; /* in the model's memory */
+} td_model_piece;
+tandem_status td_model_file_open(td_model_load *load, const tandem_model_desc *desc, char *why);
+void td_model_file_close(td_model_load *load);
+tandem_status td_model_file_lay_out(td_model_load *load, uint64_t *bytes, char *why);
+bool td_model_file_piece(const td_model_load *load, uint32_t index, td_model_piece *piece);
+tandem_status td_model_file_read(td_model_load *load, uint64_t bytes, void *to, char *why);
 
 tandem_status td_timeline_value_locked(tandem_session *s, td_timeline *timeline, uint64_t *value);
 /* Signals from the host; values that do not rise are left out. */
@@ -592,7 +608,7 @@ void td_remote_model_free(tandem_session *s, td_model *model);
 /* Those of td_backend_local that are elsewhere than in local.c. */
 tandem_status td_local_mem_share(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_local_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
-tandem_status td_local_model_load(td_model_load *load, const char *path, char *why);
+tandem_status td_local_model_load(td_model_load *load, const tandem_model_desc *desc, char *why);
 tandem_status td_local_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                            uint64_t shape[4], char *why);
 tandem_status td_local_submit_locked(tandem_session *s, td_job *job, td_submission *from, tandem_ticket *ticket, char *why);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "engine_plugin/client/network.h"
-#include "kernels/model/safetensors.h"
 
 enum { TENSOR_ALIGNMENT = 256, SLICE_BYTES = 1 << 20, SMALL_TENSOR_BYTES = 4096 };
 
@@ -22,56 +21,6 @@ void td_model_free(tandem_session *s, td_model *model)
     td_session_free(s, model, sizeof *model);
 }
 
-static void describe(td_tensor_entry *entry, const td_safetensor *tensor, uint64_t offset)
-{
-    const uint32_t pad = tensor->dimensions <= 4 ? 4 - tensor->dimensions : 0;
-
-    for (uint32_t i = 0; i < 4; i++)
-        entry->shape[i] = i < pad ? 1 : tensor->shape[i - pad];
-    if (tensor->dimensions > 4)
-        entry->refused = "more than 4 dimensions";
-    else if (tensor->dtype == TANDEM_DTYPE_NONE)
-        entry->refused = tensor->dtype_name;
-    entry->view = (tandem_view){
-        .offset_bytes = offset,
-        .dtype = tensor->dtype,
-        .stride_batch = (int64_t)(entry->shape[1] * entry->shape[2] * entry->shape[3]),
-        .stride_head = (int64_t)(entry->shape[2] * entry->shape[3]),
-        .stride_row = (int64_t)entry->shape[3],
-    };
-}
-
-/* Names, shapes and places; *bytes is what the tensors that jobs can read take together. Weights of a network come first, as
- * its programs have them. */
-static tandem_status lay_out(tandem_session *s, td_model *model, const td_safetensors *file, uint64_t *bytes, char *why)
-{
-    uint64_t name_bytes = 0, offset = model->network ? model->network->weight_bytes : 0;
-    char *names;
-
-    for (uint32_t i = 0; i < file->count; i++)
-        name_bytes += strlen(file->tensors[i].name) + 1;
-    model->block_bytes = file->count * sizeof *model->tensors + name_bytes + 1; /* a file may have no tensor */
-    model->tensors = td_session_alloc(s, model->block_bytes, 64);
-    if (!model->tensors)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for the names of %u tensors",
-                       file->count);
-    model->tensor_count = file->count;
-    names = (char *)(model->tensors + file->count);
-    for (uint32_t i = 0; i < file->count; i++) {
-        td_tensor_entry *entry = &model->tensors[i];
-        uint64_t at;
-        const bool placed = td_network_weight(model->network, file->tensors[i].name, &at);
-
-        describe(entry, &file->tensors[i], placed ? at : offset);
-        entry->name = names;
-        names += strlen(strcpy(names, file->tensors[i].name)) + 1;
-        if (!entry->refused && !placed)
-            offset = td_align_up(offset + file->tensors[i].bytes, TENSOR_ALIGNMENT);
-    }
-    *bytes = offset ? offset : TENSOR_ALIGNMENT;
-    return TANDEM_OK;
-}
-
 /* Between two tensors, and where there is none: a job's view may reach there. */
 static void clear_gap(const td_model_load *load, uint64_t begin, uint64_t end)
 {
@@ -81,22 +30,18 @@ static void clear_gap(const td_model_load *load, uint64_t begin, uint64_t end)
         memset((char *)mem->host + begin, 0, end - begin);
 }
 
-tandem_status td_model_load_begin(tandem_session *s, const char *path, td_model_load *load, char *why)
+tandem_status td_model_load_begin(tandem_session *s, const tandem_model_desc *desc, td_model_load *load, char *why)
 {
     uint64_t bytes = 0;
     tandem_status status;
 
     *load = (td_model_load){.s = s, .file.fd = -1};
-    status = td_safetensors_open(path, &load->file, why, TD_WHY_BYTES);
-    if (status != TANDEM_OK)
-        return status;
     load->model = td_session_alloc(s, sizeof *load->model, 64);
     if (!load->model)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for a model");
-    if (!s->of_worker) /* which has no use for it */
-        status = td_network_make(s, &load->file, &load->model->network, why);
+    status = td_model_file_open(load, desc, why);
     if (status == TANDEM_OK)
-        status = lay_out(s, load->model, &load->file, &bytes, why);
+        status = td_model_file_lay_out(load, &bytes, why);
     if (status != TANDEM_OK)
         return status;
     load->model->mem = td_mem_new(s, bytes, why);
@@ -114,9 +59,9 @@ static void *staging_of(td_model_load *load)
     return load->staging;
 }
 
-static tandem_status read_part(td_model_load *load, const td_tensor_entry *entry, uint64_t bytes, char *why)
+static tandem_status read_part(td_model_load *load, const td_model_piece *piece, uint64_t bytes, char *why)
 {
-    const uint64_t to = entry->view.offset_bytes + load->at;
+    const uint64_t to = piece->offset + load->at;
     td_mem *mem = load->model->mem;
     void *at = mem->host ? (char *)mem->host + to : staging_of(load);
     tandem_session *s = load->s;
@@ -124,8 +69,7 @@ static tandem_status read_part(td_model_load *load, const td_tensor_entry *entry
 
     if (!at)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_NOMEM, "no host memory for %d bytes of a tensor", SLICE_BYTES);
-    status = td_safetensors_read_part(&load->file, &load->file.tensors[load->tensor], load->at, bytes, at, why,
-                                      TD_WHY_BYTES);
+    status = td_model_file_read(load, bytes, at, why);
     if (status != TANDEM_OK || mem->host)
         return status;
     if (s->cu)
@@ -134,31 +78,31 @@ static tandem_status read_part(td_model_load *load, const td_tensor_entry *entry
         status = td_inline_upload(s->stream, &mem->vk, to, at, bytes, NULL, 0);
     return status == TANDEM_OK ? status
                                : td_fail(why, TD_WHY_BYTES, status, "tensor '" TD_NAME "' cannot be copied to the device",
-                                         TD_NAMED(entry->name));
+                                         TD_NAMED(piece->name));
 }
 
 tandem_status td_model_load_step(td_model_load *load, char *why)
 {
-    const td_model *model = load->model;
+    td_model_piece piece;
 
-    for (uint64_t left = SLICE_BYTES; load->tensor < model->tensor_count; load->tensor++, load->at = 0) {
-        const td_tensor_entry *entry = &model->tensors[load->tensor];
-        const uint64_t bytes = entry->refused ? 0 : load->file.tensors[load->tensor].bytes, rest = bytes - load->at;
-        const uint64_t part = rest < left ? rest : left, end = entry->view.offset_bytes + bytes;
+    for (uint64_t left = SLICE_BYTES; td_model_file_piece(load, load->piece, &piece); load->piece++, load->at = 0) {
+        const uint64_t rest = piece.bytes - load->at, part = rest < left ? rest : left;
+        const uint64_t end = piece.offset + piece.bytes;
         tandem_status status = TANDEM_OK;
 
         if (!left)
             return TANDEM_ERROR_BUSY;
         if (part)
-            status = read_part(load, entry, part, why);
+            status = read_part(load, &piece, part, why);
         if (status != TANDEM_OK)
             return status;
         load->at += part;
         left -= part;
-        if (load->at < bytes)
+        if (load->at < piece.bytes)
             return TANDEM_ERROR_BUSY;
         left -= left < SMALL_TENSOR_BYTES ? left : SMALL_TENSOR_BYTES; /* each has its own price */
-        if (bytes)
+        left &= ~63ull; /* converted in whole elements */
+        if (piece.bytes)
             clear_gap(load, end, td_align_up(end, TENSOR_ALIGNMENT));
     }
     return TANDEM_OK;
@@ -191,30 +135,42 @@ tandem_status td_model_load_enter(td_model_load *load, tandem_model *out, char *
 void td_model_load_end(td_model_load *load)
 {
     td_session_free(load->s, load->staging, SLICE_BYTES);
-    td_safetensors_close(&load->file);
+    td_model_file_close(load);
     if (load->model)
         td_model_free(load->s, load->model);
     *load = (td_model_load){.file.fd = -1};
 }
 
-tandem_status td_local_model_load(td_model_load *load, const char *path, char *why)
+tandem_status td_local_model_load(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
     char text[TD_WHY_BYTES] = "";
-    tandem_status status = td_model_load_begin(load->s, path, load, text);
+    tandem_status status = td_model_load_begin(load->s, desc, load, text);
 
     if (status == TANDEM_OK)
         do
             status = td_model_load_step(load, text);
         while (status == TANDEM_ERROR_BUSY);
-    return status == TANDEM_OK ? status
-                               : td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
+    return status == TANDEM_OK
+               ? status
+               : td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(desc->path), text);
+}
+
+static tandem_status load_model(tandem_session *session, const char *call, const tandem_model_desc *desc,
+                                tandem_model *model)
+{
+    td_model_load load = {.s = session, .file.fd = -1};
+    char why[TD_WHY_BYTES] = "";
+    tandem_status status = session->ops->model_load(&load, desc, why);
+
+    if (status == TANDEM_OK)
+        status = td_model_load_enter(&load, model, why);
+    td_model_load_end(&load);
+    return td_session_fail(session, call, status, why);
 }
 
 tandem_status tandem_model_load(tandem_session *session, const char *path, tandem_model *model)
 {
-    td_model_load load = {.s = session, .file.fd = -1};
-    char why[TD_WHY_BYTES] = "";
-    tandem_status status;
+    const tandem_model_desc desc = {.struct_bytes = sizeof desc, .path = path};
 
     if (model)
         *model = 0;
@@ -222,11 +178,34 @@ tandem_status tandem_model_load(tandem_session *session, const char *path, tande
         return TANDEM_ERROR_ARG;
     if (!path || !model)
         return td_session_fail(session, __func__, TANDEM_ERROR_ARG, path ? "model is NULL" : "path is NULL");
-    status = session->ops->model_load(&load, path, why);
-    if (status == TANDEM_OK)
-        status = td_model_load_enter(&load, model, why);
-    td_model_load_end(&load);
-    return td_session_fail(session, __func__, status, why);
+    return load_model(session, __func__, &desc, model);
+}
+
+static tandem_status check_desc(const tandem_model_desc *desc, char *why)
+{
+    if (desc->struct_bytes != sizeof *desc)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.struct_bytes is %u, not %zu", desc->struct_bytes,
+                       sizeof *desc);
+    if (desc->reserved)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.reserved is %u, not 0", desc->reserved);
+    if (!desc->path)
+        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.path is NULL");
+    return TANDEM_OK;
+}
+
+tandem_status tandem_model_create(tandem_session *session, const tandem_model_desc *desc, tandem_model *model)
+{
+    char why[TD_WHY_BYTES] = "";
+
+    if (model)
+        *model = 0;
+    if (!td_session_usable(session, __func__))
+        return TANDEM_ERROR_ARG;
+    if (!desc || !model)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, desc ? "model is NULL" : "desc is NULL");
+    if (check_desc(desc, why) != TANDEM_OK)
+        return td_session_fail(session, __func__, TANDEM_ERROR_ARG, why);
+    return load_model(session, __func__, desc, model);
 }
 
 tandem_status td_local_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,

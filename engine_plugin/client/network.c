@@ -21,9 +21,8 @@ static void add_bytes(uint64_t *block, const td_program_tensor *tensor)
     *block = td_align_up(tensor->offset + tensor->bytes, TD_PROGRAM_ALIGN);
 }
 
-/* Blocks of weights and state, and names. What the graph says of a weight is what the file has, but
- * for the bytes of one that the file has no dtype for. */
-static tandem_status measure(td_network *network, const td_safetensors *file, char *why)
+/* Blocks of weights and state, and names. */
+static tandem_status measure(td_network *network, char *why)
 {
     const td_graph *graph = network->graph;
     const uint32_t roles = 1u << TD_ROLE_WEIGHT | 1u << TD_ROLE_STATE | 1u << TD_ROLE_CACHE;
@@ -33,14 +32,7 @@ static tandem_status measure(td_network *network, const td_safetensors *file, ch
     for (uint32_t i = 0; i < graph->tensor_count && status == TANDEM_OK; i++) {
         const td_program_tensor *tensor = &network->tensors[i];
         const td_graph_tensor *of = &graph->tensors[i];
-        const td_safetensor *there =
-            of->role == TD_ROLE_WEIGHT ? td_safetensors_find(file, of->name) : NULL;
 
-        if (there && there->bytes != tensor->bytes)
-            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL,
-                           "tensors[\"" TD_NAME "\"]: has %" PRIu64
-                           " bytes; in the file it has %" PRIu64,
-                           TD_NAMED(of->name), tensor->bytes, there->bytes);
         if (of->role == TD_ROLE_WEIGHT)
             add_bytes(&network->weight_bytes, tensor);
         if (of->role == TD_ROLE_STATE || of->role == TD_ROLE_CACHE)
@@ -55,23 +47,51 @@ static tandem_status measure(td_network *network, const td_safetensors *file, ch
     return status == TANDEM_ERROR_ARG ? TANDEM_ERROR_PROTOCOL : status;
 }
 
-tandem_status td_network_make(tandem_session *s, const td_safetensors *file, td_network **out,
+tandem_status td_network_make(tandem_session *s, td_graph **graph, td_network **out, char *why)
+{
+    td_network *made = *out = td_session_alloc(s, sizeof *made, 64);
+
+    if (!made)
+        return no_memory(why);
+    made->graph = *graph;
+    *graph = NULL;
+    made->tensors = td_session_alloc(s, made->graph->tensor_count * sizeof *made->tensors, 64);
+    return made->tensors ? measure(made, why) : no_memory(why);
+}
+
+/* What the graph says of a weight is what the file has, but for the bytes of one that the file has
+ * no dtype for. */
+static tandem_status check_weights(const td_network *network, const td_safetensors *file, char *why)
+{
+    for (uint32_t i = 0; i < network->graph->tensor_count; i++) {
+        const td_program_tensor *tensor = &network->tensors[i];
+        const td_graph_tensor *of = &network->graph->tensors[i];
+        const td_safetensor *there =
+            of->role == TD_ROLE_WEIGHT ? td_safetensors_find(file, of->name) : NULL;
+
+        if (there && there->bytes != tensor->bytes)
+            return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_PROTOCOL,
+                           "tensors[\"" TD_NAME "\"]: has %" PRIu64
+                           " bytes; in the file it has %" PRIu64,
+                           TD_NAMED(of->name), tensor->bytes, there->bytes);
+    }
+    return TANDEM_OK;
+}
+
+tandem_status td_network_read(tandem_session *s, const td_safetensors *file, td_network **out,
                               char *why)
 {
-    td_network *made;
+    td_graph *graph = NULL;
     tandem_status status;
 
     *out = NULL;
     if (!td_safetensors_find_text(file, TD_GRAPH_KEY))
         return TANDEM_OK;
-    made = *out = td_session_alloc(s, sizeof *made, 64);
-    if (!made)
-        return no_memory(why);
-    status = td_graph_file_read(file, &made->graph, why, TD_WHY_BYTES);
-    if (status != TANDEM_OK)
-        return status;
-    made->tensors = td_session_alloc(s, made->graph->tensor_count * sizeof *made->tensors, 64);
-    return made->tensors ? measure(made, file, why) : no_memory(why);
+    status = td_graph_file_read(file, &graph, why, TD_WHY_BYTES);
+    if (status == TANDEM_OK)
+        status = td_network_make(s, &graph, out, why);
+    td_graph_destroy(&graph);
+    return status == TANDEM_OK ? check_weights(*out, file, why) : status;
 }
 
 void td_network_free(tandem_session *s, td_network *network)

@@ -46,10 +46,11 @@ typedef struct td_instance {
     td_prepared prepared[TD_PREPARED];
 } td_instance;
 
-/* network.c. make: of a file that has a graph, else *out is NULL; PROTOCOL, saying where it is
- * wrong. weight: where a tensor of the file's lies in the model's mem, if it is one of the graph's
- * weights. */
-tandem_status td_network_make(tandem_session *s, const td_safetensors *file, td_network **out,
+/* network.c. make: of a graph, which it takes; *graph is NULL then. read: of a file that has a
+ * graph, else *out is NULL; PROTOCOL, saying where it is wrong. weight: where a tensor of the
+ * file's lies in the model's mem, if it is one of the graph's weights. */
+tandem_status td_network_make(tandem_session *s, td_graph **graph, td_network **out, char *why);
+tandem_status td_network_read(tandem_session *s, const td_safetensors *file, td_network **out,
                               char *why);
 void td_network_free(tandem_session *s, td_network *network);
 bool td_network_weight(const td_network *network, const char *name, uint64_t *offset);

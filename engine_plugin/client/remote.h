@@ -97,7 +97,7 @@ void td_remote_caller_leaves_locked(tandem_session *s);
 /* remote_objects.c. Those of td_backend_remote. While there is no daemon, a mem or a timeline is shared with the next. */
 tandem_status td_remote_mem_share(tandem_session *s, td_mem *mem, char *why);
 tandem_status td_remote_timeline_share(tandem_session *s, td_timeline *timeline, char *why);
-tandem_status td_remote_model_load(td_model_load *load, const char *path, char *why);
+tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why);
 tandem_status td_remote_model_tensor_locked(tandem_session *s, td_model *model, const char *name, tandem_view *view,
                                             uint64_t shape[4], char *why);
 void td_remote_object_end(tandem_session *s, td_object *object);

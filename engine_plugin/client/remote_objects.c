@@ -281,10 +281,10 @@ void td_remote_mem_free(td_mem *mem)
 
 /* Models. */
 
-tandem_status td_remote_model_load(td_model_load *load, const char *path, char *why)
+tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
-    char text[TD_WHY_BYTES] = "", *whole = realpath(path, NULL); /* a relative one may be meant for the daemon */
-    const char *from = whole ? whole : path;
+    char text[TD_WHY_BYTES] = "", *whole = realpath(desc->path, NULL); /* a relative one may be meant for the daemon */
+    const char *from = whole ? whole : desc->path;
     tandem_session *s = load->s;
     td_model *model = load->model = td_session_alloc(s, sizeof *model, 64);
     tandem_status status = TANDEM_ERROR_NOMEM;
@@ -293,6 +293,10 @@ tandem_status td_remote_model_load(td_model_load *load, const char *path, char *
         model->remote = td_session_alloc(s, sizeof *model->remote, 64);
     if (!model || !model->remote || !(model->mem = td_mem_new(s, INT64_MAX, text))) {
         td_fail(why, TD_WHY_BYTES, status, "no host memory for a model");
+    } else if (desc->sequences || desc->context) {
+        status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
+                         "desc.sequences is %u and desc.context %u: %s", desc->sequences, desc->context,
+                         s->ops->no_networks);
     } else if (strlen(from) >= sizeof model->remote->path) {
         status = td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "path has %zu bytes, more than %zu", strlen(from),
                          sizeof model->remote->path - 1);
@@ -302,7 +306,7 @@ tandem_status td_remote_model_load(td_model_load *load, const char *path, char *
         status = s->remote->up ? load_locked(s, model, text) : td_remote_gone(s->remote, text);
         pthread_mutex_unlock(&s->lock);
         if (status != TANDEM_OK)
-            td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(path), text);
+            td_fail(why, TD_WHY_BYTES, status, "path is '" TD_NAME "': %s", TD_NAMED(desc->path), text);
     }
     free(whole);
     return status;

@@ -44,7 +44,7 @@ static tandem_status step(td_loader *loader, load *l, char *why)
     if (!l->begun) {
         l->begun = true;
         snprintf(path, sizeof path, "/proc/self/fd/%d", l->fd);
-        status = td_model_load_begin(loader->session, path, &l->reading, why);
+        status = td_model_load_begin(loader->session, &(tandem_model_desc){.path = path}, &l->reading, why);
         td_fd_close(&l->fd);
     }
     return status == TANDEM_OK ? td_model_load_step(&l->reading, why) : status;

@@ -50,6 +50,7 @@ static const tandem_api api = {
     .model_prepare = tandem_model_prepare,
     .model_prepared = tandem_model_prepared,
     .supported = tandem_supported,
+    .model_create = tandem_model_create,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

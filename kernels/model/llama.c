@@ -9,7 +9,13 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum { MOST_LAYERS = 256, WHY_BYTES = 300, NAME_BYTES = 64, TEXT_BYTES = 160 };
+enum {
+    MOST_LAYERS = 256,
+    MOST_HEAD_DIM = 1 << 12,
+    WHY_BYTES = 300,
+    NAME_BYTES = 64,
+    TEXT_BYTES = 160
+};
 
 /* A model in the making. What is wrong is noted in its graph. */
 typedef struct maker {
@@ -133,8 +139,8 @@ static void read_sizes(maker *m)
     if (failed(m))
         return;
     s->kv_heads = size_of(m, "attention.head_count_kv", s->heads, s->heads);
-    s->head_dim = size_of(m, "attention.key_length", s->dim / s->heads, 1 << 12);
-    const uint32_t value_dim = size_of(m, "attention.value_length", s->head_dim, 1 << 12);
+    s->head_dim = size_of(m, "attention.key_length", s->dim / s->heads, MOST_HEAD_DIM);
+    const uint32_t value_dim = size_of(m, "attention.value_length", s->head_dim, MOST_HEAD_DIM);
     s->rotated_channels = size_of(m, "rope.dimension_count", s->head_dim, s->head_dim);
     s->epsilon = number_of(m, "attention.layer_norm_rms_epsilon", 0, 0.1f);
     s->frequency_base = number_of(m, "rope.freq_base", 10000, 1e12f);
@@ -184,7 +190,7 @@ static void add_weight(maker *m, const char *name, uint32_t dtype, uint32_t rows
                        const td_gguf_tensor *const parts[TD_LLAMA_PARTS])
 {
     td_llama *model = m->model;
-    td_llama_weight weight = {.tensor = m->graph->tensor_count};
+    td_llama_weight weight = {.tensor = m->graph->tensor_count, .dtype = dtype};
 
     add_tensor(m, name, TD_ROLE_WEIGHT, dtype, format("%" PRIu32, rows).bytes, channels);
     if (failed(m))
@@ -578,52 +584,76 @@ void td_llama_close(td_llama *model)
 
 /* --- Weights --- */
 
-/* cos, sin of each pair of channels, for each position. */
-static void make_rotation(const td_llama *model, float *to)
+uint64_t td_llama_part_bytes(const td_llama_weight *weight, const td_gguf_tensor *part)
 {
-    const uint32_t pairs = model->sizes.rotated_channels / 2;
+    const td_dtype have = td_dtype_of(part->dtype), want = td_dtype_of(weight->dtype);
 
-    for (uint32_t position = 0; position < model->context; position++)
-        for (uint32_t i = 0; i < pairs; i++) {
-            const double angle =
-                position * pow((double)model->sizes.frequency_base, -(double)i / pairs);
-
-            *to++ = (float)cos(angle);
-            *to++ = (float)sin(angle);
-        }
+    return part->bytes / have.bytes * have.elements / want.elements * want.bytes;
 }
 
-static void convert(const td_gguf_tensor *from, uint32_t dtype, char *to)
+/* cos, sin of each pair of channels, for each position: `count` of these floats from `first` on. */
+static void make_rotation(const td_llama *model, uint64_t first, uint64_t count, float *to)
 {
-    const uint64_t elements = from->bytes / (from->dtype == TANDEM_DTYPE_F32 ? 4 : 2);
+    const uint32_t pairs = model->sizes.rotated_channels / 2;
+    double frequency[MOST_HEAD_DIM / 2];
 
-    if (from->dtype == dtype) {
-        memcpy(to, from->data, from->bytes);
+    for (uint32_t pair = 0; pair < pairs; pair++)
+        frequency[pair] = pow((double)model->sizes.frequency_base, -(double)pair / pairs);
+    for (uint64_t i = first; i < first + count; i++) {
+        const double angle = (double)(i / 2 / pairs) * frequency[i / 2 % pairs];
+
+        *to++ = (float)(i % 2 ? sin(angle) : cos(angle));
+    }
+}
+
+/* `bytes` of what a tensor of the file is as `dtype`, from byte `from` on. */
+static void convert(const td_gguf_tensor *of, uint32_t dtype, uint64_t from, uint64_t bytes,
+                    char *to)
+{
+    const uint32_t element = td_dtype_of(dtype).bytes; /* that of blocks is never asked for */
+
+    if (of->dtype == dtype) {
+        memcpy(to, (const char *)of->data + from, bytes);
         return;
     }
-    for (uint64_t i = 0; i < elements; i++) {
+    for (uint64_t i = 0; i < bytes / element; i++) {
         float x;
 
-        td_to_floats(&x, from->data, from->dtype, (int64_t)i, 1);
+        td_to_floats(&x, of->data, of->dtype, (int64_t)(from / element + i), 1);
         td_from_floats(to, dtype, (int64_t)i, &x, 1);
+    }
+}
+
+void td_llama_read_weight(const td_llama *model, uint32_t i, uint64_t from, uint64_t bytes,
+                          void *to)
+{
+    const td_llama_weight *weight = &model->weights[i];
+    uint64_t begin = 0; /* of a part */
+    char *at = to;
+
+    if (!weight->parts[0]) {
+        make_rotation(model, from / sizeof(float), bytes / sizeof(float), to);
+        return;
+    }
+    for (int part = 0; part < TD_LLAMA_PARTS && weight->parts[part]; part++) {
+        const uint64_t all = td_llama_part_bytes(weight, weight->parts[part]);
+        const uint64_t skipped = from > begin ? from - begin : 0,
+                       until = from + bytes > begin ? from + bytes - begin : 0,
+                       end = until < all ? until : all;
+
+        begin += all;
+        if (skipped >= end)
+            continue;
+        convert(weight->parts[part], weight->dtype, skipped, end - skipped, at);
+        at += end - skipped;
     }
 }
 
 void td_llama_read_weights(const td_llama *model, const td_program *program, void *weights)
 {
     for (uint32_t i = 0; i < model->weight_count; i++) {
-        const td_llama_weight *weight = &model->weights[i];
-        const td_program_tensor *tensor = &program->tensors[weight->tensor];
-        char *to = (char *)weights + tensor->offset;
+        const td_program_tensor *tensor = &program->tensors[model->weights[i].tensor];
 
-        if (!weight->parts[0])
-            make_rotation(model, (float *)(void *)to);
-        for (int part = 0; part < TD_LLAMA_PARTS && weight->parts[part]; part++) {
-            const td_gguf_tensor *from = weight->parts[part];
-            const td_dtype have = td_dtype_of(from->dtype), want = td_dtype_of(tensor->dtype);
-
-            convert(from, tensor->dtype, to);
-            to += from->bytes / have.bytes * have.elements / want.elements * want.bytes;
-        }
+        td_llama_read_weight(model, i, 0, tensor->bytes, (char *)weights + tensor->offset);
     }
 }

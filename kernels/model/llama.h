@@ -37,15 +37,15 @@ typedef struct td_llama_sizes {
 /* A weight of the graph's: matrices of the file one below the other, or none: the rotation. */
 enum { TD_LLAMA_PARTS = 3 };
 typedef struct td_llama_weight {
-    uint32_t tensor; /* of the graph's */
+    uint32_t tensor, dtype; /* which of the graph's, and what it is there */
     const td_gguf_tensor *parts[TD_LLAMA_PARTS];
 } td_llama_weight;
 
 typedef struct td_llama {
     td_llama_sizes sizes;
     uint32_t slots, context; /* of the caches */
-    td_graph *graph;
-    td_llama_weight *weights;
+    td_graph *graph; /* who wants to keep it takes it, and leaves NULL */
+    td_llama_weight *weights; /* in the graph's order */
     uint32_t weight_count;
     td_arena memory;
 } td_llama;
@@ -59,7 +59,15 @@ tandem_status td_llama_open(const td_gguf *file, uint32_t slots, uint32_t contex
 /* Accepts empty ones. */
 void td_llama_close(td_llama *model);
 
-/* The view TD_PROGRAM_WEIGHTS of a program of its graph, of which all have the same. */
+/* How many bytes a tensor of the file has among weights. */
+uint64_t td_llama_part_bytes(const td_llama_weight *weight, const td_gguf_tensor *part);
+
+/* `bytes` bytes of weight `i`, from its byte `from` on: both multiples of 4, unless the weight ends
+ * there. Threads: any, as nothing of a model changes. */
+void td_llama_read_weight(const td_llama *model, uint32_t i, uint64_t from, uint64_t bytes,
+                          void *to);
+
+/* All of them: the view TD_PROGRAM_WEIGHTS of a program of its graph, of which all have the same. */
 void td_llama_read_weights(const td_llama *model, const td_program *program, void *weights);
 
 #endif

@@ -59,6 +59,6 @@ unsigned errors_of(rig *r);
 char *say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 extern const test_cases network_refusals_cases, network_runs_cases, network_files_cases,
-    network_threads_cases;
+    network_threads_cases, network_language_cases;
 
 #endif

@@ -335,12 +335,33 @@ TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket tick
  * Blocks: for microseconds, while the device decides. */
 TANDEM_API tandem_status tandem_cancel(tandem_session *session, tandem_ticket ticket);
 
-/* Loads a safetensors file (tensors of each dtype that jobs read) onto the session's device. One that carries a graph is a
- * network, too: its graph is checked wholly, for any sizes, and the text of an error says where it is wrong.
- * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to the format; NOMEM; DEVICE.
- * Owner: the session owns the model until tandem_model_destroy().
+/* What a model is made from. Zero is a good default for every field but struct_bytes and path. */
+typedef struct tandem_model_desc {
+    uint32_t struct_bytes; /* sizeof(tandem_model_desc) */
+    uint32_t reserved;     /* 0 */
+    const char *path;
+    /* Of a language model: how many sequences of tokens an instance has caches for, 0: 1; and how many tokens of each, 0:
+     * as many as the model was trained for. Of any other file both are 0. */
+    uint32_t sequences, context;
+} tandem_model_desc;
+
+/* Loads a file onto the session's device:
+ * - safetensors: tensors of each dtype that jobs read. One that carries a graph is a network, too: its graph is checked
+ *   wholly, for any sizes, and the text of an error says where it is wrong;
+ * - GGUF: a language model of Llama's architecture, which is a network. Weights stay in the file's blocks; F32 and BF16
+ *   matrices become F16. A run computes tokens of some sequences: its numbers are batch (sequences), tokens (of each) and
+ *   wanted (rows of logits); its uniforms ids and positions, I32 [batch * tokens], and rows, I32 [wanted], counted through
+ *   all sequences; its output logits, F32 [wanted, words]. An instance keeps keys and values of each token at its position
+ *   of its sequence, so that each run goes on where others ended; a position below 0 is none. The file is mapped while it
+ *   is read, so it must not shrink meanwhile.
+ * Returns: OK; ARG; IO if it cannot be read; PROTOCOL if it does not keep to its format; UNSUPPORTED for a language model
+ *          that nothing here computes, and for sequences and context where tandemd computes; NOMEM; DEVICE.
+ * Owner: the session owns the model until tandem_model_destroy(); what desc points to need only live during the call.
  * Threads: any.
  * Blocks: while it reads the file. */
+TANDEM_API tandem_status tandem_model_create(tandem_session *session, const tandem_model_desc *desc, tandem_model *model);
+
+/* The same with nothing but a path. */
 TANDEM_API tandem_status tandem_model_load(tandem_session *session, const char *path, tandem_model *model);
 
 /* Finds a tensor of a model by name, as a view that jobs can read. Shapes are padded with leading ones to four.

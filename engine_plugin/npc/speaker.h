@@ -1,0 +1,53 @@
+/* A language model on a session: tokens of one sequence in, logits out.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * It reads tokens at positions from 0 on, which its caches keep: so a prompt is read in parts, then
+ * one token after the other, and what was read can be read over from any position on. One thread at
+ * a time.
+ */
+#ifndef TANDEM_NPC_SPEAKER_H
+#define TANDEM_NPC_SPEAKER_H
+
+#include <stdbool.h>
+
+#include "tandem/tandem.h"
+
+enum { TD_SPEAKER_PART = 64 /* tokens that are read at once, at most */ };
+
+typedef struct td_speaker_desc {
+    const char *path;   /* a GGUF file */
+    uint32_t context;   /* tokens of the sequence, at most; 0: as many as the model was trained for */
+    uint32_t precision; /* tandem_precision of attention; AUTO: f16 */
+    bool all_logits;    /* of all tokens of a part; else of the last one */
+} td_speaker_desc;
+
+typedef struct td_speaker {
+    tandem_session *session; /* the caller's */
+    tandem_model model;
+    tandem_instance instance;
+    tandem_mem mem; /* of logits */
+    tandem_view view;
+    uint32_t words, context;
+    uint32_t tokens, wanted;      /* of a run that is prepared; */
+    uint64_t ids, positions, rows; /* where its uniforms are, */
+    uint64_t uniform_bytes;
+    char *uniforms;
+    const float *logits; /* [wanted][words], of the last tokens that were read */
+} td_speaker;
+
+/* What goes wrong is said by tandem_error_text() of the session. UNSUPPORTED: the file is no
+ * language model. On failure *speaker is empty. */
+tandem_status td_speaker_open(tandem_session *session, const td_speaker_desc *desc,
+                              td_speaker *speaker);
+/* Accepts empty ones. */
+void td_speaker_close(td_speaker *speaker);
+
+/* `count` tokens, at most TD_SPEAKER_PART, from position `first` on: logits of the last `wanted`. */
+tandem_status td_speaker_compute(td_speaker *speaker, const uint32_t *ids, uint32_t first,
+                                 uint32_t count, uint32_t wanted);
+/* Any number of tokens: logits of the last one. */
+tandem_status td_speaker_read(td_speaker *speaker, const uint32_t *ids, uint32_t first,
+                              uint32_t count);
+
+#endif
