@@ -8,7 +8,8 @@ const uint16_t wire_types[WIRE_TYPES] = {
     TD_WIRE_TIMELINE_CREATE, TD_WIRE_TIMELINE_DESTROY, TD_WIRE_MODEL_LOAD, TD_WIRE_MODEL_TENSOR, TD_WIRE_MODEL_DESTROY,
     TD_WIRE_STATS,       TD_WIRE_JOB,         TD_WIRE_SUBMITTED,   TD_WIRE_CANCEL,       TD_WIRE_WELCOME,
     TD_WIRE_DONE,        TD_WIRE_ERROR,       TD_WIRE_INFO_REPLY,  TD_WIRE_TENSOR,       TD_WIRE_STATS_REPLY,
-    TD_WIRE_RESET,       TD_WIRE_BYE};
+    TD_WIRE_RESET,       TD_WIRE_BYE,         TD_WIRE_MODEL_GRAPH, TD_WIRE_MODEL_INSTANCE, TD_WIRE_MODEL_PREPARE,
+    TD_WIRE_INSTANCE_DESTROY, TD_WIRE_RUN,    TD_WIRE_UNIFORMS,    TD_WIRE_GRAPH,        TD_WIRE_PREPARED};
 
 td_wire_road wire_road(uint32_t type)
 {
@@ -24,6 +25,7 @@ td_wire_rules wire_rules(uint32_t type)
                            .mems = WIRE_MEMS,
                            .timelines = WIRE_TIMELINES,
                            .models = WIRE_MODELS,
+                           .instances = WIRE_INSTANCES,
                            .mem_bytes = WIRE_MEM_BYTES,
                            .next_serial = WIRE_SERIAL,
                            .next_ticket = WIRE_TICKET};
@@ -61,6 +63,25 @@ static tandem_job sample_job(void)
     job.op.attention.smooth = TANDEM_SMOOTH_K;
     job.op.attention.granularity = TANDEM_GRANULARITY_TOKEN;
     return job;
+}
+
+/* Of two bindings, a number, and uniforms that fit into it. */
+static void fill_run(td_wire_run *m)
+{
+    m->ticket = WIRE_TICKET;
+    m->submit_ns = 123456789;
+    m->wait = (tandem_point){td_wire_id(TD_WIRE_KIND_TIMELINE, 1, 0), 41};
+    m->signal = (tandem_point){td_wire_id(TD_WIRE_KIND_TIMELINE, 1, 1), 42};
+    m->deadline_ns = 4000000;
+    m->instance = td_wire_id(TD_WIRE_KIND_INSTANCE, 3, 2);
+    m->binding_count = 2;
+    m->number_count = 1;
+    m->uniform_bytes = 12;
+    m->numbers[0] = 128;
+    for (uint32_t i = 0; i < m->binding_count; i++)
+        m->bindings[i] = (td_wire_binding){
+            .mem = td_wire_id(TD_WIRE_KIND_MEM, 3, 5), .offset_bytes = 4096 * i, .dtype = TANDEM_DTYPE_F16};
+    memset(m->uniforms, 7, m->uniform_bytes);
 }
 
 td_wire_message wire_sample(uint32_t type)
@@ -101,7 +122,38 @@ td_wire_message wire_sample(uint32_t type)
         td_wire_text(m.model_tensor.name, sizeof m.model_tensor.name, "blocks.0.q.weight");
         break;
     case TD_WIRE_MODEL_DESTROY:
+    case TD_WIRE_MODEL_GRAPH:
         m.object.id = td_wire_id(TD_WIRE_KIND_MODEL, 2, 1);
+        break;
+    case TD_WIRE_MODEL_INSTANCE:
+        m.model_instance.model = td_wire_id(TD_WIRE_KIND_MODEL, 2, 1);
+        m.model_instance.precision = TANDEM_PRECISION_8B;
+        m.model_instance.deadlines = 1;
+        break;
+    case TD_WIRE_MODEL_PREPARE:
+        m.model_prepare.instance = td_wire_id(TD_WIRE_KIND_INSTANCE, 1, WIRE_INSTANCES - 1);
+        m.model_prepare.number_count = 2;
+        m.model_prepare.numbers[0] = m.model_prepare.numbers[1] = 128;
+        break;
+    case TD_WIRE_INSTANCE_DESTROY:
+        m.object.id = td_wire_id(TD_WIRE_KIND_INSTANCE, 1, 0);
+        break;
+    case TD_WIRE_RUN:
+        fill_run(&m.run);
+        break;
+    case TD_WIRE_UNIFORMS:
+        m.uniforms.ticket = WIRE_TICKET;
+        m.uniforms.bytes = 100;
+        memset(m.uniforms.uniforms, 8, m.uniforms.bytes);
+        break;
+    case TD_WIRE_GRAPH:
+        m.graph.bytes = 65536;
+        break;
+    case TD_WIRE_PREPARED:
+        m.prepared.record_count = 50;
+        m.prepared.chain = 40;
+        m.prepared.scratch_bytes = 1 << 20;
+        m.prepared.uniform_bytes = TD_WIRE_UNIFORM_BYTES;
         break;
     case TD_WIRE_STATS:
         m.stats.first = 16;
@@ -119,12 +171,13 @@ td_wire_message wire_sample(uint32_t type)
         m.cancel.ticket = WIRE_TICKET - 1;
         break;
     case TD_WIRE_WELCOME:
-        m.welcome.features = TD_WIRE_MODELS;
+        m.welcome.features = TD_WIRE_MODELS | TD_WIRE_NETWORKS;
         m.welcome.share = TD_WIRE_SHARE_OPAQUE;
         m.welcome.frames_in_flight = 3;
         m.welcome.mems = WIRE_MEMS;
         m.welcome.timelines = WIRE_TIMELINES;
         m.welcome.models = WIRE_MODELS;
+        m.welcome.instances = WIRE_INSTANCES;
         m.welcome.requests = 32;
         m.welcome.mem_bytes = WIRE_MEM_BYTES;
         m.welcome.quota_bytes = 4 * WIRE_MEM_BYTES;
@@ -213,6 +266,20 @@ static bool is_id(uint64_t id, uint32_t kind, uint32_t slots)
     return id >> 56 == kind && (id >> 24 & 0xffffffff) != 0 && (id & 0xffffff) != 0 && (id & 0xffffff) <= slots;
 }
 
+static const char *run_promise(const td_wire_rules *rules, const td_wire_run *m)
+{
+    if (!is_id(m->instance, 4, rules->instances))
+        return "instance";
+    if (m->number_count > TD_WIRE_NUMBERS || m->binding_count > TD_WIRE_BINDINGS)
+        return "count";
+    if (m->uniform_bytes > (uint64_t)TD_WIRE_RUN_BYTES + rules->more_bytes)
+        return "uniform_bytes";
+    for (uint32_t i = 0; i < m->binding_count; i++)
+        if (!is_id(m->bindings[i].mem, 1, rules->mems) || m->bindings[i].offset_bytes > rules->mem_bytes)
+            return "binding";
+    return m->wait.timeline && !is_id(m->wait.timeline, 2, rules->timelines) ? "wait" : NULL;
+}
+
 const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const void *bytes, size_t length)
 {
     const td_wire_header *h = bytes;
@@ -243,6 +310,18 @@ const char *wire_promise(const td_wire_rules *rules, td_wire_road road, const vo
                    ? NULL
                    : "mem_create";
     }
+    case TD_WIRE_RUN:
+        return run_promise(rules, bytes);
+    case TD_WIRE_UNIFORMS: {
+        const td_wire_uniforms *m = bytes;
+
+        return m->bytes && m->bytes <= TD_WIRE_MORE_BYTES && m->first == rules->more_bytes &&
+                       m->first + m->bytes <= TD_WIRE_UNIFORM_BYTES - TD_WIRE_RUN_BYTES
+                   ? NULL
+                   : "uniforms";
+    }
+    case TD_WIRE_MODEL_PREPARE:
+        return ((const td_wire_model_prepare *)bytes)->number_count <= TD_WIRE_NUMBERS ? NULL : "number_count";
     case TD_WIRE_STATS_REPLY:
         return ((const td_wire_stats_reply *)bytes)->count <= TD_WIRE_ROWS ? NULL : "count";
     case TD_WIRE_ERROR:

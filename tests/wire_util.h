@@ -8,7 +8,15 @@
 #include "interop/wire/wire.h"
 #include "kernels/operation.h"
 
-enum { WIRE_TYPES = 22, WIRE_MEMS = 64, WIRE_TIMELINES = 32, WIRE_MODELS = 8, WIRE_SERIAL = 7, WIRE_TICKET = 9 };
+enum {
+    WIRE_TYPES = 30,
+    WIRE_MEMS = 64,
+    WIRE_TIMELINES = 32,
+    WIRE_MODELS = 8,
+    WIRE_INSTANCES = 16,
+    WIRE_SERIAL = 7,
+    WIRE_TICKET = 9
+};
 #define WIRE_MEM_BYTES (1ull << 30)
 extern const uint16_t wire_types[WIRE_TYPES];
 

@@ -93,12 +93,14 @@ static bool text(const check *c, const char *field, const char *chars, size_t si
 
 static bool id(const check *c, const char *field, uint64_t value, td_wire_kind kind)
 {
-    const uint32_t slots[] = {0, c->rules->mems, c->rules->timelines, c->rules->models};
+    static const char *const names[TD_WIRE_KINDS] = {"", "mem", "timeline", "model", "instance"};
+    const td_wire_rules *rules = c->rules;
+    const uint32_t slots[TD_WIRE_KINDS] = {0, rules->mems, rules->timelines, rules->models, rules->instances};
 
     if (td_wire_id_kind(value) == (uint32_t)kind && td_wire_id_generation(value) && td_wire_id_slot(value) < slots[kind])
         return true;
-    return refuse(c, field, "is 0x%" PRIx64 ", which cannot be the id of a %s", value,
-                  kind == TD_WIRE_KIND_MEM ? "mem" : kind == TD_WIRE_KIND_TIMELINE ? "timeline" : "model");
+    return refuse(c, field, "is 0x%" PRIx64 ", which cannot be the id of %s %s", value,
+                  kind == TD_WIRE_KIND_INSTANCE ? "an" : "a", names[kind]);
 }
 
 static bool point(const check *c, const char *timeline, const char *value, const tandem_point *at)
@@ -218,6 +220,7 @@ static bool check_welcome(const check *c, const void *bytes)
            number(c, "mem_bytes", m->mem_bytes, 0, INT64_MAX) &&
            number(c, "rung", m->rung, TD_WIRE_RUNG_FIRST, TD_WIRE_RUNG_LAST) &&
            number(c, "reserved1", m->reserved1, 0, 0) && text(c, "name", m->name, sizeof m->name) &&
+           number(c, "instances", m->instances, 0, m->features & TD_WIRE_NETWORKS ? TD_WIRE_MAX_SLOTS : 0) &&
            zeros(c, "reserved", m->reserved, sizeof m->reserved);
 }
 
@@ -268,9 +271,15 @@ static bool check_timeline_destroy(const check *c, const void *bytes)
     return id(c, "id", ((const td_wire_object *)bytes)->id, TD_WIRE_KIND_TIMELINE);
 }
 
-static bool check_model_destroy(const check *c, const void *bytes)
+/* MODEL_DESTROY, MODEL_GRAPH. */
+static bool check_model(const check *c, const void *bytes)
 {
     return id(c, "id", ((const td_wire_object *)bytes)->id, TD_WIRE_KIND_MODEL);
+}
+
+static bool check_instance_destroy(const check *c, const void *bytes)
+{
+    return id(c, "id", ((const td_wire_object *)bytes)->id, TD_WIRE_KIND_INSTANCE);
 }
 
 static bool check_done(const check *c, const void *bytes)
@@ -278,7 +287,7 @@ static bool check_done(const check *c, const void *bytes)
     const uint64_t created = ((const td_wire_object *)bytes)->id;
     const uint32_t kind = td_wire_id_kind(created);
 
-    return !created || id(c, "id", created, kind == 2 || kind == 3 ? (td_wire_kind)kind : TD_WIRE_KIND_MEM);
+    return !created || id(c, "id", created, kind && kind < TD_WIRE_KINDS ? (td_wire_kind)kind : TD_WIRE_KIND_MEM);
 }
 
 static bool check_model_load(const check *c, const void *bytes)
@@ -322,6 +331,45 @@ static bool check_tensor(const check *c, const void *bytes)
     return view_words(c, "view", &m->view) &&
            (td_view_end_bytes(&m->view, shape, &end) ||
             refuse(c, "view", "with offset_bytes %" PRIu64 " ends beyond 2^63 bytes", m->view.offset_bytes));
+}
+
+static bool check_graph(const check *c, const void *bytes)
+{
+    const td_wire_graph *m = bytes;
+
+    return number(c, "bytes", m->bytes, 1, INT64_MAX) && number(c, "reserved", m->reserved, 0, 0);
+}
+
+static bool check_model_instance(const check *c, const void *bytes)
+{
+    const td_wire_model_instance *m = bytes;
+
+    return id(c, "model", m->model, TD_WIRE_KIND_MODEL) &&
+           number(c, "precision", m->precision, TANDEM_PRECISION_AUTO, TANDEM_PRECISION_4B) &&
+           number(c, "deadlines", m->deadlines, 0, 1) && number(c, "reserved", m->reserved, 0, 0);
+}
+
+/* Of a network: whether it is 1 to its most the daemon knows. */
+static bool numbers_of(const check *c, const uint32_t *numbers, uint32_t count)
+{
+    return number(c, "number_count", count, 0, TD_WIRE_NUMBERS) &&
+           zeros(c, "numbers", numbers + count, (TD_WIRE_NUMBERS - count) * sizeof *numbers);
+}
+
+static bool check_model_prepare(const check *c, const void *bytes)
+{
+    const td_wire_model_prepare *m = bytes;
+
+    return id(c, "instance", m->instance, TD_WIRE_KIND_INSTANCE) && number(c, "reserved", m->reserved, 0, 0) &&
+           numbers_of(c, m->numbers, m->number_count);
+}
+
+static bool check_prepared(const check *c, const void *bytes)
+{
+    const td_wire_prepared *m = bytes;
+
+    return number(c, "uniform_bytes", m->uniform_bytes, 0, TD_WIRE_UNIFORM_BYTES) &&
+           number(c, "reserved", m->reserved, 0, 0);
 }
 
 static bool check_info(const check *c, const void *bytes)
@@ -420,11 +468,74 @@ static bool check_job(const check *c, const void *bytes)
     const td_operation_layout *layout = c->rules->operation ? c->rules->operation(m->job.operation) : NULL;
     const uint32_t job_bytes = m->header.bytes - offsetof(td_wire_job, job);
 
+    if (c->rules->more_bytes)
+        return refuse(c, "ticket", "is %" PRIu64 ", of which %" PRIu32 " bytes of uniforms came", m->ticket,
+                      c->rules->more_bytes);
     return shares(c) && number(c, "ticket", m->ticket, c->rules->next_ticket, c->rules->next_ticket) &&
            number(c, "struct_bytes", m->job.struct_bytes, job_bytes, job_bytes) &&
            (layout || refuse(c, "operation", "is %" PRIu32 ", which is none that is known here", m->job.operation)) &&
            point(c, "wait.timeline", "wait.value", &m->job.wait) &&
            point(c, "signal.timeline", "signal.value", &m->job.signal) && check_operands(c, layout, &m->job.op);
+}
+
+static bool check_bindings(const check *c, const td_wire_binding *bindings, uint32_t count)
+{
+    char field[48];
+
+    if (!number(c, "binding_count", count, 0, TD_WIRE_BINDINGS))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const td_wire_binding *binding = &bindings[i];
+
+        snprintf(field, sizeof field, "bindings[%" PRIu32 "].mem", i);
+        if (!id(c, field, binding->mem, TD_WIRE_KIND_MEM))
+            return false;
+        snprintf(field, sizeof field, "bindings[%" PRIu32 "].offset_bytes", i);
+        if (!number(c, field, binding->offset_bytes, 0, c->rules->mem_bytes))
+            return false;
+        snprintf(field, sizeof field, "bindings[%" PRIu32 "].dtype", i);
+        if (!number(c, field, binding->dtype, TANDEM_DTYPE_F16, TANDEM_DTYPE_Q6_K))
+            return false;
+        snprintf(field, sizeof field, "bindings[%" PRIu32 "].reserved", i);
+        if (!number(c, field, binding->reserved, 0, 0))
+            return false;
+    }
+    return zeros(c, "bindings", bindings + count, (TD_WIRE_BINDINGS - count) * sizeof *bindings);
+}
+
+static bool check_uniforms_of_run(const check *c, const td_wire_run *m)
+{
+    const uint32_t here = m->uniform_bytes < TD_WIRE_RUN_BYTES ? m->uniform_bytes : (uint32_t)TD_WIRE_RUN_BYTES;
+
+    if (!number(c, "uniform_bytes", m->uniform_bytes, 0, TD_WIRE_UNIFORM_BYTES))
+        return false;
+    if (m->uniform_bytes - here != c->rules->more_bytes)
+        return refuse(c, "uniform_bytes", "is %" PRIu32 ", but %" PRIu32 " came before it, and %d at most are in it",
+                      m->uniform_bytes, c->rules->more_bytes, TD_WIRE_RUN_BYTES);
+    return zeros(c, "uniforms", m->uniforms + here, TD_WIRE_RUN_BYTES - here);
+}
+
+static bool check_run(const check *c, const void *bytes)
+{
+    const td_wire_run *m = bytes;
+
+    return shares(c) && number(c, "ticket", m->ticket, c->rules->next_ticket, c->rules->next_ticket) &&
+           point(c, "wait.timeline", "wait.value", &m->wait) &&
+           point(c, "signal.timeline", "signal.value", &m->signal) &&
+           id(c, "instance", m->instance, TD_WIRE_KIND_INSTANCE) && number(c, "reserved", m->reserved, 0, 0) &&
+           numbers_of(c, m->numbers, m->number_count) && check_bindings(c, m->bindings, m->binding_count) &&
+           check_uniforms_of_run(c, m);
+}
+
+static bool check_uniforms(const check *c, const void *bytes)
+{
+    const td_wire_uniforms *m = bytes;
+    const uint32_t came = c->rules->more_bytes, room = TD_WIRE_UNIFORM_BYTES - TD_WIRE_RUN_BYTES - came;
+
+    return shares(c) && number(c, "ticket", m->ticket, c->rules->next_ticket, c->rules->next_ticket) &&
+           number(c, "first", m->first, came, came) &&
+           number(c, "bytes", m->bytes, 1, room < TD_WIRE_MORE_BYTES ? room : (uint32_t)TD_WIRE_MORE_BYTES) &&
+           zeros(c, "uniforms", m->uniforms + m->bytes, TD_WIRE_MORE_BYTES - m->bytes);
 }
 
 static bool check_submitted(const check *c, const void *bytes)
@@ -465,11 +576,22 @@ static const struct entry {
     {"MODEL_TENSOR", TD_WIRE_MODEL_TENSOR, sizeof(td_wire_model_tensor), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
      TD_WIRE_MODELS, check_model_tensor},
     {"MODEL_DESTROY", TD_WIRE_MODEL_DESTROY, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, TD_WIRE_MODELS,
-     check_model_destroy},
+     check_model},
     {"STATS", TD_WIRE_STATS, sizeof(td_wire_stats), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, TD_WIRE_STATISTICS, check_stats},
+    {"MODEL_GRAPH", TD_WIRE_MODEL_GRAPH, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST, TD_WIRE_NETWORKS,
+     check_model},
+    {"MODEL_INSTANCE", TD_WIRE_MODEL_INSTANCE, sizeof(td_wire_model_instance), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_NETWORKS, check_model_instance},
+    {"MODEL_PREPARE", TD_WIRE_MODEL_PREPARE, sizeof(td_wire_model_prepare), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_NETWORKS, check_model_prepare},
+    {"INSTANCE_DESTROY", TD_WIRE_INSTANCE_DESTROY, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_DAEMON, REQUEST,
+     TD_WIRE_NETWORKS, check_instance_destroy},
     {"JOB", TD_WIRE_JOB, sizeof(td_wire_job), 0, 0, TD_WIRE_RING, EVENT, 0, check_job},
     {"SUBMITTED", TD_WIRE_SUBMITTED, sizeof(td_wire_submitted), 0, 0, TD_WIRE_RING, EVENT, 0, check_submitted},
     {"CANCEL", TD_WIRE_CANCEL, sizeof(td_wire_cancel), 0, 0, TD_WIRE_RING, EVENT, 0, check_cancel},
+    {"RUN", TD_WIRE_RUN, sizeof(td_wire_run), 0, 0, TD_WIRE_RING, EVENT, TD_WIRE_NETWORKS, check_run},
+    {"UNIFORMS", TD_WIRE_UNIFORMS, sizeof(td_wire_uniforms), 0, 0, TD_WIRE_RING, EVENT, TD_WIRE_NETWORKS,
+     check_uniforms},
     {"WELCOME", TD_WIRE_WELCOME, sizeof(td_wire_welcome), 1, TD_WIRE_TO_CLIENT, 0, ANSWER, 0, check_welcome},
     {"DONE", TD_WIRE_DONE, sizeof(td_wire_object), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, 0, check_done},
     {"ERROR", TD_WIRE_ERROR, sizeof(td_wire_error), 0, TD_WIRE_TO_CLIENT, TD_WIRE_TO_CLIENT, EITHER, 0, check_error},
@@ -480,6 +602,9 @@ static const struct entry {
     {"RESET", TD_WIRE_RESET, sizeof(td_wire_reset), 0, 0, TD_WIRE_TO_CLIENT, EVENT, 0, check_reset},
     {"BYE", TD_WIRE_BYE, sizeof(td_wire_bye), 0, TD_WIRE_TO_CLIENT, TD_WIRE_TO_CLIENT | TD_WIRE_TO_DAEMON, EVENT, 0,
      check_bye},
+    {"GRAPH", TD_WIRE_GRAPH, sizeof(td_wire_graph), 1, 0, TD_WIRE_TO_CLIENT, ANSWER, TD_WIRE_NETWORKS, check_graph},
+    {"PREPARED", TD_WIRE_PREPARED, sizeof(td_wire_prepared), 0, 0, TD_WIRE_TO_CLIENT, ANSWER, TD_WIRE_NETWORKS,
+     check_prepared},
 };
 
 static const struct entry *find(uint32_t type)
@@ -594,8 +719,12 @@ void td_wire_took(td_wire_rules *rules, td_wire_road road, const void *message)
         rules->share = ((const td_wire_hello *)message)->share;
     if (road == TD_WIRE_TO_DAEMON && h->serial)
         rules->next_serial++; /* used up, it is 0, which no request has */
-    if (road == TD_WIRE_RING && h->type == TD_WIRE_JOB)
+    if (road == TD_WIRE_RING && h->type == TD_WIRE_UNIFORMS)
+        rules->more_bytes += ((const td_wire_uniforms *)message)->bytes;
+    if (road == TD_WIRE_RING && (h->type == TD_WIRE_JOB || h->type == TD_WIRE_RUN)) {
         rules->next_ticket++;
+        rules->more_bytes = 0;
+    }
 }
 
 td_wire_rules td_wire_rules_new(const td_operation_layout *(*operation)(uint32_t number))
@@ -612,6 +741,7 @@ void td_wire_rules_welcome(td_wire_rules *rules, const td_wire_welcome *welcome)
     rules->mems = welcome->mems;
     rules->timelines = welcome->timelines;
     rules->models = welcome->models;
+    rules->instances = welcome->instances;
     rules->mem_bytes = welcome->mem_bytes;
 }
 

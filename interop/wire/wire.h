@@ -26,6 +26,11 @@ enum {
     TD_WIRE_TENSOR_BYTES = 256,
     TD_WIRE_TEXT_BYTES = 400,
     TD_WIRE_ROWS = 16,
+    TD_WIRE_BINDINGS = 64, /* of a network, */
+    TD_WIRE_NUMBERS = 32,
+    TD_WIRE_RUN_BYTES = 288, /* of its uniforms: in RUN itself, */
+    TD_WIRE_MORE_BYTES = 2016, /* in each UNIFORMS, */
+    TD_WIRE_UNIFORM_BYTES = TD_WIRE_RUN_BYTES + 16 * TD_WIRE_MORE_BYTES, /* and at most */
     TD_WIRE_PAGE_BYTES = 4096, /* mems begin on whole pages; the size of a shared timeline */
     TD_WIRE_SLOT_BYTES = 2048,
     TD_WIRE_SLOTS = 64,
@@ -58,9 +63,15 @@ typedef enum td_wire_type {
     TD_WIRE_MODEL_TENSOR = 9,
     TD_WIRE_MODEL_DESTROY = 10,
     TD_WIRE_STATS = 11,
+    TD_WIRE_MODEL_GRAPH = 12,
+    TD_WIRE_MODEL_INSTANCE = 13,
+    TD_WIRE_MODEL_PREPARE = 14,
+    TD_WIRE_INSTANCE_DESTROY = 15,
     TD_WIRE_JOB = 32,
     TD_WIRE_SUBMITTED = 33,
     TD_WIRE_CANCEL = 34,
+    TD_WIRE_RUN = 35,
+    TD_WIRE_UNIFORMS = 36,
     TD_WIRE_WELCOME = 64,
     TD_WIRE_DONE = 65,
     TD_WIRE_ERROR = 66,
@@ -68,11 +79,17 @@ typedef enum td_wire_type {
     TD_WIRE_TENSOR = 68,
     TD_WIRE_STATS_REPLY = 69,
     TD_WIRE_RESET = 70,
-    TD_WIRE_BYE = 71
+    TD_WIRE_BYE = 71,
+    TD_WIRE_GRAPH = 72,
+    TD_WIRE_PREPARED = 73
 } td_wire_type;
 
-typedef enum td_wire_feature { TD_WIRE_MODELS = 1, TD_WIRE_STATISTICS = 2 } td_wire_feature;
-#define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS))
+typedef enum td_wire_feature {
+    TD_WIRE_MODELS = 1,
+    TD_WIRE_STATISTICS = 2,
+    TD_WIRE_NETWORKS = 4
+} td_wire_feature;
+#define TD_WIRE_FEATURES ((uint64_t)(TD_WIRE_MODELS | TD_WIRE_STATISTICS | TD_WIRE_NETWORKS))
 
 typedef enum td_wire_share { TD_WIRE_SHARE_NONE = 0, TD_WIRE_SHARE_HOST = 1, TD_WIRE_SHARE_OPAQUE = 2 } td_wire_share;
 typedef enum td_wire_mem_kind { TD_WIRE_MEM_MEMFD = 1, TD_WIRE_MEM_OPAQUE = 2 } td_wire_mem_kind;
@@ -83,7 +100,13 @@ typedef enum td_wire_reason {
     TD_WIRE_BYE_FULL = 3,
     TD_WIRE_BYE_UNREAD = 4
 } td_wire_reason;
-typedef enum td_wire_kind { TD_WIRE_KIND_MEM = 1, TD_WIRE_KIND_TIMELINE = 2, TD_WIRE_KIND_MODEL = 3 } td_wire_kind;
+typedef enum td_wire_kind {
+    TD_WIRE_KIND_MEM = 1,
+    TD_WIRE_KIND_TIMELINE = 2,
+    TD_WIRE_KIND_MODEL = 3,
+    TD_WIRE_KIND_INSTANCE = 4
+} td_wire_kind;
+enum { TD_WIRE_KINDS = 5 }; /* and 0, which is none */
 
 /* An id: kind:8, generation:32 (never 0), slot + 1:24. */
 static inline uint64_t td_wire_id(td_wire_kind kind, uint32_t generation, uint32_t slot)
@@ -178,7 +201,8 @@ typedef struct td_wire_welcome {
     uint32_t rung; /* tandem_rung */
     uint32_t reserved1;
     char name[TD_WIRE_NAME_BYTES];
-    uint8_t reserved[16];
+    uint32_t instances;
+    uint8_t reserved[12];
 } td_wire_welcome;
 TD_WIRE_SIZE(td_wire_welcome, 256);
 TD_WIRE_AT(td_wire_welcome, magic, 16);
@@ -200,7 +224,8 @@ TD_WIRE_AT(td_wire_welcome, quota_bytes, 160);
 TD_WIRE_AT(td_wire_welcome, rung, 168);
 TD_WIRE_AT(td_wire_welcome, reserved1, 172);
 TD_WIRE_AT(td_wire_welcome, name, 176);
-TD_WIRE_AT(td_wire_welcome, reserved, 240);
+TD_WIRE_AT(td_wire_welcome, instances, 240);
+TD_WIRE_AT(td_wire_welcome, reserved, 244);
 
 typedef struct td_wire_mem_create {
     td_wire_header header;
@@ -228,7 +253,7 @@ TD_WIRE_AT(td_wire_timeline_create, signaller, 20);
 TD_WIRE_AT(td_wire_timeline_create, initial_value, 24);
 TD_WIRE_AT(td_wire_timeline_create, reserved, 32);
 
-/* MEM_DESTROY, TIMELINE_DESTROY, MODEL_DESTROY, DONE. */
+/* MEM_DESTROY, TIMELINE_DESTROY, MODEL_DESTROY, INSTANCE_DESTROY, MODEL_GRAPH, DONE. */
 typedef struct td_wire_object {
     td_wire_header header;
     uint64_t id;
@@ -260,6 +285,53 @@ typedef struct td_wire_tensor {
 TD_WIRE_SIZE(td_wire_tensor, 96);
 TD_WIRE_AT(td_wire_tensor, view, 16);
 TD_WIRE_AT(td_wire_tensor, shape, 64);
+
+typedef struct td_wire_graph {
+    td_wire_header header;
+    uint64_t bytes; /* of what the descriptor names */
+    uint64_t reserved;
+} td_wire_graph;
+TD_WIRE_SIZE(td_wire_graph, 32);
+TD_WIRE_AT(td_wire_graph, bytes, 16);
+TD_WIRE_AT(td_wire_graph, reserved, 24);
+
+typedef struct td_wire_model_instance {
+    td_wire_header header;
+    uint64_t model;
+    uint32_t precision; /* tandem_precision */
+    uint32_t deadlines; /* 1: its runs may have one */
+    uint64_t reserved;
+} td_wire_model_instance;
+TD_WIRE_SIZE(td_wire_model_instance, 40);
+TD_WIRE_AT(td_wire_model_instance, model, 16);
+TD_WIRE_AT(td_wire_model_instance, precision, 24);
+TD_WIRE_AT(td_wire_model_instance, deadlines, 28);
+TD_WIRE_AT(td_wire_model_instance, reserved, 32);
+
+typedef struct td_wire_model_prepare {
+    td_wire_header header;
+    uint64_t instance;
+    uint32_t number_count, reserved;
+    uint32_t numbers[TD_WIRE_NUMBERS];
+} td_wire_model_prepare;
+TD_WIRE_SIZE(td_wire_model_prepare, 160);
+TD_WIRE_AT(td_wire_model_prepare, instance, 16);
+TD_WIRE_AT(td_wire_model_prepare, number_count, 24);
+TD_WIRE_AT(td_wire_model_prepare, reserved, 28);
+TD_WIRE_AT(td_wire_model_prepare, numbers, 32);
+
+typedef struct td_wire_prepared {
+    td_wire_header header;
+    uint32_t record_count, chain;
+    uint64_t scratch_bytes, uniform_bytes;
+    uint64_t reserved;
+} td_wire_prepared;
+TD_WIRE_SIZE(td_wire_prepared, 48);
+TD_WIRE_AT(td_wire_prepared, record_count, 16);
+TD_WIRE_AT(td_wire_prepared, chain, 20);
+TD_WIRE_AT(td_wire_prepared, scratch_bytes, 24);
+TD_WIRE_AT(td_wire_prepared, uniform_bytes, 32);
+TD_WIRE_AT(td_wire_prepared, reserved, 40);
 
 typedef struct td_wire_info {
     td_wire_header header;
@@ -397,6 +469,55 @@ TD_WIRE_AT(tandem_view, stride_head, 32);
 TD_WIRE_AT(tandem_view, stride_row, 40);
 static_assert(sizeof(td_wire_job) <= TD_WIRE_SLOT_BYTES, "a job fits into a slot");
 
+/* A tensor that lies dense in a mem. */
+typedef struct td_wire_binding {
+    uint64_t mem, offset_bytes;
+    uint32_t dtype, reserved;
+} td_wire_binding;
+TD_WIRE_SIZE(td_wire_binding, 24);
+TD_WIRE_AT(td_wire_binding, offset_bytes, 8);
+TD_WIRE_AT(td_wire_binding, dtype, 16);
+TD_WIRE_AT(td_wire_binding, reserved, 20);
+
+typedef struct td_wire_run {
+    td_wire_header header;
+    uint64_t ticket, submit_ns;
+    tandem_point wait, signal;
+    uint64_t deadline_ns, instance;
+    uint32_t binding_count, number_count, uniform_bytes, reserved;
+    uint32_t numbers[TD_WIRE_NUMBERS];
+    td_wire_binding bindings[TD_WIRE_BINDINGS];
+    uint8_t uniforms[TD_WIRE_RUN_BYTES]; /* the first ones */
+} td_wire_run;
+TD_WIRE_SIZE(td_wire_run, 2048);
+TD_WIRE_AT(td_wire_run, ticket, 16);
+TD_WIRE_AT(td_wire_run, submit_ns, 24);
+TD_WIRE_AT(td_wire_run, wait, 32);
+TD_WIRE_AT(td_wire_run, signal, 48);
+TD_WIRE_AT(td_wire_run, deadline_ns, 64);
+TD_WIRE_AT(td_wire_run, instance, 72);
+TD_WIRE_AT(td_wire_run, binding_count, 80);
+TD_WIRE_AT(td_wire_run, number_count, 84);
+TD_WIRE_AT(td_wire_run, uniform_bytes, 88);
+TD_WIRE_AT(td_wire_run, reserved, 92);
+TD_WIRE_AT(td_wire_run, numbers, 96);
+TD_WIRE_AT(td_wire_run, bindings, 224);
+TD_WIRE_AT(td_wire_run, uniforms, 1760);
+static_assert(sizeof(td_wire_run) <= TD_WIRE_SLOT_BYTES, "a run fits into a slot");
+
+typedef struct td_wire_uniforms {
+    td_wire_header header;
+    uint64_t ticket;       /* of the run to come */
+    uint32_t first, bytes; /* first: how many of those that are not in RUN came before */
+    uint8_t uniforms[TD_WIRE_MORE_BYTES];
+} td_wire_uniforms;
+TD_WIRE_SIZE(td_wire_uniforms, 2048);
+TD_WIRE_AT(td_wire_uniforms, ticket, 16);
+TD_WIRE_AT(td_wire_uniforms, first, 24);
+TD_WIRE_AT(td_wire_uniforms, bytes, 28);
+TD_WIRE_AT(td_wire_uniforms, uniforms, 32);
+static_assert(sizeof(td_wire_uniforms) <= TD_WIRE_SLOT_BYTES, "so do more uniforms");
+
 typedef struct td_wire_submitted {
     td_wire_header header;
     uint64_t timeline, value;
@@ -423,6 +544,10 @@ typedef union td_wire_message {
     td_wire_model_load model_load;
     td_wire_model_tensor model_tensor;
     td_wire_tensor tensor;
+    td_wire_graph graph;
+    td_wire_model_instance model_instance;
+    td_wire_model_prepare model_prepare;
+    td_wire_prepared prepared;
     td_wire_info info;
     td_wire_stats stats;
     td_wire_stats_reply stats_reply;
@@ -430,6 +555,8 @@ typedef union td_wire_message {
     td_wire_reset reset;
     td_wire_bye bye;
     td_wire_job job;
+    td_wire_run run;
+    td_wire_uniforms uniforms;
     td_wire_submitted submitted;
     td_wire_cancel cancel;
 } td_wire_message;
@@ -447,10 +574,11 @@ typedef struct td_wire_rules {
     uint32_t share;    /* td_wire_share */
     uint64_t features; /* that both have */
     td_wire_sizes sizes;
-    uint32_t mems, timelines, models;
+    uint32_t mems, timelines, models, instances;
     uint64_t mem_bytes;   /* the largest allocation, at most 2^63 - 1 */
     uint32_t next_serial; /* TO_DAEMON: the one request that may come; TO_CLIENT: answers are below it */
     uint64_t next_ticket; /* RING: the one job that may come; all others are below it */
+    uint32_t more_bytes;  /* RING: of its uniforms that have come */
 } td_wire_rules;
 td_wire_rules td_wire_rules_new(const td_operation_layout *(*operation)(uint32_t number));
 /* What holds from this WELCOME on. The counters stay as they are. */

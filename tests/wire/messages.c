@@ -74,8 +74,7 @@ static void test_right_messages(void **state)
         memset(longer, 0, sizeof longer);
         memcpy(longer, &m, m.header.bytes);
         assert_int_equal(check(&rules, wire_road(type), longer, m.header.bytes + 1u, m.header.fds),
-                         type == TD_WIRE_JOB || type == TD_WIRE_SUBMITTED || type == TD_WIRE_CANCEL
-                             ? TANDEM_OK /* a slot is longer than what it holds */
+                         wire_road(type) == TD_WIRE_RING ? TANDEM_OK /* a slot is longer than what it holds */
                              : TANDEM_ERROR_PROTOCOL);
         for (uint32_t fds = 0; fds < 4; fds++)
             assert_int_equal(check(&rules, wire_road(type), &m, m.header.bytes, fds) == TANDEM_OK, fds == m.header.fds);
@@ -109,7 +108,7 @@ typedef struct refusal {
 static const refusal refusals[] = {
     {TD_WIRE_PING, 0, 4, 17, "PING.header.bytes", "17"},
     {TD_WIRE_PING, 4, 2, 0, "message.header.type", "0"},
-    {TD_WIRE_PING, 4, 2, 12, "message.header.type", "12"},
+    {TD_WIRE_PING, 4, 2, 16, "message.header.type", "16"},
     {TD_WIRE_PING, 4, 2, 65535, "message.header.type", "65535"},
     {TD_WIRE_PING, 4, 2, TD_WIRE_HELLO, "HELLO.header.type", "behind WELCOME"},
     {TD_WIRE_PING, 6, 2, 1, "PING.header.fds", "1"},
@@ -214,6 +213,40 @@ static const refusal refusals[] = {
     {TD_WIRE_JOB, 332, 4, 1 << 30, "JOB.q ", "beyond"},
     {TD_WIRE_JOB, 336, 4, 0x40000001, "JOB.k.shape[2]", "1073741825"},
     {TD_WIRE_JOB, 340, 4, 0, "JOB.q.shape[3]", "0"},
+    {TD_WIRE_MODEL_GRAPH, 16, 8, 0, "MODEL_GRAPH.id", "id of a model"},
+    {TD_WIRE_MODEL_INSTANCE, 16, 8, 1ull << 56 | 1ull << 24 | 1, "MODEL_INSTANCE.model", "id of a model"},
+    {TD_WIRE_MODEL_INSTANCE, 24, 4, 4, "MODEL_INSTANCE.precision", "4"},
+    {TD_WIRE_MODEL_INSTANCE, 28, 4, 2, "MODEL_INSTANCE.deadlines", "2"},
+    {TD_WIRE_MODEL_INSTANCE, 32, 8, 9, "MODEL_INSTANCE.reserved", "9"},
+    {TD_WIRE_MODEL_PREPARE, 16, 8, 3ull << 56 | 1ull << 24 | 1, "MODEL_PREPARE.instance", "id of an instance"},
+    {TD_WIRE_MODEL_PREPARE, 24, 4, 33, "MODEL_PREPARE.number_count", "33"},
+    {TD_WIRE_MODEL_PREPARE, 24, 4, 1, "MODEL_PREPARE.numbers", "128"},
+    {TD_WIRE_MODEL_PREPARE, 28, 4, 1, "MODEL_PREPARE.reserved", "1"},
+    {TD_WIRE_INSTANCE_DESTROY, 16, 8, 0, "INSTANCE_DESTROY.id", "id of an instance"},
+    {TD_WIRE_RUN, 16, 8, WIRE_TICKET + 1, "RUN.ticket", "10"},
+    {TD_WIRE_RUN, 32, 8, 0, "RUN.wait.value", "41"},
+    {TD_WIRE_RUN, 48, 8, 2ull << 56 | 1, "RUN.signal.timeline", "0x200000000000001"},
+    {TD_WIRE_RUN, 72, 8, 0, "RUN.instance", "0x0"},
+    {TD_WIRE_RUN, 72, 8, 4ull << 56 | 1ull << 24 | (WIRE_INSTANCES + 1), "RUN.instance", "id of an instance"},
+    {TD_WIRE_RUN, 80, 4, 65, "RUN.binding_count", "65"},
+    {TD_WIRE_RUN, 80, 4, UINT32_MAX, "RUN.binding_count", "4294967295"},
+    {TD_WIRE_RUN, 80, 4, 1, "RUN.bindings", "must be 0"},
+    {TD_WIRE_RUN, 84, 4, 33, "RUN.number_count", "33"},
+    {TD_WIRE_RUN, 84, 4, 0, "RUN.numbers", "128"},
+    {TD_WIRE_RUN, 88, 4, TD_WIRE_UNIFORM_BYTES + 1, "RUN.uniform_bytes", "32545"},
+    {TD_WIRE_RUN, 88, 4, TD_WIRE_RUN_BYTES + 1, "RUN.uniform_bytes", "289"}, /* of which none came before */
+    {TD_WIRE_RUN, 88, 4, 11, "RUN.uniforms", "7"},
+    {TD_WIRE_RUN, 92, 4, 1, "RUN.reserved", "1"},
+    {TD_WIRE_RUN, 224, 8, 2ull << 56 | 1ull << 24 | 1, "RUN.bindings[0].mem", "id of a mem"},
+    {TD_WIRE_RUN, 256, 8, WIRE_MEM_BYTES + 1, "RUN.bindings[1].offset_bytes", "1073741825"},
+    {TD_WIRE_RUN, 240, 4, 0, "RUN.bindings[0].dtype", "0"},
+    {TD_WIRE_RUN, 264, 4, TANDEM_DTYPE_Q6_K + 1, "RUN.bindings[1].dtype", "14"},
+    {TD_WIRE_RUN, 268, 4, 1, "RUN.bindings[1].reserved", "1"},
+    {TD_WIRE_UNIFORMS, 16, 8, WIRE_TICKET - 1, "UNIFORMS.ticket", "8"},
+    {TD_WIRE_UNIFORMS, 24, 4, 1, "UNIFORMS.first", "1"},
+    {TD_WIRE_UNIFORMS, 28, 4, 0, "UNIFORMS.bytes", "0"},
+    {TD_WIRE_UNIFORMS, 28, 4, TD_WIRE_MORE_BYTES + 1, "UNIFORMS.bytes", "2017"},
+    {TD_WIRE_UNIFORMS, 28, 4, 99, "UNIFORMS.uniforms", "8"},
     {TD_WIRE_SUBMITTED, 16, 8, 0, "SUBMITTED.timeline", "0x0"},
     {TD_WIRE_CANCEL, 16, 8, 0, "CANCEL.ticket", "0"},
     {TD_WIRE_CANCEL, 16, 8, WIRE_TICKET, "CANCEL.ticket", "9"},
@@ -222,7 +255,7 @@ static const refusal refusals[] = {
     {TD_WIRE_WELCOME, 16, 4, 0, "WELCOME.magic", "0"},
     {TD_WIRE_WELCOME, 20, 2, 3, "WELCOME.version", "3"},
     {TD_WIRE_WELCOME, 22, 2, 1, "WELCOME.reserved0", "1"},
-    {TD_WIRE_WELCOME, 24, 8, 4, "WELCOME.features", "0x4"},
+    {TD_WIRE_WELCOME, 24, 8, 8, "WELCOME.features", "0x8"},
     {TD_WIRE_WELCOME, 120, 4, TD_WIRE_SHARE_HOST, "WELCOME.share", "1"},
     {TD_WIRE_WELCOME, 132, 4, 0, "WELCOME.frames_in_flight", "0"},
     {TD_WIRE_WELCOME, 136, 4, 1 << 24, "WELCOME.mems", "16777216"},
@@ -234,8 +267,11 @@ static const refusal refusals[] = {
     {TD_WIRE_WELCOME, 168, 4, 6, "WELCOME.rung", "6"},
     {TD_WIRE_WELCOME, 172, 4, 3, "WELCOME.reserved1", "3"},
     {TD_WIRE_WELCOME, 176, 1, 7, "WELCOME.name", "0x07"},
+    {TD_WIRE_WELCOME, 240, 4, 1 << 24, "WELCOME.instances", "16777216"},
+    {TD_WIRE_WELCOME, 24, 8, 1, "WELCOME.instances", "16"}, /* none without NETWORKS */
     {TD_WIRE_WELCOME, 255, 1, 1, "WELCOME.reserved", "1"},
-    {TD_WIRE_DONE, 16, 8, 4ull << 56 | 1ull << 24 | 1, "DONE.id", "0x400000001000001"},
+    {TD_WIRE_DONE, 16, 8, 5ull << 56 | 1ull << 24 | 1, "DONE.id", "0x500000001000001"},
+    {TD_WIRE_DONE, 16, 8, 4ull << 56 | 1ull << 24 | (WIRE_INSTANCES + 1), "DONE.id", "id of an instance"},
     {TD_WIRE_DONE, 16, 8, 1, "DONE.id", "0x1"},
     {TD_WIRE_ERROR, 8, 4, WIRE_SERIAL, "ERROR.header.serial", "7"},
     {TD_WIRE_ERROR, 16, 4, 0, "ERROR.status", "0"},
@@ -254,6 +290,10 @@ static const refusal refusals[] = {
     {TD_WIRE_TENSOR, 64, 8, 0, "TENSOR.shape", "0"},
     {TD_WIRE_TENSOR, 88, 8, 1ull << 31, "TENSOR.shape", "2147483648"},
     {TD_WIRE_TENSOR, 56, 8, INT64_MAX, "TENSOR.view ", "4096"},
+    {TD_WIRE_GRAPH, 16, 8, 0, "GRAPH.bytes", "0"},
+    {TD_WIRE_GRAPH, 24, 8, 1, "GRAPH.reserved", "1"},
+    {TD_WIRE_PREPARED, 32, 8, TD_WIRE_UNIFORM_BYTES + 1, "PREPARED.uniform_bytes", "32545"},
+    {TD_WIRE_PREPARED, 40, 8, 1, "PREPARED.reserved", "1"},
     {TD_WIRE_STATS_REPLY, 16, 4, 17, "STATS_REPLY.total", "17"},
     {TD_WIRE_STATS_REPLY, 20, 4, UINT32_MAX, "STATS_REPLY.first", "4294967295"},
     {TD_WIRE_STATS_REPLY, 24, 4, 17, "STATS_REPLY.count", "17"},
@@ -300,8 +340,9 @@ static void test_agreements(void **state)
     rules.features = 0;
     for (int i = 0; i < WIRE_TYPES; i++) {
         const uint32_t type = wire_types[i];
-        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_STATS) || type == TD_WIRE_TENSOR ||
-                              type == TD_WIRE_STATS_REPLY;
+        const bool optional = (type >= TD_WIRE_MODEL_LOAD && type <= TD_WIRE_INSTANCE_DESTROY) ||
+                              type == TD_WIRE_RUN || type == TD_WIRE_UNIFORMS || type == TD_WIRE_TENSOR ||
+                              type == TD_WIRE_STATS_REPLY || type == TD_WIRE_GRAPH || type == TD_WIRE_PREPARED;
 
         if (type == TD_WIRE_HELLO || type == TD_WIRE_WELCOME)
             continue;
@@ -325,8 +366,9 @@ static void test_agreements(void **state)
     assert_int_equal(check_sample(TD_WIRE_TIMELINE_CREATE, &m), TANDEM_OK);
     assert_int_equal(check(&rules, TD_WIRE_TO_DAEMON, &m, sizeof m.timeline_create, 1), TANDEM_ERROR_PROTOCOL);
     rules.share = TD_WIRE_SHARE_NONE;
-    for (int i = 0; i < 3; i++) {
-        const uint32_t type = (uint32_t[]){TD_WIRE_MEM_CREATE, TD_WIRE_TIMELINE_CREATE, TD_WIRE_JOB}[i];
+    for (int i = 0; i < 5; i++) {
+        const uint32_t type = (uint32_t[]){TD_WIRE_MEM_CREATE, TD_WIRE_TIMELINE_CREATE, TD_WIRE_JOB, TD_WIRE_RUN,
+                                           TD_WIRE_UNIFORMS}[i];
 
         m = wire_sample(type);
         assert_int_equal(check(&rules, wire_road(type), &m, m.header.bytes, m.header.fds), TANDEM_ERROR_PROTOCOL);
@@ -353,6 +395,36 @@ static void test_agreements(void **state)
     td_wire_took(&rules, TD_WIRE_TO_DAEMON, &m);
     m.header.serial = 0;
     assert_int_equal(check(&rules, TD_WIRE_TO_DAEMON, &m, sizeof m.header, 0), TANDEM_ERROR_PROTOCOL);
+}
+
+/* Uniforms that do not fit into RUN come before it, each where the one before ended, for it alone. */
+static void test_uniforms(void **state)
+{
+    td_wire_rules rules = wire_rules(TD_WIRE_RUN);
+    td_wire_message m, run = wire_sample(TD_WIRE_RUN), job = wire_sample(TD_WIRE_JOB);
+
+    (void)state;
+    run.run.uniform_bytes = TD_WIRE_UNIFORM_BYTES;
+    for (uint32_t first = 0; first < TD_WIRE_UNIFORM_BYTES - TD_WIRE_RUN_BYTES; first += TD_WIRE_MORE_BYTES) {
+        assert_int_equal(check(&rules, TD_WIRE_RING, &run, sizeof run.run, 0), TANDEM_ERROR_PROTOCOL);
+        assert_non_null(strstr(why, "came before it"));
+        m = wire_sample(TD_WIRE_UNIFORMS);
+        m.uniforms.first = first + (first ? 0u : 1u);
+        m.uniforms.bytes = TD_WIRE_MORE_BYTES;
+        assert_int_equal(check(&rules, TD_WIRE_RING, &m, sizeof m.uniforms, 0), first ? TANDEM_OK : TANDEM_ERROR_PROTOCOL);
+        m.uniforms.first = first;
+        assert_int_equal(check(&rules, TD_WIRE_RING, &m, sizeof m.uniforms, 0), TANDEM_OK);
+        td_wire_took(&rules, TD_WIRE_RING, &m);
+        assert_int_equal(rules.more_bytes, first + TD_WIRE_MORE_BYTES);
+    }
+    m.uniforms.first = rules.more_bytes; /* no more than that */
+    m.uniforms.bytes = 1;
+    assert_int_equal(check(&rules, TD_WIRE_RING, &m, sizeof m.uniforms, 0), TANDEM_ERROR_PROTOCOL);
+    assert_int_equal(check(&rules, TD_WIRE_RING, &job, sizeof job.job, 0), TANDEM_ERROR_PROTOCOL);
+    assert_non_null(strstr(why, "JOB.ticket is 9, of which 32256 bytes"));
+    assert_int_equal(check(&rules, TD_WIRE_RING, &run, sizeof run.run, 0), TANDEM_OK);
+    td_wire_took(&rules, TD_WIRE_RING, &run);
+    assert_true(rules.more_bytes == 0 && rules.next_ticket == WIRE_TICKET + 1);
 }
 
 static uint64_t at(const void *bytes, size_t offset, size_t width)
@@ -467,7 +539,7 @@ static void test_ids_and_reports(void **state)
     td_wire_report in, out;
 
     (void)state;
-    for (int kind = 1; kind <= 3; kind++)
+    for (int kind = 1; kind < TD_WIRE_KINDS; kind++)
         for (int i = 0; i < 4; i++) {
             const uint64_t id = td_wire_id((td_wire_kind)kind, 0xdeadbeef, slots[i]);
 
@@ -701,6 +773,7 @@ static const struct CMUnitTest cases[] = {
     TEST(test_bye_to_daemon),
     TEST(test_refusals),
     TEST(test_agreements),
+    TEST(test_uniforms),
     TEST(test_job_layout),
     TEST(test_view_end),
     TEST(test_ids_and_reports),
