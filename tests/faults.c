@@ -401,7 +401,6 @@ const td_vk_table *fault_vulkan_real(void)
     X(GetPhysicalDeviceFeatures2)                                                                                      \
     X(UnmapMemory)                                                                                                     \
     X(CmdCopyBuffer)                                                                                                   \
-    X(CmdWriteTimestamp)                                                                                               \
     X(GetBufferDeviceAddress)                                                                                          \
     X(CreateCuModuleNVX)                                                                                               \
     X(CreateCuFunctionNVX)                                                                                             \

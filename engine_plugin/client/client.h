@@ -298,8 +298,6 @@ struct tandem_session {
     const td_backend *ops; /* who computes */
     td_remote *remote;     /* of td_backend_remote */
     bool same_clock; /* Vulkan's device clock is the GPU's globaltimer */
-    VkQueryPool record_queries; /* of the next tandem_record(), see td_stream_submit: for benches */
-    uint32_t record_query;
     uint64_t record_asked_ns; /* when the driver was asked about a device that does not run what was recorded */
     atomic_bool stuck; /* the stream failed or did not end in time: what it may still use is left behind */
 

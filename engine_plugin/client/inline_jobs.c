@@ -58,9 +58,7 @@ static tandem_status record_locked(tandem_session *s, const tandem_job *desc, Vk
                               &(td_stream_submit){.plan = job->plan,
                                                   .views = job->views,
                                                   .scratch = job->scratch.address,
-                                                  .label = job->label,
-                                                  .queries = s->record_queries,
-                                                  .query = s->record_query},
+                                                  .label = job->label},
                               commands, &number, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;

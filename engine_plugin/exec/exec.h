@@ -100,10 +100,6 @@ typedef struct td_stream_submit {
     uint32_t copy_in_count, copy_out_count; /* at most TD_STREAM_COPIES each */
     uint32_t slot;     /* which frame in flight, below TD_STREAM_PENDING: what is kept from frame to frame hangs there */
     const char *label; /* of the NVTX range or debug label; a literal */
-    /* Inline: two timestamps, where the first record begins and where the last one ends, for a caller that resets them
-     * before and measures the hand-over; VK_NULL_HANDLE: none. */
-    VkQueryPool queries;
-    uint32_t query; /* the first of the two */
 } td_stream_submit;
 
 /* Submits that may be pending at once, and what they may have together beyond the last: records, and four commands of each

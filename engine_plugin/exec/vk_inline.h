@@ -21,8 +21,6 @@ typedef struct td_inline_function {
 /* What a command buffer holds between its stamps. */
 typedef struct td_inline_recording {
     const char *label;
-    VkQueryPool queries;
-    uint32_t query;
     td_plan bound; /* its records have the parameters that their kernels get */
     VkCuFunctionNVX *handles; /* of each record, in that plan's memory */
 } td_inline_recording;

@@ -39,8 +39,6 @@ tandem_status td_inline_want(td_inline_stream *s, const td_stream_submit *submit
     td_inline_recording *wanted = &s->wanted;
 
     wanted->label = submit->label;
-    wanted->queries = submit->queries;
-    wanted->query = submit->query;
     td_plan_reset(&wanted->bound);
     wanted->handles = td_arena_take(&wanted->bound.memory, plan->record_count * sizeof *wanted->handles, _Alignof(VkCuFunctionNVX));
     for (uint32_t i = 0; i < plan->record_count; i++) {
@@ -66,8 +64,7 @@ tandem_status td_inline_want(td_inline_stream *s, const td_stream_submit *submit
 
 bool td_inline_is_same(const td_inline_recording *a, const td_inline_recording *b)
 {
-    if (a->label != b->label || a->queries != b->queries || a->query != b->query ||
-        a->bound.record_count != b->bound.record_count)
+    if (a->label != b->label || a->bound.record_count != b->bound.record_count)
         return false;
     for (uint32_t i = 0; i < a->bound.record_count; i++) {
         const td_record *x = &a->bound.records[i], *y = &b->bound.records[i];
@@ -114,16 +111,12 @@ void td_inline_record_wanted(const td_inline_stream *s, VkCommandBuffer to, td_p
     /* After what wrote the views, and after the last plan that used the same scratch. */
     barrier(s, to, TD_BARRIER_DATA);
     launch_stamp(s, to, &begin);
-    if (it->queries)
-        s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, it->queries, it->query);
     for (uint32_t i = 0; i < it->bound.record_count; i++) {
         const td_record *l = &it->bound.records[i];
 
         barrier(s, to, (td_barrier)l->barrier);
         launch_kernel(s, to, it->handles[i], l->grid, l->block, l->shared_bytes, l->params);
     }
-    if (it->queries)
-        s->fn->CmdWriteTimestamp(to, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, it->queries, it->query + 1);
     barrier(s, to, TD_BARRIER_DATA);
     launch_stamp(s, to, &end);
     td_vk_label_end(s->vk, to);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine_plugin/client/client.h"
+#include "engine_plugin/tool/record_stamps.h"
 
 #define WAIT_NS 20000000000ull
 #define LOOK_NS 2000000000ull
@@ -108,7 +109,7 @@ static bool ok(lane *l, tandem_status status, const char *what)
 
 static void open_session(lane *l, bench_vk *v)
 {
-    const tandem_vulkan engine = bench_vk_engine(v);
+    tandem_vulkan engine = bench_vk_engine(v);
     const tandem_session_desc desc = TANDEM_INIT(tandem_session_desc,
                                                  .vulkan = &engine,
                                                  .frames_in_flight = 2 * LANE_SLOTS,
@@ -123,6 +124,8 @@ static void open_session(lane *l, bench_vk *v)
                                                          .signaller = TANDEM_SIGNALLER_ENGINE);
     const tandem_timeline_desc from_session = TANDEM_INIT(tandem_timeline_desc,
                                                           .signaller = TANDEM_SIGNALLER_SESSION);
+    if (l->kind == LANE_RECORDED)
+        engine.get_instance_proc_addr = record_stamps_wrap(engine.get_instance_proc_addr);
     const tandem_status status = tandem_session_create(&desc, &l->session);
     if (status != TANDEM_OK) {
         if (!l->why[0])
@@ -519,10 +522,14 @@ static bool begin_frame(lane *l, bench_vk *v, lane_slot *s, bool inner)
     }
     if (l->kind == LANE_RECORDED) {
         const tandem_job job = job_of(l, s);
-        l->session->record_queries = inner ? s->gpu.queries : VK_NULL_HANDLE;
-        l->session->record_query = s->gpu.stamp_count;
+        if (inner)
+            record_stamps_begin(s->gpu.queries, s->gpu.stamp_count);
         if (!ok(l, tandem_record(l->session, &job, s->gpu.commands[0], &s->ticket), "tandem_record"))
             return false;
+        if (inner && !record_stamps_end()) {
+            td_fail(l->why, sizeof l->why, TANDEM_ERROR_DEVICE, "a recorded job has no stamps");
+            return false;
+        }
         s->gpu.stamp_count += inner ? 2 : 0;
     }
     if (l->kind == LANE_SUBMITTED && l->job_first && !submit_job(l, s, l->engine_value + 1))

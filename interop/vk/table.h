@@ -47,7 +47,6 @@
     X(CmdPushConstants)                                                                                                \
     X(CmdDispatch)                                                                                                     \
     X(CmdCopyBuffer)                                                                                                   \
-    X(CmdWriteTimestamp)                                                                                               \
     X(CreateCommandPool)                                                                                               \
     X(DestroyCommandPool)                                                                                              \
     X(ResetCommandPool)                                                                                                \
