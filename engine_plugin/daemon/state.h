@@ -9,6 +9,7 @@
 #define TANDEM_DAEMON_STATE_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "engine_plugin/daemon/config.h"
 #include "engine_plugin/daemon/costs.h"
