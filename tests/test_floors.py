@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-# Room -> the rooms that it may see besides itself. The first pattern that matches a path decides its room.
+# Room -> the rooms that it may see besides itself; "api": it may call what the public headers declare, whichever room that is in.
+# The first pattern that matches a path decides its room.
 GROUND = {"types", "base", "os", "operation"}
 SHARING = GROUND | {"vk", "cu", "wire"}
 # A family of kernels is a folder; families do not know each other.
@@ -40,7 +41,7 @@ ROOMS = [
     ("engine_plugin/include/", "public", PUBLIC),
     ("engine_plugin/exec/", "exec", SHARING | MATH | PUBLIC | {"model"}),
     ("engine_plugin/run/", "run", PUBLIC),
-    ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"}),
+    ("engine_plugin/npc/", "npc", PUBLIC | {"base", "model", "math"} | {"api"}),
     ("engine_plugin/client/", "client", SHARING | MATH | PUBLIC | {"model", "exec", "run"}),
     *((f"engine_plugin/daemon/{unit}.", f"daemon/{unit}", BELOW_DAEMON | {f"daemon/{below}" for below in UNITS[:at]})
       for at, unit in enumerate(UNITS)),
@@ -205,8 +206,9 @@ def check_calls(root, build):
     for source, targets in sorted(edges.items()):
         room, sees = room_of(source)
         for target, names in sorted(targets.items()):
-            if room_of(target)[0] not in sees:
-                wrong.append(f"{source}: {room} must not call {room_of(target)[0]} ({sorted(names)[0]} of {target})")
+            hidden = sorted(name for name in names if not ("api" in sees and name.startswith("tandem_")))
+            if room_of(target)[0] not in sees and hidden:
+                wrong.append(f"{source}: {room} must not call {room_of(target)[0]} ({hidden[0]} of {target})")
     for circle in circles(edges):
         rooms = {room_of(source)[0] for source in circle}
         if len(rooms) > 1 or not rooms <= TANGLED:
@@ -323,6 +325,8 @@ def prove_that_calls_are_seen():
         "engine_plugin/exec/stream.c": define("stream", "plan", "conn", "wait_in_vain"), # of a library from outside
         "engine_plugin/client/jobs.c": define("jobs", "stream"),
         "engine_plugin/client/wait.c": define("wait_for", "jobs"),
+        "engine_plugin/client/session.c": define("tandem_submit", "jobs"),
+        "engine_plugin/npc/speaker.c": define("speak", "tandem_submit"),
         "engine_plugin/daemon/log.c": define("say", "base"),
         "engine_plugin/daemon/quotas.c": define("fits"),
         "engine_plugin/daemon/clients.c": define("clients", "say", "fits", "jobs"),
@@ -333,6 +337,8 @@ def prove_that_calls_are_seen():
         ("kernels/plan.c", "jobs", "math must not call client"),
         ("kernels/linear/op.c", "stream", "linear must not call exec"),
         ("engine_plugin/exec/stream.c", "wait_for", "exec must not call client"),
+        ("engine_plugin/exec/stream.c", "tandem_submit", "exec must not call client"),
+        ("engine_plugin/npc/speaker.c", "jobs", "npc must not call client"),
         ("engine_plugin/client/jobs.c", "clients", "client must not call daemon/clients"),
         ("engine_plugin/daemon/log.c", "fits", "daemon/log must not call daemon/quotas"),
         ("engine_plugin/daemon/quotas.c", "broker", "daemon/quotas must not call daemon/broker"),
