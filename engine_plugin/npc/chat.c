@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "engine_plugin/npc/chat.h"
 
 #include <stdlib.h>
@@ -88,10 +87,20 @@ const td_chat_form *td_chat_find(const char *name)
     return NULL;
 }
 
+static bool has(td_gguf_string program, const char *word)
+{
+    const size_t length = strlen(word);
+
+    for (uint64_t at = 0; at + length <= program.length; at++)
+        if (!memcmp(program.bytes + at, word, length))
+            return true;
+    return false;
+}
+
 static bool has_all(td_gguf_string program, const char *const words[FINGERPRINTS])
 {
     for (int i = 0; i < FINGERPRINTS && words[i]; i++)
-        if (!memmem(program.bytes, program.length, words[i], strlen(words[i])))
+        if (!has(program, words[i]))
             return false;
     return true;
 }

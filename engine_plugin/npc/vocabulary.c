@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
 #include "engine_plugin/npc/vocabulary.h"
 
 #include <inttypes.h>
@@ -324,10 +323,9 @@ static bool is_whole(const td_token *token)
 }
 
 /* By first byte; the longest of them first, and of equal ones the first. */
-static int compare_whole(const void *a, const void *b, void *user)
+static int compare_whole(const void *a, const void *b)
 {
-    const td_token *tokens = user, *x = &tokens[*(const uint32_t *)a],
-                   *y = &tokens[*(const uint32_t *)b];
+    const td_token *x = *(const td_token *const *)a, *y = *(const td_token *const *)b;
 
     if (x->text[0] != y->text[0])
         return (uint8_t)x->text[0] < (uint8_t)y->text[0] ? -1 : 1;
@@ -339,17 +337,21 @@ static int compare_whole(const void *a, const void *b, void *user)
 static bool index_whole(loader *l)
 {
     td_tokenizer *t = l->t;
+    const td_token **sorted = malloc(t->count * sizeof *sorted);
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < t->count; i++)
-        count += is_whole(&t->tokens[i]);
-    if (!(t->whole = take(l, count, sizeof *t->whole)))
-        return false;
-    count = 0;
+    if (!sorted)
+        return fail(l, TANDEM_ERROR_NOMEM, "no memory for a vocabulary");
     for (uint32_t i = 0; i < t->count; i++)
         if (is_whole(&t->tokens[i]))
-            t->whole[count++] = i;
-    qsort_r(t->whole, count, sizeof *t->whole, compare_whole, t->tokens);
+            sorted[count++] = &t->tokens[i];
+    qsort(sorted, count, sizeof *sorted, compare_whole);
+    t->whole = take(l, count, sizeof *t->whole);
+    for (uint32_t i = 0; i < count && t->whole; i++)
+        t->whole[i] = (uint32_t)(sorted[i] - t->tokens);
+    free(sorted);
+    if (!t->whole)
+        return false;
     for (uint32_t byte = 0, at = 0; byte <= 256; byte++) {
         while (at < count && (uint8_t)t->tokens[t->whole[at]].text[0] < byte)
             at++;
