@@ -6,8 +6,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine_plugin/client/client.h"
 #include "interop/os/memory.h"
@@ -294,23 +292,19 @@ static tandem_status check_range(const tandem_mem_desc *desc, char *why)
  * that knows its size (a memfd, a dma-buf) must be as long as the engine says. */
 static tandem_status check_fd(const tandem_mem_desc *desc, char *why)
 {
-    struct stat st;
-    int64_t bytes = 0;
+    td_fd_kind kind;
+    uint64_t bytes;
 
-    if (fstat(desc->fd, &st))
+    if (!td_fd_look(desc->fd, &kind, &bytes))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d: %s", desc->fd, strerror(errno));
-    if (S_ISDIR(st.st_mode) || S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
+    if (kind == TD_FD_FOLDER || kind == TD_FD_PIPE || kind == TD_FD_SOCKET)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG, "desc.fd is %d, a %s and no exported memory", desc->fd,
-                       S_ISDIR(st.st_mode)    ? "directory"
-                       : S_ISFIFO(st.st_mode) ? "pipe"
-                                              : "socket");
-    if (S_ISREG(st.st_mode))
-        bytes = st.st_size;
-    else if (!S_ISCHR(st.st_mode) && !S_ISBLK(st.st_mode))
-        bytes = lseek(desc->fd, 0, SEEK_END); /* a dma-buf has no position that this could move */
-    if ((S_ISREG(st.st_mode) || bytes > 0) && (uint64_t)bytes < desc->allocation_bytes)
+                       kind == TD_FD_FOLDER ? "directory"
+                       : kind == TD_FD_PIPE ? "pipe"
+                                            : "socket");
+    if ((kind == TD_FD_FILE || bytes) && bytes < desc->allocation_bytes)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_ARG,
-                       "desc.allocation_bytes is %" PRIu64 ", but desc.fd %d has %" PRId64 " bytes",
+                       "desc.allocation_bytes is %" PRIu64 ", but desc.fd %d has %" PRIu64 " bytes",
                        desc->allocation_bytes, desc->fd, bytes);
     return TANDEM_OK;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine_plugin/client/remote.h"
+#include "interop/os/file.h"
 #include "interop/os/memory.h"
 
 /* Sharing. */
@@ -283,7 +284,7 @@ void td_remote_mem_free(td_mem *mem)
 
 tandem_status td_remote_model_load(td_model_load *load, const tandem_model_desc *desc, char *why)
 {
-    char text[TD_WHY_BYTES] = "", *whole = realpath(desc->path, NULL); /* a relative one may be meant for the daemon */
+    char text[TD_WHY_BYTES] = "", *whole = td_file_whole_path(desc->path); /* a relative one may be meant for the daemon */
     const char *from = whole ? whole : desc->path;
     tandem_session *s = load->s;
     td_model *model = load->model = td_session_alloc(s, sizeof *model, 64);

@@ -3,6 +3,7 @@
 #include "interop/os/descriptor.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int td_fd_dup(int fd)
@@ -15,6 +16,26 @@ void td_fd_close(int *fd)
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
+}
+
+bool td_fd_look(int fd, td_fd_kind *kind, uint64_t *bytes)
+{
+    struct stat st;
+    int64_t end = 0;
+
+    if (fstat(fd, &st))
+        return false;
+    *kind = S_ISREG(st.st_mode)    ? TD_FD_FILE
+            : S_ISDIR(st.st_mode)  ? TD_FD_FOLDER
+            : S_ISFIFO(st.st_mode) ? TD_FD_PIPE
+            : S_ISSOCK(st.st_mode) ? TD_FD_SOCKET
+                                   : TD_FD_OTHER;
+    if (*kind == TD_FD_FILE)
+        end = st.st_size;
+    else if (*kind == TD_FD_OTHER && !S_ISCHR(st.st_mode) && !S_ISBLK(st.st_mode))
+        end = lseek(fd, 0, SEEK_END); /* a dma-buf has no position that this could move */
+    *bytes = end > 0 ? (uint64_t)end : 0;
+    return true;
 }
 
 bool td_fd_standard(void)

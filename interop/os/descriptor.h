@@ -10,6 +10,7 @@
 #define TANDEM_OS_DESCRIPTOR_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Another descriptor of the same thing, which programs that this one starts do not inherit, and which is none of the three
  * of standard input, output and error.
@@ -24,6 +25,15 @@ int td_fd_dup(int fd);
  * Threads: any.
  * Blocks: never. */
 void td_fd_close(int *fd);
+
+/* What a descriptor is, as far as that can be told without whoever made it. */
+typedef enum td_fd_kind { TD_FD_FILE, TD_FD_FOLDER, TD_FD_PIPE, TD_FD_SOCKET, TD_FD_OTHER } td_fd_kind;
+
+/* Looks at a descriptor. *bytes: how long a file is (shared memory is one, too), or something else that knows that; else 0.
+ * Returns: false and errno if it is none.
+ * Threads: any.
+ * Blocks: never. */
+bool td_fd_look(int fd, td_fd_kind *kind, uint64_t *bytes);
 
 /* First thing in a program's main(): where standard input, output or error was not open, it is open to nothing then, so that
  * no other descriptor gets its number.

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,6 +103,11 @@ tandem_status td_file_close(int *fd, char *why, size_t why_bytes)
 void td_file_remove(const char *path)
 {
     unlink(path);
+}
+
+char *td_file_whole_path(const char *path)
+{
+    return realpath(path, NULL);
 }
 
 size_t td_file_first_line(const char *path, char *line, size_t bytes)

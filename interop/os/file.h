@@ -43,6 +43,12 @@ tandem_status td_file_close(int *fd, char *why, size_t why_bytes);
  * Blocks: as the disk does. */
 void td_file_remove(const char *path);
 
+/* The whole path of what is at a path, from the root on and without links; NULL if nothing is there, or there is no memory.
+ * Owner: the caller, until free().
+ * Threads: any; a relative path is one from the process's folder.
+ * Blocks: as the disk does. */
+char *td_file_whole_path(const char *path);
+
 /* The first line of a small text file, as much as fits; empty if there is none.
  * Returns: its length.
  * Threads: any.
