@@ -1,6 +1,7 @@
 """Reads every #include, and of the objects in a build folder what each source calls, and fails where an arrow of the tower
 points upward, or between two rooms of one floor; where files call each other in a circle; where what is to know no operation
-by name does; and where a file is too long to be read in one go.
+by name does; where the operating system is asked by others than interop/os/ and our programs; and where a file is too long to
+be read in one go.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -57,15 +58,23 @@ TANGLED = {"vk", "exec", "client", "attention", "linear", "tool"}
 UNCOMPILED = {"kernels/cuda/cubins_none.c"}
 # Whose calls are looked at.
 CALLERS = ("interop/", "kernels/", "engine_plugin/")
-# Headers from outside that only these rooms may see.
+# Headers from outside that only these rooms may see. All may see those of ISO C; any other is the operating system's.
 OUTSIDE = [
     (re.compile(r"vulkan/"), {"vk", "public", "client", "plugin", "tool", "demo", "tests"}),
     (re.compile(r"(cuda|cudart|cuda_\w+|curand|cublas|nvrtc)\.h|cuda/|mma\.h"), {"cuda"}),
+    (re.compile(r"math_constants\.h|type_traits"), {"cuda", "tests"}),
+    (re.compile(r"nvtx3/"), {"exec"}),
+    (re.compile(r"immintrin|cpuid"), {"cpu", "tests"} | FAMILIES),
+    (re.compile(r"zstd"), {"cuda", "tests"}),
     (re.compile(r"jansson"), {"model", "client", "tool", "demo", "tests"}),
     (re.compile(r"pcre2"), {"npc"}),
     (re.compile(r"SDL"), {"demo", "tests"}),
     (re.compile(r"imgui|backends/imgui"), {"demo"}),
 ]
+ISO_C = re.compile(r"(assert|c?math|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|setjmp|stdalign|stdarg|stdatomic"
+                   r"|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|time|uchar|wchar|wctype)\.h")
+SYSTEM = {"os", "tool", "demo", "tests"} | DAEMON
+OURS = ("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/")
 # These public headers are for engines without Vulkan.
 NO_VULKAN = {"engine_plugin/include/tandem/tandem.h", "interop/include/tandem/types.h"}
 SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp", ".comp", ".vert", ".frag", ".glsl", ".py"}
@@ -137,11 +146,13 @@ def check(root):
             for quote, name in INCLUDE.findall(text):
                 there = resolve(root, source, quote, name)
                 if there is None:
-                    for pattern, rooms in OUTSIDE:
-                        if pattern.match(name) and (room not in rooms or here in NO_VULKAN):
-                            wrong.append(f"{here}: {room} must not see <{name}>")
-                    if name.startswith(("interop/", "kernels/", "engine_plugin/", "demo/", "tandem/")):
+                    if name.startswith(OURS):
                         wrong.append(f"{here}: includes {name}, which is not there")
+                    outside = [rooms for pattern, rooms in OUTSIDE if pattern.match(name)]
+                    if quote == "<" and not outside and not name.startswith(OURS) and not ISO_C.fullmatch(name):
+                        outside = [SYSTEM]
+                    wrong += [f"{here}: {room} must not see <{name}>" for rooms in outside
+                              if room not in rooms or here in NO_VULKAN]
                     continue
                 followed += 1
                 target, _ = room_of(there)
@@ -221,7 +232,7 @@ def prove_that_it_can_fail():
     sound = {
         "interop/include/tandem/types.h": "#include <stdint.h>\n",
         "interop/base.h": '#include "tandem/types.h"\n',
-        "interop/os/threads.h": '#include "interop/base.h"\n',
+        "interop/os/threads.h": '#include <pthread.h>\n#include "interop/base.h"\n',
         "interop/vk/vk.h": '#include <vulkan/vulkan_core.h>\n#include "interop/base.h"\n',
         "interop/cu/cu.h": '#include "interop/base.h"\n',
         "kernels/plan.h": "",
@@ -250,6 +261,11 @@ def prove_that_it_can_fail():
         ("interop/base.h", '#include "vk/vk.h"'),
         ("interop/base.h", '#include "interop/os/threads.h"'),
         ("interop/os/threads.h", '#include "interop/vk/vk.h"'),
+        ("interop/base.h", "#include <unistd.h>"),
+        ("interop/vk/vk.h", "#include <fcntl.h>"),
+        ("kernels/model/lm.h", "#include <sys/mman.h>"),
+        ("engine_plugin/client/client.h", "#include <pthread.h>"),
+        ("engine_plugin/include/tandem/tandem.h", "#include <sys/types.h>"),
         ("interop/vk/vk.h", '#include "interop/cu/cu.h"'),
         ("interop/cu/cu.h", "#include <vulkan/vulkan.h>"),
         ("interop/cu/cu.h", "#include <cuda.h>"),
