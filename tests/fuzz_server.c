@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "interop/os/descriptor.h"
 #include "tests/fuzz_server/world.h"
 #include "tests/fuzz_util.h"
 #include "tests/wire_util.h"

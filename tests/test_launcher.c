@@ -18,6 +18,7 @@
 
 #include "engine_plugin/daemon/launcher.h"
 #include "engine_plugin/daemon/pass.h"
+#include "interop/os/descriptor.h"
 #include "tests/daemon_util.h"
 
 static const char word[] = "a message";

@@ -19,6 +19,8 @@
 
 #include "engine_plugin/daemon/limits.h"
 #include "engine_plugin/daemon/log.h"
+#include "interop/os/clock.h"
+#include "interop/os/descriptor.h"
 #include "tests/limits.h"
 #include "tests/pipe_util.h"
 

@@ -15,6 +15,7 @@
 #include <sched.h>
 
 #include "engine_plugin/daemon/worker_queue.h"
+#include "interop/os/clock.h"
 
 #define PATIENCE 30000000000ull
 #define LONG_NS 1000000000ull

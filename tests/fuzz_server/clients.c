@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "interop/os/descriptor.h"
 #include "tests/fuzz_server/world.h"
 #include "tests/wire_util.h"
 

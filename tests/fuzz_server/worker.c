@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "interop/os/descriptor.h"
 #include "interop/os/memory.h"
 #include "tests/fuzz_server/world.h"
 
