@@ -109,15 +109,3 @@ char *td_file_whole_path(const char *path)
 {
     return realpath(path, NULL);
 }
-
-size_t td_file_first_line(const char *path, char *line, size_t bytes)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    const ssize_t got = fd < 0 ? -1 : read(fd, line, bytes - 1);
-
-    if (fd >= 0)
-        close(fd);
-    line[got > 0 ? got : 0] = 0;
-    line[strcspn(line, "\n")] = 0;
-    return strlen(line);
-}

@@ -49,10 +49,4 @@ void td_file_remove(const char *path);
  * Blocks: as the disk does. */
 char *td_file_whole_path(const char *path);
 
-/* The first line of a small text file, as much as fits; empty if there is none.
- * Returns: its length.
- * Threads: any.
- * Blocks: as the disk does. */
-size_t td_file_first_line(const char *path, char *line, size_t bytes);
-
 #endif

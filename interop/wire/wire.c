@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "interop/os/file.h"
+#include "interop/os/machine.h"
 
 /* What td_wire_check() is at. The checks below are true, or write why not. */
 typedef struct check {
@@ -830,9 +830,9 @@ void td_wire_identify(td_wire_identity *identity)
 
     memset(identity->host_id, 0, sizeof identity->host_id);
     memset(identity->boot_id, 0, sizeof identity->boot_id);
-    if (td_file_first_line("/etc/machine-id", line, sizeof line))
+    if (td_machine_id(line, sizeof line))
         hash(identity->host_id, "tandem host 1", line);
-    td_file_first_line("/proc/sys/kernel/random/boot_id", line, sizeof line);
+    td_machine_boot_id(line, sizeof line);
     for (const char *c = line; *c && digits < 32; c++) {
         const int digit = *c >= '0' && *c <= '9' ? *c - '0' : *c >= 'a' && *c <= 'f' ? *c - 'a' + 10 : -1;
 
