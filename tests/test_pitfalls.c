@@ -69,7 +69,7 @@ int main(void)
 {
     const test_cases *const parts[] = {
         &pitfalls_imports_cases, &pitfalls_semaphores_cases, &pitfalls_queues_cases, &own_cases,
-        &pitfalls_copies_cases, &pitfalls_frames_cases,
+        &pitfalls_copies_cases, &pitfalls_frames_cases, &pitfalls_engines_cases,
     };
     const char *gpu = getenv("TANDEM_EXPECT_GPU");
 

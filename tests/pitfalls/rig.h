@@ -85,6 +85,6 @@ bool prepare_fake(ground on);
 
 /* Each file's, in the order in which they run. */
 extern const test_cases pitfalls_imports_cases, pitfalls_semaphores_cases, pitfalls_queues_cases,
-    pitfalls_copies_cases, pitfalls_frames_cases;
+    pitfalls_copies_cases, pitfalls_frames_cases, pitfalls_engines_cases;
 
 #endif
