@@ -25,6 +25,7 @@ import limits
 BUILD = None
 PATIENCE = 60
 STATES = {"yes", "no", "note"}
+TABLE = "What each rung needs"
 
 
 def tool(*args, **more):
@@ -152,12 +153,12 @@ class Doctor(unittest.TestCase):
         return json.loads(done.stdout)
 
     def check_schema(self, report):
-        self.assertEqual(set(report), {"version", "works", "rung", "findings"})
+        self.assertEqual(set(report), {"version", "works", "rung", "rung_reason", "findings"})
         self.assertIsInstance(report["works"], bool)
         self.assertGreater(len(report["findings"]), 5)
         for f in report["findings"]:
             extra = {"p50_us", "p99_us"} & set(f)
-            self.assertEqual(set(f) - extra, {"section", "name", "status", "text", "advice"})
+            self.assertEqual(set(f) - extra - {"needed_by"}, {"section", "name", "status", "text", "advice"})
             self.assertIn(f["status"], STATES)
             self.assertTrue(f["name"])
             self.assertTrue(f["status"] != "no" or f["advice"], f)
@@ -189,7 +190,10 @@ class Doctor(unittest.TestCase):
         self.assertIn("/nowhere/socket", daemon["text"])
         self.assertIn("tandemd --socket /nowhere/socket", daemon["advice"])
         if not info["cuda"]["device"]:
-            self.assertIn("nvidia-smi", got["Drivers", "CUDA driver"]["advice"])
+            self.assertIn("nvidia-smi", got[TABLE, "CUDA driver"]["advice"])
+            self.assertIn("no CUDA here", got[TABLE, "CUDA driver"]["text"])
+            self.assertIn("CUDA driver", got["Rungs", "timeline"]["text"])
+            self.assertIn("no CUDA", report["rung_reason"])
         # Each extension that the session's library asks for is there by name.
         for device in info["vulkan"]["devices"][:1]:
             names = {f["name"] for f in report["findings"]}
@@ -214,6 +218,30 @@ class Doctor(unittest.TestCase):
         for line in done.stdout.splitlines():
             self.assertLessEqual(len(line), 80, line)
         self.assertIn("Tandem works here", done.stdout)
+
+    def test_the_table_is_what_decides(self):
+        """A rung that works has all that the table says it needs, one that does not lacks something there."""
+        report = self.report("--socket", "/nowhere/socket")
+        rows = [f for f in report["findings"] if "needed_by" in f]
+        self.assertGreater(len(rows), 8)
+        for rung in ("inline", "timeline", "host", "copy", "cpu"):
+            worked = [f["status"] for f in report["findings"] if f["section"].startswith("Rungs") and f["name"] == rung]
+            for device in ("CUDA", "CPU"):
+                column = [f for f in rows if {"device": device, "rung": rung} in f["needed_by"]]
+                if column and worked == ["no"]:
+                    self.assertIn("no", [f["status"] for f in column], (rung, device))
+                if column and report["rung"] == rung and (device == "CPU") == (rung == "cpu"):
+                    self.assertNotIn("no", [f["status"] for f in column], rung)
+        text = tool("doctor", "--socket", "/nowhere/socket").stdout
+        table = text[text.index("What each rung needs"):].split("\n\n")[0].split("\n")
+        names = table[2].split()
+        self.assertEqual(names, ["inline", "timeline", "host", "copy", "cpu", "copy"])
+        ends = [match.end() for match in re.finditer(r"\S+", table[2])]
+        for line in table[3:]:
+            cells = re.findall(r"(?<= )(?:yes|no|\.|\?)(?= |$)", line[35:])
+            if len(cells) == len(names):  # its cells end where the names above them do
+                self.assertEqual([match.end() for match in re.finditer(r"\S+", line) if match.start() >= 35], ends, line)
+        self.assertIn("all that it needs", table[-1])
 
     def reachable(self, path, **more):
         found = findings(self.report("--socket", str(path), **more))["tandemd", "reachable"]

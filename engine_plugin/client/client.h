@@ -391,6 +391,7 @@ static inline uint64_t td_after(uint64_t ns, uint64_t more_ns)
 }
 
 /* device.c */
+td_vk_desc td_device_vulkan(const tandem_vulkan *vulkan);
 tandem_status td_device_open(tandem_session *s, const tandem_session_desc *desc, char *why);
 void td_device_close(tandem_session *s);
 /* Has AUTO go by what was given, if that fits the device; else by what there is. */

@@ -13,9 +13,9 @@
 
 #define SAME_CLOCK_NS 1000000
 
-static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan, char *why)
+td_vk_desc td_device_vulkan(const tandem_vulkan *vulkan)
 {
-    const td_vk_desc vk = {
+    return (td_vk_desc){
         .get_instance_proc_addr = vulkan->get_instance_proc_addr,
         .instance = vulkan->instance,
         .physical_device = vulkan->physical_device,
@@ -26,7 +26,11 @@ static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan,
         .enabled_extensions = vulkan->enabled_extensions,
         .enabled_features = vulkan->enabled_features,
     };
+}
 
+static tandem_status open_vulkan(tandem_session *s, const tandem_vulkan *vulkan, char *why)
+{
+    const td_vk_desc vk = td_device_vulkan(vulkan);
     tandem_status status;
 
     s->queue = (td_vk_queue){vulkan->queue, vulkan->lock_queue, vulkan->unlock_queue, vulkan->user};

@@ -25,15 +25,17 @@
 const char *const tool_doctor_help =
     "usage: tandem doctor [--json] [--socket PATH] [--config FILE]\n"
     "\n"
-    "What works on this machine: the build, drivers, devices (Vulkan's and CUDA's are matched by UUID), each\n"
-    "extension that Tandem uses, each rung of the ladder with a hand-over measured on it (well under a second\n"
-    "each), the daemon, its model directories. Below each \"no\" stands what to do.\n"
+    "What works on this machine: the build, drivers, devices (Vulkan's and CUDA's are matched by UUID), what\n"
+    "each rung of the ladder needs and whether that is here (\"?\": what it would be asked of is missing), each\n"
+    "rung with a hand-over measured on it (well under a second each), the daemon, its model directories. Below\n"
+    "each \"no\" stands what to do, and at the end why sessions are on no better rung.\n"
     "\n"
     "  --socket PATH  of the daemon; default: $XDG_RUNTIME_DIR/tandem-0\n"
     "  --config FILE  of the daemon, for its model directories; default: as tandemd's\n"
-    "  --json         {version, works, rung, findings: [{section, name, status, text, advice, ...}]}; status is\n"
-    "                 yes, no or note. Rungs that work have p50_us and p99_us: one frame's round trip with a\n"
-    "                 job of 64 bytes in the middle, from the first call to the last fence\n"
+    "  --json         {version, works, rung, rung_reason, findings: [{section, name, status, text, advice,\n"
+    "                 ...}]}; status is yes, no or note. What a rung needs has needed_by: [{device, rung}]. Rungs\n"
+    "                 that work have p50_us and p99_us: one frame's round trip with a job of 64 bytes in the\n"
+    "                 middle, from the first call to the last fence\n"
     "\n"
     "exit status: 0 if a session can be made on this machine, on whatever rung; else 1\n";
 /* clang-format on */
@@ -48,6 +50,7 @@ typedef struct finding {
     const char *section;
     state state;
     char name[96], text[420], advice[420];
+    uint32_t ways;         /* of a requirement: that need it */
     double p50_us, p99_us; /* of a rung; NAN: not measured */
 } finding;
 
@@ -57,6 +60,7 @@ typedef struct doctor {
     const char *section;
     cuda_report cuda;
     session_report host;
+    ladder_report ladder; /* without Vulkan */
     vulkan_report vulkan;
     tandem_info best; /* what a session can be on the best device; rung 0: there is none */
 } doctor;
@@ -114,19 +118,12 @@ static void look_at_cuda(doctor *d)
 {
     const td_cu_info *info = &d->cuda.info;
     if (!d->cuda.available) {
-        const bool no_driver = strstr(d->cuda.why, "libcuda") != NULL;
-        advise(find(d, NO, "CUDA driver", "%s", no_driver ? "libcuda.so.1 is not there" : d->cuda.why), "%s",
-               no_driver ? "with an NVIDIA GPU: install its driver, 580 or newer, until nvidia-smi shows the GPU (in a "
-                           "container: pass the GPU in). Without a GPU this is fine: the CPU computes"
-                             : "see what nvidia-smi says; after an update of the driver, restart the machine");
+        find(d, NOTE, "CUDA", "%s", strstr(d->cuda.why, "libcuda") ? "libcuda.so.1 is not there" : d->cuda.why);
         return;
     }
-    find(d, YES, "CUDA driver", "for CUDA %u.%u", info->driver_version / 1000, info->driver_version % 1000 / 10);
-    if (!d->cuda.cubin[0])
-        advise(find(d, NO, "kernels for this GPU", "%s", d->cuda.why),
-               "GPUs from compute capability 8.0 on can be used, if the build has kernels for them");
-    else
-        find(d, YES, "kernels for this GPU", "%s on %s (sm_%u)", d->cuda.cubin, info->name, info->sm);
+    find(d, YES, "CUDA", "driver for CUDA %u.%u", info->driver_version / 1000, info->driver_version % 1000 / 10);
+    if (d->cuda.cubin[0])
+        find(d, YES, "its kernels", "%s on %s (sm_%u)", d->cuda.cubin, info->name, info->sm);
 }
 
 static void look_at_drivers(doctor *d)
@@ -186,31 +183,76 @@ static const device_report *best_device(const doctor *d)
     return d->vulkan.device_count ? &d->vulkan.devices[0] : NULL;
 }
 
-static void look_at_extensions(doctor *d)
+/* The table of requirements: what each rung needs, and whether that is here. */
+
+static const ladder_report *ladder_of(const doctor *d)
 {
     const device_report *v = best_device(d);
+    return v ? &v->ladder : &d->ladder;
+}
+
+static state state_of(td_have have)
+{
+    return have == TD_HAVE ? YES : have == TD_MISSING ? NO : NOTE;
+}
+
+static bool is_here(td_way way)
+{
+    return way.device != TD_DEVICE_CUDA_ELSEWHERE;
+}
+
+static uint32_t ways_here(void)
+{
+    uint32_t ways = 0;
+    for (int i = 0; i < TD_WAYS; i++)
+        ways |= is_here(td_ladder[i]) ? td_way_bit(td_ladder[i]) : 0;
+    return ways;
+}
+
+static void look_at_requirements(doctor *d)
+{
+    const device_report *v = best_device(d);
+    const ladder_report *ladder = ladder_of(d);
     static char section[320];
+    snprintf(section, sizeof section, "What each rung needs, on %s", v ? v->name : "a machine without Vulkan");
+    d->section = section;
+    for (uint32_t i = 0; i < td_requirement_count; i++) {
+        const td_requirement *r = &td_requirements[i];
+        if (!(r->ways & ways_here()))
+            continue;
+        finding *f = find(d, state_of(ladder->have[i]), r->name, "%s", ladder->why[i]);
+        f->ways = r->ways;
+        if (f->state == NO)
+            advise(f, "%s", r->advice);
+    }
+}
+
+static const tandem_requirement *need_of(const device_report *v, const char *name)
+{
+    for (uint32_t i = 0; i < v->needs.count; i++)
+        if (!strcmp(v->needs.list[i].name, name))
+            return &v->needs.list[i];
+    return NULL;
+}
+
+/* What no rung needs: first what is here, whose names go on one line. */
+static void look_at_options(doctor *d)
+{
+    const device_report *v = best_device(d);
     if (!v)
         return;
-    snprintf(section, sizeof section, "Extensions and features of %s", v->name);
-    d->section = section;
-    for (uint32_t i = 0; i < v->needs.count; i++)
-        if (v->needs.list[i].available)
-            find(d, YES, v->needs.list[i].name, "%s", "");
-    for (uint32_t i = 0; i < v->needs.count; i++) {
-        const tandem_requirement *r = &v->needs.list[i];
-        if (r->available)
-            continue;
-        finding *f = find(d, NO, r->name, "for %s", r->buys ? r->buys : "sessions");
-        if (r->required)
-            advise(f, "no session on this device without it: update its driver");
-        else if (!v->has_cuda)
-            advise(f, "comes with an NVIDIA GPU and its driver; the rungs host, copy and cpu do without");
-        else if (strncmp(r->name, "VK_NVX", 6))
-            advise(f, "NVIDIA's driver has it from 470 on: update it, and see that no layer hides it");
-        else
-            advise(f, "NVIDIA's driver for Linux has it: update it, and see that no layer hides it");
-    }
+    d->section = "Not needed, but of use";
+    for (int here = 1; here >= 0; here--)
+        for (uint32_t i = 0; i < td_requirement_count; i++) {
+            const td_requirement *r = &td_requirements[i];
+            const tandem_requirement *need = r->ways ? NULL : need_of(v, r->name);
+            if (!need || (need->available != 0) != here)
+                continue;
+            if (here)
+                find(d, YES, r->name, "%s", "");
+            else
+                advise(find(d, NO, r->name, "for %s", r->buys), "%s", r->advice);
+        }
 }
 
 /* Rungs. */
@@ -225,33 +267,25 @@ static bool measure(lane *l, bench_vk *v, const payload *p)
     return good && !l->why[0] && !l->wrong && l->round_trip.count;
 }
 
-/* What to do to get a rung that is not there. */
-static const char *rung_advice(const doctor *d, uint32_t rung)
-{
-    const device_report *v = best_device(d);
-    if (rung == TANDEM_RUNG_CPU || rung == TANDEM_RUNG_COPY)
-        return "needs no extension of a driver's: what is said here has to be mended, or reported";
-    if (rung == TANDEM_RUNG_HOST && !d->cuda.available)
-        return "the device has to offer VK_EXT_external_memory_host: update its driver";
-    if (!d->cuda.available)
-        return "needs an NVIDIA GPU and its driver; see above";
-    if (v && !v->has_cuda)
-        return "needs a Vulkan device that CUDA knows, too; see above";
-    if (rung == TANDEM_RUNG_INLINE)
-        return "NVIDIA's driver offers VK_NVX_binary_import to Vulkan; an engine has to enable it with its device";
-    return "an engine has to enable the extensions that are listed above with its device";
-}
-
-/* Without what comes before the cause, or behind it. */
+/* What of the table is missing for a rung, or what was said when it was tried. */
 static void find_missing_rung(doctor *d, const lane *l)
 {
     const char *because = strstr(l->why, "): "), *why = because ? because + 3 : l->why;
-    const bool no_cuda = !strncmp(why, "no CUDA here", 12);
-    advise(find(d, NO, l->name, "%s",
-                no_cuda  ? "no CUDA here"
-                : why[0] ? why
-                         : "its results are wrong"),
-           "%s", rung_advice(d, l->rung));
+    const ladder_report *ladder = ladder_of(d);
+    char names[sizeof d->list[0].text] = "";
+    size_t used = 0;
+    const td_way *way = td_ladder;
+    while (!is_here(*way) || td_rung_of(*way, 0) != l->rung)
+        way++;
+    for (uint32_t i = 0; i < td_requirement_count && used < sizeof names; i++)
+        if ((td_requirements[i].ways & td_way_bit(*way)) && ladder->have[i] == TD_MISSING)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "lacks ",
+                                     td_requirements[i].name);
+    if (used)
+        advise(find(d, NO, l->name, "%s", names), "what to do stands above, with each of these");
+    else
+        advise(find(d, NO, l->name, "%s", why[0] ? why : "its results are wrong"),
+               "all that it needs is here: what is said has to be mended, or reported");
 }
 
 static void look_at_rungs(doctor *d)
@@ -479,6 +513,14 @@ static uint32_t print_names(const finding *list, uint32_t count, bool colour)
     return n;
 }
 
+static void print_advice(const finding *f, bool colour)
+{
+    if (!f->advice[0])
+        return;
+    printf("       %s->%s ", colour ? "\033[36m" : "", colour ? "\033[0m" : "");
+    print_wrapped(f->advice, 10);
+}
+
 static void print_finding(const finding *f, bool colour)
 {
     const int text_column = 7 + NAME_COLUMNS + 1;
@@ -490,10 +532,74 @@ static void print_finding(const finding *f, bool colour)
         printf("%-*s ", NAME_COLUMNS, f->name);
         print_wrapped(f->text, text_column);
     }
-    if (f->advice[0]) {
-        printf("       %s->%s ", colour ? "\033[36m" : "", colour ? "\033[0m" : "");
-        print_wrapped(f->advice, 10);
+    print_advice(f, colour);
+}
+
+/* The table has a column for each way, under its rung's name. */
+static int cell_width(td_way way)
+{
+    return (int)strlen(td_rung_name(td_rung_of(way, 0))) + 2;
+}
+
+static void print_cell(td_way way, const char *text, const char *colour)
+{
+    printf("%*s%s%s%s", cell_width(way) - (int)strlen(text), "", colour, text, *colour ? "\033[0m" : "");
+}
+
+static void print_table_head(void)
+{
+    td_device_kind device = TD_DEVICES;
+    int blanks = 7 + NAME_COLUMNS;
+    for (int i = 0; i < TD_WAYS; i++) {
+        if (!is_here(td_ladder[i]))
+            continue;
+        if (td_ladder[i].device != device)
+            printf("%*s", blanks + cell_width(td_ladder[i]), td_ladder[i].device == TD_DEVICE_CPU ? "CPU" : "CUDA");
+        blanks = td_ladder[i].device == device ? blanks + cell_width(td_ladder[i]) : 0;
+        device = td_ladder[i].device;
     }
+    printf("\n%*s", 7 + NAME_COLUMNS, "");
+    for (int i = 0; i < TD_WAYS; i++)
+        if (is_here(td_ladder[i]))
+            print_cell(td_ladder[i], td_rung_name(td_rung_of(td_ladder[i], 0)), "");
+    putchar('\n');
+}
+
+static void print_row(const finding *f, bool colour)
+{
+    static const char *const words[] = {"yes", "no", "?"};
+    print_state(f->state, colour);
+    printf("%-*s", NAME_COLUMNS, f->name);
+    for (int i = 0; i < TD_WAYS; i++)
+        if (is_here(td_ladder[i]) && (f->ways & td_way_bit(td_ladder[i])))
+            print_cell(td_ladder[i], words[f->state], paint(f->state, colour));
+        else if (is_here(td_ladder[i]))
+            print_cell(td_ladder[i], ".", "");
+    putchar('\n');
+}
+
+/* Rows from `list` on, then what they come to. Returns how many there were. */
+static uint32_t print_table(const finding *list, uint32_t count, bool colour)
+{
+    uint32_t n = 0, closed = 0;
+    print_table_head();
+    for (; n < count && list[n].ways; n++) {
+        print_row(&list[n], colour);
+        closed |= list[n].state == NO ? list[n].ways : 0;
+        if (list[n].state == NO) {
+            printf("       ");
+            print_wrapped(list[n].text, 7);
+            print_advice(&list[n], colour);
+        }
+    }
+    printf("       %-*s", NAME_COLUMNS, "all that it needs");
+    for (int i = 0; i < TD_WAYS; i++) {
+        const state all = closed & td_way_bit(td_ladder[i]) ? NO : YES;
+        if (is_here(td_ladder[i]))
+            print_cell(td_ladder[i], state_names[all], paint(all, colour));
+    }
+    putchar('\n');
+    return n;
 }
 
 static void print_verdict(const doctor *d, bool colour)
@@ -510,6 +616,11 @@ static void print_verdict(const doctor *d, bool colour)
         printf(".\n%u line%s above with an arrow (->) say%s what would give more", advice, advice == 1 ? "" : "s",
                advice == 1 ? "s" : "");
     printf(".\n");
+    if (works && d->best.rung_reason[0]) {
+        char text[sizeof d->best.rung_reason + 32];
+        snprintf(text, sizeof text, "Why no better rung: %s.", d->best.rung_reason);
+        print_wrapped(text, 0);
+    }
 }
 
 static void print_text(const doctor *d)
@@ -522,6 +633,10 @@ static void print_text(const doctor *d)
             section = f->section;
             printf("%s%s%s%s\n", i ? "\n" : "", colour ? "\033[1m" : "", section, colour ? "\033[0m" : "");
         }
+        if (f->ways) {
+            i += print_table(f, d->count - i, colour);
+            continue;
+        }
         if (!f->text[0]) {
             i += print_names(f, d->count - i, colour);
             continue;
@@ -532,6 +647,17 @@ static void print_text(const doctor *d)
     print_verdict(d, colour);
 }
 
+static json_t *json_ways(uint32_t ways)
+{
+    static const char *const devices[TD_DEVICES] = {"CUDA", "CUDA in tandemd", "CPU"};
+    json_t *list = json_array();
+    for (const td_way *way = td_ladder; way < td_ladder + TD_WAYS; way++)
+        if (ways & td_way_bit(*way))
+            json_array_append_new(list, json_pack("{s:s, s:s}", "device", devices[way->device], "rung",
+                                                  td_rung_name(td_rung_of(*way, 0))));
+    return list;
+}
+
 static bool print_json(const doctor *d)
 {
     json_t *list = json_array();
@@ -539,6 +665,8 @@ static bool print_json(const doctor *d)
         const finding *f = &d->list[i];
         json_t *one = json_pack("{s:s, s:s, s:s, s:s, s:s}", "section", f->section, "name", f->name, "status",
                                 state_names[f->state], "text", f->text, "advice", f->advice);
+        if (f->ways)
+            json_object_set_new(one, "needed_by", json_ways(f->ways));
         if (!isnan(f->p50_us)) {
             json_object_set_new(one, "p50_us", bench_number(f->p50_us));
             json_object_set_new(one, "p99_us", bench_number(f->p99_us));
@@ -546,8 +674,9 @@ static bool print_json(const doctor *d)
         json_array_append_new(list, one);
     }
     json_t *report =
-        json_pack("{s:s, s:b, s:o, s:o}", "version", d->list[0].text, "works", d->best.rung != 0, "rung",
-                  d->best.rung ? json_string(tool_rung_name(d->best.rung)) : json_null(), "findings", list);
+        json_pack("{s:s, s:b, s:o, s:s, s:o}", "version", d->list[0].text, "works", d->best.rung != 0, "rung",
+                  d->best.rung ? json_string(tool_rung_name(d->best.rung)) : json_null(), "rung_reason",
+                  d->best.rung_reason, "findings", list);
     errno = 0;
     const bool ok = report && json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0 &&
                     putchar('\n') == '\n' && fflush(stdout) == 0;
@@ -567,13 +696,15 @@ int tool_doctor(int argc, char **argv)
         return tool_fail("doctor", "out of memory");
     survey_cuda(&d->cuda);
     survey_session((survey_tuning){0}, &d->host);
+    survey_ladder(NULL, &d->ladder);
     survey_vulkan((survey_tuning){0}, &d->vulkan);
     const device_report *v = best_device(d);
     d->best = v && v->session.available ? v->session.info : d->host.info;
     look_at_build(d);
     look_at_drivers(d);
     look_at_devices(d);
-    look_at_extensions(d);
+    look_at_requirements(d);
+    look_at_options(d);
     look_at_rungs(d);
     look_at_models(d, config, look_at_daemon(d, socket));
     int result = d->best.rung ? TOOL_OK : TOOL_FAILED;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine_plugin/client/client.h"
 #include "kernels/target.h"
 
 enum { FEATURE_BYTES = 1024 };
@@ -66,6 +67,22 @@ void survey_cuda(cuda_report *out)
              out->info.sm < 90 ? "int4 tensor cores (mma s4)"
                                : "int8 tensor cores, the same integers: this GPU has no int4 ones");
     td_cu_device_close(&device);
+}
+
+void survey_ladder(const tandem_vulkan *vulkan, ladder_report *out)
+{
+    td_grounds g = {.has_queue = vulkan && vulkan->queue};
+    td_vk *vk = NULL;
+    char why[TD_WHY_BYTES];
+    if (vulkan) {
+        const td_vk_desc desc = td_device_vulkan(vulkan);
+        td_vk_open(&desc, NULL, &vk, why, sizeof why);
+    }
+    g.vulkan = td_vk_get_caps(vk);
+    td_grounds_ask_cuda(&g);
+    for (uint32_t i = 0; i < td_requirement_count && i < SURVEY_ROWS; i++)
+        out->have[i] = td_requirement_probe(&td_requirements[i], &g, out->why[i]);
+    td_vk_close(&vk);
 }
 
 static bool ask_requirements(const vulkan_loader *vk, VkPhysicalDevice device, requirements *out)
@@ -200,7 +217,9 @@ static void ask_device(const vulkan_loader *vk, VkPhysicalDevice physical, uint3
                                            .enabled_extension_count = info.enabledExtensionCount,
                                            .enabled_extensions = names,
                                            .enabled_features = features);
+        ((PFN_vkGetDeviceQueue)get_device(device, "vkGetDeviceQueue"))(device, queue.queueFamilyIndex, 0, &vulkan.queue);
         ask_session(&vulkan, vk->tuning, &out->session);
+        survey_ladder(&vulkan, &out->ladder);
         ((PFN_vkDestroyDevice)get_device(device, "vkDestroyDevice"))(device, NULL);
     }
     free(blocks);

@@ -5,11 +5,12 @@
 #ifndef TD_TOOL_SURVEY_H
 #define TD_TOOL_SURVEY_H
 
+#include "engine_plugin/client/ladder.h"
 #include "engine_plugin/tool/tool.h"
 #include "interop/cu/cu.h"
 #include "tandem/vulkan.h"
 
-enum { SURVEY_REQUIREMENTS = 64, SURVEY_DEVICES = 16 };
+enum { SURVEY_REQUIREMENTS = 64, SURVEY_DEVICES = 16, SURVEY_ROWS = 32 };
 
 typedef struct requirements {
     uint32_t count;
@@ -28,6 +29,12 @@ typedef struct session_report {
     char why[512];
 } session_report;
 
+/* What of the ladder's table is there, row by row; `why` as tandem_info.rung_reason says it. */
+typedef struct ladder_report {
+    td_have have[SURVEY_ROWS];
+    char why[SURVEY_ROWS][400];
+} ladder_report;
+
 typedef struct device_report {
     char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE], driver[VK_MAX_DRIVER_NAME_SIZE + VK_MAX_DRIVER_INFO_SIZE + 4];
     uint8_t uuid[16];
@@ -35,6 +42,7 @@ typedef struct device_report {
     uint32_t api_version;
     requirements needs;
     session_report session;
+    ladder_report ladder;
 } device_report;
 
 typedef struct vulkan_report {
@@ -52,6 +60,7 @@ typedef struct survey_tuning {
 
 /* A session without Vulkan, the first CUDA device, and every Vulkan device with a session on it. Zeroed before. */
 void survey_session(survey_tuning tuning, session_report *out);
+void survey_ladder(const tandem_vulkan *vulkan, ladder_report *out);
 void survey_cuda(cuda_report *out);
 void survey_vulkan(survey_tuning tuning, vulkan_report *out);
 /* What a requirement is: "device extension", ... */
