@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine_plugin/client/client.h"
@@ -135,12 +136,61 @@ static void test_words(void **state)
                  td_ladder_has(TD_DEVICE_CUDA_ELSEWHERE, TANDEM_RUNG_INLINE));
 }
 
+/* The column `needs` of a rung's row. */
+static const char *needs_of(char *text, const char *rung, char needs[400])
+{
+    char row[40];
+    const char *at;
+
+    snprintf(row, sizeof row, "\n| `%s` | ", rung);
+    at = strstr(text, row);
+    if (!at)
+        fail_msg("INTEGRATION.md has no row of the rung %s", rung);
+    at += strlen(row);
+    snprintf(needs, 400, "%.*s", (int)strcspn(at, "|"), at);
+    return needs;
+}
+
+/* INTEGRATION.md's ladder names for each rung what of Vulkan the table needs for it, and nothing else. */
+static void test_document(void **state)
+{
+    static char text[1 << 17];
+    const char *source = getenv("TANDEM_SOURCE");
+    char path[1000], needs[400];
+    FILE *file;
+
+    (void)state;
+    if (!source)
+        skip();
+    snprintf(path, sizeof path, "%s/engine_plugin/INTEGRATION.md", source);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_in_range(fread(text, 1, sizeof text - 1, file), 1, sizeof text - 2);
+    fclose(file);
+    for (int w = 0; w < TD_WAYS; w++) {
+        const td_way way = td_ladder[w];
+        const char *rung = td_rung_name(td_rung_of(way, 0));
+
+        if (way.device == TD_DEVICE_CUDA_ELSEWHERE || way.sharing == TD_SHARING_COPY)
+            continue;
+        needs_of(text, rung, needs);
+        for (uint32_t i = 0; i < td_requirement_count; i++) {
+            const td_requirement *r = &td_requirements[i];
+
+            if (r->vk && !(r->ways & td_way_bit(way)) != !strstr(needs, r->name))
+                fail_msg("%s: INTEGRATION.md and the table do not say the same of %s", rung, r->name);
+        }
+    }
+    assert_non_null(strstr(needs_of(text, "copy", needs), "nothing beyond Vulkan 1.1"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_everything_and_nothing),
         cmocka_unit_test(test_words),
+        cmocka_unit_test(test_document),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
