@@ -63,6 +63,7 @@ typedef struct rig {
     tandem_timeline engines, ours;
     VkSemaphore engines_semaphore, ours_semaphore;
     tandem_job job;
+    bool dedicated; /* each block's memory, to its buffer */
     block blocks[VIEWS];
     uint32_t count;
     uint64_t value;
@@ -101,39 +102,46 @@ static void make_block(rig *r, block *b, uint64_t bytes)
     const VkExternalMemoryHandleTypeFlags handle = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
     const VkExternalMemoryBufferCreateInfo shared = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
                                                      .handleTypes = handle};
+    VkMemoryDedicatedAllocateInfo alone = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
     const VkExportMemoryAllocateInfo exported = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
-                                                 .handleTypes = handle};
+                                                 .pNext = r->dedicated ? &alone : NULL, .handleTypes = handle};
     const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .pNext = &shared,
                                      .size = OFFSET + bytes + GUARD, .usage = usage};
     VkMemoryAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &exported};
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_VULKAN, .bytes = bytes,
                             .offset_bytes = OFFSET};
+    tandem_mem_vulkan seen = {.struct_bytes = sizeof seen};
     VkMemoryRequirements needs;
     char text[600] = "";
 
     b->bytes = bytes;
     assert_int_equal(r->vk.CreateBuffer(r->vk.device, &info, NULL, &b->buffer), VK_SUCCESS);
     r->vk.GetBufferMemoryRequirements(r->vk.device, b->buffer, &needs);
+    alone.buffer = b->buffer;
     allocate.allocationSize = desc.allocation_bytes = needs.size;
     while (!(needs.memoryTypeBits >> allocate.memoryTypeIndex & 1))
         allocate.memoryTypeIndex++;
     assert_int_equal(r->vk.AllocateMemory(r->vk.device, &allocate, NULL, &b->memory), VK_SUCCESS);
     assert_int_equal(r->vk.BindBufferMemory(r->vk.device, b->buffer, b->memory, 0), VK_SUCCESS);
     desc.vulkan_memory = (uint64_t)(uintptr_t)b->memory;
+    desc.dedicated = 1;
+    assert_int_equal(tandem_mem_create(r->s, &desc, &(tandem_mem){0}), TANDEM_ERROR_UNSUPPORTED);
+    tandem_error_text(r->s, text, sizeof text);
+    assert_non_null(strstr(text, "desc.dedicated is 1, desc.vulkan_buffer 0: on this rung the engine's memory is copied"));
+    desc.dedicated = r->dedicated;
+    desc.vulkan_buffer = r->dedicated ? (uint64_t)(uintptr_t)b->buffer : 0;
     if (tandem_mem_create(r->s, &desc, &b->mem) != TANDEM_OK) {
         tandem_error_text(r->s, text, sizeof text);
         fail_msg("%s: %s", r->on->name, text);
     }
-    desc.dedicated = 1;
-    assert_int_equal(tandem_mem_create(r->s, &desc, &(tandem_mem){0}), TANDEM_ERROR_UNSUPPORTED);
-    tandem_error_text(r->s, text, sizeof text);
-    assert_non_null(strstr(text, "desc.dedicated is 1: on this rung the engine's memory is copied"));
+    assert_int_equal(tandem_mem_get_vulkan(r->s, b->mem, &seen), TANDEM_OK);
+    assert_true(seen.memory == b->memory && seen.offset == OFFSET && !seen.buffer == r->dedicated);
     assert_int_equal(vku_buffer_create(&r->vk, bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT, &b->up), VK_SUCCESS);
     assert_int_equal(vku_buffer_create(&r->vk, bytes, VK_BUFFER_USAGE_TRANSFER_DST_BIT, &b->down), VK_SUCCESS);
 }
 
 /* `count` blocks: one for all views, or one for each. */
-static void open_rig(rig *r, const ground *on, uint32_t count)
+static void open_rig(rig *r, const ground *on, uint32_t count, bool dedicated)
 {
     const vku_options options = {.validation = true};
     const uint64_t bytes[VIEWS] = {Q_BYTES, K_BYTES, K_BYTES, Q_BYTES};
@@ -150,6 +158,7 @@ static void open_rig(rig *r, const ground *on, uint32_t count)
     memset(r, 0, sizeof *r);
     pthread_mutex_init(&r->lock, NULL);
     r->on = on;
+    r->dedicated = dedicated;
     switch (vku_open(&r->vk, &options)) {
     case VKU_OK: break;
     case VKU_NO_VULKAN: skip(); break;
@@ -307,15 +316,14 @@ static void compute_on_host(rig *r, void *o)
     assert_int_equal(tandem_session_destroy(&s), TANDEM_OK);
 }
 
-static void test_same_bits(void **state)
+static void same_bits(bool dedicated)
 {
     static char want[Q_BYTES];
     rig r;
 
-    (void)state;
     for (int g = 0; g < GROUNDS; g++)
         for (uint32_t count = 1; count <= VIEWS; count += VIEWS - 1) {
-            open_rig(&r, &grounds[g], count);
+            open_rig(&r, &grounds[g], count, dedicated);
             for (uint64_t n = 1; n <= FRAMES; n++) {
                 fill_frame(&r, n);
                 frame(&r, NONE);
@@ -329,6 +337,19 @@ static void test_same_bits(void **state)
             if (r.warnings || r.errors)
                 fail_msg("%s: %s", r.on->name, r.warned);
         }
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    same_bits(false);
+}
+
+/* The engine's own buffers in place of the session's, which such memory does not take. */
+static void test_dedicated(void **state)
+{
+    (void)state;
+    same_bits(true);
 }
 
 static unsigned count_of(const char *all, const char *words)
@@ -352,7 +373,7 @@ static void test_forgotten(void **state)
             for (uint32_t count = 1; count <= VIEWS; count += VIEWS - 1) {
                 unsigned releases_told, acquires_told;
 
-                open_rig(&r, &grounds[g], count);
+                open_rig(&r, &grounds[g], count, false);
                 for (uint64_t n = 1; n <= FRAMES; n++) {
                     fill_frame(&r, n);
                     frame(&r, m);
@@ -375,7 +396,7 @@ static void test_output_not_released(void **state)
 
     (void)state;
     for (int part = 0; part < 2; part++) {
-        open_rig(&r, &grounds[0], VIEWS);
+        open_rig(&r, &grounds[0], VIEWS, false);
         r.job.op.attention.q_len -= (uint32_t)part;
         for (uint64_t n = 1; n <= FRAMES; n++) {
             fill_frame(&r, n);
@@ -395,7 +416,7 @@ static void test_forgotten_at_the_end(void **state)
 
     (void)state;
     for (int how = 0; how < 2; how++) {
-        open_rig(&r, &grounds[0], VIEWS);
+        open_rig(&r, &grounds[0], VIEWS, false);
         fill_frame(&r, 1);
         frame(&r, NO_ACQUIRE);
         assert_int_equal(count_of(r.warned, "tandem_record_acquire()"), 0);
@@ -416,7 +437,7 @@ static void test_by_the_host(void **state)
 
     (void)state;
     for (int g = 0; g < GROUNDS; g++) {
-        open_rig(&r, &grounds[g], VIEWS);
+        open_rig(&r, &grounds[g], VIEWS, false);
         for (int i = 0; i < VIEWS; i++)
             assert_int_equal(tandem_mem_host(r.s, r.blocks[i].mem, &host[i]), TANDEM_OK);
         fill_frame(&r, 1);
@@ -447,6 +468,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_dedicated),
         cmocka_unit_test(test_forgotten),
         cmocka_unit_test(test_output_not_released),
         cmocka_unit_test(test_forgotten_at_the_end),

@@ -349,6 +349,8 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
 {
     tandem_status status = check_range(desc, why);
     const bool copied = !td_is_on_device(s); /* as on the copy rung, since the engine's memory is the device's */
+    const VkDeviceMemory memory = (VkDeviceMemory)(uintptr_t)desc->vulkan_memory;
+    const VkBuffer buffer = (VkBuffer)(uintptr_t)desc->vulkan_buffer;
 
     if (status != TANDEM_OK)
         return status;
@@ -357,17 +359,18 @@ static tandem_status make_vulkan(tandem_session *s, td_mem *mem, const tandem_me
     if (!s->vk)
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
                        "desc.source is VULKAN (3): the session has no Vulkan device");
-    if (copied && desc->dedicated)
+    if (desc->dedicated && !buffer && (copied || td_is_inline(s)))
         return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "desc.dedicated is 1: on this rung the engine's memory is copied by a VkBuffer of the session's, and "
-                       "such memory takes no other than the engine's");
-    if (td_is_inline(s) && desc->dedicated)
-        return td_fail(why, TD_WHY_BYTES, TANDEM_ERROR_UNSUPPORTED,
-                       "desc.dedicated is 1: on the inline rung the address is that of a VkBuffer of the session's, and such "
-                       "memory takes no other than the engine's");
+                       "desc.dedicated is 1, desc.vulkan_buffer 0: on this rung the engine's memory is %s, and such memory "
+                       "takes no other than the engine's own, which desc.vulkan_buffer names",
+                       copied ? "copied by a VkBuffer" : "found by a VkBuffer's address");
     mem->has_vk = true;
-    status = td_vk_mem_wrap(s->vk, (VkDeviceMemory)(uintptr_t)desc->vulkan_memory, desc->allocation_bytes,
-                            desc->offset_bytes, desc->bytes, desc->dedicated, &mem->vk, why, TD_WHY_BYTES);
+    if (buffer)
+        status = td_vk_mem_wrap_buffer(s->vk, buffer, memory, desc->allocation_bytes, desc->offset_bytes, desc->bytes,
+                                       desc->dedicated, &mem->vk, why, TD_WHY_BYTES);
+    else
+        status = td_vk_mem_wrap(s->vk, memory, desc->allocation_bytes, desc->offset_bytes, desc->bytes, desc->dedicated,
+                                &mem->vk, why, TD_WHY_BYTES);
     if (status != TANDEM_OK)
         return status;
     if (copied)
@@ -418,7 +421,8 @@ static void name_mem(tandem_session *s, const td_mem *mem)
     char name[40];
 
     snprintf(name, sizeof name, "tandem mem %" PRIx64, mem->object.id & 0xffffff);
-    td_vk_name(s->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)mem->vk.buffer, name);
+    if (!mem->vk.engines_buffer)
+        td_vk_name(s->vk, VK_OBJECT_TYPE_BUFFER, (uint64_t)(uintptr_t)mem->vk.buffer, name);
     if (mem->vk.owned)
         td_vk_name(s->vk, VK_OBJECT_TYPE_DEVICE_MEMORY, (uint64_t)(uintptr_t)mem->vk.memory, name);
     snprintf(name, sizeof name, "tandem staging %" PRIx64, mem->object.id & 0xffffff);
@@ -545,7 +549,7 @@ tandem_status tandem_mem_get_vulkan(tandem_session *session, tandem_mem mem, tan
     } else if (found) {
         *out = (tandem_mem_vulkan){
             .struct_bytes = sizeof *out,
-            .buffer = found->vk.buffer,
+            .buffer = found->vk.engines_buffer ? VK_NULL_HANDLE : found->vk.buffer,
             .memory = found->vk.memory,
             .offset = found->vk.offset,
             .bytes = found->bytes,

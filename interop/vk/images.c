@@ -227,7 +227,7 @@ static tandem_status check_tensor(td_vk *vk, const td_vk_image *p, uint32_t i, b
 {
     const uint64_t size = p->dtype == TANDEM_DTYPE_F16 ? 2 : 4, columns = p->extent.width - 1, lines = p->extent.height - 1;
     const uint64_t stride_texel = columns ? (uint64_t)p->stride_texel : 0, stride_line = lines ? (uint64_t)p->stride_line : 0;
-    uint64_t line_span, span, end;
+    uint64_t line_span, span, begin, end;
 
     CHECK(p->dtype == TANDEM_DTYPE_F16 || p->dtype == TANDEM_DTYPE_F32, ARG,
           "images[%u].tensor.dtype is %u, neither F16 nor F32", i, p->dtype);
@@ -253,9 +253,10 @@ static tandem_status check_tensor(td_vk *vk, const td_vk_image *p, uint32_t i, b
           ARG, "images[%u].tensor.stride_head is %" PRId64 ", and lines of %" PRIu64 " elements overlap", i, p->stride_line,
           line_span);
     out->buffer.buffer = p->mem->buffer;
-    out->buffer.offset = p->offset_bytes & ~((vk->storage_alignment > 16 ? vk->storage_alignment : 16) - 1); /* by four words */
-    out->buffer.range = end - out->buffer.offset;
-    out->first_element = (uint32_t)((p->offset_bytes - out->buffer.offset) / size);
+    begin = p->mem->buffer_offset + p->offset_bytes;
+    out->buffer.offset = begin & ~((vk->storage_alignment > 16 ? vk->storage_alignment : 16) - 1); /* by four words */
+    out->buffer.range = p->mem->buffer_offset + end - out->buffer.offset;
+    out->first_element = (uint32_t)((begin - out->buffer.offset) / size);
     CHECK(out->buffer.range <= vk->caps.max_storage_range, UNSUPPORTED,
           "images[%u].tensor spans %" PRIu64 " bytes, maxStorageBufferRange is %" PRIu64, i, (uint64_t)out->buffer.range,
           vk->caps.max_storage_range);

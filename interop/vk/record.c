@@ -14,7 +14,8 @@ static VkBufferMemoryBarrier whole(const td_vk_mem *mem)
                                    .srcQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
                                    .dstQueueFamilyIndex = VK_QUEUE_FAMILY_IGNORED,
                                    .buffer = mem->buffer,
-                                   .size = VK_WHOLE_SIZE};
+                                   .offset = mem->buffer_offset,
+                                   .size = mem->engines_buffer ? mem->bytes : VK_WHOLE_SIZE};
 }
 
 void td_vk_record_release(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *mem, td_vk_peer peer,
@@ -75,7 +76,8 @@ void td_vk_record_acquire(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *
 
 static void copy_whole(td_vk *vk, VkCommandBuffer commands, const td_vk_mem *from, const td_vk_mem *to)
 {
-    const VkBufferCopy all = {.size = from->bytes};
+    const VkBufferCopy all = {
+        .srcOffset = from->buffer_offset, .dstOffset = to->buffer_offset, .size = from->bytes};
 
     vk->fn.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &all);
 }
@@ -326,7 +328,7 @@ static tandem_status record(td_vk *vk, VkCommandBuffer commands, const td_vk_mem
     for (uint64_t batch = 0; batch < view.batches; batch += view.batches_a_range) {
         uint64_t left = view.batches - batch;
         uint64_t batches = left < view.batches_a_range ? left : view.batches_a_range;
-        uint64_t begin = (pack->first_element + batch * (uint64_t)pack->stride_batch) * size;
+        uint64_t begin = mem->buffer_offset + (pack->first_element + batch * (uint64_t)pack->stride_batch) * size;
         uint64_t groups = (batches * view.rows + TD_PACK_GROUP - 1) / TD_PACK_GROUP;
         uint64_t lines = (groups + vk->max_groups[0] - 1) / vk->max_groups[0];
 

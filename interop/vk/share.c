@@ -109,20 +109,28 @@ static tandem_status allocate(td_vk *vk, VkMemoryAllocateInfo *info, VkDeviceMem
     return TANDEM_OK;
 }
 
+static tandem_status find_address(td_vk *vk, td_vk_mem *mem, char *why, size_t why_bytes)
+{
+    uint64_t address;
+
+    if (!vk->addressed)
+        return TANDEM_OK;
+    address = vk->fn.GetBufferDeviceAddress(
+        vk->device,
+        &(VkBufferDeviceAddressInfo){.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = mem->buffer});
+    if (!address)
+        return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "vkGetBufferDeviceAddress: 0");
+    mem->address = address + mem->buffer_offset;
+    return TANDEM_OK;
+}
+
 static tandem_status bind(td_vk *vk, td_vk_mem *mem, VkDeviceMemory memory, char *why, size_t why_bytes)
 {
     VkResult result = vk->fn.BindBufferMemory(vk->device, mem->buffer, memory, mem->offset);
 
     if (result != VK_SUCCESS)
         return td_vk_result(result, "vkBindBufferMemory", why, why_bytes);
-    if (vk->addressed) {
-        mem->address = vk->fn.GetBufferDeviceAddress(
-            vk->device, &(VkBufferDeviceAddressInfo){.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
-                                                     .buffer = mem->buffer});
-        if (!mem->address)
-            return td_fail(why, why_bytes, TANDEM_ERROR_DEVICE, "vkGetBufferDeviceAddress: 0");
-    }
-    return TANDEM_OK;
+    return find_address(vk, mem, why, why_bytes);
 }
 
 static tandem_status create_private(td_vk *vk, uint64_t bytes, VkBufferUsageFlags usage, VkMemoryPropertyFlags must,
@@ -370,26 +378,82 @@ tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBuf
     return TANDEM_OK;
 }
 
+/* That `mem` is within memory of the engine's. */
+static tandem_status check_within(td_vk *vk, const td_vk_mem *mem, const td_vk_mem *out, char *why, size_t why_bytes)
+{
+    tandem_status status = check_size(vk, mem->bytes, out, why, why_bytes);
+    uint64_t end;
+
+    if (status != TANDEM_OK)
+        return status;
+    if (!mem->memory)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "memory is VK_NULL_HANDLE");
+    if (!td_add_u64(mem->offset, mem->bytes, &end) || end > mem->allocation_bytes)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "offset %" PRIu64 " + bytes %" PRIu64 " is beyond allocation_bytes %" PRIu64, mem->offset,
+                       mem->bytes, mem->allocation_bytes);
+    return TANDEM_OK;
+}
+
+static tandem_status check_alignment(uint64_t offset, uint64_t alignment, char *why, size_t why_bytes)
+{
+    if (offset % alignment == 0)
+        return TANDEM_OK;
+    return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "offset is %" PRIu64 ", not a multiple of %" PRIu64, offset,
+                   alignment);
+}
+
+tandem_status td_vk_mem_wrap_buffer(td_vk *vk, VkBuffer buffer, VkDeviceMemory memory, uint64_t allocation_bytes,
+                                    uint64_t offset, uint64_t bytes, bool dedicated, td_vk_mem *out, char *why,
+                                    size_t why_bytes)
+{
+    td_vk_mem mem = {.buffer = buffer,
+                     .buffer_offset = offset,
+                     .engines_buffer = true,
+                     .memory = memory,
+                     .allocation_bytes = allocation_bytes,
+                     .offset = offset,
+                     .bytes = bytes,
+                     .dedicated = dedicated,
+                     .memfd = -1};
+    VkMemoryRequirements needs;
+    tandem_status status;
+    bool ignored;
+
+    status = check_within(vk, &mem, out, why, why_bytes);
+    if (status != TANDEM_OK)
+        return status;
+    if (!buffer)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "buffer is VK_NULL_HANDLE");
+    needs = requirements(vk, buffer, &ignored);
+    if (offset + bytes > needs.size)
+        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
+                       "offset %" PRIu64 " + bytes %" PRIu64 " is beyond the buffer, which takes %" PRIu64, offset, bytes,
+                       (uint64_t)needs.size);
+    status = check_alignment(offset, needs.alignment, why, why_bytes);
+    if (status == TANDEM_OK)
+        status = find_address(vk, &mem, why, why_bytes);
+    if (status == TANDEM_OK)
+        *out = mem;
+    return status;
+}
+
 tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset,
                              uint64_t bytes, bool dedicated, td_vk_mem *out, char *why, size_t why_bytes)
 {
-    td_vk_mem mem = {
-        .allocation_bytes = allocation_bytes, .offset = offset, .bytes = bytes, .dedicated = dedicated, .memfd = -1};
+    td_vk_mem mem = {.memory = memory,
+                     .allocation_bytes = allocation_bytes,
+                     .offset = offset,
+                     .bytes = bytes,
+                     .dedicated = dedicated,
+                     .memfd = -1};
     VkMemoryRequirements needs;
     tandem_status status;
-    uint64_t end;
     bool ignored;
 
-    status = check_size(vk, bytes, out, why, why_bytes);
+    status = check_within(vk, &mem, out, why, why_bytes);
     if (status != TANDEM_OK)
         return status;
-    if (!memory)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG, "memory is VK_NULL_HANDLE");
-    if (!td_add_u64(offset, bytes, &end) || end > allocation_bytes)
-        return td_fail(why, why_bytes, TANDEM_ERROR_ARG,
-                       "offset %" PRIu64 " + bytes %" PRIu64 " is beyond allocation_bytes %" PRIu64, offset, bytes,
-                       allocation_bytes);
-    mem.memory = memory;
     if (dedicated) {
         /* Only the resource that it was allocated for may be bound to it: the engine's own. */
         *out = mem;
@@ -402,11 +466,9 @@ tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocati
     if (status != TANDEM_OK)
         goto fail;
     needs = requirements(vk, mem.buffer, &ignored);
-    if (offset % needs.alignment) {
-        status = td_fail(why, why_bytes, TANDEM_ERROR_ARG, "offset is %" PRIu64 ", not a multiple of %" PRIu64, offset,
-                         (uint64_t)needs.alignment);
+    status = check_alignment(offset, needs.alignment, why, why_bytes);
+    if (status != TANDEM_OK)
         goto fail;
-    }
     if (needs.size > allocation_bytes - offset) {
         status = td_fail(why, why_bytes, TANDEM_ERROR_ARG,
                          "a buffer of %" PRIu64 " bytes takes %" PRIu64 ", allocation_bytes leaves %" PRIu64, bytes,
@@ -456,7 +518,7 @@ void td_vk_mem_free(td_vk *vk, td_vk_mem *mem)
     if (!mem)
         return;
     if (vk) {
-        if (mem->buffer)
+        if (mem->buffer && !mem->engines_buffer)
             vk->fn.DestroyBuffer(vk->device, mem->buffer, NULL);
         if (mem->owned && mem->memory)
             vk->fn.FreeMemory(vk->device, mem->memory, NULL);

@@ -89,6 +89,8 @@ const td_vk_caps *td_vk_get_caps(const td_vk *vk);
 /* Shared memory with a VkBuffer over it. */
 typedef struct td_vk_mem {
     VkBuffer buffer;
+    uint64_t buffer_offset; /* of the mem in the buffer: not 0 where that is the engine's */
+    bool engines_buffer;    /* the VkBuffer is the engine's */
     VkDeviceMemory memory;
     uint64_t allocation_bytes, offset, bytes;
     bool dedicated;
@@ -125,6 +127,11 @@ tandem_status td_vk_mem_import_host(td_vk *vk, void *host, uint64_t bytes, VkBuf
 /* A buffer over memory of the engine's; only the buffer is ours. None over dedicated memory, which takes no other. */
 tandem_status td_vk_mem_wrap(td_vk *vk, VkDeviceMemory memory, uint64_t allocation_bytes, uint64_t offset,
                              uint64_t bytes, bool dedicated, td_vk_mem *out, char *why, size_t why_bytes);
+/* The engine's own buffer over it, bound to the memory at 0, in which the mem is at `offset`: the one that dedicated memory
+ * takes. Whatever is recorded for the mem needs its usage. */
+tandem_status td_vk_mem_wrap_buffer(td_vk *vk, VkBuffer buffer, VkDeviceMemory memory, uint64_t allocation_bytes,
+                                    uint64_t offset, uint64_t bytes, bool dedicated, td_vk_mem *out, char *why,
+                                    size_t why_bytes);
 /* An OPAQUE_FD of this memory; the caller closes it. */
 tandem_status td_vk_mem_export_fd(td_vk *vk, const td_vk_mem *mem, int *fd, char *why, size_t why_bytes);
 /* Undoes any of these; accepts half-made ones; zeroes *mem. */

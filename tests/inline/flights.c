@@ -181,18 +181,22 @@ void begin_commands(VkCommandBuffer commands)
 
 void record_copies(flight *f, VkCommandBuffer first, VkCommandBuffer last, bool in)
 {
-    const VkBufferCopy whole = {.size = sizeof(frame_data)};
+    VkBufferCopy up = {.size = sizeof(frame_data)}, down = up;
     tandem_mem_vulkan mem = {.struct_bytes = sizeof mem};
 
     (void)last;
     OK(tandem_mem_get_vulkan(w.s, f->mem, &mem));
+    if (!mem.buffer) {
+        mem.buffer = f->engines;
+        up.dstOffset = down.srcOffset = mem.offset;
+    }
     if (in) {
         OK(tandem_record_acquire(w.s, first, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
-        gpu.CmdCopyBuffer(first, f->in.buffer, mem.buffer, 1, &whole);
+        gpu.CmdCopyBuffer(first, f->in.buffer, mem.buffer, 1, &up);
         OK(tandem_record_release(w.s, first, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT));
     } else {
         OK(tandem_record_acquire(w.s, last, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
-        gpu.CmdCopyBuffer(last, mem.buffer, f->out.buffer, 1, &whole);
+        gpu.CmdCopyBuffer(last, mem.buffer, f->out.buffer, 1, &down);
         OK(tandem_record_release(w.s, last, f->mem, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT));
         vku_full_barrier(&gpu, last);
     }

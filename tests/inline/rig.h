@@ -53,6 +53,7 @@ typedef struct flight {
     VkCommandBuffer commands[3];
     VkFence fence;
     tandem_mem mem;
+    VkBuffer engines; /* on mem, where the session has none */
     tandem_ticket ticket;
     frame_data wanted;
 } flight;

@@ -20,15 +20,24 @@ static void test_memory(void **state)
     const VkExportMemoryAllocateInfo export = {.sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
                                                .pNext = &address,
                                                .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    const VkExternalMemoryBufferCreateInfo shared = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                     .handleTypes = export.handleTypes};
+    VkMemoryDedicatedAllocateInfo dedicated = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
     VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                                  .pNext = td_vk_get_caps(vk)->export_memory ? (const void *)&export : &address,
                                  .allocationSize = 1 << 20};
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .fd = -1};
     char path[] = "/tmp/tandem-inline-XXXXXX";
     const uint64_t header_bytes = sizeof header - 1;
-    VkDeviceMemory memory = VK_NULL_HANDLE;
+    const VkBufferCreateInfo buffer_info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+                                            .pNext = td_vk_get_caps(vk)->export_memory ? &shared : NULL,
+                                            .size = 65536 + sizeof(frame_data),
+                                            .usage = STORAGE | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
+    VkDeviceMemory memory = VK_NULL_HANDLE, whole = VK_NULL_HANDLE;
+    VkMemoryRequirements needs;
+    VkBuffer buffer;
     tandem_model model = 0;
-    tandem_mem engines, host, mems[2];
+    tandem_mem engines, alone, host, mems[3];
     uint64_t shape[4];
     tandem_view k;
     frame_data *data;
@@ -49,8 +58,22 @@ static void test_memory(void **state)
     desc.bytes = sizeof(frame_data);
     desc.dedicated = 1;
     assert_int_equal(tandem_mem_create(w.s, &desc, &engines), TANDEM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(w.log, "found by a VkBuffer's address"));
     desc.dedicated = 0;
     OK(tandem_mem_create(w.s, &desc, &engines));
+    /* Dedicated to a buffer of the engine's, which the session uses then. */
+    assert_int_equal(gpu.CreateBuffer(gpu.device, &buffer_info, NULL, &buffer), VK_SUCCESS);
+    gpu.GetBufferMemoryRequirements(gpu.device, buffer, &needs);
+    dedicated.buffer = buffer;
+    dedicated.pNext = info.pNext;
+    info.pNext = &dedicated;
+    info.allocationSize = desc.allocation_bytes = needs.size;
+    assert_int_equal(gpu.AllocateMemory(gpu.device, &info, NULL, &whole), VK_SUCCESS);
+    assert_int_equal(gpu.BindBufferMemory(gpu.device, buffer, whole, 0), VK_SUCCESS);
+    desc.vulkan_memory = (uint64_t)(uintptr_t)whole;
+    desc.vulkan_buffer = (uint64_t)(uintptr_t)buffer;
+    desc.dedicated = 1;
+    OK(tandem_mem_create(w.s, &desc, &alone));
     assert_int_equal(posix_memalign(&pages, 65536, 65536), 0);
     data = pages;
     OK(tandem_mem_create(w.s,
@@ -59,11 +82,13 @@ static void test_memory(void **state)
                          &host));
     mems[0] = w.flights[0].mem;
     mems[1] = engines;
-    for (int i = 0; i < 2; i++) {
+    mems[2] = alone;
+    for (int i = 0; i < 3; i++) {
         flight *f = &w.flights[0];
         const tandem_job job = job_on(mems[i]);
 
         f->mem = mems[i];
+        f->engines = buffer;
         fill(f, 5 + (uint64_t)i);
         for (int j = 0; j < 3; j++)
             begin_commands(f->commands[j]);
@@ -103,11 +128,14 @@ static void test_memory(void **state)
     }
     OK(tandem_model_destroy(w.s, model));
     OK(tandem_mem_destroy(w.s, engines));
+    OK(tandem_mem_destroy(w.s, alone));
     OK(tandem_mem_destroy(w.s, host));
     w.flights[0].mem = mems[0];
     leave();
     free(pages);
     gpu.FreeMemory(gpu.device, memory, NULL);
+    gpu.DestroyBuffer(gpu.device, buffer, NULL);
+    gpu.FreeMemory(gpu.device, whole, NULL);
 }
 
 /* What keeps a session from the rung, and what it says about it. */

@@ -102,13 +102,16 @@ static void expect_copied(const block *b)
     }
 }
 
-static void engines_memory(uint32_t rung, bool dedicated)
+typedef enum kind { SUBALLOCATED, DEDICATED, WITH_BUFFER } kind; /* the latter: dedicated, and its buffer is named */
+
+static void engines_memory(uint32_t rung, kind k)
 {
+    const bool dedicated = k != SUBALLOCATED;
     tandem_mem_desc desc = {.struct_bytes = sizeof desc, .source = TANDEM_MEM_VULKAN, .bytes = MEM_BYTES,
                             .offset_bytes = OFFSET, .dedicated = dedicated};
     tandem_mem_vulkan vulkan = {.struct_bytes = sizeof vulkan};
-    /* Memory that is dedicated takes no buffer of the session's: the engine records barriers on its own. */
-    const tandem_status recorded = dedicated ? TANDEM_ERROR_UNSUPPORTED : TANDEM_OK;
+    /* Memory that is dedicated takes no buffer of the session's: the engine records barriers on its own, or names that. */
+    const tandem_status recorded = k == DEDICATED ? TANDEM_ERROR_UNSUPPORTED : TANDEM_OK;
     const tandem_point none = {0};
     tandem_job job;
     tandem_mem mem;
@@ -123,6 +126,7 @@ static void engines_memory(uint32_t rung, bool dedicated)
     make_block(&b, dedicated);
     desc.vulkan_memory = (uint64_t)(uintptr_t)b.memory;
     desc.allocation_bytes = b.bytes;
+    desc.vulkan_buffer = k == WITH_BUFFER ? (uint64_t)(uintptr_t)b.buffer : 0;
     forget();
     assert_int_equal(tandem_mem_create(w.s, &desc, &mem), TANDEM_OK);
     if (rung == TANDEM_RUNG_COPY)
@@ -133,9 +137,13 @@ static void engines_memory(uint32_t rung, bool dedicated)
     assert_true(vulkan.memory == b.memory && vulkan.offset == OFFSET && !vulkan.buffer == dedicated);
     forget();
     hand_over(&b, mem, recorded);
-    if (rung != TANDEM_RUNG_COPY && !dedicated) {
-        assert_true(event_of("vkCmdPipelineBarrier", 0)->barrier.buffer.buffer == vulkan.buffer);
-        assert_int_equal(event_of("vkCmdPipelineBarrier", 0)->barrier.buffer.dstQueueFamilyIndex, VK_QUEUE_FAMILY_EXTERNAL);
+    if (rung != TANDEM_RUNG_COPY && k != DEDICATED) {
+        const VkBufferMemoryBarrier *barrier = &event_of("vkCmdPipelineBarrier", 0)->barrier.buffer;
+
+        assert_true(barrier->buffer == (dedicated ? b.buffer : vulkan.buffer));
+        assert_int_equal(barrier->offset, dedicated ? OFFSET : 0);
+        assert_int_equal(barrier->size, dedicated ? MEM_BYTES : VK_WHOLE_SIZE);
+        assert_int_equal(barrier->dstQueueFamilyIndex, VK_QUEUE_FAMILY_EXTERNAL);
     }
     job = new_job(mem, none, none);
     assert_int_equal(ended(submit(&job)).state, TANDEM_JOB_DONE);
@@ -153,21 +161,22 @@ static void engines_memory(uint32_t rung, bool dedicated)
 static void on_timelines(void **state)
 {
     (void)state;
-    engines_memory(TANDEM_RUNG_TIMELINE, false);
-    engines_memory(TANDEM_RUNG_TIMELINE, true);
+    for (kind k = SUBALLOCATED; k <= WITH_BUFFER; k++)
+        engines_memory(TANDEM_RUNG_TIMELINE, k);
 }
 
 static void on_host(void **state)
 {
     (void)state;
-    engines_memory(TANDEM_RUNG_HOST, false);
-    engines_memory(TANDEM_RUNG_HOST, true);
+    for (kind k = SUBALLOCATED; k <= WITH_BUFFER; k++)
+        engines_memory(TANDEM_RUNG_HOST, k);
 }
 
 static void on_copies(void **state)
 {
     (void)state;
-    engines_memory(TANDEM_RUNG_COPY, false);
+    engines_memory(TANDEM_RUNG_COPY, SUBALLOCATED);
+    engines_memory(TANDEM_RUNG_COPY, WITH_BUFFER);
 }
 
 static const struct CMUnitTest cases[] = {

@@ -172,7 +172,7 @@ static void test_mems(void **state)
         desc.vulkan_memory = 1;
         desc.dedicated = 1;
         assert_int_equal(tandem_mem_create(x.s, &desc, &mem), TANDEM_ERROR_UNSUPPORTED);
-        assert_true(says(&x, "desc.dedicated is 1: on this rung the engine's memory is copied"));
+        assert_true(says(&x, "desc.dedicated is 1, desc.vulkan_buffer 0: on this rung the engine's memory is copied"));
         desc.source = TANDEM_MEM_FD;
         close_side(&x);
         close_vulkan();

@@ -444,10 +444,12 @@ static bool is_within(double got, double lo, double hi)
 }
 
 /* A case with its image and its mem. */
+enum { BEFORE_MEM = 192 };
+
 typedef struct made {
     vku_image image;
     unsigned char *texels; /* of the whole image */
-    td_vk_mem mem;
+    td_vk_mem mem, outer; /* the mem is in a larger buffer, behind BEFORE_MEM bytes of others */
     uint64_t elements; /* of the mem */
     uint32_t element_bytes;
 } made;
@@ -484,14 +486,17 @@ static made make(const image_case *c, VkImageUsageFlags usage)
     m.texels = calloc((size_t)m.image.width * m.image.height, m.image.texel_bytes);
     assert_non_null(m.texels);
     m.elements = (td_align_up(element_at(c, c->width - 1, c->height - 1) + c->channels, 2) + 16);
-    assert_ok(td_vk_mem_create_host(vk, m.elements * m.element_bytes, STORAGE, &m.mem, why, sizeof why));
-    memset(m.mem.host, 0xab, m.mem.bytes);
+    assert_ok(td_vk_mem_create_host(vk, BEFORE_MEM + m.elements * m.element_bytes, STORAGE, &m.outer, why, sizeof why));
+    memset(m.outer.host, 0xab, m.outer.bytes);
+    m.mem = mem_within(&m.outer, BEFORE_MEM);
     return m;
 }
 
 static void unmake(made *m)
 {
-    td_vk_mem_free(vk, &m->mem);
+    for (int i = 0; i < BEFORE_MEM; i++)
+        assert_int_equal(((unsigned char *)m->outer.host)[i], 0xab);
+    td_vk_mem_free(vk, &m->outer);
     vku_image_destroy(&gpu, &m->image);
     free(m->texels);
 }

@@ -215,8 +215,13 @@ static VkDeviceMemory engine_memory(uint64_t bytes)
 static void test_wrapped_memory(void **state)
 {
     const uint64_t part = 65536, all = 4 * part;
+    const VkExternalMemoryBufferCreateInfo shared = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                     .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
+    const VkBufferCreateInfo buffer_info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .pNext = &shared, .size = all, .usage = STORAGE};
     VkDeviceMemory memory;
     td_vk_mem first, second;
+    VkBuffer buffer;
 
     (void)state;
     if (!caps->export_memory)
@@ -230,6 +235,21 @@ static void test_wrapped_memory(void **state)
     td_vk_mem_free(vk, &second);
     check_round_trip(&first, true); /* the engine's memory outlives a wrapping */
     td_vk_mem_free(vk, &first);
+    /* The engine's own buffer over it, and a mem within that. */
+    assert_vk(gpu.CreateBuffer(gpu.device, &buffer_info, NULL, &buffer));
+    assert_vk(gpu.BindBufferMemory(gpu.device, buffer, memory, 0));
+    assert_ok(td_vk_mem_wrap_buffer(vk, buffer, memory, all, part, part, true, &first, why, sizeof why));
+    assert_true(first.buffer == buffer && first.buffer_offset == part && first.engines_buffer && first.dedicated);
+    td_vk_mem_free(vk, &first);
+    assert_fails(td_vk_mem_wrap_buffer(vk, VK_NULL_HANDLE, memory, all, 0, part, true, &first, why, sizeof why),
+                 TANDEM_ERROR_ARG, "buffer is VK_NULL_HANDLE");
+    assert_fails(td_vk_mem_wrap_buffer(vk, buffer, memory, all, part, all, true, &first, why, sizeof why), TANDEM_ERROR_ARG,
+                 "beyond allocation_bytes");
+    assert_fails(td_vk_mem_wrap_buffer(vk, buffer, memory, 2 * all, all, part, true, &first, why, sizeof why),
+                 TANDEM_ERROR_ARG, "beyond the buffer");
+    assert_fails(td_vk_mem_wrap_buffer(vk, buffer, memory, all, 1, part, true, &first, why, sizeof why), TANDEM_ERROR_ARG,
+                 "not a multiple of");
+    gpu.DestroyBuffer(gpu.device, buffer, NULL);
     /* No other buffer may be bound to dedicated memory: there is none. */
     assert_ok(td_vk_mem_wrap(vk, memory, all, 0, all, true, &first, why, sizeof why));
     assert_true(first.buffer == VK_NULL_HANDLE && first.memory == memory && !first.owned && first.dedicated);

@@ -215,7 +215,7 @@ static void check_packed(const shape *s, const td_vk_pack *p, float *const texel
     free(touched);
 }
 
-static void run_pack(const shape *s, bool device_memory)
+static void run_pack(const shape *s, bool device_memory, uint64_t offset)
 {
     VkImageLayout layout = s->width % 2 ? VK_IMAGE_LAYOUT_SHADER_READ_ONLY_OPTIMAL : VK_IMAGE_LAYOUT_GENERAL;
     td_vk_pack pack = pack_of(s, false);
@@ -225,7 +225,7 @@ static void run_pack(const shape *s, bool device_memory)
     vku_image images[4];
     vku_buffer staging;
     VkBufferCopy copy;
-    td_vk_mem mem;
+    td_vk_mem outer, mem;
 
     size = td_align_up(size, 4) + 64;
     for (uint32_t i = 0; i < s->images; i++) {
@@ -238,9 +238,10 @@ static void run_pack(const shape *s, bool device_memory)
     }
     pack.layout = layout;
     if (device_memory)
-        assert_ok(td_vk_mem_create_export(vk, size, STORAGE, &mem, why, sizeof why));
+        assert_ok(td_vk_mem_create_export(vk, size, STORAGE, &outer, why, sizeof why));
     else
-        assert_ok(td_vk_mem_create_host(vk, size, STORAGE, &mem, why, sizeof why));
+        assert_ok(td_vk_mem_create_host(vk, offset + size, STORAGE, &outer, why, sizeof why));
+    mem = offset ? mem_within(&outer, offset) : outer;
     assert_vk(vku_buffer_create(&gpu, size, VK_BUFFER_USAGE_TRANSFER_DST_BIT, &staging));
     copy = (VkBufferCopy){.size = size};
     commands = vku_begin(&gpu);
@@ -256,8 +257,10 @@ static void run_pack(const shape *s, bool device_memory)
     }
     assert_vk(vku_run(&gpu, commands));
     check_packed(s, &pack, texels, device_memory ? staging.host : mem.host, size, 0xab);
+    for (uint64_t i = 0; i < offset; i++)
+        assert_int_equal(((unsigned char *)outer.host)[i], 0xab);
     vku_buffer_destroy(&gpu, &staging);
-    td_vk_mem_free(vk, &mem);
+    td_vk_mem_free(vk, &outer);
     for (uint32_t i = 0; i < s->images; i++) {
         vku_image_destroy(&gpu, &images[i]);
         free(texels[i]);
@@ -275,7 +278,8 @@ static void test_pack(void **state)
     if (!can_pack())
         skip();
     for (size_t i = 0; i < sizeof packs / sizeof *packs; i++)
-        run_pack(&packs[i], false);
+        for (uint64_t offset = 0; offset <= 4160; offset += 4160) /* in a buffer of the engine's */
+            run_pack(&packs[i], false, offset);
 }
 
 static void test_pack_into_exported_memory(void **state)
@@ -283,8 +287,8 @@ static void test_pack_into_exported_memory(void **state)
     (void)state;
     if (!can_pack() || !caps->export_memory)
         skip();
-    run_pack(&packs[3], true);
-    run_pack(&packs[5], true);
+    run_pack(&packs[3], true, 0);
+    run_pack(&packs[5], true, 0);
 }
 
 static void test_pack_normalised(void **state)

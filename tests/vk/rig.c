@@ -15,6 +15,19 @@ bool asked(const char *variable)
     return value && *value && strcmp(value, "0") != 0;
 }
 
+td_vk_mem mem_within(const td_vk_mem *outer, uint64_t offset)
+{
+    return (td_vk_mem){.buffer = outer->buffer,
+                       .buffer_offset = offset,
+                       .engines_buffer = true,
+                       .memory = outer->memory,
+                       .allocation_bytes = outer->allocation_bytes,
+                       .offset = offset,
+                       .bytes = outer->bytes - offset,
+                       .host = (char *)outer->host + offset,
+                       .memfd = -1};
+}
+
 /* A device whose functions fail on demand. */
 
 vk_fault fault;

@@ -49,6 +49,8 @@ extern vk_fault fault;
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL fault_instance(VkInstance instance, const char *name);
 td_vk *open_faulty(const char *fails, VkResult result);
 int each_is_silent(void **state);
+/* The rest of a mem of the host's from there on, as a mem in a buffer of the engine's is; not to be freed. */
+td_vk_mem mem_within(const td_vk_mem *outer, uint64_t offset);
 
 #define TEST(name) cmocka_unit_test_teardown(name, each_is_silent)
 

@@ -192,7 +192,7 @@ typedef enum tandem_mem_source {
     /* `vulkan_memory`: the engine's VkDeviceMemory, allocated for export as OPAQUE_FD where VK_KHR_external_memory_fd is
      * enabled, and on the inline rung with VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT; both may be set on every rung. Where the
      * CPU computes, or a daemon that shares no memory of the device, its bytes are copied as on the copy rung: by each release
-     * and acquire. There, and on the inline rung, not a dedicated allocation */
+     * and acquire. There, and on the inline rung, a dedicated allocation needs `vulkan_buffer` */
     TANDEM_MEM_VULKAN = 3
 } tandem_mem_source;
 
@@ -209,6 +209,11 @@ typedef struct tandem_mem_desc {
                                   16 bytes slower kernels read them */
     uint32_t vulkan_usage;     /* CREATE: VkBufferUsageFlags beyond storage and transfer, of those in Vulkan 1.0 */
     uint32_t reserved;         /* 0 */
+    /* VULKAN: the engine's VkBuffer that is bound to the memory at 0, cast: the one that a dedicated allocation is for. It
+     * is used in place of a buffer of the session's: with TRANSFER_SRC and TRANSFER_DST where bytes are copied, with
+     * SHADER_DEVICE_ADDRESS on the inline rung, with STORAGE_BUFFER to be packed to and unpacked from. 0: the session makes
+     * one, which it cannot over a dedicated allocation */
+    uint64_t vulkan_buffer;
 } tandem_mem_desc;
 
 /* Shares a block of bytes between engine and session, once; jobs then name it by id.

@@ -86,8 +86,8 @@ TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr ge
 typedef struct tandem_mem_vulkan {
     uint32_t struct_bytes; /* set by the caller */
     uint32_t reserved;
-    VkBuffer buffer; /* the session's, covers the mem from offset 0; VK_NULL_HANDLE over the engine's dedicated memory,
-                        which takes no other buffer than the engine's */
+    VkBuffer buffer; /* the session's, covers the mem from offset 0; VK_NULL_HANDLE where the engine gave its own, and over
+                        its dedicated memory, which takes no other */
     VkDeviceMemory memory;
     VkDeviceSize offset; /* of the mem in memory */
     VkDeviceSize bytes;
