@@ -64,7 +64,6 @@ enum {
 };
 #define TD_CLOSE_BOUND_NS 2000000000ull /* how long a destruction waits for a running job */
 #define TD_SLACK_NS 1000 /* of threads that sleep briefly: see td_thread_slack() */
-#define TD_MAX_WAIT_NS 60000000000ull
 #define TD_MAX_POINT_STEP 0x7fffffffull /* the least maxTimelineSemaphoreValueDifference that Vulkan grants */
 
 /* An id is kind:4, salt of the session:12, generation:24, slot + 1:24; a ticket has a 48-bit number instead of the last

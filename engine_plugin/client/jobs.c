@@ -532,7 +532,7 @@ static bool is_recorded_locked(const tandem_session *s, uint64_t number)
 tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns, tandem_job_report *report)
 {
     const uint64_t begin = td_now_ns();
-    const uint64_t until = td_after(begin, timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
+    const uint64_t until = td_after(begin, timeout_ns);
     char why[TD_WHY_BYTES] = "";
     tandem_status status;
     uint64_t number;

@@ -377,7 +377,7 @@ tandem_status tandem_point_fd(tandem_session *session, tandem_point point, int *
 tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns)
 {
     const uint64_t begin = td_now_ns();
-    const uint64_t until = td_after(begin, timeout_ns < TD_MAX_WAIT_NS ? timeout_ns : TD_MAX_WAIT_NS);
+    const uint64_t until = td_after(begin, timeout_ns);
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
     uint64_t value = 0;

@@ -304,7 +304,7 @@ TANDEM_API tandem_status tandem_point_fd(tandem_session *session, tandem_point p
  * Returns: OK; ARG; BUSY when timeout_ns has passed; DEVICE or LOST.
  * Owner: nothing.
  * Threads: any.
- * Blocks: at most timeout_ns, which is cut to 60 s. */
+ * Blocks: at most timeout_ns, however long that is; UINT64_MAX: until the point is reached, or can no longer be. */
 TANDEM_API tandem_status tandem_point_wait(tandem_session *session, tandem_point point, uint64_t timeout_ns);
 
 /* Checks a job wholly, then queues it: nothing is computed unless everything about it is right.
@@ -327,7 +327,7 @@ TANDEM_API tandem_status tandem_poll(tandem_session *session, tandem_ticket tick
  * Returns: OK once it has ended (the report says how); ARG; BUSY when timeout_ns has passed.
  * Owner: the caller's struct is filled.
  * Threads: any.
- * Blocks: at most timeout_ns, which is cut to 60 s. */
+ * Blocks: at most timeout_ns, however long that is; UINT64_MAX: until the job has ended, which each does. */
 TANDEM_API tandem_status tandem_wait(tandem_session *session, tandem_ticket ticket, uint64_t timeout_ns,
                                      tandem_job_report *report);
 
