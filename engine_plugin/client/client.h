@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  *   backend.h                    what differs by who computes: this process, or tandemd
- *   entry.c                      what every public call looks at first; failures without a session
+ *   entry.c                      what every public call looks at first; a thread's last failure
  *   session.c                    create, destroy, info, error text; memory of our own; ids
  *   ladder.c                     who may compute, how it meets the engine, and what that needs (see ladder.h)
  *   device.c                     which of these it is, and why
@@ -350,8 +350,8 @@ static inline bool td_copies(const tandem_session *s) { return !td_way_shares_me
 static inline bool td_gpu_signals(const tandem_session *s) { return td_way_gpu_signals(s->way); }
 static inline bool td_is_on_device(const tandem_session *s) { return td_way_is_on_device(s->way); }
 
-/* entry.c. usable: in the process that made it, else (or for NULL) the call is to return ARG. fail, keep: the text of a call
- * without a session, this thread's, and a line where TANDEM_LOG asks for one. */
+/* entry.c. usable: in the process that made it, else (or for NULL) the call is to return ARG. fail: a call without a session
+ * fails, with a line where TANDEM_LOG asks for one. keep: the text of this thread's last failure. */
 bool td_session_usable(const tandem_session *s, const char *call);
 tandem_status td_call_fail(const char *call, tandem_status status, const char *why);
 void td_call_keep(const char *call, const char *why);

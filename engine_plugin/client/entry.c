@@ -1,4 +1,4 @@
-/* What every public call looks at first, and the text of a failure that no session can hold.
+/* What every public call looks at first, and the text of a thread's last failure.
  *
  * SPDX-License-Identifier: Apache-2.0
  *

@@ -94,6 +94,7 @@ tandem_status td_session_fail(tandem_session *s, const char *call, tandem_status
     if (status == TANDEM_OK)
         return status;
     td_text(text, sizeof text, "%s: %s", call, why);
+    td_call_keep(call, why);
     pthread_mutex_lock(&s->lock);
     td_session_keep_error_locked(s, text);
     quiet = status == TANDEM_ERROR_BUSY || (status == TANDEM_ERROR_LOST && s->ops->loss_is_told && !s->broken);

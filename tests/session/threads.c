@@ -4,7 +4,9 @@
  */
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "interop/base.h"
@@ -174,9 +176,64 @@ static void test_crowd(void **state)
     each_kind(crowded);
 }
 
+/* Each thread has the text of its own last failure, whatever others do with the same session meanwhile. */
+typedef struct failing {
+    rig *r;
+    tandem_mem mem;
+    pthread_barrier_t *barrier;
+} failing;
+
+static void *fail_on(void *user)
+{
+    const failing *f = user;
+    char text[300], expected[300];
+    void *host;
+
+    assert_int_equal(tandem_error_text(NULL, text, sizeof text), TANDEM_OK);
+    assert_string_equal(text, "");
+    snprintf(expected, sizeof expected, "tandem_mem_host: mem is 0x%llx, which is not one of this session",
+             (unsigned long long)f->mem);
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_int_equal(tandem_mem_host(f->r->s, f->mem, &host), TANDEM_ERROR_ARG);
+        pthread_barrier_wait(f->barrier); /* all have failed */
+        assert_int_equal(tandem_error_text(NULL, text, sizeof text), TANDEM_OK);
+        assert_string_equal(text, expected);
+        pthread_barrier_wait(f->barrier);
+    }
+    return NULL;
+}
+
+static void test_texts_of_threads(void **state)
+{
+    enum { THREADS = 4 };
+    char text[300], sessions[300];
+    pthread_barrier_t barrier;
+    pthread_t threads[THREADS];
+    failing f[THREADS];
+    rig r;
+
+    (void)state;
+    assert_true(rig_open(&r, ON_CPU));
+    pthread_barrier_init(&barrier, NULL, THREADS);
+    assert_int_equal(tandem_mem_destroy(r.s, 7), TANDEM_ERROR_ARG);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        f[i] = (failing){&r, 1 + i, &barrier};
+        assert_int_equal(pthread_create(&threads[i], NULL, fail_on, &f[i]), 0);
+    }
+    for (uint32_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(tandem_error_text(NULL, text, sizeof text), TANDEM_OK);
+    assert_string_equal(text, "tandem_mem_destroy: mem is 0x7, which is not one of this session");
+    assert_int_equal(tandem_error_text(r.s, sessions, sizeof sessions), TANDEM_OK);
+    assert_memory_equal(sessions, "tandem_mem_host: ", 17); /* the last of all */
+    pthread_barrier_destroy(&barrier);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest cases[] = {
     cmocka_unit_test(test_many_sessions),
     cmocka_unit_test(test_foreign_ids),
     cmocka_unit_test(test_crowd),
+    cmocka_unit_test(test_texts_of_threads),
 };
 const test_cases session_threads_cases = TEST_CASES(cases);

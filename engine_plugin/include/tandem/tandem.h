@@ -11,8 +11,9 @@
  *
  * Every function is safe against wrong handles: an id that was destroyed, or never was, is TANDEM_ERROR_ARG. Every
  * failure leaves one log line (BUSY, which a caller may poll for, at TANDEM_LOG_DEBUG, all others at TANDEM_LOG_ERROR)
- * and tandem_error_text(), which name the argument and its value. Where there is no session to hold that text (NULL, or
- * tandem_session_create() failed) it is the thread's: tandem_error_text(NULL, ...).
+ * and tandem_error_text(), which name the argument and its value. That text is kept twice: for the session, and for the
+ * thread whose call it was, tandem_error_text(NULL, ...), where no other thread's failure takes its place; and there alone
+ * where there is no session to hold it (NULL, or tandem_session_create() failed).
  *
  * Lines go to tandem_session_desc.log. Without it they go nowhere, unless the environment says TANDEM_LOG=error, warning,
  * info or debug: then lines of that level, and of graver ones, go to stderr.
@@ -174,7 +175,8 @@ TANDEM_API tandem_status tandem_session_destroy(tandem_session **session);
 TANDEM_API tandem_status tandem_session_info(tandem_session *session, tandem_info *info);
 
 /* The text of the last failure on this session, of whichever thread or job it was; without a session (NULL) that of the
- * last call of this thread that failed and had none. Copied; cut to `bytes` behind a word.
+ * last call of this thread that failed, whatever session it had, or none. Jobs that fail later are no call's: theirs are the
+ * session's alone. Copied; cut to `bytes` behind a word.
  * Returns: OK; ARG for text NULL or bytes 0, and in a child of the process that made the session (with the text that says
  *          so). Empty text when nothing failed yet.
  * Owner: the caller's buffer.
