@@ -90,6 +90,7 @@ static void exports_are_the_api(void **state)
         "tandem_model_info", "tandem_model_number", "tandem_model_binding", "tandem_model_uniform", "tandem_model_instance",
         "tandem_instance_destroy", "tandem_model_prepare", "tandem_model_prepared", "tandem_supported",
         "tandem_model_create",
+        "tandem_retire",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

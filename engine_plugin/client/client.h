@@ -13,6 +13,7 @@
  *   network.c, instance.c, run.c networks: a model's graph, instances of it, jobs that run one (see network.h)
  *   jobs.c                       submit (all checks), poll, wait, cancel
  *   release.c                    points that no job signals, when a timeline or its session goes
+ *   retire.c                     objects that go once no job needs them any more
  *   vulkan.c                     what is recorded into the engine's commands
  *   inline_jobs.c                jobs within those commands (inline rung)
  *   staging.c                    the rung `copy`: bytes of mems there and back
@@ -80,6 +81,7 @@ typedef struct td_object {
     uint64_t id;
     uint32_t uses;
     bool closing;
+    bool retired; /* no call finds it; once nobody uses it, it is freed: retire.c */
 } td_object;
 
 typedef struct td_table {
@@ -301,9 +303,9 @@ struct tandem_session {
     atomic_bool stuck; /* the stream failed or did not end in time: what it may still use is left behind */
 
     pthread_mutex_t lock;
-    pthread_cond_t work, watch, changed; /* for the worker, the watchdog, callers that wait */
-    bool has_lock, has_worker, has_watchdog, stopping;
-    pthread_t worker, watchdog;
+    pthread_cond_t work, watch, changed, reap; /* for the worker, the watchdog, callers that wait, the reaper */
+    bool has_lock, has_worker, has_watchdog, stopping, has_reaper, reaper_ends;
+    pthread_t worker, watchdog, reaper;
     td_thread_pool *pool; /* with which the worker computes; NULL: it does not */
     td_sleeper *sleeper;
     uint64_t watch_until_ns; /* when the watchdog looks by itself */
@@ -539,6 +541,18 @@ void td_timeline_leave(tandem_session *s, td_timeline *timeline);
 void td_mem_leave(tandem_session *s, td_mem *mem);
 void td_session_leave_queue(tandem_session *s);
 void td_leaving_free(tandem_session *s);
+
+/* mems.c, timelines.c, model.c: how an object goes that nobody uses. remove: no call finds it any more. end: all that there
+ * is of it; not locked, and may block. */
+void td_mem_remove_locked(tandem_session *s, td_mem *mem);
+void td_mem_end(tandem_session *s, td_mem *mem);
+void td_timeline_remove_locked(tandem_session *s, td_timeline *timeline);
+void td_timeline_end(tandem_session *s, td_timeline *timeline);
+void td_model_remove_locked(tandem_session *s, td_model *model);
+void td_model_end(tandem_session *s, td_model *model);
+
+/* retire.c: ends the thread that frees what was retired; what it has not freed stays in the tables. */
+void td_reaper_stop(tandem_session *s);
 
 /* inline_jobs.c: jobs in the engine's command buffers; no-ops on other rungs. Ends the reports of those that have run. */
 void td_recorded_advance_locked(tandem_session *s);

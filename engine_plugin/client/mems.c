@@ -469,6 +469,20 @@ tandem_status tandem_mem_create(tandem_session *session, const tandem_mem_desc *
     return td_session_fail(session, __func__, status, why);
 }
 
+void td_mem_remove_locked(tandem_session *s, td_mem *mem)
+{
+    td_table_remove_locked(&s->mems, &mem->object);
+    s->mem_host_bytes -= mem->host_share;
+    s->mem_device_bytes -= mem->device_share;
+}
+
+void td_mem_end(tandem_session *s, td_mem *mem)
+{
+    td_forgotten_tell(s, mem);
+    s->ops->object_end(s, &mem->object);
+    td_mem_leave(s, mem);
+}
+
 tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
 {
     char why[TD_WHY_BYTES] = "";
@@ -483,17 +497,12 @@ tandem_status tandem_mem_destroy(tandem_session *session, tandem_mem mem)
         td_fail(why, sizeof why, status, "mem is 0x%" PRIx64 ", which belongs to a model", mem);
     else if (found)
         status = td_object_close_locked(session, &found->object, "mem", why);
-    if (status == TANDEM_OK) {
-        td_table_remove_locked(&session->mems, &found->object);
-        session->mem_host_bytes -= found->host_share;
-        session->mem_device_bytes -= found->device_share;
-    }
+    if (status == TANDEM_OK)
+        td_mem_remove_locked(session, found);
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    td_forgotten_tell(session, found);
-    session->ops->object_end(session, &found->object);
-    td_mem_leave(session, found);
+    td_mem_end(session, found);
     return TANDEM_OK;
 }
 

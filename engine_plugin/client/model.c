@@ -254,11 +254,31 @@ tandem_status tandem_model_tensor(tandem_session *session, tandem_model model, c
     return td_session_fail(session, __func__, status, why);
 }
 
+void td_model_remove_locked(tandem_session *s, td_model *model)
+{
+    td_table_remove_locked(&s->mems, &model->mem->object);
+    td_table_remove_locked(&s->models, &model->object);
+}
+
+void td_model_end(tandem_session *s, td_model *model)
+{
+    td_instance *instance;
+
+    s->ops->object_end(s, &model->object);
+    do {
+        pthread_mutex_lock(&s->lock);
+        instance = td_instance_take_locked(s, model);
+        pthread_mutex_unlock(&s->lock);
+        if (instance)
+            td_instance_free(s, instance);
+    } while (instance);
+    td_model_free(s, model);
+}
+
 tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
 {
     char why[TD_WHY_BYTES] = "";
     tandem_status status = TANDEM_ERROR_ARG;
-    td_instance *instance;
     td_model *found;
 
     if (!td_session_usable(session, __func__))
@@ -269,8 +289,7 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
         found->object.closing = true;
         status = td_object_close_locked(session, &found->mem->object, "model", why);
         if (status == TANDEM_OK) {
-            td_table_remove_locked(&session->mems, &found->mem->object);
-            td_table_remove_locked(&session->models, &found->object);
+            td_model_remove_locked(session, found);
         } else {
             found->object.closing = false;
             td_fail(why, sizeof why, status, "model is 0x%" PRIx64 ", which a job still uses after 2 s", model);
@@ -279,14 +298,6 @@ tandem_status tandem_model_destroy(tandem_session *session, tandem_model model)
     pthread_mutex_unlock(&session->lock);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    session->ops->object_end(session, &found->object);
-    do {
-        pthread_mutex_lock(&session->lock);
-        instance = td_instance_take_locked(session, found);
-        pthread_mutex_unlock(&session->lock);
-        if (instance)
-            td_instance_free(session, instance);
-    } while (instance);
-    td_model_free(session, found);
+    td_model_end(session, found);
     return TANDEM_OK;
 }

@@ -187,7 +187,7 @@ td_object *td_table_find_locked(tandem_session *s, td_kind kind, uint64_t id, co
                slot < table->capacity) {
         td_object *object = table->slots[slot];
 
-        if (object && object->id == id && !object->closing)
+        if (object && object->id == id && !object->closing && !object->retired)
             return object;
         is = "was destroyed";
     }
@@ -200,6 +200,8 @@ void td_object_release_locked(tandem_session *s, td_object *object)
     object->uses--;
     if (object->closing)
         pthread_cond_broadcast(&s->changed);
+    if (object->retired)
+        pthread_cond_signal(&s->reap);
 }
 
 tandem_status td_object_close_locked(tandem_session *s, td_object *object, const char *what, char *why)
@@ -317,7 +319,7 @@ static tandem_status read_tuning(tandem_session *s, const tandem_session_desc *d
 
 static bool make_lock(tandem_session *s)
 {
-    pthread_cond_t *const conds[] = {&s->work, &s->watch, &s->changed};
+    pthread_cond_t *const conds[] = {&s->work, &s->watch, &s->changed, &s->reap};
     enum { CONDS = sizeof conds / sizeof *conds };
     int made = 0;
 
@@ -353,6 +355,7 @@ static void release_refused(tandem_session *s)
 /* Accepts a half-made one. */
 static void free_session(tandem_session *s)
 {
+    td_reaper_stop(s);
     if (s->has_lock)
         release_refused(s); /* on the inline rung jobs are behind what waits for them, in the engine's queue */
     if (s->has_lock) {
@@ -391,6 +394,7 @@ static void free_session(tandem_session *s)
         pthread_cond_destroy(&s->work);
         pthread_cond_destroy(&s->watch);
         pthread_cond_destroy(&s->changed);
+        pthread_cond_destroy(&s->reap);
     }
     td_process_mark_free(&s->mark);
     if (s->release)

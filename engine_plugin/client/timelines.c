@@ -198,6 +198,18 @@ tandem_status tandem_timeline_create(tandem_session *session, const tandem_timel
     return td_session_fail(session, __func__, status, why);
 }
 
+void td_timeline_remove_locked(tandem_session *s, td_timeline *timeline)
+{
+    td_points_end_locked(s, timeline);
+    td_table_remove_locked(&s->timelines, &timeline->object);
+}
+
+void td_timeline_end(tandem_session *s, td_timeline *timeline)
+{
+    s->ops->object_end(s, &timeline->object);
+    td_timeline_leave(s, timeline);
+}
+
 tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline timeline)
 {
     char why[TD_WHY_BYTES] = "", line[TD_WHY_BYTES] = "";
@@ -213,17 +225,14 @@ tandem_status tandem_timeline_destroy(tandem_session *session, tandem_timeline t
         pthread_cond_broadcast(&session->changed);
         status = td_object_close_locked(session, &found->object, "timeline", why);
     }
-    if (status == TANDEM_OK) {
-        td_points_end_locked(session, found);
-        td_table_remove_locked(&session->timelines, &found->object);
-    }
+    if (status == TANDEM_OK)
+        td_timeline_remove_locked(session, found);
     pthread_mutex_unlock(&session->lock);
     if (line[0])
         td_logf(&session->log, TD_LOG_WARN, "%s", line);
     if (status != TANDEM_OK)
         return td_session_fail(session, __func__, status, why);
-    session->ops->object_end(session, &found->object);
-    td_timeline_leave(session, found);
+    td_timeline_end(session, found);
     return TANDEM_OK;
 }
 

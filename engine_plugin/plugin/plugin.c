@@ -51,6 +51,7 @@ static const tandem_api api = {
     .model_prepared = tandem_model_prepared,
     .supported = tandem_supported,
     .model_create = tandem_model_create,
+    .retire = tandem_retire,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

@@ -65,6 +65,7 @@ typedef struct tandem_api {
     tandem_status (*model_prepared)(tandem_session *, tandem_instance, const uint32_t *, uint32_t, tandem_prepared *);
     tandem_status (*supported)(tandem_session *, const tandem_job *, uint64_t *, char *, size_t);
     tandem_status (*model_create)(tandem_session *, const tandem_model_desc *, tandem_model *);
+    tandem_status (*retire)(tandem_session *, uint64_t);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

@@ -386,6 +386,15 @@ TANDEM_API tandem_status tandem_model_tensor(tandem_session *session, tandem_mod
  * Blocks: for a running job that reads it. */
 TANDEM_API tandem_status tandem_model_destroy(tandem_session *session, tandem_model model);
 
+/* Gives up a mem, a timeline, a model or an instance without waiting: no further call finds it, jobs that were submitted
+ * before go on as if nothing had been, and once the last of them has ended it goes by itself, as by its _destroy(). A job of
+ * tandem_record() counts until it has run for the first time, or is cancelled.
+ * Returns: OK; ARG for an unknown or destroyed one; NOMEM if no thread could be started, and it stays.
+ * Owner: takes the id back. Memory of HOST, FD or VULKAN, and an engine's semaphore, must live until those jobs have ended.
+ * Threads: any. The first call starts a thread of the session's, which sleeps until it has something to free.
+ * Blocks: never. */
+TANDEM_API tandem_status tandem_retire(tandem_session *session, uint64_t id);
+
 /* --- Networks: models whose file has a graph --- */
 
 /* What such a model is made of; all counts are 0 where its file has none. */
