@@ -240,8 +240,8 @@ static const struct {
     {"destroy", destroy_session},
 };
 enum { CALLS = sizeof calls / sizeof *calls };
-/* All but version_number, status_text, session_create and vulkan_requirements, which take none. */
-_Static_assert(CALLS + 4 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
+/* All but version_number, status_text, session_create, devices, vulkan_device and vulkan_requirements, which take none. */
+_Static_assert(CALLS + 6 == (sizeof(tandem_api) - offsetof(tandem_api, version_number)) / sizeof(void (*)(void)),
                "a function of the table is missing here");
 
 /* A child may have sessions of its own, and compute on as many threads as its parent. */

@@ -91,6 +91,7 @@ static void exports_are_the_api(void **state)
         "tandem_instance_destroy", "tandem_model_prepare", "tandem_model_prepared", "tandem_supported",
         "tandem_model_create",
         "tandem_retire",
+        "tandem_devices", "tandem_vulkan_device",
     };
     enum { NAMES = sizeof names / sizeof names[0] };
     int file = open(library_path, O_RDONLY | O_CLOEXEC);

@@ -7,6 +7,7 @@
  *   session.c                    create, destroy, info, error text; memory of our own; ids
  *   ladder.c                     who may compute, how it meets the engine, and what that needs (see ladder.h)
  *   device.c                     which of these it is, and why
+ *   devices.c                    the devices that there are, without a session
  *   mems.c                       blocks of bytes, from wherever they come
  *   timelines.c                  counters and points
  *   model.c                      weights

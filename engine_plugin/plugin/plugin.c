@@ -52,6 +52,8 @@ static const tandem_api api = {
     .supported = tandem_supported,
     .model_create = tandem_model_create,
     .retire = tandem_retire,
+    .devices = tandem_devices,
+    .vulkan_device = tandem_vulkan_device,
 };
 
 const tandem_api *tandem_get_api(uint32_t version)

@@ -35,6 +35,8 @@ tandem_status td_cu_device_open(const uint8_t *uuid, const td_log *log, td_cu_de
                                 size_t why_bytes);
 /* What td_cu_device_info() would say, without a context on the device. */
 tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *why, size_t why_bytes);
+/* The same of every device there is: of as many as *count is at most, and then is. */
+tandem_status td_cu_device_list(td_cu_info *list, uint32_t *count, char *why, size_t why_bytes);
 /* Accepts NULL and half-built objects; releases the primary context. Objects made from it must be gone. */
 void td_cu_device_close(td_cu_device **device);
 const td_cu_info *td_cu_device_info(const td_cu_device *device);

@@ -188,8 +188,8 @@ static tandem_status query(td_cu_device *device, char *why, size_t why_bytes)
     return status;
 }
 
-static tandem_status open_device(const uint8_t *uuid, const td_log *log, bool retain, td_cu_device **out, char *why,
-                                 size_t why_bytes)
+/* The driver, and no device of it yet. */
+static tandem_status open_driver(td_cu_device **out, char *why, size_t why_bytes)
 {
     td_cu_device *device = calloc(1, sizeof *device);
     tandem_status status;
@@ -197,16 +197,26 @@ static tandem_status open_device(const uint8_t *uuid, const td_log *log, bool re
     *out = NULL;
     if (!device)
         return td_fail(why, why_bytes, TANDEM_ERROR_NOMEM, "no memory for a CUDA device");
+    status = open_library(device, why, why_bytes);
+    if (!status && td_cu_check(device, TD_CU(device, cuInit, 0), why, why_bytes, "the CUDA driver does not start: cuInit"))
+        status = TANDEM_ERROR_UNSUPPORTED;
+    if (status)
+        td_cu_device_close(&device);
+    *out = device;
+    return status;
+}
+
+static tandem_status open_device(const uint8_t *uuid, const td_log *log, bool retain, td_cu_device **out, char *why,
+                                 size_t why_bytes)
+{
+    td_cu_device *device;
+    tandem_status status = open_driver(&device, why, why_bytes);
+
+    *out = NULL;
+    if (status)
+        return status;
     if (log)
         device->log = *log;
-    status = open_library(device, why, why_bytes);
-    if (status)
-        goto fail;
-    status = td_cu_check(device, TD_CU(device, cuInit, 0), why, why_bytes, "the CUDA driver does not start: cuInit");
-    if (status) {
-        status = TANDEM_ERROR_UNSUPPORTED;
-        goto fail;
-    }
     status = find_device(device, uuid, why, why_bytes);
     if (!status)
         status = query(device, why, why_bytes);
@@ -234,6 +244,34 @@ tandem_status td_cu_device_query(const uint8_t *uuid, td_cu_info *info, char *wh
 
     if (status == TANDEM_OK)
         *info = device->info;
+    td_cu_device_close(&device);
+    return status;
+}
+
+tandem_status td_cu_device_list(td_cu_info *list, uint32_t *count, char *why, size_t why_bytes)
+{
+    td_cu_device *device;
+    tandem_status status = open_driver(&device, why, why_bytes);
+    const uint32_t room = *count;
+    td_cu_uuid uuid;
+    int found = 0;
+
+    *count = 0;
+    if (!status)
+        status = td_cu_check(device, TD_CU(device, cuDeviceGetCount, &found), why, why_bytes, "cuDeviceGetCount");
+    if (!status && !found)
+        status = td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the CUDA driver sees no device");
+    for (int i = 0; !status && i < found && *count < room; i++) {
+        device->info = (td_cu_info){0};
+        status = td_cu_check(device, TD_CU(device, cuDeviceGet, &device->ordinal, i), why, why_bytes, "cuDeviceGet(%d)", i);
+        if (!status)
+            status = td_cu_check(device, uuid_of(device, device->ordinal, &uuid), why, why_bytes, "cuDeviceGetUuid(%d)", i);
+        if (!status)
+            status = query(device, why, why_bytes);
+        memcpy(device->info.uuid, uuid.bytes, sizeof uuid.bytes);
+        if (!status)
+            list[(*count)++] = device->info;
+    }
     td_cu_device_close(&device);
     return status;
 }

@@ -99,6 +99,25 @@ bool td_vk_offers(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysica
     return offers_extension(gipa, instance, physical_device, item->name, item->kind == TD_VK_DEVICE_EXTENSION);
 }
 
+tandem_status td_vk_device_uuid(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical_device,
+                                uint8_t uuid[16], char *why, size_t why_bytes)
+{
+    PFN_vkGetPhysicalDeviceProperties2 get =
+        (PFN_vkGetPhysicalDeviceProperties2)gipa(instance, "vkGetPhysicalDeviceProperties2");
+    VkPhysicalDeviceIDProperties id = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES};
+    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &id};
+
+    if (!get)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "the instance has no vkGetPhysicalDeviceProperties2");
+    get(physical_device, &properties);
+    if (properties.properties.apiVersion < VK_API_VERSION_1_1)
+        return td_fail(why, why_bytes, TANDEM_ERROR_UNSUPPORTED, "'%s' is of Vulkan %u.%u: 1.1 is the least",
+                       properties.properties.deviceName, VK_API_VERSION_MAJOR(properties.properties.apiVersion),
+                       VK_API_VERSION_MINOR(properties.properties.apiVersion));
+    memcpy(uuid, id.deviceUUID, sizeof id.deviceUUID);
+    return TANDEM_OK;
+}
+
 static bool enabled(const td_vk_desc *desc, const char *name)
 {
     for (uint32_t i = 0; i < desc->enabled_extension_count; i++)

@@ -158,7 +158,41 @@ static void test_requirements(void **state)
     rig_close(&r);
 }
 
+/* Without a session: the CPU is always there, and lavapipe's device shares the host's memory with it. */
+static void test_devices(void **state)
+{
+    tandem_device list[8] = {TANDEM_INIT(tandem_device)}, one = TANDEM_INIT(tandem_device), *cpu;
+    uint32_t count = 8;
+    rig r;
+
+    (void)state;
+    assert_int_equal(tandem_devices(&count, list), TANDEM_OK);
+    assert_true(count > 0 && count <= 8);
+    cpu = &list[count - 1];
+    assert_int_equal(cpu->backend, TANDEM_BACKEND_CPU);
+    assert_true(cpu->isa[0] && !strncmp(cpu->name, "CPU, ", 5));
+    assert_int_equal(cpu->why[0] != 0, count == 1);
+    if (!rig_open(&r, ON_VULKAN))
+        skip();
+    assert_int_equal(tandem_vulkan_device(r.vk.gipa, r.vk.instance, r.vk.physical_device, &one), TANDEM_OK);
+    assert_int_equal(one.backend, r.info.backend);
+    if (one.backend == TANDEM_BACKEND_CUDA) {
+        assert_memory_equal(one.uuid, r.info.device_uuid, sizeof one.uuid);
+        assert_string_equal(one.name, r.info.device);
+        assert_int_equal(one.sm, r.info.sm);
+    } else {
+        assert_int_equal(one.rungs, 1u << TANDEM_RUNG_CPU | 1u << TANDEM_RUNG_HOST | 1u << TANDEM_RUNG_COPY);
+        assert_non_null(strstr(one.why, "no CUDA here: "));
+    }
+    assert_true(one.rungs >> r.info.rung & 1);
+    assert_int_equal(tandem_vulkan_device(r.vk.gipa, r.vk.instance, VK_NULL_HANDLE, &one), TANDEM_ERROR_ARG);
+    one.struct_bytes = 0;
+    assert_int_equal(tandem_vulkan_device(r.vk.gipa, r.vk.instance, r.vk.physical_device, &one), TANDEM_ERROR_ARG);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest cases[] = {
+    cmocka_unit_test(test_devices),
     cmocka_unit_test(test_device_lost),
     cmocka_unit_test(test_requirements),
 };

@@ -66,6 +66,8 @@ typedef struct tandem_api {
     tandem_status (*supported)(tandem_session *, const tandem_job *, uint64_t *, char *, size_t);
     tandem_status (*model_create)(tandem_session *, const tandem_model_desc *, tandem_model *);
     tandem_status (*retire)(tandem_session *, uint64_t);
+    tandem_status (*devices)(uint32_t *, tandem_device *);
+    tandem_status (*vulkan_device)(PFN_vkGetInstanceProcAddr, VkInstance, VkPhysicalDevice, tandem_device *);
 } tandem_api;
 
 typedef const tandem_api *(*tandem_get_api_fn)(uint32_t version);

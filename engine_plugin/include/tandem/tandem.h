@@ -77,6 +77,22 @@ typedef enum tandem_tuning {
     TANDEM_TUNING_DAEMON = 3   /* whatever tandemd goes by */
 } tandem_tuning;
 
+/* A device that could compute, as it is known without a session. */
+typedef struct tandem_device {
+    uint32_t struct_bytes; /* the caller sets that of list[0] */
+    uint32_t backend;      /* tandem_backend: CUDA, or CPU */
+    char name[128];
+    char isa[32];          /* as in tandem_info */
+    uint8_t uuid[16];      /* as Vulkan's deviceUUID; zeros: the CPU */
+    uint32_t sm;           /* these as in tandem_info, too */
+    uint32_t cuda_driver_version;
+    uint32_t multiprocessors;
+    uint32_t rungs;        /* 1 << tandem_rung, or'ed, of those that tandem_session_desc.rung could ask for. What a session
+                              finds out has the last word */
+    uint64_t memory_bytes; /* of the GPU; 0: the CPU */
+    char why[256];         /* why not the best rung, or no rung; of the CPU: why there is no CUDA device; "": no reason */
+} tandem_device;
+
 /* What a session is made from. Zero is a good default for every field but struct_bytes. */
 typedef struct tandem_session_desc {
     uint32_t struct_bytes;       /* sizeof(tandem_session_desc) */
@@ -146,6 +162,15 @@ TANDEM_API uint32_t tandem_version(void);
  * Threads: any.
  * Blocks: never. */
 TANDEM_API const char *tandem_status_text(tandem_status status);
+
+/* The CUDA devices in the driver's order, then the CPU, which is always there. Their rungs are those that CUDA and this
+ * library have: what a Vulkan device adds or lacks says tandem_vulkan_device(). Fills at most *count entries and sets *count
+ * to how many there are; list may be NULL.
+ * Returns: OK; ARG; BUSY if *count was too small. What is wrong says tandem_error_text() without a session.
+ * Owner: the caller's array.
+ * Threads: any.
+ * Blocks: the first time while the CUDA driver starts, some 0.1 s; makes no CUDA context. */
+TANDEM_API tandem_status tandem_devices(uint32_t *count, tandem_device *list);
 
 /* Makes a session on the engine's Vulkan device, or on host memory when desc->vulkan is NULL.
  * Returns: OK; ARG; UNSUPPORTED if the backend or the rung that was asked for is not there; NOMEM; DEVICE. *out is NULL

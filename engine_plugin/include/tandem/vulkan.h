@@ -82,6 +82,15 @@ TANDEM_API tandem_status tandem_vulkan_requirements(PFN_vkGetInstanceProcAddr ge
                                                     VkInstance instance, VkPhysicalDevice physical_device,
                                                     uint32_t *count, tandem_requirement *list);
 
+/* Who would compute for a Vulkan device, and on which rungs, if all were enabled that tandem_vulkan_requirements() lists as
+ * available and a queue of a family that computes were given: before vkCreateDevice, to choose among devices.
+ * Returns: OK; ARG; UNSUPPORTED for a device below Vulkan 1.1. What is wrong says tandem_error_text() without a session.
+ * Owner: the caller's struct is filled.
+ * Threads: any.
+ * Blocks: as tandem_devices(). */
+TANDEM_API tandem_status tandem_vulkan_device(PFN_vkGetInstanceProcAddr get_instance_proc_addr, VkInstance instance,
+                                              VkPhysicalDevice physical_device, tandem_device *device);
+
 /* A mem as Vulkan sees it. */
 typedef struct tandem_mem_vulkan {
     uint32_t struct_bytes; /* set by the caller */
